@@ -1,18 +1,18 @@
 """
-===============================================
-Carbon dioxide, forecast by what forecasts best
-===============================================
+=======================================================
+Carbon dioxide: length-scales chosen by forecast errors
+=======================================================
 
-The monthly means of Mauna Loa with a trend and a season, one kernel each, and neither quite right:
-:class:`~skgpstoch.ADMMGaussianProcessRegressor` chooses length-scales by the error of years held
-out. Which years these are makes all the difference. See :ref:`cross_validation`.
+The monthly means of Mauna Loa have a trend and a season. We use one kernel for each, and neither is
+quite right. :class:`~skgpstoch.ADMMGaussianProcessRegressor` chooses length-scales by the error of
+held-out years. The choice of these years makes all the difference. See :ref:`cross_validation`.
 """
 
 # %%
 # Forty-three years
 # -----------------
-# Weekly averages come with statsmodels; months are the means of their weeks. The last seven years
-# are for the test.
+# Weekly averages come with statsmodels; a month is the mean of its weeks. The last seven years are
+# for the test.
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ kernel = (
 # %%
 # Three ways to choose
 # --------------------
-# By the marginal likelihood; by the error of years at random; and by the error of the seven years
-# before the test, given all that is earlier. Of these the first two are about filling gaps.
+# We choose by the marginal likelihood, by the error of random years, or by the error of the seven
+# years before the test, given all earlier years. The first two are about filling gaps.
 
 years = X_train[:, 0]
 before, after = np.flatnonzero(years < 1988), np.flatnonzero(years >= 1988)
@@ -74,8 +74,8 @@ ax.legend(loc="upper left")
 # %%
 # Convergence
 # -----------
-# A length-scale, the weights, how far the constraint is from being met, and the augmented
-# Lagrangian, after every iteration.
+# The figure shows a length-scale, the weights, the violation of the constraint, and the augmented
+# Lagrangian after every iteration.
 
 ADMMConvergenceDisplay.from_estimator(models["the last years"], parameter=1)
 plt.show()

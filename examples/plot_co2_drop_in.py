@@ -1,19 +1,19 @@
 """
-============================================
-Carbon dioxide, with one import line changed
-============================================
+=======================================
+Carbon dioxide, with one import changed
+=======================================
 
-scikit-learn's gallery forecasts the carbon dioxide of Mauna Loa with a Gaussian process whose
-kernel has a term for the trend, one for the seasons, one for irregularities of a few years, and one
-for noise. This is the same example, with the import of
-:class:`~skgpstoch.GaussianProcessRegressor` from here: see :ref:`coming_from_sklearn`.
+scikit-learn's gallery forecasts the carbon dioxide of Mauna Loa with a Gaussian process. Its kernel
+has a term for the trend, one for the seasons, one for irregularities of a few years, and one for
+noise. This is the same example with our :class:`~skgpstoch.GaussianProcessRegressor`: see
+:ref:`coming_from_sklearn`.
 """
 
 # %%
 # Monthly means
 # -------------
-# The weekly averages are those that statsmodels brings, 1958 to 2001. As in the original, months
-# are the means of their weeks, and months without any are left out.
+# The weekly averages, 1958 to 2001, come with statsmodels. As in the original, a month is the mean
+# of its weeks, and months without data are left out.
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ print(f"{weekly.isna().sum()} of {len(weekly)} weeks are missing; {len(y)} month
 # %%
 # The kernel
 # ----------
-# A smooth trend, a season of one year that may change slowly, irregularities, and noise that is in
-# part correlated: scikit-learn's own kernel objects.
+# scikit-learn's kernel objects describe a smooth trend, a season of one year that may change
+# slowly, irregularities, and noise that is partly correlated.
 
 trend = 50.0**2 * RBF(length_scale=50.0)
 season = (
@@ -56,8 +56,8 @@ kernel = trend + season + irregular + noise
 # %%
 # Fit
 # ---
-# The model and the maximised likelihood are scikit-learn's, and ``kernel_`` reads as it does there.
-# The ``WhiteKernel`` is in the standard deviation of predictions.
+# The model and the maximised likelihood are the same as scikit-learn's, and so is ``kernel_``. The
+# standard deviation of predictions includes the ``WhiteKernel``.
 
 start = time.perf_counter()
 model = GaussianProcessRegressor(kernel=kernel, normalize_y=False)
@@ -87,11 +87,11 @@ ax.legend()
 # %%
 # More rows than one matrix should hold
 # -------------------------------------
-# Above ``max_exact`` rows, 5,000 unless it is given, the same line goes on with a sparse posterior
-# of the same model. To see it with twenty years of months, ``max_exact`` has to be set low. Its
-# ``log_marginal_likelihood_value_`` is a lower bound; its forecast differs by little. Here the
-# correlated noise leaves nothing to ``WhiteKernel``: its level ends at its lower bound, of which
-# scikit-learn would warn, too.
+# Above ``max_exact`` rows (5,000 by default), the same call fits a sparse posterior of the same
+# model. To see this with twenty years of months, we set ``max_exact`` low. The
+# ``log_marginal_likelihood_value_`` is then a lower bound; the forecast differs little. Here the
+# correlated noise explains everything, so the level of ``WhiteKernel`` ends at its lower bound.
+# scikit-learn would warn of this, too.
 
 recent = slice(-240, None)
 for max_exact in (5000, 200):
@@ -108,9 +108,8 @@ for max_exact in (5000, 200):
 print(model.method_reason_)
 plt.show()
 
-# %%
-# Twenty thousand rows need no parameter. This takes a minute or two on one core, and ``method_`` is
-# "solve":
+# %% Twenty thousand rows need no parameter. This fit takes a minute or two on one core, and
+# ``method_`` is "solve":
 #
 # .. code-block:: python
 #

@@ -1,18 +1,18 @@
 """
-===================================
-Accident counts, and their exposure
-===================================
+============================
+Accident counts and exposure
+============================
 
-Of how many accidents a year will a driver be part? Insurers see groups of drivers, each for as
-many driver-years as it happens to have: the *exposure*. A count of 2 says much about a group of
-200 driver-years and little about one of 3. With ``likelihood="poisson"`` it is given to
-:meth:`~skgpstoch.SVGPRegressor.fit` and to ``predict`` beside the inputs.
+How many accidents a year will a driver have? Insurers observe groups of drivers, each for some
+number of driver-years: the *exposure*. A count of 2 says much about a group of 200 driver-years and
+little about one of 3. With ``likelihood="poisson"``, pass the exposure to
+:meth:`~skgpstoch.SVGPRegressor.fit` and ``predict``.
 """
 
 # %%
 # Made-up drivers
 # ---------------
-# The accident rate falls with age and rises again for the old, and for the young it grows with
+# The accident rate falls with age and rises again for old drivers. For young drivers it grows with
 # the power of the engine.
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ X_train, X_test, t_train, t_test, y_train, y_test = train_test_split(
 # %%
 # Fit
 # ---
-# The generalised linear model beside it has polynomials of the inputs up to degree 3.
+# We compare with a generalised linear model, with polynomials of the inputs up to degree 3.
 
 model = SVGPRegressor(likelihood="poisson", n_inducing=50, random_state=0)
 model.fit(X_train, y_train, exposure=t_train)
@@ -59,8 +59,8 @@ linear.fit(X_train, y_train / t_train, poissonregressor__sample_weight=t_train)
 # %%
 # Held-out groups
 # ---------------
-# The deviance is what the true rates leave, plus what is not known of them. The intervals are of
-# whole numbers, so that they hold more than they promise.
+# The deviance is that of the true rates plus the error in the rates. Intervals end at whole
+# numbers, so they contain more than 90 %.
 
 expected = {
     "SVGP, Poisson": model.predict(X_test, exposure=t_test),
@@ -75,9 +75,9 @@ print(f"{interval_coverage(y_test, interval):.1%} of the counts are in their 90 
 # %%
 # Rates and intervals
 # -------------------
-# Left: the rate, that is the expectation for one driver-year, with the truth dashed; the bands are
-# 95 % intervals of the rate itself. Right: 90 % intervals of the count of groups of 20 and of 200
-# driver-years behind 80 kW.
+# Left: the rate, which is the expected count for one driver-year, and the truth (dashed). The bands
+# are 95 % intervals of the rate itself. Right: 90 % intervals of the counts of groups with 20 and
+# 200 driver-years, at 80 kW.
 
 age = np.linspace(18, 90, 145)
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")

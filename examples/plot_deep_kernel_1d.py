@@ -3,9 +3,9 @@
 A deep kernel follows a jump that a stationary one blurs
 ========================================================
 
-A stationary kernel has one length-scale everywhere: next to a jump it either ripples or smears.
-The kernel of :class:`~skgpstoch.SCGDGaussianProcessRegressor` is linear on the last layer of a
-network, learned by the marginal likelihood, and bends to the data.
+A stationary kernel has one length-scale everywhere: next to a jump it either ripples or smears. The
+kernel of :class:`~skgpstoch.SCGDGaussianProcessRegressor` is linear on the last layer of a network.
+The marginal likelihood trains the network, which adapts to the data.
 """
 
 # %%
@@ -48,7 +48,8 @@ for model in models.values():
 # %%
 # Mean, interval and draws
 # ------------------------
-# The band holds 95 % of new observations; the thin lines are three draws of them by ``sample_y``.
+# The band should contain 95 % of new observations. The thin lines are three draws from
+# ``sample_y``.
 
 figure, axes = plt.subplots(2, figsize=(8, 7), sharex=True, layout="constrained")
 for ax, (name, model) in zip(axes, models.items(), strict=True):

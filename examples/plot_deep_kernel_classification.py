@@ -3,9 +3,9 @@
 A deep kernel finds the plane in which the classes differ
 =========================================================
 
-Two spirals lie in a plane of a ten-dimensional space, oblique to all ten inputs; what is orthogonal
-to it is noise. Length-scales can stretch the inputs, but no length-scale turns them. A network in
-front of the kernel can.
+Two spirals lie in a plane of a ten-dimensional space, oblique to all ten inputs. The directions
+orthogonal to the plane are noise. Length-scales can stretch the inputs, but not rotate them. A
+network in front of the kernel can.
 """
 
 # %%
@@ -41,8 +41,8 @@ X_test, y_test, plane_test = spirals(1000, seed=2)
 # %%
 # Fit
 # ---
-# The same kernel, Matérn-3/2 with a length-scale for each of what it is given: the ten inputs, or
-# the 64 outputs of the network. With a network, training stops early by rows that are held out.
+# Both models have a Matérn-3/2 kernel, with a length-scale for each of the ten inputs or for each
+# of the network's 64 outputs. With a network, held-out rows decide when training stops.
 
 models = {
     "kernel on the inputs": SVGPClassifier(n_inducing=100, random_state=0),
@@ -59,9 +59,9 @@ for name, model in models.items():
 # %%
 # Probabilities in the plane
 # --------------------------
-# The map is where the eight other coordinates are zero; the points are the held-out rows, projected
-# onto the plane. On the left many of them have colours unlike the map's: their other coordinates
-# are not zero, and the kernel on the inputs believes that it matters.
+# The map shows probabilities where the eight other coordinates are zero; the points are the
+# held-out rows, projected onto the plane. On the left, many points differ in colour from the map.
+# Their other coordinates are not zero, and the kernel on the inputs takes these into account.
 
 side = np.linspace(-1.3, 1.3, 131)
 grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)

@@ -1,21 +1,22 @@
 """
-=============================================================
-Noise that changes with the input, and what depth does for it
-=============================================================
+===================================================
+Does depth help with noise that varies with inputs?
+===================================================
 
 The acceleration of a helmet in simulated crashes is quiet for fourteen milliseconds and scatters
 after that. A deep Gaussian process can turn the uncertainty of its inner layers into noise that
-changes with the input. Trained with the usual bound it does not; what helps is to train for the
-density, with one layer as with two.
+varies with the input. Trained with the usual bound, it does not. Training for the density helps,
+with one layer as much as with two.
 """
 
 # %%
 # Silverman's motorcycles
 # -----------------------
-# ``mcycle.csv`` lies beside this script: 133 rows, the acceleration (g) at times (ms) after the
-# impact, from Silverman, "Some aspects of the spline smoothing approach to non-parametric
-# regression curve fitting", JRSS B 47 (1985); the table is ``mcycle`` of the R package MASS. In the
-# 21 rows before 14 ms the standard deviation is 1.5 g; later, most scatter by 10 to 40 g.
+# ``mcycle.csv``, beside this script, has 133 rows: the acceleration (g) at times (ms) after the
+# impact. The data are from Silverman, "Some aspects of the spline smoothing approach to
+# non-parametric regression curve fitting", JRSS B 47 (1985); the table is ``mcycle`` of the R
+# package MASS. In the 21 rows before 14 ms the standard deviation is 1.5 g; later, most scatter by
+# 10 to 40 g.
 
 from __future__ import annotations
 
@@ -36,10 +37,10 @@ X = times[:, None]
 # %%
 # Five models
 # -----------
-# Three are trained with the evidence lower bound: one layer with Gaussian and with Student's t
-# noise, and two layers. Two are trained for the log predictive density of the rows, ``loss="log"``;
-# :ref:`sphx_glr_auto_examples_plot_dlm_calibration.py` has more on it. Training is short, a hundred
-# steps or fewer, for the sake of time.
+# Three models are trained with the evidence lower bound: one layer with Gaussian noise, one layer
+# with Student's t noise, and two layers. Two are trained for the log predictive density of the
+# rows, ``loss="log"``: see :ref:`sphx_glr_auto_examples_plot_dlm_calibration.py`. To save time,
+# training takes at most a hundred steps.
 
 common = {"n_inducing": 20, "random_state": 0}
 models = {
@@ -53,17 +54,17 @@ models = {
 # %%
 # Cross-validation
 # ----------------
-# In ten folds: the root mean squared error (g), the negative log predictive density (NLPD, nats per
-# row) of all rows, of those before 14 ms and of the others, and how much less the NLPD of all rows
-# is than that of the first model, with the standard error of this difference.
+# The table has, over ten folds, the root mean squared error (g) and the negative log predictive
+# density (NLPD, nats per row) of all rows, of those before 14 ms, and of the others. The last
+# column is the gain in the NLPD of all rows over the first model, with its standard error.
 #
-# The errors are the same. Under the bound, so are the densities of one layer and of two: the second
-# layer is not used. Student's t, whose scale is the same at all times as well, gains a little.
-# Trained for the density, one layer gains 0.17 nats and two layers as much; half of it is from the
-# 21 rows of the beginning.
+# The errors are the same. Under the bound, one layer and two have the same density: the second
+# layer is not used. Student's t, whose scale is also the same at all times, gains a little. Trained
+# for the density, one layer gains 0.17 nats, and so do two. Half of this is from the 21 rows at the
+# beginning.
 #
-# With ten times the steps, two layers with ``loss="log"`` come to 4.35 nats and one layer stays at
-# 4.44; but the standard error of that difference is 0.07, too much for a claim.
+# With ten times the steps, two layers with ``loss="log"`` reach 4.35 nats and one layer stays at
+# 4.44. The standard error of that difference is 0.07, too large for a conclusion.
 
 is_early = times < 14
 print(f"{'':<24}{'RMSE':>6}{'NLPD':>8}{'early':>8}{'late':>8}{'gain':>8}")
@@ -84,17 +85,18 @@ for name, model in models.items():
 # %%
 # Fits to all rows
 # ----------------
-# The learned noise, the bound where it was trained for, and what the inner layer has learned: how
-# far its mean is at most from that of its prior, the standardised time, and its standard deviation.
+# The table has the learned noise, the bound if it was the objective, and what the inner layer has
+# learned: its standard deviation, and how far its mean is at most from its prior mean, the
+# standardised time.
 #
-# Under the bound it has shrunk to its prior mean: the model of two layers is that of one, and so is
-# the bound. Neither three layers nor other kernels and starts of inner ones reach a higher bound
-# than one layer with the same kernel. In the bound the logarithm is averaged over draws of h, so
-# that their spread costs as errors do and cannot stand for noise, and the noise is one number.
+# Under the bound, the inner layer shrinks to its prior mean: two layers give the same model and the
+# same bound as one. Neither three layers nor other inner kernels and starts reach a higher bound
+# than one layer with the same kernel. The bound averages the logarithm over draws of h. So the
+# spread of these draws counts as errors and cannot replace noise, and the noise is one number.
 #
 # Trained for the density, the noise falls to less than a third. The variance of the function, which
-# may change with time, takes its place; for this, no inner layer is needed, and the one that is
-# there has hardly moved.
+# may vary with time, takes its place. This needs no inner layer, and the inner layer has hardly
+# moved.
 
 for name, model in models.items():
     model.fit(X, accel)
@@ -110,13 +112,13 @@ for name, model in models.items():
 # %%
 # Bands
 # -----
-# Intervals of 90 % for new rows, and on the lower right the standard deviation of new rows over
-# time, in the same colours. Under the bound, all three bands have about the same width at all times
-# and are much too wide at the beginning. Trained for the density they follow the scatter of the
-# rows: 24 g at 17 ms, 13 g at 22 ms, 36 g at 36 ms; but they cannot be as narrow as the beginning
-# is, 8 g instead of 1.5. Their ups and downs after 42 ms are from a handful of rows each, and
-# the variance is no longer that of what is not known of the function. A model of noise that changes
-# with time would do better, and neither depth nor the loss is one.
+# Bands are 90 % intervals for new rows. The lower right panel shows the standard deviation of new
+# rows over time, in the same colours. Under the bound, all three bands have about the same width at
+# all times, much too wide at the beginning. Trained for the density, they follow the scatter of the
+# rows: 24 g at 17 ms, 13 g at 22 ms, 36 g at 36 ms. At the beginning they cannot be narrow enough:
+# 8 g instead of 1.5. After 42 ms, a handful of rows causes each rise and fall, and the variance no
+# longer describes what is unknown about the function. A model of noise that varies with time would
+# do better; neither depth nor the loss is one.
 
 x = np.linspace(0, 60, 301)[:, None]
 figure, axes = plt.subplots(2, 3, figsize=(11, 6), sharex=True, layout="constrained")

@@ -1,11 +1,11 @@
 """
-==================================
-A step, and a process of a process
-==================================
+=================================
+A deep Gaussian process at a step
+=================================
 
-A stationary kernel has one length-scale. A step wants two: a long one on either side of it, and a
-very short one at it. A deep Gaussian process learns the inputs of its last kernel, by Gaussian
-processes, and can stretch them where it has to.
+A stationary kernel has one length-scale. A step needs two: a long one on either side, and a very
+short one at the step. In a deep Gaussian process, other Gaussian processes learn the inputs of the
+last kernel, and can stretch them where necessary.
 """
 
 # %%
@@ -36,9 +36,9 @@ X_test, y_test = measure(1000)
 # %%
 # One layer, two and three
 # ------------------------
-# All layers have RBF kernels; for one layer a rougher one is tried too, the Matérn kernel that is
-# the default. With few rows, twenty draws of the hidden layers in each step cost little more than
-# one, and training finds good optima more reliably.
+# All layers have RBF kernels. For one layer we also try a rougher kernel, the default Matérn. With
+# few rows, twenty draws of the hidden layers in each step cost little more than one, and training
+# finds good optima more reliably.
 
 kernel = ConstantKernel(1.0) * RBF(0.5)
 deep = {"n_inducing": 20, "n_samples": 20, "max_iter": 500, "random_state": 0}
@@ -54,16 +54,17 @@ for model in models.values():
 # %%
 # Bound and density
 # -----------------
-# The bound on the log marginal likelihood, in nats; the learned standard deviation of the noise;
-# the negative log predictive density (NLPD, nats per row) of a thousand rows held out: of all, of
-# those within 0.1 of the step, and of the others; and the error of the mean there.
+# The table has the bound on the log marginal likelihood, in nats, and the learned standard
+# deviation of the noise. Then follows the negative log predictive density (NLPD, nats per row) of a
+# thousand held-out rows: of all, of those within 0.1 of the step, and of the others. The last
+# column is the error of the mean on these others.
 #
-# Two layers gain fifty to sixty nats, and three a few more. They find the noise, where one layer
-# has it half as large again: what it cannot fit is noise to it. Near the step all of them pay,
-# three layers least.
+# Two layers gain fifty to sixty nats, and three a few more. They find the true noise. One layer
+# overestimates it by half, because it treats what it cannot fit as noise. Near the step all have
+# large losses, three layers the smallest.
 #
-# The kernels below tell why: the only length-scale of one layer is 0.09, though on either side of
-# the step the function is flat.
+# The kernels below show why. One layer has a single length-scale, 0.09, although the function is
+# flat on either side of the step.
 
 is_near = np.abs(X_test[:, 0]) < 0.1
 X_far = X_test[~is_near]
@@ -81,18 +82,18 @@ for name, model in models.items():
 # %%
 # Means, intervals and draws
 # --------------------------
-# Above, the mean and the interval of 95 % for new measurements; below, ten joint draws of the
-# function, close to the step.
+# Top: the mean and the 95 % interval for new measurements. Bottom: ten joint draws of the function,
+# close to the step.
 #
-# One layer needs more than a tenth of a unit for its rise, overshoots, and ripples on both sides
+# One layer needs more than a tenth of a unit to rise. It overshoots and ripples on both sides,
 # because its length-scale is short everywhere. Two layers rise within 0.04 and are flat far from
-# the step, but swing on its left, after a few rows that happen to be high and then low. With three
-# layers the rise fills the gap between the last row of the left and the first of the right, and no
-# more.
+# the step. On its left they swing, following a few rows that happen to be high and then low. With
+# three layers, the rise fills only the gap between the last row on the left and the first on the
+# right.
 #
-# Anywhere in that gap the step could be; yet all draws have it in nearly the same place, and none
-# is as steep as the truth. Variational posteriors settle for one explanation: of where the step
-# is, this one is too sure, and the NLPD close to it shows it.
+# The step could be anywhere in that gap. Yet all draws have it in nearly the same place, and none
+# is as steep as the truth. Variational posteriors settle on one explanation. This one is too
+# certain of where the step is, as the NLPD close to it shows.
 
 x = np.linspace(-1, 1, 401)[:, None]
 close = np.linspace(-0.1, 0.15, 251)[:, None]
@@ -111,15 +112,15 @@ plt.show()
 # %%
 # What the layers do
 # ------------------
-# Green: the mean of every hidden layer and two standard deviations; dashed is the standardised x,
-# which is what they start from. Blue: the mean of the function against
-# that of the layer below it, with a dot for every 0.005 of x.
+# Green: the mean of every hidden layer and two standard deviations. They start from the
+# standardised x (dashed). Blue: the mean of the function against the mean of the layer below it,
+# with a dot for every 0.005 of x.
 #
-# The layer below the last has become a step itself, a soft one. It takes the neighbourhood of 0
-# apart, so that the last layer, with a length-scale of 0.4 or 0.7 on inputs that go from -1.5 to
-# 1.2, needs not be steep; and it folds each side onto nearly one place. How uncertain it is there
-# does not matter, since the last layer is flat. Of three layers the first does little: it widens
-# the neighbourhood of 0 already, and the second can be the sharper.
+# The layer below the last has become a soft step itself. It stretches the neighbourhood of 0, so
+# the last layer need not be steep: its length-scale is 0.4 or 0.7 on inputs from -1.5 to 1.2. It
+# also folds each side onto nearly one place. Its uncertainty there does not matter, because the
+# last layer is flat. With three layers, the first does little: it widens the neighbourhood of 0, so
+# that the second can be sharper.
 
 figure, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")
 for row, name in zip(axes, ("two layers", "three layers"), strict=True):

@@ -3,15 +3,15 @@
 Handwritten digits, and which of them to doubt
 ==============================================
 
-A Gaussian process of ten classes. Its probabilities average over what is not known of the latent
-functions, so they say which digits are better shown to a human.
+This Gaussian process classifies ten digits. Its probabilities average over the uncertainty of the
+latent functions, so they say which digits a human should check.
 """
 
 # %%
 # Fit
 # ---
-# Images of 8 × 8 pixels, between 0 and 1; one length-scale for all of them, and a hundred inducing
-# images, which ten latent functions share.
+# Images have 8 × 8 pixels, between 0 and 1. All pixels have one length-scale, and the ten latent
+# functions share a hundred inducing images.
 
 from __future__ import annotations
 

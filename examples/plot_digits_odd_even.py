@@ -3,15 +3,16 @@
 Odd or even, by 10,000 Fourier features
 =========================================
 
-The classification of Evans and Nair, "Quadruply stochastic Gaussian processes" (2020), on the small
-digits of scikit-learn: the kernel stays the same, and more and more random features stand for it.
+We repeat the classification of Evans and Nair, "Quadruply stochastic Gaussian processes" (2020), on
+scikit-learn's small digits. The kernel stays the same, and more and more random features
+approximate it.
 """
 
 # %%
 # Data and kernel
 # ---------------
-# Images of 8 × 8 pixels, between 0 and 1. The first model finds the kernel, by the exact process of
-# a thousand rows whose targets are −1 and 1; the others take it as it is.
+# Images have 8 × 8 pixels, between 0 and 1. The first model finds the kernel with the exact process
+# of a thousand rows, whose targets are −1 and 1. The others use that kernel.
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ print(found)
 # %%
 # Held-out digits
 # ---------------
-# The sparse process beside them learns its kernel and a hundred inducing images. The last column is
-# the standard deviation of the latent function over the prior's, the root of the mean square.
+# For comparison, a sparse process learns its kernel and a hundred inducing images. The last column
+# is the latent standard deviation relative to the prior's, as a root mean square.
 
 sparse = SVGPClassifier(kernel, n_inducing=100, learning_rate_init=0.2, max_iter=60, random_state=0)
 sparse.fit(X_train, y_train)
@@ -58,9 +59,9 @@ for name, model in table.items():
 # %%
 # What more features do
 # ---------------------
-# Three hundred features are a poor stand-in for the kernel, and more have a better density. With
-# 10,000 the latent variance is nearly the prior's: the kernel is narrow, so that an image says
-# little of another, and the covariance is diagonal but for a hundred columns.
+# Three hundred features approximate the kernel poorly, and more have a better density. With 10,000
+# the latent variance is nearly the prior's. The kernel is narrow, so an image says little about
+# another, and the covariance is diagonal except for a hundred columns.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 for ax, which in ((left, 0), (right, 1)):

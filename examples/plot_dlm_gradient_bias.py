@@ -4,7 +4,7 @@ How biased is a sampled gradient of log-loss?
 =============================================
 
 The log-loss of a row, :math:`-\\log \\mathrm{E}_{q(f)}\\, p(y \\mid f)`, is the logarithm of an
-expectation. The logarithm of an average over draws of f is too small in the mean, and its gradient
+expectation. The logarithm of an average over draws of f is too small on average, and its gradient
 is biased. Figure 9 of Wei, Sheth and Khardon, "Direct loss minimization for sparse Gaussian
 processes" (2021), compares plain Monte Carlo (bMC), the same with a jitter in the logarithm
 (smooth-bMC) and unbiased product sampling (uPS) with the exact gradient.
@@ -13,8 +13,8 @@ processes" (2021), compares plain Monte Carlo (bMC), the same with a jitter in t
 # %%
 # Counts, and a process that has seen none of them
 # ------------------------------------------------
-# As in the paper the gradients are those of the first step, where :math:`q` is the prior and many
-# a count is far from what it expects. The 200 counts are made up.
+# As in the paper, we take the gradients of the first step, where :math:`q` is the prior and many
+# counts are far from its expectation. The 200 counts are simulated.
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ q = Marginals(np.log(counts.mean()) * ones, ones)
 # %%
 # Three estimates of one gradient
 # -------------------------------
-# By the mean of :math:`q(w)` the gradient is :math:`g = P^\top \alpha`, with :math:`\alpha_i` that
-# of row i by the mean of :math:`q(f_i)`. Each of the functions below returns values of the rows,
-# their :math:`\alpha`, and the gradients by the variances. Copies of the rows give several
-# estimates in one call.
+# The gradient with respect to the mean of :math:`q(w)` is :math:`g = P^\top \alpha`, where
+# :math:`\alpha_i` is the derivative of row i with respect to the mean of :math:`q(f_i)`. Each
+# function below returns the values of the rows, their :math:`\alpha`, and the derivatives with
+# respect to the variances. Copies of the rows give several estimates in one call.
 
 n_copies, n_calls = 20, 15
 copies = y.repeat(n_copies, 1), likelihood
@@ -79,11 +79,11 @@ def estimates(method: str, n_draws: int) -> np.ndarray:
 # %%
 # By number of draws
 # ------------------
-# Relative to the exact gradient: the bias :math:`\|\mathrm{E}\hat g - g\| / \|g\|`; the noise of
-# an average of 300 estimates, below which no bias can be seen; the part of the gradient that is
-# found, :math:`g^\top \mathrm{E}\hat g / \|g\|^2`; and the length of an estimate,
-# :math:`\sqrt{\mathrm{E}\|\hat g\|^2} / \|g\|`. The last two should be 1. The time is that of one
-# gradient, of 200 rows.
+# Relative to the exact gradient, the table has the bias :math:`\|\mathrm{E}\hat g - g\| / \|g\|`,
+# and the noise of an average of 300 estimates, below which no bias is visible. It also has the part
+# of the gradient that is found, :math:`g^\top \mathrm{E}\hat g / \|g\|^2`, and the length of an
+# estimate, :math:`\sqrt{\mathrm{E}\|\hat g\|^2} / \|g\|`. The last two should be 1. The time is for
+# one gradient of 200 rows.
 
 numbers_of_draws = [1, 3, 10, 30, 100]
 methods = ["bMC", "smooth-bMC", "uPS"]
@@ -110,13 +110,12 @@ for method, rows in zip(methods, table, strict=True):
 draws = likelihood.product_samples(y, q, 100, torch.Generator().manual_seed(0))
 print(f"uPS accepts {draws.acceptance_rate:.0%} of what it proposes")
 
-# %%
-# bMC points the right way and is far too long: with one draw it is, in expectation, the gradient
-# of :math:`\mathrm{E}_q \log p(y \mid f)`, which is what the ELBO follows. It takes a hundred draws
-# to be within a few per cent. The jitter shortens what is far too long and does little else. uPS
-# has no bias to be seen with a single draw, which takes the time of dozens of bMC's.
+# %% bMC points in the right direction and is far too long. With one draw its expectation is the
+# gradient of :math:`\mathrm{E}_q \log p(y \mid f)`, which the ELBO follows. It needs a hundred
+# draws to come within a few per cent. The jitter shortens what is far too long and does little
+# else. uPS has no visible bias with a single draw, which takes the time of dozens of bMC's.
 #
-# Neither is needed in practice: ``gradient="exact"``, the default of :class:`~skgpstoch.LogLoss`,
+# In practice you need neither: ``gradient="exact"``, the default of :class:`~skgpstoch.LogLoss`,
 # integrates over f numerically, without bias or noise, in the time of a few draws of uPS.
 
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")

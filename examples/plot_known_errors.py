@@ -3,16 +3,16 @@
 Known errors: ``y_std``, and why not a weight
 =============================================
 
-Measurements often come with a standard error each. Given to
-:meth:`~skgpstoch.SVGPRegressor.fit` as ``y_std``, it is the noise of that row, besides what noise
-there is that nobody told of, whose variance is learned. ``sample_weight=1 / error**2`` is another
-matter: a weight is a number of rows, and a precise measurement is still a single one.
+Measurements often come with a standard error each. Pass it to :meth:`~skgpstoch.SVGPRegressor.fit`
+as ``y_std``. The noise of a row is then this error plus an unknown part, whose variance is learned.
+``sample_weight=1 / error**2`` is something else: a weight is a number of rows, and a precise
+measurement is still a single row.
 """
 
 # %%
 # Two instruments
 # ---------------
-# A quarter of the measurements is precise; the others have errors of about the size of the signal.
+# A quarter of the measurements are precise; the others have errors of about the size of the signal.
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ models = {
 # %%
 # Against the truth
 # -----------------
-# The bands are to hold the function in 90 % of the places. With all rows alike the errors of the
-# rough instrument are everyone's. With weights the fit believes that it has seen thousands of rows,
-# and its band is far too narrow. With ``y_std`` hardly any noise is left to be learned, and the
-# band holds what it promises.
+# The bands should contain the function in 90 % of the places. If all rows are treated alike, all
+# have the errors of the rough instrument. With weights, the fit behaves as if it had seen thousands
+# of rows, and its band is far too narrow. With ``y_std``, hardly any noise is left to learn, and
+# the coverage of the band is right.
 
 x = np.linspace(-3, 3, 301)
 print(f"{'':<14}{'RMSE to the truth':>18}{'in 90 % band':>14}{'learned noise':>15}")
@@ -69,8 +69,8 @@ for name, model in models.items():
 # %%
 # What ``predict`` adds
 # ---------------------
-# The standard deviation is that of a y with the learned noise. It is that of a measurement by
-# either instrument if its error is given here as well; ``log_predictive_density`` likewise.
+# The standard deviation refers to a y with only the learned noise. To predict a measurement by
+# either instrument, pass its error here as well. ``log_predictive_density`` works alike.
 
 model = models["y_std"]
 for instrument, y_std in (("none", None), ("precise", 0.05), ("rough", 0.8)):
@@ -80,7 +80,7 @@ for instrument, y_std in (("none", None), ("precise", 0.05), ("rough", 0.8)):
 # %%
 # Mean and band
 # -------------
-# Bands hold 90 % of the values of the function, as the models believe. The truth is dashed.
+# Each model expects its band to contain 90 % of the values of the function. The truth is dashed.
 
 figure, axes = plt.subplots(3, figsize=(8, 9), sharex=True, sharey=True, layout="constrained")
 for ax, (name, model) in zip(axes, models.items(), strict=True):

@@ -1,20 +1,20 @@
 """
-===============================================
-What β brings, and what the loss brings
-===============================================
+==================================
+The gain from β, and from the loss
+==================================
 
 Direct loss minimisation trains for the loss of predictions, and chooses the weight β of its
-regulariser. Both differ from the evidence lower bound. Which of the two is it that helps? Wei,
-Sheth and Khardon, "Direct Loss Minimization for Sparse Gaussian Processes", give the bound a β as
-well, the β-ELBO, so that one can tell. No model is fitted here.
+regulariser. Both differ from the evidence lower bound (ELBO). Which of the two helps? To find out,
+Wei, Sheth and Khardon, "Direct Loss Minimization for Sparse Gaussian Processes", add a β to the
+bound as well: the β-ELBO. This page fits no model.
 """
 
 # %%
 # Cells that were run
 # -------------------
-# ``python -m benchmarks.papers dlm --table betas`` runs the cells, each five fits to random splits,
-# and keeps them in the CSV file that is read here. NLL is the mean negative log predictive density
-# of test rows, of classes their log probability, in nats; the error is the mean square of the
+# ``python -m benchmarks.papers dlm --table betas`` runs the cells, five fits to random splits for
+# each, and writes the CSV file that we read here. NLL is the mean negative log predictive density
+# of test rows (for classes, log probability), in nats. The error is the mean squared error of the
 # standardised target, or the share of wrong classes. Lower is better.
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ tables = cells.groupby(["set", "rows"], sort=False)
 # %%
 # The gain of either
 # ------------------
-# With β = 1 the β-ELBO is the ELBO. What β brings is the gain of its best β over that; what the
-# loss brings is the gain of the log-loss's best β over the β-ELBO's. Both are chosen by the test
-# rows here, which flatters both.
+# With β = 1 the β-ELBO is the ELBO. The gain by β compares the best β of the β-ELBO with the ELBO.
+# The gain by the loss compares the best β of the log-loss with the best β-ELBO. The test rows
+# choose β here, which flatters both.
 
 print(f"{'':<16}{'ELBO':>8}{'β-ELBO':>9}{'log-loss':>10}   gain by β   gain by the loss")
 for (name, rows), table in tables:
@@ -45,10 +45,10 @@ for (name, rows), table in tables:
 # %%
 # Loss and error by β
 # -------------------
-# On bike the loss brings three to seven times what β does, on elevators both bring little; of the
-# late flights no β of either is better than the ELBO. Of few rows a small β can cost the log-loss
-# much (elevators, 700 rows). It gains by its variances: at the best β its means are worse than the
-# β-ELBO's, on bike by far. Bars are standard errors of five splits.
+# On bike, the loss gains three to seven times as much as β. On elevators, both gain little. On the
+# late flights, no β of either is better than the ELBO. With few rows, a small β can cost the
+# log-loss much (elevators, 700 rows). The log-loss gains by its variances: at the best β its means
+# are worse than the β-ELBO's, on bike by far. Bars are standard errors of five splits.
 
 figure, axes = plt.subplots(
     2, len(tables), figsize=(2.7 * len(tables), 5.2), sharex=True, layout="constrained"

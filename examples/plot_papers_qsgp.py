@@ -3,8 +3,9 @@
 QSGP: control variates, solvers, features
 =========================================
 
-What `python -m benchmarks.papers qsgp` measured of Evans and Nair, "Quadruply stochastic Gaussian
-processes" (2020): figure 1, and two comparisons of our own. It reads CSVs and fits nothing.
+This page shows results of `python -m benchmarks.papers qsgp` on Evans and Nair, "Quadruply
+stochastic Gaussian processes" (2020): figure 1, and two comparisons of our own. It reads CSVs and
+fits no model.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ def series(rows, x, y, **where):
 # %%
 # Figure 1: variance by the rows p of the control variate
 # -------------------------------------------------------
-# Relative to none. With the coefficient 1 a control variate of ten rows triples the variance; with
-# the best one it never raises it, and a thousand rows leave a tenth.
+# The variance is relative to that without a control variate. With the coefficient 1, a control
+# variate of ten rows triples the variance. With the best coefficient it never raises the variance,
+# and a thousand rows leave a tenth.
 
 variances = cells("figure1")
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
@@ -52,10 +54,10 @@ axes[1].legend()
 # %%
 # Steps from sampled rows and functions
 # -------------------------------------
-# ``solver="sgd"`` samples what the paper's AdaGrad does. Its control variate is kriged, its steps
-# are proximal, and a few passes over the rows do what as many of Newton's do: RMSE is within the
-# dotted line, 1.1 times Newton's, but for kin40k after two passes with 500 functions a step.
-# AdaGrad needs many more where the problem is ill-conditioned.
+# ``solver="sgd"`` takes the same samples as the paper's AdaGrad, with a kriged control variate and
+# proximal steps. A few passes over the rows reach about the RMSE of as many passes of Newton's
+# steps. It stays within the dotted line, 1.1 times Newton's, except on kin40k after two passes with
+# 500 functions a step. AdaGrad needs many more passes if the problem is ill-conditioned.
 
 passes = cells("passes")
 sets = list(dict.fromkeys(row["set"] for row in passes))
@@ -77,9 +79,10 @@ axes[-1].legend(fontsize="small")
 # %%
 # Density by the number of functions m
 # ------------------------------------
-# A rough function, kin40k, wants many functions. Smooth ones have a worse density for more:
-# diagonal columns of the covariance take each weight to be alone, and m of them explain σ²m/n of
-# variance, however few directions the rows determine. A hundred dense columns change little.
+# kin40k is a rough function, which needs many basis functions. For smooth ones, more basis
+# functions worsen the density: diagonal columns of the covariance treat weights as independent.
+# Then m columns explain σ²m/n of the variance, however few directions the rows determine. A hundred
+# dense columns change little.
 
 densities = cells("functions")
 sets = list(dict.fromkeys(row["set"] for row in densities))

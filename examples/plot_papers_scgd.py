@@ -3,18 +3,18 @@
 Does exactness pay most in small minibatches?
 =============================================
 
-BSGD follows the marginal likelihood of each minibatch alone, which is biased. SCGD follows that of
-all rows. Shoham and Avron, "Unbiased Stochastic Optimization for Gaussian Processes on Finite
-Dimensional RKHS", see that the advantage of exactness "is more significant when the batch size is
-smaller". Here are their tables 2 and 3 as we have run them. No model is fitted on this page.
+BSGD follows the marginal likelihood of each minibatch, which is biased. SCGD follows that of all
+rows. Shoham and Avron, "Unbiased Stochastic Optimization for Gaussian Processes on Finite
+Dimensional RKHS", find that the advantage of exactness "is more significant when the batch size is
+smaller". This page has our results for their tables 2 and 3, and fits no model.
 """
 
 # %%
 # Cells
 # -----
 # ``python -m benchmarks.papers scgd --table 2`` (or 3) fits a model for each cell, on one split,
-# and keeps the figures in the CSV files that are read here, beside the printed ones. NLML is the
-# negative log marginal likelihood of the training rows, in nats per row: lower is better. Shown is
+# and writes its figures beside the printed ones to the CSV files that we read here. NLML is the
+# negative log marginal likelihood of the training rows, in nats per row: lower is better. We show
 # by how much SCGD's is lower than BSGD's.
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def advantages(table: str, column: str) -> dict[str, dict[int, float]]:
 # %%
 # By batch size
 # -------------
-# A set is in the means if it was run at all batch sizes.
+# Means include a data set if it was run at all batch sizes.
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 for ax, (table, title) in zip(axes, kernels.items(), strict=True):

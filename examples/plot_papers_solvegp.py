@@ -4,15 +4,16 @@ How tight SOLVE-GP's bounds are, by M
 =====================================
 
 Shi, Titsias and Mnih, "Sparse Orthogonal Variational Inference for Gaussian Processes" (2020), have
-two bounds of the evidence: that of orthogonal inducing points beside M others, and, in appendix A,
-one of values at the inducing points that depend on the rest of the function. Here they stand beside
-Titsias' bound, with M points and with as many as SOLVE-GP has, and the exact evidence.
+two bounds on the marginal likelihood. One has orthogonal inducing points in addition to M ordinary
+ones. In the other, in appendix A, the values at the inducing points depend on the rest of the
+function. We compare both with the exact value, and with Titsias' bound with M points and with as
+many as SOLVE-GP has.
 """
 
 # %%
 # One process, whose hyper-parameters are known
 # ---------------------------------------------
-# Nothing is learned, so that bounds differ by what they lose alone.
+# Nothing is learned, so the bounds differ only by their gap to the exact value.
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ exact = GaussianProcessRegressor(kernel, optimizer=None).fit(X, y).log_marginal_
 # %%
 # Bounds
 # ------
-# The points are rows, in random order. SOLVE-GP has M and M; of three sets, M + M + M, each has a
-# decomposition of its own. The bound of appendix A and ours, ``bound="log1p"``, have M.
+# The points are rows, in random order. SOLVE-GP has M + M points, or M + M + M in three sets, each
+# with its own decomposition. The bound of appendix A and our ``bound="log1p"`` have M.
 
 warnings.filterwarnings("ignore", "The points leave")  # few on purpose
 order = rng.permutation(len(X))
@@ -76,9 +77,9 @@ for name, values in bounds.items():
 # %%
 # By M
 # ----
-# Where M is far too few, M + M points in two sets do what 2M in one do, for a quarter of the
-# decomposition's price, and a third set helps. Where M nearly suffices, what is left is that q has
-# no covariance between sets, which no further set gives back.
+# If M is far too small, M + M points in two sets do as well as 2M in one, with a quarter of the
+# work for the decomposition, and a third set helps. If M nearly suffices, the remaining gap is due
+# to the covariance between sets, which q lacks and which no further set restores.
 
 figure, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
 for name, values in bounds.items():

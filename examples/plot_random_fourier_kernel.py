@@ -3,9 +3,9 @@
 A scikit-learn kernel on ten thousand rows and more
 ===================================================
 
-``hidden_layer_sizes=()`` puts the kernel on the inputs themselves. Kernels are written in
-scikit-learn's language and come back fitted; random Fourier features stand in for them, so the
-time of a step does not depend on the number of rows.
+``hidden_layer_sizes=()`` puts the kernel on the inputs themselves. You pass a scikit-learn kernel
+and get it back fitted. Random Fourier features approximate it, so the time of a step does not
+depend on the number of rows.
 """
 
 # %%
@@ -28,7 +28,8 @@ X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.25, random
 # %%
 # Fit
 # ---
-# One length-scale per input; the top-level ``WhiteKernel`` is the noise of the observations.
+# The kernel has one length-scale per input; the top-level ``WhiteKernel`` is the noise of the
+# observations.
 
 kernel = ConstantKernel() * RBF(length_scale=np.ones(10)) + WhiteKernel()
 model = SCGDGaussianProcessRegressor(
@@ -42,7 +43,7 @@ print(f"noise variance {model.noise_variance_:.2f} (1.00 was drawn)")
 # %%
 # Relevance
 # ---------
-# A long length-scale says: this input does not matter.
+# A long length-scale means that the input does not matter.
 
 parameters = model.kernel_.get_params()
 length_scale = next(parameters[name] for name in parameters if name.endswith("__length_scale"))

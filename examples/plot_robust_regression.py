@@ -3,9 +3,8 @@
 Outliers: Student's t against a Gaussian
 ========================================
 
-A Gaussian likelihood has to explain an outlier: by noise, of which there is then too much
-everywhere, or by the function, which is pulled aside. Student's t distribution allows for a few
-large errors, and learns how few and how large.
+A Gaussian likelihood explains an outlier by more noise everywhere, or by a function that is pulled
+aside. Student's t distribution allows a few large errors, and learns how few and how large.
 """
 
 # %%
@@ -46,8 +45,7 @@ for model in models.values():
 # %%
 # Against the truth
 # -----------------
-# The density is that of the rows without the outliers; how well can the measurements be
-# predicted that were not wrong?
+# The density is that of the rows without outliers: how well are correct measurements predicted?
 
 x = np.linspace(-3, 3, 301)
 good = ~is_outlier
@@ -60,7 +58,7 @@ print(models["Student's t"].likelihood_, "where 0.1 was drawn, and the outliers"
 # %%
 # Mean and interval
 # -----------------
-# Bands hold 90 % of new measurements, as the models believe. The outliers are red.
+# Each model expects its band to contain 90 % of new measurements. The outliers are red.
 
 figure, axes = plt.subplots(2, figsize=(8, 7), sharex=True, layout="constrained")
 for ax, (name, model) in zip(axes, models.items(), strict=True):

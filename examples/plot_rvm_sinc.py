@@ -3,15 +3,15 @@
 Relevance vectors: a few rows instead of all
 =============================================
 
-Figure 3 of Evans and Nair, "Quadruply stochastic Gaussian processes" (2020), on Tipping's example:
-every row brings a function that is centred on it, and all but a few of these are taken out.
+This is figure 3 of Evans and Nair, "Quadruply stochastic Gaussian processes" (2020), on Tipping's
+example. A basis function is centred on every row, and all but a few are pruned.
 """
 
 # %%
 # Fit
 # ---
-# Two hundred noisy values of sin(x)/x. Pruning takes many sweeps where rows are close to one
-# another, since their functions are all but the same; here a sweep is one step.
+# The data are two hundred noisy values of sin(x)/x. If rows are close to one another, their
+# functions are almost the same, and pruning takes many sweeps. Here a sweep is one step.
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(np.sort(sparse.relevance_vectors_[:, 0]).round(1))
 # %%
 # Errors
 # ------
-# Against 1,001 values without noise, and the density of 1,000 others with it.
+# The table has the error on 1,001 values without noise, and the density of 1,000 others with noise.
 
 x = np.linspace(-10, 10, 1001)[:, None]
 truth = np.sinc(x[:, 0] / np.pi)
@@ -50,7 +50,7 @@ for name, model in models.items():
 # %%
 # Weights of functions
 # --------------------
-# The mean is a sum over relevance vectors, here without the help of ``predict``.
+# The mean is a sum over relevance vectors, computed here without ``predict``.
 
 mean = sparse.kernel_(x, sparse.relevance_vectors_) @ sparse.dual_coef_ + sparse.intercept_
 print(f"off by {np.abs(mean - sparse.predict(x)).max():.1e}")
@@ -58,8 +58,8 @@ print(f"off by {np.abs(mean - sparse.predict(x)).max():.1e}")
 # %%
 # What is left
 # ------------
-# Circles are the relevance vectors. Beyond the rows their functions end and only the noise is left
-# of the variance; the exact process's grows (dashed, ±2 standard deviations of y).
+# Circles are the relevance vectors. Beyond the rows their functions vanish, and the variance falls
+# to the noise. The exact process's variance grows (dashed: ±2 standard deviations of y).
 
 x = np.linspace(-20, 20, 801)[:, None]
 figure, ax = plt.subplots(figsize=(8, 4), layout="constrained")

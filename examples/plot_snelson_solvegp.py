@@ -3,16 +3,15 @@
 Five inducing points, and five orthogonal to them
 =================================================
 
-Figure 2 of Shi, Titsias and Mnih, "Sparse Orthogonal Variational Inference for Gaussian Processes"
-(2020): four sparse approximations of one Gaussian process, of the one-dimensional data of Snelson
-and Ghahramani ("Sparse Gaussian Processes using Pseudo-inputs", 2006).
+This is figure 2 of Shi, Titsias and Mnih, "Sparse Orthogonal Variational Inference for Gaussian
+Processes" (2020): four sparse approximations of one Gaussian process. The one-dimensional data are
+from Snelson and Ghahramani ("Sparse Gaussian Processes using Pseudo-inputs", 2006).
 """
 
 # %%
 # A hundred of the two hundred rows
 # ---------------------------------
-# ``snelson.csv`` lies beside this script; it is the training set that comes with Snelson's SPGP
-# code.
+# ``snelson.csv``, beside this script, is the training set of Snelson's SPGP code.
 
 from __future__ import annotations
 
@@ -32,10 +31,10 @@ x_train, y_train = data[np.random.default_rng(0).permutation(len(data))[:100]].T
 # %%
 # Four approximations
 # -------------------
-# As in the paper, the kernel starts from length-scale 1 and variance 1 and the noise from 0.1. With
-# a hundred rows the bound is maximised over all of them by L-BFGS; the paper took 10,000 steps of
-# 20 rows. ODVGP has a hundred points more for the mean, but none for the variance. The bound of so
-# few points has several maxima: ``n_restarts`` takes the best of those that six starts lead to.
+# As in the paper, the kernel starts from length-scale 1 and variance 1, and the noise from 0.1.
+# L-BFGS maximises the bound over all hundred rows; the paper took 10,000 steps of 20 rows. ODVGP
+# has a hundred more points for the mean, but none for the variance. With so few points the bound
+# has several maxima: ``n_restarts`` takes the best result of six starts.
 
 kernel = ConstantKernel(1.0) * RBF(1.0) + WhiteKernel(0.1)
 common = {"mean": "zero", "normalize_y": False, "n_restarts": 5, "random_state": 0}
@@ -53,8 +52,8 @@ for model in models.values():
 # %%
 # Bounds
 # ------
-# Each is a lower bound of the log marginal likelihood of the exact process, whose kernel is learned
-# here by scikit-learn.
+# Each is a lower bound on the log marginal likelihood of the exact process, whose kernel
+# scikit-learn learns here.
 
 exact = GaussianProcessRegressor(kernel).fit(x_train[:, None], y_train)
 x = np.linspace(-2, 8, 401)[:, None]
@@ -70,8 +69,8 @@ print(f"{'exact':<16}{value:13.2f}{noise:16.3f}")
 # %%
 # Posterior processes
 # -------------------
-# Bands of ±3 standard deviations of y, the exact process's dashed; at the bottom the learned
-# inducing points, + for Z and triangles for O.
+# Bands are ±3 standard deviations of y, dashed for the exact process. At the bottom are the learned
+# inducing points: + for Z and triangles for O.
 
 figure, axes = plt.subplots(2, 2, figsize=(10, 6), sharex=True, sharey=True, layout="constrained")
 for ax, (name, model) in zip(axes.flat, models.items(), strict=True):

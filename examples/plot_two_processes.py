@@ -1,17 +1,17 @@
 """
-===========================
-One model, by two processes
-===========================
+=============================
+One model, from two processes
+=============================
 
-Any launcher starts the processes. All run the same program: each reads rows of its own, and calls
-``fit`` in a ``process_group``. Afterwards all have the same model. Here ``torchrun`` starts two on
-this machine; on several machines it is started on each.
+Any launcher can start the processes. All run the same program: each reads its own rows, calls
+``fit`` in a ``process_group``, and gets the same model. Here ``torchrun`` starts two on this
+machine; on several machines, start it on each.
 """
 
 # %%
 # The program
 # -----------
-# Rank r reads every row of its own half. Nothing but the block says that there are others.
+# Rank r reads every row of its own half. Only the block shows that there are other ranks.
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if group.rank == 0:
 # %%
 # The rows
 # --------
-# The first process sees the left half of the function alone, the second one the right half.
+# The first process sees only the left half of the function, the second one only the right half.
 
 rng = np.random.default_rng(0)
 x = np.sort(rng.uniform(0.0, 10.0, 20_000))
@@ -69,7 +69,7 @@ with tempfile.TemporaryDirectory() as folder:
 # %%
 # One process
 # -----------
-# It has all rows, and puts them into other minibatches: the models differ by far less than the
+# One process has all rows, and makes other minibatches. The models differ by far less than the
 # noise.
 
 alone = SVGPRegressor(n_inducing=30, solver="natural", max_iter=5, random_state=0)

@@ -212,8 +212,8 @@ TABLES = {
         after_passes,
         settings="6,000 rows of each set, 3,000 of Friedman's; n_dense=0, otherwise the "
         "defaults. 1,000 rows choose the kernel. A pass of Newton's steps is a sweep with all "
-        "rows. Sampled passes have 1,024 rows per step, and all functions (750 to 1,500) or 500. Rows "
-        "of control variates do not count.",
+        "rows. Sampled passes have 1,024 rows per step, and all functions (750 to 1,500) or 500. "
+        "Rows of control variates do not count.",
     ),
     "functions": Table(
         "qsgp",

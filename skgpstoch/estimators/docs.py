@@ -1,7 +1,9 @@
 """Docstrings and constraints of estimators, put together from those of their groups of parameters.
 
 A group, or a family, documents what is its own in the "Parameters" and "Attributes" sections of its
-docstring; an estimator has all of them, and what its own docstring says of one wins.
+docstring; an estimator has all of them, and what its own docstring says of one wins. Of a long list
+of parameters, those that matter first (`_first_parameters` of the groups) stay in "Parameters", and
+come first in the signature; the rest are "Other Parameters".
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from ..docstrings import entries, joined, sections, summary
 from .parameters import RunParameters, TrainingParameters, WarmStartParameters
 
 SECTIONS = ("Parameters", "Attributes")
+OTHERS = "Other Parameters"
+LONGEST = 13  # parameters in one list, as many as scikit-learn's own two have
 
 
 def public_estimator(cls: Any) -> Any:
@@ -22,7 +26,8 @@ def public_estimator(cls: Any) -> Any:
     Parameters of training, which all estimators have, come last there and in the signature.
     """
     lineage = [base for base in cls.__mro__ if base is not object]
-    names = _training_last(cls)
+    first = {name for base in lineage for name in vars(base).get("_first_parameters", ())}
+    names = _ordered(cls, first)
     constraints: dict[str, list] = {}
     for base in reversed(lineage):
         constraints |= vars(base).get("_parameter_constraints", {})
@@ -30,35 +35,49 @@ def public_estimator(cls: Any) -> Any:
     shape = [name for base in lineage for name in vars(base).get("_shape_parameters", ())]
     cls._shape_parameters = tuple(dict.fromkeys(shape))
     if cls.__doc__:  # none under python -OO
-        cls.__doc__ = _completed(cls.__doc__, lineage, names)
+        cls.__doc__ = _completed(cls.__doc__, lineage, names, first)
     return cls
 
 
-def _training_last(cls: Any) -> list[str]:
-    """Names of parameters, in the order that the signature is given here."""
+def _ordered(cls: Any, first: set[str]) -> list[str]:
+    """Names of parameters, in the order that the signature is given here.
+
+    Of a long list those that matter first are in front; those of training are last.
+    """
     init: Any = cls.__init__
     signature = inspect.signature(init)
     groups = (TrainingParameters, RunParameters, WarmStartParameters)
     last = [f.name for group in groups for f in fields(group)]
     ranks = {name: rank for rank, name in enumerate(last)}
-    ordered = sorted(signature.parameters.values(), key=lambda p: ranks.get(p.name, -1))
+    is_long = len(signature.parameters) - 1 > LONGEST
+
+    def place(parameter: inspect.Parameter) -> tuple[bool, bool, int]:
+        is_named = parameter.kind is parameter.KEYWORD_ONLY
+        is_later = is_named and is_long and parameter.name not in first
+        return is_named, is_later, ranks.get(parameter.name, -1)
+
+    ordered = sorted(signature.parameters.values(), key=place)
     init.__signature__ = signature.replace(parameters=ordered)
     return list(inspect.signature(cls).parameters)
 
 
-def _completed(doc: str, lineage: list[type], names: list[str]) -> str:
-    """The docstring with both sections: parameters in the order of the names, attributes in that
+def _completed(doc: str, lineage: list[type], names: list[str], first: set[str]) -> str:
+    """The docstring with all sections: parameters in the order of the names, attributes in that
     of the lineage, one that is documented twice where the more general class has it.
     """
     found: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
     for base in lineage:
         for section, text in sections(vars(base).get("__doc__") or "").items():
-            if section in SECTIONS:
+            if (section := "Parameters" if section == OTHERS else section) in SECTIONS:
                 for name, entry in entries(text).items():
                     found[section][name] = found[section].pop(name, entry)
     written = found["Parameters"]
-    parameters = {name: written[name] for name in names if name in written}
-    texts = {"Parameters": parameters.values(), "Attributes": found["Attributes"].values()}
+    of_list = first if len(names) > LONGEST else set(names)
+    texts = {
+        "Parameters": [written[name] for name in names if name in written and name in of_list],
+        "Attributes": [*found["Attributes"].values()],
+        OTHERS: [written[name] for name in names if name in written and name not in of_list],
+    }
     parts = {name: "\n".join(found) for name, found in texts.items() if found}
-    parts |= {k: v for k, v in sections(doc).items() if k not in SECTIONS}
+    parts |= {k: v for k, v in sections(doc).items() if k not in (*SECTIONS, OTHERS)}
     return joined(summary(doc), parts)

@@ -97,6 +97,7 @@ class FiniteParameters(
     noise: str = "auto"
     noise_variance: float = 0.1
 
+    _first_parameters: ClassVar[tuple[str, ...]] = ("hidden_layer_sizes", "n_components")
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "n_components": [POSITIVE_INTEGER, AUTO],
         "n_estimators": [POSITIVE_INTEGER, AUTO],

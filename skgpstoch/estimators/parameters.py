@@ -42,6 +42,7 @@ class KernelParameters:
 
     kernel: sk.Kernel | None = field(default=None, kw_only=False)
 
+    _first_parameters: ClassVar[tuple[str, ...]] = ("kernel",)
     _parameter_constraints: ClassVar[dict[str, list]] = {"kernel": [sk.Kernel, None]}
     _shape_parameters: ClassVar[tuple[str, ...]] = ("kernel",)
 
@@ -89,6 +90,7 @@ class RunParameters:
     verbose: int | str = 0
     random_state: Any = None
 
+    _first_parameters: ClassVar[tuple[str, ...]] = ("max_iter", "device", "random_state")
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "max_iter": [POSITIVE_INTEGER, AUTO],
         "tol": [NOT_NEGATIVE],

@@ -95,6 +95,7 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
     averaging: float | str = "auto"
     early_stopping: bool | str = "auto"
 
+    _first_parameters: ClassVar[tuple[str, ...]] = ("n_inducing",)
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "n_inducing": [POSITIVE_INTEGER, AUTO],
         "inducing_points": [StrOptions(set(INITIALIZATIONS)), "array-like"],
@@ -181,6 +182,7 @@ class LossParameters:
     beta: Any = 1.0
     bound: str = "titsias"
 
+    _first_parameters: ClassVar[tuple[str, ...]] = ("likelihood",)
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "likelihood": [str, Likelihood],
         "loss": [str, Loss],

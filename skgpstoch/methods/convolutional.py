@@ -113,6 +113,7 @@ class ImageParameters:
     location_kernel: sk.Kernel | str | None = "auto"
     global_kernel: sk.Kernel | str | None = "auto"
 
+    _first_parameters: ClassVar[tuple[str, ...]] = ("patch_shape",)
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "image_shape": [tuple, list, groups.AUTO],
         "patch_shape": [tuple, list, groups.POSITIVE_INTEGER, groups.AUTO],

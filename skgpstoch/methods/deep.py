@@ -118,6 +118,7 @@ class LayerParameters:
     mean_function: str = "linear"
     hidden_covariance: str = "shared"
 
+    _first_parameters: ClassVar[tuple[str, ...]] = ("n_layers",)
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "n_layers": [groups.POSITIVE_INTEGER],
         "hidden_dims": ["array-like", groups.POSITIVE_INTEGER, groups.AUTO],

@@ -407,6 +407,7 @@ class DLMParameters(
     refit: bool = True
     n_jobs: int | None = None
 
+    _first_parameters: ClassVar[tuple[str, ...]] = ("beta",)
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "beta": [groups.POSITIVE, StrOptions({"auto"}), "array-like"],
         "hyperparameters": [StrOptions({"joint", "fixed"})],

@@ -52,6 +52,7 @@ class SolveGPParameters(
 
     posterior: str = "solve"
 
+    _first_parameters: ClassVar[tuple[str, ...]] = ("n_orthogonal",)
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "posterior": [StrOptions({"solve", "odvgp"})],
     }

@@ -93,10 +93,11 @@ def test_docstrings_in_common_say_nothing_of_others(name, others):
     assert not re.search(others, doc)
 
 
-def documented_parameters(obj, section="Parameters"):
-    """{name: type} of a section; a line may name several."""
-    sections = NumpyDocString(inspect.getdoc(obj))[section]
-    return {name.strip(): p.type for p in sections for name in p.name.split(",")}
+def documented_parameters(obj, *names):
+    """{name: type} of sections, those of parameters by default; a line may name several."""
+    doc = NumpyDocString(inspect.getdoc(obj))
+    found = [p for name in names or ("Parameters", "Other Parameters") for p in doc[name]]
+    return {name.strip(): p.type for p in found for name in p.name.split(",")}
 
 
 @pytest.fixture(scope="module", params=by_family("documented attributes", ESTIMATORS))
@@ -218,6 +219,14 @@ def test_documented_parameters_are_those_of_the_constructor(name):
     cls = getattr(skgpstoch, name)
     named_there = [name.lstrip("*") for name in documented_parameters(cls)]
     assert named_there == list(inspect.signature(cls).parameters)
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+def test_of_many_parameters_few_come_first(cls):
+    names = list(inspect.signature(cls).parameters)
+    first = list(documented_parameters(cls, "Parameters"))
+    assert first == names[: len(first)]
+    assert len(first) == len(names) if len(names) <= 13 else 4 <= len(first) <= 7
 
 
 def test_documented_attributes_are_the_fitted_ones(fitted):

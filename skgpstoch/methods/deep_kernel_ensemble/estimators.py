@@ -135,6 +135,7 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
     early_stopping: bool = True
     max_time: float | None = None
 
+    _first_parameters: ClassVar[tuple[str, ...]] = ("n_estimators", "likelihood", "max_time")
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "hidden_layer_sizes": ["array-like", POSITIVE_INTEGER, AUTO],
         "weight_decay": [NOT_NEGATIVE],

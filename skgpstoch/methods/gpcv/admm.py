@@ -179,6 +179,7 @@ class ADMMGaussianProcessRegressor(
     dual_step: float | None = None
     tol: float = 0.01
 
+    _first_parameters: ClassVar[tuple[str, ...]] = ("cv",)
     _shape_parameters: ClassVar[tuple[str, ...]] = ("learn_noise",)
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "cv": ["cv_object", FRACTION],

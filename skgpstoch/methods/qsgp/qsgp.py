@@ -109,6 +109,7 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
     augment: bool = False
     learn_kernel: bool = False
 
+    _first_parameters: ClassVar[tuple[str, ...]] = ("n_components",)
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "basis": [StrOptions({"fourier", "inducing"})],
         "n_components": [POSITIVE_INTEGER, AUTO],

@@ -77,10 +77,10 @@ class ADMMGaussianProcessRegressor(
         5. A fold whose covariance has no factor is left out with a warning; if none is left, `fit`
         raises a ValueError.
     learn_noise : bool, default=True
-        Whether the noise is learned, and the scale of all variances is that of the errors of rows
-        held out, within bounds of the kernel, unless a ConstantKernel is fixed. Outputs have the
-        same noise, relative to their variance. False: it is that of the WhiteKernel, or
-        `noise_variance`.
+        Whether the noise and the scale of all variances are found from the errors of held-out rows,
+        within their bounds. With a fixed ConstantKernel both stay: the error hardly depends on
+        their ratio. Outputs have the same noise, relative to their variance. False: the noise is
+        that of the WhiteKernel, or `noise_variance`.
     noise_variance : float, default=0.1
         Where the noise starts, relative to the scaled y, if `kernel` has no WhiteKernel.
     n_restarts : int, default=0

@@ -40,9 +40,9 @@ class LayerParameters:
     Parameters
     ----------
     kernel : sklearn kernel or None, default=None
-        Kernel of the last layer. Its inputs are the outputs of the layer below, or X itself with
-        n_layers=1. None: a constant times a Matérn kernel (nu=1.5) with a length-scale for each
-        function of the layer below.
+        Kernel of the last layer. Its inputs are what the layers below make of standardised X, or X
+        itself with n_layers=1. None: a constant times a Matérn kernel (nu=1.5) with a length-scale
+        for each function of the layer below.
     n_layers : int, default=2
         Number of layers, including the last; 1 is a shallow model.
     hidden_dims : int, array-like of int or "auto", default="auto"

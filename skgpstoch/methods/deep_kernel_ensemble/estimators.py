@@ -66,9 +66,9 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
         mixture of all. "auto" is 8 up to 4,000 rows, then 3, or 6 for classes; 1 if
         `hidden_layer_sizes` makes no network.
     n_waves : int or "auto", default="auto"
-        Number of waves (sines and cosines) of each input with more than eight distinct values,
-        which the networks see beside the input; 0 is none. "auto" is 8, except that every other
-        network has none for classes with up to 4,000 rows, which need less detail.
+        Number of waves (cosines) of each input with more than eight distinct values, which the
+        networks see beside the input; 0 is none. "auto" is 8, except that every other network has
+        none for classes with up to 4,000 rows, which need less detail.
     beta : float, default=1.0
         Weight of the Kullback-Leibler divergence; a value below 1 trusts the data more.
     mean : {"constant", "zero"}, default="constant"

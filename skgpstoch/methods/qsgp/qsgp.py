@@ -71,8 +71,8 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
         than rows.
     n_dense : int or "auto", default="auto"
         Number c of dense columns of the covariance's factor C; the others are diagonal. "auto" is
-        all columns, up to 1,024, if there is a single latent function, else 100, provided that
-        these take little memory.
+        all columns if there are at most 1,024 and a single latent function, else 100; it is fewer
+        if these would take much memory.
     solver : {"newton", "adagrad", "sgd"}, default="newton"
         "newton": exact steps for a block of basis functions, given what the others say of the rows
         of a sweep. "adagrad": AdaGrad's steps from the estimators of [1]_, which sample the other
@@ -256,9 +256,9 @@ class QSGPRegressor(BasisRegressionParameters, QSGPParameters, Regressor):
     Parameters
     ----------
     likelihood : {"gaussian", "laplace"} or Likelihood, default="gaussian"
-        The noise: "gaussian", "laplace", or an instance of :class:`~skgpstoch.likelihoods.Gaussian`
-        or :class:`~skgpstoch.likelihoods.Laplace`. It is learned after the start. If there are
-        fewer than four rows for each diagonal column of C, it is only raised, to what is left of y.
+        The noise; also an instance of :class:`~skgpstoch.likelihoods.Gaussian` or
+        :class:`~skgpstoch.likelihoods.Laplace`. It is learned after the start. If there are fewer
+        than four rows for each diagonal column of C, it can only rise, to what is left of y.
 
     See Also
     --------

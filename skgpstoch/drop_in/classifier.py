@@ -34,7 +34,7 @@ from .noise import fixed
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
 class GaussianProcessClassifier(ClassifierMixin, DropIn):
-    """Gaussian-process classification as scikit-learn has it, and on any number of rows.
+    """The Gaussian-process classification of scikit-learn, for any number of rows.
 
     It has the constructor, the attributes and the methods of
     :class:`sklearn.gaussian_process.GaussianProcessClassifier`, with the same defaults and the same

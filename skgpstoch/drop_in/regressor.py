@@ -45,7 +45,7 @@ MATRIX = (
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
 class GaussianProcessRegressor(GaussianPredictor):
-    """Gaussian-process regression as scikit-learn has it, and on any number of rows.
+    """The Gaussian-process regression of scikit-learn, for any number of rows.
 
     It has the constructor, the attributes and the methods of
     :class:`sklearn.gaussian_process.GaussianProcessRegressor`, with the same defaults and the same

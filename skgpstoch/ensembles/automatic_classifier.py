@@ -49,7 +49,7 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
 
     See Also
     --------
-    DeepKernelEnsembleClassifier : The networks, with their parameters.
+    DeepKernelEnsembleClassifier : The ensemble of networks, with all its parameters.
 
     Examples
     --------

@@ -139,9 +139,9 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
 
     See Also
     --------
-    DeepKernelEnsembleRegressor : The networks, with their parameters.
+    DeepKernelEnsembleRegressor : The ensemble of networks, with all its parameters.
     GaussianProcessRegressor : One exact process with a kernel of your own.
-    StackedDensityRegressor : Mixtures of any models.
+    StackedDensityRegressor : A mixture of models of your own.
 
     Examples
     --------

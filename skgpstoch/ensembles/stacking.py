@@ -210,12 +210,12 @@ class StackedDensityRegressor(
     Raises
     ------
     ValueError
-        If there are no estimators, names occur twice or are of none, or one has no predictive
-        density.
+        If there are no estimators, a name occurs twice or is only in `judged_by`, or an estimator
+        has no predictive density.
 
     See Also
     --------
-    AutoGaussianProcessRegressor : Chooses what to stack.
+    AutoGaussianProcessRegressor : Chooses the models itself.
 
     References
     ----------

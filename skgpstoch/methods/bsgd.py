@@ -282,7 +282,7 @@ class BSGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
 
     See Also
     --------
-    SCGDGaussianProcessRegressor : Without the bias.
+    SCGDGaussianProcessRegressor : The same model without the bias.
 
     References
     ----------

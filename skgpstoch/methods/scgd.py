@@ -212,10 +212,10 @@ class SCGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     solver="adadelta", learning_rate="constant", learning_rate_init=1.0, averaging=0.9,
     weights="learned", order="step-first", noise="learned", early_stopping=False, max_iter=100,
     weight_decay=0)`` with ``batch_size`` 32 to 512 and ``learning_rate_init`` chosen by the
-    marginal likelihood. The defaults differ in what made them better on held-out rows: profiled
-    weights, Adam with one cycle, the inputs and a constant beside the network's outputs, several
-    networks where rows are few, and a noise and a signal variance that are chosen by rows the
-    networks have not seen, since the marginal likelihood of a deep kernel overfits.
+    marginal likelihood. The defaults differ where that predicts held-out rows better: profiled
+    weights, Adam with one cycle, the inputs and a constant beside the network's outputs, and
+    several networks if rows are few. The noise and the signal variance are chosen on rows that the
+    networks have not seen, because the marginal likelihood of a deep kernel overfits.
 
     References
     ----------

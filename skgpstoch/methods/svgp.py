@@ -49,7 +49,7 @@ class SVGPRegressor(SVGPParameters, variational.RegressionParameters, Variationa
 
     See Also
     --------
-    SolveGPRegressor : Twice the points for less than the price of a matrix of that size.
+    SolveGPRegressor : Twice the points, at less than the cost of a matrix of that size.
     SCGDGaussianProcessRegressor : Networks with an exact marginal likelihood.
 
     References
@@ -88,7 +88,7 @@ class SVGPClassifier(SVGPParameters, variational.ClassificationParameters, Varia
 
     See Also
     --------
-    SolveGPClassifier : Twice the points for less than the price of a matrix of that size.
+    SolveGPClassifier : Twice the points, at less than the cost of a matrix of that size.
 
     References
     ----------

@@ -212,7 +212,7 @@ class DeepKernelEnsembleRegressor(DeepKernelEnsembleParameters, TargetParameters
 
     See Also
     --------
-    AutoGaussianProcessRegressor : Stacks it with a process where rows are few.
+    AutoGaussianProcessRegressor : Stacks it with exact Gaussian processes if rows are few.
     DLMRegressor : The same losses on inducing points.
 
     References
@@ -276,7 +276,7 @@ class DeepKernelEnsembleClassifier(
 
     See Also
     --------
-    AutoGaussianProcessClassifier : Stacks it with processes where rows are few.
+    AutoGaussianProcessClassifier : Stacks it with Gaussian processes if rows are few.
     DLMClassifier : The same losses on inducing points.
 
     References

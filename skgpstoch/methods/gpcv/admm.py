@@ -148,7 +148,7 @@ class ADMMGaussianProcessRegressor(
 
     See Also
     --------
-    GaussianProcessRegressor : By the marginal likelihood.
+    GaussianProcessRegressor : Hyper-parameters chosen by the marginal likelihood.
 
     References
     ----------

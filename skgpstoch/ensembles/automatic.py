@@ -57,7 +57,7 @@ class AutomaticParameters:
         a warning and `budget_` say what was cut. None: no limit.
     categorical_features : "from_dtype", array-like or None, default="from_dtype"
         Which columns of X are categories: a mask, positions, or names. "from_dtype": the columns of
-        a data frame with a categorical type, and strings. None: no columns.
+        a data frame that have a categorical type, or strings. None: no columns.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
         Device to compute on. None is the CPU; "auto" is a GPU if there is one.
     verbose : int or "auto", default="auto"

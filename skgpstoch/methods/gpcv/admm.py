@@ -60,9 +60,9 @@ class ADMMGaussianProcessRegressor(
     """Gaussian-process regression with hyper-parameters chosen by cross-validation, in O(n²).
 
     The alternating direction method of multipliers (ADMM) minimises the squared error of held-out
-    rows. It uses products with covariance matrices only, and factorises none of more than 500 rows.
-    Cross-validation asks less of a model than the marginal likelihood does, so it suits a kernel
-    that has structure and is not quite right.
+    rows. Its iterations use products with covariance matrices only, and factorise none of more than
+    500 rows. Cross-validation asks less of a model than the marginal likelihood does, so it suits a
+    kernel that has structure and is not quite right.
 
     Parameters
     ----------

@@ -34,14 +34,14 @@ OPENING = """\
 Benchmarks
 ==========
 
-Every figure and table on this page is drawn from a CSV under ``benchmarks/results/``, which holds
-each measurement with date, machine, threads, versions and seed. The script that wrote it says at
-its top what is compared and how to run it. NLPD is the negative log density of held-out rows, in
-nats per row; smaller is better for all scores. Rivals that predict a mean alone get the variance
-of held-out rows. GFLOP/s are those of a float32 product of 1,024 by 1,024 on one thread.
+Every figure and table on this page comes from a CSV in ``benchmarks/results/``, which has each
+measurement with date, machine, threads, versions and seed. The top of each script says what it
+compares and how to run it. NLPD is the negative log density of held-out rows, in nats per row;
+smaller is better for all scores. Rivals that predict only a mean get the variance of held-out rows.
+GFLOP/s are for a float32 product of 1,024 by 1,024 on one thread.
 
-All other measurements, with what was missed: :ref:`benchmarks_in_full`. The five papers' tables:
-:doc:`papers_reproduced`.
+For all other measurements, misses included, see :ref:`benchmarks_in_full`. For the five papers'
+tables, see :doc:`papers_reproduced`.
 """
 
 
@@ -107,7 +107,7 @@ def ten_million() -> pd.DataFrame:
 SECTIONS = [
     Section(
         "Intervals that hold in every group",
-        "Per cent of held-out flights inside 90 % intervals; mean of five draws.",
+        "Percentage of held-out flights inside 90 % intervals, mean of five draws.",
         "coverage_by_group",
         "bench_coverage_by_group.py",
         "coverage_by_group",
@@ -116,9 +116,9 @@ SECTIONS = [
     ),
     Section(
         "Densities",
-        "How much more probable held-out rows are under the recommended default; at most 2,500 "
-        "training rows. On tables whose targets repeat (pol, bike, wine, credit) much of the gain "
-        "is that ours predicts which values come up.",
+        "How much more probable held-out rows are under the recommended default, with at most "
+        "2,500 training rows. On tables whose targets repeat (pol, bike, wine, credit), much of "
+        "the gain comes from predicting which values occur.",
         "bench_density_2500",
         "bench_density.py, bench_frames.py",
         "density_by_table",
@@ -127,7 +127,7 @@ SECTIONS = [
     ),
     Section(
         "Errors of the mean",
-        "RMSE on the same tables. Left of the line another model is better.",
+        "RMSE on the same tables. Left of the line, another model is better.",
         "bench_density_2500",
         "bench_density.py, bench_frames.py",
         "error_by_table",
@@ -178,8 +178,8 @@ SECTIONS = [
         "SVGPRegressor has after five seconds what GPyTorch has after forty.",
     ),
     Section(
-        "Time that is given",
-        "The recommended default by ``max_time``, up to 12,000 rows.",
+        "Densities by time limit",
+        "The recommended default with different ``max_time``, up to 12,000 rows.",
         "bench_anytime",
         "bench_anytime.py",
         "anytime",
@@ -187,7 +187,7 @@ SECTIONS = [
     ),
     Section(
         "Beside scikit-learn's Gaussian processes",
-        "Seconds, two threads. Below some hundred rows scikit-learn is quicker.",
+        "Seconds, two threads. Below some hundred rows, scikit-learn is faster.",
         "bench_drop_in",
         "bench_drop_in.py",
         "drop_in_seconds",

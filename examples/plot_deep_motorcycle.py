@@ -54,9 +54,9 @@ models = {
 # %%
 # Cross-validation
 # ----------------
-# The table has, over ten folds, the root mean squared error (g) and the negative log predictive
-# density (NLPD, nats per row) of all rows, of those before 14 ms, and of the others. The last
-# column is the gain in the NLPD of all rows over the first model, with its standard error.
+# The table is for ten folds. It has the root mean squared error (g), and the negative log
+# predictive density (NLPD, nats per row) of all rows, of those before 14 ms, and of the others. The
+# last column is the gain in the NLPD of all rows over the first model, with its standard error.
 #
 # The errors are the same. Under the bound, one layer and two have the same density: the second
 # layer is not used. Student's t, whose scale is also the same at all times, gains a little. Trained
@@ -85,9 +85,9 @@ for name, model in models.items():
 # %%
 # Fits to all rows
 # ----------------
-# The table has the learned noise, the bound if it was the objective, and what the inner layer has
-# learned: its standard deviation, and how far its mean is at most from its prior mean, the
-# standardised time.
+# The table has the learned noise, and the bound if it was the objective. For the inner layer it has
+# the largest distance of the mean from the prior mean, the standardised time, and the standard
+# deviation.
 #
 # Under the bound, the inner layer shrinks to its prior mean: two layers give the same model and the
 # same bound as one. Neither three layers nor other inner kernels and starts reach a higher bound

@@ -6,8 +6,8 @@ How biased is a sampled gradient of log-loss?
 The log-loss of a row, :math:`-\\log \\mathrm{E}_{q(f)}\\, p(y \\mid f)`, is the logarithm of an
 expectation. The logarithm of an average over draws of f is too small on average, and its gradient
 is biased. Figure 9 of Wei, Sheth and Khardon, "Direct loss minimization for sparse Gaussian
-processes" (2021), compares plain Monte Carlo (bMC), the same with a jitter in the logarithm
-(smooth-bMC) and unbiased product sampling (uPS) with the exact gradient.
+processes" (2021), compares three estimates with the exact gradient: plain Monte Carlo (bMC), the
+same with a jitter in the logarithm (smooth-bMC), and unbiased product sampling (uPS).
 """
 
 # %%

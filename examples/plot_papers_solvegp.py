@@ -78,7 +78,7 @@ for name, values in bounds.items():
 # By M
 # ----
 # If M is far too small, M + M points in two sets do as well as 2M in one, with a quarter of the
-# work for the decomposition, and a third set helps. If M nearly suffices, the remaining gap is due
+# work for the decomposition. A third set then helps. If M nearly suffices, the remaining gap is due
 # to the covariance between sets, which q lacks and which no further set restores.
 
 figure, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")

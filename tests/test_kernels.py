@@ -609,6 +609,15 @@ def test_ties_are_checked(ties, message):
         ).leaders()
 
 
+def test_one_that_follows_is_not_set():
+    """A search over it would score the same kernel again and again."""
+    tied = TiedKernel(LP, [("k1__length_scale", "k2__length_scale")])
+    for name in ("kernel__k2__length_scale", "kernel__k2__length_scale_bounds"):
+        with pytest.raises(ValueError, match=f"{name} is tied to .*; set {name.replace('2', '1')}"):
+            tied.set_params(**{name: (1.0, 2.0)})
+    assert tied.set_params(kernel__k1__length_scale=3.0).whole.k2.length_scale == 3.0
+
+
 def test_a_model_of_a_tied_kernel_is_kept(tmp_path, X):
     """Another estimator's evidence at the same θ is scikit-learn's, and a file has all of it."""
     kernel = TIED[0] + sk.WhiteKernel(0.1)

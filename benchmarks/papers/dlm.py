@@ -192,8 +192,8 @@ TABLES = {
         "figures 2 to 7",
         {"nll": "low", "error": "low"},
         run,
-        settings=f"Means of {SPLITS} splits, {N_TRAIN} rows for training, {N_INDUCING} points; β "
-        f"of all but ELBO and FITC from {BETAS} by held-out rows. The paper prints curves, no "
+        settings=f"Means of {SPLITS} splits, {N_TRAIN} training rows, {N_INDUCING} points. Except "
+        f"for ELBO and FITC, held-out rows choose β from {BETAS}. The paper prints curves, no "
         "figures.",
     ),
     "betas": Table(

@@ -109,6 +109,6 @@ TABLES = {
         "table 1",
         {"test_mse": "low", "l": "true", "p": "true", "l2": "true"},
         run,
-        settings=f"Means of {TRIALS} trials, the noise known, starts off the truth.",
+        settings=f"Means of {TRIALS} trials. The noise is known; starts differ from the truth.",
     )
 }

@@ -23,22 +23,22 @@ OPENING = """\
 The papers, reproduced
 ======================
 
-How many of the figures that a paper prints come out here. A figure is *reproduced* if ours lies
-within two published deviations of it, or is better. An estimate whose truth is known is reproduced
-if it lies within two deviations of the truth. *No data*: its set cannot be had here. *Ours alone*
-are figures of curves, which a paper does not print, and of our own comparisons.
+This table counts how many of a paper's printed figures we reproduce. A figure is *reproduced* if
+ours is better, or within two published standard deviations of it. An estimate with a known truth is
+reproduced if it is within two standard deviations of the truth. *No data*: we do not have its data
+set. *Ours alone*: figures of curves, which papers do not print, and of our own comparisons.
 """
 HOW = """\
-Ours are of one split and one seed unless said; the printed ones are means over splits. Each cell is
-a fit, kept in a CSV under ``benchmarks/results/papers/`` with commit, versions, seed and seconds.
-One command runs a table, or goes on with it:
+Unless stated otherwise, ours are from one split and one seed; the printed ones are means over
+splits. Each cell is a fit. A CSV in ``benchmarks/results/papers/`` has its figures, commit,
+versions, seed and seconds. One command runs a table, or continues it:
 
 .. code-block:: bash
 
     python -m benchmarks.papers scgd --table 2 --data DIR --resume
 
-Below are each paper's tables. Open one to see its cells, their settings, and why cells are missed
-or not run.
+Below are each paper's tables. Open one to see its cells, their settings, and why we missed or did
+not run some.
 """
 
 
@@ -87,7 +87,7 @@ def _counts(tables: Tables) -> list[str]:
 
 def _in_full(paper: Paper, tables: Tables) -> Iterator[str]:
     yield from ("", _authors(paper), "=" * len(_authors(paper)), "", f"{paper.citation}.")
-    yield f":ref:`sphx_glr_auto_examples_{paper.picture}.py` draws what is found."
+    yield f":ref:`sphx_glr_auto_examples_{paper.picture}.py` draws the results."
     rows = [[table.title, *_counts([(table, cells)])] for table, cells in tables]
     yield from list_table(["table", *SUMMARY], rows)
     for table, cells in tables:

@@ -182,7 +182,7 @@ class Estimator:
         return Draw(*(v.detach().view(1) for v in pair)), Draw(*slopes)
 
 
-ABSENT = "its data cannot be had here"
+ABSENT = "we do not have its data"
 TABLES = {
     "2": Table(
         "qsgp",
@@ -190,9 +190,9 @@ TABLES = {
         "table 2 (regression with random Fourier features)",
         {"mnlp": "low"},
         densities,
-        settings='solver="newton" with its defaults: the kernel is that of 1,000 rows. Split 0, '
-        "one seed. Our copy of the paper has no RMSE. Cells without a figure were not "
-        "run yet, minutes each.",
+        settings='solver="newton" with its defaults: 1,000 rows choose the kernel. Split 0, '
+        "one seed. Our copy of the paper has no RMSE. We have not run the cells without a "
+        "figure yet; each takes minutes.",
         lacking={"ctslice": ABSENT, "song": ABSENT},
     ),
     "figure1": Table(
@@ -201,8 +201,8 @@ TABLES = {
         "figure 1 (variance by the rank of the control variate)",
         {"value_variance": "low", "gradient_variance": "low"},
         variances,
-        settings="What the text says of the curves: never above 1, and a tenth by p = 1,000. The "
-        f"best coefficient, from {DRAWS // 2} draws of their own.",
+        settings="The paper's text says that the curves are never above 1, and a tenth by "
+        f"p = 1,000. The best coefficient is from {DRAWS // 2} separate draws.",
     ),
     "passes": Table(
         "qsgp",
@@ -210,10 +210,10 @@ TABLES = {
         "solvers after passes over the rows (our own comparison)",
         {"rmse": "low", "mnlp": "low"},
         after_passes,
-        settings="6,000 rows of each set, 3,000 of Friedman's; n_dense=0, the rest as it is by "
-        "default, the kernel that of 1,000 rows. A pass of Newton's is a sweep with all rows; "
-        "sampled ones have 1,024 rows a step, whose functions are all there are (750 to 1,500), or "
-        "500. Rows of control variates are not counted.",
+        settings="6,000 rows of each set, 3,000 of Friedman's; n_dense=0, otherwise the "
+        "defaults. 1,000 rows choose the kernel. A pass of Newton's steps is a sweep with all "
+        "rows. Sampled passes have 1,024 rows per step, and all functions (750 to 1,500) or 500. "
+        "Rows of control variates do not count.",
     ),
     "functions": Table(
         "qsgp",
@@ -221,6 +221,6 @@ TABLES = {
         "density by the number of functions m (our own comparison)",
         {"mnlp": "low", "rmse": "low"},
         by_functions,
-        settings="Rows as for the solvers; c dense columns, by Newton's steps.",
+        settings="Rows as for the solvers; c dense columns; Newton's steps.",
     ),
 }

@@ -47,7 +47,7 @@ TABLES = {
         "figure 3 (relevance vectors of sinc)",
         {"relevant": "low"},
         relevance,
-        settings="relative_rmse is against the exact process, of f without noise. The number of "
-        "rows cannot be read in our copy of the paper: 100 and 200 are ours.",
+        settings="relative_rmse is the RMSE to f without noise, relative to the exact process. Our "
+        "copy of the paper does not show the number of rows: 100 and 200 are ours.",
     ),
 }

@@ -75,17 +75,17 @@ def run(solver: str) -> Callable[[Cell, Path, int], Figures]:
     return fit
 
 
-ABSENT = "its data cannot be had here"
+ABSENT = "we do not have its data"
 DENSE = "decompositions of 8,096² at each step"
 LARGE = {"3droad": ABSENT, "song": ABSENT, "buzz": ABSENT, "houseelectric": ABSENT}
 ADAM = (
-    f"As published: Adam at .01, batches of {BATCH_SIZE}, q not whitened; but for {ADAM_EPOCHS} of "
-    f"the paper's {EPOCHS} epochs; one random split."
+    f"As published: Adam at .01, batches of {BATCH_SIZE}, q not whitened. Different: {ADAM_EPOCHS} "
+    f"instead of {EPOCHS} epochs, and one random split."
 )
 
 
 OURS = (
-    f'solver="collapsed", at its own rate, for {FEWEST_EPOCHS} of the paper\'s {EPOCHS} epochs '
+    f'solver="collapsed", at its own rate, for {FEWEST_EPOCHS} instead of {EPOCHS} epochs '
     f"({', '.join(f'{n} on {name}' for name, n in OUR_EPOCHS.items())}); one random split."
 )
 

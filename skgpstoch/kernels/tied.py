@@ -8,7 +8,7 @@ sum of theirs. In torch these are one :class:`torch.nn.Parameter` of several mod
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -55,6 +55,24 @@ class TiedKernel(sk.Kernel):
         if deep:
             params |= {f"kernel__{name}": value for name, value in self.kernel.get_params().items()}
         return params
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, of tied ones the one that the others follow.
+
+        Raises
+        ------
+        ValueError
+            If a name is that of one that follows another, or is unknown.
+        """
+        leaders = self.leaders() if "kernel" not in params and "ties" not in params else {}
+        for name, leader in leaders.items():
+            for part in ("", "_bounds"):
+                if f"kernel__{name}{part}" in params:
+                    raise ValueError(
+                        f"kernel__{name}{part} is tied to kernel__{leader}{part} and follows it; "
+                        f"set kernel__{leader}{part} instead."
+                    )
+        return super().set_params(**params)
 
     def leaders(self) -> dict[str, str]:
         """Return the name that each tied one follows.

@@ -78,10 +78,10 @@ class ADMMGaussianProcessRegressor(
         of row numbers or masks, is used as it is; None is 5 folds. A fold whose covariance cannot
         be factorised is left out with a warning; if none is left, `fit` raises a ValueError.
     learn_noise : bool, default=True
-        Whether to learn the noise. The scale of all variances is then that of the errors of
-        held-out rows, within the bounds of the kernel, unless a ConstantKernel is fixed. All
-        outputs have the same noise, relative to their variance. False: the noise is that of the
-        WhiteKernel, or `noise_variance`.
+        Whether to find the noise and the scale of all variances from the errors of held-out rows,
+        within their bounds. With a fixed ConstantKernel both stay as they are, because the error
+        hardly depends on their ratio. All outputs have the same noise, relative to their variance.
+        False: the noise is that of the WhiteKernel, or `noise_variance`.
     noise_variance : float, default=0.1
         Initial noise variance, relative to the scaled y, if `kernel` has no WhiteKernel.
     n_restarts : int, default=0

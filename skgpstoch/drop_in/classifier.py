@@ -47,9 +47,9 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
     ----------
     kernel : sklearn kernel or None, default=None
         The covariance function. None: RBF with length-scale 1 and variance 1, which are not
-        learned. RBF, Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic, ExpSineSquared,
-        DotProduct, ConstantKernel, WhiteKernel, and expressions of these run in torch. Any other
-        kernel object, on vectors or not, computes itself in NumPy; `method_reason_` then says so.
+        learned. Kernels made of RBF, Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic,
+        ExpSineSquared, DotProduct, ConstantKernel and WhiteKernel run in torch. Any other kernel
+        object, on vectors or not, computes itself in NumPy; `method_reason_` then says so.
     max_iter_predict : int, default=100
         Maximum number of Newton iterations that find the mode.
     warm_start : bool, default=False
@@ -63,8 +63,9 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         Number of binary classifiers that joblib fits in parallel. None is 1, or as a
         :func:`joblib.parallel_config` says.
     method : {"auto", "laplace", "svgp", "solve"}, default="auto"
-        "laplace": all rows in one matrix. For many rows, "svgp": inducing points; "solve": as many
-        orthogonal inducing points besides. "auto" is "laplace" up to `max_exact` rows, then "svgp".
+        "laplace" puts all rows into one matrix. For many rows, "svgp" uses inducing points, and
+        "solve" adds as many orthogonal ones. "auto" is "laplace" up to `max_exact` rows, then
+        "svgp".
 
     Attributes
     ----------

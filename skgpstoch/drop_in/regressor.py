@@ -56,10 +56,10 @@ class GaussianProcessRegressor(GaussianPredictor):
     Parameters
     ----------
     kernel : sklearn kernel or None, default=None
-        The covariance function. None: a constant times RBF, both learned. RBF, Matern (nu = 0.5,
-        1.5, 2.5 or inf), RationalQuadratic, ExpSineSquared, DotProduct, ConstantKernel,
-        WhiteKernel, and expressions of these run in torch. Any other kernel object, on vectors or
-        not, computes itself in NumPy; `method_reason_` then says so.
+        The covariance function. None: a constant times RBF, both learned. Kernels made of RBF,
+        Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic, ExpSineSquared, DotProduct,
+        ConstantKernel and WhiteKernel run in torch. Any other kernel object, on vectors or not,
+        computes itself in NumPy; `method_reason_` then says so.
     alpha : float or array-like of shape (n_samples,), default=1e-10
         Value added to the diagonal of the covariance: the noise variance of the rows, in squared
         units of the (normalised) y. As in scikit-learn, predictions do not include it; they do
@@ -69,10 +69,10 @@ class GaussianProcessRegressor(GaussianPredictor):
     n_targets : int or None, default=None
         Number of targets, for predictions from the prior; None is 1.
     method : {"auto", "exact", "sgpr", "svgp", "solve", "scgd"}, default="auto"
-        "exact": all rows in one matrix. For many rows, with noise: "sgpr" and "svgp", 512 inducing
-        points, trained on all rows at each step or on minibatches; "solve", as many orthogonal
-        inducing points besides; "scgd", 1,000 random Fourier features, for sums and products of RBF
-        and Matern. "auto" is "exact" up to `max_exact` rows, then "solve".
+        "exact" puts all rows into one matrix. The others are for many rows, with noise. "sgpr" and
+        "svgp" use 512 inducing points, trained on all rows at each step or on minibatches; "solve"
+        adds as many orthogonal ones; "scgd" uses 1,000 random Fourier features, for sums and
+        products of RBF and Matern. "auto" is "exact" up to `max_exact` rows, then "solve".
 
     Attributes
     ----------

@@ -121,9 +121,10 @@ class OrthogonalParameters:
     Parameters
     ----------
     posterior : {"svgp", "solve", "odvgp"}, default="svgp"
-        The family of q. "svgp": inducing points alone. "solve": orthogonal inducing points besides,
-        where q has a covariance of its own. "odvgp": the same, but q keeps the prior's covariance
-        there. `n_orthogonal` and `orthogonal_points` are for the latter two.
+        The family of q. "svgp": inducing points alone. "solve": inducing points and orthogonal
+        ones, with a covariance of q's own at both. "odvgp": the same points, but q keeps the
+        prior's covariance at the orthogonal ones. `n_orthogonal` and `orthogonal_points` are for
+        the latter two.
     whiten : bool, default=True
         Whether solver="adam" or "adadelta" learns q in whitened coordinates. With
         posterior="odvgp", False learns the mean by coefficients of kernel functions, and uses some

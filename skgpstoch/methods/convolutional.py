@@ -70,9 +70,10 @@ class ImageParameters:
         Kernel of a function of the whole image that is added to the sum. "auto" is a constant times
         an RBF kernel with one length-scale. None: there is no such function.
     posterior : {"svgp", "solve", "odvgp"}, default="svgp"
-        The family of q. "svgp": inducing patches alone. "solve": orthogonal inducing patches
-        besides, where q has a covariance of its own. "odvgp": the same, but q keeps the prior's
-        covariance there. `n_orthogonal` and `orthogonal_points` are for the latter two.
+        The family of q. "svgp": inducing patches alone. "solve": inducing patches and orthogonal
+        ones, with a covariance of q's own at both. "odvgp": the same patches, but q keeps the
+        prior's covariance at the orthogonal ones. `n_orthogonal` and `orthogonal_points` are for
+        the latter two.
     n_inducing : int or "auto", default="auto"
         Number M of inducing patches. The global function has as many inducing images, but at most
         one for each row. "auto" is 512 for a Gaussian likelihood and 256 for others, half of that

@@ -56,9 +56,10 @@ class LayerParameters:
         reduced to their principal components if the layer has fewer functions, or padded with zeros
         if it has more. "zero": no mean; deep processes then forget their inputs.
     posterior : {"svgp", "solve", "odvgp"}, default="svgp"
-        The family of q in every layer. "svgp": inducing points alone. "solve": orthogonal inducing
-        points besides, where q has a covariance of its own. "odvgp": the same, but q keeps the
-        prior's covariance there. `n_orthogonal` and `orthogonal_points` are for the latter two.
+        The family of q in every layer. "svgp": inducing points alone. "solve": inducing points and
+        orthogonal ones, with a covariance of q's own at both. "odvgp": the same points, but q keeps
+        the prior's covariance at the orthogonal ones. `n_orthogonal` and `orthogonal_points` are
+        for the latter two.
     hidden_covariance : {"shared", "full"}, default="shared"
         Whether the functions of an inner layer share q's covariance, or each has its own ("full").
     n_inducing : int or "auto", default="auto"

@@ -367,10 +367,10 @@ class DLMParameters(
         predictive density; "square", the square loss; or an instance of a class of
         :mod:`skgpstoch.losses`.
     beta : float, array-like or "auto", default=1.0
-        Weight of the Kullback-Leibler divergence; a value below 1 trusts the data more. Of several
-        values, the one is used whose fit predicts `validation_fraction` of the rows best. "auto"
-        tries the paper's values: n/2, n/8 (n/4 up to 1,000 rows), … down to 0.01. That takes 10 to
-        20 fits.
+        Weight of the Kullback-Leibler divergence; a value below 1 trusts the data more. Given
+        several values, `fit` uses the one whose fit predicts `validation_fraction` of the rows
+        best. "auto" tries the paper's values: n/2, n/8 (n/4 up to 1,000 rows), … down to 0.01. That
+        takes 10 to 20 fits.
     hyperparameters : {"joint", "fixed"}, default="joint"
         "joint": train the kernel, the noise and the points for the loss, together with q. "fixed":
         train them for the evidence lower bound first, then q alone for the loss.

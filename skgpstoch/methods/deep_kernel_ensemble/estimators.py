@@ -177,8 +177,8 @@ def ensemble_recipe(p: DeepKernelEnsembleParameters, likelihood: Likelihood) -> 
 class DeepKernelEnsembleRegressor(DeepKernelEnsembleParameters, TargetParameters, GeneralRegressor):
     """Regression by an ensemble of networks with Bayesian last layers: deep kernel learning.
 
-    Predictive distributions are calibrated on tables. The noise depends on the inputs and has the
-    tails of the data; the networks are trained for the density of their predictions; and their
+    It gives calibrated predictive distributions on tables. The noise depends on the inputs and has
+    the tails of the data; the networks are trained for the density of their predictions; and their
     mixture is recalibrated on rows that none of them has seen.
     :class:`AutoGaussianProcessRegressor` fits this ensemble.
 
@@ -258,8 +258,8 @@ class DeepKernelEnsembleClassifier(
 ):
     """Classification by an ensemble of networks with Bayesian last layers: deep kernel learning.
 
-    Probabilities are calibrated on tables. The networks are trained for the bound on the evidence,
-    and their mixture is recalibrated on rows that none of them has seen.
+    It gives calibrated probabilities on tables. The networks are trained for the bound on the
+    evidence, and their mixture is recalibrated on rows that none of them has seen.
     :class:`AutoGaussianProcessClassifier` fits this ensemble.
 
     Parameters

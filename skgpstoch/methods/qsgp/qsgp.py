@@ -297,9 +297,9 @@ class QSGPRegressor(BasisRegressionParameters, QSGPParameters, Regressor):
 class QSGPClassifier(QSGPParameters, Classifier):
     """Gaussian-process classification with up to ten million basis functions.
 
-    Two classes have the logistic likelihood; of more classes, each has a model against the others.
-    Steps use minibatches of rows *and* of basis functions. The time of a step depends neither on
-    the number of rows nor, for Fourier features, on the number of basis functions.
+    Two classes use the logistic likelihood; more classes use one model for each class against the
+    others. Steps use minibatches of rows *and* of basis functions. The time of a step depends
+    neither on the number of rows nor, for Fourier features, on the number of basis functions.
 
     See Also
     --------

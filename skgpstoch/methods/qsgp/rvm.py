@@ -426,7 +426,8 @@ class QSRVMRegressor(BasisRegressionParameters, QSRVMParameters, Regressor):
 class QSRVMClassifier(QSRVMParameters, Classifier):
     """Relevance vector classification, on dictionaries of any size.
 
-    Two classes have the logistic likelihood; of more classes, each has a model against the others.
+    Two classes use the logistic likelihood; more classes use one model for each class against the
+    others.
 
     See Also
     --------

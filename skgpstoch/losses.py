@@ -273,20 +273,21 @@ class LogLoss(Loss):
     Parameters
     ----------
     gradient : {"exact", "biased", "smoothed", "product"}, default="exact"
-        How it is differentiated: in closed form or by quadrature; through log (1/S) Σ_s p(y | f_s)
-        of draws f_s from q, a biased estimate (bMC); the same with `jitter` inside the logarithm
-        (smooth-bMC); or without bias, by draws from q(f) p(y | f) (uPS). "exact" has no noise, and
-        costs little beside the algebra; the others are the paper's.
+        How to differentiate the loss. "exact": in closed form or by quadrature. "biased": through
+        log (1/S) Σ_s p(y | f_s) of draws f_s from q, a biased estimate (bMC). "smoothed": the same
+        with `jitter` inside the logarithm (smooth-bMC). "product": without bias, by draws from q(f)
+        p(y | f) (uPS). "exact" has no noise, and costs little compared with the algebra; the others
+        are the paper's.
     n_samples : int, default=10
-        Draws for each row and step, S.
+        Number S of draws for each row and step.
     jitter : float, default=1e-4
-        For "smoothed".
+        Number inside the logarithm of "smoothed".
     growth : float, default=0.0
-        Draws grow with the steps t = 0, 1, …, to S(1 + t)^growth, rounded up: "biased" then
-        converges to what "exact" finds.
+        Exponent with which draws grow over the steps t = 0, 1, …, to S(1 + t)^growth, rounded up.
+        With growth, "biased" converges to what "exact" finds.
     proposal : {"envelope", "normal"}, default="envelope"
-        Where "product" draws from before it accepts or rejects: close envelopes, or normal
-        distributions up to ten times as wide as q(f), which are the paper's.
+        Where "product" draws from before it accepts or rejects: "envelope", close envelopes;
+        "normal", normal distributions up to ten times as wide as q(f), which are the paper's.
 
     References
     ----------
@@ -385,12 +386,12 @@ class SquareLoss(Loss):
 
     With two classes and "bernoulli" it is (y − P(1))², half of that sum.
 
-    For additive noise it depends on the mean of q alone, S = I is the best covariance, and m has a
-    closed form, that of a Gaussian likelihood of noise variance β/2. As such a loss says nothing of
-    variances, predictions have those of this conjugate model, which has the same mean at every
-    scale of kernel and noise; the scale is that with which leave-one-out errors have the variances
-    that are predicted for them. On small data, where kernel and points fit the rows too well, these
-    are too small.
+    For additive noise the loss depends on the mean of q alone. S = I is then the best covariance,
+    and m has a closed form, that of a Gaussian likelihood with noise variance β/2. Such a loss says
+    nothing about variances, so predictions take them from this conjugate model. The model has the
+    same mean at every scale of kernel and noise; the scale is the one at which leave-one-out errors
+    have the variances that are predicted for them. On small data, where kernel and points fit the
+    rows too well, these variances are too small.
 
     References
     ----------

@@ -34,48 +34,50 @@ from .noise import fixed
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
 class GaussianProcessClassifier(ClassifierMixin, DropIn):
-    """Gaussian-process classification as scikit-learn has it, and on any number of rows.
+    """The Gaussian-process classification of scikit-learn, for any number of rows.
 
-    The constructor, the attributes and the methods of
+    It has the constructor, the attributes and the methods of
     :class:`sklearn.gaussian_process.GaussianProcessClassifier`, with the same defaults and the same
-    meaning: change the import. Up to `max_exact` rows the same approximation of Laplace's, in
-    torch; beyond, a sparse variational posterior with the same kernel, and one latent function for
-    each class. `method_` and `method_reason_` tell which.
+    meaning, so it is enough to change the import. Up to `max_exact` rows it computes the same
+    Laplace approximation, in torch. For more rows it fits a sparse variational posterior with the
+    same kernel and one latent function for each class. `method_` and `method_reason_` say which was
+    used, and why.
 
     Parameters
     ----------
     kernel : sklearn kernel or None, default=None
-        The covariance function. None: RBF of length-scale 1, with variance 1, which stays so.
-        Expressions of RBF, Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic, ExpSineSquared,
-        DotProduct, ConstantKernel and WhiteKernel run in torch; any other kernel object, on vectors
-        or not, by itself, in NumPy, which `method_reason_` says.
+        The covariance function. None: RBF with length-scale 1 and variance 1, which are not
+        learned. Kernels made of RBF, Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic,
+        ExpSineSquared, DotProduct, ConstantKernel and WhiteKernel run in torch. Any other kernel
+        object, on vectors or not, computes itself in NumPy; `method_reason_` then says so.
     max_iter_predict : int, default=100
-        Newton's iterations for the mode, at most.
+        Maximum number of Newton iterations that find the mode.
     warm_start : bool, default=False
-        Whether Newton's iterations start from the last mode; of a sparse posterior, whether `fit`
-        starts from the last one.
+        Whether Newton's iterations start from the previous mode; for a sparse posterior, whether
+        `fit` starts from the previous fit.
     multi_class : {"one_vs_rest", "one_vs_one"}, default="one_vs_rest"
-        How more than two classes are put together from classifiers of two: one for each class, or
-        one for each pair, which has no probabilities. A sparse posterior has a latent function for
-        each class.
+        How to make more than two classes from binary classifiers: one for each class, or one for
+        each pair of classes, which gives no probabilities. A sparse posterior has a latent function
+        for each class.
     n_jobs : int or None, default=None
-        Number of those that are fitted at once, by joblib; None is 1, or as a
+        Number of binary classifiers that joblib fits in parallel. None is 1, or as a
         :func:`joblib.parallel_config` says.
     method : {"auto", "laplace", "svgp", "solve"}, default="auto"
-        "laplace": all rows in one matrix. For many rows: "svgp", inducing points; "solve", as many
-        again that are orthogonal to them. "auto" is "laplace" up to `max_exact` rows, then "svgp".
+        "laplace" puts all rows into one matrix. For many rows, "svgp" uses inducing points, and
+        "solve" adds as many orthogonal ones. "auto" is "laplace" up to `max_exact` rows, then
+        "svgp".
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        Labels.
+        Class labels.
     n_classes_ : int
-        Their number.
+        Number of classes.
     base_estimator_ : estimator
-        What predicts: a classifier of two classes, a OneVsRestClassifier or a OneVsOneClassifier of
-        such, or what was fitted for many rows.
+        The estimator that predicts: a binary classifier, a OneVsRestClassifier or
+        OneVsOneClassifier of these, or the estimator that was fitted to many rows.
     y_train_ : ndarray of shape (n_samples,)
-        The labels of the fit.
+        The training labels.
 
     See Also
     --------

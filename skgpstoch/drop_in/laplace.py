@@ -32,27 +32,27 @@ from .laplace_evidence import LaplaceEvidence, latent, probability
 
 @dataclass(eq=False, repr=False)
 class BinaryLaplaceClassifier(SavedEstimator):
-    """One classifier of two classes, with the attributes of scikit-learn's.
+    """A binary classifier, with the attributes of scikit-learn's.
 
     Parameters
     ----------
     kernel, optimizer, n_restarts_optimizer, max_iter_predict, warm_start, random_state, device
-        As those of :class:`~skgpstoch.GaussianProcessClassifier`, which has checked them.
+        As in :class:`~skgpstoch.GaussianProcessClassifier`, which has checked them.
 
     Attributes
     ----------
     classes_ : ndarray of shape (2,)
-        Labels.
+        Class labels.
     X_train_, y_train_, weight_ : ndarrays of shapes (n_samples, n_features) and (n_samples,)
-        The rows, 0 or 1, and how many rows each counts for.
+        The training rows, their classes as 0 or 1, and how many rows each counts for.
     kernel_ : sklearn kernel
         The fitted kernel.
     L_ : ndarray of shape (n_samples, n_samples)
-        Factor of I + W^½ K W^½.
+        Cholesky factor of I + W^½ K W^½.
     pi_, W_sr_ : ndarrays of shape (n_samples,)
         Probability of the second class at the mode, and W^½.
     log_marginal_likelihood_value_ : float
-        Laplace's approximation of it, in nats.
+        Laplace's approximation of the log marginal likelihood, in nats.
     """
 
     kernel: sk.Kernel

@@ -19,46 +19,46 @@ class DropInParameters:
     Parameters
     ----------
     optimizer : "fmin_l_bfgs_b", callable or None, default="fmin_l_bfgs_b"
-        How the kernel's hyper-parameters are found. "fmin_l_bfgs_b": L-BFGS within their bounds
-        (ours: SciPy's stops where a covariance matrix has no factor). A callable is called as
-        optimizer(obj_func, initial_theta, bounds=bounds), where obj_func(theta, eval_gradient=True)
-        is minus the log marginal likelihood, with its gradient if that is asked for, and returns
-        the best theta and its value. None keeps the kernel as it is.
+        How to find the kernel's hyper-parameters. "fmin_l_bfgs_b": L-BFGS within their bounds (our
+        own, because SciPy's stops where a covariance matrix cannot be factorised). A callable is
+        called as optimizer(obj_func, initial_theta, bounds=bounds), and returns the best theta and
+        its value; obj_func(theta, eval_gradient=True) is the negative log marginal likelihood, with
+        its gradient if that is asked for. None: keep the kernel as it is.
     n_restarts_optimizer : int, default=0
-        Number of searches besides the one from the kernel's own hyper-parameters, from random ones
-        that suit the scale of X and y, log-uniform within their bounds; a callable's start anywhere
-        between these. They run at once in a :func:`joblib.parallel_config`.
+        Number of additional searches. They start from random hyper-parameters that suit the scale
+        of X and y, log-uniform within their bounds; with a callable they start anywhere within the
+        bounds. They run in parallel inside a :func:`joblib.parallel_config`.
     copy_X_train : bool, default=True
-        Whether `X_train_` and `y_train_` are copies.
+        Whether to store copies of the training data in `X_train_` and `y_train_`.
     random_state : int, RandomState instance or None, default=None
-        Seed; of the restarts, and of methods that draw minibatches.
+        Seed of the restarts, and of methods that draw minibatches.
     max_exact : int, default=5000
-        Number of rows up to which method="auto" takes all of them into one matrix, O(n³) time and
-        O(n²) memory.
+        Largest number of rows for which method="auto" puts all of them into one matrix, in O(n³)
+        time and O(n²) memory.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
-        Where to compute; None is the CPU, "auto" a GPU where there is one.
+        Device to compute on. None is the CPU; "auto" is a GPU if there is one.
     dtype : {"float32", "float64"}, default="float32"
-        Of the data in training, where `method_` is one for many rows. All else, and all of the
-        others, is float64.
+        Precision of the data during training, if `method_` is one for many rows. Everything else,
+        and every other method, is in float64.
 
     Attributes
     ----------
     method_ : str
         The method that was used.
     method_reason_ : str
-        Why, and what is to be known of it.
+        Why this method was used, and what there is to know about it.
     X_train_ : array-like of shape (n_samples, n_features) or list of object
-        The rows of the fit.
+        The training rows.
     log_marginal_likelihood_value_ : float
-        Of `kernel_`, in nats: the log marginal likelihood, or the approximation or bound of it that
-        `method_` has.
+        Log marginal likelihood of `kernel_`, in nats, or the approximation or bound that `method_`
+        has.
     feature_importances_ : ndarray of shape (`n_features_in_`,)
-        How much f depends on each input, in units of its standard deviation, with the sum 1: the
-        root mean square derivative of its mean. It is computed when it is asked for.
+        How much f depends on each input: the root mean square derivative of its mean, in units of
+        the input's standard deviation. Importances sum to 1, and are computed on access.
     n_features_in_ : int
         Number of inputs.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Their names, if X had any.
+        Names of the inputs, if X had any.
     """
 
     kernel: sk.Kernel | None = field(default=None, kw_only=False)

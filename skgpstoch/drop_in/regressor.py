@@ -45,46 +45,47 @@ MATRIX = (
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
 class GaussianProcessRegressor(GaussianPredictor):
-    """Gaussian-process regression as scikit-learn has it, and on any number of rows.
+    """The Gaussian-process regression of scikit-learn, for any number of rows.
 
-    The constructor, the attributes and the methods of
+    It has the constructor, the attributes and the methods of
     :class:`sklearn.gaussian_process.GaussianProcessRegressor`, with the same defaults and the same
-    meaning: change the import. Up to `max_exact` rows the same posterior, in torch; beyond, a
-    sparse one of the same model, which `method_` and `method_reason_` tell of.
+    meaning, so it is enough to change the import. Up to `max_exact` rows it computes the same
+    posterior, in torch; for more rows, a sparse posterior of the same model. `method_` and
+    `method_reason_` say which was used, and why.
 
     Parameters
     ----------
     kernel : sklearn kernel or None, default=None
-        The covariance function. None: a constant times RBF, both learned. Expressions of RBF,
+        The covariance function. None: a constant times RBF, both learned. Kernels made of RBF,
         Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic, ExpSineSquared, DotProduct,
-        ConstantKernel and WhiteKernel run in torch; any other kernel object, on vectors or not, by
-        itself, in NumPy, which `method_reason_` says.
+        ConstantKernel and WhiteKernel run in torch. Any other kernel object, on vectors or not,
+        computes itself in NumPy; `method_reason_` then says so.
     alpha : float or array-like of shape (n_samples,), default=1e-10
-        Added to the diagonal of the covariance: noise variance of the rows, in squared units of the
-        (normalised) y. As in scikit-learn it is not part of what is predicted; the noise of a
-        WhiteKernel is.
+        Value added to the diagonal of the covariance: the noise variance of the rows, in squared
+        units of the (normalised) y. As in scikit-learn, predictions do not include it; they do
+        include the noise of a WhiteKernel.
     normalize_y : bool, default=False
-        Whether the target is standardised inside; predictions are in its own units.
+        Whether to standardise the target internally; predictions are in its own units.
     n_targets : int or None, default=None
         Number of targets, for predictions from the prior; None is 1.
     method : {"auto", "exact", "sgpr", "svgp", "solve", "scgd"}, default="auto"
-        "exact": all rows in one matrix. For many rows, with noise: "sgpr" and "svgp", 512 inducing
-        points by all rows at each step or by minibatches; "solve", as many again that are
-        orthogonal to them; "scgd", 1,000 random Fourier features, for sums and products of RBF and
-        Matern. "auto" is "exact" up to `max_exact` rows, then "solve".
+        "exact" puts all rows into one matrix. The others are for many rows, with noise. "sgpr" and
+        "svgp" use 512 inducing points, trained on all rows at each step or on minibatches; "solve"
+        adds as many orthogonal ones; "scgd" uses 1,000 random Fourier features, for sums and
+        products of RBF and Matern. "auto" is "exact" up to `max_exact` rows, then "solve".
 
     Attributes
     ----------
     kernel_ : sklearn kernel
         The kernel with the hyper-parameters that were found, for the (normalised) y.
     y_train_ : ndarray of shape (n_samples,) or (n_samples, n_targets)
-        The (normalised) targets.
+        The (normalised) training targets.
     L_ : ndarray of shape (n_samples, n_samples)
-        Lower factor of the covariance of the rows; where `method_` is "exact".
+        Lower Cholesky factor of the training rows' covariance; only if `method_` is "exact".
     alpha_ : ndarray of the shape of y
-        Inverse covariance times y; where `method_` is "exact".
+        Inverse of that covariance times y; only if `method_` is "exact".
     estimator_ : estimator or None
-        What was fitted for many rows: an SVGPRegressor, a SolveGPRegressor or an
+        The estimator that was fitted to many rows: an SVGPRegressor, a SolveGPRegressor or an
         SCGDGaussianProcessRegressor.
 
     See Also

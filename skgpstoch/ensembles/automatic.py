@@ -52,39 +52,39 @@ class AutomaticParameters:
     Parameters
     ----------
     max_time : float or None, default=None
-        Seconds that `fit` may take, from its call to its return. Where there is little time there
-        are fewer models, and fewer steps of fewer networks, so that results depend on the speed of
-        the machine; a warning and `budget_` say what was cut. None: as long as it takes.
+        Seconds that `fit` may take, from its call to its return. If time is short there are fewer
+        models, fewer networks and fewer steps, so that results depend on the speed of the machine;
+        a warning and `budget_` say what was cut. None: no limit.
     categorical_features : "from_dtype", array-like or None, default="from_dtype"
-        Which columns of X are categories: a mask, positions, or names. "from_dtype": those of a
-        data frame with a categorical type, and strings. None: there are none.
+        Which columns of X are categories: a mask, positions, or names. "from_dtype": the columns of
+        a data frame that have a categorical type, or strings. None: no columns.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
-        Where to compute; None is the CPU, "auto" a GPU where there is one.
+        Device to compute on. None is the CPU; "auto" is a GPU if there is one.
     verbose : int or "auto", default="auto"
-        "auto" shows progress on a line of its own, on a terminal or in a notebook, when a fit has
-        taken ten seconds; 0 shows nothing, and 1 prints each epoch.
+        What to print. "auto" shows a progress line, on a terminal or in a notebook, once the fit
+        has taken ten seconds; 0 shows nothing, and 1 prints each epoch.
     random_state : int, RandomState instance or None, default=None
-        Seed; an int makes fits reproducible.
+        Seed. An int makes fits reproducible.
 
     Attributes
     ----------
     estimators_ : dict of str to estimator
-        The fitted models by name, without those that have no weight.
+        The fitted models by name, without those of weight 0.
     scores_ : dict of lists
-        "model", "score" (in nats per row, for y in its own units), "weight" and "fit_time" in
-        seconds. Scores are mean log densities, or log probabilities, of rows held out.
+        Lists "model", "score" (in nats per row, for y in its own units), "weight" and "fit_time"
+        (in seconds). A score is the mean log density, or log probability, of held-out rows.
     leaderboard_ : DataFrame
-        The same, the best first; needs pandas.
+        The same as a table, the best model first; needs pandas.
     budget_ : dict or None
         With `max_time`, what there was time for; see :class:`DeepKernelEnsembleRegressor`.
     feature_importances_ : ndarray of shape (`n_features_in_`,)
-        How much predictions depend on each column of X, with the sum 1: the weighted mean of the
-        models' importances. Those of a category's levels, and of where values are missing, are
-        added up. They are computed when they are asked for.
+        How much predictions depend on each column of X: the weighted mean of the models'
+        importances. The importances of a category's levels are added up, as are those of a column's
+        values and of where they are missing. Importances sum to 1, and are computed on access.
     n_features_in_ : int
         Number of columns of X.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Their names, if X had any.
+        Names of the columns, if X had any.
     """
 
     max_time: float | None = None

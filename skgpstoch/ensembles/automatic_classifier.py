@@ -34,22 +34,22 @@ LEAST_GAIN_OF_CLASSES = (
 class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
     """The recommended default: calibrated probabilities on tables of any size.
 
-    Tables are taken as they are: frames with categories, dates and missing values. Up to 5,000 rows
-    there are Gaussian processes with several kernels, from smooth to linear; from 600 rows on, an
-    ensemble of networks with Gaussian-process last layers, trained for the bound on the evidence.
-    Both are calibrated by rows that they have not seen, and what each predicts for these gives the
-    weights of their mixture.
+    It takes tables as they are: frames with categories, dates and missing values. Up to 5,000 rows
+    it fits Gaussian processes with several kernels, from smooth to linear. From 600 rows on, it
+    fits an ensemble of networks with Gaussian-process last layers, trained for the bound on the
+    evidence. Both are calibrated on rows that they have not seen. The weights of their mixture come
+    from what each predicts for these rows.
 
     Attributes
     ----------
     weights_ : ndarray of shape (n_models,)
-        Of the models in `estimators_`, of sum 1.
+        Weights of the models in `estimators_`, which sum to 1.
     classes_ : ndarray of shape (n_classes,)
-        Labels of rows that have a weight.
+        Class labels of rows with a positive weight.
 
     See Also
     --------
-    DeepKernelEnsembleClassifier : The networks, with their parameters.
+    DeepKernelEnsembleClassifier : The ensemble of networks, with all its parameters.
 
     Examples
     --------

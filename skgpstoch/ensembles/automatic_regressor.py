@@ -101,46 +101,47 @@ def mean_log_slope(model: TransformedModel, data: Data) -> float:
 class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor):
     """The recommended default: calibrated predictive distributions on tables of any size.
 
-    Tables are taken as they are: frames with categories, dates and missing values, columns and
-    targets with outliers. Up to 2,000 rows there are exact processes with several kernels; from 200
-    rows on, an ensemble of networks with Gaussian-process last layers, whose noise depends on the
-    inputs and has the tails of the data, trained for the density of its predictions and calibrated
-    by rows that it has not seen. What each predicts for rows that it has not seen gives the weights
-    of their mixture.
+    It takes tables as they are: frames with categories, dates and missing values, columns and
+    targets with outliers. Up to 2,000 rows it fits exact Gaussian processes with several kernels.
+    From 200 rows on, it fits an ensemble of networks with Gaussian-process last layers; their noise
+    depends on the inputs and has the tails of the data, they are trained for the density of their
+    predictions, and they are calibrated on rows that they have not seen. The weights of the mixture
+    of all models come from what each predicts for rows that it has not seen.
 
     Parameters
     ----------
     target : {"auto", "count"}, default="auto"
-        "count": y are counts, with Poisson's distribution of an uncertain rate, by networks alone;
-        "auto" takes y as numbers.
+        "auto" takes y as numbers. "count" takes y as counts, which have a Poisson distribution with
+        an uncertain rate; only networks are fitted.
     discrete : "auto" or False, default="auto"
-        Whether y may be on a lattice: few distinct values, or rounded readings. Draws, means and
-        deviations are then those of the rounded y, and `predict_atoms` tells the probability of
-        each value. Densities, distribution functions and intervals are always those of a continuous
-        y, so that they can be compared.
+        Whether y may be on a lattice: few distinct values, or rounded readings. If "auto" finds
+        that it is, draws, means and deviations are those of the rounded y, and `predict_atoms`
+        returns the probability of each value. Densities, distribution functions and intervals are
+        always those of a continuous y, so that they can be compared.
     target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
-        What models are fitted to in the place of y: its logarithm, a power that makes it normal, or
-        what a monotone transformer of scikit-learn makes of it. All that is predicted is of y
-        itself; `score` of models, too. "log" is for positive y whose errors are relative ones.
-        Where tails are those of Student's t, the mean of exp(z) is infinite: mean, deviation and
-        CRPS are then of y between its quantiles 0.001 and 0.999. `report` is of the transformed y.
+        Transformation of y that models are fitted to instead of y: "log", its logarithm;
+        "yeo-johnson", a power that makes it normal; or a monotone transformer with scikit-learn's
+        interface. All predictions, and the `score` of models, are of y itself; `report` is of the
+        transformed y. "log" is for positive y with relative errors. If the tails are those of
+        Student's t, the mean of exp(z) is infinite; mean, deviation and CRPS are then those of y
+        between its quantiles 0.001 and 0.999.
 
     Attributes
     ----------
     target_transformer_ : transformer or None
-        What was fitted to y, with `transform` and `inverse_transform`.
+        The transformer that was fitted to y, with `transform` and `inverse_transform`.
     weights_ : ndarray of shape (n_models,)
-        Of the models in `estimators_`, of sum 1.
+        Weights of the models in `estimators_`, which sum to 1.
     atoms_ : ndarray of shape (n_atoms,) or None
         The values of y, in increasing order, if it is on a lattice.
     atom_weight_ : float
-        The expected share of new rows whose y is among `atoms_`; 0 if there are none.
+        Expected share of new rows whose y is among `atoms_`; 0 if there are none.
 
     See Also
     --------
-    DeepKernelEnsembleRegressor : The networks, with their parameters.
+    DeepKernelEnsembleRegressor : The ensemble of networks, with all its parameters.
     GaussianProcessRegressor : One exact process with a kernel of your own.
-    StackedDensityRegressor : Mixtures of any models.
+    StackedDensityRegressor : A mixture of models of your own.
 
     Examples
     --------

@@ -51,42 +51,42 @@ FINE_POINTS = 2500  # that rough functions are made of then: smooth ones gained 
 class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
     """Gaussian processes for classes, of up to some thousand rows, mixed for their probabilities.
 
-    A smooth process, a rougher one with a length-scale for every input, and a linear model, each
-    with a function for every class, of which the softmax is taken. The functions are at the mode of
-    their posterior; folds say how large they are, how certain probabilities are to be, and what
-    weight each kernel has. Averages over Laplace's approximation of the posterior are too even:
-    *measured* on ten tables of 50 and 200 rows, .590 nats, with all its variance, .556 with as much
+    A smooth process, a rougher one with a length-scale for every input, and a linear model. Each
+    has a function for every class, of which the softmax is taken. The functions are at the mode of
+    their posterior. Folds determine how large the functions are, how certain probabilities are, and
+    the weight of each kernel. Averages over Laplace's approximation of the posterior are too even:
+    *measured* on ten tables of 50 and 200 rows, .590 nats with all its variance, .556 with as much
     of it as folds ask for, and .558 with none.
 
     Parameters
     ----------
     kernels : "auto" or sequence of str, default="auto"
-        What is mixed: "rbf", "rbf-ard", "rough-ard", "linear"; "auto" is all of them. "ard" has a
-        length-scale for every input, "rough" is Matérn-1/2.
+        The kernels to mix: "rbf", "rbf-ard", "rough-ard", "linear"; "auto" is all of them. "ard"
+        has a length-scale for every input, "rough" is Matérn-1/2.
     max_time : float or None, default=None
-        Seconds after which no other kernel is tried, if it would probably take longer. One is
-        always fitted.
+        Seconds after which another kernel is not tried if it would probably take longer. One kernel
+        is always fitted.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
-        Where to compute; None is the CPU, "auto" a GPU where there is one.
+        Device to compute on. None is the CPU; "auto" is a GPU if there is one.
     random_state : int, RandomState instance or None, default=None
-        Seed of the folds, and of the rows that kernels are learned from.
+        Seed of the folds, and of the rows from which kernels are learned.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        Labels of rows that have a weight.
+        Class labels of rows with a positive weight.
     kernels_ : list of sklearn kernels
-        What is mixed, of inputs of variance 1; their variance is that of f.
+        The fitted kernels, for inputs of variance 1; their variance is that of f.
     weights_ : ndarray of shape (n_kernels,)
-        Of the mixture, of sum 1.
+        Weights of the kernels in the mixture, which sum to 1.
     held_out_ : HeldOutPredictions
-        Predictions for the rows of the fit that have a weight, each from other folds: numbers of
-        the rows (`rows`), `log_density`, the log probability of its class, `mean`, the
-        probabilities of all, and `error`, 1 at its class less these.
+        Predictions for the training rows with a positive weight, each from other folds: row numbers
+        (`rows`), `log_density`, the log probability of the row's class, `mean`, the probabilities
+        of all classes, and `error`, the indicator of the row's class minus these.
     n_features_in_ : int
         Number of inputs.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Their names, if X had any.
+        Names of the inputs, if X had any.
 
     See Also
     --------

@@ -79,42 +79,45 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
     """Exact Gaussian processes of up to some thousand rows, mixed for their density.
 
     A smooth process, a rougher one, a linear model and a constant, each with a learned scale for
-    every input. Hyper-parameters have priors, and are averaged over if there are up to 400 rows;
-    beyond, 400 rows say what they are, and all rows what the function is. Tails and scale of the
-    predictive distribution, and the weights of the kernels, come from densities of rows that were
-    left out, in closed form. Targets that no other row makes likely count for less.
+    every input. Hyper-parameters have priors. Up to 400 rows, predictions are averaged over
+    hyper-parameters; of more rows, 400 determine the hyper-parameters, and all determine the
+    function. Tails and scale of the predictive distribution, and the weights of the kernels, come
+    from densities of rows that were left out, in closed form. Targets that no other row makes
+    likely count for less.
 
     Parameters
     ----------
     kernels : "auto" or sequence of {"rbf", "matern", "linear", "constant"}, default="auto"
-        What is mixed: RBF or Matérn-3/2 processes, which have a linear part, a line, a constant.
-        "auto" is all of them up to 600 rows, then the first two.
+        The kernels to mix: "rbf" and "matern", RBF or Matérn-3/2 processes with a linear part;
+        "linear", a line; "constant", a constant. "auto" is all of them up to 600 rows, then the
+        first two.
     missing_columns : array-like of int or None, default=None
         Positions of columns of X that are 1 where a value of the row is missing, and 0 elsewhere.
-        Each has a variance that is learned, by which y is noisier there.
+        Each has a learned variance, which is added to the noise of y in such rows.
     max_time : float or None, default=None
-        Seconds after which no other kernel is tried, if it would probably take longer. One is
-        always fitted.
+        Seconds after which another kernel is not tried if it would probably take longer. One kernel
+        is always fitted.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
-        Where to compute; None is the CPU, "auto" a GPU where there is one.
+        Device to compute on. None is the CPU; "auto" is a GPU if there is one.
     random_state : int, RandomState instance or None, default=None
-        Seed of the draws of hyper-parameters, and of the rows that these are learned from.
+        Seed of the draws of hyper-parameters, and of the rows from which these are learned.
 
     Attributes
     ----------
     kernels_ : list of str
-        What is mixed, however little the weight: it is what rows far from all others need.
+        The kernels that are mixed, including those of little weight: rows far from all others need
+        them.
     weights_ : ndarray of shape (n_kernels,)
-        Of the mixture, of sum 1.
+        Weights of the kernels in the mixture, which sum to 1.
     held_out_ : HeldOutPredictions
-        Predictions for the rows of the fit that have a weight, each from the others: numbers of the
-        rows (`rows`), `log_density` in nats for y in its own units, `mean`, `error`, `std`,
-        `latent_std` and `cdf`. Of a row of weight 2 one copy is left out, unless most rows have
-        such weights: then both. Weights of kernels, and tails, are those of all rows.
+        Predictions for the training rows with a positive weight, each from the other rows: row
+        numbers (`rows`), `log_density` in nats for y in its own units, `mean`, `error`, `std`,
+        `latent_std` and `cdf`. Of a row of weight 2 one copy is left out, or both if most rows have
+        such weights. The weights of the kernels, and the tails, are those of all rows.
     n_features_in_ : int
         Number of inputs.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Their names, if X had any.
+        Names of the inputs, if X had any.
 
     See Also
     --------

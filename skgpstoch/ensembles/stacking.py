@@ -169,52 +169,53 @@ def check_predicts(model: Any, name: str) -> None:
 class StackedDensityRegressor(
     CallbackSupportMixin, MetaEstimatorMixin, MixtureRegressor, _BaseComposition
 ):
-    """The mixture of regressors' predictive distributions that scores best on rows held out.
+    """The mixture of regressors' predictive distributions that scores best on held-out rows.
 
     Parameters
     ----------
     estimators : list of (str, estimator)
-        Regressors with `log_predictive_density`, `predictive_cdf` and `sample_y`: ours, or
-        :class:`ConstantVarianceRegressor` around others.
+        Names and regressors. A regressor needs `log_predictive_density`, `predictive_cdf` and
+        `sample_y`, as ours have; :class:`ConstantVarianceRegressor` gives them to others.
     cv : int, splitter or iterable, default=5
-        Folds that models are judged by, as scikit-learn's ``cross_val_score`` takes them.
+        Folds on which models are judged, as scikit-learn's ``cross_val_score`` takes them.
     judged_by : dict of str to estimator or None, default=None
-        Estimators that are fitted to folds in the place of those of these names, as they take less
-        time; weights are then for what these predict.
+        Estimators by name that are fitted to the folds instead of those in `estimators`, because
+        they take less time. Weights are then those of what these predict.
     prior_rows : float, default=0.5
-        Rows that speak for each estimator, whatever the folds say: a Dirichlet prior of weights, so
-        that few rows do not decide between models alone. 0 is none.
+        Strength of a Dirichlet prior on the weights, so that few rows alone do not decide between
+        models: the number of rows that speak for each estimator, whatever the folds say. 0 is no
+        prior.
     least_weight : float, default=0.001
-        Estimators with less weight are left out, but for those with the largest.
+        Estimators with a smaller weight are left out, but never the one with the largest.
     n_jobs : int or None, default=None
-        Processes that fit, as joblib counts them.
+        Number of processes that fit, as joblib counts them.
 
     Attributes
     ----------
     weights_ : ndarray of shape (n_estimators,)
-        Of the mixture.
+        Weights of the mixture.
     estimators_ : list of estimators
-        Fitted to all rows; None where the weight is 0.
+        The estimators, fitted to all rows; None where the weight is 0.
     named_estimators_ : dict
-        The same by name.
+        The same estimators by name.
     scores_ : ndarray of shape (n_estimators,)
-        Mean log density of rows held out, in nats per row.
+        Mean log density of held-out rows by each estimator, in nats per row.
     score_ : float
-        That of the mixture.
+        Mean log density of held-out rows by the mixture, in nats per row.
     feature_importances_ : ndarray of shape (`n_features_in_`,)
-        The weighted mean of the estimators', if all have importances, with the sum 1.
+        Weighted mean of the estimators' importances, if all have them. They sum to 1.
     n_features_in_ : int
         Number of inputs.
 
     Raises
     ------
     ValueError
-        If there are no estimators, names occur twice or are of none, or one has no predictive
-        density.
+        If there are no estimators, a name occurs twice or is only in `judged_by`, or an estimator
+        has no predictive density.
 
     See Also
     --------
-    AutoGaussianProcessRegressor : Chooses what to stack.
+    AutoGaussianProcessRegressor : Chooses the models itself.
 
     References
     ----------
@@ -367,30 +368,30 @@ class StackedDensityRegressor(
 
 
 class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
-    """A regressor's mean, with the normal distribution of its errors on rows held out.
+    """A regressor's mean, with the normal distribution of its held-out errors.
 
     Parameters
     ----------
     estimator : regressor
-        Any of scikit-learn's.
+        Any regressor of scikit-learn.
     cv : int, splitter or iterable, default=5
-        Folds whose errors give the variance.
+        Folds whose held-out errors give the variance.
     least_std : float, default=1e-9
-        Of the errors, relative to that of y.
+        Smallest standard deviation of the errors, relative to that of y.
     target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
-        What the regressor is fitted to in the place of y, and whose errors are normal; predictions
-        are of y itself. "log": errors are relative.
+        Transformation of y that the regressor is fitted to instead of y, and whose errors are
+        normal; predictions are of y itself. With "log", errors are relative.
 
     Attributes
     ----------
     estimator_ : regressor
-        Fitted to all rows.
+        The regressor, fitted to all rows.
     std_ : float
-        Root of the mean squared error of rows held out, of the (transformed) y.
+        Root of the mean squared error of held-out rows, for the (transformed) y.
     target_transformer_ : transformer or None
-        What was fitted to y, with `transform` and `inverse_transform`.
+        The transformer that was fitted to y, with `transform` and `inverse_transform`.
     feature_importances_ : ndarray of shape (`n_features_in_`,)
-        Those of `estimator_`, if it has importances.
+        Importances of `estimator_`, if it has any.
 
     Examples
     --------

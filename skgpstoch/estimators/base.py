@@ -68,8 +68,8 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     posterior_ : torch.nn.Module
         Model and q(w), in float64 on the CPU.
     feature_importances_ : ndarray of shape (`n_features_in_`,)
-        How much f depends on each input, in units of its standard deviation, with the sum 1: the
-        root mean square derivative of its mean. It is computed when it is asked for.
+        How much f depends on each input: the root mean square derivative of its mean, in units of
+        the input's standard deviation. Importances sum to 1, and are computed on access.
     """
 
     posterior_: Posterior

@@ -25,7 +25,7 @@ class Classifier(ClassifierMixin, BaseGP):
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        Labels.
+        Class labels.
     """
 
     classes_: np.ndarray

@@ -35,54 +35,56 @@ class FiniteParameters(
     Parameters
     ----------
     kernel : sklearn kernel or None, default=None
-        Kernel on the features. None: their inner product, with the inputs and a constant among
-        them. A DotProduct is linear on the features alone; RBF and Matern (nu = 0.5, 1.5, 2.5 or
-        inf), their products with one another and with constants, and sums of all these use random
-        Fourier features. A top-level WhiteKernel is the noise. Hyper-parameters refer to the
+        Kernel on the features. None: their inner product, with the inputs and a constant added to
+        the features. A DotProduct is linear in the features alone. RBF and Matern (nu = 0.5, 1.5,
+        2.5 or inf), their products with one another and with constants, and sums of all these use
+        random Fourier features. A top-level WhiteKernel is the noise. Hyper-parameters refer to the
         scaled y.
     hidden_layer_sizes : tuple of int, default=(128, 128)
-        Widths of the network's layers; () for the inputs themselves. Inputs to a network are
-        standardised inside.
+        Widths of the network's layers; () uses the inputs themselves. Inputs to a network are
+        standardised internally.
     n_components : int or "auto", default="auto"
         Number of random Fourier features; "auto" is 5 for each row, between 100 and 1,000.
     n_estimators : int or "auto", default="auto"
-        Number of networks whose features are joined, each of which is validated on a fold of its
-        own. "auto" is 10,000/n_samples, at least 1 and at most 5, where `kernel` and `feature_map`
-        are None. With one network and few rows, the few that are held out choose the noise.
+        Number of networks whose features are joined. Each is validated on a fold of its own. "auto"
+        is 10,000/n_samples, at least 1 and at most 5, if `kernel` and `feature_map` are None. With
+        one network and few rows, the few that are held out choose the noise.
     batch_size : int or "auto", default="auto"
-        Rows of a minibatch; "auto" is n_samples/64, between 128 and 512.
+        Number of rows per minibatch; "auto" is n_samples/64, between 128 and 512.
     max_iter : int or "auto", default="auto"
-        Epochs; "auto" makes n_samples steps, between 1,000 (200 for very few rows) and 8,000.
+        Number of epochs; "auto" makes n_samples steps, but at least 1,000 (200 for very few rows)
+        and at most 8,000.
     solver : {"adam", "adadelta"}, default="adam"
         Optimiser.
     learning_rate_init : float, default=0.01
-        Learning rate, or its maximum with "one-cycle".
+        Learning rate, or its maximum with learning_rate="one-cycle".
     early_stopping : bool, default=True
-        Keep the iterate that predicts held-out rows best (their negative log predictive density);
-        they rejoin the closing pass. Otherwise the iterate of the best exact marginal likelihood
-        is kept, which overfits networks unless rows are very many: see the user guide.
+        Whether to keep the iterate that predicts held-out rows best, by their negative log
+        predictive density; the closing pass then uses these rows too. False: keep the iterate with
+        the best exact marginal likelihood, which overfits networks unless there are very many rows;
+        see the user guide.
     validation_fraction : float, default=0.1
-        Fraction of the rows in a fold that is held out; with several networks, 50 rows in all are,
-        or all that there are, if that is more.
+        Fraction of the rows that a fold holds out. With several networks, at least 50 rows are held
+        out in all, or all rows if there are fewer.
     n_iter_no_change : int or None, default=None
-        Stop after this many epochs without an improvement by `tol`; None: train to the end, as
-        the one-cycle schedule wants.
+        Stop after this many epochs without an improvement by `tol`. None: train to the end, as the
+        one-cycle schedule needs.
     normalize_y : bool, default=True
-        Whether the target is standardised inside; results are in its own units.
+        Whether to standardise the target internally; results are in its own units.
     noise : {"auto", "validation", "profiled", "learned"}, default="auto"
-        Where the noise variance comes from: rows held out, the running marginal likelihood, or
-        gradient steps. "auto" is "validation" for networks with early stopping, and "profiled"
-        otherwise; both choose the signal variance (the scale of the kernel) as well. The noise of a
-        WhiteKernel that is fixed stays as it is.
+        How to find the noise variance: "validation", from held-out rows; "profiled", from the
+        running marginal likelihood; "learned", by gradient steps. "auto" is "validation" for
+        networks with early stopping, else "profiled"; both also choose the signal variance (the
+        scale of the kernel). The noise of a fixed WhiteKernel stays as it is.
     noise_variance : float, default=0.1
         Initial noise variance, relative to the scaled target.
 
     Attributes
     ----------
     posterior_ : torch.nn.Module
-        Features and weights' posterior, in float64 on the CPU.
+        The features and the posterior of their weights, in float64 on the CPU.
     kernel_ : sklearn kernel
-        The fitted kernel on the features, its scale included.
+        The fitted kernel on the features, including its scale.
     log_marginal_likelihood_value_ : float
         Exact log p(y | X) of all rows, in nats, for y in its own units.
     """

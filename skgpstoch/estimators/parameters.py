@@ -54,32 +54,32 @@ class RunParameters:
     Parameters
     ----------
     tol : float, default=0.0
-        Improvement that counts, in nats per row.
+        Smallest improvement that counts, in nats per row.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
-        Where to compute; None is the CPU, "auto" a GPU where there is one.
+        Device to compute on. None is the CPU; "auto" is a GPU if there is one.
     dtype : {"float32", "float64"}, default="float32"
-        Of the data during training; predictions and factorisations are always float64.
+        Precision of the data during training; predictions and factorisations are always in float64.
     checkpoint_dir : path or None, default=None
-        Folder to save the training in. The same `fit`, called again after it was killed, resumes
-        from there to the same result.
+        Folder for checkpoints of the training. If `fit` is killed, the same call resumes from there
+        and gives the same result.
     verbose : int or "auto", default=0
-        Whether to print each epoch. "auto" shows progress on a line of its own, on a terminal or in
-        a notebook, when the fit has taken ten seconds.
+        Whether to print each epoch. "auto" shows a progress line, on a terminal or in a notebook,
+        once the fit has taken ten seconds.
     random_state : int, RandomState instance or None, default=None
-        Seed; an int makes fits reproducible to the last bit on the same device.
+        Seed. An int makes fits reproducible to the last bit on the same device.
 
     Attributes
     ----------
     loss_curve_ : list of float
-        Training loss of every epoch, nats per row, of the scaled y where it is scaled.
+        Training loss of every epoch, in nats per row; of the scaled y if it is scaled.
     validation_scores_ : list of float or None
         Negative log predictive density of held-out rows at each evaluation, in the same units.
     n_iter_, best_iter_ : int
-        Epochs done, and the epoch whose iterate was kept; 0 is the start.
+        Number of epochs done, and the epoch whose iterate was kept; 0 is the start.
     n_features_in_ : int
         Number of inputs.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Their names, if X had any.
+        Names of the inputs, if X had any.
     """
 
     max_iter: int | str = "auto"
@@ -109,7 +109,7 @@ class WarmStartParameters:
     Parameters
     ----------
     warm_start : bool, default=False
-        Whether `fit` starts from the parameters of the last one.
+        Whether `fit` starts from the parameters of the previous fit.
     """
 
     warm_start: bool = False
@@ -124,9 +124,10 @@ class RestartParameters:
     Parameters
     ----------
     n_restarts : int, default=0
-        Trainings by solver="lbfgs" from random hyper-parameters that suit the scale of the rows,
-        besides the usual one; the one with the least loss is kept. They run at once in a
-        :func:`joblib.parallel_config`. Other solvers have no optimum to choose from.
+        Number of additional trainings by solver="lbfgs", from random hyper-parameters that suit the
+        scale of the rows; the training with the smallest loss is kept. They run in parallel inside
+        a :func:`joblib.parallel_config`. Other solvers do not train to an optimum, so that there is
+        none to choose.
     """
 
     n_restarts: int = 0
@@ -141,15 +142,15 @@ class StepParameters:
     Parameters
     ----------
     batch_size : int or "auto", default="auto"
-        Rows of a step.
+        Number of rows per step.
     learning_rate_init : float, default=0.1
-        How long steps are.
+        Length of the steps.
     early_stopping : bool, default=False
-        Keep the iterate that predicts held-out rows best.
+        Whether to keep the iterate that predicts held-out rows best.
     n_iter_no_change : int or None, default=None
-        Stop after this many epochs without an improvement by `tol`; None: train to the end.
+        Stop after this many epochs without an improvement by `tol`. None: train to the end.
     validation_fraction : float, default=0.1
-        Fraction of the rows that is held out, where any are.
+        Fraction of the rows to hold out, when rows are held out.
     """
 
     batch_size: int | str = "auto"
@@ -174,7 +175,7 @@ class TrainingParameters(StepParameters):
     Parameters
     ----------
     learning_rate : {"one-cycle", "constant", "theory"}, default="one-cycle"
-        Schedule of the learning rate; "theory" is t^(−3/4).
+        Schedule of the learning rate; "theory" decays as t^(−3/4).
     """
 
     learning_rate: str = "one-cycle"
@@ -191,13 +192,13 @@ class NetworkParameters:
     Parameters
     ----------
     activation : {"identity", "relu", "tanh", "logistic", "silu", "gelu"}, default="relu"
-        Activation after every layer, the last included.
+        Activation after every layer, including the last.
     feature_map : torch.nn.Module or None, default=None
-        Network of your own, (n, d) → (n, D), instead of `hidden_layer_sizes`. It is copied, and
-        sees the inputs as they are.
+        A network of your own, (n, d) → (n, D), to use instead of `hidden_layer_sizes`. It is
+        copied, and receives the inputs unscaled.
     weight_decay : float or "auto", default="auto"
-        Decay of the network's parameters, decoupled with Adam and a part of the gradient with
-        AdaDelta; "auto" is 2000/n_samples, at most 0.3.
+        Weight decay of the network's parameters. It is decoupled with Adam, and a part of the
+        gradient with AdaDelta. "auto" is 2000/n_samples, at most 0.3.
     """
 
     hidden_layer_sizes: Any = ()
@@ -225,14 +226,15 @@ class TransformedTargetParameters:
     Parameters
     ----------
     target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
-        What is modelled in the place of y, whose predictions are of y itself: its logarithm, a
-        power that makes it normal, or what a monotone transformer of scikit-learn makes of it.
-        Latent functions, noise, and the marginal likelihood are of the transformed target.
+        Transformation of y that is modelled instead of y: "log", its logarithm; "yeo-johnson", a
+        power that makes it normal; or a monotone transformer with scikit-learn's interface.
+        Predictions are of y itself. Latent functions, noise and the marginal likelihood are of the
+        transformed target.
 
     Attributes
     ----------
     target_transformer_ : transformer or None
-        What was fitted to y, with `transform` and `inverse_transform`.
+        The transformer that was fitted to y, with `transform` and `inverse_transform`.
     """
 
     target_transform: Any = None

@@ -32,56 +32,61 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
     Parameters
     ----------
     kernel : sklearn kernel or None, default=None
-        An expression of RBF, Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic, ExpSineSquared,
-        DotProduct and ConstantKernel by sums, products and powers. None: a constant times a Matérn
-        kernel (nu=1.5) with a length-scale for each input, started from the data.
+        RBF, Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic, ExpSineSquared, DotProduct,
+        ConstantKernel, and their sums, products and powers. None: a constant times a Matérn kernel
+        (nu=1.5) with a length-scale for each input, whose hyper-parameters start from the data.
     n_inducing : int or "auto", default="auto"
-        Number M of inducing points; if it is more than there are distinct rows, it is cut to those,
-        with a warning. "auto" is 512 for a Gaussian likelihood and 256 for others, up to 1,000 rows
-        half of that, but of as few rows all of them; and a quarter of the rows at most, or 20,
-        where q's covariance has no closed form, as for the loss "log".
+        Number M of inducing points. If there are fewer distinct rows, M is reduced to their number,
+        with a warning. "auto" is 512 for a Gaussian likelihood and 256 for others; up to 1,000 rows
+        it is half of that, or all rows if there are at most 512 or 256. Where q's covariance has no
+        closed form, as for the loss "log", "auto" is at most a quarter of the rows, or 20 if that
+        is more.
     inducing_points : {"kmeans", "conditional_variance", "random"} or array-like, default="kmeans"
-        Where the points start: centres of clusters, rows of large conditional variance, random
-        rows, or these rows, of shape (n_inducing, n_features).
+        Where the inducing points start: "kmeans", centres of clusters; "conditional_variance", rows
+        of large conditional variance; "random", random rows; or an array of points, of shape
+        (n_inducing, n_features).
     learn_inducing_points : bool, default=True
-        Whether the points are trained.
+        Whether to train the inducing points.
     mean : {"constant", "zero"}, default="constant"
         Prior mean of f: a learned constant, or 0.
     whiten : bool, default=True
         Whether solver="adam" or "adadelta" learns q in whitened coordinates.
     hidden_layer_sizes : tuple of int, default=()
-        Widths of the layers of a network below the kernel; none by default.
+        Widths of the layers of a network below the kernel; () is no network.
     solver : {"auto", "collapsed", "lbfgs", "natural", "adam", "adadelta"}, default="auto"
         "collapsed": running averages of sufficient statistics, for a Gaussian likelihood without
-        `y_std`, or additive noise and the square loss; "natural": natural-gradient or Newton steps;
-        "lbfgs": all rows at each step; "adam" and "adadelta", whose learning rate is about 1: q is
-        learned like all else. "auto" is "lbfgs" up to 1,000 rows for the loss "elbo" of a
-        log-concave likelihood, up to 2,000 of a Gaussian one without a network; it ends where the
-        bound has converged. Otherwise it is "collapsed" where it can be, "adam" where gradients are
-        sampled, else "natural"; `solver_` says which.
+        `y_std`, or for additive noise and the square loss. "natural": natural-gradient or Newton
+        steps. "lbfgs": L-BFGS with all rows at each step. "adam" and "adadelta": gradient steps for
+        q as for everything else; the learning rate of AdaDelta is about 1. "auto" is "lbfgs" for
+        the loss "elbo", up to 1,000 rows with a log-concave likelihood and up to 2,000 with a
+        Gaussian one without a network; it stops when the bound has converged. Otherwise "auto" is
+        "collapsed" where that is possible, "adam" if gradients are sampled, else "natural";
+        `solver_` says which.
     averaging : float or "auto", default="auto"
-        Weight of a minibatch in the running averages; "auto" looks back on 5 rows for
-        each inducing point, 2,500 at least.
+        Weight of a minibatch in the running averages. "auto" averages over the last rows, 5 for
+        each inducing point and at least 2,500.
     batch_size : int or "auto", default="auto"
-        Rows of a minibatch; "auto" is 512. L-BFGS has all rows.
+        Number of rows per minibatch; "auto" is 512. L-BFGS uses all rows.
     max_iter : int or "auto", default="auto"
-        Epochs; "auto" makes 500 to 3,000 steps. Of L-BFGS, tens of iterations: 20 by default.
+        Number of epochs; "auto" makes 500 to 3,000 steps. With L-BFGS it counts tens of iterations,
+        and "auto" is 20.
     learning_rate_init : float, default=0.1
-        Learning rate of Adam, or its maximum with "one-cycle"; networks have a tenth of it, and all
-        else three tenths where q's covariance has no closed form.
+        Learning rate of Adam, or its maximum with learning_rate="one-cycle". Networks use a tenth
+        of it. Where q's covariance has no closed form, everything else uses three tenths of it.
     early_stopping : bool or "auto", default="auto"
-        Keep the iterate that predicts held-out rows best; they rejoin the closing pass. "auto":
-        where there is a network. Otherwise the last iterate is kept.
+        Whether to keep the iterate that predicts held-out rows best; the closing pass then uses
+        these rows too. "auto": only if there is a network. False: keep the last iterate.
     n_iter_no_change : int or None, default=None
-        Stop after this many epochs without an improvement by `tol`; None: train to the end (L-BFGS:
-        until ten iterations gain less than 1e-6 nats per row).
+        Stop after this many epochs without an improvement by `tol`. None: train to the end; L-BFGS
+        stops when ten iterations gain less than 1e-6 nats per row.
     dtype : {"float32", "float64"}, default="float32"
-        Of the data during training; L-BFGS, factorisations and predictions are always float64.
+        Precision of the data during training; L-BFGS, factorisations and predictions are always in
+        float64.
 
     Attributes
     ----------
     inducing_points_ : ndarray of shape (n_inducing, n_features)
-        In the units of X.
+        The fitted inducing points, in the units of X.
     solver_ : str
         The solver that was used.
     """
@@ -116,25 +121,26 @@ class OrthogonalParameters:
     Parameters
     ----------
     posterior : {"svgp", "solve", "odvgp"}, default="svgp"
-        The family of q: with inducing points of one kind, or orthogonal ones beside them, with a
-        covariance of q's own there or the prior's. `n_orthogonal` and `orthogonal_points` are for
+        The family of q. "svgp": inducing points alone. "solve": inducing points and orthogonal
+        ones, with a covariance of q's own at both. "odvgp": the same points, but q keeps the
+        prior's covariance at the orthogonal ones. `n_orthogonal` and `orthogonal_points` are for
         the latter two.
     whiten : bool, default=True
-        Whether solver="adam" or "adadelta" learns q in whitened coordinates. Where the orthogonal
-        points keep the prior's covariance, False has the mean learned by coefficients of kernel
-        functions, from some columns of the covariance matrix at each step, so that M₂ may be much
-        larger than M.
+        Whether solver="adam" or "adadelta" learns q in whitened coordinates. With
+        posterior="odvgp", False learns the mean by coefficients of kernel functions, and uses some
+        columns of the covariance matrix at each step, so that M₂ may be much larger than M.
     n_orthogonal : int, sequence of int or "auto", default="auto"
-        Number M₂ of orthogonal inducing points; "auto" is `n_inducing`, as far as there are rows.
-        Several numbers are of sets that are orthogonal to one another as well, so that each needs
-        a decomposition of its own size only.
+        Number M₂ of orthogonal inducing points; "auto" is `n_inducing`, or fewer if rows are few. A
+        sequence of numbers gives several sets of points, which are orthogonal to one another too,
+        so that each needs a decomposition of its own size only.
     orthogonal_points : array-like of shape (n_orthogonal, n_features) or None, default=None
-        Where they start, one set after another; None: as `inducing_points`.
+        Where the orthogonal points start, one set after another. None: chosen as `inducing_points`
+        says.
 
     Attributes
     ----------
     orthogonal_points_ : ndarray of shape (n_orthogonal, n_features)
-        In the units of X; with posterior="solve" or "odvgp".
+        The fitted orthogonal points, in the units of X; only with posterior="solve" or "odvgp".
     """
 
     posterior: str = "svgp"
@@ -161,20 +167,23 @@ class LossParameters:
     Parameters
     ----------
     loss : {"elbo", "log", "square"} or Loss, default="elbo"
-        What is minimised: the negative evidence lower bound, the negative log predictive density
-        or the square loss; or an instance of a class of :mod:`skgpstoch.losses`.
+        What to minimise: "elbo", the negative evidence lower bound; "log", the negative log
+        predictive density; "square", the square loss; or an instance of a class of
+        :mod:`skgpstoch.losses`.
     beta : float, default=1.0
-        Weight of the Kullback-Leibler divergence; less than 1 trusts the data more.
+        Weight of the Kullback-Leibler divergence; a value below 1 trusts the data more.
     bound : {"titsias", "log1p"}, default="titsias"
-        The bound; "log1p" is tighter, for a Gaussian likelihood and the loss "elbo" alone.
+        Which lower bound to use. "log1p" is tighter, but only for a Gaussian likelihood and the
+        loss "elbo".
 
     Attributes
     ----------
     loss_curve_ : list of float
-        What is minimised, per row, at each epoch, as minibatches saw it: nats, or squares.
+        Training loss of each epoch, per row, as its minibatches saw it; in nats, or in squared
+        units for the square loss.
     validation_scores_ : list of float or None
         Loss of held-out rows at each evaluation, per row: negative log predictive density in nats,
-        or square loss; of the scaled y where it is scaled.
+        or square loss; of the scaled y if it is scaled.
     """
 
     likelihood: str | Likelihood = "auto"
@@ -199,12 +208,12 @@ class DrawParameters:
     Parameters
     ----------
     n_samples : int or "auto", default="auto"
-        Draws of hidden layers for each row and step, S. "auto" is 1, and more, up to 10, of fewer
-        than 1,500 rows (of images patches), which draws stand in for. With loss="log" several are
-        one mixture.
+        Number S of draws of the hidden layers for each row and step. "auto" is 1, but up to 10 if
+        there are fewer than 1,500 rows (patches, for images), because draws stand in for rows. With
+        loss="log", several draws form one mixture.
     n_predict_samples : int, default=64
-        Draws of hidden layers in predictions, of a model fitted with it: points of a Sobol
-        sequence, the same for all rows and calls; even.
+        Number of draws of the hidden layers in predictions, which must be even. They are points of
+        a Sobol sequence, the same for all rows and calls. The value at the time of the fit counts.
     """
 
     n_samples: int | str = "auto"
@@ -223,14 +232,15 @@ class TargetParameters(TransformedTargetParameters):
     Parameters
     ----------
     kernel : sklearn kernel or None, default=None
-        An expression of RBF, Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic, ExpSineSquared,
-        DotProduct and ConstantKernel by sums, products and powers. None: a constant times a Matérn
-        kernel (nu=1.5) with a length-scale for each input, started from the data. A top-level
-        WhiteKernel is the noise of the Gaussian likelihood. Variances refer to the scaled y.
+        RBF, Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic, ExpSineSquared, DotProduct,
+        ConstantKernel, and their sums, products and powers. None: a constant times a Matérn kernel
+        (nu=1.5) with a length-scale for each input, whose hyper-parameters start from the data. A
+        top-level WhiteKernel is the noise of the Gaussian likelihood. Variances refer to the scaled
+        y.
     normalize_y : bool, default=True
-        Whether the target is standardised inside, where noise is additive; by median and quantiles
-        if the noise has the tails of Student's t and a few outliers rule the variance. Results are
-        in its own units.
+        Whether to standardise the target internally, if the noise is additive; results are in its
+        own units. If the noise has the tails of Student's t and a few outliers dominate the
+        variance, the median and quantiles are used.
     likelihood : str or Likelihood, default="auto"
         "gaussian", "student_t", "shared_student_t", "laplace", or "poisson" for counts; or an
         instance of a class of :mod:`skgpstoch.likelihoods`. "auto" is "gaussian";
@@ -243,11 +253,11 @@ class TargetParameters(TransformedTargetParameters):
     likelihood_ : Likelihood
         The fitted likelihood, in the units of y.
     noise_variance_ : float or ndarray of shape (n_outputs,)
-        Noise variance, in squared units of y, without known errors; of Gaussian, Student-t and
-        Laplace noise.
+        Variance of Gaussian, Student-t or Laplace noise, in squared units of y, without the known
+        errors `y_std`.
     log_marginal_likelihood_value_ : float
-        The bound on log p(y | X), in nats, summed over all rows, for y in its own units; NaN after
-        `partial_fit`, and where there is none (likelihood="shared_student_t").
+        The bound on log p(y | X), in nats, summed over all rows, for y in its own units. NaN after
+        `partial_fit`, and if there is no bound (likelihood="shared_student_t").
     """
 
     normalize_y: bool = True
@@ -265,9 +275,10 @@ class RegressionParameters(TargetParameters):
     Parameters
     ----------
     noise : {"constant", "input"}, default="constant"
-        Whether the scale of additive noise is the same everywhere, or a function of X: softplus of
-        a second function of the features, of which there is a point estimate. Of such noise,
-        `likelihood_` and `noise_variance_` are those where that function is 0.
+        Whether the scale of additive noise is the same everywhere ("constant") or a function of X
+        ("input"): the softplus of a second function of the features, of which there is a point
+        estimate. With "input", `likelihood_` and `noise_variance_` refer to where that function is
+        0.
     """
 
     noise: str = "constant"

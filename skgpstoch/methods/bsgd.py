@@ -241,47 +241,48 @@ class KernelBSGDRecipe(ExactRecipe):
 class BSGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     """Gaussian-process regression by biased stochastic gradients of the minibatch likelihood.
 
-    With a kernel that has finite or random Fourier features the model is that of
-    :class:`SCGDGaussianProcessRegressor`. Any other sklearn kernel, or any at all with
-    ``n_components=None``, is learned from minibatches as it is. Its predictions are exact: above
-    10,000 rows by conjugate gradients, in O(n) memory, quick for means and slow for standard
-    deviations. `log_marginal_likelihood_value_` is not known then, but `log_marginal_likelihood`
-    computes it, in O(n²) memory.
+    With a kernel that has finite or random Fourier features, the model is that of
+    :class:`SCGDGaussianProcessRegressor`. Any other sklearn kernel, or any kernel at all with
+    ``n_components=None``, is learned from minibatches directly, without features. Its predictions
+    are exact. Above 10,000 rows they come from conjugate gradients, in O(n) memory, quickly for
+    means and slowly for standard deviations; `log_marginal_likelihood_value_` is then NaN, but
+    `log_marginal_likelihood` computes it, in O(n²) memory.
 
     Parameters
     ----------
     kernel : sklearn kernel or None, default=None
-        Kernel on the features. None: their inner product, with the inputs and a constant among
-        them. A DotProduct is linear on the features alone; RBF and Matern (nu = 0.5, 1.5, 2.5 or
-        inf), their products with one another and with constants, and sums of all these use random
-        Fourier features. Other sums, products and powers, RationalQuadratic and ExpSineSquared are
-        taken as they are. A top-level WhiteKernel is the noise. Hyper-parameters refer to the
-        scaled y.
+        Kernel on the features. None: their inner product, with the inputs and a constant added to
+        the features. A DotProduct is linear in the features alone. RBF and Matern (nu = 0.5, 1.5,
+        2.5 or inf), their products with one another and with constants, and sums of all these use
+        random Fourier features. Other sums, products and powers, RationalQuadratic and
+        ExpSineSquared are used directly. A top-level WhiteKernel is the noise. Hyper-parameters
+        refer to the scaled y.
     n_components : int, "auto" or None, default="auto"
-        Number of random Fourier features; "auto" is 5 for each row, between 100 and 1,000; None:
-        the kernel as it is, whatever it is.
+        Number of random Fourier features; "auto" is 5 for each row, between 100 and 1,000. None:
+        use the kernel directly, whatever it is.
     n_estimators : int or "auto", default="auto"
-        Number of networks whose features are joined, each of which is validated on a fold of its
-        own. "auto" is 10,000/n_samples, at least 1 and at most 5, where `kernel` and `feature_map`
-        are None. A kernel that is taken as it is has one.
+        Number of networks whose features are joined. Each is validated on a fold of its own. "auto"
+        is 10,000/n_samples, at least 1 and at most 5, if `kernel` and `feature_map` are None. A
+        kernel that is used directly has one network.
     noise : {"auto", "validation", "profiled", "learned"}, default="auto"
-        Where the noise variance comes from: rows held out, the running marginal likelihood, or
-        gradient steps. "auto" is "validation" for networks with early stopping, and "profiled"
-        otherwise; both choose the signal variance (the scale of the kernel) as well. The noise of a
-        WhiteKernel that is fixed stays as it is; with a kernel that is taken as it is, the noise is
-        learned.
+        How to find the noise variance: "validation", from held-out rows; "profiled", from the
+        running marginal likelihood; "learned", by gradient steps. "auto" is "validation" for
+        networks with early stopping, else "profiled"; both also choose the signal variance (the
+        scale of the kernel). The noise of a fixed WhiteKernel stays as it is. If the kernel is used
+        directly, the noise is learned.
 
     Attributes
     ----------
     posterior_ : torch.nn.Module
-        Features and weights' posterior, or kernel and rows, in float64 on the CPU.
+        The features and the posterior of their weights, or the kernel and the rows, in float64 on
+        the CPU.
     log_marginal_likelihood_value_ : float
-        Exact log p(y | X) of all rows, in nats, for y in its own units; NaN for more than 10,000
-        rows of a kernel that is taken as it is.
+        Exact log p(y | X) of all rows, in nats, for y in its own units; NaN if the kernel is used
+        directly and there are more than 10,000 rows.
 
     See Also
     --------
-    SCGDGaussianProcessRegressor : Without the bias.
+    SCGDGaussianProcessRegressor : The same model without the bias.
 
     References
     ----------

@@ -44,65 +44,73 @@ class ImageParameters:
     ----------
     kernel : sklearn kernel or None, default=None
         Kernel of the responses, on patches in the units of X. None: a constant times an RBF kernel,
-        started from the data. A top-level WhiteKernel is the noise.
+        whose hyper-parameters start from the data. A top-level WhiteKernel is the noise.
     image_shape : tuple of int or "auto", default="auto"
-        (height, width) or (height, width, channels) of the images that rows of X are, in C order;
-        "auto" is a square in grey, or a single line where there is no such square.
+        (height, width) or (height, width, channels) of the images that the rows of X are, in C
+        order. "auto" is a square image in grey, or a single line if the number of columns is not a
+        square.
     patch_shape : tuple of int, int or "auto", default="auto"
-        (height, width) of patches; "auto" is 3 by 3 for images up to 12 pixels wide and high, else
-        5 by 5, as far as images reach.
+        (height, width) of patches. "auto" is 3 by 3 for images up to 12 pixels wide and high, else
+        5 by 5, cut to the size of the images.
     stride : int or "auto", default="auto"
-        Pixels from a patch to the next; "auto" is the least for which there are 200 patches or
-        fewer, and leaves no gaps. What no patch reaches, at the lower and right edge as well, only
-        the function of the whole image sees.
+        Pixels from one patch to the next. "auto" is the smallest stride that gives at most 200
+        patches, but leaves no gaps. Only the function of the whole image sees pixels that no patch
+        reaches, which may be at the lower and right edges too.
     channels : {"joint", "separate"}, default="joint"
-        Whether a patch has all channels, or each channel has patches of its own.
+        Whether a patch has all channels ("joint"), or each channel has patches of its own
+        ("separate").
     patch_weights : {"learned", "uniform"}, default="learned"
-        Weights of responses in their sum: one for each place, or the same for all.
+        Weights of the responses in their sum: one for each place ("learned"), or the same for all
+        ("uniform").
     location_kernel : sklearn kernel, "auto" or None, default="auto"
-        Kernel on the place (row, column), in pixels, that a response depends on besides the patch;
-        "auto" is a Matérn kernel (nu=1.5) that starts with a length-scale of 3 pixels; None: a
-        patch has the same response everywhere.
+        Kernel on the place (row, column) of a patch, in pixels, so that a response depends on it as
+        well as on the patch. "auto" is a Matérn kernel (nu=1.5) that starts with a length-scale of
+        3 pixels. None: a patch has the same response everywhere.
     global_kernel : sklearn kernel, "auto" or None, default="auto"
-        Kernel of a function of the whole image that is added to the sum; "auto" is a constant times
-        an RBF kernel with one length-scale; None: there is no such function.
+        Kernel of a function of the whole image that is added to the sum. "auto" is a constant times
+        an RBF kernel with one length-scale. None: there is no such function.
     posterior : {"svgp", "solve", "odvgp"}, default="svgp"
-        The family of q: with inducing patches of one kind, or orthogonal ones beside them, with a
-        covariance of q's own there or the prior's. `n_orthogonal` and `orthogonal_points` are for
+        The family of q. "svgp": inducing patches alone. "solve": inducing patches and orthogonal
+        ones, with a covariance of q's own at both. "odvgp": the same patches, but q keeps the
+        prior's covariance at the orthogonal ones. `n_orthogonal` and `orthogonal_points` are for
         the latter two.
     n_inducing : int or "auto", default="auto"
-        Number M of inducing patches, and of inducing images of the global function, of which there
-        are no more than rows. "auto" is 512 for a Gaussian likelihood and 256 for others, up to
-        1,000 patches in all images half of that, as far as there are different ones.
+        Number M of inducing patches. The global function has as many inducing images, but at most
+        one for each row. "auto" is 512 for a Gaussian likelihood and 256 for others, half of that
+        if all images together have up to 1,000 patches, and at most the number of different
+        patches.
     inducing_points : {"kmeans", "random"} or array-like, default="kmeans"
-        Where inducing patches start: centres of clusters of different patches, some of these, or
-        given ones, a patch a row, in the units of X, with two more columns, row and column of the
-        centre, where there is a location kernel: `inducing_points_` with `inducing_places_` beside
-        it. Images of the global function start alike.
+        Where inducing patches start: "kmeans", centres of clusters of different patches; "random",
+        some of these patches; or an array with a patch in each row, in the units of X. With a
+        location kernel such an array has two more columns, the row and the column of the patch's
+        centre: `inducing_points_` with `inducing_places_` beside it. Images of the global function
+        start likewise.
     n_orthogonal : int, sequence of int or "auto", default="auto"
         Number M₂ of orthogonal inducing patches; "auto" is `n_inducing`.
     orthogonal_points : array-like or None, default=None
-        Where these start, with the columns of `inducing_points`; None: as these.
+        Where the orthogonal patches start: an array like `inducing_points`. None: chosen as
+        `inducing_points` says.
 
     Attributes
     ----------
     kernel_ : sklearn kernel
         The fitted kernel on patches.
     location_kernel_, global_kernel_ : sklearn kernel
-        The fitted ones, where there are any.
+        The fitted kernels, if there are any.
     patch_weights_ : ndarray of shape (n_down, n_across) or (n_down, n_across, n_channels)
-        Weights of places, from top to bottom and left to right; 1/J, of J patches, if uniform.
+        Weights of the places, from top to bottom and left to right; 1/J each, of J patches, if
+        uniform.
     inducing_points_ : ndarray of shape (n_inducing, n_pixels)
-        Inducing patches, in the units of X.
+        The fitted inducing patches, in the units of X.
     inducing_places_, orthogonal_places_ : ndarray of shape (n_inducing or n_orthogonal, 2)
-        Row and column of their centres, with a location kernel; (h − 1)/2 for the first patch of
-        height h.
+        Row and column of the patches' centres, with a location kernel; (h − 1)/2 for the first
+        patch of height h.
     global_points_ : ndarray of shape (n_inducing, n_features)
         Inducing images of the global function, in the units of X.
     orthogonal_points_ : ndarray of shape (n_orthogonal, n_pixels)
-        In the units of X; with posterior="solve" or "odvgp".
+        The fitted orthogonal patches, in the units of X; only with posterior="solve" or "odvgp".
     image_shape_, patch_shape_, stride_ : tuple of int, tuple of int, int
-        What was used.
+        The values that were used.
     """
 
     image_shape: Any = "auto"
@@ -134,31 +142,31 @@ class HiddenImageParameters:
     Parameters
     ----------
     hidden_channels : int or array-like of int, default=()
-        Channels of the images that every inner layer makes of the images below; () has none, and
-        the model is shallow. What is fitted of the last layer (`inducing_points_`, `patch_weights_`
-        and the others) is then of hidden images, in their units; and batch_size="auto" is as many
-        images as have 65,536 patches in an inner layer, up to 512. Not for solver="lbfgs", nor for
-        points of one's own.
+        Number of channels of the images that every inner layer makes of the images below; () is a
+        shallow model without inner layers. What is fitted of the last layer (`inducing_points_`,
+        `patch_weights_` and the others) is then of hidden images, in their units. batch_size="auto"
+        is the number of images that have 65,536 patches in an inner layer, at most 512. Inner
+        layers are not possible with solver="lbfgs", or with points of your own.
     hidden_patch_shape : tuple of int, int or "auto", default="auto"
-        (height, width) of the patches that inner layers look at; "auto" as `patch_shape`.
+        (height, width) of the patches that inner layers see; "auto" as in `patch_shape`.
     hidden_stride : int, default=1
-        Pixels from one of these to the next. What they do not reach, at the lower and right edge,
-        is lost: with hidden images the function of whole images is of these.
+        Pixels from one of these patches to the next. Pixels at the lower and right edges that no
+        patch reaches are lost, because the function of the whole image then sees hidden images too.
     patch_correlation : {"weights", "none"}, default="weights"
-        How hidden images are drawn: with functions that an image's patches share, of which only
-        the residuals are independent; or every pixel from its own marginal, as published, which is
-        not a bound on the evidence.
+        How to draw hidden images. "weights": with functions that the patches of an image share, so
+        that only their residuals are independent. "none": every pixel from its own marginal, as
+        published, which gives no bound on the evidence.
 
     Attributes
     ----------
     hidden_layers_ : list of Bunch
-        Of every inner layer: `kernel` (sklearn kernel, of the first on scaled pixels),
-        `inducing_points` and `orthogonal_points` (patches, those of the first layer in the units of
-        X; or None), `patch_shape`, `stride`, and `image_shape` (of what it makes); with
-        `hidden_channels`.
+        Fitted parts of every inner layer: `kernel` (sklearn kernel; that of the first layer is on
+        scaled pixels), `inducing_points` and `orthogonal_points` (patches, those of the first layer
+        in the units of X; or None), `patch_shape`, `stride`, and `image_shape` (of the images that
+        it makes). Only with `hidden_channels`.
     elbo_std_ : float
-        Standard error of `log_marginal_likelihood_value_` by the draws of hidden layers, in nats;
-        with `hidden_channels`.
+        Standard error of `log_marginal_likelihood_value_`, due to the draws of hidden layers, in
+        nats. Only with `hidden_channels`.
     """
 
     hidden_channels: Any = ()
@@ -232,7 +240,7 @@ class ConvolutionalGPClassifier(
 ):
     """Classification of images by the responses of a Gaussian process to their patches.
 
-    Images are rows of X, flattened, as scikit-learn has them.
+    Each row of X is a flattened image, as in scikit-learn's datasets.
 
     See Also
     --------
@@ -271,7 +279,7 @@ class ConvolutionalGPRegressor(
 ):
     """Regression on images by the responses of a Gaussian process to their patches.
 
-    Images are rows of X, flattened, as scikit-learn has them.
+    Each row of X is a flattened image, as in scikit-learn's datasets.
 
     See Also
     --------

@@ -40,76 +40,79 @@ class LayerParameters:
     Parameters
     ----------
     kernel : sklearn kernel or None, default=None
-        Kernel of the last layer, on what the layer below makes of standardised X (on X itself with
-        n_layers=1). None: a constant times a Matérn kernel (nu=1.5) with a length-scale for each
-        function of the layer below.
+        Kernel of the last layer. Its inputs are what the layers below make of standardised X, or X
+        itself with n_layers=1. None: a constant times a Matérn kernel (nu=1.5) with a length-scale
+        for each function of the layer below.
     n_layers : int, default=2
-        Number of layers, the last one included; of 1 it is a shallow model.
+        Number of layers, including the last; 1 is a shallow model.
     hidden_dims : int, array-like of int or "auto", default="auto"
         Number of functions in every inner layer; "auto" is the number of features, at most 30.
     hidden_kernel : sklearn kernel or None, default=None
-        Kernel of every inner layer, on the layer below, of the first on standardised X. None: a
-        constant, which starts small, times an RBF kernel with a length-scale for each input of the
-        layer.
+        Kernel of every inner layer, on the outputs of the layer below; the first layer's is on
+        standardised X. None: a constant, which starts small, times an RBF kernel with a
+        length-scale for each input of the layer.
     mean_function : {"linear", "zero"}, default="linear"
-        Mean of inner layers, which is not trained: the layer below itself, its principal components
-        where there are fewer functions, or with zeros behind where there are more. Without one,
-        deep processes forget their inputs.
+        Mean of inner layers, which is not trained. "linear": the outputs of the layer below,
+        reduced to their principal components if the layer has fewer functions, or padded with zeros
+        if it has more. "zero": no mean; deep processes then forget their inputs.
     posterior : {"svgp", "solve", "odvgp"}, default="svgp"
-        The family of q in every layer: with inducing points of one kind, or orthogonal ones beside
-        them, with a covariance of q's own there or the prior's. `n_orthogonal` and
-        `orthogonal_points` are for the latter two.
+        The family of q in every layer. "svgp": inducing points alone. "solve": inducing points and
+        orthogonal ones, with a covariance of q's own at both. "odvgp": the same points, but q keeps
+        the prior's covariance at the orthogonal ones. `n_orthogonal` and `orthogonal_points` are
+        for the latter two.
     hidden_covariance : {"shared", "full"}, default="shared"
-        Whether functions of an inner layer share the covariance of q, or each has its own.
+        Whether the functions of an inner layer share q's covariance, or each has its own ("full").
     n_inducing : int or "auto", default="auto"
-        Number M of inducing points of every layer; "auto" is 128, as far as there are rows.
+        Number M of inducing points in every layer; "auto" is 128, or fewer if rows are few.
     n_orthogonal : int, sequence of int or "auto", default="auto"
-        Number M₂ of orthogonal ones, with posterior="solve" or "odvgp"; "auto" is `n_inducing`, as
-        far as there are rows.
+        Number M₂ of orthogonal inducing points, with posterior="solve" or "odvgp"; "auto" is
+        `n_inducing`, or fewer if rows are few.
     inducing_points : {"kmeans", "conditional_variance", "random"} or array-like, default="kmeans"
-        Where those of the first layer start: centres of clusters, rows of large variance, random
-        rows, or given points in the units of X; those of others start where the mean functions take
-        these.
+        Where the inducing points of the first layer start: "kmeans", centres of clusters;
+        "conditional_variance", rows of large conditional variance; "random", random rows; or an
+        array of points, in the units of X. Those of other layers start where the mean functions
+        take these points.
     solver : {"auto", "collapsed", "natural", "adam"}, default="auto"
-        Of the last layer: the best q in closed form for a Gaussian likelihood, natural gradients,
-        or gradients as for inner layers, where they are all there is. "auto" is "collapsed" where
-        it can be, "adam" where gradients are sampled, else "natural"; `solver_` says which.
+        Solver of the last layer. "collapsed": the best q in closed form, for a Gaussian likelihood.
+        "natural": natural gradients. "adam": gradient steps, as inner layers always have. "auto" is
+        "collapsed" where that is possible, "adam" if gradients are sampled, else "natural";
+        `solver_` says which.
     batch_size : int or "auto", default="auto"
-        Rows of a minibatch; "auto" is 512.
+        Number of rows per minibatch; "auto" is 512.
     max_iter : int or "auto", default="auto"
-        Epochs; "auto" makes 2,000 to 20,000 steps.
+        Number of epochs; "auto" makes 2,000 to 20,000 steps.
     learning_rate_init : float, default=0.1
-        Learning rate of Adam, or its maximum with "one-cycle"; three tenths of it are used where
-        q's covariance has no closed form.
+        Learning rate of Adam, or its maximum with learning_rate="one-cycle". Where q's covariance
+        has no closed form, three tenths of it are used.
     early_stopping : bool or "auto", default="auto"
-        Keep the iterate that predicts held-out rows best; they rejoin the closing pass. "auto" is
-        False: the last iterate is kept.
+        Whether to keep the iterate that predicts held-out rows best; the closing pass then uses
+        these rows too. "auto" is False: keep the last iterate.
     n_iter_no_change : int or None, default=None
-        Stop after this many epochs without an improvement by `tol`; None: train to the end.
+        Stop after this many epochs without an improvement by `tol`. None: train to the end.
     dtype : {"float32", "float64"}, default="float32"
-        Of the data during training; factorisations and predictions are always float64.
+        Precision of the data during training; factorisations and predictions are always in float64.
 
     Attributes
     ----------
     layers_ : list of Bunch
-        Of every layer: `kernel` (sklearn kernel), `inducing_points` (ndarray of shape (n_inducing,
-        n_inputs)), `orthogonal_points` (or None), and, of inner ones, `mean_map` (ndarray of shape
-        (n_inputs, n_functions)) and `mean` (ndarray of shape (n_points, n_functions)), that of
-        q(w). Kernels and mean maps of the first layer are for standardised X, its points in the
-        units of X; those of others are for what `hidden` returns.
+        Fitted parts of every layer: `kernel` (sklearn kernel), `inducing_points` (ndarray of shape
+        (n_inducing, n_inputs)), `orthogonal_points` (or None). Inner layers also have `mean_map`
+        (ndarray of shape (n_inputs, n_functions)) and `mean`, the mean of q(w) (ndarray of shape
+        (n_points, n_functions)). In the first layer, kernel and mean map are for standardised X,
+        and points are in the units of X. In other layers, all are for what `hidden` returns.
     kernel_ : sklearn kernel
-        The last layer's; variances refer to the scaled y of a regressor.
+        The kernel of the last layer; variances refer to the scaled y of a regressor.
     inducing_points_ : list of ndarray
-        Of every layer.
+        The fitted inducing points of every layer.
     orthogonal_points_ : list of ndarray
-        Of every layer; with posterior="solve" or "odvgp".
+        The fitted orthogonal points of every layer; only with posterior="solve" or "odvgp".
     elbo_ : float
-        The bound on log p(y | X), in nats, summed over all rows, an estimate; NaN after
+        Estimate of the bound on log p(y | X), in nats, summed over all rows; NaN after
         `partial_fit`.
     elbo_std_ : float
-        Its standard error, by the draws of hidden layers at the closing pass. Of few rows these are
-        points of a Sobol sequence, and their error is less, some third of that. NaN after
-        `partial_fit`.
+        Standard error of `elbo_`, due to the draws of hidden layers in the closing pass. For few
+        rows the draws are points of a Sobol sequence, and the error is smaller, about a third of
+        this. NaN after `partial_fit`.
     """
 
     n_layers: int = 2
@@ -190,8 +193,8 @@ def hidden_layers(self: BaseGP, X: Any) -> list[tuple[np.ndarray, np.ndarray]]:
 class DeepGPRegressor(DeepGPParameters, variational.TargetParameters, VariationalRegressor):
     """Deep Gaussian-process regression by doubly stochastic variational inference.
 
-    For functions whose scale changes with the input. On tables of many rows it is slower than
-    shallow processes with a network, and seldom better.
+    It suits functions whose scale changes with the input. On tables with many rows it is slower
+    than shallow processes with a network, and seldom better.
 
     See Also
     --------

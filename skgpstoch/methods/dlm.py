@@ -363,39 +363,43 @@ class DLMParameters(
     Parameters
     ----------
     loss : {"elbo", "log", "square"} or Loss, default="log"
-        What is minimised: the negative evidence lower bound, the negative log predictive density
-        or the square loss; or an instance of a class of :mod:`skgpstoch.losses`.
+        What to minimise: "elbo", the negative evidence lower bound; "log", the negative log
+        predictive density; "square", the square loss; or an instance of a class of
+        :mod:`skgpstoch.losses`.
     beta : float, array-like or "auto", default=1.0
-        Weight of the Kullback-Leibler divergence; less than 1 trusts the data more. Of several, the
-        one whose fit predicts `validation_fraction` of the rows best; "auto": of n/2, n/8 (n/4 up
-        to 1,000 rows), … down to 0.01, as the paper has them, some 10 to 20 fits.
+        Weight of the Kullback-Leibler divergence; a value below 1 trusts the data more. Given
+        several values, `fit` uses the one whose fit predicts `validation_fraction` of the rows
+        best. "auto" tries the paper's values: n/2, n/8 (n/4 up to 1,000 rows), … down to 0.01. That
+        takes 10 to 20 fits.
     hyperparameters : {"joint", "fixed"}, default="joint"
-        Whether kernel, noise and points are trained for the loss, or for the evidence lower bound
-        beforehand, and q alone for the loss.
+        "joint": train the kernel, the noise and the points for the loss, together with q. "fixed":
+        train them for the evidence lower bound first, then q alone for the loss.
     q_start : {"elbo", "prior"}, default="elbo"
-        Where q starts with hyperparameters="fixed": as it is in that fit, or at the prior, as in
-        the paper.
+        Where q starts with hyperparameters="fixed": "elbo", at the q of the first fit; "prior", at
+        the prior, as in the paper.
     stopping : {"improvement", "level"}, default="improvement"
-        What `n_iter_no_change` epochs must show for training to end: no improvement by `tol`; or
-        losses that differ by `tol` at most, as in the paper, which needs two epochs or more.
+        What ends the training after `n_iter_no_change` epochs: "improvement", none of them improved
+        by `tol`; "level", their losses differ by at most `tol`, as in the paper, which needs at
+        least two epochs.
     calibrate : bool or "auto", default="auto"
         Whether to recalibrate the predictive distribution on held-out rows after training: the
-        scale and the tails of deviations and noise. "auto": if rows are held out in any case, to
-        choose among several `beta`; True: for one `beta` as well, with a fit to the other rows
-        first. Means stay as they are. It is for additive noise, and not for the square loss, which
-        has a way of its own.
+        scale and the tails of deviations and noise. Means do not change. "auto": only if rows are
+        held out anyway, to choose among several `beta`. True: for a single `beta` too, which takes
+        an additional fit without the held-out rows. It is for additive noise, and not for the
+        square loss, which has its own way.
     refit : bool, default=True
-        Whether the best of several `beta` is fitted again, on all rows.
+        Whether to fit the best of several `beta` again, on all rows.
     n_jobs : int or None, default=None
-        Processes that fit for several `beta`, as joblib counts them.
+        Number of processes that fit for several `beta`, as joblib counts them.
 
     Attributes
     ----------
     beta_ : float
         The weight that was used.
     beta_path_ : ndarray of shape (n_betas,)
-        Where there was a choice, the weights that were tried; `validation_scores_` then has the
-        held-out loss of each, per row. Others may be better where `beta_` is at the end.
+        The weights that were tried, if there was a choice; `validation_scores_` then has the
+        held-out loss of each, per row. If `beta_` is at an end of the path, other weights may be
+        better.
     """
 
     loss: str | Loss = "log"
@@ -437,8 +441,8 @@ def dlm_recipe(p: DLMParameters, likelihood: Likelihood) -> DLMRecipe:
 class DLMRegressor(DLMParameters, variational.RegressionParameters, VariationalRegressor):
     """Regression and counts by direct loss minimisation over sparse Gaussian processes.
 
-    The posterior is trained for the loss that predictions are judged by: their negative log
-    density, or squared error.
+    The posterior is trained for the loss by which predictions are judged: their negative log
+    density, or their squared error.
 
     See Also
     --------
@@ -447,9 +451,9 @@ class DLMRegressor(DLMParameters, variational.RegressionParameters, VariationalR
 
     Notes
     -----
-    The loss of the rows at hand is less than that of others: predictions from few rows are too
-    certain. On eight tables 95 % intervals hold 84 % of other rows after 50 rows, and 88 % after
-    200; with ``calibrate=True`` 90 and 92 %, for twice the time.
+    The loss of the training rows is less than that of new rows, so predictions from few rows are
+    too certain. On eight tables, 95 % intervals cover 84 % of new rows after training on 50 rows,
+    and 88 % after 200. With ``calibrate=True`` they cover 90 % and 92 %, in twice the time.
 
     References
     ----------
@@ -484,7 +488,7 @@ class DLMRegressor(DLMParameters, variational.RegressionParameters, VariationalR
 class DLMClassifier(DLMParameters, variational.ClassificationParameters, VariationalClassifier):
     """Classification by direct loss minimisation over sparse Gaussian processes.
 
-    The posterior is trained for the loss that probabilities are judged by: their negative
+    The posterior is trained for the loss by which probabilities are judged: their negative
     logarithm, or Brier's score.
 
     See Also

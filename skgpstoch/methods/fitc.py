@@ -54,26 +54,28 @@ class FITCRegressor(
 ):
     """Sparse Gaussian-process regression with the FITC approximation.
 
-    A baseline: its noise variance is often underestimated, as residuals explain some of the noise.
-    The default kernel has a weak prior, as that of :class:`SVGPRegressor` has.
+    A baseline. It often underestimates the noise variance, because residuals explain some of the
+    noise. The default kernel has a weak prior, as in :class:`SVGPRegressor`.
 
     Parameters
     ----------
     n_inducing : int or "auto", default="auto"
-        Number M of inducing points, as far as there are rows; "auto" is 512, up to 1,000 rows half
-        of that.
+        Number M of inducing points, at most the number of rows; "auto" is 512, or 256 up to 1,000
+        rows.
     solver : {"auto", "lbfgs", "natural", "adam"}, default="auto"
-        "natural": natural-gradient steps; "lbfgs": all rows at each step; "adam": q is learned like
-        all else. "auto" is "lbfgs" up to 1,000 rows, else "natural"; `solver_` says which.
+        "natural": natural-gradient steps. "lbfgs": L-BFGS with all rows at each step. "adam":
+        gradient steps for q as for everything else. "auto" is "lbfgs" up to 1,000 rows, else
+        "natural"; `solver_` says which.
     learning_rate_init : float, default=0.1
-        Learning rate of Adam, or its maximum with "one-cycle"; networks have a tenth of it.
+        Learning rate of Adam, or its maximum with learning_rate="one-cycle". Networks use a tenth
+        of it.
     normalize_y : bool, default=True
-        Whether the target is standardised inside; results are in its own units.
+        Whether to standardise the target internally; results are in its own units.
 
     Attributes
     ----------
     noise_variance_ : float or ndarray of shape (n_outputs,)
-        Noise variance, in squared units of y, without known errors.
+        Noise variance, in squared units of y, without the known errors `y_std`.
     log_marginal_likelihood_value_ : float
         FITC's own log p(y | X), in nats, summed over all rows, for y in its own units; NaN after
         `partial_fit`.

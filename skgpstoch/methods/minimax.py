@@ -180,20 +180,19 @@ def project_above(A: Tensor, floor: Tensor) -> Tensor:
 class MinimaxGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     """Gaussian-process regression on a deep, linear or random-feature kernel, by MINIMAX.
 
-    The model is that of :class:`SCGDGaussianProcessRegressor`; its log-determinant is learned as
-    the saddle point of an unbiased minibatch objective instead of through a running average. SCGD
-    is simpler and faster; this one is for comparison, and for minibatches of very few rows.
+    The model is that of :class:`SCGDGaussianProcessRegressor`. Its log-determinant is learned as
+    the saddle point of an unbiased minibatch objective, instead of by a running average. SCGD is
+    simpler and faster; use this estimator for comparison, and for minibatches of very few rows.
 
     Parameters
     ----------
     n_estimators : int or "auto", default="auto"
-        Number of networks whose features are joined, each of which is validated on a fold of its
-        own. "auto" is 5 below 200 rows and 2 below 10,000, where `kernel` and `feature_map` are
-        None, else 1.
+        Number of networks whose features are joined. Each is validated on a fold of its own. "auto"
+        is 5 below 200 rows and 2 below 10,000 if `kernel` and `feature_map` are None, else 1.
     penalty : float, default=1.0
-        Price μ of A ≠ F. The paper's experiments have 1; the theory wants it to grow.
+        Weight μ of the penalty on A ≠ F. The paper's experiments use 1; the theory lets it grow.
     penalty_growth : float, default=1.0
-        Factor of μ after every epoch: the outer loop of the theory.
+        Factor by which μ grows after every epoch: the outer loop of the theory.
     dual_step : float, default=0.1
         Length of the ascent steps in B.
     min_noise_variance : float, default=1e-6

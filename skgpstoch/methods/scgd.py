@@ -180,25 +180,26 @@ class SCGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     """Gaussian-process regression on a deep, linear or random-feature kernel, by SCGD.
 
     The kernel is the inner product of features: the outputs of a neural network, the inputs, a
-    torch module of yours, or random Fourier features of an sklearn kernel on any of these. Its
-    exact marginal likelihood is followed by minibatches of any size, at a cost per step that does
-    not depend on the number of rows; a closing exact pass over all rows gives the posterior.
+    torch module of yours, or random Fourier features of an sklearn kernel on any of these.
+    Minibatches of any size follow the exact marginal likelihood, at a cost per step that does not
+    depend on the number of rows. A closing exact pass over all rows gives the posterior.
 
     Parameters
     ----------
     averaging : float, "auto" or "theory", default="auto"
         Weight b_t of the present minibatch in the running estimate of F = ZᵀZ + λI. "auto" is at
-        most 0.05 and averages over at least 20 rows for each feature where there are as many,
-        "theory" is t^(−1/2), and the paper's experiments have 0.9.
+        most 0.05 and averages over at least 20 rows for each feature, if there are as many;
+        "theory" is t^(−1/2). The paper's experiments use 0.9.
     max_iter : int or "auto", default="auto"
-        Epochs; "auto" makes n_samples steps, between 350 (100 for very few rows) and 8,000.
+        Number of epochs; "auto" makes n_samples steps, but at least 350 (100 for very few rows) and
+        at most 8,000.
     weights : {"profiled", "learned"}, default="profiled"
-        Whether the weights w of the features are F̃⁻¹c̃, from the running averages, or parameters
-        that are trained like the others, as in the paper.
+        How to find the weights w of the features: "profiled", as F̃⁻¹c̃ from the running averages;
+        "learned", as parameters that are trained like the others, as in the paper.
     order : {"average-first", "step-first"}, default="average-first"
-        Whether the running estimate of F includes a minibatch before its step, or, as in the paper,
-        only after it. *Measured* on elevators with the paper's settings, 40 epochs: NLML is -1.149
-        per row with the former, -1.127 with the latter.
+        Whether the running estimate of F includes a minibatch before its step ("average-first") or,
+        as in the paper, only after it ("step-first"). *Measured* on elevators with the paper's
+        settings, 40 epochs: NLML is -1.149 per row with the former, -1.127 with the latter.
 
     See Also
     --------
@@ -211,10 +212,10 @@ class SCGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     solver="adadelta", learning_rate="constant", learning_rate_init=1.0, averaging=0.9,
     weights="learned", order="step-first", noise="learned", early_stopping=False, max_iter=100,
     weight_decay=0)`` with ``batch_size`` 32 to 512 and ``learning_rate_init`` chosen by the
-    marginal likelihood. The defaults differ in what made them better on held-out rows: profiled
-    weights, Adam with one cycle, the inputs and a constant beside the network's outputs, several
-    networks where rows are few, and a noise and a signal variance that are chosen by rows the
-    networks have not seen, since the marginal likelihood of a deep kernel overfits.
+    marginal likelihood. The defaults differ where that predicts held-out rows better: profiled
+    weights, Adam with one cycle, the inputs and a constant beside the network's outputs, and
+    several networks if rows are few. The noise and the signal variance are chosen on rows that the
+    networks have not seen, because the marginal likelihood of a deep kernel overfits.
 
     References
     ----------

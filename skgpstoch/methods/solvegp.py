@@ -46,8 +46,8 @@ class SolveGPParameters(
     Parameters
     ----------
     posterior : {"solve", "odvgp"}, default="solve"
-        Whether q has a covariance of its own at the orthogonal points, or the prior's: ODVGP. See
-        `whiten` for the latter with very many points.
+        Whether q has a covariance of its own at the orthogonal points ("solve"), or keeps the
+        prior's ("odvgp"). For "odvgp" with very many points see `whiten`.
     """
 
     posterior: str = "solve"
@@ -63,8 +63,8 @@ class SolveGPParameters(
 class SolveGPRegressor(SolveGPParameters, variational.RegressionParameters, VariationalRegressor):
     """Regression with orthogonal inducing points (SOLVE-GP, ODVGP).
 
-    M + M₂ points for the price of two matrices of those sizes instead of one of their sum.
-    With Gaussian noise the default kernel has a weak prior, as that of :class:`SVGPRegressor` has.
+    M + M₂ points at the cost of two matrices of those sizes, instead of one matrix of their sum.
+    With Gaussian noise the default kernel has a weak prior, as in :class:`SVGPRegressor`.
 
     See Also
     --------
@@ -103,7 +103,7 @@ class SolveGPClassifier(
 ):
     """Classification with orthogonal inducing points (SOLVE-GP, ODVGP).
 
-    M + M₂ points for the price of two matrices of those sizes instead of one of their sum.
+    M + M₂ points at the cost of two matrices of those sizes, instead of one matrix of their sum.
 
     See Also
     --------

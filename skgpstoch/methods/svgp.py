@@ -42,14 +42,14 @@ class SVGPParameters(
 class SVGPRegressor(SVGPParameters, variational.RegressionParameters, VariationalRegressor):
     """Sparse variational Gaussian-process regression on inducing points (SGPR, SVGP).
 
-    Kernels as scikit-learn writes them; Gaussian, heavy-tailed or Poisson likelihoods; O(M²) time a
-    row. With Gaussian noise the hyper-parameters of the default kernel have a weak prior, which
-    keeps few rows from a fit without noise (:mod:`skgpstoch.models.hyper_prior`); those of a kernel
-    that is given have none.
+    Kernels of scikit-learn; Gaussian, heavy-tailed or Poisson likelihoods; O(M²) time a row. With
+    Gaussian noise, the hyper-parameters of the default kernel have a weak prior, which keeps a fit
+    to few rows from losing its noise (:mod:`skgpstoch.models.hyper_prior`). A kernel that you give
+    has no such prior.
 
     See Also
     --------
-    SolveGPRegressor : Twice the points for less than the price of a matrix of that size.
+    SolveGPRegressor : Twice the points, at less than the cost of a matrix of that size.
     SCGDGaussianProcessRegressor : Networks with an exact marginal likelihood.
 
     References
@@ -84,11 +84,11 @@ class SVGPRegressor(SVGPParameters, variational.RegressionParameters, Variationa
 class SVGPClassifier(SVGPParameters, variational.ClassificationParameters, VariationalClassifier):
     """Sparse variational Gaussian-process classification on inducing points (SVGP).
 
-    Kernels as scikit-learn writes them, two classes or more, O(M²) time a row and latent function.
+    Kernels of scikit-learn; two classes or more; O(M²) time for each row and latent function.
 
     See Also
     --------
-    SolveGPClassifier : Twice the points for less than the price of a matrix of that size.
+    SolveGPClassifier : Twice the points, at less than the cost of a matrix of that size.
 
     References
     ----------

@@ -48,77 +48,80 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
     ----------
     kernel : sklearn kernel or None, default=None
         Kernel on the networks' outputs. None: their inner product, with the inputs and a constant
-        among them. RBF and Matern (nu = 0.5, 1.5, 2.5 or inf), their products with one another and
-        with constants, and sums of all these use random Fourier features; a DotProduct is linear. A
-        top-level WhiteKernel is the noise of the Gaussian likelihood.
+        added to the outputs. RBF and Matern (nu = 0.5, 1.5, 2.5 or inf), their products with one
+        another and with constants, and sums of all these use random Fourier features; a DotProduct
+        is linear. A top-level WhiteKernel is the noise of the Gaussian likelihood.
     hidden_layer_sizes : tuple of int or "auto", default="auto"
-        Widths of the networks' layers; "auto" is (128, 128), and none with a `kernel` or a
-        `feature_map`. () has none: Bayesian linear regression on the inputs, or on the features of
-        a `kernel`.
+        Widths of the networks' layers. "auto" is (128, 128), or () with a `kernel` or a
+        `feature_map`. () is Bayesian linear regression on the inputs, or on the features of a
+        `kernel`.
     activation : {"identity", "relu", "tanh", "logistic", "silu", "gelu"}, default="gelu"
-        Activation after every layer, the last included.
+        Activation after every layer, including the last.
     weight_decay : float, default=0.01
-        Decoupled decay of the networks' parameters (Adam).
+        Weight decay of the networks' parameters, decoupled (Adam).
     n_components : int, default=1000
         Number of random Fourier features of a `kernel`.
     n_estimators : int or "auto", default="auto"
-        Number of networks, each blind to a fold of its own; predictions are their mixture. "auto"
-        is 8 up to 4,000 rows, then 3, or 6 for classes; 1 without a network of ours.
+        Number of networks. Each is trained without a fold of its own, and predictions are the
+        mixture of all. "auto" is 8 up to 4,000 rows, then 3, or 6 for classes; 1 if
+        `hidden_layer_sizes` makes no network.
     n_waves : int or "auto", default="auto"
-        Waves of each input that takes more than eight values, which the networks see beside it; of
-        0 there are none. "auto" is 8; for up to 4,000 rows of classes, which need less detail,
-        every other network has none.
+        Number of waves (cosines) of each input with more than eight distinct values, which the
+        networks see beside the input; 0 is none. "auto" is 8, except that every other network has
+        none for classes with up to 4,000 rows, which need less detail.
     beta : float, default=1.0
-        Weight of the Kullback-Leibler divergence; less than 1 trusts the data more.
+        Weight of the Kullback-Leibler divergence; a value below 1 trusts the data more.
     mean : {"constant", "zero"}, default="constant"
         Prior mean of f: a learned constant, or 0.
     calibrate : bool, default=True
         Whether to recalibrate the predictive distribution on held-out rows after training.
     batch_size : int or "auto", default="auto"
-        Rows of a minibatch; "auto" is 64 up to 4,000 rows, 256 up to 100,000 and then 512.
+        Number of rows per minibatch; "auto" is 64 up to 4,000 rows, 256 up to 100,000, then 512.
     max_iter : int or "auto", default="auto"
-        Epochs at most; "auto" makes 300 to 6,000 steps, 750 for 1,000 rows.
+        Maximum number of epochs; "auto" makes 300 to 6,000 steps, 750 for 1,000 rows.
     n_iter_no_change : int or None, default=None
-        Epochs without a better score of the folds after which training ends. None is a quarter of
-        `max_iter`, if rows that are trained on have meanwhile been fitted better.
+        Stop after this many epochs without a better score of the folds. None is a quarter of
+        `max_iter`, provided that the rows that are trained on have meanwhile been fitted better.
     learning_rate_init : float, default=0.1
-        Learning rate, or its maximum with "one-cycle"; networks and last layers have a tenth of it.
+        Learning rate, or its maximum with learning_rate="one-cycle"; networks and last layers use a
+        tenth of it.
     early_stopping : bool, default=True
-        Hold out a fold of each network and rows of all, and keep the iterate that predicts them
-        best, as a recalibrated mixture if there will be one; the rows rejoin the closing pass.
-        False: the last iterate is kept, and nothing is recalibrated.
+        Whether to hold out a fold for each network and some rows for all, and to keep the iterate
+        that predicts them best (as a recalibrated mixture, if there will be one); the closing pass
+        then uses these rows too. False: keep the last iterate, and recalibrate nothing.
     max_time : float or None, default=None
-        Seconds that `fit` may take, from its call to its return. Steps are measured, and the
-        learning rate anneals towards the end of the time; where there is little there are fewer
-        networks (if their number is "auto"), fewer steps, twenty at least, and a shorter closing
-        pass. A warning and `budget_` say what was cut. Results then depend on the speed of the
-        machine; with ample time they are those without a limit.
+        Seconds that `fit` may take, from its call to its return. Steps are timed, and the learning
+        rate anneals towards the end of the time. If time is short there are fewer networks (if
+        `n_estimators` is "auto"), fewer steps, at least twenty, and a shorter closing pass; a
+        warning and `budget_` say what was cut. Results then depend on the speed of the machine.
+        With ample time they are the same as without a limit.
 
     Attributes
     ----------
     posterior_ : torch.nn.Module
-        The mixture of the members' posteriors, in float64 on the CPU.
+        The mixture of the networks' posteriors, in float64 on the CPU.
     budget_ : dict or None
-        With `max_time`: "n_steps" and "n_estimators" that there was time for, "all_steps" and
-        "all_estimators" of a fit without it, "closing_pass" ("full", "short", or "none" if the last
-        layers are as training left them), "is_enough", whether nothing was cut, "core_share", the
-        share of its time that training had a core for, and "n_threads", how many torch had.
+        With `max_time`: "n_steps" and "n_estimators", what there was time for; "all_steps" and
+        "all_estimators", the same for a fit without a limit; "closing_pass" ("full", "short", or
+        "none" if the last layers are as training left them); "is_enough", whether nothing was cut;
+        "core_share", the share of its time that training had a CPU core for; and "n_threads", the
+        number of torch's threads.
     kernel_ : sklearn kernel
         The fitted kernel on the networks' outputs.
     loss_curve_ : list of float
-        What is minimised, per row, at each epoch, as minibatches saw it.
+        Training loss of each epoch, per row, as its minibatches saw it.
     validation_scores_ : list of float or None
-        Loss of held-out rows at each evaluation, per row, of the scaled y where it is scaled: the
-        mean over members or, of recalibrated densities, what is expected of their mixture.
+        Loss of held-out rows at each evaluation, per row; of the scaled y if it is scaled. It is
+        the mean over networks or, for recalibrated densities, the loss expected of their mixture.
     held_out_ : HeldOutPredictions or None
-        Predictions for rows that were held out, by networks that have not seen them: numbers of the
-        rows (`rows`), `log_density` in the units of y, or of its class, `mean` and `error`, of
-        classes the probabilities and 1 at the right one less these, and of numbers `std`,
-        `latent_std` and `cdf`. Rows that no network was trained on are predicted by
-        the calibrated mixture, before they rejoin; rows of a fold by the one calibrated network
-        that was blind to it, with the gain in log density that the mixture has over one network on
-        the former. In little time, predictions are for some of the former alone. None without
-        early stopping.
+        Predictions for held-out rows, by networks that have not seen them: row numbers (`rows`),
+        `log_density` of y in its own units, or of the row's class, `mean` and `error`. For classes
+        these are the probabilities, and the indicator of the row's class minus them. For numbers
+        there are also `std`, `latent_std` and `cdf`. Rows that no network was trained on are
+        predicted by the calibrated mixture, before they are used too. Rows of a fold are predicted
+        by the one calibrated network that was trained without it; to their log densities is added
+        what the mixture gains over one network on the former rows. If time is short, there are
+        predictions for some of the former rows only. None without early stopping.
     """
 
     hidden_layer_sizes: Any = "auto"
@@ -174,41 +177,42 @@ def ensemble_recipe(p: DeepKernelEnsembleParameters, likelihood: Likelihood) -> 
 class DeepKernelEnsembleRegressor(DeepKernelEnsembleParameters, TargetParameters, GeneralRegressor):
     """Regression by an ensemble of networks with Bayesian last layers: deep kernel learning.
 
-    Calibrated predictive distributions on tables: the noise depends on the inputs and has the tails
-    of the data, the networks are trained for the density of their predictions, and their mixture is
-    recalibrated on rows that none of them has seen. This is what
-    :class:`AutoGaussianProcessRegressor` fits.
+    It gives calibrated predictive distributions on tables. The noise depends on the inputs and has
+    the tails of the data; the networks are trained for the density of their predictions; and their
+    mixture is recalibrated on rows that none of them has seen.
+    :class:`AutoGaussianProcessRegressor` fits this ensemble.
 
     Parameters
     ----------
     likelihood : str or Likelihood, default="shared_student_t"
         "gaussian", "student_t", "shared_student_t", "laplace", or "poisson" for counts; or an
-        instance of a class of :mod:`skgpstoch.likelihoods`. "shared_student_t" has heavy tails and
-        outliers, and needs loss="log"; "auto" is "gaussian".
+        instance of a class of :mod:`skgpstoch.likelihoods`. "shared_student_t" allows for heavy
+        tails and outliers, and needs loss="log". "auto" is "gaussian".
     noise : {"auto", "constant", "input"}, default="auto"
-        Whether the scale of additive noise is the same everywhere, or a function of X: softplus of
-        a second function of the features, of which there is a point estimate. "auto" is "input",
-        except for counts and the square loss.
+        Whether the scale of additive noise is the same everywhere ("constant") or a function of X
+        ("input"): the softplus of a second function of the features, of which there is a point
+        estimate. "auto" is "input", except for counts and the square loss.
     loss : {"elbo", "log", "square"} or Loss, default="log"
-        What is minimised: the negative evidence lower bound, the negative log predictive density or
-        the square loss; or an instance of a class of :mod:`skgpstoch.losses`. The
-        square loss trains the mean alone: its intervals mean nothing.
+        What to minimise: "elbo", the negative evidence lower bound; "log", the negative log
+        predictive density; "square", the square loss; or an instance of a class of
+        :mod:`skgpstoch.losses`. The square loss trains the mean alone: its intervals mean nothing.
 
     Attributes
     ----------
     likelihood_ : Likelihood
-        The fitted likelihood, in the units of y; of noise that depends on the inputs, where its
-        function is 0.
+        The fitted likelihood, in the units of y. If the noise depends on the inputs, it refers to
+        where the function of the noise is 0.
     noise_variance_ : float or ndarray of shape (n_outputs,)
-        Noise variance, in squared units of y. Of noise that depends on the inputs it is that where
-        its function is 0, not the mean over rows: `predict_std` tells that of a row.
+        Noise variance, in squared units of y. If the noise depends on the inputs, it refers to
+        where the function of the noise is 0, and is not the mean over rows; `predict_std` returns
+        that of each row.
     log_marginal_likelihood_value_ : float
-        The mean of the members' bounds on log p(y | X), in nats, summed over all rows, for y in its
-        own units; NaN where there is none (likelihood="shared_student_t", or 100,000 rows).
+        Mean of the networks' bounds on log p(y | X), in nats, summed over all rows, for y in its
+        own units. NaN if there is no bound (likelihood="shared_student_t", or 100,000 rows).
 
     See Also
     --------
-    AutoGaussianProcessRegressor : Stacks it with a process where rows are few.
+    AutoGaussianProcessRegressor : Stacks it with exact Gaussian processes if rows are few.
     DLMRegressor : The same losses on inducing points.
 
     References
@@ -254,24 +258,25 @@ class DeepKernelEnsembleClassifier(
 ):
     """Classification by an ensemble of networks with Bayesian last layers: deep kernel learning.
 
-    Calibrated probabilities on tables: networks are trained for the bound on the evidence, and
-    their mixture is recalibrated on rows that none of them has seen. This is what
-    :class:`AutoGaussianProcessClassifier` fits.
+    It gives calibrated probabilities on tables. The networks are trained for the bound on the
+    evidence, and their mixture is recalibrated on rows that none of them has seen.
+    :class:`AutoGaussianProcessClassifier` fits this ensemble.
 
     Parameters
     ----------
     loss : {"elbo", "log", "square"} or Loss, default="elbo"
-        What is minimised: the negative evidence lower bound, the negative log predictive
-        probability or Brier's score; or an instance of a class of :mod:`skgpstoch.losses`.
+        What to minimise: "elbo", the negative evidence lower bound; "log", the negative log
+        predictive probability; "square", Brier's score; or an instance of a class of
+        :mod:`skgpstoch.losses`.
 
     Attributes
     ----------
     log_marginal_likelihood_value_ : float
-        The mean of the members' bounds on log p(y | X), in nats, summed over all rows.
+        Mean of the networks' bounds on log p(y | X), in nats, summed over all rows.
 
     See Also
     --------
-    AutoGaussianProcessClassifier : Stacks it with processes where rows are few.
+    AutoGaussianProcessClassifier : Stacks it with Gaussian processes if rows are few.
     DLMClassifier : The same losses on inducing points.
 
     References

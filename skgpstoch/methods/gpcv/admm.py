@@ -57,92 +57,98 @@ from .recipe import CrossValidationRecipe
 class ADMMGaussianProcessRegressor(
     TransformedTargetParameters, KernelParameters, WarmStartParameters, Regressor
 ):
-    """Gaussian-process regression with hyper-parameters by cross-validation, in O(n²).
+    """Gaussian-process regression with hyper-parameters chosen by cross-validation, in O(n²).
 
-    The squared error of rows held out is minimised, by the method of multipliers: products with
-    covariances alone, without a factorisation of more than 500 rows. It asks less of a model than
-    the marginal likelihood does, and is at home where the kernel has structure and is not quite
-    right.
+    The alternating direction method of multipliers (ADMM) minimises the squared error of held-out
+    rows. Its iterations use products with covariance matrices only, and factorise none of more than
+    500 rows. Cross-validation asks less of a model than the marginal likelihood does, so it suits a
+    kernel that has structure and is not quite right.
 
     Parameters
     ----------
     kernel : sklearn kernel or None, default=None
-        Where its hyper-parameters start, any that scikit-learn has in torch here; a top-level
-        WhiteKernel is the noise. None: a constant times an RBF kernel with a length-scale for each
-        input, up to 64 of these, that starts from the optimum of the marginal likelihood of 500
-        rows. Hyper-parameters refer to the scaled y.
+        The kernel, whose hyper-parameters are where the search starts: any of scikit-learn's that
+        has a torch version here. A top-level WhiteKernel is the noise. None: a constant times an
+        RBF kernel with a length-scale for each input (a single one for more than 64 inputs); the
+        search starts from the optimum of the marginal likelihood of 500 rows. Hyper-parameters
+        refer to the scaled y.
     cv : int, float, splitter or iterable, default=2
-        Folds. An int: so many, of shuffled rows; a float between 0 and 1: one, with this fraction
-        of the rows held out; or a scikit-learn splitter, or pairs of row numbers or masks; None is
-        5. A fold whose covariance has no factor is left out with a warning; if none is left, `fit`
-        raises a ValueError.
+        The folds. An int: this number of folds of shuffled rows. A float between 0 and 1: one fold
+        that holds out this fraction of the rows. A scikit-learn splitter, or an iterable of pairs
+        of row numbers or masks, is used as it is; None is 5 folds. A fold whose covariance cannot
+        be factorised is left out with a warning; if none is left, `fit` raises a ValueError.
     learn_noise : bool, default=True
-        Whether the noise and the scale of all variances are found from the errors of held-out rows,
-        within their bounds. With a fixed ConstantKernel both stay: the error hardly depends on
-        their ratio. Outputs have the same noise, relative to their variance. False: the noise is
-        that of the WhiteKernel, or `noise_variance`.
+        Whether to find the noise and the scale of all variances from the errors of held-out rows,
+        within their bounds. With a fixed ConstantKernel both stay as they are, because the error
+        hardly depends on their ratio. All outputs have the same noise, relative to their variance.
+        False: the noise is that of the WhiteKernel, or `noise_variance`.
     noise_variance : float, default=0.1
-        Where the noise starts, relative to the scaled y, if `kernel` has no WhiteKernel.
+        Initial noise variance, relative to the scaled y, if `kernel` has no WhiteKernel.
     n_restarts : int, default=0
-        Searches from random hyper-parameters, log-uniform within their bounds, besides the first;
-        the one with the least error is kept.
+        Number of additional searches, from random hyper-parameters that are log-uniform within
+        their bounds; the search with the smallest error is kept.
     block_size : int, default=8192
-        Rows up to which covariances are kept, and the final posterior has a Cholesky factor. Of
-        more rows, products with covariances are made by blocks, in memory of some hundred numbers a
-        row, and the posterior is found by conjugate gradients.
+        Largest number of rows whose covariance matrices are kept in memory, and whose final
+        posterior has a Cholesky factor. For more rows, products with covariance matrices are
+        computed by blocks, in memory of some hundred numbers a row, and conjugate gradients find
+        the posterior.
     n_jobs : int or None, default=None
-        Folds and restarts that are computed at a time, by joblib; None is 1, unless in a
+        Number of folds and restarts that joblib computes at a time; None is 1, unless in a
         :func:`joblib.parallel_config`.
     normalize_y : bool, default=True
-        Whether the target is standardised inside; results are in its own units.
+        Whether to standardise the target internally; results are in its own units.
     dtype : {"float32", "float64"}, default="float64"
-        Of covariances during training; all else is float64. With little noise float32 ends at a
-        worse optimum.
+        Precision of covariance matrices during training; everything else is in float64. If there is
+        little noise, float32 ends at a worse optimum.
     scheme : {"consensus", "naive", "holdout"}, default="consensus"
-        "consensus": folds have hyper-parameters in common; "naive": the mean of the logarithms of
-        those of each; "holdout": the first fold alone.
+        "consensus": all folds share their hyper-parameters. "naive": each fold has its own, and the
+        mean of their logarithms is used. "holdout": only the first fold is used.
     solver : {"joint", "coordinate"}, default="joint"
-        "joint": L-BFGS for all hyper-parameters, whose evaluations find the best weights anew;
-        "coordinate": one after another at fixed weights, as in [1]_, but that steps are relaxed by
-        secants: ten to thirty iterations where the other takes two or three. Not relaxed they
-        hardly move, and with the start of [1]_ (multipliers of 1, weights of another kernel) they
-        end at the hyper-parameters that these weights were made from.
+        "joint": L-BFGS for all hyper-parameters at once; each of its evaluations finds the best
+        weights anew. "coordinate": one hyper-parameter after another at fixed weights, as in [1]_,
+        except that steps are relaxed by secants; it takes ten to thirty iterations where "joint"
+        takes two or three. Without this relaxation hyper-parameters hardly move, and from the start
+        of [1]_ (multipliers of 1, weights of another kernel) they end at the hyper-parameters that
+        those weights were made from.
     rho : float or "auto", default="auto"
-        Penalty ρ to begin with. It grows where constraints are not met fast enough. "auto" is 100,
-        at which one step of the multipliers leaves some fiftieth of their error. 5, as in [1]_, is
-        too small for relaxed steps, which swing when the multipliers lag.
+        Initial penalty ρ. It grows if constraints are not met fast enough. "auto" is 100, at which
+        one step of the multipliers leaves about a fiftieth of their error. The value of [1]_, 5, is
+        too small for relaxed steps, which oscillate when the multipliers lag.
     dual_step : float or None, default=None
-        Step ρ' of the multipliers; None: ρ.
+        Step size ρ' of the multipliers; None: ρ.
     max_iter : int or "auto", default="auto"
-        Iterations of ADMM; "auto" is 100.
+        Maximum number of ADMM iterations; "auto" is 100.
     tol : float, default=0.01
-        Iterations end where no log-hyper-parameter moves by more (and, with "coordinate", the loss
-        has no slope), and the augmented Lagrangian is the loss up to this share of it, or the gap
-        is 1e-5; or where the loss is 1e-6 of the mean square of y.
+        Iterations stop when hyper-parameters have settled and constraints are met. They have
+        settled when no log-hyper-parameter moves by more than `tol` (and, with solver="coordinate",
+        the loss has no slope), or when the loss is below 1e-6 of the mean square of y. Constraints
+        are met when the augmented Lagrangian differs from the loss by at most this fraction of it,
+        or the gap is at most 1e-5.
 
     Attributes
     ----------
     loss_curve_ : list of float
-        Squared error of rows held out at every iteration, of the scaled y where it is scaled.
+        Squared error of held-out rows at every iteration; of the scaled y if it is scaled.
     kernel_ : sklearn kernel
-        The kernel, and the noise as a WhiteKernel where `kernel` has one; variances refer to the
-        scaled y.
+        The fitted kernel, plus the noise as a WhiteKernel if `kernel` has one; variances refer to
+        the scaled y.
     likelihood_ : Likelihood
-        The noise, in the units of y.
+        The fitted noise, in the units of y.
     validation_scores_ : None
-        There are none besides the loss.
+        Always None, because the loss itself is of held-out rows.
     history_ : dict of ndarray
-        After every iteration, of every search of the kept restart, (`n_iter_`, n_searches), a
-        search being a fold, or all of them by "consensus"; one that has ended stays as it is:
-        "objective", the augmented Lagrangian, and "loss", the squared error, a number held out;
-        "gap", ‖Cz − y‖/‖y‖; "rho"; "z_norm"; and "theta", (`n_iter_`, n_searches, n_dims), the
-        logarithms of the kernel's hyper-parameters, and of the noise where it is learned.
+        Arrays of shape (`n_iter_`, n_searches): values after every iteration, for every search of
+        the restart that was kept. A search is a fold, or all folds together with
+        scheme="consensus"; the values of one that has ended stay as they are. The keys are
+        "objective", the augmented Lagrangian, and "loss", the squared error, both per held-out
+        number; "gap", ‖Cz − y‖/‖y‖; "rho"; "z_norm"; and "theta", of shape (`n_iter_`, n_searches,
+        n_dims), the logarithms of the kernel's hyper-parameters, and of the noise if it is learned.
     n_iter_, best_iter_ : int
-        Iterations.
+        Number of iterations.
 
     See Also
     --------
-    GaussianProcessRegressor : By the marginal likelihood.
+    GaussianProcessRegressor : Hyper-parameters chosen by the marginal likelihood.
 
     References
     ----------

@@ -21,46 +21,49 @@ class BasisParameters:
     Parameters
     ----------
     kernel : sklearn kernel or None, default=None
-        Where its hyper-parameters start; a top-level WhiteKernel is the noise. None: a constant
-        times an RBF kernel with a length-scale for each input, up to 64 of these.
+        The kernel, whose hyper-parameters are where training starts; a top-level WhiteKernel is the
+        noise. None: a constant times an RBF kernel with a length-scale for each input, or a single
+        one for more than 64 inputs.
     batch_size : int or "auto", default="auto"
-        Rows of a sweep over all basis functions; "auto" is 16,384.
+        Number of rows that a sweep over all basis functions uses; "auto" is 16,384.
     basis_batch_size : int or "auto", default="auto"
-        Basis functions of a step; "auto" is 2,048.
+        Number of basis functions per step; "auto" is 2,048.
     max_iter : int or "auto", default="auto"
-        Sweeps; "auto" is 20, three times that where the kernel learns, or fewer that make 2,000
-        steps, one at least. Where a sweep has all rows and the kernel does not learn, training ends
-        earlier after two sweeps that gain less than `tol`.
+        Number of sweeps. "auto" is 20, or three times that if the kernel learns, but at most as
+        many as make 2,000 steps, and at least one. If a sweep uses all rows and the kernel does not
+        learn, training stops earlier, after two sweeps that gain less than `tol`.
     learning_rate_init : float, default=1.0
         How far a step goes towards the optimum of a block, at most 1.
     early_stopping : bool, default=False
-        Keep the iterate that predicts held-out rows best.
+        Whether to keep the iterate that predicts held-out rows best.
     n_iter_no_change : int or None, default=None
-        Stop after this many sweeps without an improvement by `tol`; None: two, where a sweep has
-        all rows, and else train to the end.
+        Stop after this many sweeps without an improvement by `tol`. None: after two if a sweep uses
+        all rows, else train to the end.
     tol : float, default=0.0001
-        Improvement that counts, in nats per row.
+        Smallest improvement that counts, in nats per row.
     n_subset : int, default=1000
-        Rows whose exact Gaussian process finds the kernel to start from; 0: the kernel as it is.
-        A classifier's has −1 and 1, centred, for targets.
+        Number of rows whose exact Gaussian process finds the hyper-parameters to start from; 0:
+        start from the kernel as it is. For a classifier the targets of that process are −1 and 1,
+        centred.
 
     Attributes
     ----------
     posterior_ : torch.nn.Module
-        Basis functions and q(w), on the CPU: μ and C in the type of training, the kernel in
-        float64. Fourier features are a seed.
+        Basis functions and q(w), on the CPU: μ and C in the precision of training, the kernel in
+        float64. Fourier features are stored as a seed.
     kernel_ : sklearn kernel
-        The kernel, without noise.
+        The fitted kernel, without noise.
     likelihood_ : Likelihood
         The fitted likelihood.
     n_components_ : int
         Number of basis functions of the model.
     loss_curve_ : list of float
-        Minus the evidence lower bound of every sweep, nats per row, of the scaled y where it is
-        scaled; without log|k(Z, Z)| where basis="inducing". For solver="sgd" that of the control
-        variate's rows; for "adagrad" an estimate, of more where the likelihood is not Gaussian.
+        Negative evidence lower bound of every sweep, in nats per row, of the scaled y if it is
+        scaled; without log|k(Z, Z)| if basis="inducing". For solver="sgd" it is that of the control
+        variate's rows. For "adagrad" it is an estimate, and more of it is estimated if the
+        likelihood is not Gaussian.
     n_iter_, best_iter_ : int
-        Sweeps done, and the one whose iterate was kept; 0 is the start.
+        Number of sweeps done, and the sweep whose iterate was kept; 0 is the start.
     """
 
     basis_batch_size: int | str = "auto"
@@ -83,15 +86,15 @@ class BasisRegressionParameters(TransformedTargetParameters):
     Parameters
     ----------
     normalize_y : bool, default=True
-        Whether the target is standardised inside; results are in its own units.
+        Whether to standardise the target internally; results are in its own units.
 
     Attributes
     ----------
     likelihood_ : Likelihood
         The fitted likelihood, in the units of y.
     kernel_ : sklearn kernel
-        The kernel, and the noise as a WhiteKernel where `kernel` has one; variances refer to the
-        scaled y.
+        The fitted kernel, plus the noise as a WhiteKernel if `kernel` has one; variances refer to
+        the scaled y.
     """
 
     normalize_y: bool = True

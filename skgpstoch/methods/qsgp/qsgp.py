@@ -62,41 +62,43 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
     Parameters
     ----------
     basis : {"fourier", "inducing"}, default="fourier"
-        Random Fourier features of sums of products of RBF and Matérn kernels, regenerated from a
-        seed wherever they are needed; or k(·, z) at random rows z, of any kernel that scikit-learn
-        has in torch here.
+        Kind of basis functions. "fourier": random Fourier features, for sums of products of RBF and
+        Matérn kernels, regenerated from a seed wherever they are needed. "inducing": k(·, z) at
+        random rows z, for any of scikit-learn's kernels that has a torch version here.
     n_components : int or "auto", default="auto"
-        Basis functions m. "auto" is a quarter of n_samples, between 1,000 and 10,000; or all rows,
-        10,000 at most, where basis="inducing", which has no more than there are rows.
+        Number m of basis functions. "auto" is a quarter of n_samples, between 1,000 and 10,000.
+        With basis="inducing" it is all rows, at most 10,000, and there cannot be more functions
+        than rows.
     n_dense : int or "auto", default="auto"
-        Columns c of the covariance's factor C that are dense; the others are diagonal. "auto" is
-        all up to 1,024 of a single latent function, and else 100, as far as these take little
-        memory.
+        Number c of dense columns of the covariance's factor C; the others are diagonal. "auto" is
+        all columns if there are at most 1,024 and a single latent function, else 100; it is fewer
+        if these would take much memory.
     solver : {"newton", "adagrad", "sgd"}, default="newton"
         "newton": exact steps for a block of basis functions, given what the others say of the rows
-        of a sweep; "adagrad": AdaGrad's steps from the estimators of [1]_, which sample the other
-        functions as well, and want a hundred times as many: `max_iter` "auto" is then 3,000 steps
-        long, `batch_size`, the rows of a step, is 1,024, `learning_rate_init` is ten times
-        AdaGrad's rate, and `learning_rate`, how that changes from step to step, is "one-cycle".
-        "sgd": the same samples of rows and functions, in proximal steps, with a control variate
-        that is kriged: as good as "newton" after two to four times that it has seen all rows, and
-        `max_iter` "auto" makes four; `batch_size` is 1,024.
+        of a sweep. "adagrad": AdaGrad's steps from the estimators of [1]_, which sample the other
+        functions too and need a hundred times as many steps. Then `max_iter` "auto" makes 3,000
+        steps, `batch_size` is the rows of a step, 1,024, `learning_rate_init` is ten times
+        AdaGrad's rate, and `learning_rate`, which changes the rate from step to step, is
+        "one-cycle". "sgd": the same samples of rows and functions, in proximal steps, with a
+        control variate that is kriged. It is as good as "newton" after two to four passes over all
+        rows; `max_iter` "auto" makes four, and `batch_size` is 1,024.
     learning_rate : {"auto", "one-cycle", "constant", "theory"}, default="auto"
-        How `learning_rate_init` falls from sweep to sweep, where these have other rows; otherwise
+        How `learning_rate_init` falls from sweep to sweep, if sweeps have different rows; otherwise
         it stays. "auto" is "theory", t^(−3/4).
     n_control : int or "auto", default="auto"
-        Rows p of the control variate. "adagrad": its coefficient is the best one; 0 is none, "auto"
-        is 1,024, and with basis="inducing" there is one of the prior as well, from 256 points.
-        "sgd": "auto" is 2,048; more, where functions are rough.
+        Number of rows p of the control variate. For "adagrad" its coefficient is the best one,
+        "auto" is 1,024, and 0 is no control variate; with basis="inducing" there is a second one
+        for the prior, from 256 points. For "sgd" "auto" is 2,048; take more if functions are rough.
     column_batch_size : int or "auto", default="auto"
-        Dense columns that a step of "adagrad" draws, with replacement, by their share of the
-        variance; "auto" is all of them. A likelihood that is not Gaussian has all.
+        Number of dense columns that a step of "adagrad" draws, with replacement and in proportion
+        to their share of the variance; "auto" is all of them. A likelihood that is not Gaussian
+        uses all.
     augment : bool, default=False
-        Whether predictive variances are those with one more function centred on each row, so that
-        they return to the prior's far from the data; for basis="inducing".
+        Whether to add a function centred on each row that is predicted, so that predictive
+        variances return to the prior's far from the data; for basis="inducing".
     learn_kernel : bool, default=False
-        Whether the kernel goes on learning after the start, a step of Adam each sweep after a
-        quarter of them; for basis="fourier".
+        Whether the kernel goes on learning after the start: a step of Adam in each sweep after the
+        first quarter of them; for basis="fourier".
     """
 
     basis: str = "fourier"
@@ -247,16 +249,16 @@ def noise_likelihood(likelihood: str | Likelihood) -> Likelihood:
 class QSGPRegressor(BasisRegressionParameters, QSGPParameters, Regressor):
     """Gaussian-process regression with up to ten million basis functions.
 
-    Minibatches of rows *and* of basis functions: the time of a step depends neither on the number
-    of rows nor, for Fourier features, on that of basis functions. A fitted model with n_dense=0 is
-    a mean, a standard deviation and a seed.
+    Steps use minibatches of rows *and* of basis functions. The time of a step depends neither on
+    the number of rows nor, for Fourier features, on the number of basis functions. A fitted model
+    with n_dense=0 is a mean, a standard deviation and a seed.
 
     Parameters
     ----------
     likelihood : {"gaussian", "laplace"} or Likelihood, default="gaussian"
-        The noise. It is learned after the start, but is only raised to what is left of y where
-        there are less than four rows for each diagonal column of C. An instance of
-        :class:`~skgpstoch.likelihoods.Gaussian` or :class:`~skgpstoch.likelihoods.Laplace` will do.
+        The noise; also an instance of :class:`~skgpstoch.likelihoods.Gaussian` or
+        :class:`~skgpstoch.likelihoods.Laplace`. It is learned after the start. If there are fewer
+        than four rows for each diagonal column of C, it can only rise, to what is left of y.
 
     See Also
     --------
@@ -295,9 +297,9 @@ class QSGPRegressor(BasisRegressionParameters, QSGPParameters, Regressor):
 class QSGPClassifier(QSGPParameters, Classifier):
     """Gaussian-process classification with up to ten million basis functions.
 
-    Two classes by the logistic likelihood, more by one model for each class against the others.
-    Minibatches of rows *and* of basis functions: the time of a step depends neither on the number
-    of rows nor, for Fourier features, on that of basis functions.
+    Two classes use the logistic likelihood; more classes use one model for each class against the
+    others. Steps use minibatches of rows *and* of basis functions. The time of a step depends
+    neither on the number of rows nor, for Fourier features, on the number of basis functions.
 
     See Also
     --------

@@ -336,34 +336,34 @@ class QSRVMParameters(KernelParameters, BasisParameters, StepParameters):
     Parameters
     ----------
     kernel : sklearn kernel or None, default=None
-        Where its hyper-parameters start, any that scikit-learn has in torch here; a top-level
-        WhiteKernel is the noise. None: a constant times an RBF kernel with a length-scale for each
-        input, up to 64 of these.
+        The kernel, whose hyper-parameters are where training starts: any of scikit-learn's that has
+        a torch version here. A top-level WhiteKernel is the noise. None: a constant times an RBF
+        kernel with a length-scale for each input, or a single one for more than 64 inputs.
     solver : {"newton", "adagrad"}, default="newton"
-        "newton": MacKay's updates after exact steps for a block of functions; "adagrad": stochastic
-        gradients of the evidence lower bound by the precisions as well, as in [2]_, 10,000 steps of
-        1,024 rows and 256 functions; `learning_rate_init` is relative to AdaGrad's rate. It is
-        there to check the paper with: it leaves three times as many vectors (22 of 100 rows of
-        sinc for 8, 36 of 200 for 12), in 40 s for one.
+        "newton": MacKay's updates after exact steps for a block of functions. "adagrad": stochastic
+        gradients of the evidence lower bound, by the precisions too, as in [2]_: 10,000 steps of
+        1,024 rows and 256 functions; `learning_rate_init` is relative to AdaGrad's rate. "adagrad"
+        is there to check the paper with. It leaves three times as many vectors (of sinc, 22 of 100
+        rows instead of 8, and 36 of 200 instead of 12), in 40 s instead of 1 s.
     max_iter : int or "auto", default="auto"
-        Sweeps over the functions that are left (of "adagrad": over all); "auto" is 500, or fewer
-        that make 2,000 steps. Training of "newton" ends earlier where one block has all functions
-        that are left, none goes any more, and no precision moves by more than 1 %, or 2 % of a
-        classifier.
+        Number of sweeps over the remaining functions ("adagrad": over all functions). "auto" is
+        500, but at most as many as make 2,000 steps. With "newton", training stops earlier when one
+        block has all remaining functions, no function is removed any more, and no precision moves
+        by more than 1 %, or 2 % for a classifier.
     n_iter_no_change : int or None, default=None
-        Stop after this many sweeps without an improvement by `tol`; None: never, as the bound is
-        worse for a while whenever a function goes.
+        Stop after this many sweeps without an improvement by `tol`. None: never, because the bound
+        is worse for a while whenever a function is removed.
 
     Attributes
     ----------
     relevance_ : ndarray of shape (n_relevance,)
         Row numbers of the relevance vectors in X.
     relevance_vectors_ : ndarray of shape (n_relevance, n_features)
-        These rows.
+        The relevance vectors: these rows of X.
     dual_coef_ : ndarray of shape (n_relevance,) or (n_relevance, n_outputs)
-        Their weights, in the units of y: the latent mean is
-        `kernel(X, relevance_vectors_) @ dual_coef_ + intercept_`, with `kernel_` without its
-        WhiteKernel for the kernel.
+        Weights of the relevance vectors, in the units of y. The latent mean is `kernel(X,
+        relevance_vectors_) @ dual_coef_ + intercept_`, where the kernel is `kernel_` without its
+        WhiteKernel.
     intercept_ : float or ndarray of shape (n_outputs,)
         The prior mean.
     """
@@ -393,8 +393,8 @@ def rvm_recipe(p: QSRVMParameters, likelihood: Likelihood) -> RelevanceRecipe:
 class QSRVMRegressor(BasisRegressionParameters, QSRVMParameters, Regressor):
     """Relevance vector regression, on dictionaries of any size.
 
-    A sparse model: a Gaussian process whose mean and variance need a few of the training rows. Its
-    variance falls back to the noise alone far from these, as that of every finite model does.
+    A sparse model: a Gaussian process whose mean and variance need only a few of the training rows.
+    Far from these rows its variance falls back to the noise alone, as in every finite model.
 
     See Also
     --------
@@ -426,7 +426,8 @@ class QSRVMRegressor(BasisRegressionParameters, QSRVMParameters, Regressor):
 class QSRVMClassifier(QSRVMParameters, Classifier):
     """Relevance vector classification, on dictionaries of any size.
 
-    Two classes by the logistic likelihood, more by one model for each class against the others.
+    Two classes use the logistic likelihood; more classes use one model for each class against the
+    others.
 
     See Also
     --------

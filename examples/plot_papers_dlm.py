@@ -24,7 +24,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 
-here = Path(__file__).parent if "__file__" in globals() else Path.cwd()  # of a script, of a notebook
+here = Path(__file__).parent if "__file__" in globals() else Path.cwd()  # of a notebook
 cells = pd.read_csv(here.parent / "benchmarks" / "results" / "papers" / "dlm_betas.csv")
 tables = cells.groupby(["set", "rows"], sort=False)
 

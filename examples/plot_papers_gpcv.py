@@ -20,7 +20,7 @@ from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
 from skgpstoch import ADMMGaussianProcessRegressor
 
-here = Path(__file__).parent if "__file__" in globals() else Path.cwd()  # of a script, of a notebook
+here = Path(__file__).parent if "__file__" in globals() else Path.cwd()  # of a notebook
 results = here.parent / "benchmarks" / "results" / "papers"
 
 # %%

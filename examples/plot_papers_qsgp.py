@@ -15,7 +15,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-here = Path(__file__).parent if "__file__" in globals() else Path.cwd()  # of a script, of a notebook
+here = Path(__file__).parent if "__file__" in globals() else Path.cwd()  # of a notebook
 results = here.parent / "benchmarks" / "results" / "papers"
 
 

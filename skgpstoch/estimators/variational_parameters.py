@@ -50,7 +50,7 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
     mean : {"constant", "zero"}, default="constant"
         Prior mean of f: a learned constant, or 0.
     whiten : bool, default=True
-        Whether solver="adam" or "adadelta" learns q in whitened coordinates.
+        Whether solvers that move q by gradients, such as "adam", use whitened coordinates.
     hidden_layer_sizes : tuple of int, default=()
         Widths of the layers of a network below the kernel; () is no network.
     solver : {"auto", "collapsed", "lbfgs", "natural", "adam", "adadelta"}, default="auto"
@@ -126,8 +126,8 @@ class OrthogonalParameters:
         prior's covariance at the orthogonal ones. `n_orthogonal` and `orthogonal_points` are for
         the latter two.
     whiten : bool, default=True
-        Whether solver="adam" or "adadelta" learns q in whitened coordinates. With
-        posterior="odvgp", False learns the mean by coefficients of kernel functions, and uses some
+        Whether solvers that move q by gradients, such as "adam", use whitened coordinates.
+        With posterior="odvgp", False learns the mean by coefficients of kernel functions, and uses some
         columns of the covariance matrix at each step, so that M₂ may be much larger than M.
     n_orthogonal : int, sequence of int or "auto", default="auto"
         Number M₂ of orthogonal inducing points; "auto" is `n_inducing`, or fewer if rows are few. A

@@ -63,8 +63,8 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
         Number of random Fourier features of a `kernel`.
     n_estimators : int or "auto", default="auto"
         Number of networks. Each is trained without a fold of its own, and predictions are the
-        mixture of all. "auto" is 8 up to 4,000 rows, then 3, or 6 for classes; 1 if
-        `hidden_layer_sizes` makes no network.
+        mixture of all. "auto" is 8 up to 4,000 rows, then 3, or 6 for classes; 1 below 50
+        rows, or if `hidden_layer_sizes` makes no network.
     n_waves : int or "auto", default="auto"
         Number of waves (cosines) of each input with more than eight distinct values, which the
         networks see beside the input; 0 is none. "auto" is 8, except that every other network has

@@ -127,8 +127,8 @@ class OrthogonalParameters:
         the latter two.
     whiten : bool, default=True
         Whether solvers that move q by gradients, such as "adam", use whitened coordinates.
-        With posterior="odvgp", False learns the mean by coefficients of kernel functions, and uses some
-        columns of the covariance matrix at each step, so that M₂ may be much larger than M.
+        With posterior="odvgp", False learns the mean by coefficients of kernel functions, and uses
+        some columns of the covariance matrix at each step, so that M₂ may be much larger than M.
     n_orthogonal : int, sequence of int or "auto", default="auto"
         Number M₂ of orthogonal inducing points; "auto" is `n_inducing`, or fewer if rows are few. A
         sequence of numbers gives several sets of points, which are orthogonal to one another too,

@@ -124,15 +124,31 @@ def test_stand_ins_are_known_levels():
     encoder = TableEncoder()
     encoder.fit_transform(X, y)
     assert encoder.transform_with_new(X)[1] is None
-    both = pd.concat([X[:2], X_new[:3], X[:1].assign(g=None)])
+    both = pd.concat([X[:2], X_new[:3]])
     Z, new = encoder.transform_with_new(both)
     assert_array_equal(Z, encoder.transform(both))
-    assert_array_equal(new.rows, [2, 3, 4])  # what is missing is no level
+    assert_array_equal(new.rows, [2, 3, 4])
     assert new.stand_ins.shape == (STAND_INS, 3, Z.shape[1])
     counts = new.stand_ins[:, :, 1:].sum(0)  # of each of five levels
     assert_array_equal(counts.sum(1), STAND_INS)
     assert counts.min() >= STAND_INS // 5
     assert_array_equal(new.stand_ins[:, :, 0], np.tile(Z[2:5, 0], (STAND_INS, 1)))
+
+
+def test_what_is_missing_for_the_first_time_is_a_new_level():
+    """Predictions were as certain as those of known levels, and far off."""
+    X, y, *_ = table(5)
+    gap = X[:1].assign(g=None)
+    for ordered in (False, True):
+        kind = pd.CategoricalDtype(sorted(X["g"].unique()), ordered=ordered)
+        encoder = TableEncoder()
+        encoder.fit_transform(X.astype({"g": kind}), y)
+        with pytest.warns(UserWarning, match="'g' of X has missing values") as said:
+            _, new = encoder.transform_with_new(gap.astype({"g": kind}))
+        assert len(said) == 1
+        assert_array_equal(new.rows, [0])
+        encoder.fit_transform(pd.concat([X, gap]).astype({"g": kind}), np.r_[y, 0.0])
+        assert encoder.transform_with_new(gap.astype({"g": kind}))[1] is None
 
 
 def test_laws_of_some_rows_each():

@@ -76,12 +76,17 @@ class Numbers:
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """Encode a column (n,): (n, width)."""
-        missing = np.isnan(values)
-        if not self.flags and self.varies and missing.any():
+        if not self.flags and self.varies and np.isnan(values).any():
             warn(
-                f"Column {self.name} of X has missing values, but training rows had none there: "
-                "their median is taken for them."
+                f"Column {self.name} of X has missing values, but training rows had none there. "
+                "Their median takes the place of these, and intervals do not widen. Leave some "
+                "values out in training if they will be missing in use."
             )
+        return self.filled(values)
+
+    def filled(self, values: np.ndarray) -> np.ndarray:
+        """Encode a column (n,) without a warning of values that are missing: (n, width)."""
+        missing = np.isnan(values)
         filled = np.where(missing, self.fill, values)
         parts = [self.scaled(filled)] * self.varies + [missing] * self.flags
         return np.stack(parts, axis=1) if parts else np.empty((len(values), 0))
@@ -160,7 +165,7 @@ class Ordered:
 
     def __call__(self, labels: np.ndarray) -> np.ndarray:
         """Encode labels (n,), those that have no place as missing: (n, width)."""
-        return self.numbers(places_of(labels, self.places))
+        return self.numbers.filled(places_of(labels, self.places))  # of new levels others warn
 
 
 def numbers_of(column: Column, values: np.ndarray, weight: np.ndarray | None) -> Numbers:

@@ -25,11 +25,13 @@ class NewRows(NamedTuple):
 
 
 def new_levels(column: Column, known: set) -> np.ndarray:
-    """Return which rows of a column have a level that training rows did not have, (n,)."""
-    levels = known - {None}
-    if column.kind != LEVEL or not levels:
+    """Return which rows of a column have a level that training rows did not have, (n,).
+
+    A missing value is one where these had none.
+    """
+    if column.kind != LEVEL or not known - {None}:
         return np.zeros(len(column.values), dtype=bool)
-    return np.array([not (v is None or v in levels) for v in column.values.tolist()], dtype=bool)
+    return np.array([v not in known for v in column.values.tolist()], dtype=bool)
 
 
 def stand_ins(levels: Sequence[set | None]) -> list[np.ndarray]:
@@ -59,9 +61,17 @@ def with_levels(columns: list[Column], is_new: np.ndarray, levels: Sequence[Any]
 
 def warn_of_new_levels(column: Column, known: set, predicted: str) -> None:
     """Warn of levels that training rows did not have, and of what is predicted there."""
-    new = set(column.values.tolist()) - known - {None}
-    if column.kind == LEVEL and new and known - {None}:
+    if column.kind != LEVEL or not known - {None}:
+        return
+    new = set(column.values.tolist()) - known
+    if new - {None}:
         warn(
             f"Column {column.name} of X has levels that training rows did not have, such as "
-            f"{min(new, key=str)!r}. Predictions there are {predicted}."
+            f"{min(new - {None}, key=str)!r}. Predictions there are {predicted}."
+        )
+    if None in new:
+        warn(
+            f"Column {column.name} of X has missing values, but training rows had none there. "
+            f"Predictions there are {predicted}. Leave some values out in training if they will be "
+            "missing in use."
         )

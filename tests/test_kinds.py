@@ -102,3 +102,11 @@ def test_numbers_of_any_kind_are_targets(y, X):
 
 def test_truth_values_are_targets():
     np.testing.assert_array_equal(real_target([True, False]), [True, False])
+
+
+@pytest.mark.parametrize("make", [np.asarray, pd.Series, lambda y: pd.array(y, dtype="boolean")])
+def test_yes_and_no_are_numbers_of_a_regression(make):
+    """The recommended default failed on them, if it trained networks."""
+    found = real_target(make([True, False, True]))
+    assert found.dtype == np.float64
+    assert found.tolist() == [1.0, 0.0, 1.0]

@@ -572,3 +572,16 @@ def test_rows_of_one_fold_alone_are_told_a_finite_number():
     told = LevelSums({"a": 0, "b": 1}, 1)
     told.add(labels, numbers, y, (fold == fold[0]).astype(float))
     assert np.isfinite(told.means()[1](labels, numbers)).all()
+
+
+def test_texts_that_read_as_numbers():
+    """A column of numbers with a "?" among them was a category without a word."""
+    rng = np.random.default_rng(0)
+    y, numbers = rng.normal(size=100), [f"{v:.2f}" for v in rng.normal(size=100)]
+    codes = [str(10_000 + k % 50) for k in range(100)]
+    for values, named in ((numbers, ""), (["?", *numbers[1:]], ", but for 1 such as '?'")):
+        X = pd.DataFrame({"a": values, "b": codes})  # b: whole numbers alone may be codes
+        with pytest.warns(UserWarning, match=r"Column 'a' of X holds \d+ texts") as said:
+            TableEncoder().fit_transform(X, y)
+        assert [f"that read as numbers{named}." in str(w.message) for w in said] == [True]
+        TableEncoder(["a", "b"]).fit_transform(X, y)

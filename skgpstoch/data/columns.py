@@ -243,6 +243,15 @@ def of_categories(name: str, values: list, order: tuple = ()) -> Column:
     return Column(name, LEVEL, levels, order=order)
 
 
+def is_number(text: str) -> bool:
+    """Tell whether a text reads as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def is_missing(value: Any) -> bool:
     """Tell whether a cell holds None, NaN, NaT or pandas.NA."""
     if value is None or isinstance(value, str):

@@ -49,6 +49,8 @@ def real_target(y: Any) -> Any:
     except ValueError:  # rows of several lengths, of which scikit-learn tells
         return y
     refuse_times(a, "y")
+    if a.dtype == bool:
+        return a.astype(np.float64)
     if a.ndim == 0 or a.dtype.kind in NUMBERS:
         return y
     if a.dtype.kind != "O":

@@ -24,9 +24,11 @@ from .columns import (
     DATE,
     EMPTY,
     LEVEL,
+    NUMBER,
     Column,
     ReadTable,
     columns_of,
+    is_number,
     is_table,
     names_of,
     refuse_infinite,
@@ -40,6 +42,9 @@ from .rows import LEADING_COLUMNS
 from .unknown_levels import NewRows, new_levels, stand_ins, warn_of_new_levels, with_levels
 
 MOST_ONE_HOT = 10  # levels that have a column each, and nothing else
+CONVERSIONS = {NUMBER: ", as by pandas.to_numeric", DATE: ", as by pandas.to_datetime"}
+LEAST_NUMBERS = 20  # levels that read as numbers, of a column that may be one of numbers
+LEAST_SHARE = 0.8  # of the levels
 MOST_BESIDE = 50  # levels that have one beside the mean of the target; 100 cost .05 nats (flights)
 ROWS_PER_LEVEL = 15.0  # for that: of 12 it cost .1 nats (mpg), of 17 and 65 it won .15 (txhousing)
 
@@ -153,6 +158,9 @@ class TableEncoder:
         """
         table = read_table(X, self.categorical_features)
         columns = table.columns
+        if isinstance(self.categorical_features, str):  # "from_dtype"
+            for column in columns:
+                warn_of_numbers(column)
         self.kinds = [column.kind for column in columns]
         self.time_zones = [column.time_zone for column in columns]
         counts = slice(None) if weight is None or weight.all() else weight > 0.0
@@ -289,12 +297,13 @@ class TableEncoder:
             if column.kind not in (kind, EMPTY) and kind != EMPTY:
                 raise TypeError(
                     f"Column {column.name} of X holds {column.kind}, but training rows had {kind} "
-                    "there."
+                    f"there: convert it{CONVERSIONS.get(kind, '')}."
                 )
             if column.time_zone != zone and EMPTY not in (column.kind, kind):
                 raise ValueError(
-                    f"Column {column.name} of X is in the time zone {column.time_zone}, but "
-                    f"training rows were in {zone}: convert it."
+                    f"Column {column.name} of X is in {zone_name(column.time_zone)}, but training "
+                    f"rows were in {zone_name(zone)}: convert it, as by pandas' dt.tz_convert or "
+                    "dt.tz_localize."
                 )
         return columns
 
@@ -332,6 +341,33 @@ class TableEncoder:
             part = told[j] if j in told else encoder(column.values)
             Z[:, ends[j] - widths[j] : ends[j]] = part
         return Z
+
+
+def warn_of_numbers(column: Column) -> None:
+    """Warn of a column of texts most of which read as numbers.
+
+    Whole numbers alone may be codes, such as postcodes.
+    """
+    if column.kind != LEVEL or column.order:
+        return
+    texts = [level for level in column.levels if isinstance(level, str)]
+    others = sorted(level for level in texts if not is_number(level))
+    n_numbers = len(texts) - len(others)
+    if n_numbers < max(LEAST_NUMBERS, LEAST_SHARE * len(texts)):
+        return
+    if others or any("." in text for text in texts):
+        but = f", but for {len(others)} such as {others[0]!r}" if others else ""
+        warn(
+            f"Column {column.name} of X holds {len(texts)} texts that read as numbers{but}. They "
+            "are taken for categories. If they are numbers, convert them, as by pandas.to_numeric("
+            "column, errors='coerce'); if they are categories, name the column in "
+            "categorical_features."
+        )
+
+
+def zone_name(time_zone: str | None) -> str:
+    """Name a time zone in a message."""
+    return f"the time zone {time_zone}" if time_zone else "no time zone"
 
 
 def read_table(X: Any, categorical_features: Any) -> ReadTable:

@@ -425,8 +425,8 @@ def of_tails(error: np.ndarray, Z: np.ndarray) -> Iterator[Finding]:
         found = found._replace(
             severity="problem" if rule else "note",
             text=f"Errors have heavy tails: those of {len(far) / len(error):.1%} of the training "
-            f"rows are more than {FAR_OFF:.0f} times the usual size. The Gaussian noise follows these "
-            "rows, so that intervals of the others are too wide, and f is less exact.",
+            f"rows are more than {FAR_OFF:.0f} times the usual size. The Gaussian noise follows "
+            "these rows, so that intervals of the others are too wide, and f is less exact.",
             advice="Look at these rows. If they are right, use a likelihood with heavy tails, such "
             "as SVGPRegressor(likelihood='student_t'), or AutoGaussianProcessRegressor.",
         )

@@ -41,7 +41,7 @@ and takes some minutes:
     python -m benchmarks.papers scgd --table 2 --data DIR --resume
     python -m benchmarks.papers qsgp --table figure3 --results /tmp/mine
 
-DIR holds a folder ``uci/NAME/`` for each data set, with ``data.csv.gz`` (inputs, then the target) and
+DIR holds a folder ``uci/NAME/`` for each set: ``data.csv.gz`` (inputs, then the target) and
 ``test_mask.csv.gz``. ``--results`` keeps what you measure apart from ours.
 
 Below are each paper's tables. Open one to see its cells, their settings, and why we missed or did

@@ -87,8 +87,9 @@ def latent_of(estimator: Any) -> LatentModel:
     if isinstance(estimator, Regressor) and isinstance(estimator.posterior_, Posterior):
         if transformer_of(estimator) is not None:
             raise ValueError(
-                f"target_transform must be None, got {estimator.target_transform!r}: BoTorch's "
-                "posteriors are Gaussian. Fit the regressor to the transformed y."
+                f"target_transform must be None, got {estimator.target_transform!r}, "
+                "because BoTorch's posteriors are Gaussian. Transform y first and fit the "
+                "regressor to that."
             )
         posterior = copy.deepcopy(predictor(estimator)[1])
         return LatentModel(posterior, estimator._x_scaling, estimator._y_scaling)
@@ -250,8 +251,9 @@ class BoTorchModel(PosteriorModel):
         f, likelihood = self.f.predictive(rows, Rows(rows[:, :1]))
         if not isinstance(likelihood, AdditiveNoise):
             raise ValueError(
-                f"observation_noise=True needs additive noise, got {likelihood!r}: its y is not "
-                "Gaussian given f."
+                "observation_noise=True needs additive Gaussian noise, got likelihood "
+                f"{likelihood!r}, whose y is not Gaussian given f. Use "
+                "observation_noise=False."
             )
         (_, of_y), (_, of_f) = likelihood.moments(f).mixture_moments(), f.mixture_moments()
         return self._in_units(of_y - of_f).reshape(*X.shape[:-1], -1)
@@ -259,8 +261,8 @@ class BoTorchModel(PosteriorModel):
     def observed_noise(self, X: Tensor) -> Tensor:
         if self.alpha is None:
             raise ValueError(
-                "The noise of new rows must be given, as `noise` or `observation_noise`: the "
-                "estimator was fitted with one alpha for each row."
+                "The noise of new rows is not known, because the estimator was fitted with "
+                "one alpha for each row. Pass it as `noise` or `observation_noise`."
             )
         return self.noise(X) + self._in_units(self.alpha)
 

@@ -122,8 +122,8 @@ def process_group(
     check_parameters(backend, init, rank, size, timeout)
     if INSIDE.get():
         raise RuntimeError(
-            "process_group is in use: a block within another would wait for ranks that do not "
-            "come. Leave out the inner one."
+            "process_group is already in use. A block inside another one would wait "
+            "forever for other ranks; remove the inner one."
         )
     with contextlib.ExitStack() as undo:
         undo.callback(INSIDE.reset, INSIDE.set(True))
@@ -154,7 +154,10 @@ def start(
     if size == 1:
         return ONE
     if not dist.is_available():
-        raise RuntimeError("This build of torch has no torch.distributed, which ranks need.")
+        raise RuntimeError(
+            "This build of torch has no torch.distributed, which process_group needs. "
+            "Install another build of torch."
+        )
     limit = timedelta(seconds=timeout)
     name = name_of_entry()
     undo.callback(setattr, sys, "excepthook", sys.excepthook)  # torch puts its own there
@@ -181,8 +184,8 @@ def refuse_said(init: str | dist.Store | None, rank: int | None, size: int | Non
     """Raise a ValueError if it is said where to meet ranks that have met."""
     if (init, rank, size) != (None, None, None):
         raise ValueError(
-            "torch.distributed is initialised already, which says where ranks meet: leave out "
-            f"init, rank and size, got init={init!r}, rank={rank!r}, size={size!r}."
+            "torch.distributed is initialised already, so init, rank and size must be "
+            f"None, got init={init!r}, rank={rank!r}, size={size!r}."
         )
 
 
@@ -229,8 +232,8 @@ def met(meet: Callable[[], Any], who: str, timeout: float) -> Any:
     except RuntimeError as error:
         raise WorkerLostError(
             f"The ranks did not meet within {timeout:g} s ({who}): {reason_of(error)}. "
-            "Start all of them, with the same `size` and `init`; a file of an earlier run must be "
-            "removed, and a port must be free."
+            "Start all of them with the same `size` and `init`. If init is a file, remove "
+            "that of an earlier run; if it is a port, it must be free."
         ) from error
 
 
@@ -249,9 +252,9 @@ def with_devices(
     if "" in names or len(set(names)) < group.size:
         if backend == "nccl":
             raise ValueError(
-                'backend="nccl" needs a GPU of its own for each rank, and torch with NCCL; got '
-                f"{names.tolist()} on ranks 0 to {group.size - 1} (one text is one GPU, an empty "
-                'one is none). Start fewer ranks on a machine, or use backend="auto".'
+                'backend="nccl" needs one GPU for each rank, and torch with NCCL; got the '
+                f"GPUs {names.tolist()} on ranks 0 to {group.size - 1} (an empty string "
+                'means no GPU). Start fewer ranks on each machine, or use backend="auto".'
             )
         return group
     assert mine is not None
@@ -310,7 +313,8 @@ def check_said(init: str | dist.Store, rank: int | None, size: int | None) -> No
     ]
     if missing:
         raise ValueError(
-            "process_group does not know where ranks meet, which this is or how many there are: "
-            f"no launcher has set {', '.join(missing)}. Start the program by `torchrun "
-            "--standalone --nproc-per-node 2 script.py`, or give init=, rank= and size=."
+            "process_group does not know the address of rank 0, this process's rank or the "
+            f"number of ranks: no launcher has set {', '.join(missing)}. Start the program "
+            "with `torchrun --standalone --nproc-per-node 2 script.py`, or pass init=, "
+            "rank= and size=."
         )

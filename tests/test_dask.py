@@ -306,8 +306,12 @@ B = da.zeros(10, chunks=5)
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((model(), A.rechunk((5, 1)), B), {}, "X must be in chunks of rows, got 2 chunks along"),
-        ((model(), A[B > 0], B), {}, r"Call X.compute_chunk_sizes\(\) before"),
+        (
+            (model(), A.rechunk((5, 1)), B),
+            {},
+            "X must be split along its rows only, got 2 chunks along",
+        ),
+        ((model(), A[B > 0], B), {}, r"Call X.compute_chunk_sizes\(\) first"),
         ((model(), np.zeros((10, 2)), B), {}, "X must be a dask array or frame, got ndarray"),
         ((model(), A, B), {"z": B}, "SVGPRegressor.fit does not take z; it takes X, y, "),
         ((model(), A, None), {}, "y must be a dask array or frame, got NoneType"),

@@ -437,7 +437,7 @@ def test_convergence_curves():
         np.testing.assert_array_equal(np.transpose(values), expected)
     given = plt.subplots(2, 2)[1]
     assert ADMMConvergenceDisplay.from_estimator(model, axes=given).axes_[3] is given[1, 1]
-    with pytest.raises(ValueError, match="one of the 2 hyper-parameters"):
+    with pytest.raises(ValueError, match="one of the 2 learned hyper-parameters"):
         ADMMConvergenceDisplay.from_estimator(model, parameter=2)
     with pytest.raises(ValueError, match="axes must be four, got 3"):
         display.plot(given.ravel()[:3])

@@ -64,7 +64,7 @@ def test_two_processes(tmp_path):
     check_errors(*(each["errors"] for each in found))
     for each in found:
         assert each["joined"][:3] == (3.0, 3.0, 1)  # theirs works, and is the only one left
-        assert "leave out init, rank and size" in each["joined"][3]
+        assert "so init, rank and size must be None" in each["joined"][3]
         assert each["as_between_devices"][0] == (3.0, 5, [0.0, 2.0])
     assert_array_equal(found[0]["automatic"], found[1]["automatic"])
     assert "the operation did not complete" in found[0]["as_between_devices"][1]
@@ -110,7 +110,7 @@ def check_errors(first, second):
     same, objects, nested, nccl = first
     assert "ValueError: theta must be the same on all ranks, got 0 on ranks [0]; 1 on" in same
     assert objects.startswith("TypeError: rank 1: objects must be strings")
-    assert nested.startswith("RuntimeError: process_group is in use")
+    assert nested.startswith("RuntimeError: process_group is already in use")
     assert nccl.startswith('ValueError: backend="nccl" needs a GPU of its own for each rank')
 
 
@@ -198,7 +198,7 @@ def test_one_process_of_all_fits_as_more_do(not_launched):
         assert group is not ALONE
         one = model().fit(X, y).predict(X)
         assert not dist.is_initialized()
-        with pytest.raises(RuntimeError, match="process_group is in use"):
+        with pytest.raises(RuntimeError, match="process_group is already in use"):
             process_group(rank=0, size=1).__enter__()
     with process_group(rank=0, size=1):  # the other one has ended
         pass

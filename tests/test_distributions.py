@@ -417,7 +417,9 @@ def test_wrong_numbers_are_named():
             distribution.cdf(y)
     assert distribution.ppf([[]]).shape == distribution.crps(np.ones((4, 0))).shape == (4, 0)
     two = PredictiveDistribution(normal(np.random.default_rng(0), P=2), (2,))
-    with pytest.raises(ValueError, match=r"\(4, m, 2\), m for each row, or \(1, m, 2\), the same"):
+    with pytest.raises(
+        ValueError, match=r"\(4, m, 2\) \(m values for each row\) or \(1, m, 2\) \(the same"
+    ):
         two.ppf([[0.1, 0.5, 0.9]])
     with pytest.raises(IndexError):
         distribution[4]

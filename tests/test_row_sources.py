@@ -233,7 +233,7 @@ def test_rows_that_are_sorted_a_little_need_a_larger_buffer():
     def chunks():
         yield from ((y[i : i + 100, None], y[i : i + 100]) for i in range(0, 4000, 100))
 
-    with pytest.warns(UserWarning, match="Rows seem to be sorted"):
+    with pytest.warns(UserWarning, match="The rows seem to be sorted"):
         scan(ChunkRows(chunks, buffer_rows=400), 5, 0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -368,10 +368,10 @@ def test_factories_are_asked_for():
     chunks = iter([np.ones((4, 2))])
     with pytest.raises(TypeError, match=r"factory must be a function .*got list_iterator"):
         ChunkRows(chunks)
-    with pytest.raises(ValueError, match="gave 0 rows in this pass, but there were 4 before"):
+    with pytest.raises(ValueError, match="gave 0 rows in this pass, but 4 were expected"):
         list(ChunkRows(lambda: chunks).chunks())
     rest = iter([np.ones((4, 2)), np.zeros((4, 2))])
-    with pytest.raises(ValueError, match="chunk 0 does not begin with the rows of the first pass"):
+    with pytest.raises(ValueError, match="chunk 0 begins with other rows than in the first pass"):
         list(ChunkRows(lambda: map(np.asarray, rest)).chunks())
     frames = [pd.DataFrame({"a": [1.0, np.nan]}), pd.DataFrame({"a": [2.0, np.nan]})]
     again = ChunkRows(lambda: iter(frames), transform=SimpleImputer())
@@ -428,7 +428,9 @@ def test_columns_that_cannot_be_read_are_named(people, tmp_path):
         ParquetRows(path, "y").chunks().__next__()
     with pytest.raises(ValueError, match=r"people.parquet must have one column 'z', got 0"):
         ParquetRows(path, "z", ["age"])
-    with pytest.raises(ValueError, match="'age' must be named once, got features and target"):
+    with pytest.raises(
+        ValueError, match="'age' must be used only once, got it as features and target"
+    ):
         ParquetRows(path, "age", ["age"])
     with pytest.raises(TypeError, match="features must be a list"):
         ParquetRows(path, "y", "age")
@@ -437,7 +439,9 @@ def test_columns_that_cannot_be_read_are_named(people, tmp_path):
     with pytest.raises(ValueError, match="Column 'day' holds dates"):
         ParquetRows(tmp_path, "y").chunks().__next__()
     frame[["age", "y"]].to_parquet(tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match=r"b.parquet has columns that .*a.parquet has not: day"):
+    with pytest.raises(
+        ValueError, match=r"b.parquet has columns that .*a.parquet does not have: day"
+    ):
         ParquetRows(tmp_path, "y")
     with pytest.raises(TypeError, match="sink_parquet"):
         ParquetRows(pl.LazyFrame({"a": [1.0]}))

@@ -364,7 +364,7 @@ def test_what_is_wrong_with_rows_is_told_on_all_ranks(hard, whole_batches):
         (plain, (infinite, y), f"{where}Column 'a' of X contains infinity"),
         (plain, (frame, missing), f"{where}y has missing values"),
         (plain, (text, y), f"{where}Column 'a' of X holds float, str"),
-        (log, (frame, negative), f"{where}target_transform must have a finite value"),
+        (log, (frame, negative), f"{where}target_transform must give a finite value"),
         (plain, (frame, y, np.zeros(M)), "has no rows of positive weight"),
         (plain, (frame,), "must have a y to fit to"),
     ]

@@ -201,7 +201,7 @@ def test_levels_that_training_rows_did_not_have(people):
     encoder = TableEncoder()
     encoder.fit_transform(X, y)
     new = X[:3].assign(work="other", town="elsewhere")
-    with pytest.warns(UserWarning, match="has levels that training rows did not have") as said:
+    with pytest.warns(UserWarning, match="has levels that the training rows did not have") as said:
         Z = encoder.transform(new)
     assert ["'work'" in str(said[0].message), "'elsewhere'" in str(said[1].message)] == [True] * 2
     assert_array_equal(Z[:, 2:6], 0.0)
@@ -214,7 +214,9 @@ def test_numbers_that_are_missing_for_the_first_time():
     X = np.random.default_rng(0).normal(size=(51, 2))
     encoder = TableEncoder()
     encoder.fit_transform(X, X[:, 0])
-    with pytest.warns(UserWarning, match=r"Column 1 of X has missing values, but training rows"):
+    with pytest.warns(
+        UserWarning, match=r"Column 1 of X has missing values, but it had none in the training rows"
+    ):
         Z = encoder.transform(np.array([[0.5, np.nan]]))
     assert_array_equal(Z, [[0.5, np.median(X[:, 1])]])
 
@@ -223,7 +225,9 @@ def test_numbers_in_place_of_categories(people):
     X, y = people
     encoder = TableEncoder()
     encoder.fit_transform(X, y)
-    with pytest.raises(TypeError, match=r"'age' of X holds categories, but .* had numbers there"):
+    with pytest.raises(
+        TypeError, match=r"'age' of X holds categories, but numbers in the training rows"
+    ):
         encoder.transform(X.assign(age="old"))
 
 
@@ -288,13 +292,13 @@ def test_nested_types():
     with pytest.raises(TypeError, match=r"Column 'bad' of X holds Struct"):
         encoded(X, np.arange(2.0))
     X = pd.DataFrame({"bad": [[1], [2]]})
-    with pytest.raises(TypeError, match=r"Column 'bad' of X is one of categories, .* holds list"):
+    with pytest.raises(TypeError, match=r"Column 'bad' of X is categorical, .* got list"):
         encoded(X, np.arange(2.0), categorical_features=["bad"])
 
 
 def test_levels_of_several_kinds():
     X = pd.DataFrame({"bad": pd.Series([1, "a"], dtype=object)})
-    with pytest.raises(TypeError, match=r"Column 'bad' .* it holds int, str\. Convert it"):
+    with pytest.raises(TypeError, match=r"Column 'bad' .* got int, str\. Convert it"):
         encoded(X, np.arange(2.0), categorical_features=[0])
 
 
@@ -309,7 +313,7 @@ def test_infinity_names_its_column(kind):
 
 def test_a_category_in_every_row_is_warned_of(people):
     X, y = people
-    with pytest.warns(UserWarning, match=r"Column 'id' .* another category in every row"):
+    with pytest.warns(UserWarning, match=r"Column 'id' .* a different category in every row"):
         encoded(X.assign(id=[f"row {i}" for i in range(len(X))]), y)
 
 

@@ -125,8 +125,8 @@ def present(client: Client | None) -> Client:
         return get_client()
     except ValueError as error:
         raise ValueError(
-            "There is no Dask client: make one, such as `client = distributed.Client()`, or give "
-            "client=."
+            "There is no Dask client. Create one, for example `client = "
+            "distributed.Client()`, or pass it as client=."
         ) from error
 
 
@@ -141,8 +141,9 @@ def check_estimator(estimator: Any, columns: dict[str, Any]) -> None:
     name = type(estimator).__name__
     if not any(cls.__module__.startswith("skgpstoch.") for cls in type(estimator).__mro__):
         raise TypeError(
-            f"estimator must be one of skgpstoch, got {name}: others would fit to the rows of one "
-            "worker. Transform X with dask before, and search by a part of the rows."
+            f"estimator must be an estimator of skgpstoch, got {name}, which would be "
+            "fitted to the rows of one worker only. Transform X with Dask first; run "
+            "searches on a sample of the rows."
         )
     taken = inspect.signature(estimator.fit).parameters
     for column in columns:
@@ -151,16 +152,17 @@ def check_estimator(estimator: Any, columns: dict[str, Any]) -> None:
     params = estimator.get_params()
     if params.get("checkpoint_dir") is not None:
         raise ValueError(
-            f"checkpoint_dir must be None, got {params['checkpoint_dir']!r}: workers may have no "
-            "folder in common, and fits on Dask keep their checkpoints with the scheduler."
+            f"checkpoint_dir must be None, got {params['checkpoint_dir']!r}: workers may "
+            "not share a folder, so fits on Dask keep their checkpoints on the scheduler."
         )
     for parameter, value in params.items():
         if isinstance(value, torch.nn.Module) and any(
             averages_rows(module) for module in value.modules()
         ):
             raise ValueError(
-                f"{parameter} has batch normalisation, whose averages would be of each worker's "
-                "rows alone. Use LayerNorm or GroupNorm, or fit on one machine."
+                f"{parameter} must not use batch normalisation on Dask, because each worker "
+                "would average over its own rows only. Use LayerNorm or GroupNorm, or fit "
+                "on one machine."
             )
 
 

@@ -67,10 +67,14 @@ def predict(model: Any, X: Any, method: str = "predict", **kwargs: Any) -> Any:
     """
     if method not in BY_ROWS:
         raise ValueError(
-            f"method must be one of {BY_ROWS}, got {method!r}: rows are predicted one by one."
+            f"method must be one of {BY_ROWS}, got {method!r}. Others cannot be computed "
+            "chunk by chunk."
         )
     if kwargs.get("return_cov"):
-        raise ValueError("return_cov must be False: covariances are between rows of all chunks.")
+        raise ValueError(
+            "return_cov must be False for Dask collections, because a covariance needs the "
+            "rows of all chunks at once."
+        )
     if not isinstance(X, da.Array | dd.DataFrame):
         raise TypeError(f"X must be a dask array or frame, got {type(X).__name__}.")
     few = X._meta_nonempty if isinstance(X, dd.DataFrame) else np.ones((2, *X.shape[1:]), X.dtype)

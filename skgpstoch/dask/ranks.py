@@ -53,7 +53,8 @@ def fit_rank(
     key = worker.get_current_task()
     if not RANK_OF_PROCESS.acquire(timeout=job.timeout):
         raise WorkerLostError(
-            f"{worker.address} is still in a fit that was given up, after {job.timeout:g} s."
+            f"Worker {worker.address} is still busy with an earlier fit that was abandoned, "
+            f"after waiting {job.timeout:g} s."
         )
     n_threads = torch.get_num_threads()
     try:
@@ -151,8 +152,8 @@ def met(which: Seat, timeout: float) -> dist.Store:
         return dist.TCPStore(host, port, None, False, limit)
     except (TimeoutError, RuntimeError) as error:
         raise WorkerLostError(
-            f"Rank {which.rank} of {which.size} did not meet rank 0 within {timeout:g} s: its "
-            "worker was lost, or is busy with other tasks."
+            f"Rank {which.rank} of {which.size} did not connect to rank 0 within "
+            f"{timeout:g} s: its worker was lost, or is busy with other tasks."
         ) from error
 
 

@@ -51,9 +51,9 @@ def check_columns(columns: dict[str, Any]) -> None:
             check_chunks(name, column, needs_sizes=True)
         elif not isinstance(column, dd.DataFrame | dd.Series):
             raise TypeError(
-                f"{name} must be a dask array or frame, got {type(column).__name__}. Fit rows that "
-                "are on this machine with the estimator's own fit, or make it one, such as by "
-                "dask.array.from_array."
+                f"{name} must be a dask array or frame, got {type(column).__name__}. If the "
+                "rows are on this machine, call the estimator's own fit, or convert them, "
+                "for example with dask.array.from_array."
             )
 
 
@@ -67,13 +67,13 @@ def check_chunks(name: str, array: da.Array, needs_sizes: bool) -> None:
     """
     if needs_sizes and np.isnan(array.chunks[0]).any():
         raise ValueError(
-            f"{name} has chunks of unknown sizes, so nobody knows which rows belong together. "
-            f"Call {name}.compute_chunk_sizes() before."
+            f"{name} has chunks of unknown sizes, so its rows cannot be matched with "
+            f"others. Call {name}.compute_chunk_sizes() first."
         )
     if any(n > 1 for n in array.numblocks[1:]):
         raise ValueError(
-            f"{name} must be in chunks of rows, got {array.numblocks[1]} chunks along its "
-            f"columns. Call {name}.rechunk({{1: -1}}) before."
+            f"{name} must be split along its rows only, got {array.numblocks[1]} chunks "
+            f"along its columns. Call {name}.rechunk({{1: -1}}) first."
         )
 
 
@@ -97,8 +97,9 @@ def partitioned(client: Client, columns: dict[str, Any]) -> Partitions:
         own = lengths(client, parts[name])
         if own != n_rows:
             raise ValueError(
-                f"X and {name} must have the same rows in each partition, got {sum(n_rows)} rows "
-                f"in {len(n_rows)} partitions and {sum(own)} in {len(own)}."
+                f"X and {name} must have the same number of rows in each partition, got "
+                f"{sum(n_rows)} rows in {len(n_rows)} partitions and {sum(own)} in "
+                f"{len(own)}."
             )
     if sum(n_rows) == 0:
         raise ValueError("X has no rows.")
@@ -165,8 +166,9 @@ def computed(client: Client, futures: list[Future], timeout: float) -> None:
         is_idle = time.monotonic() - busy > timeout
         if is_idle or any(future.status == "cancelled" for future in futures):
             raise WorkerLostError(
-                "Rows were lost with a worker, and Dask does not compute them again. Load them by "
-                "tasks that any worker can do, such as dd.read_parquet, rather than by scatter."
+                "Rows were lost with a worker, and Dask cannot compute them again. Load "
+                "them with a task that any worker can repeat, such as dd.read_parquet, "
+                "instead of scatter."
             )
         time.sleep(LOOK)
 

@@ -32,9 +32,8 @@ def check_names(estimator: Any, method: Callable, names: Iterable[str]) -> None:
         advice = "".join(f" {ADVICE[name]}" for name in unknown if name in ADVICE)
         taken = ", ".join(name for name in known if name != "self")
         raise TypeError(
-            f"{type(estimator).__name__}.{method.__name__}() got an unexpected keyword argument "
-            f"{', '.join(map(repr, unknown))}: leave out what is not among its parameters, {taken}."
-            f"{advice}"
+            f"{type(estimator).__name__}.{method.__name__}() got an unexpected keyword "
+            f"argument {', '.join(map(repr, unknown))}: its parameters are {taken}.{advice}"
         )
 
 

@@ -119,8 +119,8 @@ def as_dtype(values: Any, dtype: np.dtype, name: str) -> np.ndarray:
             return a.astype(dtype, copy=False)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{name} must be numeric, got dtype {a.dtype} ({error}): encode it, as by a "
-            "ColumnTransformer given as `transform`."
+            f"{name} must be numeric, got dtype {a.dtype} ({error}). Encode it, for example "
+            "with a ColumnTransformer passed as `transform`."
         ) from error
 
 
@@ -180,7 +180,7 @@ def refuse_missing(chunk: Chunk, names: Sequence[str]) -> None:
                 )
 
 
-AGAINST_MISSING = {"X": ". Fill or drop them, as by an imputer given as `transform`"}
+AGAINST_MISSING = {"X": ". Drop or fill them, for example with an imputer passed as `transform`"}
 
 
 def wrong(name: str, table: np.ndarray) -> list[tuple[np.ndarray, str]]:

@@ -60,9 +60,10 @@ def transformed(transform: Any, X: Any, where: str) -> np.ndarray:
             X = transform.transform(X)
         except Exception as error:
             raise ValueError(
-                f"{where}: `transform` failed on X: {error}. One that was not fitted was fitted to "
-                "random rows, which need not have all that others have: give a fitted one, or one "
-                "that takes the unknown (handle_unknown='ignore')."
+                f"{where}: `transform` failed on X: {error}. An unfitted `transform` is "
+                "fitted to a random sample, which may lack values that other rows have. "
+                "Pass a fitted transformer, or one that accepts unknown values "
+                "(handle_unknown='ignore')."
             ) from error
         refuse_unstored(X, "What `transform` returns")
     else:

@@ -16,8 +16,8 @@ TUPLE = ("X", "y", "weight")  # of a tuple
 GIVEN = {SAID.get(name, name): name for name in ("X", "y", "weight", "exposure", "y_std")}
 
 ANEW = (
-    "factory must return a new iterator over the same rows, in the same order, whenever it is "
-    "called, and not the rest of one that was used."
+    "factory must return a new iterator each time it is called, over the same rows in the "
+    "same order; it must not return an iterator that was used before."
 )
 
 
@@ -63,9 +63,9 @@ class ChunkRows(RowSource):
         super().__init__(transform, buffer_rows)
         if not callable(factory):
             raise TypeError(
-                "factory must be a function that returns a new iterator of chunks whenever it is "
-                f"called, as several passes are made over the rows, got {type(factory).__name__}: "
-                "write ChunkRows(lambda: make_chunks())."
+                "factory must be a function that returns a new iterator of chunks each "
+                "time it is called, because the rows are read several times, got "
+                f"{type(factory).__name__}. Write ChunkRows(lambda: make_chunks())."
             )
         self.factory = factory
         self.n_total = n_rows
@@ -115,8 +115,8 @@ class ChunkRows(RowSource):
         is_table = is_frame(made) or isinstance(made, np.ndarray | Mapping)
         if is_table or not hasattr(made, "__iter__"):
             raise TypeError(
-                f"factory must return an iterator of chunks, got {type(made).__name__}: "
-                "SequenceRows reads arrays."
+                f"factory must return an iterator of chunks, got {type(made).__name__}. Use "
+                "SequenceRows for arrays."
             )
         return iter(made)
 
@@ -125,7 +125,7 @@ class ChunkRows(RowSource):
         n = min(len(known), len(found))
         if not same_rows(known[:n], found[:n]):
             raise ValueError(
-                f"{self!r}: {found.where} does not begin with the rows of the first pass. {ANEW}"
+                f"{self!r}: {found.where} begins with other rows than in the first pass. {ANEW}"
             )
 
     def counted(self, n_rows: int, least: int) -> None:
@@ -139,8 +139,8 @@ class ChunkRows(RowSource):
         expected = max(n_rows, least) if self.n_total is None else self.n_total
         if n_rows != expected:
             raise ValueError(
-                f"{self!r} gave {n_rows:,} rows in this pass, but there were {expected:,} "
-                f"before (or by n_rows). {ANEW}"
+                f"{self!r} gave {n_rows:,} rows in this pass, but {expected:,} were "
+                f"expected from the first pass or from n_rows. {ANEW}"
             )
         self.n_total = n_rows
 

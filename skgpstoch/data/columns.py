@@ -93,8 +93,8 @@ def narwhals() -> Any:
         import narwhals.stable.v2 as nw
     except ImportError as error:
         raise ImportError(
-            "Data frames need narwhals, which scikit-learn brings from 1.9 on. You can install it "
-            "with `pip install narwhals`; or give an array of numbers."
+            "Data frames need narwhals, which comes with scikit-learn 1.9 or later. "
+            "Install it with `pip install narwhals`, or pass an array of numbers."
         ) from error
     return nw
 
@@ -182,8 +182,8 @@ def refuse_infinite(name: str, a: np.ndarray) -> None:
     """Raise a ValueError if a column (n,) of numbers has infinite ones."""
     if not all_finite(a) and np.isinf(a).any():
         raise ValueError(
-            f"Column {name} of X contains infinity. Replace it, as by NaN, which stands for a "
-            "missing value."
+            f"Column {name} of X contains infinity. Replace it, for example by NaN, which "
+            "means a missing value."
         )
 
 
@@ -216,9 +216,9 @@ def of_objects(name: str, a: np.ndarray) -> Column:
 def unreadable(name: str, found: str) -> str:
     """Say that a column holds what no model can read."""
     return (
-        f"Column {name} of X holds {found}, but every argument must be a string, a number or a "
-        "date, and all of one kind. Convert it: to numbers, to a column with a date type, to "
-        "strings, which are categories, or to several columns."
+        f"Column {name} of X holds {found}, but every argument must be a string, a number "
+        "or a date, and all of one kind. Convert the column to numbers, to a date type or "
+        "to strings (which are taken for categories), or split it into several columns."
     )
 
 
@@ -237,8 +237,9 @@ def of_categories(name: str, values: list, order: tuple = ()) -> Column:
     except TypeError:
         kinds = ", ".join(sorted({type(value).__name__ for value in levels if value is not None}))
         raise TypeError(
-            f"Column {name} of X is one of categories, which must all be strings or all be "
-            f"numbers; it holds {kinds}. Convert it, as by astype(str), or leave it out."
+            f"Column {name} of X is categorical, so its categories must be all strings or "
+            f"all numbers, got {kinds}. Convert it, for example with astype(str), or drop "
+            "it."
         ) from None
     return Column(name, LEVEL, levels, order=order)
 

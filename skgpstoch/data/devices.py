@@ -76,7 +76,8 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
     if (resolved.index or 0) >= n_devices:
         raise MissingDeviceError(
             f"device={device!r} is not available: this machine has {n_devices} "
-            f'{resolved.type.upper()} devices. Use device="auto" for a GPU where there is one.'
+            f'{resolved.type.upper()} devices. Use device="auto" to take a GPU only if '
+            "there is one."
         )
     return resolved
 
@@ -212,7 +213,8 @@ def map_blocks(fn: Callable[[slice], None], n_rows: int, size: int = BLOCK_ROWS)
             size = (block.stop - block.start) // 2
             if not size:
                 raise MemoryError(
-                    "The device has no memory for a single row: free some, or set device='cpu'."
+                    "The device has not enough free memory for a single row. Free some, or "
+                    "set device='cpu'."
                 ) from error
 
 

@@ -13,10 +13,11 @@ TIMES = ("date", "time", "duration", "period")
 
 NUMBERS = "biufc"  # NumPy's kinds: scikit-learn refuses complex ones itself
 HOW = {
-    "X": "convert it to numbers, as by (column - column.min()) / numpy.timedelta64(1, 'D'). "
-    "AutoGaussianProcessRegressor and AutoGaussianProcessClassifier take data frames with dates",
-    "y": "convert it to numbers, as by (y - y.min()) / numpy.timedelta64(1, 'D'), and predictions "
-    "back",
+    "X": "convert it to numbers, for example with (column - column.min()) / "
+    "numpy.timedelta64(1, 'D'). AutoGaussianProcessRegressor and "
+    "AutoGaussianProcessClassifier accept data frames with dates",
+    "y": "convert it to numbers, for example with (y - y.min()) / numpy.timedelta64(1, 'D'), "
+    "and convert predictions back",
 }
 
 

@@ -78,9 +78,10 @@ class Numbers:
         """Encode a column (n,): (n, width)."""
         if not self.flags and self.varies and np.isnan(values).any():
             warn(
-                f"Column {self.name} of X has missing values, but training rows had none there. "
-                "Their median takes the place of these, and intervals do not widen. Leave some "
-                "values out in training if they will be missing in use."
+                f"Column {self.name} of X has missing values, but it had none in the "
+                "training rows. They are filled with the training median, and intervals do "
+                "not widen. If values will be missing at prediction time, train with some "
+                "missing too."
             )
         return self.filled(values)
 

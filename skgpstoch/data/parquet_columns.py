@@ -135,8 +135,8 @@ def feature_names(
         for other, schema in schemas.items():
             if new := [n for n in schema.names if INDEX not in n and n not in first.names]:
                 raise ValueError(
-                    f"{other} has columns that {path} has not: {', '.join(new)}. Name those of X "
-                    "by `features`."
+                    f"{other} has columns that {path} does not have: {', '.join(new)}. Name "
+                    "the columns of X with `features`."
                 )
     else:
         names = list(features)
@@ -151,7 +151,7 @@ def refuse_absent(schemas: Mapping[str, Any], columns: list[str]) -> None:
         for name in columns:
             if (n := schema.names.count(name)) != 1:
                 raise ValueError(
-                    f"{path} must have one column {name!r}, got {n}; there are "
+                    f"{path} must have one column {name!r}, got {n}; its columns are "
                     f"{', '.join(schema.names)}."
                 )
 
@@ -163,7 +163,7 @@ def refuse_twice(roles: Mapping[str, list[str]]) -> None:
         for name in columns:
             if name in seen:
                 both = f"{seen[name]} and {role}"
-                raise ValueError(f"Column {name!r} must be named once, got {both}.")
+                raise ValueError(f"Column {name!r} must be used only once, got it as {both}.")
             seen[name] = role
 
 
@@ -179,8 +179,8 @@ def common_type(schemas: Mapping[str, Any], name: str) -> Any:
             kind = pa.unify_schemas(parts, promote_options="permissive").field(name).type
         except pa.ArrowException as error:
             raise ValueError(
-                f"Column {name!r} has type {schema.field(name).type} in {other}, but {kind} in "
-                f"{path}: write it in one type."
+                f"Column {name!r} has type {schema.field(name).type} in {other}, but {kind} "
+                f"in {path}. Write all files with the same type."
             ) from error
     return kind
 
@@ -212,15 +212,16 @@ def refuse_type(name: str, kind: Any, label: bool = False) -> None:
     held = kind.value_type if types.is_dictionary(kind) else kind
     if types.is_temporal(held):
         raise ValueError(
-            f"Column {name!r} holds dates, times or durations ({kind}), which have no numbers "
-            "without a unit: convert it when it is written, or by `transform` if it is one of X."
+            f"Column {name!r} holds dates, times or durations ({kind}), which are no "
+            "numbers until a unit is chosen. Convert it when you write the file, or with "
+            "`transform` if it is a column of X."
         )
     strings = types.is_string(held) or types.is_large_string(held) or types.is_string_view(held)
     if label and (strings or types.is_integer(held)):
         return
     raise ValueError(
-        f"Column {name!r} must be numbers or booleans, got {kind}: give `transform`, such as a "
-        "ColumnTransformer that encodes it, or name the columns of X by `features`."
+        f"Column {name!r} must be numbers or booleans, got {kind}. Pass a `transform` that "
+        "encodes it, such as a ColumnTransformer, or choose other columns with `features`."
     )
 
 

@@ -177,12 +177,13 @@ class ParquetRows(RowSource):
                 )
         except (pa.ArrowException, OSError) as error:
             raise ValueError(
-                f"{unit.where} cannot be read: {error}. The file is damaged, or was changed."
+                f"{unit.where} cannot be read: {error}. The file is damaged, or was changed "
+                "while it was read."
             ) from error
         if done != unit.n_rows:
             raise ValueError(
-                f"{unit.where} has {done} rows, but had {unit.n_rows} when it was opened: the "
-                "file was changed."
+                f"{unit.where} has {done} rows, but had {unit.n_rows} when it was opened. "
+                "The file was changed; open it again."
             )
 
 
@@ -197,8 +198,8 @@ def refuse_changed(unit: RowGroup, types: dict[str, Any], schema: Any) -> None:
     for name, kind in types.items():
         if found.get(name) != kind:
             raise ValueError(
-                f"{unit.where}: column {name!r} is {found.get(name, 'missing')}, but was {kind} "
-                "when the file was opened: the file was changed."
+                f"{unit.where}: column {name!r} is {found.get(name, 'missing')}, but was "
+                f"{kind} when the file was opened. The file was changed; open it again."
             )
 
 
@@ -222,9 +223,9 @@ def files_of(paths: Any) -> list[str]:
     """
     if type(paths).__name__ == "LazyFrame" or is_frame(paths):
         raise TypeError(
-            "paths must name Parquet files, got a frame: write it first, a polars LazyFrame by "
-            'frame.sink_parquet("rows.parquet"), and give the path. SequenceRows reads frames that '
-            "are in memory."
+            "paths must name Parquet files, got a frame. Write it to a file first (a "
+            'polars LazyFrame with frame.sink_parquet("rows.parquet")) and pass the path, '
+            "or use SequenceRows for a frame in memory."
         )
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
     if not isinstance(given, Iterable):
@@ -265,6 +266,6 @@ def opened(path: str) -> tuple[Any, list[int]]:
             return file.schema_arrow, sizes
     except (pa.ArrowException, OSError) as error:
         raise ValueError(
-            f"{path} cannot be read as Parquet: {error}. It is no Parquet file, or was not written "
-            "to its end."
+            f"{path} cannot be read as Parquet: {error}. It is not a Parquet file, or "
+            "writing it was cut short."
         ) from error

@@ -333,7 +333,10 @@ class TorchGroup(Group):
     def leave(self) -> None:
         """Let go of the others, who learn of it if they wait, whatever still refers to this."""
         self._on_host = self._on_device = None
-        self._lost = WorkerLostError("The block of this process group has ended.", self.rank)
+        self._lost = WorkerLostError(
+            "This process group cannot be used any more, because its `with` block has ended.",
+            self.rank,
+        )
 
     def __reduce__(self) -> str:
         raise TypeError("A group of ranks belongs to its process and cannot be copied or pickled.")
@@ -372,11 +375,11 @@ class TorchGroup(Group):
 
     def _named(self, error: RuntimeError, seconds: float) -> WorkerLostError:
         return WorkerLostError(
-            f"Rank {self.rank} of {self.size} lost another rank at exchange {self.n_collectives} "
-            f"({_PHASE.get()}), after it had waited {seconds:.1f} s of {self.timeout:g} s: "
-            f"{reason_of(error)}. A process has ended, hangs, or is too slow; look at what the "
-            "others printed. Start all ranks again, which resumes fits with `checkpoint_dir`, or "
-            "raise `timeout` if they were only slow.",
+            f"Rank {self.rank} of {self.size} lost another rank at exchange "
+            f"{self.n_collectives} ({_PHASE.get()}), after it had waited {seconds:.1f} s of "
+            f"{self.timeout:g} s: {reason_of(error)}. A process has ended, hangs, or is too "
+            "slow; look at what the other ranks printed. Start all ranks again (fits with "
+            "`checkpoint_dir` resume), or raise `timeout` if they were only slow.",
             rank=self.rank,
             step=self.n_collectives,
         )

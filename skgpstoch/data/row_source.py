@@ -89,7 +89,7 @@ class RowSource(ABC):
         finally:
             chunks.close()
         if first is None:
-            raise ValueError(f"{self!r} has 0 rows, but at least 1 is needed.")
+            raise ValueError(f"{self!r} has 0 rows, but at least 1 is required.")
         return first[:CHUNK_ROWS]
 
     @cached_property
@@ -142,16 +142,18 @@ class RowSource(ABC):
         """Raise a ValueError if nothing is to be learned from these rows."""
         if self.example.y is None:
             raise ValueError(
-                f"{self!r} must have a y to fit to: name its column, target=..., of ParquetRows, "
-                "or give y to SequenceRows, or in each chunk of ChunkRows."
+                f"{self!r} must have a y to fit to. Name its column with ParquetRows(..., "
+                "target=...), or pass y to SequenceRows, or put y into each chunk of "
+                "ChunkRows."
             )
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         """Raise a TypeError, where an array is asked for."""
         raise TypeError(
-            f"{self!r} is read in chunks, and is no array. Estimators that learn by minibatches "
-            "fit to it, and skgpstoch.predict_to(model, rows, path) predicts for it; pipelines, "
-            "searches and others do not take it. What makes X of it is its parameter `transform`."
+            f"{self!r} is read in chunks and cannot be used as an array. Pass it to fit of "
+            "an estimator that trains on minibatches, and predict with "
+            "skgpstoch.predict_to(model, rows, path). Pipelines and searches cannot take "
+            "it; use its parameter `transform` for preprocessing."
         )
 
     # ---- passes --------------------------------------------------------------------------------
@@ -233,14 +235,14 @@ class RowSource(ABC):
         target = Path(path)
         if any(target.resolve() == Path(name).resolve() for name in self.files):
             raise ValueError(
-                f"path must be another file than those that are read, got {str(target)!r}, which "
-                "would be lost."
+                f"path must not be one of the files that are read, got {str(target)!r}, "
+                "which would be overwritten."
             )
         if target.is_dir():
             raise IsADirectoryError(f"path must be a file, got the folder {str(target)!r}.")
         if not target.parent.is_dir():
             raise FileNotFoundError(
-                f"path must be in a folder that there is, got {str(target)!r}: make "
+                f"path must be in an existing folder, got {str(target)!r}. Create "
                 f"{str(target.parent)!r} first."
             )
 
@@ -272,8 +274,8 @@ def is_source(X: Any) -> bool:
     names = X if isinstance(X, list | tuple) else [X]
     if names and all(isinstance(name, str | Path) for name in names):
         raise TypeError(
-            f"X must be an array, a frame or a source of rows, got {X!r:.200}: read files by "
-            "skgpstoch.data.ParquetRows(paths, target=...)."
+            f"X must be an array, a frame or a source of rows, got {X!r:.200}. Read files "
+            "with skgpstoch.data.ParquetRows(paths, target=...)."
         )
     return isinstance(X, RowSource)
 
@@ -317,8 +319,8 @@ def refuse_other_columns(chunk: Chunk, known: Chunk) -> None:
         if has is not had:
             words = "has no" if had else "has"
             raise ValueError(
-                f"{chunk.where} {words} {SAID.get(name, name)}, unlike {known.where}: all chunks "
-                "must hold the same."
+                f"{chunk.where} {words} {SAID.get(name, name)}, unlike {known.where}. All "
+                "chunks must have the same parts."
             )
 
 

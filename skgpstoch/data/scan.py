@@ -144,7 +144,7 @@ def merged_classes(first: np.ndarray | None, second: np.ndarray | None) -> np.nd
         raise ValueError(f"y must hold labels of one type: {error}.") from error
     if len(merged) > MOST_LABELS:
         raise ValueError(
-            f"y must hold at most {MOST_LABELS:,} different labels, got more: it looks like "
-            "numbers, for which there are regressors."
+            f"y must hold at most {MOST_LABELS:,} different labels, got more. It looks like "
+            "numbers; use a regressor."
         )
     return merged

@@ -128,6 +128,6 @@ def length(values: Any, name: str) -> int:
     if hasattr(values, "__len__") and hasattr(values, "__getitem__"):
         return len(values)
     raise TypeError(
-        f"{name} must have a shape or a length, and slices, got {type(values).__name__}. Iterators "
-        "are read by ChunkRows(factory)."
+        f"{name} must have a shape or a length, and slices, got {type(values).__name__}. "
+        "Use ChunkRows(factory) for iterators."
     )

@@ -146,10 +146,11 @@ def warn_if_sorted(source: RowSource, blocks: Blocks) -> None:
     if explained * (1.0 - held) ** 2 <= MOST_EXPLAINED * max(in_buffer, 1.0):
         return
     warn(
-        f"Rows seem to be sorted: which of {n_chunks} chunks a row is in explains "
-        f"{explained:.0%} of the variance of y (or of its square), and the shuffle buffer holds "
-        f"{source.buffer_rows:,} of {n_rows:,} rows, so that minibatches are no random samples: "
-        "predictions, and intervals above all, can be useless. Write them in random order once, by "
-        "rows.shuffle_to(path), and fit to that file; or raise buffer_rows.",
+        f"The rows seem to be sorted: the chunk that a row is in ({n_chunks} chunks) "
+        f"explains {explained:.0%} of the variance of y (or of its square). The shuffle "
+        f"buffer holds only {source.buffer_rows:,} of {n_rows:,} rows, so minibatches are "
+        "not random samples, and predictions, above all intervals, can be useless. Write "
+        "the rows in random order once with rows.shuffle_to(path) and fit to that file, or "
+        "raise buffer_rows.",
         about="sorted rows",
     )

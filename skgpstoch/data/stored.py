@@ -17,8 +17,9 @@ def refuse_unstored(X: Any, name: str) -> None:
         raise TypeError(f"{name} must be dense, got a sparse {type(X).__name__}: use X.toarray().")
     if type(X).__name__ in PLANS:
         raise TypeError(
-            f"{name} must hold rows, got a polars LazyFrame: write it to a file by "
-            "frame.sink_parquet(path), and read that by ParquetRows(path)."
+            f"{name} must hold rows, got a polars LazyFrame. Write it with "
+            "frame.sink_parquet(path) and read it with ParquetRows(path), or call "
+            "collect() if it fits into memory."
         )
     if isinstance(X, str | bytes | dict | set):
         raise TypeError(f"{name} must be an array or a frame of rows, got {type(X).__name__}.")

@@ -63,8 +63,8 @@ class Held(NamedTuple):
         """
         if self.name != other.name:
             raise ValueError(
-                f"{other.where}: X has the column {other.name} where {self.where} has {self.name}: "
-                "all chunks must have the same columns."
+                f"{other.where}: X has the column {other.name} where {self.where} has "
+                f"{self.name}. All chunks must have the same columns."
             )
         is_missing = self.is_missing or other.is_missing
         if EMPTY in (self.kind, other.kind):
@@ -72,8 +72,8 @@ class Held(NamedTuple):
             return first._replace(is_missing=is_missing)
         if self.said != other.said:
             raise ValueError(
-                f"{other.where}: column {self.name} of X holds {other.said}, but {self.said} in "
-                f"{self.where}. Write it in one type."
+                f"{other.where}: column {self.name} of X holds {other.said}, but "
+                f"{self.said} in {self.where}. Write it with the same type everywhere."
             )
         levels = union(self.levels, other.levels)
         order = self.order if self.order == other.order else ()

@@ -42,7 +42,10 @@ from .rows import LEADING_COLUMNS
 from .unknown_levels import NewRows, new_levels, stand_ins, warn_of_new_levels, with_levels
 
 MOST_ONE_HOT = 10  # levels that have a column each, and nothing else
-CONVERSIONS = {NUMBER: ", as by pandas.to_numeric", DATE: ", as by pandas.to_datetime"}
+CONVERSIONS = {
+    NUMBER: ", for example with pandas.to_numeric",
+    DATE: ", for example with pandas.to_datetime",
+}
 LEAST_NUMBERS = 20  # levels that read as numbers, of a column that may be one of numbers
 NUMBERS_SHARE = 0.8  # of the levels
 STANDS_FOR_MISSING = {"", "-", "--", "?", "na", "n/a", "none", "null", "missing", "unknown", "."}
@@ -253,9 +256,7 @@ class TableEncoder:
         columns = self._read(X)
         for column, known in zip(columns, self.levels, strict=True):
             if known is not None:
-                warn_of_new_levels(
-                    column, known, "those of an average level, and more certain than they should be"
-                )
+                warn_of_new_levels(column, known, "those for an average level, and too certain")
         return self._encoded(X, columns, {})
 
     def transform_with_new(self, X: Any) -> tuple[np.ndarray, NewRows | None]:
@@ -274,7 +275,9 @@ class TableEncoder:
         is_new = np.zeros((len(columns), len(X)), dtype=bool)
         for j, (column, known) in enumerate(zip(columns, self.levels, strict=True)):
             if known is not None:
-                warn_of_new_levels(column, known, "mixtures of those of the known levels")
+                warn_of_new_levels(
+                    column, known, "mixtures of the predictions for the known levels"
+                )
                 is_new[j] = new_levels(column, known)
         Z, rows = self._encoded(X, columns, {}), np.flatnonzero(is_new.any(0))
         if not len(rows):
@@ -297,14 +300,14 @@ class TableEncoder:
         for column, kind, zone in zip(columns, self.kinds, self.time_zones, strict=True):
             if column.kind not in (kind, EMPTY) and kind != EMPTY:
                 raise TypeError(
-                    f"Column {column.name} of X holds {column.kind}, but training rows had {kind} "
-                    f"there: convert it{CONVERSIONS.get(kind, '')}."
+                    f"Column {column.name} of X holds {column.kind}, but {kind} in the "
+                    f"training rows. Convert it{CONVERSIONS.get(kind, '')}."
                 )
             if column.time_zone != zone and EMPTY not in (column.kind, kind):
                 raise ValueError(
-                    f"Column {column.name} of X is in {zone_name(column.time_zone)}, but training "
-                    f"rows were in {zone_name(zone)}: convert it, as by pandas' dt.tz_convert or "
-                    "dt.tz_localize."
+                    f"Column {column.name} of X is in {zone_name(column.time_zone)}, but "
+                    f"the training rows were in {zone_name(zone)}. Convert it, for example "
+                    "with pandas' dt.tz_convert or dt.tz_localize."
                 )
         return columns
 
@@ -361,10 +364,10 @@ def warn_of_numbers(column: Column) -> None:
     ):
         but = f", but for {len(others)} such as {others[0]!r}" if others else ""
         warn(
-            f"Column {column.name} of X holds {len(texts)} texts that read as numbers{but}. They "
-            "are taken for categories. If they are numbers, convert them, as by pandas.to_numeric("
-            "column, errors='coerce'); if they are categories, name the column in "
-            "categorical_features."
+            f"Column {column.name} of X holds {len(texts)} texts that read as numbers{but}. "
+            "They are treated as categories. If they are numbers, convert them, for "
+            "example with pandas.to_numeric(column, errors='coerce'); if they are "
+            "categories, add the column to categorical_features."
         )
 
 
@@ -388,9 +391,9 @@ def read_table(X: Any, categorical_features: Any) -> ReadTable:
     for column, asked in zip(columns, mask if mask is not None else (), strict=False):
         if column.kind == LEVEL and not asked:
             raise ValueError(
-                f"Column {column.name} of X holds categories, but categorical_features="
-                f"{categorical_features!r} does not have it: add it, convert it to "
-                "numbers, or set 'from_dtype'."
+                f"Column {column.name} of X holds categories, but "
+                f"categorical_features={categorical_features!r} does not include it. Add "
+                "it, convert it to numbers, or set categorical_features='from_dtype'."
             )
     return ReadTable(columns, array_of(X))
 
@@ -424,8 +427,9 @@ def target_means(
     for j, found in zip(many, levels, strict=True):
         if len(found) == len(targets.row):
             warn(
-                f"Column {columns[j].name} of X has another category in every row, so that it says "
-                "nothing of new rows. Leave it out, or convert it to what rows have in common."
+                f"Column {columns[j].name} of X has a different category in every row, so "
+                "it cannot help to predict new rows. Drop it, or replace it by something "
+                "that rows share."
             )
     fits = [
         TargetMeans.fit(columns[j].values, found, targets)

@@ -116,8 +116,8 @@ def fitted_transform(transform: Any, y: np.ndarray, weight: np.ndarray | None) -
     z = np.asarray(fitted.transform(y), dtype=np.float64).reshape(y.shape)
     if not np.isfinite(z).all():
         raise ValueError(
-            f"target_transform must have a finite value for each target, which {brief(transform)} "
-            "has not."
+            f"target_transform must give a finite value for each target; {brief(transform)} "
+            "does not."
         )
     check_returns(transform, fitted, y[kept], z[kept])
     return on_branch(transform, fitted, y[kept], z[kept])
@@ -128,9 +128,10 @@ def check_returns(transform: Any, fitted: Any, y: np.ndarray, z: np.ndarray) -> 
     back = inverse_of(fitted, z)
     if not (np.abs(back - y) <= GIVEN_BACK * (np.abs(y) + np.ptp(y, axis=0))).all():
         raise ValueError(
-            "target_transform must give targets back, inverse_transform(transform(y)) == y, which "
-            f"{brief(transform)} does not. FunctionTransformer needs inverse_func; what rounds or "
-            "bins targets cannot be used: 'yeo-johnson' or PowerTransformer() can."
+            "target_transform must be invertible, inverse_transform(transform(y)) == y, "
+            f"which {brief(transform)} is not. FunctionTransformer needs inverse_func; "
+            "transformers that round or bin the target cannot be used. Use 'yeo-johnson' "
+            "or PowerTransformer()."
         )
     steps = np.diff(np.take_along_axis(z, np.argsort(y, axis=0, kind="stable"), 0), axis=0)
     if not ((steps >= 0.0).all(0) | (steps <= 0.0).all(0)).all():
@@ -145,6 +146,7 @@ def check_positive(y: np.ndarray) -> None:
     if not (y > 0.0).all():
         wrong = y[~(y > 0.0)]
         raise ValueError(
-            f"y must be positive for target_transform='log', got {wrong.size} values that are not, "
-            f"the least of them {wrong.min():g}. 'yeo-johnson' takes all numbers."
+            f"y must be positive for target_transform='log', got {wrong.size} values that "
+            f"are not (the smallest is {wrong.min():g}). Use 'yeo-johnson', which accepts "
+            "all numbers."
         )

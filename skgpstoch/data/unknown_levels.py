@@ -66,12 +66,12 @@ def warn_of_new_levels(column: Column, known: set, predicted: str) -> None:
     new = set(column.values.tolist()) - known
     if new - {None}:
         warn(
-            f"Column {column.name} of X has levels that training rows did not have, such as "
-            f"{min(new - {None}, key=str)!r}. Predictions there are {predicted}."
+            f"Column {column.name} of X has levels that the training rows did not have, "
+            f"such as {min(new - {None}, key=str)!r}. Predictions there are {predicted}."
         )
     if None in new:
         warn(
-            f"Column {column.name} of X has missing values, but training rows had none there. "
-            f"Predictions there are {predicted}. Leave some values out in training if they will be "
-            "missing in use."
+            f"Column {column.name} of X has missing values, but it had none in the training "
+            f"rows. Predictions there are {predicted}. If values will be missing at "
+            "prediction time, train with some missing too."
         )

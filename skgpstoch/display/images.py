@@ -376,8 +376,9 @@ def _shallow_with(attribute: str, estimator: Any, display: type) -> Any:
     fitted = fitted_with(attribute, estimator, display)
     if hasattr(fitted, "hidden_layers_"):
         raise ValueError(
-            f"{display.__name__} needs patches of the image, but with hidden_channels="
-            f"{fitted.hidden_channels!r} the last layer looks at hidden images."
+            f"{display.__name__} needs a model whose patches are parts of the image, got "
+            f"hidden_channels={fitted.hidden_channels!r}, whose last layer looks at hidden "
+            "images."
         )
     return fitted
 
@@ -404,7 +405,9 @@ def _positions(known: NDArray | None, classes: ArrayLike | None) -> NDArray | sl
         raise ValueError(f"classes must be None for a regressor, got {classes!r}.")
     wanted, have = np.atleast_1d(np.asarray(classes)).tolist(), known.tolist()
     if not wanted or any(name not in have for name in wanted):
-        raise ValueError(f"classes must be some of those that have maps, {have}, got {classes!r}.")
+        raise ValueError(
+            f"classes must be some of the classes that have maps, {have}, got {classes!r}."
+        )
     return np.array([have.index(name) for name in wanted])
 
 

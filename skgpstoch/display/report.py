@@ -102,7 +102,7 @@ class ReportDisplay(Display):
             for key, (marker, label) in KEYS.items()
         ]
         ax.set(
-            xlabel="Group of rows held out, the lowest first",
+            xlabel="Group of held-out rows, lowest first",
             ylabel="Coverage of 95 % intervals",
             xticks=np.unique(group),
             ylim=(min(LOWEST, float(share.min()) - 0.02), 1.01),
@@ -121,7 +121,7 @@ class ReportDisplay(Display):
         low = min(float(predicted[rows].min()), float(share[rows].min())) - 0.05
         ax.plot([low, 1.0], [low, 1.0], color="0.35", linestyle="--", linewidth=1.0)
         bars = ax.errorbar(predicted[rows], share[rows], 2.0 * chance[rows], fmt="o", capsize=2.0)
-        ax.set(xlabel="Probability of the predicted class", ylabel="Share that was of this class")
+        ax.set(xlabel="Probability of the predicted class", ylabel="Observed share of this class")
         return [bars.lines[0]]
 
     @classmethod

@@ -74,7 +74,7 @@ class StackingWeightsDisplay(Display):
         self.texts_ = list(ax.bar_label(self.bars_, labels, padding=4))
         ax.set(
             xlim=(0.0, 1.15),
-            xlabel="Weight (at the bars: log density of rows held out, nats per row)",
+            xlabel="Weight (next to the bars: log density of held-out rows, nats per row)",
         )
         return self
 

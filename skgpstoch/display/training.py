@@ -252,8 +252,8 @@ class ADMMConvergenceDisplay(Display):
         n_dims = history["theta"].shape[2]
         if parameter not in range(n_dims):
             raise ValueError(
-                f"parameter must be one of the {n_dims} hyper-parameters that were learned, "
-                f"counted from 0, got {parameter!r}."
+                f"parameter must be the index of one of the {n_dims} learned "
+                f"hyper-parameters, counted from 0, got {parameter!r}."
             )
         display = cls(
             theta=history["theta"][..., parameter],

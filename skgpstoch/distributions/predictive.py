@@ -22,14 +22,14 @@ ROUNDED = 1e-14  # of probabilities of counts
 def has_density(distribution: PredictiveDistribution) -> bool:
     """Tell whether there is a density, or raise an AttributeError that says what there is."""
     if distribution.law.is_discrete:
-        raise AttributeError("y are counts, which have no density: ask for pmf or logpmf.")
+        raise AttributeError("y is a count, which has no density. Use pmf or logpmf.")
     return True
 
 
 def has_probabilities(distribution: PredictiveDistribution) -> bool:
     """Tell whether numbers have probabilities, or raise an AttributeError that says why not."""
     if not (distribution.law.is_discrete or distribution.law.has_atoms):
-        raise AttributeError("y has a density and no atoms: ask for pdf or logpdf.")
+        raise AttributeError("y is continuous, which has no probability mass. Use pdf or logpdf.")
     return True
 
 
@@ -245,9 +245,9 @@ class PredictiveDistribution:
         except ValueError as error:
             n, outputs = len(self), "".join(f", {P}" for P in self.output_shape)
             raise ValueError(
-                f"{name} must have the shape {self.shape}, one for each row, "
-                f"({n}, m{outputs}), m for each row, or (1, m{outputs}), the same m for all rows; "
-                f"got {given.shape}."
+                f"{name} must have the shape {self.shape} (one value for each row), ({n}, "
+                f"m{outputs}) (m values for each row) or (1, m{outputs}) (the same m values "
+                f"for all rows); got {given.shape}."
             ) from error
 
 

@@ -106,13 +106,14 @@ class TargetMap:
             y = self.inverse(rows)
         except (IndexError, TypeError) as error:
             raise ValueError(
-                "The target's transformer must be monotone and continuous, for its predictions to "
-                f"be transformed; {brief(self.transformer)} has no inverse between its values."
+                "The target's transformer must be monotone and continuous, because "
+                f"predictions are transformed back; {brief(self.transformer)} has no "
+                "inverse between its values."
             ) from error
         others = np.delete(y, p, axis=1)
         if not np.array_equal(others, np.broadcast_to(others[:1], others.shape), equal_nan=True):
             raise ValueError(
-                f"The target's transformer must transform each output by itself, which "
+                "The target's transformer must transform each output separately; "
                 f"{brief(self.transformer)} does not."
             )
         return y[:, p]
@@ -124,9 +125,10 @@ class TargetMap:
         inner = is_flat[rises[0] : rises[-1]] if len(rises) else np.ones(1, bool)
         if inner.any() or not ((steps >= 0.0).all() or (steps <= 0.0).all()):
             raise ValueError(
-                "The target's transformer must be monotone, continuous and without steps, for its "
-                f"predictions to be transformed; {brief(self.transformer)} is not, over the range "
-                "of predicted targets. PowerTransformer() and target_transform='yeo-johnson' are."
+                "The target's transformer must be monotone, continuous and without steps, "
+                f"because predictions are transformed back; {brief(self.transformer)} is "
+                "not, over the range of predicted targets. Use PowerTransformer() or "
+                "target_transform='yeo-johnson'."
             )
         return float(np.sign(steps.sum()))
 
@@ -150,9 +152,10 @@ class TargetMap:
             if all(len(side) == 0 or (side == side[0]).all() for side in clipped):
                 return found
         raise ValueError(
-            "The target's transformer must give predicted targets back, "
-            "inverse_transform(transform(y)) == y, for their density to be known; "
-            f"{brief(self.transformer)} does not. Check that inverse_func is the inverse of func."
+            "The target's transformer must be invertible at the predicted targets, "
+            "inverse_transform(transform(y)) == y, or their density is unknown; "
+            f"{brief(self.transformer)} is not. Check that inverse_func is the inverse of "
+            "func."
         )
 
     def _end(self, p: int, inside: float, outside: float, is_level: bool, is_lost: bool) -> float:

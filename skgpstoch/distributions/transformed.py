@@ -224,7 +224,9 @@ def transformed(law: Law, transformer: Any) -> TransformedLaw:
         If these are counts, or the transformer is not monotone.
     """
     if law.is_discrete:
-        raise ValueError("Counts have no transformer: their distribution is of whole numbers.")
+        raise ValueError(
+            "Counts cannot be transformed, because their distribution is over whole numbers."
+        )
     law = law.continuous
     target = TargetMap(transformer, *law.place())
     if np.isfinite([target.low, target.high]).any():

@@ -205,7 +205,7 @@ def test_batches_of_observations(name):
 def test_noise_of_observations():
     rows = GaussianProcessRegressor(KERNEL, alpha=rng.uniform(0.1, 0.2, 60), optimizer=None)
     model = BoTorchModel(rows.fit(X, y))
-    with pytest.raises(ValueError, match="The noise of new rows must be given"):
+    with pytest.raises(ValueError, match="The noise of new rows is not known"):
         model.condition_on_observations(MORE[0], TARGETS[0][:, None])
     sharp, blunt = (
         model.condition_on_observations(MORE[0], TARGETS[0][:, None], noise=torch.tensor([[s]]))
@@ -329,5 +329,5 @@ def test_what_is_refused():
         BoTorchModel(AutoGaussianProcessRegressor(random_state=0).fit(X[:30], y[:30]))
     counts = SVGPRegressor(likelihood="poisson", n_inducing=5, max_iter=2, random_state=0)
     model = BoTorchModel(counts.fit(X, np.round(np.abs(y))))
-    with pytest.raises(ValueError, match="needs additive noise"):
+    with pytest.raises(ValueError, match="needs additive Gaussian noise"):
         model.posterior(BATCHES, observation_noise=True)

@@ -251,12 +251,12 @@ def test_what_was_cut_is_said_in_full():
     said = Budget(120, 900, 3, 8, "short", False).shortage
     assert said == (
         "max_time allowed only 120 of 900 steps and 3 of 8 networks and a part of the closing "
-        "pass: more time gives better predictions."
+        "pass. More time gives better predictions."
     )
     busy = Budget(430, 6116, 8, 8, "full", False, 0.4, 4).shortage
-    assert busy.startswith("max_time allowed only 430 of 6116 steps: ")
+    assert busy.startswith("max_time allowed only 430 of 6116 steps. ")
     assert "had a core for 40% of its time" in busy
-    assert "torch had 4 threads" in busy
+    assert "torch used 4 threads" in busy
     assert "torch.set_num_threads(1)" in busy
     assert "threads" not in Budget(430, 6116, 8, 8, "full", False, 0.4, 1).shortage
     assert "busy" not in Budget(430, 6116, 8, 8, "full", False, 0.9, 4).shortage

@@ -62,9 +62,12 @@ class Budget(NamedTuple):
         if self.n_estimators < self.all_estimators:
             cut.append(f"{self.n_estimators} of {self.all_estimators} networks")
         if self.closing_pass != "full":
-            some = {"short": "a part", "none": "nothing"}[self.closing_pass]
+            some = {"short": "a part", "none": "none"}[self.closing_pass]
             cut.append(f"{some} of the closing pass")
-        allowed = f"max_time allowed only {' and '.join(cut)}. More time gives better predictions."
+        allowed = (
+            f"max_time was too short: it allowed {' and '.join(cut)}. More time gives better "
+            "predictions."
+        )
         return f"{allowed} {self.rivalry}" if self.core_share < BUSY else allowed
 
     @property

@@ -300,7 +300,9 @@ def test_a_hostile_file_is_a_warning_and_a_fresh_start(
     write(path, how, few)
     model = SCGDGaussianProcessRegressor(**SMALL, verbose=1, checkpoint_dir=tmp_path)
     capsys.readouterr()
-    with pytest.warns(UserWarning, match=r"cannot be read \((.|\n)*\); the fit starts anew"):
+    with pytest.warns(
+        UserWarning, match=r"cannot be read \((.|\n)*\); the fit starts from the beginning"
+    ):
         model.fit(*few)
     assert capsys.readouterr().out.startswith("Epoch 1:")
     assert_same(model, reference, few[0])

@@ -1,4 +1,4 @@
-"""Losses of a row that a sparse model can be trained for: Σᵢ loss(yᵢ, q(fᵢ)) + β KL[q(w) ‖ p(w)].
+"""Losses that a sparse model can be trained with: Σᵢ loss(yᵢ, q(fᵢ)) + β KL[q(w) ‖ p(w)].
 
 Wei, Sheth & Khardon, "Direct loss minimization for sparse Gaussian processes", AISTATS 2021. With
 q(fᵢ) = N(μᵢ, vᵢ),
@@ -453,7 +453,7 @@ _NAMES: dict[str, Callable[[], Loss]] = {
 
 
 def make_loss(loss: str | Loss, bound: str = "titsias") -> Loss:
-    """Make a loss by its name, or return the one given.
+    """Make a loss from its name, or return the one given.
 
     Parameters
     ----------
@@ -465,12 +465,12 @@ def make_loss(loss: str | Loss, bound: str = "titsias") -> Loss:
     Returns
     -------
     loss : Loss
-        Losses have no state.
+        The loss; it has no state.
 
     Raises
     ------
     ValueError
-        If there is no loss of that name, or another bound of it.
+        If there is no loss of that name, or it does not have this `bound`.
     TypeError
         If it is neither a name nor an instance.
 

@@ -179,7 +179,8 @@ def interval_coverage(
 ) -> float | NDArray:
     """Fraction of the rows whose target lies in its interval, ends included.
 
-    Of honest 95 % intervals, about 95 % of the rows; closer to the nominal coverage is better.
+    Calibrated 95 % intervals cover about 95 % of the rows; closer to the nominal coverage is
+    better.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Predictions for rows that are read in chunks, and written as they are made."""
+"""Predict for rows that are read in chunks, and write the predictions chunk by chunk."""
 
 from __future__ import annotations
 
@@ -23,33 +23,32 @@ Named = dict[str, np.ndarray]
 def predict_to(
     estimator: Any, rows: RowSource, path: str | Path, coverage: float | None = None
 ) -> None:
-    """Predict for rows that need not fit into memory, and write a Parquet file.
+    """Predict for rows that need not fit into memory, and write the predictions to a Parquet file.
 
-    There is one row group a chunk, in the order of the rows, and the file has its name when it is
-    complete. Memory holds two chunks and their predictions.
+    Each chunk becomes one row group, in the order of the rows. The file appears under its name once
+    it is complete. Memory holds two chunks and their predictions.
 
     Parameters
     ----------
     estimator : estimator
-        A fitted regressor or classifier, of ours or with wrappers around it, or a pipeline.
+        A fitted regressor or classifier of skgpstoch, on its own, in wrappers or in a pipeline.
     rows : RowSource
-        `ParquetRows`, `SequenceRows` or `ChunkRows`; what they know besides X is not looked at, but
-        for exposures.
+        `ParquetRows`, `SequenceRows` or `ChunkRows`. Only X and exposures are used.
     path : str or Path
-        The file to write, which replaces one that is there. Its columns are, of a regressor, `mean`
-        and `std` (`mean_0`, ... of several outputs); of a classifier `prediction` and, for each
-        class c, `probability_c`.
+        The file to write; an existing file is replaced. A regressor writes the columns `mean` and
+        `std` (`mean_0`, ... for several outputs), a classifier `prediction` and, for each class c,
+        `probability_c`.
     coverage : float or None, default=None
-        Probability of a central interval, whose ends are the columns `lower` and `upper`; None: no
-        interval. Of regressors.
+        Regressors only: probability of a central interval, whose ends are the columns `lower` and
+        `upper`. None: no interval.
 
     Raises
     ------
     TypeError
-        If rows are no such source.
+        If `rows` is not one of these sources.
     ValueError
-        If chunks are not what they should be, rows are read from the file to write, their
-        `transform` is not fitted, or `coverage` is given for a classifier.
+        If a chunk is not valid, `path` is one of the files that are read, the `transform` of `rows`
+        is not fitted, or `coverage` is given for a classifier.
 
     Examples
     --------

@@ -1,9 +1,9 @@
 """Predictive distributions through scikit-learn's wrappers.
 
-A pipeline, a search, a frozen estimator or a transformed target hands on `predict` and no more.
-These functions take any of them, one inside another, and ask the regressor inside:
+A pipeline, a search, a frozen estimator or a transformed target only passes `predict` on. These
+functions accept any of them, also nested, and use the regressor inside:
 
-- :class:`~sklearn.pipeline.Pipeline`: the last step, of X as the steps before transform it;
+- :class:`~sklearn.pipeline.Pipeline`: the last step, with X transformed by the steps before;
 - searches (``GridSearchCV`` and the like): their ``best_estimator_``;
 - ``FrozenEstimator``: the estimator in it;
 - :class:`~sklearn.compose.TransformedTargetRegressor`: the regressor in it, whose distributions are

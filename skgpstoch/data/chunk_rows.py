@@ -22,7 +22,7 @@ ANEW = (
 
 
 class ChunkRows(RowSource):
-    """Rows of iterators: of a data base, a CSV reader, a generator of your own.
+    """Rows from iterators: a database, a CSV reader, your own generator.
 
     Parameters
     ----------

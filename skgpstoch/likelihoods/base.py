@@ -334,7 +334,7 @@ def named(name: str, **arguments: Any) -> Callable[[Any], Any]:
 
 
 def make_likelihood(likelihood: str | Likelihood, among: Sequence[str] | None = None) -> Likelihood:
-    """A likelihood by its name, or a deep copy of the one given.
+    """Make a likelihood from its name, or a deep copy of the one given.
 
     Parameters
     ----------
@@ -342,12 +342,12 @@ def make_likelihood(likelihood: str | Likelihood, among: Sequence[str] | None = 
         "gaussian", "student_t", "shared_student_t", "laplace", "poisson" (of a rate exp(f)),
         "bernoulli" (of a probability 1/(1 + exp(−f))), "softmax" or "robustmax"; or an instance.
     among : sequence of str or None, default=None
-        The names that are allowed; None: all of these.
+        Allowed names; None: all of these.
 
     Returns
     -------
     likelihood : Likelihood
-        A new one.
+        A new likelihood.
 
     Raises
     ------

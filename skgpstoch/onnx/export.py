@@ -43,13 +43,13 @@ def export(
     ----------
     model : estimator
         A fitted estimator of this package: exact, sparse, with finite features or networks, or the
-        recommended default on columns of numbers, calibrated as it is. Deep and convolutional
-        models are refused, and so are parts that have no graph, by name.
+        recommended default on numeric columns, including its calibration. Deep and convolutional
+        models, and parts without an ONNX graph, raise an error that names them.
     path : str or os.PathLike
         The file.
     outputs : sequence of str or None, default=None
-        Of a regressor some of "mean", "std" and "quantiles"; None is the first two. Of a classifier
-        "label" and "probabilities"; None is both.
+        For a regressor, some of "mean", "std" and "quantiles"; None is the first two. For a
+        classifier, "label" and "probabilities"; None is both.
     quantiles : sequence of float, default=(0.025, 0.5, 0.975)
         Probabilities of the quantiles, each between 0 and 1.
 

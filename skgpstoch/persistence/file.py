@@ -161,24 +161,25 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
 
 
 def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -> Any:
-    """Read an estimator that its method `save` has written.
+    """Read an estimator that its method `save` wrote.
 
-    Nothing in the file is executed, and nothing is imported by a name in it. It may come from
-    anybody, but for what `objects` do, and predictions may be wrong by intent, of course.
+    Nothing in the file is executed, and nothing is imported by a name in it, so the file may come
+    from anybody. Only what you pass as `objects` is code that runs. A file can still hold a model
+    that predicts badly on purpose.
 
     Parameters
     ----------
     path : str or os.PathLike
         The file.
     objects : mapping of str to type or function, or None, default=None
-        Classes of your own that the model has objects of (likelihoods, networks, estimators inside
-        it), and functions, by their names.
+        Your own classes and functions that the model uses (likelihoods, networks, estimators inside
+        it), by their names.
 
     Returns
     -------
     estimator : object
-        As it was saved; fitted, if it was. It predicts the same, to the last bit on the same
-        machine.
+        As it was saved; fitted if it was fitted. On the same machine it predicts the same to the
+        last bit.
 
     Raises
     ------

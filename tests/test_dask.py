@@ -341,7 +341,7 @@ def test_batch_normalisation_and_no_client_are_refused(client):
         (A, "sample_y", {}, "method must be one of"),
         (A, "predict", {"return_cov": True}, "return_cov must be False"),
         (np.zeros((3, 2)), "predict", {}, "X must be a dask array or frame, got ndarray"),
-        (A.rechunk((5, 1)), "predict", {}, "X must be in chunks of rows"),
+        (A.rechunk((5, 1)), "predict", {}, "X must be split along its rows only"),
     ],
 )
 def test_what_cannot_be_predicted_by_rows_is_refused(X, method, kwargs, message):

@@ -370,14 +370,14 @@ class LogLoss(Loss):
         super().check(likelihood)
         if self.is_noisy() and not likelihood.differentiable:
             raise ValueError(
-                f"gradient={self.gradient!r} needs a likelihood that can be differentiated by f, "
-                f"which that of {likelihood!r} cannot; use gradient='exact'."
+                f"gradient={self.gradient!r} needs a likelihood that is differentiable by "
+                f"f, which {likelihood!r} is not. Use gradient='exact'."
             )
         draws_normal = self.gradient == "product" and self.proposal == "normal"
         if draws_normal and (likelihood.n_latents(1) > 1 or not likelihood.log_concave):
             raise ValueError(
-                "proposal='normal' needs a likelihood of one function whose logarithm is concave, "
-                f"which that of {likelihood!r} is not; use proposal='envelope'."
+                "proposal='normal' needs a log-concave likelihood of one function, which "
+                f"{likelihood!r} is not. Use proposal='envelope'."
             )
 
 

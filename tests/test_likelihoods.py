@@ -977,7 +977,7 @@ def test_likelihoods_by_name():
         (lambda: Categorical(1), "n_classes must be at least 2, or None, got 1"),
         (lambda: Categorical(link="max"), r"link must be one of .*robustmax.*, got 'max'"),
         (lambda: Categorical(epsilon=1.0), r"epsilon must be inside \(0, 1\), got 1\.0"),
-        (lambda: Categorical().n_latents(1), "must be told n_classes"),
+        (lambda: Categorical().n_latents(1), "does not know n_classes yet"),
         (lambda: Laplace().quantile(None, 1.0), r"probability must be inside \(0, 1\), got 1\.0"),
         (lambda: Poisson().quantile(None, 0.0), r"probability must be inside \(0, 1\), got 0\.0"),
     ],

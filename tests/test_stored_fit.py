@@ -218,7 +218,9 @@ def test_the_first_pass_is_a_part_of_max_time(n_rows, table, monkeypatch):
     monkeypatch.setattr(stored_fit, "fit_in_chunks", ended)
     model = DeepKernelEnsembleRegressor(max_time=0.05)
     with (
-        pytest.warns(ConvergenceWarning, match="max_time was over when all rows had been read"),
+        pytest.warns(
+            ConvergenceWarning, match="max_time was used up by the first pass over the rows"
+        ),
         pytest.raises(ValueError, match=r"^-.* s are left"),
     ):
         model.fit(ChunkRows(slow))
@@ -406,7 +408,7 @@ def test_networks_that_are_closed_keep_no_features_of_all_rows(table, monkeypatc
 @pytest.mark.parametrize(
     ("fit", "message"),
     [
-        (lambda rows, y: SVGPRegressor().fit(rows, y), "y must be None where X is a source"),
+        (lambda rows, y: SVGPRegressor().fit(rows, y), "y must be None if X is a source"),
         (lambda rows, y: SVGPRegressor().fit(rows, None, y), "sample_weight must be None"),
         (lambda rows, y: QSGPRegressor().fit(rows), "needs all 2,000 rows in memory"),
         (lambda rows, y: SVGPRegressor(solver="lbfgs").fit(rows), "needs all 2,000 rows in memory"),

@@ -182,7 +182,7 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         self.classes_ = np.unique(y[counts])
         if len(self.classes_) < 2:
             raise ValueError(
-                f"{type(self).__name__} needs two classes at least, but y has one class: "
+                f"{type(self).__name__} needs at least two classes, but y has one class: "
                 f"{self.classes_.tolist()}."
             )
         codes = codes_of(y, self.classes_, counts)

@@ -72,7 +72,7 @@ def race_in_group(estimator: Any, group: Group, X: Any, y: Any, sample_weight: A
         given = read_rows(estimator, group, X, y, sample_weight)
         first, n = offsets(group, 0 if given is None else len(given))
         if n < 2:
-            raise ValueError(f"X must have 2 rows at least, on all ranks together, got {n}.")
+            raise ValueError(f"X must have at least 2 rows on all ranks together, got {n}.")
         is_few = n <= max(GATHERED_ROWS, estimator._most_raced)
         all_rows = rows_of_ranks(of_every_rank(group, given)) if is_few else None
 

@@ -230,5 +230,7 @@ def output_width(network: nn.Module, X: Tensor) -> int:
     if not bool(torch.isfinite(Z).all()):
         raise ValueError(f"{expected}, got NaN or infinite values.")
     if trains and not Z.requires_grad:
-        raise ValueError(f"{expected} with a gradient by its parameters, got a detached one.")
+        raise ValueError(
+            f"{expected} that is differentiable by its parameters, got a detached one."
+        )
     return Z.shape[1]

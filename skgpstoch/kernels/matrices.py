@@ -78,8 +78,8 @@ class Covariance(ABC):
             return torch.empty(n, n, dtype=torch.float64, device=self.device)
         except RuntimeError as error:
             raise MemoryError(
-                f"The covariance of {n} rows takes {8e-9 * n * n:.3g} GB: choose a method for many "
-                "rows, or fewer rows."
+                f"The covariance of {n} rows takes {8e-9 * n * n:.3g} GB. Use a method for "
+                "many rows, or fit fewer rows."
             ) from error
 
 
@@ -276,7 +276,7 @@ def why_object(kernel: sk.Kernel) -> str | None:
         If a hyper-parameter has a value that no kernel can have.
     """
     if not kernel.requires_vector_input:
-        return f"{kernel} does not ask for vectors"
+        return f"{kernel} does not take vectors as inputs"
     terms = sum_of_products(kernel)
     if terms is not None and (terms.values > 0.0).all():  # which takes less time to find out
         return None

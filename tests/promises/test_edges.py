@@ -83,7 +83,7 @@ def test_rates_beyond_float64_are_cut_with_a_warning():
     X = np.linspace(-1.0, 1.0, 10)[:, None]
     y = np.round(np.exp(3.0 * X[:, 0]))
     model = poisson(kernel=DotProduct()).fit(X, y)
-    with pytest.warns(RuntimeWarning, match=r"beyond float64 at 2 rows.*predict_interval"):
+    with pytest.warns(RuntimeWarning, match=r"overflows float64 at 2 rows.*predict_interval"):
         mean, std = model.predict([[-1e4], [0.0], [1e4]], return_std=True)
     assert np.isfinite([mean, std]).all()
     assert mean[1] < 10.0

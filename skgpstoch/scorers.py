@@ -113,7 +113,7 @@ class PredictiveScorer(ABC):
         """
         if not get_config()["enable_metadata_routing"]:
             raise RuntimeError(
-                "set_score_request has no effect without metadata routing: enable it by "
+                "set_score_request has no effect without metadata routing. Enable it with "
                 "sklearn.set_config(enable_metadata_routing=True)."
             )
         if unknown := sorted(requests.keys() - ROUTED):

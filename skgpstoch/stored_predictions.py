@@ -70,15 +70,16 @@ def predict_to(
 
     if not isinstance(rows, RowSource):
         raise TypeError(
-            f"rows must be ParquetRows, SequenceRows or ChunkRows, got {type(rows).__name__}: wrap "
-            "an array by skgpstoch.data.SequenceRows(X), or call predict."
+            "rows must be ParquetRows, SequenceRows or ChunkRows, got "
+            f"{type(rows).__name__}. Wrap an array with skgpstoch.data.SequenceRows(X), or "
+            "call predict."
         )
     rows.check_path(path)
     if rows.has_new_transform:
         raise ValueError(
-            "The transform of rows must be fitted, or it would be fitted to the rows to predict "
-            f"for, got {rows.transform!r}. Give that of the rows that the model was fitted to: "
-            "transform=rows.transform_."
+            f"The transform of rows must be fitted, got {rows.transform!r}, which would be "
+            "fitted to the rows to predict for. Pass the one that was fitted with the "
+            "model: transform=training_rows.transform_."
         )
     is_classifier = hasattr(estimator, "predict_proba")
     if coverage is not None and is_classifier:
@@ -154,7 +155,7 @@ def in_fitted_order(known: list[str], X: Any) -> Any:
     if set(known) < set(names):
         more = sorted(set(names) - set(known))
         raise ValueError(
-            f"rows have columns that the model was not fitted to, {more}: name what is no feature, "
-            "such as target=..., or the features."
+            f"rows have columns that the model was not fitted to, {more}. Name those that "
+            "are not features, such as target=..., or name the features."
         )
     return X[known] if set(known) == set(names) else X

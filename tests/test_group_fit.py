@@ -656,7 +656,7 @@ def test_parameters_that_differ_are_an_error_on_all(monkeypatch):
         small(batch_size=N).fit(X[part_of(group)], Y[part_of(group)])
 
     for error in on_ranks(fit, 2, RuntimeError):
-        assert "Parameters are not the same on all ranks after 2 epochs" in str(error)
+        assert "Parameters differ between ranks after 2 epochs" in str(error)
 
 
 def test_layers_that_average_over_rows_are_refused():

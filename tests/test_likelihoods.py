@@ -1109,7 +1109,7 @@ def test_noise_of_ones_own_changes_with_the_unit_of_y():
 def test_noise_that_ignores_its_ratio_cannot_depend_on_the_inputs():
     X = np.linspace(-1.0, 1.0, 20)[:, None]
     model = SVGPRegressor(likelihood=Uniform(), noise="input", loss="log", n_inducing=3)
-    with pytest.raises(ValueError, match="does not multiply its own by `times_ratio`"):
+    with pytest.raises(ValueError, match="does not multiply its noise by `times_ratio`"):
         model.fit(X, X[:, 0])
 
 

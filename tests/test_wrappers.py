@@ -169,13 +169,13 @@ def test_what_lacks_distributions_is_named(rows):
     for model in (Ridge(), make_pipeline(StandardScaler(), Ridge()), logged(Ridge())):
         with pytest.raises(TypeError, match=r"predict\(X, return_std=True\), got Ridge\(\)"):
             gp.predict_interval(model.fit(X, y), X)
-    with pytest.raises(TypeError, match=r"sample_y, which Ridge\(\) lacks"):
+    with pytest.raises(TypeError, match=r"sample_y, got Ridge\(\)"):
         gp.sample_y(Ridge().fit(X, y), X)
-    with pytest.raises(NotFittedError, match="fit the search first, with refit=True"):
+    with pytest.raises(NotFittedError, match="Fit the search first, with refit=True"):
         gp.predict_std(GridSearchCV(sparse(), {"max_iter": [1]}), X)
     with pytest.raises(TypeError, match="got the class SVGPRegressor"):
         gp.predict_distribution(SVGPRegressor, X)
-    with pytest.raises(TypeError, match="got ndarray: the estimator is the first argument"):
+    with pytest.raises(TypeError, match=r"got ndarray\. The estimator is the first argument"):
         gp.predict_distribution(X, sparse())
     with pytest.raises(TypeError, match="predict_proba"):
         gp.predict_distribution(gp.SVGPClassifier(), X)

@@ -25,8 +25,8 @@ OF_NUMBERS = ("mean", "std", "quantiles")
 OF_CLASSES = ("label", "probabilities")
 LEVELS = (0.025, 0.5, 0.975)
 OF_PIPELINES = (
-    "Call skgpstoch.onnx.register_converters() and convert it by skl2onnx, or export the fitted "
-    "estimator at its end."
+    "Call skgpstoch.onnx.register_converters() and convert the pipeline with skl2onnx, or "
+    "export the fitted estimator at its end."
 )
 Found = dict[str, tuple[Value, int, Sequence[Any]]]
 
@@ -138,7 +138,7 @@ def n_columns(model: Any) -> int:
     X = np.asarray(getattr(model, "X_train_", None))
     if X.ndim != 2 or X.dtype.kind not in "fiub":
         raise NotFittedError(
-            f"This {type(model).__name__} was fitted to no columns of numbers: call fit before."
+            f"This {type(model).__name__} is not fitted to numeric columns. Call fit first."
         )
     return X.shape[1]
 

@@ -146,8 +146,8 @@ def check_shared_noise(posterior: Posterior, rows: Rows) -> None:
     posterior.likelihood.given(rows.exposure)  # raises if there is one
     if rows.noise is not None:
         raise ValueError(
-            "y_std must be None for the marginal likelihood of this model, whose rows all have the "
-            "same noise."
+            "y_std must be None for the marginal likelihood of this model, because all its "
+            "rows have the same noise."
         )
 
 

@@ -30,7 +30,7 @@ SERIES_PAUSE = 10.0
 """Seconds between two fits after which they are no series: longer than it takes to press again."""
 
 ACTIONS = ("keep", "raise")
-AGAIN = "Interrupt again to end all fits that follow."
+AGAIN = "Interrupt again to stop the fits that follow too."
 
 
 class Record(threading.local):

@@ -134,8 +134,8 @@ def endless(source: RowSource, n_rows: int, seed: int, first: int) -> Iterator[C
 def too_few(n_given: int, n_rows: int) -> str:
     """Return what to say of a pass that ends too soon."""
     return (
-        f"X gave {n_given:,} rows in a pass, held-out ones apart, but {n_rows:,} in the first "
-        "one: every pass must give the same rows, with the same weights."
+        f"X gave {n_given:,} rows in one pass (without held-out rows), but {n_rows:,} in "
+        "the first pass. Every pass must give the same rows with the same weights."
     )
 
 

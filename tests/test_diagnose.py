@@ -570,10 +570,30 @@ def test_healthy_defaults_say_nothing(sine, two_classes):
 
 def test_the_page_does_what_it_says():
     said = said_by(lambda: run_page(DOC / "user_guide" / "why_is_my_fit_bad.rst"))
-    words = [
-        "Raise n_inducing, now 5",
-        "f is almost constant over the rows",
-        "n_inducing=100 is more than",
-    ]
+    words = ["Raise n_inducing, now 5", "f is almost constant over the rows"]
+    words += ["Errors have heavy tails", "n_inducing=100 is more than"]
     assert len(said) == len(words)
     assert all(word in message for word, message in zip(words, said, strict=True))
+
+
+@pytest.mark.parametrize("size", [30.0, 1e4])
+def test_outliers_are_told_and_no_reason_for_more_points(size):
+    """They made all errors alike, and the advice was to raise n_inducing."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (400, 1))
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(400)
+    y[::80] += size
+    with pytest.warns(UserWarning, match="Errors have heavy tails: .*student_t") as said:
+        model = SVGPRegressor(n_inducing=30, random_state=0).fit(X, y)
+    assert len(said) == 1
+    (worst, *_) = model.diagnose()
+    assert (worst.name, worst.value, worst.severity) == ("outliers", 0.0125, "problem")
+
+
+def test_tails_are_noted_and_normal_errors_are_fine():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (400, 1))
+    for noise, severity in ((rng.standard_t(2, 400), "note"), (rng.standard_normal(400), "fine")):
+        model = SVGPRegressor(n_inducing=30, random_state=0)
+        found = {f.name: f for f in model.fit(X, np.sin(2 * X[:, 0]) + 0.1 * noise).diagnose()}
+        assert found["tails of errors"].severity == severity

@@ -21,6 +21,7 @@ from sklearn.model_selection import GroupKFold, KFold, TimeSeriesSplit
 from torch.testing import assert_close
 
 from skgpstoch import ADMMGaussianProcessRegressor
+from skgpstoch.data import rows as data_rows
 from skgpstoch.data.rows import Rows
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.kernels.products import KernelRows
@@ -653,6 +654,19 @@ def test_weights_are_repetitions(sine):
         assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("cv", [None, 3, 0.25])
+def test_folds_of_rows_too_many_to_merge(cv, sine, monkeypatch):
+    """Copies stay together, a row of weight 2 is the row twice, and no order matters."""
+    monkeypatch.setattr(data_rows, "MERGED_ROWS", 10)
+    X, y = sine
+    weight = 1.0 + np.arange(len(X)) % 2
+    number = np.random.default_rng(0).permutation(np.arange(len(X)).repeat(weight.astype(int)))
+    model = ADMMGaussianProcessRegressor(1.0 * sk.RBF(0.8), cv=cv, random_state=0)
+    weighted = model.fit(X, y, sample_weight=weight).predict(X, return_std=True)
+    repeated = model.fit(X[number], y[number]).predict(X, return_std=True)
+    assert_allclose(repeated, weighted, rtol=1e-6)
+
+
 @pytest.mark.parametrize("times", [0.2, 5.0])
 def test_noise_is_that_of_a_single_row(times, sine):
     """Weights that are all the same leave the noise what it is."""
@@ -694,8 +708,10 @@ def test_the_scale_stays_within_bounds(sine):
     assert 0.99 <= kernel.k1.k1.constant_value <= 1.01
     assert 0.05 <= kernel.k2.noise_level <= 0.2
     fixed = sk.ConstantKernel(2.0, "fixed") * sk.RBF(0.8) + sk.WhiteKernel(0.1)
-    kernel = ADMMGaussianProcessRegressor(fixed, random_state=0).fit(X, y).kernel_
+    with pytest.warns(UserWarning, match="Free the ConstantKernel, or set learn_noise=False"):
+        kernel = ADMMGaussianProcessRegressor(fixed, random_state=0).fit(X, y).kernel_
     assert kernel.k1.k1.constant_value == 2.0
+    assert kernel.k2.noise_level == pytest.approx(0.1)
 
 
 def test_masks_are_rows(sine):

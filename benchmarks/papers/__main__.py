@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from . import __doc__ as usage
 from .catalogue import PAPERS
 from .page import write_page
 from .running import run_table
+from .tables import RESULTS
 
 
 def main() -> None:
@@ -19,7 +21,9 @@ def main() -> None:
     tables = PAPERS[args.paper].tables
     if args.table not in tables:
         raise SystemExit(f"--table must be one of {', '.join(tables)}, got {args.table!r}.")
-    table = tables[args.table]
+    table = replace(tables[args.table], results=args.results)
+    if table.needs_data and not (args.data and (args.data / "uci").is_dir()):
+        raise SystemExit(f"--data must be a folder that holds uci/NAME/, got {args.data}.")
     if table.results_path.exists() and not args.resume:
         raise SystemExit(
             f"{table.results_path} is there. Give --resume to go on with it, or delete it to begin "
@@ -38,8 +42,10 @@ def arguments() -> argparse.ArgumentParser:
         "benchmarks.papers", description=usage, formatter_class=formatter
     )
     parser.add_argument("paper", choices=[*PAPERS, "page"])
-    parser.add_argument("--table", help="its number in the paper")
+    tables = "; ".join(f"{name}: {', '.join(paper.tables)}" for name, paper in PAPERS.items())
+    parser.add_argument("--table", help=f"by the paper's number or our name ({tables})")
     parser.add_argument("--data", type=Path, help="folder that holds uci/NAME/")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the CSVs")
     parser.add_argument("--resume", action="store_true", help="go on with a table")
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
     parser.add_argument("--seed", type=int, default=0, help="random_state of every method")

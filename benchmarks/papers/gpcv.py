@@ -110,5 +110,6 @@ TABLES = {
         {"test_mse": "low", "l": "true", "p": "true", "l2": "true"},
         run,
         settings=f"Means of {TRIALS} trials. The noise is known; starts differ from the truth.",
+        needs_data=False,
     )
 }

@@ -25,17 +25,24 @@ The papers, reproduced
 
 This table counts how many of a paper's printed figures we reproduce. A figure is *reproduced* if
 ours is better, or within two published standard deviations of it. An estimate with a known truth is
-reproduced if it is within two standard deviations of the truth. *No data*: we do not have its data
-set. *Ours alone*: figures of curves, which papers do not print, and of our own comparisons.
+reproduced if it is within two standard deviations of the truth. Errors, NLML and numbers of vectors
+are better if smaller, log-likelihoods if larger. *No data*: we do not have its data set. *Ours
+alone*: a paper shows curves without numbers, as Wei, Sheth and Khardon do throughout, or the
+comparison is ours.
 """
 HOW = """\
 Unless stated otherwise, ours are from one split and one seed; the printed ones are means over
 splits. Each cell is a fit. A CSV in ``benchmarks/results/papers/`` has its figures, commit,
-versions, seed and seconds. One command runs a table, or continues it:
+versions, seed and seconds. One command runs a table, or continues it. The second one needs no data
+and takes some minutes:
 
 .. code-block:: bash
 
     python -m benchmarks.papers scgd --table 2 --data DIR --resume
+    python -m benchmarks.papers qsgp --table figure3 --results /tmp/mine
+
+DIR holds a folder ``uci/NAME/`` for each set: ``data.csv.gz`` (inputs, then the target) and
+``test_mask.csv.gz``. ``--results`` keeps what you measure apart from ours.
 
 Below are each paper's tables. Open one to see its cells, their settings, and why we missed or did
 not run some.

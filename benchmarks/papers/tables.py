@@ -38,6 +38,10 @@ class Table:
     """Text of a cell → why cells that have it are not run."""
     prints: str = ""
     """The table whose printed figures these are; empty: the one of this name."""
+    needs_data: bool = True
+    """Whether cells are run on data sets, and not on rows that are drawn."""
+    results: Path = RESULTS
+    """The folder of what is measured."""
 
     @property
     def published_path(self) -> Path:
@@ -45,7 +49,7 @@ class Table:
 
     @property
     def results_path(self) -> Path:
-        return RESULTS / f"{self.paper}_{self.name}.csv"
+        return self.results / f"{self.paper}_{self.name}.csv"
 
     def published(self) -> list[Cell]:
         """What is printed in the paper, a row a cell."""

@@ -31,7 +31,13 @@ MOST_CLASS_MEANS = 20  # classes whose shares at a level are told, the most freq
 
 
 def folds_of(numbers: np.ndarray) -> np.ndarray:
-    """Return the fold of each row by its number in the whole table, (n,)."""
+    """Return the fold of each row by its number in the whole table, (n,).
+
+    A row of weight 2 is therefore in one fold, and the row twice mostly in two, which tell each
+    other. Were folds to follow from what rows hold, as in memory, all rows with the same inputs
+    and target would be in one, and leaving them out would tell which target it is. In memory,
+    copies are counted to prevent that (`copies_not_told`); chunks would have to be sorted first.
+    """
     return row_hashes(SHUFFLE_SEED, numbers) % N_FOLDS
 
 

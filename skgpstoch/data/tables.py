@@ -47,7 +47,8 @@ CONVERSIONS = {
     DATE: ", for example with pandas.to_datetime",
 }
 LEAST_NUMBERS = 20  # levels that read as numbers, of a column that may be one of numbers
-LEAST_SHARE = 0.8  # of the levels
+NUMBERS_SHARE = 0.8  # of the levels
+STANDS_FOR_MISSING = {"", "-", "--", "?", "na", "n/a", "none", "null", "missing", "unknown", "."}
 MOST_BESIDE = 50  # levels that have one beside the mean of the target; 100 cost .05 nats (flights)
 ROWS_PER_LEVEL = 15.0  # for that: of 12 it cost .1 nats (mpg), of 17 and 65 it won .15 (txhousing)
 
@@ -356,9 +357,11 @@ def warn_of_numbers(column: Column) -> None:
     texts = [level for level in column.levels if isinstance(level, str)]
     others = sorted(level for level in texts if not is_number(level))
     n_numbers = len(texts) - len(others)
-    if n_numbers < max(LEAST_NUMBERS, LEAST_SHARE * len(texts)):
+    if n_numbers < max(LEAST_NUMBERS, NUMBERS_SHARE * len(texts)):
         return
-    if others or any("." in text for text in texts):
+    if any("." in text for text in texts) or STANDS_FOR_MISSING.intersection(
+        map(str.lower, others)
+    ):
         but = f", but for {len(others)} such as {others[0]!r}" if others else ""
         warn(
             f"Column {column.name} of X holds {len(texts)} texts that read as numbers{but}. "

@@ -39,9 +39,19 @@ SHARE_OF_PRIOR = 0.05  # of f's variance, that counts as one where there is no n
 SHOWN_COLUMNS = 5
 VARIATION, NEAREST, INPUTS = "variation of f", "nearest row", "range of inputs"
 RESIDUAL, ERRORS, TRAINING = "residual variance", "errors alike", "training"
+TAILS, OUTLIERS = "tails of errors", "outliers"
+FAR_OFF = 5.0  # usual errors, beyond which there is one normal one in two million
+MOST_FAR, LEAST_FAR = 0.005, 3  # share and number of rows that may be that far off
+JUDGED_ROWS, FAR_ROWS = 1_000, 50  # whose errors, and whose nearest rows' errors, are looked at
+FEW_FAR, RULING = 0.02, 0.5  # share of rows that are outliers, and of the mean square, theirs
+SET_APART = (
+    0.5  # of a far row's error, that the nearest row's is below: it is no part of a function
+)
 BOUND = "at its bound"
 CAUSES = {
-    ERRORS: (BOUND, VARIATION, NEAREST, INPUTS, RESIDUAL, TRAINING),
+    ERRORS: (BOUND, VARIATION, NEAREST, INPUTS, RESIDUAL, TRAINING, OUTLIERS),
+    TAILS: (NEAREST, INPUTS, ERRORS),
+    OUTLIERS: (NEAREST, INPUTS),
     RESIDUAL: (BOUND, TRAINING),
     VARIATION: (BOUND,),
     NEAREST: (BOUND,),
@@ -399,6 +409,40 @@ def of_errors(
     yield found
 
 
+def of_tails(error: np.ndarray, Z: np.ndarray) -> Iterator[Finding]:
+    """Yield how many errors (n, P) of rows Z (n, d), standardised, are far beyond the usual ones.
+
+    Only if the nearest rows do not share them: otherwise they are of a function that is missed.
+    """
+    unit = np.median(np.abs(error), axis=0) * OVER_MEDIAN  # (P,)
+    size = np.max(np.abs(error) / np.where(unit > 0.0, unit, np.inf), axis=1)  # (n,)
+    far = np.flatnonzero(size > FAR_OFF)
+    rule = len(far) <= FEW_FAR * len(error) and (
+        np.square(size[far]).sum() > RULING * np.square(size).sum()
+    )
+    found = Finding(OUTLIERS if rule else TAILS, "y", len(far) / len(error), MOST_FAR)
+    if len(far) >= max(LEAST_FAR, MOST_FAR * len(error)) and stand_alone(far, size, Z):
+        found = found._replace(
+            severity="problem" if rule else "note",
+            text=f"Errors have heavy tails: those of {len(far) / len(error):.1%} of the training "
+            f"rows are more than {FAR_OFF:.0f} times the usual size. The Gaussian noise follows "
+            "these rows, so that intervals of the others are too wide, and f is less exact.",
+            advice="Look at these rows. If they are right, use a likelihood with heavy tails, such "
+            "as SVGPRegressor(likelihood='student_t'), or AutoGaussianProcessRegressor.",
+        )
+    yield found
+
+
+def stand_alone(far: np.ndarray, size: np.ndarray, Z: np.ndarray) -> bool:
+    """Tell whether errors of the nearest rows are small, in the median of some far rows."""
+    some = far[np.linspace(0, len(far) - 1, min(len(far), FAR_ROWS)).round().astype(int)]
+    rows = torch.from_numpy(Z).float()
+    distance = torch.cdist(rows[some], rows)
+    distance[torch.arange(len(some)), some] = math.inf
+    nearest = distance.argmin(1).numpy()
+    return bool(np.median(size[nearest] / size[some]) < SET_APART)
+
+
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
     """Return that of errors about 0, of which none counts for more than three usual ones."""
     unit = np.median(np.abs(a)) * OVER_MEDIAN or 1.0
@@ -409,14 +453,24 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
 def nearest_rows(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of some rows, and of the nearest other row of each, by standardised X."""
     rows = distinct_rows(X)
-    offset, scale = Scaling.standard(X[rows])
-    Z = torch.from_numpy((X[rows] - offset) / scale).float()
+    Z = torch.from_numpy(standardised(X[rows])).float()
     asked = np.unique(
         np.linspace(0, len(rows) - 1, min(len(rows), ASKED_PAIRS)).round().astype(int)
     )
     distance = torch.cdist(Z[asked], Z)
     distance[torch.arange(len(asked)), asked] = math.inf
     return rows[asked], rows[distance.argmin(1).numpy()]
+
+
+def standardised(X: np.ndarray) -> np.ndarray:
+    """Return rows (n, d) of which each column has mean 0 and standard deviation 1."""
+    offset, scale = Scaling.standard(X)
+    return (X - offset) / scale
+
+
+def judged_rows(X: np.ndarray) -> np.ndarray:
+    """Return the numbers of the rows whose errors are looked at, evenly spaced."""
+    return np.unique(np.linspace(0, len(X) - 1, min(len(X), JUDGED_ROWS)).round().astype(int))
 
 
 def scales_of_inputs(kernel: sk.Kernel, n_features: int) -> list[np.ndarray] | None:

@@ -34,6 +34,7 @@ from ..training.history import History
 from ..training.minibatches import Table
 from .budget import Budget
 from .findings import (
+    judged_rows,
     nearest_rows,
     of_bounds,
     of_errors,
@@ -42,7 +43,9 @@ from .findings import (
     of_noise,
     of_rows,
     of_sight,
+    of_tails,
     of_training,
+    standardised,
 )
 from .kernel_choice import KernelChoice
 from .parameters import OfParameters
@@ -256,14 +259,20 @@ class Recipe(OfParameters, ABC):
         likelihood, data = fitted.posterior.likelihood, fitted.whole
         if data is None or not isinstance(likelihood, AdditiveNoise):
             return
-        pairs = np.stack(nearest_rows(data.X))  # (2, m)
-        X = fitted.x_scaling.tensor(data.X[pairs.ravel()], torch.float64, HOST)
-        y = (data.y[pairs] - fitted.y_scaling.offset) / fitted.y_scaling.scale  # (2, m, P)
+        noise = likelihood.noise_variance.detach().numpy()
+        at_rows, at_nearest = (self.errors(fitted, data, rows) for rows in nearest_rows(data.X))
+        yield from of_errors(at_rows, at_nearest, noise, advice, is_trained)
+        if type(likelihood) is Gaussian and data.y_std is None:
+            rows = judged_rows(data.X)
+            yield from of_tails(self.errors(fitted, data, rows), standardised(data.X[rows]))
+
+    def errors(self, fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
+        """Return the errors of some training rows, by their numbers, of the scaled y, (m, P)."""
+        X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
+        y = (data.y[rows] - fitted.y_scaling.offset) / fitted.y_scaling.scale
         with torch.no_grad():
             mean, _ = fitted.posterior.marginals(X).mixture_moments()
-        at_rows, at_nearest = y - mean.numpy().reshape(y.shape)
-        noise = likelihood.noise_variance.detach().numpy()
-        yield from of_errors(at_rows, at_nearest, noise, advice, is_trained)
+        return y - mean.numpy().reshape(y.shape)
 
     def unit(self, data: Data) -> float:
         """Return the standard deviation of y as f sees it; 1 where f is no number like y."""

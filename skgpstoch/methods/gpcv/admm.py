@@ -28,7 +28,6 @@ eliminated: the minimum is the same, and nothing has to come to agree.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
@@ -48,6 +47,7 @@ from ...estimators.parameters import (
 from ...estimators.regressor import Regressor
 from ...likelihoods.real import Gaussian
 from ...recipes.kernel_choice import KernelChoice
+from .folds import numbers_rows
 from .multipliers import STEP_OF_SOLVER
 from .recipe import CrossValidationRecipe
 
@@ -73,15 +73,16 @@ class ADMMGaussianProcessRegressor(
         search starts from the optimum of the marginal likelihood of 500 rows. Hyper-parameters
         refer to the scaled y.
     cv : int, float, splitter or iterable, default=2
-        The folds. An int: this number of folds of shuffled rows. A float between 0 and 1: one fold
-        that holds out this fraction of the rows. A scikit-learn splitter, or an iterable of pairs
-        of row numbers or masks, is used as it is; None is 5 folds. A fold whose covariance cannot
-        be factorised is left out with a warning; if none is left, `fit` raises a ValueError.
+        The folds. An int: this number of folds of shuffled rows; None is 5. A float between 0 and
+        1: one fold that holds out this fraction of the rows. Copies of a row stay together in
+        these. A scikit-learn splitter, or an iterable of pairs of row numbers or masks, is used as
+        it is. A fold whose covariance cannot be factorised is left out with a warning; if none is
+        left, `fit` raises a ValueError.
     learn_noise : bool, default=True
         Whether to find the noise and the scale of all variances from the errors of held-out rows,
-        within their bounds. With a fixed ConstantKernel both stay as they are, because the error
-        hardly depends on their ratio. All outputs have the same noise, relative to their variance.
-        False: the noise is that of the WhiteKernel, or `noise_variance`.
+        within their bounds. With a fixed ConstantKernel both stay as they are, with a warning,
+        because the error hardly depends on their ratio. All outputs have the same noise, relative
+        to their variance. False: the noise is that of the WhiteKernel, or `noise_variance`.
     noise_variance : float, default=0.1
         Initial noise variance, relative to the scaled y, if `kernel` has no WhiteKernel.
     n_restarts : int, default=0
@@ -205,7 +206,7 @@ class ADMMGaussianProcessRegressor(
         return CrossValidationRecipe.of(
             self,
             likelihood=Gaussian(),
-            numbers_rows=not isinstance(self.cv, Real),
-            merges_rows=isinstance(self.cv, Real),
+            numbers_rows=numbers_rows(self.cv),
+            merges_rows=not numbers_rows(self.cv),
             kernel=KernelChoice.of(self.kernel, self.noise_variance),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from ...data.rows import Rows
 from .fold_loss import Fold
+
+DEFAULT_FOLDS = 5  # of cv=None, as in scikit-learn
 
 
 def make_folds(cv: Any, X: Tensor, rows: Rows, seed: int, n_folds: int | None = None) -> list[Fold]:
@@ -34,10 +37,13 @@ def make_folds(cv: Any, X: Tensor, rows: Rows, seed: int, n_folds: int | None = 
         If there are no such folds of these rows.
     """
     splitter = cv
-    if isinstance(cv, Integral):
-        if int(cv) > len(X):
+    if not numbers_rows(cv):
+        X, rows = distinct(X, rows)
+    if cv is None or isinstance(cv, Integral):
+        n_splits = DEFAULT_FOLDS if cv is None else int(cv)
+        if n_splits > len(X):
             raise ValueError(f"cv={cv} must be at most the number of distinct rows, {len(X)}.")
-        splitter = KFold(int(cv), shuffle=True, random_state=seed)
+        splitter = KFold(n_splits, shuffle=True, random_state=seed)
     elif isinstance(cv, Real):
         splitter = ShuffleSplit(1, test_size=float(cv), random_state=seed)
     try:
@@ -51,6 +57,27 @@ def make_folds(cv: Any, X: Tensor, rows: Rows, seed: int, n_folds: int | None = 
     if not pairs:
         raise ValueError(f"cv={cv!r} must give at least one fold.")
     return [fold_of(X, rows, *row_numbers(pair, len(X))) for pair in pairs[:n_folds]]
+
+
+def numbers_rows(cv: Any) -> bool:
+    """Tell whether folds are made of row numbers as the user has them, and not at random."""
+    return not (cv is None or isinstance(cv, Real))
+
+
+def distinct(X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+    """Return distinct rows, in the order of what they hold, each of which counts for its copies.
+
+    So a row of weight 2 is the row twice, and folds at random do not depend on the order of rows,
+    also where there are too many for them to be merged before. All rows may be the same.
+    """
+    table = torch.cat([X.double(), rows.y.double()], 1).cpu().numpy()
+    _, first, place = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    if len(first) == 1:
+        return X, rows
+    weight = None if rows.weight is None else rows.weight.double().cpu().numpy()
+    counts = torch.from_numpy(np.bincount(place.ravel(), weight)).to(X.device)
+    index = torch.from_numpy(first).to(X.device)
+    return X[index], replace(rows[index], weight=None if bool((counts == 1).all()) else counts)
 
 
 def row_numbers(pair: tuple[Any, Any], n_rows: int) -> list[np.ndarray]:

@@ -136,12 +136,21 @@ class CrossValidationRecipe(Recipe):
             max_iter=plan.max_iter,
         )
 
+    @property
+    def keeps_noise(self) -> bool:
+        """Whether the noise stays because a constant is fixed, though it was to be learned.
+
+        The loss would make it .003 in place of .2 in one draw of six of 300 rows.
+        """
+        kernel, (low, high) = self.kernel.expression, self.kernel.noise_bounds
+        asked = self.learn_noise and low < high and kernel is not None
+        return asked and has_fixed_scale(kernel) and not has_free_scale(kernel)
+
     def search_start(self, X: Tensor, rows: Rows, start: Start | None) -> SearchStart:
         """Return where the search begins: from the parameters, or from a fitted posterior."""
         expression, _, noise, (low, high), _ = self.kernel
         kernel = default_kernel(X.shape[1]) if expression is None else expression
-        is_scaled = has_free_scale(kernel) or not has_fixed_scale(kernel)
-        calibrates = self.learn_noise and low < high and is_scaled
+        calibrates = self.learn_noise and low < high and not self.keeps_noise
         if start is not None:
             start.check_unchanged()
             kernel, noise = fitted_before(start.posterior, kernel, X)
@@ -201,6 +210,14 @@ class CrossValidationRecipe(Recipe):
                 "variance is too small relative to the kernel's.",
                 advice="Raise the lower bound of a WhiteKernel.",
             )
+        noise = Finding("noise that stays", "learn_noise", int(self.keeps_noise), 1)
+        if self.keeps_noise:
+            noise = noise._replace(
+                severity="problem",
+                text="A fixed ConstantKernel keeps the scale, and the squared error of held-out "
+                "rows hardly depends on the noise, which stays as it was.",
+                advice="Free the ConstantKernel, or set learn_noise=False if the noise is known.",
+            )
         n_iter, most = fitted.history.n_iter, fitted.plan.max_iter
         ended = Finding("iterations", "max_iter", n_iter, most, category=ConvergenceWarning)
         if fitted.history.status == "max_iter":
@@ -209,7 +226,7 @@ class CrossValidationRecipe(Recipe):
                 text=f"ADMM did not converge in {most} iterations.",
                 advice="Raise max_iter or tol.",
             )
-        yield from (steps, ended)
+        yield from (steps, noise, ended)
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         check_shared_noise(posterior, rows)

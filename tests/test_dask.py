@@ -317,10 +317,18 @@ B = da.zeros(10, chunks=5)
         ((model(), np.zeros((10, 2)), B), {}, "X must be a dask array or frame, got ndarray"),
         ((model(), A, B), {"z": B}, "SVGPRegressor.fit does not take z; it takes X, y, "),
         ((model(), A, None), {}, "y must be a dask array or frame, got NoneType"),
-        ((model(), A, B[:9]), {}, "X and y must have the same rows in each partition, got 10"),
+        (
+            (model(), A, B[:9]),
+            {},
+            "X and y must have the same number of rows in each partition, got 10",
+        ),
         ((model(), A[:0], B[:0]), {}, "X has no rows"),
         ((model(checkpoint_dir="x"), A, B), {}, "checkpoint_dir must be None, got 'x'"),
-        ((make_pipeline(StandardScaler(), model()), A, B), {}, "must be one of skgpstoch, got Pip"),
+        (
+            (make_pipeline(StandardScaler(), model()), A, B),
+            {},
+            "must be an estimator of skgpstoch, got Pip",
+        ),
         ((model(), A, B), {"timeout": 0}, "timeout must be a positive number"),
         ((model(), A, B), {"max_restarts": -1}, "max_restarts must be an integer of at least 0"),
     ],
@@ -333,7 +341,7 @@ def test_what_cannot_be_fitted_is_refused_with_reasons(client, arguments, option
 @pytest.mark.processes
 def test_batch_normalisation_and_no_client_are_refused(client):
     estimator = SCGDGaussianProcessRegressor(feature_map=with_batch_norm())
-    with pytest.raises(ValueError, match="feature_map has batch normalisation"):
+    with pytest.raises(ValueError, match="feature_map must not use batch normalisation"):
         fit(estimator, A, B)
 
 

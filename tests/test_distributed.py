@@ -111,7 +111,7 @@ def check_errors(first, second):
     assert "ValueError: theta must be the same on all ranks, got 0 on ranks [0]; 1 on" in same
     assert objects.startswith("TypeError: rank 1: objects must be strings")
     assert nested.startswith("RuntimeError: process_group is already in use")
-    assert nccl.startswith('ValueError: backend="nccl" needs a GPU of its own for each rank')
+    assert nccl.startswith('ValueError: backend="nccl" needs one GPU for each rank')
 
 
 def check_lost(case, timeout):

@@ -1,4 +1,4 @@
-"""Fits on workers of which some may be lost."""
+"""Fit on workers that may be lost, and restart from the last checkpoint."""
 
 from __future__ import annotations
 

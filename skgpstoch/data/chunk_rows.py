@@ -1,4 +1,4 @@
-"""Rows that come from iterators, of which a new one is made for each pass."""
+"""Rows from iterators; each pass over the rows asks for a new one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both drop-ins do with what users give them: validation, and where to compute."""
+"""Base of both drop-ins: validation, and where to compute."""
 
 from __future__ import annotations
 

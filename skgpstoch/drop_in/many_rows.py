@@ -1,4 +1,4 @@
-"""The same model by a method for many rows: which, where it starts, and what it predicts.
+"""Fit the drop-in's model to many rows: which method, where it starts, how it predicts.
 
 The noise that it has is that of :mod:`skgpstoch.drop_in.noise`.
 """

@@ -1,4 +1,4 @@
-"""Gaussian predictions, with the methods and in the shapes of scikit-learn, and more of them."""
+"""Gaussian predictions with scikit-learn's methods and shapes, and further methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recommended default for classes."""
+"""The recommended default for classification."""
 
 from __future__ import annotations
 

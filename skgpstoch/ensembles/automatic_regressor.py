@@ -1,4 +1,4 @@
-"""The recommended default for numbers and counts."""
+"""The recommended default for regression, of real numbers and of counts."""
 
 from __future__ import annotations
 

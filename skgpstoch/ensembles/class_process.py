@@ -1,4 +1,4 @@
-"""Processes of classes for small tables: several kernels, and as much confidence as is due."""
+"""Gaussian-process classification of small tables: several kernels, and calibrated confidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recommended defaults in a group of processes, each of which has rows of its own.
+"""The recommended defaults in a group of processes, each with its own rows.
 
 Few rows are gathered, as they are, and rank 0 fits for all. Of many, a sample that is the same
 whoever has which rows says how tables are encoded and what y is like; the levels of categories,

@@ -1,4 +1,4 @@
-"""Methods of single models that what is put together of models cannot have."""
+"""Methods of single models that ensembles do not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A race of models: what each predicts for rows that it has not seen gives the weights of all."""
+"""Fit several models and weigh them by their predictions for held-out rows."""
 
 from __future__ import annotations
 

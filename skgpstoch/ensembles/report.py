@@ -1,4 +1,4 @@
-"""What a fit has found: its models, how well they are calibrated, and what limits them."""
+"""Report on a fit: its models, their calibration, and what limits the predictions."""
 
 from __future__ import annotations
 

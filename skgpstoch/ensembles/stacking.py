@@ -1,4 +1,4 @@
-"""Stacking of predictive distributions: the mixture with the best score on rows held out.
+"""Stacking of predictive distributions: the mixture with the best score on held-out rows.
 
 Yao, Vehtari, Simpson & Gelman, "Using stacking to average Bayesian predictive distributions",
 Bayesian Analysis 13, 2018: of models with densities p_j(y | x), each fitted without the rows that

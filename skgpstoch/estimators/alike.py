@@ -1,4 +1,4 @@
-"""Whether all ranks of a group ask for the same fit."""
+"""Check that all ranks of a group ask for the same fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every estimator shares: a fit from data to fitted attributes, and blocks of predictions."""
+"""Base of every estimator: the steps of a fit, and predictions in blocks of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fits and predictions of a classifier: classes, probabilities, and the latent functions."""
+"""Base of classifiers: predict classes, probabilities and latent functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws of a regressor's f as functions that can be called: what Thompson sampling minimises."""
+"""Draw a regressor's f as functions to call, for example to minimise in Thompson sampling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fits of a group: every rank gives rows of its own, and all get the same model.
+"""Fit in a group: every rank gives its own rows, and all get the same model.
 
 A sample of the rows, the same one whoever has which, decides what rows decide beforehand: scalings,
 inducing points, starts, and which are held out. Up to `SAMPLE_ROWS` it is all of them. Sums over

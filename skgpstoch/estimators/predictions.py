@@ -1,4 +1,4 @@
-"""What a fitted regressor predicts of rows, by blocks of them."""
+"""Predictions of a fitted regressor, in blocks of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fits to rows that are read in chunks, as they need not fit into memory.
+"""Fit to rows that are read in chunks, so that they need not fit into memory.
 
 A first pass finds how many rows there are, the classes, and a sample, which decides what rows
 decide beforehand. Minibatches come from a shuffle buffer, and passes in order close the fit. In a

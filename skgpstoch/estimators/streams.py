@@ -1,4 +1,4 @@
-"""partial_fit: more of the data, a chunk at a time."""
+"""partial_fit: learn from more rows, chunk by chunk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets of a regressor: their shape, their transformer, and what it takes to judge them."""
+"""Targets of a regressor: their shape, their transformer, and the inputs that scoring needs."""
 
 from __future__ import annotations
 

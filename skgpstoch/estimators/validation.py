@@ -1,4 +1,4 @@
-"""Parameters, rows, and what is known of rows besides X and y, checked as scikit-learn would."""
+"""Validate parameters, X, y and other values of rows, as scikit-learn does."""
 
 from __future__ import annotations
 

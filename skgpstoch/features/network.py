@@ -1,4 +1,4 @@
-"""Networks as feature maps: multilayer perceptrons, ensembles of them, modules of the user's."""
+"""Networks as feature maps: multilayer perceptrons, ensembles of them, and the user's modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What exact posteriors ask of a kernel, by blocks of rows and in as little memory as it takes.
+"""Covariance matrices and their gradients for exact posteriors, in blocks of rows.
 
 A kernel that :func:`~skgpstoch.kernels.from_sklearn` knows is computed in torch, its gradient never
 an array for each hyper-parameter: as all a marginal likelihood wants of ∂K/∂θ are the traces

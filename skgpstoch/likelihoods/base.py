@@ -1,4 +1,4 @@
-"""What every likelihood p(y | f) can do, and how: the base class.
+"""The base class of likelihoods p(y | f).
 
 A likelihood must say :meth:`Likelihood.log_prob` and :meth:`Likelihood.moments`; expectations under
 q(f) are Gauss-Hermite quadratures, always in log space, unless a closed form overrides them.

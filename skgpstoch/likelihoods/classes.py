@@ -1,4 +1,4 @@
-"""Likelihoods of classes; import them from :mod:`skgpstoch.likelihoods`."""
+"""Likelihoods for classes; import them from :mod:`skgpstoch.likelihoods`."""
 
 from __future__ import annotations
 

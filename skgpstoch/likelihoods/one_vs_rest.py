@@ -1,4 +1,4 @@
-"""Several classes, each against the others; import it from :mod:`skgpstoch.likelihoods`."""
+"""One-versus-rest likelihood for several classes; import it from :mod:`skgpstoch.likelihoods`."""
 
 from __future__ import annotations
 

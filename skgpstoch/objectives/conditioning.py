@@ -1,4 +1,4 @@
-"""Posteriors given more rows, with the hyper-parameters and the features that they have.
+"""Condition posteriors on more rows, with their hyper-parameters and features unchanged.
 
 Nothing is forgotten: the posterior is that of all rows, those of the fit and the new ones.
 

@@ -1,4 +1,4 @@
-"""From a fitted estimator to an ONNX model."""
+"""Export a fitted estimator as an ONNX model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be exported is refused by name."""
+"""The error for parts that cannot be exported, which names them."""
 
 from __future__ import annotations
 

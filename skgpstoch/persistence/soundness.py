@@ -1,4 +1,4 @@
-"""What every object in a file has to be: its numbers are finite, and modules call nothing else."""
+"""Check the objects in a file: numbers must be finite, and modules must have no hooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a finished fit leaves behind: posteriors of f, and of the weights of features."""
+"""Base classes of posteriors of f and of the weights of features, the results of a fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is time for, and what was made of it."""
+"""Time budgets: what a fit had time for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be wrong with a fit: its rows, training, kernel, noise and points.
+"""Find what may be wrong with a fit: its rows, training, kernel, noise and points.
 
 Each function looks at one thing, and yields what it finds whether that is a problem or not. So the
 warnings of `fit` and the table of `diagnose` come from the same numbers.

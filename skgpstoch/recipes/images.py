@@ -1,4 +1,4 @@
-"""Images that rows of X are, and hidden ones that inner layers make of them.
+"""Images in the rows of X, and the hidden images that inner layers make of them.
 
 The inner layers are those of :mod:`skgpstoch.models.patch_layers`. The builder of the last layer is
 :class:`skgpstoch.recipes.patches.Patches`.

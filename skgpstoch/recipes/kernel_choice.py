@@ -1,4 +1,4 @@
-"""Kernels that parameters ask for, the noise among them, and what they start from."""
+"""The kernel and the noise that parameters ask for, and where they start."""
 
 from __future__ import annotations
 

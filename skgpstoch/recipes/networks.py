@@ -1,4 +1,4 @@
-"""Networks below kernels, and the finite features that they make."""
+"""Networks below kernels, and the finite features that they give."""
 
 from __future__ import annotations
 

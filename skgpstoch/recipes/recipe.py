@@ -1,4 +1,4 @@
-"""What a fit is made of: recipes of parts, what they are given, and what they leave behind.
+"""Base class of recipes, what they are given, and what a fit leaves behind.
 
 An estimator makes a :class:`Recipe` from its parameters, once per fit. A recipe knows nothing of
 estimators. It decides what "auto" means with a pure function of sizes (:meth:`Recipe.plan`), makes

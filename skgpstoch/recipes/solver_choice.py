@@ -1,4 +1,4 @@
-"""Which likelihood, loss and solver go together, and which solver "auto" is."""
+"""Check that likelihood, loss and solver go together, and choose the solver for "auto"."""
 
 from __future__ import annotations
 

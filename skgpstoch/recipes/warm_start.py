@@ -1,4 +1,4 @@
-"""Fitted models that a fit begins from."""
+"""Start a fit from a fitted model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that killed fits resume from."""
+"""Checkpoints, from which killed fits resume."""
 
 from __future__ import annotations
 

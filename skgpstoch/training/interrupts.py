@@ -1,4 +1,4 @@
-"""Ctrl-C: the first keeps the best so far, the second ends everything.
+"""Ctrl-C: the first one keeps the best model so far, the second ends everything.
 
 Somebody who watches a fit and interrupts it wants what it has found. In a loop of a hundred fits
 the same press must end the loop, and a job without a keyboard is interrupted to be ended. So:

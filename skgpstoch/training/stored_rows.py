@@ -1,4 +1,4 @@
-"""Rows that are read in chunks: minibatches from a shuffle buffer, and passes over all of them.
+"""Train on rows that are read in chunks: minibatches from a shuffle buffer, and full passes.
 
 What a sample of the rows cannot tell is found by passes in order, of which each reads every row
 once. Memory is bounded by the buffer of the source.

@@ -1,4 +1,4 @@
-"""The plan of a deep kernel ensemble: how many networks, rows held out, and steps."""
+"""The plan of a deep kernel ensemble: how many networks, held-out rows and steps."""
 
 from __future__ import annotations
 

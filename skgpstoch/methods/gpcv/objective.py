@@ -1,4 +1,4 @@
-"""What training does for cross-validation: iterations of ADMM, then the posterior of all rows."""
+"""Training by cross-validation: iterations of ADMM, then the posterior of all rows."""
 
 from __future__ import annotations
 

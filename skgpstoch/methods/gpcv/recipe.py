@@ -1,4 +1,4 @@
-"""A kernel by cross-validation: where the search starts, which folds, and what is fitted."""
+"""Learn a kernel by cross-validation: where the search starts, which folds, what is fitted."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Fitted regressors as models of BoTorch, for its acquisition functions; needs botorch.
+"""Use fitted regressors as BoTorch models, for its acquisition functions; needs botorch.
 
-A :class:`BoTorchModel` has the posterior of f of the estimator inside, in the units of its X and y:
-differentiable by the inputs, in batches, in float64. Hyper-parameters are what `fit` has found.
+A :class:`BoTorchModel` gives the posterior of the estimator's f in the units of its X and y, in
+batches, in float64, and differentiable by the inputs. The hyper-parameters are those that `fit`
+found.
 
 >>> from botorch.acquisition import qLogExpectedImprovement  # doctest: +SKIP
 >>> model = BoTorchModel(GaussianProcessRegressor(kernel).fit(X, y))  # doctest: +SKIP

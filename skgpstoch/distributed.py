@@ -1,7 +1,7 @@
-"""One model fitted by several processes, on one machine or many, each to rows of its own.
+"""Fit one model with several processes, on one machine or many, each with its own rows.
 
-Any launcher may start the processes (torchrun, srun, Ray Train, Spark's TorchDistributor); all of
-them run the same program, and call :func:`process_group` around `fit`.
+Any launcher may start the processes (torchrun, srun, Ray Train, Spark's TorchDistributor). All of
+them run the same program and call `fit` inside :func:`process_group`.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ def process_group(
     size: int | None = None,
     timeout: float = 120.0,
 ) -> Iterator[Group]:
-    """Fit, in this block, together with other processes that call it too.
+    """Fit together with the other processes that enter this block.
 
-    Each process, a rank, has a share of the rows, possibly none, and afterwards the same model.
-    Outside of such a block no fit exchanges anything, whatever else uses torch.distributed.
+    Each process, called a rank, has a share of the rows, possibly none, and gets the same model.
+    Outside of such a block fits exchange nothing, even if the program uses torch.distributed for
+    something else.
 
     Parameters
     ----------
@@ -61,55 +62,58 @@ def process_group(
         directly, others by gloo; each rank needs a GPU of its own, which is the current device in
         the block. "auto": "nccl" if each rank has one, otherwise "gloo".
     init : str, Store or None, default=None
-        Where ranks meet: "env://", the variables that launchers set; "file:///path", a file that
-        does not exist yet, which all can write; "tcp://host:port", a free port of rank 0's
-        machine; a store of torch.distributed that all have, and no earlier group had (by which one
-        process is a group, too, and can resume what more have begun). None: torch.distributed as
-        it is, if it is initialised, otherwise "env://".
+        How the ranks find each other. "env://": by the variables that launchers set.
+        "file:///path": by a file that does not exist yet and that all can write. "tcp://host:port":
+        by a free port of rank 0's machine. A store of torch.distributed that all ranks share and no
+        earlier group used; with it one process can be a group too, and resume a fit that several
+        began. None: torch.distributed as it is if it is initialised, otherwise "env://".
     rank : int or None, default=None
-        The number of this process, from 0. None: as the launcher says.
+        The number of this process, from 0. None: as set by the launcher.
     size : int or None, default=None
-        How many there are. None: as the launcher says.
+        The number of ranks. None: as set by the launcher.
     timeout : float, default=120.0
-        Seconds that a rank waits for the others, when they meet and at each exchange.
+        Seconds that a rank waits for the others, at the start and at each exchange.
 
     Yields
     ------
     group : object
-        Its `rank` and `size`, to choose a share of the rows by: ``X[group.rank :: group.size]``.
+        Has `rank` and `size`, which choose a share of the rows: ``X[group.rank :: group.size]``.
 
     Raises
     ------
     ValueError
-        If it does not know where to meet, or ranks have no GPU of their own for "nccl".
+        If the address of rank 0, `rank` or `size` is unknown, or a rank has no GPU of its own with
+        "nccl".
     RuntimeError
-        In a block of another process group.
+        If it is called inside another process group's block.
     WorkerLostError
-        If a rank does not come, ends, or takes longer than `timeout`; in the block too.
+        If a rank does not start, ends, or takes longer than `timeout`; also during the block.
 
     Notes
     -----
-    All ranks have to do the same in the block: to fit an estimator with the same parameters. It
-    belongs to the thread that enters it; fits in threads and in joblib's processes that are started
-    in it are alone. What it makes is destroyed at its end, also after errors, and a group that was
-    there before is left as it was.
+    All ranks must do the same in the block: fit an estimator with the same parameters. The block
+    belongs to the thread that enters it; threads and joblib processes that are started inside it
+    fit on their own. The group is destroyed at the end of the block, also after errors; a group
+    that existed before is left unchanged.
 
-    The model is the same, to rounding, however rows are dealt to ranks, one rank included; and the
-    same to the last bit on all ranks. Up to 10,000 rows, and for estimators that are not trained by
-    sums over rows (L-BFGS, drop-ins, stacks), rank 0 has the rows of all, and fits while the others
-    wait. Warnings, callbacks, `verbose` and checkpoints are rank 0's; `random_state` is rank 0's
-    too. Transformers in a pipeline before the estimator know of no group: fit them before, to the
-    same rows everywhere. Searches and cross-validation are refused, as scikit-learn would decide
-    by the rows of each rank; so are `partial_fit` and `condition_on`.
+    The model is the same, up to rounding, for any split of the rows between ranks, and the same to
+    the last bit on all ranks. Up to 10,000 rows, and for estimators that are not trained by sums
+    over rows (L-BFGS, drop-ins, stacks), rank 0 gathers all rows and fits while the others wait.
+    Only rank 0 warns, prints, calls callbacks and writes checkpoints, and its `random_state`
+    counts. Transformers in a pipeline before the estimator do not use the group: fit them
+    beforehand, to the same rows on all ranks. Searches and cross-validation raise an error, because
+    scikit-learn would decide by the rows of each rank alone; so do `partial_fit` and
+    `condition_on`.
 
-    Ctrl-C (SIGINT) on any rank, where it is to be kept (:func:`skgpstoch.on_interrupt`), ends the
-    training of all at the same step with the best so far; the second one raises, and the others
-    lose that rank. After an error of one rank alone, leave the block: others learn of it then.
+    Ctrl-C (SIGINT) on any rank stops the training of all ranks at the same step and keeps the best
+    model so far, wherever :func:`skgpstoch.on_interrupt` says that it is kept; a second one raises,
+    and the others lose that rank. After an error on one rank only, leave the block, so that the
+    others notice it.
 
     Examples
     --------
-    Two processes of ``torchrun --standalone --nproc-per-node 2 script.py`` need no arguments; here,
-    one process is all there are:
+    Two processes of ``torchrun --standalone --nproc-per-node 2 script.py`` need no arguments; here
+    there is only one process:
 
     >>> import numpy as np
     >>> from skgpstoch import SVGPRegressor

@@ -1,4 +1,4 @@
-"""Where the pages of the API reference are, for links in HTML representations.
+"""Find the API reference's pages, for links in HTML representations.
 
 The root is the Documentation among the URLs of the package (``[project.urls]`` in pyproject.toml,
 which installers write down as ``Project-URL``). Without it there are no links: dead ones are worse.

@@ -1,4 +1,4 @@
-"""Losses of a row that a sparse model can be trained for: Σᵢ loss(yᵢ, q(fᵢ)) + β KL[q(w) ‖ p(w)].
+"""Losses that a sparse model can be trained with: Σᵢ loss(yᵢ, q(fᵢ)) + β KL[q(w) ‖ p(w)].
 
 Wei, Sheth & Khardon, "Direct loss minimization for sparse Gaussian processes", AISTATS 2021. With
 q(fᵢ) = N(μᵢ, vᵢ),
@@ -370,14 +370,14 @@ class LogLoss(Loss):
         super().check(likelihood)
         if self.is_noisy() and not likelihood.differentiable:
             raise ValueError(
-                f"gradient={self.gradient!r} needs a likelihood that can be differentiated by f, "
-                f"which that of {likelihood!r} cannot; use gradient='exact'."
+                f"gradient={self.gradient!r} needs a likelihood that is differentiable by "
+                f"f, which {likelihood!r} is not. Use gradient='exact'."
             )
         draws_normal = self.gradient == "product" and self.proposal == "normal"
         if draws_normal and (likelihood.n_latents(1) > 1 or not likelihood.log_concave):
             raise ValueError(
-                "proposal='normal' needs a likelihood of one function whose logarithm is concave, "
-                f"which that of {likelihood!r} is not; use proposal='envelope'."
+                "proposal='normal' needs a log-concave likelihood of one function, which "
+                f"{likelihood!r} is not. Use proposal='envelope'."
             )
 
 
@@ -453,7 +453,7 @@ _NAMES: dict[str, Callable[[], Loss]] = {
 
 
 def make_loss(loss: str | Loss, bound: str = "titsias") -> Loss:
-    """Make a loss by its name, or return the one given.
+    """Make a loss from its name, or return the one given.
 
     Parameters
     ----------
@@ -465,12 +465,12 @@ def make_loss(loss: str | Loss, bound: str = "titsias") -> Loss:
     Returns
     -------
     loss : Loss
-        Losses have no state.
+        The loss; it has no state.
 
     Raises
     ------
     ValueError
-        If there is no loss of that name, or another bound of it.
+        If there is no loss of that name, or it does not have this `bound`.
     TypeError
         If it is neither a name nor an instance.
 

@@ -1,9 +1,9 @@
 """Scorers of predictive distributions for scikit-learn's model selection: greater is better.
 
-A scorer is an object that scikit-learn's metadata routing knows: it says by `set_score_request`
-whether it wants the weights and exposures of rows. With routing, weights that are passed and that
-nobody asked for or declined are scikit-learn's own error. Without it, scikit-learn hands weights of
-a search to scorers of itself, and has no way for exposures.
+Scorers support scikit-learn's metadata routing: call `set_score_request` to say whether a scorer
+wants the weights and exposures of rows. With routing, scikit-learn raises an error for weights that
+are passed but neither requested nor declined. Without routing, scikit-learn passes the weights of a
+search to the scorers itself, and cannot pass exposures.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class PredictiveScorer(ABC):
         """
         if not get_config()["enable_metadata_routing"]:
             raise RuntimeError(
-                "set_score_request has no effect without metadata routing: enable it by "
+                "set_score_request has no effect without metadata routing. Enable it with "
                 "sklearn.set_config(enable_metadata_routing=True)."
             )
         if unknown := sorted(requests.keys() - ROUTED):

@@ -179,7 +179,8 @@ def interval_coverage(
 ) -> float | NDArray:
     """Fraction of the rows whose target lies in its interval, ends included.
 
-    Of honest 95 % intervals, about 95 % of the rows; closer to the nominal coverage is better.
+    Calibrated 95 % intervals cover about 95 % of the rows; closer to the nominal coverage is
+    better.
 
     Parameters
     ----------
@@ -243,8 +244,8 @@ def predict_mean_std(estimator: Any, X: ArrayLike, **of_rows: ArrayLike) -> tupl
     """
     predictor = getattr(estimator, "best_estimator_", estimator)  # a search's predict has only X
     message = (
-        "A standard deviation is needed: the estimator must support predict(X, return_std=True) "
-        f"and return (mean, std), directly or at the end of a Pipeline; got {estimator!r}."
+        "estimator must support predict(X, return_std=True) and return (mean, std), itself "
+        f"or as the last step of a Pipeline; got {estimator!r}."
     )
     try:
         # Without routing a Pipeline hands on every keyword; with it, only those requested.

@@ -1,4 +1,4 @@
-"""Predictions for rows that are read in chunks, and written as they are made."""
+"""Predict for rows that are read in chunks, and write the predictions chunk by chunk."""
 
 from __future__ import annotations
 
@@ -23,33 +23,32 @@ Named = dict[str, np.ndarray]
 def predict_to(
     estimator: Any, rows: RowSource, path: str | Path, coverage: float | None = None
 ) -> None:
-    """Predict for rows that need not fit into memory, and write a Parquet file.
+    """Predict for rows that need not fit into memory, and write the predictions to a Parquet file.
 
-    There is one row group a chunk, in the order of the rows, and the file has its name when it is
-    complete. Memory holds two chunks and their predictions.
+    Each chunk becomes one row group, in the order of the rows. The file appears under its name once
+    it is complete. Memory holds two chunks and their predictions.
 
     Parameters
     ----------
     estimator : estimator
-        A fitted regressor or classifier, of ours or with wrappers around it, or a pipeline.
+        A fitted regressor or classifier of skgpstoch, on its own, in wrappers or in a pipeline.
     rows : RowSource
-        `ParquetRows`, `SequenceRows` or `ChunkRows`; what they know besides X is not looked at, but
-        for exposures.
+        `ParquetRows`, `SequenceRows` or `ChunkRows`. Only X and exposures are used.
     path : str or Path
-        The file to write, which replaces one that is there. Its columns are, of a regressor, `mean`
-        and `std` (`mean_0`, ... of several outputs); of a classifier `prediction` and, for each
-        class c, `probability_c`.
+        The file to write; an existing file is replaced. A regressor writes the columns `mean` and
+        `std` (`mean_0`, ... for several outputs), a classifier `prediction` and, for each class c,
+        `probability_c`.
     coverage : float or None, default=None
-        Probability of a central interval, whose ends are the columns `lower` and `upper`; None: no
-        interval. Of regressors.
+        Regressors only: probability of a central interval, whose ends are the columns `lower` and
+        `upper`. None: no interval.
 
     Raises
     ------
     TypeError
-        If rows are no such source.
+        If `rows` is not one of these sources.
     ValueError
-        If chunks are not what they should be, rows are read from the file to write, their
-        `transform` is not fitted, or `coverage` is given for a classifier.
+        If a chunk is not valid, `path` is one of the files that are read, the `transform` of `rows`
+        is not fitted, or `coverage` is given for a classifier.
 
     Examples
     --------
@@ -70,15 +69,16 @@ def predict_to(
 
     if not isinstance(rows, RowSource):
         raise TypeError(
-            f"rows must be ParquetRows, SequenceRows or ChunkRows, got {type(rows).__name__}: wrap "
-            "an array by skgpstoch.data.SequenceRows(X), or call predict."
+            "rows must be ParquetRows, SequenceRows or ChunkRows, got "
+            f"{type(rows).__name__}. Wrap an array with skgpstoch.data.SequenceRows(X), or "
+            "call predict."
         )
     rows.check_path(path)
     if rows.has_new_transform:
         raise ValueError(
-            "The transform of rows must be fitted, or it would be fitted to the rows to predict "
-            f"for, got {rows.transform!r}. Give that of the rows that the model was fitted to: "
-            "transform=rows.transform_."
+            f"The transform of rows must be fitted, got {rows.transform!r}, which would be "
+            "fitted to the rows to predict for. Pass the one that was fitted with the "
+            "model: transform=training_rows.transform_."
         )
     is_classifier = hasattr(estimator, "predict_proba")
     if coverage is not None and is_classifier:
@@ -154,7 +154,7 @@ def in_fitted_order(known: list[str], X: Any) -> Any:
     if set(known) < set(names):
         more = sorted(set(names) - set(known))
         raise ValueError(
-            f"rows have columns that the model was not fitted to, {more}: name what is no feature, "
-            "such as target=..., or the features."
+            f"rows have columns that the model was not fitted to, {more}. Name those that "
+            "are not features, such as target=..., or name the features."
         )
     return X[known] if set(known) == set(names) else X

@@ -1,9 +1,9 @@
 """Predictive distributions through scikit-learn's wrappers.
 
-A pipeline, a search, a frozen estimator or a transformed target hands on `predict` and no more.
-These functions take any of them, one inside another, and ask the regressor inside:
+A pipeline, a search, a frozen estimator or a transformed target only passes `predict` on. These
+functions accept any of them, also nested, and use the regressor inside:
 
-- :class:`~sklearn.pipeline.Pipeline`: the last step, of X as the steps before transform it;
+- :class:`~sklearn.pipeline.Pipeline`: the last step, with X transformed by the steps before;
 - searches (``GridSearchCV`` and the like): their ``best_estimator_``;
 - ``FrozenEstimator``: the estimator in it;
 - :class:`~sklearn.compose.TransformedTargetRegressor`: the regressor in it, whose distributions are
@@ -92,9 +92,9 @@ def predict_distribution(estimator: Any, X: Any, **of_rows: Any) -> PredictiveDi
         return estimator.predict_distribution(X, **of_rows)
     if not predicts_std(estimator):
         raise TypeError(
-            "Predictive distributions need a regressor with predict_distribution, or with "
-            f"predict(X, return_std=True), got {estimator!r}. ConstantVarianceRegressor gives any "
-            "regressor one variance."
+            "estimator must be a regressor with predict_distribution, or with predict(X, "
+            f"return_std=True), got {estimator!r}. Wrap it in ConstantVarianceRegressor, "
+            "which adds a constant variance."
         )
     check_names(estimator, estimator.predict, of_rows)
     mean, std = (np.asarray(part) for part in estimator.predict(X, return_std=True, **of_rows))
@@ -186,8 +186,9 @@ def sample_y(
         return transformed_draws(draws[:, 0], estimator.transformer_)
     if not hasattr(estimator, "sample_y"):
         raise TypeError(
-            f"Draws need a regressor with sample_y, which {estimator!r} lacks. For draws that are "
-            "independent between rows, call predict_distribution(estimator, X).sample(n_samples)."
+            f"estimator must be a regressor with sample_y, got {estimator!r}. For draws "
+            "that are independent between rows, call predict_distribution(estimator, "
+            "X).sample(n_samples)."
         )
     check_names(estimator, estimator.sample_y, of_rows)
     return np.asarray(estimator.sample_y(X, n_samples, random_state, **of_rows))
@@ -197,19 +198,19 @@ def check_regressor(estimator: Any) -> None:
     """Raise a TypeError unless this is an estimator, and no classifier."""
     if isinstance(estimator, type):
         raise TypeError(
-            f"estimator must be a fitted regressor, got the class {estimator.__name__}: fit "
+            f"estimator must be a fitted regressor, got the class {estimator.__name__}. Fit "
             f"{estimator.__name__}(...) first."
         )
     known = "fit", "predict", "predict_distribution", "sample_y"
     if not any(hasattr(estimator, name) for name in known):
         raise TypeError(
-            f"estimator must be a fitted regressor, got {type(estimator).__name__}: the estimator "
-            "is the first argument, X the second."
+            f"estimator must be a fitted regressor, got {type(estimator).__name__}. The "
+            "estimator is the first argument, X the second."
         )
     if hasattr(estimator, "predict_proba"):
         raise TypeError(
-            f"estimator must be a regressor, got the classifier {estimator!r}, whose distributions "
-            "are those of predict_proba."
+            f"estimator must be a regressor, got the classifier {estimator!r}. Use its "
+            "predict_proba."
         )
 
 
@@ -219,7 +220,7 @@ def inside(estimator: Any) -> Any:
         return estimator.best_estimator_
     if hasattr(estimator, "refit"):
         raise NotFittedError(
-            f"{estimator!r} has no best_estimator_: fit the search first, with refit=True."
+            f"{estimator!r} has no best_estimator_. Fit the search first, with refit=True."
         )
     return estimator.estimator if isinstance(estimator, FrozenEstimator) else None
 

@@ -370,7 +370,7 @@ def test_an_interrupt_keeps_the_models_before(step, monkeypatch, few):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(DeepKernelEnsembleRegressor, "fit", interrupted)
-    with pytest.warns(ConvergenceWarning, match="interrupted; the model is without networks"):
+    with pytest.warns(ConvergenceWarning, match="interrupted; the model does without networks"):
         model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
     assert list(model.estimators_) == ["process"]
     monkeypatch.setattr(ExactProcessRegressor, "fit", interrupted)
@@ -556,7 +556,9 @@ def test_classes_have_names(mixed_classes):
     assert_array_equal(model.log_predictive_density(X, y=names), of_labels)
     with pytest.raises(ValueError, match="y has the class 'rosa'"):
         model.log_predictive_density(X, np.full(150, "rosa"))
-    with pytest.raises(ValueError, match=r"y must have the shape \(150,\) of labels, got \(3,\)"):
+    with pytest.raises(
+        ValueError, match=r"y must have the shape \(150,\), one label for each row, got \(3,\)"
+    ):
         model.log_predictive_density(X, names[:3])
 
 
@@ -613,7 +615,7 @@ def test_classes_without_weight_are_none_of_the_models(step, small):
     assert model.classes_.tolist() == ["b", "c"]
     assert model.predict_proba(X).shape == (200, 2)
     assert np.mean(model.predict(X)[labels != "a"] == labels[labels != "a"]) > 0.8
-    with pytest.raises(ValueError, match="sample_weight is not 0, has one class"):
+    with pytest.raises(ValueError, match="a sample_weight above 0 have one class"):
         model.fit(X, labels, sample_weight=(labels == "a").astype(float))
 
 

@@ -475,7 +475,7 @@ def test_plain_members_see_inputs_alone():
 def test_a_likelihood_of_predictions_has_no_bound(noisy):
     X, y = noisy
     model = DLMRegressor(likelihood="shared_student_t", loss="elbo", n_inducing=5)
-    with pytest.raises(ValueError, match="has no bound on the evidence"):
+    with pytest.raises(ValueError, match="has no lower bound on the marginal likelihood"):
         model.fit(X[:50], y[:50] + 0.1 * X[:50, 0])
 
 

@@ -535,7 +535,7 @@ def test_what_cannot_be_fitted(table):
     X, y = table
     with pytest.raises(ValueError, match=r"kernels must be 'auto' or some of \['rough-ard'"):
         ExactProcessClassifier(kernels=["cubic"]).fit(X, y)
-    with pytest.raises(ValueError, match="needs two classes at least, but y has one class"):
+    with pytest.raises(ValueError, match="needs at least two classes, but y has one class"):
         ExactProcessClassifier().fit(X, np.zeros(90))
-    with pytest.raises(ValueError, match="needs two classes at least, but y has one class"):
+    with pytest.raises(ValueError, match="needs at least two classes, but y has one class"):
         ExactProcessClassifier().fit(X, y, sample_weight=(y == 1).astype(float))

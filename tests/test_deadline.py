@@ -250,18 +250,18 @@ def test_scores_of_iterates_and_predictions_for_held_out_rows_take_their_time():
 def test_what_was_cut_is_said_in_full():
     said = Budget(120, 900, 3, 8, "short", False).shortage
     assert said == (
-        "max_time allowed only 120 of 900 steps and 3 of 8 networks and a part of the closing "
-        "pass: more time gives better predictions."
+        "max_time was too short: it allowed 120 of 900 steps and 3 of 8 networks and a part of "
+        "the closing pass. More time gives better predictions."
     )
     busy = Budget(430, 6116, 8, 8, "full", False, 0.4, 4).shortage
-    assert busy.startswith("max_time allowed only 430 of 6116 steps: ")
+    assert busy.startswith("max_time was too short: it allowed 430 of 6116 steps. ")
     assert "had a core for 40% of its time" in busy
-    assert "torch had 4 threads" in busy
+    assert "torch used 4 threads" in busy
     assert "torch.set_num_threads(1)" in busy
     assert "threads" not in Budget(430, 6116, 8, 8, "full", False, 0.4, 1).shortage
     assert "busy" not in Budget(430, 6116, 8, 8, "full", False, 0.9, 4).shortage
     said = Budget(900, 900, 2, 2, "none", False).shortage
-    assert said.startswith("max_time allowed only nothing of the closing pass: ")
+    assert said.startswith("max_time was too short: it allowed none of the closing pass. ")
 
 
 def test_seconds_of_many_rows_follow_from_those_of_few():
@@ -316,7 +316,9 @@ SMALL = {"hidden_layer_sizes": (8,), "max_iter": 60, "random_state": 0, "max_tim
 
 @pytest.mark.parametrize("cls", [DeepKernelEnsembleRegressor, DeepKernelEnsembleClassifier])
 def test_what_was_cut_is_said_and_recorded(cls):
-    with pytest.warns(ConvergenceWarning, match=r"max_time allowed only \d+ of 120 steps") as w:
+    with pytest.warns(
+        ConvergenceWarning, match=r"max_time was too short: it allowed \d+ of 120 steps"
+    ) as w:
         model = fit_by(cls(**SMALL), 0.9, tick=0.1)
     assert len(w) == 1
     budget = model.budget_
@@ -333,7 +335,7 @@ def test_what_was_cut_is_said_and_recorded(cls):
 @pytest.mark.parametrize(("share", "is_busy"), [(0.25, True), (0.95, False)])
 def test_other_programs_on_the_cores_are_told_of(share, is_busy):
     model = DeepKernelEnsembleRegressor(**SMALL, n_estimators=1)
-    with pytest.warns(ConvergenceWarning, match="max_time allowed only") as caught:
+    with pytest.warns(ConvergenceWarning, match="max_time was too short: it allowed") as caught:
         fit_by(model, 0.9, tick=0.1, core_share=share)
     assert ("training had a core for 25% of its time" in str(caught[0].message)) == is_busy
     assert_allclose(model.budget_["core_share"], share, rtol=1e-6)
@@ -371,7 +373,7 @@ def test_with_ample_time_a_fit_is_what_it_is_without_a_limit():
 
 def test_a_number_of_networks_that_was_asked_for_is_kept():
     model = DeepKernelEnsembleRegressor(**SMALL, n_estimators=3)
-    with pytest.warns(ConvergenceWarning, match="max_time allowed only"):
+    with pytest.warns(ConvergenceWarning, match="max_time was too short: it allowed"):
         fit_by(model, 0.9, tick=0.1)
     assert model.budget_["n_estimators"] == len(model.posterior_.members) == 3
 

@@ -41,7 +41,7 @@ def run(script: Path, *arguments: str, cwd: Path) -> str:
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
     finished = subprocess.run(
-        [sys.executable, "-W", "error", "-W", "ignore:max_time allowed", script, *arguments],
+        [sys.executable, "-W", "error", "-W", "ignore:max_time was too short", script, *arguments],
         cwd=cwd,
         env=environment,
         capture_output=True,

@@ -476,7 +476,10 @@ def test_folds_of_any_kind(cv, sine):
         ({"cv": 1}, "n_splits|cv"),
         ({"cv": 1.5}, "'cv' parameter"),
         ({"cv": 91}, "cv=91"),
-        ({"cv": [(np.arange(9), np.arange(0))]}, "rows on either side"),
+        (
+            {"cv": [(np.arange(9), np.arange(0))]},
+            "rows of positive sample_weight both to train on and held out",
+        ),
         ({"scheme": "both"}, "'scheme' parameter"),
         ({"rho": 0.0}, "'rho' parameter"),
         ({"dual_step": -1.0}, "'dual_step' parameter"),
@@ -484,15 +487,15 @@ def test_folds_of_any_kind(cv, sine):
         ({"kernel": sk.PairwiseKernel()}, "kernel"),
         ({"block_size": 0}, "'block_size' parameter"),
         ({"n_jobs": 0}, "'n_jobs' parameter"),
-        ({"cv": [(np.arange(60), np.arange(59, 90))]}, "number 59"),
+        ({"cv": [(np.arange(60), np.arange(59, 90))]}, "the first is row 59"),
         ({"cv": [([0, 1], [2, 100])]}, "from 0 to 89"),
         ({"cv": [([0, 1], [2, -1])]}, "from 0 to 89"),
-        ({"cv": [([0.5, 1.2], [3.0])]}, "row numbers"),
+        ({"cv": [([0.5, 1.2], [3.0])]}, "row indices"),
         ({"cv": [1, 2, 3]}, "gives no folds"),
-        ({"cv": [("a", "b")]}, "row numbers"),
+        ({"cv": [("a", "b")]}, "row indices"),
         ({"cv": GroupKFold(3)}, "cv.split.X, y, groups"),
         ({"cv": 0.999}, "cv=0.999"),
-        ({"kernel": 2.0 * (sk.RBF() + sk.WhiteKernel(0.2))}, "term of its own"),
+        ({"kernel": 2.0 * (sk.RBF() + sk.WhiteKernel(0.2))}, "WhiteKernel as a term of a sum"),
     ],
 )
 def test_bad_parameters(params, match, sine):
@@ -524,7 +527,7 @@ def test_a_fold_that_fails_does_not_lose_the_others(scheme, sine, monkeypatch):
     alone = ADMMGaussianProcessRegressor(cv=folds[:1], **options).fit(X, y)
     first = float(y[0])
     failing(monkeypatch, lambda fold: float(fold.y[0, 0]) != first)
-    message = "1 of 2 folds failed, and are left out: no factor"
+    message = "1 of 2 folds failed and are ignored: no factor"
     with pytest.warns(ConvergenceWarning, match=message) as found:
         model = ADMMGaussianProcessRegressor(cv=folds, scheme=scheme, **options).fit(X, y)
     assert {warning.filename for warning in found} == {__file__}
@@ -549,7 +552,9 @@ def test_divergence_raises_rho_and_is_said(sine, monkeypatch):
 
     joint = multipliers.STEP_OF_SOLVER["joint"]
     monkeypatch.setitem(multipliers.STEP_OF_SOLVER, "joint", astray)
-    with pytest.warns(ConvergenceWarning, match="diverged in 1 of 1 searches; rho is raised to 50"):
+    with pytest.warns(
+        ConvergenceWarning, match="diverged in 1 of 1 searches, so rho was raised to 50"
+    ):
         model = ADMMGaussianProcessRegressor(sk.RBF(0.8), rho=5.0, random_state=0).fit(*sine)
     assert model.history_["rho"][0] == 50.0
     assert model.score(*sine) > 0.9

@@ -124,7 +124,9 @@ def test_a_search_ends_at_the_second():
 
     model = GaussianProcessRegressor(RBF(), optimizer=counted)
     search = GridSearchCV(model, {"alpha": np.logspace(-9, 0, 10)}, cv=10)
-    kept = pytest.warns(ConvergenceWarning, match="Interrupt again to end all fits that follow")
+    kept = pytest.warns(
+        ConvergenceWarning, match="Interrupt again to stop the fits that follow too"
+    )
     with kept, pytest.raises(KeyboardInterrupt):
         search.fit(X, Y)
     assert len(calls) == 2
@@ -147,7 +149,7 @@ def test_no_networks_after_an_interrupted_process(monkeypatch):
 
     monkeypatch.setattr(process.ExactProcessRegressor, "fit", interrupted)
     rows = np.linspace(-3.0, 3.0, 200)[:, None]
-    with pytest.warns(ConvergenceWarning, match="best so far") as said:
+    with pytest.warns(ConvergenceWarning, match="best model so far") as said:
         model = AutoGaussianProcessRegressor(random_state=0).fit(rows, np.sin(rows[:, 0]))
     assert len(said) == 1
     assert list(model.estimators_) == ["process"]
@@ -172,7 +174,7 @@ def test_an_interrupt_between_searches_keeps_a_process(cls, module, part, monkey
     monkeypatch.setattr(module, part, interrupted)
     X = np.linspace(-1, 1, 40)[:, None]
     y = (X[:, 0] > 0.1).astype(int)
-    with on_interrupt("keep"), pytest.warns(ConvergenceWarning, match="best so far"):
+    with on_interrupt("keep"), pytest.warns(ConvergenceWarning, match="best model so far"):
         model = cls(random_state=0).fit(X, y)
     assert len(model.kernels_) == 1
     assert np.isfinite(model.log_predictive_density(X, y)).all()

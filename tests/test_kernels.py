@@ -597,7 +597,7 @@ def test_a_tied_parameter_is_one_in_torch_and_stays_so():
     ("ties", "message"),
     [
         ([("k1__length_scale", "k2__nu")], r"got \['k2__nu'\]"),
-        ([("k1__length_scale", "k2__length_scale")] * 2, "each name once"),
+        ([("k1__length_scale", "k2__length_scale")] * 2, "each name only once"),
     ],
 )
 def test_ties_are_checked(ties, message):

@@ -977,7 +977,7 @@ def test_likelihoods_by_name():
         (lambda: Categorical(1), "n_classes must be at least 2, or None, got 1"),
         (lambda: Categorical(link="max"), r"link must be one of .*robustmax.*, got 'max'"),
         (lambda: Categorical(epsilon=1.0), r"epsilon must be inside \(0, 1\), got 1\.0"),
-        (lambda: Categorical().n_latents(1), "must be told n_classes"),
+        (lambda: Categorical().n_latents(1), "does not know n_classes yet"),
         (lambda: Laplace().quantile(None, 1.0), r"probability must be inside \(0, 1\), got 1\.0"),
         (lambda: Poisson().quantile(None, 0.0), r"probability must be inside \(0, 1\), got 0\.0"),
     ],
@@ -1109,7 +1109,7 @@ def test_noise_of_ones_own_changes_with_the_unit_of_y():
 def test_noise_that_ignores_its_ratio_cannot_depend_on_the_inputs():
     X = np.linspace(-1.0, 1.0, 20)[:, None]
     model = SVGPRegressor(likelihood=Uniform(), noise="input", loss="log", n_inducing=3)
-    with pytest.raises(ValueError, match="does not multiply its own by `times_ratio`"):
+    with pytest.raises(ValueError, match="does not multiply its noise by `times_ratio`"):
         model.fit(X, X[:, 0])
 
 

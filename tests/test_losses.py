@@ -515,7 +515,9 @@ def test_the_papers_proposals_say_why_they_are_rejected(monkeypatch):
 
 def test_what_the_papers_proposals_are_not_for():
     for likelihood in (StudentT(0.3, 4.0), Categorical(3)):
-        with pytest.raises(ValueError, match="proposal='normal' needs a likelihood of one"):
+        with pytest.raises(
+            ValueError, match="proposal='normal' needs a log-concave likelihood of one"
+        ):
             LogLoss("product", proposal="normal").check(likelihood)
 
 
@@ -1373,5 +1375,5 @@ def test_a_likelihood_of_ones_own_has_all_gradients():
     class Bimodal(Own):
         log_concave = False
 
-    with pytest.raises(ValueError, match="gradient='product' needs a likelihood whose logarithm"):
+    with pytest.raises(ValueError, match="gradient='product' needs a log-concave likelihood"):
         product_gradients(y, Bimodal(), q, 3, generator())

@@ -209,7 +209,7 @@ def test_estimators_of_sets(model):
 
 def test_fewer_rows_than_points_of_sets():
     model = SolveGPRegressor(n_inducing=8, n_orthogonal=(20, 60), random_state=0)
-    with pytest.warns(UserWarning, match="n_orthogonal=80 is more than there are"):
+    with pytest.warns(UserWarning, match="n_orthogonal=80 is more than the distinct rows"):
         model.fit(X[:20], Y[:20, 0])
     sizes = model.posterior_.model.features.blocks
     assert sum(sizes[1:]) == len(model.orthogonal_points_) <= 20
@@ -226,7 +226,7 @@ def test_fewer_rows_than_points_of_sets():
             "n_orthogonal must be a number",
         ),
         (SolveGPRegressor(n_orthogonal=(5, 6), orthogonal_points=X[:10]), "n_orthogonal=11 must"),
-        (DeepGPRegressor(n_orthogonal=(5, 6)), "n_orthogonal must be left as it is"),
+        (DeepGPRegressor(n_orthogonal=(5, 6)), "n_orthogonal must have its default value"),
     ],
 )
 def test_sets_that_cannot_be(model, message):

@@ -77,8 +77,18 @@ STREAMS = [  # the same of a chunk of more: nothing is held out, and there is on
     (SCGD, {"n_estimators": 3, **USER}, 200, {"folds": Folds()}),
 ]
 REFUSED = [
-    (SCGD, {"n_estimators": 2, **USER}, 200, "n_estimators=2 needs networks to be joined"),
-    (SCGD, {"n_estimators": 2, "hidden_layer_sizes": ()}, 200, "needs networks to be joined"),
+    (
+        SCGD,
+        {"n_estimators": 2, **USER},
+        200,
+        "n_estimators=2 needs networks: set hidden_layer_sizes",
+    ),
+    (
+        SCGD,
+        {"n_estimators": 2, "hidden_layer_sizes": ()},
+        200,
+        "needs networks: set hidden_layer_sizes",
+    ),
     (BSGD, {"n_estimators": 2, **PERIODIC}, 200, "n_estimators must be 1 for this kernel, got 2"),
 ]
 

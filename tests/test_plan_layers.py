@@ -130,13 +130,13 @@ def test_plans_of_images(case):
     ("cls", "n_features", "params", "message"),
     [
         (DeepGPRegressor, 2, {"n_inducing": 3, "inducing_points": [[0.0, 1.0]]}, "n_inducing=3"),
-        (DeepGPRegressor, 2, {"solver": "lbfgs"}, "solver='lbfgs' is not for"),
+        (DeepGPRegressor, 2, {"solver": "lbfgs"}, "solver='lbfgs' cannot be used with"),
         (ConvolutionalGPRegressor, 64, {"image_shape": (4, 4)}, "image_shape must be"),
         (
             ConvolutionalGPRegressor,
             64,
             {"solver": "lbfgs", "hidden_channels": 2},
-            "solver='lbfgs' is not for hidden_channels",
+            "solver='lbfgs' cannot be used with hidden_channels",
         ),
     ],
 )

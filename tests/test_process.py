@@ -437,9 +437,9 @@ def test_what_cannot_be_fitted(table):
     for columns in ([6], [0.0], [[1]], [-7]):
         with pytest.raises(ValueError, match=r"missing_columns must be None or .* from 0 to 5"):
             ExactProcessRegressor(missing_columns=columns).fit(*table)
-    with pytest.raises(ValueError, match="X must have numbers from 0 to 1 in missing_columns"):
+    with pytest.raises(ValueError, match="X must hold numbers from 0 to 1 in missing_columns"):
         ExactProcessRegressor(missing_columns=[0]).fit(10.0 * table[0], table[1])
-    with pytest.raises(ValueError, match="sample_weight must be positive for 2 rows"):
+    with pytest.raises(ValueError, match="sample_weight must be positive for at least 2 rows"):
         ExactProcessRegressor().fit(*table, sample_weight=np.eye(80)[0])
     model = ExactProcessRegressor(kernels=["constant"]).fit(*table)
     with pytest.raises(ValueError, match=r"y must have the shape \(80,\)"):

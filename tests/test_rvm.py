@@ -259,7 +259,7 @@ def test_kernels_beyond_what_can_be_computed_with_are_refused():
     X = 1e40 * rng.standard_normal((30, 4))
     y = np.sin(X[:, 0] / 1e40)
     model = QSRVMRegressor(sk.RBF() + sk.DotProduct(), max_iter=3, random_state=0)
-    with pytest.raises(ValueError, match=r"scale X \(StandardScaler\)"):
+    with pytest.raises(ValueError, match=r"Scale X \(StandardScaler\)"):
         model.fit(X, y)
 
 

@@ -72,11 +72,11 @@ def test_new_rows_are_transformed_as_those_of_the_fit(path):
     new = path.with_name("new.parquet")
     pd.DataFrame({"a": X[:50, 0] + 1.0, "b": X[:50, 1], "y": Y[:50]}).to_parquet(new)
     out = path.with_name("out.parquet")
-    with pytest.raises(ValueError, match=r"transform=rows\.transform_"):
+    with pytest.raises(ValueError, match=r"transform=training_rows\.transform_"):
         predict_to(model, ParquetRows(new, "y", transform=StandardScaler()), out)
     looked_at = ParquetRows(new, "y", transform=StandardScaler())
     assert looked_at.feature_names == ["a", "b"]  # fits the transformer
-    with pytest.raises(ValueError, match=r"transform=rows\.transform_"):
+    with pytest.raises(ValueError, match=r"transform=training_rows\.transform_"):
         predict_to(model, looked_at, out)
     predict_to(model, rows, out)
     predict_to(model, ParquetRows(new, "y", transform=rows.transform_), out)
@@ -92,7 +92,7 @@ def test_predictions_are_for_columns_by_name(path):
     predict_to(model, ParquetRows(other), out)
     expected = model.predict(pd.DataFrame(X, columns=["a", "b"]))
     np.testing.assert_allclose(pd.read_parquet(out)["mean"], expected, rtol=1e-10)
-    with pytest.raises(ValueError, match=r"not fitted to, \['y'\]: name"):
+    with pytest.raises(ValueError, match=r"not fitted to, \['y'\]\. Name"):
         predict_to(model, ParquetRows(path), out)
 
 

@@ -156,7 +156,7 @@ def test_few_rows_are_a_table_in_memory(table):
 @pytest.mark.parametrize(
     ("rows", "y", "message"),
     [
-        (lambda frame, y: SequenceRows(frame, y), True, "y must be None where X is a source"),
+        (lambda frame, y: SequenceRows(frame, y), True, "y must be None if X is a source"),
         (lambda frame, y: SequenceRows(frame), False, "must have a y to fit to"),
         (lambda frame, y: SequenceRows(frame, y, y_std=abs(y)), False, "has y_std, which Auto"),
     ],

@@ -1,8 +1,8 @@
-"""What is chosen for an ensemble's predictions by rows that no member has seen.
+"""Calibrate an ensemble's predictions on rows that no member was trained on.
 
-Networks fit the rows that they are trained on too well: errors of others are larger, have heavier
-tails, and classes are less certain. A few numbers put that right, by the log score of held-out rows
-and, as there may be few of these, priors of what is usual.
+Networks fit their training rows too well: on other rows errors are larger and have heavier tails,
+and classes are less certain. A few parameters correct for that. They maximise the log score of
+held-out rows plus, because there may be few of these, a prior on usual values.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""How much deviations vary between rows, chosen for any predictive distribution by held-out rows.
+"""Calibrate how much standard deviations vary between rows, on held-out rows.
 
-Models that tell rows apart by how sure they are mostly do so too little: where they are least sure
-intervals are too narrow, and elsewhere too wide. With the mean m and the standard deviation s of a
-row,
+Most models vary their uncertainty between rows too little: intervals are too narrow where the model
+is least certain, and too wide elsewhere. With the mean m and the standard deviation s of a row,
 
     Y' = m + r(s)(Y − m),   r(s) = c·(s/s̄)^(γ − 1),   so that   s' = c·s̄·(s/s̄)^γ,
 

@@ -1,4 +1,4 @@
-"""The scale of variances for the square loss, which knows none: leave-one-out errors find it."""
+"""Find the scale of variances, which the square loss does not learn, from leave-one-out errors."""
 
 from __future__ import annotations
 

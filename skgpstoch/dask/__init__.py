@@ -1,4 +1,4 @@
-"""Fits to Dask's arrays and frames, on the workers that hold them; needs dask and distributed.
+"""Fit to Dask arrays and frames on the workers that hold them; needs dask and distributed.
 
 Each worker that has rows is a rank of a :func:`~skgpstoch.distributed.process_group`, made for one
 fit and destroyed at its end. Rows go from worker to worker, never to the caller, who gets an

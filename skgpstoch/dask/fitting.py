@@ -46,38 +46,40 @@ def fit(
     timeout : float, default=120.0
         Seconds that workers wait for one another, when they meet and at each exchange.
     max_restarts : int, default=2
-        How often to go on, from the last checkpoint, after a worker was lost.
+        How often to resume from the last checkpoint after a worker was lost.
     **of_rows : dask Arrays or Series of shape (n_samples,)
-        What else `fit` of the estimator takes of rows, such as `y_std` or `exposure`.
+        Other values of rows that the estimator's `fit` takes, such as `y_std` or `exposure`.
 
     Returns
     -------
     model : estimator
-        A fitted copy, on this machine: it needs no cluster any more.
+        A fitted copy on this machine, which does not need the cluster.
 
     Raises
     ------
     TypeError
-        If the estimator is none of skgpstoch, or anything of rows is not Dask's.
+        If the estimator is not from skgpstoch, or X, y or another value of rows is not a Dask
+        collection.
     ValueError
-        If there is no client, chunks are not of rows alone or have unknown sizes, or the estimator
-        cannot be fitted so (batch normalisation, a folder for checkpoints).
+        If there is no client, chunks also split the columns or have unknown sizes, or the estimator
+        cannot be fitted on Dask (batch normalisation, `checkpoint_dir`).
     WorkerLostError
         If a worker is lost more often than `max_restarts`.
 
     Notes
     -----
-    Rows are computed where Dask puts them. The workers that then hold some are dealt consecutive
-    partitions of about as many rows each; what is elsewhere is sent there. So neither the sample of
-    rows that starts the fit nor the model depends on which worker had what. Fits whose workers
-    overlap wait for each other. Ctrl-C, and the end of this process, end the fit on the workers.
+    Rows are computed where Dask puts them. The workers that then hold rows get consecutive
+    partitions with about as many rows each; partitions that are elsewhere are sent there. So
+    neither the sample of rows that starts the fit nor the model depends on which worker held which
+    rows. Fits that share workers wait for each other. Ctrl-C, or the end of this process, ends the
+    fit on the workers.
 
     The first rank sends its checkpoint to the scheduler at the end of an epoch, at most every two
     seconds. When a worker is lost, Dask computes its partitions again, and the fit resumes on the
     workers that are left. Rows up to 10,000 are fitted by one worker. On several machines gloo
     needs the network's name in `GLOO_SOCKET_IFNAME` if the name of a host is not its address.
 
-    `partial_fit` is not distributed: it adds rows to one model, one chunk after another.
+    `partial_fit` is not distributed, because it adds rows to one model chunk by chunk.
 
     Examples
     --------

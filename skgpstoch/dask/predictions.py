@@ -32,26 +32,27 @@ def predict(model: Any, X: Any, method: str = "predict", **kwargs: Any) -> Any:
     Parameters
     ----------
     model : fitted estimator
-        It is sent once to each worker that needs it.
+        The model; it is sent once to each worker that needs it.
     X : dask Array of shape (n_samples, n_features), or dask DataFrame
         Inputs, in chunks of rows.
     method : str, default="predict"
         What to call: "predict", "predict_proba", "predict_log_proba", "decision_function",
         "predict_std", "predict_interval" or "predict_atoms".
     **kwargs : dict
-        Its other parameters, such as `return_std` or `coverage`; not those of rows.
+        Other parameters of the method, such as `return_std` or `coverage`, but none with a value
+        for each row.
 
     Returns
     -------
     predicted : dask Array, Series or DataFrame, or tuple of these
-        In X's chunks, with X's index if it is a frame; a tuple where the method returns one.
+        In X's chunks, with X's index if X is a frame; a tuple if the method returns one.
 
     Raises
     ------
     TypeError
-        If X is no Dask array or frame.
+        If X is not a Dask array or frame.
     ValueError
-        If the method does not predict rows one by one, or chunks are not of rows alone.
+        If the method cannot be computed chunk by chunk, or chunks also split the columns.
 
     Examples
     --------

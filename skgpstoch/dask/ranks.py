@@ -1,4 +1,4 @@
-"""What a rank does, on its worker."""
+"""Run a rank on its Dask worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fits on workers of which some may be lost."""
+"""Fit on workers that may be lost, and restart from the last checkpoint."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def with_restarts(client: Client, job: Job, parts: Partitions, max_restarts: int
         except WorkerLostError as error:
             lost = error
     raise WorkerLostError(
-        f"The fit has lost a worker {max_restarts + 1} times, and max_restarts={max_restarts}: "
-        f"{lost} Look at the workers' logs (memory?), or raise max_restarts."
+        f"The fit lost a worker {max_restarts + 1} times, more than "
+        f"max_restarts={max_restarts} allows. {lost} Look at the workers' logs (did they "
+        "run out of memory?), or raise max_restarts."
     ) from lost
 
 
@@ -144,5 +145,7 @@ def outcome(futures: list[Future], workers: list[str]) -> bytes:
         if future.status == "error" and future.exception() not in lost:
             future.result()
     gone = [w for w, future in zip(workers, futures, strict=True) if future.status != "error"]
-    why = f" Another said: {lost[0]}" if lost else ""
-    raise WorkerLostError(f"Lost of {len(workers)} workers: {', '.join(gone) or 'none'}.{why}")
+    why = f" Another one reported: {lost[0]}" if lost else ""
+    raise WorkerLostError(
+        f"These of {len(workers)} workers were lost: {', '.join(gone) or 'none'}.{why}"
+    )

@@ -1,4 +1,4 @@
-"""Rows on workers: their partitions, and which worker gets which."""
+"""Partitions of rows, and which worker gets which."""
 
 from __future__ import annotations
 

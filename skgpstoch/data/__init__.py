@@ -1,4 +1,4 @@
-"""Data: rows that are in memory, and rows that are read in chunks."""
+"""Data in memory, and sources of rows that are read in chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What predictions are asked for: how probable an interval, how many draws, by which names."""
+"""Check the arguments of predictions: coverage, number of draws, names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Categories as numbers: a column for each level, or what the target is at it."""
+"""Encode categories as numbers: one column for each level, or the target's mean at the level."""
 
 from __future__ import annotations
 

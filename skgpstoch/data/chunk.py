@@ -1,4 +1,4 @@
-"""Rows that are in memory at a time, and what is asked of them."""
+"""Chunks of rows in memory, and the checks of what they hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the X of models is made of what is stored."""
+"""Turn stored rows into the X of models, with `transform`."""
 
 from __future__ import annotations
 

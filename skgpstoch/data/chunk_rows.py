@@ -1,4 +1,4 @@
-"""Rows that come from iterators, of which a new one is made for each pass."""
+"""Rows from iterators; each pass over the rows asks for a new one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANEW = (
 
 
 class ChunkRows(RowSource):
-    """Rows of iterators: of a data base, a CSV reader, a generator of your own.
+    """Rows from iterators: a database, a CSV reader, your own generator.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Columns of the user's table, whatever holds it: numbers, levels of categories, dates."""
+"""Columns of the user's table, from any kind of frame or array: numbers, categories, dates."""
 
 from __future__ import annotations
 

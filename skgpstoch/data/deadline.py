@@ -1,4 +1,4 @@
-"""A time that something has to end at, and how much of the time until then has passed."""
+"""Deadlines, and the share of the time that has passed."""
 
 from __future__ import annotations
 

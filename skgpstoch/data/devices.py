@@ -1,4 +1,4 @@
-"""Where to compute: the host, or an accelerator; and all that differs between them.
+"""Devices: the host or an accelerator, and everything that differs between them.
 
 Everywhere else tensors stay where they are, and nobody asks what kind of device that is. An
 accelerator works while the host goes on, until the host asks what a tensor holds: such waits, and

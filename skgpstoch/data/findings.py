@@ -1,4 +1,4 @@
-"""Findings about a fit: what is told in warnings, and what `diagnose` tabulates."""
+"""Findings about a fit, which `fit` warns of and `diagnose` tabulates."""
 
 from __future__ import annotations
 

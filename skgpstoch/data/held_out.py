@@ -1,4 +1,4 @@
-"""Predictions for rows of the training data by models that have not seen them."""
+"""Predictions for training rows by models that were not trained on them."""
 
 from __future__ import annotations
 

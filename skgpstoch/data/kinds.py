@@ -1,4 +1,4 @@
-"""Kinds of arrays that are no numbers, although NumPy converts them: dates, durations, texts."""
+"""Refuse arrays that NumPy would convert but that are not numbers: dates, durations, texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a target is at the levels of categories, by sums over rows that are not all in one place.
+"""Means of the target at each level of a category, as sums over rows on several ranks or chunks.
 
 Where a table is dealt to ranks, or read in chunks, a sample decides what columns are. Of levels
 there may be more than it can tell about, but what is told of them are sums over rows: each part of

@@ -1,4 +1,4 @@
-"""Columns of numbers, dates and ordered levels, as models see them."""
+"""Encode columns of numbers, dates and ordered categories."""
 
 from __future__ import annotations
 

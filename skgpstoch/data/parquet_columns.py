@@ -1,4 +1,4 @@
-"""Which columns of Parquet files are what, and how they become arrays."""
+"""Assign the columns of Parquet files to X, y and the rest, and convert them to arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make the next item in the background while the last one is used."""
+"""Read the next item in the background while the current one is used."""
 
 from __future__ import annotations
 

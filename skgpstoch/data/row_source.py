@@ -1,4 +1,4 @@
-"""Rows that need not fit into memory: what every source of them can do."""
+"""Base class of sources of rows that need not fit into memory."""
 
 from __future__ import annotations
 

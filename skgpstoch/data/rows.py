@@ -1,4 +1,4 @@
-"""What is known of rows besides their inputs: as the user gave it, and as tensors."""
+"""Values of rows besides X (y, weights, exposures, known errors): as given, and as tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a first pass learns of rows: how many, classes, a sample, whether they are sorted."""
+"""First pass over the rows: their number, classes, a sample, and whether they are sorted."""
 
 from __future__ import annotations
 

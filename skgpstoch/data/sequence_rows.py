@@ -1,4 +1,4 @@
-"""Rows of anything that can be sliced: memory maps, HDF5, zarr, arrays."""
+"""Rows from anything that can be sliced: memory maps, HDF5, zarr, arrays."""
 
 from __future__ import annotations
 

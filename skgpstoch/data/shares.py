@@ -1,4 +1,4 @@
-"""Rows that are dealt to ranks: their numbers in the whole table, and choices among all of them."""
+"""Shares of the rows on ranks: their numbers in the whole table, and choices among all rows."""
 
 from __future__ import annotations
 

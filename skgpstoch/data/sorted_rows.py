@@ -1,4 +1,4 @@
-"""Whether rows are sorted, so that those which are read together are alike."""
+"""Detect sorted rows, for which rows that are read together are alike."""
 
 from __future__ import annotations
 

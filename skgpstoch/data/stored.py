@@ -1,4 +1,4 @@
-"""Rows as users store them: arrays and frames, of which rows are taken and joined."""
+"""Take and join rows of arrays and frames as users store them."""
 
 from __future__ import annotations
 

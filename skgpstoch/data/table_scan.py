@@ -1,4 +1,4 @@
-"""What the columns of a table that is read in chunks hold: kinds, levels, missing values."""
+"""Scan the columns of a table that is read in chunks: kinds, levels, missing values."""
 
 from __future__ import annotations
 

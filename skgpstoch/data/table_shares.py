@@ -1,4 +1,4 @@
-"""Tables that ranks have shares of: read alike on all, and gathered."""
+"""Tables that are split between ranks: read alike on all ranks, and gathered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables as users have them, as the numbers that models see."""
+"""Encode the user's tables as the numbers that models see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Monotone transformations of targets, that models are fitted to in the place of the targets."""
+"""Monotone transformations of targets, to which models are fitted instead of the targets."""
 
 from __future__ import annotations
 

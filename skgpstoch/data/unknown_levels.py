@@ -1,4 +1,4 @@
-"""Levels of categories that training rows did not have, and known ones to take their place."""
+"""Levels of categories that the training rows did not have, and known ones to replace them."""
 
 from __future__ import annotations
 

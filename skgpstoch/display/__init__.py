@@ -1,7 +1,7 @@
-"""Pictures of predictive uncertainty, training and images, as scikit-learn Displays.
+"""Plots of predictive uncertainty, training and images, as scikit-learn Displays.
 
-A Display holds the numbers of a picture; `plot` draws them and keeps the artists; `from_estimator`
-and `from_predictions` do both at once. matplotlib is optional: only `plot` imports it.
+A Display holds the numbers of a plot; `plot` draws them and keeps the artists; `from_estimator` and
+`from_predictions` do both at once. Only `plot` imports matplotlib, which is optional.
 """
 
 from .images import InducingPatchesDisplay, PatchResponsesDisplay

@@ -1,4 +1,4 @@
-"""What Displays share: axes to draw on, and the estimator inside a pipeline or search."""
+"""Base of Displays: axes to draw on, and the estimator inside a pipeline or search."""
 
 from __future__ import annotations
 

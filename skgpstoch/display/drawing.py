@@ -1,4 +1,4 @@
-"""Images, patches and where they are, on given axes."""
+"""Draw images, patches and their places on given axes."""
 
 from __future__ import annotations
 

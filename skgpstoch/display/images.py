@@ -1,4 +1,4 @@
-"""Pictures of what convolutional Gaussian processes have learned of images.
+"""Plots of what convolutional Gaussian processes have learned from images.
 
 They are drawn from fitted attributes and `patch_responses` alone, so any estimator that has these
 may be shown.
@@ -33,8 +33,9 @@ ASPECT = 1.6  # of a grid of patches, columns to rows
 class InducingPatchesDisplay(Display):
     """Inducing patches of a convolutional Gaussian process, the strongest first.
 
-    A title says what the patch says most strongly: the class, or the output, and the response, for
-    it or against it. The frame on the right is the image, with the patch where it has its place.
+    The title of a patch names the class (or output) with the strongest response, for or against it,
+    and that response. The frame on the right is the outline of the image, with the patch at its
+    place.
 
     Parameters
     ----------
@@ -45,9 +46,9 @@ class InducingPatchesDisplay(Display):
     places : ndarray of shape (n_inducing, 2), default=None
         Row and column of the centres, in pixels; None draws no places.
     image_shape : tuple of int, default=None
-        Height and width of images; None draws no places.
+        Height and width of the images; None draws no places.
     names : sequence of length n_latents, default=None
-        Of classes or outputs; None writes none.
+        Names of the classes or outputs; None writes none.
 
     Attributes
     ----------
@@ -56,7 +57,7 @@ class InducingPatchesDisplay(Display):
     indices_ : ndarray of shape (n_drawn,)
         Patches drawn, in the order of their pictures.
     images_ : list of matplotlib AxesImage
-        Pictures of these.
+        Images of these patches.
     axes_ : ndarray of shape (n_drawn,)
         Axes drawn on.
     figure_ : matplotlib Figure
@@ -64,17 +65,17 @@ class InducingPatchesDisplay(Display):
 
     See Also
     --------
-    PatchResponsesDisplay : What is said of an image, patch by patch.
+    PatchResponsesDisplay : The responses to one image, patch by patch.
 
     Notes
     -----
-    All patches are drawn on one scale, from their smallest to their largest number. Patches of
-    three channels are taken as red, green and blue; of other numbers, channels are side by side.
-    With ``channels="separate"`` a patch has one.
+    All patches are drawn on one scale, from their smallest to their largest number. Three channels
+    are drawn as red, green and blue; any other number of channels side by side. With
+    ``channels="separate"`` a patch has one channel.
 
-    A response is that of the nearest place of the grid, and has its weight, as in the sum; without
-    places, that of the place with the largest weight. Orthogonal inducing patches are not drawn,
-    but what they add to the responses is there.
+    A response is taken at the nearest place of the grid, times the weight of that place, as in the
+    sum; without places, at the place with the largest weight. Orthogonal inducing patches are not
+    drawn, but the responses include what they add.
 
     Examples
     --------
@@ -180,12 +181,12 @@ class InducingPatchesDisplay(Display):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PatchResponsesDisplay(Display):
-    """Which part of an image speaks for which class, and which against it.
+    """Show which parts of an image speak for which class, and which against it.
 
-    Images, one a row, and beside each its responses for every class, or output: red speaks for it,
-    blue against it. The title has the probability of the class, or what is predicted; below is the
-    sum of the map, and the mean of the latent function, of which it is a part. The line is the
-    outline of the image.
+    Each row shows an image and its responses for every class (or output): red speaks for it, blue
+    against it. The title has the probability of the class, or the predicted value. Below a map is
+    its sum, and the mean of the latent function that it is a part of. The line is the outline of
+    the image.
 
     Parameters
     ----------
@@ -198,11 +199,11 @@ class PatchResponsesDisplay(Display):
     patch_shape : tuple of int
         Height and width of patches.
     stride : int, default=1
-        Pixels from a patch to the next.
+        Pixels from one patch to the next.
     latent_means : ndarray of shape (n_images, n_maps), default=None
         Posterior means of the latent functions; None writes none.
     classes : sequence of length n_maps, default=None
-        Whom the maps speak for; None: predictions are values.
+        Classes of the maps; None: predictions are values.
 
     Attributes
     ----------
@@ -219,13 +220,14 @@ class PatchResponsesDisplay(Display):
 
     See Also
     --------
-    InducingPatchesDisplay : What the responses were learned from.
+    InducingPatchesDisplay : The patches behind the responses.
 
     Notes
     -----
-    A latent function is the sum of its map, the function of the whole image, if there is a
-    `global_kernel`, and the prior mean: compare the sum with the mean before you call the map an
-    explanation. Latent means are drawn of classifiers; a regressor's are what it predicts.
+    A latent function is the sum of its map, the prior mean and, if there is a `global_kernel`, a
+    function of the whole image. Compare the sum of the map with the latent mean before you call the
+    map an explanation. Latent means are written for classifiers only; those of a regressor are its
+    predictions.
 
     Examples
     --------

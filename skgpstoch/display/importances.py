@@ -1,4 +1,4 @@
-"""Pictures of what predictions depend on."""
+"""Plots of how much predictions depend on each input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of predictive uncertainty: intervals, and their calibration."""
+"""Plots of predictive uncertainty: intervals, and their calibration."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PredictionIntervalDisplay(Display):
     """Predicted against actual values, with the interval of each prediction.
 
     An interval that covers the actual value crosses the diagonal; the others are drawn in another
-    colour. The legend tells the observed coverage over all rows, drawn or not.
+    colour. The legend shows the observed coverage over all rows, drawn or not.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The report of a recommended default as a picture: its models and their calibration."""
+"""Plot the report of a recommended default: its models and their calibration."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ KEYS = {
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ReportDisplay(Display):
-    """Weights of the models, and how well they are calibrated in groups of rows held out.
+    """Weights of the models, and their calibration in groups of held-out rows.
 
-    Of numbers, rows are grouped by the predicted standard deviation and by the predicted mean, and
-    the picture has the coverage of 95 % intervals. If predictions are calibrated, 95 % of every
-    group are inside their intervals; groups of few rows vary. Of classes, it has the share of rows
-    in each group whose class is the predicted one, above the mean probability of that, which they
-    are grouped by, with bars of two deviations that chance makes; calibrated ones are on the line.
+    Regression: rows are grouped by the predicted standard deviation and by the predicted mean, and
+    the plot shows the coverage of 95 % intervals in each group. Calibrated predictions cover about
+    95 % of every group; small groups vary more. Classification: rows are grouped by the probability
+    of the predicted class, and the plot shows how often that class was right against the mean
+    probability, with bars of two standard deviations of chance. Calibrated probabilities lie on the
+    line.
 
     Parameters
     ----------

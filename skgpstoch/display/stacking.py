@@ -1,4 +1,4 @@
-"""Pictures of mixtures: what each model counts for, and how well it predicts on its own."""
+"""Plots of mixtures: the weight of each model, and how well it predicts on its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class StackingWeightsDisplay(Display):
     """The weights of stacked models, the largest on top, with the scores of each alone.
 
-    A model may score well and have no weight: there is another that says the same, better.
+    A model may score well and have no weight, because another model predicts the same, only better.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class StackingWeightsDisplay(Display):
     weights : array-like of shape (n_models,)
         Of sum 1.
     scores : array-like of shape (n_models,)
-        Mean log densities of rows held out, in nats per row.
+        Mean log densities of held-out rows, in nats per row.
 
     Attributes
     ----------

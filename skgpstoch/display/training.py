@@ -1,4 +1,4 @@
-"""Pictures of training: losses by epoch, and the convergence of cross-validation by ADMM."""
+"""Plots of training: losses by epoch, and the convergence of cross-validation by ADMM."""
 
 from __future__ import annotations
 

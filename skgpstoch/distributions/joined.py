@@ -1,4 +1,4 @@
-"""Distributions of rows that are of different kinds."""
+"""Join distributions of different kinds, row by row."""
 
 from __future__ import annotations
 

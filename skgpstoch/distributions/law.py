@@ -1,4 +1,4 @@
-"""What every distribution can do, of N rows and P outputs, and how if there is no closed form."""
+"""Base class of distributions of N rows and P outputs, with fallbacks by quadrature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The distributions of y at the rows of X, as `predict_distribution` returns them."""
+"""Distributions of y at the rows of X, as `predict_distribution` returns them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both drop-ins do with what users give them: validation, and where to compute."""
+"""Base of both drop-ins: validation, and where to compute."""
 
 from __future__ import annotations
 
@@ -87,7 +87,9 @@ class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
         self._check_is_fitted()
         X = self.X_train_
         if not (isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "fiub"):
-            raise AttributeError("X has no columns, which feature_importances_ are of.")
+            raise AttributeError(
+                "feature_importances_ needs a kernel on columns of X, but X has no columns."
+            )
         return X.astype(np.float64, copy=False)
 
     def _findings(self, kernels: dict[str, sk.Kernel], unit: float) -> Iterator[Finding]:

@@ -204,9 +204,11 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
     ) -> None:
         expression, white = split_white_noise(kernel)
         if white is not None:
-            self.method_reason_ += "; its WhiteKernel is left out: labels are noisy by themselves"
+            self.method_reason_ += "; the WhiteKernel is ignored, because labels need no noise term"
         if self.n_classes_ > 2 and self.multi_class == "one_vs_one":
-            self.method_reason_ += "; multi_class plays no part: each class has a latent function"
+            self.method_reason_ += (
+                "; multi_class is ignored, because each class has a latent function of its own"
+            )
         trained = clone(expression) if self.optimizer is not None else fixed(expression)
         last: Any = getattr(self, "base_estimator_", None)
         parameters = {
@@ -373,8 +375,9 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
     def _likelihood_at(self, theta: Any, eval_gradient: bool, clone_kernel: bool) -> Any:
         if self.method_ != "laplace":
             raise AttributeError(
-                "log_marginal_likelihood(theta) is of the covariance matrix of all rows, which "
-                f"method_={self.method_!r} does not make; method='laplace' does."
+                "log_marginal_likelihood(theta) needs the covariance matrix of all rows, "
+                f"which method_={self.method_!r} does not compute. Fit with "
+                "method='laplace'."
             )
         base = self.base_estimator_
         if self.n_classes_ == 2:

@@ -68,8 +68,8 @@ def fit(
     L, alpha = (factor.cpu().numpy() for factor in factors)
     if not math.isfinite(value) or not np.isfinite(alpha).all():
         raise ValueError(
-            f"The marginal likelihood is not finite with the kernel {kernel}: y is probably on an "
-            "extreme scale (use normalize_y=True)."
+            f"The marginal likelihood is not finite with the kernel {kernel}. y is probably "
+            "on an extreme scale; set normalize_y=True."
         )
     return ExactFit(kernel, L, alpha, value)
 
@@ -169,8 +169,8 @@ class ExactModel(NamedTuple):
         map_blocks(compute, len(X), k.block_rows)
         if min(least) < -NEGATIVE_SHARE:
             warn(
-                "Predicted variances smaller than 0. Setting those variances to 0: the covariance "
-                "of the training rows is all but singular. A larger alpha helps."
+                "Predicted variances smaller than 0. Setting those variances to 0. The "
+                "covariance of the training rows is nearly singular; raise alpha."
             )
         return mean, np.repeat(var[:, None], mean.shape[1], 1)
 

@@ -103,8 +103,9 @@ class BinaryLaplaceClassifier(SavedEstimator):
         mode = self._evidence(self.kernel_, start).mode(self.kernel_.theta)
         if mode is None or not np.isfinite(mode.value):
             raise NotPositiveDefiniteError(
-                f"The kernel, {self.kernel_}, gives no posterior: its covariance of the training "
-                "rows is not positive semi-definite, or not finite."
+                f"The kernel, {self.kernel_}, gives no posterior, because its covariance of "
+                "the training rows is not positive semi-definite, or not finite. Check the "
+                "kernel and the scale of X."
             )
         self.f_cached, self.pi_, self.W_sr_, self.L_ = (
             a.cpu().numpy() for a in (mode.f, mode.pi, mode.W_sr, mode.L)

@@ -1,4 +1,4 @@
-"""The same model by a method for many rows: which, where it starts, and what it predicts.
+"""Fit the drop-in's model to many rows: which method, where it starts, how it predicts.
 
 The noise that it has is that of :mod:`skgpstoch.drop_in.noise`.
 """
@@ -65,16 +65,16 @@ def choose(
         more = "not more" if is_small else "more"
         reason = f"method='auto' is {method!r} for {n_rows} rows, {more} than {max_exact=}"
         if unknown and not is_small:
-            reason += ", as no other takes this kernel: all rows are in one matrix"
+            reason += ", because no other method supports this kernel; all rows form one matrix"
             warn(f"{reason}, {8e-9 * n_rows**2:.2g} GB.")
     if unknown is None:
         return method, reason
     if method != small:
         raise ValueError(
-            f"kernel must be one that runs in torch for method={method!r}, but {unknown}. Only "
-            f"method={small!r} takes any kernel."
+            f"kernel must be supported in torch for method={method!r}, but {unknown}. Use "
+            f"method={small!r}, which supports any kernel."
         )
-    return method, f"{reason}; the kernel object computes itself, in NumPy: {unknown}"
+    return method, f"{reason}; the kernel object computes with its own NumPy code: {unknown}"
 
 
 def start_kernel(

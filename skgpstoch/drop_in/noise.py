@@ -54,7 +54,10 @@ def noise_of(kernel: sk.Kernel, alpha: np.ndarray, variance: float) -> Noise:
         return Noise(kernel, scalar, of_rows, "")
     low, high = (bound * variance for bound in NOISE_BOUNDS)
     white = sk.WhiteKernel(LEAST_START_NOISE * variance, (low, high))
-    note = "; a WhiteKernel was added, as an approximation needs noise: predictions have it"
+    note = (
+        "; a WhiteKernel was added, because the approximation needs noise, and predictions "
+        "include it"
+    )
     return Noise(kernel + white, 0.0, of_rows, note)
 
 

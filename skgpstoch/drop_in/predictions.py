@@ -1,4 +1,4 @@
-"""Gaussian predictions, with the methods and in the shapes of scikit-learn, and more of them."""
+"""Gaussian predictions with scikit-learn's methods and shapes, and further methods."""
 
 from __future__ import annotations
 
@@ -136,14 +136,16 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         return_std_grad: bool,
     ) -> tuple[np.ndarray, ...]:
         if return_cov:
-            raise ValueError("return_cov=True has no gradients: ask for return_std=True.")
+            raise ValueError(
+                "Gradients need return_std=True; they are not available with return_cov=True."
+            )
         if return_std_grad and not return_std:
             raise ValueError("return_std_grad=True needs return_std=True.")
         found = self._gradients(X)
         if len(found.mean) != 1:
             raise ValueError(
-                "return_mean_grad and return_std_grad are for one row, as in scikit-optimize, got "
-                f"{len(found.mean)}: predict_gradient(X) takes many."
+                "return_mean_grad and return_std_grad need one row, as in scikit-optimize, "
+                f"got {len(found.mean)}. Use predict_gradient(X) for several."
             )
         of_mean, of_std = shaped_gradients(found)
         asked = [shaped(found.mean)]

@@ -34,11 +34,11 @@ from .many_rows import ManyRowsModel, bound_at, choose, make_regressor, start_ke
 from .noise import fitted_kernel, noise_of, trained_kernel, without_alpha
 from .predictions import GaussianPredictor, Predictive
 
-SEVERAL = "; each target has noise of its own, whose mean kernel_ has"
+SEVERAL = "; each target has a noise variance of its own, and kernel_ holds their mean"
 EXACT_ONLY = ("L_", "alpha_")
 MATRIX = (
-    "{} is of the covariance matrix of all rows, which method_={!r} does not make; method='exact' "
-    "does."
+    "{} needs the covariance matrix of all rows, which method_={!r} does not compute. Fit with "
+    "method='exact'."
 )
 
 
@@ -170,7 +170,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         random_state = random_numbers(self.random_state)
         search = (self.optimizer, self.n_restarts_optimizer, random_state)
         if self.method_ == "scgd" and alpha.ndim:
-            raise ValueError("alpha must be a number for method='scgd', got one for each row.")
+            raise ValueError("alpha must be one number for method='scgd', got one for each row.")
         if self.method_ == "exact":
             self._fit_exact(kernel, TrainingSet(X, y.reshape(Y.shape), alpha, device), search)
         else:
@@ -255,15 +255,17 @@ class GaussianProcessRegressor(GaussianPredictor):
         """
         refuse_group("condition_on")
         if not self._is_fitted():
-            raise NotFittedError("condition_on adds rows to those of a fit: call fit first.")
+            raise NotFittedError("condition_on adds rows to a fitted model. Call fit first.")
         X, y = self._validated(X, y, reset=False, multi_output=True, y_numeric=True)
         if np.shape(y)[1:] != self.y_train_.shape[1:]:
             raise ValueError(
-                f"y must have the shape {('n_samples', *self.y_train_.shape[1:])}, as that of the "
+                f"y must have the shape {('n_samples', *self.y_train_.shape[1:])}, as in "
                 f"fit, got {('n_samples', *np.shape(y)[1:])}."
             )
         if alpha is None and np.ndim(self.alpha):
-            raise ValueError("alpha must be given for new rows if the fit had one for each row.")
+            raise ValueError(
+                "alpha must be given for the new rows, because fit had one for each row."
+            )
         noise = noise_variance(self.alpha if alpha is None else alpha, len(y))
         Y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         Y = (Y - self._y_train_mean) / self._y_train_std
@@ -292,8 +294,9 @@ class GaussianProcessRegressor(GaussianPredictor):
             more = np.broadcast_to(np.array(least) if alpha is None else alpha, len(Y)) - least
             if self.method_ == "scgd" or more.min() < 0.0:
                 raise ValueError(
-                    f"alpha must be {least:g} of all rows, that of the fit, or more with "
-                    f"method='svgp' or 'solve'; method_ is {self.method_!r}, and alpha {alpha}."
+                    f"alpha of new rows must be {least:g}, as in fit (or larger, with "
+                    f"method='svgp' or 'solve'); got alpha={alpha} with "
+                    f"method_={self.method_!r}."
                 )
             of_rows = {"y_std": np.sqrt(more)[:, None] * np.ones(Y.shape[1])}
             first = np.zeros(len(self.y_train_)) if before is None else before
@@ -396,7 +399,7 @@ class GaussianProcessRegressor(GaussianPredictor):
 
     def _check_is_fitted(self) -> None:
         if not self._is_fitted():
-            raise NotFittedError("log_marginal_likelihood is of the rows of a fit: call fit first.")
+            raise NotFittedError("log_marginal_likelihood needs the rows of a fit. Call fit first.")
 
     def _likelihood_at(self, theta: Any, eval_gradient: bool, clone_kernel: bool) -> Any:
         theta = checked_theta(theta, self.kernel_)

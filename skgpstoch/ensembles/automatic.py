@@ -1,4 +1,4 @@
-"""What the recommended defaults share: tables as they are, and a race of models."""
+"""Base of the recommended defaults: encode tables, then fit and weigh several models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recommended default for classes."""
+"""The recommended default for classification."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
         self.classes_ = classes
         if len(self.classes_) < 2:
             raise ValueError(
-                f"{type(self).__name__} needs two classes at least, but y, where sample_weight is "
-                f"not 0, has one class: {self.classes_.tolist()}."
+                f"{type(self).__name__} needs at least two classes, but the rows with a "
+                f"sample_weight above 0 have one class: {self.classes_.tolist()}."
             )
         if len(self.classes_) > MOST_CLASSES:
             raise ValueError(
-                f"y has {len(self.classes_)} classes, but {type(self).__name__} takes "
-                f"{MOST_CLASSES} at most: if they are numbers, use AutoGaussianProcessRegressor; "
-                "if not, join rare ones, or predict what they have in common first."
+                f"y has {len(self.classes_)} classes, but {type(self).__name__} supports at "
+                f"most {MOST_CLASSES}. If y holds numbers, use "
+                "AutoGaussianProcessRegressor; otherwise merge rare classes."
             )
 
     def _learned(self, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Data:

@@ -1,4 +1,4 @@
-"""The recommended default for numbers and counts."""
+"""The recommended default for regression, of real numbers and of counts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def has_lattice(model: AutoGaussianProcessRegressor) -> bool:
     check_is_fitted(model)
     if model.atoms_ is None:
         why = "y has no atoms" if model.discrete == "auto" else "discrete=False"
-        raise AttributeError(f"{why}: log_predictive_density has the density of y.")
+        raise AttributeError(
+            f"No probabilities of single values, because {why}. Use log_predictive_density "
+            "for the density of y."
+        )
     return True
 
 
@@ -201,8 +204,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
             self._lattice = lattice_of(data.X, data.y, data.weight)
         if self.target == "auto" and (data.y == 0).any() and looks_like_counts(data.y):
             warn(
-                "y looks like counts, which are predicted as numbers here: set target='count' if "
-                "they are."
+                "y looks like counts but is modelled as real numbers. Set target='count' "
+                "if they are counts."
             )
         self._learn_transform(data)
         return replace(data, y=self._targets(data.y))
@@ -215,8 +218,9 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         if self.target == "count":
             raise ValueError(
                 "target_transform must be None where target='count', got "
-                f"{self.target_transform!r}: counts have a distribution of their own. leave it "
-                "out, or set target='auto', which takes them for real numbers."
+                f"{self.target_transform!r}, because counts have a distribution of their "
+                "own. Set target_transform=None, or target='auto' to model y as real "
+                "numbers."
             )
         y = data.y.reshape(len(data.y), -1).astype(np.float64)
         given = self.target_transform, y, data.weight

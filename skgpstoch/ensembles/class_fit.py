@@ -1,4 +1,4 @@
-"""How a process of classes is fitted: its kernel, the variance of f, and how certain it is.
+"""Fit a classification process: its kernel, the variance of f, and its confidence.
 
 Rows are judged by what has not seen them. Of few rows length-scales explain chance, too: for the
 rows of a fold they then move, by one step of Newton's, to what the others ask for; variance and

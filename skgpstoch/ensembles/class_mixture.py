@@ -42,7 +42,9 @@ class MixtureClassifier(ClassifierMixin, SavedEstimator):
     classes_: np.ndarray
 
     partial_fit = Lacking(FITS_AGAIN, "SVGPClassifier has it.")
-    latent_mean_and_variance = Lacking(NO_FUNCTION, "predict_std tells how certain p is.")
+    latent_mean_and_variance = Lacking(
+        NO_FUNCTION, "Use predict_std for the uncertainty of the probabilities."
+    )
 
     @abstractmethod
     def _parts(self, X: Any) -> tuple[ClassParts, Any]:
@@ -103,7 +105,9 @@ class MixtureClassifier(ClassifierMixin, SavedEstimator):
         log_p = self.predict_log_proba(X)
         y = check_array(readable(y), dtype=None, ensure_2d=False, input_name="y")
         if y.shape != (len(log_p),):
-            raise ValueError(f"y must have the shape ({len(log_p)},) of labels, got {y.shape}.")
+            raise ValueError(
+                f"y must have the shape ({len(log_p)},), one label for each row, got {y.shape}."
+            )
         return log_p[np.arange(len(y)), codes_of(y, self.classes_)]
 
 

@@ -1,4 +1,4 @@
-"""Softmax of Gaussian processes: the mode of f given θ and rows, and θ from labels as numbers.
+"""Softmax of Gaussian processes: find the mode of f given θ, and θ by regression on labels.
 
 Of C classes, f_c ~ GP(0, s²k) and p(y = c | f) = softmax(offset + f)_c. With M points Z among the
 rows, k(Z, Z) = QΛQᵀ and φ(x) = Λ^−½Qᵀk(Z, x), f = s·φ(x)ᵀu; that is exact where Z are all rows. The

@@ -1,4 +1,4 @@
-"""Processes of classes for small tables: several kernels, and as much confidence as is due."""
+"""Gaussian-process classification of small tables: several kernels, and calibrated confidence."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         self.classes_ = np.unique(y[counts])
         if len(self.classes_) < 2:
             raise ValueError(
-                f"{type(self).__name__} needs two classes at least, but y has one class: "
+                f"{type(self).__name__} needs at least two classes, but y has one class: "
                 f"{self.classes_.tolist()}."
             )
         codes = codes_of(y, self.classes_, counts)

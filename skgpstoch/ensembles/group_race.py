@@ -1,4 +1,4 @@
-"""The recommended defaults in a group of processes, each of which has rows of its own.
+"""The recommended defaults in a group of processes, each with its own rows.
 
 Few rows are gathered, as they are, and rank 0 fits for all. Of many, a sample that is the same
 whoever has which rows says how tables are encoded and what y is like; the levels of categories,
@@ -72,7 +72,7 @@ def race_in_group(estimator: Any, group: Group, X: Any, y: Any, sample_weight: A
         given = read_rows(estimator, group, X, y, sample_weight)
         first, n = offsets(group, 0 if given is None else len(given))
         if n < 2:
-            raise ValueError(f"X must have 2 rows at least, on all ranks together, got {n}.")
+            raise ValueError(f"X must have at least 2 rows on all ranks together, got {n}.")
         is_few = n <= max(GATHERED_ROWS, estimator._most_raced)
         all_rows = rows_of_ranks(of_every_rank(group, given)) if is_few else None
 

@@ -1,13 +1,11 @@
-"""Methods of single models that what is put together of models cannot have."""
+"""Methods of single models that ensembles do not have."""
 
 from __future__ import annotations
 
 from typing import NoReturn
 
-FITS_AGAIN = (
-    "models are put together by rows that they were not fitted to, so that more rows need a new fit"
-)
-NO_FUNCTION = "it has no single function f, but several models"
+FITS_AGAIN = "its models are combined on held-out rows, so more rows need a new fit"
+NO_FUNCTION = "it combines several models and has no single function f"
 
 
 class Lacking:

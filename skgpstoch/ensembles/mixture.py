@@ -37,9 +37,10 @@ class MixtureRegressor(RegressorMixin, SavedEstimator):
     condition_on = Lacking(FITS_AGAIN, ONE_MODEL)
     partial_fit = Lacking(FITS_AGAIN, ONE_MODEL)
     predict_gradient = Lacking(NO_FUNCTION, ONE_MODEL)
-    sample_functions = Lacking(NO_FUNCTION, f"sample_y draws at given rows. {ONE_MODEL}")
+    sample_functions = Lacking(NO_FUNCTION, f"Use sample_y to draw at given rows. {ONE_MODEL}")
     log_marginal_likelihood = Lacking(
-        "it has no single prior", f"log_predictive_density judges rows. {ONE_MODEL}"
+        "it combines several models and has no single prior",
+        f"Use log_predictive_density to score rows. {ONE_MODEL}",
     )
 
     @abstractmethod

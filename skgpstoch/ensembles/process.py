@@ -225,8 +225,8 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         missing = X[:, checked_columns(self.missing_columns, X.shape[1])].astype(np.float64)
         if missing.size and (missing.min() < 0.0 or missing.max() > 1.0):
             raise ValueError(
-                "X must have numbers from 0 to 1 in missing_columns, which say whether a value is "
-                f"missing, got {missing.min():g} to {missing.max():g}."
+                "X must hold numbers from 0 to 1 in missing_columns (1 where a value is "
+                f"missing), got {missing.min():g} to {missing.max():g}."
             )
         many = missing.shape[1] > MOST_RELEVANT_INPUTS
         return missing.sum(1, keepdims=True) if many else missing
@@ -436,7 +436,7 @@ def fit_in_turn(
                 fitted.append(fit_one(name, fitted))
         if was_interrupted():
             warn(
-                f"The fit was interrupted; the processes are its best so far. {AGAIN}",
+                f"The fit was interrupted; the best model so far is kept. {AGAIN}",
                 ConvergenceWarning,
             )
             break

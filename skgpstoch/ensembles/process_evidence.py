@@ -1,4 +1,4 @@
-"""What is learned of the hyper-parameters θ of an exact process from few rows, for one output.
+"""Learn the hyper-parameters θ of an exact process from few rows, for one output.
 
 The covariance is that of a smooth function, a line and a constant, on inputs a = x/ℓ that each
 have a length-scale, and each row i, which counts wᵢ times, has noise vᵢ/τᵢ: where an input is

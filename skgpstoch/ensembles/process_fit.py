@@ -1,4 +1,4 @@
-"""How an exact process of one kernel is fitted: precisions, hyper-parameters, tails.
+"""Fit an exact process with one kernel: precisions, hyper-parameters, tails.
 
 Targets that no other row makes likely count for less, and copies of rows are taken for what they
 are; :mod:`.process_evidence` has the rest.

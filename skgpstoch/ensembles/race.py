@@ -1,4 +1,4 @@
-"""A race of models: what each predicts for rows that it has not seen gives the weights of all."""
+"""Fit several models and weigh them by their predictions for held-out rows."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def with_budget_of(model: Judged, scout: Judged) -> Judged:
 
 def warn_without(name: str) -> None:
     """Warn that Ctrl-C came before a model was fitted."""
-    warn(f"The fit was interrupted; the model is without {name}. {AGAIN}", ConvergenceWarning)
+    warn(f"The fit was interrupted; the model does without {name}. {AGAIN}", ConvergenceWarning)
 
 
 def held_out_densities(found: list[Judged], data: Data) -> tuple[np.ndarray, np.ndarray | None]:

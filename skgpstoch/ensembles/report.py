@@ -1,4 +1,4 @@
-"""What a fit has found: its models, how well they are calibrated, and what limits them."""
+"""Report on a fit: its models, their calibration, and what limits the predictions."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ def limits(held_out: HeldOutPredictions, weight: np.ndarray, done: float) -> lis
         {
             "limit": "noise",
             "share": 1.0 - unknown,
-            "advice": "share of the predicted variance that more rows would not lower; other "
-            "inputs might",
+            "advice": "share of the predicted variance that is noise: more rows would not lower "
+            "it, other inputs might",
         },
         {
             "limit": "rows",
@@ -192,14 +192,14 @@ def class_limits(
         {
             "limit": "doubt",
             "share": missed,
-            "advice": "share of rows whose class the probabilities expect to miss; other inputs, "
-            "or more rows, might tell",
+            "advice": "expected share of wrong predictions, by the predicted probabilities; other "
+            "inputs or more rows might lower it",
         },
         {
             "limit": "rare classes",
             "share": float((counts < FEWEST_OF_CLASS).mean()),
-            "advice": f"share of the classes with fewer than {FEWEST_OF_CLASS} rows held out; more "
-            "rows of these might help",
+            "advice": f"share of the classes with fewer than {FEWEST_OF_CLASS} held-out rows; more "
+            "rows of these classes might help",
         },
         budget_limit(done),
     ]
@@ -210,7 +210,7 @@ def budget_limit(done: float) -> dict[str, Any]:
     return {
         "limit": "budget",
         "share": 1.0 - done,
-        "advice": "share of the training that max_time left no time for",
+        "advice": "share of the planned training that max_time cut",
     }
 
 

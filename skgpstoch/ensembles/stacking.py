@@ -1,4 +1,4 @@
-"""Stacking of predictive distributions: the mixture with the best score on rows held out.
+"""Stacking of predictive distributions: the mixture with the best score on held-out rows.
 
 Yao, Vehtari, Simpson & Gelman, "Using stacking to average Bayesian predictive distributions",
 Bayesian Analysis 13, 2018: of models with densities p_j(y | x), each fitted without the rows that
@@ -91,7 +91,7 @@ def stacking_weights(
     best = log_p.max(1, initial=-np.inf, keepdims=True)  # NaN where any is
     if not len(log_p) or not np.isfinite(best).all():
         raise ValueError(
-            "Stacking needs rows held out, each with a finite log density of one model at least."
+            "Stacking needs held-out rows, each with a finite log density from at least one model."
         )
     n, J = counts.sum(), log_p.shape[1]
     p, weights = np.exp(log_p - best), np.full(J, 1.0 / J)
@@ -105,7 +105,8 @@ def stacking_weights(
         weights = (weights * slope + prior) / (n + J * prior)
     else:
         warn(
-            f"Stacking weights may be {gap:.1g} nats per row from the best ones.",
+            f"The search for stacking weights did not converge; they may be {gap:.1g} nats "
+            "per row worse than the best ones.",
             ConvergenceWarning,
         )
     return weights / weights.sum()
@@ -130,7 +131,7 @@ def held_out_densities(
         model = fit(clone(estimator), X_train, y_train, **of_train)
         found = np.asarray(model.log_predictive_density(X_test, y_test))
         if np.isnan(found).any():
-            raise ValueError("log_predictive_density is NaN for rows that were held out.")
+            raise ValueError("log_predictive_density returned NaN for held-out rows.")
         return found
     except Exception as error:
         error.add_note(f"Raised while fitting estimators[{name!r}].")
@@ -162,7 +163,11 @@ def check_predicts(model: Any, name: str) -> None:
     for method in ("log_predictive_density", "predictive_cdf", "sample_y"):
         if not hasattr(model, method):
             can_have = isinstance(model, BaseEstimator) and is_regressor(model)
-            hint = "; ConstantVarianceRegressor gives regressors one variance" if can_have else ""
+            hint = (
+                ". Wrap it in ConstantVarianceRegressor, which adds a constant variance"
+                if can_have
+                else ""
+            )
             raise ValueError(f"{name} has no {method}, got {model!r}{hint}.")
 
 
@@ -344,7 +349,9 @@ class StackedDensityRegressor(
         names, models = zip(*self.estimators, strict=True)
         self._validate_names(names)
         if unknown := [name for name in self.judged_by or {} if name not in names]:
-            raise ValueError(f"judged_by has the names {unknown}, which are not in estimators.")
+            raise ValueError(
+                f"judged_by must use the names in estimators, got the unknown names {unknown}."
+            )
         for name, model in self.estimators:
             check_predicts(model, f"estimators: {name!r}")
         for name, model in (self.judged_by or {}).items():

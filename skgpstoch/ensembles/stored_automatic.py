@@ -207,8 +207,9 @@ class StoredSample(NamedTuple):
     def told_late(self, group: Group, seconds: float) -> Generator[Chunk, None, None]:
         """Yield the sample, on one rank, and warn."""
         warn(
-            f"max_time={seconds} leaves no time to read all rows once more: what the target is at "
-            f"each level of a category is told by {len(self.sample):,} random rows. Give more time."
+            f"max_time={seconds} leaves no time to read all rows once more, so categories "
+            f"are encoded from {len(self.sample):,} random rows only. Raise max_time to use "
+            "all rows."
         )
         if group.rank == 0:
             yield self.sample
@@ -238,7 +239,9 @@ def refuse_columns(name: str, source: RowSource, sample: Chunk) -> None:
     """Raise a ValueError if rows have what the defaults do not take."""
     for column in ("exposure", "y_std"):
         if getattr(sample, column) is not None:
-            raise ValueError(f"{source!r} has {column}, which {name} does not take: leave it out.")
+            raise ValueError(
+                f"{source!r} has {column}, which {name} does not support. Leave it out."
+            )
 
 
 def joint_sample(group: Group, own: Chunk | None, n_sample: int, seed: int) -> Chunk | None:

@@ -1,4 +1,4 @@
-"""Mixtures of Student-t distributions, and what rows that were left out say of their scale.
+"""Mixtures of Student-t distributions, and their scale from leave-one-out errors.
 
 A process predicts N(μ, v) for draws s of its hyper-parameters. With a precision τ ~ Gamma(ν/2, ν/2)
 of a row that noise and uncertainty share, as in :class:`~skgpstoch.likelihoods.SharedStudentT`, and

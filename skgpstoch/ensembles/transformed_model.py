@@ -1,4 +1,4 @@
-"""A model of transformed targets, and what it predicts of the targets themselves."""
+"""A model of transformed targets, and its predictions for the targets themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether all ranks of a group ask for the same fit."""
+"""Check that all ranks of a group ask for the same fit."""
 
 from __future__ import annotations
 
@@ -87,9 +87,10 @@ def refuse_loop() -> None:
     """Raise a ValueError in a loop of scikit-learn's: it would decide by the rows of one rank."""
     if any(loop_of(frame) is not None for frame in internal_frames(sys._getframe(1))):
         raise ValueError(
-            "A search or cross-validation in a group of processes would split and score the rows "
-            "of each rank alone, and ranks may choose differently. Search outside of "
-            "process_group, by a part of the rows, and fit what it finds in the group."
+            "A search or cross-validation must not run inside process_group: it would "
+            "split the rows of each rank separately, and ranks may choose differently. "
+            "Search outside of process_group on a sample of the rows, then fit the best "
+            "estimator inside it."
         )
 
 
@@ -97,6 +98,7 @@ def refuse_group(method: str) -> None:
     """Raise a ValueError in a group, where a method cannot do the same on all ranks."""
     if current().size > 1:
         raise ValueError(
-            f"{method} is not for a group of processes: it adds rows to one model, one chunk after "
-            "another. Call it outside of process_group; in it, call fit with all rows."
+            f"{method} cannot run inside process_group, because it adds rows to one model "
+            "chunk by chunk. Call it outside of process_group, or call fit with all rows "
+            "inside."
         )

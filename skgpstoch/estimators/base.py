@@ -1,4 +1,4 @@
-"""What every estimator shares: a fit from data to fitted attributes, and blocks of predictions."""
+"""Base of every estimator: the steps of a fit, and predictions in blocks of rows."""
 
 from __future__ import annotations
 
@@ -227,8 +227,8 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
             self._x_spread = spread_of(data.X, data.weight)
         elif len(self._x_scaling.offset) != data.X.shape[1]:
             raise ValueError(
-                f"X has {data.X.shape[1]} features, but warm_start=True goes on from a fit with "
-                f"{len(self._x_scaling.offset)}."
+                f"X has {data.X.shape[1]} features, but warm_start=True continues a fit "
+                f"with {len(self._x_scaling.offset)}."
             )
         self._y_scaling = recipe.target_scaling(data.y, data.weight)
 
@@ -336,8 +336,8 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
             if not ran_out_of_memory(error):
                 raise
             raise MemoryError(
-                f"{len(X)} rows and the model do not fit into the memory of device="
-                f"{self.device!r}: predict fewer at a time, or set device='cpu'."
+                f"{len(X)} rows and the model do not fit into the memory of "
+                f"device={self.device!r}. Predict fewer rows at a time, or set device='cpu'."
             ) from error
 
     def _labelled(self, data: Data) -> tuple[Tensor, Rows, Posterior]:
@@ -397,8 +397,9 @@ def warn_if_hopeless(history: History, n_outputs: int) -> None:
     """Warn of a fit that is worse than none."""
     if math.isfinite(history.best_score) and history.best_score > HOPELESS * n_outputs:
         warn(
-            f"The best iterate scores {history.best_score:.3g} nats per row, worse than "
-            "a constant prediction: scale the inputs, or lower learning_rate_init.",
+            f"Training failed: the best iterate scores {history.best_score:.3g} nats per "
+            "row, worse than a constant prediction. Scale the inputs, or lower "
+            "learning_rate_init.",
             ConvergenceWarning,
         )
 

@@ -1,4 +1,4 @@
-"""scikit-learn's callbacks (≥ 1.9): told of every epoch of a fit, and of its end."""
+"""Call scikit-learn's callbacks (≥ 1.9) at every epoch of a fit and at its end."""
 
 from __future__ import annotations
 

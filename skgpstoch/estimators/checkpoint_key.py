@@ -1,4 +1,4 @@
-"""Which file a fit saves to, and resumes from."""
+"""Name the file that a fit saves to and resumes from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fits and predictions of a classifier: classes, probabilities, and the latent functions."""
+"""Base of classifiers: predict classes, probabilities and latent functions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Classifier(ClassifierMixin, BaseGP):
             self.classes_ = np.unique(data.y[counts]) if classes is None else classes
         if len(self.classes_) < 2:
             raise ValueError(
-                f"{type(self).__name__} needs two classes at least, but y has one class: "
+                f"{type(self).__name__} needs at least two classes, but y has one class: "
                 f"{self.classes_.tolist()}."
             )
         codes = np.searchsorted(self.classes_, data.y).clip(max=len(self.classes_) - 1)

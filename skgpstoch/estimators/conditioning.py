@@ -1,4 +1,4 @@
-"""condition_on: more rows, by the hyper-parameters that a fit has found."""
+"""condition_on: add rows to a fitted model and keep its hyper-parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fits and predictions run in: gradients, autocast, and states that errors restore."""
+"""Contexts of fits and predictions: gradients, autocast, and restoring the state after errors."""
 
 from __future__ import annotations
 

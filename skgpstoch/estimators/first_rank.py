@@ -1,4 +1,4 @@
-"""What rank 0 of a group does for all: fits whose rows are few, or whose sums are not of rows."""
+"""Let rank 0 of a group fit for all, if rows are few or training is not a sum over rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws of a regressor's f as functions that can be called: what Thompson sampling minimises."""
+"""Draw a regressor's f as functions to call, for example to minimise in Thompson sampling."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ class SampledFunctions:
         if not isinstance(X, Tensor) or X.ndim != 2 or not len(X):
             got = tuple(X.shape) if isinstance(X, Tensor) else type(X).__name__
             raise ValueError(
-                f"X must be a tensor of shape (n_samples_X, n_features), one row at least, got "
-                f"{got}: call the functions themselves with arrays."
+                "X must be a tensor of shape (n_samples_X, n_features) with at least one "
+                f"row, got {got}. For arrays, call the drawn functions themselves."
             )
         width = np.size(self._x_scaling.offset)
         if width > 1 and X.shape[1] != width:  # one number is for any width

@@ -1,4 +1,4 @@
-"""Fits of a group: every rank gives rows of its own, and all get the same model.
+"""Fit in a group: every rank gives its own rows, and all get the same model.
 
 A sample of the rows, the same one whoever has which, decides what rows decide beforehand: scalings,
 inducing points, starts, and which are held out. Up to `SAMPLE_ROWS` it is all of them. Sums over
@@ -66,7 +66,9 @@ def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, *of_rows: Any) ->
         numbers = offsets(group, len(X))[0] + places_of(data, given)
         first, n = offsets(group, len(data))
         if n < 2:
-            raise ValueError(f"X must have two rows at least, that count, on all ranks, got {n}.")
+            raise ValueError(
+                f"X must have at least two rows of positive weight on all ranks together, got {n}."
+            )
         data = with_targets_alike(estimator, group, data, first)
         with agreed(group):
             recipe.check(data)
@@ -98,7 +100,7 @@ def training_together(estimator: Any, group: Group) -> Iterator[None]:
         estimator._diagnosis.warn()
     if is_late:
         warn(
-            f"The interrupt came after training, and the model is complete. {AGAIN}",
+            f"The fit was interrupted after training had ended; the model is complete. {AGAIN}",
             ConvergenceWarning,
         )
 
@@ -285,8 +287,9 @@ def refuse_batch_statistics(objective: torch.nn.Module) -> None:
     for layer in objective.modules():
         if averages_rows(layer):
             raise ValueError(
-                f"feature_map must not have {type(layer).__name__} in a group of processes: its "
-                "averages would be of the rows of each rank alone. Use LayerNorm or GroupNorm."
+                f"feature_map must not contain {type(layer).__name__} in a group of "
+                "processes, because each rank would average over its own rows only. Use "
+                "LayerNorm or GroupNorm."
             )
 
 

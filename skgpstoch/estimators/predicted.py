@@ -1,4 +1,4 @@
-"""What a posterior and a likelihood predict of y at rows, as distributions."""
+"""Predictive distributions of y, from a posterior and a likelihood."""
 
 from __future__ import annotations
 

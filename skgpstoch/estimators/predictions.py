@@ -1,4 +1,4 @@
-"""What a fitted regressor predicts of rows, by blocks of them."""
+"""Predictions of a fitted regressor, in blocks of rows."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ def joint_moments_of(
     X, posterior = model._query(X)
     if not latent and not isinstance(posterior.likelihood, AdditiveNoise):
         raise ValueError(
-            f"return_cov=True needs latent=True with {posterior.likelihood!r}, whose y is not "
-            "f and independent noise."
+            f"return_cov=True needs latent=True with {posterior.likelihood!r}, because y is "
+            "not f plus independent noise there."
         )
     if not latent and transformer_of(model) is not None:
         raise ValueError(
-            "return_cov=True needs latent=True with target_transform: the covariance is of the "
-            "transformed target."
+            "return_cov=True needs latent=True with target_transform, because only the "
+            "transformed target has a covariance."
         )
     np.empty((len(X), len(X)))  # a MemoryError at once, where there would be one
     offset, scale = model._y_scaling
@@ -154,8 +154,8 @@ def gradients_of(model: BaseGP, X: Any, latent: bool) -> MomentGradients:
     """Mean and standard deviation of y, or of f, and their gradients, in the user's units."""
     if not latent and transformer_of(model) is not None:
         raise ValueError(
-            "predict_gradient has no gradients of y where target_transform is set: ask for those "
-            "of f, the transformed target's, by latent=True."
+            "predict_gradient needs latent=True with target_transform: it has the "
+            "gradients of f, the transformed target, but not those of y."
         )
     X, posterior = model._query(X)
 

@@ -1,4 +1,4 @@
-"""A line that says how far a fit is, once it has taken a while."""
+"""Show a line of progress once a fit takes a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fits and predictions of a regressor: mean, standard deviation, intervals, draws and densities."""
+"""Base of regressors: predict means, standard deviations, intervals, draws and densities."""
 
 from __future__ import annotations
 

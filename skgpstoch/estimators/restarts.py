@@ -1,4 +1,4 @@
-"""n_restarts: training by L-BFGS from other hyper-parameters too, of which the best is kept.
+"""n_restarts: train by L-BFGS from several hyper-parameters, and keep the best.
 
 The first training begins where it does without restarts, the others at random hyper-parameters of
 kernel and noise, drawn where the rows' scale says that something may be

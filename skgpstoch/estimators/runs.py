@@ -1,4 +1,4 @@
-"""What a fit trains, on what, and how; and how much of it there is time for."""
+"""One training run: what is trained on which rows, how, and within which time."""
 
 from __future__ import annotations
 

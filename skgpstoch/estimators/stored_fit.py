@@ -1,4 +1,4 @@
-"""Fits to rows that are read in chunks, as they need not fit into memory.
+"""Fit to rows that are read in chunks, so that they need not fit into memory.
 
 A first pass finds how many rows there are, the classes, and a sample, which decides what rows
 decide beforehand. Minibatches come from a shuffle buffer, and passes in order close the fit. In a
@@ -104,9 +104,9 @@ def warn_if_over(estimator: Any, seconds: float) -> None:
     """Warn if there was no time for more than the first pass, which took so long."""
     if seconds >= (getattr(estimator, "max_time", None) or math.inf):
         warn(
-            f"max_time was over when all rows had been read once, which took {seconds:.2g} s: the "
-            "fit takes longer, as it needs this pass, some steps and a short closing pass. Raise "
-            "max_time, or fit to fewer rows.",
+            "max_time was used up by the first pass over the rows, which took "
+            f"{seconds:.2g} s. The fit takes longer, because it also needs some steps and a "
+            "short closing pass. Raise max_time, or fit to fewer rows.",
             ConvergenceWarning,
         )
 
@@ -116,7 +116,8 @@ def refuse_given(y: Any, *of_rows: Any) -> None:
     for name, value in zip(KNOWN_BESIDE, (y, *of_rows), strict=False):
         if value is not None:
             raise ValueError(
-                f"{name} must be None where X is a source of rows, which has it: name it there."
+                f"{name} must be None if X is a source of rows, which holds it itself. Pass "
+                "it to the source."
             )
 
 
@@ -125,8 +126,8 @@ def refuse_whole(estimator: Any, sums_rows: bool, n_rows: int) -> None:
     if not sums_rows:
         raise ValueError(
             f"{type(estimator).__name__} with these parameters needs all {n_rows:,} rows in "
-            "memory at once: give arrays, or an estimator that is trained by minibatches, as "
-            "SVGPRegressor or AutoGaussianProcessRegressor is."
+            "memory at once. Pass arrays, or use an estimator that trains on minibatches, "
+            "such as SVGPRegressor or AutoGaussianProcessRegressor."
         )
 
 

@@ -1,4 +1,4 @@
-"""partial_fit: more of the data, a chunk at a time."""
+"""partial_fit: learn from more rows, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -127,8 +127,9 @@ def check_unchanged(estimator: BaseGP) -> None:
     """Raise a ValueError if parameters ask for another model than the fitted one."""
     if changed := changed_parameters(estimator):
         raise ValueError(
-            "partial_fit goes on with the model that was fitted before, but "
-            f"{', '.join(changed.values())} asks for another one; fit anew, or set it back."
+            "partial_fit continues the model that was fitted before, but "
+            f"{', '.join(changed.values())} needs a different one. Set it back, or call fit "
+            "to start again."
         )
 
 
@@ -139,7 +140,7 @@ def check_chunk(estimator: Any, data: Data) -> None:
     if given != before:
         raise ValueError(
             "exposure must be given for all chunks or for none, but the rows before had "
-            f"{'some' if before else 'none'}: give ones where it is not known otherwise."
+            f"{'some' if before else 'none'}. Use ones for rows without a known exposure."
         )
 
 
@@ -265,10 +266,10 @@ class VariationalClassifier(Classifier):
         if classes is not None:
             classes = np.unique(classes)
             if len(classes) < 2:
-                raise ValueError(f"classes must list two labels at least, got {classes.tolist()}.")
+                raise ValueError(f"classes must list at least two labels, got {classes.tolist()}.")
             if hasattr(self, "posterior_") and not np.array_equal(classes, self.classes_):
                 raise ValueError(
-                    f"classes must be those of the first call, {self.classes_.tolist()}, got "
-                    f"{classes.tolist()}."
+                    "classes must be the same as in the first call, "
+                    f"{self.classes_.tolist()}, got {classes.tolist()}."
                 )
         return stream(self, X, y, sample_weight, classes)

@@ -1,4 +1,4 @@
-"""Targets of a regressor: their shape, their transformer, and what it takes to judge them."""
+"""Targets of a regressor: their shape, their transformer, and the inputs that scoring needs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..data.target_transforms import fitted_transform
 from ..likelihoods.base import regression_likelihood
 
 KNOWN_AND_TRANSFORMED = (
-    "y_std must be None with target_transform: known errors are of y itself, and not of the "
-    "transformed target."
+    "y_std must be None with target_transform, because known errors are errors of y, not "
+    "of the transformed target."
 )
 
 
@@ -42,8 +42,8 @@ def with_transformed_targets(model: Any, data: Data, reset: bool) -> Data:
         z = np.asarray(transformer.transform(data.y), dtype=np.float64).reshape(data.y.shape)
     if not np.isfinite(z).all():
         raise ValueError(
-            f"y must be where target_transform={model.target_transform!r} is finite, got "
-            f"{data.y[~np.isfinite(z)][0]:g}."
+            f"y must be in the domain where target_transform={model.target_transform!r} is "
+            f"finite, got {data.y[~np.isfinite(z)][0]:g}."
         )
     return replace(data, y=z)
 
@@ -63,7 +63,7 @@ def learn_targets(model: Any, data: Data, group: Group) -> None:
         return
     if regression_likelihood(getattr(model, "likelihood", "auto")).is_discrete:
         raise ValueError(
-            f"target_transform must be None where y are counts, got {model.target_transform!r}."
+            f"target_transform must be None if y holds counts, got {model.target_transform!r}."
         )
     given = model.target_transform, data.y, data.weight
     model.target_transformer_ = fitted_alike(group, *given)
@@ -85,8 +85,8 @@ def check_exposed(model: Any, exposure: Any) -> None:
     """Raise a ValueError where targets cannot be judged without the exposure of their rows."""
     if exposure is None and getattr(model, "_fitted_with_exposure", False):
         raise ValueError(
-            "exposure must be given, as the model was fitted with one: without it y cannot be "
-            "judged."
+            "exposure must be given, because the model was fitted with one and cannot "
+            "score y without it."
         )
 
 

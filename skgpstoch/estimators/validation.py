@@ -1,4 +1,4 @@
-"""Parameters, rows, and what is known of rows besides X and y, checked as scikit-learn would."""
+"""Validate parameters, X, y and other values of rows, as scikit-learn does."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = F
         )
     if counts.sum() < least:
         raise ValueError(
-            f"sample_weight must be positive for {least} rows at least, got {counts.sum()}."
+            f"sample_weight must be positive for at least {least} rows, got {counts.sum()}."
         )
     check_range(weight[counts], "sample_weight must be 0 or")
     if least > 1 and weight.sum() < max(least, FEWEST_COUNTED * counts.sum()):
         warn(
-            f"sample_weight sums to {weight.sum():.3g} although {counts.sum()} rows have one, so "
-            "that they count as that many rows and the prior prevails. If the weights are "
-            "proportions, divide them by their mean.",
+            f"sample_weight sums to {weight.sum():.3g} over {counts.sum()} rows. A weight "
+            "is a number of rows, so the data count for that few rows and the prior "
+            "dominates. If the weights are proportions, divide them by their mean.",
             UserWarning,
         )
     if (weight == 1.0).all() or (not keeps and (weight[counts] == 1.0).all()):
@@ -76,8 +76,8 @@ def check_labels(y: np.ndarray) -> None:
     kinds = {type(label).__name__ for label in y.flat} if y.dtype == object else set()
     if len(kinds) > 1:
         raise ValueError(
-            f"y must hold labels of one type, got {' and '.join(sorted(kinds))}: convert them, "
-            "as by y.astype(str), and leave out rows without a label."
+            f"y must hold labels of one type, got {' and '.join(sorted(kinds))}. Convert "
+            "them, for example with y.astype(str), and drop rows without a label."
         )
     check_classification_targets(y)
 
@@ -145,8 +145,8 @@ def check_range(values: np.ndarray, words: str) -> None:
     low, high = values.min(), values.max()
     if low < 1.0 / MOST_NUMBER or high > MOST_NUMBER:
         raise ValueError(
-            f"{words} between {1.0 / MOST_NUMBER:g} and {MOST_NUMBER:g}, got {low:g} to {high:g}: "
-            "rescale them, as by another unit."
+            f"{words} between {1.0 / MOST_NUMBER:g} and {MOST_NUMBER:g}, got {low:g} to "
+            f"{high:g}: rescale them, for example with another unit."
         )
 
 
@@ -155,9 +155,10 @@ def warn_of_overflow(std: np.ndarray) -> None:
     most = np.sqrt(largest(torch.float64))
     if n := int((std > 0.99 * most).any(1).sum()):
         warn(
-            f"The variance of y, or its mean too, is beyond float64 at {n} rows, and given as the "
-            "largest number there is: exp(f) of a great or uncertain f. predict_interval knows the "
-            "quantiles; likelihood=Poisson('softplus') grows no faster than f.",
+            f"The variance of y, or its mean too, overflows float64 at {n} rows, because "
+            "exp(f) of a large or uncertain f does; the largest finite number is returned. "
+            "Use predict_interval for quantiles, or likelihood=Poisson('softplus'), which "
+            "grows no faster than f.",
             RuntimeWarning,
         )
 
@@ -198,7 +199,7 @@ def known_noise(y_std: np.ndarray, scale: np.ndarray) -> np.ndarray:
         relative = y_std / scale
     if relative.max(initial=0.0) > MOST_ERROR:
         raise ValueError(
-            f"y_std must be at most {MOST_ERROR:g} times the standard deviation of y (1 where that "
-            f"is not scaled), got {relative.max():.1g} times: leave such rows out."
+            f"y_std must be at most {MOST_ERROR:g} times the standard deviation of y (taken "
+            f"as 1 if y is not scaled), got {relative.max():.1g} times. Drop such rows."
         )
     return np.square(relative)

@@ -1,4 +1,4 @@
-"""Feature maps φ(x), and what they say of rows."""
+"""Feature maps φ(x), and the features of rows."""
 
 from __future__ import annotations
 

@@ -99,10 +99,10 @@ class FourierBasis(BasisFunctions):
         self.sums_to_kernel = n_components % 2 == 0
         if not has_fourier_features(kernel):
             raise TypeError(
-                f"kernel has no random Fourier features, got {kernels.to_sklearn(kernel)}: "
-                "basis='fourier' needs sums of products of RBF, Matern (nu = 0.5, 1.5, 2.5, inf) "
-                "and ConstantKernel, none of them a constant alone; basis='inducing' takes any "
-                "that scikit-learn has in torch here."
+                "kernel must have random Fourier features for basis='fourier': a sum of "
+                "products of RBF, Matern (nu = 0.5, 1.5, 2.5, inf) and ConstantKernel, "
+                f"with no term that is a constant alone; got {kernels.to_sklearn(kernel)}. "
+                "Use basis='inducing', which supports all kernels available in torch."
             )
         least = 2 * len(self._products()) - 1  # a frequency for each term
         if n_components < least:

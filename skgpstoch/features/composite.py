@@ -1,4 +1,4 @@
-"""Feature maps that are made of others with inducing points."""
+"""Feature maps that combine others with inducing points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inducing points: where they start, and the whitened features that they make of rows.
+"""Inducing points: where they start, and the whitened features that they give rows.
 
 With K = LLᵀ the covariance at the points and B that of rows with the points, the features are
 P = B L⁻ᵀ, so that PPᵀ = B K⁻¹ Bᵀ. The backward pass is written out: with H = P̄ᵀP and Φ(·) the lower

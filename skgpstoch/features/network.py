@@ -1,4 +1,4 @@
-"""Networks as feature maps: multilayer perceptrons, ensembles of them, modules of the user's."""
+"""Networks as feature maps: multilayer perceptrons, ensembles of them, and the user's modules."""
 
 from __future__ import annotations
 
@@ -230,5 +230,7 @@ def output_width(network: nn.Module, X: Tensor) -> int:
     if not bool(torch.isfinite(Z).all()):
         raise ValueError(f"{expected}, got NaN or infinite values.")
     if trains and not Z.requires_grad:
-        raise ValueError(f"{expected} with a gradient by its parameters, got a detached one.")
+        raise ValueError(
+            f"{expected} that is differentiable by its parameters, got a detached one."
+        )
     return Z.shape[1]

@@ -1,4 +1,4 @@
-"""Sums of independent functions, each with inducing points of its own."""
+"""Sums of independent functions, each with its own inducing points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distances of rows, and functions of them: what stationary kernels are made of."""
+"""Distances between rows, and functions of them, for stationary kernels."""
 
 from __future__ import annotations
 

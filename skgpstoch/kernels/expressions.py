@@ -522,6 +522,6 @@ def check_length_scales(kernel: Kernel, n_inputs: int) -> None:
         if length_scale is not None and length_scale.numel() not in (1, n_inputs):
             raise ValueError(
                 f"kernel: a length_scale has {length_scale.numel()} entries, but there are "
-                f"{n_inputs} features for {to_sklearn(kernel)}. A kernel is on the outputs "
-                "of the network; hidden_layer_sizes=() has none."
+                f"{n_inputs} features for {to_sklearn(kernel)}. With a network, the kernel "
+                "acts on its outputs; set hidden_layer_sizes=() to use X itself."
             )

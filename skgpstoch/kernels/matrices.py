@@ -1,4 +1,4 @@
-"""What exact posteriors ask of a kernel, by blocks of rows and in as little memory as it takes.
+"""Covariance matrices and their gradients for exact posteriors, in blocks of rows.
 
 A kernel that :func:`~skgpstoch.kernels.from_sklearn` knows is computed in torch, its gradient never
 an array for each hyper-parameter: as all a marginal likelihood wants of ∂K/∂θ are the traces
@@ -78,8 +78,8 @@ class Covariance(ABC):
             return torch.empty(n, n, dtype=torch.float64, device=self.device)
         except RuntimeError as error:
             raise MemoryError(
-                f"The covariance of {n} rows takes {8e-9 * n * n:.3g} GB: choose a method for many "
-                "rows, or fewer rows."
+                f"The covariance of {n} rows takes {8e-9 * n * n:.3g} GB. Use a method for "
+                "many rows, or fit fewer rows."
             ) from error
 
 
@@ -276,7 +276,7 @@ def why_object(kernel: sk.Kernel) -> str | None:
         If a hyper-parameter has a value that no kernel can have.
     """
     if not kernel.requires_vector_input:
-        return f"{kernel} does not ask for vectors"
+        return f"{kernel} does not take vectors as inputs"
     terms = sum_of_products(kernel)
     if terms is not None and (terms.values > 0.0).all():  # which takes less time to find out
         return None

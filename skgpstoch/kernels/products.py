@@ -1,4 +1,4 @@
-"""Products with a matrix of covariances, which is kept, or made again by blocks of rows."""
+"""Products with a covariance matrix, which is stored or computed again in blocks of rows."""
 
 from __future__ import annotations
 

@@ -86,11 +86,11 @@ class TiedKernel(sk.Kernel):
         named = [name for tie in self.ties for name in tie]
         if unknown := sorted(set(named) - set(sizes)):
             raise ValueError(
-                f"ties must have names of hyper-parameters of {self.kernel}, which are "
+                f"ties must name hyper-parameters of {self.kernel}, which are "
                 f"{list(sizes)}; got {unknown}."
             )
         if len(named) > len(set(named)):
-            raise ValueError(f"ties must have each name once, got {self.ties}.")
+            raise ValueError(f"ties must use each name only once, got {self.ties}.")
         order, leaders = list(sizes), dict[str, str]()
         for tie in self.ties:
             first, *others = sorted(tie, key=order.index)

@@ -1,4 +1,4 @@
-"""Sums of products of kernels, and the traces of their gradients, without a graph of autograd.
+"""Sums of products of kernels, and traces of their gradients, without an autograd graph.
 
 A marginal likelihood asks for the gradient of K only in traces against one symmetric matrix G,
 

@@ -1,7 +1,7 @@
 """Likelihoods p(y | f): what is observed, given the latent function.
 
-The base class, those of real-valued y = f + ε, and those of classes and counts. Expectations are in
-log space; nats throughout.
+The base class, and likelihoods of real-valued y = f + ε, of classes and of counts. Expectations are
+computed in log space; the unit is nats.
 """
 
 from __future__ import annotations

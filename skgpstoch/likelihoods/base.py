@@ -1,4 +1,4 @@
-"""What every likelihood p(y | f) can do, and how: the base class.
+"""The base class of likelihoods p(y | f).
 
 A likelihood must say :meth:`Likelihood.log_prob` and :meth:`Likelihood.moments`; expectations under
 q(f) are Gauss-Hermite quadratures, always in log space, unless a closed form overrides them.
@@ -168,8 +168,8 @@ class Likelihood(Module):
         """An upper bound of q(f) p(y | f)."""
         if not self.log_concave:
             raise ValueError(
-                f"gradient='product' needs a likelihood whose logarithm is concave, which that of "
-                f"{self!r} is not; use gradient='exact'."
+                f"gradient='product' needs a log-concave likelihood, which {self!r} is not. "
+                "Use gradient='exact'."
             )
         mean, var = (a[0] for a in q.resolved())
         interval = self.product_interval(y, q)
@@ -212,8 +212,8 @@ class Likelihood(Module):
             raise ValueError(f"exposure must be None with {self!r}; only Poisson counts have one")
         if noise is not None:
             raise ValueError(
-                f"y_std must be None with {self!r}; only to Gaussian noise can a known error be "
-                "added"
+                f"y_std must be None with {self!r}; known errors can only be added to "
+                "Gaussian noise"
             )
         return self
 
@@ -334,7 +334,7 @@ def named(name: str, **arguments: Any) -> Callable[[Any], Any]:
 
 
 def make_likelihood(likelihood: str | Likelihood, among: Sequence[str] | None = None) -> Likelihood:
-    """A likelihood by its name, or a deep copy of the one given.
+    """Make a likelihood from its name, or a deep copy of the one given.
 
     Parameters
     ----------
@@ -342,12 +342,12 @@ def make_likelihood(likelihood: str | Likelihood, among: Sequence[str] | None = 
         "gaussian", "student_t", "shared_student_t", "laplace", "poisson" (of a rate exp(f)),
         "bernoulli" (of a probability 1/(1 + exp(−f))), "softmax" or "robustmax"; or an instance.
     among : sequence of str or None, default=None
-        The names that are allowed; None: all of these.
+        Allowed names; None: all of these.
 
     Returns
     -------
     likelihood : Likelihood
-        A new one.
+        A new likelihood.
 
     Raises
     ------
@@ -382,7 +382,7 @@ def regression_likelihood(likelihood: str | Likelihood) -> Likelihood:
     found = make_likelihood("gaussian" if likelihood == "auto" else likelihood, among)
     if found.for_classes_only:
         raise ValueError(
-            f"likelihood={likelihood!r} is for classes: use a classifier instead of a regressor."
+            f"likelihood={likelihood!r} is for classes. Use a classifier instead of a regressor."
         )
     return found
 

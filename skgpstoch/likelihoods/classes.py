@@ -1,4 +1,4 @@
-"""Likelihoods of classes; import them from :mod:`skgpstoch.likelihoods`."""
+"""Likelihoods for classes; import them from :mod:`skgpstoch.likelihoods`."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class Categorical(ClassLikelihood):
     def n_latents(self, n_outputs: int) -> int:
         """C."""
         if self.n_classes is None:
-            raise ValueError(f"{self!r} must be told n_classes, by for_classes")
+            raise ValueError(f"{self!r} does not know n_classes yet; call for_classes first")
         return self.n_classes
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:

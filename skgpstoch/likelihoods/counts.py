@@ -1,4 +1,4 @@
-"""Likelihood of counts; import it from :mod:`skgpstoch.likelihoods`."""
+"""Likelihood for counts; import it from :mod:`skgpstoch.likelihoods`."""
 
 from __future__ import annotations
 

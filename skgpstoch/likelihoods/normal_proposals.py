@@ -26,9 +26,9 @@ WIDEST = 10  # times the variance
 N_DOUBLINGS = 20  # of an interval that a maximum is looked for in
 N_SECTIONS = 90  # which leave 1e-19 of an interval
 TOO_FAR = (
-    "proposal='normal' draws from N(mu, kv), and a row's target is far from what q(f) expects, as "
-    "an outlier's or where noise is small. Use proposal='envelope', which accepts most proposals "
-    "whatever the row is, or gradient='exact'."
+    "proposal='normal' draws from N(mu, kv), and the target of some row is far from what "
+    "q(f) expects, because it is an outlier or the noise is small. Use "
+    "proposal='envelope', which accepts most proposals for any row, or gradient='exact'."
 )
 GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 

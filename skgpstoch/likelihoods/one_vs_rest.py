@@ -1,4 +1,4 @@
-"""Several classes, each against the others; import it from :mod:`skgpstoch.likelihoods`."""
+"""One-versus-rest likelihood for several classes; import it from :mod:`skgpstoch.likelihoods`."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class OneVsRest(ClassLikelihood):
 
     def for_classes(self, n_classes: int) -> OneVsRest:
         raise ValueError(
-            f"likelihood={self!r} is only for estimators that choose it themselves, as "
-            "QSGPClassifier does; use 'softmax' or 'robustmax'."
+            f"likelihood={self!r} is only for estimators that choose it themselves, such as "
+            "QSGPClassifier. Use 'softmax' or 'robustmax'."
         )
 
     def n_latents(self, n_outputs: int) -> int:

@@ -1,4 +1,4 @@
-"""How certain the probabilities of classes are: moments of p(y = c | f) under q(f)."""
+"""Uncertainty of class probabilities: moments of p(y = c | f) under q(f)."""
 
 from __future__ import annotations
 

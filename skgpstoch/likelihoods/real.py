@@ -1,4 +1,4 @@
-"""Likelihoods of real-valued y = f + ε."""
+"""Likelihoods for real-valued y = f + ε."""
 
 from __future__ import annotations
 

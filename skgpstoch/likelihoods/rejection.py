@@ -84,7 +84,7 @@ def accept_reject(
             waits[pending] = still & ~accepted
         pending = pending[waits[pending].any(1)]
     raise NotPositiveDefiniteError(
-        f"Of {n_proposed} proposals too few were accepted as draws from q(f) p(y | f): {cause}"
+        f"Too few of {n_proposed} proposals were accepted as draws from q(f) p(y | f): {cause}"
     )
 
 

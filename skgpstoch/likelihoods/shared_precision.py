@@ -196,7 +196,9 @@ class SharedStudentT(StudentT):
     def product_samples(
         self, y: Tensor, q: Marginals, n_samples: int, generator: torch.Generator
     ) -> Draws:
-        raise ValueError(f"gradient='product' is not for {self!r}; use gradient='exact'.")
+        raise ValueError(
+            f"gradient='product' is not available with {self!r}. Use gradient='exact'."
+        )
 
 
 def t_nodes(df: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""What the C library does with memory that is freed."""
+"""Tell the C library to keep freed memory."""
 
 from __future__ import annotations
 

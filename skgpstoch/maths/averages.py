@@ -1,4 +1,4 @@
-"""Running averages of what minibatches say, and the rates at which they forget."""
+"""Running averages over minibatches, and the rates at which they forget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Systems of equations of a matrix that is only known by its products."""
+"""Solve linear systems with a matrix that is only known by its products."""
 
 from __future__ import annotations
 

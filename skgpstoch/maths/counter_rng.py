@@ -1,4 +1,4 @@
-"""Random numbers that are functions of a counter, so that they need not be stored."""
+"""Random numbers as functions of a counter, so that they need not be stored."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 MESSAGE = (
-    "Second derivatives are not available: this function has a formula for its first ones only. "
-    "Take differences of first derivatives."
+    "Second derivatives are not available, because this function has a formula for its "
+    "first derivatives only. Take finite differences of first derivatives."
 )
 
 Backward = Callable[..., tuple[Tensor | None, ...]]

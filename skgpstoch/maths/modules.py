@@ -1,4 +1,4 @@
-"""What modules of ours share: copies, and changes of mode, that are quick."""
+"""Modules of torch that are quick to copy and to switch between training and evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Covariances of low rank, by rows that are chosen one after another."""
+"""Low-rank approximations of covariances, from rows that are chosen one after another."""
 
 from __future__ import annotations
 

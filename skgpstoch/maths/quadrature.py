@@ -92,8 +92,9 @@ def integrate(
         is_open = is_open.reshape(-1, len(row)).any(0) & (middle > low) & (middle < high)
         if is_open.sum() > MOST_OPEN * n_rows:
             warn(
-                f"Integrals of {n_rows} distributions did not converge: their tails or the "
-                "map of the target are beyond the precision of numbers. Ask for quantiles instead."
+                f"Integrals of {n_rows} distributions did not converge: their tails, or the "
+                "target's transformation, exceed the precision of float64. Use quantiles "
+                "instead."
             )
             is_open[:] = False
         done = kronrod[..., ~is_open]

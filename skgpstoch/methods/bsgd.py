@@ -189,9 +189,10 @@ class KernelBSGDRecipe(ExactRecipe):
         super().check(data)
         if data.size > MAX_EXACT_ROWS and data.y.shape[1] > 1:
             raise ValueError(
-                f"y has {data.y.shape[1]} columns and X {data.size} rows, but more than "
-                f"{MAX_EXACT_ROWS} rows of a kernel that is taken as it is are solved by conjugate "
-                "gradients, for one noise variance and so for one column. Fit a model for each."
+                f"y must have one column for more than {MAX_EXACT_ROWS} rows of a kernel "
+                f"without finite features, got {data.y.shape[1]} columns and {data.size} "
+                "rows: conjugate gradients solve for one noise variance only. Fit one "
+                "model for each column."
             )
 
     def objective(self, problem: Problem) -> KernelBSGDObjective:
@@ -218,7 +219,8 @@ class KernelBSGDRecipe(ExactRecipe):
     def check_streams(self) -> None:
         raise ValueError(
             "partial_fit needs a kernel with finite or random Fourier features, got "
-            f"kernel={self.kernel.expression}, or n_components=None, which takes any as it is."
+            f"kernel={self.kernel.expression}. Use another kernel, or n_components=None, "
+            "which supports any kernel."
         )
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:

@@ -310,6 +310,6 @@ class ConvolutionalGPRegressor(
 
     def _recipe(self) -> VariationalRecipe:
         if self.noise == "input" and np.size(self.hidden_channels):
-            raise ValueError("noise must be 'constant' with hidden_channels, got 'input'.")
+            raise ValueError("noise must be 'constant' if hidden_channels is given, got 'input'.")
         likelihood = regression_likelihood(self.likelihood)
         return VariationalRecipe.chosen(self, likelihood, Patches.of)

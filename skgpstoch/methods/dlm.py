@@ -135,7 +135,9 @@ def candidates(beta: Any, n_rows: float) -> np.ndarray:
     path = np.asarray([beta] if isinstance(beta, Real) else beta)
     numbers = path.ndim == 1 and len(path) and path.dtype.kind in "fiu"
     if not (numbers and (np.isfinite(path) & (path > 0)).all()):
-        raise ValueError(f"beta must be 'auto', a positive number or a list of such, got {beta!r}.")
+        raise ValueError(
+            f"beta must be 'auto', a positive number or a list of positive numbers, got {beta!r}."
+        )
     return path.astype(np.float64)
 
 
@@ -174,8 +176,8 @@ def choose_beta(
     interrupted = len(fits) < len(path) or fits[-1].interrupted
     if interrupted:
         warn(
-            f"The choice of beta was interrupted after {len(fits)} of {len(path)} fits; the "
-            "model is the best of these, without a fit on all rows.",
+            f"The search for beta was interrupted after {len(fits)} of {len(path)} fits; "
+            "the best of these is kept, without a final fit on all rows.",
             ConvergenceWarning,
         )
     return fits, interrupted
@@ -197,7 +199,7 @@ class FitCandidate(NamedTuple):
             history = fit(model, beta, self.elbo, self.train)
             loss = mean_loss(model, self.held_out)
         except NotPositiveDefiniteError as error:
-            warn(f"beta={beta:g} is left out: {error}", ConvergenceWarning)
+            warn(f"beta={beta:g} is skipped, because training failed: {error}", ConvergenceWarning)
             return Candidate(beta, math.inf, error=error)
         interrupted = history.status == "interrupted"
         return Candidate(beta, loss if loss == loss else math.inf, model, None, interrupted)
@@ -222,9 +224,9 @@ def split_rows(
     n_held_out = max(1, round(fraction * n))
     if n - n_held_out < least:
         raise ValueError(
-            f"A choice of beta needs {least} rows to train on, one of each class, and one held "
-            f"out, but of n_samples={n} rows validation_fraction={fraction} holds out "
-            f"{n_held_out}."
+            f"Choosing beta needs {least} rows to train on, one of each class, and at least "
+            f"one held-out row, but validation_fraction={fraction} holds out {n_held_out} "
+            f"of n_samples={n} rows. Change validation_fraction, or give a number for beta."
         )
     return order[n_held_out:], order[:n_held_out]
 

@@ -165,9 +165,10 @@ def check_refused(method: str, options: dict[str, Any]) -> None:
     """
     if options.get("sample_weight") is not None:
         raise ValueError(
-            "sample_weight must be None with FITCRegressor: its residuals are independent from row "
-            "to row, so that a row of weight w would be w observations with independent errors of "
-            "variance sigma^2 + r, although they share one value of f. Use SVGPRegressor."
+            "sample_weight must be None with FITCRegressor. Its residuals are independent "
+            "between rows, so a row of weight w would count as w observations with "
+            "independent errors of variance sigma^2 + r, although they share one value of "
+            "f. Use SVGPRegressor."
         )
     if options.get("exposure") is not None:
         raise ValueError("exposure must be None with FITCRegressor; only Poisson counts have one.")

@@ -1,4 +1,4 @@
-"""Deep models: a sparse model at the end of layers, and the posterior that a fit leaves behind.
+"""Deep models: a sparse model after hidden layers, and the posterior of a fitted one.
 
 The bound is that of Salimbeni & Deisenroth (2017), with the last layer integrated,
 

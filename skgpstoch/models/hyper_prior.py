@@ -1,4 +1,4 @@
-"""What is known of the hyper-parameters of the default kernel, and of its noise, before the data.
+"""The prior on the hyper-parameters of the default kernel and on its noise.
 
 With a length-scale for each input, the evidence of few rows has its maximum where there is no noise
 and some input tells every row from all others: predictions are then far too certain. So

@@ -1,4 +1,4 @@
-"""An ensemble as one posterior: the mixture of its members', each as likely as the others."""
+"""An ensemble as one posterior: the mixture of its members', with equal weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inner layers that make images of images.
+"""Inner layers that map images to images.
 
 Blomqvist, Kaski & Heinonen, "Deep convolutional Gaussian processes", 2018; Dutordoir et al., 2019;
 Shi, Titsias & Mnih, 2020, 6.2. Of every patch x^[p] of an image the layer makes C numbers, channels

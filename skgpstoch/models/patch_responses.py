@@ -1,4 +1,4 @@
-"""The last layer of a model of images, taken apart: what each patch says of f (F9)."""
+"""The last layer of a model of images by patch: the response of each patch to f (F9)."""
 
 from __future__ import annotations
 

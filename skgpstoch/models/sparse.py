@@ -1,4 +1,4 @@
-"""The variational model of features, and the posterior that a fit of it leaves behind.
+"""The variational model on features, and the posterior of a fitted one.
 
 With features P (n, D) in blocks D = Σ_b D_b, and q(w) = N(m, S), S = blockdiag(S_b),
 

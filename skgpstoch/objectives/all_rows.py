@@ -1,4 +1,4 @@
-"""The bound where the inducing points are the rows, for likelihoods that are not Gaussian.
+"""The bound if the inducing points are the rows, for likelihoods that are not Gaussian.
 
 Where Z = X the best q(f) is that of sites κ, λ of the rows (Opper & Archambeau, "The variational
 Gaussian approximation revisited", Neural Computation 21, 2009). With W = κ^½ A⁻¹ κ^½,

@@ -1,4 +1,4 @@
-"""What training minimises."""
+"""Base class of training objectives."""
 
 from __future__ import annotations
 

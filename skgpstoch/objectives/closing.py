@@ -1,4 +1,4 @@
-"""How thorough a closing pass is, and what it will take, as measured on few rows."""
+"""Choose how thorough a closing pass is, from its time as measured on few rows."""
 
 from __future__ import annotations
 

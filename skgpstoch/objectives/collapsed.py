@@ -1,4 +1,4 @@
-"""Titsias' bound of few rows, that of SOLVE-GP, and their gradients without a second look at rows.
+"""Titsias' bound on few rows, that of SOLVE-GP, and their gradients in one pass over the rows.
 
 With a Gaussian likelihood the best q(w) follows from the sums over rows that the gradient is made
 of (:mod:`.gaussian_rows`), G = Pᵀ diag(w) P and c_p = Pᵀ diag(w)(y_p − mean):

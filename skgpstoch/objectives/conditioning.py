@@ -1,4 +1,4 @@
-"""Posteriors given more rows, with the hyper-parameters and the features that they have.
+"""Condition posteriors on more rows, with their hyper-parameters and features unchanged.
 
 Nothing is forgotten: the posterior is that of all rows, those of the fit and the new ones.
 
@@ -50,8 +50,8 @@ def conditioned(posterior: Posterior, X: Tensor, rows: Rows) -> Posterior:
         If it is a posterior that more rows cannot be added to.
     """
     raise ValueError(
-        f"{type(posterior).__name__} cannot be conditioned on more rows without a fit: exact, "
-        "sparse and finite-dimensional posteriors can."
+        f"{type(posterior).__name__} cannot be conditioned on more rows without a new fit. "
+        "Exact, sparse and finite-dimensional posteriors can."
     )
 
 
@@ -85,8 +85,8 @@ def _(posterior: SparsePosterior, X: Tensor, rows: Rows) -> Posterior:
     model = posterior.model
     if model.covariance != "sites":
         raise ValueError(
-            f"{model.loss!r} has no sum over rows that gives the covariance of q(w): a posterior "
-            "of it cannot be conditioned on more rows without a fit."
+            f"A posterior trained with {model.loss!r} cannot be conditioned on more rows "
+            "without a new fit, because the covariance of q(w) is not a sum over rows."
         )
     old, q = posterior.sites, moments_of(posterior.weights)
     found = added(model, X, rows, old)

@@ -46,8 +46,8 @@ def dependent_bound(model: SparseModel, X: Tensor, rows: Rows) -> Tensor:
     """
     if not isinstance(model.likelihood, Gaussian) or model.has_draws:
         raise ValueError(
-            "The bound of dependent u and f needs likelihood='gaussian' and one layer, got "
-            f"{model.likelihood!r}{' and several layers' * model.has_draws}."
+            "The bound with dependent u and f needs likelihood='gaussian' and one layer, "
+            f"got {model.likelihood!r}{' and several layers' * model.has_draws}."
         )
     model = copy.copy(model)
     model.loss, model.beta = ExpectedLogLikelihood(), 1.0

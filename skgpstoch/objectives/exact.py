@@ -1,4 +1,4 @@
-"""The exact evidence, which the bound is where the inducing points are the rows themselves.
+"""The exact evidence, which equals the bound if the inducing points are the rows themselves.
 
 With D the diagonal matrix of noise variances, C = K + D = LLᵀ, and α = C⁻¹(y − m) for every output,
 

@@ -1,4 +1,4 @@
-"""The q(w) that is best for all rows, everything else given: in closed form, or by Newton's steps.
+"""The optimal q(w) for all rows, given everything else: in closed form, or by Newton's steps.
 
 At the best q the bound of one block is Titsias' for a Gaussian likelihood (Shi, Titsias & Mnih,
 eq. 3), and that of two is SOLVE-GP's (eq. 9).

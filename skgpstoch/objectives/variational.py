@@ -1,4 +1,4 @@
-"""Σ loss + β KL of a variational model: what its solvers share.
+"""Σ loss + β KL of a variational model: the base of its solvers.
 
 They differ in where q(w) comes from:
 

@@ -26,11 +26,11 @@ OF_TYPES = {
 def register_converters() -> None:
     """Tell skl2onnx how to convert the estimators of this package; needs skl2onnx.
 
-    Regressors then have the outputs "variable" (the mean) and "std"; the drop-in
-    GaussianProcessRegressor those of scikit-learn's own, the mean, and the deviation with its
-    option `return_std`; `optim` changes nothing. Classifiers have those of
-    scikit-learn's own, with probabilities in float32, as ZipMap has them. `target_opset` must be 18
-    at least. Inputs may be float32 or float64; graphs compute in float64.
+    Regressors then have the outputs "variable" (the mean) and "std". The drop-in
+    GaussianProcessRegressor has the outputs of scikit-learn's: the mean and, with the option
+    `return_std`, the standard deviation; the option `optim` is ignored. Classifiers have the
+    outputs of scikit-learn's, with probabilities in float32, as ZipMap returns them. `target_opset`
+    must be at least 18. Inputs may be float32 or float64; graphs compute in float64.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Fitted estimators: what they predict at rows of a graph, in the user's units."""
+"""Predictions of fitted estimators at rows of a graph, in the user's units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a fitted estimator to an ONNX model."""
+"""Export a fitted estimator as an ONNX model."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ OF_NUMBERS = ("mean", "std", "quantiles")
 OF_CLASSES = ("label", "probabilities")
 LEVELS = (0.025, 0.5, 0.975)
 OF_PIPELINES = (
-    "Call skgpstoch.onnx.register_converters() and convert it by skl2onnx, or export the fitted "
-    "estimator at its end."
+    "Call skgpstoch.onnx.register_converters() and convert the pipeline with skl2onnx, or "
+    "export the fitted estimator at its end."
 )
 Found = dict[str, tuple[Value, int, Sequence[Any]]]
 
@@ -43,13 +43,13 @@ def export(
     ----------
     model : estimator
         A fitted estimator of this package: exact, sparse, with finite features or networks, or the
-        recommended default on columns of numbers, calibrated as it is. Deep and convolutional
-        models are refused, and so are parts that have no graph, by name.
+        recommended default on numeric columns, including its calibration. Deep and convolutional
+        models, and parts without an ONNX graph, raise an error that names them.
     path : str or os.PathLike
         The file.
     outputs : sequence of str or None, default=None
-        Of a regressor some of "mean", "std" and "quantiles"; None is the first two. Of a classifier
-        "label" and "probabilities"; None is both.
+        For a regressor, some of "mean", "std" and "quantiles"; None is the first two. For a
+        classifier, "label" and "probabilities"; None is both.
     quantiles : sequence of float, default=(0.025, 0.5, 0.975)
         Probabilities of the quantiles, each between 0 and 1.
 
@@ -138,7 +138,7 @@ def n_columns(model: Any) -> int:
     X = np.asarray(getattr(model, "X_train_", None))
     if X.ndim != 2 or X.dtype.kind not in "fiub":
         raise NotFittedError(
-            f"This {type(model).__name__} was fitted to no columns of numbers: call fit before."
+            f"This {type(model).__name__} is not fitted to numeric columns. Call fit first."
         )
     return X.shape[1]
 

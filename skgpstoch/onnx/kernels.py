@@ -1,4 +1,4 @@
-"""Covariances of rows with points that are known, k(X, Z)."""
+"""Covariances of rows with given points, k(X, Z)."""
 
 from __future__ import annotations
 

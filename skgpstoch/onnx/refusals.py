@@ -1,12 +1,12 @@
-"""What cannot be exported is refused by name."""
+"""The error for parts that cannot be exported, which names them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 USUAL_CURE = (
-    "Save the model by its method save, or joblib.dump, or fit one of the supported models: see "
-    "skgpstoch.onnx.export."
+    "Save the model with its method save or with joblib.dump, or fit one of the models "
+    "that skgpstoch.onnx.export supports (see its documentation)."
 )
 
 

@@ -1,4 +1,4 @@
-"""What every estimator can do: its state is pickled, copied and saved; its page is linked to."""
+"""Pickle, copy and save every estimator, and link to its page."""
 
 from __future__ import annotations
 

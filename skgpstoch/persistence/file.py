@@ -34,8 +34,8 @@ FREE_BYTES = 2**24  # that objects may take however small a file is; five thousa
 OWN = "own."  # begins names of classes and functions of the user's
 INSTEAD = {
     False: "use joblib.dump, or skops.io.dump",
-    True: "give a function that `def` has named, for which skgpstoch.load asks as objects, one of "
-    "NumPy's (np.log, np.exp and the like, of numbers), or use joblib.dump",
+    True: "use a named function (`def`), which you pass to skgpstoch.load as `objects`, or a "
+    "NumPy function of numbers (np.log, np.exp and the like), or use joblib.dump",
 }
 ENTRIES = {"format", "class", "versions", "parameters", "structure", "sha256"}
 
@@ -60,8 +60,8 @@ class FileNames(Names):
         name = value.__name__
         if self.asked.setdefault(name, value) is not value:
             raise ValueError(
-                f"{value!r} and {self.asked[name]!r} cannot be in one file, as both are called "
-                f"{name!r}: rename one of them."
+                f"{value!r} and {self.asked[name]!r} cannot be in one file, because both "
+                f"are called {name!r}. Rename one of them."
             )
         return OWN + name
 
@@ -70,11 +70,12 @@ class FileNames(Names):
             return super().value(name, is_type)
         short = name.removeprefix(OWN)
         if not isinstance(self.objects[short], type if is_type else Function):
-            raise ValueError(f"objects[{short!r}] is no {'class' if is_type else 'function'}")
+            raise ValueError(f"objects[{short!r}] must be a {'class' if is_type else 'function'}")
         if self.objects[short].__name__ != short:
             warn(
-                f"objects[{short!r}] is called {self.objects[short].__name__!r}: it is taken for "
-                f"{short!r} all the same, with which the model was saved."
+                f"objects[{short!r}] is called {self.objects[short].__name__!r}, but the "
+                f"model was saved with {short!r}. It is used all the same; check that it is "
+                "the same code."
             )
         return self.objects[short]
 
@@ -108,8 +109,8 @@ def check_is_given(structure: str, objects: Mapping[str, Any]) -> None:
     if missing := sorted(found - objects.keys()):
         asked = ", ".join(f"{name!r}: {name}" for name in missing)
         raise ValueError(
-            f"the model has objects of {', '.join(missing)}, which no file can bring along: give "
-            f"the classes or functions as objects={{{asked}}}"
+            f"the model uses {', '.join(missing)}, which a file cannot contain: pass the "
+            f"classes or functions as objects={{{asked}}}"
         )
 
 
@@ -153,31 +154,32 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
         check_size(header, len(header) + sum(a.nbytes for a in state.arrays))
     except ValueError as error:
         raise ValueError(
-            f"{type(estimator).__name__} has too long lists or dicts among its attributes, {error}:"
-            " keep numbers in arrays."
+            f"{type(estimator).__name__} has lists or dicts among its attributes that are "
+            f"too long, {error}. Keep numbers in arrays."
         ) from error
     write(checked_path(path), header, state.arrays)
 
 
 def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -> Any:
-    """Read an estimator that its method `save` has written.
+    """Read an estimator that its method `save` wrote.
 
-    Nothing in the file is executed, and nothing is imported by a name in it. It may come from
-    anybody, but for what `objects` do, and predictions may be wrong by intent, of course.
+    Nothing in the file is executed, and nothing is imported by a name in it, so the file may come
+    from anybody. Only what you pass as `objects` is code that runs. A file can still hold a model
+    that predicts badly on purpose.
 
     Parameters
     ----------
     path : str or os.PathLike
         The file.
     objects : mapping of str to type or function, or None, default=None
-        Classes of your own that the model has objects of (likelihoods, networks, estimators inside
-        it), and functions, by their names.
+        Your own classes and functions that the model uses (likelihoods, networks, estimators inside
+        it), by their names.
 
     Returns
     -------
     estimator : object
-        As it was saved; fitted, if it was. It predicts the same, to the last bit on the same
-        machine.
+        As it was saved; fitted if it was fitted. On the same machine it predicts the same to the
+        last bit.
 
     Raises
     ------
@@ -218,18 +220,18 @@ def loaded(file: Any, names: FileNames) -> Any:
     metadata, arrays = read(file)
     if metadata.get("format") != FILE_FORMAT or metadata.keys() != ENTRIES:
         raise ValueError(
-            f"it is no file of this version's, {versions()[PACKAGE]}: its format is "
+            f"it was not written by this version, {versions()[PACKAGE]}: its format is "
             f"{metadata.get('format')!r:.20}, written by {metadata.get('versions')!r:.200}"
         )
     if digest(metadata, arrays) != metadata["sha256"]:
-        raise ValueError("it is damaged, or was altered: its contents have another digest")
+        raise ValueError("it is damaged or was altered: its contents do not match its digest")
     check_size(metadata["structure"], file.tell())
     check_is_given(metadata["structure"], names.objects)
     unpacker = Unpacker(names, MOST_TIMES * file.tell() + FREE_BYTES)
     made = unpacker.objects(PackedState(metadata["structure"], arrays, []))
     estimator = made[-1]
     if not isinstance(estimator, BaseEstimator) or type(estimator).__name__ != metadata["class"]:
-        raise ValueError(f"it holds no {metadata['class']!r:.60}")
+        raise ValueError(f"it does not hold a {metadata['class']!r:.60}")
     for value in made:
         check_sound(value)
     return estimator

@@ -1,4 +1,4 @@
-"""How objects are taken apart, and put together again: a row of a table for each form.
+"""Take objects apart and put them together again: one row of a table for each form.
 
 Parts are again objects, or numbers and texts. What puts them together checks them: a file may have
 been written by anybody. No class is called that does more than keep what it is given.

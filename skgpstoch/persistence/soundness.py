@@ -1,4 +1,4 @@
-"""What every object in a file has to be: its numbers are finite, and modules call nothing else."""
+"""Check the objects in a file: numbers must be finite, and modules must have no hooks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_sound(value: Any) -> None:
     if isinstance(value, nn.Module):
         hooks = [name for name, field in vars(value).items() if "hook" in name and field]
         if any(isinstance(vars(value)[name], dict) for name in hooks):
-            raise ValueError(f"{type(value).__name__} has {hooks}: remove them before it is saved")
+            raise ValueError(f"{type(value).__name__} has {hooks}: remove the hooks before saving")
     for name, numbers in numbers_of(value):
         if not is_finite(numbers):
             raise ValueError(f"{type(value).__name__}.{name} is not finite: {numbers!r:.60}")

@@ -54,7 +54,7 @@ class Names:
         """Return the class or the function of this name, or raise a ValueError."""
         known = known_types() if is_type else known_functions()
         if name not in known:
-            raise ValueError(f"{name!r} is no class or function that may be in a file")
+            raise ValueError(f"{name!r} is not a class or function that is allowed in a file")
         return known[name]
 
     def keep(self, value: Any, path: str) -> None:

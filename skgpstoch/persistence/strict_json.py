@@ -1,4 +1,4 @@
-"""JSON as strangers write it: only what JSON has, and no more memory than the file is worth."""
+"""Read JSON from untrusted files: strictly, and without taking far more memory than the file."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ LENGTH = 8  # bytes, little-endian
 LONGEST_HEADER = 100_000_000  # as the library has it
 MOST_AXES = 32
 NOT_OURS = (
-    "it is no file of our `save`, or was cut short. Read files of other programs by their own "
-    "functions (joblib.load, skops.io.load, torch.load)"
+    "it was not written by an estimator's `save`, or is cut short. Read files of other "
+    "programs with their own functions (joblib.load, skops.io.load, torch.load)"
 )
 Table = dict[str, dict[str, Any]]
 
@@ -77,9 +77,9 @@ def write(path: Path, header: str, arrays: list[np.ndarray]) -> None:
         If it cannot be written; that names the path, and not what is written before it is moved.
     """
     if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "path must be a file, and is a folder", str(path))
+        raise IsADirectoryError(errno.EISDIR, "path must be a file, got a folder", str(path))
     if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "path must be in a folder that is there", str(path))
+        raise FileNotFoundError(errno.ENOENT, "path must be in an existing folder", str(path))
     partial = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
     try:
         with open(partial, "xb") as file:

@@ -1,4 +1,4 @@
-"""What a finished fit leaves behind: posteriors of f, and of the weights of features."""
+"""Base classes of posteriors of f and of the weights of features, the results of a fit."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Posterior(Module):
     def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
         """Draws of f as functions: X (N, d) → (n_samples, N, P), the same at every call."""
         raise ValueError(
-            f"{type(self).__name__} has no draws that are functions of X; sample_y has joint draws "
-            "at given rows."
+            f"{type(self).__name__} cannot draw functions of X. Use sample_y for joint "
+            "draws at given rows."
         )
 
     def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:

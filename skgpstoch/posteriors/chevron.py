@@ -190,7 +190,7 @@ class ChevronModel(Module):
         m = self.basis.n_components
         if m > MAX_LOG_DET:
             raise ValueError(
-                f"The bound needs the determinant of k(Z, Z), which is not computed for more than "
+                "The bound needs the determinant of k(Z, Z), which is computed for at most "
                 f"{MAX_LOG_DET} points, got n_components={m}."
             )
         members = torch.arange(m, device=self.columns.device)

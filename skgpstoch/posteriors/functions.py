@@ -1,4 +1,4 @@
-"""Functions drawn from priors and posteriors, which can be asked anywhere, again and again.
+"""Functions drawn from priors and posteriors, which can be evaluated anywhere.
 
 Wilson, Borovitskiy, Terenin, Mostowsky & Deisenroth, "Efficiently sampling functions from Gaussian
 process posteriors", ICML 2020. By Matheron's rule a draw of the prior becomes one of the posterior

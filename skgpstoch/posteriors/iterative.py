@@ -117,9 +117,9 @@ class IterativePosterior(Posterior):
         )
         if not found.converged:
             raise NotPositiveDefiniteError(
-                f"The covariance of {len(self.X)} rows is too nearly singular: conjugate gradients "
-                f"did not converge in {MOST_ITERATIONS} iterations. The noise is probably too "
-                "small; raise the lower bound of a WhiteKernel."
+                f"The covariance of {len(self.X)} rows is too nearly singular: conjugate "
+                f"gradients did not converge in {MOST_ITERATIONS} iterations. The noise "
+                "variance is probably too small; raise the lower bound of a WhiteKernel."
             )
         return found.solution
 

@@ -1,4 +1,4 @@
-"""What rows say of the weights, and the q(w) that follows: sums over rows and small matrices alone.
+"""Sites of the rows and the q(w) that follows from them, as sums over rows and small matrices.
 
 With G (D, D) and c (D, P) the contributions of the likelihood to the natural parameters of q(w),
 

@@ -1,4 +1,4 @@
-"""What there is time for, and what was made of it."""
+"""Time budgets: what a fit had time for."""
 
 from __future__ import annotations
 
@@ -62,22 +62,26 @@ class Budget(NamedTuple):
         if self.n_estimators < self.all_estimators:
             cut.append(f"{self.n_estimators} of {self.all_estimators} networks")
         if self.closing_pass != "full":
-            some = {"short": "a part", "none": "nothing"}[self.closing_pass]
+            some = {"short": "a part", "none": "none"}[self.closing_pass]
             cut.append(f"{some} of the closing pass")
-        allowed = f"max_time allowed only {' and '.join(cut)}: more time gives better predictions."
+        allowed = (
+            f"max_time was too short: it allowed {' and '.join(cut)}. More time gives better "
+            "predictions."
+        )
         return f"{allowed} {self.rivalry}" if self.core_share < BUSY else allowed
 
     @property
     def rivalry(self) -> str:
         """What a user should know of other programs on the same cores."""
         said = (
-            "The machine was busy with other programs as well: training had a core for "
-            f"{self.core_share:.0%} of its time."
+            "Other programs kept the machine busy: training had a core for "
+            f"{self.core_share:.0%} of its time only."
         )
         if self.n_threads == 1:
             return said
         fewer = max(1, int(self.core_share * self.n_threads))
         return (
-            f"{said} torch had {self.n_threads} threads, which then wait for each other: call "
-            f"torch.set_num_threads({fewer}) before the fit, or set OMP_NUM_THREADS={fewer}."
+            f"{said} torch used {self.n_threads} threads, which then wait for each other. "
+            f"Call torch.set_num_threads({fewer}) before the fit, or set "
+            f"OMP_NUM_THREADS={fewer}."
         )

@@ -201,7 +201,7 @@ class EvidenceRecipe(ExactRecipe):
             K = int(self.n_estimators)
             if K > 1 and not has_networks:
                 raise ValueError(
-                    f"n_estimators={K} needs networks to be joined: hidden_layer_sizes, and "
+                    f"n_estimators={K} needs networks: set hidden_layer_sizes, and "
                     "feature_map=None."
                 )
             return K
@@ -257,9 +257,9 @@ class EvidenceRecipe(ExactRecipe):
         total = features.n_members * features.n_features
         if total > MAX_FEATURES:
             raise ValueError(
-                f"The feature map has {total} features in all, more than the {MAX_FEATURES} for "
-                "which a dense matrix is reasonable: lower n_estimators, n_components or the last "
-                "of hidden_layer_sizes."
+                f"The feature map has {total} features in all, more than {MAX_FEATURES}, "
+                "the most that a dense matrix can reasonably have. Lower n_estimators, "
+                "n_components or the last of hidden_layer_sizes."
             )
         objective = self.method(
             features.to(problem.X.device),

@@ -1,4 +1,4 @@
-"""What a builder of features is to the recipe of the variational family, and what it decides."""
+"""Interface of feature builders to the recipe of the variational family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be wrong with a fit: its rows, training, kernel, noise and points.
+"""Find what may be wrong with a fit: its rows, training, kernel, noise and points.
 
 Each function looks at one thing, and yields what it finds whether that is a problem or not. So the
 warnings of `fit` and the table of `diagnose` come from the same numbers.
@@ -59,12 +59,12 @@ CAUSES = {
 """Problems that explain a finding, so that it is no other problem."""
 
 STANDARDISE = (
-    "Standardise X (StandardScaler); start with length-scales, and bounds, of the size of its "
-    "standard deviations times the root of the number of features."
+    "Standardise X (StandardScaler), and let the length-scales and their bounds start near "
+    "the square root of the number of features."
 )
 SURE_PAIRS = 4.0  # standard errors of a correlation, that one of few rows has to have
 BESIDE_NOISE = 0.25  # mean square, of the noise variance
-UNTRAINED = "Raise max_iter first, which has cut the training short."
+UNTRAINED = "Raise max_iter first, because training was cut short."
 
 ALIKE = 0.4
 """Correlation of the errors at a row and at the nearest other one.
@@ -85,10 +85,10 @@ def of_rows(n_rows: int, learns: bool) -> Iterator[Finding]:
     if n_rows < FEW_TO_LEARN and learns:
         found = found._replace(
             severity="problem",
-            text=f"{n_rows} rows are too few to learn a kernel from: expect predictions that are "
-            "too certain.",
-            advice="Give more rows; or give an estimator that takes a kernel what you know of it, "
-            "with tight or 'fixed' bounds.",
+            text=f"{n_rows} rows are too few to learn a kernel. Expect intervals that are too "
+            "narrow.",
+            advice="Use more rows, or pass a kernel whose hyper-parameters you know, with tight "
+            "or 'fixed' bounds.",
         )
     yield found
 
@@ -99,10 +99,10 @@ def of_features(n_rows: int, n_features: int) -> Iterator[Finding]:
     if n_features > MANY_FEATURES * n_rows:
         found = found._replace(
             severity="problem" if n_features > TOO_MANY_FEATURES * n_rows else "note",
-            text=f"X has more features, {n_features}, than rows, {n_rows}, which do not tell what "
-            "features matter.",
-            advice="Select features or reduce them (PCA); a kernel of your own needs one "
-            "length_scale for all.",
+            text=f"X has more features ({n_features}) than rows ({n_rows}), too few rows to "
+            "learn which features matter.",
+            advice="Select features or reduce them (PCA). If you pass a kernel, use one "
+            "length_scale for all features.",
         )
     yield found
 
@@ -152,7 +152,7 @@ def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
             yield found._replace(
                 severity="note",
                 text=f"f does not depend on {which}, whose length_scale is at its upper bound.",
-                advice="Look at its units if it should matter; else there is nothing to do.",
+                advice="If it should matter, check its units; otherwise there is nothing to do.",
             )
         else:
             yield found._replace(severity="note", advice="Give a kernel with other bounds.")
@@ -178,13 +178,13 @@ def of_noise(variance: Tensor, bounds: tuple[float, float], is_given: bool) -> I
     if level <= max(low, NO_NOISE) or np.isclose(math.log(level), math.log(low)):
         found = found._replace(
             severity="problem" if is_given else "note",
-            text=f"The noise variance, {level:.1g}, is at its lower bound, {low:g}, or next to it: "
-            "the model takes y for a function of X without noise, and if y has some, predictions "
-            "are far too certain.",
-            advice="Look for copies of rows, which seem to say so. If y is noisy, add "
-            "WhiteKernel(0.1, (1e-4, 10)) to kernel, whose bounds are then those of the noise, or "
-            "take AutoGaussianProcessRegressor, whose noise has a prior; if it is not, "
-            "WhiteKernel(1e-6, 'fixed').",
+            text=f"The noise variance, {level:.1g}, is at its lower bound, {low:g}, or next to "
+            "it: the model treats y as a function of X without noise. If y is noisy, its "
+            "intervals are far too narrow.",
+            advice="Look for duplicated rows, which look like y without noise. If y is noisy, "
+            "add WhiteKernel(0.1, (1e-4, 10)) to kernel, which sets the bounds of the "
+            "noise, or use AutoGaussianProcessRegressor, which has a prior on the noise. "
+            "If y is not noisy, add WhiteKernel(1e-6, 'fixed').",
             category=ConvergenceWarning,
         )
     yield found
@@ -204,8 +204,8 @@ def of_training(history: History, max_iter: int) -> Iterator[Finding]:
     if gain > MOST_GAIN:
         found = found._replace(
             severity="problem",
-            text=f"Training ended after max_iter={max_iter} epochs while it was improving, by "
-            f"{gain:.2g} nats per row in the last tenth.",
+            text=f"Training ended after max_iter={max_iter} epochs while it was still "
+            f"improving, by {gain:.2g} nats per row in the last tenth.",
             advice="Raise max_iter, or learning_rate_init if the loss falls slowly and smoothly.",
             category=ConvergenceWarning,
         )
@@ -228,7 +228,7 @@ def of_number(name: str, asked: int | str, n_used: int, n_rows: int) -> Iterator
         int(asked),
         n_used,
         "problem" if int(asked) > n_rows else "note",  # equal rows are one
-        f"{name}={asked} is more than there are to choose from; {n_used} are used.",
+        f"{name}={asked} is more than the distinct rows to choose from; {n_used} are used.",
         f"Lower {name}, or leave it 'auto'.",
     )
 
@@ -254,7 +254,7 @@ def of_sight(
     """
     kernel, some = split_white_noise(fitted)[0], X[distinct_rows(X)]
     if not np.ptp(some, axis=0).any():
-        same = "All rows of X are the same, so that predictions are a constant."
+        same = "All rows of X are the same, so predictions are constant."
         yield Finding(
             VARIATION, "X", 0, LEAST_VARIATION, "note", same, "Look for inputs that differ."
         )
@@ -287,17 +287,17 @@ def of_variation(share: float, before: float, kernel: sk.Kernel) -> Finding:
     found = Finding(VARIATION, "kernel", LEAST_VARIATION * share, LEAST_VARIATION)
     if share >= 1.0:
         return found
-    constant = f"The kernel, {kernel}, makes f almost the same at all rows, a constant"
+    constant = f"With the kernel {kernel}, f is almost constant over the rows"
     if before < 1.0:
         return found._replace(
             severity="problem",
-            text=f"{constant}. Its length-scales are far larger than the differences "
+            text=f"{constant}, because its length-scales are far larger than the differences "
             "between rows of X.",
             advice=STANDARDISE,
         )
     return found._replace(
         severity="note",
-        text=f"{constant}, as y does not seem to depend on X.",
+        text=f"{constant}, because y does not seem to depend on X.",
         advice="Look for inputs that y depends on, or for units in which they vary.",
     )
 
@@ -309,9 +309,9 @@ def of_nearest(correlation: float, before: float, kernel: sk.Kernel) -> Finding:
         return found
     return found._replace(
         severity="problem" if before < LEAST_CORRELATION else "note",
-        text=f"The kernel, {kernel}, forgets a row before the next one: f has a correlation of "
-        f"{correlation:.1g} with f at the nearest row, so that predictions between rows are the "
-        "mean. Its length-scales are far smaller than the spacing of X.",
+        text=f"With the kernel {kernel}, f is almost independent between rows: its correlation "
+        f"with f at the nearest row is {correlation:.1g}, so predictions between rows are "
+        "just the mean. Its length-scales are far smaller than the spacing of X.",
         advice=STANDARDISE,
     )
 
@@ -349,7 +349,7 @@ def of_inputs(kernel: sk.Kernel, X: np.ndarray) -> Iterator[Finding]:
         found = found._replace(
             where=f"X[:, {narrow[0]}]",
             severity="problem",
-            text=f"The kernel cannot see columns {columns} of X: they range over less than "
+            text=f"The kernel almost ignores columns {columns} of X: they range over less than "
             f"{LEAST_RANGE:.0%} of the length_scale that all columns share.",
             advice="Standardise X (StandardScaler), or give the kernel a length_scale for each "
             "column.",
@@ -381,8 +381,8 @@ def of_residual(
         what = of_f if noise is None else of_noise
         found = found._replace(
             severity="problem" if is_trained else "note",
-            text=f"The points leave {what} unexplained at the mean row: they are too few for this "
-            "kernel.",
+            text=f"The points leave {what} unexplained at an average row; there are too few "
+            "points for this kernel.",
             advice=advice if is_trained else UNTRAINED,
         )
     yield found
@@ -402,8 +402,8 @@ def of_errors(
     if alike > limit:
         found = found._replace(
             severity="problem" if is_trained else "note",
-            text=f"Errors at neighbouring rows of the training data are alike (correlation "
-            f"{alike:.2g}): the fit takes a part of the function for noise.",
+            text="Errors at neighbouring rows of the training data are alike (correlation "
+            f"{alike:.2g}): the fit treats a part of the function as noise.",
             advice=advice if is_trained else UNTRAINED,
         )
     yield found

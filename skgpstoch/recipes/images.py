@@ -1,4 +1,4 @@
-"""Images that rows of X are, and hidden ones that inner layers make of them.
+"""Images in the rows of X, and the hidden images that inner layers make of them.
 
 The inner layers are those of :mod:`skgpstoch.models.patch_layers`. The builder of the last layer is
 :class:`skgpstoch.recipes.patches.Patches`.
@@ -98,8 +98,8 @@ class HiddenImages:
         ):
             if not isinstance(points, str | None):
                 raise ValueError(
-                    f"{name} must be {methods} with hidden_channels, as every layer has points of "
-                    "its own."
+                    f"{name} must be {methods} with hidden_channels, because every layer "
+                    "has its own points."
                 )
 
     def geometries(self, image: tuple[int, int, int]) -> list[Geometry]:
@@ -245,8 +245,8 @@ def as_image(shape: Any, n_features: int) -> tuple[int, int, int]:
     H, W, C = given if len(given) == 3 else (*given, 1) if len(given) == 2 else (0, 0, 0)
     if n_features != H * W * C:
         raise ValueError(
-            "image_shape must be (height, width) or (height, width, channels) of images of "
-            f"{n_features} numbers, as rows of X are, got {shape!r}."
+            "image_shape must be (height, width) or (height, width, channels), with a "
+            f"product of {n_features}, the number of columns of X, got {shape!r}."
         )
     return H, W, C
 

@@ -136,8 +136,8 @@ class InducingBuilder(OfParameters):
         """Raise a ValueError where parameters do not agree."""
         if self.is_decoupled and self.sets:
             raise ValueError(
-                "n_orthogonal must be a number with posterior='odvgp' and whiten=False, whose mean "
-                f"is one of all points, got {self.sets}."
+                "n_orthogonal must be a number with posterior='odvgp' and whiten=False, "
+                f"which has one mean for all points, got {self.sets}."
             )
         if self.is_orthogonal:
             return
@@ -145,8 +145,8 @@ class InducingBuilder(OfParameters):
         for name, value in given.items():
             if value is not None and not (isinstance(value, str) and value == "auto"):
                 raise ValueError(
-                    f"{name} must be left as it is with posterior='svgp', which has no orthogonal "
-                    "points; posterior='solve' and 'odvgp' have."
+                    f"{name} must have its default value with posterior='svgp', which has "
+                    "no orthogonal points. Use posterior='solve' or 'odvgp'."
                 )
 
     def n_points(
@@ -175,8 +175,8 @@ class InducingBuilder(OfParameters):
         others = getattr(features, "others", None)
         if others is None:
             raise ValueError(
-                "warm_start=True goes on from a model without orthogonal points, but they are "
-                "asked for now; set that back, or fit with warm_start=False."
+                "warm_start=True continues a model without orthogonal points, but the "
+                "parameters now ask for some. Set them back, or fit with warm_start=False."
             )
         if self.sets or len(features.blocks) > 2:
             start.check_unchanged(("n_orthogonal",))

@@ -1,4 +1,4 @@
-"""Kernels that parameters ask for, the noise among them, and what they start from."""
+"""The kernel and the noise that parameters ask for, and where they start."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ def named_kernel(name: str, expression: sk.Kernel, n_inputs: int, inputs: str) -
     for part in kernel.modules():
         if isinstance(part, kernels.WhiteNoise):
             raise ValueError(
-                f"{name} must be without a WhiteKernel, got {expression}: noise is that of the "
-                "likelihood, or a term of kernel at its top level."
+                f"{name} must not contain a WhiteKernel, got {expression}. The noise "
+                "belongs to the likelihood, or to a WhiteKernel at the top level of kernel."
             )
         n_scales = getattr(part, "length_scale", torch.ones(1, device="cpu")).numel()
         if n_scales not in (1, n_inputs):

@@ -69,7 +69,7 @@ class LayerDraws(NamedTuple):
         """Raise a ValueError if the points of predictions cannot come in pairs."""
         if self.n_nodes % 2:
             raise ValueError(
-                f"n_predict_samples must be even, as points come in pairs, got {self.n_nodes}."
+                f"n_predict_samples must be even, because points come in pairs, got {self.n_nodes}."
             )
 
     def of(self, n_rows: int) -> tuple[int, int]:
@@ -130,8 +130,8 @@ class Layers(InducingBuilder):
         dims = positive_integers("hidden_dims", given)
         if len(dims) != n_inner:
             raise ValueError(
-                f"hidden_dims must be a positive integer or {n_inner} of them, one for each of "
-                f"n_layers - 1 inner layers, got {given!r}."
+                f"hidden_dims must be a positive integer or a list of {n_inner}, one for "
+                f"each of the n_layers - 1 inner layers, got {given!r}."
             )
         return dims
 
@@ -241,8 +241,8 @@ def check_draws_of_layers(name: str, given: Any, layers: Sequence[GPLayer]) -> N
     n_normals = sum(layer.n_normals for layer in layers)
     if n_normals > MOST_NORMALS:
         raise ValueError(
-            f"{name}={given!r}: a draw of a row must take at most {MOST_NORMALS} numbers in all "
-            f"hidden layers, got {n_normals}."
+            f"{name}={given!r} is too large: a draw for one row may take at most "
+            f"{MOST_NORMALS} numbers in all hidden layers, got {n_normals}."
         )
 
 

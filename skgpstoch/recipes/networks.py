@@ -1,4 +1,4 @@
-"""Networks below kernels, and the finite features that they make."""
+"""Networks below kernels, and the finite features that they give."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class Network:
             layers = ()
         if feature_map is not None and layers:
             raise ValueError(
-                f"hidden_layer_sizes={hidden_layer_sizes!r} and feature_map are two networks; "
-                "give one of them."
+                f"hidden_layer_sizes={hidden_layer_sizes!r} and feature_map cannot both be "
+                "given, because each defines a network."
             )
         if feature_map is None and not layers:
             return None

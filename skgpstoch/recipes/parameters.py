@@ -1,4 +1,4 @@
-"""What recipes take from an estimator's parameters as it stands there."""
+"""Parameters of an estimator that recipes take unchanged."""
 
 from __future__ import annotations
 

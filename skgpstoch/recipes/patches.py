@@ -119,8 +119,9 @@ class Patches(InducingBuilder):
             geometry = geometry._replace(stride=geometry.stride + 1)
         if geometry.n_patches > MOST_PAIRED:
             raise ValueError(
-                f"image_shape={image} has {geometry.n_patches} patches, of {MOST_PAIRED} at most: "
-                f"take a larger stride than {geometry.stride}, or larger patches with it."
+                f"image_shape={image} has {geometry.n_patches} patches, but at most "
+                f"{MOST_PAIRED} are allowed. Use a stride larger than {geometry.stride}, or "
+                "larger patches too."
             )
         return geometry
 
@@ -255,8 +256,8 @@ class Patches(InducingBuilder):
         width = size + (0 if self.location_kernel is None else 2)
         if points.shape[1] != width:
             raise ValueError(
-                f"{name} must have {width} columns, {size} numbers of a patch and the row "
-                f"and column of its centre where there is a location kernel, got {points.shape[1]}."
+                f"{name} must have {width} columns ({size} numbers of a patch and, with a "
+                f"location kernel, the row and column of its centre), got {points.shape[1]}."
             )
         offset, scale = (values[0] for values in x_scaling)
         points[:, :size] = (points[:, :size] - offset) / scale

@@ -1,4 +1,4 @@
-"""Plans: what "auto" comes to for so many rows."""
+"""Plans: what "auto" means for a given number of rows."""
 
 from __future__ import annotations
 

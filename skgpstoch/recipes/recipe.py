@@ -1,4 +1,4 @@
-"""What a fit is made of: recipes of parts, what they are given, and what they leave behind.
+"""Base class of recipes, what they are given, and what a fit leaves behind.
 
 An estimator makes a :class:`Recipe` from its parameters, once per fit. A recipe knows nothing of
 estimators. It decides what "auto" means with a pure function of sizes (:meth:`Recipe.plan`), makes
@@ -146,8 +146,8 @@ def check_shared_noise(posterior: Posterior, rows: Rows) -> None:
     posterior.likelihood.given(rows.exposure)  # raises if there is one
     if rows.noise is not None:
         raise ValueError(
-            "y_std must be None for the marginal likelihood of this model, whose rows all have the "
-            "same noise."
+            "y_std must be None for the marginal likelihood of this model, because all its "
+            "rows have the same noise."
         )
 
 

@@ -1,4 +1,4 @@
-"""Which likelihood, loss and solver go together, and which solver "auto" is."""
+"""Check that likelihood, loss and solver go together, and choose the solver for "auto"."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ def check_choices(likelihood: Likelihood, loss: Loss, white: sk.WhiteKernel | No
     """Raise a ValueError where likelihood, loss and noise do not agree."""
     loss.check(likelihood)
     if loss.bounds_evidence and not likelihood.has_bound:
-        raise ValueError(f"likelihood={likelihood!r} has no bound on the evidence; use loss='log'.")
+        raise ValueError(
+            f"likelihood={likelihood!r} has no lower bound on the marginal likelihood. Use "
+            "loss='log'."
+        )
     if white is not None and not isinstance(likelihood, Gaussian):
         raise ValueError(
-            f"kernel has a WhiteKernel, the noise of likelihood='gaussian', but the likelihood "
-            f"is {likelihood!r}."
+            "kernel must not contain a WhiteKernel, which is the noise of "
+            f"likelihood='gaussian', got likelihood={likelihood!r}."
         )
     follows = loss.covariance(likelihood) == "prior"
     if white is not None and follows and white.hyperparameter_noise_level.fixed:
         raise ValueError(
-            "kernel has a fixed WhiteKernel, but the noise variance of the square loss follows "
-            "from beta."
+            "kernel must not contain a fixed WhiteKernel with the square loss, whose noise "
+            "variance follows from beta."
         )
 
 
@@ -33,16 +36,16 @@ def check_input_noise(likelihood: Likelihood, loss: Loss) -> None:
     """Raise a ValueError where noise cannot depend on the inputs."""
     if not isinstance(likelihood, AdditiveNoise) or loss.covariance(likelihood) == "prior":
         raise ValueError(
-            "noise='input' needs additive noise, and a loss that depends on it, got "
+            "noise='input' needs additive noise and a loss that depends on the noise, got "
             f"{likelihood!r} and {loss!r}."
         )
     if not likelihood.scales_by_row:
         raise ValueError(
-            f"noise='input' needs noise whose scale differs between rows, but {likelihood!r} does "
-            "not multiply its own by `times_ratio`."
+            "noise='input' needs a likelihood whose noise can differ between rows: "
+            f"{likelihood!r} does not multiply its noise by `times_ratio`."
         )
     if loss.is_noisy() and loss.get_params().get("gradient") == "product":
-        raise ValueError("noise='input' needs another gradient than 'product'.")
+        raise ValueError("noise='input' needs a gradient other than 'product'.")
 
 
 def choose_solver(
@@ -63,24 +66,24 @@ def choose_solver(
     collapses = asked in ("auto", "collapsed") and loss.site_noise(likelihood) is not None
     if asked == "collapsed" and not collapses:
         raise ValueError(
-            "solver='collapsed' needs likelihood='gaussian' and the loss 'elbo', or additive "
-            f"noise and the loss 'square', got {likelihood!r} and {loss!r}; solver='natural' "
-            "is its counterpart."
+            "solver='collapsed' needs likelihood='gaussian' and the loss 'elbo', or "
+            f"additive noise and the loss 'square', got {likelihood!r} and {loss!r}. Use "
+            "solver='natural'."
         )
     if asked == "collapsed" and not shares_noise:
         raise ValueError(
-            "solver='collapsed' needs rows that have the same noise, but y_std is given, or "
-            "noise='input'; solver='natural' is its counterpart."
+            "solver='collapsed' needs the same noise for all rows, but y_std is given or "
+            "noise='input'. Use solver='natural'."
         )
     if asked == "lbfgs" and loss.covariance(likelihood) == "gradient":
         raise ValueError(
-            f"solver='lbfgs' needs a loss with a closed form for the best covariance, which "
-            f"{loss!r} has not with {likelihood!r}; use 'natural' or 'adam'."
+            "solver='lbfgs' needs a loss with a closed form for the best covariance, which "
+            f"{loss!r} does not have with {likelihood!r}. Use 'natural' or 'adam'."
         )
     if asked == "lbfgs" and needs_minibatches:
         raise ValueError(
-            "solver='lbfgs' is not for hidden_channels, nor for posterior='odvgp' with "
-            "whiten=False: their bounds are known from random draws alone."
+            "solver='lbfgs' cannot be used with hidden_channels, or with posterior='odvgp' "
+            "and whiten=False, because their bounds are estimated from random draws."
         )
     if asked != "auto":
         return asked

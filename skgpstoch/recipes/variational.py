@@ -158,7 +158,7 @@ class VariationalRecipe(Recipe):
         check_choices(self.likelihood, self.loss, self.features.kernel.white)
         if data.y_std is not None and self.covariance == "prior":
             raise ValueError(
-                "y_std must be None with the square loss, which knows no noise variance."
+                "y_std must be None with the square loss, which has no noise variance."
             )
         if self.scales_noise:
             check_input_noise(self.likelihood, self.loss)
@@ -361,13 +361,17 @@ class VariationalRecipe(Recipe):
 
     def check_streams(self) -> None:
         if self.solver == "lbfgs":
-            raise ValueError("partial_fit needs minibatches, but solver='lbfgs' has none.")
+            raise ValueError(
+                "partial_fit needs minibatches, which solver='lbfgs' does not use. Choose "
+                "another solver."
+            )
 
     def stream(self, problem: Problem, posterior: Any) -> VariationalObjective:
         if self.covariance == "prior":
             raise ValueError(
-                f"partial_fit needs a loss that depends on variances, which {self.loss!r} does "
-                "not: they are found by a pass over all rows."
+                f"partial_fit needs a loss that depends on variances, which {self.loss!r} "
+                "does not: the variances need a pass over all rows. Choose another loss, "
+                "or call fit."
             )
         if posterior is None:
             objective = self.objective(problem)
@@ -430,8 +434,8 @@ class VariationalRecipe(Recipe):
                 self.n_restarts,
                 0,
                 "problem",
-                f"n_restarts={self.n_restarts} played no part, as solver='auto' is {solver!r} for "
-                "these rows, which has no optimum to choose from.",
+                f"n_restarts={self.n_restarts} was ignored: solver='auto' is {solver!r} for "
+                "these rows, which does not train to an optimum.",
                 "Set solver='lbfgs' to train from several starts.",
             )
         kernel = self.fitted_kernel(fitted)
@@ -471,7 +475,10 @@ class VariationalRecipe(Recipe):
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()
         if not model.likelihood.has_bound:
-            raise ValueError(f"The evidence has no bound with the likelihood {model.likelihood!r}.")
+            raise ValueError(
+                "The marginal likelihood has no lower bound with the likelihood "
+                f"{model.likelihood!r}."
+            )
         return float(optimal_q(model, X, rows).value)
 
 

@@ -1,4 +1,4 @@
-"""Fitted models that a fit begins from."""
+"""Start a fit from a fitted model."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Start(NamedTuple):
         changed = [text for name, text in self.changed.items() if names is None or name in names]
         if changed:
             raise ValueError(
-                "warm_start=True goes on with the model that was fitted before, but "
-                f"{', '.join(changed)} asks for another one. Set it back, or fit with "
+                "warm_start=True continues the model that was fitted before, but "
+                f"{', '.join(changed)} needs a different one. Set it back, or fit with "
                 "warm_start=False."
             )
 
@@ -56,8 +56,8 @@ def given_number(asked: int | str, name: str, n_given: int) -> int:
     """Return the number of points that there are, which a parameter must not contradict."""
     if asked not in ("auto", n_given):
         raise ValueError(
-            f"{name}={asked} must be 'auto' or the number of the points that are "
-            f"given or, with warm_start, were fitted before: {n_given}."
+            f"{name}={asked} must be 'auto' or {n_given}, the number of points that are "
+            "given or, with warm_start, were fitted before."
         )
     return n_given
 
@@ -74,8 +74,8 @@ def load_fitted(module: nn.Module, fitted: nn.Module, start: Start) -> None:
     same = given.keys() == wanted.keys()
     if not same or any(given[name].shape != wanted[name].shape for name in wanted):
         raise ValueError(
-            "warm_start=True needs a model of the shape that was fitted before, but "
-            f"{start.describe_changes() or 'the shape of y'} asks for another one. Set it back, or "
+            "warm_start=True needs a model of the same shape as before, but "
+            f"{start.describe_changes() or 'the shape of y'} changes it. Set it back, or "
             "fit with warm_start=False."
         )
     buffers = dict(module.named_buffers())

@@ -1,4 +1,4 @@
-"""Files that killed fits resume from."""
+"""Checkpoints, from which killed fits resume."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Checkpoint:
             writable = False
         if not writable:
             raise ValueError(
-                f"checkpoint_dir must be a folder that can be made and written to, got "
+                "checkpoint_dir must be a folder that can be created and written to, got "
                 f"{str(self.directory)!r}."
             )
 
@@ -71,10 +71,10 @@ class Checkpoint:
         except FileNotFoundError:
             return None
         if not isinstance(saved, dict):
-            raise ValueError("it is something else")
+            raise ValueError("it is not a checkpoint")
         state: dict[str, Any] = saved["state"]
         if saved["digest"] != self.digest(state):
-            raise ValueError("it was altered, or is that of another fit")
+            raise ValueError("it was altered, or belongs to another fit")
         return state
 
     def save(self, state: dict[str, Any]) -> None:
@@ -92,8 +92,8 @@ class Checkpoint:
         except (OSError, RuntimeError) as error:  # torch makes the latter of the former
             self.has_failed = True
             warn(
-                f"The checkpoint {self.path} cannot be written ({summary(error)}); the fit goes on "
-                "without."
+                f"The checkpoint {self.path} cannot be written ({summary(error)}); the fit "
+                "continues without it."
             )
         finally:
             _discard(partial)

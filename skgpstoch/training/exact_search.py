@@ -329,8 +329,8 @@ def checked(found: Any, start: np.ndarray) -> Optimum:
         optimum = Optimum(np.empty(0), -math.inf)
     if optimum.theta.shape != start.shape or not np.isfinite(optimum.theta).all():
         raise ValueError(
-            f"optimizer must return theta, {len(start)} finite numbers, and the minimum, got "
-            f"{found!r}."
+            f"optimizer must return (theta, minimum), with theta an array of {len(start)} "
+            f"finite numbers, got {found!r}."
         )
     return optimum
 
@@ -338,7 +338,7 @@ def checked(found: Any, start: np.ndarray) -> Optimum:
 def warn_of(status: str, then: str) -> None:
     """Warn of a search that did not end as it should."""
     words = {
-        "interrupted": f"was interrupted; the best so far are kept.{then} {AGAIN}",
-        "unconverged": "did not converge; scaling the data may help.",
+        "interrupted": f"was interrupted; the best ones so far are kept.{then} {AGAIN}",
+        "unconverged": "did not converge. Scale the data.",
     }
     warn(f"The search for hyper-parameters {words[status]}", ConvergenceWarning)

@@ -1,4 +1,4 @@
-"""Torch's global generator, for layers that can draw from no other."""
+"""Lend torch's global generator to layers that can draw from no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training run did, epoch by epoch."""
+"""The history of a training run, epoch by epoch."""
 
 from __future__ import annotations
 

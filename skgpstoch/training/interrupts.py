@@ -1,4 +1,4 @@
-"""Ctrl-C: the first keeps the best so far, the second ends everything.
+"""Ctrl-C: the first one keeps the best model so far, the second ends everything.
 
 Somebody who watches a fit and interrupts it wants what it has found. In a loop of a hundred fits
 the same press must end the loop, and a job without a keyboard is interrupted to be ended. So:
@@ -30,7 +30,7 @@ SERIES_PAUSE = 10.0
 """Seconds between two fits after which they are no series: longer than it takes to press again."""
 
 ACTIONS = ("keep", "raise")
-AGAIN = "Interrupt again to end all fits that follow."
+AGAIN = "Interrupt again to stop the fits that follow too."
 
 
 class Record(threading.local):
@@ -63,33 +63,34 @@ RECORD = Record()
 
 @contextlib.contextmanager
 def on_interrupt(action: str = "keep") -> Iterator[None]:
-    """Decide what Ctrl-C, or SIGINT, does to the fits in a block.
+    """Choose what Ctrl-C, or SIGINT, does to the fits in a block.
 
     Parameters
     ----------
     action : {"keep", "raise"}, default="keep"
-        "keep": the first interrupt ends the fit that runs, with its best so far and a warning; any
-        after it in the block raises KeyboardInterrupt. "raise": each does.
+        "keep": the first interrupt stops the running fit, keeps the best model so far and warns;
+        any later one in the block raises KeyboardInterrupt. "raise": every interrupt raises.
 
     Yields
     ------
     None
-        Nothing: the block is what counts.
+        The context manager has no value.
 
     Raises
     ------
     ValueError
-        If it is another action.
+        If `action` is neither of these.
 
     Notes
     -----
-    Outside of such a block the first interrupt is kept where somebody is at the keyboard: in an
-    interactive session or a notebook, and in the foreground of a terminal. The second raises
-    KeyboardInterrupt, in the same fit or in one that follows within ten seconds.
+    Outside of such a block the first interrupt keeps the best model so far if somebody is at the
+    keyboard: in an interactive session, in a notebook, or in the foreground of a terminal. The
+    second one, in the same fit or in a fit that follows within ten seconds, raises
+    KeyboardInterrupt.
 
     Examples
     --------
-    A batch job that keeps the best so far when its scheduler sends SIGINT before time is up:
+    A batch job that keeps the best model so far when its scheduler sends SIGINT before time is up:
 
     >>> import skgpstoch
     >>> model = skgpstoch.GaussianProcessRegressor()

@@ -1,4 +1,4 @@
-"""Searches as jobs of joblib's, which find the same in whatever process they are."""
+"""Run searches as joblib jobs, with the same result in any process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch's optimisers, without what they import for torch.compile."""
+"""torch's optimisers, without the imports for torch.compile."""
 
 from __future__ import annotations
 

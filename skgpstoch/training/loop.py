@@ -201,9 +201,10 @@ class Trainer:
             return math.nan
         if (most + least > APART * (1.0 + most))[1:].any():
             raise RuntimeError(
-                f"Parameters are not the same on all ranks after {self.history.n_iter + 1} epochs: "
-                "ranks have not done the same. Start all with the same versions of Python, torch "
-                "and skgpstoch, and let modules of your own draw by torch's global generator alone."
+                f"Parameters differ between ranks after {self.history.n_iter + 1} epochs, "
+                "so the ranks did not compute the same. Start all with the same versions "
+                "of Python, torch and skgpstoch, and let your own modules draw random "
+                "numbers from torch's global generator only."
             )
         return float(most[0])
 
@@ -420,7 +421,7 @@ class Trainer:
             if state is None:
                 return
             if not self.can_be_in(state):
-                raise ValueError("it is not of this fit")
+                raise ValueError("it belongs to another fit")
             if self.allowance is not None:
                 self.allowance.spent = state["elapsed"]
             self.load_state_dict(state)
@@ -431,8 +432,8 @@ class Trainer:
                 self.allowance.spent = 0.0
             self.load_state_dict(start)
             warn(
-                f"The checkpoint {checkpoint.path} cannot be read ({summary(error)}); the fit "
-                "starts anew."
+                f"The checkpoint {checkpoint.path} cannot be read ({summary(error)}); the "
+                "fit starts from the beginning."
             )
 
     def can_be_in(self, state: dict[str, Any]) -> bool:
@@ -452,8 +453,8 @@ class Trainer:
     def interrupt(self) -> None:
         """After Ctrl-C: go on with the better of the best and the current iterate."""
         warn(
-            f"Training was interrupted after {self.history.n_iter} of {self.max_iter} epochs; the "
-            f"model is the best iterate so far. {AGAIN}",
+            f"Training was interrupted after {self.history.n_iter} of {self.max_iter} "
+            f"epochs; the best iterate so far is kept. {AGAIN}",
             ConvergenceWarning,
         )
         if self.group.flag(not self.objective.is_finite()):

@@ -1,4 +1,4 @@
-"""What an epoch goes through: minibatches of rows, of a process of its own or of a group."""
+"""Minibatches of an epoch, in one process or in a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimisers and schedules of their learning rates."""
+"""Optimisers and learning-rate schedules."""
 
 from __future__ import annotations
 

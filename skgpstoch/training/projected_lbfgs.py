@@ -1,4 +1,4 @@
-"""L-BFGS within bounds, for objectives of all rows.
+"""L-BFGS within bounds, for objectives on all rows.
 
 Bertsekas, "Projected Newton methods for optimization problems with simple constraints", SIAM J.
 Control Optim. 20, 1982: parameters that are at a bound, and would leave it, stay; all others take a

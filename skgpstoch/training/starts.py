@@ -1,4 +1,4 @@
-"""Where searches for hyper-parameters begin again: random θ that suit the scale of the rows.
+"""Random starts of searches for hyper-parameters, at the scale of the rows.
 
 Bounds are wide, ten decades by default, so that of θ between them most are on plains: of noise and
 nothing else, or of no noise. Where a parameter's unit is known from its kernel, it is drawn from a

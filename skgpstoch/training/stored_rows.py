@@ -1,4 +1,4 @@
-"""Rows that are read in chunks: minibatches from a shuffle buffer, and passes over all of them.
+"""Train on rows that are read in chunks: minibatches from a shuffle buffer, and full passes.
 
 What a sample of the rows cannot tell is found by passes in order, of which each reads every row
 once. Memory is bounded by the buffer of the source.
@@ -134,8 +134,8 @@ def endless(source: RowSource, n_rows: int, seed: int, first: int) -> Iterator[C
 def too_few(n_given: int, n_rows: int) -> str:
     """Return what to say of a pass that ends too soon."""
     return (
-        f"X gave {n_given:,} rows in a pass, held-out ones apart, but {n_rows:,} in the first "
-        "one: every pass must give the same rows, with the same weights."
+        f"X gave {n_given:,} rows in one pass (without held-out rows), but {n_rows:,} in "
+        "the first pass. Every pass must give the same rows with the same weights."
     )
 
 

@@ -300,7 +300,9 @@ def test_a_hostile_file_is_a_warning_and_a_fresh_start(
     write(path, how, few)
     model = SCGDGaussianProcessRegressor(**SMALL, verbose=1, checkpoint_dir=tmp_path)
     capsys.readouterr()
-    with pytest.warns(UserWarning, match=r"cannot be read \((.|\n)*\); the fit starts anew"):
+    with pytest.warns(
+        UserWarning, match=r"cannot be read \((.|\n)*\); the fit starts from the beginning"
+    ):
         model.fit(*few)
     assert capsys.readouterr().out.startswith("Epoch 1:")
     assert_same(model, reference, few[0])
@@ -334,7 +336,7 @@ def test_a_failure_while_loading_leaves_all_as_it_was(
     monkeypatch.setattr(Checkpoint, "load", lambda *_: copy.deepcopy(state))
     monkeypatch.setattr(Trainer, "can_be_in", lambda *_: True)
     model = SCGDGaussianProcessRegressor(**SMALL, checkpoint_dir=tmp_path)
-    with pytest.warns(UserWarning, match="starts anew"):
+    with pytest.warns(UserWarning, match="starts from the beginning"):
         model.fit(*few)
     assert_same(model, reference, few[0])
 
@@ -472,6 +474,6 @@ def test_full_batches_resume_from_sound_files_alone(few, tmp_path):
     assert_same(model.fit(*few), reference, few[0])
     state["optimizer"]["state"][0]["d"] = torch.zeros(3)
     Checkpoint(tmp_path, path.stem).save(state)
-    with pytest.warns(UserWarning, match="not of this fit"):
+    with pytest.warns(UserWarning, match="belongs to another fit"):
         model.fit(*few)
     assert_same(model, reference, few[0])

@@ -494,16 +494,16 @@ def test_classes_of_a_stream(quick_classifier, two_classes):
     with pytest.raises(ValueError, match=r"y has the class .*'down'"):
         model.partial_fit(X, y, classes=["up", "left"])
     assert not hasattr(model, "classes_")
-    with pytest.raises(ValueError, match="classes must list two labels"):
+    with pytest.raises(ValueError, match="classes must list at least two labels"):
         model.partial_fit(X[:20], np.full(20, "up"), classes=["up"])
     assert set(vars(model)) == set(vars(clone(model)))
     model.partial_fit(X, y)
     assert_array_equal(model.classes_, ["down", "up"])
     model.partial_fit(X[:5], y[:5], classes=["up", "down"])
-    with pytest.raises(ValueError, match="classes must be those of the first call"):
+    with pytest.raises(ValueError, match="classes must be the same as in the first call"):
         model.partial_fit(X, y, classes=["up", "down", "left"])
     model.fit(X, y)
-    with pytest.raises(ValueError, match="classes must be those of the first call"):
+    with pytest.raises(ValueError, match="classes must be the same as in the first call"):
         model.partial_fit(X, y, classes=["up", "left"])
     assert set(vars(model)) == set(vars(quick_classifier().fit(X, y)))  # they are not kept
 

@@ -801,7 +801,7 @@ def test_predictions_go_on_in_blocks_that_fit(cls, pretend):
 def test_a_budget_too_small_for_a_row_is_an_error(pretend):
     model = Case(FINITE_ONE, "pretend").make().fit(X, Y)
     pretend.budget = pretend.alive + 2000
-    with pytest.raises(MemoryError, match="predict fewer at a time"):
+    with pytest.raises(MemoryError, match="Predict fewer rows at a time"):
         model.predict(X)
     pretend.budget = float("inf")
     assert np.isfinite(model.predict(X)).all()

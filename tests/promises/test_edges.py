@@ -83,7 +83,7 @@ def test_rates_beyond_float64_are_cut_with_a_warning():
     X = np.linspace(-1.0, 1.0, 10)[:, None]
     y = np.round(np.exp(3.0 * X[:, 0]))
     model = poisson(kernel=DotProduct()).fit(X, y)
-    with pytest.warns(RuntimeWarning, match=r"beyond float64 at 2 rows.*predict_interval"):
+    with pytest.warns(RuntimeWarning, match=r"overflows float64 at 2 rows.*predict_interval"):
         mean, std = model.predict([[-1e4], [0.0], [1e4]], return_std=True)
     assert np.isfinite([mean, std]).all()
     assert mean[1] < 10.0
@@ -415,10 +415,14 @@ def test_points_that_numpy_abbreviates_are_compared_too():
 @pytest.mark.parametrize(
     ("model", "params", "words"),
     [
-        (SVGPRegressor, {"kernel": DotProduct()}, r"but kernel=DotProduct\(.* .before: None. asks"),
+        (
+            SVGPRegressor,
+            {"kernel": DotProduct()},
+            r"but kernel=DotProduct\(.* .before: None. changes it",
+        ),
         (SVGPRegressor, {"likelihood": "laplace"}, "but likelihood='laplace' .before: 'auto'"),
         (SVGPRegressor, {"hidden_layer_sizes": (3,)}, r"but hidden_layer_sizes=\(3,\)"),
-        (SVGPRegressor, {"n_inducing": 5}, "n_inducing=5 must be 'auto' or.*before: 8"),
+        (SVGPRegressor, {"n_inducing": 5}, "n_inducing=5 must be 'auto' or 8, the number"),
         (DLMRegressor, {"posterior": "solve"}, "without orthogonal points"),
         (SCGDGaussianProcessRegressor, {"hidden_layer_sizes": 3}, "but hidden_layer_sizes=3"),
     ],
@@ -492,7 +496,7 @@ def test_weights_that_sum_to_one_are_one_row():
     rng = np.random.default_rng(0)
     X, y = rng.uniform(-1, 1, (30, 1)), rng.standard_normal(30)
     model = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0)
-    with pytest.warns(UserWarning, match="sums to 1 although 30 rows .* divide them by their mean"):
+    with pytest.warns(UserWarning, match="sums to 1 over 30 rows.* divide them by their mean"):
         model.fit(X, y, np.full(30, 1 / 30))
     model.fit(X, y, np.full(30, 0.1))  # without a warning
 
@@ -514,7 +518,7 @@ def test_boosting_with_proportions():
     one = SVGPClassifier(**params).fit(X, y)
     boosted = AdaBoostClassifier(OfProportions(**params), n_estimators=1).fit(X, y)
     assert boosted.estimators_[0].predict_proba(X).max() > one.predict_proba(X).max() - 0.05
-    with pytest.warns(UserWarning, match="sums to 1 although 80 rows"):
+    with pytest.warns(UserWarning, match="sums to 1 over 80 rows"):
         boosted = AdaBoostClassifier(SVGPClassifier(**params), n_estimators=1).fit(X, y)
     assert boosted.estimators_[0].predict_proba(X).max() < one.predict_proba(X).max() - 0.2
 

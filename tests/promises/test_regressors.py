@@ -765,7 +765,10 @@ def test_kernels_without_features_are_refused(cls, sine, kernel):
 def test_bsgd_limits_what_a_general_kernel_is_for():
     X = np.arange(10_001.0)[:, None]
     model = BSGDGaussianProcessRegressor(RationalQuadratic(), hidden_layer_sizes=(), max_iter=1)
-    with pytest.raises(ValueError, match=r"y has 2 columns and X 10001 rows.*10000"):
+    with pytest.raises(
+        ValueError,
+        match=r"y must have one column for more than 10000 rows.*2 columns and 10001 rows",
+    ):
         model.fit(X, np.hstack([X, X]))
     ensemble = BSGDGaussianProcessRegressor(RationalQuadratic(), n_estimators=2, max_iter=1)
     with pytest.raises(ValueError, match="n_estimators must be 1 for this kernel, got 2"):

@@ -1024,7 +1024,7 @@ def test_classes_of_weight_zero_are_not_there(cls, problem):
     np.testing.assert_array_equal(a.classes_, np.unique(y)[:2])
     assert a.predict_proba(X).shape == (ROWS, 2)
     assert_same(a, b, X)
-    with pytest.raises(ValueError, match="two classes at least"):
+    with pytest.raises(ValueError, match="at least two classes"):
         clone(model).fit(X, y, np.where(y == y.min(), 1.0, 0.0))
     stream = clone(model).partial_fit(X, y, sample_weight=w)
     np.testing.assert_array_equal(stream.classes_, np.unique(y)[:2])
@@ -1037,7 +1037,7 @@ WRONG = {
     "infinite": (np.where(np.arange(ROWS) == 3, np.inf, 1.0), "infinity"),
     "short": (np.ones(ROWS - 1), "sample_weight"),
     "column": (np.ones((ROWS, 1)), "1D array"),
-    "single": (np.arange(ROWS) == 3, "positive for 2 rows at least, got 1"),
+    "single": (np.arange(ROWS) == 3, "positive for at least 2 rows, got 1"),
 }
 
 

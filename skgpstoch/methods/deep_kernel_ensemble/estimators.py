@@ -1,4 +1,4 @@
-"""Estimators of deep kernel ensembles: their parameters, and what recipe these make.
+"""Estimators of deep kernel ensembles: their parameters, and the recipe that these make.
 
 The mathematics is in :mod:`skgpstoch.methods.deep_kernel_ensemble.recipe`.
 """

@@ -1,4 +1,4 @@
-"""The plan of a deep kernel ensemble: how many networks, rows held out, and steps."""
+"""The plan of a deep kernel ensemble: how many networks, held-out rows and steps."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ def ensemble_size(asked: int | str, n_rows: int, has_networks: bool, of_classes:
     K = auto if asked == "auto" else int(asked)
     if K > 1 and not has_networks:
         raise ValueError(
-            f"n_estimators={K} needs networks to be joined: hidden_layer_sizes, and "
-            "feature_map=None."
+            f"n_estimators={K} needs networks: set hidden_layer_sizes, and feature_map=None."
         )
     if K > 1 and n_rows < 2 * K:
-        raise ValueError(f"n_estimators={K} needs {2 * K} rows at least, got {n_rows}.")
+        raise ValueError(f"n_estimators={K} needs at least {2 * K} rows, got {n_rows}.")
     return K
 
 

@@ -97,7 +97,7 @@ class EnsembleRecipe(Recipe):
         check_choices(self.likelihood, self.loss, self.kernel.white)
         if data.y_std is not None and self.loss.covariance(self.likelihood) == "prior":
             raise ValueError(
-                "y_std must be None with the square loss, which knows no noise variance."
+                "y_std must be None with the square loss, which has no noise variance."
             )
         if self.scales_noise:
             check_input_noise(self.likelihood, self.loss)
@@ -219,7 +219,10 @@ class EnsembleRecipe(Recipe):
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()
         if not model.likelihood.has_bound:
-            raise ValueError(f"The evidence has no bound with the likelihood {model.likelihood!r}.")
+            raise ValueError(
+                "The marginal likelihood has no lower bound with the likelihood "
+                f"{model.likelihood!r}."
+            )
         return float(optimal_q(model, X, rows).value)
 
 

@@ -1,4 +1,4 @@
-"""The square loss of rows held out, with the weights of the others as unknowns.
+"""The square loss of held-out rows, with the weights of the other rows as unknowns.
 
 Xu, Yin, Zhang, Luo & Cui, "A general O(n²) hyper-parameter optimization for Gaussian process
 regression with cross-validation and non-linearly constrained ADMM", sec. 3.1. Rows are split into T

@@ -51,11 +51,11 @@ def make_folds(cv: Any, X: Tensor, rows: Rows, seed: int, n_folds: int | None = 
         pairs = [(trained, held_out) for trained, held_out in given]
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"cv={cv!r} gives no folds of {len(X)} rows: {error} A splitter that asks for "
-            "more than X and y can be given as its pairs, list(cv.split(X, y, groups))."
+            f"cv={cv!r} gives no folds of {len(X)} rows: {error} If the splitter needs more "
+            "than X and y, pass its pairs, list(cv.split(X, y, groups))."
         ) from error
     if not pairs:
-        raise ValueError(f"cv={cv!r} must give one fold at least.")
+        raise ValueError(f"cv={cv!r} must give at least one fold.")
     return [fold_of(X, rows, *row_numbers(pair, len(X))) for pair in pairs[:n_folds]]
 
 
@@ -90,14 +90,14 @@ def row_numbers(pair: tuple[Any, Any], n_rows: int) -> list[np.ndarray]:
         is_number = part.ndim == 1 and (part.dtype.kind in "iu" or not len(part))
         if not is_number or (len(part) and not 0 <= part.min() <= part.max() < n_rows):
             raise ValueError(
-                f"cv must give pairs of row numbers from 0 to {n_rows - 1}, or of masks of "
+                f"cv must give pairs of row indices from 0 to {n_rows - 1}, or of masks of "
                 f"{n_rows} rows, got {part!r}."
             )
         found.append(part.astype(np.int64))
     if len(both := np.intersect1d(*found)):
         raise ValueError(
-            f"cv must hold out rows that are not trained on, got {len(both)} on either side, the "
-            f"first of them number {both[0]}."
+            f"cv must not train on the rows that it holds out, got {len(both)} rows on both "
+            f"sides; the first is row {both[0]}."
         )
     return found
 
@@ -109,8 +109,8 @@ def fold_of(X: Tensor, rows: Rows, trained: np.ndarray, held_out: np.ndarray) ->
         trained, held_out = (part[counts[part]] for part in (trained, held_out))
     if not len(trained) or not len(held_out):
         raise ValueError(
-            "cv must give folds with rows on either side, and a sample_weight that is positive for "
-            f"some of either, got {len(trained)} to train on and {len(held_out)} held out."
+            "cv must give folds with rows of positive sample_weight both to train on and "
+            f"held out, got {len(trained)} rows to train on and {len(held_out)} held out."
         )
     index = torch.from_numpy(np.r_[trained, held_out].astype(np.int64)).to(X.device)
     some = rows[index]

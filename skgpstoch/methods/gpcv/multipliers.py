@@ -1,4 +1,4 @@
-"""An iteration of ADMM for the loss of rows held out: hyper-parameters, weights, multipliers.
+"""One iteration of ADMM for the held-out loss: hyper-parameters, weights, multipliers.
 
 Xu, Yin, Zhang, Luo & Cui, 2019, eq. 11 and 15, as in :mod:`skgpstoch.methods.gpcv.admm`, for folds
 that share hyper-parameters θ.

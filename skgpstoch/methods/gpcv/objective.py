@@ -1,4 +1,4 @@
-"""What training does for cross-validation: iterations of ADMM, then the posterior of all rows."""
+"""Training by cross-validation: iterations of ADMM, then the posterior of all rows."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ class CrossValidationObjective(Objective):
             search.take(state, n_iter, options.tol)
         if n_diverged := sum(state.diverged for state in found):
             warn(
-                f"ADMM diverged in {n_diverged} of {len(found)} searches; rho is raised to "
-                f"{max(state.rho for state in found):g} there. A larger rho, or a kernel that "
-                "starts elsewhere, may help.",
+                f"ADMM diverged in {n_diverged} of {len(found)} searches, so rho was raised "
+                f"to {max(state.rho for state in found):g} there. Set a larger rho, or "
+                "start from another kernel.",
                 ConvergenceWarning,
             )
         self.n_iter += 1
@@ -134,7 +134,7 @@ class CrossValidationObjective(Objective):
             raise NotPositiveDefiniteError(f"Every fold failed. {messages[0]}")
         if messages:
             warn(
-                f"{len(messages)} of {n_folds} folds failed, and are left out: {messages[0]}",
+                f"{len(messages)} of {n_folds} folds failed and are ignored: {messages[0]}",
                 ConvergenceWarning,
             )
 

@@ -1,4 +1,4 @@
-"""A kernel by cross-validation: where the search starts, which folds, and what is fitted."""
+"""Learn a kernel by cross-validation: where the search starts, which folds, what is fitted."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ class CrossValidationRecipe(Recipe):
         self.check_rows(data)
         kernel = self.kernel.expression
         if kernel is not None and contains(kernel, sk.WhiteKernel):
-            raise ValueError(f"A WhiteKernel must be a term of its own, got {kernel=!s}.")
+            raise ValueError(
+                f"kernel must have its WhiteKernel as a term of a sum, got {kernel!s}."
+            )
 
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
         return Plan(
@@ -166,7 +168,7 @@ class CrossValidationRecipe(Recipe):
         if self.n_restarts and not np.isfinite(start.bounds).all():
             raise ValueError(
                 f"n_restarts={self.n_restarts} needs hyper-parameters with finite bounds, got "
-                f"kernel={start.kernel} with {np.exp(start.bounds)}."
+                f"kernel={start.kernel} with the bounds {np.exp(start.bounds)}."
             )
         random = np.random.RandomState(seed)
         others = [random.uniform(low, high) for _ in range(self.n_restarts)]
@@ -231,7 +233,7 @@ class CrossValidationRecipe(Recipe):
         if len(X) > self.block_size:
             raise ValueError(
                 f"The marginal likelihood of {len(X)} rows needs a factor of their covariance, "
-                f"which is not computed for more than block_size={self.block_size}."
+                f"which is computed for at most block_size={self.block_size} rows."
             )
         exact = ExactPosterior(posterior.kernel, nn.Identity(), posterior.likelihood, X, rows)
         return float(exact.log_evidence().sum())

@@ -190,8 +190,8 @@ class RelevanceObjective(BlockwiseObjective):
                 break
         if not bool(closing.columns.isfinite().all()):
             raise NotPositiveDefiniteError(
-                "The covariance of the weights of the relevance vectors is not finite, as values "
-                "of the kernel are too large to be computed with: scale X (StandardScaler)."
+                "The covariance of the weights of the relevance vectors is not finite, "
+                "because values of the kernel are too large. Scale X (StandardScaler)."
             )
         return ChevronPosterior(closing, self.rows.n_effective)
 
@@ -268,16 +268,16 @@ class RelevanceRecipe(BasisRecipe):
         if is_auto and n_iter == most and self.n_swept(math.ceil(n)) == n:
             sweeps = sweeps._replace(
                 severity="problem",
-                text=f"Relevance vectors have not settled in {n_iter} sweeps.",
+                text=f"The set of relevance vectors did not converge in {n_iter} sweeps.",
                 advice="Raise max_iter.",
             )
         elif is_auto and share > HALF:
             relevant = relevant._replace(
                 severity="problem",
-                text=f"{R} relevance vectors are left of {n:g} rows, too few rows for this kernel: "
-                "do not trust the intervals.",
-                advice="QSGPRegressor and QSGPClassifier need fewer rows; or give a kernel with "
-                "larger length-scales.",
+                text=f"{R} of {n:g} rows are relevance vectors, so there are too few rows for "
+                "this kernel. Do not trust the intervals.",
+                advice="Use QSGPRegressor or QSGPClassifier, which need fewer rows, or give a "
+                "kernel with larger length-scales.",
             )
         yield from (sweeps, relevant)
 

@@ -110,3 +110,9 @@ def test_yes_and_no_are_numbers_of_a_regression(make):
     found = real_target(make([True, False, True]))
     assert found.dtype == np.float64
     assert found.tolist() == [1.0, 0.0, 1.0]
+
+
+def test_texts_among_the_inputs_are_named():
+    X = pd.DataFrame({"a": np.arange(20.0), "b": list("0123456789") * 2, "city": list("uv") * 10})
+    with pytest.raises(ValueError, match=r"float: 'u', in city. Encode .* AutoGaussian"):
+        SVGPRegressor().fit(X, X["a"])

@@ -190,7 +190,32 @@ def check_numbers(estimator: BaseEstimator) -> None:
 def validate_inputs(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     """Check X, or X and y, with scikit-learn; the same numbers give the same array."""
     given = checked_kinds(X, *y, y_numeric=options.get("y_numeric", False))
-    return validate_data(estimator, *given, dtype=(np.float64, np.float32), order="C", **options)
+    floats = {"dtype": (np.float64, np.float32), "order": "C"}
+    try:
+        return validate_data(estimator, *given, **floats, **options)
+    except ValueError as error:
+        if "could not convert string to float" not in str(error):
+            raise
+        raise ValueError(
+            f"X must be numeric: {error}{texts_of(given[0])}. Encode strings first, as by a "
+            "ColumnTransformer with OneHotEncoder, or use AutoGaussianProcessRegressor or "
+            "AutoGaussianProcessClassifier, which take categories as they are."
+        ) from error
+
+
+def texts_of(X: Any) -> str:
+    """Say which columns of a frame hold texts."""
+    names = [str(name) for name in getattr(X, "columns", ()) if not is_numeric(X[name])]
+    return f", in {', '.join(names)}" if names else ""
+
+
+def is_numeric(column: Any) -> bool:
+    """Tell whether a column of a frame can be read as numbers."""
+    try:
+        np.asarray(column).astype(np.float64)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def known_noise(y_std: np.ndarray, scale: np.ndarray) -> np.ndarray:

@@ -68,5 +68,5 @@ def test_restarts_need_lbfgs(season):
     with pytest.raises(ValueError, match="n_restarts"):
         model(SVGPRegressor, -1).fit(X, y)
     streams = SVGPClassifier(n_inducing=5, n_restarts=1, loss="log", max_iter=1)
-    with pytest.warns(UserWarning, match=r"n_restarts=1 played no part"):
+    with pytest.warns(UserWarning, match=r"n_restarts=1 was ignored"):
         streams.fit(X, y > 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -62,3 +63,24 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
     "download_all_examples": False,
 }
+
+
+FIRST_INITIAL = re.compile(r"^(\s*\.\. \[[^\]]+\] )(?=[A-Z]\. )", re.MULTILINE)
+
+
+def escape_initials(text: str) -> str:
+    """Escape a reference's first initial: docutils would make it the number of a list."""
+    return FIRST_INITIAL.sub(r"\1\\", text)
+
+
+def escape_in_page(app, docname, source):
+    source[0] = escape_initials(source[0])
+
+
+def escape_in_docstring(app, what, name, obj, options, lines):
+    lines[:] = [escape_initials(line) for line in lines]
+
+
+def setup(app):
+    app.connect("source-read", escape_in_page)
+    app.connect("autodoc-process-docstring", escape_in_docstring, priority=900)  # after numpydoc

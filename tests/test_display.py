@@ -60,6 +60,7 @@ QUICK = {"n_inducing": 8, "max_iter": 3, "random_state": 0}
 
 @pytest.fixture(autouse=True)
 def close_figures():
+    plt.close("all")  # those that other files have left open
     yield
     plt.close("all")
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import copy
 import gc
 import os
+import sys
 from typing import Any
 
 # Small matrices gain nothing from a second thread, and results must not depend on the machine: not
@@ -193,6 +194,14 @@ def watched():
     """Nobody is at the keyboard, but the first interrupt of a test is kept as if somebody were."""
     with skgpstoch.on_interrupt("keep"):
         yield
+
+
+@pytest.fixture(autouse=True)
+def figures_closed():
+    """A test leaves no figure open: pyplot warns of the 21st, whatever the order of the tests."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 @pytest.fixture

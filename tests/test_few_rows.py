@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from families import by_default
+from shared import kill
 from sklearn.datasets import make_friedman1, make_moons
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 
@@ -25,6 +26,7 @@ from skgpstoch.features.inducing import InducingFeatures
 from skgpstoch.features.orthogonal import OrthogonalFeatures
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
+from skgpstoch.methods import scgd
 from skgpstoch.methods.scgd import SCGDObjective
 from skgpstoch.models.hyper_prior import HyperPrior
 from skgpstoch.models.sparse import ConstantMean, SparseModel
@@ -437,6 +439,41 @@ def test_a_step_of_scgd_factorises_once(monkeypatch):
     X, y = make_friedman1(30, random_state=0)
     SCGDGaussianProcessRegressor(hidden_layer_sizes=(8,), max_iter=12, random_state=0).fit(X, y)
     assert len(calls) == 12
+
+
+SMALL_BATCHES = {  # b_t is 1/t, and .02 from step 50 on
+    "kernel": RBF(),
+    "hidden_layer_sizes": (),
+    "n_components": 40,
+    "batch_size": 4,
+    "max_iter": 2,
+    "noise": "profiled",
+    "early_stopping": False,
+    "random_state": 0,
+}
+
+
+def test_scgd_factorises_when_the_averages_have_moved(monkeypatch):
+    X, y = make_friedman1(400, random_state=0)
+    model = SCGDGaussianProcessRegressor(**SMALL_BATCHES)
+    calls = count_calls(monkeypatch, SCGDObjective, "solve")
+    evidence = model.fit(X, y).log_marginal_likelihood_value_
+    assert len(calls) < 200 / 2  # of 200 steps
+
+    monkeypatch.setattr(scgd, "STALE", 0.0)
+    calls.clear()
+    exact = model.fit(X, y).log_marginal_likelihood_value_
+    assert len(calls) >= 200
+    assert evidence > exact - 0.01 * len(y)  # nats
+
+
+def test_a_factor_of_an_earlier_epoch_is_not_kept(tmp_path, monkeypatch):
+    """A fit that was killed resumes without it."""
+    X, y = make_friedman1(400, random_state=0)
+    reference = SCGDGaussianProcessRegressor(**SMALL_BATCHES).fit(X, y)
+    model = SCGDGaussianProcessRegressor(**SMALL_BATCHES, checkpoint_dir=tmp_path)
+    kill(model, (X, y), 1, monkeypatch)
+    assert np.array_equal(model.fit(X, y).predict(X), reference.predict(X))
 
 
 def test_a_start_that_is_worse_is_not_kept(monkeypatch):

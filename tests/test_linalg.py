@@ -19,6 +19,7 @@ from skgpstoch.maths.linalg import (
     times_lower_transposed,
     to_diagonal,
     tri_solve,
+    update_inverse_,
 )
 
 
@@ -149,3 +150,13 @@ def test_the_lower_triangle_is_in_five_eighths_of_a_matrix():
         ours.copy_(whole)
     assert sum(view.numel() for view in to_diagonal(A)) == 5 * A.numel() // 8
     assert torch.equal(mirror_(B), A)
+
+
+def test_an_inverse_is_updated_in_place():
+    F, Z = random_spd(2, 3, 7, 7), random_spd(2, 1, 7, 7, seed=1)[:, :, :4]
+    share, kept = torch.tensor([0.3, 20.0], dtype=F.dtype)[:, None, None, None], 0.9
+    inverse = torch.linalg.inv(F)
+    found = update_inverse_(inverse, Z, share, kept)
+    exact = torch.linalg.inv(kept * F + share * Z.mT @ Z)
+    assert_close(inverse, exact, rtol=1e-9, atol=1e-9)
+    assert_close(found, Z @ exact, rtol=1e-9, atol=1e-9)

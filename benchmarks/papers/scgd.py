@@ -34,8 +34,12 @@ from .._common import Split, gaussian_scores, load_split
 from .tables import Cell, Figures, Table
 
 EPOCHS = 100
-GAUSSIAN_STEPS, MINIMAX_STEPS = 6000, 1500
 LEARNING_RATE = 0.01
+GAUSSIAN_STEPS = 6000
+GAUSSIAN_RATES = {  # learning rates and steps, of which the best NLML counts
+    "SCGD": [(LEARNING_RATE, 6000), (0.003, 20_000)],
+    "MINIMAX": [(LEARNING_RATE, 1500)],
+}
 MOST_EXACT_ROWS = 20_000  # for which this machine has memory for a matrix and its factor
 FINITE = {"learning_rate_init": LEARNING_RATE, "noise": "profiled"}
 ESTIMATORS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -58,22 +62,30 @@ SETTINGS = (
 )
 BUDGETS = {
     "2": f"{EPOCHS} epochs",
-    "3": f"the epochs that make {GAUSSIAN_STEPS:,} steps (MINIMAX: {MINIMAX_STEPS:,})",
+    "3": f"the epochs that make {GAUSSIAN_STEPS:,} steps (MINIMAX: 1,500; SCGD: or 20,000 at 0.003)",
 }
 
 
 def run(table: str, cell: Cell, data: Path, seed: int) -> Figures:
     """One fit."""
     split = load_split(data, cell["set"], 0, standardize_y=False)
-    b = int(cell["batch_size"])
-    steps = MINIMAX_STEPS if cell["method"] == "MINIMAX" else GAUSSIAN_STEPS
-    epochs = EPOCHS if table == "2" else ceil(steps / ceil(len(split.y_train) / b))
-    return fit(make_model(table, cell["method"], b, epochs, seed), split)
+    b, method = int(cell["batch_size"]), cell["method"]
+    if table == "2":
+        return fit(make_model(table, method, b, EPOCHS, seed), split)
+    fits = []
+    for rate, steps in GAUSSIAN_RATES.get(method, [(LEARNING_RATE, GAUSSIAN_STEPS)]):
+        epochs = ceil(steps / ceil(len(split.y_train) / b))
+        fits.append(fit(make_model(table, method, b, epochs, seed, rate), split))
+    return min(fits, key=lambda figures: figures["nlml"] or 0.0)
 
 
-def make_model(table: str, method: str, b: int, epochs: int, seed: int) -> Any:
-    """What the cell of a table is a fit of."""
+def make_model(
+    table: str, method: str, b: int, epochs: int, seed: int, rate: float = LEARNING_RATE
+) -> Any:
+    """Make the estimator of a cell; an own learning rate is of the finite methods."""
     estimator, own = ESTIMATORS[method]
+    if own is FINITE:
+        own = {**own, "learning_rate_init": rate}
     if method == "SVGP":
         own = {**own, "n_inducing": b}
     elif table == "3":

@@ -243,6 +243,23 @@ def tri_solve(L: Tensor, B: Tensor, transpose: bool = False) -> Tensor:
     return torch.linalg.solve_triangular(L, B, upper=False)
 
 
+def update_inverse_(inverse: Tensor, Z: Tensor, share: Tensor, kept: float) -> Tensor:
+    """Make F⁻¹ that of F₊ = kept F + share ZᵀZ, in place, and return ZF₊⁻¹.
+
+    By Woodbury's identity, with A = ZF⁻¹ and S = AZᵀ + kept/share I,
+
+        ZF₊⁻¹ = S⁻¹A / share,   F₊⁻¹ = (F⁻¹ − AᵀS⁻¹A) / kept.
+
+    F⁻¹ is (K, P, D, D) and contiguous, Z (K, 1, b, D), and share (K, 1, 1, 1) is positive.
+    """
+    A = Z @ inverse
+    L = torch.linalg.cholesky_ex(add_diagonal(A @ Z.mT, (kept / share)[..., 0, 0]))[0]
+    half = tri_solve(L, A)  # its square is AᵀS⁻¹A
+    flat = half.flatten(0, 1)
+    inverse.flatten(0, 1).baddbmm_(flat.mT, flat, alpha=-1.0).div_(kept)
+    return tri_solve(L, half, transpose=True) / share
+
+
 def log_det(L: Tensor) -> Tensor:
     """log|LLᵀ| of Cholesky factors L (..., N, N), of the batch's shape."""
     return 2.0 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)

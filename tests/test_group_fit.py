@@ -129,6 +129,17 @@ SUMMED = {
     "dlm": (small(DLMRegressor, solver="auto", beta=1.0), 1e-11),
     "fitc": (small(FITCRegressor), 1e-11),
     "scgd": (SCGDGaussianProcessRegressor(max_iter=3, hidden_layer_sizes=(10,), **KNOWN), 1e-8),
+    "scgd_small": (  # minibatches of far fewer rows than features
+        SCGDGaussianProcessRegressor(
+            kernel=RBF(),
+            hidden_layer_sizes=(),
+            n_components=60,
+            batch_size=8,
+            max_iter=3,
+            **KNOWN,
+        ),
+        1e-8,
+    ),
     "scgd_learned": (
         SCGDGaussianProcessRegressor(
             max_iter=3, hidden_layer_sizes=(10,), weights="learned", noise="learned", **KNOWN

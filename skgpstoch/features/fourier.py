@@ -81,7 +81,7 @@ class KernelFeatures(FeatureMap):
     def members(self, X: Tensor) -> Tensor:
         G = self.network(X)
         phi = torch.cat([term(G) for term in self.terms], -1)
-        return phi.reshape(-1, X.shape[-2], self.n_features)
+        return phi.reshape(math.prod(phi.shape[:-2]), *phi.shape[-2:])  # also of no rows
 
 
 class LinearTerm(Term):

@@ -13,6 +13,7 @@ b rows are scaled by n/b, and every loss is per row: divided by 2n.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
@@ -37,7 +38,7 @@ STEPS_OF_FEW = (100, 350, 8000)
 """Of "auto", as :class:`EvidenceRecipe` has them. *Measured* on eight tables of 400 rows: 2.5 times
 as many predict better by .004 nats per row."""
 
-STALE = 0.1  # by how much averages change before F̃ is factored again, if its inverse is updated
+STALE = 0.1  # by how much averages change before λ follows, if minibatches are small
 PROFILE_EVERY = 25  # steps between updates of a profiled noise, each an O(D³) eigendecomposition
 PROFILE_STALE = 0.2  # by how much averages change at least between them
 PROFILE_WARM_UP = 200  # steps before the first, when the features still say little about the noise
@@ -71,8 +72,9 @@ class SCGDObjective(FiniteObjective):
         F̃_{t+1} = (1 − b_t) F̃_t + b_t (n/|S| Σ_S φφᵀ + λ_t I),   F̃_1 from the first minibatch.
 
     A step of b rows changes G̃ by a matrix of rank b. If b is far below D, F̃⁻¹ is updated in O(bD²)
-    by Woodbury's identity, and F̃ factored in O(D³) only when Σ b_t has come to 0.1 or λ is
-    another: between, λ decays with the averages, by 10 % at most.
+    by Woodbury's identity. λ then decays like G̃, by 10 % at most: when Σ b_t has come to 0.1, or
+    there is another λ, F̃ is factored anew, in O(D³). Processes of a group, each of which sees only
+    its own rows, factor the same F̃ at each step.
 
     Parameters
     ----------
@@ -98,24 +100,30 @@ class SCGDObjective(FiniteObjective):
         self.w = nn.Parameter(w) if learned else None
         self.earlier: Averages | None = None  # before the last one, if steps are first
         self.solved: Factorised | None = None  # by the last step, for the loss of the epoch
-        self.F_inv: Tensor | None = None  # F̃⁻¹, (K, P, D, D), where steps update it
+        self.F_inv: Tensor | None = None  # F̃⁻¹, (K, P, D, D), if steps update it
         self.rate = 1.0  # b_t of the last step
-        self.moved = 0.0  # Σ b_t since F̃ was factored
-        self.updates = False  # whether this step updates F̃⁻¹, if there is one
+        self.moved = math.inf  # Σ b_t since λ was followed
+        self.kept = 1.0  # Π (1 − b_t) since then
+        self.updates = False  # whether steps see all the rows that change F̃
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         self.rate = self.running.rate(rows.n_all)
-        self.moved += self.rate
-        others = self.predicts_otherwise or rows.group.size > 1  # whose rows this step does not see
-        has_few = 4 * rows.n_all < self.running.gram.shape[-1]
-        follows = self.noise != "learned" and not self.steps_first
-        self.updates = has_few and follows and not others and self.rate < STALE
+        self.let_ridge_lag(rows)
         if self.steps_first:
             ridge, running = self.ridge, self.running
             earlier = running.gram.clone(), running.cross.clone(), self.ridge_average.clone()
             self.earlier = Averages(*earlier) if running.n_steps else None
             self.ridge_average.lerp_(ridge, self.rate)
         return super().forward(X, rows, generator)
+
+    def let_ridge_lag(self, rows: Rows) -> None:
+        """Decide whether this step updates F̃⁻¹, so that λ decays with the averages."""
+        is_small = 4 * rows.n_all < self.running.gram.shape[-1]
+        may_lag = is_small and self.noise != "learned" and not self.steps_first
+        self.moved, self.kept = self.moved + self.rate, self.kept * (1.0 - self.rate)
+        if not may_lag or self.moved >= STALE:
+            self.moved, self.kept, self.F_inv = 0.0, 1.0, None
+        self.updates = may_lag and rows.group.size == 1 and not self.predicts_otherwise
 
     def present(self) -> Averages:
         """Averages that include the last minibatch, with the present λ."""
@@ -128,17 +136,18 @@ class SCGDObjective(FiniteObjective):
         w = torch.cholesky_solve((n * averages.cross).mT[..., None], L)[..., 0].mT
         return Factorised(averages.ridge, L, w)
 
-    def factor_and_solve(self, Z: Tensor) -> tuple[Tensor, Tensor]:
-        """ZF̃⁻¹ (K, b, D), summed over outputs, and w; keep what the next steps need."""
+    def factor_and_solve(self, Z: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """ZF̃⁻¹ (K, b, D), summed over outputs, w, and F̃⁻¹ where it is worth having."""
         averages, self.earlier = self.earlier or self.present(), None
-        self.solved, self.moved = self.solve(averages), 0.0
+        averages = averages._replace(ridge=self.kept * averages.ridge)
+        self.solved = self.solve(averages)
         _, L, w = self.solved
         wants_all = self.updates or self.noise == "learned" or 2 * Z.shape[1] >= Z.shape[2]
-        self.F_inv = torch.cholesky_inverse(L) if wants_all else None
-        return times_inverses(Z, L, self.F_inv), w
+        F_inv = torch.cholesky_inverse(L) if wants_all else None
+        return times_inverses(Z, L, F_inv), w, F_inv
 
-    def update_inverse(self, F_inv: Tensor, Z: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """The same after F̃ ← (1 − b_t) F̃ + b_t n/|S| ZᵀZ, in O(bD²)."""
+    def update_and_solve(self, F_inv: Tensor, Z: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """ZF̃⁻¹ and w after F̃ ← (1 − b_t) F̃ + b_t n/|S| ZᵀZ."""
         n = self.n_rows[:, None, None]
         share = (self.rate * n / b[..., None])[:, None]  # (K, 1, 1, 1)
         ZF_inv = update_inverse_(F_inv, Z.double()[:, None], share, kept=1.0 - self.rate)
@@ -152,10 +161,11 @@ class SCGDObjective(FiniteObjective):
     ) -> list[tuple[Tensor, Tensor]]:
         """Of the NLML per row, by Z and, where they are learned, by w and log σ²; F̃ is constant."""
         noise, ridge, n = self.noise_variance, self.ridge, self.n_rows[:, None]  # n (K, 1)
-        if self.updates and self.F_inv is not None and self.moved < STALE:
-            ZF_inv, w = self.update_inverse(self.F_inv, Z, b)
+        if self.F_inv is None:
+            ZF_inv, w, F_inv = self.factor_and_solve(Z)
+            self.F_inv = F_inv if self.updates else None
         else:
-            ZF_inv, w = self.factor_and_solve(Z)
+            ZF_inv, w = self.update_and_solve(self.F_inv, Z, b)
         w = w if self.w is None else self.w
         r = Z @ w.to(Z) - Y  # (K, b, P)
         dZ = (ZF_inv + r @ (w / noise).mT.to(Z)) / b[..., None]
@@ -164,7 +174,7 @@ class SCGDObjective(FiniteObjective):
             dw = (as_mean(Z.mT @ r) / b[..., None] + w * (ridge / n)[:, None]) / noise
             gradients.append((self.w, dw.to(w)))
         if self.noise == "learned":  # λ = σ²
-            diagonals = cast(Tensor, self.F_inv).diagonal(dim1=-2, dim2=-1)
+            diagonals = cast(Tensor, F_inv).diagonal(dim1=-2, dim2=-1)
             trace = diagonals.sum(-1) * ridge  # σ²·tr F̃⁻¹, (K, P)
             fit = as_mean((r * r).sum(1)) / (b * noise)
             d_log_noise = 0.5 * ((trace + n - Z.shape[2]) / n - fit)
@@ -178,7 +188,7 @@ class SCGDObjective(FiniteObjective):
     def epoch_loss(self, mean: float) -> float:
         """NLML per row that the running statistics imply, at w = F̃⁻¹c̃."""
         noise, ridge, n = self.noise_variance, self.ridge, self.n_rows[:, None]
-        last, self.solved, self.F_inv = self.solved, None, None
+        last, self.solved, self.moved = self.solved, None, math.inf
         if last is None or self.steps_first or not torch.equal(last.ridge, ridge):
             last = self.solve(self.present())
         _, L, w = last
@@ -190,7 +200,7 @@ class SCGDObjective(FiniteObjective):
     def step_end(self) -> None:
         steps, every = self.running.n_steps, max(PROFILE_EVERY, round(PROFILE_STALE / self.rate))
         if self.noise == "profiled" and steps >= PROFILE_WARM_UP and steps % every == 0:
-            self.F_inv = None
+            self.moved = math.inf
             s = spectrum(self.running.total(self.n_rows))
             self.set_noise(*most_likely(s, self.noise_bounds), damping=PROFILE_DAMPING)
         super().step_end()

@@ -19,6 +19,7 @@ HOW = {
     "y": "convert it to numbers, for example with (y - y.min()) / numpy.timedelta64(1, 'D'), "
     "and convert predictions back",
 }
+LABELS = "If y holds labels, use a classifier."
 
 
 def refuse_times(values: Any, name: str) -> None:
@@ -55,7 +56,7 @@ def real_target(y: Any) -> Any:
     if a.ndim == 0 or a.dtype.kind in NUMBERS:
         return y
     if a.dtype.kind != "O":
-        raise ValueError(f"y must be numeric, got an array of dtype {a.dtype}.")
+        raise ValueError(f"y must be numeric, got an array of dtype {a.dtype}. {LABELS}")
     return np.array([number(value) for value in a.flat], dtype=np.float64).reshape(a.shape)
 
 
@@ -68,7 +69,7 @@ def number(value: Any) -> float:
     except (TypeError, ValueError) as error:
         kind = type(value).__name__
         raise ValueError(
-            f"y must be numeric, got {value!r}, of type {kind}: convert y to numbers."
+            f"y must be numeric, got {value!r}, of type {kind}. Convert y to numbers. {LABELS}"
         ) from error
 
 

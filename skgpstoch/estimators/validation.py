@@ -194,13 +194,20 @@ def validate_inputs(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     try:
         return validate_data(estimator, *given, **floats, **options)
     except ValueError as error:
-        if "could not convert string to float" not in str(error):
-            raise
-        raise ValueError(
-            f"X must be numeric: {error}{texts_of(given[0])}. Encode strings first, as by a "
-            "ColumnTransformer with OneHotEncoder, or use AutoGaussianProcessRegressor or "
-            "AutoGaussianProcessClassifier, which take categories as they are."
-        ) from error
+        message = str(error)
+        if "could not convert string to float" in message:
+            raise ValueError(
+                f"X must be numeric: {message}{texts_of(given[0])}. Encode strings first, as by a "
+                "ColumnTransformer with OneHotEncoder, or use AutoGaussianProcessRegressor or "
+                "AutoGaussianProcessClassifier, which take categories as they are."
+            ) from error
+        if "does not accept missing values" in message:
+            raise ValueError(
+                f"{message.splitlines()[0]} {type(estimator).__name__} does not accept missing "
+                "values. Use AutoGaussianProcessRegressor or AutoGaussianProcessClassifier, which "
+                "do, put an imputer before it in a pipeline, or drop these rows."
+            ) from error
+        raise
 
 
 def texts_of(X: Any) -> str:

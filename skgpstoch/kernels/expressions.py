@@ -521,7 +521,7 @@ def check_length_scales(kernel: Kernel, n_inputs: int) -> None:
         length_scale = getattr(part, "length_scale", None)
         if length_scale is not None and length_scale.numel() not in (1, n_inputs):
             raise ValueError(
-                f"kernel: a length_scale has {length_scale.numel()} entries, but there are "
-                f"{n_inputs} features for {to_sklearn(kernel)}. With a network, the kernel "
-                "acts on its outputs; set hidden_layer_sizes=() to use X itself."
+                f"kernel: a length_scale has {length_scale.numel()} entries, but "
+                f"{to_sklearn(kernel)} acts on {n_inputs} features. These are the columns of X, or "
+                "the outputs of a network if hidden_layer_sizes or feature_map define one."
             )

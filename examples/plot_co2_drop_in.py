@@ -108,7 +108,8 @@ for max_exact in (5000, 200):
 print(model.method_reason_)
 plt.show()
 
-# %% Twenty thousand rows need no parameter. This fit takes a minute or two on one core, and
+# %%
+# Twenty thousand rows need no parameter. This fit takes a minute or two on one core, and
 # ``method_`` is "solve":
 #
 # .. code-block:: python

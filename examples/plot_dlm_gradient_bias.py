@@ -110,7 +110,8 @@ for method, rows in zip(methods, table, strict=True):
 draws = likelihood.product_samples(y, q, 100, torch.Generator().manual_seed(0))
 print(f"uPS accepts {draws.acceptance_rate:.0%} of what it proposes")
 
-# %% bMC points in the right direction and is far too long. With one draw its expectation is the
+# %%
+# bMC points in the right direction and is far too long. With one draw its expectation is the
 # gradient of :math:`\mathrm{E}_q \log p(y \mid f)`, which the ELBO follows. It needs a hundred
 # draws to come within a few per cent. The jitter shortens what is far too long and does little
 # else. uPS has no visible bias with a single draw, which takes the time of dozens of bMC's.

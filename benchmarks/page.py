@@ -108,8 +108,8 @@ def ten_million() -> pd.DataFrame:
 SECTIONS = [
     Section(
         "Intervals that hold in every group",
-        "Percentage of held-out flights inside 90 % intervals, by their delay at departure; mean of "
-        "five draws.",
+        "Percentage of held-out flights inside 90 % intervals, by their delay at departure; mean "
+        "of five draws.",
         "coverage_by_group",
         "bench_coverage_by_group.py",
         "coverage_by_group",
@@ -119,8 +119,8 @@ SECTIONS = [
     Section(
         "Densities",
         "By how much the recommended default has the better NLPD, with at most 2,500 training "
-        "rows. On tables whose targets repeat (pol, bike, wine, credit), much of the gain comes from "
-        "predicting which values occur.",
+        "rows. On tables whose targets repeat (pol, bike, wine, credit), much of the gain comes "
+        "from predicting which values occur.",
         "bench_density_2500",
         "bench_density.py, bench_frames.py",
         "density_by_table",

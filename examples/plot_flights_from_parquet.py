@@ -9,7 +9,7 @@ to the files. It reads them in pieces, shuffles rows in a buffer, and takes cate
 they are::
 
     python examples/plot_flights_from_parquet.py          # all flights, about a minute
-    python examples/plot_flights_from_parquet.py --quick  # the first 30,000, as in this gallery
+    python examples/plot_flights_from_parquet.py --quick  # the first 30,000, as here
 """
 
 # %%

@@ -9,7 +9,7 @@ from the departures of New York's three airports in 2013 (336,776 flights, PyPI 
 ridge regression and boosted trees, each with a Gaussian of one variance::
 
     python examples/plot_quickstart.py            # all flights: about a minute on two cores
-    python examples/plot_quickstart.py --quick    # 10,000 flights, as in this gallery
+    python examples/plot_quickstart.py --quick    # 10,000 flights, as here
 """
 
 # %%

@@ -50,8 +50,8 @@ def advantages(table: str, column: str) -> dict[str, dict[int, float]]:
 # grows in smaller batches on kin40k, shrinks on pol, and stays about the same on elevators.
 #
 # With the Gaussian kernel, both methods made 1,500 steps at b = 64. At 16 and 32, BSGD made 6,000
-# steps and SCGD 1,500, except on pol at 16, where both made 6,000. Where BSGD made more
-# steps, the figure understates the advantage of SCGD.
+# steps and SCGD 1,500, except on pol at 16, where both made 6,000. Where BSGD made more steps, the
+# figure understates the advantage of SCGD.
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 for ax, (table, title) in zip(axes, kernels.items(), strict=True):

@@ -31,10 +31,10 @@ are better if smaller, log-likelihoods if larger. *No data* means that we do not
 numbers, as Wei, Sheth and Khardon do throughout.
 """
 HOW = """\
-Unless stated otherwise, our figures are from one split and one seed; the printed ones are means over
-splits. Each cell is one fit. A CSV in ``benchmarks/results/papers/`` has its figures, commit,
-versions, seed and seconds. One command runs a table, or continues it. Of these two, the second needs
-no data and takes some minutes:
+Unless stated otherwise, our figures are from one split and one seed; the printed ones are means
+over splits. Each cell is one fit. A CSV in ``benchmarks/results/papers/`` has its figures, commit,
+versions, seed and seconds. One command runs a table, or continues it. Of these two, the second
+needs no data and takes some minutes:
 
 .. code-block:: bash
 

@@ -36,13 +36,14 @@ Benchmarks
 
 Every figure and table on this page comes from a CSV in ``benchmarks/results/``, which has each
 measurement with date, machine, threads, versions and seed. The top of each script says what it
-compares and how to run it. NLPD is the negative log density of held-out rows, in nats per row;
-smaller is better for all scores. Rivals that predict only a mean get the variance of held-out rows.
-GFLOP/s are for a float32 product of 1,024 by 1,024 on one thread. Click a heading to
-sort a table by it.
+compares and how to run it. NLPD is the negative log density of held-out rows, in nats per row. All
+scores are better if smaller. A rival that predicts only a mean gets a variance from held-out
+rows. "Ours" is the recommended default unless the figure names another estimator. GFLOP/s is the
+speed of a float32 product of 1,024 by 1,024 matrices on one thread. Click a
+heading to sort a table by it.
 
-For all other measurements, misses included, see :ref:`benchmarks_in_full`. For the five papers'
-tables, see :doc:`papers_reproduced`.
+:ref:`benchmarks_in_full` has all other measurements, misses included. :doc:`papers_reproduced` has
+the five papers' tables.
 """
 
 
@@ -108,18 +109,19 @@ def ten_million() -> pd.DataFrame:
 SECTIONS = [
     Section(
         "Intervals that hold in every group",
-        "Percentage of held-out flights inside 90 % intervals, mean of five draws.",
+        "Percentage of held-out flights inside 90 % intervals, by their delay at departure; mean "
+        "of five draws.",
         "coverage_by_group",
         "bench_coverage_by_group.py",
         "coverage_by_group",
-        "Ours stays near 90 %; the others fall far below for late flights.",
+        "Our default stays near 90 %; the others fall far below for late flights.",
         coverage,
     ),
     Section(
         "Densities",
-        "How much more probable held-out rows are under the recommended default, with at most "
-        "2,500 training rows. On tables whose targets repeat (pol, bike, wine, credit), much of "
-        "the gain comes from predicting which values occur.",
+        "By how much the recommended default has the better NLPD, with at most 2,500 training "
+        "rows. On tables whose targets repeat (pol, bike, wine, credit), much of the gain comes "
+        "from predicting which values occur.",
         "bench_density_2500",
         "bench_density.py, bench_frames.py",
         "density_by_table",
@@ -132,39 +134,39 @@ SECTIONS = [
         "bench_density_2500",
         "bench_density.py, bench_frames.py",
         "error_by_table",
-        "Most dots are right of one; on energy, concrete and bike one is left of it.",
+        "Most dots are right of one; on bike, concrete and energy a rival is clearly left of it.",
         lambda: by_table("rmse").round(3),
     ),
     Section(
         "Seconds of a fit",
-        "On the same tables, CPU seconds on one thread.",
+        "CPU seconds on one thread, on the same tables.",
         "bench_density_2500",
         "bench_density.py, bench_frames.py",
         "seconds_by_table",
-        "Boosted trees take a fraction of a second, ours some seconds.",
+        "Boosted trees take a fraction of a second, our default some seconds.",
         lambda: by_table("cpu_s").round(1),
     ),
     Section(
         "Few rows",
-        "Median NLPD over ten tables and up to five draws.",
+        "Median NLPD over ten tables and up to five draws, by the number of training rows.",
         "bench_small",
         "bench_small.py",
         "few_rows",
-        "Ours is lowest from 50 to 500 rows.",
+        "Our default is lowest from 50 to 500 rows.",
         few_rows,
     ),
     Section(
         "Probabilities of classes",
-        "Log loss, at most 2,500 training rows, mean of three splits.",
+        "Log-loss with at most 2,500 training rows, mean of three splits.",
         "bench_probabilities",
         "bench_probabilities.py",
         "classes_by_table",
-        "Most dots are right of zero; on breast_cancer and iris one rival is left of it.",
+        "Most dots are right of zero; on breast_cancer and iris a rival is left of it.",
         classes,
     ),
     Section(
         "Time to a density",
-        "36,000 rows of kin40k, two threads.",
+        "NLPD by seconds of training: 36,000 rows of kin40k, two threads.",
         "bench_time_to_accuracy",
         "bench_time_to_accuracy.py",
         "time_to_density",
@@ -172,23 +174,24 @@ SECTIONS = [
     ),
     Section(
         "Time to a density, sparse processes",
-        "512 inducing points each, kin40k, two threads.",
+        "NLPD by seconds of training: kin40k, 512 inducing points each, two threads.",
         "bench_svgp_time",
         "bench_svgp_time.py",
         "sparse_time",
-        "SVGPRegressor has after five seconds what GPyTorch has after forty.",
+        "SVGPRegressor reaches in five seconds what GPyTorch reaches in 33 at best.",
     ),
     Section(
         "Densities by time limit",
-        "The recommended default with different ``max_time``, up to 12,000 rows.",
+        "How far the recommended default with a shorter ``max_time`` is behind the longest fit, in "
+        "NLPD; up to 12,000 rows.",
         "bench_anytime",
         "bench_anytime.py",
         "anytime",
-        "From ten seconds on most tables gain little.",
+        "After ten seconds, most tables gain little.",
     ),
     Section(
         "Beside scikit-learn's Gaussian processes",
-        "Seconds, two threads. Below some hundred rows, scikit-learn is faster.",
+        "Seconds on two threads. Below some hundred rows, scikit-learn is faster.",
         "bench_drop_in",
         "bench_drop_in.py",
         "drop_in_seconds",
@@ -197,7 +200,7 @@ SECTIONS = [
     ),
     Section(
         "Ten million rows from files",
-        "Seconds, and peak memory of the process, on one thread.",
+        "Seconds on one thread, and the peak memory of the process.",
         "out_of_core",
         "bench_out_of_core.py",
         "memory_of_ten_million_rows",
@@ -206,11 +209,11 @@ SECTIONS = [
     ),
     Section(
         "Serving",
-        "10,000 predictions in ONNX Runtime and in Python, one thread.",
+        "Seconds of 10,000 predictions in ONNX Runtime and in Python, one thread.",
         "bench_onnx",
         "bench_onnx.py",
         "onnx_seconds",
-        "From half to seven times the seconds, by model.",
+        "ONNX Runtime takes from half to seven times the seconds, by model.",
     ),
 ]
 

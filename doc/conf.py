@@ -29,7 +29,7 @@ templates_path = ["_templates"]
 default_role = "literal"  # `name` in a docstring is code
 
 autosummary_generate = True
-# Of few pages, and large.
+# Large packages that few pages need.
 autodoc_mock_imports = ["botorch", "dask", "distributed", "gpytorch", "linear_operator"]
 autosummary_mock_imports = autodoc_mock_imports
 autodoc_typehints = "none"  # numpydoc's Parameters say it
@@ -61,6 +61,7 @@ sphinx_gallery_conf = {
     "reference_url": {"skgpstoch": None},
     "within_subsection_order": "FileNameSortKey",
     "reset_argv": "gallery.quick_arguments",
+    "capture_repr": (),  # only what is printed
     "write_computation_times": False,
     "download_all_examples": False,
 }

@@ -8,7 +8,8 @@ from typing import Any
 
 
 def quick_arguments(gallery_conf: dict[str, Any], script_vars: dict[str, Any]) -> list[str]:
-    """The quick start takes few flights and keeps its pictures out of the sources."""
-    if Path(script_vars["src_file"]).name != "plot_quickstart.py":
-        return []
-    return ["--quick", "--output-dir", tempfile.mkdtemp()]
+    """Let examples take few flights, and keep the quick start's pictures out of the sources."""
+    name = Path(script_vars["src_file"]).name
+    if name == "plot_quickstart.py":
+        return ["--quick", "--output-dir", tempfile.mkdtemp()]
+    return ["--quick"] if name == "plot_flights_from_parquet.py" else []

@@ -3,16 +3,16 @@
 Carbon dioxide: length-scales chosen by forecast errors
 =======================================================
 
-The monthly means of Mauna Loa have a trend and a season. We use one kernel for each, and neither is
+The carbon dioxide at Mauna Loa has a trend and a season. We use one kernel for each, and neither is
 quite right. :class:`~skgpstoch.ADMMGaussianProcessRegressor` chooses length-scales by the error of
-held-out years. The choice of these years makes all the difference. See :ref:`cross_validation`.
+held-out years. Which years are held out makes all the difference. See :ref:`cross_validation`.
 """
 
 # %%
 # Forty-three years
 # -----------------
-# Weekly averages come with statsmodels; a month is the mean of its weeks. The last seven years are
-# for the test.
+# Weekly averages come with statsmodels; the value of a month is the mean of its weeks. We test on
+# the last seven years.
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ kernel = (
 # %%
 # Three ways to choose
 # --------------------
-# We choose by the marginal likelihood, by the error of random years, or by the error of the seven
-# years before the test, given all earlier years. The first two are about filling gaps.
+# We choose length-scales by the marginal likelihood, by the error of random months, or by the error
+# of the seven years before the test, given all earlier years. The first two judge how well a model
+# fills gaps; only the last judges a forecast.
 
 years = X_train[:, 0]
 before, after = np.flatnonzero(years < 1988), np.flatnonzero(years >= 1988)
@@ -74,8 +75,8 @@ ax.legend(loc="upper left")
 # %%
 # Convergence
 # -----------
-# The figure shows a length-scale, the weights, the violation of the constraint, and the augmented
-# Lagrangian after every iteration.
+# The figure shows a length-scale, the weights, the violation of the constraint and the augmented
+# Lagrangian after each iteration.
 
 ADMMConvergenceDisplay.from_estimator(models["the last years"], parameter=1)
 plt.show()

@@ -3,17 +3,17 @@
 Carbon dioxide, with one import changed
 =======================================
 
-scikit-learn's gallery forecasts the carbon dioxide of Mauna Loa with a Gaussian process. Its kernel
-has a term for the trend, one for the seasons, one for irregularities of a few years, and one for
-noise. This is the same example with our :class:`~skgpstoch.GaussianProcessRegressor`: see
+scikit-learn's gallery forecasts the carbon dioxide at Mauna Loa with a Gaussian process. Its kernel
+has a term for the trend, one for the season, one for irregularities of a few years, and one for
+noise. This is the same example with our :class:`~skgpstoch.GaussianProcessRegressor`. See
 :ref:`coming_from_sklearn`.
 """
 
 # %%
 # Monthly means
 # -------------
-# The weekly averages, 1958 to 2001, come with statsmodels. As in the original, a month is the mean
-# of its weeks, and months without data are left out.
+# The weekly averages from 1958 to 2001 come with statsmodels. As in the original, the value of a
+# month is the mean of its weeks, and months without data are left out.
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ print(f"{weekly.isna().sum()} of {len(weekly)} weeks are missing; {len(y)} month
 # %%
 # The kernel
 # ----------
-# scikit-learn's kernel objects describe a smooth trend, a season of one year that may change
-# slowly, irregularities, and noise that is partly correlated.
+# scikit-learn's kernels describe a smooth trend, a season of one year that may change slowly,
+# irregularities, and noise that is partly correlated.
 
 trend = 50.0**2 * RBF(length_scale=50.0)
 season = (
@@ -88,8 +88,8 @@ ax.legend()
 # More rows than one matrix should hold
 # -------------------------------------
 # Above ``max_exact`` rows (5,000 by default), the same call fits a sparse posterior of the same
-# model. To see this with twenty years of months, we set ``max_exact`` low. The
-# ``log_marginal_likelihood_value_`` is then a lower bound; the forecast differs little. Here the
+# model. To see this with the months of twenty years, we lower ``max_exact``. Then
+# ``log_marginal_likelihood_value_`` is a lower bound; the forecast differs little. Here the
 # correlated noise explains everything, so the level of ``WhiteKernel`` ends at its lower bound.
 # scikit-learn would warn of this, too.
 
@@ -108,7 +108,8 @@ for max_exact in (5000, 200):
 print(model.method_reason_)
 plt.show()
 
-# %% Twenty thousand rows need no parameter. This fit takes a minute or two on one core, and
+# %%
+# Twenty thousand rows need no parameter. This fit takes a minute or two on one core, and
 # ``method_`` is "solve":
 #
 # .. code-block:: python

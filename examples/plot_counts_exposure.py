@@ -3,17 +3,17 @@
 Accident counts and exposure
 ============================
 
-How many accidents a year will a driver have? Insurers observe groups of drivers, each for some
-number of driver-years: the *exposure*. A count of 2 says much about a group of 200 driver-years and
-little about one of 3. With ``likelihood="poisson"``, pass the exposure to
+How many accidents will a driver have in a year? Insurers observe groups of drivers, each for some
+number of driver-years: the *exposure*. A count of 2 says much about a group of 200 driver-years,
+and little about one of 3. With ``likelihood="poisson"``, pass the exposure to
 :meth:`~skgpstoch.SVGPRegressor.fit` and ``predict``.
 """
 
 # %%
-# Made-up drivers
-# ---------------
-# The accident rate falls with age and rises again for old drivers. For young drivers it grows with
-# the power of the engine.
+# Simulated drivers
+# -----------------
+# The accident rate falls with age and rises again for old drivers. For young drivers it also rises
+# with the power of the engine.
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ X_train, X_test, t_train, t_test, y_train, y_test = train_test_split(
 # %%
 # Fit
 # ---
-# We compare with a generalised linear model, with polynomials of the inputs up to degree 3.
+# We compare with a generalised linear model on polynomials of the inputs up to degree 3.
 
 model = SVGPRegressor(likelihood="poisson", n_inducing=50, random_state=0)
 model.fit(X_train, y_train, exposure=t_train)
@@ -59,8 +59,8 @@ linear.fit(X_train, y_train / t_train, poissonregressor__sample_weight=t_train)
 # %%
 # Held-out groups
 # ---------------
-# The deviance is that of the true rates plus the error in the rates. Intervals end at whole
-# numbers, so they contain more than 90 %.
+# Even the true rates have a deviance, because counts are random; errors in the rates add to it. The
+# ends of intervals are whole numbers, so intervals contain more than 90 %.
 
 expected = {
     "SVGP, Poisson": model.predict(X_test, exposure=t_test),
@@ -75,9 +75,9 @@ print(f"{interval_coverage(y_test, interval):.1%} of the counts are in their 90 
 # %%
 # Rates and intervals
 # -------------------
-# Left: the rate, which is the expected count for one driver-year, and the truth (dashed). The bands
-# are 95 % intervals of the rate itself. Right: 90 % intervals of the counts of groups with 20 and
-# 200 driver-years, at 80 kW.
+# Left: the predicted rate, which is the expected count for one driver-year, and the true rate
+# (dashed). Bands are 95 % intervals for the rate. Right: expected counts and 90 % intervals for
+# groups with 20 and 200 driver-years, at 80 kW.
 
 age = np.linspace(18, 90, 145)
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")

@@ -3,9 +3,9 @@
 A deep kernel follows a jump that a stationary one blurs
 ========================================================
 
-A stationary kernel has one length-scale everywhere: next to a jump it either ripples or smears. The
-kernel of :class:`~skgpstoch.SCGDGaussianProcessRegressor` is linear on the last layer of a network.
-The marginal likelihood trains the network, which adapts to the data.
+A stationary kernel has the same length-scale everywhere, so near a jump the fit either ripples or
+blurs. The kernel of :class:`~skgpstoch.SCGDGaussianProcessRegressor` is linear in the last layer of
+a network. The marginal likelihood trains this network, so the kernel adapts to the data.
 """
 
 # %%
@@ -24,7 +24,7 @@ from skgpstoch.metrics import negative_log_predictive_density
 
 
 def target(x: np.ndarray) -> np.ndarray:
-    """Fast to the left of zero, almost flat to the right of it."""
+    """A fast wave to the left of zero, almost a constant to the right of it."""
     return np.where(x < 0, np.sin(5 * x), 2 + 0.2 * x)
 
 
@@ -48,8 +48,7 @@ for model in models.values():
 # %%
 # Mean, interval and draws
 # ------------------------
-# The band should contain 95 % of new observations. The thin lines are three draws from
-# ``sample_y``.
+# The band should contain 95 % of new observations. Thin lines are three draws from ``sample_y``.
 
 figure, axes = plt.subplots(2, figsize=(8, 7), sharex=True, layout="constrained")
 for ax, (name, model) in zip(axes, models.items(), strict=True):

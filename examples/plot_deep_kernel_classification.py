@@ -4,7 +4,7 @@ A deep kernel finds the plane in which the classes differ
 =========================================================
 
 Two spirals lie in a plane of a ten-dimensional space, oblique to all ten inputs. The directions
-orthogonal to the plane are noise. Length-scales can stretch the inputs, but not rotate them. A
+orthogonal to the plane are noise. Length-scales can stretch the inputs, but cannot rotate them. A
 network in front of the kernel can.
 """
 
@@ -24,7 +24,7 @@ rotation, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((10, 10)))
 
 
 def spirals(n_rows: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Inputs (n_rows, 10), which of two arms each is on, and where in the plane (n_rows, 2)."""
+    """Inputs (n_rows, 10), the arm of each row, and its place in the plane (n_rows, 2)."""
     rng = np.random.default_rng(seed)
     arm = rng.integers(2, size=n_rows)
     radius = np.sqrt(rng.uniform(0.03, 1, n_rows))
@@ -41,8 +41,8 @@ X_test, y_test, plane_test = spirals(1000, seed=2)
 # %%
 # Fit
 # ---
-# Both models have a Matérn-3/2 kernel, with a length-scale for each of the ten inputs or for each
-# of the network's 64 outputs. With a network, held-out rows decide when training stops.
+# Both models have a Matérn-3/2 kernel. It has a length-scale for each of the ten inputs, or for
+# each of the network's 64 outputs. With a network, held-out rows decide which iterate to keep.
 
 models = {
     "kernel on the inputs": SVGPClassifier(n_inducing=100, random_state=0),
@@ -59,9 +59,9 @@ for name, model in models.items():
 # %%
 # Probabilities in the plane
 # --------------------------
-# The map shows probabilities where the eight other coordinates are zero; the points are the
-# held-out rows, projected onto the plane. On the left, many points differ in colour from the map.
-# Their other coordinates are not zero, and the kernel on the inputs takes these into account.
+# The map shows probabilities where the eight other coordinates are zero. Points are held-out rows,
+# projected onto the plane, in the colours of their probabilities. On the left, many points differ
+# in colour from the map, because the kernel on the inputs also depends on the other coordinates.
 
 side = np.linspace(-1.3, 1.3, 131)
 grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)

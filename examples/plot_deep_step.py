@@ -38,7 +38,7 @@ X_test, y_test = measure(1000)
 # ------------------------
 # All layers have RBF kernels. For one layer we also try a rougher kernel, the default Matérn. With
 # few rows, twenty draws of the hidden layers in each step cost little more than one, and training
-# finds good optima more reliably.
+# finds a good optimum more reliably.
 
 kernel = ConstantKernel(1.0) * RBF(0.5)
 deep = {"n_inducing": 20, "n_samples": 20, "max_iter": 500, "random_state": 0}
@@ -57,11 +57,11 @@ for model in models.values():
 # The table has the bound on the log marginal likelihood, in nats, and the learned standard
 # deviation of the noise. Then follows the negative log predictive density (NLPD, nats per row) of a
 # thousand held-out rows: of all, of those within 0.1 of the step, and of the others. The last
-# column is the error of the mean on these others.
+# column is the error of the mean on the others.
 #
-# Two layers gain fifty to sixty nats, and three a few more. They find the true noise. One layer
-# overestimates it by half, because it treats what it cannot fit as noise. Near the step all have
-# large losses, three layers the smallest.
+# Two layers gain fifty to sixty nats, and three layers a few more. They find the true noise. One
+# layer overestimates the noise by half, because it treats what it cannot fit as noise. Near the
+# step all losses are large; that of three layers is the smallest.
 #
 # The kernels below show why. One layer has a single length-scale, 0.09, although the function is
 # flat on either side of the step.
@@ -87,13 +87,13 @@ for name, model in models.items():
 #
 # One layer needs more than a tenth of a unit to rise. It overshoots and ripples on both sides,
 # because its length-scale is short everywhere. Two layers rise within 0.04 and are flat far from
-# the step. On its left they swing, following a few rows that happen to be high and then low. With
+# the step. Just left of the step they follow a few rows that happen to be high and then low. With
 # three layers, the rise fills only the gap between the last row on the left and the first on the
 # right.
 #
-# The step could be anywhere in that gap. Yet all draws have it in nearly the same place, and none
-# is as steep as the truth. Variational posteriors settle on one explanation. This one is too
-# certain of where the step is, as the NLPD close to it shows.
+# The step could be anywhere in this gap. Yet all draws have it in nearly the same place, and none
+# is as steep as the truth. Variational posteriors settle on one explanation. So the model is too
+# certain about the place of the step, as the NLPD near it shows.
 
 x = np.linspace(-1, 1, 401)[:, None]
 close = np.linspace(-0.1, 0.15, 251)[:, None]
@@ -112,14 +112,14 @@ plt.show()
 # %%
 # What the layers do
 # ------------------
-# Green: the mean of every hidden layer and two standard deviations. They start from the
+# Green: the mean of every hidden layer, with two standard deviations. Layers start from the
 # standardised x (dashed). Blue: the mean of the function against the mean of the layer below it,
 # with a dot for every 0.005 of x.
 #
 # The layer below the last has become a soft step itself. It stretches the neighbourhood of 0, so
 # the last layer need not be steep: its length-scale is 0.4 or 0.7 on inputs from -1.5 to 1.2. It
-# also folds each side onto nearly one place. Its uncertainty there does not matter, because the
-# last layer is flat. With three layers, the first does little: it widens the neighbourhood of 0, so
+# also maps each side to nearly one place. Its uncertainty there does not matter, because the last
+# layer is flat. With three layers, the first does little: it stretches the neighbourhood of 0, so
 # that the second can be sharper.
 
 figure, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")

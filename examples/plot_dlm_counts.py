@@ -3,10 +3,10 @@
 Late departures: counts that vary too much
 ===========================================
 
-Flights are late together: if five in an hour are expected, there may be none, or fifteen. Counts
-that vary more than a Poisson distribution are *overdispersed*. A Poisson likelihood trained with
-the evidence lower bound (ELBO) hardly notices. Trained for its predictive density (DLM), it puts
-the excess into the uncertainty of the rate.
+Flights are late together: if we expect five late flights in an hour, there may be none, or fifteen.
+Counts that vary more than a Poisson distribution are *overdispersed*. A Poisson model that is
+trained with the evidence lower bound (ELBO) hardly takes this into account. If it is trained for
+its predictive density (DLM), it puts the excess into the uncertainty of the rate.
 """
 
 # %%
@@ -58,14 +58,14 @@ X_train, X_test, y_train, y_test, t_train, t_test = train_test_split(
     X, counts, scheduled, train_size=2500, test_size=2500, random_state=0
 )
 print(
-    f"{y_train.mean():.1f} of {t_train.mean():.1f} flights an hour are late in the mean,", end=" "
+    f"on average, {y_train.mean():.1f} of {t_train.mean():.1f} flights an hour are late,", end=" "
 )
-print(f"{y_train.max()} at most; variance {y_train.var():.1f}")
+print(f"at most {y_train.max()}; the variance is {y_train.var():.1f}")
 
 # %%
 # Two losses
 # ----------
-# DLM takes the ``beta`` that predicts a tenth of the training rows best.
+# DLM takes the ``beta`` that best predicts a held-out tenth of the training rows.
 
 models = {
     "ELBO": SVGPRegressor(likelihood="poisson", n_inducing=50, random_state=0),
@@ -78,11 +78,11 @@ print(f"beta = {models['DLM'].beta_:g} of {models['DLM'].beta_path_}")
 # %%
 # Held-out hours
 # --------------
-# Where in its predictive distribution does a count lie? If predictions are right,
-# :math:`u = P(Y < y) + \nu\, P(Y = y)` is uniform. Counts are whole numbers, so :math:`\nu` is
-# drawn from between 0 and 1. The table has the negative log predictive density (nats per row), the
-# mean relative error :math:`|y - \mathrm{E}\,y| / \max(y, 1)`, and the share of u within the middle
-# 50 %, 80 % and 95 %.
+# Where does a count lie in its predictive distribution? If predictions are right, :math:`u = P(Y <
+# y) + \nu\, P(Y = y)` is uniform. Because counts are whole numbers, this needs a random number
+# :math:`\nu` between 0 and 1. The table has the negative log predictive density (nats per row), the
+# mean relative error :math:`|y - \mathrm{E}\,y| / \max(y, 1)`, and the share of u in the middle 50
+# %, 80 % and 95 %.
 
 
 def ranks(model: SVGPRegressor | DLMRegressor) -> np.ndarray:
@@ -109,10 +109,10 @@ for name, model in models.items():
     print(f"{name:<6}{nlpd:7.3f}{error.mean():16.3f}   " + "".join(f"{s:<8.1%}" for s in shares))
 
 # %%
-# What was predicted, and how it turned out
-# -----------------------------------------
-# Left: predicted standard deviations against expectations; the dashed line is the Poisson
-# distribution. Right: the histogram of u. The ELBO has too many counts in the tails; DLM's
+# Standard deviations and ranks
+# -----------------------------
+# Left: predicted standard deviations against expected counts; the dashed line is the Poisson
+# distribution. Right: the histogram of u. With the ELBO, too many counts are in the tails; DLM's
 # histogram is nearly flat.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")

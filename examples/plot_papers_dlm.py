@@ -3,18 +3,18 @@
 The gain from β, and from the loss
 ==================================
 
-Direct loss minimisation trains for the loss of predictions, and chooses the weight β of its
-regulariser. Both differ from the evidence lower bound (ELBO). Which of the two helps? To find out,
-Wei, Sheth and Khardon, "Direct Loss Minimization for Sparse Gaussian Processes", add a β to the
-bound as well: the β-ELBO. This page fits no model.
+Direct loss minimisation differs from the evidence lower bound (ELBO) in two ways: it trains for the
+loss of predictions, and it chooses the weight β of its regulariser. Which of the two helps? To find
+out, Wei, Sheth and Khardon, "Direct Loss Minimization for Sparse Gaussian Processes", give the
+bound a β, too: the β-ELBO. This page fits no model; it reads our results.
 """
 
 # %%
-# Cells that were run
-# -------------------
-# ``python -m benchmarks.papers dlm --table betas`` runs the cells, five fits to random splits for
-# each, and writes the CSV file that we read here. NLL is the mean negative log predictive density
-# of test rows (for classes, log probability), in nats. The error is the mean squared error of the
+# Results
+# -------
+# ``python -m benchmarks.papers dlm --table betas`` makes five fits to random splits for each cell,
+# and writes the CSV file that we read here. NLL is the mean negative log predictive density of test
+# rows (for classes, log probability), in nats. The error is the mean squared error of the
 # standardised target, or the share of wrong classes. Lower is better.
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ cells = pd.read_csv(here.parent / "benchmarks" / "results" / "papers" / "dlm_bet
 tables = cells.groupby(["set", "rows"], sort=False)
 
 # %%
-# The gain of either
-# ------------------
+# Two gains
+# ---------
 # With β = 1 the β-ELBO is the ELBO. The gain by β compares the best β of the β-ELBO with the ELBO.
 # The gain by the loss compares the best β of the log-loss with the best β-ELBO. The test rows
 # choose β here, which flatters both.
@@ -45,10 +45,10 @@ for (name, rows), table in tables:
 # %%
 # Loss and error by β
 # -------------------
-# On bike, the loss gains three to seven times as much as β. On elevators, both gain little. On the
-# late flights, no β of either is better than the ELBO. With few rows, a small β can cost the
-# log-loss much (elevators, 700 rows). The log-loss gains by its variances: at the best β its means
-# are worse than the β-ELBO's, on bike by far. Bars are standard errors of five splits.
+# On bike, the loss gains three to seven times as much as β. On elevators, both gain little. On
+# flights, neither objective is better than the ELBO with any β. With few rows, a small β can make
+# the log-loss much worse (elevators, 700 rows). The log-loss gains by its variances: at the best β
+# its means are worse than the β-ELBO's, on bike by far. Bars are standard errors of five splits.
 
 figure, axes = plt.subplots(
     2, len(tables), figsize=(2.7 * len(tables), 5.2), sharex=True, layout="constrained"

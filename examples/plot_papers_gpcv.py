@@ -1,12 +1,12 @@
 """
-==================================================
+=================================================
 ADMM: the error of the length-scale, by iteration
-==================================================
+=================================================
 
-The paper: Xu, Yin, Zhang, Luo and Cui, "A general O(n²) hyper-parameter optimization for Gaussian
-process regression with cross-validation and non-linearly constrained ADMM" (2019). The searches of
-the first figure take seconds. The second figure reads the results of
-`python -m benchmarks.papers gpcv`.
+Xu, Yin, Zhang, Luo and Cui, "A general O(n²) hyper-parameter optimization for Gaussian process
+regression with cross-validation and non-linearly constrained ADMM" (2019), choose hyper-parameters
+by the error of held-out rows. The first figure compares three searches for a length-scale. The
+second shows results of ``python -m benchmarks.papers gpcv``.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ results = here.parent / "benchmarks" / "results" / "papers"
 # A hold-out
 # ----------
 # We draw 300 rows from a process with length-scale 0.5 and known noise variance 0.1. Half of the
-# rows judge predictions from the other half. One length-scale has the smallest squared error there.
-# It is not the true one: 300 rows leave it that uncertain.
+# rows are held out, and judge predictions from the other half. The length-scale with the smallest
+# squared error is not the true one, because 300 rows leave it uncertain.
 
 rng = np.random.default_rng(0)
 X = rng.uniform(0, 10, (300, 1))
@@ -44,12 +44,12 @@ FLAT = 0.01  # slope of the Lagrangian that counts as none; it is about 20
 
 
 def problem_at(log_l: float) -> FoldLoss:
-    """The squared error of rows held out, at a length-scale."""
+    """The squared error of held-out rows, at a length-scale."""
     return FoldLoss(fold, torch.tensor([log_l]).double(), RBF(), 0.1, False, True)
 
 
 def squared_error(log_l: float) -> float:
-    """The same, at the weights that the constraint asks for."""
+    """The same, at the weights that satisfy the constraint."""
     problem = problem_at(log_l)
     return float(problem.lagrangian(*problem.consistent(), 0.0).loss)
 
@@ -61,8 +61,8 @@ print(f"best length-scale: {best:.4f}")
 # Algorithm 1 as published
 # ------------------------
 # The paper starts with multipliers of 1 and with the weights of another length-scale, here 1.5
-# times the first one, and has ρ = 5. Each iteration moves the length-scale until the Lagrangian has
-# no slope, then finds the best weights, then moves the multipliers.
+# times the start, and has ρ = 5. Each iteration moves the length-scale until the Lagrangian has no
+# slope, then finds the best weights, then updates the multipliers.
 
 
 def published(length_scale: float, rho: float = 5.0) -> list[float]:
@@ -89,9 +89,10 @@ def published(length_scale: float, rho: float = 5.0) -> list[float]:
 # %%
 # Three searches
 # --------------
-# The published one jumps to the length-scale that its weights were made from, and then creeps. Our
-# ``solver="coordinate"`` is the same algorithm with a larger ρ, consistent weights, and steps that
-# secants lengthen. ``solver="joint"``, the default, moves the length-scale and the weights at once.
+# The published algorithm jumps to the length-scale of its first weights, and then moves slowly. Our
+# ``solver="coordinate"`` is the same algorithm with a larger ρ, with consistent weights, and with
+# longer steps, by secants. ``solver="joint"``, the default, moves the length-scale and the weights
+# at once.
 
 
 def ours(solver: str, length_scale: float) -> list[float]:
@@ -131,10 +132,10 @@ figure.legend(*axes[1].get_legend_handles_labels(), fontsize="small", loc="outsi
 # Table 1
 # -------
 # There are twenty draws from each of three processes. The error of test rows is divided by the
-# printed one: GPCV-ADMM's for the first three methods, GPML's for the likelihood. Seconds are the
-# median of a fit. The likelihood uses more information than a squared error, and is the fastest
-# here. Cross-validation needs only matrix products, so it can take more rows than a factorisation
-# allows.
+# printed one: by GPCV-ADMM's for the first three methods, and by GPML's for the likelihood. Seconds
+# are the median over fits. The likelihood uses more information than a squared error, and is the
+# fastest here. Cross-validation needs only matrix products, so it can take more rows than a
+# factorisation.
 
 with (results / "gpcv_1.csv").open(newline="") as file:
     cells = list(csv.DictReader(file))

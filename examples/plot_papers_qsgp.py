@@ -3,9 +3,9 @@
 QSGP: control variates, solvers, features
 =========================================
 
-This page shows results of `python -m benchmarks.papers qsgp` on Evans and Nair, "Quadruply
-stochastic Gaussian processes" (2020): figure 1, and two comparisons of our own. It reads CSVs and
-fits no model.
+This page has our results for figure 1 of Evans and Nair, "Quadruply stochastic Gaussian processes"
+(2020), and two comparisons of our own. It fits no model: ``python -m benchmarks.papers qsgp``
+writes the CSV files that it reads.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ results = here.parent / "benchmarks" / "results" / "papers"
 
 
 def cells(table):
-    """Rows of a table of the paper, as they were measured."""
+    """Our measurements for a table, as dictionaries."""
     with (results / f"qsgp_{table}.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 def series(rows, x, y, **where):
-    """Two columns of the rows that have these texts, by the first of them."""
+    """Columns x and y of the rows with these values, sorted by x."""
     some = [row for row in rows if all(row[column] == text for column, text in where.items())]
     pairs = sorted((float(row[x]), float(row[y])) for row in some)
     return [list(column) for column in zip(*pairs, strict=True)]
@@ -36,8 +36,8 @@ def series(rows, x, y, **where):
 # Figure 1: variance by the rows p of the control variate
 # -------------------------------------------------------
 # The variance is relative to that without a control variate. With the coefficient 1, a control
-# variate of ten rows triples the variance. With the best coefficient it never raises the variance,
-# and a thousand rows leave a tenth.
+# variate of ten rows triples the variance. With the best coefficient, a control variate never
+# raises the variance, and one of a thousand rows lowers it to a tenth.
 
 variances = cells("figure1")
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
@@ -55,9 +55,10 @@ axes[1].legend()
 # Steps from sampled rows and functions
 # -------------------------------------
 # ``solver="sgd"`` takes the same samples as the paper's AdaGrad, with a kriged control variate and
-# proximal steps. A few passes over the rows reach about the RMSE of as many passes of Newton's
-# steps. It stays within the dotted line, 1.1 times Newton's, except on kin40k after two passes with
-# 500 functions a step. AdaGrad needs many more passes if the problem is ill-conditioned.
+# proximal steps. After a few passes over the rows it has about the RMSE of as many passes of
+# Newton's steps. It stays below the dotted line, 1.1 times Newton's RMSE, except on kin40k after
+# two passes with 500 functions a step. If a problem is ill-conditioned, AdaGrad needs many more
+# passes.
 
 passes = cells("passes")
 sets = list(dict.fromkeys(row["set"] for row in passes))
@@ -79,10 +80,10 @@ axes[-1].legend(fontsize="small")
 # %%
 # Density by the number of functions m
 # ------------------------------------
-# kin40k is a rough function, which needs many basis functions. For smooth ones, more basis
-# functions worsen the density: diagonal columns of the covariance treat weights as independent.
-# Then m columns explain σ²m/n of the variance, however few directions the rows determine. A hundred
-# dense columns change little.
+# The rough function of kin40k needs many basis functions. For smooth functions, more basis
+# functions worsen the density, because diagonal columns of the covariance treat weights as
+# independent. Then m columns take up the variance σ²m/n at a row, however few directions the rows
+# determine. A hundred dense columns change little.
 
 densities = cells("functions")
 sets = list(dict.fromkeys(row["set"] for row in densities))

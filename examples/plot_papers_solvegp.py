@@ -5,15 +5,14 @@ How tight SOLVE-GP's bounds are, by M
 
 Shi, Titsias and Mnih, "Sparse Orthogonal Variational Inference for Gaussian Processes" (2020), have
 two bounds on the marginal likelihood. One has orthogonal inducing points in addition to M ordinary
-ones. In the other, in appendix A, the values at the inducing points depend on the rest of the
-function. We compare both with the exact value, and with Titsias' bound with M points and with as
-many as SOLVE-GP has.
+ones. In the other, of appendix A, the values at the inducing points depend on the rest of the
+function. We compare both with the exact value, and with Titsias' bound for M and for 2M points.
 """
 
 # %%
-# One process, whose hyper-parameters are known
-# ---------------------------------------------
-# Nothing is learned, so the bounds differ only by their gap to the exact value.
+# A process with known hyper-parameters
+# -------------------------------------
+# Nothing is learned, so bounds differ only by their gap to the exact value.
 
 from __future__ import annotations
 
@@ -35,8 +34,9 @@ exact = GaussianProcessRegressor(kernel, optimizer=None).fit(X, y).log_marginal_
 # %%
 # Bounds
 # ------
-# The points are rows, in random order. SOLVE-GP has M + M points, or M + M + M in three sets, each
-# with its own decomposition. The bound of appendix A and our ``bound="log1p"`` have M.
+# The points are rows, in random order. SOLVE-GP has M + M points, or M + M + M points in three
+# sets, each with its own decomposition. The bound of appendix A and ``bound="log1p"`` have M
+# points.
 
 warnings.filterwarnings("ignore", "The points leave")  # few on purpose
 order = rng.permutation(len(X))
@@ -54,7 +54,7 @@ def svgp(n_points: int, **given: str) -> SVGPRegressor:
 
 
 def solve(*sizes: int) -> SolveGPRegressor:
-    """The same in sets, all but the first orthogonal to those before."""
+    """The same in several sets, each orthogonal to the sets before it."""
     points = X[order[: sum(sizes)]]
     Z, others = points[: sizes[0]], points[sizes[0] :]
     given = {"inducing_points": Z, "orthogonal_points": others, "n_orthogonal": sizes[1:]}
@@ -78,8 +78,9 @@ for name, values in bounds.items():
 # By M
 # ----
 # If M is far too small, M + M points in two sets do as well as 2M in one, with a quarter of the
-# work for the decomposition. A third set then helps. If M nearly suffices, the remaining gap is due
-# to the covariance between sets, which q lacks and which no further set restores.
+# work for the decompositions, and a third set helps. If M is nearly large enough, the remaining gap
+# is due to the covariance between sets. q lacks this covariance, and further sets do not restore
+# it.
 
 figure, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
 for name, values in bounds.items():

@@ -3,8 +3,8 @@
 Learning from a stream
 ======================
 
-``partial_fit`` takes rows as they arrive, and the model can predict at any moment. We first predict
-every chunk and then learn from it, so each score is on data that the model has not seen.
+``partial_fit`` learns from rows as they arrive, and the model can predict at any time. We first
+predict each chunk and then learn from it, so scores are for rows that the model has not seen.
 """
 
 # %%
@@ -40,8 +40,8 @@ for X_new, y_new in chunks[1:]:
 # %%
 # Scores along the stream
 # -----------------------
-# The dashed lines are the score of the true function with its true noise, and the nominal coverage
-# of the intervals.
+# Dashed lines are the score of the true function with its true noise, and the nominal coverage of
+# the intervals.
 
 rows = chunk_size * np.arange(1, len(chunks))
 figure, (top, bottom) = plt.subplots(2, figsize=(7, 5), sharex=True, layout="constrained")

@@ -3,8 +3,8 @@
 Choosing a kernel by its predictive density
 ===========================================
 
-The regressors are ordinary scikit-learn estimators. They take a pandas frame at the end of a
-pipeline, and a grid search ranks them by the whole predictive distribution.
+The regressors are ordinary scikit-learn estimators. One at the end of a pipeline takes a pandas
+frame, and a grid search can rank models by their whole predictive distribution.
 """
 
 # %%
@@ -32,7 +32,7 @@ X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
 # ------
 # Linear regression, a stationary kernel and two deep kernels are settings of one estimator. Early
 # stopping keeps networks with thousands of parameters from overfitting. Kernels with few parameters
-# do better with all the rows.
+# do better if they are trained on all rows, so we switch it off for these.
 
 pipeline = Pipeline(
     [

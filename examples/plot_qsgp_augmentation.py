@@ -3,16 +3,16 @@
 Variances far from the data: ``augment=True``
 =============================================
 
-This is figure 2 of Evans and Nair, "Quadruply stochastic Gaussian processes" (2020). A Gaussian
-process on basis functions centred on the rows has no variance far from the rows. ``augment=True``
-adds a function centred on the point to predict, and with it its variance.
+This is figure 2 of Evans and Nair, "Quadruply stochastic Gaussian processes" (2020). If basis
+functions are centred on the rows, a Gaussian process has no variance far from the rows.
+``augment=True`` adds a function centred on the point to predict, with its variance.
 """
 
 # %%
 # Data, and the exact process
 # ---------------------------
-# The data are a hundred noisy values of sin(x)/x. The exact process learns kernel and noise; the
-# others use its results. Targets are centred, because the exact process has a prior mean of zero.
+# The data are a hundred noisy values of sin(x)/x. The exact process learns kernel and noise, and
+# the others use them. Targets are centred, because the exact process has a prior mean of zero.
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ print(exact.kernel_)
 # %%
 # Four approximations
 # -------------------
-# The basis is k(·, z) at all rows z. With ``n_dense=0`` the covariance of the weights is diagonal;
-# with ``n_dense=100``, all of its columns, it is exact. ``n_subset=0`` and ``"fixed"`` keep kernel
-# and noise as they are.
+# The basis functions are k(·, z) at all rows z. With ``n_dense=0`` the covariance of the weights is
+# diagonal. With ``n_dense=100`` all of its columns are dense, and it is exact. ``n_subset=0`` and
+# ``"fixed"`` keep kernel and noise as they are.
 
 kernel = ConstantKernel(signal.k1.constant_value) * RBF(signal.k2.length_scale)
 kernel += WhiteKernel(noise.noise_level, "fixed")
@@ -53,11 +53,11 @@ for model in models.values():
 # %%
 # Means and standard deviations
 # -----------------------------
-# All have the exact process's mean. With the diagonal covariance, the standard deviation of y is a
-# third too large among the rows, and falls to the noise beyond them. With the full covariance it is
-# exact among the rows and a little beyond, but falls to the noise as well. With one more function
-# at each point, both return to the prior. On the way, at x = 15, the full one exceeds it, because
-# correlations of that function with the others are left out.
+# All have the mean of the exact process. With the diagonal covariance, the standard deviation of y
+# is a third too large among the rows, and falls to that of the noise beyond them. With the full
+# covariance, it is exact among the rows and a little beyond, but then falls to that of the noise,
+# too. With one more function at each point, both return to the prior. At x = 15, the full one
+# exceeds the prior, because the correlations of the new function with the others are left out.
 
 x = np.linspace(-20, 20, 401)[:, None]
 exact_mean, exact_std = exact.predict(x, return_std=True)  # of y: the kernel has the noise

@@ -9,7 +9,7 @@ from the departures of New York's three airports in 2013 (336,776 flights, PyPI 
 ridge regression and boosted trees, each with a Gaussian of one variance::
 
     python examples/plot_quickstart.py            # all flights: about a minute on two cores
-    python examples/plot_quickstart.py --quick    # 10,000 flights, as in this gallery
+    python examples/plot_quickstart.py --quick    # 10,000 flights, as here
 """
 
 # %%
@@ -95,9 +95,9 @@ print(f"{len(X_train):,} flights to learn from, {len(X_test):,} held out")
 # %%
 # The fit
 # -------
-# The default encodes numbers, categories and a date itself. For so many rows it is an ensemble of
+# The default encodes numbers, categories and dates itself. For so many rows it is an ensemble of
 # networks with a Gaussian process as the last layer. Its noise depends on the flight and has heavy
-# tails.
+# tails. If ``max_time`` is short, a warning says what it has cut.
 
 max_time = 3 if options.quick else 45  # seconds
 gp = AutoGaussianProcessRegressor(max_time=max_time, random_state=0)
@@ -108,19 +108,20 @@ print(f"fitted in {time.perf_counter() - start:.1f} s")
 # %%
 # Held-out flights
 # ----------------
-# The others predict a mean; its errors on the training flights give them one standard deviation. We
-# compare the negative log density of the actual delays (NLPD), per flight, and the coverage of
-# intervals. Ridge regression needs an encoded table, in which periodic splines join 23:59 to 0:00.
+# The others predict only a mean. They get one standard deviation, from errors on the training
+# flights. We compare the negative log density of the actual delays (NLPD), per flight, and the
+# coverage of intervals. Ridge regression needs an encoded table, in which periodic splines join
+# 23:59 to 0:00.
 
 mean, std = gp.predict(X_test, return_std=True)
-log_density, probability = {}, {}  # of and below what happened
+log_density, probability = {}, {}  # of the actual delay, and of a smaller one
 log_density["default"] = gp.log_predictive_density(X_test, y_test)
 probability["default"] = gp.predictive_cdf(X_test, y_test)
 means = {"default": mean}
 
 
 def without_dates(X: pd.DataFrame) -> pd.DataFrame:
-    """Write days as their numbers, which trees can read."""
+    """Replace dates by the day of the year, which trees can read."""
     return X.assign(day=X["day"].dt.day_of_year)
 
 
@@ -145,7 +146,7 @@ for name, other in {
 
 
 def held(name: str, promised: float) -> float:
-    """Fraction of the flights in the central intervals that promise to hold one."""
+    """Fraction of the flights that are in their central intervals of this probability."""
     return float(np.mean(np.abs(probability[name] - 0.5) < 0.5 * promised))
 
 
@@ -169,14 +170,14 @@ figure.savefig(options.output_dir / "quickstart_intervals.png", dpi=150)
 # Calibration
 # -----------
 # The figure compares the nominal coverage of intervals with the fraction of flights inside. One
-# variance for all flights is far too large for most of them.
+# variance for all flights is far too large for most flights.
 
 figure, ax = plt.subplots(figsize=(5, 5), layout="constrained")
 promised = np.linspace(0, 1, 51)
 ax.plot([0, 1], [0, 1], color="0.7")
 for name in means:
     ax.plot(promised, [held(name, p) for p in promised], label=name)
-ax.set(xlabel="probability that is promised", ylabel="fraction of flights inside")
+ax.set(xlabel="nominal coverage", ylabel="fraction of flights inside")
 ax.legend(loc="lower right")
 figure.savefig(options.output_dir / "quickstart_calibration.png", dpi=150)
 print(f"\nwrote {options.output_dir / 'quickstart_intervals.png'} and quickstart_calibration.png")

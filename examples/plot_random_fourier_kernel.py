@@ -3,14 +3,14 @@
 A scikit-learn kernel on ten thousand rows and more
 ===================================================
 
-``hidden_layer_sizes=()`` puts the kernel on the inputs themselves. You pass a scikit-learn kernel
-and get it back fitted. Random Fourier features approximate it, so the time of a step does not
-depend on the number of rows.
+``hidden_layer_sizes=()`` puts the kernel on the inputs themselves. You pass a scikit-learn kernel,
+and ``kernel_`` is the fitted one. Random Fourier features approximate it, so the time of a step
+does not depend on the number of rows.
 """
 
 # %%
-# Five relevant inputs and five that are noise
-# --------------------------------------------
+# Five relevant inputs and five irrelevant ones
+# ---------------------------------------------
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.25, random
 # %%
 # Fit
 # ---
-# The kernel has one length-scale per input; the top-level ``WhiteKernel`` is the noise of the
-# observations.
+# The kernel has one length-scale per input. The top-level ``WhiteKernel`` is the noise.
 
 kernel = ConstantKernel() * RBF(length_scale=np.ones(10)) + WhiteKernel()
 model = SCGDGaussianProcessRegressor(
@@ -37,13 +36,13 @@ model = SCGDGaussianProcessRegressor(
 )
 model.fit(X_train, y_train)
 print(model.kernel_)
-print(f"R² {model.score(X_test, y_test):.3f}, at best {1 - 1 / y.var():.3f} under this noise")
-print(f"noise variance {model.noise_variance_:.2f} (1.00 was drawn)")
+print(f"R² {model.score(X_test, y_test):.3f}; with this noise, at best {1 - 1 / y.var():.3f}")
+print(f"noise variance {model.noise_variance_:.2f}; the true one is 1.00")
 
 # %%
 # Relevance
 # ---------
-# A long length-scale means that the input does not matter.
+# An input with a long length-scale has little effect.
 
 parameters = model.kernel_.get_params()
 length_scale = next(parameters[name] for name in parameters if name.endswith("__length_scale"))

@@ -3,8 +3,8 @@
 Outliers: Student's t against a Gaussian
 ========================================
 
-A Gaussian likelihood explains an outlier by more noise everywhere, or by a function that is pulled
-aside. Student's t distribution allows a few large errors, and learns how few and how large.
+With a Gaussian likelihood, outliers raise the noise everywhere, or pull the function towards them.
+Student's t distribution allows a few large errors, and learns how few and how large.
 """
 
 # %%
@@ -21,7 +21,7 @@ from skgpstoch import SVGPRegressor
 
 
 def target(x: np.ndarray) -> np.ndarray:
-    """What would be measured without errors."""
+    """The function without errors."""
     return np.sin(3 * x) + 0.5 * x
 
 
@@ -45,7 +45,8 @@ for model in models.values():
 # %%
 # Against the truth
 # -----------------
-# The density is that of the rows without outliers: how well are correct measurements predicted?
+# The density is that of the rows that are not outliers: how well does a model predict correct
+# measurements?
 
 x = np.linspace(-3, 3, 301)
 good = ~is_outlier
@@ -53,12 +54,12 @@ for name, model in models.items():
     rmse = root_mean_squared_error(target(x), model.predict(x[:, None], latent=True))
     density = model.log_predictive_density(x_train[good, None], y_train[good]).mean()
     print(f"{name:<12} RMSE to the truth {rmse:.3f}, log density of good rows {density:6.3f} nats")
-print(models["Student's t"].likelihood_, "where 0.1 was drawn, and the outliers")
+print(models["Student's t"].likelihood_, "is fitted; without outliers, the scale is 0.1")
 
 # %%
 # Mean and interval
 # -----------------
-# Each model expects its band to contain 90 % of new measurements. The outliers are red.
+# Bands are the models' 90 % intervals for new measurements. Outliers are red, the truth is dashed.
 
 figure, axes = plt.subplots(2, figsize=(8, 7), sharex=True, layout="constrained")
 for ax, (name, model) in zip(axes, models.items(), strict=True):

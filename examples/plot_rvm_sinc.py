@@ -1,17 +1,17 @@
 """
-=============================================
+============================================
 Relevance vectors: a few rows instead of all
-=============================================
+============================================
 
 This is figure 3 of Evans and Nair, "Quadruply stochastic Gaussian processes" (2020), on Tipping's
-example. A basis function is centred on every row, and all but a few are pruned.
+example. A basis function is centred on every row, and then all but a few functions are pruned.
 """
 
 # %%
 # Fit
 # ---
-# The data are two hundred noisy values of sin(x)/x. If rows are close to one another, their
-# functions are almost the same, and pruning takes many sweeps. Here a sweep is one step.
+# The data are two hundred noisy values of sin(x)/x. Rows that are close to one another have almost
+# the same function, so pruning takes many sweeps. Here a sweep is one step.
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(np.sort(sparse.relevance_vectors_[:, 0]).round(1))
 # %%
 # Errors
 # ------
-# The table has the error on 1,001 values without noise, and the density of 1,000 others with noise.
+# The table has the error on 1,001 values without noise, and the density of 1,000 values with noise.
 
 x = np.linspace(-10, 10, 1001)[:, None]
 truth = np.sinc(x[:, 0] / np.pi)
@@ -48,18 +48,19 @@ for name, model in models.items():
     print(f"{name:<16}{m:10d}{rmse:8.4f}{nlpd:8.3f}")
 
 # %%
-# Weights of functions
-# --------------------
-# The mean is a sum over relevance vectors, computed here without ``predict``.
+# The mean as a short sum
+# -----------------------
+# The mean is a sum over the relevance vectors. Here we compute it without ``predict``.
 
 mean = sparse.kernel_(x, sparse.relevance_vectors_) @ sparse.dual_coef_ + sparse.intercept_
-print(f"off by {np.abs(mean - sparse.predict(x)).max():.1e}")
+print(f"largest difference from predict: {np.abs(mean - sparse.predict(x)).max():.1e}")
 
 # %%
 # What is left
 # ------------
 # Circles are the relevance vectors. Beyond the rows their functions vanish, and the variance falls
-# to the noise. The exact process's variance grows (dashed: ±2 standard deviations of y).
+# to that of the noise. The variance of the exact process grows (dashed: ±2 standard deviations of
+# y).
 
 x = np.linspace(-20, 20, 801)[:, None]
 figure, ax = plt.subplots(figsize=(8, 4), layout="constrained")

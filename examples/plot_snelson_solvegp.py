@@ -4,7 +4,7 @@ Five inducing points, and five orthogonal to them
 =================================================
 
 This is figure 2 of Shi, Titsias and Mnih, "Sparse Orthogonal Variational Inference for Gaussian
-Processes" (2020): four sparse approximations of one Gaussian process. The one-dimensional data are
+Processes" (2020): four sparse approximations to a Gaussian process. The one-dimensional data are
 from Snelson and Ghahramani ("Sparse Gaussian Processes using Pseudo-inputs", 2006).
 """
 
@@ -33,8 +33,8 @@ x_train, y_train = data[np.random.default_rng(0).permutation(len(data))[:100]].T
 # -------------------
 # As in the paper, the kernel starts from length-scale 1 and variance 1, and the noise from 0.1.
 # L-BFGS maximises the bound over all hundred rows; the paper took 10,000 steps of 20 rows. ODVGP
-# has a hundred more points for the mean, but none for the variance. With so few points the bound
-# has several maxima: ``n_restarts`` takes the best result of six starts.
+# has a hundred more points for the mean, but none for the variance. With so few points, the bound
+# has several maxima, so ``n_restarts=5`` makes six starts and keeps the best result.
 
 kernel = ConstantKernel(1.0) * RBF(1.0) + WhiteKernel(0.1)
 common = {"mean": "zero", "normalize_y": False, "n_restarts": 5, "random_state": 0}
@@ -52,8 +52,8 @@ for model in models.values():
 # %%
 # Bounds
 # ------
-# Each is a lower bound on the log marginal likelihood of the exact process, whose kernel
-# scikit-learn learns here.
+# Each bound is a lower bound on the log marginal likelihood of the exact process. scikit-learn fits
+# that process.
 
 exact = GaussianProcessRegressor(kernel).fit(x_train[:, None], y_train)
 x = np.linspace(-2, 8, 401)[:, None]

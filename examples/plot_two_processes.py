@@ -3,15 +3,16 @@
 One model, from two processes
 =============================
 
-Any launcher can start the processes. All run the same program: each reads its own rows, calls
-``fit`` in a ``process_group``, and gets the same model. Here ``torchrun`` starts two on this
-machine; on several machines, start it on each.
+Two processes fit one model. Both run the same program: each reads its own rows and calls ``fit`` in
+a ``process_group``, and both get the same model. Here ``torchrun`` starts them on one machine; for
+several machines, start it on each. Any other launcher works, too.
 """
 
 # %%
 # The program
 # -----------
-# Rank r reads every row of its own half. Only the block shows that there are other ranks.
+# Each rank reads its own half of the rows. Only the ``with`` block shows that there are other
+# ranks.
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ if group.rank == 0:
 # %%
 # The rows
 # --------
-# The first process sees only the left half of the function, the second one only the right half.
+# The first process sees only the left half of the function, the second only the right half.
 
 rng = np.random.default_rng(0)
 x = np.sort(rng.uniform(0.0, 10.0, 20_000))
@@ -69,8 +70,8 @@ with tempfile.TemporaryDirectory() as folder:
 # %%
 # One process
 # -----------
-# One process has all rows, and makes other minibatches. The models differ by far less than the
-# noise.
+# One process has all rows, and makes other minibatches. The means of the two models differ by far
+# less than the noise.
 
 alone = SVGPRegressor(n_inducing=30, solver="natural", max_iter=5, random_state=0)
 alone.fit(x[:, None], y)

@@ -193,8 +193,8 @@ TABLES = {
         {"nll": "low", "error": "low"},
         run,
         settings=f"Means of {SPLITS} splits, {N_TRAIN} training rows, {N_INDUCING} points. Except "
-        f"for ELBO and FITC, held-out rows choose β from {BETAS}. The paper prints curves, no "
-        "figures.",
+        f"for ELBO and FITC, held-out rows choose β from {BETAS}. The paper prints curves, not "
+        "numbers.",
     ),
     "betas": Table(
         "dlm",

@@ -23,18 +23,18 @@ OPENING = """\
 The papers, reproduced
 ======================
 
-This table counts how many of a paper's printed figures we reproduce. A figure is *reproduced* if
+This table counts how many of each paper's printed figures we reproduce. A figure is *reproduced* if
 ours is better, or within two published standard deviations of it. An estimate with a known truth is
 reproduced if it is within two standard deviations of the truth. Errors, NLML and numbers of vectors
-are better if smaller, log-likelihoods if larger. *No data*: we do not have its data set. *Ours
-alone*: a paper shows curves without numbers, as Wei, Sheth and Khardon do throughout, or the
-comparison is ours.
+are better if smaller, log-likelihoods if larger. *No data* means that we do not have the data set.
+*Ours alone* are figures of our own comparisons, and those for which the paper has curves without
+numbers, as Wei, Sheth and Khardon do throughout.
 """
 HOW = """\
-Unless stated otherwise, ours are from one split and one seed; the printed ones are means over
-splits. Each cell is a fit. A CSV in ``benchmarks/results/papers/`` has its figures, commit,
-versions, seed and seconds. One command runs a table, or continues it. The second one needs no data
-and takes some minutes:
+Unless stated otherwise, our figures are from one split and one seed; the printed ones are means
+over splits. Each cell is one fit. A CSV in ``benchmarks/results/papers/`` has its figures, commit,
+versions, seed and seconds. One command runs a table, or continues it. Of these two, the second
+needs no data and takes some minutes:
 
 .. code-block:: bash
 
@@ -44,8 +44,8 @@ and takes some minutes:
 DIR holds a folder ``uci/NAME/`` for each set: ``data.csv.gz`` (inputs, then the target) and
 ``test_mask.csv.gz``. ``--results`` keeps what you measure apart from ours.
 
-Below are each paper's tables. Open one to see its cells, their settings, and why we missed or did
-not run some.
+The sections below have the tables of each paper. Open a table to see its cells and their settings,
+and why we missed some or did not run them.
 """
 
 

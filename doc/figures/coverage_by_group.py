@@ -13,7 +13,7 @@ styles = {
 
 figure, axis = subplots(figsize=(7.5, 3.8))
 axis.axhline(90, color="black", linewidth=1)
-axis.text(1.01, 90, "promised", transform=axis.get_yaxis_transform(), va="center", fontsize=9)
+axis.text(1.01, 90, "nominal", transform=axis.get_yaxis_transform(), va="center", fontsize=9)
 for name, (color, marker, line) in styles.items():
     axis.plot(coverage.index, coverage[name], line, marker=marker, color=color, label=name)
 axis.plot(

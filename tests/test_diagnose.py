@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import ESTIMATORS, IMAGES, INDUCING, OF_OTHERS, constructor, fitted_once, named
 from families import by_default, by_family, cases_by_family, slow_cases
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from pages import DOC, run_page
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -35,6 +35,7 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.data.findings import Diagnosis, Finding
+from skgpstoch.drop_in import left_out
 from skgpstoch.recipes import findings
 from skgpstoch.training.history import History
 
@@ -349,7 +350,7 @@ def test_estimators_around_others_tell_of_each(sine, two_classes):
     gp = GaussianProcessRegressor(RBF() + WhiteKernel(0.1))
     pairs = [("gp", gp), ("ridge", ConstantVarianceRegressor(Ridge()))]
     stacked = StackedDensityRegressor(pairs, cv=2).fit(X, y)
-    assert {f.where for f in stacked.diagnose()} == {"gp: X", "gp: kernel"}
+    assert {f.where for f in stacked.diagnose()} == {"gp: X", "gp: kernel", "gp: y"}
     around = ConstantVarianceRegressor(GaussianProcessRegressor(RBF() + WhiteKernel(0.1)), cv=2)
     assert around.fit(X, y).diagnose()[0].where.startswith("estimator_: ")
 
@@ -597,3 +598,35 @@ def test_tails_are_noted_and_normal_errors_are_fine():
         model = SVGPRegressor(n_inducing=30, random_state=0)
         found = {f.name: f for f in model.fit(X, np.sin(2 * X[:, 0]) + 0.1 * noise).diagnose()}
         assert found["tails of errors"].severity == severity
+
+
+def test_an_exact_fit_looks_at_rows_without_themselves():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.uniform(0, 5, 300), rng.uniform(0, 3e4, 300)])  # of unlike units
+    y = np.sin(X[:, 0]) + X[:, 1] / 1e4 + 0.1 * rng.standard_normal(300)
+    kernel = RBF(1.0) + WhiteKernel(0.1)
+    with pytest.warns(UserWarning, match="f is almost independent between rows"):
+        blind = GaussianProcessRegressor(kernel, normalize_y=True).fit(X, y)
+    found = {f.name: f for f in blind.diagnose()}["left-out rows"]
+    assert found.value < found.limit
+    assert "explain only" in found.text
+
+    error, variance = left_out.left_out(blind.L_, blind.alpha_, np.array([7]))[1:]
+    others = np.arange(300) != 7
+    fixed = GaussianProcessRegressor(blind.kernel_, optimizer=None).fit(
+        X[others], blind.y_train_[others]
+    )
+    mean, std = fixed.predict(X[[7]], return_std=True)
+    assert_allclose(blind.y_train_[7] - mean, error[0], rtol=1e-8)
+    assert_allclose(np.square(std), variance, rtol=1e-8)  # a WhiteKernel is included
+
+
+def test_an_exact_fit_warns_of_outliers(sine):
+    X, y = sine[0], sine[1].copy()
+    y[::60] += 30.0
+    kernel = RBF() + WhiteKernel(0.1)
+    with pytest.warns(UserWarning, match="Errors have heavy tails"):
+        model = GaussianProcessRegressor(kernel, normalize_y=True).fit(X, y)
+    assert "outliers" in {f.name for f in model.diagnose().problems}
+    with pytest.warns(UserWarning, match="Errors have heavy tails"):
+        GaussianProcessRegressor(kernel, alpha=np.full(len(X), 0.01), normalize_y=True).fit(X, y)

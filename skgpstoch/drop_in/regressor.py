@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -16,7 +17,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from ..data.arrays import Scaling, named_array, random_numbers, readable
 from ..data.devices import prediction_device, resolve_device
-from ..data.findings import Diagnosis
+from ..data.findings import Diagnosis, Finding
 from ..docstrings import documented
 from ..estimators.alike import refuse_group
 from ..estimators.context import fitting, predicting
@@ -27,9 +28,11 @@ from ..estimators.importances import difference_importances, spread_of
 from ..estimators.parameters import NOT_NEGATIVE, POSITIVE_INTEGER
 from ..estimators.regressor import Regressor
 from ..posteriors.functions import Functions
+from ..recipes.findings import causes
 from ..training.exact_search import TrainingSet
 from . import exact
 from .base import checked_theta
+from .left_out import of_left_out
 from .many_rows import ManyRowsModel, bound_at, choose, make_regressor, start_kernel
 from .noise import fitted_kernel, noise_of, trained_kernel, without_alpha
 from .predictions import GaussianPredictor, Predictive
@@ -191,8 +194,16 @@ class GaussianProcessRegressor(GaussianPredictor):
         self.log_marginal_likelihood_value_ = value
         self.estimator_: Any = None
         unit = float(Scaling.standard(rows.Y).scale.max())
-        self._diagnosis = Diagnosis(self._findings({"": self.kernel_}, unit))
+        found = [*self._findings({"": self.kernel_}, unit), *self._left_out(rows)]
+        self._diagnosis = Diagnosis(causes(found))
         self._diagnosis.warn()
+
+    def _left_out(self, rows: TrainingSet) -> Iterator[Finding]:
+        """Yield what each row without itself says of the fit, if rows are numbers."""
+        if not self.kernel_.requires_vector_input:
+            return
+        found = of_left_out(self.kernel_, self._kernel(), rows.X, rows.noise, self.L_, self.alpha_)
+        yield from found if self.optimizer is not None else (each.noted() for each in found)
 
     def _fit_many(
         self,

@@ -39,7 +39,7 @@ SHARE_OF_PRIOR = 0.05  # of f's variance, that counts as one where there is no n
 SHOWN_COLUMNS = 5
 VARIATION, NEAREST, INPUTS = "variation of f", "nearest row", "range of inputs"
 RESIDUAL, ERRORS, TRAINING = "residual variance", "errors alike", "training"
-TAILS, OUTLIERS = "tails of errors", "outliers"
+TAILS, OUTLIERS, LEFT_OUT_ROWS = "tails of errors", "outliers", "left-out rows"
 FAR_OFF = 5.0  # usual errors, beyond which there is one normal one in two million
 MOST_FAR, LEAST_FAR = 0.005, 3  # share and number of rows that may be that far off
 JUDGED_ROWS, FAR_ROWS = 1_000, 50  # whose errors, and whose nearest rows' errors, are looked at
@@ -52,6 +52,7 @@ CAUSES = {
     ERRORS: (BOUND, VARIATION, NEAREST, INPUTS, RESIDUAL, TRAINING, OUTLIERS),
     TAILS: (NEAREST, INPUTS, ERRORS),
     OUTLIERS: (NEAREST, INPUTS),
+    LEFT_OUT_ROWS: (VARIATION, NEAREST, INPUTS),
     RESIDUAL: (BOUND, TRAINING),
     VARIATION: (BOUND,),
     NEAREST: (BOUND,),

@@ -1,0 +1,98 @@
+"""What an exact fit says of each row without that row, and what it tells of the fit.
+
+Rasmussen & Williams, *Gaussian Processes for Machine Learning*, 2006, (5.10) to (5.12): with
+C = k(X, X) + diag(noise) = LLᵀ and α = C⁻¹y,
+
+    y_i − E[y_i | y_−i] = α_i / [C⁻¹]_ii,   Var[y_i | y_−i] = 1 / [C⁻¹]_ii,   [C⁻¹]_ii = ‖L⁻¹e_i‖².
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import solve_triangular
+from sklearn.gaussian_process import kernels as sk
+
+from ..data.findings import Finding
+from ..kernels import split_white_noise
+from ..recipes.findings import (
+    FEW_TO_LEARN,
+    LEAST_CORRELATION,
+    LEFT_OUT_ROWS,
+    distinct_rows,
+    judged_rows,
+    neighbour_and_variation,
+    of_tails,
+    standardised,
+)
+
+LEAST_EXPLAINED = 0.1  # of the variance of f at a row, by all other rows
+
+
+class RowsLeftOut(NamedTuple):
+    """Errors (m, P) and variances (m,) of y at some rows, by their numbers, given all others."""
+
+    rows: np.ndarray
+    error: np.ndarray
+    variance: np.ndarray
+
+
+def left_out(L: np.ndarray, alpha: np.ndarray, rows: np.ndarray) -> RowsLeftOut:
+    """Return what all other rows say of these."""
+    one_hot = np.zeros((len(L), len(rows)))
+    one_hot[rows, np.arange(len(rows))] = 1.0
+    precision = np.square(solve_triangular(L, one_hot, lower=True)).sum(0)
+    return RowsLeftOut(rows, alpha.reshape(len(L), -1)[rows] / precision[:, None], 1.0 / precision)
+
+
+def of_left_out(
+    kernel: sk.Kernel,
+    given: sk.Kernel,
+    X: np.ndarray,
+    noise: np.ndarray,
+    L: np.ndarray,
+    alpha: np.ndarray,
+) -> Iterator[Finding]:
+    """Yield whether rows tell of each other, and whether some are far off.
+
+    Parameters
+    ----------
+    kernel, given : sklearn kernel
+        The fitted one, with its WhiteKernel, and the one where the search began.
+    X : ndarray of shape (n, d)
+        The rows, of numbers.
+    noise : ndarray of shape () or (n,)
+        Known noise variances besides the WhiteKernel's.
+    L, alpha : ndarrays of shapes (n, n) and (n,) or (n, P)
+        The fit's.
+    """
+    if len(X) < FEW_TO_LEARN:
+        return
+    found = left_out(L, alpha, judged_rows(X))
+    f, white = split_white_noise(kernel)
+    own = np.broadcast_to(noise, len(X))[found.rows] + (white.noise_level if white else 0.0)
+    before, _ = neighbour_and_variation(split_white_noise(given)[0], X[distinct_rows(X)])
+    yield of_explained(f, f.diag(X[found.rows]), found.variance - own, own, before)
+    yield from of_tails(found.error / np.sqrt(found.variance)[:, None], standardised(X[found.rows]))
+
+
+def of_explained(
+    kernel: sk.Kernel, prior: np.ndarray, left: np.ndarray, noise: np.ndarray, before: float
+) -> Finding:
+    """Return what share of f's variance at a row is known from the others: `left` is not.
+
+    It is only a note if rows told of each other before the search: then y is mostly noise.
+    """
+    explained = 1.0 - left.mean() / prior.mean() if prior.any() else 1.0
+    found = Finding(LEFT_OUT_ROWS, "kernel", float(explained), LEAST_EXPLAINED)
+    if explained >= LEAST_EXPLAINED or noise.mean() > prior.mean():
+        return found
+    return found._replace(
+        severity="problem" if before < LEAST_CORRELATION else "note",
+        text=f"With the kernel {kernel}, all other rows explain only {max(explained, 0.0):.1%} of "
+        "the variance of f at a row, so predictions for new rows are almost the mean.",
+        advice="Standardise X (StandardScaler), or give the kernel a length_scale for each column. "
+        "If y is mostly noise, add a WhiteKernel.",
+    )

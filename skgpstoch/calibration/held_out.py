@@ -282,7 +282,7 @@ def recalibrated(
     """Return a posterior with the same mean, a scaled kernel and, unless fixed, scaled noise."""
     model, factor = copy.deepcopy(posterior.model), math.exp(choice.log_scale)
     trained = copy.deepcopy((posterior.model.likelihood, posterior.model.scale))
-    model.trained_noise = trained[0].cpu(), trained[1] and trained[1].cpu()
+    model.trained_noise = trained[0].cpu(), trained[1] and trained[1].cpu()  # saved from the CPU
     model.features.reopen(keep_variance=True)
     model.features.close()
     model.features.scale_variance(factor**2)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # for gallery.py
+sys.path.insert(0, str(Path(__file__).parent))  # for gallery.py and initials.py
+
+from initials import escape_initials
 
 project = "skgpstoch"
 author = "skgpstoch developers"
@@ -65,14 +66,6 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
     "download_all_examples": False,
 }
-
-
-FIRST_INITIAL = re.compile(r"^(\s*\.\. \[[^\]]+\] )(?=[A-Z]\. )", re.MULTILINE)
-
-
-def escape_initials(text: str) -> str:
-    """Escape a reference's first initial: docutils would make it the number of a list."""
-    return FIRST_INITIAL.sub(r"\1\\", text)
 
 
 def escape_in_page(app, docname, source):

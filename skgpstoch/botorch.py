@@ -1,8 +1,8 @@
-"""Use fitted regressors as BoTorch models, for its acquisition functions; needs botorch.
+"""Use fitted regressors as BoTorch models, for its acquisition functions; this needs botorch.
 
-A :class:`BoTorchModel` gives the posterior of the estimator's f in the units of its X and y, in
-batches, in float64, and differentiable by the inputs. The hyper-parameters are those that `fit`
-found.
+A :class:`BoTorchModel` gives the posterior of the estimator's f, in the units of the estimator's X
+and y. Posteriors are in float64, in batches, and differentiable with respect to the inputs. The
+hyper-parameters are those that `fit` found.
 
 >>> from botorch.acquisition import qLogExpectedImprovement  # doctest: +SKIP
 >>> model = BoTorchModel(GaussianProcessRegressor(kernel).fit(X, y))  # doctest: +SKIP
@@ -47,26 +47,26 @@ from .posteriors.batches import batched_moments
 
 
 class LatentModel(NamedTuple):
-    """A posterior of f of scaled rows, and the units of X and y."""
+    """A posterior of f at scaled rows, and the units of X and y."""
 
     posterior: Posterior
     x_scaling: Scaling
     y_scaling: Scaling
     white: np.ndarray | None = None
-    """Noise variance of a new scaled y, (P,) or (); None: the posterior's likelihood says."""
+    """Noise variance of a new scaled y, (P,) or (); None: that of the posterior's likelihood."""
     alpha: Any = 0.0
-    """What is added to it when y is observed, and not when it is predicted; None: it is of rows."""
+    """Variance added to observed y, but not to predicted y; None: it differs between rows."""
 
 
 def latent_of(estimator: Any) -> LatentModel:
-    """Return what is inside a fitted regressor.
+    """Return the latent posterior of a fitted regressor.
 
     Raises
     ------
     TypeError
-        If it is no regressor of ours with one posterior.
+        If the estimator is not a regressor of skgpstoch with one posterior.
     ValueError
-        If its target is transformed.
+        If the estimator has a `target_transform`.
     """
     check_is_fitted(estimator)
     if isinstance(estimator, GaussianProcessRegressor):
@@ -101,9 +101,9 @@ def latent_of(estimator: Any) -> LatentModel:
 
 
 class PosteriorModel(Model, FantasizeMixin):
-    """A Gaussian process posterior of f, in batches; a subclass has its moments and its noise.
+    """Base class of BoTorch models of f; a subclass defines the moments and the noise.
 
-    All is in float64, and in the units of X and y.
+    Everything is in float64, and in the units of X and y.
     """
 
     @abstractmethod
@@ -112,11 +112,11 @@ class PosteriorModel(Model, FantasizeMixin):
 
     @abstractmethod
     def noise(self, X: Tensor) -> Tensor:
-        """Return the noise variance of y as it is predicted, (..., q, P)."""
+        """Return the noise variance of a predicted y, (..., q, P)."""
 
     @abstractmethod
     def observed_noise(self, X: Tensor) -> Tensor:
-        """Return the noise variance of y as it is observed, (..., q, P)."""
+        """Return the noise variance of an observed y, (..., q, P)."""
 
     def posterior(
         self,
@@ -132,17 +132,18 @@ class PosteriorModel(Model, FantasizeMixin):
         X : Tensor of shape (..., q, d)
             Batches of q rows.
         output_indices : list of int or None, default=None
-            Targets that are wanted; None for all.
+            Targets to return; None: all.
         observation_noise : bool or Tensor, default=False
-            Whether it is of y: the learned noise, as `predict` has it, adds to the variances of
-            rows. A tensor that broadcasts to (..., q, P) is what is added.
+            False: the posterior of f. True: that of y, with the learned noise that `predict` uses
+            added to the variances of rows. A tensor that broadcasts to (..., q, P): noise variances
+            to add instead.
         posterior_transform : PosteriorTransform or None, default=None
-            What BoTorch does with it.
+            Transform that is applied to the posterior.
 
         Returns
         -------
         posterior : GPyTorchPosterior
-            In float64.
+            Joint posterior of each batch, in float64.
         """
         X = X.double()
         mean, cov = self.moments(X)
@@ -157,14 +158,14 @@ class PosteriorModel(Model, FantasizeMixin):
     def fantasize(
         self, X: Tensor, sampler: Any, observation_noise: Tensor | None = None, **kwargs: Any
     ) -> ConditionedModel:
-        """Return the model of draws of y at some rows, one for each draw and batch.
+        """Return the model conditioned on draws of y at X, one for each draw and batch.
 
         Parameters
         ----------
         X : Tensor of shape (..., q, d)
             Batches of rows.
         sampler : MCSampler
-            Draws y.
+            Sampler that draws y.
         observation_noise : Tensor or None, default=None
             Noise variance of y, which broadcasts to (..., q, P); None: that of the fit.
         """
@@ -175,17 +176,17 @@ class PosteriorModel(Model, FantasizeMixin):
     def condition_on_observations(
         self, X: Tensor, Y: Tensor, noise: Tensor | None = None
     ) -> ConditionedModel:
-        """Return the model of more rows, differentiable by these.
+        """Return the model conditioned on more rows; it is differentiable with respect to them.
 
-        f is taken as Gaussian, so that the result is exact where it is: with a Gaussian likelihood
-        and no draws of hidden layers.
+        f is treated as Gaussian. The result is exact with a Gaussian likelihood and no random
+        hidden layers.
 
         Parameters
         ----------
         X : Tensor of shape (..., q, d)
             Inputs of new rows.
         Y : Tensor of shape (..., q, P)
-            Their targets; more batches than X has are fantasies of the same rows.
+            Targets of the new rows; batch axes that X lacks are fantasies for the same rows.
         noise : Tensor or None, default=None
             Noise variance of Y, which broadcasts to its shape; None: that of the fit.
         """
@@ -196,23 +197,23 @@ class PosteriorModel(Model, FantasizeMixin):
 
 
 class BoTorchModel(PosteriorModel):
-    """The posterior of a fitted regressor, as BoTorch asks for it.
+    """A BoTorch model of a fitted regressor.
 
     Parameters
     ----------
     estimator : regressor
-        A fitted `GaussianProcessRegressor`, with a kernel that runs in torch, or any other fitted
-        regressor of skgpstoch with a `posterior_`: sparse, finite-dimensional, networks. It is not
-        changed.
+        A fitted `GaussianProcessRegressor` whose kernel runs in torch, or any other fitted
+        regressor of skgpstoch with a `posterior_`: sparse, with finite features, or with networks.
+        The estimator is not changed.
 
     Raises
     ------
     NotFittedError
         If the estimator is not fitted.
     TypeError
-        If it is of another kind, or its kernel does not run in torch.
+        If the estimator is of another kind, or its kernel does not run in torch.
     ValueError
-        If it has a `target_transform`.
+        If the estimator has a `target_transform`.
     """
 
     def __init__(self, estimator: Any) -> None:
@@ -231,11 +232,11 @@ class BoTorchModel(PosteriorModel):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """(): one model, which is asked in batches."""
+        """Shape (), because this is one model that takes batches of inputs."""
         return torch.Size()
 
     def _scaled(self, X: Tensor) -> Tensor:
-        """Return batches of rows (B, q, d) as the posterior sees them."""
+        """Return batches of rows (B, q, d) in the scaling of the posterior."""
         return (X.reshape(-1, *X.shape[-2:]) - self.x_offset) / self.x_scale
 
     def moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -268,12 +269,12 @@ class BoTorchModel(PosteriorModel):
         return self.noise(X) + self._in_units(self.alpha)
 
     def _in_units(self, variance: Any) -> Tensor:
-        """Return a variance of the scaled y, or several, in squared units of y."""
+        """Convert variances of the scaled y to squared units of y."""
         return torch.as_tensor(variance).to(self.y_scale) * self.y_scale.square()
 
 
 class ConditionedModel(PosteriorModel):
-    """A model given observations (X′, Y′) with noise S besides, in batches.
+    """A model conditioned on additional observations (X′, Y′) with noise S, in batches.
 
     With m and c the mean and covariance of f before, and C = c(X′, X′) + S = LLᵀ,
 
@@ -282,7 +283,7 @@ class ConditionedModel(PosteriorModel):
     Parameters
     ----------
     model : PosteriorModel
-        That of f before.
+        The model before conditioning.
     X : Tensor of shape (..., q, d)
     Y, noise : Tensor of shape (..., q, P)
         Targets, and S.
@@ -300,7 +301,7 @@ class ConditionedModel(PosteriorModel):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Batches of observations."""
+        """Batch shape of the observations."""
         shapes = (self.X.shape[:-2], self.Y.shape[:-2], self.model.batch_shape)
         return torch.broadcast_shapes(*shapes)
 
@@ -326,7 +327,7 @@ class ConditionedModel(PosteriorModel):
 def distribution(mean: Tensor, cov: Tensor) -> Any:
     """Return N(mean, cov) of means (..., q, P) and covariances (..., P, q, q).
 
-    Covariances are factorised by GPyTorch, with jitter, and when they are needed.
+    GPyTorch factorises the covariances, with jitter, only when they are needed.
     """
     if mean.shape[-1] == 1:
         return MultivariateNormal(mean.squeeze(-1), to_linear_operator(cov.squeeze(-3)))

@@ -30,13 +30,13 @@ __all__ = ["WorkerLostError", "process_group"]
 BACKENDS = ("auto", "gloo", "nccl")
 SCHEMES = ("env://", "file://", "tcp://")
 VARIABLES = {"MASTER_ADDR": None, "MASTER_PORT": None, "RANK": "rank", "WORLD_SIZE": "size"}
-"""What launchers set for env://, and the parameter that says it instead."""
+"""Environment variables that launchers set for env://, and the parameters that replace them."""
 
 TIMES_ENTERED = itertools.count()
-"""A store that outlives a group, as torchrun's does, holds the addresses of the one before."""
+"""Numbers for new groups, because a store such as torchrun's keeps earlier groups' addresses."""
 
 CONNECTING = 5
-"""Gloo waits so many times its timeout for connections to ranks that have ended meanwhile."""
+"""Multiple of its timeout that gloo waits for a connection to a rank that has ended."""
 
 INSIDE: ContextVar[bool] = ContextVar("inside", default=False)
 
@@ -82,12 +82,13 @@ def process_group(
     Raises
     ------
     ValueError
-        If the address of rank 0, `rank` or `size` is unknown, or a rank has no GPU of its own with
-        "nccl".
+        If the address of rank 0, `rank` or `size` is unknown, or if a rank has no GPU of its own
+        although `backend` is "nccl".
     RuntimeError
-        If it is called inside another process group's block.
+        If the block is inside another process group's block.
     WorkerLostError
-        If a rank does not start, ends, or takes longer than `timeout`; also during the block.
+        If a rank does not start, ends early, or takes longer than `timeout`. The error may also be
+        raised by a fit inside the block.
 
     Notes
     -----
@@ -96,19 +97,18 @@ def process_group(
     fit on their own. The group is destroyed at the end of the block, also after errors; a group
     that existed before is left unchanged.
 
-    The model is the same, up to rounding, for any split of the rows between ranks, and the same to
-    the last bit on all ranks. Up to 10,000 rows, and for estimators that are not trained by sums
-    over rows (L-BFGS, drop-ins, stacks), rank 0 gathers all rows and fits while the others wait.
-    Only rank 0 warns, prints, calls callbacks and writes checkpoints, and its `random_state`
-    counts. Transformers in a pipeline before the estimator do not use the group: fit them
-    beforehand, to the same rows on all ranks. Searches and cross-validation raise an error, because
-    scikit-learn would decide by the rows of each rank alone; so do `partial_fit` and
-    `condition_on`.
+    The model is bitwise the same on all ranks, and, up to rounding, the same for any split of the
+    rows between ranks. For up to 10,000 rows, and for estimators whose training is not a sum over
+    rows (L-BFGS, drop-ins, stacks), rank 0 gathers all rows and fits while the others wait. Only
+    rank 0 warns, prints, calls callbacks and writes checkpoints, and its `random_state` is used.
+    Transformers in a pipeline before the estimator do not use the group: fit them beforehand, to
+    the same rows on all ranks. Searches and cross-validation raise an error, because scikit-learn
+    would decide from the rows of each rank alone; `partial_fit` and `condition_on` raise one, too.
 
-    Ctrl-C (SIGINT) on any rank stops the training of all ranks at the same step and keeps the best
-    model so far, wherever :func:`skgpstoch.on_interrupt` says that it is kept; a second one raises,
-    and the others lose that rank. After an error on one rank only, leave the block, so that the
-    others notice it.
+    Ctrl-C (SIGINT) on any rank stops the training of all ranks at the same step. The best model so
+    far is kept in the cases that :func:`skgpstoch.on_interrupt` describes. A second Ctrl-C raises
+    KeyboardInterrupt on that rank, which the others then lose. After an error on one rank, leave
+    the block there, so that the others notice it.
 
     Examples
     --------
@@ -164,7 +164,7 @@ def start(
         )
     limit = timedelta(seconds=timeout)
     name = name_of_entry()
-    undo.callback(setattr, sys, "excepthook", sys.excepthook)  # torch puts its own there
+    undo.callback(setattr, sys, "excepthook", sys.excepthook)  # torch replaces it
 
     def initialise() -> None:
         if isinstance(init, dist.Store):
@@ -185,7 +185,7 @@ def start(
 
 
 def refuse_said(init: str | dist.Store | None, rank: int | None, size: int | None) -> None:
-    """Raise a ValueError if it is said where to meet ranks that have met."""
+    """Raise a ValueError if `init`, `rank` or `size` is given for an initialised group."""
     if (init, rank, size) != (None, None, None):
         raise ValueError(
             "torch.distributed is initialised already, so init, rank and size must be "
@@ -211,26 +211,26 @@ def join(backend: str, timeout: float, undo: contextlib.ExitStack) -> Group:
 
 
 def name_of_entry() -> str:
-    """Return a name that no group had before, in these processes or in those they replace."""
+    """Return a name that no earlier group had, in these processes or in those they replace."""
     n_restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return f"skgpstoch/{n_restarts}/{next(TIMES_ENTERED)}"
 
 
 def leave() -> None:
-    """End torch.distributed, if it has begun."""
+    """Destroy torch.distributed's group, if it is initialised."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def when_all_are_here(store: dist.Store, rank: int, size: int, limit: timedelta) -> timedelta:
-    """Wait for all ranks; return the timeout with which gloo then takes no longer to connect."""
+    """Wait for all ranks; return the timeout for gloo that keeps its connecting within `limit`."""
     store.set(f"here/{rank}", "yes")
     store.wait([f"here/{k}" for k in range(size)], limit)
     return limit / CONNECTING + timedelta(seconds=1.0)
 
 
 def met(meet: Callable[[], Any], who: str, timeout: float) -> Any:
-    """Return what is made when all have met."""
+    """Return the result of `meet`; raise a WorkerLostError if not all ranks arrive."""
     try:
         return meet()
     except RuntimeError as error:
@@ -244,7 +244,7 @@ def met(meet: Callable[[], Any], who: str, timeout: float) -> Any:
 def with_devices(
     backend: str, on_host: dist.ProcessGroup, timeout: float, undo: contextlib.ExitStack
 ) -> Group:
-    """Return the group, which exchanges tensors between GPUs if each rank has its own."""
+    """Return the group; it exchanges tensors between GPUs if each rank has its own GPU."""
     group = TorchGroup(on_host, timeout)
     undo.callback(group.leave)
     machine = socket.gethostname()
@@ -262,7 +262,7 @@ def with_devices(
             )
         return group
     assert mine is not None
-    # Of its own timeout the library ends the process; ours comes first, with an error.
+    # NCCL ends the process at its own timeout; ours comes first and raises an error.
     limit = timedelta(seconds=2.0 * timeout)
     on_device = dist.new_group(backend="nccl", timeout=limit)
     undo.callback(dist.destroy_process_group, on_device)
@@ -276,12 +276,12 @@ def with_devices(
 
 
 def check_parameters(backend: Any, init: Any, rank: Any, size: Any, timeout: Any) -> None:
-    """Check each by itself.
+    """Check each parameter by itself.
 
     Raises
     ------
     ValueError
-        If one is not what it has to be.
+        If a parameter has an invalid value.
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {BACKENDS}, got {backend!r}.")
@@ -300,12 +300,12 @@ def check_parameters(backend: Any, init: Any, rank: Any, size: Any, timeout: Any
 
 
 def check_said(init: str | dist.Store, rank: int | None, size: int | None) -> None:
-    """Check that it is said where to meet, which rank this is, and how many there are.
+    """Check that the meeting address, this process's rank and the number of ranks are known.
 
     Raises
     ------
     ValueError
-        If it is not, with the ways to say it.
+        If one of them is unknown; the message lists the ways to set it.
     """
     said = {"rank": rank is not None, "size": size is not None}
     is_env = isinstance(init, str) and init.startswith("env://")

@@ -1,4 +1,4 @@
-"""Docstrings of functions that have parts in common, which are written once."""
+"""Share parts of docstrings between functions, so that each part is written once."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Function = TypeVar("Function", bound=Callable)
 
 
 def documented(*sources: Callable | str) -> Callable[[Function], Function]:
-    """Complete a function's docstring from others, or from texts, the first of which knows best.
+    """Complete a function's docstring from other functions' docstrings, or from texts.
 
-    It takes the entries of parameters that are in its signature, of what is raised, and, if it does
-    not say what it returns, that section. What it says itself wins. In a text, Self is the class of
-    a method.
+    The decorator adds the entries of the parameters in the signature, the errors raised, and, if
+    the docstring lacks it, the section Returns. The function's own entries win, then those of
+    earlier sources. In a text, Self stands for the class of a method.
     """
 
     def complete(function: Function) -> Function:
-        if function.__doc__:  # none under python -OO
+        if function.__doc__:  # there are no docstrings under python -OO
             docs = [source if isinstance(source, str) else source.__doc__ for source in sources]
             owner = function.__qualname__.partition(".")[0]
             texts = [re.sub(r"\bSelf\b", owner, doc or "") for doc in docs]
@@ -35,7 +35,7 @@ def documented(*sources: Callable | str) -> Callable[[Function], Function]:
 
 
 def completed(doc: str, texts: list[str], names: list[str]) -> str:
-    """The docstring with sections of the texts, and of their parameters those with these names."""
+    """Return the docstring with the texts' sections and, of their parameters, those in `names`."""
     parts: dict[str, str] = {}
     parameters: dict[str, str] = {}
     errors: dict[str, str] = {}
@@ -52,23 +52,23 @@ def completed(doc: str, texts: list[str], names: list[str]) -> str:
 
 
 def joined(head: str, parts: dict[str, str]) -> str:
-    """A docstring of what comes first and of sections."""
+    """Return a docstring made of the first part and of sections."""
     body = [f"{name}\n{'-' * len(name)}\n{text.strip()}" for name, text in parts.items()]
     return "\n\n".join([head, *body]) + "\n"
 
 
 def summary(doc: str) -> str:
-    """What comes before the sections."""
+    """Return the part of a docstring before its sections."""
     return _HEADING.split(inspect.cleandoc(doc))[0].strip()
 
 
 def sections(doc: str) -> dict[str, str]:
-    """Heading → text."""
+    """Return the sections of a docstring: heading → text."""
     _, *parts = _HEADING.split(inspect.cleandoc(doc))
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def entries(text: str) -> dict[str, str]:
-    """Name → its line and its description."""
+    """Return the entries of a section: name → its line and its description."""
     found = (entry.rstrip() for entry in _ENTRY.split(text) if entry.strip())
     return {entry.splitlines()[0].split(" : ")[0]: entry for entry in found}

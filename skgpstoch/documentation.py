@@ -1,7 +1,8 @@
 """Find the API reference's pages, for links in HTML representations.
 
-The root is the Documentation among the URLs of the package (``[project.urls]`` in pyproject.toml,
-which installers write down as ``Project-URL``). Without it there are no links: dead ones are worse.
+The root is the URL named Documentation in the package's metadata (``[project.urls]`` in
+pyproject.toml, which installers store as ``Project-URL``). Without it there are no links, because
+dead links would be worse.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ DISTRIBUTION = "skgpstoch"
 
 
 def documentation_root() -> str | None:
-    """Return the URL of the documentation of the installed package, if it says one."""
+    """Return the documentation URL of the installed package; None if it has none."""
     try:
         given = metadata(DISTRIBUTION).get_all("Project-URL") or []
-    except PackageNotFoundError:  # run from its sources
+    except PackageNotFoundError:  # the package runs from its sources
         return None
     urls = {
         label.strip().lower(): url.strip() for label, _, url in (u.partition(",") for u in given)
@@ -26,6 +27,6 @@ def documentation_root() -> str | None:
 def page_template(cls: type) -> str:
     """Return the address of a class's page, for scikit-learn to fill in; "" if there is none."""
     root = documentation_root()
-    if root is None or cls.__module__ != DISTRIBUTION:  # which public classes have
+    if root is None or cls.__module__ != DISTRIBUTION:  # only public classes have a page
         return ""
     return root.rstrip("/") + "/generated/{estimator_module}.{estimator_name}.html"

@@ -1,15 +1,15 @@
-"""Losses that a sparse model can be trained with: Σᵢ loss(yᵢ, q(fᵢ)) + β KL[q(w) ‖ p(w)].
+"""Losses for training a sparse model. Training minimises Σᵢ loss(yᵢ, q(fᵢ)) + β KL[q(w) ‖ p(w)].
 
 Wei, Sheth & Khardon, "Direct loss minimization for sparse Gaussian processes", AISTATS 2021. With
 q(fᵢ) = N(μᵢ, vᵢ),
 
     log-loss:            −log E_q(fᵢ)[p(yᵢ|fᵢ)]                                                 (C1)
     square loss:         (yᵢ − E[yᵢ])²,  E[y] = μ for additive noise                            (C2)
-    expected loss:       −E_q(fᵢ)[log p(yᵢ|fᵢ)], with β = 1 that of the evidence lower bound
+    expected loss:       −E_q(fᵢ)[log p(yᵢ|fᵢ)], which with β = 1 is the evidence lower bound's
 
-What training needs of a loss is its value and three derivatives, α = −∂/∂μ, δ = −∂/∂v and the
-curvature κ ≈ ∂²/∂μ² that Newton's steps for the mean are made of. As ∂/∂v = ½ ∂²/∂μ² for the
-expectation of anything under N(μ, v), κ = −2δ for the expected loss and α² − 2δ for the log-loss.
+Training uses a loss's value and three of its derivatives: α = −∂/∂μ, δ = −∂/∂v and the curvature
+κ ≈ ∂²/∂μ², from which Newton's steps for the mean are computed. Every expectation under N(μ, v)
+satisfies ∂/∂v = ½ ∂²/∂μ². Therefore κ = −2δ for the expected loss and κ = α² − 2δ for the log-loss.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from .maths.gaussian import LOG_2PI, Marginals
 
 __all__ = ["ExpectedLogLikelihood", "LogLoss", "Loss", "SquareLoss", "make_loss"]
 
-LEAST_ERROR = 1e-12  # squared, that a curvature is divided by
+LEAST_ERROR = 1e-12  # smallest squared error by which a curvature is divided
 
 
 class ExpectedScore(NamedTuple):
-    """Minus the loss of some rows, and its derivatives.
+    """The score of each row, which is minus its loss, and the score's derivatives.
 
     Parameters
     ----------
     value : Tensor of shape (N,)
-        With a graph to the likelihood's own parameters.
+        Score of each row; differentiable with respect to the likelihood's own parameters.
     mean : Tensor of shape (N, P)
         α = ∂/∂μ.
     explained : Tensor of shape (N, P)
         δ = ∂/∂ diag(PSPᵀ).
     residual : Tensor of shape (N, P)
-        ∂/∂ diag(K − PPᵀ), which is δ unless the loss knows these two apart.
+        ∂/∂ diag(K − PPᵀ); equal to δ unless the loss treats the two variances differently.
     curvature : Tensor of shape (N, P)
         κ ≈ −∂²/∂μ².
     """
@@ -59,20 +59,21 @@ class ExpectedScore(NamedTuple):
     curvature: Tensor
 
     def weighted(self, rows: Rows) -> ExpectedScore:
-        """Of rows that count more than once, or less."""
+        """Multiply each row's score and derivatives by the row's weight."""
         return ExpectedScore(*map(rows.weighted, self))
 
 
 class Loss(BaseEstimator):
-    """The loss of a row, as estimators take it: a parameter that has parameters, and no state.
+    """Base class of the losses that estimators take as their parameter `loss`.
 
-    A loss of one's own defines :meth:`expected_score`.
+    A loss has parameters, as estimators do, but no fitted state. To write a loss of your own,
+    define :meth:`expected_score`.
     """
 
     _parameter_constraints: ClassVar[dict[str, list]] = {}
 
     bounds_evidence: ClassVar[bool] = False
-    """Whether what is maximised, with β = 1, is the evidence or a bound on it."""
+    """Whether training with this loss and β = 1 maximises the evidence or a lower bound on it."""
 
     def expected_score(
         self,
@@ -82,37 +83,44 @@ class Loss(BaseEstimator):
         residual: Tensor,
         generator: torch.Generator | None = None,
     ) -> ExpectedScore:
-        """Minus the loss of rows, and its derivatives.
+        """Return minus the loss of each row, and its derivatives.
 
         Parameters
         ----------
         y : Tensor of shape (N, P)
             Targets.
         likelihood : Likelihood
-            That of these rows, with their exposures.
+            The likelihood of these rows, with their exposures if they have any.
         q : Marginals of shape (1, N, P)
-            q(f).
+            Means and variances of q(f).
         residual : Tensor of shape (N,)
-            The part of the variance that features leave unexplained.
+            The part of each row's prior variance that the features leave unexplained.
         generator : torch.Generator or None, default=None
-            Where draws come from in training; without it, the value is exact.
+            Source of random draws during training. None: compute the exact value, without draws.
+
+        Returns
+        -------
+        score : ExpectedScore
+            Scores of the rows in nats, or in squared units of y for the square loss.
         """
         raise NotImplementedError(f"{type(self).__name__} must define expected_score")
 
     def of_samples(self, term: ExpectedScore, n_samples: int) -> ExpectedScore:
-        """That of rows whose q(f) is known by draws, each row's mean over the draws.
+        """Return the score of rows whose q(f) is represented by S draws.
+
+        By default a row's score is the mean over its draws.
 
         Parameters
         ----------
         term : ExpectedScore
-            Of S·N rows: all of them S times, as they count for 1/S each.
+            Scores of S·N rows: all N rows, S times over, each with 1/S of its weight.
         n_samples : int
-            S.
+            Number S of draws.
         """
         return term
 
     def covariance(self, likelihood: Likelihood) -> str:
-        """Where q's covariance comes from: "gradient", "sites" if κ = −2δ, or "prior" if δ = 0."""
+        """Say how q's covariance is found: "gradient", "sites" if κ = −2δ, "prior" if δ = 0."""
         return "gradient"
 
     def is_conjugate(self, likelihood: Likelihood) -> bool:
@@ -120,37 +128,40 @@ class Loss(BaseEstimator):
         return False
 
     def site_noise(self, likelihood: Likelihood) -> Tensor | None:
-        """1/κ of every row, (P,), where it depends on nothing else."""
+        """Return 1/κ, shape (P,), if it is the same for every row; otherwise None."""
         return None
 
     def is_noisy(self) -> bool:
-        """Whether derivatives are estimates from draws."""
+        """Whether the derivatives are estimated from random draws."""
         return False
 
     def at_step(self, step: int) -> Loss:
-        """What is minimised at a step of training: the loss itself, unless draws become more."""
+        """Return the loss to minimise at this step; it differs only if the draws grow in number."""
         return self
 
     def conjugate(self, likelihood: Likelihood, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """κ, and twice the loss without κ((y − μ)² + explained variance), (N, P or 1).
+        """Return κ and a constant, for a loss that is a quadratic function of f.
 
-        κ is (P,) where it is the same for all rows, and (N, P) where it is not.
+        Twice the loss is κ((y − μ)² + explained variance) plus the constant, which has shape
+        (N, P) or (N, 1). κ has shape (P,) if it is the same for all rows, otherwise (N, P).
         """
         raise NotImplementedError(f"{type(self).__name__} has no closed form")
 
     def of_predictions(self, y: Tensor, likelihood: Likelihood, q: Marginals) -> Tensor:
-        """What held-out rows are judged by, (N,): their negative log predictive density."""
+        """Return the validation loss of held-out rows, (N,): by default −log p(y), in nats."""
         return -likelihood.log_predictive(y, q)
 
     def check(self, likelihood: Likelihood) -> None:
-        """Raise a ValueError unless parameters are valid, and the likelihood is one it is for."""
+        """Raise a ValueError if a parameter is invalid or the loss cannot use this likelihood."""
         validate_parameter_constraints(
             self._parameter_constraints, self.get_params(deep=False), type(self).__name__
         )
 
 
 class ExpectedLogLikelihood(Loss):
-    """−E_q[log p(y | f)], the loss of the evidence lower bound and, with other β, of the β-ELBO.
+    """Negative expected log-likelihood −E_q[log p(y | f)], in nats per row.
+
+    Training with it maximises the evidence lower bound (ELBO) if β = 1, and the β-ELBO otherwise.
 
     Examples
     --------
@@ -190,16 +201,16 @@ class ExpectedLogLikelihood(Loss):
         return noise.reciprocal(), constant
 
     def unexplained(self, ratio: Tensor) -> Tensor:
-        """Twice what the residual variance costs, given its ratio to σ²."""
+        """Return twice the loss due to the residual variance, given its ratio to σ²."""
         return ratio
 
 
 class Log1pBound(ExpectedLogLikelihood):
-    """−E_q[log p(y | f)] with log(1 + r/σ²) for the r/σ² of the residual variance r.
+    """−E_q[log p(y | f)] with the term r/σ² of the residual variance r replaced by log(1 + r/σ²).
 
-    A bound still, for a Gaussian likelihood, and a tighter one: that of f | u ~ N(Pw, R^½ V R^½),
-    R = K − PPᵀ, at the best diagonal V, whose KL[q(f | u) ‖ p(f | u)] is ½ Σ (vᵢ − 1 − log vᵢ), so
-    that vᵢ = 1/(1 + rᵢ/σ²).
+    For a Gaussian likelihood this is still a bound on the evidence, and a tighter one. It takes
+    q(f | u) = N(Pw, R^½ V R^½) with R = K − PPᵀ and the best diagonal V. Since
+    KL[q(f | u) ‖ p(f | u)] is ½ Σ (vᵢ − 1 − log vᵢ), the best is vᵢ = 1/(1 + rᵢ/σ²).
 
     References
     ----------
@@ -230,7 +241,7 @@ class Log1pBound(ExpectedLogLikelihood):
 
 
 class FullyIndependent(Loss):
-    """−E_q[log N(y | Pw, σ² + r)], r the residual variance: at the best q, FITC's evidence.
+    """−E_q[log N(y | Pw, σ² + r)] with residual variance r; at the best q, it is FITC's evidence.
 
     Snelson & Ghahramani, "Sparse Gaussian processes using pseudo-inputs", NeurIPS 2006: the
     covariance of y is PPᵀ + diag(K − PPᵀ) + σ²I, as if the residuals were independent.
@@ -268,26 +279,27 @@ class FullyIndependent(Loss):
 
 
 class LogLoss(Loss):
-    """−log E_q[p(y | f)], the negative log predictive density: direct loss minimisation.
+    """Negative log predictive density −log E_q[p(y | f)] in nats per row, minimised directly.
 
     Parameters
     ----------
     gradient : {"exact", "biased", "smoothed", "product"}, default="exact"
-        How to differentiate the loss. "exact": in closed form or by quadrature. "biased": through
-        log (1/S) Σ_s p(y | f_s) of draws f_s from q, a biased estimate (bMC). "smoothed": the same
-        with `jitter` inside the logarithm (smooth-bMC). "product": without bias, by draws from q(f)
-        p(y | f) (uPS). "exact" has no noise, and costs little compared with the algebra; the others
-        are the paper's.
+        How to differentiate the loss. "exact": in closed form or by quadrature. It has no sampling
+        noise and costs little compared with the linear algebra. The other three are the paper's
+        estimators. "biased": differentiate log (1/S) Σ_s p(y | f_s) with draws f_s from q (bMC).
+        "smoothed": the same with `jitter` added inside the logarithm (smooth-bMC). "product": an
+        unbiased estimator from draws of q(f) p(y | f) (uPS).
     n_samples : int, default=10
         Number S of draws for each row and step.
     jitter : float, default=1e-4
-        Number inside the logarithm of "smoothed".
+        Number that "smoothed" adds inside the logarithm.
     growth : float, default=0.0
-        Exponent with which draws grow over the steps t = 0, 1, …, to S(1 + t)^growth, rounded up.
-        With growth, "biased" converges to what "exact" finds.
+        Exponent with which the number of draws grows: S(1 + t)^growth, rounded up, at step
+        t = 0, 1, …. If it is positive, "biased" converges to what "exact" finds.
     proposal : {"envelope", "normal"}, default="envelope"
-        Where "product" draws from before it accepts or rejects: "envelope", close envelopes;
-        "normal", normal distributions up to ten times as wide as q(f), which are the paper's.
+        Proposal distribution of the rejection sampler behind "product". "envelope": an upper bound
+        fitted closely to q(f) p(y | f). "normal": as in the paper, normal distributions up to ten
+        times as wide as q(f).
 
     References
     ----------
@@ -345,10 +357,10 @@ class LogLoss(Loss):
         return ExpectedScore(value, mean, var, var, (mean.square() - 2.0 * var).clamp_min(0.0))
 
     def of_samples(self, term: ExpectedScore, n_samples: int) -> ExpectedScore:
-        """The logarithm of the mean density: of each draw, π times as much (F7).
+        """Return the logarithm of each row's mean density over its draws (F7).
 
-        With π the softmax of the logarithms of a row's S densities. The mean of the logarithms,
-        which is that of one draw at a time, is less than what is reported of predictions.
+        Each draw's derivative is multiplied by its share π, the softmax of the row's S log
+        densities. The mean of the logarithms would be smaller than the log density of predictions.
         """
         if n_samples == 1:
             return term
@@ -382,16 +394,17 @@ class LogLoss(Loss):
 
 
 class SquareLoss(Loss):
-    """(y − E[y])², the square loss; of classes (1(c = y) − P(c))², summed over them: Brier's score.
+    """Square loss (y − E[y])², in squared units of y; for classes, the Brier score.
 
-    With two classes and "bernoulli" it is (y − P(1))², half of that sum.
+    The Brier score is Σ_c (1(c = y) − P(c))². With two classes and the "bernoulli" likelihood the
+    loss is (y − P(1))², which is half of that sum.
 
-    For additive noise the loss depends on the mean of q alone. S = I is then the best covariance,
-    and m has a closed form, that of a Gaussian likelihood with noise variance β/2. Such a loss says
-    nothing about variances, so predictions take them from this conjugate model. The model has the
-    same mean at every scale of kernel and noise; the scale is the one at which leave-one-out errors
-    have the variances that are predicted for them. On small data, where kernel and points fit the
-    rows too well, these variances are too small.
+    For additive noise the loss depends only on the mean of q. The best covariance is then S = I,
+    and the mean m has a closed form: that of a Gaussian likelihood with noise variance β/2. The
+    loss says nothing about variances, so predictions take them from this conjugate model. Scaling
+    the kernel and the noise together does not change the model's mean; the scale is chosen so that
+    the leave-one-out errors have the variances predicted for them. On small data, where kernel and
+    inducing points fit the rows too well, these variances are too small.
 
     References
     ----------
@@ -420,8 +433,8 @@ class SquareLoss(Loss):
                 -error.square().sum(1), 2.0 * error, none, none, torch.full_like(error, 2.0)
             )
         error, mean, var = differentiate(likelihood, likelihood.squared_error, y, q)
-        # Gauss-Newton's 2(∂E[y]/∂μ)², from ∂/∂μ (y − E[y])² = −2(y − E[y]) ∂E[y]/∂μ; at most that
-        # of several classes.
+        # The Gauss-Newton curvature 2(∂E[y]/∂μ)², from ∂/∂μ (y − E[y])² = −2(y − E[y]) ∂E[y]/∂μ.
+        # For several classes kappa is that at most.
         kappa = 0.5 * mean.square() / (error.detach()[:, None] + LEAST_ERROR)
         return ExpectedScore(-error, -mean, -var, -var, kappa)
 
@@ -441,7 +454,7 @@ class SquareLoss(Loss):
         return torch.full_like(noise, 2.0), residual.new_zeros(len(residual), 1)
 
     def of_predictions(self, y: Tensor, likelihood: Likelihood, q: Marginals) -> Tensor:
-        """The squared error itself."""
+        """Return the squared errors, (N,)."""
         return likelihood.squared_error(y, q)
 
 

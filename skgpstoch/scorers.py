@@ -28,9 +28,9 @@ ROUTED = ("sample_weight", "exposure")
 
 @dataclass(eq=False)
 class PredictiveScorer(ABC):
-    """A score of an estimator's predictions, as ``scorer(estimator, X, y)``; greater is better.
+    """Base class of scorers, called as ``scorer(estimator, X, y)``; greater scores are better.
 
-    It can be cloned and pickled.
+    A scorer can be cloned and pickled.
     """
 
     _requests: dict[str, bool | str | None] = field(
@@ -50,30 +50,30 @@ class PredictiveScorer(ABC):
         Parameters
         ----------
         estimator : object
-            Fitted regressor that :func:`~skgpstoch.predict_distribution` takes: ours, others with
-            `predict(X, return_std=True)`, as normal; pipelines, searches and transformed targets
-            around one.
+            Fitted regressor that :func:`~skgpstoch.predict_distribution` takes: a regressor of
+            skgpstoch; another one with `predict(X, return_std=True)`, whose predictions are taken
+            as normal; or a pipeline, search or transformed target around one of these.
         X : array-like of shape (n_samples, n_features)
             Inputs.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             True targets.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the rows.
+            Weights of the rows; None weighs them equally.
         exposure : array-like of shape (n_samples,), default=None
-            Of counts, for a model that was fitted with one.
+            Exposures of counts, for a model that was fitted with exposures.
 
         Returns
         -------
         score : float
-            The mean of the rows.
+            The score, a weighted mean over the rows.
 
         Raises
         ------
         TypeError
             If the estimator predicts no distributions, or takes no exposure.
         ValueError
-            If weights are negative, or all are zero; or there is no exposure, but the model was
-            fitted with one.
+            If weights are negative or all zero, or if the model was fitted with exposures and
+            `exposure` is None.
         """
         if sample_weight is not None:
             sample_weight = check_weights(sample_weight, "sample_weight", len(y))
@@ -82,34 +82,35 @@ class PredictiveScorer(ABC):
 
     @abstractmethod
     def _score(self, estimator: Any, X: Any, y: Any, sample_weight: Any, **of_rows: Any) -> Any:
-        """Score with weights that are valid."""
+        """Score with valid weights."""
 
     # ---- scikit-learn's protocols ------------------------------------------------------------
 
     def set_score_request(self, **requests: bool | str | None) -> PredictiveScorer:
-        """Return a scorer like this one that asks for weights or exposures of rows.
+        """Return a copy of this scorer that requests weights or exposures of rows.
 
-        The scorer itself stays as it is: all who import it share it.
+        This scorer itself does not change, because all code that imports it shares it.
 
         Parameters
         ----------
         **requests : {True, False, None} or str
-            `sample_weight` and `exposure`. True: hand it on; False: do not; None: it is an error to
-            pass it; a name: hand on what is passed by this name.
+            Requests for `sample_weight` and `exposure`. True: pass it to the scorer; False: do not
+            pass it; None: raise an error if the user passes it; a str: pass the metadata of this
+            name.
 
         Returns
         -------
         scorer : PredictiveScorer
-            A copy.
+            The copy with these requests.
 
         Raises
         ------
         RuntimeError
             If metadata routing is not enabled.
         TypeError
-            If there is another name in `requests`.
+            If `requests` has another name than `sample_weight` and `exposure`.
         ValueError
-            If a request is none of these.
+            If a request is not True, False, None or a valid name.
         """
         if not get_config()["enable_metadata_routing"]:
             raise RuntimeError(
@@ -120,16 +121,16 @@ class PredictiveScorer(ABC):
             raise TypeError(f"set_score_request takes {list(ROUTED)}, got {unknown}.")
         scorer = copy.deepcopy(self)
         scorer._requests |= requests
-        scorer.get_metadata_routing()  # which checks what is asked for
+        scorer.get_metadata_routing()  # checks the requests
         return scorer
 
     def get_metadata_routing(self) -> MetadataRequest:
-        """Return what the scorer asks for.
+        """Return the metadata that the scorer requests.
 
         Returns
         -------
         routing : MetadataRequest
-            As scikit-learn's metadata routing knows it.
+            The requests, for scikit-learn's metadata routing.
         """
         routing = MetadataRequest(owner=repr(self))
         for param, alias in self._requests.items():
@@ -137,7 +138,7 @@ class PredictiveScorer(ABC):
         return routing
 
     def _accept_sample_weight(self) -> bool:
-        """Tell searches without metadata routing that weights may be handed on."""
+        """Tell searches that, without metadata routing, they may pass weights."""
         return True
 
     def __sklearn_clone__(self) -> PredictiveScorer:
@@ -148,8 +149,8 @@ class NegLogPredictiveDensityScorer(PredictiveScorer):
     """Minus the negative log predictive density, in nats per row: greater is better.
 
     Pass it as `scoring` to :class:`~sklearn.model_selection.GridSearchCV`,
-    :func:`~sklearn.model_selection.cross_val_score` and the like. Of counts and of classes it is
-    the log probability; for several outputs, the joint density is divided by their number.
+    :func:`~sklearn.model_selection.cross_val_score` and the like. For counts and classes the score
+    is the log probability. For several outputs, the joint log density is divided by their number.
 
     Examples
     --------
@@ -165,7 +166,7 @@ class NegLogPredictiveDensityScorer(PredictiveScorer):
 
     def _score(self, estimator: Any, X: Any, y: Any, sample_weight: Any, **of_rows: Any) -> Any:
         predictor, X = unwrapped(estimator, X)
-        if hasattr(predictor, "log_predictive_density"):  # which classifiers have too
+        if hasattr(predictor, "log_predictive_density"):  # classifiers have it, too
             density = predictor.log_predictive_density(X, y, **of_rows)
         else:
             distribution, y = judged(predictor, X, y, **of_rows)
@@ -237,7 +238,7 @@ class NegCoverageErrorScorer(PredictiveScorer):
 def judged(
     estimator: Any, X: Any, y: Any, **of_rows: Any
 ) -> tuple[PredictiveDistribution, np.ndarray]:
-    """Return the distributions of y at the rows of X, and y in their shape."""
+    """Return the distributions of y at the rows of X, and y in the distributions' shape."""
     check_exposed(unwrapped(estimator, X)[0], of_rows.get("exposure"))
     distribution = predict_distribution(estimator, X, **of_rows)
     y = np.asarray(y)

@@ -228,7 +228,7 @@ def interval_coverage(
 
 # ------------------------------------------------------------------ predictions and their checks
 def unwrapped(estimator: Any, X: ArrayLike) -> tuple[Any, ArrayLike]:
-    """The last step of a pipeline, or of a search's best one, and the inputs that it sees."""
+    """Return the last step of a pipeline or of a search's best pipeline, and the inputs it sees."""
     predictor = getattr(estimator, "best_estimator_", estimator)
     if isinstance(predictor, Pipeline):
         X = predictor[:-1].transform(X) if len(predictor) > 1 else X
@@ -237,10 +237,10 @@ def unwrapped(estimator: Any, X: ArrayLike) -> tuple[Any, ArrayLike]:
 
 
 def predict_mean_std(estimator: Any, X: ArrayLike, **of_rows: ArrayLike) -> tuple[NDArray, NDArray]:
-    """Predictive mean and standard deviation of y at X, each of shape (N,) or (N, P).
+    """Predict the mean and the standard deviation of y at X, each of shape (N,) or (N, P).
 
-    What is known of rows besides X goes to the regressor. Raises TypeError if the estimator does
-    not predict a standard deviation.
+    `of_rows` (exposures, known errors) are passed to the regressor. A TypeError is raised if the
+    estimator does not predict a standard deviation.
     """
     predictor = getattr(estimator, "best_estimator_", estimator)  # a search's predict has only X
     message = (
@@ -262,7 +262,7 @@ def predict_mean_std(estimator: Any, X: ArrayLike, **of_rows: ArrayLike) -> tupl
 
 
 def central_interval(mean: NDArray, std: NDArray, coverage: float) -> NDArray:
-    """Intervals (N, 2) or (N, 2, P) that hold the probability `coverage` of N(mean, std²)."""
+    """Return the intervals (N, 2) or (N, 2, P) with probability `coverage` under N(mean, std²)."""
     check_coverage(coverage)
     half_width = ndtri((1 + coverage) / 2) * std
     return np.stack([mean - half_width, mean + half_width], axis=1)
@@ -274,7 +274,7 @@ def check_coverage(coverage: float, name: str = "coverage") -> None:
 
 
 def _as_columns(values: ArrayLike, name: str) -> NDArray:
-    """Finite float64 array of shape (N, P); 1-d input is one column."""
+    """Return a finite float64 array of shape (N, P); 1-d input becomes one column."""
     array = check_array(values, dtype=np.float64, ensure_2d=False, input_name=name)
     return array[:, np.newaxis] if array.ndim == 1 else array
 
@@ -282,7 +282,7 @@ def _as_columns(values: ArrayLike, name: str) -> NDArray:
 def check_predictions(
     y_true: ArrayLike, y_mean: ArrayLike, y_std: ArrayLike
 ) -> tuple[NDArray, NDArray, NDArray]:
-    """Targets, means and positive standard deviations, each of shape (N, P)."""
+    """Return checked targets, means and positive standard deviations, each of shape (N, P)."""
     y, mean, std = (
         _as_columns(values, name)
         for values, name in ((y_true, "y_true"), (y_mean, "y_mean"), (y_std, "y_std"))
@@ -301,7 +301,7 @@ def check_predictions(
 def _average(
     loss: NDArray, sample_weight: ArrayLike | None, multioutput: str | ArrayLike
 ) -> float | NDArray:
-    """Mean of `loss` (N, P) over rows under `sample_weight`, then over outputs."""
+    """Average `loss` (N, P) over rows, weighted by `sample_weight`, then over outputs."""
     row_weights = None
     if sample_weight is not None:
         row_weights = check_weights(sample_weight, "sample_weight", len(loss))  # (N,)

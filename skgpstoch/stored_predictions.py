@@ -1,4 +1,4 @@
-"""Predict for rows that are read in chunks, and write the predictions chunk by chunk."""
+"""Predict for a row source, which is read in chunks, and write the predictions chunk by chunk."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ def predict_to(
 ) -> None:
     """Predict for rows that need not fit into memory, and write the predictions to a Parquet file.
 
-    Each chunk becomes one row group, in the order of the rows. The file appears under its name once
-    it is complete. Memory holds two chunks and their predictions.
+    Each chunk becomes one row group, in the order of the rows. The file gets its name only when it
+    is complete. Memory holds two chunks and their predictions.
 
     Parameters
     ----------
     estimator : estimator
         A fitted regressor or classifier of skgpstoch, on its own, in wrappers or in a pipeline.
     rows : RowSource
-        `ParquetRows`, `SequenceRows` or `ChunkRows`. Only X and exposures are used.
+        A `ParquetRows`, `SequenceRows` or `ChunkRows`. Only its X and exposures are used.
     path : str or Path
         The file to write; an existing file is replaced. A regressor writes the columns `mean` and
         `std` (`mean_0`, ... for several outputs), a classifier `prediction` and, for each class c,
         `probability_c`.
     coverage : float or None, default=None
-        Regressors only: probability of a central interval, whose ends are the columns `lower` and
-        `upper`. None: no interval.
+        Probability of a central interval, only for regressors. Its ends are written to the columns
+        `lower` and `upper`. None: write no interval.
 
     Raises
     ------
     TypeError
-        If `rows` is not one of these sources.
+        If `rows` is not a row source.
     ValueError
-        If a chunk is not valid, `path` is one of the files that are read, the `transform` of `rows`
-        is not fitted, or `coverage` is given for a classifier.
+        If a chunk is invalid, `path` is one of the files that `rows` reads, the `transform` of
+        `rows` is not fitted, or `coverage` is given for a classifier.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def predictions(
 
 
 def of_classes(estimator: Any, X: Any) -> Named:
-    """Return the label and the probabilities of rows."""
+    """Return the predicted labels and the class probabilities."""
     p = estimator.predict_proba(X)
     labels = np.asarray(estimator.classes_)
     of_labels = {f"probability_{c}": p[:, k] for k, c in enumerate(labels.tolist())}
@@ -123,7 +123,7 @@ def of_classes(estimator: Any, X: Any) -> Named:
 
 
 def each_output(columns: Named) -> Named:
-    """Return columns (m,) of columns that may be (m, P)."""
+    """Split columns of shape (m, P) into columns of shape (m,)."""
     return {
         name if a.ndim == 1 else f"{name}_{p}": column
         for name, a in columns.items()
@@ -132,23 +132,23 @@ def each_output(columns: Named) -> Named:
 
 
 def named(names: list[str] | None, X: Any) -> Any:
-    """Return X with names of its columns, if any are given and pandas is here."""
+    """Return X as a frame with these column names, if there are names and pandas is installed."""
     if names is None:
         return X
     try:
         import pandas as pd
     except ImportError:
-        return X  # which scikit-learn warns of
+        return X  # scikit-learn warns that names are missing
     return pd.DataFrame(X, columns=names)
 
 
 def in_fitted_order(known: list[str], X: Any) -> Any:
-    """Return a frame with its columns in the order that an estimator knows.
+    """Return a frame with its columns in the order of the estimator's fit.
 
     Raises
     ------
     ValueError
-        If it has all of them, and more.
+        If the frame has all the columns of the fit and additional ones.
     """
     names = list(X.columns)
     if set(known) < set(names):

@@ -1,13 +1,14 @@
-"""Predictive distributions through scikit-learn's wrappers.
+"""Functions that get predictive distributions through scikit-learn's wrappers.
 
-A pipeline, a search, a frozen estimator or a transformed target only passes `predict` on. These
-functions accept any of them, also nested, and use the regressor inside:
+Pipelines, searches, frozen estimators and transformed targets pass on `predict`, but not
+`predict_distribution`. The functions here accept any of them, also nested, and use the regressor
+inside:
 
 - :class:`~sklearn.pipeline.Pipeline`: the last step, with X transformed by the steps before;
 - searches (``GridSearchCV`` and the like): their ``best_estimator_``;
 - ``FrozenEstimator``: the estimator in it;
-- :class:`~sklearn.compose.TransformedTargetRegressor`: the regressor in it, whose distributions are
-  transformed to those of the target, the density by the slope of the transformer (its Jacobian).
+- :class:`~sklearn.compose.TransformedTargetRegressor`: the regressor in it. Its distributions are
+  transformed back to those of the original target, including the Jacobian in the density.
 """
 
 from __future__ import annotations
@@ -43,27 +44,27 @@ def predict_distribution(estimator: Any, X: Any, **of_rows: Any) -> PredictiveDi
     Parameters
     ----------
     estimator : object
-        A fitted regressor with `predict_distribution`; one with ``predict(X, return_std=True)``, as
-        scikit-learn's own Gaussian process and ``BayesianRidge`` have it, whose distributions are
-        taken as normal; or wrappers of one of them.
+        A fitted regressor with `predict_distribution`; one with ``predict(X, return_std=True)``,
+        such as scikit-learn's own Gaussian process or ``BayesianRidge``, whose predictions are
+        taken as normal; or a wrapper (pipeline, search, ...) of one of these.
     X : array-like of shape (n_samples, n_features)
         Inputs, as the outermost wrapper takes them.
     **of_rows : dict
-        What the regressor takes besides X: `exposure`, `y_std`.
+        Values for each row that the regressor takes besides X: `exposure`, `y_std`.
 
     Returns
     -------
     distribution : PredictiveDistribution
-        Of y as the outermost wrapper was fitted to it.
+        Distributions of y, in the units of the y to which the outermost wrapper was fitted.
 
     Raises
     ------
     TypeError
-        If there is no regressor inside that predicts distributions.
+        If no regressor inside predicts distributions.
     NotFittedError
-        If it is not fitted, or a search without refit.
+        If the estimator is not fitted, or is a search with ``refit=False``.
     ValueError
-        If a target's transformer is not monotone, or transforms counts.
+        If the transformer of the target is not monotone, or the regressor predicts counts.
 
     Examples
     --------
@@ -116,12 +117,12 @@ def predict_std(estimator: Any, X: Any, **of_rows: Any) -> np.ndarray:
 
 @documented(predict_distribution)
 def predict_interval(estimator: Any, X: Any, coverage: float = 0.95, **of_rows: Any) -> np.ndarray:
-    """Predict the central interval that y is in with the given probability.
+    """Predict the central interval that contains y with probability `coverage`.
 
     Parameters
     ----------
     coverage : float, default=0.95
-        Probability, between 0 and 1.
+        Probability of the interval, between 0 and 1.
 
     Returns
     -------
@@ -144,7 +145,7 @@ def log_predictive_density(estimator: Any, X: Any, y: Any, **of_rows: Any) -> np
     Returns
     -------
     log_density : ndarray of shape (n_samples,)
-        Nats, for y in its own units; of counts, the log probability.
+        Log densities in nats, for y in its own units; for counts, log probabilities.
     """
     distribution = predict_distribution(estimator, X, **of_rows)
     return distribution.joint_logpdf(targets_of(distribution, y))
@@ -163,7 +164,7 @@ def sample_y(
     n_samples : int, default=1
         Number of draws.
     random_state : int, RandomState instance or None, default=0
-        Seed.
+        Seed of the draws; None draws differently at each call.
 
     Returns
     -------
@@ -195,7 +196,7 @@ def sample_y(
 
 
 def check_regressor(estimator: Any) -> None:
-    """Raise a TypeError unless this is an estimator, and no classifier."""
+    """Raise a TypeError if this is not an estimator, or is a classifier."""
     if isinstance(estimator, type):
         raise TypeError(
             f"estimator must be a fitted regressor, got the class {estimator.__name__}. Fit "
@@ -215,7 +216,7 @@ def check_regressor(estimator: Any) -> None:
 
 
 def inside(estimator: Any) -> Any:
-    """Return what a search has chosen, or what is frozen; None if it is neither."""
+    """Return a search's best estimator or a frozen estimator; None for anything else."""
     if hasattr(estimator, "best_estimator_"):
         return estimator.best_estimator_
     if hasattr(estimator, "refit"):

@@ -1,8 +1,11 @@
 """Links of HTML representations: to pages that there are, or none."""
 
+import inspect
 import re
+import runpy
 from email.message import Message
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 from conftest import PUBLIC, named
@@ -10,10 +13,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import skgpstoch
-from skgpstoch import SVGPRegressor, documentation
+from skgpstoch import SVGPRegressor, documentation, likelihoods
 from skgpstoch.ensembles.process import ExactProcessRegressor
 
 LINK = r'href="(https://docs\.example/[^"#]*)'
+INITIALS = Path(__file__).parents[1] / "doc" / "initials.py"
 MODELS = [cls for cls in PUBLIC if hasattr(cls, "fit")]
 
 
@@ -55,3 +59,34 @@ def test_without_a_published_documentation_there_are_no_links(installed, monkeyp
     assert SVGPRegressor()._get_doc_link() == ""
     assert "skgpstoch.SVGPRegressor.html" not in SVGPRegressor()._repr_html_()
     assert skgpstoch.SVGPRegressor._doc_link_module == "skgpstoch"
+
+
+@pytest.fixture
+def escape_initials():
+    return runpy.run_path(str(INITIALS))["escape_initials"]
+
+
+@pytest.mark.parametrize("label", ["", ".. [1] ", "   .. [RA1b2-1] "])
+def test_first_initial_of_a_reference_is_escaped(label, escape_initials):
+    for name in ("E. Snelson, Z. Ghahramani", "J. M. Hernández-Lobato", "M. Álvarez"):
+        assert escape_initials(f"Text.\n\n{label}{name}\n") == f"Text.\n\n{label}\\{name}\n"
+
+
+@pytest.mark.parametrize(
+    "text", ["The noise of E. Snelson", ">>> A. x", "E. is energy", "NeurIPS. A"]
+)
+def test_other_text_is_not_escaped(text, escape_initials):
+    assert escape_initials(text) == text
+
+
+def test_no_docstring_has_a_lone_letter_for_a_sentence():
+    """Sphinx takes a line such as "S." for the number of a list, and shows nothing else."""
+    names = [getattr(skgpstoch, name) for name in skgpstoch.__all__]
+    names += [getattr(likelihoods, name) for name in likelihoods.__all__]
+    classes = [cls for cls in names if inspect.isclass(cls)]
+    members = [member for cls in classes for _, member in inspect.getmembers(cls)]
+    documented = [x for x in [*names, *members] if "skgpstoch" in str(getattr(x, "__module__", ""))]
+    documented += [x for x in members if isinstance(x, property)]
+    found = [inspect.getdoc(x) or "" for x in documented]
+    assert len(found) > 100
+    assert not [doc for doc in found if re.search(r"^\s*[A-Za-z]\.$", doc, re.MULTILINE)]

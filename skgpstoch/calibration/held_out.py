@@ -29,39 +29,39 @@ from ..models.sparse import RowScale, Solution, SparsePosterior
 from ..posteriors.blocks import moments_of
 from .spread import argmin, best_spread
 
-LOG_SCALES = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0)  # where the search may start
-ITERATES_SCALES = (0.0, 0.2, 0.4, 0.7, 1.0, 1.5)  # that iterates in training are judged with
-CONFIDENCES = np.linspace(-3.0, 1.0, 33).tolist()  # log scales of f that members are judged with
-START_DISAGREEMENT = 0.5  # of searches: there is no slope at 0
-TAILS = (-4.0, 7.0)  # of log(ν − 2)
-SKEW_PRIOR = 0.1  # standard deviation of ε around 0
+LOG_SCALES = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0)  # candidates for the start of the search
+ITERATES_SCALES = (0.0, 0.2, 0.4, 0.7, 1.0, 1.5)  # scales at which training iterates are scored
+CONFIDENCES = np.linspace(-3.0, 1.0, 33).tolist()  # log scales of f at which members are scored
+START_DISAGREEMENT = 0.5  # start of the search, because the slope at 0 is 0
+TAILS = (-4.0, 7.0)  # limits of log(ν − 2)
+SKEW_PRIOR = 0.1  # prior standard deviation of the skewness ε around 0
 MOST_SKEW = 1.0
 
 
 class Calibration(NamedTuple):
-    """Changes of an ensemble's predictions; by default there are none."""
+    """Parameters that recalibrate an ensemble's predictions; the defaults change nothing."""
 
-    log_scale: float = 0.0  # of all deviations, or of f itself for classes
-    mean_shrinkage: float = 1.0  # of the members' means: their mean has a smaller error than each
+    log_scale: float = 0.0  # log factor of all standard deviations, or of f itself for classes
+    mean_shrinkage: float = 1.0  # factor of members' distances from their mean
     tails: float = 0.0  # added to log(ν − 2)
-    noise_contrast: float = 1.0  # times what the noise varies with the inputs
-    disagreement_scale: float = 0.0  # times the members' disagreement: a deviation of f
-    log_odds: float = -math.inf  # of outliers
-    log_width: float = 0.0  # of outliers: how much larger their deviations are
+    noise_contrast: float = 1.0  # factor of the noise's variation with the inputs
+    disagreement_scale: float = 0.0  # times the members' disagreement is an added deviation of f
+    log_odds: float = -math.inf  # log odds of an outlier
+    log_width: float = 0.0  # log factor of outliers' deviations
 
     @property
     def outliers(self) -> tuple[float, float]:
-        """Their share, and what their deviations are multiplied by."""
+        """Share of outliers, and the factor of their deviations."""
         return 1.0 / (1.0 + math.exp(-self.log_odds)), math.exp(self.log_width)
 
 
 UNCHANGED = Calibration()
 USUAL = Calibration(log_odds=-3.0, log_width=1.0)
-"""What is expected where all can be chosen: means of normal priors."""
+"""Means of the normal priors of the parameters, if all of them can be chosen."""
 PRIOR = Calibration(0.3, 0.3, 1.5, 0.5, 0.5, 1.5, 0.5)
-"""Their standard deviations."""
+"""Standard deviations of the normal priors."""
 LIMITS = ((-10.0, 10.0), (0.0, 1.0), (-10.0, 10.0), (0.0, 4.0), (0.0, 4.0), (-9.0, 0.0), (0.0, 6.0))
-"""Of each change."""
+"""Lower and upper limits of each parameter."""
 
 
 def calibrate(
@@ -70,18 +70,18 @@ def calibrate(
     usual: Calibration = USUAL,
     deadline: Deadline | None = None,
 ) -> Calibration:
-    """Where the loss, in nats of all held-out rows, and the penalty of the priors are least.
+    """Return the calibration that minimises the loss plus the negative log prior, in nats.
 
     Parameters
     ----------
     loss : callable
-        Of a choice.
+        Maps a Calibration to the summed loss of all held-out rows, in nats.
     free : sequence of bool
-        Which changes there is a choice of.
+        Which parameters may change.
     usual : Calibration, default=USUAL
         Means of the priors.
     deadline : Deadline or None, default=None
-        When the search ends with the best so far.
+        Time at which the search ends with the best calibration so far; None: no limit.
     """
     is_free = np.array(free)
     expected, deviation = (np.array(prior)[is_free] for prior in (usual, PRIOR))
@@ -113,31 +113,31 @@ def calibrate(
 
 
 class Predicted(NamedTuple):
-    """What is predicted for N rows: tensors (N,), and (N, P).
+    """Predictions for N rows: tensors of shape (N,) and (N, P).
 
-    Of classes `mean` has the probabilities of all, (N, C), and there are no deviations, (N, 0).
+    For classes, `mean` has the class probabilities, (N, C), and deviations have shape (N, 0).
     """
 
     log_density: Tensor
     mean: Tensor
     std: Tensor
     latent_std: Tensor
-    cdf: Tensor  # NaN of counts
+    cdf: Tensor  # NaN for counts
 
 
 class HeldOut(NamedTuple):
-    """Rows that were not trained on, and what is predicted for them, in float64."""
+    """Held-out rows and an ensemble's predictions for them, in float64."""
 
     rows: Rows
     q: Marginals  # (K, N, P) of K members
     likelihood: Any
     learns_noise: bool
-    latent: Tensor | None = None  # of the noise of rows, where it depends on the inputs
-    centre: Tensor | None = None  # of f, for classes
+    latent: Tensor | None = None  # latent f of the noise, if it depends on the inputs
+    centre: Tensor | None = None  # centre of f, for classes
 
     @property
     def free(self) -> tuple[bool, ...]:
-        """Which changes there is a choice of."""
+        """Which calibration parameters may change."""
         several, is_real = len(self.q.mean) > 1, self.centre is None
         has_tails = self.learns_noise and isinstance(self.likelihood, StudentT)
         has_outliers = self.learns_noise and isinstance(self.likelihood, SharedStudentT)
@@ -146,21 +146,21 @@ class HeldOut(NamedTuple):
 
     @property
     def has_spread(self) -> bool:
-        """Whether deviations of the mixture can be spread: those of the noise are learned, too."""
+        """Whether the mixture's deviations can be spread, which needs a learned noise."""
         is_noise = self.learns_noise and isinstance(self.likelihood, AdditiveNoise)
         return len(self.q.mean) > 1 and is_noise and self.likelihood.scales_by_row
 
     def member(self, k: int) -> HeldOut:
-        """What the k-th member alone predicts."""
+        """Return the held-out predictions of the k-th member alone."""
         latent = None if self.latent is None else self.latent[[k]]
         return self._replace(q=Marginals(self.q.mean[[k]], self.q.var[[k]]), latent=latent)
 
     def loss(self, choice: Calibration) -> float:
-        """−Σ log p(yᵢ) with some changes, in nats."""
+        """Return −Σ log p(yᵢ) with a calibration, in nats."""
         return -float(self.rows.weighted(self.log_density(choice)).sum())
 
     def best_scale(self) -> tuple[float, Calibration]:
-        """The loss per row, with the prior's penalty, and the scale alone for which it is least."""
+        """Return the least loss per row if only the scale changes (with prior), and the scale."""
         losses = [
             self.loss(Calibration(x)) + 0.5 * (x / PRIOR.log_scale) ** 2 for x in ITERATES_SCALES
         ]
@@ -170,14 +170,14 @@ class HeldOut(NamedTuple):
     def log_density(
         self, choice: Calibration, spread: Spread | None = None, skew: Tensor | None = None
     ) -> Tensor:
-        """log p(yᵢ) of each row with some changes, (N,)."""
+        """Return log p(yᵢ) of each row with a calibration, (N,) nats."""
         q, noise = self.changed(choice, spread, skew)
         return cast(Tensor, noise.log_predictive(self.rows.y, q))
 
     def changed(
         self, choice: Calibration, spread: Spread | None, skew: Tensor | None
     ) -> tuple[Marginals, Any]:
-        """q(f) and the noise with all changes."""
+        """Return q(f) and the likelihood with the calibration, spread and skewness applied."""
         q, noise = self.mixture(choice)
         if spread is not None:
             q, noise = respread(q, noise, spread)
@@ -186,7 +186,7 @@ class HeldOut(NamedTuple):
     def predictions(
         self, choice: Calibration, spread: Spread | None, skew: Tensor | None
     ) -> Predicted:
-        """What is predicted with all changes."""
+        """Return the predictions with the calibration, spread and skewness applied."""
         (q, noise), y = self.changed(choice, spread, skew), self.rows.y
         log_density = noise.log_predictive(y, q)
         if self.centre is not None:
@@ -201,7 +201,7 @@ class HeldOut(NamedTuple):
         return Predicted(log_density, mean, var.sqrt(), latent_std, cdf)
 
     def mixture(self, choice: Calibration) -> tuple[Marginals, Any]:
-        """q(f) and the noise with some changes."""
+        """Return q(f) and the likelihood with a calibration applied."""
         rows = self.rows
         noise = stretched(self.likelihood.of(rows), rows.y[0], choice, self.learns_noise)
         if self.latent is not None:
@@ -209,7 +209,7 @@ class HeldOut(NamedTuple):
         return scaled(self.q, choice, self.centre), noise
 
     def spread(self, choice: Calibration) -> Spread | None:
-        """What deviations of the mixture with some changes are best multiplied by."""
+        """Return the best spread of the mixture's deviations, given a calibration."""
         if not self.has_spread:
             return None
         (q, noise), rows = self.mixture(choice), self.rows
@@ -225,7 +225,7 @@ class HeldOut(NamedTuple):
         return found._replace(factor=torch.from_numpy(found.factor).to(mean))
 
     def skew(self, choice: Calibration, spread: Spread | None) -> Tensor | None:
-        """How skew the distributions of y are, with some changes: ε of each output, (P,)."""
+        """Return the best skewness ε of each output, (P,), given a calibration."""
         if not (self.has_spread and isinstance(self.likelihood, SharedStudentT)):
             return None
 
@@ -238,12 +238,12 @@ class HeldOut(NamedTuple):
         return torch.from_numpy(argmin(loss, start, [(-MOST_SKEW, MOST_SKEW)] * len(start)))
 
     def best(self, usual: Calibration = USUAL, deadline: Deadline | None = None) -> Calibration:
-        """The changes with which the loss is least, as far as there is time to find them."""
+        """Return the calibration with the least loss that is found before the deadline."""
         return calibrate(self.loss, self.free, usual, deadline)
 
 
 def most_suitable(losses: np.ndarray) -> Calibration:
-    """The log scale, of `CONFIDENCES`, whose loss in nats is least, with the prior's penalty."""
+    """Return the log scale in `CONFIDENCES` with the least loss and prior penalty, in nats."""
     totals = losses + 0.5 * np.square(np.array(CONFIDENCES) / PRIOR.log_scale)
     totals = np.where(np.isnan(totals), math.inf, totals)
     best = CONFIDENCES[int(totals.argmin())] if totals.min() < math.inf else 0.0
@@ -251,7 +251,7 @@ def most_suitable(losses: np.ndarray) -> Calibration:
 
 
 def scaled(q: Marginals, choice: Calibration, centre: Tensor | None) -> Marginals:
-    """q(f) of members (K, N, P) with other deviations; if there is a centre, all f around it."""
+    """Return members' q(f) (K, N, P) with other deviations; with a centre, scale f around it."""
     factor = math.exp(choice.log_scale)
     each = Marginals(q.mean, factor**2 * q.var)
     mean, var = drawn_together(each, choice.mean_shrinkage, choice.disagreement_scale)
@@ -261,7 +261,10 @@ def scaled(q: Marginals, choice: Calibration, centre: Tensor | None) -> Marginal
 
 
 def stretched(likelihood: Any, like: Tensor, choice: Calibration, is_learned: bool) -> Any:
-    """Additive noise with other tails and, if it is learned, scale; a copy. Others as they are."""
+    """Return a copy of additive noise with other tails and, if learned, another scale.
+
+    Any other likelihood is returned unchanged.
+    """
     if not isinstance(likelihood, AdditiveNoise):
         return likelihood
     factor = math.exp(choice.log_scale) if is_learned else 1.0
@@ -276,17 +279,17 @@ def stretched(likelihood: Any, like: Tensor, choice: Calibration, is_learned: bo
 def recalibrated(
     posterior: SparsePosterior, choice: Calibration, learns_noise: bool
 ) -> SparsePosterior:
-    """With the same mean: k is scaled, as the noise is, unless it is fixed."""
+    """Return a posterior with the same mean, a scaled kernel and, unless fixed, scaled noise."""
     model, factor = copy.deepcopy(posterior.model), math.exp(choice.log_scale)
     trained = copy.deepcopy((posterior.model.likelihood, posterior.model.scale))
-    model.trained_noise = trained[0].cpu(), trained[1] and trained[1].cpu()  # as all that is saved
+    model.trained_noise = trained[0].cpu(), trained[1] and trained[1].cpu()  # saved from the CPU
     model.features.reopen(keep_variance=True)
     model.features.close()
     model.features.scale_variance(factor**2)
     model.likelihood = stretched(model.likelihood, model.mean.value, choice, learns_noise)
-    if model.scale is not None:  # it is that of features before they grew
+    if model.scale is not None:  # it is for unscaled features
         model.scale = RowScale(model.scale.weights.detach() / factor)
     q = moments_of(posterior.weights)
-    q = q._replace(mean=q.mean / factor)  # of features that are larger by the factor
+    q = q._replace(mean=q.mean / factor)  # the features are larger by the factor
     found = Solution(q, posterior.sites, posterior.elbo)
     return model.posterior(found, posterior.elbo, posterior.n_rows)

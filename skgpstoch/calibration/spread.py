@@ -17,9 +17,9 @@ from scipy.optimize import minimize
 
 from ..models.mixture import Spread
 
-SCALE_PRIOR = 0.1  # standard deviation of log c, where the scale has been chosen before
-EXPONENT_PRIOR = 0.1  # standard deviation of γ around 1
-SPREAD_LIMITS = ((-3.0, 3.0), (0.5, 2.0))  # of log c and γ
+SCALE_PRIOR = 0.1  # prior standard deviation of log c, if the scale was chosen before
+EXPONENT_PRIOR = 0.1  # prior standard deviation of γ around 1
+SPREAD_LIMITS = ((-3.0, 3.0), (0.5, 2.0))  # limits of log c and γ
 
 
 def best_spread(
@@ -31,14 +31,14 @@ def best_spread(
     scale_prior: float = SCALE_PRIOR,
     exponent_prior: float = EXPONENT_PRIOR,
 ) -> Spread:
-    """Return c and γ with the best log score, with normal priors at 0 and 1 of log c and γ.
+    """Return c and γ with the best log score; the priors of log c and γ are normal around 0 and 1.
 
     Parameters
     ----------
     log_density : callable
-        log p of other values of y at the same rows: (N, P) → (N,).
+        Maps values of y (N, P) at the same rows to log p(y), (N,).
     y, mean, std : ndarray of shape (N, P)
-        Targets of rows that are held out, and what is predicted for them.
+        Targets of held-out rows, and their predicted means and standard deviations.
     weight : ndarray of shape (N,) or None, default=None
         How many rows each counts for.
     scale_prior, exponent_prior : float
@@ -47,7 +47,7 @@ def best_spread(
     Returns
     -------
     spread : Spread
-        r(s), for each output.
+        The function r(s), for each output.
     """
     share = np.ones(len(y)) if weight is None else weight
     log_std = np.log(np.maximum(std, np.finfo(np.float64).tiny))
@@ -68,7 +68,7 @@ def argmin(
     start: np.ndarray,
     limits: Sequence[tuple[float, float]],
 ) -> np.ndarray:
-    """Return where a loss in nats is least; the start where it is not finite."""
+    """Return the minimiser of a loss in nats, or the start if the loss is not finite."""
     if not np.isfinite(first := loss(start)):
         return start
     options = {"eps": 1e-6}  # of differences: sums of thousands of nats are exact to 1e-11

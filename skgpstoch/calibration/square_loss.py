@@ -1,4 +1,4 @@
-"""Find the scale of variances, which the square loss does not learn, from leave-one-out errors."""
+"""Find the variances' scale, which the square loss does not learn, from leave-one-out errors."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from ..models.sparse import Solution, SparseModel
 from ..posteriors.blocks import WeightMoments
 from ..posteriors.sites import optimal_moments
 
-LEAST_SCALE = 1e-12  # of variances that are calibrated
+LEAST_SCALE = 1e-12  # smallest factor of the variances
 LEAST_REST = 1e-12
-"""What is left of a row, at least, without its own leverage, which rounds to 1: far above rounding,
-and far below what any other row has."""
+"""Least value of 1 minus a row's leverage, which may round to 0; far above rounding errors and far
+below the values of other rows."""
 
 
 class ErrorsLeftOut(NamedTuple):
-    """What predictions of rows from all others are like, each (N, P).
+    """Errors and variances of leave-one-out predictions, each of shape (N, P).
 
     Parameters
     ----------
     square : Tensor
-        Squares of the mean error.
+        Squared errors of the predicted mean.
     var : Tensor
-        Mean variance of y, which is in proportion to that of all functions and noise.
+        Predicted variance of y; proportional to the scale of kernel and noise.
     spread : Tensor
-        Variance of the means, which is not.
+        Variance of the means over draws; it does not depend on that scale.
     weight : Tensor
-        What rows count for.
+        Weights of the rows.
     """
 
     square: Tensor
@@ -51,10 +51,10 @@ class ErrorsLeftOut(NamedTuple):
 def calibrated(
     model: SparseModel, X: Tensor, rows: Rows, found: Solution
 ) -> tuple[SparseModel, Solution]:
-    """The conjugate Gaussian model with the mean that is found, whatever its scale.
+    """Return the conjugate Gaussian model with the mean that was found, and a calibrated scale.
 
-    With K and σ² both multiplied by c its mean is the same. c is such that leave-one-out errors
-    have the variances that they are predicted to have.
+    Multiplying K and σ² by the same c does not change the mean. c is chosen so that leave-one-out
+    errors have the variances predicted for them.
     """
     noise, sizes = model.site_noise, model.features.blocks
     scale = variance_scale(by_blocks(model, X, rows, found), rows.group)
@@ -69,7 +69,7 @@ def calibrated(
 def by_blocks(
     model: SparseModel, X: Tensor, rows: Rows, found: Solution
 ) -> Iterator[ErrorsLeftOut]:
-    """Yield what predictions of rows from all others are like, by blocks."""
+    """Yield leave-one-out errors and variances, block by block."""
     noise, sizes = model.site_noise, model.features.blocks
     q = optimal_moments(found.sites, sizes, model.prior_blocks)
     joint = optimal_moments(found.sites, (sum(sizes),), (False,))
@@ -83,11 +83,11 @@ def by_blocks(
 def leave_one_out(
     basis: Basis, y: Tensor, q: Marginals, joint: WeightMoments, noise: Tensor, weight: Tensor
 ) -> ErrorsLeftOut:
-    """Return squares of errors with a row left out, and their variances.
+    """Return squared leave-one-out errors and their variances.
 
-    Of S draws of a row with features P_i, H = P_i (I + G)⁻¹P_iᵀ/(Sσ²) is their leverage, S by S:
-    all of them go. Errors are (I − H)⁻¹e, of which the mean counts, and f has the variances
-    Sσ²(I − H)⁻¹H and what is left.
+    A row has S draws with features P_i. Leaving the row out removes all its draws. Their leverage
+    is the S × S matrix H = P_i (I + G)⁻¹P_iᵀ/(Sσ²). The errors are (I − H)⁻¹e, of which the mean
+    over draws counts. The variance of f is Sσ²(I − H)⁻¹H plus the residual.
     """
     S = basis.n_samples
 
@@ -109,10 +109,10 @@ def leave_one_out(
 
 
 def variance_scale(blocks: Iterable[ErrorsLeftOut], group: Group = ALONE) -> float:
-    """Return c with which squares have the mean Σ c·var + spread, relative to these.
+    """Return c such that the squares, relative to c·var + spread, have the weighted mean 1.
 
-    Sums are over the rows of the whole group. Without spread they are in closed form, and blocks
-    are forgotten.
+    Sums are over the rows of the whole group. Without spread c has a closed form, and blocks need
+    not be kept.
     """
     ratio = weight = 0.0
     highest, kept = 1.0, []

@@ -1,8 +1,8 @@
-"""Fit to Dask arrays and frames on the workers that hold them; needs dask and distributed.
+"""Fit to Dask arrays and frames on the workers that hold them; this needs dask and distributed.
 
-Each worker that has rows is a rank of a :func:`~skgpstoch.distributed.process_group`, made for one
-fit and destroyed at its end. Rows go from worker to worker, never to the caller, who gets an
-ordinary estimator.
+Each worker that has rows becomes a rank of a :func:`~skgpstoch.distributed.process_group`, which is
+made for one fit and destroyed at its end. Rows move only between workers, never to the caller. The
+caller gets an ordinary fitted estimator.
 """
 
 try:

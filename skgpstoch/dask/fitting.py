@@ -1,4 +1,4 @@
-"""Fit an estimator to rows that are on workers."""
+"""Fit an estimator to rows that are on Dask workers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fit(
     Parameters
     ----------
     estimator : estimator of skgpstoch
-        What to fit. It is left as it is.
+        The estimator to fit; it is not changed.
     X : dask Array of shape (n_samples, n_features), or dask DataFrame
         Inputs, in chunks of rows.
     y : dask Array or Series of shape (n_samples,), or of shape (n_samples, n_outputs)
@@ -68,16 +68,16 @@ def fit(
 
     Notes
     -----
-    Rows are computed where Dask puts them. The workers that then hold rows get consecutive
-    partitions with about as many rows each; partitions that are elsewhere are sent there. So
-    neither the sample of rows that starts the fit nor the model depends on which worker held which
-    rows. Fits that share workers wait for each other. Ctrl-C, or the end of this process, ends the
-    fit on the workers.
+    Dask computes the rows on the workers that it chooses. Each worker that then holds rows gets
+    consecutive partitions, with about the same number of rows as the others; partitions that are
+    elsewhere are sent there. So neither the sample of rows that starts the fit nor the model
+    depends on which worker held which rows. Fits that share workers wait for each other. Ctrl-C, or
+    the end of this process, ends the fit on the workers.
 
     The first rank sends its checkpoint to the scheduler at the end of an epoch, at most every two
     seconds. When a worker is lost, Dask computes its partitions again, and the fit resumes on the
-    workers that are left. Rows up to 10,000 are fitted by one worker. On several machines gloo
-    needs the network's name in `GLOO_SOCKET_IFNAME` if the name of a host is not its address.
+    workers that are left. Up to 10,000 rows are fitted by one worker. On several machines, set
+    `GLOO_SOCKET_IFNAME` to the network interface if host names do not resolve to their addresses.
 
     `partial_fit` is not distributed, because it adds rows to one model chunk by chunk.
 
@@ -133,13 +133,13 @@ def present(client: Client | None) -> Client:
 
 
 def check_restarts(max_restarts: Any) -> None:
-    """Check that it is a number of restarts."""
+    """Check that `max_restarts` is a valid number of restarts."""
     if not (isinstance(max_restarts, Integral) and int(max_restarts) >= 0):
         raise ValueError(f"max_restarts must be an integer of at least 0, got {max_restarts!r}.")
 
 
 def check_estimator(estimator: Any, columns: dict[str, Any]) -> None:
-    """Check that an estimator can be fitted so, to rows of which these are known."""
+    """Check that an estimator can be fitted on Dask to rows with these columns."""
     name = type(estimator).__name__
     if not any(cls.__module__.startswith("skgpstoch.") for cls in type(estimator).__mro__):
         raise TypeError(

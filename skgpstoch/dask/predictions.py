@@ -1,4 +1,4 @@
-"""Predict rows that are on workers."""
+"""Predict for rows that are on Dask workers."""
 
 from __future__ import annotations
 
@@ -23,29 +23,30 @@ BY_ROWS = (
     "predict_interval",
     "predict_atoms",
 )
-"""What is predicted of a row by itself, as an array."""
+"""Methods that predict each row by itself and return an array."""
 
 
 def predict(model: Any, X: Any, method: str = "predict", **kwargs: Any) -> Any:
-    """Predict for a Dask array or frame, partition by partition, when the result is computed.
+    """Predict lazily for a Dask array or frame, partition by partition.
 
     Parameters
     ----------
     model : fitted estimator
-        The model; it is sent once to each worker that needs it.
+        The fitted model; it is sent once to each worker that needs it.
     X : dask Array of shape (n_samples, n_features), or dask DataFrame
         Inputs, in chunks of rows.
     method : str, default="predict"
-        What to call: "predict", "predict_proba", "predict_log_proba", "decision_function",
+        Method to call: "predict", "predict_proba", "predict_log_proba", "decision_function",
         "predict_std", "predict_interval" or "predict_atoms".
     **kwargs : dict
-        Other parameters of the method, such as `return_std` or `coverage`, but none with a value
-        for each row.
+        Other parameters of the method, such as `return_std` or `coverage`. Parameters with a value
+        for each row are not supported.
 
     Returns
     -------
     predicted : dask Array, Series or DataFrame, or tuple of these
-        In X's chunks, with X's index if X is a frame; a tuple if the method returns one.
+        Predictions in X's chunks, with X's index if X is a frame; a tuple if the method returns
+        one. They are computed when Dask computes the result.
 
     Raises
     ------
@@ -97,7 +98,7 @@ def predict(model: Any, X: Any, method: str = "predict", **kwargs: Any) -> Any:
 
 
 class Call(NamedTuple):
-    """What is called of a model, and the columns that its outputs have side by side."""
+    """A call of a model's method, and the columns of its outputs side by side."""
 
     method: str
     kwargs: dict[str, Any]
@@ -112,7 +113,7 @@ class Call(NamedTuple):
         return np.concatenate([each.reshape(len(X), -1) for each in outputs], axis=1)
 
     def on_frame(self, X: Any, model: Any) -> Any:
-        """Return them as a frame with the index of X."""
+        """Return the outputs of a partition as a frame with the index of X."""
         return pd.DataFrame(self.on_array(X, model), index=X.index)
 
 
@@ -123,12 +124,12 @@ def outputs_of(model: Any, method: str, kwargs: dict[str, Any], X: Any) -> tuple
 
 
 def width(output: np.ndarray) -> int:
-    """Return how many numbers an output has for a row."""
+    """Return the number of values that an output has for each row."""
     return int(np.prod(output.shape[1:], dtype=int))
 
 
 def placed(outputs: Sequence[np.ndarray]) -> Iterator[tuple[slice, tuple[int, ...]]]:
-    """Yield the columns of each output, and the shape that they have in a row."""
+    """Yield the columns of each output, and the output's shape for one row."""
     first = 0
     for output in outputs:
         yield slice(first, first + width(output)), output.shape[1:]
@@ -136,7 +137,7 @@ def placed(outputs: Sequence[np.ndarray]) -> Iterator[tuple[slice, tuple[int, ..
 
 
 def array_of(of_array: da.Array, columns: slice, shape: tuple[int, ...]) -> da.Array:
-    """Return one output."""
+    """Return one output as a Dask array."""
     if len(shape) < 2:
         return of_array[:, columns if shape else columns.start]
     chunks = (of_array.chunks[0], *((size,) for size in shape))

@@ -1,4 +1,4 @@
-"""Data in memory, and sources of rows that are read in chunks."""
+"""Data in memory, and row sources, which read rows in chunks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILES = {"ChunkRows": "chunk_rows", "ParquetRows": "parquet_rows", "SequenceRows
 
 
 def __getattr__(name: str) -> Any:
-    """Import a source of rows when it is asked for: most users need none of them."""
+    """Import a row source on first use, because most users need none of them."""
     if name in FILES:
         return getattr(import_module(f".{FILES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Chunks of rows in memory, and the checks of what they hold."""
+"""Chunks of rows in memory, and checks of their contents."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import numpy as np
 from .stored import join, take
 
 BESIDES_X = ("y", "weight", "exposure", "y_std")
-"""What a chunk may hold besides X."""
+"""Names of the arrays that a chunk may hold besides X."""
 
 
 @dataclass(frozen=True)
 class Chunk:
     """Some rows of a source.
 
-    ``chunk[index]``, with a slice, a mask or positions, is the Chunk of these; ``len(chunk)`` is m.
+    ``chunk[index]``, with a slice, a mask or positions, selects rows; ``len(chunk)`` is m.
 
     Parameters
     ----------
     X : ndarray of shape (m, d)
-        Inputs, of the source's dtype; a frame if they are not transformed yet.
+        Inputs, in the source's dtype; a frame or array as stored if they are not transformed yet.
     rows : ndarray of shape (m,)
         The number of each row in the whole source, counted from 0.
     where : str
-        The file and the row group, or the number of the chunk, that they come from.
+        Origin of the rows: the file and the row group, or the number of the chunk.
     y : ndarray of shape (m,) or (m, P), or None, default=None
-        Targets: floats in float64, integers, booleans; labels that are strings as objects.
+        Targets: floats in float64, integers or booleans; string labels as objects.
     weight, exposure : ndarray of shape (m,) or None, default=None
-        How many rows each counts for (`sample_weight`), and what rates are multiplied by.
+        Row weights (`sample_weight`), and the exposures that multiply the rates of counts.
     y_std : ndarray of the shape of y or None, default=None
-        Known measurement errors of y.
+        Known measurement errors of y, as standard deviations.
     """
 
     X: Any
@@ -53,23 +53,23 @@ class Chunk:
 
     @property
     def first(self) -> int:
-        """The number of the first of its rows, of which there is one at least."""
+        """Number of the first row; the chunk must have at least one row."""
         return int(self.rows[0])
 
     def arrays(self) -> dict[str, Any]:
-        """Return what there is, by name: arrays that share their rows."""
+        """Return the arrays that are not None, by name."""
         found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "where"}
         return {name: array for name, array in found.items() if array is not None}
 
     def counted(self) -> Chunk:
-        """Return the rows that have a weight."""
+        """Return the rows whose weight is positive."""
         if self.weight is None or (self.weight > 0.0).all():
             return self
         return self[self.weight > 0.0]
 
 
 def concatenated(chunks: Sequence[Chunk]) -> Chunk:
-    """Return one chunk of all rows, in this order; there is one chunk at least."""
+    """Join one or more chunks into one chunk, in this order."""
     if len(chunks) == 1:
         return chunks[0]
     names = chunks[0].arrays()
@@ -78,12 +78,13 @@ def concatenated(chunks: Sequence[Chunk]) -> Chunk:
 
 
 def checked(chunk: Chunk, names: Sequence[str], dtype: np.dtype) -> Chunk:
-    """Return a chunk whose X has these columns and this dtype, and whose numbers all are numbers.
+    """Return a chunk whose X is checked to have these columns, and converted to this dtype.
 
     Raises
     ------
     ValueError
-        That names the file and row group or the chunk, and the column.
+        If a value is invalid; the message names the file and row group, or the chunk, and the
+        column.
     """
     X = chunk.X
     if X.ndim != 2:
@@ -107,12 +108,12 @@ def checked(chunk: Chunk, names: Sequence[str], dtype: np.dtype) -> Chunk:
 
 
 def as_dtype(values: Any, dtype: np.dtype, name: str) -> np.ndarray:
-    """Return numbers in this floating type; what has no numbers is a ValueError.
+    """Convert to this floating type; raise a ValueError if the values are not numbers.
 
-    Numbers that are too large for it become infinite, and are refused as such.
+    Numbers that are too large become infinite, and are refused as such.
     """
     a = np.asarray(values)
-    if a.dtype.kind in "cMmV":  # which NumPy would convert, in units of its own
+    if a.dtype.kind in "cMmV":  # NumPy would convert these, in its own units
         raise ValueError(f"{name} must be numeric, got dtype {a.dtype}: convert it to numbers.")
     try:
         with np.errstate(over="ignore"):
@@ -124,22 +125,22 @@ def as_dtype(values: Any, dtype: np.dtype, name: str) -> np.ndarray:
         ) from error
 
 
-SAID = {"weight": "sample_weight"}  # what users call it
+SAID = {"weight": "sample_weight"}  # the user's names
 
 
 def as_floats(values: Any, name: str, where: str) -> np.ndarray:
-    """Return what is known of rows besides X and y, in float64, (m, 1) as (m,)."""
+    """Return weights, exposures or errors in float64, with (m, 1) as (m,)."""
     a = as_dtype(values, np.dtype(np.float64), f"{where}: {SAID.get(name, name)}")
     return a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a
 
 
 def as_target(values: np.ndarray, where: str) -> np.ndarray:
-    """Return targets: floats in float64, strings as objects, (m, 1) as (m,).
+    """Return targets: floats in float64, strings as objects, with (m, 1) as (m,).
 
     Raises
     ------
     ValueError
-        If they are dates, durations or complex numbers.
+        If the targets are dates, durations or complex numbers.
     """
     kind = values.dtype.kind
     if kind in "cMmV":
@@ -151,7 +152,7 @@ def as_target(values: np.ndarray, where: str) -> np.ndarray:
 
 
 def refuse_lengths(chunk: Chunk) -> None:
-    """Raise a ValueError if X, y and the others have not as many rows each, or too many axes."""
+    """Raise a ValueError if X, y and the others differ in length, or have too many axes."""
     n = len(chunk.rows)
     for name, array in chunk.arrays().items():
         most = {"X": 2, "y": 2, "y_std": 2}.get(name, 1)
@@ -163,7 +164,7 @@ def refuse_lengths(chunk: Chunk) -> None:
 
 
 def refuse_missing(chunk: Chunk, names: Sequence[str]) -> None:
-    """Raise a ValueError that names the first column which is not finite, or out of its range."""
+    """Raise a ValueError that names the first column with a non-finite or out-of-range value."""
     known = {"X": list(names)}
     for name, array in chunk.arrays().items():
         if name == "rows":
@@ -184,7 +185,7 @@ AGAINST_MISSING = {"X": ". Drop or fill them, for example with an imputer passed
 
 
 def wrong(name: str, table: np.ndarray) -> list[tuple[np.ndarray, str]]:
-    """Return what is wrong of an array (m, k), and words for it: masks (m, k)."""
+    """Return masks (m, k) of the invalid entries of an array (m, k), and words for them."""
     if table.dtype.kind == "O":
         missing = np.array([[v is None or v != v for v in row] for row in table.tolist()])
         return [(missing.reshape(table.shape), "has missing values")]

@@ -1,4 +1,4 @@
-"""Rows from iterators; each pass over the rows asks for a new one."""
+"""A row source for iterators; each pass over the rows makes a new iterator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .chunk import SAID, Chunk
 from .row_source import CHUNK_ROWS, RowSource, refuse_rank
 from .stored import is_frame, refuse_unstored, stored, take
 
-TUPLE = ("X", "y", "weight")  # of a tuple
+TUPLE = ("X", "y", "weight")  # meaning of a tuple's entries
 GIVEN = {SAID.get(name, name): name for name in ("X", "y", "weight", "exposure", "y_std")}
 
 ANEW = (
@@ -22,23 +22,25 @@ ANEW = (
 
 
 class ChunkRows(RowSource):
-    """Rows from iterators: a database, a CSV reader, your own generator.
+    """Rows from an iterator of chunks, for example from a database, a CSV reader or a generator.
+
+    Pass it to `fit` in place of X; the rows need not fit into memory.
 
     Parameters
     ----------
     factory : callable
-        Called without arguments for each pass, it returns a new iterator of chunks: X, or tuples
-        (X, y) or (X, y, sample_weight), or mappings with the keys X, y, sample_weight, exposure and
-        y_std. Each pass must give the same rows in the same order. Any size of a chunk is allowed,
-        0 included; 65,536 rows at most are used at a time.
+        Function without arguments that returns a new iterator of chunks. It is called once for each
+        pass over the rows. A chunk is X, a tuple (X, y) or (X, y, sample_weight), or a mapping with
+        the keys X, y, sample_weight, exposure and y_std. Each pass must give the same rows in the
+        same order. Chunks may have any size, also 0; at most 65,536 rows are used at a time.
     n_rows : int or None, default=None
-        How many rows there are in all, if it is known; the first whole pass counts them otherwise.
+        Total number of rows, if it is known. None: the first complete pass counts them.
     transform : transformer or None, default=None
-        Applied to each X, array or frame. If it is not fitted, a clone is fitted on 10,000 random
-        rows, for which there is a pass.
+        Transformer that is applied to each X, array or frame. If it is not fitted, a clone is
+        fitted to 10,000 random rows, which takes one pass.
     buffer_rows : int, default=262_144
-        Room of the shuffle buffer, in rows. Chunks cannot be read in another order, so the buffer
-        is all that shuffles.
+        Size of the shuffle buffer, in rows. Chunks cannot be read in another order, so rows are
+        shuffled only within this buffer.
 
     Examples
     --------
@@ -78,24 +80,24 @@ class ChunkRows(RowSource):
 
     @property
     def n_rows(self) -> int | None:
-        """How many rows there are; None before the first whole pass if it was not said."""
+        """Number of rows; None before the first complete pass if `n_rows` was not given."""
         return self.n_shared
 
     @property
     def n_units(self) -> None:
-        """None: chunks have one order."""
+        """None, because chunks can only be read in one order."""
         return None
 
     def share(self, rank: int, size: int) -> Self:
-        """Return chunks rank, rank + size, ... alone; all are made, and others are passed over."""
+        """Return a source of only chunks rank, rank + size, ...; it skips the others."""
         refuse_rank(rank, size)
         part = {"rank": self.rank + self.size * rank, "size": self.size * size}
         return self._limited(n_shared=self.n_shared if size == 1 else None, **part)
 
     def read(self, generator: np.random.Generator | None) -> Generator[Chunk, None, None]:
-        """Yield chunks in the order in which they are made, whatever the generator."""
+        """Yield chunks in the iterator's order, whatever the generator."""
         first = n_shared = 0
-        known = vars(self).get("example")  # if it has been read
+        known = vars(self).get("example")  # the first rows, if they were read before
         for number, given in enumerate(self.pass_()):
             where = f"chunk {number}"
             parts = named_parts(given, where)
@@ -121,7 +123,7 @@ class ChunkRows(RowSource):
         return iter(made)
 
     def refuse_other_rows(self, known: Chunk, found: Chunk) -> None:
-        """Raise a ValueError if a pass does not begin with the rows that are known to be first."""
+        """Raise a ValueError if a pass does not begin with the same rows as the first pass."""
         n = min(len(known), len(found))
         if not same_rows(known[:n], found[:n]):
             raise ValueError(
@@ -129,12 +131,12 @@ class ChunkRows(RowSource):
             )
 
     def counted(self, n_rows: int, least: int) -> None:
-        """Keep the number of rows of a whole pass, of which there are so many at least.
+        """Keep the number of rows of a complete pass, which must be at least `least`.
 
         Raises
         ------
         ValueError
-            If it is not that of the passes before, or not the one that was given.
+            If the number differs from earlier passes, or from the given `n_rows`.
         """
         expected = max(n_rows, least) if self.n_total is None else self.n_total
         if n_rows != expected:
@@ -146,7 +148,7 @@ class ChunkRows(RowSource):
 
 
 def same_rows(first: Chunk, second: Chunk) -> bool:
-    """Tell whether two chunks as they are stored hold the same X, missing values included."""
+    """Tell whether two stored chunks hold the same X, including missing values."""
     A, B = first.X, second.X
     if is_frame(A):
         return bool(type(A) is type(B) and A.equals(B))
@@ -154,12 +156,12 @@ def same_rows(first: Chunk, second: Chunk) -> bool:
 
 
 def named_parts(given: Any, where: str) -> dict[str, Any]:
-    """Return what a chunk holds, by our names.
+    """Return a chunk's arrays by name (X, y, weight, exposure, y_std).
 
     Raises
     ------
     ValueError
-        If it is no array, no tuple of two or three, and no mapping of the known names.
+        If the chunk is not an array, a tuple of two or three, or a mapping with the known keys.
     """
     if is_frame(given) or not isinstance(given, tuple | list | Mapping):
         return {"X": given}

@@ -1,4 +1,4 @@
-"""Rows of Parquet files, read by row group."""
+"""A row source that reads Parquet files by row group."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .shuffle_buffer import BUFFER_PARTS
 from .stored import is_frame
 
 READ_BYTES = 2**18
-"""Bytes of a column that are read at a time; without a limit a whole row group would be."""
+"""Bytes of a column that are read at a time; without a limit it would be a whole row group."""
 
 LEAST_PIECE = 1024
-"""Rows that are read at a time however small the buffer is, as each read has a price."""
+"""Fewest rows that are read at a time, however small the buffer, because each read costs time."""
 
 
 class RowGroup(NamedTuple):
-    """A row group of a file."""
+    """A row group of a Parquet file."""
 
     path: str
     number: int
-    first: int  # the number of its first row, in all files
+    first: int  # the number of its first row, counted over all files
     n_rows: int
 
     @property
@@ -40,37 +40,38 @@ class RowGroup(NamedTuple):
 class Piece(NamedTuple):
     """Some rows of a row group."""
 
-    first: int  # the number of the first of them, in all files
-    table: Any  # of pyarrow
+    first: int  # the number of the first of them, counted over all files
+    table: Any  # a pyarrow table
 
 
 class ParquetRows(RowSource):
-    """Rows of Parquet files.
+    """Rows of Parquet files that need not fit into memory, to pass to `fit` in place of X.
 
     Parameters
     ----------
     paths : str, Path or list of these
-        A file, a directory of *.parquet, a pattern such as "flights/*.parquet", or a list of these;
-        patterns and directories in the order of names.
+        A file, a directory of *.parquet files, a pattern such as "flights/*.parquet", or a list of
+        these. The files of a directory or a pattern are sorted by name.
     target : str or list of str or None, default=None
-        Columns of y.
+        Column or columns of y. None: the rows have no targets and are only for predictions.
     features : list of str or None, default=None
-        Columns of X; None: all of the first file that have no other role.
+        Columns of X. None: all columns of the first file that have no other role.
     sample_weight, exposure : str or None, default=None
-        Columns of these.
+        Column of the row weights, and column of the exposures of counts.
     y_std : str or list of str or None, default=None
-        Columns of known measurement errors of y.
+        Columns of the known measurement errors of y, as standard deviations.
     transform : transformer or None, default=None
-        What makes numbers of features that are none, such as a `ColumnTransformer`: applied to a
-        pandas frame of each chunk. If it is not fitted, a clone is fitted on 10,000 random rows,
-        for which there is a pass. Without it features must be numbers or booleans; nulls are NaN.
+        Turns features that are not numbers into numbers, for example a `ColumnTransformer`. It is
+        applied to each chunk, as a pandas frame. If it is not fitted, a clone is fitted to 10,000
+        random rows, which takes one pass over the files. None: features must be numbers or
+        booleans; nulls become NaN.
     buffer_rows : int, default=262_144
-        Room of the shuffle buffer, in rows.
+        Size of the shuffle buffer, in rows.
 
     Notes
     -----
-    pyarrow is needed (`pip install pyarrow`). Files are read by row group, a sixteenth
-    of the buffer at a time, at most 65,536 rows; row groups of at most 100,000 rows shuffle best.
+    This needs pyarrow (`pip install pyarrow`). Files are read by row group, in pieces of a
+    sixteenth of the buffer, at most 65,536 rows. Row groups of at most 100,000 rows shuffle best.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class ParquetRows(RowSource):
 
     @property
     def n_rows(self) -> int:
-        """How many rows there are, as the files' metadata say."""
+        """Number of rows, from the files' metadata."""
         return sum(unit.n_rows for unit in self.units)
 
     @property
@@ -113,11 +114,11 @@ class ParquetRows(RowSource):
 
     @property
     def n_units(self) -> int:
-        """How many row groups there are."""
+        """Number of row groups."""
         return len(self.units)
 
     def check_inputs(self) -> None:
-        """Raise a ValueError if X has to be transformed, and is not."""
+        """Raise a ValueError if X needs a transformation but there is no `transform`."""
         if self.transform is None:
             for name in self.roles.features:
                 refuse_type(name, self.roles.schema.field(name).type)
@@ -128,14 +129,14 @@ class ParquetRows(RowSource):
         return self.roles.features
 
     def share(self, rank: int, size: int) -> Self:
-        """Return row groups rank, rank + size, ... alone; rows keep their numbers."""
+        """Return a source of only row groups rank, rank + size, ...; rows keep their numbers."""
         return self._limited(units=share_of(self.units, rank, size))
 
     def read(self, generator: np.random.Generator | None) -> Generator[Chunk, None, None]:
         """Yield row groups in pieces, in order, or in random order with a generator."""
         for position in in_turn(self.n_units, generator):
             unit = self.units[position]
-            yield from map(partial(self.chunk, unit), self.pieces(unit))  # keeps no piece
+            yield from map(partial(self.chunk, unit), self.pieces(unit))  # keeps no piece alive
 
     def chunk(self, unit: RowGroup, piece: Piece) -> Chunk:
         """Return a piece of a row group as a chunk."""
@@ -149,12 +150,13 @@ class ParquetRows(RowSource):
                 yield np.arange(first, first + len(table)), table.cast(self.roles.schema)
 
     def pieces(self, unit: RowGroup) -> Iterator[Piece]:
-        """Yield the pieces of a row group, and keep none while the next is read.
+        """Yield the pieces of a row group, without keeping one while the next is read.
 
         Raises
         ------
         ValueError
-            If it cannot be read, or has other columns or rows than the file had at first.
+            If the row group cannot be read, or its columns or rows have changed since the file was
+            opened.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -188,12 +190,12 @@ class ParquetRows(RowSource):
 
 
 def types_of(schema: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the types of these columns of a file, without those that it does not have."""
+    """Return the types of these columns of a file; columns that it lacks are left out."""
     return {field.name: field.type for field in schema if field.name in names}
 
 
 def refuse_changed(unit: RowGroup, types: dict[str, Any], schema: Any) -> None:
-    """Raise a ValueError if a file has no longer the columns that it had."""
+    """Raise a ValueError if the columns of a file have changed."""
     found = types_of(schema, list(types))
     for name, kind in types.items():
         if found.get(name) != kind:
@@ -204,7 +206,7 @@ def refuse_changed(unit: RowGroup, types: dict[str, Any], schema: Any) -> None:
 
 
 def row_groups(sizes: dict[str, list[int]]) -> list[RowGroup]:
-    """Return the row groups of files, of which the numbers of rows are given."""
+    """Return the row groups of files, given their numbers of rows."""
     units, first = [], 0
     for path, counts in sizes.items():
         for number, n_rows in enumerate(counts):
@@ -214,12 +216,12 @@ def row_groups(sizes: dict[str, list[int]]) -> list[RowGroup]:
 
 
 def files_of(paths: Any) -> list[str]:
-    """Return the files that a path, a directory, a pattern or a list of these names.
+    """Return the files of a path, a directory, a pattern or a list of these.
 
     Raises
     ------
     TypeError, ValueError
-        If it is none of these; if there is no file.
+        If `paths` is none of these; if there is no such file.
     """
     if type(paths).__name__ == "LazyFrame" or is_frame(paths):
         raise TypeError(
@@ -237,7 +239,7 @@ def files_of(paths: Any) -> list[str]:
 
 
 def matches(path: str) -> list[str]:
-    """Return the files that one path names."""
+    """Return the files of one path, directory or pattern."""
     if os.path.isdir(path):
         found = sorted(glob.glob(os.path.join(glob.escape(path), "*.parquet")))
     else:
@@ -253,7 +255,7 @@ def opened(path: str) -> tuple[Any, list[int]]:
     Raises
     ------
     ImportError, ValueError
-        If pyarrow is not installed; if it is no Parquet file, or damaged.
+        If pyarrow is not installed; if the file is not a Parquet file, or is damaged.
     """
     try:
         import pyarrow as pa

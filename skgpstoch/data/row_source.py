@@ -1,4 +1,4 @@
-"""Base class of sources of rows that need not fit into memory."""
+"""Base class of row sources, which read rows that need not fit into memory."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ CHUNK_ROWS = 65_536
 """Rows that are read at a time."""
 
 TRANSFORM_ROWS = 10_000
-"""Random rows that a transformer is fitted on if it is not fitted yet."""
+"""Number of random rows to which a transformer is fitted if it is not fitted yet."""
 
 
 class RowSource(ABC):
     """A table that is read in chunks, as often as needed.
 
-    A source consists of units, which can be read one by one: row groups, slices or chunks.
+    A source consists of units (row groups, slices or chunks), which are read one by one.
 
     Parameters
     ----------
     transform : transformer or None
-        Applied to each chunk of X; if it is not fitted, a clone is fitted on random rows first.
+        Transformer that is applied to each chunk of X. If it is not fitted, a clone is fitted to
+        random rows first.
     buffer_rows : int
-        Room of the shuffle buffer.
+        Size of the shuffle buffer, in rows.
     """
 
     def __init__(self, transform: Any, buffer_rows: int) -> None:
@@ -47,42 +48,42 @@ class RowSource(ABC):
     @property
     @abstractmethod
     def n_rows(self) -> int | None:
-        """How many rows there are; None as long as nobody has counted them."""
+        """Number of rows; None until they have been counted."""
 
     @property
     @abstractmethod
     def n_units(self) -> int | None:
-        """How many units can be read in any order; None if there is only one order."""
+        """Number of units that can be read in any order; None if there is only one order."""
 
     @abstractmethod
     def read(self, generator: np.random.Generator | None) -> Generator[Chunk, None, None]:
-        """Yield chunks as they are stored, with X before the transformation, array or frame.
+        """Yield chunks as they are stored: X is an array or a frame, not yet transformed.
 
         Parameters
         ----------
         generator : Generator or None
-            Of the order of units; None: in order.
+            Random generator for the order of units; None: stored order.
         """
 
     @abstractmethod
     def share(self, rank: int, size: int) -> Self:
-        """Return the source of units rank, rank + size, ... alone; rows keep their numbers."""
+        """Return a source of only units rank, rank + size, ...; rows keep their numbers."""
 
     @property
     def stored_names(self) -> list[str] | None:
-        """Names of the columns of X before the transformation, if there are any."""
+        """Names of the columns of X before the transformation; None if they have no names."""
         return None
 
     @property
     def files(self) -> list[str]:
-        """The files that are read, as far as they are known."""
+        """Files that are read, if they are known."""
         return []
 
     # ---- what X is -----------------------------------------------------------------------------
 
     @cached_property
     def example(self) -> Chunk:
-        """The first rows, as they are stored; at least one."""
+        """The first rows as they are stored; at least one row."""
         chunks = self.read(None)
         try:
             first = next((chunk for chunk in chunks if len(chunk)), None)
@@ -94,7 +95,7 @@ class RowSource(ABC):
 
     @cached_property
     def inputs(self) -> Inputs:
-        """How X is made of what is stored; fits the transformer if it is not fitted."""
+        """The function from stored rows to X; it fits the transformer if it is not fitted."""
         self.check_inputs()
         transform = fitted_transform(self.transform, self.sample_stored)
         return inputs_of(transform, self.example.X, self.stored_names, self.example.where)
@@ -106,16 +107,16 @@ class RowSource(ABC):
 
     @property
     def has_new_transform(self) -> bool:
-        """Whether the transformer is one of these rows, to which no model was fitted."""
+        """Whether the transformer is fitted to these rows, and no model was fitted to them yet."""
         return not (self.is_learned or is_fitted(self.transform))
 
     def check_inputs(self) -> None:
-        """Raise a ValueError if what is stored cannot be X as it is, and is not transformed."""
-        return  # of most sources chunks tell
+        """Raise a ValueError if stored rows need a transformation but there is no `transform`."""
+        return  # most sources find out from the chunks
 
     @property
     def n_features(self) -> int:
-        """How many columns X has."""
+        """Number of columns of X."""
         return len(self.inputs.names)
 
     @property
@@ -125,11 +126,11 @@ class RowSource(ABC):
 
     @property
     def dtype(self) -> np.dtype:
-        """The type of X: float32 if all that is stored is float32, else float64."""
+        """Type of X: float32 if all stored columns are float32, otherwise float64."""
         return self.inputs.dtype
 
     def sample_stored(self) -> tuple[Any, np.ndarray | None]:
-        """Return random rows as they are stored: X, and y if there is one."""
+        """Return random rows as they are stored: X, and y if there are targets."""
         smallest = SmallestHashes(TRANSFORM_ROWS, seed=0)
         for chunk in self.read(None):
             smallest.add(chunk.counted())
@@ -139,7 +140,7 @@ class RowSource(ABC):
         return sample.X, sample.y
 
     def check_has_target(self) -> None:
-        """Raise a ValueError if nothing is to be learned from these rows."""
+        """Raise a ValueError if the rows have no targets."""
         if self.example.y is None:
             raise ValueError(
                 f"{self!r} must have a y to fit to. Name its column with ParquetRows(..., "
@@ -148,7 +149,7 @@ class RowSource(ABC):
             )
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        """Raise a TypeError, where an array is asked for."""
+        """Raise a TypeError, because a row source cannot be used as an array."""
         raise TypeError(
             f"{self!r} is read in chunks and cannot be used as an array. Pass it to fit of "
             "an estimator that trains on minibatches, and predict with "
@@ -159,28 +160,29 @@ class RowSource(ABC):
     # ---- passes --------------------------------------------------------------------------------
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield all rows in order, checked; the next chunk is read while one is used.
+        """Yield all rows in order, checked, also those of weight 0.
 
-        Rows of weight 0 are among them.
+        The next chunk is read while the current one is used.
 
         Raises
         ------
         ValueError
-            If X is not finite, has another width or holds no numbers; or y, weights, exposures or
-            errors of y are not what they should be. It names the file and row group, or the number
-            of the chunk, and the column.
+            If X is not finite, has another number of columns or is not numeric, or if y, weights,
+            exposures or errors of y are invalid. The message names the file and row group, or the
+            chunk's number, and the column.
         """
         return read_ahead(self.checked(self.read(None)))
 
     def shuffled(self, seed: int, epoch: int, buffer_rows: int | None = None) -> Iterator[Chunk]:
-        """Yield rows that have a weight in random order, each once, from a shuffle buffer.
+        """Yield the rows of positive weight in random order, each once, from a shuffle buffer.
 
         Parameters
         ----------
         seed, epoch : int
-            The order is a function of these (and of the buffer).
+            Seed and number of the epoch; together with the buffer size they determine the order.
         buffer_rows : int or None, default=None
-            Room of the buffer; None is the source's own. Chunks have a sixteenth of it.
+            Size of the buffer, in rows; None: the source's `buffer_rows`. Chunks have a sixteenth
+            of it.
         """
         n_buffer = self.buffer_rows if buffer_rows is None else positive(buffer_rows, "buffer_rows")
         if self.n_rows is not None:
@@ -190,9 +192,9 @@ class RowSource(ABC):
         return read_ahead(mixed(counted, n_buffer, draws))
 
     def checked(self, chunks: Iterator[Chunk]) -> Generator[Chunk, None, None]:
-        """Yield chunks with X as models see it, and all of it checked.
+        """Yield chunks with X transformed and everything checked.
 
-        None is kept while the next one is made: there would be two.
+        No chunk is kept while the next one is made, so that memory holds only one.
         """
         inputs, known = self.inputs, self.example
         y = None if known.y is None else as_target(known.y, known.where)
@@ -208,22 +210,23 @@ class RowSource(ABC):
     def shuffle_to(self, path: str | Path, seed: int = 0) -> None:
         """Write all rows in random order to a Parquet file, in bounded memory.
 
-        Rows are sorted into buckets on the disk by hashes of their numbers, and each bucket by the
-        same, so that the order depends on the seed alone. Columns are as they are stored, before
-        any transformation; those without a name are called x0, x1, ..., and y, sample_weight,
-        exposure and y_std. Beside the file there are temporary ones as large until it is written.
+        Rows are distributed over buckets on disk by hashes of their numbers, and each bucket is
+        sorted by the same hashes. So the order depends only on the seed. Columns are written as
+        they are stored, before any transformation. Columns of X without a name are called x0, x1,
+        ...; the others y, sample_weight, exposure and y_std. While it runs, temporary files of the
+        same total size are beside the new file.
 
         Parameters
         ----------
         path : str or Path
-            The file to write, which replaces one that is there.
+            The file to write; an existing file is replaced.
         seed : int, default=0
-            Of the order.
+            Seed of the random order.
 
         Raises
         ------
         ValueError
-            If these rows are read from that file.
+            If the rows are read from this file.
         """
         from .bucket_shuffle import shuffle_tables  # needs pyarrow
 
@@ -255,22 +258,22 @@ class RowSource(ABC):
                 yield chunk.rows, table_of(chunk, self.stored_names)
 
     def count(self) -> int:
-        """Return how many rows there are, by a pass over them if nobody has counted them."""
+        """Return the number of rows; if it is unknown, count them in a pass."""
         if self.n_rows is None:
             return sum(len(chunk) for chunk in self.read(None))
         return self.n_rows
 
     def _limited(self, **attributes: Any) -> Self:
-        """Return a copy with other attributes, which has the same inputs as all shares."""
+        """Return a copy with other attributes; it transforms X as the source and its shares do."""
         part = copy.copy(self)
         vars(part).update(example=self.example, **attributes)
-        if self.transform is not None:  # else they follow from the first rows, where X is numbers
+        if self.transform is not None:  # else the first rows determine them
             vars(part).update(inputs=self.inputs)
         return part
 
 
 def is_source(X: Any) -> bool:
-    """Tell whether X is a source of rows; names of files are a TypeError."""
+    """Tell whether X is a row source; raise a TypeError if X is the name of a file."""
     names = X if isinstance(X, list | tuple) else [X]
     if names and all(isinstance(name, str | Path) for name in names):
         raise TypeError(
@@ -281,13 +284,13 @@ def is_source(X: Any) -> bool:
 
 
 def check_no_source(X: Any) -> None:
-    """Raise a TypeError if X is a source of rows, where an array is asked for."""
+    """Raise a TypeError if X is a row source, for methods that need an array."""
     if isinstance(X, RowSource):
         np.asarray(X)
 
 
 def positive(value: Any, name: str) -> int:
-    """Return a positive integer; anything else is a ValueError or a TypeError."""
+    """Return a positive integer; raise a ValueError or a TypeError for anything else."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, got {value!r}.")
     if value < 1:
@@ -313,7 +316,7 @@ def in_turn(n: int, generator: np.random.Generator | None) -> np.ndarray:
 
 
 def refuse_other_columns(chunk: Chunk, known: Chunk) -> None:
-    """Raise a ValueError if a chunk has a column that the first has not, or lacks one."""
+    """Raise a ValueError if a chunk has other columns than the first chunk."""
     for name in BESIDES_X:
         has, had = getattr(chunk, name) is not None, getattr(known, name) is not None
         if has is not had:
@@ -325,12 +328,12 @@ def refuse_other_columns(chunk: Chunk, known: Chunk) -> None:
 
 
 def with_target_of(chunk: Chunk, y: np.ndarray | None) -> Chunk:
-    """Return a chunk with y in the type of the first y.
+    """Return a chunk with y in the dtype of the first chunk's y.
 
     Raises
     ------
     ValueError
-        If y has another width, or cannot be converted.
+        If y has another number of outputs, or cannot be converted.
     """
     if chunk.y is None or y is None:
         return chunk

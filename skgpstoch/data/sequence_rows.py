@@ -1,4 +1,4 @@
-"""Rows from anything that can be sliced: memory maps, HDF5, zarr, arrays."""
+"""A row source for anything that can be sliced: memory maps, HDF5, zarr, arrays."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from .stored import names_of, refuse_unstored, stored
 
 
 class SequenceRows(RowSource):
-    """Rows of arrays that need not be in memory.
+    """Rows of sliceable arrays that need not fit into memory, to pass to `fit` in place of X.
 
     Parameters
     ----------
     X : sequence of shape (n, d)
-        Anything with a length or a shape whose slices are arrays or frames of rows: `numpy.memmap`,
-        datasets of h5py and zarr, arrays, frames, objects of your own with `__len__` and
-        `__getitem__`.
+        Inputs: any object that has a length or a shape, and whose slices are arrays or frames of
+        rows. Examples are `numpy.memmap`, h5py and zarr datasets, arrays, frames, and your own
+        objects with `__len__` and `__getitem__`.
     y : sequence of shape (n,) or (n, P), or None, default=None
-        Targets, likewise.
+        Targets, of the same kinds. None: the rows are only for predictions.
     sample_weight, exposure : sequence of shape (n,) or None, default=None
-        How many rows each counts for; what rates of counts are multiplied by.
+        Row weights (how many rows each counts for), and the exposures that multiply the rates of
+        counts.
     y_std : sequence of the shape of y or None, default=None
-        Known measurement errors of y.
+        Known measurement errors of y, as standard deviations.
     transform : transformer or None, default=None
-        Applied to each slice of X. If it is not fitted, a clone is fitted on 10,000 random rows.
+        Transformer that is applied to each slice of X. If it is not fitted, a clone is fitted to
+        10,000 random rows.
     chunk_rows : int, default=65_536
-        Rows of a slice.
+        Number of rows in a slice.
     buffer_rows : int, default=262_144
-        Room of the shuffle buffer, in rows.
+        Size of the shuffle buffer, in rows.
 
     Examples
     --------
@@ -75,28 +77,28 @@ class SequenceRows(RowSource):
 
     @property
     def files(self) -> list[str]:
-        """The files of memory maps, and of datasets that know theirs."""
+        """Files behind memory maps, and behind datasets that know their file."""
         found = []
         for column in (self.X, *self.columns.values()):
             while isinstance(column, np.ndarray) and not isinstance(column, np.memmap):
-                column = column.base  # what an array is a view of
-            owner = getattr(column, "file", column)  # of h5py's datasets
+                column = column.base  # the array that a view belongs to
+            owner = getattr(column, "file", column)  # h5py datasets have it
             found.append(getattr(owner, "filename", None))
         return [str(name) for name in found if name is not None]
 
     @property
     def n_rows(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return int(np.minimum(self.chunk_rows, self.n_total - self.starts).sum())
 
     @property
     def n_units(self) -> int:
-        """How many slices there are."""
+        """Number of slices."""
         return len(self.starts)
 
     @property
     def stored_names(self) -> list[str] | None:
-        """Names of the columns of a frame."""
+        """Column names, if X is a frame."""
         return names_of(self.X)
 
     def read(self, generator: np.random.Generator | None) -> Generator[Chunk, None, None]:
@@ -105,7 +107,7 @@ class SequenceRows(RowSource):
             yield self.slice(start, min(start + self.chunk_rows, self.n_total))
 
     def slice(self, start: int, stop: int) -> Chunk:
-        """Return these rows as they are stored."""
+        """Return rows start, …, stop − 1 as they are stored."""
         where = f"rows {start} to {stop - 1}"
         try:
             X = stored(self.X[start:stop])
@@ -116,12 +118,12 @@ class SequenceRows(RowSource):
         return Chunk(X, np.arange(start, stop), where, **columns)
 
     def share(self, rank: int, size: int) -> Self:
-        """Return slices rank, rank + size, ... alone; rows keep their numbers."""
+        """Return a source of only slices rank, rank + size, ...; rows keep their numbers."""
         return self._limited(starts=share_of(self.starts, rank, size))
 
 
 def length(values: Any, name: str) -> int:
-    """Return how many rows a sequence has; a TypeError if it has neither shape nor length."""
+    """Return the number of rows of a sequence; raise a TypeError without a shape and a length."""
     shape = getattr(values, "shape", None)
     if shape is not None and len(shape) > 0:
         return int(shape[0])

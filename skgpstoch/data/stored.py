@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-PLANS = ("LazyFrame",)  # polars', which are not computed yet
+PLANS = ("LazyFrame",)  # of polars; not computed yet
 
 
 def refuse_unstored(X: Any, name: str) -> None:
-    """Raise a TypeError for what has no rows to read: sparse matrices, plans of queries, texts."""
+    """Raise a TypeError for types without readable rows: sparse matrices, lazy queries, texts."""
     if hasattr(X, "tocsr"):
         raise TypeError(f"{name} must be dense, got a sparse {type(X).__name__}: use X.toarray().")
     if type(X).__name__ in PLANS:
@@ -26,12 +26,12 @@ def refuse_unstored(X: Any, name: str) -> None:
 
 
 def is_frame(X: Any) -> bool:
-    """Tell whether X is a data frame of pandas' or polars'."""
+    """Tell whether X is a pandas or polars data frame."""
     return hasattr(X, "columns") and hasattr(X, "dtypes")
 
 
 def stored(X: Any) -> Any:
-    """Return X as it can be indexed: a frame or an array."""
+    """Return X in a form that can be indexed: a frame or an array."""
     return X if is_frame(X) else np.asarray(X)
 
 
@@ -49,12 +49,12 @@ def join(parts: Sequence[Any]) -> Any:
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     if hasattr(parts[0], "iloc"):
-        import pandas as pd  # there is one, so it is installed
+        import pandas as pd  # installed, as there is a frame
 
         return pd.concat(parts, ignore_index=True)
     return reduce(lambda above, below: above.vstack(below), parts)
 
 
 def names_of(X: Any) -> list[str] | None:
-    """Return the names of a frame's columns; None of an array."""
+    """Return the names of a frame's columns; None for an array."""
     return [str(name) for name in X.columns] if is_frame(X) else None

@@ -1,7 +1,8 @@
-"""Plots of predictive uncertainty, training and images, as scikit-learn Displays.
+"""Plots of predictive uncertainty, training and images, in the style of scikit-learn's Displays.
 
-A Display holds the numbers of a plot; `plot` draws them and keeps the artists; `from_estimator` and
-`from_predictions` do both at once. Only `plot` imports matplotlib, which is optional.
+A Display holds the numbers of a plot. Its method `plot` draws them and keeps the matplotlib
+artists; `from_estimator` and `from_predictions` compute and draw at once. Only `plot` imports
+matplotlib, which is optional.
 """
 
 from .images import InducingPatchesDisplay, PatchResponsesDisplay

@@ -50,10 +50,10 @@ sklearn.exceptions.NotFittedError
 
 
 class Display:
-    """What every Display has after `plot`."""
+    """Base class of Displays: it keeps the axes and the figure that `plot` drew on."""
 
     def _open(self, ax: matplotlib.axes.Axes | None) -> matplotlib.axes.Axes:
-        """Axes to draw on: the user's, or those of a new figure."""
+        """Return the axes to draw on: the user's, or those of a new figure."""
         plt = self._pyplot()
         self.ax_ = plt.subplots(layout="constrained")[1] if ax is None else ax
         self.figure_ = self.ax_.figure
@@ -62,10 +62,10 @@ class Display:
     def _open_grid(
         self, axes: Any, n: int, shape: tuple[int, int], cell: tuple[float, float]
     ) -> NDArray:
-        """As many axes as are to be drawn on: the user's, or those of a new figure.
+        """Return n axes to draw on: the user's, or those of a new figure.
 
-        Those that are too many stay empty. A cell of a new figure has a width and a height in
-        inches.
+        Surplus axes stay empty. `cell` is the width and height in inches of each axes of a new
+        figure.
         """
         plt = self._pyplot()
         if axes is None:
@@ -92,13 +92,13 @@ class Display:
 
 
 def final_estimator(estimator: Any) -> Any:
-    """The regressor inside a fitted search or pipeline."""
+    """Return the estimator inside a fitted search or pipeline."""
     estimator = getattr(estimator, "best_estimator_", estimator)
     return estimator[-1] if isinstance(estimator, Pipeline) else estimator
 
 
 def fitted_with(attribute: str, estimator: Any, display: type) -> Any:
-    """The regressor inside a fitted search or pipeline, if it has what a Display draws."""
+    """Return the estimator inside a search or pipeline; raise a TypeError without `attribute`."""
     check_is_fitted(estimator)
     fitted = final_estimator(estimator)
     if not hasattr(fitted, attribute):

@@ -1,4 +1,4 @@
-"""Draw images, patches and their places on given axes."""
+"""Draw images, patches, and the patches' places in an image, on given axes."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def show(ax: matplotlib.axes.Axes, image: NDArray, low: float, high: float, **kw
 def draw_place(
     ax: matplotlib.axes.Axes, place: NDArray, image_shape: tuple[int, int], patch_shape: Any
 ) -> None:
-    """A frame for the image, on the right of a patch, and where in it the patch is."""
+    """Draw a frame for the image to the right of a patch, and mark the patch's place in it."""
     from matplotlib.patches import Rectangle
 
     sides = np.array(patch_shape)
-    unit = 0.5 * sides.max() / max(image_shape)  # of a pixel of the image on the map
+    unit = 0.5 * sides.max() / max(image_shape)  # half a pixel of the image, on the map
     height, width = (unit * n for n in image_shape)
     left = ax.get_xlim()[1] + 0.1 * sides[1]
     row, column = unit * (place - (sides - 1) / 2)
@@ -57,7 +57,7 @@ def draw_place(
 
 
 def draw_outline(ax: matplotlib.axes.Axes, image: NDArray) -> None:
-    """A line between dark and light, and the limits of the image."""
+    """Draw the contour between dark and light, and set the limits of the image."""
     grey = image.mean(2)
     height, width = grey.shape
     if min(height, width) > 1 and grey.min() < grey.max():

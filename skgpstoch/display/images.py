@@ -1,7 +1,7 @@
 """Plots of what convolutional Gaussian processes have learned from images.
 
-They are drawn from fitted attributes and `patch_responses` alone, so any estimator that has these
-may be shown.
+The plots use only fitted attributes and the method `patch_responses`, so they work for any
+estimator that has these.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .drawing import draw_outline, draw_place, show
 if TYPE_CHECKING:
     import matplotlib.axes
 
-SHOWN_IMAGES = 20  # whose responses are drawn: beyond, X is a test set that was passed by mistake
+SHOWN_IMAGES = 20  # most images drawn; with more, X probably is a test set passed by mistake
 ASPECT = 1.6  # of a grid of patches, columns to rows
 
 
@@ -42,9 +42,9 @@ class InducingPatchesDisplay(Display):
     patches : ndarray of shape (n_inducing, height, width, n_channels)
         Inducing patches, in the units of X.
     responses : ndarray of shape (n_inducing, n_latents)
-        Response to each patch where it has its place, in the units of the latent functions.
+        Response to each patch at its own place, in the units of the latent functions.
     places : ndarray of shape (n_inducing, 2), default=None
-        Row and column of the centres, in pixels; None draws no places.
+        Row and column of each patch's centre, in pixels; None draws no places.
     image_shape : tuple of int, default=None
         Height and width of the images; None draws no places.
     names : sequence of length n_latents, default=None
@@ -53,7 +53,7 @@ class InducingPatchesDisplay(Display):
     Attributes
     ----------
     strengths : ndarray of shape (n_inducing,)
-        Largest absolute response, by which patches are sorted.
+        Largest absolute response of each patch, by which patches are sorted.
     indices_ : ndarray of shape (n_drawn,)
         Patches drawn, in the order of their pictures.
     images_ : list of matplotlib AxesImage
@@ -73,9 +73,10 @@ class InducingPatchesDisplay(Display):
     are drawn as red, green and blue; any other number of channels side by side. With
     ``channels="separate"`` a patch has one channel.
 
-    A response is taken at the nearest place of the grid, times the weight of that place, as in the
-    sum; without places, at the place with the largest weight. Orthogonal inducing patches are not
-    drawn, but the responses include what they add.
+    As in the model's sum over places, a response is multiplied by the weight of its place. It is
+    taken at the grid place nearest to the patch's own, or, if patches have no places, at the grid
+    place with the largest weight. Orthogonal inducing patches are not drawn, but the responses
+    include their contribution.
 
     Examples
     --------
@@ -181,19 +182,20 @@ class InducingPatchesDisplay(Display):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PatchResponsesDisplay(Display):
-    """Show which parts of an image speak for which class, and which against it.
+    """Maps that show which parts of an image speak for a class, and which against it.
 
-    Each row shows an image and its responses for every class (or output): red speaks for it, blue
-    against it. The title has the probability of the class, or the predicted value. Below a map is
-    its sum, and the mean of the latent function that it is a part of. The line is the outline of
-    the image.
+    Each row shows an image, and a map of its responses for every class (or output). Red speaks for
+    the class, blue against it. A map's title gives the probability of the class, or the predicted
+    value. Below the map are the sum of its responses and the mean of the latent function, to which
+    that sum contributes. The line on a map is the outline of the image.
 
     Parameters
     ----------
     images : ndarray of shape (n_images, height, width, n_channels)
-        What is drawn.
+        Images to draw.
     responses : ndarray of shape (n_images, n_rows, n_columns, n_maps)
-        Mean of w_p g(x^[p]) of every patch, in the units of the latent functions.
+        Mean response w_p g(x^[p]) of every patch, with the weight w_p of its place, in the units of
+        the latent functions.
     predictions : ndarray of shape (n_images, n_maps)
         Probabilities of the classes, or predicted values.
     patch_shape : tuple of int
@@ -203,7 +205,7 @@ class PatchResponsesDisplay(Display):
     latent_means : ndarray of shape (n_images, n_maps), default=None
         Posterior means of the latent functions; None writes none.
     classes : sequence of length n_maps, default=None
-        Classes of the maps; None: predictions are values.
+        Classes of the maps; None: the predictions are values, not probabilities.
 
     Attributes
     ----------
@@ -292,7 +294,7 @@ class PatchResponsesDisplay(Display):
         return self
 
     def _extent(self) -> tuple[float, float, float, float]:
-        """Left, right, bottom and top of maps, each response at the centre of its patch."""
+        """Return left, right, bottom and top of maps, with responses at their patches' centres."""
         (height, width), (rows, columns) = self.patch_shape, self.responses.shape[1:3]
         left, top = (width - self.stride) / 2, (height - self.stride) / 2
         return left, left + self.stride * columns, top + self.stride * rows, top
@@ -349,7 +351,7 @@ class PatchResponsesDisplay(Display):
         fitted, inputs = unwrapped(estimator, X)
         responses = fitted.patch_responses(inputs)
         if responses.ndim == 5:
-            responses = responses.sum(3)  # of the channels' own
+            responses = responses.sum(3)  # over channels
         means = None
         if is_classifier := hasattr(fitted, "classes_"):
             means = fitted.latent_mean_and_variance(inputs)[0].reshape(len(responses), -1)
@@ -363,7 +365,7 @@ class PatchResponsesDisplay(Display):
         display = cls(
             images=np.asarray(shown, dtype=float).reshape(n, *fitted.image_shape_),
             responses=responses[..., drawn],
-            # The last columns: of two classes with one latent function, the second.
+            # The last columns, because one latent function of two classes has the second one's map.
             predictions=predictions.reshape(n, -1)[:, -n_latents:][:, drawn],
             patch_shape=fitted.patch_shape_,
             stride=fitted.stride_,
@@ -374,7 +376,7 @@ class PatchResponsesDisplay(Display):
 
 
 def _shallow_with(attribute: str, estimator: Any, display: type) -> Any:
-    """As :func:`fitted_with`, if the last layer looks at the image itself."""
+    """Return :func:`fitted_with`; raise a ValueError if the last layer sees hidden images."""
     fitted = fitted_with(attribute, estimator, display)
     if hasattr(fitted, "hidden_layers_"):
         raise ValueError(
@@ -386,21 +388,21 @@ def _shallow_with(attribute: str, estimator: Any, display: type) -> Any:
 
 
 def _names(fitted: Any, n_latents: int) -> NDArray | None:
-    """What each latent function is of; of two classes with a single one, the second."""
+    """Return each latent function's class or output; a single one has the second of two classes."""
     if hasattr(fitted, "classes_"):
         return fitted.classes_[-n_latents:]
     return None if n_latents == 1 else np.array([f"output {i}" for i in range(n_latents)])
 
 
 def _relative(fitted: Any, values: NDArray) -> NDArray:
-    """Values (..., P) less their mean over classes, if there are several with latent functions."""
+    """Return values (..., P) less their mean over classes, if several classes have functions."""
     if not hasattr(fitted, "classes_") or values.shape[-1] == 1:
         return values
     return values - values.mean(-1, keepdims=True)
 
 
 def _positions(known: NDArray | None, classes: ArrayLike | None) -> NDArray | slice:
-    """Where the wanted classes are among those that have maps."""
+    """Return the positions of `classes` among the classes that have maps."""
     if classes is None:
         return slice(None)
     if known is None:
@@ -414,9 +416,9 @@ def _positions(known: NDArray | None, classes: ArrayLike | None) -> NDArray | sl
 
 
 def _responses_to_inducing_patches(fitted: Any) -> NDArray:
-    """What each patch says where it has its place, or where its weight is largest, (M, P).
+    """Return the response to each patch at its place, or where the weight is largest, (M, P).
 
-    One image is made for each, with the patch on the nearest place of the grid.
+    For each patch an image is made that has the patch at the nearest grid place.
     """
     patches, weights = fitted.inducing_points_, np.abs(fitted.patch_weights_)
     (H, W, C), (h, w) = fitted.image_shape_, fitted.patch_shape_
@@ -430,8 +432,8 @@ def _responses_to_inducing_patches(fitted: Any) -> NDArray:
     images = np.zeros((M, H, W, C))
     for image, patch, row, column in zip(images, patches, rows, columns, strict=True):
         top, left = fitted.stride_ * row, fitted.stride_ * column
-        image[top : top + h, left : left + w] = patch.reshape(h, w, -1)  # in all channels, if one
-    nameless = copy.copy(fitted)  # arrays have no names of columns
+        image[top : top + h, left : left + w] = patch.reshape(h, w, -1)  # one channel fills all
+    nameless = copy.copy(fitted)  # arrays have no column names
     vars(nameless).pop("feature_names_in_", None)
     found = nameless.patch_responses(images.reshape(M, -1))[np.arange(M), rows, columns]
     if weights.ndim == 2:

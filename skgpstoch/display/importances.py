@@ -23,9 +23,9 @@ class FeatureImportancesDisplay(Display):
     Parameters
     ----------
     names : sequence of str
-        Of the inputs.
+        Names of the inputs.
     importances : array-like of shape (n_features,)
-        Of sum 1.
+        Importances of the inputs; they sum to 1.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class FeatureImportancesDisplay(Display):
         Parameters
         ----------
         max_features : int, default=20
-            How many inputs are drawn at most, the most important ones.
+            Largest number of inputs to draw; the most important ones are drawn.
         **kwargs : dict
             Keywords for matplotlib's `barh`.
         """
@@ -91,7 +91,7 @@ class FeatureImportancesDisplay(Display):
             Fitted estimator with `feature_importances_`; a pipeline that ends in one, or a
             hyperparameter search over either.
         feature_names : sequence of str, default=None
-            Of the inputs. None: as the estimator, or the steps of its pipeline, know them.
+            Names of the inputs. None: those that the estimator, or the steps of its pipeline, know.
 
         Raises
         ------

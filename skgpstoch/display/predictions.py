@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import matplotlib.axes
     import numpy.random
 
-COVERED, MISSED, IDEAL = "tab:blue", "tab:orange", "0.35"  # a pair that colour-blind readers part
+COVERED, MISSED, IDEAL = "tab:blue", "tab:orange", "0.35"  # safe for colour-blind readers
 
 PREDICTED = """
 Parameters
@@ -215,9 +215,9 @@ class PredictionIntervalDisplay(Display):
 class RegressionCalibrationDisplay(Display):
     """Reliability of predictive distributions: observed against nominal coverage.
 
-    For each level p, the fraction of the rows inside their central Gaussian interval of
-    probability p. Below the diagonal the model is overconfident (its intervals are too narrow),
-    above it underconfident. Several estimators may be drawn on one `ax`.
+    For each level p, the curve shows the fraction of the rows that lie inside their central
+    interval of probability p. Below the diagonal, the model is overconfident (its intervals are too
+    narrow); above it, underconfident. Several estimators may be drawn on one `ax`.
 
     Parameters
     ----------
@@ -338,9 +338,9 @@ class RegressionCalibrationDisplay(Display):
         Parameters
         ----------
         estimator : object
-            Fitted regressor with `predictive_cdf`, whose intervals are of that distribution, or
-            with `predict(X, return_std=True)`, then taken as Gaussian; a pipeline that ends in one,
-            or a hyperparameter search over either.
+            Fitted regressor; a pipeline that ends in one, or a hyperparameter search over either.
+            The intervals come from `predictive_cdf` if the regressor has it and y is not counts,
+            otherwise from `predict(X, return_std=True)`, as if predictions were Gaussian.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Actual values; several outputs are pooled.
         name : str, default=None
@@ -390,7 +390,7 @@ class RegressionCalibrationDisplay(Display):
     def _of_levels_needed(
         cls, needed: NDArray, levels: ArrayLike | None, name: str | None
     ) -> RegressionCalibrationDisplay:
-        """Of levels whose intervals reach up to y, (N, …)."""
+        """Make a Display from the smallest levels whose intervals contain y, (N, …)."""
         nominal = np.arange(1, 20) / 20 if levels is None else np.asarray(levels, dtype=float)
         for level in nominal:
             scores.check_coverage(level, "levels")
@@ -400,7 +400,7 @@ class RegressionCalibrationDisplay(Display):
 
 
 def predicts_distributions(predictor: Any) -> bool:
-    """Whether there is a distribution function of y, without steps."""
+    """Whether a model has a continuous distribution function of y."""
     is_discrete = getattr(getattr(predictor, "likelihood_", None), "is_discrete", False)
     return hasattr(predictor, "predictive_cdf") and not is_discrete
 
@@ -410,7 +410,7 @@ def _draw_rows(
     subsample: int | float | None,
     random_state: int | numpy.random.RandomState | None,
 ) -> NDArray:
-    """Rows to draw, without replacement."""
+    """Choose the rows to draw, without replacement."""
     if subsample is None:
         return np.arange(n_samples)
     if isinstance(subsample, float):

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import numpy.typing
 
 NOMINAL = 0.95
-LOWEST = 0.8  # coverage that the axis begins with, if none is lower
+LOWEST = 0.8  # coverage at which the axis begins, unless a group's is lower
 KEYS = {
     "std": ("o", "predicted std"),
     "mean": ("s", "predicted mean"),
-}  # markers, and what they are
+}  # markers, and their labels in the legend
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -36,17 +36,18 @@ class ReportDisplay(Display):
     Parameters
     ----------
     leaderboard : DataFrame or dict of sequences
-        "model", "weight" and "score" of the models.
+        Columns "model", "weight" and "score", a row for each model.
     calibration : DataFrame or dict of sequences
-        "by" ("std" or "mean"), "group" and "coverage_95" of the groups; or of classes "by" (that
-        is "confidence"), "mean_prediction", "share" and "chance".
+        A row for each group. Regression: columns "by" ("std" or "mean"), "group" and "coverage_95".
+        Classification: columns "by" ("confidence"), "mean_prediction", "share" and "chance".
 
     Attributes
     ----------
     weights_ : StackingWeightsDisplay
-        The picture of the weights.
+        Plot of the weights.
     lines_ : list of matplotlib Line2D
-        Coverage by group: by predicted std, then by predicted mean; or of classes the shares.
+        Regression: coverage by predicted std, then by predicted mean. Classification: shares of
+        rows whose predicted class was right.
     axes_ : ndarray of matplotlib Axes
         Axes drawn on.
     figure_ : matplotlib Figure
@@ -71,7 +72,7 @@ class ReportDisplay(Display):
     calibration: Any
 
     def plot(self, axes: Any = None) -> ReportDisplay:
-        """Draw the two pictures.
+        """Draw the two plots.
 
         Parameters
         ----------

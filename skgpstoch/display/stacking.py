@@ -24,11 +24,11 @@ class StackingWeightsDisplay(Display):
     Parameters
     ----------
     names : sequence of str
-        Of the models.
+        Names of the models.
     weights : array-like of shape (n_models,)
-        Of sum 1.
+        Weights of the models; they sum to 1.
     scores : array-like of shape (n_models,)
-        Mean log densities of held-out rows, in nats per row.
+        Mean log density of held-out rows for each model, in nats per row; greater is better.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class StackingWeightsDisplay(Display):
         Raises
         ------
         TypeError
-            If the estimator has no `scores_`, or they are not of models.
+            If the estimator has no `scores_`, or its `scores_` are not scores of models.
         """
         fitted = fitted_with("scores_", estimator, cls)
         if isinstance(fitted.scores_, dict):

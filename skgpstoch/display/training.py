@@ -147,15 +147,15 @@ class ADMMConvergenceDisplay(Display):
     Parameters
     ----------
     theta : ndarray of shape (n_iter, n_searches)
-        Logarithm of one hyper-parameter after every iteration, of every search.
+        Logarithm θ of one hyper-parameter, after every iteration of every search.
     z_norm : ndarray of shape (n_iter, n_searches)
-        ‖z‖, the weights.
+        Norm ‖z‖ of the weights.
     gap : ndarray of shape (n_iter, n_searches)
-        ‖Cz − y‖/‖y‖.
+        Constraint gap ‖Cz − y‖/‖y‖; 0 if the constraint holds.
     objective : ndarray of shape (n_iter, n_searches)
-        Augmented Lagrangian, a number held out.
+        Augmented Lagrangian, divided by the number of held-out values.
     parameter_name : str, default="hyper-parameter"
-        What θ is.
+        Name of the hyper-parameter θ, for the label of its axis.
 
     Attributes
     ----------
@@ -238,7 +238,7 @@ class ADMMConvergenceDisplay(Display):
             Fitted :class:`~skgpstoch.ADMMGaussianProcessRegressor`; a pipeline that ends in one, or
             a hyperparameter search over either.
         parameter : int, default=0
-            Which of the hyper-parameters, in the order of `history_["theta"]`.
+            Position of the hyper-parameter in `history_["theta"]`.
 
         Raises
         ------

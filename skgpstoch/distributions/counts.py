@@ -1,10 +1,10 @@
-"""The ranked probability score of counts: sums of squares of probabilities.
+"""Compute the ranked probability score (CRPS) of counts from sums of squared probabilities.
 
     CRPS = Σ_{k<y} F(k)² + Σ_{k≥y} (1 − F(k))²
 
-Where counts are many, the sum of g(k) from a on is the integral from a − ½ on over what F is
-between counts, plus what Euler and Maclaurin add, (g(a) − g(a − 1))/24 at its start and
-−(F(y) − F(y − 1))/12 at its kink.
+If there are many counts, a sum of g(k) from k = a is replaced by the integral from a − ½, where F
+is interpolated smoothly between counts. The Euler-Maclaurin corrections are (g(a) − g(a − 1))/24 at
+the start and −(F(y) − F(y − 1))/12 at the kink.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import numpy as np
 
 from ..maths.quadrature import integrate_between
 
-FEW_COUNTS = 256  # that are summed one by one
-LEAST_TAIL = 1e-9  # probability of counts on either side that are taken to be none
-PANELS = 2.0 ** np.arange(-24, 1)  # ends of intervals on which the rest is begun
-PRECISION = 1e-8  # of integrals over an interval, in differences of quartiles
+FEW_COUNTS = 256  # counts that are summed one by one
+LEAST_TAIL = 1e-9  # probability on either side that is neglected
+PANELS = 2.0 ** np.arange(-24, 1)  # interval ends where integration of the rest starts
+PRECISION = 1e-8  # error of integrals over an interval, in interquartile ranges
 
 Below = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""P(Y ≤ k) at numbers k (I, m) of rows (I,), smooth between counts."""
+"""Maps rows (I,) and numbers k (I, m) to P(Y ≤ k), smooth between counts."""
 
 
 def crps_of_counts(
     y: np.ndarray, low: np.ndarray, high: np.ndarray, unit: np.ndarray, below: Below
 ) -> np.ndarray:
-    """Return the score of counts y (N,), where nearly all counts are from low to high (N,).
+    """Return the CRPS of counts y (N,); nearly all probability is between `low` and `high` (N,).
 
-    `unit` (N,) is how wide distributions are, of which integrals are to be a part.
+    `unit` (N,) is the width of the distributions, to which the error of integrals is relative.
     """
     row, every = np.arange(len(y)), np.arange(FEW_COUNTS)
     few = np.minimum(high + 1.0, low + FEW_COUNTS)  # the first count that is not summed

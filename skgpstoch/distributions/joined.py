@@ -13,14 +13,14 @@ from .law import Law
 
 @dataclass(frozen=True)
 class JoinedLaw(Law):
-    """Laws of some rows each, and the places of these among all N rows."""
+    """Laws of parts of the rows, and the positions of these parts among all N rows."""
 
     parts: Sequence[Law]
     places: Sequence[np.ndarray]
 
     @classmethod
     def of_parts(cls, parts: Sequence[Law], places: Sequence[np.ndarray]) -> Law:
-        """Return the law of all rows; one part has all of them, in their order."""
+        """Return the law of all rows; a single part must have all rows in their order."""
         return parts[0] if len(parts) == 1 else cls(parts, places)
 
     @property
@@ -29,7 +29,7 @@ class JoinedLaw(Law):
 
     @property
     def has_light_tails(self) -> Any:
-        """Whether moments of exp(Y) are finite, of each row and output: (N, P)."""
+        """Whether the moments of exp(Y) are finite for each row and output: (N, P)."""
         return self._gathered(lambda part, _: np.broadcast_to(part.has_light_tails, part.shape))
 
     def of(self, rows: Any) -> Law:
@@ -79,7 +79,7 @@ class JoinedLaw(Law):
     def _gathered(
         self, compute: Callable[[Law, np.ndarray], np.ndarray], axis: int = 0
     ) -> np.ndarray:
-        """Compute arrays of each part's rows, which are along an axis, and put them in place."""
+        """Compute each part's array, whose rows are along `axis`, and join them in row order."""
         found = [compute(*pair) for pair in zip(self.parts, self.places, strict=True)]
         return in_place(found, self.places, axis)
 
@@ -87,6 +87,6 @@ class JoinedLaw(Law):
 def in_place(
     parts: Sequence[np.ndarray], places: Sequence[np.ndarray], axis: int = 0
 ) -> np.ndarray:
-    """Return arrays of some rows each, along an axis, as one of all rows."""
+    """Join the parts' arrays, whose rows are along `axis`, into one array of all rows."""
     order = np.argsort(np.concatenate(places))
     return np.take(np.concatenate(parts, axis), order, axis)

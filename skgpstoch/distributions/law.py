@@ -14,93 +14,96 @@ from ..maths.quadrature import integrate_between
 from .counts import LEAST_TAIL, crps_of_counts
 
 BREAKS = (-200.0, -40.0, -10.0, -4.0, -1.5, 0.0, 1.5, 4.0, 10.0, 40.0, 200.0)
-"""Standard deviations from the mean at which integrals begin anew. Beyond the last ones the square
-of a probability integrates to 10⁻⁷ of a deviation at most, by Cantelli's inequality."""
+"""Standard deviations from the mean at which integrals are split. Beyond the outermost, the squared
+probability integrates to 10⁻⁷ of a deviation at most, by Cantelli's inequality."""
 
-TOLERANCE = 1e-8  # of integrals over an interval, in standard deviations
+TOLERANCE = 1e-8  # error of integrals over an interval, in standard deviations
 
-LEAST_PROBABILITY = 1e-16  # of draws by quantiles
+LEAST_PROBABILITY = 1e-16  # smallest probability of draws by quantiles
 
 
 class Law(ABC):
-    """Distributions of y at N rows, of P outputs each; arrays are (N, P), in the units of y."""
+    """Base class of distributions of y at N rows with P outputs.
+
+    Arrays have shape (N, P) and are in the units of y, unless a docstring says otherwise.
+    """
 
     is_discrete: bool = False
     """Whether y are counts: `log_density` is then a log probability."""
 
     has_atoms: bool = False
-    """Whether some numbers have a probability, besides the density."""
+    """Whether some values have a positive probability, besides the density."""
 
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int]:
-        """(N, P)."""
+        """Numbers of rows and outputs, (N, P)."""
 
     @abstractmethod
     def of(self, rows: Any) -> Law:
-        """Return the distributions at some rows, by a slice or their numbers."""
+        """Return the distributions of selected rows, given a slice or positions."""
 
     @abstractmethod
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation."""
+        """Return the mean and the standard deviation."""
 
     @abstractmethod
     def log_density(self, y: np.ndarray) -> np.ndarray:
-        """log p(y) of each output by itself."""
+        """Return log p(y) for each output separately, in nats."""
 
     @abstractmethod
     def cdf(self, y: np.ndarray) -> np.ndarray:
-        """P(Y ≤ y)."""
+        """Return P(Y ≤ y)."""
 
     @property
     def has_light_tails(self) -> Any:
-        """Whether exp(Y) has moments: one truth value, or one for each row and output."""
+        """Whether the moments of exp(Y) are finite: one bool, or one for each row and output."""
         return True
 
     def support(self) -> tuple[Any, Any]:
-        """Return the least and the largest number that y can be, of all rows."""
+        """Return the smallest and the largest possible y of all rows."""
         return (0.0 if self.is_discrete else -np.inf), np.inf
 
     def joint_log_density(self, y: np.ndarray) -> np.ndarray:
-        """log p(y) of all outputs of a row, (N,)."""
+        """Return the joint log p(y) of all outputs of each row, (N,) nats."""
         return self.log_density(y).sum(1)
 
     def log_probability(self, y: np.ndarray) -> np.ndarray:
-        """Log probability of each number, where some have one."""
+        """Return the log probability of each value; only for laws with atoms."""
         raise NotImplementedError(f"{type(self).__name__} has no atoms")
 
     def sf(self, y: np.ndarray) -> np.ndarray:
-        """P(Y > y)."""
+        """Return P(Y > y)."""
         return np.asarray(1.0 - self.cdf(y))
 
     def mean(self) -> np.ndarray:
-        """Mean, where it is cheaper alone."""
+        """Return the mean, which may be cheaper than both moments."""
         return self.moments()[0]
 
     def place(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where distributions are and how wide, for integrals to begin with."""
+        """Return a centre and a width of each distribution, from which integrals start."""
         return self.moments()
 
     @property
     def continuous(self) -> Law:
-        """The same without atoms."""
+        """Return the distributions without their atoms."""
         return self
 
     def quantile(self, probability: float) -> np.ndarray:
-        """Where the distribution function has this value."""
+        """Return the quantile for one probability."""
         return self.quantiles(np.full(self.shape, probability))
 
     def quantiles(self, probability: np.ndarray) -> np.ndarray:
-        """Where the distribution function has these values (N, P), inside (0, 1).
+        """Return the quantiles for probabilities (N, P) inside (0, 1).
 
-        Between Cantelli's bounds, which hold for every distribution with a variance.
+        The search is between Cantelli's bounds, which hold for every distribution with a variance.
         """
         mean, std = self.moments()
         odds = np.sqrt(probability / (1.0 - probability))
         return self.searched(probability, mean - std / odds, mean + std * odds)
 
     def searched(self, probability: Any, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Return quantiles that are between two numbers (N, P)."""
+        """Search for quantiles between `low` and `high` (N, P)."""
 
         def cdf(y: torch.Tensor) -> torch.Tensor:
             return torch.from_numpy(self.cdf(y.numpy()))
@@ -109,12 +112,12 @@ class Law(ABC):
         return inverse(cdf, *(torch.from_numpy(np.array(a, np.float64)) for a in given)).numpy()
 
     def sample(self, n_samples: int, rng: np.random.RandomState) -> np.ndarray:
-        """Draw each row by itself, (n_samples, N, P)."""
+        """Draw y independently for each row, (n_samples, N, P)."""
         probabilities = rng.uniform(LEAST_PROBABILITY, 1.0, (n_samples, *self.shape))
         return np.stack([self.quantiles(probability) for probability in probabilities])
 
     def crps(self, y: np.ndarray) -> np.ndarray:
-        """∫ (P(Y ≤ t) − 1[t ≥ y])² dt of each output: by adaptive quadrature, of counts by sums."""
+        """Return the CRPS of each output, by adaptive quadrature, or by sums for counts."""
         if self.is_discrete:
             return self._crps_of_counts(y)
         mean, std = self.moments()
@@ -133,7 +136,7 @@ class Law(ABC):
         return found
 
     def between_counts(self, k: np.ndarray) -> np.ndarray:
-        """P(Y ≤ k) of counts, but smooth between them."""
+        """Return P(Y ≤ k) of counts, as a function that is smooth between counts."""
         raise NotImplementedError(f"{type(self).__name__} has no counts")
 
     def _crps_of_counts(self, y: np.ndarray) -> np.ndarray:
@@ -152,7 +155,7 @@ class Law(ABC):
         return found
 
     def tail(self, row: np.ndarray, t: np.ndarray, is_above: np.ndarray, p: int) -> np.ndarray:
-        """P(Y > t) of output p where `is_above`, else P(Y ≤ t), at t (I, m) of rows (I,)."""
+        """Return P(Y > t) of output p if `is_above`, else P(Y ≤ t), at t (I, m) of rows (I,)."""
         rows, at = np.repeat(row, t.shape[1]), np.repeat(t.reshape(-1, 1), self.shape[1], 1)
         found, is_above = np.empty(t.size), is_above.ravel()
         if is_above.any():
@@ -163,26 +166,26 @@ class Law(ABC):
 
 
 Weight = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""g(z) − c and g′(z) at z (I, m) of rows (I,)."""
+"""Maps rows (I,) and z (I, m) to g(z) − c and g′(z)."""
 
 
 def moments_by_tails(
     law: Law, p: int, centre: np.ndarray, breaks: np.ndarray, unit: np.ndarray, weight: Weight
 ) -> tuple[np.ndarray, np.ndarray]:
-    """E(Y − c) and E(Y − c)² of Y = g(Z), Z output p of a law, by its tails: (N,) each.
+    """Return E(Y − c) and E(Y − c)², (N,) each, of Y = g(Z), where Z is output p of a law.
 
-    Z is limited to what is between the least and the largest break.
+    They are integrals over the tail probabilities of Z, from the first to the last break.
 
     Parameters
     ----------
     centre : ndarray of shape (N,)
-        Where g is c.
+        The z at which g(z) = c.
     breaks : ndarray of shape (K, N)
-        Where integrals begin anew.
+        Values of z at which integrals are split.
     unit : ndarray of shape (N,)
-        How wide Y is.
+        Width of Y.
     weight : callable
-        Of z.
+        Maps rows and z to g(z) − c and g′(z).
     """
 
     def change(row: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -196,7 +199,7 @@ def moments_by_tails(
 
 
 def signed_tail(law: Law, row: np.ndarray, z: np.ndarray, centre: np.ndarray, p: int) -> np.ndarray:
-    """P(Z > z) above the centres of rows, −P(Z ≤ z) below: its integral is E Z less the centre."""
+    """Return P(Z > z) above each row's centre, −P(Z ≤ z) below; its integral is E Z − centre."""
     is_above = z >= centre[row, None]
     tail = law.tail(row, z, is_above, p)
     return np.where(is_above, tail, -tail)

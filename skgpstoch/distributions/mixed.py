@@ -1,4 +1,4 @@
-"""Mixtures of distributions of different kinds, and what is known of a model that has none."""
+"""Mixtures of distributions of different kinds, and the law of a model that returns none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .law import Law
 
 @dataclass(frozen=True)
 class MixedLaw(Law):
-    """Σ_k π_k p_k(y) of K laws of the same rows: weights (K,), of sum 1."""
+    """The mixture Σ_k π_k p_k(y) of K laws of the same rows, with weights π (K,) that sum to 1."""
 
     weights: np.ndarray
     parts: Sequence[Law]
@@ -47,7 +47,7 @@ class MixedLaw(Law):
         means, stds = zip(*(part.moments() for part in self.parts), strict=True)
         mean = self._averaged(means)
         sizes = np.stack([np.hypot(std, own - mean) for own, std in zip(means, stds, strict=True)])
-        unit = sizes.max(0)  # squares of very large or small numbers are none
+        unit = sizes.max(0)  # squares of very large or small numbers overflow or vanish
         square = self._averaged((sizes / np.where(unit > 0.0, unit, 1.0)) ** 2)
         return mean, unit * np.sqrt(square)
 
@@ -72,7 +72,7 @@ class MixedLaw(Law):
         return self._between([part.quantiles(probability) for part in self.parts], probability)
 
     def _between(self, ends: Sequence[np.ndarray], probability: Any) -> np.ndarray:
-        """Return quantiles, which are between those of the parts."""
+        """Return quantiles; they lie between the components' quantiles."""
         low, high = np.min(ends, axis=0), np.max(ends, axis=0)
         found = self.searched(probability, low, high)
         return np.rint(found) if self.is_discrete else found  # where the steps are
@@ -91,7 +91,7 @@ class MixedLaw(Law):
 
 @dataclass(frozen=True)
 class AskedLaw(Law):
-    """What a model with `predict`, `predictive_cdf` and `log_predictive_density` says of rows X."""
+    """Law of y at X from a model's `predict`, `predictive_cdf` and `log_predictive_density`."""
 
     model: Any
     X: Any

@@ -1,4 +1,4 @@
-"""Normal distributions, of which some may be points."""
+"""Normal distributions, some of which may be points (standard deviation 0)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .law import Law
 
 @dataclass(frozen=True)
 class NormalLaw(Law):
-    """N(mean, std²) at N rows: both (N, P); a deviation of 0 is all probability at the mean."""
+    """N(mean, std²) at N rows, both (N, P); with std = 0, all probability is at the mean."""
 
     mean_: np.ndarray
     std: np.ndarray
@@ -38,7 +38,7 @@ class NormalLaw(Law):
         return np.where(is_point, np.where(error == 0.0, np.inf, -np.inf), log_p)
 
     def joint_log_density(self, y: np.ndarray) -> np.ndarray:
-        """−∞ where a point is missed, whatever the other outputs."""
+        """Return the joint log density; −∞ if y misses a point in any output."""
         each = self.log_density(y)
         missed = (each == -np.inf).any(1)
         return np.where(missed, -np.inf, np.where(missed[:, None], 0.0, each).sum(1))
@@ -50,7 +50,7 @@ class NormalLaw(Law):
         return self._below(self.mean_ - y, 0.0)
 
     def _below(self, error: np.ndarray, at_point: float) -> np.ndarray:
-        """Φ(error/std), a step where there is no deviation."""
+        """Return Φ(error/std), which is a step function where std = 0."""
         with np.errstate(divide="ignore", invalid="ignore"):
             z = error / self.std
         step = np.where(error == 0.0, at_point, error > 0.0)

@@ -14,51 +14,56 @@ from ..data.asked import check_coverage, check_n_samples
 from ..data.devices import BLOCK_ROWS
 from .law import Law
 
-CRPS_ROWS = 512  # whose integrals are computed at a time
-FAR_AWAY = 1e6  # standard deviations, beyond which scores are distances to 1e-6 of a deviation
-ROUNDED = 1e-14  # of probabilities of counts
+CRPS_ROWS = 512  # rows whose integrals are computed at a time
+FAR_AWAY = 1e6  # standard deviations; farther away the CRPS is a straight line, to 1e-6 of one
+ROUNDED = 1e-14  # rounding error of probabilities of counts
 
 
 def has_density(distribution: PredictiveDistribution) -> bool:
-    """Tell whether there is a density, or raise an AttributeError that says what there is."""
+    """Tell whether there is a density; else raise an AttributeError that names the alternative."""
     if distribution.law.is_discrete:
         raise AttributeError("y is a count, which has no density. Use pmf or logpmf.")
     return True
 
 
 def has_probabilities(distribution: PredictiveDistribution) -> bool:
-    """Tell whether numbers have probabilities, or raise an AttributeError that says why not."""
+    """Tell whether single values have probabilities; else raise an AttributeError."""
     if not (distribution.law.is_discrete or distribution.law.has_atoms):
         raise AttributeError("y is continuous, which has no probability mass. Use pdf or logpdf.")
     return True
 
 
 class PredictiveDistribution:
-    """Distributions of y at n rows, with the names of ``scipy.stats``.
+    """Predictive distributions of y at n rows; methods are named as in ``scipy.stats``.
 
-    Each row, and each output of a row, has a distribution of its own. Numbers y, and probabilities
-    q, are one for all; one for each row, (n,), or (n, n_outputs) of several outputs; or several for
-    each row, (n, m) or (n, m, n_outputs), where a first axis of length 1 serves all rows. What is
-    returned has their shape.
+    Each row, and each output of a row, has its own distribution. The arguments y (values) and q
+    (probabilities) of the methods may have these shapes:
 
-    NaN among y or q is an error, where ``scipy.stats`` returns NaN.
+    - a number, for all rows;
+    - (n,), or (n, n_outputs) for several outputs: one value for each row;
+    - (n, m), or (n, m, n_outputs): m values for each row; a first axis of length 1 instead of n
+      means the same m values for all rows.
 
-    ``distribution[rows]`` with a slice, a mask or positions is that of some rows, and
+    For one number the result has the shape of the distribution, otherwise it has n rows and the
+    shape of the argument. NaN in y or q raises a ValueError, whereas ``scipy.stats`` would return
+    NaN.
+
+    ``distribution[rows]``, with a slice, a mask or positions, selects rows, and
     ``len(distribution)`` is n.
 
     Parameters
     ----------
     law : Law
-        The distributions, as arrays (n, P).
+        The distributions of n rows and P outputs.
     output_shape : tuple of int, default=()
-        () of one output, (P,) of several.
+        () for one output, (P,) for several.
 
     Notes
     -----
-    Of counts there are `pmf` and `logpmf` instead of `pdf` and `logpdf`. Of targets on a lattice
-    (:class:`~skgpstoch.AutoGaussianProcessRegressor`) there are both: `pmf` of the atoms, and the
-    density, with `cdf`, `ppf`, `interval`, `median` and `crps`, of y before it was rounded; mean,
-    deviation and draws are of the rounded y.
+    Counts have `pmf` and `logpmf` instead of `pdf` and `logpdf`. Rounded targets on a lattice
+    (:class:`~skgpstoch.AutoGaussianProcessRegressor`) have both. For these, `pmf`, `mean`, `std`,
+    `var` and draws refer to the rounded y. The density, `cdf`, `ppf`, `interval`, `median` and
+    `crps` refer to y before rounding.
 
     Examples
     --------
@@ -94,55 +99,56 @@ class PredictiveDistribution:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(n,) of one output, (n, n_outputs) of several."""
+        """Shape: (n,) for one output, (n, n_outputs) for several."""
         return (len(self), *self.output_shape)
 
     # ---- moments -----------------------------------------------------------------------------
 
     def mean(self) -> np.ndarray:
-        """Mean of y, of the shape of the distribution."""
+        """Mean of y, of shape (n,) or (n, n_outputs)."""
         return self._of_rows(lambda law: law.mean())
 
     def std(self) -> np.ndarray:
-        """Standard deviation of y."""
+        """Standard deviation of y, of shape (n,) or (n, n_outputs), in the units of y."""
         return self._of_rows(lambda law: law.moments()[1])
 
     def var(self) -> np.ndarray:
-        """Variance of y."""
+        """Variance of y, of shape (n,) or (n, n_outputs), in squared units of y."""
         return np.square(self.std())
 
     def median(self) -> np.ndarray:
-        """Median of y."""
+        """Median of y, of shape (n,) or (n, n_outputs), in the units of y."""
         return self._of_rows(lambda law: law.quantile(0.5))
 
     # ---- densities and probabilities ---------------------------------------------------------
 
     @available_if(has_density)
     def logpdf(self, y: Any) -> np.ndarray:
-        """Log density at y in nats, of each output by itself."""
+        """Return the log density at y, in nats, for each output separately."""
         return self._at(y, lambda law, y: law.log_density(y))
 
     @available_if(has_density)
     def pdf(self, y: Any) -> np.ndarray:
-        """Density at y, of each output by itself."""
+        """Return the density at y, for each output separately."""
         return np.exp(self.logpdf(y))
 
     @available_if(has_probabilities)
     def logpmf(self, y: Any) -> np.ndarray:
-        """Log probability of y in nats; −∞ where there is none."""
+        """Return the log probability of y, in nats; −∞ for impossible values."""
         if self.law.is_discrete:
             return self._at(y, log_mass)
         return self._at(y, lambda law, y: law.log_probability(y))
 
     @available_if(has_probabilities)
     def pmf(self, y: Any) -> np.ndarray:
-        """Probability of y."""
+        """Return the probability of y."""
         return np.exp(self.logpmf(y))
 
     def joint_logpdf(self, y: Any) -> np.ndarray:
-        """Log density of all outputs of each row, (n,) nats; of counts, the log probability.
+        """Return the joint log density of all outputs of each row, (n,) nats.
 
-        Outputs are not independent in mixtures, whose parts they share.
+        For counts it is the log probability. In a mixture the outputs are not independent, because
+        they share the component, so this is not the sum of :meth:`logpdf` over outputs.
         """
         y = self._broadcast(y, "y")
         if y.ndim != len(self.shape):
@@ -151,15 +157,15 @@ class PredictiveDistribution:
         return np.concatenate([law.joint_log_density(y[rows]) for law, rows in self._blocks()])
 
     def cdf(self, y: Any) -> np.ndarray:
-        """P(Y ≤ y)."""
+        """Return P(Y ≤ y)."""
         return self._at(y, below)
 
     def sf(self, y: Any) -> np.ndarray:
-        """P(Y > y), of which a small one has all its digits."""
+        """Return P(Y > y), which stays accurate when it is small."""
         return self._at(y, above)
 
     def ppf(self, q: Any) -> np.ndarray:
-        """Quantiles: where the distribution function is q; of counts, the least with q or more."""
+        """Return the quantile for q; for counts, the least y with P(Y ≤ y) ≥ q."""
         given = self._broadcast(q, "q")
         if not ((given >= 0.0) & (given <= 1.0)).all():
             raise ValueError(f"q must be probabilities from 0 to 1, got {q!r}.")
@@ -168,22 +174,23 @@ class PredictiveDistribution:
         return self._at(q, quantiles)
 
     def interval(self, coverage: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Return both ends of the central interval that y is in with this probability."""
+        """Return both ends of the central interval that contains y with probability `coverage`."""
         tail = 0.5 - 0.5 * check_coverage(coverage)
         return self.ppf(tail), self.ppf(1.0 - tail)
 
     # ---- scores and draws --------------------------------------------------------------------
 
     def crps(self, y: Any) -> np.ndarray:
-        """Continuous ranked probability score ∫ (P(Y ≤ t) − 1[t ≥ y])² dt, in the units of y.
+        """Return the continuous ranked probability score ∫ (P(Y ≤ t) − 1[t ≥ y])² dt.
 
-        In closed form for normal distributions, their mixtures, and a Student-t distribution;
-        otherwise by quadrature, to about 10⁻⁵ of a standard deviation.
+        It is in the units of y; smaller is better. Normal distributions, their mixtures, and single
+        Student-t distributions have a closed form. Others use quadrature, with an error of about
+        10⁻⁵ of a standard deviation.
         """
         return self._at(y, far_scores, CRPS_ROWS)
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
-        """Draw each row by itself; draws of an estimator's `sample_y` are joint.
+        """Draw y independently for each row; use the estimator's `sample_y` for joint draws.
 
         Returns
         -------
@@ -194,23 +201,23 @@ class PredictiveDistribution:
         return np.moveaxis(draws, 0, -1).reshape(*self.shape, n_samples)
 
     def rvs(self, size: int = 1, random_state: Any = None) -> np.ndarray:
-        """As :meth:`sample`."""
+        """Call :meth:`sample` with `size` as `n_samples`."""
         return self.sample(size, random_state)
 
     # ---- blocks and shapes -------------------------------------------------------------------
 
     def _blocks(self, size: int = BLOCK_ROWS) -> list[tuple[Law, slice]]:
-        """Return parts of the rows, and which these are."""
+        """Yield the distributions of blocks of rows, and the blocks."""
         return [(self.law.of(rows), rows) for rows in row_blocks(max(len(self), 1), size)]
 
     def _of_rows(self, function: Callable[[Law], np.ndarray]) -> np.ndarray:
-        """Return what is computed (N, P) of blocks, in the shape of the distribution."""
+        """Compute a function (N, P) block by block; return it in the shape of the distribution."""
         return np.concatenate([function(law) for law, _ in self._blocks()]).reshape(self.shape)
 
     def _at(
         self, y: Any, function: Callable[[Law, np.ndarray], np.ndarray], size: int = BLOCK_ROWS
     ) -> np.ndarray:
-        """Return what is computed of blocks and numbers (N, P), in the shape of these."""
+        """Compute a function of values y block by block; return it in the shape of y."""
         y = self._broadcast(y, "y")
         n, P = self.law.shape
         m = y.shape[1] if y.ndim > len(self.shape) else 1
@@ -223,12 +230,12 @@ class PredictiveDistribution:
         return found.reshape(y.shape)
 
     def _broadcast(self, y: Any, name: str) -> np.ndarray:
-        """Return numbers for each row, (n, ·) or (n, m, ·).
+        """Broadcast values to the rows: (n, ·) or (n, m, ·).
 
         Raises
         ------
         ValueError
-            If they are none, are NaN, or have another shape.
+            If they are not numbers, are NaN, or have a shape that does not fit the rows.
         """
         try:
             given = np.asarray(readable(y), dtype=np.float64)
@@ -252,12 +259,12 @@ class PredictiveDistribution:
 
 
 def targets_of(distribution: PredictiveDistribution, y: Any) -> np.ndarray:
-    """Return y, of the shape of the distribution.
+    """Return y as an array of the distribution's shape.
 
     Raises
     ------
     ValueError
-        If it has another shape, or is not finite.
+        If y has another shape, or is not finite.
     """
     y = check_array(readable(y), dtype=np.float64, ensure_2d=False, input_name="y")
     if y.shape != distribution.shape:
@@ -268,25 +275,25 @@ def targets_of(distribution: PredictiveDistribution, y: Any) -> np.ndarray:
 
 
 def log_mass(law: Law, y: np.ndarray) -> np.ndarray:
-    """Log probability of counts, −∞ of what is none."""
+    """Return the log probability of counts; −∞ for values that are not counts."""
     is_count = (y >= 0.0) & (y == np.floor(y)) & np.isfinite(y)
     return np.where(is_count, law.log_density(np.where(is_count, y, 0.0)), -np.inf)
 
 
 def below(law: Law, y: np.ndarray) -> np.ndarray:
-    """P(Y ≤ y), 0 and 1 at infinities."""
+    """Return P(Y ≤ y); 0 and 1 at −∞ and ∞."""
     finite = np.isfinite(y)
     return np.where(finite, law.cdf(np.where(finite, y, 0.0)).clip(0.0, 1.0), y > 0.0)
 
 
 def above(law: Law, y: np.ndarray) -> np.ndarray:
-    """P(Y > y), 1 and 0 at infinities."""
+    """Return P(Y > y); 1 and 0 at −∞ and ∞."""
     finite = np.isfinite(y)
     return np.where(finite, law.sf(np.where(finite, y, 0.0)).clip(0.0, 1.0), y < 0.0)
 
 
 def quantiles(law: Law, q: np.ndarray) -> np.ndarray:
-    """Quantiles; the ends of where y can be, of 0 and 1."""
+    """Return quantiles; for the probabilities 0 and 1, the ends of the support."""
     is_inside = (q > 0.0) & (q < 1.0)
     found = law.quantiles(np.where(is_inside, q, 0.5))
     low, high = law.support()
@@ -294,7 +301,7 @@ def quantiles(law: Law, q: np.ndarray) -> np.ndarray:
 
 
 def least_counts(law: Law, found: np.ndarray, q: Any) -> np.ndarray:
-    """Quantiles; of counts the one below, where it has q but for rounding."""
+    """Return quantiles; for counts, the count below if it reaches q up to rounding."""
     if not law.is_discrete:
         return found
     enough = law.cdf(found - 1.0) >= q - ROUNDED
@@ -302,7 +309,7 @@ def least_counts(law: Law, found: np.ndarray, q: Any) -> np.ndarray:
 
 
 def far_scores(law: Law, y: np.ndarray) -> np.ndarray:
-    """CRPS, which is a straight line where y is far from all probability."""
+    """Return the CRPS, as a straight line in y where y is far from all probability."""
     mean, std = law.moments()
     with np.errstate(over="ignore", invalid="ignore"):
         reach = np.where(np.isfinite(mean), FAR_AWAY * std, np.inf)

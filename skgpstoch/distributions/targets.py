@@ -1,6 +1,7 @@
-"""Monotone maps of targets: what is transformed, and what predictions are transformed by.
+"""Monotone maps of targets, from a transformer of y such as PowerTransformer.
 
-Models see z, users see y = g(z): z is a transformer's `transform` of y, g its `inverse_transform`.
+A model is fitted to z, the transformer's `transform` of y. The user sees y = g(z), where g is the
+transformer's `inverse_transform`.
 """
 
 from __future__ import annotations
@@ -12,46 +13,47 @@ import numpy as np
 from ..data.target_branches import BISECTIONS, brief, inverse_of, quietly
 from ..data.target_transforms import GIVEN_BACK
 
-PROBED = 257  # numbers at which a map is looked at
-NEAR_REACH = 4.0  # standard deviations on both sides, within which a map must be monotone
-FAR_REACH = 40.0  # the same, within which its ends are looked for
-STEP, LEAST_STEP = 1e-3, 3e-5  # of differences: of the width of z, and of z (exp to e^700)
-SHORTEST_STEP = 1e-9  # where z is a point at 0
-NEAR_END = 0.002  # of the distance to an end of the map
-AFFINE = 1e-10  # of the rise of a map, by which it may differ from a line
-LARGEST = 1e300  # what a map may come to
-UNBOUNDED = 1e100  # what a map comes to that has no end
+PROBED = 257  # numbers at which a map is evaluated
+NEAR_REACH = 4.0  # standard deviations on both sides within which a map must be monotone
+FAR_REACH = 40.0  # standard deviations on both sides within which its ends are searched for
+STEP, LEAST_STEP = 1e-3, 3e-5  # of differences: share of z's width, and of z (exp to e^700)
+SHORTEST_STEP = 1e-9  # of differences, if z is a point at 0
+NEAR_END = 0.002  # share of the distance to an end of the map
+AFFINE = 1e-10  # share of a map's rise by which an affine map may differ from a line
+LARGEST = 1e300  # largest value of a map
+UNBOUNDED = 1e100  # a map that reaches this value has no end
 LEAST_SLOPE = 1e-300
-KINKED = 1e-3  # of a slope, by which differences over two steps may disagree on a smooth map
-KINK_STEP = 1e-3  # of a step, over which a map with kinks is a line nearly everywhere
-LEAST_GAP = 1e-3  # of the distance of probed numbers, below which they may have one y by rounding
+KINKED = 1e-3  # share of a slope by which differences over two steps may disagree on a smooth map
+KINK_STEP = 1e-3  # share of a step over which a map with kinks is nearly everywhere a line
+LEAST_GAP = 1e-3  # share of the probes' distance; closer numbers may have equal y by rounding
 
 
 class TargetMap:
-    """A monotone map y = g(z) of each of P outputs, from a transformer that is fitted.
+    """A monotone map y = g(z) for each of P outputs, made from a fitted transformer.
 
     Parameters
     ----------
     transformer : object
-        With `transform` and `inverse_transform`, of arrays (n, P).
+        Has `transform` and `inverse_transform` for arrays (n, P).
     place, unit : ndarray of shape (n, P)
-        Where z is predicted, and how wide: the map must be monotone there.
+        Centres and widths of the predictions of z; the map must be monotone there.
 
     Attributes
     ----------
     sign : ndarray of shape (P,)
-        1 of an increasing map, −1 of a decreasing one.
+        1 for an increasing map, −1 for a decreasing one.
     low, high : ndarray of shape (P,)
-        Between which g is known and rises; infinite where it has no end. Beyond an end g has no
-        number, turns, or is flat, as of a transformer that clips.
+        Ends of the interval on which g is defined and strictly monotone; infinite if there is no
+        end. Beyond an end, g is undefined, turns, or is flat because the transformer clips.
     is_clipped : ndarray of bool, shape (2, P)
-        Whether g is flat beyond its low end, and beyond its high one, or clips targets there.
+        Whether g is flat, or clips targets, beyond its low end and beyond its high end.
     is_affine : bool
+        Whether g is a straight line for every output.
 
     Raises
     ------
     ValueError
-        If it is not monotone, does not give targets back, or mixes outputs.
+        If the map is not monotone, does not invert `transform`, or mixes outputs.
     """
 
     def __init__(self, transformer: Any, place: np.ndarray, unit: np.ndarray) -> None:
@@ -68,11 +70,11 @@ class TargetMap:
         self.is_affine = all([self._probe(p, *ends[:, p]) for p in range(P)])
 
     def _probe(self, p: int, far_low: float, low: float, high: float, far_high: float) -> bool:
-        """Look at output p: its direction, its ends, and whether it is a line."""
+        """Find output p's direction, its ends, and whether it is a line."""
         near, far = np.linspace(low, high, PROBED), np.linspace(far_low, far_high, PROBED)
         z = np.unique([*near, *far, self._middle[p]])
         gap = LEAST_GAP * (high - low) / PROBED
-        z = z[np.diff(z, prepend=-np.inf) > gap]  # between twins the map would show its rounding
+        z = z[np.diff(z, prepend=-np.inf) > gap]  # nearly equal numbers show only rounding
         rows = np.tile(self._middle, (len(z), 1))
         rows[:, p] = z
         y = self._along(rows, p)
@@ -101,7 +103,7 @@ class TargetMap:
         return bool(is_known.all() and not is_clipped and off <= AFFINE * whole)
 
     def _along(self, rows: np.ndarray, p: int) -> np.ndarray:
-        """Return output p of the inverse at rows that differ in it alone, (n,)."""
+        """Return output p of the inverse at rows that differ only in output p, (n,)."""
         try:
             y = self.inverse(rows)
         except (IndexError, TypeError) as error:
@@ -119,7 +121,7 @@ class TargetMap:
         return y[:, p]
 
     def _direction(self, rise: np.ndarray, is_flat: np.ndarray) -> float:
-        """Return the sign of a map that rises by these: flat, if at all, at its ends only."""
+        """Return the sign of a map from its rises; only its ends may be flat."""
         rises = np.flatnonzero(~is_flat & (np.abs(rise) > 0.0))
         steps = rise[~np.isnan(rise)]
         inner = is_flat[rises[0] : rises[-1]] if len(rises) else np.ones(1, bool)
@@ -141,9 +143,10 @@ class TargetMap:
         is_lost: np.ndarray,
         p: int,
     ) -> tuple[int, int]:
-        """Return between which numbers (n,) the map rises, and `transform` leads back to them.
+        """Return the range of numbers (n,) in which the map rises and `transform` inverts it.
 
-        Targets on either side may all be transformed to one number, `before`: these are clipped.
+        `before` are the transformed targets. If all targets on one side are transformed to the same
+        number, they are clipped there.
         """
         found = run_about(int(np.searchsorted(z, self._middle[p])), goes_on, of_near)
         if found is not None:
@@ -159,7 +162,7 @@ class TargetMap:
         )
 
     def _end(self, p: int, inside: float, outside: float, is_level: bool, is_lost: bool) -> float:
-        """Return the last z at which g is known, not flat, not lost, and has not turned."""
+        """Return the last z at which g is defined, strictly monotone and invertible."""
         step = SHORTEST_STEP * abs(outside - inside)
         level = self.column(np.array([outside]), p)[0]
         for _ in range(BISECTIONS):
@@ -179,14 +182,14 @@ class TargetMap:
         return outside if is_level else inside
 
     def _returns(self, z: float, p: int) -> bool:
-        """Tell whether what output p is at z returns from `transform` as it was."""
+        """Tell whether `transform` maps output p's value at z back to z."""
         row = self._middle[None].copy()
         row[0, p] = z
         y = self.inverse(row)
         return bool(self.is_reached(y, self.forward(y))[0, p])
 
     def forward(self, y: np.ndarray) -> np.ndarray:
-        """z of y (n, P); NaN or infinite where y is nothing that g comes to."""
+        """Return z for y (n, P); NaN or infinite where y is outside the range of g."""
         given = np.array(y, dtype=np.float64)
         if getattr(self.transformer, "method", None) == "box-cox":  # which raises
             given[given <= 0.0] = np.nan
@@ -195,7 +198,7 @@ class TargetMap:
         return np.asarray(z, dtype=np.float64).reshape(y.shape)
 
     def _transformed(self, y: np.ndarray) -> Any:
-        """`transform` of y (n, P), NaN of the targets that it refuses."""
+        """Return `transform` of y (n, P), with NaN for targets that it refuses."""
         try:
             return self.transformer.transform(y)
         except ValueError:
@@ -207,7 +210,7 @@ class TargetMap:
         return np.array([[self._refused_or(value, p) for p, value in enumerate(y[0])]])
 
     def _refused_or(self, y: float, p: int) -> float:
-        """Return z of output p, where other outputs are in the middle of predictions."""
+        """Return z of output p, with the other outputs in the middle of the predictions."""
         row = self.inverse(self._middle[None])
         row[0, p] = y
         try:
@@ -216,18 +219,18 @@ class TargetMap:
             return np.nan
 
     def inverse(self, z: np.ndarray) -> np.ndarray:
-        """Y of z (n, P)."""
+        """Return y for z (n, P)."""
         return inverse_of(self.transformer, z)
 
     def is_reached(self, y: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """Tell which y (n, P) are what g comes to, at z = `forward(y)`: others do not return."""
+        """Tell which y (n, P) are in the range of g: those with g(z) = y at z = `forward(y)`."""
         is_known = np.isfinite(z)
         back = self.inverse(np.where(is_known, z, self._middle))
         allowed = GIVEN_BACK * (np.abs(y) + self._rise)
         return is_known & ((np.abs(back - y) <= allowed) | ~np.isfinite(back))
 
     def support(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the least and the largest target, both (P,): limits of g."""
+        """Return the smallest and the largest possible target, both (P,): the limits of g."""
         z = np.array([self.low, self.high])
         try:
             ends = self.inverse(z)
@@ -238,16 +241,16 @@ class TargetMap:
         return np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
 
     def column(self, z: np.ndarray, p: int) -> np.ndarray:
-        """Y of output p at z (n,)."""
+        """Return y of output p at z (n,)."""
         rows = np.tile(self._middle, (len(z), 1))
         rows[:, p] = np.clip(z, self.low[p], self.high[p])
         return self.inverse(rows)[:, p]
 
     def slope(self, z: np.ndarray, unit: np.ndarray, p: int) -> np.ndarray:
-        """g′ of output p at z (n,), by differences of the fourth order, within its ends.
+        """Return g′ of output p at z (n,), from fourth-order differences inside its ends.
 
-        Near kinks, as those of QuantileTransformer, and where targets are clipped, it is by short
-        ones of the second order.
+        Near kinks, as those of QuantileTransformer, and where targets are clipped, short
+        second-order differences are used.
         """
         h = np.maximum(np.maximum(STEP * unit, LEAST_STEP * np.abs(z)), SHORTEST_STEP)
         to_ends = np.stack([z - self.low[p], self.high[p] - z])
@@ -266,13 +269,13 @@ class TargetMap:
         return slope
 
     def log_slope(self, z: np.ndarray, unit: np.ndarray) -> np.ndarray:
-        """log |g′| at z (n, P)."""
+        """Return log |g′| at z (n, P)."""
         each = [self.slope(z[:, p], unit[:, p], p) for p in range(z.shape[1])]
         return np.log(np.maximum(np.abs(np.stack(each, 1)), LEAST_SLOPE))
 
 
 def run_about(middle: int, goes_on: np.ndarray, of_near: np.ndarray) -> tuple[int, int] | None:
-    """Return the first and the last of the numbers that a map rises between, about one of them."""
+    """Return the first and the last number of the range around `middle` in which a map rises."""
     some = np.flatnonzero(goes_on & of_near)
     if not len(some):
         return None

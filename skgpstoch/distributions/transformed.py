@@ -1,13 +1,13 @@
-"""Distributions of y = g(z), g monotone, from those of z.
+"""Distributions of y = g(z) for a monotone g, given the distributions of z.
 
     F(y) = F_z(z),   p(y) = p_z(z)/|g′(z)|,   quantiles are g of quantiles,
     E y = g(c) + ∫_c g′(z)·(1 − F_z(z)) dz − ∫^c g′(z)·F_z(z) dz,
     CRPS = ∫ (F_z(t) − 1[t ≥ z])²·|g′(t)| dt
 
-where z = g⁻¹(y). A decreasing g exchanges F and 1 − F. Means of exp(z) exist if z is normal, and
-are infinite if z has a Student-t distribution, however little is beyond what has been seen (or a
-Laplace distribution that is wide). Of such z, mean, deviation and CRPS are of y limited to what is
-between its quantiles 0.001 and 0.999. Moments that need y of more than 10³⁰⁰ are infinite.
+where z = g⁻¹(y). A decreasing g exchanges F and 1 − F. The mean of exp(z) exists if z is normal. It
+is infinite if z has a Student-t distribution, or a wide Laplace distribution, even if hardly any
+probability is in the tail. For such z, the mean, standard deviation and CRPS are those of y limited
+to the range between its quantiles 0.001 and 0.999. Moments that need y above 10³⁰⁰ are infinite.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from .law import BREAKS, TOLERANCE, Law, moments_by_tails
 from .targets import UNBOUNDED, TargetMap
 from .truncated import TruncatedLaw
 
-TRIMMED = 1e-3  # probability on either side, where moments may not exist
-NEGLIGIBLE = 1e-6  # of the largest part of a moment
-LOOKED_AT = 65  # numbers at which parts are looked at
-TO_END = 0.95  # of the way to an end of the map, where it may rise without a bound
-LIGHT_REACH = 40.0  # standard deviations, beyond which light tails have nothing
-KINK_REACH = 10.0  # the same, beyond which integrals do not begin anew at kinks
+TRIMMED = 1e-3  # probability cut off on either side if moments may not exist
+NEGLIGIBLE = 1e-6  # share of the largest part of a moment
+LOOKED_AT = 65  # numbers at which the parts of a moment are evaluated
+TO_END = 0.95  # share of the way to an end of the map, where it may rise without bound
+LIGHT_REACH = 40.0  # standard deviations beyond which light tails are negligible
+KINK_REACH = 10.0  # standard deviations beyond which integrals are not split at kinks
 
 
 @dataclass(frozen=True)
 class TransformedLaw(Law):
-    """Distributions of g(Z): Z at N rows of P outputs, and g."""
+    """Distributions of g(Z), given the law of Z at N rows with P outputs, and g."""
 
     law: Law
     map: TargetMap
@@ -124,7 +124,7 @@ class TransformedLaw(Law):
     def _beyond_numbers(
         self, p: int, centre: np.ndarray, breaks: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return ±∞ for moments (N,) that are made by y beyond the largest numbers, else 0."""
+        """Return ±∞ for moments (N,) that depend on y beyond the largest numbers, else 0."""
         rest = np.zeros((2, breaks.shape[1]))
         for end, is_above in ((breaks[0], False), (breaks[-1], True)):
             y = self._column(end, p)
@@ -169,7 +169,7 @@ class TransformedLaw(Law):
         return found
 
     def _breaks(self, p: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where integrals of output p begin anew, (K, N), and how wide y and z are, (N,)."""
+        """Return where integrals of output p are split, (K, N), and the widths of y and z, (N,)."""
         mean, std = (part[:, p] for part in self.law.place())
         breaks = mean + np.array(BREAKS)[:, None] * std
         is_bounded = self.map.is_clipped[:, p].all()
@@ -187,7 +187,7 @@ class TransformedLaw(Law):
         return np.clip(np.vstack([low, breaks, kinks, high]), low, high), unit, std
 
     def _before(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return z, and where y is: 0 inside what g can be, −1 below, 1 above."""
+        """Return z, and a code for y: 0 inside the range of g, −1 below, 1 above."""
         z = self.map.forward(y)
         is_out = ~self.map.is_reached(y, z)
         z = np.clip(z, self.map.low, self.map.high)  # rounding may put an end outside
@@ -198,15 +198,15 @@ class TransformedLaw(Law):
         return np.where(is_out, middle, z), where
 
     def _unit(self) -> np.ndarray:
-        """How wide z is, (N, P), on which g is smooth."""
+        """Return the width of z, (N, P), on which g is smooth."""
         return self.law.place()[1]
 
     def _column(self, z: np.ndarray, p: int) -> np.ndarray:
-        """g of output p at numbers of any shape."""
+        """Return g of output p at an array of any shape."""
         return self.map.column(z.ravel(), p).reshape(z.shape)
 
     def _slope_of(self, p: int, width: np.ndarray) -> Integrand:
-        """g′ of output p, of rows where z is so wide, (N,)."""
+        """Return g′ of output p as a function, for rows with these widths of z, (N,)."""
 
         def slope(row: np.ndarray, z: np.ndarray) -> np.ndarray:
             of_each = np.repeat(width[row], z.shape[1])
@@ -216,12 +216,12 @@ class TransformedLaw(Law):
 
 
 def transformed(law: Law, transformer: Any) -> TransformedLaw:
-    """Return the distributions of what a transformer's `inverse_transform` makes of Z.
+    """Return the distributions of a transformer's `inverse_transform` of Z.
 
     Raises
     ------
     ValueError
-        If these are counts, or the transformer is not monotone.
+        If Z are counts, or the transformer is not monotone.
     """
     if law.is_discrete:
         raise ValueError(
@@ -235,7 +235,7 @@ def transformed(law: Law, transformer: Any) -> TransformedLaw:
 
 
 def transformed_draws(draws: np.ndarray, transformer: Any) -> np.ndarray:
-    """Return what a transformer makes of draws of Z, (n, n_samples) or (n, P, n_samples)."""
+    """Return a transformer's `inverse_transform` of draws of Z, (n, [P,] n_samples)."""
     columns = draws[:, None] if draws.ndim == 2 else draws
     n, P, S = columns.shape
     rows = transformer.inverse_transform(np.moveaxis(columns, 2, 0).reshape(n * S, P))

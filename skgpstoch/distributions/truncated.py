@@ -1,4 +1,4 @@
-"""Distributions within bounds, where a map of the target ends."""
+"""Distributions truncated to bounds, for maps of the target that have ends."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..data.devices import BLOCK_ROWS
 from .law import BREAKS, LEAST_PROBABILITY, Law, moments_by_tails
 
 LEAST_INSIDE = 1e-300  # probability inside the bounds
-LEAST_LEFT = 1e-16  # probability that quantiles leave
-FAR_TAIL = 1e-3  # probability on the one side of an end that has all that is inside
-LIGHT_REACH = 40.0  # standard deviations, beyond which light tails have nothing
-FAR_OUTSIDE = 1e-30  # probability outside, below which bounds do not matter to integrals
+LEAST_LEFT = 1e-16  # smallest tail probability of quantiles
+FAR_TAIL = 1e-3  # if less probability is on the inner side of an end, all inside is a tail
+LIGHT_REACH = 40.0  # standard deviations beyond which light tails are negligible
+FAR_OUTSIDE = 1e-30  # probability outside below which bounds do not matter to integrals
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TruncatedLaw(Law):
 
     @classmethod
     def between(cls, law: Law, low: np.ndarray, high: np.ndarray) -> TruncatedLaw:
-        """Return the distributions of Z, given that it is between two numbers (P,)."""
+        """Return the distributions of Z given low ≤ Z ≤ high, both (P,)."""
         ends = (np.broadcast_to(end, law.shape) for end in (low, high))
         return cls(law, low, high, *(tails(law, end) for end in ends))
 
@@ -41,7 +41,7 @@ class TruncatedLaw(Law):
 
     @property
     def has_light_tails(self) -> Any:
-        """Not where something is near a bound, towards which a map may rise without one."""
+        """Whether moments of exp(Y) are finite; False near a bound, where a map may rise to ∞."""
         outside = self.of_low[0] + self.of_high[1]
         return np.logical_and(self.law.has_light_tails, outside <= FAR_OUTSIDE)
 
@@ -78,7 +78,7 @@ class TruncatedLaw(Law):
         return np.where(self._is_inside(y), self.law.log_density(y) - self._log_inside(), -np.inf)
 
     def joint_log_density(self, y: np.ndarray) -> np.ndarray:
-        """As if outputs were independent in what is inside."""
+        """Return the joint log density, as if outputs were independent in the normalisation."""
         log_p = self.law.joint_log_density(y) - self._log_inside().sum(1)
         return np.where(self._is_inside(y).all(1), log_p, -np.inf)
 
@@ -91,7 +91,7 @@ class TruncatedLaw(Law):
         return np.where(self._is_point(), y < self._nearest(), share.clip(0.0, 1.0))
 
     def sample(self, n_samples: int, rng: np.random.RandomState) -> np.ndarray:
-        """Draw Z, and anew by quantiles where it is outside."""
+        """Draw Z; replace draws outside the bounds by random quantiles."""
         draws = self.law.sample(n_samples, rng)
         probability = rng.uniform(LEAST_PROBABILITY, 1.0, draws.shape)
         outside = np.argwhere(~self._is_inside(draws).all(2))
@@ -109,7 +109,7 @@ class TruncatedLaw(Law):
         return np.where(self._is_point(), self._nearest(), np.clip(found, self.low, self.high))
 
     def _far(self, probability: np.ndarray) -> np.ndarray:
-        """Quantiles by a search between ends, where all that is inside is in a tail."""
+        """Search for quantiles between the ends, if all probability inside is in a tail."""
         least, most = self.law.quantile(LEAST_LEFT), self.law.quantile(1.0 - LEAST_LEFT)
         reach = LIGHT_REACH * self.law.place()[1]
         low = np.maximum(self.low, np.minimum(least, self.high - reach))
@@ -129,20 +129,20 @@ class TruncatedLaw(Law):
         return np.log(self._inside())
 
     def _is_point(self) -> np.ndarray:
-        """Whether what is inside is so improbable that all of it is at the nearest end."""
+        """Whether the inside is so improbable that its probability is put at the nearest end."""
         return between(self.of_low, self.of_high) <= LEAST_INSIDE
 
     def _nearest(self) -> np.ndarray:
         return np.where(self.of_low[0] > 0.5, self.low, self.high)
 
     def _reach(self) -> tuple[np.ndarray, np.ndarray]:
-        """How far integrals reach at most."""
+        """Return how far integrals reach at most."""
         mean, std = self.law.moments()
         return mean + BREAKS[0] * std, mean + BREAKS[-1] * std
 
 
 def tails(law: Law, y: np.ndarray) -> np.ndarray:
-    """P(Z ≤ y) and P(Z > y) at numbers (N, P), infinite ones too: (2, N, P)."""
+    """Return P(Z ≤ y) and P(Z > y), (2, N, P), at values (N, P), which may be infinite."""
     is_finite = np.isfinite(y)
     finite = np.where(is_finite, y, 0.0)
     below = np.where(is_finite, law.cdf(finite), y > 0.0)
@@ -150,7 +150,7 @@ def tails(law: Law, y: np.ndarray) -> np.ndarray:
 
 
 def between(of_a: np.ndarray, of_b: np.ndarray) -> np.ndarray:
-    """P(a < Z ≤ b) from the tails of a and b, by the smaller ones, so that it has its digits."""
+    """Return P(a < Z ≤ b) from the smaller tails of a and b, which keeps it accurate."""
     (below_a, above_a), (below_b, above_b) = of_a, of_b
     is_above, is_below = below_a > 0.5, above_b > 0.5
     one_side = np.where(is_above, above_a - above_b, below_b - below_a)

@@ -1,4 +1,4 @@
-"""Draw a regressor's f as functions to call, for example to minimise in Thompson sampling."""
+"""Draw a regressor's f as callable functions, for example to minimise in Thompson sampling."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from .context import predicting
 
 
 class SampledFunctions:
-    """Functions drawn from a posterior or a prior: the same ones wherever they are asked.
+    """Functions f that were drawn from a posterior or a prior, and can be evaluated anywhere.
 
-    `sample_functions` of a regressor makes them. Calls have no randomness, so that rows have the
-    same values in whatever company they come, and functions can be minimised.
+    A regressor's method `sample_functions` returns them. Calls are not random: a row always has the
+    same values, whichever other rows X holds. So the functions can be minimised.
 
     Parameters
     ----------
     functions : callable
-        Scaled rows (n, d) → values (S, n, P), tensors.
+        Maps a tensor of scaled rows (n, d) to values (S, n, P).
     validate : callable
-        The user's X → array (n, d).
+        Maps the user's X to an array (n, d).
     x_scaling, y_scaling : Scaling
-        Of inputs and targets.
+        Scalings of the inputs and the targets.
     y_shape : tuple of int
         () if the user's y has one dimension, else (P,).
     device : torch.device
-        Where to compute.
+        Device on which to compute.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class SampledFunctions:
         self._device = device
 
     def rescaled(self, y_scaling: Scaling) -> SampledFunctions:
-        """Return the same for targets that have been scaled before."""
+        """Return the same functions for targets that were scaled before."""
         other = copy.copy(self)
         other._y_scaling = self._y_scaling.within(y_scaling)
         return other
 
     @predicting()
     def __call__(self, X: Any) -> np.ndarray:
-        """Return the values at rows, a block at a time.
+        """Return the values of the functions at the rows of X, computed in blocks.
 
         Parameters
         ----------
@@ -70,7 +70,7 @@ class SampledFunctions:
         Returns
         -------
         values : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
-            In the units of y.
+            Values, in the units of y.
         """
         X = torch.as_tensor(self._validate(X), dtype=torch.float64, device=self._device)
         parts: list[np.ndarray] = []
@@ -82,22 +82,22 @@ class SampledFunctions:
         return np.concatenate(parts)
 
     def torch(self, X: Tensor) -> Tensor:
-        """Return the same of a tensor, differentiable by it.
+        """Return the values at the rows of a tensor, differentiable with respect to it.
 
         Parameters
         ----------
         X : Tensor of shape (n_samples_X, n_features)
-            Inputs, of which only the shape is validated.
+            Inputs; only their shape is validated.
 
         Raises
         ------
         ValueError
-            If X is no tensor of this shape.
+            If X is not a tensor of this shape.
 
         Returns
         -------
         values : Tensor of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
-            In float64, on the device of the model.
+            Values, in the units of y, in float64 on the model's device.
         """
         if not isinstance(X, Tensor) or X.ndim != 2 or not len(X):
             got = tuple(X.shape) if isinstance(X, Tensor) else type(X).__name__

@@ -16,30 +16,31 @@ from ..maths.modules import Module
 
 
 class Basis(NamedTuple):
-    """What a feature map says of rows."""
+    """Features of rows, and the prior variances that go with them."""
 
     phi: Tensor  # P, (N, D)
     prior: Tensor  # k(x, x), (N,); ‖φ‖² for a finite map, so that the residual is 0
-    shift: Tensor | None = None  # a mean that does not depend on w, (N, P)
+    shift: Tensor | None = None  # a part of the mean that does not depend on w, (N, P)
     factors: tuple[tuple[Tensor, Tensor], ...] = ()  # K and L⁻¹ of every block
-    n_samples: int = 1  # S: of a deep model all rows S times, each time drawn anew
+    n_samples: int = 1  # S: a deep model has all rows S times, each with new draws
 
     def residual(self) -> Tensor:
-        """ρ(x) = diag(K − PPᵀ), what the features leave unexplained, (N,)."""
+        """Return ρ(x) = diag(K − PPᵀ), the variance that the features leave unexplained, (N,)."""
         return (self.prior - self.phi.square().sum(1)).clamp_min(0.0)
 
     def detach(self) -> Basis:
-        """Without a graph, and without factors."""
+        """Return the basis without an autograd graph and without factors."""
         shift = None if self.shift is None else self.shift.detach()
         return Basis(self.phi.detach(), self.prior.detach(), shift, (), self.n_samples)
 
 
 class FeatureMap(Module):
-    """φ: rows of X to features, with the variance ρ(x) that the features leave unexplained.
+    """Base class of maps φ from rows of X to features.
 
-    A map may be an ensemble of K members with D features each. Training sees them apart; φ joins
-    them, so that the kernel φ(x)ᵀφ(x') is the mean of the members' kernels. A finite map defines
-    :meth:`members`; one with a residual overrides :meth:`basis` as well.
+    The features leave the variance ρ(x) unexplained, which is 0 for finite maps. A map may be an
+    ensemble of K members with D features each. Training uses the members separately; φ joins them,
+    so that the kernel φ(x)ᵀφ(x') is the mean of the members' kernels. A subclass for a finite map
+    defines :meth:`members`; one with a residual overrides :meth:`basis`, too.
     """
 
     n_features: int  # D
@@ -48,11 +49,11 @@ class FeatureMap(Module):
     amplitude: float = 1.0
 
     def members(self, X: Tensor) -> Tensor:
-        """Each member's features, (K, N, D), of X (N, d), or of rows of its own (K, N, d)."""
+        """Return each member's features, (K, N, D), for common rows (N, d) or its own (K, N, d)."""
         raise NotImplementedError
 
     def member(self, k: int) -> FeatureMap:
-        """The k-th member alone, a copy."""
+        """Return a copy that has only the k-th member."""
         other = copy.deepcopy(self)
         if self.n_members > 1:
             for part in other.modules():
@@ -62,31 +63,31 @@ class FeatureMap(Module):
         return other
 
     def forward(self, X: Tensor, columns: Tensor | None = None) -> Tensor:
-        """φ(X) (N, K·D), or its given columns (N, len(columns))."""
+        """Return φ(X), (N, K·D), or only the given columns, (N, len(columns))."""
         Z = self.members(X)
         phi = Z[0] if len(Z) == 1 else Z.permute(1, 0, 2).flatten(1) / math.sqrt(len(Z))
         return phi if columns is None else phi[:, columns]
 
     def basis(self, X: Tensor) -> Basis:
-        """φ(X), k(x, x) and the shift of the mean."""
+        """Return φ(X), k(x, x) and the shift of the mean."""
         phi = self(X) if self.amplitude == 1.0 else self.amplitude * self(X)
         return Basis(phi, phi.square().sum(1))
 
     def network_parameters(self) -> list[nn.Parameter]:
-        """Those that weight decay applies to."""
+        """Parameters to which weight decay applies."""
         named = self.named_parameters()
         return [p for name, p in named if "network." in name and p.requires_grad]
 
     def residual_covariance(self, X: Tensor, phi: Tensor) -> Tensor | None:
-        """Joint covariance of r at rows, (N, N); None where there is none."""
+        """Return the joint covariance of the residual at rows, (N, N); None if there is none."""
         return None
 
     def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        """K and L⁻¹ of every block of points; none of finite features, whose weights are white."""
+        """Return K and L⁻¹ of every block of inducing points; () for finite features."""
         return ()
 
     def penalty(self, generator: torch.Generator | None = None) -> Tensor | None:
-        """What the shift costs, in nats: a KL divergence; an estimate of it, given a generator."""
+        """Return the KL divergence due to the shift, in nats; with a generator, an estimate."""
         return None
 
     # ---- for training and after it -----------------------------------------------------------
@@ -98,25 +99,25 @@ class FeatureMap(Module):
                 cast(Any, part).clamp_()
 
     def failures(self) -> list[Tensor]:
-        """Of one element each, whether a factorisation has failed since :meth:`forgive`."""
+        """One-element flags: whether a factorisation has failed since :meth:`forgive`."""
         return []
 
     def is_sound(self) -> bool:
-        """Whether none has."""
+        """Whether no factorisation has failed since :meth:`forgive`."""
         return all_hold([~failed for failed in self.failures()])
 
     def forgive(self) -> None:
-        """Forget failures of the past."""
+        """Clear the record of failed factorisations."""
 
     def close(self) -> None:
-        """No more training: from now on an error at once, and the least jitter, if any."""
+        """End training: from now on use the least jitter, and raise errors at once."""
 
     def freeze(self) -> None:
-        """Keep what rows are conditioned on, for predictions with parameters that stay."""
+        """Cache the state on which rows are conditioned, for predictions with fixed parameters."""
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """As :meth:`freeze` leaves it, for a while; never in training or with gradients."""
+        """Freeze the map within a block, but not in training or with gradients."""
         yield
 
     def reopen(self, keep_variance: bool = False) -> None:
@@ -129,7 +130,7 @@ class FeatureMap(Module):
 
 
 class JoinedFeatures(FeatureMap):
-    """An ensemble as the single map that φ makes of it."""
+    """An ensemble of maps, joined into the single map φ."""
 
     features: FeatureMap
 

@@ -1,7 +1,8 @@
-"""Basis functions by the million, of which any few are evaluated at a time.
+"""Millions of basis functions, of which any subset can be evaluated at a time.
 
-f = Φw, w ~ N(0, S⁻¹): what Φ and S are is said here. None is stored but what names them: Fourier
-features are functions of a seed and of their number, φ_i = k(·, z_i) of a kernel and of a point.
+This module defines Φ and S of f = Φw, w ~ N(0, S⁻¹). The functions themselves are not stored:
+Fourier features are functions of a seed and of their number, and φ_i = k(·, z_i) is a function of a
+kernel and of a point.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from .fourier import (
 
 
 class BasisFunctions(Module):
-    """φ_1, …, φ_m of a kernel k, m = `n_components`, and the precision S of their weights.
+    """Base class of basis functions φ_1, …, φ_m of a kernel k, and the precision S of the weights.
 
-    The functions are in groups that are evaluated together.
+    The number m is `n_components`. The functions are in groups that are evaluated together.
     """
 
     n_groups: int
@@ -45,36 +46,36 @@ class BasisFunctions(Module):
         self.n_components = n_components
 
     def members(self, groups: Tensor) -> Tensor:
-        """The functions of ascending groups, ascending: (|I|,)."""
+        """Return the functions in ascending groups, in ascending order: (|I|,)."""
         return groups
 
     def span(self, start: int, stop: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Groups start, …, stop − 1, and the functions in them, without a look at any."""
+        """Return groups start, …, stop − 1 and their functions, without evaluating any."""
         groups = torch.arange(start, stop, device=device)
         return groups, groups
 
     def columns(self, X: Tensor, groups: Tensor, members: Tensor | None = None) -> Tensor:
-        """Φ_{·I} for the functions I of ascending groups: (N, |I|), of the type of X.
+        """Return Φ_{·I} for the functions I in ascending groups: (N, |I|), in the dtype of X.
 
-        `members` are these functions, where they are known.
+        `members` are these functions, if they are known already.
         """
         raise NotImplementedError
 
     def precision(self, groups: Tensor, members: Tensor | None = None) -> Tensor:
-        """S_II: its diagonal (|I|,) where the whole S is diagonal, else (|I|, |I|); float64."""
+        """Return S_II in float64: its diagonal (|I|,) if S is diagonal, else (|I|, |I|)."""
         members = self.members(groups) if members is None else members
         return torch.ones_like(members, dtype=torch.float64)
 
     def diagonal(self, groups: Tensor, members: Tensor | None = None) -> Tensor:
-        """s_ii of the functions in groups, (|I|,), float64."""
+        """Return s_ii of the functions in groups, (|I|,), in float64."""
         return self.precision(groups, members)
 
     def cross(self, groups: Tensor, others: Tensor) -> Tensor:
-        """S_IJ, (|I|, |J|), where S is dense."""
+        """Return S_IJ, (|I|, |J|), for a dense S."""
         raise NotImplementedError(f"{type(self).__name__} has a diagonal S")
 
     def missing_variance(self, X: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """k(x, x), (N, 1), and Σᵢ wᵢ k(x, zᵢ)², (N, P), for a function centred on each row of X.
+        """Return k(x, x), (N, 1), and Σᵢ wᵢ k(x, zᵢ)², (N, P), for functions centred on rows of X.
 
         `weight` is of shape (m, P).
         """

@@ -1,4 +1,4 @@
-"""Feature maps that combine others with inducing points."""
+"""Base class of feature maps that combine several maps with inducing points."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .inducing import InducingFeatures
 
 
 class CompositeFeatures(FeatureMap):
-    """What concerns every part alike, whatever the features of the whole are."""
+    """Operations that apply to every part alike, however the parts' features are combined."""
 
     @property
     def each(self) -> list[InducingFeatures]:
@@ -22,12 +22,12 @@ class CompositeFeatures(FeatureMap):
 
     @property
     def shown(self) -> InducingFeatures:
-        """The part whose kernel, network and points stand for those of the whole."""
+        """The part whose kernel, network and points represent the whole map."""
         return self.each[0]
 
     @property
     def kernel(self) -> Kernel:
-        """That of the part that is shown."""
+        """Kernel of the part that is shown."""
         return self.shown.kernel
 
     @property

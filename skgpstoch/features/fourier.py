@@ -1,4 +1,4 @@
-"""Finite features of kernels: exact ones of DotProduct, random Fourier features of the others."""
+"""Finite features of kernels: exact for DotProduct, random Fourier features for the others."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ class KernelFeatures(FeatureMap):
     n_components : int
         Random Fourier features in all, shared equally among the stationary terms.
     seed : int
-        Names the draw of the frequencies.
+        Seed of the frequencies.
     n_members : int, default=1
-        K.
+        Number K of ensemble members.
 
     Raises
     ------
     TypeError
         If a term has no finite or random Fourier features.
     ValueError
-        If a length-scale is not of the network's width, or `n_components` is less than the terms.
+        If the number of length-scales is not the network's width, or `n_components` is less than
+        the number of terms.
     """
 
     def __init__(
@@ -164,20 +165,20 @@ def has_features(kernel: kernels.Kernel) -> bool:
 
 
 def has_fourier_features(kernel: kernels.Kernel) -> bool:
-    """Whether all of these can be random Fourier features."""
+    """Whether all terms of an expression can have random Fourier features."""
     inner = kernel.modules()
     return has_features(kernel) and not any(isinstance(f, kernels.DotProduct) for f in inner)
 
 
 def summands(kernel: kernels.Kernel) -> list[kernels.Kernel]:
-    """The additive terms of an expression."""
+    """Return the additive terms of an expression."""
     if isinstance(kernel, kernels.Sum):
         return summands(kernel.k1) + summands(kernel.k2)
     return [kernel]
 
 
 def factors_of(kernel: kernels.Kernel) -> list[kernels.Kernel]:
-    """The factors of a product."""
+    """Return the factors of a product."""
     if isinstance(kernel, kernels.Product):
         return factors_of(kernel.k1) + factors_of(kernel.k2)
     return [kernel]
@@ -186,7 +187,7 @@ def factors_of(kernel: kernels.Kernel) -> list[kernels.Kernel]:
 def split_product(
     factors: list[kernels.Kernel],
 ) -> tuple[nn.ModuleList, list[kernels.DotProduct], list[kernels.Radial]]:
-    """Constants, and the others, which have features of some kind, or a TypeError says not."""
+    """Split factors into constants and kernels; raise a TypeError for a kernel without features."""
     for factor in factors:
         if isinstance(factor, kernels.Radial):
             spectral_order(factor)
@@ -200,7 +201,7 @@ def split_product(
 
 
 def spectral_order(factor: kernels.Radial) -> float:
-    """ν of the spectral density, or a TypeError says that it is not known."""
+    """Return ν of the spectral density, or raise a TypeError if it is unknown."""
     if factor.nu is None:
         raise without_features(factor)
     return factor.nu
@@ -212,7 +213,7 @@ def without_features(factor: kernels.Kernel) -> TypeError:
 
 
 def amplitude(constants: nn.ModuleList, like: Tensor) -> Tensor:
-    """√c, a scalar of the type of `like`."""
+    """Return √c, a scalar of the dtype of `like`."""
     c = like.new_ones(())
     for constant in constants:
         c = c * cast(kernels.Constant, constant).constant_value.to(like).reshape(())
@@ -220,7 +221,7 @@ def amplitude(constants: nn.ModuleList, like: Tensor) -> Tensor:
 
 
 def shares(total: int, parts: int) -> list[int]:
-    """`total` features shared among `parts` terms as equally as integers allow."""
+    """Share `total` features among `parts` terms as equally as integers allow."""
     if parts and total < parts:
         raise ValueError(f"n_components must be at least {parts} for this kernel, got {total}.")
     return [total // parts + (i < total % parts) for i in range(parts)]
@@ -229,10 +230,11 @@ def shares(total: int, parts: int) -> list[int]:
 def base_frequencies(
     factor: kernels.Radial, index: Tensor, n_inputs: int, seed: int, stream: int = 0
 ) -> Tensor:
-    """Frequencies of a unit length-scale: normal for RBF, Student-t with 2ν degrees for Matérn.
+    """Return frequencies z (m, n_inputs), float64, of a kernel with unit length-scale.
 
-    Those of this `index` (m,) in the sequence that seed and stream name: z (m, n_inputs), float64,
-    of which ω = z/ℓ has the kernel's spectral density.
+    They are normal for RBF, and Student-t with 2ν degrees of freedom for Matérn, so that ω = z/ℓ
+    has the kernel's spectral density. `index` (m,) selects positions in the sequence that `seed`
+    and `stream` determine.
     """
     nu = spectral_order(factor)
     dof = 0 if math.isinf(nu) else round(2 * nu)

@@ -1,4 +1,4 @@
-"""Inducing points: where they start, and the whitened features that they give rows.
+"""Inducing points: the whitened features of rows that they define.
 
 With K = LLᵀ the covariance at the points and B that of rows with the points, the features are
 P = B L⁻ᵀ, so that PPᵀ = B K⁻¹ Bᵀ. The backward pass is written out: with H = P̄ᵀP and Φ(·) the lower
@@ -6,7 +6,7 @@ triangle with half the diagonal (Murray, 2016, arXiv:1602.07527),
 
     B̄ = P̄ L⁻¹,      K̄ = −½ L⁻ᵀ (Φ(H) + Φ(H)ᵀ) L⁻¹,
 
-three products of matrices where differentiating the Cholesky factorisation takes many more.
+which are three matrix products; differentiating the Cholesky factorisation takes many more.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def whiten(B: Tensor, K: Tensor, inverse: Tensor) -> Tensor:
 
 
 class Covariances(Module):
-    """Of inducing points that are inputs, with the values of f there, by a kernel k."""
+    """Covariances between f at rows and the values of f at inducing points, for a kernel k."""
 
     has_inputs: bool = True
     """Whether points are inputs, to a network as well."""
@@ -82,19 +82,19 @@ class Covariances(Module):
         self.trained_kernel: Kernel | None = None
 
     def cross(self, G: Tensor, Z: Tensor) -> Tensor:
-        """Of f at rows with the values at points, (N, M)."""
+        """Return covariances of f at rows with the values at points, (N, M)."""
         return self.kernel(G, Z)
 
     def among(self, Z: Tensor, Z2: Tensor | None = None) -> Tensor:
-        """Of the values at points, (M, M₂)."""
+        """Return covariances between the values at points, (M, M₂)."""
         return self.kernel(Z, Z2)
 
     def prior(self, G: Tensor) -> Tensor:
-        """Variances of f at rows, (N,)."""
+        """Return the prior variances of f at rows, (N,)."""
         return self.kernel.diag(G)
 
     def gram(self, G: Tensor) -> Tensor:
-        """Of f at rows, (N, N)."""
+        """Return the prior covariances of f at rows, (N, N)."""
         return self.kernel(G)
 
     def clamp_(self) -> None:
@@ -102,28 +102,28 @@ class Covariances(Module):
         self.kernel.clamp_()
 
     def scale_variance(self, factor: float) -> None:
-        """All of them `factor` times as large, for predictions."""
+        """Multiply all covariances by `factor`, for predictions."""
         self.trained_kernel, self.kernel = self.kernel, scaled(self.kernel, factor)
 
     def unscale(self) -> None:
-        """Undo that."""
+        """Undo :meth:`scale_variance`."""
         if self.trained_kernel is not None:
             self.kernel = self.trained_kernel
         self.trained_kernel = None
 
 
 class ConditionedFeatures(FeatureMap):
-    """Features whose rows are conditioned on a state, which may be kept while parameters stay."""
+    """Features of rows conditioned on a state, which may be cached while parameters are fixed."""
 
     n_frozen = 0
-    """Tensors of the state that is kept; 0: it is found each time."""
+    """Number of cached tensors of the state; 0: the state is computed each time."""
 
     def state(self) -> list[Tensor]:
-        """What rows are conditioned on."""
+        """Return the state on which rows are conditioned."""
         raise NotImplementedError(f"{type(self).__name__} must define state")
 
     def kept(self) -> list[Tensor]:
-        """The state that :meth:`freeze` has found."""
+        """The state that :meth:`freeze` has cached."""
         return [getattr(self, f"frozen_{i}") for i in range(self.n_frozen)]
 
     @torch.no_grad()
@@ -152,18 +152,18 @@ class ConditionedFeatures(FeatureMap):
 
 
 class InducingFeatures(ConditionedFeatures):
-    """The whitened features P of inducing points, in the space of the inputs.
+    """The whitened features P of inducing points in the space of the inputs.
 
     Parameters
     ----------
     kernel : Kernel or Covariances
-        k, on the outputs of the network; or the covariances of points that are not inputs.
+        Kernel k on the outputs of the network, or the covariances of points that are not inputs.
     network : nn.Module
-        g: (N, d) → (N, n_inputs), of rows and of inducing points alike.
+        g: (N, d) → (N, n_inputs), applied to rows and to inducing points.
     points : Tensor of shape (M, d)
-        Z.
+        Initial inducing points Z.
     unit : Tensor of shape (d,)
-        Scale of each input, in whose units Z is learned.
+        Scale of each input; Z is learned in these units.
     width : int
         Width of the network's output.
     """
@@ -171,7 +171,7 @@ class InducingFeatures(ConditionedFeatures):
     unit: Tensor
     failed: Tensor
     jitter: float | None
-    """Multiple of the prior variance that is added to K_uu; None for as little as it takes."""
+    """Multiple of the prior variance that is added to K_uu; None: as little as is needed."""
 
     def __init__(
         self,
@@ -216,17 +216,17 @@ class InducingFeatures(ConditionedFeatures):
             points.requires_grad_(learn)
 
     def embed(self, *rows: Tensor) -> list[Tensor]:
-        """g of each set of rows, in a single pass."""
+        """Return g of each set of rows, from a single pass of the network."""
         G = self.network(torch.cat(rows)) if len(rows) > 1 else self.network(rows[0])
         return list(G.reshape(-1, G.shape[-1]).split([len(r) for r in rows]))
 
     def embedded_points(self) -> list[Tensor]:
-        """Every set of points as the kernel has them."""
+        """Return every set of points as the kernel sees it, after the network."""
         points = self.all_points()
         return self.embed(*points) if self.covariances.has_inputs else points
 
     def embedded(self, X: Tensor) -> list[Tensor]:
-        """g of rows, and every set of points as the kernel has them."""
+        """Return g of rows, and every set of points as the kernel sees it."""
         points = self.all_points()
         if self.covariances.has_inputs:
             return self.embed(X, *points)
@@ -265,24 +265,24 @@ class InducingFeatures(ConditionedFeatures):
         self.covariances.scale_variance(factor)
 
     def condition(self, *points: Tensor) -> list[Tensor]:
-        """K_uu and L⁻¹, in float64."""
+        """Return K_uu and L⁻¹, in float64."""
         (Z,) = points
         K = self.jittered(self.covariances.among(Z.double()))  # (M, M)
         return [K, self.inverse_factor(K)]
 
     def jittered(self, K: Tensor) -> Tensor:
-        """K (M, M) and, while training, a share of the prior variance on its diagonal.
+        """Return K (M, M), with a share of the prior variance on its diagonal while training.
 
-        With its gradient: of a large variance jitter is a noise that counts.
+        The jitter has a gradient, because with a large variance it is a noticeable noise.
         """
         return K if self.jitter is None else add_diagonal(K, self.jitter * K.diagonal().mean())
 
     @torch.no_grad()
     def inverse_factor(self, K: Tensor, scale: Tensor | None = None) -> Tensor:
-        """L⁻¹ for LLᵀ = K (M, M), after training with as little jitter as it takes.
+        """Return L⁻¹ for LLᵀ = K (M, M); after training, with as little jitter as is needed.
 
-        While training, a failure is only recorded, for the loop to find after the epoch. Units of
-        that jitter are the mean of the diagonal, or another `scale`.
+        While training, a failure is only recorded; the training loop checks after the epoch. The
+        jitter is relative to the mean of the diagonal, or to `scale`.
         """
         if self.jitter is None:
             L = cholesky(K, "covariance of the inducing points", scale)
@@ -292,13 +292,13 @@ class InducingFeatures(ConditionedFeatures):
         return R
 
     def project(self, G: Tensor, *state: Tensor) -> Basis:
-        """The basis at rows g(X), given what :meth:`condition` has found."""
+        """Return the basis at rows g(X), given the state from :meth:`condition`."""
         Z, K, inverse = state
         P = whiten(self.covariances.cross(G, Z), K, inverse)
         return Basis(P, self.covariances.prior(G), factors=((K, inverse),))
 
     def coordinates_of(self, values: Tensor, *state: Tensor) -> Tensor:
-        """u (..., D, P), of which φ(x)ᵀu is what values at all points (..., M, P) tell of x."""
+        """Return u (..., D, P), so that φ(x)ᵀu is E f(x) given values at all points (..., M, P)."""
         inverse = state[-1]
         return inverse @ values
 

@@ -1,4 +1,4 @@
-"""Networks as feature maps: multilayer perceptrons, ensembles of them, and the user's modules."""
+"""Networks as feature maps: multilayer perceptrons, their ensembles, and the user's modules."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from ..maths.modules import Module
 from .base import FeatureMap
 
-FREQUENCY = 0.3  # of waves, in periods for each standard deviation of an input
-FARTHEST_INPUT = 1e8  # standard deviations from the mean
+FREQUENCY = 0.3  # of waves at the start, in periods per standard deviation of an input
+FARTHEST_INPUT = 1e8  # largest distance from the mean, in standard deviations
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "identity": nn.Identity,
@@ -36,10 +36,10 @@ class NetworkFeatures(FeatureMap):
     n_features : int
         Width of the network's output.
     n_members : int, default=1
-        K.
+        Number K of ensemble members.
     skip : int, default=0
-        Number of inputs d if φ(x) = [s·g(x), x/√d, 1] instead, which spares the network the linear
-        part of the function and its mean. The scale s is 1 until it is set.
+        Number of inputs d, for the features φ(x) = [s·g(x), x/√d, 1]; the network then need not
+        learn the function's linear part and mean. The scale s is 1 until it is set. 0: φ(x) = g(x).
     """
 
     network: nn.Module
@@ -79,8 +79,8 @@ class OfMembers(Module):
 class MemberLinear(OfMembers):
     """K affine maps side by side: (N, fan_in) or (K, N, fan_in) → (K, N, fan_out).
 
-    Starts as torch's own Linear (He-uniform with a = √5), drawn from `generator` in float32: the
-    same numbers whatever the type that training casts them to, and the process's default.
+    Weights start as in torch's Linear (He-uniform with a = √5). They are drawn from `generator` in
+    float32, so they are the same for any training dtype and any default dtype.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class MemberLinear(OfMembers):
 class InputScales(OfMembers):
     """Each input times a learned scale: (N, d) → (K, N, d).
 
-    What automatic relevance determination is to a kernel: the scales of inputs that say nothing
-    shrink much sooner than a layer's weights of them, all of which would have to. As in Holzmüller,
-    Grinsztajn & Steinwart, "Better by default: strong pre-tuned MLPs and boosted trees on tabular
-    data", NeurIPS 2024.
+    This is the counterpart of a kernel's automatic relevance determination: the scale of an
+    irrelevant input shrinks much sooner than all of a layer's weights for that input would.
+    Holzmüller, Grinsztajn & Steinwart, "Better by default: strong pre-tuned MLPs and boosted trees
+    on tabular data", NeurIPS 2024.
     """
 
     def __init__(self, n_members: int, n_inputs: int, generator: torch.Generator) -> None:
@@ -117,22 +117,22 @@ class InputScales(OfMembers):
 
 
 class PeriodicInputs(OfMembers):
-    """Inputs beside waves' linear functions: (N, d) or (K, N, d) → (K, N, d'·D + d).
+    """Inputs, and linear functions of waves of inputs: (N, d) or (K, N, d) → (K, N, d'·D + d).
 
-    [x, Wᵀcos(2π f x + p)] of every input, f, p and W learned, which lets a network bend sharply
-    along one of them: Gorishniy, Rubachev & Babenko, "On embeddings for numerical features in
-    tabular deep learning", NeurIPS 2022.
+    Every input x becomes [x, Wᵀcos(2π f x + p)] with learned f, p and W. With them a network can
+    change quickly along a single input. Gorishniy, Rubachev & Babenko, "On embeddings for numerical
+    features in tabular deep learning", NeurIPS 2022.
 
     Parameters
     ----------
     n_members, n_inputs, n_waves : int
-        K, d, and the number of waves of an input, of which half as many functions are made.
+        K, d, and the number of waves of an input; half as many functions are made of them.
     columns : Tensor of shape (d',)
         The inputs that have waves.
     every : int
-        Of so many members one has waves, and others have nothing in their place.
+        One in `every` members has waves; the others have zeros in their place.
     generator : torch.Generator
-        Of the start: frequencies are normal, with a standard deviation of 0.3.
+        Draws the starting values; frequencies are normal with a standard deviation of 0.3.
     """
 
     columns: Tensor
@@ -190,9 +190,9 @@ def multilayer_perceptron(
     columns: Tensor | None = None,
     every: int = 1,
 ) -> nn.Sequential:
-    """Affine layers, each followed by the activation, on the inputs and waves of some of them.
+    """Return affine layers, each followed by the activation, on the inputs and waves of some.
 
-    The identity for no layers. Of `every` so many members one has waves.
+    Without layers it is the identity. One in `every` members has waves.
     """
     layers: list[nn.Module] = []
     if n_waves and hidden_layer_sizes:
@@ -207,13 +207,13 @@ def multilayer_perceptron(
 
 
 def output_width(network: nn.Module, X: Tensor) -> int:
-    """Number of features that a user's network makes of the rows of X.
+    """Return the number of features that a user's network returns for the rows of X.
 
     Raises
     ------
     ValueError
-        If it does not make a floating (n, D) tensor of them, D ≥ 1, or one without a gradient
-        although it has parameters to train.
+        If the output is not a floating-point (n, D) tensor with D ≥ 1, or has no gradient although
+        the network has parameters to train.
     """
     expected = (
         f"feature_map must map a tensor of shape {tuple(X.shape)} to one of shape ({len(X)}, D)"

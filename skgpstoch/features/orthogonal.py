@@ -1,4 +1,4 @@
-"""Orthogonal inducing points beside the ordinary ones: whitened features of both."""
+"""Whitened features of ordinary and orthogonal inducing points."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .inducing import InducingFeatures, whiten
 
 
 class _WithOrthogonalPoints(InducingFeatures):
-    """Points of a second kind, O.
+    """Base class of features with orthogonal inducing points O.
 
     Parameters
     ----------
@@ -146,9 +146,9 @@ class _Residual(torch.autograd.Function):
 
 
 class DecoupledFeatures(_WithOrthogonalPoints):
-    """ODVGP with its mean in the coordinates a = C_vv⁻¹ m_v, for M₂ far above M.
+    """Features of ODVGP with the mean in the coordinates a = C_vv⁻¹ m_v, for M₂ much larger than M.
 
-    The mean's part c(x, O)a needs no factor of C_vv, and its price ½ aᵀC_vv a is estimated from
+    The part c(x, O)a of the mean needs no factor of C_vv. Its penalty ½ aᵀC_vv a is estimated from
     some of the columns of K_oo at each step.
 
     Parameters
@@ -158,7 +158,7 @@ class DecoupledFeatures(_WithOrthogonalPoints):
     n_outputs : int
         P.
     n_columns : int
-        Columns of K_oo that a step looks at.
+        Number of columns of K_oo that a step uses.
     """
 
     def __init__(self, *args: Any, n_outputs: int, n_columns: int, **kwargs: Any) -> None:

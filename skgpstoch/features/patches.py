@@ -1,4 +1,4 @@
-"""Responses of patches: the covariances of convolutional Gaussian processes.
+"""Covariances of convolutional Gaussian processes, which sum the responses of patches.
 
 van der Wilk, Rasmussen & Hensman, "Convolutional Gaussian processes", NeurIPS 2017. An image x has
 patches x^[p], p = 1 … J, and f is a weighted sum of the responses of one function to them,
@@ -22,8 +22,8 @@ from ..kernels import Constant, Kernel, Product
 from ..kernels.isotropic import Isotropic, as_isotropic, left, right, weighted_pairs, weighted_sums
 from .inducing import Covariances
 
-PLACES = 3.0  # pixels, the unit of places, and where their length-scale starts
-FARTHEST_PATCH = 1e15  # length-scales, whose squares float32 has
+PLACES = 3.0  # pixels: the unit of places, and the start of their length-scale
+FARTHEST_PATCH = 1e15  # length-scales; float32 still has the square
 
 
 class Geometry(NamedTuple):
@@ -32,7 +32,7 @@ class Geometry(NamedTuple):
     image_shape: tuple[int, int, int]  # H, W, C
     patch_shape: tuple[int, int]  # h, w
     stride: int = 1
-    by_channel: bool = False  # whether each channel of a patch is one of its own
+    by_channel: bool = False  # whether each channel is a patch of its own
 
     @property
     def grid(self) -> tuple[int, int]:

@@ -15,10 +15,10 @@ from .inducing import InducingFeatures
 
 
 class SumFeatures(CompositeFeatures):
-    """The features of f = Σ_i f_i: those of all f_i beside one another.
+    """The features of f = Σ_i f_i: the features of all f_i side by side.
 
-    K_uu is block-diagonal and ρ = Σ_i k_i − ‖P‖². Parts have the same number of blocks of q(w), and
-    those that are the same kind of points are one block.
+    K_uu is block-diagonal and ρ = Σ_i k_i − ‖P‖². All parts have the same number of blocks of q(w);
+    blocks of the same kind of points are joined.
     """
 
     def __init__(self, parts: Sequence[InducingFeatures]) -> None:

@@ -1,4 +1,4 @@
-"""Covariance functions: scikit-learn's kernel expressions in torch, and their matrices."""
+"""Covariance functions: scikit-learn's kernel expressions as torch modules."""
 
 from .expressions import (
     RBF,

@@ -16,22 +16,22 @@ from ..maths.first_order import first_order
 Profile = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 FARTHEST = 1e30
-"""Units of length-scale, or their squares, whose squares and products are still finite."""
+"""Largest scaled input, and largest r²; its squares and products are still finite."""
 
 DIRECT_COLUMNS = 32
-"""Columns up to which differences are taken one by one: exact, and no slower than a product."""
+"""Up to so many columns, r² is a sum of squared differences: exact, and as fast as a product."""
 
 CANCELLED = 1e-6
-"""Share of ‖a‖² + ‖b‖² below which an expanded r² has lost digits, and is taken again."""
+"""Share of ‖a‖² + ‖b‖² below which the expanded r² has lost digits and is computed again."""
 
 BLOCK_PAIRS = 1 << 14
-"""Pairs of rows that are taken again at a time."""
+"""Pairs of rows that are computed again at a time."""
 
 TOUCHING = 1e-14
-"""Distance, in length-scales, below which a cusp has no slope: its part of a gradient is less."""
+"""Distance, in length-scales, below which the slope at a cusp is set to 0, as it is negligible."""
 
 STEEP = 1e6
-"""Slopes times squared norms, above which a gradient by products would lose half of its digits."""
+"""Slope times squared norm above which a gradient by matrix products loses half of its digits."""
 
 
 def squared_distance(X: Tensor, Y: Tensor | None, length_scale: Tensor | float = 1.0) -> Tensor:
@@ -69,7 +69,7 @@ def squared_distance(X: Tensor, Y: Tensor | None, length_scale: Tensor | float =
 
 
 def scaled_rows(X: Tensor, Y: Tensor | None, length_scale: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Rows in units of the length-scale about the mean of Y, on which r² does not depend."""
+    """Return X and Y in units of the length-scale, less the mean of Y; r² does not change."""
     reference = X if Y is None else Y
     if X.shape[1] != reference.shape[1]:
         raise ValueError(f"X has {X.shape[1]} columns, Y has {reference.shape[1]}.")
@@ -88,21 +88,21 @@ def scaled_rows(X: Tensor, Y: Tensor | None, length_scale: Tensor | float) -> tu
 
 
 def squared(A: Tensor, B: Tensor) -> Tensor:
-    """‖a_i − b_j‖², (N, M), to the last digits also where rows are close."""
-    # The few pairs would have to be counted, which takes an accelerator longer than a small table.
+    """Return ‖a_i − b_j‖², (N, M), accurate to the last digits even for rows that are close."""
+    # Counting the close pairs would take an accelerator longer than a small table of differences.
     is_small = not is_host(A.device) and len(A) * len(B) * A.shape[1] <= QUICKER
     if A.shape[1] <= DIRECT_COLUMNS or is_small:
         return torch.cdist(A, B, compute_mode="donot_use_mm_for_euclid_dist").square_()
     norms = A.square().sum(1, keepdim=True) + B.square().sum(1)
     r2 = torch.addmm(norms, A, B.T, alpha=-2)
-    pairs = (r2 < CANCELLED * norms).nonzero()  # few, but where many rows are the same
+    pairs = (r2 < CANCELLED * norms).nonzero()  # few, unless many rows are equal
     for i, j in (block.unbind(1) for block in pairs.split(BLOCK_PAIRS)):
         r2[i, j] = (A[i] - B[j]).square_().sum(1)
     return r2
 
 
 class _Radial(torch.autograd.Function):
-    """k(r²) of scaled rows by a profile r² ↦ (k, dk/dr²), whose derivative is all that is kept."""
+    """k(r²) of scaled rows for a profile r² ↦ (k, dk/dr²); the backward pass keeps only dk/dr²."""
 
     @staticmethod
     def forward(ctx: Any, A: Tensor, B: Tensor, profile: Profile, dtype: torch.dtype) -> Tensor:
@@ -130,7 +130,7 @@ class _Radial(torch.autograd.Function):
 
 
 def _cancels(A: Tensor, B: Tensor, slope: Tensor) -> Tensor:
-    """Whether the differences of rows are lost in products: rows far apart, or at a cusp."""
+    """Whether matrix products would lose the differences of rows: far from 0, or at a cusp."""
     norm = torch.maximum(A.abs().max(), B.abs().max()).square()
     low, high = slope.aminmax()
     return norm * torch.maximum(-low, high) > STEEP
@@ -139,14 +139,14 @@ def _cancels(A: Tensor, B: Tensor, slope: Tensor) -> Tensor:
 def _pulled(
     A: Tensor, B: Tensor, W: Tensor, wanted: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Σⱼ 2Wᵢⱼ (aᵢ − bⱼ), (N, D), and Σᵢ 2Wᵢⱼ (bⱼ − aᵢ), (M, D), by products; what is wanted."""
+    """Return Σⱼ 2Wᵢⱼ (aᵢ − bⱼ), (N, D), and Σᵢ 2Wᵢⱼ (bⱼ − aᵢ), (M, D); None if not wanted."""
     A_bar = 2.0 * (W.sum(1, keepdim=True) * A - W @ B) if wanted[0] else None
     B_bar = 2.0 * (W.sum(0)[:, None] * B - W.mT @ A) if wanted[1] else None
     return A_bar, B_bar
 
 
 def _pulled_directly(A: Tensor, B: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-    """The same, both of them, by columns: one at a time, or as an accelerator likes them, many."""
+    """Return both sums column by column; an accelerator computes many columns at a time."""
     A_bar, B_bar = torch.empty_like(A), torch.empty_like(B)
     if not is_host(A.device):
         for block in row_blocks(A.shape[1], max(1, QUICKER // W.numel())):
@@ -191,7 +191,7 @@ MATERN: dict[float, Profile] = {0.5: matern_1, 1.5: matern_3, 2.5: matern_5, mat
 
 
 def safe_power(K: Tensor, exponent: float) -> Tensor:
-    """Power whose gradient at 0 is 0, where that of a root would be infinite."""
+    """Return a power; set the gradient of a root at 0 to 0, where it would be infinite."""
     if not 0.0 < exponent < 1.0:
         return K**exponent
     zero = K == 0.0
@@ -199,5 +199,5 @@ def safe_power(K: Tensor, exponent: float) -> Tensor:
 
 
 def radial(X: Tensor, Y: Tensor | None, length_scale: Tensor | float, profile: Profile) -> Tensor:
-    """A function of the squared distances of scaled rows, (N, M), in the type of X."""
+    """Return a function of the squared distances of scaled rows, (N, M), in the type of X."""
     return _Radial.apply(*scaled_rows(X, Y, length_scale), profile, X.dtype)

@@ -1,11 +1,11 @@
 r"""Covariance functions in torch that mirror scikit-learn's kernel expressions.
 
-scikit-learn's kernel objects are the kernel language of the package: :func:`from_sklearn` turns
-an expression into a tree of modules with the same values, the same ``theta`` and the same bounds,
-differentiable in the hyper-parameters and in the inputs; :func:`to_sklearn` turns the fitted tree
-back. Free hyper-parameters are the :class:`torch.nn.Parameter` ``log_<name>`` of their kernel,
-fixed ones a buffer of that name, so ``module.parameters()`` lists exactly what may be optimised,
-in the order of ``theta``.
+Users write kernels as scikit-learn expressions. :func:`from_sklearn` turns an expression into a
+tree of torch modules with the same values, ``theta`` and bounds, differentiable with respect to the
+hyper-parameters and the inputs. :func:`to_sklearn` turns the fitted tree back into an expression.
+A free hyper-parameter is the :class:`torch.nn.Parameter` ``log_<name>`` of its kernel, and a fixed
+one is a buffer of that name. So ``module.parameters()`` lists exactly what may be optimised, in the
+order of ``theta``.
 
 Shapes: ``X`` is (N, D), ``Y`` is (M, D), covariances are (N, M). Results have the dtype of ``X``.
 
@@ -34,7 +34,7 @@ _MAY_BE_ZERO = frozenset({"constant_value", "noise_level", "sigma_0"})
 
 
 class UnsupportedKernelError(ValueError):
-    """A kernel of scikit-learn's that is none of ours, though its class is."""
+    """A scikit-learn kernel has a supported class but an unsupported value, such as ``nu=2``."""
 
 
 def _positive(name: str, doc: str) -> property:
@@ -50,13 +50,13 @@ class Kernel(Module, ABC):
     kernel : sklearn.gaussian_process.kernels.Kernel
         The expression to mirror, kept as ``sklearn_kernel``.
     dtype : torch.dtype, default=torch.float64
-        Of the log-hyper-parameters, whatever the dtype of the data.
+        Type of the log-hyper-parameters; it does not depend on the dtype of the data.
 
     Raises
     ------
     ValueError
-        If a hyper-parameter is negative, zero where that has no meaning, NaN, or an array where
-        scikit-learn supports a scalar only.
+        If a hyper-parameter is negative or NaN, is zero although it must be positive, or is an
+        array although scikit-learn supports only a scalar.
     """
 
     def __init__(self, kernel: sk.Kernel, dtype: torch.dtype = torch.float64) -> None:
@@ -65,11 +65,11 @@ class Kernel(Module, ABC):
 
     @abstractmethod
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
-        """Covariances k(X, Y), (N, M); ``Y=None`` stands for k(X, X), white noise included."""
+        """Return covariances k(X, Y), (N, M); ``Y=None`` means k(X, X), with white noise."""
 
     @abstractmethod
     def diag(self, X: Tensor) -> Tensor:
-        """Variances k(x, x), (N,), white noise included; the matrix is not formed."""
+        """Return variances k(x, x), (N,), with white noise, without forming the matrix."""
 
     @property
     def theta(self) -> Tensor:
@@ -91,9 +91,9 @@ class Kernel(Module, ABC):
             parameter.clamp_(low, high)
 
     def _free(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Pairs of a free log-parameter and its log-bounds, in the order of ``theta``.
+        """Yield each free log-parameter and its log-bounds, in the order of ``theta``.
 
-        A tied one belongs to several modules, and counts once.
+        A tied parameter belongs to several modules but is yielded once.
         """
         for name, parameter in self.named_parameters():
             path, _, last = name.rpartition(".")
@@ -119,7 +119,7 @@ class _Leaf(Kernel):
 
 
 def _log_value(kernel: sk.Kernel, hyperparameter: sk.Hyperparameter) -> np.ndarray:
-    """Logarithm of a hyper-parameter of a scikit-learn kernel, shape () or (n_elements,)."""
+    """Return a scikit-learn hyper-parameter's logarithm, of shape () or (n_elements,)."""
     owner, name = type(kernel).__name__, hyperparameter.name
     value = np.asarray(getattr(kernel, name), dtype=float)
     if value.size != hyperparameter.n_elements:
@@ -144,14 +144,14 @@ class Radial(_Stationary):
 
     length_scale = _positive("length_scale", "ℓ, () or one per column (D,).")
     nu: float | None = None
-    """Frequencies have a Student-t distribution with 2ν degrees of freedom, a normal one if inf.
+    """Order ν of the spectral density: Student-t with 2ν degrees of freedom, or normal if inf.
 
-    None where theirs is another one: there are no random features then.
+    None if the spectral density is another one; the kernel then has no random Fourier features.
     """
 
     @property
     def profile(self) -> Profile:
-        """r² ↦ (k, dk/dr²)."""
+        """Return the function r² ↦ (k, dk/dr²)."""
         if self.nu is None:
             raise NotImplementedError(f"{type(self).__name__} must define nu or profile.")
         return MATERN[self.nu]
@@ -250,7 +250,7 @@ class WhiteNoise(_Leaf):
 
 
 class _Pair(Kernel):
-    """Kernel of two kernels."""
+    """Base class of sums and products of two kernels."""
 
     def __init__(self, kernel: sk.KernelOperator, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(kernel, dtype)
@@ -293,8 +293,7 @@ class Exponentiation(Kernel):
         return self.kernel.diag(X) ** self.exponent  # (N,)
 
 
-# Looked up by exact type: sklearn's Matern subclasses RBF, and so may a user's own kernel, which is
-# added here.
+# Looked up by exact type: scikit-learn's Matern subclasses RBF, and a user's own kernel may, too.
 MODULES: dict[type, type[Kernel]] = {
     sk.RBF: RBF,
     sk.Matern: Matern,
@@ -310,7 +309,7 @@ MODULES: dict[type, type[Kernel]] = {
 
 
 def from_sklearn(kernel: sk.Kernel, dtype: torch.dtype = torch.float64) -> Kernel:
-    """Torch module with the values, ``theta`` and bounds of a scikit-learn kernel.
+    """Return a torch module with the values, ``theta`` and bounds of a scikit-learn kernel.
 
     Parameters
     ----------
@@ -319,17 +318,18 @@ def from_sklearn(kernel: sk.Kernel, dtype: torch.dtype = torch.float64) -> Kerne
         ConstantKernel and WhiteKernel with ``+``, ``*`` and ``**``, and of :class:`TiedKernel`. It
         is not changed.
     dtype : torch.dtype, default=torch.float64
-        Of the log-hyper-parameters; a covariance has the dtype of its inputs.
+        Type of the log-hyper-parameters; covariances have the dtype of their inputs.
 
     Returns
     -------
     Kernel
-        The root of the tree; sub-kernels are ``k1`` and ``k2``, or ``kernel`` of a power.
+        The root of the tree. Sub-kernels are ``k1`` and ``k2``, or for a power, ``kernel``.
 
     Raises
     ------
     TypeError
-        If a term is none of these kernels (a subclass counts as another kernel), or a class.
+        If a term is none of these kernels (a subclass counts as another kernel), or is a class
+        instead of an instance.
     ValueError
         If a value is not supported, such as ``nu=2`` or a negative length scale.
 
@@ -360,7 +360,7 @@ def _module(kernel: sk.Kernel, dtype: torch.dtype) -> Kernel:
 
 
 def to_sklearn(module: Kernel) -> sk.Kernel:
-    """scikit-learn expression with the current hyper-parameters of a module.
+    """Return a scikit-learn expression with the current hyper-parameters of a module.
 
     Parameters
     ----------
@@ -402,13 +402,13 @@ def contains(kernel: sk.Kernel, kind: type[sk.Kernel]) -> bool:
 
 
 def split_white_noise(kernel: sk.Kernel) -> tuple[sk.Kernel, sk.WhiteKernel | None]:
-    """Take the Gaussian noise, a top-level additive WhiteKernel, out of an expression.
+    """Split an expression into the kernel without noise and its top-level WhiteKernel.
 
     Parameters
     ----------
     kernel : sklearn.gaussian_process.kernels.Kernel
-        Searched through its chain of sums, in any bracketing. A WhiteKernel inside a product or
-        a power is not noise of this kind and stays where it is.
+        The expression. Only terms of its top-level sum are searched, however they are bracketed; a
+        WhiteKernel inside a product or a power stays where it is.
 
     Returns
     -------
@@ -420,7 +420,7 @@ def split_white_noise(kernel: sk.Kernel) -> tuple[sk.Kernel, sk.WhiteKernel | No
     Raises
     ------
     ValueError
-        If there are several such terms, or nothing else.
+        If there are several such terms, or the expression has no other term.
 
     Examples
     --------
@@ -441,7 +441,7 @@ def split_white_noise(kernel: sk.Kernel) -> tuple[sk.Kernel, sk.WhiteKernel | No
 
 
 def _strip_white(kernel: sk.Kernel) -> tuple[sk.Kernel | None, list[sk.WhiteKernel]]:
-    """What remains of a sum without its WhiteKernels (None: nothing), and these."""
+    """Return a sum without its WhiteKernels (None: nothing remains), and the WhiteKernels."""
     if type(kernel) is sk.WhiteKernel:
         return None, [kernel]
     if type(kernel) is not sk.Sum:
@@ -458,7 +458,7 @@ def _strip_white(kernel: sk.Kernel) -> tuple[sk.Kernel | None, list[sk.WhiteKern
 def join_white_noise(
     kernel: sk.Kernel, noise_level: float, white: sk.WhiteKernel | None
 ) -> sk.Kernel:
-    """Add the fitted noise that :func:`split_white_noise` took out at the end of an expression.
+    """Append the fitted noise that :func:`split_white_noise` removed to an expression.
 
     Parameters
     ----------
@@ -486,14 +486,14 @@ def join_white_noise(
 
 
 def scaled(module: Kernel, factor: float) -> Kernel:
-    """A new kernel, `factor` times that of a module.
+    """Return a new kernel that is `factor` times the kernel of a module.
 
     Parameters
     ----------
     module : Kernel
         On any device.
     factor : float
-        Greater than 0. A constant in front of the kernel takes it in; else there will be one.
+        Greater than 0. It multiplies the constant in front of the kernel, or becomes a new one.
 
     Returns
     -------
@@ -516,7 +516,7 @@ def scaled(module: Kernel, factor: float) -> Kernel:
 
 
 def check_length_scales(kernel: Kernel, n_inputs: int) -> None:
-    """Raise a ValueError if an anisotropic kernel is not of the width of its inputs."""
+    """Raise a ValueError if an anisotropic kernel has not one length-scale for each input."""
     for part in kernel.modules():
         length_scale = getattr(part, "length_scale", None)
         if length_scale is not None and length_scale.numel() not in (1, n_inputs):

@@ -1,7 +1,7 @@
-"""Very many values of a kernel κ(r²), where a product of matrices for the distances will do.
+"""Compute very many values of a kernel κ(r²), with distances from a matrix product.
 
-In the type of the data: with a = [x, ‖x‖², 1] and b = [−2z, 1, ‖z‖²]/ℓ², aᵀb = ‖x − z‖²/ℓ². It
-takes a tenth of the time of distances that are right to the last digit.
+With a = [x, ‖x‖², 1] and b = [−2z, 1, ‖z‖²]/ℓ², aᵀb = ‖x − z‖²/ℓ², in the dtype of the data. This
+takes a tenth of the time of distances that are accurate to the last digit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .distances import Profile, rbf
 from .expressions import Kernel
 
 BLOCK_VALUES = 1 << 18
-"""Of a kernel, at a time, in sums: a cache has room, and backward passes make them again."""
+"""Kernel values at a time in sums: they fit into a cache, and backward passes recompute them."""
 
 
 class Isotropic(NamedTuple):
@@ -31,7 +31,7 @@ class Isotropic(NamedTuple):
 
 
 def as_isotropic(kernel: Kernel) -> Isotropic | None:
-    """A kernel that is a constant times a function of distances; None of others."""
+    """Return a kernel as a constant times a function of distances; None if it is not one."""
     constant, shape = 1.0, kernel
     if isinstance(kernel, kernels.Product):
         first, second = kernel.k1, kernel.k2
@@ -57,7 +57,7 @@ def right(Z: Tensor, length_scale: Tensor | float = 1.0) -> Tensor:
 
 
 def weighted_sums(A: Tensor, B: Tensor, W: Tensor, profile: Profile) -> Tensor:
-    """Σ_p W_pm κ(A_np ᵀB_m), (N, M), of weights W (J, M).
+    """Return Σ_p W_pm κ(A_np ᵀB_m), (N, M), with weights W (J, M).
 
     A (N, J, L + 2) is :func:`left` of the rows, and B (M, L + 2) :func:`right` of the points.
     """
@@ -65,26 +65,26 @@ def weighted_sums(A: Tensor, B: Tensor, W: Tensor, profile: Profile) -> Tensor:
 
 
 def weighted_pairs(X: Tensor, W: Tensor, length_scale: Tensor, profile: Profile) -> Tensor:
-    """Σ_pq W_pq κ(‖x_np − x_nq‖²/ℓ²), (N,), of X (N, J, L), symmetric weights W and ℓ, ()."""
+    """Return Σ_pq W_pq κ(‖x_np − x_nq‖²/ℓ²), (N,), for X (N, J, L), symmetric W and scalar ℓ."""
     return _WeightedPairs.apply(X, W, length_scale.to(X), profile)
 
 
 def pair_distances(X: Tensor, length_scale: Tensor) -> Tensor:
-    """r² of all pairs in rows of X (N, J, L), (N, J, J): of each with itself exactly 0."""
-    X = X - X.mean(1, keepdim=True)  # products of what is far from 0 lose digits
+    """Return r² of all pairs within each row of X (N, J, L): (N, J, J), with a diagonal of 0."""
+    X = X - X.mean(1, keepdim=True)  # products of numbers far from 0 lose digits
     r2 = left(X) @ right(X, length_scale).mT
     r2.diagonal(dim1=-2, dim2=-1).zero_()
     return r2
 
 
 def value(r2: Tensor, profile: Profile) -> Tensor:
-    """κ; r² is overwritten."""
+    """Return κ and overwrite r²."""
     r2 = r2.clamp_(min=0.0)
     return r2.mul_(-0.5).exp_() if profile is rbf else profile(r2)[0]
 
 
 def with_gradient(r2: Tensor, profile: Profile) -> Tensor:
-    """κ, of which the slope is all that is kept."""
+    """Return κ; the backward pass keeps only its slope."""
     return _Profile.apply(r2.clamp_min(0.0), r2, profile)
 
 
@@ -103,7 +103,7 @@ class _Profile(torch.autograd.Function):
 
 
 def blocks_of(A: Tensor, n_points: int) -> Iterator[slice]:
-    """Of rows (N, J, L)."""
+    """Return blocks of rows (N, J, L)."""
     return row_blocks(len(A), max(1, BLOCK_VALUES // max(1, A.shape[1] * n_points)))
 
 

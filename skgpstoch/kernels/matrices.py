@@ -1,9 +1,9 @@
 """Covariance matrices and their gradients for exact posteriors, in blocks of rows.
 
-A kernel that :func:`~skgpstoch.kernels.from_sklearn` knows is computed in torch, its gradient never
-an array for each hyper-parameter: as all a marginal likelihood wants of ∂K/∂θ are the traces
-tr(G ∂K/∂θ_j) against one matrix G, they are what is pulled back through the kernel. Any other runs
-as the object that it is, in NumPy.
+A kernel that :func:`~skgpstoch.kernels.from_sklearn` supports is computed in torch. Its gradient is
+never stored as one matrix per hyper-parameter. A marginal likelihood needs only the traces
+tr(G ∂K/∂θ_j) with one matrix G, so G is pulled back through the kernel. Any other kernel object is
+evaluated by its own NumPy code.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from .expressions import UnsupportedKernelError, from_sklearn
 from .traces import Made, Points, SumOfProducts, sum_of_products
 
 LEAST_ROWS = 64
-"""Rows of a block, however long they are."""
+"""Fewest rows of a block, however long the rows are."""
 
 Pull = Callable[[Tensor], np.ndarray]
-"""Lower triangle of a symmetric G (N, N), which it may overwrite → Σᵢⱼ Gᵢⱼ ∂Kᵢⱼ/∂θ, (n_dims,)."""
+"""Maps the lower triangle of symmetric G (N, N), overwriting it, to Σᵢⱼ Gᵢⱼ ∂Kᵢⱼ/∂θ, (n_dims,)."""
 
 
 class Covariance(ABC):
-    """k of N rows, and of others with them, at hyper-parameters θ.
+    """Covariances of N training rows, and of other rows with them, at hyper-parameters θ.
 
-    Rows of X are what the kernel takes, vectors or other objects. Results are float64, on the
-    device.
+    Rows of X are whatever the kernel takes: vectors or other objects. Results are float64 tensors
+    on the device.
     """
 
     n_rows: int
@@ -49,30 +49,30 @@ class Covariance(ABC):
 
     @abstractmethod
     def gram_(self, K: Tensor, pulls: bool = False) -> Pull | None:
-        """Overwrite the lower triangle of K with k(X, X), (N, N); if asked, its gradient."""
+        """Overwrite the lower triangle of K (N, N) with k(X, X); return its gradient if `pulls`."""
 
     @abstractmethod
     def cross(self, X: Any) -> Tensor:
-        """k(X*, X), (N*, N)."""
+        """Return k(X*, X), (N*, N)."""
 
     @abstractmethod
     def among(self, X: Any) -> Tensor:
-        """k(X*, X*), (N*, N*), white noise included."""
+        """Return k(X*, X*), (N*, N*), white noise included."""
 
     @abstractmethod
     def diag(self, X: Any) -> Tensor:
-        """k(x, x), (N*,), white noise included."""
+        """Return k(x, x), (N*,), white noise included."""
 
     @property
     def block_rows(self) -> int:
-        """Rows whose covariances with all are a block."""
+        """Number of rows whose covariances with all rows form a block."""
         return max(LEAST_ROWS, block_elements(self.device) // self.n_rows)
 
     def _tensor(self, values: Any) -> Tensor:
         return torch.tensor(np.asarray(values), dtype=torch.float64, device=self.device)
 
     def empty(self) -> Tensor:
-        """Memory for a matrix (N, N)."""
+        """Return an uninitialised matrix (N, N)."""
         n = self.n_rows
         try:
             return torch.empty(n, n, dtype=torch.float64, device=self.device)
@@ -84,7 +84,7 @@ class Covariance(ABC):
 
 
 class TermsCovariance(Covariance):
-    """Of a sum of products, on vectors: its gradient needs no graph."""
+    """Covariances of a sum of products of kernels on vectors; the gradient needs no graph."""
 
     def __init__(self, terms: SumOfProducts, X: np.ndarray, device: torch.device) -> None:
         self.terms = terms
@@ -108,14 +108,14 @@ class TermsCovariance(Covariance):
         return functools.partial(self._pull, kept) if pulls else None
 
     def _made(self, block: slice) -> Made:
-        """Return the factors of some rows with all up to the last of them."""
+        """Return the factors between a block of rows and all rows up to the block's last."""
         if len(self.blocks) == 1:
             return self.terms.made(self.points, self.points)
         return self.terms.made(self.points.some(block), self.points.some(slice(block.stop)))
 
     @torch.no_grad()
     def _pull(self, kept: Made | None, G: Tensor) -> np.ndarray:
-        """By blocks of rows, whose factors are made again: they cost less than their memory."""
+        """Return the traces block by block; recomputing factors saves the memory for them."""
         total = self.terms.white_traces(float(G.diagonal().sum()))
         for block in self.blocks:
             made = self._made(block) if kept is None else kept
@@ -123,11 +123,11 @@ class TermsCovariance(Covariance):
         return total[self.terms.is_free]
 
     def _points(self, X: np.ndarray) -> Points:
-        """Return other rows, about the same centre."""
+        """Return other rows, centred on the training rows' centre."""
         return Points.about(self._tensor(X), self.centre)
 
     def _between(self, a: Points, b: Points) -> Tensor:
-        """Return k(a, b), (N, M), but for white noise."""
+        """Return k(a, b), (N, M), without white noise."""
         return self.terms.fill_(a.X.new_empty(len(a.X), len(b.X)), self.terms.made(a, b))
 
     @torch.no_grad()
@@ -147,7 +147,7 @@ class TermsCovariance(Covariance):
 
 
 class GraphCovariance(Covariance):
-    """Of any other kernel that is known, on vectors: autograd has its gradient."""
+    """Covariances of any other supported kernel on vectors; autograd computes the gradient."""
 
     def __init__(self, kernel: sk.Kernel, X: np.ndarray, device: torch.device) -> None:
         self.kernel = from_sklearn(kernel).to(device)
@@ -174,13 +174,13 @@ class GraphCovariance(Covariance):
         return self._pull if pulls else None
 
     def _left_of(self, block: slice) -> Tensor:
-        """The covariance of some rows with all that come before them."""
+        """Return the covariances between a block of rows and all rows before it."""
         if block.start == 0:
             return self.X.new_empty(block.stop, 0)
         return self.kernel(self.X[block], self.X[: block.start])
 
     def _pull(self, G: Tensor) -> np.ndarray:
-        """By blocks of rows, whose covariances are made again: they cost less than their memory."""
+        """Return the traces block by block; recomputing covariances saves the memory for them."""
         total = np.zeros(sum(self.sizes))
         for block in row_blocks(self.n_rows, self.block_rows):
             with torch.enable_grad():
@@ -191,7 +191,7 @@ class GraphCovariance(Covariance):
         return total
 
     def _traces(self, pairs: list[tuple[Tensor, Tensor]]) -> np.ndarray:
-        """Σ Gᵢⱼ ∂Kᵢⱼ/∂θ of pairs of K and G."""
+        """Return Σ Gᵢⱼ ∂Kᵢⱼ/∂θ over pairs of K and G."""
         pairs = [(K, G) for K, G in pairs if K.requires_grad]
         if not pairs:
             return np.zeros(sum(self.sizes))
@@ -213,7 +213,7 @@ class GraphCovariance(Covariance):
 
 
 class ObjectCovariance(Covariance):
-    """Of any kernel object: what it computes is computed by it."""
+    """Covariances of any kernel object, computed by the object itself."""
 
     def __init__(self, kernel: sk.Kernel, X: Any, device: torch.device) -> None:
         self.kernel = clone(kernel)
@@ -248,7 +248,7 @@ class ObjectCovariance(Covariance):
 
 
 def covariance_of(kernel: sk.Kernel, X: Any, device: torch.device) -> Covariance:
-    """The kernel of rows X: in torch where it is known there, else by its object."""
+    """Return the covariances of rows X: in torch if the kernel is supported, else by its object."""
     if kernel.requires_vector_input:
         if terms := sum_of_products(kernel):
             return TermsCovariance(terms, X, device)
@@ -268,12 +268,12 @@ def set_theta(parameters: Iterable[nn.Parameter], theta: np.ndarray | Tensor) ->
 
 
 def why_object(kernel: sk.Kernel) -> str | None:
-    """Why a kernel runs as the object that it is; None where it runs in torch.
+    """Return why a kernel is evaluated by its object; None if it runs in torch.
 
     Raises
     ------
     ValueError
-        If a hyper-parameter has a value that no kernel can have.
+        If a hyper-parameter has an invalid value.
     """
     if not kernel.requires_vector_input:
         return f"{kernel} does not take vectors as inputs"
@@ -288,7 +288,7 @@ def why_object(kernel: sk.Kernel) -> str | None:
 
 
 def lower_weights_(G: Tensor, block: slice) -> Tensor:
-    """Overwrite the left of a block of rows of a symmetric G by what counts of it, as `weights`."""
+    """Overwrite a block of rows of a symmetric G, up to its diagonal, with :func:`weights`."""
     W = G[block, : block.stop].mul_(2.0)
     on = W[:, block.start :].tril_()
     on.diagonal().mul_(0.5)
@@ -296,6 +296,6 @@ def lower_weights_(G: Tensor, block: slice) -> Tensor:
 
 
 def weights(G: Tensor, block: slice) -> Tensor:
-    """What counts of a diagonal block of a symmetric G: its diagonal, and twice what is below."""
+    """Return a diagonal block's weights: the diagonal of symmetric G, and twice what is below."""
     on = G[block, block].tril()
     return on.add_(on.tril(-1))

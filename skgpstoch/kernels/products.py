@@ -15,13 +15,13 @@ from .expressions import Kernel
 from .isotropic import Isotropic, as_isotropic, left, right, value, with_gradient
 from .matrices import LEAST_ROWS
 
-RESIDUE = 0.1  # of the noise, below which a conditional variance needs no pivot
+RESIDUE = 0.1  # share of the noise; a conditional variance below it needs no pivot
 
 
 class KernelRows:
-    """A = k(X, Z), (N, M), at the present hyper-parameters of a kernel.
+    """The matrix A = k(X, Z), (N, M), at the current hyper-parameters of a kernel.
 
-    Vectors are float64; covariances have the type of X.
+    Vectors are float64; covariances have the dtype of X.
 
     Parameters
     ----------
@@ -30,15 +30,15 @@ class KernelRows:
     X, Z : Tensor of shape (N, d) and (M, d)
         Rows.
     keeps : bool
-        Whether A is kept, NM numbers, where there is memory for it; else it is made for every
-        product, in little memory.
+        Whether to store A, which takes NM numbers, if there is memory for it. Otherwise A is
+        computed again, in blocks, for every product.
     """
 
     def __init__(self, kernel: Kernel, X: Tensor, Z: Tensor, keeps: bool) -> None:
         self.kernel = kernel
         self.X, self.Z = X, Z
         self.block_rows = max(LEAST_ROWS, block_elements(X.device) // len(Z))
-        # Of float32 the last digits of distances are rounding, so that products do.
+        # In float32 the last digits of distances are rounding anyway, so matrix products suffice.
         self.form = as_isotropic(kernel) if X.dtype == torch.float32 else None
         self.centre = Z.mean(0)
         with torch.no_grad():
@@ -46,13 +46,13 @@ class KernelRows:
         self.whole = self._made() if keeps else None
 
     def _sides(self, form: Isotropic, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Whose product are squared distances of rows and Z."""
+        """Return the two matrices whose product is the squared distances of X and Z."""
         unit = form.length_scale.to(X)
         return left((X - self.centre) / unit), right((self.Z - self.centre) / unit)
 
     @torch.no_grad()
     def covariances(self, rows: slice) -> Tensor:
-        """A of these rows."""
+        """Return the rows of A."""
         if self.form is None or self.sides is None:
             return self.kernel(self.X[rows], self.Z)
         A, B = self.sides
@@ -60,7 +60,7 @@ class KernelRows:
 
     @torch.no_grad()
     def _made(self) -> Tensor | None:
-        """A; None where there is no memory for it."""
+        """Return A; None if there is not enough memory for it."""
         try:
             whole = self.X.new_empty(len(self.X), len(self.Z))
             for rows in row_blocks(len(self.X), self.block_rows):
@@ -70,7 +70,7 @@ class KernelRows:
         return whole
 
     def blocks(self, n_rows: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """Rows, and A of these: all, or the first ones."""
+        """Yield blocks of rows, and A for them: of all rows, or of the first `n_rows`."""
         n_rows = len(self.X) if n_rows is None else n_rows
         if self.whole is not None:
             yield slice(0, n_rows), self.whole[:n_rows]
@@ -80,9 +80,9 @@ class KernelRows:
 
     @torch.no_grad()
     def product(self, V: Tensor, n_rows: int | None = None) -> Tensor:
-        """AV of all rows, or of the first ones: (M, R) → (N, R)."""
-        # Into one array: small ones, kept from each block, would keep the allocator from using the
-        # memory between them again.
+        """Return AV for all rows, or for the first `n_rows`: (M, R) → (N, R)."""
+        # Written into one array: small arrays kept from each block would stop the allocator from
+        # reusing the memory between them.
         out = V.new_empty(len(self.X) if n_rows is None else n_rows, V.shape[1])
         for rows, A in self.blocks(n_rows):
             out[rows] = (A @ V.to(A)).double()
@@ -90,7 +90,7 @@ class KernelRows:
 
     @torch.no_grad()
     def transposed(self, U: Tensor) -> Tensor:
-        """AᵀU: (N, R) → (M, R)."""
+        """Return AᵀU: (N, R) → (M, R)."""
         total = torch.zeros(len(self.Z), U.shape[1], dtype=torch.float64, device=U.device)
         for rows, A in self.blocks():
             total += (A.mT @ U[rows].to(A)).double()
@@ -98,14 +98,14 @@ class KernelRows:
 
     @torch.no_grad()
     def there_and_back(self, V: Tensor, between: Callable[[slice, Tensor], Tensor]) -> Tensor:
-        """Aᵀ f(AV) in one pass: `between` has rows and AV of these, and says what goes back."""
+        """Return Aᵀ f(AV) in one pass; `between` maps a block of rows and its AV to f(AV)."""
         total = torch.zeros(len(self.Z), V.shape[1], dtype=torch.float64, device=V.device)
         for rows, A in self.blocks():
             total += (A.mT @ between(rows, (A @ V.to(A)).double()).to(A)).double()
         return total
 
     def differentiable(self, rows: slice) -> Tensor:
-        """A of these rows, with a graph to hyper-parameters."""
+        """Return these rows of A, differentiable with respect to the hyper-parameters."""
         form = None if self.form is None else as_isotropic(self.kernel)
         if form is None:
             return self.kernel(self.X[rows], self.Z)
@@ -113,7 +113,7 @@ class KernelRows:
         return form.variance * with_gradient(A @ B.mT, form.profile)
 
     def gradients(self, V: Tensor, U: Tensor, params: list[nn.Parameter]) -> list[Tensor]:
-        """Of Σᵢⱼ Uᵢⱼ (AV)ᵢⱼ by hyper-parameters, for U (N, R) and V (M, R)."""
+        """Return the gradients of Σᵢⱼ Uᵢⱼ (AV)ᵢⱼ by `params`, for U (N, R) and V (M, R)."""
         totals = [torch.zeros_like(p) for p in params]
         for rows in row_blocks(len(self.X), self.block_rows) if params else ():
             with torch.enable_grad():
@@ -126,9 +126,9 @@ class KernelRows:
 
 @torch.no_grad()
 def low_rank(kernel: Kernel, X: Tensor, noise: Tensor, rank: int) -> Tensor:
-    """L of LLᵀ + diag(noise), which is like k(X, X) + diag(noise): (N, r), r ≤ rank.
+    """Return L, (N, r) with r ≤ rank, so that LLᵀ + diag(noise) approximates k(X, X) + diag(noise).
 
-    Pivots end where no conditional variance is more than a share of the noise (N, 1).
+    Pivoting ends when no conditional variance exceeds a share of the noise (N, 1).
     """
     return pivoted_cholesky(
         kernel.diag(X),

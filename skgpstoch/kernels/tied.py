@@ -1,8 +1,9 @@
-"""Hyper-parameters that several parts of an expression share.
+"""Let several parts of a kernel expression share a hyper-parameter.
 
-scikit-learn's expressions give every part a value of its own. :class:`TiedKernel` wraps one, some
-of whose hyper-parameters are one and the same: it counts once in ``theta``, and its gradient is the
-sum of theirs. In torch these are one :class:`torch.nn.Parameter` of several modules.
+In scikit-learn's expressions every part has its own hyper-parameters. :class:`TiedKernel` wraps an
+expression and ties some of them together. A shared hyper-parameter counts once in ``theta``, and
+its gradient is the sum of the parts' gradients. In torch it is one :class:`torch.nn.Parameter` that
+belongs to several modules.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ from .expressions import MODULES, Kernel, from_sklearn
 
 
 class TiedKernel(sk.Kernel):
-    """An expression of kernels, some of whose hyper-parameters are one and the same.
+    """A kernel expression in which some parts share a hyper-parameter.
 
     Parameters
     ----------
     kernel : sklearn kernel
         The expression.
     ties : list of tuple of str
-        Names of hyper-parameters of `kernel` that are one, as in its `get_params`. All have the
-        value and the bounds of the one that comes first in `kernel.hyperparameters`.
+        Each tuple names hyper-parameters of `kernel`, as in `kernel.get_params`, that are tied
+        together. They all take the value and the bounds of the leader, which is the one that comes
+        first in `kernel.hyperparameters`.
 
     Examples
     --------
@@ -57,12 +59,12 @@ class TiedKernel(sk.Kernel):
         return params
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters, of tied ones the one that the others follow.
+        """Set parameters; of tied hyper-parameters, only the leader can be set.
 
         Raises
         ------
         ValueError
-            If a name is that of one that follows another, or is unknown.
+            If a name is unknown, or is a tied hyper-parameter that is not the leader.
         """
         leaders = self.leaders() if "kernel" not in params and "ties" not in params else {}
         for name, leader in leaders.items():
@@ -75,12 +77,13 @@ class TiedKernel(sk.Kernel):
         return super().set_params(**params)
 
     def leaders(self) -> dict[str, str]:
-        """Return the name that each tied one follows.
+        """Return the leader's name for each tied hyper-parameter that follows one.
 
         Raises
         ------
         ValueError
-            If a name in `ties` is no hyper-parameter, is there twice, or has another length.
+            If a name in `ties` is not a hyper-parameter or occurs twice, or if tied
+            hyper-parameters differ in length.
         """
         sizes = {h.name: h.n_elements for h in self.kernel.hyperparameters}
         named = [name for tie in self.ties for name in tie]
@@ -104,7 +107,7 @@ class TiedKernel(sk.Kernel):
 
     @property
     def whole(self) -> sk.Kernel:
-        """A copy of the expression, each of whose tied ones has its leader's value and bounds."""
+        """Return a copy of the expression in which tied ones have the leader's value and bounds."""
         kernel, params = clone(self.kernel), self.kernel.get_params()
         taken = {
             name + part: params[leader + part]
@@ -115,7 +118,7 @@ class TiedKernel(sk.Kernel):
 
     @property
     def hyperparameters(self) -> list[sk.Hyperparameter]:
-        """Hyper-parameters, a tied one once."""
+        """The hyper-parameters; tied ones count once."""
         leaders = self.leaders()
         return [
             sk.Hyperparameter(f"kernel__{h.name}", h.value_type, h.bounds, h.n_elements)
@@ -135,7 +138,7 @@ class TiedKernel(sk.Kernel):
         self.kernel = kernel
 
     def _columns(self, whole: sk.Kernel) -> np.ndarray:
-        """Return of each of the expression's θ which one of these it is."""
+        """Return, for each entry of the expression's θ, its position in this kernel's θ."""
         leaders, first, n_dims = self.leaders(), dict[str, int](), 0
         columns: list[int] = []
         for h in whole.hyperparameters:
@@ -147,7 +150,7 @@ class TiedKernel(sk.Kernel):
         return np.array(columns, dtype=int)
 
     def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
-        """Return k(X, Y), and its gradient by θ if asked."""
+        """Return k(X, Y), and, if `eval_gradient`, its gradient by θ."""
         whole = self.whole
         if not eval_gradient:
             return whole(X, Y)
@@ -167,7 +170,7 @@ class TiedKernel(sk.Kernel):
 
     @property
     def requires_vector_input(self) -> bool:
-        """Whether the expression asks for vectors."""
+        """Whether the expression needs vectors as inputs."""
         return self.kernel.requires_vector_input
 
     def __repr__(self) -> str:
@@ -175,7 +178,7 @@ class TiedKernel(sk.Kernel):
 
 
 class Tied(Kernel):
-    """An expression, tied hyper-parameters of which are one parameter."""
+    """:class:`TiedKernel` in torch: tied hyper-parameters are one parameter."""
 
     def __init__(self, kernel: TiedKernel, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(kernel, dtype)
@@ -185,7 +188,7 @@ class Tied(Kernel):
             setattr(owner, attribute, getattr(*self._place(leader)))
 
     def _place(self, name: str) -> tuple[nn.Module, str]:
-        """Return the part of the expression, and the name there, of a hyper-parameter."""
+        """Return the part of the expression that has a hyper-parameter, and its name there."""
         *path, last = name.split("__")
         return self.kernel.get_submodule(".".join(path)), f"log_{last}"
 

@@ -1,6 +1,6 @@
 """Sums of products of kernels, and traces of their gradients, without an autograd graph.
 
-A marginal likelihood asks for the gradient of K only in traces against one symmetric matrix G,
+A marginal likelihood needs the gradient of K only in traces with one symmetric matrix G,
 
     tr(G ∂K/∂θ_j),   k(x, x') = Σ_t c_t Π_f κ_tf(x, x') + v δ(x, x'),
 
@@ -10,7 +10,7 @@ radial kernel κ(r²) come from one pass over its distances: with a = x/ℓ and 
 
     Σᵢⱼ Wᵢⱼ ∂r²ᵢⱼ/∂log ℓ_d = −2 Σᵢⱼ Wᵢⱼ (a_id − b_jd)²,   by one product of W and [b, b², 1].
 
-Of few rows all of this takes less time than a graph does to make.
+For few rows, all of this takes less time than building an autograd graph.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from torch import Tensor
 from .distances import FARTHEST, MATERN, STEEP, Profile, rbf, squared
 
 Back = Callable[[Tensor], Tensor]
-"""W (N, M), which stays as it is → Σᵢⱼ Wᵢⱼ ∂κᵢⱼ/∂θ of a factor's hyper-parameters, (n,); once."""
+"""Maps W (N, M), unchanged, to Σᵢⱼ Wᵢⱼ ∂κᵢⱼ/∂θ of a factor's parameters, (n,); call it once."""
 
 Made = list[list[tuple[Tensor, Back]]]
-"""κ (N, M) of every factor of every term, and what pulls back."""
+"""For every factor of every term, κ (N, M) and its function :data:`Back`."""
 
 
 class Points(NamedTuple):
-    """Rows X (N, D), the same about a centre, and how far from that any row is, (D,)."""
+    """Rows X (N, D), the same rows less a centre, and their largest distance from it, (D,)."""
 
     X: Tensor
     centred: Tensor
@@ -44,7 +44,7 @@ class Points(NamedTuple):
 
     @classmethod
     def about(cls, X: Tensor, centre: Tensor) -> Points:
-        """Return all rows."""
+        """Return all rows with their differences from a centre."""
         centred = X - centre
         return cls(X, centred, centred.abs().amax(0).cpu().numpy())
 
@@ -59,11 +59,11 @@ class Factor(NamedTuple):
     Parameters
     ----------
     make : callable
-        (values of hyper-parameters, a, b) → κ(a, b) and what pulls back.
+        Maps (values of hyper-parameters, a, b) to κ(a, b) and its function :data:`Back`.
     at : slice
-        The numbers of its hyper-parameters.
+        Positions of its hyper-parameters among all hyper-parameters.
     diagonal : callable
-        (values, a) → κ(a, a), (N,); of stationary kernels 1.
+        Maps (values, a) to κ(a, a), (N,), or 1 for a stationary kernel.
     """
 
     make: Callable[[np.ndarray, Points, Points], tuple[Tensor, Back]]
@@ -72,7 +72,7 @@ class Factor(NamedTuple):
 
 
 class KernelTerm(NamedTuple):
-    """Constants, by their numbers among hyper-parameters, times factors; or times δ."""
+    """A product of constants, given by their positions, with factors, or with white noise δ."""
 
     constants: tuple[int, ...] = ()
     factors: tuple[Factor, ...] = ()
@@ -80,16 +80,16 @@ class KernelTerm(NamedTuple):
 
 
 class SumOfProducts:
-    """Covariances, and their traces, at the present hyper-parameters.
+    """A kernel that is a sum of products: covariances and traces at the current hyper-parameters.
 
     Parameters
     ----------
     terms : list of KernelTerm
-        Of the sum.
+        Terms of the sum.
     values : ndarray of shape (n,)
-        Hyper-parameters, the fixed ones too.
+        Values of the hyper-parameters, including the fixed ones.
     is_free : ndarray of shape (n,)
-        Which of them are in θ.
+        Which hyper-parameters are in θ.
     """
 
     def __init__(self, terms: list[KernelTerm], values: np.ndarray, is_free: np.ndarray) -> None:
@@ -99,7 +99,7 @@ class SumOfProducts:
         self.is_free = is_free
 
     def set_theta(self, theta: np.ndarray) -> None:
-        """Move to other log-hyper-parameters, (n_dims,)."""
+        """Set the free log-hyper-parameters, (n_dims,)."""
         with np.errstate(over="ignore"):
             self.values[self.is_free] = np.exp(theta)
 
@@ -109,18 +109,18 @@ class SumOfProducts:
 
     @property
     def white_variance(self) -> float:
-        """That of white noise."""
+        """Variance of the white noise."""
         return sum(map(self.variance, self.white))
 
     def made(self, a: Points, b: Points) -> Made:
-        """Return the factors of a and b."""
+        """Compute every factor between rows a and b."""
         return [
             [factor.make(self.values[factor.at], a, b) for factor in term.factors]
             for term in self.terms
         ]
 
     def fill_(self, K: Tensor, made: Made) -> Tensor:
-        """Overwrite K (N, M) with the covariances, but for white noise."""
+        """Overwrite K (N, M) with the covariances, without white noise."""
         K.zero_()
         for term, factors in zip(self.terms, made, strict=True):
             c = self.variance(term)
@@ -139,7 +139,7 @@ class SumOfProducts:
         return total
 
     def traces(self, W: Tensor, made: Made) -> np.ndarray:
-        """Return Σᵢⱼ Wᵢⱼ ∂Kᵢⱼ/∂θ, but for white noise, of all hyper-parameters, fixed ones too."""
+        """Return Σᵢⱼ Wᵢⱼ ∂Kᵢⱼ/∂θ for all hyper-parameters, also fixed ones, without white noise."""
         total = np.zeros(len(self.values))
         for term, factors in zip(self.terms, made, strict=True):
             c = self.variance(term)
@@ -153,7 +153,7 @@ class SumOfProducts:
         return total
 
     def white_traces(self, trace: float) -> np.ndarray:
-        """Return tr(G ∂/∂θ) of white noise, from the trace of G."""
+        """Return tr(G ∂K/∂θ) of the white noise, given the trace of G."""
         total = np.zeros(len(self.values))
         for term in self.white:
             for i in term.constants:
@@ -170,7 +170,7 @@ def product(factors: list[tuple[Tensor, Back]]) -> Tensor:
 
 
 def sum_of_products(kernel: sk.Kernel) -> SumOfProducts | None:
-    """Return an expression as a sum of products; None if it is none, or a kernel is not known."""
+    """Return an expression as a sum of products; None if it is not one, or has another kernel."""
     values: list[float] = []
     is_free: list[bool] = []
     terms = terms_of(kernel, values, is_free)
@@ -194,7 +194,7 @@ def terms_of(
         values += value.tolist()
         is_free += [not isinstance(getattr(kernel, f"{name}_bounds"), str)] * len(value)
     n_more = len(values) - start - len(HYPERPARAMETERS[type(kernel)])
-    if n_more and type(kernel) not in (sk.RBF, sk.Matern):  # which only these may have
+    if n_more and type(kernel) not in (sk.RBF, sk.Matern):  # only these may be anisotropic
         return None
     if type(kernel) in (sk.ConstantKernel, sk.WhiteKernel):
         return [KernelTerm((start,), is_white=type(kernel) is sk.WhiteKernel)]
@@ -203,7 +203,7 @@ def terms_of(
 
 
 def multiplied(first: list[KernelTerm], second: list[KernelTerm]) -> list[KernelTerm] | None:
-    """Return the products of terms, unless factors would be made several times."""
+    """Return the products of terms; None if factors would have to be computed several times."""
     if min(len(first), len(second)) > 1:
         return None
     products = [
@@ -211,12 +211,12 @@ def multiplied(first: list[KernelTerm], second: list[KernelTerm]) -> list[Kernel
         for a in first
         for b in second
     ]
-    # White noise times a factor depends on what that is on the diagonal.
+    # White noise times a factor depends on the factor's diagonal.
     return None if any(term.is_white and term.factors for term in products) else products
 
 
 def factor_of(kernel: sk.Kernel, at: slice) -> Factor | None:
-    """Return a kernel as a factor; None of a Matérn kernel of another order."""
+    """Return a kernel as a factor; None for a Matérn kernel of an unsupported order."""
     if type(kernel) is sk.DotProduct:
         return Factor(dot_product, at, dot_product_diagonal)
     if type(kernel) in MAKERS:
@@ -229,12 +229,12 @@ def factor_of(kernel: sk.Kernel, at: slice) -> Factor | None:
 
 
 def one(values: np.ndarray, a: Points) -> float:
-    """κ(x, x) of a stationary kernel."""
+    """Return κ(x, x) = 1 of a stationary kernel."""
     return 1.0
 
 
 def radial(profile: Profile, values: np.ndarray, a: Points, b: Points) -> tuple[Tensor, Back]:
-    """κ(r²), of one length-scale or one for each column."""
+    """Compute κ(r²), with one length-scale or one for each column."""
     A, B = scaled(a, b, values)
     r2 = distances(A, B)
     kappa, slope = profile(r2)
@@ -250,7 +250,7 @@ def radial(profile: Profile, values: np.ndarray, a: Points, b: Points) -> tuple[
 
 
 def by_products(A: Tensor, B: Tensor, W: Tensor) -> Tensor:
-    """−2 Σᵢⱼ Wᵢⱼ (a_id − b_jd)² of every column, (D,)."""
+    """Return −2 Σᵢⱼ Wᵢⱼ (a_id − b_jd)² of every column, (D,), by matrix products."""
     D = A.shape[1]
     WB = W @ torch.cat([B, B.square(), B.new_ones(len(B), 1)], 1)  # (N, 2D + 1)
     crossed, squares, ones = WB[:, :D], WB[:, D:-1], WB[:, -1:]
@@ -258,7 +258,7 @@ def by_products(A: Tensor, B: Tensor, W: Tensor) -> Tensor:
 
 
 def by_differences(A: Tensor, B: Tensor, W: Tensor) -> Tensor:
-    """The same, where products would lose what rows far apart, or at a cusp, differ by."""
+    """Return the same from differences, because products would lose digits (far rows, cusps)."""
     columns = zip(A.unbind(1), B.unbind(1), strict=True)
     sums = [(a[:, None] - b).square_().mul_(W).sum() for a, b in columns]
     return -2.0 * torch.stack(sums)
@@ -339,4 +339,4 @@ HYPERPARAMETERS: dict[type[sk.Kernel], tuple[str, ...]] = {
     sk.ConstantKernel: ("constant_value",),
     sk.WhiteKernel: ("noise_level",),
 }
-"""In the order of θ."""
+"""Names of each kernel's hyper-parameters, in the order of θ."""

@@ -1,7 +1,7 @@
-"""Likelihoods p(y | f): what is observed, given the latent function.
+"""Likelihoods p(y | f): the distribution of the targets y, given the latent function f.
 
-The base class, and likelihoods of real-valued y = f + ε, of classes and of counts. Expectations are
-computed in log space; the unit is nats.
+The module has the base class :class:`Likelihood` and likelihoods for real-valued targets
+y = f + ε, for classes and for counts. Expectations are computed in log space, in nats.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """The base class of likelihoods p(y | f).
 
-A likelihood must say :meth:`Likelihood.log_prob` and :meth:`Likelihood.moments`; expectations under
-q(f) are Gauss-Hermite quadratures, always in log space, unless a closed form overrides them.
+A subclass must define :meth:`Likelihood.log_prob` and :meth:`Likelihood.moments`. Expectations
+under q(f) are computed by Gauss-Hermite quadrature, in log space, unless the subclass overrides
+them with a closed form.
+
+Shapes: N rows, P outputs, S mixture components of q.
 """
 
 from __future__ import annotations
@@ -24,87 +27,91 @@ from .rejection import Draws, Envelope, accept_reject
 Gradients = tuple[Tensor, Tensor, Tensor]
 """A function of q at each row, (N,), and its derivatives by q's mean and variance, (N, P)."""
 
-REACH = 12.0  # standard deviations of q beyond the mode, further than which q·p counts for nothing
+REACH = 12.0  # standard deviations of q from the mode, beyond which q·p is negligible
 
 
 class Likelihood(Module):
-    """The distribution p(y | f), independent over rows and over the P outputs."""
+    """Base class of likelihoods p(y | f), independent over the N rows and over the P outputs.
+
+    Pass an instance, or its name, as the parameter `likelihood` of an estimator. To write one of
+    your own, define :meth:`log_prob` and :meth:`moments`.
+    """
 
     log_concave: bool = True
-    """Whether log p(y | f) is concave in f: its expectation never grows with the variance then."""
+    """Whether log p(y | f) is concave in f; its expectation then never grows with q's variance."""
 
     has_bound: bool = True
-    """Whether the evidence has a bound: not where predictions are no mean of p(y | f) over q."""
+    """Whether the evidence has a lower bound: False if predictions are not E_q[p(y | f)]."""
 
     differentiable: bool = True
     """Whether p(y | f) has useful derivatives by f, which Monte-Carlo gradients need."""
 
     for_classes_only: bool = False
-    """Whether y are the codes of classes."""
+    """Whether y holds class codes."""
 
     most_prior_variance: float = 1e5
-    """Bound of the variance that the default kernel learns."""
+    """Upper bound on the variance that the default kernel learns."""
 
     is_discrete: bool = False
-    """Whether y are counts, of which there are probabilities and no densities."""
+    """Whether y are counts, which have probabilities instead of densities."""
 
     tail_scale: Any = 0.0
-    """s of tails exp(−|y|/s): 0 of lighter ones, infinite where they are those of a power."""
+    """The s of tails exp(−|y|/s), in units of y; 0 for lighter tails, infinite for power laws."""
 
     row_attributes: ClassVar[tuple[str, ...]] = ()
-    """Names of what may be known of rows: None or tensors (…, N, ·)."""
+    """Names of attributes that hold a value per row: None or tensors of shape (…, N, ·)."""
 
     def n_latents(self, n_outputs: int) -> int:
-        """How many latent functions P outputs need."""
+        """Return the number of latent functions for P outputs."""
         return n_outputs
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        """log p(y | f), elementwise: y (N, P), f (..., N, P)."""
+        """Return log p(y | f) in nats, elementwise; y has shape (N, P), f shape (..., N, P)."""
         raise NotImplementedError(f"{type(self).__name__} must define log_prob")
 
     def moments(self, q: Marginals) -> Marginals:
-        """Mean and variance of y when f ~ q, as Marginals of shape (S, N, P)."""
+        """Return the mean and variance of y if f ~ q, as Marginals of shape (S, N, P)."""
         raise NotImplementedError(f"{type(self).__name__} must define moments")
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """A draw of y for each f."""
+        """Draw one y for each f; the draws have the shape of f."""
         raise NotImplementedError(f"{type(self).__name__} must define sample")
 
     def quantile(self, q: Marginals, probability: float) -> Tensor:
-        """Least y with P(Y ≤ y) ≥ probability, Y drawn from the mixture over f ~ q: (N, P)."""
+        """Return the least y with P(Y ≤ y) ≥ probability under the mixture over f ~ q, (N, P)."""
         raise NotImplementedError(f"{type(self).__name__} has no quantiles")
 
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
-        """P(Y ≤ y) for each component of q: (S, N, P)."""
+        """Return P(Y ≤ y) for each component of q, (S, N, P)."""
         raise NotImplementedError(f"{type(self).__name__} must define cdf")
 
     def sf(self, y: Tensor, q: Marginals) -> Tensor:
-        """P(Y > y), of which a small one has all its digits where the tails are symmetric."""
+        """Return P(Y > y), (S, N, P); small values are accurate if the tails are symmetric."""
         return 1.0 - self.cdf(y, q)
 
     def crps(self, y: Tensor, q: Marginals) -> Tensor | None:
-        """∫ (P(Y ≤ t) − 1[t ≥ y])² dt of each output, (N, P); None if there is no closed form."""
+        """Return the CRPS ∫ (P(Y ≤ t) − 1[t ≥ y])² dt, (N, P); None if it has no closed form."""
         return None
 
     def sample_predictive(self, q: Marginals, n_samples: int, generator: torch.Generator) -> Tensor:
-        """Draws of y where f ~ q, each row by itself: (n_samples, N, P)."""
+        """Draw y with f ~ q, independently for each row: (n_samples, N, P)."""
         f, _, which = component_draws(q, n_samples, generator)
         return self.of_components(which).sample(f, generator)
 
     def of_components(self, which: Tensor) -> Self:
-        """That of rows of which these components of q were drawn: which (n_samples, N)."""
+        """Return the likelihood of draws that come from these components of q, (n_samples, N)."""
         return self
 
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
-        """E_q[log p(y | f)] for each row, averaged over mixture components: (N,) nats."""
+        """Return E_q[log p(y | f)] for each row, averaged over mixture components: (N,) nats."""
         f, log_weights = quadrature_nodes(q)
         return (log_weights.exp() * self.log_prob(y, f)).sum(0).mean(0).sum(-1)
 
     def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        """E_q[log p(y | f)] of each row, and its derivatives by q's mean and variance.
+        """Return E_q[log p(y | f)] of each row, and its derivatives by q's mean and variance.
 
-        Nothing returned carries a gradient. The differentiation is in float64: the derivative by a
-        small variance is a difference of nearly equal numbers.
+        The results are detached from the autograd graph. Differentiation is in float64 because the
+        derivative by a small variance is a difference of nearly equal numbers.
 
         Parameters
         ----------
@@ -116,9 +123,9 @@ class Likelihood(Module):
         Returns
         -------
         value : Tensor of shape (N,)
-            Nats.
+            Expected log-likelihoods, in nats.
         d_mean, d_var : Tensors of shape (N, P)
-            d_var ≤ 0 for a log-concave likelihood.
+            Derivatives; d_var ≤ 0 for a log-concave likelihood.
         """
         value, d_mean, d_var = differentiate(self, self.expected_log_prob, y, q)
         if self.log_concave:
@@ -126,33 +133,38 @@ class Likelihood(Module):
         return value.detach(), d_mean, d_var
 
     def log_components(self, y: Tensor, q: Marginals) -> Tensor:
-        """log E_q[p(y | f)] of each component of q and each output by itself: (S, N, P) nats."""
+        """Return log E_q[p(y | f)] of each component of q and each output: (S, N, P) nats."""
         f, log_weights = quadrature_nodes(q)
         return torch.logsumexp(log_weights + self.log_prob(y, f), 0)
 
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
-        """log E_q[p(y | f)] for each row: (N,) nats."""
+        """Return log E_q[p(y | f)] for each row, over all components and outputs: (N,) nats."""
         return mixture_log_mean(self.log_components(y, q).sum(-1))
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        """log E_q[p(y | f)] of each row, and its derivatives by q's mean and variance.
+        """Return log E_q[p(y | f)] of each row, and its derivatives by q's mean and variance.
 
-        Parameters and shapes are those of :meth:`expected_gradients`. The value has a graph to the
-        likelihood's own parameters, the derivatives have no graph, and d_var may have any sign.
+        Parameters and shapes are as for :meth:`expected_gradients`. The value is differentiable
+        with respect to the likelihood's own parameters; the derivatives are detached. d_var may
+        have either sign.
         """
         return differentiate(self, self.log_predictive, y, q)
 
     def squared_error(self, y: Tensor, q: Marginals) -> Tensor:
-        """(y − E_q[E[y | f]])² of each row, summed over outputs: (N,)."""
+        """Return (y − E_q[E[y | f]])² of each row, summed over outputs: (N,)."""
         return (y - self.moments(q).mixture_moments()[0]).square().sum(-1)
 
     def product_samples(
         self, y: Tensor, q: Marginals, n_samples: int, generator: torch.Generator
     ) -> Draws:
-        """Exact draws of f from q(f) p(y | f), normalised, `n_samples` for each row.
+        """Draw f exactly from the normalised q(f) p(y | f), `n_samples` times for each row.
 
-        With y and q as for :meth:`expected_gradients`, in float64. A ValueError is raised unless
-        the likelihood is log-concave.
+        y and q are as for :meth:`expected_gradients`, in float64.
+
+        Raises
+        ------
+        ValueError
+            If the likelihood is not log-concave.
         """
         envelope = self.product_envelope(y, q)
         mean, var = (a[0] for a in q.resolved())
@@ -165,7 +177,7 @@ class Likelihood(Module):
         return accept_reject(propose, n_samples, mean, generator)
 
     def product_envelope(self, y: Tensor, q: Marginals) -> Envelope:
-        """An upper bound of q(f) p(y | f)."""
+        """Return an upper bound of q(f) p(y | f), from which draws can be made."""
         if not self.log_concave:
             raise ValueError(
                 f"gradient='product' needs a log-concave likelihood, which {self!r} is not. "
@@ -176,9 +188,9 @@ class Likelihood(Module):
         return Envelope(lambda f: self.log_prob(y, f) + log_density(f, mean, var), *interval)
 
     def product_interval(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
-        """Ends, (N, P) each, beyond which q(f) p(y | f) counts for nothing.
+        """Return both ends, (N, P) each, of the interval outside which q(f) p(y | f) is negligible.
 
-        Its mode is between μ and μ + v·(slope of log p at μ), as log p is concave.
+        Because log p is concave, the mode of q·p is between μ and μ + v·(slope of log p at μ).
         """
         with torch.enable_grad():
             mean, var = (a[0] for a in q.resolved())
@@ -189,24 +201,36 @@ class Likelihood(Module):
         return low, mean + shift.clamp_min(0.0) + reach
 
     def at_rows(self, rows: Any) -> Likelihood:
-        """The likelihood of these of the rows."""
+        """Return the likelihood of the selected rows."""
         known = self._known_of_rows()
         return self._knowing(**{k: a[..., rows, :] for k, a in known.items()}) if known else self
 
     def joined(self, others: Sequence[Any]) -> Likelihood:
-        """The likelihood of all rows, from those of blocks of rows, of which it is the first."""
+        """Return the likelihood of all rows from this block's and the following blocks'."""
         known = [other._known_of_rows() for other in others]
         return self._knowing(**{k: torch.cat([a[k] for a in known], -2) for k in known[0]})
 
     def _known_of_rows(self) -> dict[str, Tensor]:
-        """What is known of each row, (…, N, ·)."""
+        """Return the attributes that hold a value for each row, (…, N, ·)."""
         found = {name: getattr(self, name) for name in self.row_attributes}
         return {name: a for name, a in found.items() if isinstance(a, Tensor)}
 
     def given(self, exposure: Tensor | None = None, noise: Tensor | None = None) -> Likelihood:
-        """That of rows with exposures (N, 1), or errors of variance `noise` (N, P) besides its own.
+        """Return the likelihood of rows with exposures, or with known measurement errors.
 
-        Parameters stay shared.
+        The returned likelihood shares its parameters with this one.
+
+        Parameters
+        ----------
+        exposure : Tensor of shape (N, 1) or None, default=None
+            Factors of the rates of counts.
+        noise : Tensor of shape (N, P) or None, default=None
+            Variances of known measurement errors, which add to the learned noise.
+
+        Raises
+        ------
+        ValueError
+            If this kind of likelihood has no exposures, or no known errors.
         """
         if exposure is not None:
             raise ValueError(f"exposure must be None with {self!r}; only Poisson counts have one")
@@ -218,19 +242,28 @@ class Likelihood(Module):
         return self
 
     def _knowing(self, **attributes: Tensor | None) -> Self:
-        """A copy, with shared parameters, for rows of which these attributes are known."""
+        """Return a copy with these per-row attributes, which shares its parameters."""
         other = copy.copy(self)
         vars(other).update(attributes)
         return other
 
     def of(self, rows: Rows) -> Likelihood:
-        """That of these rows; parameters stay shared."""
+        """Return the likelihood of rows, given their exposures and known errors.
+
+        The returned likelihood shares its parameters with this one.
+        """
         if rows.exposure is None and rows.noise is None:
             return self
         return self.given(rows.exposure, rows.noise)
 
     def for_outputs(self, n_outputs: int) -> Likelihood:
-        """A deep copy, each parameter of which has shape (n_outputs,)."""
+        """Return a deep copy whose parameters have shape (n_outputs,).
+
+        Raises
+        ------
+        ValueError
+            If a parameter is neither one number nor one number per output.
+        """
         other = copy.deepcopy(self)
         for name, parameter in other.named_parameters(recurse=False):
             if parameter.ndim > 1 or parameter.numel() not in (1, n_outputs):
@@ -242,22 +275,22 @@ class Likelihood(Module):
         return other
 
     def initial_mean(self, rows: Rows) -> Tensor:
-        """Constant latent mean that fits the targets of rows as a whole: (n_latents,)."""
+        """Return the constant latent means, (n_latents,), that fit the targets best as a start."""
         return rows.mean(rows.y)
 
     def initialise(self, rows: Rows) -> None:
-        """Set the parameters, in place, from the targets of rows; by default nothing."""
+        """Set starting values of the parameters, in place, from the targets (default: nothing)."""
 
     def check_targets(self, y: np.ndarray) -> None:
-        """Raise ValueError if targets y (n, P) are impossible; by default nothing is."""
+        """Raise a ValueError if targets y (n, P) are impossible; by default accept all."""
 
 
 def differentiate(
     likelihood: Likelihood, function: Callable[[Tensor, Marginals], Tensor], y: Tensor, q: Marginals
 ) -> Gradients:
-    """A function of (y, q), (N,), and its derivatives by q, by autograd in float64.
+    """Return a function of (y, q), (N,), and its derivatives by q, from autograd in float64.
 
-    The value has a graph to the likelihood's parameters, where these are learned.
+    If the likelihood's parameters are learned, the value is differentiable with respect to them.
     """
     learned = is_learned(likelihood)
     with torch.enable_grad():
@@ -271,32 +304,32 @@ def differentiate(
 
 
 def in_type_of(q: Marginals, value: Tensor, d_mean: Tensor, d_var: Tensor) -> Gradients:
-    """In the type of q, which that of the parameters may not be."""
+    """Convert results to the dtype of q, which may differ from the parameters' dtype."""
     dtype = q.mean.dtype
     return value.to(dtype), d_mean.to(dtype), d_var.to(dtype)
 
 
 def is_learned(likelihood: Likelihood) -> bool:
-    """Whether gradients reach its parameters, or the scales of rows."""
+    """Whether gradients are needed for the parameters, or for the noise scales of rows."""
     ratio = getattr(likelihood, "ratio", None)
     learned = any(p.requires_grad for p in likelihood.parameters())
     return torch.is_grad_enabled() and (learned or (ratio is not None and ratio.requires_grad))
 
 
 def largest(dtype: torch.dtype) -> float:
-    """What moments that overflow are instead of infinite: two of them can still be added."""
+    """Return the number that replaces infinite moments; the sum of two is still finite."""
     return torch.finfo(dtype).max / math.e
 
 
 def mixture_log_mean(log_p: Tensor) -> Tensor:
-    """Log of the mean over the leading axis: (S, N) → (N,)."""
+    """Return the log of the mean over the leading axis: (S, N) → (N,)."""
     return torch.logsumexp(log_p, 0) - math.log(len(log_p))
 
 
 def component_draws(
     q: Marginals, n_samples: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draws of f, the means of the components that these are of, and which: (n_samples, N, ·)."""
+    """Draw f; return draws, their components' means, (n_samples, N, ·), and component numbers."""
     S, N, _ = q.mean.shape
     which = torch.randint(S, (n_samples, N), generator=generator, device=q.mean.device)
     mean, var = (a[which, torch.arange(N, device=a.device)] for a in q)
@@ -304,14 +337,14 @@ def component_draws(
 
 
 def check_link(link: Any, links: tuple[str, ...]) -> str:
-    """The link, or a ValueError that lists those there are."""
+    """Return the link, or raise a ValueError that lists the available ones."""
     if link not in links:
         raise ValueError(f"link must be one of {links}, got {link!r}")
     return link
 
 
 def check_probability(probability: float) -> float:
-    """The probability, or a ValueError unless it is inside (0, 1)."""
+    """Return the probability, or raise a ValueError if it is not inside (0, 1)."""
     if not 0.0 < probability < 1.0:
         raise ValueError(f"probability must be inside (0, 1), got {probability!r}")
     return float(probability)
@@ -339,8 +372,8 @@ def make_likelihood(likelihood: str | Likelihood, among: Sequence[str] | None = 
     Parameters
     ----------
     likelihood : str or Likelihood
-        "gaussian", "student_t", "shared_student_t", "laplace", "poisson" (of a rate exp(f)),
-        "bernoulli" (of a probability 1/(1 + exp(−f))), "softmax" or "robustmax"; or an instance.
+        "gaussian", "student_t", "shared_student_t", "laplace", "poisson" (rate exp(f)),
+        "bernoulli" (probability 1/(1 + exp(−f))), "softmax" or "robustmax"; or an instance.
     among : sequence of str or None, default=None
         Allowed names; None: all of these.
 
@@ -376,7 +409,8 @@ def make_likelihood(likelihood: str | Likelihood, among: Sequence[str] | None = 
 def regression_likelihood(likelihood: str | Likelihood) -> Likelihood:
     """Return the likelihood of a regressor; "auto" is "gaussian".
 
-    Raises as :func:`make_likelihood` does, and a ValueError if it is for classes.
+    It raises the errors of :func:`make_likelihood`, and a ValueError if the likelihood is only for
+    classes.
     """
     among = sorted(NAMED.keys() - set(FOR_CLASSES))
     found = make_likelihood("gaussian" if likelihood == "auto" else likelihood, among)
@@ -390,7 +424,8 @@ def regression_likelihood(likelihood: str | Likelihood) -> Likelihood:
 def class_likelihood(likelihood: str | Likelihood, n_classes: int) -> Likelihood:
     """Return the likelihood of a classifier; "auto" is "bernoulli" or "softmax".
 
-    Raises as :func:`make_likelihood` does, and a ValueError if it is not for so many classes.
+    It raises the errors of :func:`make_likelihood`, and a ValueError if the likelihood is not for
+    this number of classes.
     """
     name = likelihood
     if likelihood == "auto":

@@ -17,29 +17,29 @@ from .probabilities import PREDICTIVE_POINTS, ClassLikelihood, in_blocks, probit
 from .rejection import Draws, accept_reject
 
 TRAINING_POINTS = 128
-"""Quasi-random points of softmax's expected log-probabilities and gradients."""
+"""Quasi-random points for softmax's expected log-probabilities and gradients."""
 
 MODE_STEPS = 14
-"""Bisections for the mode of q(f) p(y | f) of softmax, which only has to be near."""
+"""Bisection steps towards softmax's mode of q(f) p(y | f), which is needed only roughly."""
 
 TRAINING_NODES = 32
-"""Quadrature nodes of robustmax's expected log-probabilities and gradients."""
+"""Quadrature nodes for robustmax's expected log-probabilities and gradients."""
 
 PREDICTIVE_NODES = 64
-"""Quadrature nodes of robustmax's probabilities."""
+"""Quadrature nodes for robustmax's probabilities."""
 
 
 @named("bernoulli", link="logit")
 class Bernoulli(ClassLikelihood):
-    """P(y = 1) = g(f), y in {0, 1}: two classes.
+    """Bernoulli likelihood for two classes: P(y = 1) = g(f) with y in {0, 1}.
 
-    With the logit link every expectation is a sum of truncated normal moments, exact to rounding
-    whatever the mean and variance.
+    With the logit link every expectation is a sum of truncated normal moments, which is exact up to
+    rounding for any mean and variance.
 
     Parameters
     ----------
     link : {"logit", "probit"}, default="logit"
-        g⁻¹: g is the logistic function, or Φ.
+        The inverse of g, which is the logistic function ("logit") or Φ ("probit").
 
     References
     ----------
@@ -69,41 +69,44 @@ class Bernoulli(ClassLikelihood):
         return self
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        """log g(±f), elementwise: + where y = 1, − where y = 0."""
+        """Return log g(±f), elementwise, with + if y = 1 and − if y = 0."""
         signed = (2.0 * y - 1.0) * f
         return F.logsigmoid(signed) if self.link == "logit" else log_ndtr(signed)
 
     def log_means(self, q: Marginals) -> Tensor:
-        """log E_q[g(f)] of each component: (S, N, P)."""
+        """Return log E_q[g(f)] of each component, (S, N, P)."""
         if self.link == "probit":
             return log_ndtr(q.mean / (1.0 + q.var).sqrt())
         return logistic.log_mean(q)
 
     def moments(self, q: Marginals) -> Marginals:
-        """P(y = 1) and p(1 − p)."""
+        """Return the mean p = P(y = 1) and the variance p(1 − p)."""
         p = self.log_means(q).exp()
         return Marginals(p, p * self.log_means(Marginals(-q.mean, q.var)).exp())
 
     def class_probabilities(self, q: Marginals) -> Marginals:
-        """Mean and variance of g(f), exact to rounding: each (S, N, P)."""
+        """Return the mean and variance of g(f), each (S, N, P).
+
+        With the logit link they are exact up to rounding.
+        """
         variance = logistic.variance if self.link == "logit" else probit_variance
         floats = q.mean.shape[-1] * len(logistic.NODES)
         return Marginals(self.log_means(q).exp(), in_blocks(variance, q, floats))
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """1 with probability g(f), else 0."""
+        """Draw 1 with probability g(f), else 0."""
         p = torch.sigmoid(f) if self.link == "logit" else torch.special.ndtr(f)
         return torch.bernoulli(p, generator=generator)
 
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
-        """Quadrature with the probit link, exact with the logit link."""
+        """Use quadrature with the probit link, and an exact sum with the logit link."""
         if self.link == "probit":
             return super().expected_log_prob(y, q)
         signed = Marginals((2.0 * y - 1.0) * q.mean, q.var)
         return logistic.expected_log(signed).mean(0).sum(-1)
 
     def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        """With the logit link E[±g(∓f)] and −½E[g(f)g(−f)]."""
+        """Return the value and its derivatives: E[±g(∓f)] and −½E[g(f)g(−f)] for the logit link."""
         if self.link == "probit":
             return super().expected_gradients(y, q)
         sign = 2.0 * y - 1.0
@@ -112,12 +115,12 @@ class Bernoulli(ClassLikelihood):
         return value[0].sum(-1), sign * slope[0], d_var[0]
 
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
-        """log E_q[g(±f)], in closed form."""
+        """Return log E_q[g(±f)], in closed form."""
         signed = Marginals((2.0 * y - 1.0) * q.mean, q.var)
         return mixture_log_mean(self.log_means(signed).sum(-1))
 
     def initial_mean(self, rows: Rows) -> Tensor:
-        """Link of the share of ones, half a row added to either class."""
+        """Return g⁻¹ of the share of ones, with half a row added to either class."""
         (n_ones,) = rows.total(rows.weighted(rows.y).sum(0))
         share = (n_ones + 0.5) / (rows.counted_for() + 1.0)
         return torch.logit(share) if self.link == "logit" else torch.special.ndtri(share)
@@ -126,18 +129,21 @@ class Bernoulli(ClassLikelihood):
 @named("robustmax", link="robustmax")
 @named("softmax")
 class Categorical(ClassLikelihood):
-    """C classes, one latent function each; y holds codes 0, …, C−1 as floats, (N, 1).
+    """Likelihood for C classes with one latent function for each class.
+
+    The targets y hold the codes 0, …, C−1 as floats, in shape (N, 1).
 
     Parameters
     ----------
     n_classes : int, default=None
-        C; estimators set it, by :meth:`for_classes`.
+        Number C of classes; estimators set it, by :meth:`for_classes`.
     link : {"softmax", "robustmax"}, default="softmax"
-        p(y | f) is exp(f_y)/Σ exp(f_c), expectations of which are averages over a fixed
-        quasi-random sequence, alike for every row; or 1 − ε where f_y is the greatest and
-        ε/(C − 1) where it is not, a one-dimensional quadrature.
+        "softmax": p(y | f) = exp(f_y)/Σ exp(f_c). Its expectations are averages over a fixed
+        quasi-random sequence, the same for every row. "robustmax": p(y | f) is 1 − ε if f_y is the
+        greatest of all f_c, and ε/(C − 1) otherwise. Its expectations are one-dimensional
+        quadratures.
     epsilon : float, default=0.001
-        The ε of robustmax.
+        The ε of "robustmax", the probability that the label is wrong.
 
     References
     ----------
@@ -172,24 +178,24 @@ class Categorical(ClassLikelihood):
         return Categorical(n_classes, self.link, self.epsilon)
 
     def n_latents(self, n_outputs: int) -> int:
-        """C."""
+        """Return the number C of classes."""
         if self.n_classes is None:
             raise ValueError(f"{self!r} does not know n_classes yet; call for_classes first")
         return self.n_classes
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        """log p(y | f): y (N, 1), f (..., N, C) → (..., N, 1)."""
+        """Return log p(y | f) in nats: y (N, 1), f (..., N, C) → (..., N, 1)."""
         if self.link == "softmax":
             return _of_class(y, torch.log_softmax(f, -1))
         return self._log_share((f.argmax(-1, keepdim=True) == y).to(f.dtype), f.shape[-1])
 
     def _log_share(self, win: Tensor, n_classes: int) -> Tensor:
-        """log p(y) of robustmax, ``win`` the probability that the latent of y is the greatest."""
+        """Return log p(y) of robustmax; ``win`` is the probability that f_y is the greatest."""
         other = self.epsilon / (n_classes - 1)
         return torch.log(other + (1.0 - self.epsilon - other) * win)
 
     def log_means(self, q: Marginals) -> Tensor:
-        """log E_q[p(c | f)] of every class: (S, N, C)."""
+        """Return log E_q[p(c | f)] of every class, (S, N, C)."""
         n_classes = q.mean.shape[-1]
         if self.link == "robustmax":
             function = functools.partial(_log_win, n_nodes=PREDICTIVE_NODES)
@@ -198,7 +204,7 @@ class Categorical(ClassLikelihood):
         return in_blocks(_log_mean_softmax, q, PREDICTIVE_POINTS * n_classes)
 
     def moments(self, q: Marginals) -> Marginals:
-        """P(y = c) of every class, and p(1 − p): each (S, N, C)."""
+        """Return p = P(y = c) of every class, and the variance p(1 − p), each (S, N, C)."""
         p = self.log_means(q).exp()
         return Marginals(p, p * (1.0 - p))
 
@@ -208,9 +214,10 @@ class Categorical(ClassLikelihood):
         return super().log_class_probs(f)
 
     def class_probabilities(self, q: Marginals) -> Marginals:
-        """Of softmax at the points of :meth:`moments`; of robustmax by a quadrature.
+        """Return the mean and variance of p(c | f) of every class, each (S, N, C).
 
-        With robustmax p(c | f) has two values, the greater one with probability w = P(f_c wins).
+        Softmax uses the quasi-random points of :meth:`moments`. With robustmax p(c | f) has two
+        values, the greater one with probability w = P(f_c is the greatest), which is a quadrature.
         """
         if self.link == "softmax":
             return super().class_probabilities(q)
@@ -223,7 +230,7 @@ class Categorical(ClassLikelihood):
         return Marginals(self._log_share(win, n_classes).exp(), contrast**2 * (win * lose))
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """Codes, (..., N, 1): the class whose f plus Gumbel noise is greatest."""
+        """Draw codes, (..., N, 1); for softmax, the class whose f plus Gumbel noise is greatest."""
         if self.link == "robustmax":
             win = F.one_hot(f.argmax(-1), f.shape[-1]).to(f.dtype)
             f = self._log_share(win, f.shape[-1])
@@ -231,7 +238,11 @@ class Categorical(ClassLikelihood):
         return (f - e.log()).argmax(-1, keepdim=True).to(f.dtype)
 
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
-        """μ_y − E_q[log Σ exp f_c], or log(1 − ε)·w + log(ε/(C − 1))·(1 − w), w = P(f_y wins)."""
+        """Return E_q[log p(y | f)] for each row, (N,) nats.
+
+        Softmax: μ_y − E_q[log Σ exp f_c]. Robustmax: log(1 − ε)·w + log(ε/(C − 1))·(1 − w), where
+        w = P(f_y is the greatest).
+        """
         n_classes = q.mean.shape[-1]
         if self.link == "softmax":
             expected = in_blocks(_softmax_means, q, TRAINING_POINTS * n_classes)[..., :1]
@@ -241,11 +252,13 @@ class Categorical(ClassLikelihood):
         return (lose + (gain - lose) * win).mean(0)[:, 0]
 
     def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        """Softmax: by Bonnet and Price 1(c = y) − E[p_c] and −½E[p_c(1 − p_c)].
+        """Return E_q[log p(y | f)] and its derivatives by q's mean and variance.
 
-        These averages are nearer to the integrals than the derivative of :meth:`expected_log_prob`
-        at its points is, and never positive: *measured* for 3 to 10 classes and v = .3 to 20, at
-        most .005 from the integral, where that is up to .006 from it, and .01 from these.
+        For softmax, Bonnet's and Price's theorems give 1(c = y) − E[p_c] and −½E[p_c(1 − p_c)].
+        Averages of these over the points are nearer to the integrals than the derivatives of
+        :meth:`expected_log_prob` at its points are, and the second is never positive. Measured for
+        3 to 10 classes and v = .3 to 20: the averages are at most .005 from the integrals, the
+        derivatives up to .006 from the integrals and .01 from the averages.
         """
         if self.link == "robustmax":
             return super().expected_gradients(y, q)
@@ -258,13 +271,14 @@ class Categorical(ClassLikelihood):
         return value[:, 0], target - p, -0.5 * spread
 
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
-        """log E_q[p(y | f)], the logarithm of :meth:`moments`' probability."""
+        """Return log E_q[p(y | f)], the logarithm of the mean that :meth:`moments` returns."""
         return mixture_log_mean(_of_class(y, self.log_means(q))[..., 0])
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        """By the points and nodes of training. Softmax, under q(f) p(y | f), e = 1(c = y) − p_c:
+        """Return log E_q[p(y | f)] and its derivatives, at the points and nodes of training.
 
-        E[e] and ½E[e² − p_c(1 − p_c)].
+        For softmax the derivatives are E[e] and ½E[e² − p_c(1 − p_c)] under q(f) p(y | f), where
+        e = 1(c = y) − p_c.
         """
         n_classes = q.mean.shape[-1]
         if self.link == "robustmax":
@@ -281,9 +295,10 @@ class Categorical(ClassLikelihood):
     def product_samples(
         self, y: Tensor, q: Marginals, n_samples: int, generator: torch.Generator
     ) -> Draws:
-        """Proposals N(μ + v∘∇, v) from the tangent ∇ of log softmax near the mode of q·p.
+        """Draw f from the normalised q(f) p(y | f), by rejection.
 
-        As that is concave, it is below its tangents, whose products with q are Gaussian.
+        Proposals are N(μ + v∘∇, v), where ∇ is the slope of log softmax near the mode of q·p. Log
+        softmax is concave, so it lies below its tangents, whose products with q are Gaussian.
         """
         if self.link == "robustmax":
             return super().product_samples(y, q, n_samples, generator)  # which says why not
@@ -301,12 +316,12 @@ class Categorical(ClassLikelihood):
         return accept_reject(propose, n_samples, mean, generator)
 
     def squared_error(self, y: Tensor, q: Marginals) -> Tensor:
-        """Brier's score, Σ_c (1(c = y) − p_c)²."""
+        """Return the Brier score Σ_c (1(c = y) − p_c)² of each row, (N,)."""
         target = F.one_hot(y[:, 0].long(), q.mean.shape[-1])
         return (target - self.moments(q).mixture_moments()[0]).square().sum(-1)
 
     def initial_mean(self, rows: Rows) -> Tensor:
-        """Logarithms of the shares of the classes, half a row added to each, centred."""
+        """Return the centred logarithms of the classes' shares, with half a row added to each."""
         codes = F.one_hot(rows.y[:, 0].long(), self.n_latents(1)).to(rows.y.dtype)
         (counts,) = rows.total(rows.weighted(codes).sum(0))
         log_counts = (counts + 0.5).log()
@@ -314,18 +329,18 @@ class Categorical(ClassLikelihood):
 
 
 def _of_class(y: Tensor, values: Tensor) -> Tensor:
-    """The entry of values (..., N, C) of each row's class y (N, 1): (..., N, 1)."""
+    """Return each row's entry of values (..., N, C) for its class y (N, 1): (..., N, 1)."""
     return values.gather(-1, y.long().expand(*values.shape[:-1], 1))
 
 
 def _log_mean_softmax(q: Marginals) -> Tensor:
-    """log E_q[softmax(f)]: (S, N, C)."""
+    """Return log E_q[softmax(f)], (S, N, C)."""
     log_p = torch.log_softmax(quasi_random_nodes(q, PREDICTIVE_POINTS), -2)
     return torch.logsumexp(log_p, -1) - math.log(PREDICTIVE_POINTS)
 
 
 def _softmax_means(q: Marginals) -> Tensor:
-    """E_q of log Σ exp f_c, of p = softmax(f), and of p(1 − p): (S, N, 1 + 2C)."""
+    """Return E_q of log Σ exp f_c, of p = softmax(f), and of p(1 − p): (S, N, 1 + 2C)."""
     f = quasi_random_nodes(q, TRAINING_POINTS)
     log_sum = torch.logsumexp(f, -2, keepdim=True)
     p = (f - log_sum).exp()
@@ -333,10 +348,10 @@ def _softmax_means(q: Marginals) -> Tensor:
 
 
 def _softmax_mode(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-    """Where q(f) p(y | f) is greatest, the classes being last.
+    """Return the mode of q(f) p(y | f); the last axis has the classes.
 
-    There f + v·exp(f − L) = μ + v·1(c = y), L = log Σ exp f: given L, one equation for each class,
-    at whose solutions Σ exp(f − L) falls as L rises.
+    The mode satisfies f + v·exp(f − L) = μ + v·1(c = y) with L = log Σ exp f. Given L, this is one
+    equation for each class. Σ exp(f − L) falls as L rises, so L is found by bisection.
     """
     target = F.one_hot(y[:, 0].long(), mean.shape[-1])
     b = mean + var * target + var.log()  # x + exp(x) = b − L, x = f − L + log v
@@ -351,10 +366,10 @@ def _softmax_mode(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
 
 
 def _softmax_product_means(q: Marginals, y: Tensor) -> Tensor:
-    """log E_q[p_y], and E[e] and E[e² − p(1 − p)] under q·p_y, e = 1(c = y) − p: (S, N, 1 + 2C).
+    """Return log E_q[p_y], and E[e] and E[e² − p(1 − p)] under q·p_y: (S, N, 1 + 2C).
 
-    The points are those of N(μ + v∘∇, v), ∇ the slope of log p_y at the mode of q·p_y: what q·p_y
-    is there in proportion varies little, however improbable y is.
+    Here e = 1(c = y) − p. The points are those of N(μ + v∘∇, v), where ∇ is the slope of log p_y at
+    the mode of q·p_y. The ratio of q·p_y to that density varies little, however improbable y is.
     """
     q = q.resolved()
     target = F.one_hot(y[:, 0].long(), q.mean.shape[-1])[..., None]  # (N, C, 1)
@@ -372,9 +387,9 @@ def _softmax_product_means(q: Marginals, y: Tensor) -> Tensor:
 
 
 def _log_win(q: Marginals, n_nodes: int, y: Tensor | None = None) -> Tensor:
-    """log P(f_c is the greatest) of every class, (S, N, C), or of class y (N, 1) alone, (S, N, 1).
+    """Return log P(f_c is the greatest) of every class, (S, N, C), or of class y alone, (S, N, 1).
 
-    E over f_c of Π Φ((f_c − μ_j)/√v_j), j ≠ c.
+    The probability is the expectation over f_c of Π_{j ≠ c} Φ((f_c − μ_j)/√v_j).
     """
     n_classes, q = q.mean.shape[-1], q.resolved()
     own = Marginals(*(a if y is None else _of_class(y, a) for a in q))
@@ -382,6 +397,6 @@ def _log_win(q: Marginals, n_nodes: int, y: Tensor | None = None) -> Tensor:
     z = (f[..., None] - q.mean[..., None, :]) / q.var.sqrt()[..., None, :]  # (..., C or 1, C)
     code = torch.arange(n_classes, device=f.device)[:, None] if y is None else y.long()[..., None]
     itself = code == torch.arange(n_classes, device=f.device)
-    # Further down than −10⁴ the weight is nil, and torch's derivative is wrong.
+    # Below −10⁴ the weight is zero, and torch's derivative is wrong.
     log_phi = torch.special.log_ndtr(z.clamp_min(-1e4)).masked_fill(itself, 0.0)
     return torch.logsumexp((log_weights + log_phi.sum(-1)).movedim(0, -1).contiguous(), -1)

@@ -38,31 +38,32 @@ COUNT_MODE_STEPS = 20
 COUNT_TRAINING_NODES = 48
 
 COUNT_PREDICTIVE_NODES = 96
-"""Of quadratures with which gradients, and predictive densities, are computed."""
+"""Quadrature nodes for gradients and for predictive densities."""
 
 COUNT_GAMMA_NODES = 128
-"""Of expectations over a Gamma distribution: probabilities of counts are right to 1e-9."""
+"""Quadrature nodes over a Gamma distribution; they give count probabilities to 1e-9."""
 
 MOST_COUNT = 1e15
-"""Counts up to which float64 is exact, with room for their sums: quantiles end there."""
+"""Largest quantile: up to here float64 holds counts, and sums of a few, exactly."""
 
 
 @named("poisson")
 class Poisson(Likelihood):
-    """Counts y of rate exposure·g(f).
+    """Poisson likelihood for counts y with the rate exposure·g(f).
 
-    In float64 the exp link's E[rate] = exposure·exp(μ + v/2) is finite below μ + v/2 = 709, and the
-    variance of y below μ + v = 354; beyond, :meth:`moments` are nearly the largest number there is,
-    and E_q[log p(y | f)] is −inf. The predictive density is finite everywhere, its logarithm right
-    to 10⁻⁶ for v up to 100 (10⁻³ at 1000). Counts, and quantiles, are at most 10¹⁵.
+    In float64 the exp link's E[rate] = exposure·exp(μ + v/2) is finite if μ + v/2 < 709, and the
+    variance of y is finite if μ + v < 354. Above these limits :meth:`moments` are close to the
+    largest float64, and E_q[log p(y | f)] is −inf. The predictive log density is always finite; its
+    error is below 10⁻⁶ for v up to 100, and 10⁻³ at v = 1000. Counts and quantiles are at most
+    10¹⁵.
 
     Parameters
     ----------
     link : {"exp", "softplus"}, default="exp"
-        g: exp(f), or log(1 + exp(f)), which grows no faster than f.
+        The function g: exp(f), or log(1 + exp(f)), which grows no faster than f.
     exposure : float or Tensor of shape (N, 1), default=None
-        Time, area or population in which y was counted; None is 1. Estimators set that of their
-        rows by :meth:`given`.
+        Time, area or population in which y was counted; None is 1. Estimators pass the exposures of
+        their rows to :meth:`given`.
 
     Examples
     --------
@@ -101,16 +102,19 @@ class Poisson(Likelihood):
         return constants(float, self.exposure or 1.0, like=like)[0].log()
 
     def log_rate(self, f: Tensor) -> Tensor:
-        """log(exposure·g(f))."""
+        """Return log(exposure·g(f))."""
         return self._log_exposure(f) + (f if self.link == "exp" else _log_softplus(f))
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        """y·log rate − rate − log y!, elementwise."""
+        """Return y·log rate − rate − log y!, elementwise."""
         log_rate = self.log_rate(f)
         return y * log_rate - log_rate.exp() - torch.lgamma(y + 1.0)
 
     def moments(self, q: Marginals) -> Marginals:
-        """Mean λ and λ + Var(rate): of a lognormal, or by quadrature."""
+        """Return the mean λ = E[rate] and the variance λ + Var(rate) of the counts.
+
+        With the exp link the rate is lognormal; otherwise its moments are computed by quadrature.
+        """
         if self.link == "exp":
             log_mean = self.log_rate(q.mean + 0.5 * q.var)
             log_excess = 2.0 * log_mean + _log_expm1(q.var)
@@ -123,24 +127,24 @@ class Poisson(Likelihood):
         return Marginals(mean, mean + (weights * (rate - mean).square()).sum(0))
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """A count for each f; of a rate beyond 10¹⁵, where counts hardly vary, the rate itself."""
+        """Draw a count for each f; return the rate itself above 10¹⁵, where counts hardly vary."""
         rate = self.log_rate(f).exp().clamp_max(largest(f.dtype))
         counts = torch.poisson(rate.clamp_max(MOST_COUNT), generator=generator)
         return torch.where(rate > MOST_COUNT, rate, counts)  # torch draws 64-bit integers
 
     def _mean_rate(self, q: Marginals) -> Tensor:
-        """With the exp link; infinite where it overflows, for training to turn back from."""
+        """Return E[rate] with the exp link; training steps back where it overflows to infinity."""
         return self.log_rate(q.mean + 0.5 * q.var).exp()
 
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
-        """In closed form with the exp link: E[exp(f)] = exp(μ + v/2)."""
+        """Use the closed form E[exp(f)] = exp(μ + v/2) with the exp link, else quadrature."""
         if self.link == "softplus":
             return super().expected_log_prob(y, q)
         rate = self._mean_rate(q)
         return (y * self.log_rate(q.mean) - rate - torch.lgamma(y + 1.0)).mean(0).sum(-1)
 
     def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        """With the exp link y − E[rate] and −½E[rate]."""
+        """Return the value and its derivatives; with the exp link y − E[rate] and −½E[rate]."""
         if self.link == "softplus":
             return super().expected_gradients(y, q)
         with torch.no_grad():
@@ -148,9 +152,10 @@ class Poisson(Likelihood):
             return self.expected_log_prob(y, q), y - rate, -0.5 * rate
 
     def log_components(self, y: Tensor, q: Marginals) -> Tensor:
-        """Trapezoids around the mode of p(y | f)·q(f), which is log-concave, in float64.
+        """Use the trapezoid rule around the mode of the log-concave p(y | f)·q(f), in float64.
 
-        f = mode + w·sinh(x), w the width at the mode: fine there, and wide where v ≫ w².
+        The nodes are f = mode + w·sinh(x), where w is the width at the mode. They are dense at the
+        mode and reach far if v ≫ w².
         """
         log_p, d_mean, d_var = self._log_mean(y.double(), q, COUNT_PREDICTIVE_NODES)
         return with_slopes(log_p, (q.mean, d_mean), (q.var, d_var))
@@ -160,9 +165,10 @@ class Poisson(Likelihood):
 
     @torch.no_grad()
     def _log_mean(self, y: Tensor, q: Marginals, n_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
-        """log E_q[p(y | f)], and its derivatives by mean and variance, each (S, N, P).
+        """Return log E_q[p(y | f)], and its derivatives by mean and variance, each (S, N, P).
 
-        By Stein's lemma E[g′] and ½E[g″ + g′²] under q(f) p(y | f), g = log p(y | f).
+        By Stein's lemma, the derivatives are E[g′] and ½E[g″ + g′²] under q(f) p(y | f), where
+        g = log p(y | f).
         """
         f, log_weights = self._joint_nodes(y, of_nodes(q), n_nodes)
         log_sum = torch.logsumexp(log_weights, 0)
@@ -172,7 +178,7 @@ class Poisson(Likelihood):
         return log_sum, d_mean, 0.5 * (weights * (second + first.square())).sum(0)
 
     def _joint_nodes(self, y: Tensor, q: Marginals, n_nodes: int) -> tuple[Tensor, Tensor]:
-        """Nodes f of ∫ p(y | f) q(f) df, and the logarithms of its terms, each (K, S, N, P)."""
+        """Return nodes f of ∫ p(y | f) q(f) df, and its terms' logarithms, each (K, S, N, P)."""
 
         def log_joint(f: Tensor) -> Tensor:
             return self.log_prob(y, f) + log_density(f, *q)
@@ -190,19 +196,19 @@ class Poisson(Likelihood):
         return f, log_step + (width * x.cosh()).log() + log_joint(f)
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        """As of :meth:`log_predictive`, at fewer nodes."""
+        """Return :meth:`log_predictive`, with fewer nodes, and its derivatives."""
         value, d_mean, d_var = self._log_mean(y.double(), q, COUNT_TRAINING_NODES)
         return in_type_of(q, value.sum(-1)[0], d_mean[0], d_var[0])
 
     def product_interval(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
-        """Around the mode, where the logarithm falls at least as fast as that of q."""
+        """Return an interval around the mode, away from which q·p falls at least as fast as q."""
         q = of_nodes(q)
         (mode,), _ = _mode(self, y.double(), q)
         reach = REACH * q.var[0].sqrt()
         return mode - reach, mode + reach
 
     def quantile(self, q: Marginals, probability: float) -> Tensor:
-        """Least count k with P(Y ≤ k) ≥ probability: (N, P)."""
+        """Return the least count k with P(Y ≤ k) ≥ probability, (N, P)."""
         half = 0.5 * (1.0 - check_probability(probability))
         # P(Y > k) ≤ P(f > f⁺) + P(Y > k | f⁺): with half of the probability each, a bound.
         f_high = q.mean - q.var.sqrt() * float(special.ndtri(half))
@@ -218,16 +224,17 @@ class Poisson(Likelihood):
         return torch.as_tensor(high, dtype=q.mean.dtype, device=q.mean.device)
 
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
-        """P(Y ≤ y), the mean over the components: (1, N, P)."""
+        """Return P(Y ≤ y), averaged over the components, (1, N, P)."""
         count = np.minimum(np.floor(y.detach().cpu().numpy()), MOST_COUNT)
         below = np.where(count < 0.0, 0.0, self.distribution(q)(np.maximum(count, 0.0)))
         return torch.as_tensor(below, dtype=q.mean.dtype, device=q.mean.device)[None]
 
     def distribution(self, q: Marginals) -> Callable[[np.ndarray], np.ndarray]:
-        """P(Y ≤ k) as a function of k (N, P), smooth between counts.
+        """Return P(Y ≤ k) as a function of k (N, P) that is smooth between counts.
 
-        It is E_f[P(Y ≤ k | f)] and also P(rate(f) ≤ G), G ~ Gamma(k + 1): the expectation is over
-        the narrower of the two, so that the other is smooth on its scale.
+        The probability is E_f[P(Y ≤ k | f)], and also P(rate(f) ≤ G) with G ~ Gamma(k + 1). The
+        integral is over the narrower of the distributions of rate(f) and G, because the other
+        distribution function is smooth on that scale.
         """
         mean, var = (a.detach().cpu().numpy() for a in q.double().resolved())
         std = np.sqrt(var)
@@ -249,7 +256,7 @@ class Poisson(Likelihood):
         return cdf
 
     def initial_mean(self, rows: Rows) -> Tensor:
-        """g⁻¹ of the overall rate, half a count added."""
+        """Return g⁻¹ of the overall rate, with half a count added."""
         exposure = self.given(rows.exposure)._log_exposure(rows.y).exp().expand(len(rows), 1)
         parts = (rows.weighted(values).sum(0) for values in (rows.y, exposure))
         n_counts, exposed = rows.total(*parts)
@@ -257,7 +264,7 @@ class Poisson(Likelihood):
         return rate.log() if self.link == "exp" else rate + torch.log(-torch.expm1(-rate))
 
     def check_targets(self, y: np.ndarray) -> None:
-        """Counts are whole numbers, finite and not negative."""
+        """Raise a ValueError unless all counts are finite, non-negative integers up to 10¹⁵."""
         wrong = ~(np.isfinite(y) & (y >= 0) & (y == np.floor(y)))
         if wrong.any():
             raise ValueError(
@@ -277,7 +284,7 @@ def of_nodes(q: Marginals) -> Marginals:
 
 
 def _mode(likelihood: Poisson, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
-    """Where p(y | f)·q(f) is greatest, and (−curvature of its logarithm there)^−½."""
+    """Return the mode of p(y | f)·q(f), and (−curvature of its logarithm there)^−½."""
     mean, var = q
     log_exposure = likelihood._log_exposure(mean)
     if likelihood.link == "exp":  # y − rate = (f − μ)/v, that is x + exp(x) = b, x = f + shift
@@ -298,7 +305,7 @@ def _mode(likelihood: Poisson, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]
 
 
 def _derivatives(likelihood: Poisson, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
-    """First and second derivative of log p(y | f) by f."""
+    """Return the first and second derivatives of log p(y | f) by f."""
     if likelihood.link == "exp":
         rate = likelihood.log_rate(f).exp()
         return y - rate, -rate
@@ -309,12 +316,12 @@ def _derivatives(likelihood: Poisson, y: Tensor, f: Tensor) -> tuple[Tensor, Ten
 
 
 def _log_expm1(v: Tensor) -> Tensor:
-    """log(exp(v) − 1), which does not overflow."""
+    """Return log(exp(v) − 1) without overflow."""
     return v + torch.log(-torch.expm1(-v))
 
 
 def _log_softplus(f: Tensor) -> Tensor:
-    """log log(1 + exp(f))."""
+    """Return log log(1 + exp(f))."""
     left = f - 0.5 * f.clamp_max(-18.0).exp()
     right = F.softplus(f.clamp_min(-18.0), threshold=40.0).log()
     return torch.where(f < -18.0, left, right)
@@ -325,7 +332,7 @@ def _inverse_softplus(rate: np.ndarray) -> np.ndarray:
 
 
 def _gamma_nodes(shape: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights of the Gamma distribution (rate 1), trapezoids in its logarithm."""
+    """Return nodes and weights of the Gamma distribution (rate 1): trapezoids in its logarithm."""
     shape = np.maximum(shape, 1.0)
     width = np.sqrt(60.0 / shape)
     low, high = -30.0 / shape - width, np.log1p(30.0 / shape + width)

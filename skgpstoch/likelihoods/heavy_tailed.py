@@ -19,7 +19,9 @@ from .rejection import Draws, Envelope, accept_reject
 
 @named("laplace")
 class Laplace(AdditiveNoise):
-    """Laplace noise: y = f + ε, p(ε) = exp(−|ε|/s)/(2s), the tails of an absolute loss.
+    """Laplace noise for robust regression: y = f + ε with p(ε) = exp(−|ε|/s)/(2s).
+
+    Outliers count as with an absolute loss, which grows linearly in the error.
 
     Parameters
     ----------
@@ -42,59 +44,59 @@ class Laplace(AdditiveNoise):
 
     @property
     def scale(self) -> Tensor:
-        """s, of shape (P,); of rows that are known (N, P) or (S, N, P)."""
+        """Scale s of the noise, of shape (P,); once rows are set, (N, P) or (S, N, P)."""
         return self.times_ratio(self.log_scale.exp())
 
     @property
     def tail_scale(self) -> Tensor:
-        """s."""
+        """The scale s of the exponential tails, in the units of y."""
         return self.scale
 
     @property
     def noise_variance(self) -> Tensor:
-        """2s², of the shape of s."""
+        """The variance 2s² of ε, of the shape of s."""
         return 2.0 * self.scale.square()
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        """−|y − f|/s − log 2s, elementwise."""
+        """Return −|y − f|/s − log 2s, elementwise."""
         return -(y - f).abs() / self.scale - self.scale.log() - math.log(2.0)
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """f + s·(e₁ − e₂) of two exponentials."""
+        """Draw f + s·(e₁ − e₂) with two exponential variables e₁ and e₂."""
         e = torch.empty(2, *f.shape, dtype=f.dtype, device=f.device)
         e.exponential_(generator=generator)
         return f + self.scale * (e[0] - e[1])
 
     def noise_quantile(self, probability: float) -> Tensor:
-        """±s·log(2·min(probability, 1 − probability))."""
+        """Return ±s·log(2·min(probability, 1 − probability))."""
         size = math.log(2.0 * min(probability, 1.0 - probability))
         return self.scale * math.copysign(size, probability - 0.5)
 
     def _halves(self, y: Tensor, q: Marginals) -> Tensor:
-        """log E[exp(−|y − f|/s)] from f < y and from f > y: (2, S, N, P)."""
+        """Return the parts of log E[exp(−|y − f|/s)] from f < y and from f > y: (2, S, N, P)."""
         mean, var = Marginals((y - q.mean) / self.scale, q.var / self.scale.square()).resolved()
         return log_half_moment(torch.stack([mean, -mean]), var)
 
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
-        """Φ((y − μ)/√v) corrected by half of each exponential tail."""
+        """Return Φ((y − μ)/√v), corrected by half of each exponential tail."""
         below, above = self._halves(y, q).exp()
         mean, var = q.resolved()
         return ndtr((y - mean) / var.sqrt()) - 0.5 * (below - above)
 
     @torch.no_grad()
     def maximise_(self, rows: Rows, q: Marginals, bounds: tuple[float, float]) -> None:
-        """s = E|y − f|, the mean of the rows."""
+        """Set s to E|y − f|, averaged over the rows."""
         noise = 2.0 * rows.mean(_mean_distance(rows.y, q)[0]).square()
         self.log_scale.copy_(0.5 * (0.5 * noise.clamp(*bounds)).log())
 
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
-        """−E|y − f|/s − log 2s, by the mean of a folded normal."""
+        """Return −E|y − f|/s − log 2s, from the mean of a folded normal distribution."""
         folded = _mean_distance(y, q)
         return (-folded / self.scale - self.scale.log() - math.log(2.0)).mean(0).sum(-1)
 
     @torch.no_grad()
     def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        """erf((y − μ)/√(2v))/s and −N(y | μ, v)/s."""
+        """Return the value and its derivatives, erf((y − μ)/√(2v))/s and −N(y | μ, v)/s."""
         (mean,), (var,) = q.resolved()
         std = var.sqrt()
         z = (y - mean) / std
@@ -103,11 +105,14 @@ class Laplace(AdditiveNoise):
         return in_type_of(q, self.expected_log_prob(y, q), d_mean, d_var)
 
     def log_components(self, y: Tensor, q: Marginals) -> Tensor:
-        """Each half of the density in closed form, whatever v/s²."""
+        """Return the sum of both halves of the density, each in closed form for any v/s²."""
         return torch.logsumexp(self._halves(y, q), 0) - self.scale.log() - math.log(2.0)
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        """(P(f < y) − P(f > y))/s and ½/s² − p(f = y)/s, under q(f) p(y | f)."""
+        """Return the value and its derivatives.
+
+        They are (P(f < y) − P(f > y))/s and ½/s² − p(f = y)/s under q(f) p(y | f).
+        """
         y_double, exact = y.double(), Marginals(*(a.detach() for a in q.double().resolved()))
         halves = self._halves(y_double, exact)[:, 0]  # (2, N, P)
         log_sum = torch.logsumexp(halves, 0)
@@ -122,20 +127,22 @@ class Laplace(AdditiveNoise):
 
     @torch.no_grad()
     def initialise(self, rows: Rows) -> None:
-        """s from the median absolute deviation, which is s·log 2."""
+        """Set s from the median absolute deviation, which is s·log 2."""
         _set_scale(self.log_scale, rows, math.log(2.0))
 
 
 @named("student_t")
 class StudentT(AdditiveNoise):
-    """Student-t noise: y = f + s·ε, for robust regression, where outliers are forgotten.
+    """Student-t noise for robust regression: y = f + s·ε with ε ~ t_ν.
+
+    The farther away an outlier is, the less it influences f.
 
     Parameters
     ----------
     scale : float or Tensor of shape (P,), default=1.0
         Initial s, in the units of y; learned.
     df : float or Tensor of shape (P,), default=4.0
-        Initial degrees of freedom ν; learned. What is learned is log(ν − 2), so that ν > 2 and
+        Initial degrees of freedom ν; learned. The parameter is log(ν − 2), so ν stays above 2 and
         the variance s²ν/(ν − 2) exists.
 
     References
@@ -163,52 +170,52 @@ class StudentT(AdditiveNoise):
 
     @property
     def scale(self) -> Tensor:
-        """s, of shape (P,); of rows that are known (N, P) or (S, N, P)."""
+        """Scale s of the noise, of shape (P,); once rows are set, (N, P) or (S, N, P)."""
         return self.times_ratio(self.log_scale.exp())
 
     @property
     def df(self) -> Tensor:
-        """ν > 2, of shape (P,)."""
+        """Degrees of freedom ν > 2, of shape (P,)."""
         return 2.0 + self.log_df_minus_2.exp()
 
     @property
     def noise_variance(self) -> Tensor:
-        """s²ν/(ν − 2), of the shape of s."""
+        """The variance s²ν/(ν − 2) of the noise, of the shape of s."""
         return self.scale.square() * (1.0 + 2.0 * (-self.log_df_minus_2).exp())
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        """log t_ν((y − f)/s)/s, elementwise."""
+        """Return log(t_ν((y − f)/s)/s), elementwise."""
         square = ((y - f) / self.scale).square() / self.df
         return self._log_constant() - 0.5 * (self.df + 1.0) * torch.log1p(square)
 
     def _log_constant(self) -> Tensor:
-        """log p(y | f) at y = f."""
+        """Return log p(y | f) at y = f."""
         return self._log_normaliser() - self.scale.log()
 
     def _log_normaliser(self) -> Tensor:
-        """The same where s = 1."""
+        """Return log p(y | f) at y = f if s = 1."""
         df = self.df.double()  # differences of log-gamma functions
         ratio = torch.lgamma(0.5 * (df + 1.0)) - torch.lgamma(0.5 * df)
         return (ratio - 0.5 * (df * math.pi).log()).to(self.df.dtype)
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """f + s·t by Bailey's polar method (Mathematics of Computation 62, 1994)."""
+        """Draw f + s·t by Bailey's polar method (Mathematics of Computation 62, 1994)."""
         u, v = torch.rand(2, *f.shape, generator=generator, dtype=f.dtype, device=f.device)
         radius = (self.df * torch.expm1(-2.0 / self.df * torch.log1p(-u))).sqrt()
         return f + self.scale * radius * torch.cos(2.0 * math.pi * v)
 
     def noise_quantile(self, probability: float) -> Tensor:
-        """s·t_ν⁻¹(probability)."""
+        """Return s·t_ν⁻¹(probability)."""
         t = stdtrit(self.df.detach().cpu().double().numpy(), probability)
         return self.scale * torch.as_tensor(t, device=self.scale.device)
 
     def _precision_nodes(
         self, log_h: Callable[[Tensor], Tensor], low: Tensor, quick: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Nodes u = log τ, and their log weights without log_h, of E_τ[exp(log_h(u))].
+        """Return nodes u = log τ for E_τ[exp(log_h(u))], and their log weights without log_h.
 
-        t_ν is a normal whose precision τ has the Gamma(ν/2, ν/2) distribution. The quick nodes are
-        fewer, and do for about three digits, two where ν is hardly more than 2.
+        t_ν is a normal distribution whose precision τ has the Gamma(ν/2, ν/2) distribution. With
+        `quick` there are fewer nodes, which give about three digits, or two if ν is close to 2.
         """
         half = 0.5 * self.df.double()
 
@@ -228,16 +235,16 @@ class StudentT(AdditiveNoise):
         return u, log_step + constant + log_gamma(u)
 
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
-        """E_τ[Φ((y − μ)/√(v + s²/τ))]."""
+        """Return E_τ[Φ((y − μ)/√(v + s²/τ))]."""
         u, log_weights = self._precision_nodes(torch.zeros_like, torch.zeros_like(self.df.double()))
         u, log_weights = (a.reshape(len(a), 1, 1, -1) for a in (u, log_weights))  # (K, 1, 1, P)
         std = (q.var + self.scale.square() * (-u).exp()).sqrt()
         return (log_weights.exp() * ndtr((y - q.mean) / std)).sum(0)
 
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
-        """By E log(1 + x²/c) = ∫ (1 − E exp(−t·x²/c))·exp(−t)/t dt, x = y − f, c = νs².
+        """Use E log(1 + x²/c) = ∫ (1 − E exp(−t·x²/c))·exp(−t)/t dt with x = y − f and c = νs².
 
-        One smooth integral over log t, accurate however wide q is against s.
+        This is one smooth integral over log t. It is accurate however wide q is relative to s.
         """
         c = self.df * self.scale.square()
         a, b = (y - q.mean).square() / c, q.var / c
@@ -252,7 +259,10 @@ class StudentT(AdditiveNoise):
         return (self._log_constant() - 0.5 * (self.df + 1.0) * expected).mean(0).sum(-1)
 
     def log_components(self, y: Tensor, q: Marginals) -> Tensor:
-        """log E_τ[N(y | μ, v + s²/τ)]: smooth in log τ whatever v/s², which it is not in f."""
+        """Return log E_τ[N(y | μ, v + s²/τ)].
+
+        The integrand is smooth in log τ for any v/s², whereas it is not smooth in f.
+        """
         (mean, var), y_double = q.double(), y.double()
         s2 = self.scale.double().square()
 
@@ -267,14 +277,14 @@ class StudentT(AdditiveNoise):
 
     @torch.no_grad()
     def _low(self, error: Tensor, s2: Tensor) -> Tensor:
-        """The mode of p(log τ | y, f = μ), 0 at most: outliers have small precisions."""
+        """Return the mode of p(log τ | y, f = μ), or 0 if less; outliers have small precisions."""
         df = self.df.double()
         return torch.log((df + 1.0) / (df + error.square() / s2)).clamp_max(0.0)
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        """By means over p(τ | y) of what they are of a Gaussian with variance V = v + s²/τ.
+        """Average, over p(τ | y), the derivatives for Gaussians of variance V = v + s²/τ.
 
-        In float32, as in training, with fewer nodes.
+        In float32, which training uses, there are fewer nodes.
         """
         with torch.no_grad():
             s2, error, var = self.scale.double().square(), (y - q.mean[0]).double(), q.var[0]
@@ -302,7 +312,7 @@ class StudentT(AdditiveNoise):
         return in_type_of(q, with_slopes(total, *given), *gradients[1:])
 
     def product_envelope(self, y: Tensor, q: Marginals) -> Envelope:
-        """An upper bound of p(u | y), u = log τ: a concave function and a decreasing one."""
+        """Return an upper bound of p(u | y), u = log τ: a log-concave and a decreasing factor."""
         half, s2 = 0.5 * self.df.double(), self.scale.double().square()
         mean, var = q.mean[0], q.var[0]
 
@@ -320,7 +330,7 @@ class StudentT(AdditiveNoise):
     def product_samples(
         self, y: Tensor, q: Marginals, n_samples: int, generator: torch.Generator
     ) -> Draws:
-        """First the precision of the noise of y, then f, which is Gaussian given that."""
+        """Draw first the precision of the noise of y, then f, which is Gaussian given it."""
         envelope = self.product_envelope(y, q)
         half = 0.5 * self.df.double()
         residual, var = (y - q.mean[0]).double(), q.var[0].double()
@@ -338,12 +348,12 @@ class StudentT(AdditiveNoise):
 
     @torch.no_grad()
     def initialise(self, rows: Rows) -> None:
-        """s from the median absolute deviation, which is s·t_ν⁻¹(¾)."""
+        """Set s from the median absolute deviation, which is s·t_ν⁻¹(¾)."""
         _set_scale(self.log_scale, rows, self.noise_quantile(0.75) / self.scale)
 
 
 def _set_scale(log_scale: Tensor, rows: Rows, mad_of_unit_scale: Tensor | float) -> None:
-    """Match the median absolute deviation of y, or the mean one where most of y is constant."""
+    """Match the median absolute deviation of y, or the mean one if more than half of y is equal."""
     deviation = (rows.y - rows.median(rows.y)).abs()
     mad, mean = rows.median(deviation), rows.mean(deviation)
     scale = torch.where(mad > 0.0, mad, mean) / mad_of_unit_scale
@@ -351,7 +361,7 @@ def _set_scale(log_scale: Tensor, rows: Rows, mad_of_unit_scale: Tensor | float)
 
 
 def _mean_distance(y: Tensor, q: Marginals) -> Tensor:
-    """E|y − f|, the mean of a folded normal: (S, N, P)."""
+    """Return E|y − f|, the mean of a folded normal distribution: (S, N, P)."""
     mean, var = q.resolved()
     d, std = y - mean, var.sqrt()
     z = d / std

@@ -14,15 +14,16 @@ from .probabilities import ClassLikelihood
 
 
 class OneVsRest(ClassLikelihood):
-    """C classes, each with a logistic model of its own against all others; y holds codes, (N, 1).
+    """Likelihood for C classes with a separate logistic model of each class against all others.
 
-    The bound is the sum of those of C classifications of two classes, so that nothing couples the
-    latent functions; probabilities are theirs, normalised.
+    The targets y hold class codes, in shape (N, 1). The evidence bound is the sum of the bounds of
+    C two-class models, so nothing couples the latent functions. The class probabilities are those
+    of the two-class models, normalised to sum to 1.
 
     Parameters
     ----------
     n_classes : int
-        C.
+        Number C of classes.
 
     Examples
     --------
@@ -52,47 +53,47 @@ class OneVsRest(ClassLikelihood):
         return self.n_classes
 
     def indicators(self, y: Tensor) -> Tensor:
-        """1 in the column of a row's class, else 0: (N, C)."""
+        """Return 1 in the column of each row's class, else 0: (N, C)."""
         return (y == torch.arange(self.n_classes, device=y.device)).to(y)
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        """The sum over classes of log g(±f), (..., N, 1)."""
+        """Return the sum over classes of log g(±f), (..., N, 1) nats."""
         return self.one.log_prob(self.indicators(y), f).sum(-1, keepdim=True)
 
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
-        """Exact."""
+        """Return E_q[log p(y | f)] of each row, exact up to rounding: (N,) nats."""
         return self.one.expected_log_prob(self.indicators(y), q)
 
     def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        """Of each class's own."""
+        """Return the value of each row, and the derivatives of each class's own model."""
         return self.one.expected_gradients(self.indicators(y), q)
 
     def moments(self, q: Marginals) -> Marginals:
-        """Probabilities of the classes, and p(1 − p)."""
+        """Return the probabilities p of the classes, and p(1 − p)."""
         p = torch.softmax(self.one.log_means(q), -1)
         return Marginals(p, p * (1.0 - p))
 
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
-        """Log probability of a row's class."""
+        """Return the log probability of each row's class, (N,) nats."""
         log_p = torch.log_softmax(self.one.log_means(q), -1)  # (S, N, C)
         return mixture_log_mean((log_p * self.indicators(y)).sum(-1))
 
     def log_class_probs(self, f: Tensor) -> Tensor:
-        """log of g(f_c)/Σ g(f_j)."""
+        """Return log(g(f_c)/Σ g(f_j)) of every class."""
         return torch.log_softmax(F.logsigmoid(f), -1)
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """A code for each row of f (..., N, C): (..., N, 1)."""
+        """Draw a class code for each row of f (..., N, C): (..., N, 1)."""
         p = torch.softmax(F.logsigmoid(f), -1)
         flat = torch.multinomial(p.reshape(-1, self.n_classes), 1, generator=generator)
         return flat.reshape(*f.shape[:-1], 1).to(f)
 
     def initial_mean(self, rows: Rows) -> Tensor:
-        """Logit of each class's share, half a row added to either side."""
+        """Return the logit of each class's share, with half a row added to either side."""
         (count,) = rows.total(rows.weighted(self.indicators(rows.y)).sum(0))
         return torch.logit((count + 0.5) / (rows.counted_for() + 1.0))
 
 
 def logistic_likelihood(n_classes: int) -> ClassLikelihood:
-    """Return the logistic likelihood of two classes, or one for each class of more."""
+    """Return "bernoulli" for two classes, or :class:`OneVsRest` for more."""
     return Bernoulli("logit") if n_classes == 2 else OneVsRest(n_classes)

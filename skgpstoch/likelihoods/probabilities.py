@@ -15,33 +15,33 @@ from ..maths.gaussian import Marginals, quadrature_nodes, quasi_random_nodes
 from .base import Likelihood
 
 BLOCK_FLOATS = 2**22
-"""Numbers in an intermediate array, above which rows are taken in turn."""
+"""Largest intermediate array, in numbers; above it rows are processed in blocks."""
 
 PREDICTIVE_POINTS = 512
-"""Quasi-random points of the probabilities of classes with a latent function each."""
+"""Quasi-random points for class probabilities if each class has a latent function."""
 
 
 class ClassLikelihood(Likelihood):
-    """The probabilities p(y = c | f) of classes, whose codes c = 0, 1, … y holds."""
+    """Base class of likelihoods for classes; y holds the class codes c = 0, 1, …."""
 
     for_classes_only = True
 
     def for_classes(self, n_classes: int) -> ClassLikelihood:
-        """Return one for this many classes, or raise a ValueError."""
+        """Return a likelihood for this many classes, or raise a ValueError."""
         raise NotImplementedError(f"{type(self).__name__} must define for_classes")
 
     def log_class_probs(self, f: Tensor) -> Tensor:
-        """log p(y = c | f) of every class c: f (..., N, P) → (..., N, C).
+        """Return log p(y = c | f) of every class c: f (..., N, P) → (..., N, C).
 
-        C is P, or 2 where one latent function tells two classes apart.
+        C equals P, except that C is 2 if one latent function tells two classes apart.
         """
         codes = [f.new_full((f.shape[-2], 1), c) for c in range(max(2, f.shape[-1]))]
         return torch.cat([self.log_prob(code, f) for code in codes], -1)
 
     def class_probabilities(self, q: Marginals) -> Marginals:
-        """Mean and variance of p(y = c | f) of every class c, f ~ q: (S, N, C).
+        """Return the mean and variance of p(y = c | f) over f ~ q, of every class c: (S, N, C).
 
-        Of the second class alone, (S, N, 1), where a likelihood of two classes says so.
+        Some likelihoods of two classes return those of the second class alone, (S, N, 1).
         """
         n_latents = q.mean.shape[-1]
         floats = PREDICTIVE_POINTS * max(2, n_latents)
@@ -49,7 +49,7 @@ class ClassLikelihood(Likelihood):
         return Marginals(*in_blocks(function, q, floats).tensor_split(2, -1))
 
     def probability_std(self, q: Marginals) -> Tensor:
-        """Standard deviation of p(y = c | f) of every class c, over the whole mixture: (N, C)."""
+        """Return the standard deviation of p(y = c | f) over the whole mixture q: (N, C)."""
         _, var = self.class_probabilities(q).mixture_moments()
         std = var.clamp_max(0.25).sqrt()  # rounding
         return std.expand(-1, 2) if std.shape[1] == 1 else std

@@ -16,33 +16,33 @@ from .rejection import Draws
 
 
 class AdditiveNoise(Likelihood):
-    """Additive noise: y = f + ε, the distribution of ε symmetric, its parameters one an output."""
+    """Base class of additive noise, y = f + ε, with symmetric ε and parameters for each output."""
 
     scale_powers: ClassVar[dict[str, float]] = {"log_scale": 1.0, "log_noise": 2.0}
-    """Logarithms that are parameters, and the power of the unit of y that each is the log of."""
+    """Names of log-parameters → the power of y's unit in which the parameter is measured."""
 
     row_attributes: ClassVar[tuple[str, ...]] = ("ratio",)
 
     ratio: Tensor | None = None
-    """What the scale of ε is multiplied by, (N, P) or (S, N, P), where the rows are known."""
+    """Factor of the scale of ε for each row, (N, P) or (S, N, P); None: no rows are set."""
 
     def scaled(self, ratio: Tensor | None) -> AdditiveNoise:
-        """That of rows whose noise is `ratio` times as large; parameters stay shared."""
+        """Return a likelihood whose noise is `ratio` times as large; it shares its parameters."""
         return self._knowing(ratio=ratio)
 
     def times_ratio(self, scale: Tensor, power: int = 1) -> Tensor:
-        """A scale (P,), or a power of it, of these rows."""
+        """Return a scale (P,), or a power of it, multiplied by each row's ratio."""
         return scale if self.ratio is None else scale * self.ratio.to(scale) ** power
 
     @property
     def scales_by_row(self) -> bool:
-        """Whether its scale is multiplied by `times_ratio`, so that it can differ between rows."""
+        """Whether the noise scale can differ between rows (it then uses `times_ratio`)."""
         level = self.noise_variance
         doubled = self.scaled(level.new_full((1, 1), 2.0)).noise_variance
         return not torch.equal(level, doubled.reshape(level.shape))
 
     def sample_around(self, f: Tensor, mean: Tensor, generator: torch.Generator) -> Tensor:
-        """A draw of y for each f ~ q, where q has this mean."""
+        """Draw y for each f ~ q, where q has the given mean."""
         return self.sample(f, generator)
 
     def of_components(self, which: Tensor) -> Self:
@@ -56,16 +56,16 @@ class AdditiveNoise(Likelihood):
 
     @property
     def noise_variance(self) -> Tensor:
-        """Variance of ε, of shape (P,)."""
+        """Variance of ε, of shape (P,), in squared units of y."""
         raise NotImplementedError(f"{type(self).__name__} must define noise_variance")
 
     def noise_quantile(self, probability: float) -> Tensor:
-        """Quantile of ε, of shape (P,)."""
+        """Return the quantile of ε, of shape (P,), in the units of y."""
         raise NotImplementedError(f"{type(self).__name__} must define noise_quantile")
 
     @torch.no_grad()
     def in_units(self, scale: Tensor) -> AdditiveNoise:
-        """A copy for y in units in which it is `scale` (P,) times as large."""
+        """Return a copy for a y whose numbers are `scale` (P,) times as large."""
         other = copy.deepcopy(self)
         found = [name for name in self.scale_powers if hasattr(other, name)]
         if not found:
@@ -79,25 +79,28 @@ class AdditiveNoise(Likelihood):
 
     @torch.no_grad()
     def set_noise_(self, variance: Tensor | float) -> None:
-        """Set the variance of ε of every output."""
+        """Set the variance of ε of every output, in place."""
         factor = variance / self.noise_variance
         self.load_state_dict(self.in_units(factor.sqrt()).state_dict())
 
     def maximise_(self, rows: Rows, q: Marginals, bounds: tuple[float, float]) -> None:
-        """Set the parameters to those of the greatest E_q[log p(y | f)], σ² within these bounds."""
+        """Set the parameters, in place, to maximise E_q[log p(y | f)], with σ² within `bounds`."""
         raise NotImplementedError(f"{type(self).__name__} has no closed form for its noise")
 
     def sf(self, y: Tensor, q: Marginals) -> Tensor:
-        """P(f + ε ≤ 2μ − y), as components are symmetric."""
+        """Return P(Y > y) as P(f + ε ≤ 2μ − y), because components are symmetric."""
         return self.cdf(2.0 * q.mean - y, q)
 
     @property
     def joint_factor(self) -> Tensor:
-        """What covariances of f between rows are multiplied by in those of y, of shape (P,)."""
+        """Factor from covariances of f between rows to those of y, of shape (P,)."""
         return torch.ones((), dtype=torch.float64, device="cpu")
 
     def joint_covariance(self, q: Marginals, cov: Tensor, between: Tensor | float) -> Tensor:
-        """That of y, (P, N, N), for one of f: in a mixture's parts, and between their means."""
+        """Return the covariance of y, (P, N, N), given that of f.
+
+        `cov` is the covariance within the components of a mixture, `between` that of their means.
+        """
         factor = self.joint_factor.to(cov)
         if factor.ndim:
             cov = between + factor[:, None, None] * (cov - between)
@@ -106,12 +109,12 @@ class AdditiveNoise(Likelihood):
         return cov
 
     def moments(self, q: Marginals) -> Marginals:
-        """μ and v + Var ε."""
+        """Return the mean μ and the variance v + Var ε."""
         return Marginals(q.mean, q.var + self.noise_variance)
 
     @torch.no_grad()
     def quantile(self, q: Marginals, probability: float) -> Tensor:
-        """The inverse of the predictive distribution: (N, P)."""
+        """Return the quantile of the predictive distribution of y, (N, P)."""
         # P(f + ε ≤ a + b) ≤ P(f ≤ a) + P(ε ≤ b): with half of the probability each, a bound.
         half = 0.5 * check_probability(probability), 0.5 * (1.0 - probability)
         z = torch.special.ndtri(torch.tensor(half, dtype=torch.float64, device="cpu")).tolist()
@@ -121,7 +124,7 @@ class AdditiveNoise(Likelihood):
         return found.to(q.mean.dtype)
 
     def initial_mean(self, rows: Rows) -> Tensor:
-        """Median of each output."""
+        """Return the median of each output."""
         return rows.median(rows.y)
 
 
@@ -132,7 +135,7 @@ class Gaussian(AdditiveNoise):
     Parameters
     ----------
     noise_variance : float or Tensor of shape (P,), default=0.1
-        Initial σ², in the units of y².
+        Initial σ², in squared units of y; learned.
 
     Examples
     --------
@@ -153,63 +156,66 @@ class Gaussian(AdditiveNoise):
 
     @property
     def noise_variance(self) -> Tensor:
-        """σ², of shape (P,); σ²(x) + s² of rows that are known, (N, P) or (S, N, P)."""
+        """σ², of shape (P,); once rows are set, σ²(x) + s², of shape (N, P) or (S, N, P)."""
         noise = self.times_ratio(self.log_noise.exp(), 2)
         return noise if self.known is None else noise + self.known
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        """log N(y | f, σ²), elementwise."""
+        """Return log N(y | f, σ²), elementwise."""
         return log_density(y, f, self.noise_variance)
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """f + σz, z ~ N(0, 1)."""
+        """Draw f + σz with z ~ N(0, 1)."""
         return f + self.noise_variance.sqrt() * standard_normal(f.shape, f, generator)
 
     def noise_quantile(self, probability: float) -> Tensor:
-        """σ·Φ⁻¹(probability)."""
+        """Return σ·Φ⁻¹(probability)."""
         p = torch.full_like(self.log_noise, probability, dtype=torch.float64)
         return self.noise_variance.sqrt() * torch.special.ndtri(p)
 
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
-        """Φ((y − μ)/√(v + σ²))."""
+        """Return Φ((y − μ)/√(v + σ²))."""
         return ndtr((y - q.mean) / (q.var + self.noise_variance).sqrt())
 
     @torch.no_grad()
     def quantile(self, q: Marginals, probability: float) -> Tensor:
-        """μ + √(v + σ²)·Φ⁻¹(probability), unless q is a mixture."""
+        """Return μ + √(v + σ²)·Φ⁻¹(probability), or search for the quantile of a mixture."""
         if len(q.mean) > 1:
             return super().quantile(q, probability)
         return self.moments(q).quantile(check_probability(probability))
 
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
-        """log N(y | μ, σ²) − v/(2σ²), in closed form."""
+        """Return log N(y | μ, σ²) − v/(2σ²), the closed form."""
         noise = self.noise_variance
         square = ((y - q.mean).square() + q.var) / noise
         return -0.5 * (LOG_2PI + noise.log() + square).mean(0).sum(-1)
 
     @torch.no_grad()
     def maximise_(self, rows: Rows, q: Marginals, bounds: tuple[float, float]) -> None:
-        """σ² = E[(y − f)²], the mean of the rows."""
+        """Set σ² to E[(y − f)²], averaged over the rows."""
         noise = rows.mean((rows.y - q.mean[0]).square() + q.var[0])
         self.log_noise.copy_(noise.clamp(*bounds).log())
 
     @torch.no_grad()
     def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        """(y − μ)/σ² and −1/(2σ²)."""
+        """Return the value and its derivatives, (y − μ)/σ² and −1/(2σ²)."""
         d_mean = (y - q.mean[0]) / self.noise_variance
         d_var = (-0.5 / self.noise_variance).expand_as(d_mean)
         return in_type_of(q, self.expected_log_prob(y, q), d_mean, d_var)
 
     def log_components(self, y: Tensor, q: Marginals) -> Tensor:
-        """log N(y | μ, v + σ²), in closed form."""
+        """Return log N(y | μ, v + σ²), the closed form."""
         return log_density(y, *self.moments(q))
 
     def crps(self, y: Tensor, q: Marginals) -> Tensor:
-        """Of a mixture of normal distributions."""
+        """Return the CRPS of a mixture of normal distributions, the closed form."""
         return crps_of_normals(y, *self.moments(q))
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        """(y − μ)/(v + σ²) and ½((y − μ)²/(v + σ²) − 1)/(v + σ²)."""
+        """Return the value and its derivatives.
+
+        They are (y − μ)/(v + σ²) and ½((y − μ)²/(v + σ²) − 1)/(v + σ²).
+        """
         value = self.log_predictive(y, Marginals(q.mean.detach(), q.var.detach()))
         with torch.no_grad():
             mean, var = (a[0] for a in self.moments(q))
@@ -220,21 +226,21 @@ class Gaussian(AdditiveNoise):
     def product_samples(
         self, y: Tensor, q: Marginals, n_samples: int, generator: torch.Generator
     ) -> Draws:
-        """q(f) p(y | f) is Gaussian: no draw is rejected."""
+        """Draw from the Gaussian q(f) p(y | f) directly; no draw is rejected."""
         return gaussian_draws(y, self.noise_variance, q, n_samples, generator)
 
     def initial_mean(self, rows: Rows) -> Tensor:
-        """Mean of each output."""
+        """Return the mean of each output."""
         return rows.mean(rows.y)
 
     def given(self, exposure: Tensor | None = None, noise: Tensor | None = None) -> Gaussian:
-        """With σ² + s² for σ²."""
+        """Return the likelihood with σ² + s² in place of σ², where s² is `noise`."""
         super().given(exposure)
         return self if noise is None else self._knowing(known=noise)
 
 
 class Noiseless(Likelihood):
-    """y = f: what is predicted is f."""
+    """No noise, y = f: predictions are those of f."""
 
     def moments(self, q: Marginals) -> Marginals:
         return q
@@ -260,7 +266,7 @@ class Noiseless(Likelihood):
 
 
 def log_parameter(name: str, value: Any, least: float = 0.0) -> nn.Parameter:
-    """log(value − least), learned; numbers become float64, tensors keep their type."""
+    """Make the parameter log(value − least); numbers become float64, tensors keep their dtype."""
     is_tensor = isinstance(value, Tensor)
     tensor = value if is_tensor else torch.as_tensor(value, dtype=torch.float64, device="cpu")
     tensor = tensor.detach()
@@ -270,7 +276,7 @@ def log_parameter(name: str, value: Any, least: float = 0.0) -> nn.Parameter:
 
 
 def numbers(value: Tensor) -> str:
-    """Of a parameter, for its repr."""
+    """Return a parameter's numbers as text, for a repr."""
     numbers = [f"{number:.4g}" for number in value.detach().flatten().tolist()]
     return f"[{', '.join(numbers)}]" if value.ndim else numbers[0]
 
@@ -278,7 +284,7 @@ def numbers(value: Tensor) -> str:
 def gaussian_draws(
     y: Tensor, noise: Tensor, q: Marginals, n_samples: int, generator: torch.Generator
 ) -> Draws:
-    """Draws from q(f) N(y | f, noise), normalised: none is rejected."""
+    """Draw from the normalised q(f) N(y | f, noise); none is rejected."""
     gain = q.var / (q.var + noise)
     mean = torch.lerp(q.mean, y.to(q.mean).expand_as(q.mean), gain)
     z = standard_normal((n_samples, *q.mean.shape[1:]), q.mean, generator)

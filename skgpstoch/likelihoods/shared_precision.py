@@ -1,4 +1,4 @@
-"""Student-t predictions in closed form: noise and the uncertainty of f share their precision."""
+"""Student-t predictions in closed form: the noise and the uncertainty of f share a precision."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ N_NODES = 24  # of expectations; means and variances of t₃ are right to 1e-7
 
 @named("shared_student_t")
 class SharedStudentT(StudentT):
-    """Student-t noise whose precision is that of f's uncertainty, too.
+    """Student-t noise that shares its random precision with the uncertainty of f.
 
-    Given τ ~ Gamma(ν/2, ν/2) of a row, y ~ N(μ, (v + s²)/τ) for f ~ N(μ, v): predictions are
-    Student-t distributions in closed form, with the tails of ν however uncertain f is. With
-    :class:`StudentT` only the noise has heavy tails, and what is known of f has light ones.
-    Predictions of ensembles may be calibrated by `outliers`, besides: a share of the rows whose
-    deviations are larger by a factor.
+    Each row has a random precision τ ~ Gamma(ν/2, ν/2). Given τ and f's marginal N(μ, v), y has the
+    distribution N(μ, (v + s²)/τ). Predictions are therefore Student-t distributions in closed form,
+    whose tails have ν degrees of freedom however uncertain f is. With :class:`StudentT`, only the
+    noise has heavy tails; the uncertainty of f has light ones.
+
+    Ensembles may also calibrate their predictions by `outliers`: a share of the rows, and the
+    factor by which the deviations of these rows are larger.
 
     Parameters
     ----------
     scale : float or Tensor of shape (P,), default=1.0
-        Initial s, in the units of y; learned.
+        Initial scale s of the noise, in the units of y; learned.
     df : float or Tensor of shape (P,), default=4.0
         Initial degrees of freedom ν > 2; learned.
 
@@ -55,7 +57,7 @@ class SharedStudentT(StudentT):
     has_bound = False
 
     outliers: tuple[float, float] = (0.0, 1.0)
-    """The share ε of rows whose deviations are c times as large, and c: their precision is τ/c²."""
+    """Share ε of outlying rows, and the factor c of their deviations; their precision is τ/c²."""
 
     def extra_repr(self) -> str:
         share, width = self.outliers
@@ -64,7 +66,7 @@ class SharedStudentT(StudentT):
 
     @property
     def noise_variance(self) -> Tensor:
-        """s²·(1 − ε + εc²)·ν/(ν − 2), of the shape of s."""
+        """The variance s²·(1 − ε + εc²)·ν/(ν − 2) of the noise, of the shape of s."""
         return self._mean_factor * super().noise_variance
 
     @property
@@ -80,20 +82,20 @@ class SharedStudentT(StudentT):
         return (1.0 - share + share * width) ** 2 * half * (2.0 * ratio).exp()
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        """log p of y where f is known, elementwise."""
+        """Return log p(y | f), elementwise."""
         return self._log_each(y, Marginals(f, torch.zeros_like(f)))[0].logsumexp(0)
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """Draws of y where f is known."""
+        """Draw y given f."""
         return self.sample_around(f, f, generator)
 
     def noise_quantile(self, probability: float) -> Tensor:
-        """Of y − f where f is known."""
+        """Return the quantile of y − f given f."""
         zero = torch.zeros_like(self.scale)[None, None]
         return self.quantile(Marginals(zero, zero), probability)[0]
 
     def _kinds(self, q: Marginals) -> tuple[Tensor, Tensor]:
-        """Logarithms of 1 − ε and ε, and V = v + s² and c²V of rows: (J, 1, …) and (J, …)."""
+        """Return log(1 − ε) and log ε, (J, 1, …), and V = v + s² and c²V of rows, (J, …)."""
         (share, width), V = self.outliers, q.var + self.scale.square()
         if share == 0.0:
             return V.new_zeros(()), V[None]
@@ -101,25 +103,25 @@ class SharedStudentT(StudentT):
         return log_p.view(2, *[1] * V.ndim), torch.stack([V, width**2 * V])
 
     def _log_each(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
-        """log p(y) of usual rows and of outliers, each with its probability, and their V."""
+        """Return log p(y) of usual rows and of outliers, weighted by their shares, and their V."""
         log_share, V = self._kinds(q)
         tail = 0.5 * (self.df + 1.0) * torch.log1p((y - q.mean).square() / (self.df * V))
         return log_share + self._log_normaliser() - 0.5 * V.log() - tail, V
 
     def moments(self, q: Marginals) -> Marginals:
-        """μ and (v + s²)·(1 − ε + εc²)·ν/(ν − 2)."""
+        """Return the mean μ and the variance (v + s²)·(1 − ε + εc²)·ν/(ν − 2)."""
         V = q.var + self.scale.square()
         return Marginals(q.mean, self._mean_factor * V * (1.0 + 2.0 * (-self.log_df_minus_2).exp()))
 
     def log_components(self, y: Tensor, q: Marginals) -> Tensor:
-        """log t_ν of (y − μ)/√(v + s²), in closed form."""
+        """Return the log density of μ + √(v + s²)·t_ν at y, in closed form."""
         return self._log_each(y, q)[0].logsumexp(0)
 
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
         return AdditiveNoise.log_predictive(self, y, q)
 
     def crps(self, y: Tensor, q: Marginals) -> Tensor | None:
-        """Of one Student-t distribution; mixtures of several have no closed form."""
+        """Return the CRPS of one Student-t distribution; None for mixtures of several."""
         if len(q.mean) > 1 or self.outliers[0]:
             return None
         std = (q.var[0] + self.scale.square()).sqrt()
@@ -127,10 +129,12 @@ class SharedStudentT(StudentT):
         return std * torch.as_tensor(crps_of_student_t(z, df), dtype=std.dtype, device=std.device)
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        """(ν + 1)r/(νV + r²) and ½((ν + 1)r²/(νV + r²) − 1)/V, r = y − μ and V = v + s².
+        """Return the value and its derivatives.
 
-        Means of those of usual rows and of outliers, given y. By s² it is that by v, and by ν half
-        ψ((ν + 1)/2) − ψ(ν/2) − 1/ν − log(1 + r²/(νV)) + (ν + 1)r²/(νV + r²)/ν.
+        With r = y − μ and V = v + s², the derivative by μ is (ν + 1)r/(νV + r²) and that by v is
+        ½((ν + 1)r²/(νV + r²) − 1)/V. The derivative by s² equals that by v, and the derivative by ν
+        is half of ψ((ν + 1)/2) − ψ(ν/2) − 1/ν − log(1 + r²/(νV)) + (ν + 1)r²/(νV + r²)/ν. If there
+        are outliers, these are averaged over the two kinds of rows, given y.
         """
         noise, df = self.scale.square(), self.df
         with torch.no_grad():
@@ -149,7 +153,7 @@ class SharedStudentT(StudentT):
         return in_type_of(q, value, d_mean, d_var)
 
     def expectation(self, function: Callable[[Tensor], Tensor], q: Marginals) -> Tensor:
-        """E g(Y) of smooth functions g, (…, N, P) → (G, …, N, P), by quadrature: (G, N, P)."""
+        """Return E g(Y), (G, N, P), by quadrature, for smooth g: (…, N, P) → (G, …, N, P)."""
         log_share, V = self._kinds(q)
         share, size = log_share.exp(), V.sqrt()  # (J, 1, 1, 1), (J, S, N, P)
         nodes, weights = constants(t_nodes, tuple(self.df.tolist()), like=V)
@@ -160,7 +164,7 @@ class SharedStudentT(StudentT):
         return torch.stack(parts).sum(0)
 
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
-        """Of t_ν at (y − μ)/√(v + s²)."""
+        """Return the distribution function of t_ν at (y − μ)/√(v + s²)."""
         log_share, V = self._kinds(q)
         z = (y - q.mean) / V.sqrt()
         df = self.df.detach().cpu().double().numpy()
@@ -169,7 +173,7 @@ class SharedStudentT(StudentT):
 
     @torch.no_grad()
     def quantile(self, q: Marginals, probability: float) -> Tensor:
-        """μ + √(v + s²)·t_ν⁻¹(probability), or between those of the parts of a mixture."""
+        """Return μ + √(v + s²)·t_ν⁻¹(probability), or search between those of mixture parts."""
         if not is_host(q.mean.device):  # SciPy's functions are the host's: go there once
             ratio = None if self.ratio is None else self.ratio.cpu()
             of_host = copy.deepcopy(self.scaled(None)).cpu().scaled(ratio)
@@ -184,7 +188,7 @@ class SharedStudentT(StudentT):
         return inverse(lambda y: self.cdf(y, q).mean(0), low, high, probability).to(q.mean.dtype)
 
     def sample_around(self, f: Tensor, mean: Tensor, generator: torch.Generator) -> Tensor:
-        """μ + (f − μ + s·z)/√τ, for draws f with the mean μ (N, P)."""
+        """Draw y = μ + (f − μ + s·z)/√τ, for draws f with the mean μ (N, P)."""
         df, (share, width) = self.df.detach().expand(f.shape).to(f), self.outliers
         tau = torch._standard_gamma(0.5 * df, generator=generator) / (0.5 * df)
         z = torch.empty_like(f).normal_(generator=generator)
@@ -202,12 +206,12 @@ class SharedStudentT(StudentT):
 
 
 def t_nodes(df: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes of t_ν for several ν, (Q, P), and weights (Q,): quantiles at nodes of a normal."""
+    """Return nodes of t_ν for several ν, (Q, P), and weights (Q,), from Gauss-Hermite nodes."""
     z, weight = np.polynomial.hermite_e.hermegauss(N_NODES)
     t = -np.sign(z)[:, None] * stdtrit(df, ndtr(-np.abs(z))[:, None])
     return t, weight / weight.sum()
 
 
 def log_shares(share: float) -> np.ndarray:
-    """Logarithms of 1 − ε and ε."""
+    """Return the logarithms of 1 − ε and ε."""
     return np.array([math.log1p(-share), math.log(share)])

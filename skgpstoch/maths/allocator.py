@@ -7,15 +7,16 @@ import contextlib
 import numpy as np
 
 LEARNED = 2**25 - 2**16
-"""Bytes of the largest block that glibc learns from."""
+"""Size in bytes of the largest freed block from which glibc adapts its threshold."""
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep up to 64 MB a thread that one step frees for the next, in this process.
+    """Make glibc keep up to 64 MB of freed memory per thread, for this process.
 
-    It returns to the system what is above twice the largest block that has been freed so far. Where
-    blocks are of a megabyte, all temporaries of a step go back, and come again as page faults: up
-    to half of the time. A block that nobody writes to takes no memory, and microseconds.
+    By default glibc returns freed memory to the system above twice the size of the largest block
+    freed so far. If blocks have about a megabyte, all temporaries of a training step are returned
+    and come back as page faults, which takes up to half of the time. This function allocates and
+    frees one large block that is never written to, so it takes no memory and only microseconds.
     """
     with contextlib.suppress(MemoryError):
         np.empty(LEARNED, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Solve linear systems with a matrix that is only known by its products."""
+"""Solve linear systems with a matrix that is only available through its products."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-COLUMNS = 256  # systems that are solved together, where there are many
+COLUMNS = 256  # systems that are solved together, if there are many
 
 Product = Callable[[Tensor], Tensor]
 """(N, R) → (N, R)."""
 
 
 class Solved(NamedTuple):
-    """A⁻¹B as far as it is known."""
+    """An approximate solution A⁻¹B."""
 
     solution: Tensor  # (N, R)
     n_iter: int
@@ -33,10 +33,10 @@ def conjugate_gradients(
     max_iter: int = 1000,
     most_energy: float = math.inf,
 ) -> Solved:
-    """A⁻¹B for a symmetric positive definite A (Nocedal & Wright, algorithm 5.3).
+    """Return A⁻¹B for a symmetric positive definite A (Nocedal & Wright, algorithm 5.3).
 
-    The columns of B are systems of their own, each of which ends by itself: what a column comes to
-    does not depend on the others.
+    Each column of B is a separate system with its own end of iterations, so that a column's
+    solution does not depend on the other columns.
 
     Parameters
     ----------
@@ -45,16 +45,17 @@ def conjugate_gradients(
     B : Tensor of shape (N, R)
         Right-hand sides.
     start : Tensor of shape (N, R) or None, default=None
-        Where iterations start; None is 0.
+        Start of the iterations; None is 0.
     precondition : callable or None, default=None
-        V ↦ M⁻¹V for an M that is like A.
+        V ↦ M⁻¹V for an M that approximates A.
     tol : float, default=1e-6
-        A column ends where its residual is smaller, relative to B's.
+        A column ends when its residual's norm, relative to that of B, is smaller.
     max_iter : int, default=1000
-        Products at most.
+        Largest number of products.
     most_energy : float, default=inf
-        A column does not end before rᵀM⁻¹r of its residual r is at most this. From X = 0 on, BᵀX is
-        less than BᵀA⁻¹B by rᵀA⁻¹r, which is no more than that where A − M is no less than 0.
+        A column does not end before rᵀM⁻¹r of its residual r is at most this. If X starts at 0,
+        BᵀX is smaller than BᵀA⁻¹B by rᵀA⁻¹r, which is at most rᵀM⁻¹r if A − M is positive
+        semi-definite.
 
     Examples
     --------
@@ -79,7 +80,7 @@ def conjugate_gradients(
     while bool(open_.any()) and n_iter < max_iter:
         AD = product(D)
         curvature = (D * AD).sum(0)
-        open_ = open_ & (curvature > 0.0)  # else rounding is all that is left
+        open_ = open_ & (curvature > 0.0)  # otherwise only rounding is left
         length = torch.where(open_, ZR / curvature, 0.0)
         X += length * D
         R -= length * AD

@@ -9,11 +9,11 @@ from ..data.counter_hash import sequence_start, splitmix64, uniform
 
 
 def counter_normal(seed: int, index: Tensor, n_columns: int, stream: int = 0) -> Tensor:
-    """Standard normals that are a function of (seed, stream, index, column) alone.
+    """Return standard normal numbers that depend only on (seed, stream, index, column).
 
-    z (m, n_columns), float64, for integers `index` (m,) of the sequence that seed and stream name.
-    Row i is the same whichever other rows are asked for, in whatever order, so features need not be
-    stored to be used again. SplitMix64 of a counter, through Φ⁻¹.
+    The result z (m, n_columns) is float64. `index` (m,) are integer positions in the sequence that
+    `seed` and `stream` determine. A row does not depend on which other rows are requested, so
+    features need not be stored. The numbers are Φ⁻¹ of SplitMix64 of a counter.
 
     Examples
     --------

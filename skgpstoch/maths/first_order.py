@@ -1,7 +1,7 @@
-"""Functions of torch with first derivatives by formulas, and none beyond: second ones are errors.
+"""torch functions with first derivatives by formulas; second derivatives raise an error.
 
-torch's `once_differentiable` lets some through without a word: those of inputs that
-:func:`torch.autograd.grad` names, and those by a gradient that comes in as a constant.
+torch's `once_differentiable` silently allows some second derivatives: those with respect to inputs
+that are named in :func:`torch.autograd.grad`, and those by an incoming gradient that is constant.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Backward = Callable[..., tuple[Tensor | None, ...]]
 
 
 class _Final(torch.autograd.Function):
-    """A first derivative (the identity), of which other tensors have none."""
+    """The identity on a first derivative; differentiating it raises an error."""
 
     @staticmethod
     def forward(ctx: Any, slope: Tensor, *others: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class _Final(torch.autograd.Function):
 
 
 def first_order(backward: Backward) -> Backward:
-    """Decorate `backward` of a function that saves what it is differentiated by."""
+    """Decorate the `backward` of a function so that second derivatives raise an error."""
 
     @functools.wraps(backward)
     def once(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

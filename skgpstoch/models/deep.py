@@ -4,13 +4,13 @@ The bound is that of Salimbeni & Deisenroth (2017), with the last layer integrat
 
     Σᵢ E_q(hᵢ) E_N(f|μ(hᵢ),v(hᵢ))[log p(yᵢ|f)] − Σ_ℓ KL[q(w^ℓ) ‖ N(0, I)],                      (F3)
 
-and all that is new beside a shallow model is that a row is S rows of weight 1/S, each at a draw of
-h, and that predictions are mixtures. At the best q(w) of a Gaussian last layer, with expectations
-for sums, it is
+The only differences from a shallow model are that a row becomes S rows of weight 1/S, each at a
+draw of h, and that predictions are mixtures. At the best q(w) for a Gaussian likelihood, with
+expectations in place of sums, the bound is
 
     −½[n log 2πσ² + Σ E(y−a)²/σ² − cᵀ(I+G)⁻¹c + log|I+G| + (Σ E k(h,h) − σ² tr G)/σ²] − KL,     (F6)
 
-with G = Σ E PᵀP/σ² and c = Σ E Pᵀ(y−a)/σ², the KL that of inner layers.
+with G = Σ E PᵀP/σ² and c = Σ E Pᵀ(y−a)/σ²; KL is that of the inner layers.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from ..posteriors.functions import Functions
 from .layers import DeepFeatures
 from .sparse import Solution, SparseModel, SparsePosterior
 
-PASS_ROWS = 200_000  # draws of rows that the closing pass takes at least
-EACH_PASS_ROWS = 5_000  # and each of several, where there is no closed form
-LEAST_DRAWS = 4  # of a row there, that errors are known from
-COVARIANCE_DRAWS = 64  # of hidden layers, that a covariance of rows is the mean of
+PASS_ROWS = 200_000  # fewest draws of rows in the closing pass
+EACH_PASS_ROWS = 5_000  # the same for each of several passes, without a closed form
+LEAST_DRAWS = 4  # fewest draws of a row there, from which errors are estimated
+COVARIANCE_DRAWS = 64  # draws of hidden layers over which a covariance of rows is averaged
 
 
 class DeepModel(SparseModel):
@@ -95,12 +95,12 @@ class DeepModel(SparseModel):
 
 
 class DeepPosterior(SparsePosterior):
-    """q(f) of a deep model: at each row a mixture over the nodes, the same for every row.
+    """q(f) of a deep model: at each row a mixture over the nodes, which are the same for all rows.
 
     Attributes
     ----------
     error : Tensor of shape ()
-        Standard error of the bound, as far as draws of hidden layers go; NaN if unknown.
+        Standard error of the bound due to the draws of hidden layers; NaN if unknown.
     """
 
     error: Tensor
@@ -128,7 +128,7 @@ class DeepPosterior(SparsePosterior):
         return found
 
     def covariance(self, X: Tensor) -> Tensor:
-        """Joint covariance of f, whose correlations are estimates from joint draws of h."""
+        """Return the joint covariance of f; its correlations are estimated from draws of h."""
         generator = torch.Generator(X.device).manual_seed(0)
         total, means = None, []
         for _ in range(COVARIANCE_DRAWS):

@@ -1,7 +1,7 @@
-"""The prior on the hyper-parameters of the default kernel and on its noise.
+"""The prior on the default kernel's hyper-parameters and on its noise.
 
-With a length-scale for each input, the evidence of few rows has its maximum where there is no noise
-and some input tells every row from all others: predictions are then far too certain. So
+With a length-scale for each input, the evidence of few rows is largest without noise, where some
+input distinguishes every row from all others. Predictions are then far too certain. Therefore
 
     log σ² ~ N(log v − 1, 2²),   log ℓ_j ~ N(log 3√d, 1),
 
@@ -27,23 +27,23 @@ from torch import Tensor
 from ..data.rows import Rows
 
 WEAK_NOISE_PRIOR = (-1.0, 2.0)  # mean and deviation of log σ², for y of variance 1
-WEAK_SCALE_PRIOR = (math.log(3.0), 1.0)  # of log ℓ/√d, for inputs of variance 1
+WEAK_SCALE_PRIOR = (math.log(3.0), 1.0)  # mean and deviation of log ℓ/√d, for inputs of variance 1
 
 
 class HyperPrior(NamedTuple):
-    """p(θ): the means of log σ² of every output, (P,)."""
+    """The prior p(θ), given by the prior means of log σ² of every output, (P,)."""
 
     log_noise: Tensor
 
     @classmethod
     def of(cls, rows: Rows) -> Self:
-        """Return that of targets; a constant one may have any unit."""
+        """Return the prior for the targets of rows; constant targets may be in any unit."""
         y = rows.y.double()
         variance = rows.mean((y - rows.mean(y)).square())
         return cls(torch.where(variance > 0.0, variance, 1.0).log() + WEAK_NOISE_PRIOR[0])
 
     def neg_log(self, log_noise: Tensor, log_length_scale: Tensor) -> Tensor:
-        """−log p(θ) but for a constant, (), at log σ² (P,) and log ℓ (d,)."""
+        """Return −log p(θ) without its constant, (), at log σ² (P,) and log ℓ (d,)."""
         middle, std = WEAK_SCALE_PRIOR
         relative = log_length_scale - 0.5 * math.log(log_length_scale.numel())
         of_noise = (log_noise - self.log_noise) / WEAK_NOISE_PRIOR[1]

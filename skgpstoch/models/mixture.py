@@ -1,4 +1,4 @@
-"""An ensemble as one posterior: the mixture of its members', with equal weights."""
+"""An ensemble as one posterior: the equally weighted mixture of its members' posteriors."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .sparse import SparseModel, SparsePosterior
 
 
 class Spread(NamedTuple):
-    """r(s) = a·s^(γ − 1), which deviations are multiplied by at rows where y has the std s.
+    """The factor r(s) = a·s^(γ − 1) of deviations at rows where y has the standard deviation s.
 
-    Y becomes m + r(s)(Y − m), where m is the mean of the row: see
+    Y becomes m + r(s)(Y − m), where m is the mean of the row; see
     :mod:`skgpstoch.calibration.spread`.
     """
 
@@ -35,20 +35,20 @@ class Spread(NamedTuple):
 
 
 class MixturePosterior(Posterior):
-    """(1/K) Σ_k p_k(f | data).
+    """The mixture (1/K) Σ_k p_k(f | data) of K members' posteriors.
 
     Parameters
     ----------
     members : sequence of SparsePosterior
-        With the same likelihood, but for the noise of rows.
+        Posteriors that share a likelihood, except for the noise of rows.
     mean_shrinkage : float, default=1.0
-        What the deviations of the members' means from their mean are multiplied by.
+        Factor of the differences between the members' means and their average.
     disagreement_scale : float, default=0.0
-        What these deviations are multiplied by to be one of f, of every member.
+        Times the size of these differences, it is added to every member's deviation of f.
     spread : Spread or None, default=None
-        What the mixture's deviations from its mean, f's and those of the noise, are multiplied by.
+        Factor of the mixture's deviations of f and of the noise from its mean; None is 1.
     skew : Tensor of shape (P,) or None, default=None
-        How skew the predictive distributions of y are: see :mod:`skgpstoch.likelihoods.skewed`.
+        Skewness ε of the predictive distributions of y, see :mod:`skgpstoch.likelihoods.skewed`.
     """
 
     members: nn.ModuleList
@@ -80,16 +80,16 @@ class MixturePosterior(Posterior):
 
     @property
     def model(self) -> SparseModel:
-        """That of the first member."""
+        """The model of the first member."""
         return self.parts[0].model
 
     def log_evidence(self) -> Tensor:
-        """The mean of the members', a bound on the logarithm of the mean evidence: (1,) nats."""
+        """Mean of the members' bounds, which bounds the log of the mean evidence: (1,) nats."""
         return torch.stack([part.log_evidence() for part in self.parts]).mean(0)
 
     @property
     def spread(self) -> Spread | None:
-        """What deviations are multiplied by, if there is a choice."""
+        """Factor of deviations; None if they stay as they are."""
         return None if self.factor is None else Spread(self.factor, self.exponent)
 
     def marginals(self, X: Tensor) -> Marginals:
@@ -107,19 +107,19 @@ class MixturePosterior(Posterior):
         return q, likelihood
 
     def _mixed(self, X: Tensor) -> tuple[Marginals, Likelihood]:
-        """The mixture before deviations are spread; known errors are none of the model's."""
+        """Return the mixture before deviations are spread, without known errors of rows."""
         pairs = [part.predictive(X, nothing_known(X)) for part in self.parts]
         return self._joined([q for q, _ in pairs]), joint_likelihood([p for _, p in pairs])
 
     def _ratio(self, X: Tensor) -> Tensor | None:
-        """What deviations are multiplied by, (N, P)."""
+        """Return the factor of deviations, (N, P)."""
         if self.spread is None:
             return None
         q, likelihood = self._mixed(X)
         return ratio_of(self.spread, q, cast(AdditiveNoise, likelihood))
 
     def _joined(self, parts: Sequence[Marginals]) -> Marginals:
-        """Components of the mixture, (1, N, P) each."""
+        """Join components of the mixture, (1, N, P) each."""
         each = Marginals(*(torch.cat(both) for both in zip(*parts, strict=True)))
         return drawn_together(each, self.mean_shrinkage, self.disagreement_scale)
 
@@ -132,19 +132,19 @@ class MixturePosterior(Posterior):
         return self._spread_covariance(X, self.mean_shrinkage**2 * self._disagreement(X))
 
     def _spread_covariance(self, X: Tensor, cov: Tensor) -> Tensor:
-        """r_i·cov_ij·r_j: (P, N, N)."""
+        """Return r_i·cov_ij·r_j, (P, N, N)."""
         if (ratio := self._ratio(X)) is None:
             return cov
         return ratio.mT[:, :, None] * cov * ratio.mT[:, None, :]
 
     def _disagreement(self, X: Tensor) -> Tensor:
-        """Covariance of the members' means, as they are: (P, N, N)."""
+        """Return the covariance of the members' means, before spreading: (P, N, N)."""
         means = torch.stack([part.marginals(X).mean[0].mT for part in self.parts])  # (K, P, N)
         apart = (means - means.mean(0)).permute(1, 2, 0)  # (P, N, K)
         return apart @ apart.mT / len(means)
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
-        """Joint draws, each of a member drawn before."""
+        """Draw f jointly; each draw is from a randomly chosen member."""
         return self._drawn(X, None, n_samples, generator)
 
     def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
@@ -159,7 +159,7 @@ class MixturePosterior(Posterior):
     def _drawn(
         self, X: Tensor, rows: Rows | None, n_samples: int, generator: torch.Generator
     ) -> Tensor:
-        """Joint draws of f or, of these rows, of y before it is made skew."""
+        """Draw f jointly or, if `rows` are given, y before it is made skew."""
         means, ratio = self._means(X), self._ratio(X)
         K, _, P = means.shape
         which, counts = self._members_drawn(n_samples, generator)
@@ -224,7 +224,7 @@ class MixturePosterior(Posterior):
 
 
 def nothing_known(X: Tensor) -> Rows:
-    """Return rows of which nothing is known besides X."""
+    """Return rows for X without exposures or known errors."""
     return Rows(X[:, :1])
 
 
@@ -249,7 +249,7 @@ def respread(
 
 
 def drawn_together(q: Marginals, mean_shrinkage: float, disagreement_scale: float) -> Marginals:
-    """Means nearer to their mean over the first axis, and variances larger by where they were."""
+    """Shrink means towards their average over the first axis, and add their spread to variances."""
     centre = q.mean.mean(0)
     apart = q.mean - centre
     mean = q.mean if mean_shrinkage == 1.0 else centre + mean_shrinkage * apart
@@ -259,7 +259,7 @@ def drawn_together(q: Marginals, mean_shrinkage: float, disagreement_scale: floa
 
 
 def joint_likelihood(parts: Sequence[Likelihood]) -> Likelihood:
-    """The same for all components, but for the noise of rows."""
+    """Return the components' common likelihood, joined over the noise of rows."""
     ratios = [getattr(part, "ratio", None) for part in parts]
     if ratios[0] is None:
         return parts[0]

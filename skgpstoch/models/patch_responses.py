@@ -1,4 +1,4 @@
-"""The last layer of a model of images by patch: the response of each patch to f (F9)."""
+"""Split the f of an image model into the responses of patches in its last layer (F9)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .sparse import SparsePosterior
 
 
 def parts_of(features: FeatureMap) -> list[InducingFeatures]:
-    """Return the features of responses, and of the function of whole images if there is one."""
+    """Return the features of patch responses, and those of whole images if there are any."""
     last = features.last if isinstance(features, DeepFeatures) else features
     return last.each if isinstance(last, SumFeatures) else [cast(InducingFeatures, last)]
 

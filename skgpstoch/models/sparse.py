@@ -42,12 +42,12 @@ from ..posteriors.sites import (
 )
 from .hyper_prior import HyperPrior
 
-LEAST_RATIO = 1e-4  # of noise scales to the usual one
+LEAST_RATIO = 1e-4  # smallest factor of a row's noise scale
 UNIT = math.log(math.expm1(1.0 - LEAST_RATIO))
 
 
 class Solution(NamedTuple):
-    """What a pass over all rows finds."""
+    """The result of a pass over all rows."""
 
     q: WeightMoments
     sites: Sites
@@ -63,7 +63,7 @@ class ConstantMean(Module):
 
 
 class RowScale(Module):
-    """What the scale of a row's noise is multiplied by: a second function of the features.
+    """The factor of each row's noise scale, which is a second function of the features.
 
         ρ(x) = ε + softplus(φ(x)ᵀa + softplus⁻¹(1 − ε)),   a ~ N(0, I), ε = 10⁻⁴,
 
@@ -72,7 +72,7 @@ class RowScale(Module):
     Parameters
     ----------
     weights : Tensor of shape (..., D, P)
-        a; zeros are noise that is the same everywhere.
+        Weights a; zeros mean that the noise is the same everywhere.
     """
 
     def __init__(self, weights: Tensor) -> None:
@@ -85,43 +85,43 @@ class RowScale(Module):
 
     @staticmethod
     def of(latent: Tensor) -> Tensor:
-        """ρ of the second function."""
+        """Return ρ, given the value of the second function."""
         return LEAST_RATIO + nn.functional.softplus(latent + UNIT)
 
     def neg_log_prior(self) -> Tensor:
-        """−log p(a) but for a constant, ()."""
+        """Return −log p(a) without its constant, ()."""
         return 0.5 * self.weights.square().sum()
 
 
 class SparseModel(Module):
-    """Features, likelihood and prior mean, and what they are trained for.
+    """A variational model: features, likelihood and prior mean, and the loss that trains them.
 
     Parameters
     ----------
     features : FeatureMap
-        P; an ensemble of maps has to be joined.
+        The map that gives the features P; an ensemble of maps must be joined.
     likelihood : Likelihood
         p(y | f).
     mean : ConstantMean
         Prior mean of f.
     prior_blocks : tuple of bool or None, default=None
-        Whether S_b stays the prior's; None: none does.
+        Whether each block's S_b stays the prior's; None: no block's does.
     loss : Loss or None, default=None
-        Of a row; None is that of the evidence lower bound.
+        Loss of a row; None: the loss of the evidence lower bound.
     beta : float, default=1.0
-        What KL[q(w) ‖ p(w)] is weighted with.
+        Weight of KL[q(w) ‖ p(w)].
     scale : RowScale or None, default=None
-        Of the noise of rows; None: all have the same.
+        Factors of the rows' noise scales; None: all rows have the same noise.
     """
 
     has_draws: bool = False
-    """Whether a row has other features at every look."""
+    """Whether a row's features are drawn anew each time."""
 
     trained_noise: tuple[Likelihood, RowScale | None] | None = None
-    """Likelihood and scale of rows, where they are others for predictions."""
+    """Likelihood and row scale as trained, if those for predictions differ from them."""
 
     hyper_prior: HyperPrior | None = None
-    """Of the default kernel and its noise, in training."""
+    """Prior on the default kernel's hyper-parameters and noise, used in training."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class SparseModel(Module):
 
     @property
     def is_bound(self) -> bool:
-        """Whether what is maximised is the evidence or a bound on it."""
+        """Whether training maximises the evidence or a lower bound on it."""
         return self.loss.bounds_evidence and self.beta == 1.0
 
     @property
@@ -168,7 +168,7 @@ class SparseModel(Module):
 
     @property
     def site_noise(self) -> Tensor:
-        """The noise variance of every row that G and c are those of, (P,)."""
+        """β times the loss's site noise, (P,): the noise variance that goes with G and c."""
         noise = cast(Tensor, self.loss.site_noise(self.likelihood))
         return self.beta * noise.detach()
 
@@ -176,12 +176,12 @@ class SparseModel(Module):
 
     @property
     def drawless_features(self) -> FeatureMap:
-        """The features that make P of rows, if they are the same at every look."""
+        """The feature map, if a row's features are not drawn anew each time."""
         return self.features
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of features, and of their gradients."""
+        """Type of the features and of their gradients."""
         return self.mean.value.dtype
 
     @property
@@ -190,13 +190,13 @@ class SparseModel(Module):
         return self.mean.value.device
 
     def zero_sites(self) -> Sites:
-        """Those of no data, with which q(w) is the prior."""
+        """Return the sites without data, for which q(w) is the prior."""
         D, P = sum(self.features.blocks), len(self.mean.value)
         zeros = torch.zeros(P, D, D, dtype=torch.float64, device=self.device)
         return Sites(zeros, zeros[0, :, :1].repeat(1, P))
 
     def prior(self) -> tuple[Sites, WeightMoments]:
-        """Return the sites of no data, and the prior as q(w)."""
+        """Return the sites without data, and the prior as q(w)."""
         mean, sizes, sites = self.mean.value.detach(), self.features.blocks, self.zero_sites()
         eye = functools.partial(torch.eye, dtype=mean.dtype, device=mean.device)
         blocks = zip(sizes, self.has_prior_covariance, strict=True)
@@ -211,7 +211,7 @@ class SparseModel(Module):
         inverse_factor: InverseFactor = careful_inverse_factor,
         dtype: torch.dtype = torch.float64,
     ) -> WeightMoments:
-        """The best q(w), given sites; or the best mean, with the covariances of another."""
+        """Return the best q(w) given sites; or, with `like`, the best mean with its covariances."""
         if like is None:
             fixed = self.has_prior_covariance
             return optimal_moments(sites, self.features.blocks, fixed, inverse_factor, dtype)
@@ -220,25 +220,25 @@ class SparseModel(Module):
         return like._replace(mean=mean, kl=kl)
 
     def offset(self, basis: Basis) -> Tensor:
-        """The part of the mean of f that is not Pm: (P,) or (N, P)."""
+        """Return the part of the mean of f besides Pm: (P,) or (N, P)."""
         value = self.mean.value.to(basis.phi)
         return value if basis.shift is None else value + basis.shift
 
     def marginals(self, basis: Basis, q: WeightMoments, products: Tensor) -> Marginals:
-        """q(f) (B1), given PS (B, N, D)."""
+        """Return q(f) (B1), given PS (B, N, D)."""
         phi = basis.phi
         mean = phi @ q.mean + self.offset(basis)
         var = (products * phi).sum(-1).clamp_min(0.0) + basis.residual()  # (B, N)
         return Marginals(mean[None], var.mT.expand_as(mean)[None])
 
     def basis(self, X: Tensor, rows: Rows, generator: torch.Generator) -> tuple[Basis, Rows]:
-        """Of a minibatch, in training."""
+        """Return the features of a minibatch, in training."""
         return self.features.basis(X), rows
 
     def bases(
         self, X: Tensor, rows: Rows, dtype: torch.dtype = torch.float64
     ) -> Iterator[tuple[Basis, Rows]]:
-        """All rows, by blocks."""
+        """Yield the features of all rows, block by block."""
         size = block_rows(X.device, self.features.n_features)
         with self.features.frozen():
             for block in blocks_of(len(X), size):
@@ -247,7 +247,7 @@ class SparseModel(Module):
     def predictions(
         self, X: Tensor, rows: Rows, q: WeightMoments
     ) -> Iterator[tuple[Marginals, Rows, Likelihood]]:
-        """q(f) of all rows, by blocks, in the type of X, and p(y | f)."""
+        """Yield q(f) and p(y | f) of all rows, block by block, in the dtype of X."""
         for basis, block in self.bases(X, rows, X.dtype):
             q_of_f = self.marginals(basis, q, q.products(basis.phi))
             yield q_of_f, block, likelihood_of(self, basis, block)
@@ -255,18 +255,18 @@ class SparseModel(Module):
     def posterior(
         self, found: Solution, elbo: Tensor, n_rows: float, error: Tensor | None = None
     ) -> SparsePosterior:
-        """What a fit that has found this leaves behind; `error` is that of the bound."""
+        """Return the posterior of a fit with this solution; `error` is the bound's error."""
         return SparsePosterior(self, found, elbo, n_rows)
 
     def penalty(self) -> float | Tensor:
-        """What the shift costs, and what the prior says of point estimates."""
+        """Return the features' penalty plus −log p of the parameters with point estimates."""
         of_shift = self.features.penalty()
         total = 0.0 if of_shift is None else self.beta * of_shift
         of_prior = self.neg_log_prior()
         return total if of_prior is None else total + of_prior.detach()
 
     def neg_log_prior(self) -> Tensor | None:
-        """−log p of what has a point estimate, (): the noise of rows, or hyper-parameters."""
+        """Return −log p of point estimates, (): of the rows' noise scale, or hyper-parameters."""
         if self.scale is not None:
             return self.beta * self.scale.neg_log_prior()
         if self.hyper_prior is None:
@@ -278,7 +278,7 @@ class SparseModel(Module):
     # ---- copies ------------------------------------------------------------------------------
 
     def for_evidence(self) -> SparseModel:
-        """The same model, judged by the evidence lower bound, or FITC's evidence."""
+        """Return the model with the loss of the evidence lower bound, or of FITC's evidence."""
         if self.is_bound:
             return self
         other = copy.copy(self)  # parameters are shared, nothing of this one changes
@@ -286,17 +286,17 @@ class SparseModel(Module):
         return other
 
     def for_predictions(self) -> SparseModel:
-        """A copy in float64, of which an error is raised at once, without the prior of training."""
+        """Return a float64 copy that raises errors at once and has no hyper-parameter prior."""
         model = copy.deepcopy(self).double().eval()
         model.hyper_prior = None
         model.features.close()
         return model
 
     def for_training(self, like: Tensor | None = None) -> SparseModel:
-        """A copy that goes on from here, of the type and on the device of a tensor; or a start.
+        """Return a copy that continues from here, with a tensor's dtype and device; or a new start.
 
-        What goes on has q(w) and noise as they are, and so the kernel that they are for; a start
-        has the kernel and the noise that were trained, before they were scaled.
+        A copy that continues keeps q(w), the noise and the kernel as they are now. A new start
+        (without `like`) has the kernel and the noise as trained, before calibration scaled them.
         """
         model = copy.deepcopy(self)
         model = model if like is None else model.to(like)
@@ -307,7 +307,7 @@ class SparseModel(Module):
 
 
 def likelihood_of(model: SparseModel, basis: Basis, rows: Rows) -> Likelihood:
-    """p(y | f) of rows with these features."""
+    """Return p(y | f) of rows with these features."""
     likelihood = model.likelihood.of(rows)
     if model.scale is None:
         return likelihood
@@ -320,13 +320,13 @@ class SparsePosterior(Posterior):
     Parameters
     ----------
     model : SparseModel
-        In float64; its features are frozen here.
+        The model in float64; its features are frozen here.
     solution : Solution
-        q(w), and the sites that it comes from.
+        q(w), and the sites that determine it.
     elbo : Tensor of shape ()
-        The evidence lower bound.
+        The evidence lower bound, in nats.
     n_rows : float
-        How many rows the data count for.
+        Sum of the weights of the training rows.
     """
 
     model: SparseModel
@@ -346,12 +346,12 @@ class SparsePosterior(Posterior):
 
     @property
     def sites(self) -> Sites:
-        """G and c, which streams go on from."""
+        """G and c, from which `partial_fit` continues."""
         m = self.weights.mean  # (I + G)m = c
         return Sites(self.precision, m + torch.einsum("bij,jb->ib", self.precision, m))
 
     def log_evidence(self) -> Tensor:
-        """The bound on it, in one piece: (1,) nats."""
+        """The evidence lower bound, summed over outputs: (1,) nats."""
         return self.elbo[None]
 
     def marginals(self, X: Tensor) -> Marginals:
@@ -405,7 +405,7 @@ class SparsePosterior(Posterior):
         return basis.phi @ w + self.model.offset(basis)
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
-        """Joint draws: the residual process takes O(N²) memory and O(N³) time."""
+        """Draw f jointly; the residual process takes O(N²) memory and O(N³) time."""
         basis = self.model.features.basis(X)
         f = basis.phi @ self.weights.sample(n_samples, generator) + self.model.offset(basis)
         R = self.model.features.residual_covariance(X, basis.phi)

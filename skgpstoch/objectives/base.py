@@ -19,7 +19,7 @@ from .closing import FULL, Closing
 
 
 class Objective(Module):
-    """A loss per row whose state (parameters and buffers) is all that training changes.
+    """A training loss per row; training changes only its state (parameters and buffers).
 
     A new method overrides :meth:`forward` and :meth:`solution`; the other hooks have defaults that
     do nothing. Whatever must survive a checkpoint, a rollback, or the choice of the best iterate

@@ -25,11 +25,11 @@ class Closing(NamedTuple):
     Parameters
     ----------
     name : {"full", "short", "none"}
-        What it is called; with "none" q(w) stays as training leaves it.
+        Name of the level; with "none", q(w) stays as training leaves it.
     judging : float, default=1.0
-        Share of the rows for it that a calibration goes by.
+        Share of the held-out rows that are used for calibration.
     scoring : float, default=1.0
-        Share of the rows for it that iterates are scored by, before.
+        Share of the held-out rows by which iterates are scored before.
     """
 
     name: str
@@ -54,7 +54,7 @@ FULL = Closing("full")
 
 
 class ClosingCost(NamedTuple):
-    """Seconds that parts of a closing pass take."""
+    """Measured seconds of the parts of a closing pass."""
 
     of_weights: float  # q(w) of all members for all rows; 0 if it is not found again
     of_calibration: float

@@ -1,9 +1,9 @@
-"""Titsias' bound on few rows, that of SOLVE-GP, and their gradients in one pass over the rows.
+"""The bounds of Titsias and of SOLVE-GP for few rows, with gradients, in one pass over the rows.
 
-With a Gaussian likelihood the best q(w) follows from the sums over rows that the gradient is made
-of (:mod:`.gaussian_rows`), G = Pᵀ diag(w) P and c_p = Pᵀ diag(w)(y_p − mean):
-m_p = (I + G/σ_p²)⁻¹c_p/σ_p² and, of every block of features, S_p = (I + G_bb/σ_p²)⁻¹. So, of one
-block,
+With a Gaussian likelihood, the gradient is made of sums over rows (:mod:`.gaussian_rows`),
+G = Pᵀ diag(w) P and c_p = Pᵀ diag(w)(y_p − mean). These sums also determine the best q(w):
+m_p = (I + G/σ_p²)⁻¹c_p/σ_p² and, for every block of features, S_p = (I + G_bb/σ_p²)⁻¹. For a single
+block this gives
 
     TG = GT = Σ_p (G/σ_p² − I + S_p).
 """

@@ -1,13 +1,14 @@
 """Condition posteriors on more rows, with their hyper-parameters and features unchanged.
 
-Nothing is forgotten: the posterior is that of all rows, those of the fit and the new ones.
+Nothing is forgotten: the result is the posterior given all rows, those of the fit and the new ones.
 
-- Exact: the Cholesky factor gets k more rows, O(n²k) for O(n³).
+- Exact: the Cholesky factor gets k more rows, which takes O(n²k) instead of O(n³).
 - Finite features: sums of squares get more terms.
-- Sparse: what rows say of q(w) is a sum over rows (:mod:`skgpstoch.posteriors.sites`), G and c. For
-  a Gaussian likelihood, that of new rows is added, O(kM² + M³). For others G and c of new rows
-  depend on q(w), and are found by Newton's steps; those of the rows before stay what they are, as
-  the rows themselves are gone. So it is exact for a Gaussian likelihood only.
+- Sparse: q(w) depends on the rows through the sums G and c (:mod:`skgpstoch.posteriors.sites`). For
+  a Gaussian likelihood, the new rows' terms are added, in O(kM² + M³). For other likelihoods the
+  terms of the new rows depend on q(w), and are found by Newton's steps. The terms of earlier rows
+  stay fixed, because these rows are no longer stored. So the result is exact only for a Gaussian
+  likelihood.
 """
 
 from __future__ import annotations

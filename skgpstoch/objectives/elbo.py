@@ -4,19 +4,19 @@ The bound is that of Shi, Titsias & Mnih (eq. 8),
 
     ELBO = Σᵢ E_N(fᵢ|μᵢ,vᵢ)[log p(yᵢ|fᵢ)] − KL[N(m, S) ‖ N(0, I)],                              (B2)
 
-and any other loss of :mod:`skgpstoch.losses` may stand for −E log p. At a fixed q it reaches the
-kernel, the points and the network through P and k(x, x) alone. With α = ∂/∂μ and δ = ∂/∂v,
+and any other loss of :mod:`skgpstoch.losses` may replace −E log p. At a fixed q, the bound depends
+on the kernel, the points and the network only through P and k(x, x). With α = ∂/∂μ and δ = ∂/∂v,
 
     ∂/∂P = α mᵀ + 2 diag(δ)(PS − P),      ∂/∂k(x, x) = δ,
 
-which by the envelope theorem is all of the gradient where q is the best one. That has natural
-parameters which are sums over rows, of the curvature κ = −2δ and α + κ(μ − mean):
+By the envelope theorem this is the whole gradient if q is the best one. The natural parameters of
+the best q are sums over rows of the curvature κ = −2δ and of α + κ(μ − mean):
 
     S_b = (I + G_bb)⁻¹,   m = (I + G)⁻¹c,   G = Pᵀ diag(κ) P,   c = Pᵀ(α + κ(μ − mean)),
 
-for a Gaussian likelihood G = PᵀP/σ² and c = Pᵀ(y − mean)/σ², whatever q is. With β KL for KL all of
-this holds with G/β and c/β for G and c. A row of weight w is w rows: α, δ and κ are w times as
-large.
+For a Gaussian likelihood, G = PᵀP/σ² and c = Pᵀ(y − mean)/σ², whatever q is. With β KL in place of
+KL, all of this holds with G/β and c/β in place of G and c. A row of weight w counts as w rows: its
+α, δ and κ are multiplied by w.
 """
 
 from __future__ import annotations

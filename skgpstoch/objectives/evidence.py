@@ -44,30 +44,30 @@ AsMean = Callable[[Tensor], Tensor]
 
 
 class FiniteObjective(Objective):
-    """NLML per row (A1) of y = φ(x)ᵀw + ε, each member of φ blind to the rows of its own fold.
+    """Negative log marginal likelihood per row (A1) of y = φ(x)ᵀw + ε, for K members of φ.
 
-    Member k is trained on the rows whose fold is not k, and judged by those whose fold it is. A row
-    of weight w is w rows: its features and targets are √w times as large.
+    Member k is trained on the rows outside fold k, and scored on the rows of fold k. A row of
+    weight w counts as w rows: its features and targets are multiplied by √w.
 
     Parameters
     ----------
     features : FeatureMap
-        φ, K members of D features.
+        The map φ, with K members of D features.
     rows : Rows
         Targets, weights and folds of all rows.
     X : Tensor of shape (N, d) or None, default=None
-        Their inputs, for methods that draw minibatches of their own.
+        Inputs of all rows, for methods that draw minibatches of their own.
     noise : {"learned", "profiled", "validation", "fixed"}
-        How σ² follows the features. For "profiled" and "validation" λ does as well, otherwise it
-        is σ².
+        How σ² is set, given the features. With "profiled" and "validation" the ridge λ is set
+        likewise; otherwise λ = σ².
     noise_variance : float
         Initial σ².
     noise_bounds : tuple of float
-        The interval that σ² is kept in.
+        Interval in which σ² is kept.
     weight_decay : float
-        Decoupled decay of the network's parameters.
+        Decoupled weight decay of the network's parameters.
     averaging : float, "auto" or "theory", default="auto"
-        Of the running statistics, see :class:`RunningStatistics`.
+        Averaging of the running statistics, see :class:`RunningStatistics`.
     window_rows : float, default=0
         Rows that they average over at least, where there are as many; 20 D else.
     """

@@ -5,8 +5,8 @@ With D the diagonal matrix of noise variances, C = K + D = LLᵀ, and α = C⁻�
     log p(y | X) = −½ (y − m)ᵀα − Σᵢ log Lᵢᵢ − n/2·log 2π,
     ∂/∂K = ½(ααᵀ − C⁻¹),   ∂/∂D = diag ∂/∂K,   ∂/∂m = Σᵢ αᵢ.
 
-Where Z = X the bound of Titsias is this, and one evaluation costs a third of what (B3) does. Where
-there are fewer points, its optimum for some of the rows is where training starts.
+If Z = X, Titsias' bound equals this evidence, and an evaluation of it takes a third of the time of
+(B3). If there are fewer points, training starts at the evidence's optimum for some of the rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from .variational import VariationalObjective
 class ExactObjective(VariationalObjective):
     """−log p(y | X) per row, with the kernel, the mean and the noise of a sparse model.
 
-    A row of weight w is w rows of the same y: their mean, of noise variance s/w, and w − 1 others.
+    A row of weight w counts as w rows with the same y: as their mean, which has the noise variance
+    s/w, and w − 1 further rows.
     """
 
     is_still = True

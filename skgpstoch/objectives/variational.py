@@ -1,6 +1,6 @@
 """Σ loss + β KL of a variational model: the base of its solvers.
 
-They differ in where q(w) comes from:
+The solvers differ in how they find q(w):
 
 ======================== ===========================================================================
 "collapsed", "natural"   :mod:`.natural`: averages over recent minibatches of what they say of q;
@@ -11,10 +11,10 @@ They differ in where q(w) comes from:
 "adam", "adadelta"       :mod:`.adam`: m and the roots of S are parameters like the others
 ======================== ===========================================================================
 
-Everything else, points, kernel, network, noise, follows gradients: Adam's steps on minibatches, or
-L-BFGS on all rows. The closing pass finds the best q of all rows, or the best m where S has no
-closed form, whatever the solver was. The features may be any: those of inducing points, a network's
-or a kernel's finite ones.
+Everything else (points, kernel, network, noise) is trained by gradients: Adam's steps on
+minibatches, or L-BFGS on all rows. After any solver, the closing pass finds the best q for all
+rows, or the best m if S has no closed form. Any features will do: those of inducing points, or the
+finite features of a network or a kernel.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class VariationalObjective(Objective):
     model : SparseModel
         Features, likelihood, mean and loss.
     n_rows : float
-        n, what all rows count for.
+        Total weight n of all rows.
     mean_weight : float, default=1.0
-        What one of them counts for in the mean.
+        Mean weight of a row.
     weight_decay : float, default=0.0
-        Decoupled decay of the network's parameters.
+        Decoupled weight decay of the network's parameters.
     noise_bounds : tuple of float, default=(1e-8, 1e2)
-        The interval that σ² of a Gaussian likelihood is kept in.
+        Interval in which σ² of a Gaussian likelihood is kept.
     """
 
     network_rate = NETWORK_RATE

@@ -1,6 +1,6 @@
-"""Fitted models as ONNX graphs in float64, for serving without Python or torch.
+"""Export fitted models as ONNX graphs in float64, for serving without Python or torch.
 
-Import it with `import skgpstoch.onnx`; it needs the package onnx.
+Import the module with `import skgpstoch.onnx`; it needs the package onnx.
 """
 
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""Converters of skl2onnx, so that pipelines with our estimators can be exported."""
+"""Converters for skl2onnx, so that it can export pipelines with our estimators."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def register_converters() -> None:
     """Tell skl2onnx how to convert the estimators of this package; needs skl2onnx.
 
     Regressors then have the outputs "variable" (the mean) and "std". The drop-in
-    GaussianProcessRegressor has the outputs of scikit-learn's: the mean and, with the option
-    `return_std`, the standard deviation; the option `optim` is ignored. Classifiers have the
-    outputs of scikit-learn's, with probabilities in float32, as ZipMap returns them. `target_opset`
+    GaussianProcessRegressor has the same outputs as scikit-learn's: the mean and, with the option
+    `return_std`, the standard deviation; its option `optim` is ignored. Classifiers have the same
+    outputs as scikit-learn's, with probabilities in float32, as ZipMap returns them. `target_opset`
     must be at least 18. Inputs may be float32 or float64; graphs compute in float64.
 
     Examples
@@ -59,7 +59,7 @@ def register_converters() -> None:
 
 
 def is_classifier_class(estimator: type) -> bool:
-    """Tell whether a class of estimators has classes."""
+    """Tell whether a class is a classifier."""
     return hasattr(estimator, "predict_proba")
 
 
@@ -105,7 +105,7 @@ def convert(scope: Any, operator: Any, container: Any) -> None:
             f"target_opset={container.target_opset}", f"Set target_opset={OPSET} or more."
         )
     model = operator.raw_operator
-    outputs = ("mean",) if len(operator.outputs) == 1 else None  # else those that are usual
+    outputs = ("mean",) if len(operator.outputs) == 1 else None  # else the default outputs
     graph = to_onnx(model, outputs).graph
     prefix = scope.get_unique_operator_name("skgpstoch") + "_"
     graph = compose.add_prefix_graph(graph, prefix)

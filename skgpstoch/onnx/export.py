@@ -44,12 +44,12 @@ def export(
     model : estimator
         A fitted estimator of this package: exact, sparse, with finite features or networks, or the
         recommended default on numeric columns, including its calibration. Deep and convolutional
-        models, and parts without an ONNX graph, raise an error that names them.
+        models, and models with another part that has no ONNX graph, raise CannotExport.
     path : str or os.PathLike
-        The file.
+        The file to write.
     outputs : sequence of str or None, default=None
-        For a regressor, some of "mean", "std" and "quantiles"; None is the first two. For a
-        classifier, "label" and "probabilities"; None is both.
+        For a regressor, some of "mean", "std" and "quantiles"; None: "mean" and "std". For a
+        classifier, some of "label" and "probabilities"; None: both.
     quantiles : sequence of float, default=(0.025, 0.5, 0.975)
         Probabilities of the quantiles, each between 0 and 1.
 
@@ -68,9 +68,9 @@ def export(
     -----
     The input is "X", float64 of shape (n_samples, n_features); any number of rows may be asked for.
     "mean" and "std" have the shape (n_samples, n_outputs), "quantiles" (n_samples, n_outputs,
-    n_quantiles), "label" (n_samples,) and "probabilities" (n_samples, n_classes). Predictions agree
-    with those of the model to about 1e-10, and run by ONNX Runtime's CPU provider. A graph takes
-    its rows in one block, so ask for some thousand at a time.
+    n_quantiles), "label" (n_samples,) and "probabilities" (n_samples, n_classes). ONNX Runtime's
+    CPU provider runs the graph, and predictions agree with the model's to about 1e-10. A graph
+    processes all its rows in one block, so pass it a few thousand rows at a time.
 
     Examples
     --------
@@ -119,19 +119,19 @@ def to_onnx(
 
 
 def check_can_be_asked(model: Any) -> None:
-    """Raise an error unless it is a fitted estimator."""
+    """Raise an error unless the model is a fitted estimator."""
     check_is_fitted(model)
     if isinstance(model, Pipeline | BaseSearchCV):
         raise CannotExport(type(model).__name__, OF_PIPELINES)
 
 
 def n_columns(model: Any) -> int:
-    """Return the number of inputs, which a fit with a kernel of any objects does not ask for.
+    """Return the number of inputs.
 
     Raises
     ------
     NotFittedError
-        If there were no columns of numbers.
+        If the model was fitted to objects instead of columns of numbers.
     """
     if hasattr(model, "n_features_in_"):
         return int(model.n_features_in_)
@@ -144,7 +144,7 @@ def n_columns(model: Any) -> int:
 
 
 def checked(given: Any, known: Sequence[str], usual: Sequence[str]) -> Sequence[str]:
-    """Return the names of outputs, or raise a ValueError."""
+    """Return the names of the outputs, or raise a ValueError if one is unknown."""
     if given is None:
         return usual
     names = [given] if isinstance(given, str) else list(given)
@@ -156,7 +156,7 @@ def checked(given: Any, known: Sequence[str], usual: Sequence[str]) -> Sequence[
 
 
 def checked_levels(given: Any) -> list[float]:
-    """Return probabilities between 0 and 1, or raise a ValueError."""
+    """Return the quantiles' probabilities, or raise a ValueError unless they are inside (0, 1)."""
     try:
         levels = [check_coverage(p) for p in given]
     except (TypeError, ValueError):
@@ -169,7 +169,7 @@ def checked_levels(given: Any) -> list[float]:
 
 
 def of_numbers(model: Any, X: Value, names: Sequence[str], levels: Sequence[float]) -> Found:
-    """Return what is asked of a regressor."""
+    """Return the requested outputs of a regressor."""
     given, shape = distribution(model, X), ["n_samples", None]
     found: Found = {}
     for name in names:
@@ -184,7 +184,7 @@ def of_numbers(model: Any, X: Value, names: Sequence[str], levels: Sequence[floa
 
 
 def of_classes(model: Any, X: Value, names: Sequence[str]) -> Found:
-    """Return what is asked of a classifier."""
+    """Return the requested outputs of a classifier."""
     p, classes = class_probabilities(model, X), np.asarray(model.classes_)
     found: Found = {}
     for name in names:

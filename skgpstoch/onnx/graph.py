@@ -1,7 +1,7 @@
-"""A graph of ONNX operators in float64, written as one writes NumPy.
+"""Build a graph of ONNX operators in float64 with NumPy-like expressions.
 
-ONNX Runtime's CPU has no Erf of doubles, nor distribution functions: they are series
-(:mod:`skgpstoch.onnx.series`).
+ONNX Runtime's CPU provider has neither Erf for doubles nor distribution functions, so they are
+computed as series (:mod:`skgpstoch.onnx.series`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAIN_DOMAIN = ""
 
 
 class Value:
-    """A tensor of a graph, float64 unless it is told otherwise, with NumPy's operations."""
+    """A tensor of a graph, float64 unless stated otherwise, with NumPy's operations."""
 
     __array_priority__ = 1000  # array * value is ours
 
@@ -70,11 +70,11 @@ class Value:
         return self.graph.call("Greater", self, other)
 
     def square(self) -> Value:
-        """self², elementwise."""
+        """Return self², elementwise."""
         return self * self
 
     def map(self, operator: str, **attributes: Any) -> Value:
-        """Another operator of one input."""
+        """Apply another ONNX operator with one input."""
         return self.graph.call(operator, self, **attributes)
 
     def exp(self) -> Value:
@@ -90,47 +90,47 @@ class Value:
         return self.map("Sqrt")
 
     def abs(self) -> Value:
-        """|x|."""
+        """Return |x|."""
         return self.map("Abs")
 
     def at_least(self, other: Any) -> Value:
-        """max(x, other)."""
+        """Return max(x, other)."""
         return self.graph.call("Max", self, other)
 
     def at_most(self, other: Any) -> Value:
-        """min(x, other)."""
+        """Return min(x, other)."""
         return self.graph.call("Min", self, other)
 
     def sum(self, axis: int) -> Value:
-        """Sum over an axis, which stays with length 1."""
+        """Sum over an axis; the axis stays, with length 1."""
         return self.graph.call("ReduceSum", self, np.array([axis]), keepdims=1)
 
     def min(self, axis: int) -> Value:
-        """Least over an axis, which stays with length 1."""
+        """Return the minimum over an axis; the axis stays, with length 1."""
         return self.graph.call("ReduceMin", self, np.array([axis]), keepdims=1)
 
     def max(self, axis: int) -> Value:
-        """Greatest over an axis, which stays with length 1."""
+        """Return the maximum over an axis; the axis stays, with length 1."""
         return self.graph.call("ReduceMax", self, np.array([axis]), keepdims=1)
 
     def columns(self, index: Sequence[int] | np.ndarray, axis: int = 1) -> Value:
-        """Those of an axis with these numbers."""
+        """Select these positions along an axis."""
         return self.graph.call("Gather", self, np.asarray(index, dtype=np.int64), axis=axis)
 
     def unsqueeze(self, axis: int) -> Value:
-        """With a new axis of length 1."""
+        """Insert an axis of length 1."""
         return self.graph.call("Unsqueeze", self, np.array([axis]))
 
     def squeeze(self, axis: int) -> Value:
-        """Without an axis of length 1."""
+        """Remove an axis of length 1."""
         return self.graph.call("Squeeze", self, np.array([axis]))
 
     def transpose(self, *axes: int) -> Value:
-        """With its axes in this order."""
+        """Return the value with its axes in this order."""
         return self.graph.call("Transpose", self, perm=list(axes))
 
     def reshape(self, *shape: int) -> Value:
-        """In another shape; 0 is as it was, −1 what is left."""
+        """Return the value in another shape; 0 keeps a length, −1 infers it."""
         return self.graph.call("Reshape", self, np.array(shape))
 
 
@@ -144,16 +144,16 @@ class Graph:
 
     @property
     def nodes(self) -> list[onnx.NodeProto]:
-        """Those of the block that is being written: the graph's own, or the body of a loop."""
+        """Nodes of the block that is being written: of the graph, or of a loop's body."""
         return self.blocks[-1]
 
     def new_name(self, stem: str) -> str:
-        """Return a name that nothing has."""
+        """Return an unused name."""
         self.n_names += 1
         return f"{stem.lower()}_{self.n_names}"
 
     def constant(self, array: Any) -> Value:
-        """Return an array or a number as a value; the same contents are stored once."""
+        """Return an array or a number as a value; equal contents are stored once."""
         a = np.asarray(array)
         is_number = a.ndim == 0 and a.dtype.kind in "iu"
         if is_number or a.dtype.kind == "f":
@@ -161,7 +161,7 @@ class Graph:
         return self._exact(a)
 
     def value(self, given: Any) -> Value:
-        """Return a value, or an array or a number as one."""
+        """Return a value unchanged, and an array or a number as a constant."""
         return given if isinstance(given, Value) else self.constant(given)
 
     def call(
@@ -190,7 +190,7 @@ class Graph:
         return parts[0] if len(parts) == 1 else self.call("Concat", *parts, axis=axis)
 
     def where(self, condition: Value, this: Any, other: Any) -> Value:
-        """Return `this` where a condition holds, elementwise."""
+        """Return `this` where the condition holds and `other` elsewhere."""
         return self.call("Where", condition, this, other)
 
     def repeat(
@@ -199,24 +199,24 @@ class Graph:
         start: Sequence[Value],
         body: Callable[..., tuple[Value, Sequence[Value]]],
     ) -> list[Value]:
-        """Return what steps make of values.
+        """Repeat a step on values, as a loop in the graph.
 
         Parameters
         ----------
         most : int
-            Steps at most.
+            Largest number of steps.
         start : sequence of Value
-            What the first step is given.
+            Inputs of the first step.
         body : callable
-            Maps values to whether another step follows, a condition of one element, and to the
-            next values.
+            Maps values to a condition of one element, whether another step follows, and to the next
+            values.
         """
         carried = [Value(self, self.new_name("state")) for _ in start]
         step, goes_on = self.new_name("step"), self.new_name("goes_on")
         self.blocks.append([])
         condition, found = body(*carried)
         outputs = [self.call("Reshape", condition, np.empty(0, np.int64)), *found]
-        outputs = [self.call("Identity", value) for value in outputs]  # of names of their own
+        outputs = [self.call("Identity", value) for value in outputs]  # for names of their own
         nodes = self.blocks.pop()
 
         def info(name: str, kind: int = TensorProto.DOUBLE, shape: Any = None) -> Any:
@@ -237,7 +237,7 @@ class Graph:
         return [Value(self, name) for name in results]
 
     def _exact(self, a: np.ndarray) -> Value:
-        """Return an array as a value, of its own type."""
+        """Return an array as a value of the array's own type."""
         a = np.ascontiguousarray(a).reshape(a.shape)
         key = (a.dtype.str, a.shape, a.tobytes())
         kept = self.constants
@@ -260,13 +260,13 @@ def model_of(
     Parameters
     ----------
     graph : Graph
-        What is computed.
+        The graph.
     inputs : dict of str to int
-        Matrices, with their numbers of columns.
+        Input matrices: names and numbers of columns.
     outputs : dict of str to (Value, int, sequence)
-        Values, their element types, and their shapes.
+        Outputs: names and (value, element type, shape).
     about : str
-        For the model's documentation.
+        Text for the model's documentation.
     """
     given = [
         helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["n_samples", width])

@@ -1,4 +1,4 @@
-"""The error for parts that cannot be exported, which names them."""
+"""The error that names a part of a model that cannot be exported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ USUAL_CURE = (
 
 
 class CannotExport(NotImplementedError):  # noqa: N818
-    """A part of a model has no ONNX graph."""
+    """Raised if a part of a model has no ONNX graph; a NotImplementedError that names the part."""
 
     def __init__(self, part: Any, cure: str = USUAL_CURE) -> None:
         name = part if isinstance(part, str) else type(part).__name__

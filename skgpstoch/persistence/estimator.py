@@ -1,4 +1,4 @@
-"""Pickle, copy and save every estimator, and link to its page."""
+"""Base class of all estimators: pickle, copy, save, and the link to the documentation."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CALLED = """
     predict_gradient predict_interval predict_log_proba predict_proba predict_std predictive_cdf
     sample_functions sample_y score
 """
-"""Methods that users call, whose errors name the class of the estimator."""
+"""Public methods whose errors name the class of the estimator."""
 
 
 class SavedEstimator(BaseEstimator):
-    """An estimator whose state is NumPy's arrays and Python's own types.
+    """An estimator whose pickled state consists of NumPy arrays and Python's own types.
 
-    Objects of classes of the user's are in the state as they are. The HTML representation links to
-    the class's page, if the package says where its documentation is.
+    Objects of the user's classes are kept in the state as they are. The HTML representation links
+    to the class's page if the package's metadata has the documentation's URL.
     """
 
     _doc_link_module = DISTRIBUTION
@@ -48,33 +48,33 @@ class SavedEstimator(BaseEstimator):
         self.__dict__.update(Unpacker(Names()).objects(PackedState(**state))[-1])
 
     def __copy__(self) -> Self:
-        """Share what is copied, as copies of other objects do."""
+        """Return a shallow copy, which shares its attributes with this estimator."""
         other = type(self).__new__(type(self))
         other.__dict__.update(vars(self))
         return other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Copy what there is: quicker than by way of the state."""
+        """Return a deep copy of the attributes, which is faster than copying the pickled state."""
         other = memo[id(self)] = type(self).__new__(type(self))
         other.__dict__.update(copy.deepcopy(vars(self), memo))
         return other
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the estimator to a file, fitted or not, from which `skgpstoch.load` reads it.
+        """Write the estimator, fitted or not, to a file that `skgpstoch.load` reads.
 
-        It is a safetensors file, without pickle: nothing is executed when it is read. Classes of
-        your own (likelihoods, networks, estimators inside this one) are not in it, and are asked
-        for by `skgpstoch.load`.
+        The format is safetensors, without pickle, so loading executes no code from the file. Your
+        own classes (likelihoods, networks, estimators inside this one) are not in the file; pass
+        them to `skgpstoch.load`.
 
         Parameters
         ----------
         path : str or os.PathLike
-            The file, which is replaced at once if it is there. Any suffix will do.
+            The file to write, with any suffix. An existing file is replaced atomically.
 
         Raises
         ------
         ValueError
-            If a parameter has been set to what `fit` would refuse, or if a part of the model is
-            neither our own nor of a class that attributes describe. Use joblib then.
+            If a parameter has a value that `fit` would refuse. Also if a part of the model is
+            neither from skgpstoch nor an object that its attributes describe; use joblib then.
         """
         save(self, path)

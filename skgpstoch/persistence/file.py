@@ -1,7 +1,7 @@
-"""Estimators in files without pickle: one safetensors file, from which nothing is executed.
+"""Save estimators to files without pickle: one safetensors file; loading it executes no code in it.
 
-The header says what is in it: `format`, `class`, `versions`, `parameters` (for people to read),
-`structure` (:mod:`.state`), and `sha256` over all of this and the tensors.
+The header has the entries `format`, `class`, `versions`, `parameters` (for people to read),
+`structure` (:mod:`.state`), and `sha256` of all of these and the tensors.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .strict_json import MOST_TIMES, check_size
 from .tensor_file import header_of, read, table_of, write
 
 FILE_FORMAT = "1"
-FREE_BYTES = 2**24  # that objects may take however small a file is; five thousand modules
-OWN = "own."  # begins names of classes and functions of the user's
+FREE_BYTES = 2**24  # memory that objects may take however small a file is: about 5,000 modules
+OWN = "own."  # prefix of the names of the user's classes and functions
 INSTEAD = {
     False: "use joblib.dump, or skops.io.dump",
     True: "use a named function (`def`), which you pass to skgpstoch.load as `objects`, or a "
@@ -41,12 +41,12 @@ ENTRIES = {"format", "class", "versions", "parameters", "structure", "sha256"}
 
 
 class FileNames(Names):
-    """Names of our own, and of what users bring along.
+    """Names of classes and functions of skgpstoch, and of those that the user passes.
 
     Parameters
     ----------
     objects : mapping of str to type or function, default={}
-        Classes and functions of the user's.
+        The user's classes and functions.
     """
 
     def __init__(self, objects: Mapping[str, Any] | None = None) -> None:
@@ -92,7 +92,7 @@ def checked_objects(objects: Any) -> dict[str, Any]:
     Raises
     ------
     TypeError
-        If these are none.
+        If `objects` is not a mapping of names to classes and functions.
     """
     if objects is None:
         return {}
@@ -104,7 +104,7 @@ def checked_objects(objects: Any) -> dict[str, Any]:
 
 
 def check_is_given(structure: str, objects: Mapping[str, Any]) -> None:
-    """Raise a ValueError that names all that `objects` lacks."""
+    """Raise a ValueError that names every class and function that `objects` lacks."""
     found = set(re.findall(rf'"{re.escape(OWN)}(\w+)"', structure))
     if missing := sorted(found - objects.keys()):
         asked = ", ".join(f"{name!r}: {name}" for name in missing)
@@ -115,7 +115,7 @@ def check_is_given(structure: str, objects: Mapping[str, Any]) -> None:
 
 
 def can_be_asked_for(value: type | Function) -> bool:
-    """Tell whether there is a name to ask for, and, of a class, whether attributes say it all."""
+    """Tell whether a value has a name to ask for and, if a class, is described by attributes."""
     if isinstance(value, Function):
         return value.__name__.isidentifier()
     has_attributes = value.__dictoffset__ != 0
@@ -124,12 +124,12 @@ def can_be_asked_for(value: type | Function) -> bool:
 
 
 def definer(cls: type, method: str) -> type:
-    """Return the class that a class has a method from."""
+    """Return the class from which a class inherits a method."""
     return next(base for base in cls.__mro__ if method in vars(base))
 
 
 def is_usual(cls: type) -> bool:
-    """Tell whether a class pickles objects by nothing but their attributes."""
+    """Tell whether a class pickles its objects only by their attributes."""
     return cls in (object, nn.Module, BaseEstimator) or cls.__module__.startswith(f"{PACKAGE}.")
 
 
@@ -140,7 +140,7 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
     state = packer.state(estimator)
     for _, value in packer.found.values():
         check_sound(value)
-    estimator._validate_params()  # which set_params does not
+    estimator._validate_params()  # set_params does not validate
     metadata = {
         "format": FILE_FORMAT,
         "class": type(estimator).__name__,
@@ -161,32 +161,33 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
 
 
 def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -> Any:
-    """Read an estimator that its method `save` wrote.
+    """Read an estimator from a file that its method `save` wrote.
 
-    Nothing in the file is executed, and nothing is imported by a name in it, so the file may come
-    from anybody. Only what you pass as `objects` is code that runs. A file can still hold a model
-    that predicts badly on purpose.
+    Loading executes no code from the file and imports nothing that the file names, so it is safe to
+    load files from anybody. The only foreign code that runs is what you pass as `objects`. A file
+    can still hold a model that predicts badly on purpose.
 
     Parameters
     ----------
     path : str or os.PathLike
-        The file.
+        The file to read.
     objects : mapping of str to type or function, or None, default=None
         Your own classes and functions that the model uses (likelihoods, networks, estimators inside
-        it), by their names.
+        it), by their names. None: the model uses none.
 
     Returns
     -------
     estimator : object
-        As it was saved; fitted if it was fitted. On the same machine it predicts the same to the
-        last bit.
+        The estimator as it was saved; fitted if it was fitted. On the same machine its predictions
+        are bitwise the same.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is damaged, has been altered, is of a later format, or needs `objects`.
+        If the file is damaged, was altered, has a later format, or needs `objects` that are not
+        given.
 
     Examples
     --------
@@ -209,14 +210,14 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
 
 
 def checked_path(path: Any) -> Path:
-    """Return a path, or raise a TypeError if this is none."""
+    """Return a path, or raise a TypeError if it is not a path."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path must be a str or os.PathLike, got {path!r:.80}.")
     return Path(path)
 
 
 def loaded(file: Any, names: FileNames) -> Any:
-    """Return the estimator of an open file."""
+    """Return the estimator in an open file."""
     metadata, arrays = read(file)
     if metadata.get("format") != FILE_FORMAT or metadata.keys() != ENTRIES:
         raise ValueError(
@@ -238,7 +239,7 @@ def loaded(file: Any, names: FileNames) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """Return what a file is written with."""
+    """Return the versions of the packages that write a file."""
     own = sys.modules[PACKAGE].__version__
     return {
         PACKAGE: own,
@@ -249,7 +250,7 @@ def versions() -> dict[str, str]:
 
 
 def digest(metadata: dict[str, str], arrays: list[np.ndarray]) -> str:
-    """Return a digest of all that a file says."""
+    """Return a digest of a file's metadata and arrays."""
     said = {name: text for name, text in metadata.items() if name != "sha256"}
     found = hashlib.sha256(json.dumps([said, table_of(arrays)], sort_keys=True).encode())
     for a in arrays:

@@ -1,7 +1,7 @@
-"""What may be in a file: names of our own classes, and lists of scikit-learn's and torch's.
+"""Lists of what a file may name: classes of skgpstoch, and some of scikit-learn and torch.
 
-Nothing is imported by name. Our own classes are those of modules that are loaded already, in rooms
-whose objects fitted models are made of.
+Nothing is imported by name. Classes of skgpstoch are looked up in those already loaded modules
+whose objects fitted models consist of.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ROOMS = (
     "objectives",
     "posteriors",
 )
-FUNCTIONS_OF = "kernels"  # a profile is a function
+FUNCTIONS_OF = "kernels"  # a kernel's profile is a function
 
 SKLEARN_KERNELS: tuple[type, ...] = (
     sk.CompoundKernel,
@@ -100,14 +100,14 @@ OF_NUMPY = """
     sign sin sinh sqrt square tan tanh trunc
 """
 UFUNCS: dict[str, np.ufunc] = {name: getattr(np, name) for name in OF_NUMPY.split()}
-"""Functions of numbers, each by itself, as transformers have them."""
+"""NumPy's elementwise functions that transformers may hold."""
 PREFIXES = {"torch": "nn", "sklearn": "sklearn"}
 WARNINGS = (UserWarning, RuntimeWarning, FutureWarning, exceptions.ConvergenceWarning)
 
 
 @functools.cache
 def known_classes() -> dict[str, type]:
-    """Return all classes that a file may name, by their names."""
+    """Return all classes that a file may name: name → class."""
     of_torch = {f"nn.{name}": getattr(nn, name) for name in TORCH_LAYERS.split()}
     of_sklearn = {f"sklearn.{cls.__name__}": cls for cls in OF_SKLEARN}
     return {**of_torch, **of_sklearn, **{cls.__name__: cls for cls in _found(inspect.isclass)}}
@@ -115,7 +115,7 @@ def known_classes() -> dict[str, type]:
 
 @functools.cache
 def known_functions() -> dict[str, Callable]:
-    """Return all functions that a file may name, by their names."""
+    """Return all functions that a file may name: name → function."""
     found = _found(inspect.isfunction)
     ours = [f for f in found if f.__module__.startswith(f"{PACKAGE}.{FUNCTIONS_OF}.")]
     return {f"{f.__module__.rpartition('.')[2]}.{f.__name__}": f for f in ours}
@@ -123,13 +123,13 @@ def known_functions() -> dict[str, Callable]:
 
 @functools.cache
 def known_types() -> dict[str, type]:
-    """Return what a file may name that is a type itself, not an object of it."""
+    """Return the types that a file may hold as values, instead of their instances."""
     plain = (bool, int, float, str, *WARNINGS)
     return {cls.__name__: cls for cls in plain} | known_classes()
 
 
 def _found(kind: Callable[[object], bool]) -> Iterator:
-    """Look through our rooms for classes, or functions, of our own."""
+    """Search our modules for classes, or functions, of our own."""
     for name, module in sorted(sys.modules.items()):
         if is_room(name):
             for value in vars(module).values():
@@ -138,7 +138,7 @@ def _found(kind: Callable[[object], bool]) -> Iterator:
 
 
 def is_room(module: str) -> bool:
-    """Tell whether a module has classes of what fitted models are made of."""
+    """Tell whether fitted models may hold objects of a module's classes."""
     package, _, rest = module.partition(".")
     return package == PACKAGE and rest.partition(".")[0] in ROOMS
 
@@ -157,11 +157,11 @@ def is_estimator(cls: type) -> bool:
 
 
 def trusted_types(*others: type) -> list[str]:
-    """Return the names of what skops may find in files that hold our estimators.
+    """Return the names of the types that skops may find in files that hold our estimators.
 
-    These are estimators and losses, which describe themselves by arrays and Python's own types, and
-    kernels of scikit-learn, as lists of parameters to search have them. `others` are what
-    searches hold besides.
+    These are estimators and losses, whose state is arrays and Python's own types, and scikit-learn
+    kernels, which occur in the parameter grids of searches. `others` are further types that
+    searches hold.
     """
     found = [cls for cls in known_classes().values() if is_estimator(cls) and cls not in OF_SKLEARN]
     return sorted(f"{cls.__module__}.{cls.__name__}" for cls in (*found, *SKLEARN_KERNELS, *others))

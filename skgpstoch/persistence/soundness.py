@@ -15,7 +15,7 @@ from .registry import PACKAGE, SKLEARN_KERNELS
 
 
 def check_sound(value: Any) -> None:
-    """Raise a ValueError if a module has hooks, or a number that predictions depend on is NaN."""
+    """Raise a ValueError if a module has hooks, or a number for predictions is not finite."""
     if isinstance(value, nn.Module):
         hooks = [name for name, field in vars(value).items() if "hook" in name and field]
         if any(isinstance(vars(value)[name], dict) for name in hooks):
@@ -26,10 +26,10 @@ def check_sound(value: Any) -> None:
 
 
 def numbers_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield numbers that have to be finite, with their names.
+    """Yield the numbers that must be finite, with their names.
 
-    A bound on the evidence is a single number, and may be NaN; bounds of hyper-parameters and
-    parameters of estimators may be infinite.
+    Not among them are a bound on the evidence, which may be NaN, and the bounds of hyper-parameters
+    and parameters of estimators, which may be infinite.
     """
     if isinstance(value, nn.Module):
         yield from value._parameters.items()
@@ -45,7 +45,7 @@ def numbers_of(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_finite(numbers: Any) -> bool:
-    """Tell whether numbers are finite; what else a parameter may be, is."""
+    """Tell whether numbers are finite; any other type of parameter counts as finite."""
     if isinstance(numbers, torch.Tensor):
         return not numbers.is_floating_point() or bool(torch.isfinite(numbers).all())
     if isinstance(numbers, np.ndarray):

@@ -1,10 +1,11 @@
-"""An estimator's state as NumPy's and Python's own types, and back.
+"""Convert an estimator to a state of NumPy's and Python's own types, and back.
 
 The state is a list of nodes, written as JSON, and a list of arrays. A node is [form, *parts]; a
-part is a number, a text, true, false, null, or [i], the i-th node. Nodes come after those that they
-refer to, so what is shared stays shared, nothing can refer to itself, and reading is a loop.
+part is a number, a text, true, false, null, or [i], the i-th node. A node comes after the nodes
+that it refers to. So shared objects stay shared, nothing can refer to itself, and reading is a
+loop.
 
-Objects of classes that are not in :mod:`.registry` are kept as they are, for pickle to deal with.
+Objects whose classes are not in :mod:`.registry` are kept unchanged, for pickle to handle.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ ATOMS = (bool, int, str, type(None))
 
 
 class PackedState(NamedTuple):
-    """What an object is made of.
+    """The parts of an object.
 
     Parameters
     ----------
     structure : str
-        Nodes, as JSON; the last is the object.
+        Nodes, as JSON; the last is the object itself.
     arrays : list of ndarray
-        Payloads of arrays.
+        Contents of the arrays.
     objects : list
-        What is kept as it is.
+        Objects that are kept unchanged.
     """
 
     structure: str
@@ -43,7 +44,7 @@ class PackedState(NamedTuple):
 
 
 class Names:
-    """Which classes and functions have names; those of others are kept as they are."""
+    """Names of classes and functions; objects of classes without a name are kept unchanged."""
 
     def name(self, value: type | forms.Function) -> str | None:
         """Return the name of a class or a function; None if it has none."""
@@ -58,14 +59,14 @@ class Names:
         return known[name]
 
     def keep(self, value: Any, path: str) -> None:
-        """Raise an error if such objects cannot be kept."""
+        """Raise an error if objects of this kind cannot be kept unchanged."""
 
 
 # ---- objects to nodes ----------------------------------------------------------------------------
 
 
 class Packer:
-    """Takes objects apart.
+    """Takes objects apart into nodes and arrays.
 
     Parameters
     ----------

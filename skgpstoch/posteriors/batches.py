@@ -8,14 +8,14 @@ from torch import Tensor
 from .base import Posterior
 
 MOST_JOINT_ROWS = 256
-"""Rows whose joint covariance is made at a time, of which the blocks of batches are wanted."""
+"""Rows whose joint covariance is computed at once; only the batches' diagonal blocks are used."""
 
 
 def batched_moments(posterior: Posterior, X: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean (B, q, P) and covariance (B, P, q, q) of f at X (B, q, d), each batch jointly.
 
-    Covariances of rows in different batches are computed, and left out: up to some rows that takes
-    less time than to go through the batches one by one.
+    Covariances between different batches are computed and discarded. For few rows this takes less
+    time than a loop over the batches.
     """
     q = X.shape[1]
     if q == 1:
@@ -27,7 +27,7 @@ def batched_moments(posterior: Posterior, X: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def joint_moments(posterior: Posterior, X: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the same of a few batches."""
+    """Return the same for batches with at most `MOST_JOINT_ROWS` rows in all."""
     B, q, _ = X.shape
     rows = X.flatten(0, 1)
     mean, _ = posterior.marginals(rows).mixture_moments()

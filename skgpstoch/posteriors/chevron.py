@@ -1,11 +1,12 @@
-"""q(w) of very many basis functions: a mean, and a covariance with a chevron for its factor.
+"""q(w) of very many basis functions: a mean, and a covariance with a chevron-shaped factor.
 
-q(w) = N(μ, CCᵀ), the first c columns of C dense and lower triangular, the others diagonal:
+q(w) = N(μ, CCᵀ), where the first c columns of C are dense and lower triangular, and the others are
+diagonal:
 
     var f(x) = Σ_{r<c} (φ(x)ᵀc_r)² + Σ_{i≥c} c_ii² φ_i(x)²
 
-in O(m(c + 1)) numbers. Everything is a sum over blocks of basis functions, so that features are
-never all in memory.
+This takes O(m(c + 1)) numbers. Everything is computed as sums over blocks of basis functions, so
+that the features are never all in memory.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ BLOCK_COLUMNS = 512
 """Basis functions that are summed over at a time."""
 
 MAX_LOG_DET = 10_000
-"""Functions up to which the determinant of a dense prior precision is found."""
+"""Largest number of functions for which the determinant of a dense prior precision is computed."""
 
 
 class ChevronModel(Module):

@@ -1,15 +1,15 @@
-"""Functions drawn from priors and posteriors, which can be evaluated anywhere.
+"""Draw functions from priors and posteriors; they can be evaluated at any rows.
 
 Wilson, Borovitskiy, Terenin, Mostowsky & Deisenroth, "Efficiently sampling functions from Gaussian
-process posteriors", ICML 2020. By Matheron's rule a draw of the prior becomes one of the posterior
-by the update that brings it to the data,
+process posteriors", ICML 2020. By Matheron's rule a draw from the prior becomes a draw from the
+posterior by an update with the data,
 
     (f | y)(x) = f(x) + k(x, X) C⁻¹ (y − f(X) − ε),   ε ~ N(0, noise),                       (13)
 
-and the draw of the prior is φ(x)ᵀw with random Fourier features φ, w ~ N(0, I). Every draw has
-frequencies of its own: then E[φ(x)ᵀφ(x')] = k(x, x') makes means and covariances of draws exact,
-however few features there are, as the update is linear in f. (Of frequencies that all draws share,
-covariances would err together.) More features make draws more nearly Gaussian.
+where the prior draw is φ(x)ᵀw with random Fourier features φ and w ~ N(0, I). Every draw has its
+own frequencies. Since E[φ(x)ᵀφ(x')] = k(x, x') and the update is linear in f, the means and
+covariances of draws are exact for any number of features. (With common frequencies, the errors of
+the covariances would be common to all draws.) More features make draws more nearly Gaussian.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ..kernels import Kernel
 from ..maths.gaussian import standard_normal
 
 N_COMPONENTS = 1024
-"""Random Fourier features of a draw."""
+"""Number of random Fourier features of a draw."""
 
 MOST_SEED = 2**31 - 1
 
 Functions = Callable[[Tensor], Tensor]
-"""X (N, d) → values of S functions with P outputs, (S, N, P); without randomness."""
+"""Maps X (N, d) to the values of S functions with P outputs, (S, N, P), without randomness."""
 
 
 def prior_functions(
@@ -40,11 +40,11 @@ def prior_functions(
     Parameters
     ----------
     kernel : Kernel
-        k: sums of products that have finite features, exact or random.
+        Kernel k, a sum of products that have finite features, exact or random.
     n_inputs : int
         Columns of the inputs.
     n_samples, n_outputs : int
-        S and P.
+        Numbers S of functions and P of outputs.
     generator : torch.Generator
         Randomness.
 

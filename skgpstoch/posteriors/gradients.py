@@ -1,7 +1,7 @@
-"""Gradients of predictions by the inputs of their rows.
+"""Gradients of predictions with respect to the inputs of their rows.
 
-The moments of a row depend on no other row. So the gradient of their sum over rows has every row's
-own gradient in its line, and one backward pass an output finds all of them.
+The moments of a row do not depend on other rows. So the gradient of their sum over rows holds each
+row's own gradient in the row's line, and one backward pass per output finds all gradients.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MomentGradients(NamedTuple):
     std_gradient: np.ndarray
 
     def scaled(self, offset: np.ndarray, scale: np.ndarray) -> MomentGradients:
-        """Of targets that are `scale` times as large, plus an offset, each (P,)."""
+        """Return the gradients for targets times `scale` plus `offset`, each (P,)."""
         slope = scale[:, None]
         return MomentGradients(
             self.mean * scale + offset,
@@ -52,7 +52,7 @@ def moment_gradients(moments: Moments, X: Tensor) -> tuple[Tensor, ...]:
 
 
 def row_gradients(values: Tensor, X: Tensor) -> Tensor:
-    """∂values[i, p]/∂X[i], (N, P, d); 0 of what is the same everywhere."""
+    """Return ∂values[i, p]/∂X[i], (N, P, d); 0 for values that do not depend on X."""
     if not values.requires_grad:
         return X.new_zeros(*values.shape, X.shape[1])
     columns = [
@@ -65,7 +65,7 @@ def row_gradients(values: Tensor, X: Tensor) -> Tensor:
 def gradients_by_blocks(
     moments: Moments, X: Tensor, device: torch.device, size: int = BLOCK_ROWS
 ) -> MomentGradients:
-    """Return the same of many rows, a block at a time on the device, as arrays."""
+    """Return :func:`moment_gradients` of many rows as arrays, computed in blocks on the device."""
     whole: list[np.ndarray] = []
 
     def compute(block: slice) -> None:

@@ -1,13 +1,14 @@
-"""Exact Gaussian-process regression by conjugate gradients, for too many rows for a factor.
+"""Exact Gaussian-process regression by conjugate gradients, for too many rows to factorise.
 
-With C = k(X, X) + σ²I, whose products are made by blocks of rows in O(n) memory, and M = LLᵀ + σ²I
-from a pivoted Cholesky decomposition for a preconditioner (Gardner et al., "GPyTorch: blackbox
-matrix-matrix Gaussian process inference with GPU acceleration", NeurIPS 2018),
+Let C = k(X, X) + σ²I; products with it are computed in blocks of rows, in O(n) memory. The
+preconditioner M = LLᵀ + σ²I comes from a pivoted Cholesky decomposition (Gardner et al., "GPyTorch:
+blackbox matrix-matrix Gaussian process inference with GPU acceleration", NeurIPS 2018). Then
 
     E f* = K*α,  α = C⁻¹y        cov f* = K** − K*C⁻¹K*ᵀ
 
-each column of the latter a system of its own. The error of a variance is rᵀC⁻¹r for the residual r:
-at most rᵀM⁻¹r, as C − M = K − LLᵀ is positive semi-definite, which conjugate gradients know.
+where each column of K*ᵀ is a linear system of its own. A system with residual r has the variance
+error rᵀC⁻¹r. It is at most rᵀM⁻¹r, because C − M = K − LLᵀ is positive semi-definite, and conjugate
+gradients compute rᵀM⁻¹r anyway.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class IterativePosterior(Posterior):
         self._n_rows = rows.n_effective
 
     def log_evidence(self) -> Tensor:
-        """NaN: a determinant needs the factor that there is no memory for."""
+        """NaN, because the determinant needs a factor of C, which would not fit into memory."""
         return torch.full_like(self.alpha[0], torch.nan)
 
     @torch.no_grad()
@@ -100,7 +101,7 @@ class IterativePosterior(Posterior):
         precondition: Product | None = None,
         most_energy: float = math.inf,
     ) -> Tensor:
-        """Return C⁻¹B, (N, R); of many blocks the preconditioner should be made before them.
+        """Return C⁻¹B, (N, R); to solve many blocks, make the preconditioner before and pass it.
 
         Raises
         ------
@@ -124,7 +125,7 @@ class IterativePosterior(Posterior):
         return found.solution
 
     def explaining(self, K_star: Tensor, inverse: Product) -> Tensor:
-        """Return C⁻¹K*ᵀ, (N, b), as exact as variances need it."""
+        """Return C⁻¹K*ᵀ, (N, b), as accurately as variances need it."""
         most = VARIANCE_ERROR * float(self.likelihood.noise_variance.min())
         return self.solve(K_star.mT, TOL_VARIANCE, inverse, most)
 

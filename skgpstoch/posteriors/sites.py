@@ -1,11 +1,11 @@
-"""Sites of the rows and the q(w) that follows from them, as sums over rows and small matrices.
+"""Sites of the rows, and the q(w) that they imply, from sums over rows and small matrices.
 
-With G (D, D) and c (D, P) the contributions of the likelihood to the natural parameters of q(w),
+G (D, D) and c (D, P) are the likelihood's contributions to the natural parameters of q(w). Then
 
     S_b = (I + G_bb)⁻¹,   m = (I + G)⁻¹c,
 
-the covariances S_b of blocks of features. What G and c are,
-:mod:`skgpstoch.objectives.elbo` says.
+where S_b are the covariances of blocks of features. :mod:`skgpstoch.objectives.elbo` defines G
+and c.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .blocks import WeightMoments
 
 
 class Sites(NamedTuple):
-    """What the data contribute to the natural parameters of q(w)."""
+    """The data's contributions to the natural parameters of q(w)."""
 
     precision: Tensor  # G, (P, D, D)
     cross: Tensor  # c, (D, P)
 
     def lerp(self, other: Sites, weight: float) -> Sites:
-        """Part of the way to others."""
+        """Interpolate towards other sites."""
         return Sites(*(torch.lerp(a, b, weight) for a, b in zip(self, other, strict=True)))
 
     def __add__(self, other: tuple) -> Sites:
@@ -42,7 +42,7 @@ class Sites(NamedTuple):
 
 
 class RowSites(NamedTuple):
-    """The same of every row by itself: κ/β, and λ/β with λ = κμ + α."""
+    """Contributions of each row: κ/β, and λ/β with λ = κμ + α."""
 
     precision: Tensor  # (N, P)
     cross: Tensor  # (N, P)
@@ -68,7 +68,7 @@ InverseFactor = Callable[[Tensor], Tensor]
 
 
 def careful_inverse_factor(A: Tensor) -> Tensor:
-    """L⁻¹ for a posterior precision A = LLᵀ, with some jitter if need be, or an error that says."""
+    """Return L⁻¹ for a posterior precision A = LLᵀ, with jitter if necessary, or raise an error."""
     R, failed = inverse_cholesky(A)
     if not bool(failed.any()):
         return R
@@ -83,10 +83,10 @@ def optimal_moments(
     inverse_factor: InverseFactor = careful_inverse_factor,
     dtype: torch.dtype = torch.float64,
 ) -> WeightMoments:
-    """The q(w) that sites imply: m = (I + G)⁻¹c and S_b = (I + G_bb)⁻¹ = R_bᵀR_b.
+    """Return the q(w) that sites imply: m = (I + G)⁻¹c and S_b = (I + G_bb)⁻¹ = R_bᵀR_b.
 
-    Of blocks of sizes D_b; of `prior_blocks` S_b stays I. `dtype` is the
-    result's; all but S is computed in float64.
+    `sizes` are the D_b of the blocks. In `prior_blocks`, S_b stays I. The result has the type
+    `dtype`; everything but S is computed in float64.
     """
     mean, inverses = optimal_mean(sites, sizes, inverse_factor)
     kl = 0.5 * mean.square().sum()

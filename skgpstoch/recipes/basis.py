@@ -1,4 +1,4 @@
-"""The recipe of very many basis functions, trained by exact steps for a block of them at a time.
+"""The recipe for very many basis functions, trained by exact steps on one block at a time.
 
 A builder of basis functions, a likelihood and a kernel make a
 :class:`~skgpstoch.posteriors.chevron.ChevronModel`. The kernel starts at the optimum of an exact
@@ -57,7 +57,7 @@ MOST_LATENT_VARIANCE = 100.0
 
 
 class BasisBuilder(Protocol):
-    """What makes basis functions of a kernel, and what is known of them before."""
+    """Makes basis functions of a kernel, and describes them before they are made."""
 
     @property
     def n_components(self) -> int | str:
@@ -91,7 +91,7 @@ class FourierFunctions:
     Parameters
     ----------
     n_components : int or "auto", default="auto"
-        m; "auto" is a quarter of the rows, between 1,000 and 10,000.
+        Number m of features; "auto" is a quarter of the rows, between 1,000 and 10,000.
     """
 
     n_components: int | str = "auto"
@@ -128,9 +128,9 @@ class KernelFunctions:
     Parameters
     ----------
     n_components : int or "auto", default="auto"
-        m; "auto" is one for each row, as far as `most` allows.
+        Number m of functions; "auto" is one for each row, at most `most`.
     most : float, default=10000
-        Most functions that "auto", all rows, takes.
+        Largest number of functions for "auto".
     is_diagonal : bool, default=False
         Whether the prior precision S of the weights is diagonal; else it is k(Z, Z).
     """
@@ -183,11 +183,11 @@ class BasisRecipe(Recipe):
     augments, learns_precision : bool, default=False
         As for :class:`~skgpstoch.posteriors.chevron.ChevronModel`.
     block : int, default=2048
-        Basis functions of a step, if `basis_batch_size` is "auto".
+        Number of basis functions in a step, if `basis_batch_size` is "auto".
     sweeps : int, default=20
-        At most, if `max_iter` is "auto" and the kernel does not learn.
+        Largest number of sweeps, if `max_iter` is "auto" and the kernel is not learned.
     patience : float, default=2
-        Sweeps without an improvement after which to stop, where these have no noise.
+        Number of sweeps without improvement after which to stop, if sweeps have no noise.
     """
 
     kernel: KernelChoice

@@ -1,4 +1,4 @@
-"""Time budgets: what a fit had time for."""
+"""Time budgets: how much of its full work a fit with `max_time` did."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def members_in_time(n_members: int, n_wanted: float, n_affordable: float) -> int
 
 
 class Budget(NamedTuple):
-    """What a fit had time for.
+    """The work that a fit did within its time.
 
     Parameters
     ----------
     n_steps, n_estimators : int
-        What it did.
+        Training steps and ensemble members that the fit did.
     all_steps, all_estimators : int
-        What it does with ample time.
+        Training steps and ensemble members without a time limit.
     closing_pass : {"full", "short", "none"}
         How thorough the closing pass was; "none": last layers are as training left them.
     is_enough : bool
-        Whether nothing was cut.
+        Whether the fit did everything.
     core_share : float, default=1.0
-        Share of the seconds of training that its thread had a core for; others have the rest.
+        Share of the training time in which the thread had a CPU core.
     n_threads : int, default=1
-        Of torch, in the fit.
+        Number of torch's threads in the fit.
     """
 
     n_steps: int

@@ -1,7 +1,8 @@
-"""Recipes of the exact marginal likelihood: a Gaussian likelihood, and a posterior in closed form.
+"""Recipes for the exact marginal likelihood: a Gaussian likelihood and a closed-form posterior.
 
-:class:`EvidenceRecipe` is that of finite features, for the objective of any method; what it shares
-with kernels that have none (:mod:`skgpstoch.methods.bsgd`) is in :class:`ExactRecipe`.
+:class:`EvidenceRecipe` is for finite features and the objective of any method. The part that it
+shares with kernels without finite features (:mod:`skgpstoch.methods.bsgd`) is
+:class:`ExactRecipe`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Training of few points that starts at the optimum of the exact evidence of some rows.
+"""Start training with few inducing points from the optimum of the exact evidence of some rows.
 
-An evaluation of that costs as much as one of the bound, but it knows no points: hyper-parameters
-come to their optimum in a tenth of the evaluations. The points follow, where the kernel wants them.
+An evaluation of the exact evidence costs as much as one of the bound, but it has no inducing
+points, so the hyper-parameters reach their optimum in a tenth of the evaluations. The points are
+then placed to suit the kernel.
 """
 
 from __future__ import annotations

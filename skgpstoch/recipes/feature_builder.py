@@ -21,7 +21,7 @@ STEPS = (500, 30, 3000)  # at least; times the rows over those of a minibatch; a
 
 
 class FeatureSizes(NamedTuple):
-    """What a builder decides for so many rows."""
+    """Sizes that a builder chooses for a given number of rows."""
 
     n_inducing: int  # M
     n_orthogonal: int  # M₂
@@ -31,7 +31,7 @@ class FeatureSizes(NamedTuple):
 
 
 class FeatureBuilder(Protocol):
-    """What makes the features of a variational model, and what is known of them before."""
+    """Builds the features of a variational model, and describes them before they are built."""
 
     @property
     def kernel(self) -> KernelChoice:

@@ -1,6 +1,6 @@
-"""Find what may be wrong with a fit: its rows, training, kernel, noise and points.
+"""Find what may be wrong with a fit: its rows, training, kernel, noise and inducing points.
 
-Each function looks at one thing, and yields what it finds whether that is a problem or not. So the
+Each function examines one aspect and yields its findings, whether or not they are problems. So the
 warnings of `fit` and the table of `diagnose` come from the same numbers.
 """
 

@@ -1,7 +1,7 @@
-"""Inducing points, of one kind or two: how many there are, and their features.
+"""Build features of inducing points, with or without orthogonal points, and choose their number.
 
-A builder for :class:`~skgpstoch.recipes.variational.VariationalRecipe`. With orthogonal points
-beside the others q is that of SOLVE-GP or ODVGP, else that of SVGP.
+The builder is for :class:`~skgpstoch.recipes.variational.VariationalRecipe`. With orthogonal
+points, q(f) is that of SOLVE-GP or ODVGP; without them, that of SVGP.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ MOST_COLUMNS = 256  # of a decoupled mean's divergence that a step looks at, or 
 
 @dataclass(frozen=True, kw_only=True)
 class InducingBuilder(OfParameters):
-    """What builders of inducing points share: how many there are, and what is trained of them.
+    """Base class of builders of inducing points: their number, and which of them are trained.
 
-    The kernel is k, and the noise. All else are parameters of estimators, as their groups
-    (:mod:`skgpstoch.estimators.parameters`) document them: `points` is `inducing_points`, and
-    `learned` is `learn_inducing_points`.
+    `kernel` is the kernel k and the noise. All other parameters are parameters of estimators, which
+    :mod:`skgpstoch.estimators.parameters` documents: `points` is `inducing_points`, and `learned`
+    is `learn_inducing_points`.
     """
 
     kernel: KernelChoice

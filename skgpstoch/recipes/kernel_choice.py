@@ -1,4 +1,4 @@
-"""The kernel and the noise that parameters ask for, and where they start."""
+"""The kernel and the noise that an estimator's parameters specify, and their starting values."""
 
 from __future__ import annotations
 

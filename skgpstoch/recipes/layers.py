@@ -1,6 +1,7 @@
-"""Layers: inner ones with kernels, mean functions, points and draws; the features of the last.
+"""Build the layers of a deep model: the inner layers, and the features of the last layer.
 
-A builder for :class:`~skgpstoch.recipes.variational.VariationalRecipe`. The layers are those of
+An inner layer has kernels, a mean function, inducing points and draws. The builder is for
+:class:`~skgpstoch.recipes.variational.VariationalRecipe`; the layers are those of
 :mod:`skgpstoch.models.layers`.
 """
 
@@ -60,7 +61,7 @@ OF_LAYERS = (
 
 
 class LayerDraws(NamedTuple):
-    """How often hidden layers are drawn."""
+    """Numbers of draws of the hidden layers."""
 
     n_samples: int | str = "auto"  # of a row, at a step
     n_nodes: int = 64  # in predictions

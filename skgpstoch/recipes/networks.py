@@ -28,13 +28,13 @@ class Network:
     Parameters
     ----------
     layers : tuple of int, default=()
-        Widths.
+        Widths of the hidden layers.
     activation : str, default="relu"
-        After every layer.
+        Activation after every layer.
     module : nn.Module or None, default=None
-        The user's, (n, d) → (n, D).
+        The user's module, (n, d) → (n, D).
     weight_decay : float or "auto", default="auto"
-        Decoupled decay of its parameters.
+        Decoupled weight decay of the network's parameters.
     """
 
     layers: tuple[int, ...] = ()

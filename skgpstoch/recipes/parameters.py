@@ -1,4 +1,4 @@
-"""Parameters of an estimator that recipes take unchanged."""
+"""Parameters that recipes take unchanged from an estimator."""
 
 from __future__ import annotations
 

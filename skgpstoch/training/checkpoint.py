@@ -23,14 +23,14 @@ from ..data.messages import warn
 from ..data.reduce import Group
 
 CHECKPOINT_SECONDS = 2.0
-"""A checkpoint is at least this old before the next is written, so that it never dominates."""
+"""Least seconds between two checkpoints, so that writing them never dominates a fit."""
 
 
 @dataclass
 class Checkpoint:
-    """A file that a killed fit resumes from; `identity` tells one fit from another.
+    """A file from which a killed fit resumes; `identity` distinguishes different fits.
 
-    Several threads or processes may be at the same fit, and share the file.
+    Several threads or processes may run the same fit and share the file.
     """
 
     directory: Path
@@ -55,16 +55,16 @@ class Checkpoint:
             )
 
     def digest(self, state: dict[str, Any]) -> str:
-        """Of this fit's identity and all that a state says."""
+        """Return a digest of this fit's identity and of everything in a state."""
         return fingerprint(self.identity, *_flat(state))
 
     def load(self, device: torch.device) -> dict[str, Any] | None:
-        """The saved state, or None where there is none.
+        """Return the saved state, or None if there is none.
 
         Raises
         ------
         Exception
-            Of any kind, where the file is damaged, altered or that of another fit.
+            Of any kind, if the file is damaged, was altered or belongs to another fit.
         """
         try:
             saved = torch.load(self.path, map_location=device, weights_only=True)
@@ -78,9 +78,9 @@ class Checkpoint:
         return state
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write atomically: a kill while writing leaves the previous checkpoint whole.
+        """Write atomically, so that a kill while writing leaves the previous checkpoint intact.
 
-        A disk that is full or gone ends the checkpoints with a warning, not the fit.
+        If the disk is full or gone, a warning ends the checkpoints, but not the fit.
         """
         if self.has_failed or time.monotonic() - self.written < CHECKPOINT_SECONDS:
             return
@@ -100,7 +100,7 @@ class Checkpoint:
         self.written = time.monotonic()
 
     def remove(self) -> None:
-        """Called when the fit is complete: this file, and what kills have left of others."""
+        """Remove the file of a complete fit, and temporary files left by killed processes."""
         with contextlib.suppress(OSError):
             for path in self.directory.glob(f"{self.identity}.*"):
                 _discard(path)
@@ -108,18 +108,18 @@ class Checkpoint:
 
 @dataclass
 class CheckpointOfGroup:
-    """A checkpoint that rank 0 of a group keeps for all; it resumes with any number of ranks."""
+    """A checkpoint that rank 0 keeps for a group; any number of ranks can resume from it."""
 
     of_first: Checkpoint
     group: Group
 
     @property
     def path(self) -> Path:
-        """The file, which only rank 0 has to see."""
+        """The file, which only rank 0 needs to access."""
         return self.of_first.path
 
     def load(self, device: torch.device) -> dict[str, Any] | None:
-        """The state that rank 0 has saved, or None where there is none."""
+        """Return the state that rank 0 has saved, or None if there is none."""
         content, error = io.BytesIO(), None
         if self.group.rank == 0:
             try:
@@ -152,7 +152,7 @@ def _discard(path: Path) -> None:
 
 
 def _flat(value: Any) -> Iterator[Any]:
-    """Names, types, shapes and contents of what is nested, for a digest."""
+    """Yield names, types, shapes and contents of a nested state, for a digest."""
     if isinstance(value, Tensor):
         yield value.dtype
         yield tuple(value.shape)
@@ -186,12 +186,12 @@ def same_form(a: Any, b: Any) -> bool:
 
 
 def summary(error: Exception) -> str:
-    """Kind and first line of an error: torch's messages are essays."""
+    """Return the kind and the first line of an error, because torch's messages are long."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def optimizer_can_be_in(optimizer: Optimizer | None, state: dict[str, Any] | None) -> bool:
-    """Whether an optimiser can have been in a state; torch lets moments have any shape."""
+    """Whether a state can belong to an optimiser; torch itself accepts moments of any shape."""
     if optimizer is None or state is None:
         return optimizer is state
     groups = optimizer.state_dict()["param_groups"]
@@ -206,7 +206,7 @@ def optimizer_can_be_in(optimizer: Optimizer | None, state: dict[str, Any] | Non
 
 
 def copy_of(state: Any) -> Any:
-    """A state with storage of its own; ``copy.deepcopy`` takes as long as a step on few rows."""
+    """Copy a state; ``copy.deepcopy`` would take as long as a training step on few rows."""
     if isinstance(state, Tensor):
         return state.detach().clone()
     if isinstance(state, dict):

@@ -1,4 +1,4 @@
-"""Lend torch's global generator to layers that can draw from no other."""
+"""Lend torch's global generator to layers that can draw only from it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import torch
 from ..data.devices import fork_rng
 
 GLOBAL_GENERATOR = threading.RLock()
-"""Held by the thread whose epoch has torch's global generator to itself."""
+"""Lock of the thread whose epoch uses torch's global generator exclusively."""
 
 
 @contextlib.contextmanager
 def global_rng(device: torch.device) -> Iterator[None]:
-    """Torch's global generator for this thread's fits alone; after it as it was before.
+    """Reserve torch's global generator for this thread's fit; restore its state afterwards.
 
-    Dropout of all kinds, RReLU, attention with dropout, and whatever calls ``torch.rand`` without a
-    generator, can draw from no other. Nobody knows what a module of the user's calls, so all of
-    them have it; networks of our own draw nothing, and train side by side. Fits in other threads
-    wait, an epoch at a time; other code of the process cannot be made to.
+    Dropout of all kinds, RReLU, attention with dropout, and all code that calls ``torch.rand``
+    without a generator can only draw from it. We cannot know what a user's module calls, so every
+    user's module gets it. Our own networks draw nothing, and train side by side. Fits in other
+    threads wait, an epoch at a time; other code in the process does not wait.
     """
     with GLOBAL_GENERATOR, fork_rng(device):
         yield

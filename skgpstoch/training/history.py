@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-MAX_ROLLBACKS = 10  # halvings of the learning rate, after which training has diverged
+MAX_ROLLBACKS = 10  # halvings of the learning rate after which training counts as diverged
 
 
 @dataclass
 class History:
-    """What a training run did, epoch by epoch."""
+    """The record of a training run, epoch by epoch."""
 
     loss_curve: list[float] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
@@ -20,17 +20,17 @@ class History:
     best_iter: int = 0
     improved_iter: int = 0
     n_rollbacks: int = 0
-    n_steps: int = 0  # when it has ended
+    n_steps: int = 0  # steps taken, set at the end
     status: str = "running"
     core_share: float = 1.0  # of the seconds of a run with a deadline, those with a core
 
     @property
     def n_iter(self) -> int:
-        """Epochs, of which a deadline may have cut the last short."""
+        """Number of epochs; a deadline may have cut the last one short."""
         return len(self.loss_curve)
 
     def is_sound(self) -> bool:
-        """Whether a run that goes on can have this history: one from a file may be anything."""
+        """Whether a resumed run can have this history; a file may hold anything."""
         numbers = [*self.loss_curve, *self.scores, self.start_score, self.best_score]
         epochs = [*self.scored_epochs, self.best_iter, self.improved_iter]
         return (

@@ -1,19 +1,20 @@
-"""Ctrl-C: the first one keeps the best model so far, the second ends everything.
+"""Handle Ctrl-C: the first one keeps the best model so far, the second one ends everything.
 
-Somebody who watches a fit and interrupts it wants what it has found. In a loop of a hundred fits
-the same press must end the loop, and a job without a keyboard is interrupted to be ended. So:
+A user who watches a fit and interrupts it wants the model found so far. In a loop of a hundred
+fits, Ctrl-C must be able to end the loop, and a job without a keyboard is interrupted in order to
+end it. Therefore:
 
 * Fits that follow one another within ten seconds are a series. The first interrupt in a series ends
-  the fit that runs, with its best so far and a warning. The second raises KeyboardInterrupt.
-* If nobody is at the keyboard, the first raises it.
-* :func:`on_interrupt` makes a block the series, or says that nothing is kept.
+  the running fit with its best model so far and a warning. The second raises KeyboardInterrupt.
+* If nobody is at the keyboard, the first interrupt raises KeyboardInterrupt.
+* :func:`on_interrupt` makes a block the series, or lets every interrupt raise.
 
-Whatever can be ended early asks :func:`keeps_best` when KeyboardInterrupt reaches it; what would
-follow in the same fit asks :func:`was_interrupted`, and is left out or cut short.
+Code that can end early calls :func:`keeps_best` when it catches KeyboardInterrupt. Later parts of
+the same fit call :func:`was_interrupted`, and are left out or cut short.
 
-In a group of processes KeyboardInterrupt would come in the middle of an exchange, after which that
-rank is one behind the others. There the first interrupt leaves a mark (:func:`marking`), which
-ranks tell one another with the next sums, and the second raises.
+In a group of processes, KeyboardInterrupt could come in the middle of an exchange, after which that
+rank would be one exchange behind the others. There the first interrupt leaves a mark
+(:func:`marking`), which the ranks exchange with the next sums, and the second interrupt raises.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ import time
 from collections.abc import Callable, Iterator
 
 SERIES_PAUSE = 10.0
-"""Seconds between two fits after which they are no series: longer than it takes to press again."""
+"""Seconds between two fits above which they are no series; it takes less to press Ctrl-C again."""
 
 ACTIONS = ("keep", "raise")
 AGAIN = "Interrupt again to stop the fits that follow too."
 
 
 class Record(threading.local):
-    """What a thread has seen: signals come to the main one, but tests and callbacks raise anywhere.
+    """The interrupts of one thread: signals reach the main one, but callbacks raise in any.
 
     Attributes
     ----------
     action : str
         "keep" or "raise" in a block, or "auto".
     depth, fit : int
-        How many fits are within one another, and the number of the outermost.
+        Nesting depth of fits, and the number of the outermost fit.
     ended : float
-        When that last ended.
+        Time at which the last outermost fit ended.
     kept_in : int or None
-        The fit that an interrupt has ended in this series.
+        Number of the fit that an interrupt has ended in this series.
     is_marked : bool
         Whether an interrupt has come in a block of :func:`marking`.
     """
@@ -63,13 +64,14 @@ RECORD = Record()
 
 @contextlib.contextmanager
 def on_interrupt(action: str = "keep") -> Iterator[None]:
-    """Choose what Ctrl-C, or SIGINT, does to the fits in a block.
+    """Choose what Ctrl-C (SIGINT) does to the fits in a `with` block.
 
     Parameters
     ----------
     action : {"keep", "raise"}, default="keep"
         "keep": the first interrupt stops the running fit, keeps the best model so far and warns;
-        any later one in the block raises KeyboardInterrupt. "raise": every interrupt raises.
+        any later one in the block raises KeyboardInterrupt. "raise": every interrupt raises
+        KeyboardInterrupt.
 
     Yields
     ------
@@ -123,24 +125,24 @@ def one_fit() -> Iterator[None]:
 
 
 def keeps_best() -> bool:
-    """Tell, of an interrupt that has just come, whether to keep the best so far, or to raise it."""
+    """Tell whether an interrupt that has just come keeps the best model so far (else raise it)."""
     is_auto = RECORD.action == "auto"
     keeps = is_attended() if is_auto else RECORD.action == "keep"
     if keeps and RECORD.kept_in is None:
         RECORD.kept_in = RECORD.fit
         return True
-    if is_auto:  # what comes after the one that is raised is another matter
+    if is_auto:  # a raised interrupt ends the series
         RECORD.kept_in = None
     return False
 
 
 def was_interrupted() -> bool:
-    """Tell whether an interrupt has ended a part of the present fit."""
+    """Tell whether an interrupt has ended a part of the current fit."""
     return RECORD.depth > 0 and RECORD.kept_in == RECORD.fit
 
 
 def share_interrupt() -> None:
-    """Know of an interrupt of any rank that has ended a part of the present fit on all."""
+    """Share with all ranks that an interrupt on any of them ended a part of the current fit."""
     RECORD.kept_in, RECORD.is_marked = RECORD.fit, False
 
 
@@ -153,7 +155,7 @@ def is_attended() -> bool:
         if not os.isatty(keyboard):
             return False
         return not hasattr(os, "tcgetpgrp") or os.tcgetpgrp(keyboard) == os.getpgrp()
-    except (AttributeError, OSError, ValueError):  # there is none, or it is closed
+    except (AttributeError, OSError, ValueError):  # there is no terminal, or it is closed
         return False
 
 
@@ -162,13 +164,13 @@ def is_attended() -> bool:
 
 @contextlib.contextmanager
 def handled_by(handler: Callable[[], None]) -> Iterator[bool]:
-    """Let a function, which may raise, take SIGINT in the block, in place of Python's own handler.
+    """Let a function, which may raise, handle SIGINT in the block instead of Python's handler.
 
     Yields
     ------
     is_handled : bool
-        False where nothing changes: signals come to the main thread alone, and a handler that
-        somebody else has set stays.
+        False if nothing changes: signals only reach the main thread, and a handler that other code
+        has set stays.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -183,7 +185,7 @@ def handled_by(handler: Callable[[], None]) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def marking() -> Iterator[None]:
-    """Let an interrupt that keeps the best so far leave a mark, and raise nothing, in the block."""
+    """In the block, let an interrupt that keeps the best model leave a mark instead of raising."""
     RECORD.is_marked = False
     try:
         with handled_by(mark):
@@ -193,12 +195,12 @@ def marking() -> Iterator[None]:
 
 
 def mark() -> None:
-    """Take an interrupt in a block of :func:`marking`.
+    """Handle an interrupt in a block of :func:`marking`.
 
     Raises
     ------
     KeyboardInterrupt
-        If it is not the first, or nothing is to be kept.
+        If it is not the first interrupt, or no model is to be kept.
     """
     if not keeps_best():
         raise KeyboardInterrupt

@@ -10,10 +10,10 @@ import torch
 
 @contextlib.contextmanager
 def threads_as(n_threads: int) -> Iterator[None]:
-    """Let torch have as many threads as it has where a job comes from.
+    """Give torch, in the block, as many threads as in the process that started the job.
 
-    Sums round otherwise with another number, which a search may follow to another optimum; and
-    joblib's worker processes have one of their own. There alone it differs, and is set back.
+    With another number of threads sums round differently, which may lead a search to another
+    optimum. Only joblib's worker processes have another number; it is restored afterwards.
     """
     before = torch.get_num_threads()
     if before == n_threads:

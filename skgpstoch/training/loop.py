@@ -27,21 +27,21 @@ from .interrupts import AGAIN, is_marked, keeps_best, share_interrupt, was_inter
 from .minibatches import Minibatches
 from .optimizers import Schedule
 
-HURRIED_STEPS = 20  # however little time there is: fewer are worse than none
+HURRIED_STEPS = 20  # fewest steps, however little time there is; fewer are worse than none
 
 LOOKS = 0.05
-"""Share of the time that is left, after which a group looks at the clock again."""
+"""Share of the remaining time after which a group asks for the time again."""
 
 APART = 1e-4
-"""Difference between sums of ranks' parameters, absolute and as a share, that is no rounding."""
+"""Difference between sums of ranks' parameters, absolute and relative, that exceeds rounding."""
 
 HARM = 0.5
-"""Nats per row by which the start must be better than every iterate to be preferred to them."""
+"""Nats per row by which the start must be better than every iterate to be preferred."""
 
 
 @dataclass
 class Trainer:
-    """The state of a run: :func:`train` is its only user."""
+    """The state of a training run; only :func:`train` uses it."""
 
     objective: Objective
     optimizer: Optimizer | None
@@ -63,16 +63,16 @@ class Trainer:
     history: History = field(default_factory=History)
     start_state: dict[str, Tensor] | None = None
     best_state: dict[str, Tensor] | None = None
-    safe: dict[str, Any] = field(default_factory=dict)  # what a diverging epoch returns to
-    failure: Exception | None = None  # the last that an epoch ended with
+    safe: dict[str, Any] = field(default_factory=dict)  # where a diverging epoch returns to
+    failure: Exception | None = None  # the last error that ended an epoch
     step: int = 0
     scored_position: float = 0.0
     asked_at: int = -1  # the step at which a group was asked how much time has passed; −1: unknown
-    share: float = 0.0  # the answer, of all the time
-    pace: float = 0.0  # how much of it a step takes
-    ask_at: int = 0  # the step to ask again at
+    share: float = 0.0  # the answer, as a share of all the time
+    pace: float = 0.0  # the share that a step takes
+    ask_at: int = 0  # the step at which to ask again
     rate: float = 1.0  # halved by every rollback
-    is_cut: bool = False  # by an interrupt of any rank, which all know of since the last step
+    is_cut: bool = False  # an interrupt of any rank; all ranks know since the last step
 
     @property
     def n_batches(self) -> int:
@@ -80,18 +80,18 @@ class Trainer:
 
     @property
     def n_steps(self) -> int:
-        """Steps, if no deadline or stopping rule ends them before."""
+        """Number of steps, unless a deadline or a stopping rule ends training before."""
         return self.max_iter * self.n_batches
 
     def position(self) -> float:
-        """Where the run is, in steps of `n_steps`: by its steps or by its time, the later."""
+        """Position in the schedule, in steps of `n_steps`: by steps or by time, the later one."""
         if self.allowance is None:
             return self.step
         share = min(self.share_used(self.allowance), self.step / HURRIED_STEPS)
         return max(self.step, share * self.n_steps)
 
     def is_late(self) -> bool:
-        """Whether the time is up."""
+        """Whether the deadline has passed."""
         return (
             self.allowance is not None
             and self.step >= HURRIED_STEPS
@@ -99,7 +99,7 @@ class Trainer:
         )
 
     def share_used(self, allowance: Allowance) -> float:
-        """Share of the time that has passed; of a group, as steps go between two looks."""
+        """Return the share of the time used; a group extrapolates by steps between exchanges."""
         if self.group.size == 1:
             return allowance.share()
         if not self.asked_at <= self.step < self.ask_at:
@@ -107,7 +107,7 @@ class Trainer:
         return self.share + self.pace * (self.step - self.asked_at)
 
     def look_at_clock(self, allowance: Allowance) -> None:
-        """Ask the group for the time, an exchange; the more of it is left, the later again."""
+        """Ask the group for the time, in an exchange; with more time left, ask again later."""
         share, n_steps = allowance.share(), self.step - self.asked_at
         if self.asked_at >= 0 and n_steps > 0:
             self.pace = (share - self.share) / n_steps
@@ -116,17 +116,17 @@ class Trainer:
 
     @property
     def group(self) -> Group:
-        """Who takes the same steps, each on rows of its own."""
+        """The processes that take the same steps, each on its own rows."""
         return self.source.group
 
     def undisturbed(self) -> contextlib.AbstractContextManager[None]:
-        """What steps and evaluations run in: with the global generator, where they may need it."""
+        """Return the context of steps and evaluations, with the global generator if needed."""
         if self.objective.has_user_module:
             return global_rng(self.source.device)
         return contextlib.nullcontext()
 
     def fit_loop(self) -> None:
-        """Epochs until the budget, a stopping rule, a callback or Ctrl-C ends them."""
+        """Run epochs until the budget, a stopping rule, a callback or Ctrl-C ends them."""
         if self.history.n_iter == 0:
             self.score_start()
         self.safe = self.state_dict()
@@ -147,7 +147,7 @@ class Trainer:
                 self.interrupt()
 
     def is_stopped(self) -> bool:
-        """Whether a callback of any rank stops all; an error of one is everybody's."""
+        """Whether a callback on any rank stops training; its error is raised on all ranks."""
         stops = False
         with agreed(self.group):
             stops = self.on_epoch is not None and self.on_epoch(self.history)
@@ -161,7 +161,7 @@ class Trainer:
         return self.position() - self.scored_position >= self.evaluate_every * self.n_batches
 
     def run_sound_epoch(self) -> bool:
-        """An epoch and its evaluation; whether all is finite after it."""
+        """Run an epoch and its evaluation; return whether everything is finite afterwards."""
         try:
             with self.undisturbed():
                 loss = self.told_loss(self.run_epoch())
@@ -183,7 +183,7 @@ class Trainer:
         return True
 
     def told_loss(self, loss: float) -> float:
-        """Return the loss that all ranks go by; NaN if there is any whose parameters are not sound.
+        """Return the loss that all ranks use; NaN if any rank's parameters are not finite.
 
         Raises
         ------
@@ -209,7 +209,7 @@ class Trainer:
         return float(most[0])
 
     def roll_back(self) -> None:
-        """Return to a state that was sound, with half the learning rate."""
+        """Return to the last sound state, with half the learning rate."""
         rate, n_rollbacks = 0.5 * self.rate, self.history.n_rollbacks + 1
         if n_rollbacks > MAX_ROLLBACKS:
             raise NotPositiveDefiniteError(
@@ -218,16 +218,16 @@ class Trainer:
                 "StandardScaler), or a learning_rate_init that is far too large."
                 + (f" The last failure: {self.failure}" if self.failure else "")
             ) from self.failure
-        state = self.generator.get_state()  # goes on: other minibatches may do
+        state = self.generator.get_state()  # not restored: other minibatches may succeed
         self.load_state_dict(self.safe)
         self.generator.set_state(state)
         self.rate, self.history.n_rollbacks = rate, n_rollbacks
 
     def run_epoch(self) -> float:
-        """One pass over a permutation of the rows, or what there is time for; mean loss per row."""
+        """Pass over a permutation of the rows, as time allows; return the mean loss per row."""
         self.objective.train()
         if self.objective.has_user_module:
-            seed_rng(self.source.device, self.draw_seed())  # for its stochastic layers
+            seed_rng(self.source.device, self.draw_seed())  # for the epoch's stochastic layers
         n_seen, total = 0, torch.zeros((), dtype=torch.float64, device=self.source.device)
         h = self.history  # after a roll-back there are other minibatches
         number = h.n_iter + self.max_iter * h.n_rollbacks
@@ -261,7 +261,7 @@ class Trainer:
         return loss.detach()
 
     def loss_with_gradient(self, X: Tensor, rows: Rows) -> Tensor:
-        """What an optimiser may ask for more than once at a step."""
+        """Compute the loss and its gradient; an optimiser may call this several times a step."""
         self.objective.zero_grad()
         loss = self.objective(X, rows, self.step_generator())
         loss.backward()
@@ -272,7 +272,7 @@ class Trainer:
         return loss
 
     def own_mark(self, loss: Tensor) -> list[Tensor]:
-        """Return what tells the others of an interrupt here; nothing if there are no others."""
+        """Return the mark that tells other ranks of an interrupt; empty without other ranks."""
         return [] if self.group.size == 1 else [torch.full_like(loss, is_marked())]
 
     def step_generator(self) -> torch.Generator:
@@ -305,14 +305,14 @@ class Trainer:
         return True
 
     def score_last(self) -> None:
-        """Score the current iterate if it is sound, unless it has been."""
+        """Score the current iterate if it is sound and has no score yet."""
         is_lost = self.group.flag(not self.objective.is_finite())
         if not is_lost and self.history.n_iter not in self.history.scored_epochs:
             with self.undisturbed():
                 self.score()
 
     def score_start(self) -> None:
-        """Score the start, which is what remains where training only does harm."""
+        """Score the start, which is kept if training only does harm."""
         if self.evaluate is None:
             return
         start = copy_of(self.objective.state_dict())
@@ -324,7 +324,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def reserved(self) -> Iterator[None]:
-        """Leave as much time before the deadline as the block takes, for another one like it."""
+        """Reserve as much time before the deadline as the block takes, to run it once more."""
         if self.allowance is None:
             yield
             return
@@ -334,7 +334,7 @@ class Trainer:
         self.allowance.deadline = self.allowance.deadline.earlier(seconds)
 
     def choose(self) -> None:
-        """Leave the objective at its best iterate, or at the start where that is far better."""
+        """Set the objective to its best iterate, or to the start if that is far better."""
         h = self.history
         if self.start_state is not None and h.start_score < h.best_score - HARM:
             h.best_score, h.best_iter, self.best_state = h.start_score, 0, self.start_state
@@ -343,9 +343,10 @@ class Trainer:
         self.objective.eval()
 
     def should_stop(self) -> bool:
-        """No score, or without scores no loss, better by `tol` for `n_iter_no_change` epochs.
+        """Whether the score has not improved by `tol` for `n_iter_no_change` epochs.
 
-        Or else that many losses that differ by `tol` at most.
+        Without scores the loss counts. Training also stops if that many losses differ by `tol` at
+        most.
         """
         h = self.history
         if math.isinf(self.n_iter_no_change):
@@ -363,9 +364,10 @@ class Trainer:
         return bool(past) and min(h.loss_curve[-recent:]) > min(past) - self.tol
 
     def overfits(self) -> bool:
-        """Whether since the best score only rows that are trained on have been fitted better.
+        """Whether, since the best score, the fit improved only on training rows.
 
-        Where both get worse, as at a high rate if there is little noise, better scores may follow.
+        If both losses get worse, as with a high learning rate and little noise, better scores may
+        follow.
         """
         h = self.history
         waited = h.n_iter - h.best_iter
@@ -375,7 +377,7 @@ class Trainer:
         return sum(recent) / len(recent) < h.loss_curve[h.best_iter - 1]
 
     def has_converged(self) -> bool:
-        """Whether there is nothing left to train: the objective or an optimiser can tell."""
+        """Whether the objective or the optimiser reports convergence."""
         found = self.objective.is_still and getattr(self.optimizer, "converged", False)
         return found or self.objective.has_converged()
 
@@ -385,7 +387,7 @@ class Trainer:
         print(f"Epoch {h.n_iter}: loss {h.loss_curve[-1]:.4f}{score} (nats per row)")
 
     def state_dict(self) -> dict[str, Any]:
-        """All that :meth:`load_state_dict` needs to go on to the bitwise same result."""
+        """Return all that :meth:`load_state_dict` needs to continue to the bitwise same result."""
         state = {
             "objective": self.objective.state_dict(),
             "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
@@ -414,7 +416,7 @@ class Trainer:
         self.generator.set_state(state["generator"].cpu())
 
     def resume(self, checkpoint: AnyCheckpoint) -> None:
-        """Go on from a checkpoint, if there is one that can be used; else nothing changes."""
+        """Continue from a checkpoint if there is a usable one; otherwise change nothing."""
         start = self.state_dict()
         try:
             state = checkpoint.load(self.source.device)
@@ -427,7 +429,7 @@ class Trainer:
             self.load_state_dict(state)
             if not self.objective.is_finite():
                 raise ValueError("its parameters are not finite")
-        except Exception as error:  # there is no end to what damaged files make torch raise
+        except Exception as error:  # damaged files make torch raise many kinds of errors
             if self.allowance is not None:
                 self.allowance.spent = 0.0
             self.load_state_dict(start)
@@ -437,7 +439,7 @@ class Trainer:
             )
 
     def can_be_in(self, state: dict[str, Any]) -> bool:
-        """Whether this run can have been in a state."""
+        """Whether a state can belong to this run."""
         own, history = self.state_dict(), History(**state["history"])
         kept = [state[name] for name in ("start_state", "best_state")]
         fixed = ("objective", "step", "rate", "elapsed", "generator")
@@ -451,7 +453,7 @@ class Trainer:
         )
 
     def interrupt(self) -> None:
-        """After Ctrl-C: go on with the better of the best and the current iterate."""
+        """After Ctrl-C, continue with the better of the best and the current iterate."""
         warn(
             f"Training was interrupted after {self.history.n_iter} of {self.max_iter} "
             f"epochs; the best iterate so far is kept. {AGAIN}",
@@ -479,14 +481,14 @@ def train(
     objective : Objective
         Left at the best iterate if `evaluate` is given, at the last one otherwise.
     source : Minibatches
-        What an epoch goes through, on the device where training happens.
+        Minibatches of an epoch, on the device of the training.
     optimizer : Optimizer or None
         From :func:`make_optimizer`, over the objective's parameter groups; None if it has none.
     checkpoint : Checkpoint or None, default=None
         Where to resume from and save to.
     deadline : Deadline or None, default=None
-        When to end: the schedule comes to its end by then, as steps are measured to go.
-        A resumed run has what is left of its seconds. There are twenty steps at least.
+        Time at which training ends; the schedule is stretched to end by then, from the measured
+        time of steps. A resumed run has the rest of its seconds. At least twenty steps are made.
     **options
         The remaining fields of :class:`Trainer`: `max_iter`, `batch_size`, `schedule`,
         `generator`, and optionally `evaluate`, `evaluate_every`, `n_iter_no_change`, `tol`,

@@ -1,4 +1,4 @@
-"""Minibatches of an epoch, in one process or in a group."""
+"""Minibatches of rows for training, in one process or in a group of processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..data.rows import Rows, Whole
 
 
 class Minibatches(Protocol):
-    """Rows to train on, in minibatches that are others in every epoch."""
+    """Base class of rows to train on, in minibatches that differ between epochs."""
 
     @property
     def n_rows(self) -> int:

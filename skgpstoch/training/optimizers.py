@@ -14,11 +14,11 @@ from .light_optimizer import LightOptimizer, unwrapped
 from .projected_lbfgs import ProjectedLBFGS
 
 Schedule = Callable[[float, int], float]
-"""(step, number of steps) → factor of the initial learning rate; before a deadline, steps jump."""
+"""(step, number of steps) → factor of the initial learning rate; a deadline makes steps jump."""
 
 
 LBFGS_ITERATIONS = 10
-"""L-BFGS's iterations in what is called an epoch."""
+"""Iterations of L-BFGS that count as one epoch."""
 
 
 def one_cycle(step: float, n_steps: int) -> float:
@@ -30,7 +30,7 @@ def one_cycle(step: float, n_steps: int) -> float:
 
 
 def constant(step: float, n_steps: int) -> float:
-    """No schedule."""
+    """Keep the learning rate constant."""
     return 1.0
 
 
@@ -43,9 +43,9 @@ SCHEDULES: dict[str, Schedule] = {"one-cycle": one_cycle, "constant": constant, 
 
 
 class SparseAdagrad(LightOptimizer):
-    """AdaGrad (Duchi et al., 2011) that touches only those rows of a parameter with a gradient.
+    """AdaGrad (Duchi et al., 2011) that changes only those rows of a parameter with a gradient.
 
-    torch's own does so with a warning of torch's at the first step.
+    torch's own sparse AdaGrad does the same, but warns at the first step.
     """
 
     def __init__(self, params: Any, eps: float = 1e-10) -> None:
@@ -53,7 +53,7 @@ class SparseAdagrad(LightOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One step, of the parameters that have gradients."""
+        """Make a step for the parameters that have gradients."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
         for group in self.param_groups:
@@ -90,9 +90,9 @@ class Adadelta(LightOptimizer, TorchAdadelta):
 
 
 def check_decay(groups: list[dict[str, Any]]) -> None:
-    """Raise a ValueError if steps would reverse weights, which they multiply by 1 − rate·decay.
+    """Raise a ValueError if weight decay reverses signs: steps multiply weights by 1 − rate·decay.
 
-    Where the rate is absurd by itself, training says so.
+    If the rate itself is absurd, training reports it.
     """
     for group in groups:
         decay = group.get("weight_decay", 0.0)
@@ -109,10 +109,11 @@ def make_optimizer(
     learning_rate: float,
     project: Callable[[], None] = lambda: None,
 ) -> Optimizer | None:
-    """Adam, with decoupled weight decay where a group asks for it, or others; None for none.
+    """Make the optimiser of a solver; None if there are no parameters.
 
-    AdaDelta's decay is a part of the gradient, as torch has it. `project` brings parameters back
-    within bounds; for "lbfgs", whose points all are.
+    The default is Adam, with decoupled weight decay for groups that set it. AdaDelta adds the decay
+    to the gradient, as in torch. `project` brings parameters back within bounds; "lbfgs" needs it,
+    because all its iterates are within bounds.
     """
     groups = [
         {"lr": learning_rate * group.get("rate", 1.0), **group}

@@ -90,7 +90,7 @@ class KernelBSGDObjective(Objective):
     noise_variance, noise_bounds, weight_decay
         Those of :class:`~skgpstoch.objectives.evidence.FiniteObjective`; equal bounds fix σ².
     mean_weight : float, default=1.0
-        What a row counts for in the mean.
+        Weight of a row in the mean.
     """
 
     def __init__(

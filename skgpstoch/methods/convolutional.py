@@ -196,7 +196,7 @@ class ConvolutionalGPParameters(
 
 
 def mean_responses(self: BaseGP, X: Any) -> np.ndarray:
-    """Return which part of an image speaks for which latent function.
+    """Return how much each patch of an image contributes to each latent function.
 
     Parameters
     ----------
@@ -206,9 +206,9 @@ def mean_responses(self: BaseGP, X: Any) -> np.ndarray:
     Returns
     -------
     responses : ndarray of shape (n_samples, n_down, n_across[, n_channels], n_latents)
-        Mean of w_p g(x^[p]) of every patch, in the units of the latent functions (of a
-        regressor those of y), of which it is all but the prior mean and what the function of
-        whole images says.
+        Mean of w_p g(x^[p]) for every patch, in the units of the latent functions (for a
+        regressor, those of y). The latent mean is their sum over the patches, plus the prior
+        mean and the mean of the function of the whole image.
 
     Raises
     ------

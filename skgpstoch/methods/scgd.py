@@ -6,9 +6,9 @@ has λ = σ²),
 
     2·NLML = ‖Zw − y‖²/σ² + (λ/σ²)‖w‖² + log|F| + (n−D)·log σ² + D·log(σ²/λ) + n·log 2π
 
-is a sum over rows but for log|F|. In its place stands ⟨F̃⁻¹, F⟩, with F̃ a running estimate of F that
-is held constant in the gradient: where F̃ is F, the two gradients are the same. Minibatch sums over
-b rows are scaled by n/b, and every loss is per row: divided by 2n.
+is a sum over rows except for log|F|. SCGD replaces it with ⟨F̃⁻¹, F⟩. F̃ is a running estimate of F
+that is held constant in the gradient; if F̃ equals F, the two gradients are equal. Sums over the
+b rows of a minibatch are scaled by n/b, and every loss is per row: divided by 2n.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class SCGDObjective(FiniteObjective):
     def gradients(
         self, Z: Tensor, Y: Tensor, b: Tensor, as_mean: AsMean
     ) -> list[tuple[Tensor, Tensor]]:
-        """Of the NLML per row, by Z and, where they are learned, by w and log σ²; F̃ is constant."""
+        """Return the NLML's gradients per row in Z and in w, log σ² if learned; F̃ is constant."""
         noise, ridge, n = self.noise_variance, self.ridge, self.n_rows[:, None]  # n (K, 1)
         if self.F_inv is None:
             ZF_inv, w, F_inv = self.factor_and_solve(Z)

@@ -40,6 +40,7 @@ SHOWN_COLUMNS = 5
 VARIATION, NEAREST, INPUTS = "variation of f", "nearest row", "range of inputs"
 RESIDUAL, ERRORS, TRAINING = "residual variance", "errors alike", "training"
 TAILS, OUTLIERS = "tails of errors", "outliers"
+FAR_ROWS_OF_X = "outliers in X"
 FAR_OFF = 5.0  # usual errors, beyond which there is one normal one in two million
 MOST_FAR, LEAST_FAR = 0.005, 3  # share and number of rows that may be that far off
 JUDGED_ROWS, FAR_ROWS = 1_000, 50  # whose errors, and whose nearest rows' errors, are looked at
@@ -65,6 +66,15 @@ STANDARDISE = (
 SURE_PAIRS = 4.0  # standard errors of a correlation, that one of few rows has to have
 BESIDE_NOISE = 0.25  # mean square, of the noise variance
 UNTRAINED = "Raise max_iter first, because training was cut short."
+
+LEAST_BULK = 0.02
+"""Width of the middle nine tenths of a column, in its standard deviations.
+
+*Measured*: 2.0 to 3.3 for most columns of ten UCI tables, .12 for the heaviest tail among them
+(keggdirected). Log-normal columns of 100 to 10,000 rows (σ = 1, 2) have at least .035. A column of
+standard normal numbers with three values of 99999 has .0002 to .002.
+"""
+WIDTHS_OFF = 10.0  # widths of the middle, beyond which a row counts as far
 
 ALIKE = 0.4
 """Correlation of the errors at a row and at the nearest other one.
@@ -105,6 +115,38 @@ def of_features(n_rows: int, n_features: int) -> Iterator[Finding]:
             "length_scale for all features.",
         )
     yield found
+
+
+def of_far_rows(X: np.ndarray, weight: np.ndarray | None = None) -> Iterator[Finding]:
+    """Yield the columns (n, d) whose standard deviation is that of a few rows far from others."""
+    counts = np.ones(len(X)) if weight is None else np.ravel(weight)
+    low, middle, high = quantiles(X[:: stride(X)], counts[:: stride(X)], [0.05, 0.5, 0.95])
+    mean = np.average(X, axis=0, weights=counts)
+    width, spread = high - low, np.sqrt(np.average(np.square(X - mean), axis=0, weights=counts))
+    share = np.divide(width, spread, out=np.full(len(width), np.inf), where=width > 0.0)
+    found = Finding(FAR_ROWS_OF_X, "X", float(share.min(initial=np.inf)), LEAST_BULK)
+    columns = np.flatnonzero(share < LEAST_BULK)
+    if len(columns):
+        off = np.abs(X[:, columns] - middle[columns]) > WIDTHS_OFF * width[columns]
+        more = ", …" if len(columns) > SHOWN_COLUMNS else ""
+        found = found._replace(
+            where=f"X[:, {columns[0]}]",
+            severity="problem",
+            text=f"Outliers in X: {off.any(axis=1).sum()} of {len(X)} rows are so far from the "
+            f"others in columns {', '.join(map(str, columns[:SHOWN_COLUMNS]))}{more} that, once "
+            "these columns are standardised, the other rows look almost the same.",
+            advice="Look at these rows. Drop them or clip their values if they are wrong; "
+            "otherwise use QuantileTransformer on these columns.",
+        )
+    yield found
+
+
+def quantiles(X: np.ndarray, weight: np.ndarray, levels: list[float]) -> np.ndarray:
+    """Return those of each column, (levels, d), of rows that each count as often as `weight`."""
+    order = np.argsort(X, axis=0)
+    total = np.cumsum(weight[order], axis=0)
+    at = [(total < level * total[-1]).sum(axis=0) for level in levels]
+    return np.take_along_axis(X, np.take_along_axis(order, np.array(at), axis=0), axis=0)
 
 
 # ---- hyper-parameters ----------------------------------------------------------------------------

@@ -630,3 +630,24 @@ def test_an_exact_fit_warns_of_outliers(sine):
     assert "outliers" in {f.name for f in model.diagnose().problems}
     with pytest.warns(UserWarning, match="Errors have heavy tails"):
         GaussianProcessRegressor(kernel, alpha=np.full(len(X), 0.01), normalize_y=True).fit(X, y)
+
+
+def test_a_few_rows_far_off_in_x_are_told():
+    """They left the others almost one point, and every check was fine."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 2))
+    y = np.sin(2 * X[:, 0])
+    X[:3, 1] = 99999.0
+    with pytest.warns(UserWarning, match="Outliers in X: 3 of 300 rows .* in columns 1 that"):
+        model = SVGPRegressor(n_inducing=30, random_state=0).fit(X, y)
+    found = {f.name: f for f in model.diagnose()}
+    assert (found["outliers in X"].severity, found["outliers in X"].where) == ("problem", "X[:, 1]")
+
+
+@pytest.mark.parametrize("n_rows", [100, 1_200, 10_000])
+def test_log_normal_and_rare_columns_have_no_outliers(n_rows):
+    rng = np.random.default_rng(0)
+    heavy = np.exp(rng.standard_normal((n_rows, 20)))
+    rare = np.arange(n_rows)[:, None] % 50 == 0
+    (found,) = findings.of_far_rows(np.hstack([heavy, rare.astype(float), np.ones((n_rows, 1))]))
+    assert found.severity == "fine"

@@ -11,7 +11,9 @@ variance of the three finite methods from the marginal likelihood, in place of g
 with running averages over 20 rows a feature, and with weights from these, in place of b_t = 0.9.
 Chosen by NLML on bike and elevators at b = 128; for SVGP on bike and keggdirected. With the linear
 kernel there are 100 epochs; with the Gaussian one, whose steps cost up to a hundred times as much,
-the least number of epochs that makes 6,000 steps (of MINIMAX, whose steps take .25 s, 1,500).
+the least number of epochs that makes 6,000 steps (of MINIMAX, whose steps take .25 s, 1,500). Where
+SCGD then misses the published NLML, it has 20,000 and 60,000 steps at a learning rate of 0.003; the
+best NLML counts, as in the paper, which has the best learning rate of a grid.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ from skgpstoch import (
 from skgpstoch.posteriors.iterative import IterativePosterior
 
 from .._common import Split, gaussian_scores, load_split
-from .tables import Cell, Figures, Table
+from .tables import WITHIN, Cell, Figures, Table, deviation
 
 EPOCHS = 100
 LEARNING_RATE = 0.01
 GAUSSIAN_STEPS = 6000
-GAUSSIAN_RATES = {  # learning rates and steps, of which the best NLML counts
-    "SCGD": [(LEARNING_RATE, 6000), (0.003, 20_000)],
+GAUSSIAN_RATES = {  # learning rates and steps, until one gives the published NLML; the best counts
+    "SCGD": [(LEARNING_RATE, 6000), (0.003, 20_000), (0.003, 60_000)],
     "MINIMAX": [(LEARNING_RATE, 1500)],
 }
 MOST_EXACT_ROWS = 20_000  # for which this machine has memory for a matrix and its factor
@@ -62,7 +64,8 @@ SETTINGS = (
 )
 BUDGETS = {
     "2": f"{EPOCHS} epochs",
-    "3": f"the epochs that make {GAUSSIAN_STEPS:,} steps (MINIMAX: 1,500; SCGD: or 20,000 at 0.003)",
+    "3": f"the epochs that make {GAUSSIAN_STEPS:,} steps (MINIMAX: 1,500; SCGD: the best NLML of "
+    "these and, where they miss, of 20,000 and 60,000 at 0.003)",
 }
 
 
@@ -72,11 +75,19 @@ def run(table: str, cell: Cell, data: Path, seed: int) -> Figures:
     b, method = int(cell["batch_size"]), cell["method"]
     if table == "2":
         return fit(make_model(table, method, b, EPOCHS, seed), split)
-    fits = []
+    fits: list[Figures] = []
     for rate, steps in GAUSSIAN_RATES.get(method, [(LEARNING_RATE, GAUSSIAN_STEPS)]):
         epochs = ceil(steps / ceil(len(split.y_train) / b))
         fits.append(fit(make_model(table, method, b, epochs, seed, rate), split))
+        if is_reproduced(fits[-1]["nlml"], cell):
+            break
     return min(fits, key=lambda figures: figures["nlml"] or 0.0)
+
+
+def is_reproduced(nlml: float | str, cell: Cell) -> bool:
+    """Tell whether an NLML is at most two published deviations above the published one."""
+    most = float(cell["nlml"]) + WITHIN * deviation(cell, "nlml")
+    return isinstance(nlml, float) and nlml <= most
 
 
 def make_model(

@@ -19,7 +19,15 @@ from ..docstrings import documented
 from ..estimators.base import BaseGP
 from ..estimators.validation import check_numbers, validate_inputs
 from ..persistence.estimator import SavedEstimator
-from ..recipes.findings import causes, of_bounds, of_features, of_inputs, of_rows, of_sight
+from ..recipes.findings import (
+    causes,
+    of_bounds,
+    of_far_rows,
+    of_features,
+    of_inputs,
+    of_rows,
+    of_sight,
+)
 from .parameters import DropInParameters
 
 
@@ -102,7 +110,7 @@ class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
         has_columns = given.requires_vector_input
         noted = list(of_rows(len(X), learns))
         if has_columns:
-            noted += of_features(len(X), X.shape[1])
+            noted += [*of_features(len(X), X.shape[1]), *of_far_rows(X)]
         yield from (finding.noted() for finding in noted)
         for name, kernel in kernels.items():
             found = list(of_bounds(kernel, True)) if learns else []

@@ -38,6 +38,7 @@ from .findings import (
     nearest_rows,
     of_bounds,
     of_errors,
+    of_far_rows,
     of_features,
     of_inputs,
     of_noise,
@@ -238,6 +239,7 @@ class Recipe(OfParameters, ABC):
             yield from of_rows(data.size, self.learns)
             if self.chooses_inputs:
                 yield from of_features(data.size, data.X.shape[1])
+                yield from of_far_rows(data.X, data.weight)
             yield from self.training_findings(fitted)
 
     @property

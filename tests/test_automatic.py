@@ -6,6 +6,7 @@ import warnings
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import few_rows, sklearn_checks
 from families import by_default
@@ -23,6 +24,7 @@ from skgpstoch import (
     DeepKernelEnsembleRegressor,
     on_interrupt,
 )
+from skgpstoch.data.deadline import Deadline
 from skgpstoch.data.held_out import HeldOutPredictions
 from skgpstoch.data.rows import Data
 from skgpstoch.ensembles import (
@@ -433,7 +435,42 @@ def test_a_report_has_models_calibration_and_limits(mixed):
     assert_allclose(shares["noise"] + shares["rows"], 1.0)
     assert shares["budget"] == 0.0
     assert "coverage_95" in str(report)
-    assert report._repr_html_().count("<table") == 3
+    assert report._repr_html_().count("<table") == 4
+
+
+def test_a_group_with_more_noise_is_covered_and_reported(small):
+    rng = np.random.default_rng(0)
+    kind = rng.choice(["bike", "van"], 400, p=[0.85, 0.15])
+    X = pd.DataFrame({"kind": kind, "x": rng.uniform(-2, 2, 400)})
+    y = X["x"] + np.where(kind == "van", 1.5, 0.3) * rng.standard_normal(400)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    table = model.report().coverage.set_index(["by", "group"])
+    assert table.loc[("column 'kind'", "van"), "coverage_90"] > 0.82
+    assert "column 'kind'" in str(model.report())
+    assert "coverage of groups" in [finding.name for finding in model.diagnose()]
+
+
+def test_a_fit_that_cannot_keep_its_time_says_how_long_it_took(step):
+    X, y = (a[:60] for a in step)
+    with pytest.warns(UserWarning, match=r"max_time=1e-06 could not be kept: the fit took .* s, "):
+        model = AutoGaussianProcessRegressor(max_time=1e-6, random_state=0).fit(X, y)
+    finding = model.diagnose()[0]
+    assert (finding.name, finding.severity) == ("time", "problem")
+    assert "Set max_time to" in finding.advice
+
+
+def test_findings_of_time():
+    clock = SimpleNamespace(now=0.0)
+    deadline = Deadline(10.0, lambda: clock.now)
+    assert list(automatic.of_time(None, None, 1.0)) == []
+    for now, severity in ((9.0, "fine"), (11.9, "fine"), (12.1, "problem")):
+        clock.now = now
+        (finding,) = automatic.of_time(10.0, deadline, 1.0)
+        assert finding.severity == severity
+        assert_allclose(finding.value, now)
+    assert finding.text == "The fit took 12 s, longer than max_time=10."
+    (finding,) = automatic.of_time(10.0, deadline, 11.0)
+    assert "because one model is always fitted, and it took 11 s" in finding.text
 
 
 def test_the_leaderboard_begins_with_the_best(mixed):

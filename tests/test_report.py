@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 from skgpstoch.data.held_out import (
     HeldOutPredictions,
@@ -13,10 +13,16 @@ from skgpstoch.data.held_out import (
     of_classes,
 )
 from skgpstoch.ensembles.report import (
+    FEWEST_TESTED,
+    MOST_TESTED,
+    binomial_z,
     calibration_by_group,
     class_calibration,
     class_limits,
+    clear_z,
+    coverage_by_group,
     limits,
+    of_coverage,
     share_done,
 )
 
@@ -96,6 +102,85 @@ def test_several_outputs_are_reported_apart(y):
     lines = calibration_by_group(predicted(y.reshape(-1, 2), 0.0, 1.0), np.ones(200))
     assert {line["output"] for line in lines} == {0, 1}
     assert len(lines) == 20
+
+
+# ---- coverage of groups --------------------------------------------------------------------------
+
+
+def coverage_lines(y, std=1.0, weight=None, by_level=()):
+    weight = np.ones(len(y)) if weight is None else weight
+    return coverage_by_group(predicted(y, 0.0, std), weight, by_level)
+
+
+def test_a_group_with_narrow_intervals_is_found():
+    y = np.random.default_rng(0).standard_normal(2000)
+    is_van = np.arange(2000) < 100
+    by_level = [("'courier'", "van", is_van), ("'courier'", None, ~is_van)]
+    y[is_van] *= 3.0
+    lines = coverage_lines(y, by_level=by_level)
+    assert [line["by"] for line in lines] == ["std"] * 10 + ["column 'courier'"] * 2
+    van, other = lines[-2:]
+    assert (van["group"], other["group"]) == ("van", "missing")
+    assert van["n_rows"] == 100.0
+    assert_allclose(van["coverage_90"], np.mean(np.abs(y[is_van]) < norm.ppf(0.95)))
+    assert_allclose(van["chance"], 0.03)
+    assert van["verdict"] == "too narrow"
+    assert other["verdict"] == ""
+    finding = next(f for f in of_coverage(lines) if f.where == "column 'courier': van")
+    assert finding.severity == "note"
+    assert finding.value > finding.limit
+    assert "of the 100 held-out rows" in finding.message
+    assert "too narrow there. Widen the intervals" in finding.message
+
+
+def test_calibrated_groups_are_fine(y):
+    lines = coverage_lines(y)
+    assert [line["group"] for line in lines] == list(range(1, 11))
+    (finding,) = of_coverage(lines)
+    assert finding.severity == "fine"
+    assert finding.value < finding.limit == clear_z(10)
+
+
+def test_wide_intervals_are_found(y):
+    lines = coverage_lines(y, std=3.0, by_level=[("0", 1.0, np.ones(400, dtype=bool))])
+    assert lines[-1]["verdict"] == "too wide"
+
+
+def test_few_rows_are_not_tested(y):
+    by_level = [("0", 0.0, np.arange(400) < FEWEST_TESTED - 1)]
+    assert {line["by"] for line in coverage_lines(y, by_level=by_level)} == {"std"}
+    assert coverage_lines(y[: FEWEST_TESTED - 1]) == []
+    assert list(of_coverage([])) == []
+
+
+def test_of_many_groups_the_farthest_are_listed(y):
+    by_level = [("0", j, np.arange(400) % 10 == j % 10) for j in range(50)]
+    y = np.where(np.arange(400) % 10 == 7, 5.0, y)
+    lines = coverage_lines(y, by_level=by_level)
+    assert len(lines) == MOST_TESTED
+    assert sum(line["verdict"] == "too narrow" for line in lines) >= 5
+
+
+def test_weights_are_repetitions_in_tests_of_coverage(y):
+    once, twice = coverage_lines(y[:60], weight=np.full(60, 2.0)), coverage_lines(y[:60].repeat(2))
+    assert [line["n_rows"] for line in once] == [line["n_rows"] for line in twice]
+    assert_allclose([line["z"] for line in once], [line["z"] for line in twice])
+
+
+def test_counts_have_no_coverage(y):
+    unknown = predicted(y, 0.0, 1.0)._replace(cdf=np.full((400, 1), np.nan))
+    assert coverage_by_group(unknown, np.ones(400)) == []
+    assert np.isnan(calibration_by_group(unknown, np.ones(400))[0]["coverage_95"])
+
+
+def test_a_binomial_number_in_standard_units():
+    for k in (0, 17, 26, 27, 29, 30):
+        tails = binom.cdf(k, 30, 0.9), binom.sf(k - 1, 30, 0.9)
+        assert_allclose(
+            binomial_z(k, 30, 0.9), min(norm.ppf(tails[0]), 0) + max(norm.isf(tails[1]), 0)
+        )
+    assert binomial_z(300, 300, 0.9) > 4.0
+    assert_allclose(clear_z(1), 3.0)
 
 
 def test_limits_are_shares_of_the_variance(y):

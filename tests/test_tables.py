@@ -22,9 +22,12 @@ from skgpstoch.data.arrays import Scaling, quantiles
 from skgpstoch.data.categories import TargetMeans, Targets, prior_rows, sums
 from skgpstoch.data.columns import columns_of
 from skgpstoch.data.counts import looks_like_counts
+from skgpstoch.data.level_rows import rows_by_level
 from skgpstoch.data.level_sums import LevelSums, Told, folds_of
 from skgpstoch.data.tables import TableEncoder, category_mask
 from skgpstoch.ensembles import automatic_classifier
+
+pytestmark = pytest.mark.filterwarnings("ignore:max_time=0.01 could not be kept")
 
 Quick = functools.partial(AutoGaussianProcessRegressor, max_time=0.01, random_state=0)
 QuickClassifier = functools.partial(AutoGaussianProcessClassifier, max_time=0.01, random_state=0)
@@ -105,6 +108,36 @@ def test_missing_levels_beside_means():
 def waves(days, period):
     angle = 2 * np.pi * days / period
     return [np.sin(angle), np.cos(angle)]
+
+
+def test_columns_that_say_what_the_level_is():
+    j = np.arange(300)
+    X = pd.DataFrame(
+        {
+            "number": j / 10,
+            "three": np.array(["a", "b", None], dtype=object)[j % 3],
+            "flag": pd.array(np.where(j % 7, j % 4 == 0, None), dtype="boolean"),
+            "two": np.where(j % 5, "u", "v"),
+            "many": np.array([f"{k}" for k in range(12)])[j % 12],
+            "size": pd.Categorical(
+                np.array(["S", "L"])[j % 2], categories=["S", "L"], ordered=True
+            ),
+        }
+    )
+    encoder = TableEncoder()
+    Z = encoder.fit_transform(X, j % 7 + 0.0)
+    assert np.isin(Z[:, encoder.level_columns], (0.0, 1.0)).all()
+    assert len(encoder.level_columns) == 3 + 1 + 1 + 12
+    found = {(name, level): rows for name, level, rows in rows_by_level(encoder, Z)}
+    names = {name for name, _ in found}
+    assert names == {"'three'", "'flag'", "'two'", "'many'", "'size'"}
+    assert_array_equal(found["'three'", None], X["three"].isna())
+    assert_array_equal(found["'three'", "b"], X["three"] == "b")
+    assert_array_equal(found["'flag'", 1.0], X["flag"].fillna(False))
+    assert_array_equal(found["'flag'", None], X["flag"].isna())
+    for name in ("two", "many", "size"):
+        for level in X[name].unique():
+            assert_array_equal(found[f"'{name}'", level], X[name] == level)
 
 
 def test_frames_of_two_libraries_are_the_same(people):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -71,9 +71,13 @@ class Joined:
 
 def missing_columns_of(encoders: Sequence[Any]) -> list[int]:
     """Return which columns of encoders beside each other say that a value is missing."""
+    return [start + j for start, encoder in placed(encoders) for j in encoder.missing_columns]
+
+
+def placed(encoders: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """Yield encoders beside each other, each with the position of its first column."""
     starts = np.cumsum([0, *(encoder.width for encoder in encoders)]).tolist()
-    pairs = zip(starts, encoders, strict=False)
-    return [start + j for start, encoder in pairs for j in encoder.missing_columns]
+    yield from zip(starts, encoders, strict=False)
 
 
 # ---- target statistics ---------------------------------------------------------------------------

@@ -166,6 +166,7 @@ class TableEncoder:
             for column in columns:
                 warn_of_numbers(column)
         self.kinds = [column.kind for column in columns]
+        self.names = [column.name for column in columns]
         self.time_zones = [column.time_zone for column in columns]
         counts = slice(None) if weight is None or weight.all() else weight > 0.0
         kept = [column._replace(values=column.values[counts]) for column in columns]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..data.arrays import resolve_seed
 from ..data.deadline import Deadline
-from ..data.findings import Diagnosis
+from ..data.findings import Diagnosis, Finding
 from ..data.reduce import ALONE, current
 from ..data.row_source import is_source
 from ..data.rows import Data
@@ -41,6 +41,7 @@ from .stored_automatic import fit_stored
 
 PROCESS_SECONDS = 4.0  # of max_time at least, for processes of the most rows
 PROCESS_SHARE = 0.4  # of the time, for processes where there may be networks
+LATE = 1.2  # times max_time, beyond which a fit has not kept to it
 SCOUTS = 2  # networks that try for a part of the epochs whether networks are worth their time
 SCOUTED = 0.25  # of the epochs
 
@@ -154,8 +155,8 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
     """A fit of several models, and the mixture that predicts best."""
 
     weights_: np.ndarray
-    _tables: tuple[list[dict[str, Any]], list[dict[str, Any]]]
-    """Calibration by group, and limits, of rows that were held out."""
+    _tables: tuple[list[dict[str, Any]], ...]
+    """Calibration by group, limits and, of numbers, coverage by group of rows held out."""
 
     _most_raced: ClassVar[int]
     """Rows up to which there are other models than networks, or scouts."""
@@ -185,6 +186,10 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
     @abstractmethod
     def _entrants(self, data: Data) -> list[Entrant]:
         """Return the models to try for these rows."""
+
+    def _of_groups(self) -> Iterable[Finding]:
+        """Return what there is to say of groups of the rows that were held out."""
+        return ()
 
     @abstractmethod
     def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
@@ -225,7 +230,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         deadline = None if self.max_time is None else Deadline(began + self.max_time)
         entrants = self._entrants(data)
         fits = task(2 * len(entrants))
-        self._keep(*race(entrants, fits, data, deadline), data, data.size, numbers)
+        self._keep(*race(entrants, fits, data, deadline), data, data.size, numbers, deadline)
         fits.on_end()
 
     def _keep(
@@ -235,6 +240,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         data: Data,
         n_rows: int,
         numbers: np.ndarray,
+        deadline: Deadline | None,
     ) -> None:
         """Weigh models by the rows that they were judged by, and keep what is known of them.
 
@@ -253,7 +259,8 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         self._combine(kept, weights[weights > 0.0], data)
         for each in kept:
             each.model.held_out_ = each.model.held_out_.known_by(numbers)
-        self._diagnosis = diagnosis_of(n_rows, data.X.shape[1], self.estimators_)
+        of_fit = [*self._of_groups(), *of_time(self.max_time, deadline, judged[0].seconds)]
+        self._diagnosis = diagnosis_of(n_rows, data.X.shape[1], self.estimators_, of_fit)
 
     def _encoded(self, X: Any, y: Any, weight: Any, classes: Any = None) -> Data:
         """Learn how to encode X, and return the rows that count as the models see them."""
@@ -301,8 +308,8 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         Returns
         -------
         report : Report
-            Three frames, `leaderboard`, `calibration` and `limits`; print it, or draw it by
-            :class:`~skgpstoch.display.ReportDisplay`.
+            Frames `leaderboard`, `calibration` and `limits` and, of numbers, `coverage` by group;
+            print it, or draw it by :class:`~skgpstoch.display.ReportDisplay`.
 
         Notes
         -----
@@ -317,12 +324,37 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         import pandas as pd  # not needed otherwise
 
         check_is_fitted(self)
-        return Report(self.leaderboard_, *map(pd.DataFrame, self._tables))
+        return Report(self.leaderboard_, *(pd.DataFrame(table) for table in self._tables if table))
 
 
-def diagnosis_of(n_rows: int, n_features: int, models: dict[str, Any]) -> Diagnosis:
-    """Return what there is to say of rows and of each model; warn of what no model has said."""
-    found = Diagnosis([*of_rows(n_rows, learns=True), *of_features(n_rows, n_features)])
+def of_time(max_time: float | None, deadline: Deadline | None, first: float) -> Iterator[Finding]:
+    """Yield whether a fit has kept to its time, of which its first model took so many seconds."""
+    if max_time is None or deadline is None:
+        return
+    seconds = max_time - deadline.left()
+    found = Finding("time", "max_time", seconds, max_time)
+    if seconds > LATE * max_time:
+        found = found._replace(
+            severity="problem",
+            text=f"The fit took {seconds:.2g} s, longer than max_time={max_time:g}.",
+            advice="Other programs may have slowed it. If the time is a hard limit, lower "
+            "max_time.",
+        )
+        if first > max_time:
+            found = found._replace(
+                text=f"max_time={max_time:g} could not be kept: the fit took {seconds:.2g} s, "
+                f"because one model is always fitted, and it took {first:.2g} s.",
+                advice=f"Set max_time to {LATE * seconds:.1g} or more.",
+            )
+    yield found
+
+
+def diagnosis_of(
+    n_rows: int, n_features: int, models: dict[str, Any], of_fit: Iterable[Finding] = ()
+) -> Diagnosis:
+    """Return what there is to say of rows, fit and models; warn of what no model has said."""
+    of_all = [*of_rows(n_rows, learns=True), *of_features(n_rows, n_features), *of_fit]
+    found = Diagnosis(of_all)
     of_models = diagnosis_of_parts(models)
     said = {finding.text for finding in of_models.problems}
     Diagnosis(finding for finding in found if finding.text not in said).warn()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -14,7 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..data.arrays import Scaling
 from ..data.counts import looks_like_counts
+from ..data.findings import Finding
 from ..data.held_out import mixture_of
+from ..data.level_rows import rows_by_level
 from ..data.messages import warn
 from ..data.reduce import current
 from ..data.rows import Data
@@ -34,7 +37,7 @@ from .mixture import Mixture, MixtureRegressor, Parts
 from .new_levels import WithNewLevels
 from .process import ExactProcessRegressor
 from .race import Entrant, Judged
-from .report import calibration_by_group, limits, share_done
+from .report import calibration_by_group, coverage_by_group, limits, of_coverage, share_done
 from .transformed_model import TransformedModel
 
 FEWEST_FOR_NETWORKS = 200  # rows, of fewer than which a process predicts better, and sooner
@@ -242,7 +245,10 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
             return [self._networks(data)]
         missing = self._encoder.missing_columns
         limits = MOST_FOR_PROCESS, FEWEST_FOR_NETWORKS
-        found = of_processes(ExactProcessRegressor, self, n, *limits, missing_columns=missing)
+        levels = self._encoder.level_columns
+        found = of_processes(
+            ExactProcessRegressor, self, n, *limits, missing_columns=missing, level_columns=levels
+        )
         if n >= FEWEST_FOR_NETWORKS:
             networks = self._networks(data)
             is_patient = self.max_time is None or self.max_time >= PATIENT_SECONDS
@@ -267,7 +273,12 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         weight = np.ones(len(data)) if data.weight is None else data.weight
         judged = held_out, weight[held_out.rows]
         done = share_done(self.budget_)
-        self._tables = calibration_by_group(*judged), limits(*judged, done)
+        by_level = rows_by_level(self._encoder, data.X[held_out.rows])
+        coverage = coverage_by_group(*judged, by_level)
+        self._tables = calibration_by_group(*judged), limits(*judged, done), coverage
+
+    def _of_groups(self) -> Iterable[Finding]:
+        return of_coverage(self._tables[2])
 
     def _parts(self, X: Any) -> tuple[Parts, Any]:
         check_is_fitted(self)

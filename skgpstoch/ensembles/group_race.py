@@ -99,7 +99,7 @@ def race_in_group(estimator: Any, group: Group, X: Any, y: Any, sample_weight: A
             each.model.held_out_ = each.model.held_out_.among(judges.numbers)
         own = np.empty(0, dtype=np.int64) if given is None else given.numbers
         numbers = group.gather(own[judges.own])[np.argsort(group.gather(judges.places))]
-        estimator._keep(found, [], judges.data, n, numbers)
+        estimator._keep(found, [], judges.data, n, numbers, deadline)
         fits.on_end()
     adopt(estimator, group)
 

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import betainc
+from scipy.stats import norm
 
+from ..data.findings import Finding
 from ..data.held_out import HeldOutPredictions
+from ..scores import interval_coverage
 
 N_GROUPS = 5
 COVERAGES = (0.95, 0.8)
-FORMAT: dict[str, Any] = {"index": False, "float_format": "{:.3g}".format}
 FEWEST_OF_CLASS = 10  # rows, with fewer of which it is rare
 FEWEST_IN_GROUP = 4  # rows, with fewer of which there are fewer groups
+JUDGED_COVERAGE = 0.9  # of the intervals whose coverage is tested in groups
+N_TESTED = 10  # groups by the predicted std
+FEWEST_TESTED = 30  # rows, with fewer of which a group is not tested
+MOST_TESTED = 30  # groups that are listed: those that are farthest off
+CLEARLY_OFF = 3.0  # standard deviations of chance, for one group
+GROUPS = "coverage of groups"
+ADVICE = {
+    "too narrow": "Widen the intervals of this group, or add inputs that tell when y varies more. "
+    "More rows of the group help most.",
+    "too wide": "If that matters, add inputs that tell when y varies less. More rows help, too.",
+}
+
+
+def shown(number: float) -> str:
+    """Return a number with three digits, or, of thousands, all before the point."""
+    return f"{number:.0f}" if abs(number) >= 1000.0 else f"{number:.3g}"
+
+
+FORMAT: dict[str, Any] = {"index": False, "float_format": shown}
 
 
 class Report(NamedTuple):
@@ -34,24 +56,34 @@ class Report(NamedTuple):
         ("share"), and the deviation of this share that chance alone would make ("chance").
     limits : DataFrame
         What keeps predictions from being better: "limit", its "share", and "advice".
+    coverage : DataFrame or None
+        How often held-out rows are inside 90 % intervals ("coverage_90"), in tenths by the
+        predicted std, lowest first, and by category ("by" and "group"), how many rows count
+        ("n_rows"), the deviation of that share that chance alone would make ("chance"), how far off
+        it is in such deviations ("z"), and whether intervals are clearly too narrow or too wide
+        ("verdict"). None of classes and counts.
     """
 
     leaderboard: Any
     calibration: Any
     limits: Any
+    coverage: Any = None
 
     def __str__(self) -> str:
         return "\n\n".join(
-            f"{name.capitalize()}\n{table.to_string(**FORMAT)}"
-            for name, table in self._asdict().items()
+            f"{name.capitalize()}\n{table.to_string(**FORMAT)}" for name, table in self._tables()
         )
 
     def _repr_html_(self) -> str:
         """Show the tables in a notebook."""
         return "".join(
             f"<h4>{name.capitalize()}</h4>{table.to_html(**FORMAT)}"
-            for name, table in self._asdict().items()
+            for name, table in self._tables()
         )
+
+    def _tables(self) -> list[tuple[str, Any]]:
+        """Return the tables that there are, by name."""
+        return [(name, table) for name, table in self._asdict().items() if table is not None]
 
 
 def calibration_by_group(held_out: HeldOutPredictions, weight: np.ndarray) -> list[dict[str, Any]]:
@@ -80,10 +112,12 @@ def calibration_by_group(held_out: HeldOutPredictions, weight: np.ndarray) -> li
     return lines
 
 
-def groups(key: np.ndarray, weight: np.ndarray) -> Iterator[np.ndarray]:
+def groups(
+    key: np.ndarray, weight: np.ndarray, most: int = N_GROUPS, fewest_rows: int = FEWEST_IN_GROUP
+) -> Iterator[np.ndarray]:
     """Yield the numbers of rows in groups that count for about as many rows each, by a key."""
     order = np.argsort(key, kind="stable")
-    n_groups = int(np.clip(weight.sum() // FEWEST_IN_GROUP, 1, N_GROUPS))
+    n_groups = int(np.clip(weight.sum() // fewest_rows, 1, most))
     below = np.cumsum(weight[order]) - 0.5 * weight[order]
     group = np.minimum((n_groups * below / weight.sum()).astype(int), n_groups - 1)
     for g in range(n_groups):
@@ -106,11 +140,108 @@ def group_scores(
         "mean_std": average(std),
         "rmse": unit * np.sqrt(average((error / unit) ** 2)),
     }
+    unknown = np.where(np.isnan(cdf), np.nan, 0.0)  # of counts
     inside = {
-        f"coverage_{100 * coverage:.0f}": average(np.abs(cdf - 0.5) <= 0.5 * coverage)
+        f"coverage_{100 * coverage:.0f}": average((np.abs(cdf - 0.5) <= 0.5 * coverage) + unknown)
         for coverage in COVERAGES
     }
     return scores | inside
+
+
+# ---- coverage of groups --------------------------------------------------------------------------
+
+
+def coverage_by_group(
+    held_out: HeldOutPredictions,
+    weight: np.ndarray,
+    rows_by_level: Iterable[tuple[str, Any, np.ndarray]] = (),
+) -> list[dict[str, Any]]:
+    """Return a line for each group of rows that were held out, by predicted std and by category.
+
+    Parameters
+    ----------
+    held_out : HeldOutPredictions
+        Of m rows.
+    weight : ndarray of shape (m,)
+        How many rows each counts for.
+    rows_by_level : iterable of (str, object, ndarray of shape (m,))
+        Names of columns, levels, and which rows have them.
+
+    Returns
+    -------
+    lines : list of dict
+        Of groups of 30 rows or more; of very many groups those that are farthest off.
+    """
+    n_outputs, by_level = held_out.cdf.shape[1], list(rows_by_level)
+    lines: list[dict[str, Any]] = []
+    for output, (cdf, std) in enumerate(zip(held_out.cdf.T, held_out.std.T, strict=True)):
+        if np.isnan(cdf).any():  # of counts
+            continue
+        tenths = enumerate(groups(std, weight, N_TESTED, FEWEST_TESTED), 1)
+        several = {"output": output} if n_outputs > 1 else {}
+        tested = [
+            *(("std", tenth, rows) for tenth, rows in tenths),
+            *(
+                (f"column {name}", "missing" if level is None else level, np.flatnonzero(has_it))
+                for name, level, has_it in by_level
+            ),
+        ]
+        lines += [
+            several | {"by": by, "group": group} | tested_coverage(cdf[rows], weight[rows])
+            for by, group, rows in tested
+            if weight[rows].sum() >= FEWEST_TESTED
+        ]
+    limit = clear_z(len(lines))
+    for line in lines:
+        is_off = abs(line["z"]) > limit
+        line["verdict"] = ("too narrow" if line["z"] < 0.0 else "too wide") if is_off else ""
+    farthest = np.argsort([-abs(line["z"]) for line in lines], kind="stable")[:MOST_TESTED]
+    return [lines[i] for i in np.sort(farthest)]
+
+
+def tested_coverage(cdf: np.ndarray, weight: np.ndarray) -> dict[str, float]:
+    """Return how often rows of a group, (m,), are inside their intervals, and what chance does."""
+    n, p = float(weight.sum()), JUDGED_COVERAGE
+    ends = np.tile([0.5 - 0.5 * p, 0.5 + 0.5 * p], (len(cdf), 1))
+    share = float(interval_coverage(cdf, ends, sample_weight=weight))
+    chance = float(np.sqrt(p * (1.0 - p) / n))
+    return {"n_rows": n, "coverage_90": share, "chance": chance, "z": binomial_z(share * n, n, p)}
+
+
+def binomial_z(k: float, n: float, p: float) -> float:
+    """Return the standard normal number that is as unlikely as k of n successes, or 0."""
+    fewer = betainc(n - k, k + 1.0, 1.0 - p) if k < n else 1.0  # P(K ≤ k)
+    more = betainc(k, n - k + 1.0, p) if k > 0.0 else 1.0  # P(K ≥ k)
+    return float(min(norm.ppf(fewer), 0.0) + max(norm.isf(more), 0.0))
+
+
+def clear_z(n_groups: int) -> float:
+    """Return how far off one of so many groups is as rarely as one group is by `CLEARLY_OFF`."""
+    return float(norm.isf(norm.sf(CLEARLY_OFF) / max(n_groups, 1)))
+
+
+def of_coverage(lines: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Yield the groups whose intervals are clearly too narrow or too wide, or that there are none.
+
+    Parameters
+    ----------
+    lines : list of dict
+        As :func:`coverage_by_group` returns them.
+    """
+    if not lines:
+        return
+    limit = clear_z(len(lines))
+    off = [line for line in lines if line["verdict"]]
+    if not off:
+        yield Finding(GROUPS, "X", max(abs(line["z"]) for line in lines), limit)
+    for line in off:
+        where = f"{line['by']}: {line['group']}"
+        text = (
+            f"{JUDGED_COVERAGE:.0%} intervals cover {line['coverage_90']:.1%} of the "
+            f"{line['n_rows']:.0f} held-out rows of the group {where} (chance: "
+            f"{JUDGED_COVERAGE:.0%} ± {line['chance']:.1%}), so they are {line['verdict']} there."
+        )
+        yield Finding(GROUPS, where, abs(line["z"]), limit, "note", text, ADVICE[line["verdict"]])
 
 
 def limits(held_out: HeldOutPredictions, weight: np.ndarray, done: float) -> list[dict[str, Any]]:

@@ -77,7 +77,7 @@ def fit_stored(automatic: Any, source: RowSource, y: Any, sample_weight: Any) ->
     with doing(f"{name}.fit"), muted(group.rank > 0):
         fits = task(1)
         judged = stored.fitted(automatic, data, by_fold, fits, deadline)
-        automatic._keep([judged], [], data, stored.n_rows, sample.rows)
+        automatic._keep([judged], [], data, stored.n_rows, sample.rows, deadline)
         fits.on_end()
     adopt(automatic, group)
 

@@ -344,7 +344,8 @@ def test_estimators_around_others_tell_of_each(sine, two_classes):
         with pytest.raises(NotFittedError):
             cls([("a", Ridge())]).diagnose()
     automatic = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
-    assert [f.name for f in automatic.diagnose()] == ["few rows", "many features", "coverage of groups"]
+    names = [f.name for f in automatic.diagnose()]
+    assert names == ["few rows", "many features", "coverage of groups"]
     classes = AutoGaussianProcessClassifier(random_state=0).fit(X, two_classes[1][:60])
     assert [f.where for f in classes.diagnose() if f.name == "few rows"] == ["X"]
     gp = GaussianProcessRegressor(RBF() + WhiteKernel(0.1))

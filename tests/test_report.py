@@ -129,8 +129,18 @@ def test_a_group_with_narrow_intervals_is_found():
     finding = next(f for f in of_coverage(lines) if f.where == "column 'courier': van")
     assert finding.severity == "note"
     assert finding.value > finding.limit
-    assert "of the 100 held-out rows" in finding.message
+    assert (
+        "of the 100 held-out rows where column 'courier' is 'van' (chance: 90% ± 3.0%)"
+        in finding.message
+    )
     assert "too narrow there. Widen the intervals" in finding.message
+
+
+def test_findings_of_several_outputs_say_which():
+    y = np.random.default_rng(0).standard_normal((300, 2)) * [1.0, 5.0]
+    lines = coverage_lines(y)
+    assert {line["output"] for line in lines} == {0, 1}
+    assert {f.where[-12:] for f in of_coverage(lines)} == {" of output 1"}
 
 
 def test_calibrated_groups_are_fine(y):

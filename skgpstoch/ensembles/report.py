@@ -23,7 +23,7 @@ FEWEST_TESTED = 30  # rows, with fewer of which a group is not tested
 MOST_TESTED = 30  # groups that are listed: those that are farthest off
 CLEARLY_OFF = 3.0  # standard deviations of chance, for one group
 GROUPS = "coverage of groups"
-ADVICE = {
+ADVICE_BY_VERDICT = {
     "too narrow": "Widen the intervals of this group, or add inputs that tell when y varies more. "
     "More rows of the group help most.",
     "too wide": "If that matters, add inputs that tell when y varies less. More rows help, too.",
@@ -235,13 +235,23 @@ def of_coverage(lines: list[dict[str, Any]]) -> Iterator[Finding]:
     if not off:
         yield Finding(GROUPS, "X", max(abs(line["z"]) for line in lines), limit)
     for line in off:
-        where = f"{line['by']}: {line['group']}"
+        by, group = line["by"], line["group"]
+        rows = f"of group {group} by predicted std" if by == "std" else f"where {by} is {group!r}"
+        output = f" of output {line['output']}" if "output" in line else ""
         text = (
-            f"{JUDGED_COVERAGE:.0%} intervals cover {line['coverage_90']:.1%} of the "
-            f"{line['n_rows']:.0f} held-out rows of the group {where} (chance: "
+            f"{JUDGED_COVERAGE:.0%} intervals{output} cover {line['coverage_90']:.1%} of the "
+            f"{line['n_rows']:.0f} held-out rows {rows} (chance: "
             f"{JUDGED_COVERAGE:.0%} ± {line['chance']:.1%}), so they are {line['verdict']} there."
         )
-        yield Finding(GROUPS, where, abs(line["z"]), limit, "note", text, ADVICE[line["verdict"]])
+        yield Finding(
+            GROUPS,
+            f"{by}: {group}{output}",
+            abs(line["z"]),
+            limit,
+            "note",
+            text,
+            ADVICE_BY_VERDICT[line["verdict"]],
+        )
 
 
 def limits(held_out: HeldOutPredictions, weight: np.ndarray, done: float) -> list[dict[str, Any]]:

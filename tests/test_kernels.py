@@ -611,7 +611,7 @@ def test_ties_are_checked(ties, message):
 
 def test_one_that_follows_is_not_set():
     """A search over it would score the same kernel again and again."""
-    tied = TiedKernel(LP, [("k1__length_scale", "k2__length_scale")])
+    tied = TiedKernel(clone(LP), [("k1__length_scale", "k2__length_scale")])
     for name in ("kernel__k2__length_scale", "kernel__k2__length_scale_bounds"):
         with pytest.raises(ValueError, match=f"{name} is tied to .*; set {name.replace('2', '1')}"):
             tied.set_params(**{name: (1.0, 2.0)})

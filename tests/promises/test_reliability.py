@@ -1126,6 +1126,7 @@ def test_scale_of_the_inputs_that_are_standardised(quick, sine, scale):
 
 
 @few_iterations
+@pytest.mark.filterwarnings("ignore:Outliers in X")  # as there should be: tests/test_diagnose.py
 def test_outliers(quick_kind, sine):
     X, y = (a.copy() for a in sine)
     X[3], y[5] = 1e6, -1e6

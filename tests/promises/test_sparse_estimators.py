@@ -1148,6 +1148,7 @@ DIFFICULT = {
 
 
 @on_each("sparse", [SVGPRegressor])
+@pytest.mark.filterwarnings("ignore:Outliers in X")
 @pytest.mark.parametrize("convert", DIFFICULT.values(), ids=DIFFICULT)
 @pytest.mark.parametrize("inducing_points", ["kmeans", "conditional_variance"])
 def test_difficult_inputs(quick_any, sine, convert, inducing_points):

@@ -36,7 +36,7 @@ from skgpstoch import (
 )
 from skgpstoch.data.findings import Diagnosis, Finding
 from skgpstoch.drop_in import left_out
-from skgpstoch.recipes import findings
+from skgpstoch.recipes import error_findings, findings
 from skgpstoch.training.history import History
 
 
@@ -262,42 +262,44 @@ def test_few_errors_are_alike_by_chance():
     error = np.random.default_rng(0).standard_normal((16, 1))
     nearest = 0.7 * error + np.sqrt(0.51) * error[::-1]
     noise = np.ones(1)
-    assert only(findings.of_errors(error, nearest, noise, "Raise.", True)).limit == 1.0
+    assert only(error_findings.of_errors(error, nearest, noise, "Raise.", True)).limit == 1.0
     many = (np.tile(a, (20, 1)) for a in (error, nearest))
-    found = only(findings.of_errors(*many, noise, "Raise.", True))
-    assert (found.limit, found.severity) == (findings.ALIKE, "problem")
+    found = only(error_findings.of_errors(*many, noise, "Raise.", True))
+    assert (found.limit, found.severity) == (error_findings.ALIKE, "problem")
 
 
 def test_errors_of_neighbours():
     rng = np.random.default_rng(0)
     noise, other = rng.standard_normal((2, 200, 2))
     level = np.array([1.0, np.inf])
-    fine = only(findings.of_errors(noise, other, level, "Raise.", True))
+    fine = only(error_findings.of_errors(noise, other, level, "Raise.", True))
     assert fine.severity == "fine"
-    agree = only(findings.of_errors(noise, noise + 0.5 * other, level, "Raise.", True))
+    agree = only(error_findings.of_errors(noise, noise + 0.5 * other, level, "Raise.", True))
     assert (agree.severity, agree.advice) == ("problem", "Raise.")
     one = noise.copy(), other.copy()
     one[0][3] = one[1][3] = 1e9  # two gross errors beside each other do not decide
-    assert only(findings.of_errors(*one, level, "Raise.", True)).severity == "fine"
-    cut = only(findings.of_errors(noise, noise, level, "Raise.", False))
+    assert only(error_findings.of_errors(*one, level, "Raise.", True)).severity == "fine"
+    cut = only(error_findings.of_errors(noise, noise, level, "Raise.", False))
     assert cut.severity == "note"
     assert "max_iter" in cut.advice
     small = 0.1 * noise  # beside a noise that is fixed
-    assert only(findings.of_errors(small, small, np.ones(2), "Raise.", True)).severity == "fine"
+    assert (
+        only(error_findings.of_errors(small, small, np.ones(2), "Raise.", True)).severity == "fine"
+    )
     zero = np.zeros((200, 2))
-    assert only(findings.of_errors(zero, zero, level, "Raise.", True)).value == 0.0
+    assert only(error_findings.of_errors(zero, zero, level, "Raise.", True)).value == 0.0
 
 
 def test_the_nearest_row_is_another_one_in_units_of_the_columns():
     X = np.array([[0.0, 0.0], [0.0, 900.0], [1.0, 0.0], [1.0, 1000.0], [0.0, 0.0], [5.0, 3e3]])
-    asked, nearest = findings.nearest_rows(X)
+    asked, nearest = error_findings.nearest_rows(X)
     assert_array_equal(asked, [0, 1, 2, 3, 5])  # the copy of the first is left out
     assert_array_equal(nearest, [2, 3, 0, 1, 3])
-    _, in_other_units = findings.nearest_rows(X * [1e3, 1e-3])
+    _, in_other_units = error_findings.nearest_rows(X * [1e3, 1e-3])
     assert_array_equal(in_other_units, nearest)
     order = np.random.default_rng(0).permutation(500)
     rows = np.random.default_rng(1).standard_normal((500, 2))
-    whole, shuffled = (Z[np.stack(findings.nearest_rows(Z))] for Z in (rows, rows[order]))
+    whole, shuffled = (Z[np.stack(error_findings.nearest_rows(Z))] for Z in (rows, rows[order]))
     assert_array_equal(whole, shuffled)
 
 
@@ -652,3 +654,21 @@ def test_log_normal_and_rare_columns_have_no_outliers(n_rows):
     rare = np.arange(n_rows)[:, None] % 50 == 0
     (found,) = findings.of_far_rows(np.hstack([heavy, rare.astype(float), np.ones((n_rows, 1))]))
     assert found.severity == "fine"
+
+
+@pytest.mark.parametrize(("spread", "severity"), [(0.0, "fine"), (0.5, "problem")])
+def test_overdispersed_counts_are_told(spread, severity):
+    rng = np.random.default_rng(0)
+    X, exposure = rng.uniform(-2, 2, (300, 1)), rng.uniform(0.5, 8, 300)
+    varied = rng.gamma(1 / spread, spread, 300) if spread else 1.0
+    y = rng.poisson(exposure * varied * np.exp(0.5 + np.sin(2 * X[:, 0])))
+    model = SVGPRegressor(likelihood="poisson", n_inducing=20, random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, y, exposure=exposure)
+    found = {f.name: f for f in model.diagnose()}["dispersion"]
+    assert found.severity == severity
+    assert any("times as much as predicted" in str(w.message) for w in caught) == bool(spread)
+    q = model.predict_distribution(X, exposure=exposure)
+    expected = np.mean((y - q.mean()) ** 2 / q.var())
+    assert found.value == pytest.approx(expected, rel=1e-6)

@@ -17,15 +17,13 @@ from sklearn.gaussian_process import kernels as sk
 
 from ..data.findings import Finding
 from ..kernels import split_white_noise
+from ..recipes.error_findings import judged_rows, of_tails, standardised
 from ..recipes.findings import (
     FEW_TO_LEARN,
     LEAST_CORRELATION,
     LEFT_OUT_ROWS,
     distinct_rows,
-    judged_rows,
     neighbour_and_variation,
-    of_tails,
-    standardised,
 )
 
 LEAST_EXPLAINED = 0.1  # of the variance of f at a row, by all other rows

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
@@ -27,9 +26,8 @@ MANY_FEATURES, TOO_MANY_FEATURES = 1.0, 2.0  # per row
 NO_NOISE = 1e-6  # of the variance of y: where searches stop on the way to none
 LEAST_CURVE = 10  # scores, of fewer of which nobody can tell whether they still improve
 MOST_GAIN = 0.1  # nats per row, in the last tenth of training
-OVER_MEDIAN = 1.4826  # standard deviation of normal numbers, over the median of their sizes
 COMPARED_ROWS, COMPARED_NUMBERS = 10_000, 200_000  # of X, that some rows are compared with
-ASKED_ROWS, ASKED_PAIRS = 20, 200  # rows whose covariances, and whose errors, are looked at
+ASKED_ROWS = 20  # whose covariances are looked at
 LEAST_CORRELATION = 0.01  # of f at a row and at the nearest other one
 LEAST_VARIATION = 0.02  # of f between rows, in standard deviations of y
 LEAST_RANGE = 0.01  # of an input, in length-scales
@@ -40,14 +38,7 @@ SHOWN_COLUMNS = 5
 VARIATION, NEAREST, INPUTS = "variation of f", "nearest row", "range of inputs"
 RESIDUAL, ERRORS, TRAINING = "residual variance", "errors alike", "training"
 TAILS, OUTLIERS, LEFT_OUT_ROWS = "tails of errors", "outliers", "left-out rows"
-FAR_ROWS_OF_X = "outliers in X"
-FAR_OFF = 5.0  # usual errors, beyond which there is one normal one in two million
-MOST_FAR, LEAST_FAR = 0.005, 3  # share and number of rows that may be that far off
-JUDGED_ROWS, FAR_ROWS = 1_000, 50  # whose errors, and whose nearest rows' errors, are looked at
-FEW_FAR, RULING = 0.02, 0.5  # share of rows that are outliers, and of the mean square, theirs
-SET_APART = (
-    0.5  # of a far row's error, that the nearest row's is below: it is no part of a function
-)
+FAR_ROWS_OF_X, DISPERSION = "outliers in X", "dispersion"
 BOUND = "at its bound"
 CAUSES = {
     ERRORS: (BOUND, VARIATION, NEAREST, INPUTS, RESIDUAL, TRAINING, OUTLIERS),
@@ -64,8 +55,6 @@ STANDARDISE = (
     "Standardise X (StandardScaler), and let the length-scales and their bounds start near "
     "the square root of the number of features."
 )
-SURE_PAIRS = 4.0  # standard errors of a correlation, that one of few rows has to have
-BESIDE_NOISE = 0.25  # mean square, of the noise variance
 UNTRAINED = "Raise max_iter first, because training was cut short."
 
 LEAST_BULK = 0.01
@@ -76,16 +65,6 @@ LEAST_BULK = 0.01
 standard normal numbers with three values of 99999 has .0002 to .002.
 """
 WIDTHS_OFF = 10.0  # widths of the middle, beyond which a row counts as far
-
-ALIKE = 0.4
-"""Correlation of the errors at a row and at the nearest other one.
-
-*Measured* on eight UCI tables of 300 to 600 rows: an exact process has −.8 to .07. With 80 inducing
-points it is −.05 to .16 where their noise is within a third of the exact one's, and .3 to .6 where
-that is three to six times as large; with 5 up to .9. The residual variance does not tell: at the
-optimum it is .02 to .25 of the noise, however few points there are.
-"""
-
 
 # ---- rows ----------------------------------------------------------------------------------------
 
@@ -422,91 +401,6 @@ def of_residual(
             advice=advice if is_trained else UNTRAINED,
         )
     yield found
-
-
-def of_errors(
-    error: np.ndarray, nearest: np.ndarray, noise: np.ndarray, advice: str, is_trained: bool
-) -> Iterator[Finding]:
-    """Yield whether errors (m, P) are like those at the nearest rows, so that they are no noise.
-
-    Outputs whose errors are small beside the noise (P,) do not count: those say that it is fixed.
-    """
-    counts = np.square(error).mean(0) >= BESIDE_NOISE * np.where(np.isfinite(noise), noise, 0.0)
-    alike = max(map(correlation, error.T * counts[:, None], nearest.T))
-    limit = max(ALIKE, SURE_PAIRS / math.sqrt(len(error)))
-    found = Finding(ERRORS, "points", alike, limit)
-    if alike > limit:
-        found = found._replace(
-            severity="problem" if is_trained else "note",
-            text="Errors at neighbouring rows of the training data are alike (correlation "
-            f"{alike:.2g}): the fit treats a part of the function as noise.",
-            advice=advice if is_trained else UNTRAINED,
-        )
-    yield found
-
-
-def of_tails(error: np.ndarray, Z: np.ndarray) -> Iterator[Finding]:
-    """Yield how many errors (n, P) of rows Z (n, d), standardised, are far beyond the usual ones.
-
-    Only if the nearest rows do not share them: otherwise they are of a function that is missed.
-    """
-    unit = np.median(np.abs(error), axis=0) * OVER_MEDIAN  # (P,)
-    size = np.max(np.abs(error) / np.where(unit > 0.0, unit, np.inf), axis=1)  # (n,)
-    far = np.flatnonzero(size > FAR_OFF)
-    rule = len(far) <= FEW_FAR * len(error) and (
-        np.square(size[far]).sum() > RULING * np.square(size).sum()
-    )
-    found = Finding(OUTLIERS if rule else TAILS, "y", len(far) / len(error), MOST_FAR)
-    if len(far) >= max(LEAST_FAR, MOST_FAR * len(error)) and stand_alone(far, size, Z):
-        found = found._replace(
-            severity="problem" if rule else "note",
-            text=f"Errors have heavy tails: those of {len(far) / len(error):.1%} of the training "
-            f"rows are more than {FAR_OFF:.0f} times the usual size. The Gaussian noise follows "
-            "these rows, so that intervals of the others are too wide, and f is less exact.",
-            advice="Look at these rows. If they are right, use a likelihood with heavy tails, such "
-            "as SVGPRegressor(likelihood='student_t'), or AutoGaussianProcessRegressor.",
-        )
-    yield found
-
-
-def stand_alone(far: np.ndarray, size: np.ndarray, Z: np.ndarray) -> bool:
-    """Tell whether errors of the nearest rows are small, in the median of some far rows."""
-    some = far[np.linspace(0, len(far) - 1, min(len(far), FAR_ROWS)).round().astype(int)]
-    rows = torch.from_numpy(Z).float()
-    distance = torch.cdist(rows[some], rows)
-    distance[torch.arange(len(some)), some] = math.inf
-    nearest = distance.argmin(1).numpy()
-    return bool(np.median(size[nearest] / size[some]) < SET_APART)
-
-
-def correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Return that of errors about 0, of which none counts for more than three usual ones."""
-    unit = np.median(np.abs(a)) * OVER_MEDIAN or 1.0
-    a, b = (np.clip(e / unit, -3.0, 3.0) for e in (a, b))
-    return float(a @ b / (math.sqrt((a @ a) * (b @ b)) or 1.0))
-
-
-def nearest_rows(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of some rows, and of the nearest other row of each, by standardised X."""
-    rows = distinct_rows(X)
-    Z = torch.from_numpy(standardised(X[rows])).float()
-    asked = np.unique(
-        np.linspace(0, len(rows) - 1, min(len(rows), ASKED_PAIRS)).round().astype(int)
-    )
-    distance = torch.cdist(Z[asked], Z)
-    distance[torch.arange(len(asked)), asked] = math.inf
-    return rows[asked], rows[distance.argmin(1).numpy()]
-
-
-def standardised(X: np.ndarray) -> np.ndarray:
-    """Return rows (n, d) of which each column has mean 0 and standard deviation 1."""
-    offset, scale = Scaling.standard(X)
-    return (X - offset) / scale
-
-
-def judged_rows(X: np.ndarray) -> np.ndarray:
-    """Return the numbers of the rows whose errors are looked at, evenly spaced."""
-    return np.unique(np.linspace(0, len(X) - 1, min(len(X), JUDGED_ROWS)).round().astype(int))
 
 
 def scales_of_inputs(kernel: sk.Kernel, n_features: int) -> list[np.ndarray] | None:

@@ -26,6 +26,7 @@ from ..data.findings import Finding
 from ..data.held_out import HeldOutPredictions
 from ..data.rows import Data, Rows
 from ..likelihoods.base import Likelihood
+from ..likelihoods.counts import Poisson
 from ..likelihoods.heavy_tailed import Laplace, StudentT
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..objectives.base import Objective
@@ -33,20 +34,23 @@ from ..posteriors.base import Posterior
 from ..training.history import History
 from ..training.minibatches import Table
 from .budget import Budget
-from .findings import (
+from .error_findings import (
     judged_rows,
     nearest_rows,
-    of_bounds,
+    of_dispersion,
     of_errors,
+    of_tails,
+    standardised,
+)
+from .findings import (
+    of_bounds,
     of_far_rows,
     of_features,
     of_inputs,
     of_noise,
     of_rows,
     of_sight,
-    of_tails,
     of_training,
-    standardised,
 )
 from .kernel_choice import KernelChoice
 from .parameters import OfParameters
@@ -259,6 +263,9 @@ class Recipe(OfParameters, ABC):
     def error_findings(self, fitted: Fitted, advice: str, is_trained: bool) -> Iterator[Finding]:
         """Yield whether errors at training rows are more than noise."""
         likelihood, data = fitted.posterior.likelihood, fitted.whole
+        if data is not None and isinstance(likelihood, Poisson):
+            counts = self.counts(fitted, data, judged_rows(data.X))
+            yield from of_dispersion(*counts, is_trained)
         if data is None or not isinstance(likelihood, AdditiveNoise):
             return
         noise = likelihood.noise_variance.detach().numpy()
@@ -275,6 +282,16 @@ class Recipe(OfParameters, ABC):
         with torch.no_grad():
             mean, _ = fitted.posterior.marginals(X).mixture_moments()
         return y - mean.numpy().reshape(y.shape)
+
+    def counts(self, fitted: Fitted, data: Data, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return y of some training rows, by their numbers, its mean and its variance, (m, P)."""
+        X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
+        exposure = None if data.exposure is None else torch.from_numpy(data.exposure[rows])
+        with torch.no_grad():
+            likelihood = fitted.posterior.likelihood.given(exposure)
+            mean, variance = likelihood.moments(fitted.posterior.marginals(X)).mixture_moments()
+        y = data.y[rows].reshape(mean.shape)
+        return y, mean.numpy(), variance.numpy()
 
     def unit(self, data: Data) -> float:
         """Return the standard deviation of y as f sees it; 1 where f is no number like y."""

@@ -347,6 +347,7 @@ def test_weights_without_merging(case, problem, unmerged):
     assert_same(weighted, other, X, rtol=1e-8)
 
 
+@pytest.mark.filterwarnings("ignore:Counts vary")  # y is the same for each exposure
 @pytest.mark.parametrize("case", ["closed-errors", "closed-poisson"])
 def test_rows_that_differ_in_errors_or_exposures_are_kept_apart(case, problem, monkeypatch):
     cls, params, kind = DETERMINISTIC[case]

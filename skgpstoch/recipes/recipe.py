@@ -283,7 +283,9 @@ class Recipe(OfParameters, ABC):
             mean, _ = fitted.posterior.marginals(X).mixture_moments()
         return y - mean.numpy().reshape(y.shape)
 
-    def counts(self, fitted: Fitted, data: Data, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+    def counts(
+        self, fitted: Fitted, data: Data, rows: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return y of some training rows, by their numbers, its mean and its variance, (m, P)."""
         X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
         exposure = None if data.exposure is None else torch.from_numpy(data.exposure[rows])

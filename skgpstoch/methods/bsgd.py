@@ -199,7 +199,7 @@ class KernelBSGDRecipe(ExactRecipe):
         rows = problem.rows
         network, width = build_network(self.network, problem.X, problem.generator)
         kernel = kernels.from_sklearn(self.kernel.expression)
-        check_length_scales(kernel, width)
+        check_length_scales(kernel, width, network)
         objective = KernelBSGDObjective(
             kernel,
             nn.Sequential(network, nn.Flatten(0, -2)),  # (1, n, D) of our networks → (n, D)

@@ -187,9 +187,9 @@ class Layers(InducingBuilder):
         if expression is None:
             default = make_kernel(None, nn.Identity(), H, rows, 1.0)
             expression = hidden_kernel(default, variance, start)
-        kernel = named_kernel("hidden_kernel", expression, H.shape[1], "a layer's input").to(
-            H.device
-        )
+        kernel = named_kernel(
+            "hidden_kernel", expression, H.shape[1], "an input of the hidden layer"
+        ).to(H.device)
         unit, sets = input_unit(H, rows), self.sets
         features = make_features(kernel, both, unit, H.shape[1], n_functions, sets=sets)
         mean = W if self.mean_function == "linear" else torch.zeros_like(W)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils._param_validation import Interval, InvalidParameterError
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
@@ -194,13 +194,28 @@ def validate_inputs(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     try:
         return validate_data(estimator, *given, **floats, **options)
     except ValueError as error:
+        if NO_MISSING in str(error):
+            raise ValueError(without_missing(estimator, str(error))) from None
         if "could not convert string to float" not in str(error):
             raise
         raise ValueError(
-            f"X must be numeric: {error}{texts_of(given[0])}. Encode strings first, as by a "
-            "ColumnTransformer with OneHotEncoder, or use AutoGaussianProcessRegressor or "
-            "AutoGaussianProcessClassifier, which take categories as they are."
+            f"X must be numeric: {error}{texts_of(given[0])}. Encode strings first, for "
+            "example with a ColumnTransformer and OneHotEncoder, or use "
+            "AutoGaussianProcessRegressor or AutoGaussianProcessClassifier, which accept categories."
         ) from error
+
+
+NO_MISSING = "does not accept missing values encoded as NaN natively"  # scikit-learn's words
+
+
+def without_missing(estimator: BaseEstimator, message: str) -> str:
+    """Return scikit-learn's message on missing values, with our own estimators that take them."""
+    kind = "Classifier" if is_classifier(estimator) else "Regressor"
+    return (
+        f"{message.partition(chr(10))[0]} {type(estimator).__name__} does not accept missing "
+        f"values. Use AutoGaussianProcess{kind}, which does, or put an imputer before the "
+        "estimator, for example make_pipeline(SimpleImputer(), estimator)."
+    )
 
 
 def texts_of(X: Any) -> str:

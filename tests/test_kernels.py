@@ -410,7 +410,7 @@ def test_column_mismatch(X):
     module = from_sklearn(sk.RBF([1.0, 2.0]))
     with pytest.raises(ValueError, match="kernel has 2 length-scales, but X has 3 columns"):
         module(torch.tensor(X))
-    with pytest.raises(ValueError, match="X has 1 columns, Y has 3"):
+    with pytest.raises(ValueError, match="X has 1 columns, but Y has 3"):
         from_sklearn(sk.RBF())(torch.tensor(X[:, :1]), torch.tensor(X))
 
 

@@ -94,9 +94,13 @@ def check_column(values: Any, n_rows: int, name: str) -> np.ndarray:
     if a.ndim == 0:
         a = np.full(n_rows, a)
     if a.shape not in ((n_rows,), (n_rows, 1)):
-        raise ValueError(f"{name} must have shape ({n_rows},), one for each row, got {a.shape}.")
+        raise ValueError(
+            f"{name} must have shape ({n_rows},), one value for each row, got {a.shape}."
+        )
     if not (np.isfinite(a) & (a > 0.0)).all():
-        raise ValueError(f"{name} must be positive and finite, got other values.")
+        raise ValueError(
+            f"{name} must be positive and finite, got {a[~(np.isfinite(a) & (a > 0.0))].flat[0]}."
+        )
     check_range(a, f"{name} must be")
     return a.reshape(-1, 1)
 
@@ -116,7 +120,10 @@ def check_y_std(y_std: Any, shape: tuple[int, int]) -> np.ndarray:
         expected = shape[:1] if shape[1] == 1 else shape
         raise ValueError(f"y_std must have the shape of y, {expected}, got {a.shape}.")
     if not (np.isfinite(a) & (a >= 0.0)).all():
-        raise ValueError("y_std must be finite and not negative, got other values.")
+        raise ValueError(
+            "y_std must be finite and not negative, got "
+            f"{a[~(np.isfinite(a) & (a >= 0.0))].flat[0]}."
+        )
     return np.broadcast_to(a, shape).copy()
 
 
@@ -146,7 +153,7 @@ def check_range(values: np.ndarray, words: str) -> None:
     if low < 1.0 / MOST_NUMBER or high > MOST_NUMBER:
         raise ValueError(
             f"{words} between {1.0 / MOST_NUMBER:g} and {MOST_NUMBER:g}, got {low:g} to "
-            f"{high:g}: rescale them, for example with another unit."
+            f"{high:g}. Rescale them, for example with another unit."
         )
 
 
@@ -155,10 +162,10 @@ def warn_of_overflow(std: np.ndarray) -> None:
     most = np.sqrt(largest(torch.float64))
     if n := int((std > 0.99 * most).any(1).sum()):
         warn(
-            f"The variance of y, or its mean too, overflows float64 at {n} rows, because "
-            "exp(f) of a large or uncertain f does; the largest finite number is returned. "
-            "Use predict_interval for quantiles, or likelihood=Poisson('softplus'), which "
-            "grows no faster than f.",
+            f"The variance of y, and possibly its mean, overflows float64 at {n} rows, "
+            "because exp(f) overflows where f is large or uncertain. The largest "
+            "finite number is returned instead. Use predict_interval for quantiles, or "
+            "likelihood=Poisson('softplus'), which grows no faster than f.",
             RuntimeWarning,
         )
 
@@ -201,7 +208,8 @@ def validate_inputs(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
         raise ValueError(
             f"X must be numeric: {error}{texts_of(given[0])}. Encode strings first, for "
             "example with a ColumnTransformer and OneHotEncoder, or use "
-            "AutoGaussianProcessRegressor or AutoGaussianProcessClassifier, which accept categories."
+            "AutoGaussianProcessRegressor or AutoGaussianProcessClassifier, which "
+            "accept them as categories."
         ) from error
 
 

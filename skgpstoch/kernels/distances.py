@@ -80,7 +80,7 @@ def scaled_rows(X: Tensor, Y: Tensor | None, length_scale: Tensor | float) -> tu
     """Rows in units of the length-scale about the mean of Y, on which r² does not depend."""
     reference = X if Y is None else Y
     if X.shape[1] != reference.shape[1]:
-        raise ValueError(f"X has {X.shape[1]} columns, Y has {reference.shape[1]}.")
+        raise ValueError(f"X has {X.shape[1]} columns, but Y has {reference.shape[1]}.")
     if isinstance(length_scale, Tensor) and length_scale.numel() not in (1, X.shape[1]):
         raise ValueError(wrong_scales(length_scale.numel(), f"X has {X.shape[1]} columns"))
     centre = reference.detach().double().mean(0)  # (D,)

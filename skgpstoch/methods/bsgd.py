@@ -182,7 +182,10 @@ class KernelBSGDRecipe(ExactRecipe):
 
     def n_members(self, n_rows: int, start: Start | None) -> int:
         if self.n_estimators not in ("auto", 1):
-            raise ValueError(f"n_estimators must be 1 for this kernel, got {self.n_estimators}.")
+            raise ValueError(
+                f"n_estimators must be 1 for this kernel, got {self.n_estimators}, "
+                "because the kernel is used without finite features."
+            )
         return 1
 
     def check(self, data: Data) -> None:

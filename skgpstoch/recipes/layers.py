@@ -241,8 +241,8 @@ def check_draws_of_layers(name: str, given: Any, layers: Sequence[GPLayer]) -> N
     n_normals = sum(layer.n_normals for layer in layers)
     if n_normals > MOST_NORMALS:
         raise ValueError(
-            f"{name}={given!r} is too large: a draw for one row may take at most "
-            f"{MOST_NORMALS} numbers in all hidden layers, got {n_normals}."
+            f"{name}={given!r} is too large: a draw for one row needs {n_normals:,} "
+            f"numbers in all hidden layers, but at most {MOST_NORMALS:,} are allowed."
         )
 
 

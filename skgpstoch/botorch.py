@@ -26,7 +26,7 @@ try:
     from linear_operator import to_linear_operator
 except ImportError as error:
     raise ImportError(
-        "skgpstoch.botorch needs BoTorch: install it, for example by `pip install botorch`."
+        "skgpstoch.botorch needs BoTorch. Install it with `pip install botorch`."
     ) from error
 
 from sklearn.utils.validation import check_is_fitted

@@ -236,8 +236,9 @@ def met(meet: Callable[[], Any], who: str, timeout: float) -> Any:
     except RuntimeError as error:
         raise WorkerLostError(
             f"The ranks did not meet within {timeout:g} s ({who}): {reason_of(error)}. "
-            "Start all of them with the same `size` and `init`. If init is a file, remove "
-            "that of an earlier run; if it is a port, it must be free."
+            "Start all of them with the same `size` and `init`. If `init` is a file, "
+            "remove the file of an earlier run first; if it is a port, choose a free "
+            "one."
         ) from error
 
 

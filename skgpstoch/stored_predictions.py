@@ -154,7 +154,8 @@ def in_fitted_order(known: list[str], X: Any) -> Any:
     if set(known) < set(names):
         more = sorted(set(names) - set(known))
         raise ValueError(
-            f"rows have columns that the model was not fitted to, {more}. Name those that "
-            "are not features, such as target=..., or name the features."
+            "rows must have the columns that the model was fitted to and no others, "
+            f"got {more} as well. Drop them, or open the files with ParquetRows(..., "
+            "features=[...])."
         )
     return X[known] if set(known) == set(names) else X

@@ -426,7 +426,10 @@ def test_the_same_seed_is_the_same_model_and_training_goes_on(step, cls):
         ({"hidden_dims": [[3]]}, "hidden_dims must be positive integers"),
         ({"hidden_dims": [2.5]}, "hidden_dims"),
         ({"n_predict_samples": 3}, "n_predict_samples must be even"),
-        ({"hidden_kernel": RBF([1.0, 2.0, 3.0])}, "hidden_kernel: a length_scale has 3 entries"),
+        (
+            {"hidden_kernel": RBF([1.0, 2.0, 3.0])},
+            "hidden_kernel has 3 length-scales, but an input of the hidden layer has",
+        ),
         ({"solver": "lbfgs"}, "solver"),
         ({"mean_function": "constant"}, "mean_function"),
         ({"n_orthogonal": 5}, "n_orthogonal must have its default value with posterior='svgp'"),

@@ -433,7 +433,7 @@ def test_convergence_curves():
     assert ADMMConvergenceDisplay.from_estimator(model, axes=given).axes_[3] is given[1, 1]
     with pytest.raises(ValueError, match="one of the 2 learned hyper-parameters"):
         ADMMConvergenceDisplay.from_estimator(model, parameter=2)
-    with pytest.raises(ValueError, match="axes must be four, got 3"):
+    with pytest.raises(ValueError, match="axes must hold four axes, got 3"):
         display.plot(given.ravel()[:3])
     with pytest.raises(TypeError, match="history_"):
         ADMMConvergenceDisplay.from_estimator(BayesianRidge().fit(X, X[:, 0]))
@@ -656,7 +656,7 @@ def test_displays_of_images_draw_on_the_given_axes(cls):
     assert display.figure_ is figure
     assert not axes[3].axison
     assert plt.get_fignums() == [figure.number]
-    with pytest.raises(ValueError, match=r"axes must be at least \d, got 0"):
+    with pytest.raises(ValueError, match=r"axes must hold at least \d axes, got 0"):
         draw(cls, axes=[])
 
 
@@ -678,7 +678,7 @@ def test_displays_of_images_name_bad_parameters(images_model, digits):
     for classes in ([3], []):
         with pytest.raises(ValueError, match=r"classes must be .* \[0, 1, 2\], got"):
             PatchResponsesDisplay.from_estimator(images_model, digits[0][:1], classes=classes)
-    with pytest.raises(ValueError, match="X must be at most 20 images, got 100"):
+    with pytest.raises(ValueError, match="X must hold at most 20 images, got 100"):
         PatchResponsesDisplay.from_estimator(images_model, digits[0])
     assert plt.get_fignums() == []
 

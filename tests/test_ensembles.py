@@ -257,7 +257,7 @@ def test_judges_of_nobody(step):
     with pytest.raises(ValueError, match=r"judged_by: 'gp' has no log.*constant var"):
         stack().set_params(judged_by={"gp": Ridge()}).fit(*step)
     with pytest.raises(
-        ValueError, match=r"judged_by: .gp. has no log_predictive_density, got 5\.$"
+        ValueError, match=r"judged_by: .gp. has no log_predictive_density: it is 5\.$"
     ):
         stack().set_params(judged_by={"gp": 5}).fit(*step)
 
@@ -369,5 +369,5 @@ def test_densities_that_are_no_numbers_are_refused(step):
         def log_predictive_density(self, X, y):
             return np.full(len(y), np.nan)
 
-    with pytest.raises(ValueError, match="NaN for held-out rows"):
+    with pytest.raises(ValueError, match="got NaN for 100 of 100 held-out rows"):
         StackedDensityRegressor([("a", Nowhere(Ridge())), ("b", sparse())], cv=2).fit(*step)

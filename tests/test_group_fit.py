@@ -501,7 +501,8 @@ def test_gathered_rows_of_any_kind():
     assert_array_equal(on_ranks(with_weights, 2)[1].predict(NEW), alone.predict(NEW))
     drop_in = GaussianProcessRegressor()
     all_raise(
-        lambda g: clone(drop_in).fit(X[: 5 * g.rank, : 2 - g.rank], None), "y must have as many"
+        lambda g: clone(drop_in).fit(X[: 5 * g.rank, : 2 - g.rank], None),
+        "y must have 5 rows on rank 1",
     )
     all_raise(
         lambda g: clone(drop_in).fit(X[:5, : 2 - g.rank], Y[:5]), "X must have the same columns"

@@ -307,7 +307,7 @@ def test_the_picture_knows_names():
     assert FeatureImportancesDisplay.from_estimator(piped).names == list("abcd")
     given = FeatureImportancesDisplay.from_estimator(named, feature_names=list("efgh"))
     assert given.names == list("efgh")
-    with pytest.raises(ValueError, match=r"feature_names must be 4, .* got 1"):
+    with pytest.raises(ValueError, match=r"feature_names must hold 4 names, .* got 1"):
         FeatureImportancesDisplay.from_estimator(named, feature_names=["a"])
     with pytest.raises(TypeError, match="needs an estimator with a feature_importances_"):
         FeatureImportancesDisplay.from_estimator(Ridge().fit(X, y))

@@ -45,8 +45,11 @@ OBJECTS = {
     "stamps": (list(pd.Series(DAYS)), "of type Timestamp"),
     "deltas": ([timedelta(days=int(i)) for i in range(N)], "of type timedelta"),
     "intervals": (pd.Series(pd.interval_range(0, N, N)), "of type Interval"),
-    "words": (np.array(["much"] * N, object), "'much', of type str"),
-    "texts": (NUMBERS.astype(str), "array of dtype <U"),
+    "words": (
+        np.array(["much"] * N, object),
+        "got the string 'much'.*AutoGaussianProcessClassifier",
+    ),
+    "texts": (NUMBERS.astype(str), "got strings .dtype <U.*AutoGaussianProcessClassifier"),
     "none": (np.array([None, *NUMBERS[1:]], object), "y contains NaN"),
     "pandas' missing": (pd.Series([pd.NA, *NUMBERS[1:]], dtype="Float64"), "y contains NaN"),
     "complex objects": (np.array([*NUMBERS[1:], 1j], object), "of type complex"),
@@ -116,3 +119,21 @@ def test_texts_among_the_inputs_are_named():
     X = pd.DataFrame({"a": np.arange(20.0), "b": list("0123456789") * 2, "city": list("uv") * 10})
     with pytest.raises(ValueError, match=r"float: 'u', in city. Encode .* AutoGaussian"):
         SVGPRegressor().fit(X, X["a"])
+
+
+@pytest.mark.parametrize("model", [SVGPRegressor(), EVERY["drop_in"], SVGPClassifier()])
+def test_estimators_that_accept_missing_values_are_recommended(model, X):
+    X[3, 1] = np.nan
+    with pytest.raises(ValueError, match=r"X contains NaN\. .* AutoGaussianProcess.* imputer") as e:
+        model.fit(X, NUMBERS > 9)
+    kinds = [kind for kind in ("Regressor", "Classifier") if f"AutoGaussianProcess{kind}" in str(e)]
+    assert [type(model).__name__.endswith(kind) for kind in kinds] == [True]
+    assert "HistGradientBoosting" not in str(e)
+
+
+def test_length_scales_are_compared_with_what_the_kernel_acts_on(X):
+    kernel = RBF([1.0, 1.0, 1.0])
+    with pytest.raises(ValueError, match="kernel has 3 length-scales, but X has 2 columns"):
+        SVGPRegressor(kernel).fit(X, NUMBERS)
+    with pytest.raises(ValueError, match="but it acts on the 5 outputs of the network"):
+        SVGPRegressor(kernel, hidden_layer_sizes=(5,)).fit(X, NUMBERS)

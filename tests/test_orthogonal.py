@@ -209,7 +209,9 @@ def test_estimators_of_sets(model):
 
 def test_fewer_rows_than_points_of_sets():
     model = SolveGPRegressor(n_inducing=8, n_orthogonal=(20, 60), random_state=0)
-    with pytest.warns(UserWarning, match="n_orthogonal=80 is more than the distinct rows"):
+    with pytest.warns(
+        UserWarning, match="n_orthogonal=80 is more than the number of distinct rows"
+    ):
         model.fit(X[:20], Y[:20, 0])
     sizes = model.posterior_.model.features.blocks
     assert sum(sizes[1:]) == len(model.orthogonal_points_) <= 20

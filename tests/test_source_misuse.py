@@ -92,7 +92,7 @@ def test_predictions_are_for_columns_by_name(path):
     predict_to(model, ParquetRows(other), out)
     expected = model.predict(pd.DataFrame(X, columns=["a", "b"]))
     np.testing.assert_allclose(pd.read_parquet(out)["mean"], expected, rtol=1e-10)
-    with pytest.raises(ValueError, match=r"not fitted to, \['y'\]\. Name"):
+    with pytest.raises(ValueError, match=r"no others, got \['y'\] as well\. Drop"):
         predict_to(model, ParquetRows(path), out)
 
 

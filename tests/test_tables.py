@@ -257,7 +257,7 @@ def test_numbers_in_place_of_categories(people):
     encoder = TableEncoder()
     encoder.fit_transform(X, y)
     with pytest.raises(
-        TypeError, match=r"'age' of X holds categories, but numbers in the training rows"
+        TypeError, match=r"'age' of X holds categories, but held numbers in the training rows"
     ):
         encoder.transform(X.assign(age="old"))
 
@@ -614,9 +614,11 @@ def test_texts_that_read_as_numbers():
     rng = np.random.default_rng(0)
     y, numbers = rng.normal(size=100), [f"{v:.2f}" for v in rng.normal(size=100)]
     codes = [str(10_000 + k % 50) for k in range(100)]
-    for values, named in ((numbers, ""), (["?", *numbers[1:]], ", but for 1 such as '?'")):
+    for values, named in ((numbers, ""), (["?", *numbers[1:]], " (not '?', for example)")):
         X = pd.DataFrame({"a": values, "b": codes})  # b: whole numbers alone may be codes
-        with pytest.warns(UserWarning, match=r"Column 'a' of X holds \d+ texts") as said:
+        with pytest.warns(
+            UserWarning, match=r"Column 'a' of X holds \d+ different strings"
+        ) as said:
             TableEncoder().fit_transform(X, y)
-        assert [f"that read as numbers{named}." in str(w.message) for w in said] == [True]
+        assert [f" of them read as numbers{named}." in str(w.message) for w in said] == [True]
         TableEncoder(["a", "b"]).fit_transform(X, y)

@@ -10,7 +10,8 @@ try:
     from .predictions import predict
 except ModuleNotFoundError as error:
     raise ImportError(
-        "skgpstoch.dask needs Dask: pip install 'dask[array,dataframe]' distributed"
+        "skgpstoch.dask needs Dask. Install it with `pip install "
+        "'dask[array,dataframe]' distributed`."
     ) from error
 
 __all__ = ["fit", "predict"]

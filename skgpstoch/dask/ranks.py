@@ -53,8 +53,9 @@ def fit_rank(
     key = worker.get_current_task()
     if not RANK_OF_PROCESS.acquire(timeout=job.timeout):
         raise WorkerLostError(
-            f"Worker {worker.address} is still busy with an earlier fit that was abandoned, "
-            f"after waiting {job.timeout:g} s."
+            f"Worker {worker.address} is still busy with an earlier fit that was "
+            f"abandoned; this fit waited {job.timeout:g} s for it. Restart the worker, "
+            "or fit again later."
         )
     n_threads = torch.get_num_threads()
     try:

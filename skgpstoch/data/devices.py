@@ -213,8 +213,8 @@ def map_blocks(fn: Callable[[slice], None], n_rows: int, size: int = BLOCK_ROWS)
             size = (block.stop - block.start) // 2
             if not size:
                 raise MemoryError(
-                    "The device has not enough free memory for a single row. Free some, or "
-                    "set device='cpu'."
+                    "The device does not have enough free memory for a single row. "
+                    "Free some memory, or set device='cpu'."
                 ) from error
 
 

@@ -19,7 +19,10 @@ HOW = {
     "y": "convert it to numbers, for example with (y - y.min()) / numpy.timedelta64(1, 'D'), "
     "and convert predictions back",
 }
-LABELS = "If y holds labels, use a classifier."
+LABELS = (
+    "Convert y to numbers, or use a classifier, such as AutoGaussianProcessClassifier, if y holds "
+    "labels."
+)
 
 
 def refuse_times(values: Any, name: str) -> None:
@@ -55,8 +58,10 @@ def real_target(y: Any) -> Any:
         return a.astype(np.float64)
     if a.ndim == 0 or a.dtype.kind in NUMBERS:
         return y
+    if a.dtype.kind == "U":
+        raise ValueError(f"y must be numeric, got strings (dtype {a.dtype}). {LABELS}")
     if a.dtype.kind != "O":
-        raise ValueError(f"y must be numeric, got an array of dtype {a.dtype}. {LABELS}")
+        raise ValueError(f"y must be numeric, got dtype {a.dtype}. Convert y to numbers.")
     return np.array([number(value) for value in a.flat], dtype=np.float64).reshape(a.shape)
 
 
@@ -67,9 +72,13 @@ def number(value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError) as error:
-        kind = type(value).__name__
+        if isinstance(value, str):
+            raise ValueError(
+                f"y must be numeric, got the string {value!r:.60}. {LABELS}"
+            ) from error
         raise ValueError(
-            f"y must be numeric, got {value!r}, of type {kind}. Convert y to numbers. {LABELS}"
+            f"y must be numeric, got {value!r:.60}, of type {type(value).__name__}. Convert y to "
+            "numbers."
         ) from error
 
 

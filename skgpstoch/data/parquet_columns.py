@@ -212,9 +212,9 @@ def refuse_type(name: str, kind: Any, label: bool = False) -> None:
     held = kind.value_type if types.is_dictionary(kind) else kind
     if types.is_temporal(held):
         raise ValueError(
-            f"Column {name!r} holds dates, times or durations ({kind}), which are no "
-            "numbers until a unit is chosen. Convert it when you write the file, or with "
-            "`transform` if it is a column of X."
+            f"Column {name!r} holds dates, times or durations ({kind}), which are not "
+            "numbers until you choose a unit. Convert the column when you write the "
+            "file, or with `transform` if it is a column of X."
         )
     strings = types.is_string(held) or types.is_large_string(held) or types.is_string_view(held)
     if label and (strings or types.is_integer(held)):

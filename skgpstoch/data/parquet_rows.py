@@ -261,7 +261,9 @@ def opened(path: str) -> tuple[Any, list[int]]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise ImportError("ParquetRows needs pyarrow: pip install pyarrow.") from error
+        raise ImportError(
+            "ParquetRows needs pyarrow. Install it with `pip install pyarrow`."
+        ) from error
     try:
         with pq.ParquetFile(path) as file:
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]

@@ -84,7 +84,9 @@ def parquet_file(path: str | Path) -> Generator[Any, None, None]:
     try:
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise ImportError("Parquet files need pyarrow: pip install pyarrow.") from error
+        raise ImportError(
+            "Parquet files need pyarrow. Install it with `pip install pyarrow`."
+        ) from error
     target = Path(path)
     unfinished = target.with_name(f".{target.name}.{uuid4().hex[:8]}.part")
     writers: list[Any] = []

@@ -126,7 +126,10 @@ def unique_labels(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
     """
     y = chunk.y
     if y is None or y.ndim != 1:
-        raise ValueError(f"{chunk.where}: y must have one label for each row.")
+        raise ValueError(
+            f"{chunk.where}: y must have one label for each row, got "
+            f"{'no y' if y is None else f'shape {y.shape}'}."
+        )
     try:
         return np.unique(y, return_inverse=True)
     except TypeError as error:

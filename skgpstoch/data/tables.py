@@ -257,7 +257,9 @@ class TableEncoder:
         columns = self._read(X)
         for column, known in zip(columns, self.levels, strict=True):
             if known is not None:
-                warn_of_new_levels(column, known, "those for an average level, and too certain")
+                warn_of_new_levels(
+                    column, known, "those for an average level, so their uncertainty is too small"
+                )
         return self._encoded(X, columns, {})
 
     def transform_with_new(self, X: Any) -> tuple[np.ndarray, NewRows | None]:
@@ -301,8 +303,8 @@ class TableEncoder:
         for column, kind, zone in zip(columns, self.kinds, self.time_zones, strict=True):
             if column.kind not in (kind, EMPTY) and kind != EMPTY:
                 raise TypeError(
-                    f"Column {column.name} of X holds {column.kind}, but {kind} in the "
-                    f"training rows. Convert it{CONVERSIONS.get(kind, '')}."
+                    f"Column {column.name} of X holds {column.kind}, but held {kind} in "
+                    f"the training rows. Convert it{CONVERSIONS.get(kind, '')}."
                 )
             if column.time_zone != zone and EMPTY not in (column.kind, kind):
                 raise ValueError(
@@ -363,12 +365,13 @@ def warn_of_numbers(column: Column) -> None:
     if any("." in text for text in texts) or STANDS_FOR_MISSING.intersection(
         map(str.lower, others)
     ):
-        but = f", but for {len(others)} such as {others[0]!r}" if others else ""
+        but = f" (not {others[0]!r}, for example)" if others else ""
         warn(
-            f"Column {column.name} of X holds {len(texts)} texts that read as numbers{but}. "
-            "They are treated as categories. If they are numbers, convert them, for "
-            "example with pandas.to_numeric(column, errors='coerce'); if they are "
-            "categories, add the column to categorical_features."
+            f"Column {column.name} of X holds {len(texts)} different strings, and "
+            f"{n_numbers} of them read as numbers{but}. They are treated as categories. "
+            "If they are numbers, convert the column, for example with "
+            "pandas.to_numeric(column, errors='coerce'); if they are categories, add "
+            "the column to categorical_features."
         )
 
 

@@ -73,10 +73,10 @@ def check_steps(transform: Any, fitted: Any, y: np.ndarray, z: np.ndarray) -> No
     row, p = np.argwhere(is_step)[0]
     n_tied = int((y[:, p] == y[row, p]).sum())
     raise ValueError(
-        "target_transform must be without jumps, because predictions are transformed back; "
-        f"{brief(transform)} has a jump at y = {y[row, p]:g}, a value that {n_tied} rows "
-        "share. Such ties make QuantileTransformer jump: lower its n_quantiles, or use "
-        "'yeo-johnson'."
+        "target_transform must be continuous, because predictions are transformed "
+        f"back, but {brief(transform)} jumps at y = {y[row, p]:g}, a value that "
+        f"{n_tied} rows share. Such ties make QuantileTransformer jump: lower its "
+        "n_quantiles, or use 'yeo-johnson'."
     )
 
 
@@ -93,9 +93,9 @@ def _ends(transform: Any, fitted: Any, z: np.ndarray, p: int) -> tuple[float, fl
     sign = np.sign(between[-1] - between[0])
     if not (sign * np.diff(between) >= -FALL * np.abs(between[1:])).all():
         raise ValueError(
-            "target_transform must have an inverse that is finite and monotone between the "
-            f"targets; that of {brief(transform)} is not. Use 'yeo-johnson' or "
-            "PowerTransformer()."
+            "target_transform must have an inverse that is finite and monotone between "
+            f"the targets, but the inverse of {brief(transform)} is not. Use "
+            "'yeo-johnson' or PowerTransformer()."
         )
     reach = TURN_REACH * (high - low)
     below = _distance_of_turn(lambda t: -sign * g(low - t), reach)

@@ -116,8 +116,8 @@ def fitted_transform(transform: Any, y: np.ndarray, weight: np.ndarray | None) -
     z = np.asarray(fitted.transform(y), dtype=np.float64).reshape(y.shape)
     if not np.isfinite(z).all():
         raise ValueError(
-            f"target_transform must give a finite value for each target; {brief(transform)} "
-            "does not."
+            "target_transform must give a finite value for each target, but "
+            f"{brief(transform)} does not."
         )
     check_returns(transform, fitted, y[kept], z[kept])
     return on_branch(transform, fitted, y[kept], z[kept])
@@ -128,16 +128,15 @@ def check_returns(transform: Any, fitted: Any, y: np.ndarray, z: np.ndarray) -> 
     back = inverse_of(fitted, z)
     if not (np.abs(back - y) <= GIVEN_BACK * (np.abs(y) + np.ptp(y, axis=0))).all():
         raise ValueError(
-            "target_transform must be invertible, inverse_transform(transform(y)) == y, "
-            f"which {brief(transform)} is not. FunctionTransformer needs inverse_func; "
-            "transformers that round or bin the target cannot be used. Use 'yeo-johnson' "
-            "or PowerTransformer()."
+            "target_transform must be invertible, inverse_transform(transform(y)) == "
+            f"y, but {brief(transform)} is not. FunctionTransformer needs inverse_func; "
+            "transformers that round or bin the target cannot be used. Use "
+            "'yeo-johnson' or PowerTransformer()."
         )
     steps = np.diff(np.take_along_axis(z, np.argsort(y, axis=0, kind="stable"), 0), axis=0)
     if not ((steps >= 0.0).all(0) | (steps <= 0.0).all(0)).all():
         raise ValueError(
-            "target_transform must be monotone in each output of y, which "
-            f"{brief(transform)} is not."
+            f"target_transform must be monotone in each output of y, but {brief(transform)} is not."
         )
 
 

@@ -67,11 +67,12 @@ def warn_of_new_levels(column: Column, known: set, predicted: str) -> None:
     if new - {None}:
         warn(
             f"Column {column.name} of X has levels that the training rows did not have, "
-            f"such as {min(new - {None}, key=str)!r}. Predictions there are {predicted}."
+            f"such as {min(new - {None}, key=str)!r}. Predictions for these rows are "
+            f"{predicted}."
         )
     if None in new:
         warn(
-            f"Column {column.name} of X has missing values, but it had none in the training "
-            f"rows. Predictions there are {predicted}. If values will be missing at "
-            "prediction time, train with some missing too."
+            f"Column {column.name} of X has missing values, but it had none in the "
+            f"training rows. Predictions for these rows are {predicted}. If values will "
+            "be missing at prediction time, train with some missing too."
         )

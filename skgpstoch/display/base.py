@@ -74,7 +74,7 @@ class Display:
             axes = plt.subplots(rows, columns, figsize=size, layout="compressed")[1]
         given = np.ravel(np.asarray(axes, dtype=object))
         if len(given) < n:
-            raise ValueError(f"axes must be at least {n}, got {len(given)}.")
+            raise ValueError(f"axes must hold at least {n} axes, got {len(given)}.")
         for ax in given[n:]:
             ax.set_axis_off()
         self.axes_, self.figure_ = given[:n], given[0].figure

@@ -347,7 +347,7 @@ class PatchResponsesDisplay(Display):
         """
         _shallow_with("patch_responses", estimator, cls)
         if np.ndim(X) == 2 and np.shape(X)[0] > SHOWN_IMAGES:
-            raise ValueError(f"X must be at most {SHOWN_IMAGES} images, got {np.shape(X)[0]}.")
+            raise ValueError(f"X must hold at most {SHOWN_IMAGES} images, got {np.shape(X)[0]}.")
         fitted, inputs = unwrapped(estimator, X)
         responses = fitted.patch_responses(inputs)
         if responses.ndim == 5:

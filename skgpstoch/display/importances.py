@@ -105,7 +105,8 @@ class FeatureImportancesDisplay(Display):
         names = known_names(estimator, fitted) if feature_names is None else list(feature_names)
         if len(names) != len(importances):
             raise ValueError(
-                f"feature_names must be {len(importances)}, one for each input, got {len(names)}."
+                f"feature_names must hold {len(importances)} names, one for each input, "
+                f"got {len(names)}."
             )
         return cls(names=names, importances=importances).plot(ax, **kwargs)
 

@@ -201,7 +201,7 @@ class ADMMConvergenceDisplay(Display):
             axes = self._pyplot().subplots(2, 2, layout="constrained")[1]
         self.axes_ = np.ravel(np.asarray(axes, dtype=object))
         if len(self.axes_) != 4:
-            raise ValueError(f"axes must be four, got {len(self.axes_)}.")
+            raise ValueError(f"axes must hold four axes, got {len(self.axes_)}.")
         self.figure_ = self.axes_[0].figure
         style = {"marker": "o", "markersize": 3, **kwargs}
         iterations = np.arange(1, len(self.theta) + 1)

@@ -109,13 +109,13 @@ class TargetMap:
         except (IndexError, TypeError) as error:
             raise ValueError(
                 "The target's transformer must be monotone and continuous, because "
-                f"predictions are transformed back; {brief(self.transformer)} has no "
-                "inverse between its values."
+                f"predictions are transformed back, but {brief(self.transformer)} has "
+                "no inverse between its values."
             ) from error
         others = np.delete(y, p, axis=1)
         if not np.array_equal(others, np.broadcast_to(others[:1], others.shape), equal_nan=True):
             raise ValueError(
-                "The target's transformer must transform each output separately; "
+                "The target's transformer must transform each output separately, but "
                 f"{brief(self.transformer)} does not."
             )
         return y[:, p]
@@ -127,10 +127,10 @@ class TargetMap:
         inner = is_flat[rises[0] : rises[-1]] if len(rises) else np.ones(1, bool)
         if inner.any() or not ((steps >= 0.0).all() or (steps <= 0.0).all()):
             raise ValueError(
-                "The target's transformer must be monotone, continuous and without steps, "
-                f"because predictions are transformed back; {brief(self.transformer)} is "
-                "not, over the range of predicted targets. Use PowerTransformer() or "
-                "target_transform='yeo-johnson'."
+                "The target's transformer must be monotone, continuous and without "
+                "steps, because predictions are transformed back, but "
+                f"{brief(self.transformer)} is not, over the range of predicted "
+                "targets. Use PowerTransformer() or target_transform='yeo-johnson'."
             )
         return float(np.sign(steps.sum()))
 
@@ -156,9 +156,9 @@ class TargetMap:
                 return found
         raise ValueError(
             "The target's transformer must be invertible at the predicted targets, "
-            "inverse_transform(transform(y)) == y, or their density is unknown; "
-            f"{brief(self.transformer)} is not. Check that inverse_func is the inverse of "
-            "func."
+            "inverse_transform(transform(y)) == y, because their density is unknown "
+            f"otherwise, but {brief(self.transformer)} is not. Check that inverse_func "
+            "is the inverse of func."
         )
 
     def _end(self, p: int, inside: float, outside: float, is_level: bool, is_lost: bool) -> float:

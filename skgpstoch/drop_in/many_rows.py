@@ -74,7 +74,9 @@ def choose(
             f"kernel must be supported in torch for method={method!r}, but {unknown}. Use "
             f"method={small!r}, which supports any kernel."
         )
-    return method, f"{reason}; the kernel object computes with its own NumPy code: {unknown}"
+    return method, (
+        f"{reason}; the kernel object computes covariances with its own NumPy code: {unknown}"
+    )
 
 
 def start_kernel(

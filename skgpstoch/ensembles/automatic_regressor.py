@@ -58,8 +58,8 @@ def has_lattice(model: AutoGaussianProcessRegressor) -> bool:
     if model.atoms_ is None:
         why = "y has no atoms" if model.discrete == "auto" else "discrete=False"
         raise AttributeError(
-            f"No probabilities of single values, because {why}. Use log_predictive_density "
-            "for the density of y."
+            f"{type(model).__name__} has no probabilities of single values, because "
+            f"{why}. Use log_predictive_density for the density of y."
         )
     return True
 

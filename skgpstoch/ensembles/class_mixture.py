@@ -131,7 +131,7 @@ def codes_of(y: np.ndarray, classes: np.ndarray, counts: np.ndarray | None = Non
         unknown &= counts
     if unknown.any():
         raise ValueError(
-            f"y has the class {y[unknown][:1].tolist()[0]!r}, but the classes are "
-            f"{classes.tolist()}."
+            f"y has the class {y[unknown][:1].tolist()[0]!r}, which the model was not "
+            f"fitted to: the classes are {classes.tolist()}."
         )
     return np.asarray(codes)

@@ -191,7 +191,7 @@ def transformed(estimator: Any, y: np.ndarray) -> np.ndarray:
         z = np.asarray(estimator._targets(y))
     if z is not y and not np.isfinite(z).all():
         raise ValueError(
-            "target_transform must give a finite value for each target; "
+            "target_transform must give a finite value for each target, but "
             f"{estimator.target_transform!r} does not."
         )
     return z

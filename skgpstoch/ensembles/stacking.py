@@ -131,7 +131,10 @@ def held_out_densities(
         model = fit(clone(estimator), X_train, y_train, **of_train)
         found = np.asarray(model.log_predictive_density(X_test, y_test))
         if np.isnan(found).any():
-            raise ValueError("log_predictive_density returned NaN for held-out rows.")
+            raise ValueError(
+                "log_predictive_density must not return NaN, got NaN for "
+                f"{np.isnan(found).sum()} of {found.size} held-out rows."
+            )
         return found
     except Exception as error:
         error.add_note(f"Raised while fitting estimators[{name!r}].")
@@ -168,7 +171,7 @@ def check_predicts(model: Any, name: str) -> None:
                 if can_have
                 else ""
             )
-            raise ValueError(f"{name} has no {method}, got {model!r}{hint}.")
+            raise ValueError(f"{name} has no {method}: it is {model!r}{hint}.")
 
 
 class StackedDensityRegressor(

@@ -62,8 +62,9 @@ class Classifier(ClassifierMixin, BaseGP):
         unknown = (self.classes_[codes] != data.y) & counts
         if unknown.any():
             raise ValueError(
-                f"y has the class {np.asarray(data.y)[unknown][:1].tolist()[0]!r}, but the classes "
-                f"are {self.classes_.tolist()}."
+                f"y has the class {np.asarray(data.y)[unknown][:1].tolist()[0]!r}, "
+                "which the model was not fitted to: the classes are "
+                f"{self.classes_.tolist()}."
             )
         return replace(data, y=codes.astype(np.float64)[:, None])
 

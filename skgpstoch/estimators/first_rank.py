@@ -227,7 +227,7 @@ def joined_rows(parts: dict[int, tuple[Any, ...]]) -> tuple[Any, ...]:
     every_X, every_y, weights = zip(*parts.values(), strict=True)
     for k, (X, y, _) in parts.items():
         if y is None or np.shape(y)[:1] != (len(X),):
-            raise ValueError(f"y must have as many rows as X on rank {k}, {len(X)}, got {y!r:.80}.")
+            raise ValueError(f"y must have {len(X)} rows on rank {k}, as many as X, got {y!r:.80}.")
     check_kinds("y", [np.asarray(readable(y)).dtype for y in every_y])
     weight = None
     if any(w is not None for w in weights):

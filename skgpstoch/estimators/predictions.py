@@ -105,8 +105,8 @@ def joint_moments_of(
     X, posterior = model._query(X)
     if not latent and not isinstance(posterior.likelihood, AdditiveNoise):
         raise ValueError(
-            f"return_cov=True needs latent=True with {posterior.likelihood!r}, because y is "
-            "not f plus independent noise there."
+            f"return_cov=True needs latent=True with {posterior.likelihood!r}, because "
+            "with this likelihood y is not f plus independent noise."
         )
     if not latent and transformer_of(model) is not None:
         raise ValueError(
@@ -154,8 +154,8 @@ def gradients_of(model: BaseGP, X: Any, latent: bool) -> MomentGradients:
     """Mean and standard deviation of y, or of f, and their gradients, in the user's units."""
     if not latent and transformer_of(model) is not None:
         raise ValueError(
-            "predict_gradient needs latent=True with target_transform: it has the "
-            "gradients of f, the transformed target, but not those of y."
+            "predict_gradient needs latent=True with target_transform, because it has "
+            "the gradients of f, the transformed target, but not the gradients of y."
         )
     X, posterior = model._query(X)
 

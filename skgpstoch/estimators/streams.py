@@ -128,8 +128,8 @@ def check_unchanged(estimator: BaseGP) -> None:
     if changed := changed_parameters(estimator):
         raise ValueError(
             "partial_fit continues the model that was fitted before, but "
-            f"{', '.join(changed.values())} needs a different one. Set it back, or call fit "
-            "to start again."
+            f"{', '.join(changed.values())} needs a different one. Set these parameters "
+            "back, or call fit to start again."
         )
 
 
@@ -139,8 +139,9 @@ def check_chunk(estimator: Any, data: Data) -> None:
     before = getattr(estimator, "_fitted_with_exposure", False)
     if given != before:
         raise ValueError(
-            "exposure must be given for all chunks or for none, but the rows before had "
-            f"{'some' if before else 'none'}. Use ones for rows without a known exposure."
+            "exposure must be given for all chunks or for none, but earlier chunks had "
+            f"{'an' if before else 'no'} exposure. Use ones for rows without a known "
+            "exposure."
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils._param_validation import Interval, InvalidParameterError
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
@@ -26,6 +26,7 @@ FEWEST_COUNTED = 0.05
 
 MOST_NUMBER = 1e30  # and 1/MOST_NUMBER: of what training has in float32, and multiplies
 MOST_ERROR = 1e15  # whose square float32 has, with room for products
+NO_MISSING = "does not accept missing values encoded as NaN natively"  # scikit-learn's words
 
 
 def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = False) -> Data:
@@ -94,9 +95,13 @@ def check_column(values: Any, n_rows: int, name: str) -> np.ndarray:
     if a.ndim == 0:
         a = np.full(n_rows, a)
     if a.shape not in ((n_rows,), (n_rows, 1)):
-        raise ValueError(f"{name} must have shape ({n_rows},), one for each row, got {a.shape}.")
+        raise ValueError(
+            f"{name} must have shape ({n_rows},), one value for each row, got {a.shape}."
+        )
     if not (np.isfinite(a) & (a > 0.0)).all():
-        raise ValueError(f"{name} must be positive and finite, got other values.")
+        raise ValueError(
+            f"{name} must be positive and finite, got {a[~(np.isfinite(a) & (a > 0.0))].flat[0]}."
+        )
     check_range(a, f"{name} must be")
     return a.reshape(-1, 1)
 
@@ -116,7 +121,10 @@ def check_y_std(y_std: Any, shape: tuple[int, int]) -> np.ndarray:
         expected = shape[:1] if shape[1] == 1 else shape
         raise ValueError(f"y_std must have the shape of y, {expected}, got {a.shape}.")
     if not (np.isfinite(a) & (a >= 0.0)).all():
-        raise ValueError("y_std must be finite and not negative, got other values.")
+        raise ValueError(
+            "y_std must be finite and not negative, got "
+            f"{a[~(np.isfinite(a) & (a >= 0.0))].flat[0]}."
+        )
     return np.broadcast_to(a, shape).copy()
 
 
@@ -146,7 +154,7 @@ def check_range(values: np.ndarray, words: str) -> None:
     if low < 1.0 / MOST_NUMBER or high > MOST_NUMBER:
         raise ValueError(
             f"{words} between {1.0 / MOST_NUMBER:g} and {MOST_NUMBER:g}, got {low:g} to "
-            f"{high:g}: rescale them, for example with another unit."
+            f"{high:g}. Rescale them, for example with another unit."
         )
 
 
@@ -155,10 +163,10 @@ def warn_of_overflow(std: np.ndarray) -> None:
     most = np.sqrt(largest(torch.float64))
     if n := int((std > 0.99 * most).any(1).sum()):
         warn(
-            f"The variance of y, or its mean too, overflows float64 at {n} rows, because "
-            "exp(f) of a large or uncertain f does; the largest finite number is returned. "
-            "Use predict_interval for quantiles, or likelihood=Poisson('softplus'), which "
-            "grows no faster than f.",
+            f"The variance of y, and possibly its mean, overflows float64 at {n} rows, "
+            "because exp(f) overflows where f is large or uncertain. The largest "
+            "finite number is returned instead. Use predict_interval for quantiles, or "
+            "likelihood=Poisson('softplus'), which grows no faster than f.",
             RuntimeWarning,
         )
 
@@ -194,20 +202,26 @@ def validate_inputs(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     try:
         return validate_data(estimator, *given, **floats, **options)
     except ValueError as error:
-        message = str(error)
-        if "could not convert string to float" in message:
-            raise ValueError(
-                f"X must be numeric: {message}{texts_of(given[0])}. Encode strings first, as by a "
-                "ColumnTransformer with OneHotEncoder, or use AutoGaussianProcessRegressor or "
-                "AutoGaussianProcessClassifier, which take categories as they are."
-            ) from error
-        if "does not accept missing values" in message:
-            raise ValueError(
-                f"{message.splitlines()[0]} {type(estimator).__name__} does not accept missing "
-                "values. Use AutoGaussianProcessRegressor or AutoGaussianProcessClassifier, which "
-                "do, put an imputer before it in a pipeline, or drop these rows."
-            ) from error
-        raise
+        if NO_MISSING in str(error):
+            raise ValueError(without_missing(estimator, str(error))) from None
+        if "could not convert string to float" not in str(error):
+            raise
+        raise ValueError(
+            f"X must be numeric: {error}{texts_of(given[0])}. Encode strings first, for "
+            "example with a ColumnTransformer and OneHotEncoder, or use "
+            "AutoGaussianProcessRegressor or AutoGaussianProcessClassifier, which "
+            "accept them as categories."
+        ) from error
+
+
+def without_missing(estimator: BaseEstimator, message: str) -> str:
+    """Return scikit-learn's message on missing values, with our own estimators that take them."""
+    kind = "Classifier" if is_classifier(estimator) else "Regressor"
+    return (
+        f"{message.partition(chr(10))[0]} {type(estimator).__name__} does not accept missing "
+        f"values. Use AutoGaussianProcess{kind}, which does, or put an imputer before the "
+        "estimator, for example make_pipeline(SimpleImputer(), estimator)."
+    )
 
 
 def texts_of(X: Any) -> str:

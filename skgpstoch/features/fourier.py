@@ -61,7 +61,7 @@ class KernelFeatures(FeatureMap):
         n_members: int = 1,
     ) -> None:
         super().__init__()
-        check_length_scales(kernel, n_inputs)
+        check_length_scales(kernel, n_inputs, network)
         self.kernel = kernel
         self.network = network
         self.n_members = n_members

@@ -183,7 +183,7 @@ class InducingFeatures(ConditionedFeatures):
     ) -> None:
         super().__init__()
         self.covariances = Covariances(kernel) if isinstance(kernel, Kernel) else kernel
-        check_length_scales(self.kernel, width)
+        check_length_scales(self.kernel, width, network)
         self.network = network
         self.points = nn.Parameter(points / unit)
         self.register_buffer("unit", unit)

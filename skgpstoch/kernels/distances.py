@@ -68,16 +68,21 @@ def squared_distance(X: Tensor, Y: Tensor | None, length_scale: Tensor | float =
     return radial(X, Y, length_scale, identity)
 
 
+def wrong_scales(n_scales: int, inputs: str, name: str = "kernel") -> str:
+    """Say that a kernel has another number of length-scales than its inputs have numbers."""
+    return (
+        f"{name} has {n_scales} length-scales, but {inputs}. Give one length-scale for each of "
+        "them, or one for all."
+    )
+
+
 def scaled_rows(X: Tensor, Y: Tensor | None, length_scale: Tensor | float) -> tuple[Tensor, Tensor]:
     """Return X and Y in units of the length-scale, less the mean of Y; r² does not change."""
     reference = X if Y is None else Y
     if X.shape[1] != reference.shape[1]:
-        raise ValueError(f"X has {X.shape[1]} columns, Y has {reference.shape[1]}.")
+        raise ValueError(f"X has {X.shape[1]} columns, but Y has {reference.shape[1]}.")
     if isinstance(length_scale, Tensor) and length_scale.numel() not in (1, X.shape[1]):
-        raise ValueError(
-            f"length_scale must be a scalar or have one entry per column of X ({X.shape[1]}), "
-            f"got {length_scale.numel()} entries."
-        )
+        raise ValueError(wrong_scales(length_scale.numel(), f"X has {X.shape[1]} columns"))
     centre = reference.detach().double().mean(0)  # (D,)
 
     def scaled(rows: Tensor) -> Tensor:

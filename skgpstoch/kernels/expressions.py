@@ -28,7 +28,7 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from ..maths.modules import Module
-from .distances import MATERN, Profile, radial, safe_power, squared_distance
+from .distances import MATERN, Profile, radial, safe_power, squared_distance, wrong_scales
 
 _MAY_BE_ZERO = frozenset({"constant_value", "noise_level", "sigma_0"})
 
@@ -515,13 +515,22 @@ def scaled(module: Kernel, factor: float) -> Kernel:
     return from_sklearn(expression).to(where.device)
 
 
-def check_length_scales(kernel: Kernel, n_inputs: int) -> None:
-    """Raise a ValueError if an anisotropic kernel has not one length-scale for each input."""
+def check_length_scales(kernel: Kernel, n_inputs: int, network: nn.Module | None = None) -> None:
+    """Raise a ValueError if an anisotropic kernel is not of the width of its inputs.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        To check.
+    n_inputs : int
+        Columns of X, or outputs of the network.
+    network : Module or None, default=None
+        What the kernel acts on the outputs of; None, or an empty Sequential, if it acts on X.
+    """
+    inputs = f"X has {n_inputs} columns"
+    if network is not None and not (type(network) is nn.Sequential and not len(network)):
+        inputs = f"it acts on the {n_inputs} outputs of the network"
     for part in kernel.modules():
         length_scale = getattr(part, "length_scale", None)
         if length_scale is not None and length_scale.numel() not in (1, n_inputs):
-            raise ValueError(
-                f"kernel: a length_scale has {length_scale.numel()} entries, but "
-                f"{to_sklearn(kernel)} acts on {n_inputs} features. These are the columns of X, or "
-                "the outputs of a network if hidden_layer_sizes or feature_map define one."
-            )
+            raise ValueError(wrong_scales(length_scale.numel(), inputs))

@@ -99,8 +99,8 @@ class TiedKernel(sk.Kernel):
             first, *others = sorted(tie, key=order.index)
             if len({sizes[name] for name in tie}) > 1:
                 raise ValueError(
-                    f"ties must join hyper-parameters of one length, got {list(tie)}, of "
-                    f"{[sizes[name] for name in tie]}."
+                    f"ties must join hyper-parameters of one length, got {list(tie)} of "
+                    f"the lengths {[sizes[name] for name in tie]}."
                 )
             leaders |= dict.fromkeys(others, first)
         return leaders

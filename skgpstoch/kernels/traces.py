@@ -26,7 +26,7 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
-from .distances import FARTHEST, MATERN, STEEP, Profile, rbf, squared
+from .distances import FARTHEST, MATERN, STEEP, Profile, rbf, squared, wrong_scales
 
 Back = Callable[[Tensor], Tensor]
 """Maps W (N, M), unchanged, to Σᵢⱼ Wᵢⱼ ∂κᵢⱼ/∂θ of a factor's parameters, (n,); call it once."""
@@ -311,10 +311,7 @@ def scaled(a: Points, b: Points, length_scale: np.ndarray | float) -> tuple[Tens
     unit: Tensor | float = length_scale if isinstance(length_scale, float) else 1.0
     if isinstance(length_scale, np.ndarray):
         if len(length_scale) not in (1, D := a.X.shape[1]):
-            raise ValueError(
-                "length_scale must be a scalar or have one entry per column of X "
-                f"({D}), got {len(length_scale)} entries."
-            )
+            raise ValueError(wrong_scales(len(length_scale), f"X has {D} columns"))
         unit = torch.from_numpy(length_scale).to(a.X.device)
     A = (a.centred / unit).clamp_(-FARTHEST, FARTHEST)
     return A, A if a is b else (b.centred / unit).clamp_(-FARTHEST, FARTHEST)

@@ -233,11 +233,13 @@ class Likelihood(Module):
             If this kind of likelihood has no exposures, or no known errors.
         """
         if exposure is not None:
-            raise ValueError(f"exposure must be None with {self!r}; only Poisson counts have one")
+            raise ValueError(
+                f"exposure must be None with {self!r}, because only Poisson counts have one."
+            )
         if noise is not None:
             raise ValueError(
-                f"y_std must be None with {self!r}; known errors can only be added to "
-                "Gaussian noise"
+                f"y_std must be None with {self!r}, because known errors can only be "
+                "added to Gaussian noise."
             )
         return self
 
@@ -268,8 +270,8 @@ class Likelihood(Module):
         for name, parameter in other.named_parameters(recurse=False):
             if parameter.ndim > 1 or parameter.numel() not in (1, n_outputs):
                 raise ValueError(
-                    f"{name} of {self!r} must be one number or one for each of the {n_outputs} "
-                    f"outputs of y, got shape {tuple(parameter.shape)}"
+                    f"{name} of {self!r} must be one number or one for each of the "
+                    f"{n_outputs} outputs of y, got shape {tuple(parameter.shape)}."
                 )
             parameter.data = parameter.data.expand(n_outputs).clone()
         return other
@@ -339,14 +341,14 @@ def component_draws(
 def check_link(link: Any, links: tuple[str, ...]) -> str:
     """Return the link, or raise a ValueError that lists the available ones."""
     if link not in links:
-        raise ValueError(f"link must be one of {links}, got {link!r}")
+        raise ValueError(f"link must be one of {links}, got {link!r}.")
     return link
 
 
 def check_probability(probability: float) -> float:
     """Return the probability, or raise a ValueError if it is not inside (0, 1)."""
     if not 0.0 < probability < 1.0:
-        raise ValueError(f"probability must be inside (0, 1), got {probability!r}")
+        raise ValueError(f"probability must be inside (0, 1), got {probability!r}.")
     return float(probability)
 
 

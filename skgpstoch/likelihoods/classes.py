@@ -162,9 +162,9 @@ class Categorical(ClassLikelihood):
     ) -> None:
         super().__init__()
         if not 0.0 < epsilon < 1.0:
-            raise ValueError(f"epsilon must be inside (0, 1), got {epsilon!r}")
+            raise ValueError(f"epsilon must be inside (0, 1), got {epsilon!r}.")
         if n_classes is not None and n_classes < 2:
-            raise ValueError(f"n_classes must be at least 2, or None, got {n_classes!r}")
+            raise ValueError(f"n_classes must be at least 2, or None, got {n_classes!r}.")
         self.n_classes = n_classes
         self.link = check_link(link, ("softmax", "robustmax"))
         self.epsilon = epsilon
@@ -180,7 +180,7 @@ class Categorical(ClassLikelihood):
     def n_latents(self, n_outputs: int) -> int:
         """Return the number C of classes."""
         if self.n_classes is None:
-            raise ValueError(f"{self!r} does not know n_classes yet; call for_classes first")
+            raise ValueError(f"{self!r} does not know n_classes yet. Call for_classes first.")
         return self.n_classes
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:

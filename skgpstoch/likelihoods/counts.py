@@ -81,7 +81,7 @@ class Poisson(Likelihood):
         if exposure is not None:
             given = torch.as_tensor(exposure, dtype=torch.float64, device="cpu")
             if not bool((given > 0.0).all()):
-                raise ValueError(f"exposure must be positive, got {exposure!r}")
+                raise ValueError(f"exposure must be positive, got {exposure!r}.")
         self.exposure = exposure
         if link == "exp":
             # ±2 deviations span a factor of e⁴⁰, more than counts do; any variance beyond only
@@ -268,8 +268,8 @@ class Poisson(Likelihood):
         wrong = ~(np.isfinite(y) & (y >= 0) & (y == np.floor(y)))
         if wrong.any():
             raise ValueError(
-                "y must hold counts (non-negative whole numbers) for the Poisson likelihood, "
-                f"got {y[wrong].flat[0]!s}"
+                "y must hold counts (non-negative whole numbers) for the Poisson "
+                f"likelihood, got {y[wrong].flat[0]!s}."
             )
         if (y > MOST_COUNT).any():
             raise ValueError(

@@ -31,7 +31,7 @@ MAX_ROUNDS = 10_000
 
 N_ZOOMS = 5  # each finds where the integrand counts a dozen times closer
 
-NOT_CONCAVE = "is the logarithm of the likelihood concave? Use gradient='exact'."
+NOT_CONCAVE = "the logarithm of the likelihood is probably not concave. Use gradient='exact'."
 
 UNASKED = 8  # rounds of an accelerator before it is asked what is pending: mostly nothing then
 

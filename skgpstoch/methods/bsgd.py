@@ -182,7 +182,10 @@ class KernelBSGDRecipe(ExactRecipe):
 
     def n_members(self, n_rows: int, start: Start | None) -> int:
         if self.n_estimators not in ("auto", 1):
-            raise ValueError(f"n_estimators must be 1 for this kernel, got {self.n_estimators}.")
+            raise ValueError(
+                f"n_estimators must be 1 for this kernel, got {self.n_estimators}, "
+                "because the kernel is used without finite features."
+            )
         return 1
 
     def check(self, data: Data) -> None:
@@ -199,7 +202,7 @@ class KernelBSGDRecipe(ExactRecipe):
         rows = problem.rows
         network, width = build_network(self.network, problem.X, problem.generator)
         kernel = kernels.from_sklearn(self.kernel.expression)
-        check_length_scales(kernel, width)
+        check_length_scales(kernel, width, network)
         objective = KernelBSGDObjective(
             kernel,
             nn.Sequential(network, nn.Flatten(0, -2)),  # (1, n, D) of our networks → (n, D)

@@ -102,8 +102,9 @@ class DLMRecipe(VariationalRecipe):
         patience = self.training.n_iter_no_change
         if self.stopping == "level" and (patience is None or patience < 2):
             raise ValueError(
-                "stopping='level' needs n_iter_no_change of at least 2, the epochs whose losses "
-                f"must differ by tol at most, got n_iter_no_change={patience}."
+                "stopping='level' needs n_iter_no_change of at least 2, because it "
+                "stops when the losses of that many epochs differ by at most tol, got "
+                f"n_iter_no_change={patience}."
             )
 
     def check_streams(self) -> None:

@@ -6,9 +6,7 @@ Import the module with `import skgpstoch.onnx`; it needs the package onnx.
 from importlib.util import find_spec
 
 if find_spec("onnx") is None:
-    raise ImportError(
-        "skgpstoch.onnx needs the package onnx, which is not installed: python -m pip install onnx"
-    )
+    raise ImportError("skgpstoch.onnx needs onnx. Install it with `pip install onnx`.")
 
 from .converter import register_converters
 from .export import export, to_onnx

@@ -138,7 +138,8 @@ def n_columns(model: Any) -> int:
     X = np.asarray(getattr(model, "X_train_", None))
     if X.ndim != 2 or X.dtype.kind not in "fiub":
         raise NotFittedError(
-            f"This {type(model).__name__} is not fitted to numeric columns. Call fit first."
+            f"This {type(model).__name__} must be fitted to numeric columns to be "
+            "exported. Call fit with them first."
         )
     return X.shape[1]
 

@@ -84,15 +84,17 @@ def check(payload: np.ndarray, layout: Layout) -> None:
         and half in HALVES
     )
     if not is_layout:
-        raise ValueError(f"there is no array with the layout {tuple(layout)}")
+        raise ValueError(f"the array layout {tuple(layout)} is not valid")
     if half and (len(shape) < 2 or shape[-1] != shape[-2]):
-        raise ValueError(f"an array of the shape {shape} has no halves")
+        raise ValueError(
+            f"an array of shape {shape} is not square, so it cannot be stored as one half"
+        )
     wanted = (*shape[:-2], shape[-1] * (shape[-1] + 1) // 2) if half else shape
     types = {dtype, "<f4"} if dtype == "<f8" and not half else {dtype}
     given = payload.dtype.newbyteorder("<").str
     if payload.shape != wanted or given not in types:
         raise ValueError(
-            f"an array should have the shape {wanted} and the type {dtype}, got "
+            f"an array must have the shape {wanted} and the type {dtype}, got "
             f"{payload.shape} and {given}"
         )
 

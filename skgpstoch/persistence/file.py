@@ -70,7 +70,10 @@ class FileNames(Names):
             return super().value(name, is_type)
         short = name.removeprefix(OWN)
         if not isinstance(self.objects[short], type if is_type else Function):
-            raise ValueError(f"objects[{short!r}] must be a {'class' if is_type else 'function'}")
+            raise ValueError(
+                f"objects[{short!r}] must be a {'class' if is_type else 'function'}, got "
+                f"{self.objects[short]!r:.80}"
+            )
         if self.objects[short].__name__ != short:
             warn(
                 f"objects[{short!r}] is called {self.objects[short].__name__!r}, but the "
@@ -109,8 +112,8 @@ def check_is_given(structure: str, objects: Mapping[str, Any]) -> None:
     if missing := sorted(found - objects.keys()):
         asked = ", ".join(f"{name!r}: {name}" for name in missing)
         raise ValueError(
-            f"the model uses {', '.join(missing)}, which a file cannot contain: pass the "
-            f"classes or functions as objects={{{asked}}}"
+            f"the model uses {', '.join(missing)}, which a file cannot contain. Pass "
+            f"the classes or functions as objects={{{asked}}}"
         )
 
 
@@ -154,8 +157,8 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
         check_size(header, len(header) + sum(a.nbytes for a in state.arrays))
     except ValueError as error:
         raise ValueError(
-            f"{type(estimator).__name__} has lists or dicts among its attributes that are "
-            f"too long, {error}. Keep numbers in arrays."
+            f"{type(estimator).__name__} cannot be saved, because lists or dicts among "
+            f"its attributes are too long ({error}). Keep numbers in arrays."
         ) from error
     write(checked_path(path), header, state.arrays)
 

@@ -98,7 +98,7 @@ def scalar_of(parts: list[Any]) -> Any:
     """Return a scalar."""
     dtype, value = np.dtype(parts[0]), parts[1]
     if dtype.kind not in "biufUmM" or (dtype.kind == "U" and dtype.itemsize > most_bytes([value])):
-        raise ValueError(f"there is no scalar of type {dtype}")
+        raise ValueError(f"a scalar cannot have the type {dtype}")
     array = np.array(value, np.int64).view(dtype) if dtype.kind in "mM" else np.array(value, dtype)
     return array[()]
 
@@ -124,7 +124,9 @@ def array_of_cells(parts: list[Any]) -> np.ndarray:
     dtype, shape, values = np.dtype(dtype), rest[:ndim], rest[ndim:]
     is_small = dtype.kind == "O" or dtype.itemsize * len(values) <= most_bytes(values)
     if dtype.kind not in "UO" or not is_small or min(shape, default=0) < 0:
-        raise ValueError(f"there is no array of texts or objects of type {dtype}")
+        raise ValueError(
+            f"an array of strings or objects cannot have the type {dtype}, or its shape"
+        )
     flat = np.empty(len(values), dtype)
     for i, value in enumerate(values):
         flat[i] = value
@@ -140,7 +142,7 @@ def array_of_times(parts: list[Any]) -> np.ndarray:
     """Return an array of times."""
     dtype = np.dtype(parts[0])
     if dtype.kind not in "mM":
-        raise ValueError(f"there are no times of type {dtype}")
+        raise ValueError(f"an array of times cannot have the type {dtype}")
     return parts[1].view(dtype)
 
 
@@ -218,7 +220,7 @@ def module_of(parts: list[Any]) -> nn.Module:
     kinds = {"_parameters": nn.Parameter, "_buffers": Tensor, "_modules": nn.Module}
     for name, kind in kinds.items():
         if not all(v is None or isinstance(v, kind) for v in vars(made)[name].values()):
-            raise ValueError(f"{name} are not of {kind.__name__}")
+            raise ValueError(f"the entries of {name} must be of type {kind.__name__}")
     return made
 
 
@@ -239,7 +241,7 @@ def form_of_class(cls: type) -> str:
 def bare(cls: Any, form: str) -> Any:
     """Return an object of a class without calling its constructor."""
     if not isinstance(cls, type) or form_of_class(cls) != form:
-        raise ValueError(f"{cls!r:.60} is no class of a {form}")
+        raise ValueError(f"{cls!r:.60} is not a class of the form {form!r}")
     made: Any = object.__new__ if form != "mapping" else dict.__new__
     return made(cls)
 
@@ -264,7 +266,7 @@ def fields(parts: list[Any]) -> dict[str, Any]:
     """Return attributes by their names."""
     found = dict(pairs(parts))
     if not all(type(name) is str for name in found):
-        raise ValueError("names of attributes are no texts")
+        raise ValueError("the names of attributes must be strings")
     return found
 
 
@@ -289,7 +291,7 @@ def record_of(parts: list[Any]) -> Any:
     """Return a named tuple."""
     cls, *rest = parts
     if not isinstance(cls, type) or form_of_class(cls) != "record":
-        raise ValueError(f"{cls!r:.60} is no class of a record")
+        raise ValueError(f"{cls!r:.60} is not a class of the form 'record'")
     make: Any = getattr(cls, "restored", cls)
     return make(**fields(rest))
 
@@ -304,7 +306,7 @@ def sequence_of(parts: list[Any]) -> Any:
     """Return a sequence."""
     cls, *rest = parts
     if not isinstance(cls, type) or form_of_class(cls) != "sequence":
-        raise ValueError(f"{cls!r:.60} is no class of a sequence")
+        raise ValueError(f"{cls!r:.60} is not a class of the form 'sequence'")
     return cls(rest)
 
 

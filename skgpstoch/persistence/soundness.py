@@ -19,7 +19,10 @@ def check_sound(value: Any) -> None:
     if isinstance(value, nn.Module):
         hooks = [name for name, field in vars(value).items() if "hook" in name and field]
         if any(isinstance(vars(value)[name], dict) for name in hooks):
-            raise ValueError(f"{type(value).__name__} has {hooks}: remove the hooks before saving")
+            raise ValueError(
+                f"{type(value).__name__} has {hooks}, which a file cannot contain. Remove "
+                "the hooks before saving"
+            )
     for name, numbers in numbers_of(value):
         if not is_finite(numbers):
             raise ValueError(f"{type(value).__name__}.{name} is not finite: {numbers!r:.60}")

@@ -167,7 +167,7 @@ class Unpacker:
         """
         nodes = parsed(state.structure)
         if not isinstance(nodes, list) or not nodes:
-            raise ValueError("its structure is no list of nodes")
+            raise ValueError("its structure is not a list of nodes")
         self.payloads: list[np.ndarray | None] = list(state.arrays)
         self.kept = state.objects
         for i, node in enumerate(nodes):
@@ -175,10 +175,10 @@ class Unpacker:
                 self.made.append(self.rebuilt(*node))
             except forms.DAMAGE as error:
                 form = node[0] if isinstance(node, list) and node else node
-                raise ValueError(f"node {i} ({form!r:.40}): {error}") from error
+                raise ValueError(f"its node {i} ({form!r:.40}) is not valid: {error}") from error
             self.bytes_left -= forms.size_of(self.made[-1])
             if self.bytes_left < 0:
-                raise ValueError(f"the objects up to node {i} take far more memory than the file")
+                raise ValueError(f"its objects up to node {i} take far more memory than the file")
         return self.made
 
     def rebuilt(self, form: str, *parts: Any) -> Any:
@@ -195,14 +195,14 @@ class Unpacker:
             (number,) = values
             return self.kept[place(number)]
         if form not in forms.FORMS:
-            raise ValueError("there is no such form")
+            raise ValueError("this form is unknown")
         return forms.FORMS[form].together(values)
 
     def value(self, part: Any) -> Any:
         """Return what a part stands for."""
         if not isinstance(part, list):
             if isinstance(part, dict):
-                raise ValueError("a part is neither a value nor a node")
+                raise ValueError("a part must be a value or a node, got a mapping")
             return part
         (number,) = part
         return self.made[place(number)]
@@ -211,14 +211,14 @@ class Unpacker:
         """Return what is kept of an array, once: another array would take memory of its own."""
         found, self.payloads[number] = self.payloads[place(number)], None
         if found is None:
-            raise ValueError(f"two arrays are made of tensor {number}")
+            raise ValueError(f"two arrays use tensor {number}")
         return found
 
 
 def place(number: Any) -> int:
     """Return a place in a list, counted from the start."""
     if type(number) is not int or number < 0:
-        raise ValueError(f"{number!r} is no place in a list")
+        raise ValueError(f"{number!r} is not a position in a list")
     return number
 
 

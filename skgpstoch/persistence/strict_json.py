@@ -22,14 +22,14 @@ def parsed(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=without_copies, parse_constant=refused)
     except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        raise ValueError("its structure is nested too deeply") from error
 
 
 def check_size(text: str, n_bytes: int) -> None:
     """Raise a ValueError if a text would take far more memory than the file that it is in."""
     n_values = sum(map(text.count, ",[{"))
     if BYTES_OF_A_VALUE * max(n_values - FREE_VALUES, 0) > MOST_TIMES * n_bytes:
-        raise ValueError(f"{n_values} values are too many for a file of {n_bytes} bytes")
+        raise ValueError(f"it has {n_values} values, too many for a file of {n_bytes} bytes")
 
 
 def without_copies(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -37,11 +37,11 @@ def without_copies(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"{key!r:.40} is there twice")
+            raise ValueError(f"its structure has the key {key!r:.40} twice")
         found[key] = value
     return found
 
 
 def refused(name: str) -> NoReturn:
     """Raise a ValueError for what Python's JSON has besides JSON's own."""
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"its structure contains {name}, which JSON does not allow")

@@ -107,7 +107,7 @@ def read(file: BinaryIO) -> tuple[dict[str, str], list[np.ndarray]]:
     """
     size = os.fstat(file.fileno()).st_size
     if size < LENGTH:
-        raise ValueError(f"it has {size} bytes only; {NOT_OURS}")
+        raise ValueError(f"it has only {size} bytes; {NOT_OURS}")
     length = int.from_bytes(file.read(LENGTH), "little")
     if length > min(size - LENGTH, LONGEST_HEADER):
         raise ValueError(f"it does not start with the length of a header; {NOT_OURS}")
@@ -131,18 +131,22 @@ def check_table(table: Table, n_bytes: int) -> None:
             raise ValueError(f"its tensors are not numbered from 0 on; {NOT_OURS}")
         dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
         if not isinstance(dtype, str) or dtype not in TYPES:
-            raise ValueError(f"tensor {i} has the type {dtype!r:.40}")
+            raise ValueError(
+                f"its tensor {i} has the type {dtype!r:.40}, which no saved estimator has"
+            )
         if not are_counts(shape) or len(shape) > MOST_AXES:
-            raise ValueError(f"tensor {i} has the shape {shape!r:.80}")
+            raise ValueError(
+                f"its tensor {i} has the shape {shape!r:.80}, which no saved estimator has"
+            )
         needed = math.prod(shape) * np.dtype(TYPES[dtype]).itemsize
         if not are_counts(offsets) or offsets != [end, end + needed] or offsets[1] > n_bytes:
             raise ValueError(
-                f"tensor {i} needs {needed} bytes from byte {end} on, of {n_bytes}, but is said to "
-                f"be at {offsets!r:.80}"
+                f"its tensor {i} needs {needed} bytes from byte {end} of {n_bytes} on, "
+                f"but its header gives the bytes {offsets!r:.80}"
             )
         end = offsets[1]
     if end != n_bytes:
-        raise ValueError(f"{n_bytes} bytes follow its header, but its tensors are {end}")
+        raise ValueError(f"it has {n_bytes} bytes after its header, but its tensors take {end}")
 
 
 def are_counts(values: Any) -> bool:

@@ -74,8 +74,8 @@ class Budget(NamedTuple):
     def rivalry(self) -> str:
         """What a user should know of other programs on the same cores."""
         said = (
-            "Other programs kept the machine busy: training had a core for "
-            f"{self.core_share:.0%} of its time only."
+            "Other programs kept the machine busy: training had a core for only "
+            f"{self.core_share:.0%} of its time."
         )
         if self.n_threads == 1:
             return said

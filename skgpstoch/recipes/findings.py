@@ -166,8 +166,10 @@ def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
             which = f"column {i} of X" if parameter.n_elements > 1 else "X"
             yield found._replace(
                 severity="note",
-                text=f"f does not depend on {which}, whose length_scale is at its upper bound.",
-                advice="If it should matter, check its units; otherwise there is nothing to do.",
+                text=f"f does not depend on {which}, because the length_scale is at its "
+                "upper bound.",
+                advice=f"If {which} should matter, check its units; otherwise there is nothing "
+                "to do.",
             )
         else:
             yield found._replace(severity="note", advice="Give a kernel with other bounds.")
@@ -193,9 +195,9 @@ def of_noise(variance: Tensor, bounds: tuple[float, float], is_given: bool) -> I
     if level <= max(low, NO_NOISE) or np.isclose(math.log(level), math.log(low)):
         found = found._replace(
             severity="problem" if is_given else "note",
-            text=f"The noise variance, {level:.1g}, is at its lower bound, {low:g}, or next to "
-            "it: the model treats y as a function of X without noise. If y is noisy, its "
-            "intervals are far too narrow.",
+            text=f"The noise variance, {level:.1g}, is at its lower bound, {low:g}, or next "
+            "to it, so the model treats y as a function of X without noise. If y is "
+            "noisy, intervals are far too narrow.",
             advice="Look for duplicated rows, which look like y without noise. If y is noisy, "
             "add WhiteKernel(0.1, (1e-4, 10)) to kernel, which sets the bounds of the "
             "noise, or use AutoGaussianProcessRegressor, which has a prior on the noise. "
@@ -243,7 +245,8 @@ def of_number(name: str, asked: int | str, n_used: int, n_rows: int) -> Iterator
         int(asked),
         n_used,
         "problem" if int(asked) > n_rows else "note",  # equal rows are one
-        f"{name}={asked} is more than the distinct rows to choose from; {n_used} are used.",
+        f"{name}={asked} is more than the number of distinct rows to choose from, so "
+        f"{n_used} are used.",
         f"Lower {name}, or leave it 'auto'.",
     )
 
@@ -364,8 +367,8 @@ def of_inputs(kernel: sk.Kernel, X: np.ndarray) -> Iterator[Finding]:
         found = found._replace(
             where=f"X[:, {narrow[0]}]",
             severity="problem",
-            text=f"The kernel almost ignores columns {columns} of X: they range over less than "
-            f"{LEAST_RANGE:.0%} of the length_scale that all columns share.",
+            text=f"The kernel almost ignores columns {columns} of X, because they range over "
+            f"less than {LEAST_RANGE:.0%} of the length_scale that all columns share.",
             advice="Standardise X (StandardScaler), or give the kernel a length_scale for each "
             "column.",
         )

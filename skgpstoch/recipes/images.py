@@ -224,8 +224,8 @@ def image_patches(name: str, given: Any, sides: tuple[int, int]) -> tuple[int, i
     patch = positive_integers(name, (given,) * 2 if isinstance(given, Integral) else given)
     if len(patch) != 2 or patch[0] > sides[0] or patch[1] > sides[1]:
         raise ValueError(
-            f"{name} must be two numbers of pixels, at most those of images, {sides}, got "
-            f"{given!r}."
+            f"{name} must be two numbers of pixels, at most the size of the images, "
+            f"{sides}, got {given!r}."
         )
     return patch[0], patch[1]
 

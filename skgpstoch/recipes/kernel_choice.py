@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from .. import kernels
 from ..data.arrays import Scaling
 from ..data.rows import Rows
+from ..kernels.distances import wrong_scales
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of σ², for a target of variance 1
 MIN_NOISE = 1e-12  # stands for a WhiteKernel of 0, whose logarithm is infinite
@@ -137,8 +138,5 @@ def named_kernel(name: str, expression: sk.Kernel, n_inputs: int, inputs: str) -
             )
         n_scales = getattr(part, "length_scale", torch.ones(1, device="cpu")).numel()
         if n_scales not in (1, n_inputs):
-            raise ValueError(
-                f"{name}: a length_scale has {n_scales} entries, but {inputs} has {n_inputs} "
-                f"numbers, got {expression}."
-            )
+            raise ValueError(wrong_scales(n_scales, f"{inputs} has {n_inputs} numbers", name))
     return kernel

@@ -188,9 +188,9 @@ class Layers(InducingBuilder):
         if expression is None:
             default = make_kernel(None, nn.Identity(), H, rows, 1.0)
             expression = hidden_kernel(default, variance, start)
-        kernel = named_kernel("hidden_kernel", expression, H.shape[1], "a layer's input").to(
-            H.device
-        )
+        kernel = named_kernel(
+            "hidden_kernel", expression, H.shape[1], "an input of the hidden layer"
+        ).to(H.device)
         unit, sets = input_unit(H, rows), self.sets
         features = make_features(kernel, both, unit, H.shape[1], n_functions, sets=sets)
         mean = W if self.mean_function == "linear" else torch.zeros_like(W)
@@ -242,8 +242,8 @@ def check_draws_of_layers(name: str, given: Any, layers: Sequence[GPLayer]) -> N
     n_normals = sum(layer.n_normals for layer in layers)
     if n_normals > MOST_NORMALS:
         raise ValueError(
-            f"{name}={given!r} is too large: a draw for one row may take at most "
-            f"{MOST_NORMALS} numbers in all hidden layers, got {n_normals}."
+            f"{name}={given!r} is too large: a draw for one row needs {n_normals:,} "
+            f"numbers in all hidden layers, but at most {MOST_NORMALS:,} are allowed."
         )
 
 

@@ -434,8 +434,8 @@ class VariationalRecipe(Recipe):
                 self.n_restarts,
                 0,
                 "problem",
-                f"n_restarts={self.n_restarts} was ignored: solver='auto' is {solver!r} for "
-                "these rows, which does not train to an optimum.",
+                f"n_restarts={self.n_restarts} was ignored, because solver='auto' chose "
+                f"{solver!r} for these rows, which does not train to an optimum.",
                 "Set solver='lbfgs' to train from several starts.",
             )
         kernel = self.fitted_kernel(fitted)

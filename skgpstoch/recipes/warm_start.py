@@ -42,8 +42,8 @@ class Start(NamedTuple):
         if changed:
             raise ValueError(
                 "warm_start=True continues the model that was fitted before, but "
-                f"{', '.join(changed)} needs a different one. Set it back, or fit with "
-                "warm_start=False."
+                f"{', '.join(changed)} needs a different one. Set these parameters "
+                "back, or fit with warm_start=False."
             )
 
     def number(self, name: str, asked: int | str, n_fitted: int) -> int:

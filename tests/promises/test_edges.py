@@ -111,8 +111,8 @@ def test_moments_of_counts_are_finite_however_uncertain(dtype):
     ("given", "words"),
     [
         ({"y": 1e16}, "counts of at most 1e.15.*larger unit"),
-        ({"exposure": 1e40}, "exposure must be between 1e-30 and 1e.30.*rescale them"),
-        ({"exposure": 1e-40}, "exposure must be between 1e-30 and 1e.30.*rescale them"),
+        ({"exposure": 1e40}, "exposure must be between 1e-30 and 1e.30.*Rescale them"),
+        ({"exposure": 1e-40}, "exposure must be between 1e-30 and 1e.30.*Rescale them"),
     ],
     ids=str,
 )

@@ -315,7 +315,7 @@ def test_others_in_a_stack_are_asked_for(tmp_path):
     parts = [("gp", GaussianProcessRegressor()), ("ridge", ConstantVarianceRegressor(Ridge()))]
     model = fit(StackedDensityRegressor(parts, cv=2))
     model.save(tmp_path / "model")
-    asked = "pass the classes or functions as objects={'Ridge': Ridge}"
+    asked = "Pass the classes or functions as objects={'Ridge': Ridge}"
     with pytest.raises(ValueError, match=asked):
         skgpstoch.load(tmp_path / "model")
     again = skgpstoch.load(tmp_path / "model", objects={"Ridge": Ridge, "Lasso": LinearRegression})

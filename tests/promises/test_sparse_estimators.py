@@ -271,7 +271,7 @@ BAD = [
     ({"averaging": "paper"}, "averaging"),
     ({"early_stopping": "no"}, "early_stopping"),
     ({"kernel": ExpSineSquared(-1.0)}, "kernel|length_scale"),
-    ({"kernel": RBF([1.0] * 3)}, "length_scale"),
+    ({"kernel": RBF([1.0] * 3)}, "kernel has 3 length-scales, but X has"),
     ({"kernel": WhiteKernel()}, "kernel"),
 ]
 

@@ -214,8 +214,9 @@ class CrossValidationRecipe(Recipe):
         if self.keeps_noise:
             noise = noise._replace(
                 severity="problem",
-                text="A fixed ConstantKernel keeps the scale, and the squared error of held-out "
-                "rows hardly depends on the noise, which stays as it was.",
+                text="The noise variance was not learned, because the ConstantKernel is "
+                "fixed and the squared error of held-out rows then hardly depends on "
+                "the noise.",
                 advice="Free the ConstantKernel, or set learn_noise=False if the noise is known.",
             )
         n_iter, most = fitted.history.n_iter, fitted.plan.max_iter
@@ -232,8 +233,9 @@ class CrossValidationRecipe(Recipe):
         check_shared_noise(posterior, rows)
         if len(X) > self.block_size:
             raise ValueError(
-                f"The marginal likelihood of {len(X)} rows needs a factor of their covariance, "
-                f"which is computed for at most block_size={self.block_size} rows."
+                f"The marginal likelihood of {len(X)} rows needs a factor of their "
+                "covariance, which is computed for at most "
+                f"block_size={self.block_size} rows. Fit with a larger block_size."
             )
         exact = ExactPosterior(posterior.kernel, nn.Identity(), posterior.likelihood, X, rows)
         return float(exact.log_evidence().sum())

@@ -171,8 +171,8 @@ class ProximalRecipe(BasisRecipe):
         super().check(data)
         if self.n_control == 0:
             raise ValueError(
-                "n_control must be at least 1 with solver='sgd', which measures its steps "
-                "on these rows, got 0. Use solver='adagrad' for none."
+                "n_control must be at least 1 with solver='sgd', which measures its "
+                "steps on these rows, got 0. Use solver='adagrad', which needs none."
             )
 
     @property

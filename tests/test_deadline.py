@@ -255,7 +255,7 @@ def test_what_was_cut_is_said_in_full():
     )
     busy = Budget(430, 6116, 8, 8, "full", False, 0.4, 4).shortage
     assert busy.startswith("max_time was too short: it allowed 430 of 6116 steps. ")
-    assert "had a core for 40% of its time" in busy
+    assert "had a core for only 40% of its time" in busy
     assert "torch used 4 threads" in busy
     assert "torch.set_num_threads(1)" in busy
     assert "threads" not in Budget(430, 6116, 8, 8, "full", False, 0.4, 1).shortage
@@ -337,7 +337,7 @@ def test_other_programs_on_the_cores_are_told_of(share, is_busy):
     model = DeepKernelEnsembleRegressor(**SMALL, n_estimators=1)
     with pytest.warns(ConvergenceWarning, match="max_time was too short: it allowed") as caught:
         fit_by(model, 0.9, tick=0.1, core_share=share)
-    assert ("training had a core for 25% of its time" in str(caught[0].message)) == is_busy
+    assert ("training had a core for only 25% of its time" in str(caught[0].message)) == is_busy
     assert_allclose(model.budget_["core_share"], share, rtol=1e-6)
 
 

@@ -47,7 +47,7 @@ class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
         check_numbers(self)
         resolve_device(self.device)
         if isinstance(self.kernel, sk.CompoundKernel):
-            raise ValueError(f"kernel cannot be a CompoundKernel, got {self.kernel}.")
+            raise ValueError("kernel cannot be a CompoundKernel.")
 
     def _validated(self, X: Any, *y: Any, **options: Any) -> Any:
         """Return X, or X and y, as the kernel takes them."""

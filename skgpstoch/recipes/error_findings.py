@@ -71,9 +71,9 @@ def of_tails(error: np.ndarray, Z: np.ndarray) -> Iterator[Finding]:
     if len(far) >= max(LEAST_FAR, MOST_FAR * len(error)) and stand_alone(far, size, Z):
         found = found._replace(
             severity="problem" if rule else "note",
-            text=f"Errors have heavy tails: at {len(far) / len(error):.1%} of the training rows they "
-            f"are more than {FAR_OFF:.0f} times the usual size. The Gaussian noise follows these "
-            "rows, so that intervals at the other rows are too wide, and f is less exact.",
+            text=f"Errors have heavy tails: at {len(far) / len(error):.1%} of the training rows "
+            f"they are more than {FAR_OFF:.0f} times the usual size. The Gaussian noise follows "
+            "these rows, so that intervals at the other rows are too wide, and f is less exact.",
             advice="Look at these rows. If they are right, use a likelihood with heavy tails, such "
             "as SVGPRegressor(likelihood='student_t'), or AutoGaussianProcessRegressor.",
         )

@@ -6,6 +6,7 @@ Figures are drawn by doc/figures/ from the same CSVs when the documentation is b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import floor, log10
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +58,7 @@ class Section(NamedTuple):
     figure: str
     alt: str
     table: Callable[[], pd.DataFrame] | None = None
+    decimals: int | None = None  # None: three digits of each number
 
 
 def read(name: str) -> pd.DataFrame:
@@ -81,22 +83,22 @@ def by_table(score: str) -> pd.DataFrame:
 
 def coverage() -> pd.DataFrame:
     table = read("coverage_by_group").pivot_table("coverage", "group", "model", sort=False)
-    return (100 * table).round(1)
+    return 100 * table
 
 
 def few_rows() -> pd.DataFrame:
     """Return medians over ten tables: means are ruled by a few overconfident fits."""
     scores = read("bench_small").pivot_table("nlpd", ["n", "set"], "model")
-    return scores.groupby("n").median().drop(columns="CatBoost").round(2)
+    return scores.groupby("n").median().drop(columns="CatBoost")
 
 
 def classes() -> pd.DataFrame:
-    return read("bench_probabilities").pivot_table("log_loss", "set", "model").round(3)
+    return read("bench_probabilities").pivot_table("log_loss", "set", "model")
 
 
 def drop_in() -> pd.DataFrame:
     seconds = read("bench_drop_in").pivot_table("seconds", ["part", "n"], "peer")
-    seconds = seconds[["skgpstoch", "sklearn"]].dropna().round(3)
+    seconds = seconds[["skgpstoch", "sklearn"]].dropna()
     seconds.index = [f"{part}, {n:,} rows" for part, n in seconds.index]
     return seconds.rename(columns={"skgpstoch": "ours", "sklearn": "scikit-learn"})
 
@@ -116,6 +118,7 @@ SECTIONS = [
         "coverage_by_group",
         "Our default stays near 90 %; the others fall far below for late flights.",
         coverage,
+        decimals=1,
     ),
     Section(
         "Densities",
@@ -126,7 +129,8 @@ SECTIONS = [
         "bench_density.py, bench_frames.py",
         "density_by_table",
         "All dots are right of zero.",
-        lambda: by_table("nlpd").round(2),
+        lambda: by_table("nlpd"),
+        decimals=2,
     ),
     Section(
         "Errors of the mean",
@@ -135,7 +139,7 @@ SECTIONS = [
         "bench_density.py, bench_frames.py",
         "error_by_table",
         "Most dots are right of one; on bike, concrete and energy a rival is clearly left of it.",
-        lambda: by_table("rmse").round(3),
+        lambda: by_table("rmse"),
     ),
     Section(
         "Seconds of a fit",
@@ -144,7 +148,8 @@ SECTIONS = [
         "bench_density.py, bench_frames.py",
         "seconds_by_table",
         "Boosted trees take a fraction of a second, our default some seconds.",
-        lambda: by_table("cpu_s").round(1),
+        lambda: by_table("cpu_s"),
+        decimals=1,
     ),
     Section(
         "Few rows",
@@ -154,6 +159,7 @@ SECTIONS = [
         "few_rows",
         "Our default is lowest from 50 to 500 rows.",
         few_rows,
+        decimals=2,
     ),
     Section(
         "Probabilities of classes",
@@ -163,6 +169,7 @@ SECTIONS = [
         "classes_by_table",
         "Most dots are right of zero; on breast_cancer and iris a rival is left of it.",
         classes,
+        decimals=3,
     ),
     Section(
         "Time to a density",
@@ -228,16 +235,26 @@ def page() -> Iterator[str]:
         yield f".. plot:: figures/{section.figure}.py"
         yield from ("    :include-source: false", f"    :alt: {section.alt}", "")
         if section.table is not None:
-            yield from _numbers(section.table())
+            yield from _numbers(section.table(), section.decimals)
 
 
-def _numbers(table: pd.DataFrame) -> Iterator[str]:
+def written(number: float, decimals: int | None) -> str:
+    """Return a number with so many decimals, or with three digits; an int as it is."""
+    if isinstance(number, int):
+        return str(number)
+    if decimals is None:
+        decimals = max(0, 2 - floor(log10(abs(number))))
+    return f"{number:.{decimals}f}"
+
+
+def _numbers(table: pd.DataFrame, decimals: int | None) -> Iterator[str]:
     """Yield a table with a number a cell; our column first."""
     known = [name for name in NAMES if name in table]
     table = table[known + [name for name in table if name not in known]]
     columns = [NAMES.get(name, name) for name in table]
     rows = [
-        [str(name), *map(str, row)] for name, row in zip(table.index, table.to_numpy(), strict=True)
+        [str(name), *(written(number, decimals) for number in row)]
+        for name, row in zip(table.index, table.to_numpy().tolist(), strict=True)
     ]
     yield ".. dropdown:: The numbers"
     for line in list_table(["", *columns], rows):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
@@ -68,6 +69,10 @@ sphinx_gallery_conf = {
 }
 
 
+def without_path(message, category, *place, **more):
+    return f"{category.__name__}: {message}\n"
+
+
 def escape_in_page(app, docname, source):
     source[0] = escape_initials(source[0])
 
@@ -77,5 +82,6 @@ def escape_in_docstring(app, what, name, obj, options, lines):
 
 
 def setup(app):
+    warnings.formatwarning = without_path  # outputs of the gallery name no files of the builder
     app.connect("source-read", escape_in_page)
     app.connect("autodoc-process-docstring", escape_in_docstring, priority=900)  # after numpydoc

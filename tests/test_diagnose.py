@@ -186,7 +186,10 @@ def test_a_fit_without_noise_is_warned_of():
     [
         (np.linspace(5.0, 0.0, 20), "max_iter", "problem"),
         (np.linspace(5.0, 0.0, 20), "converged", "fine"),
-        (np.linspace(5.0, 0.0, 9), "max_iter", "fine"),  # too few to tell
+        (np.linspace(5.0, 0.0, 5), "max_iter", "problem"),
+        ([5.0, 0.0], "max_iter", "problem"),
+        ([5.0], "max_iter", "note"),  # nobody can tell
+        (np.full(3, 5.0), "max_iter", "fine"),
         (np.exp(-np.arange(40.0)), "max_iter", "fine"),
         (np.linspace(5.0, 0.0, 20), "interrupted", "note"),
     ],
@@ -195,7 +198,7 @@ def test_training_that_still_improves(curve, status, severity):
     history = History(loss_curve=list(curve), status=status)
     found = only(findings.of_training(history, 20))
     assert found.severity == severity
-    assert ("max_iter=20" in found.message) == (severity == "problem")
+    assert ("max_iter=20" in found.message) == (severity == "problem" or len(curve) == 1)
 
 
 def test_scores_of_other_rows_say_more_than_losses():
@@ -336,7 +339,7 @@ def test_every_estimator_has_a_diagnosis(cls, sine, two_classes):
     assert {"few rows", "training", "sweeps", "iterations", "at its bound"} & {
         finding.name for finding in diagnosis
     }
-    assert not diagnosis.problems  # an error of pytest's
+    assert {finding.name for finding in diagnosis.problems} <= {"training"}  # for few epochs
     assert pickle.loads(pickle.dumps(model)).diagnose() == diagnosis
 
 
@@ -477,6 +480,7 @@ def test_more_points_than_rows_are_cut(cls, sine, two_classes):
     if "posterior" in model.get_params():
         model.set_params(posterior="solve", n_orthogonal=41)
     said = said_by(lambda: model.fit(X, y))
+    said = [message for message in said if not message.startswith("Training ended")]
     assert "n_inducing=1000 is more than" in said[0]
     assert "40 are used" in said[0]
     assert len(said) == 2 if hasattr(model, "n_orthogonal") else 1
@@ -492,7 +496,7 @@ def test_more_points_than_rows_are_cut(cls, sine, two_classes):
 def test_basis_functions_at_more_rows_than_there_are_are_cut(sine):
     X, y = (a[:40] for a in sine)
     model = QSGPRegressor(basis="inducing", n_components=50, max_iter=3, random_state=0)
-    assert "n_components=50" in only(said_by(lambda: model.fit(X, y)))
+    assert any("n_components=50" in message for message in said_by(lambda: model.fit(X, y)))
     assert model.n_components_ == 40
 
 

@@ -375,12 +375,13 @@ def test_rows_grids_and_outputs(name):
     assert repr(distribution) == "PredictiveDistribution(n_samples=7, n_outputs=2)"
     assert distribution.shape == distribution.mean().shape == distribution.cdf(0.0).shape == (7, 2)
     grid = rng.standard_normal((7, 3, 2))
-    assert_array_equal(distribution.cdf(grid)[:, 1], distribution.cdf(grid[:, 1]))
+    same = {"rtol": 1e-14}  # some processors round blocks of another length otherwise
+    assert_allclose(distribution.cdf(grid)[:, 1], distribution.cdf(grid[:, 1]), **same)
     assert distribution.pdf(grid[:1]).shape == (7, 3, 2)
     assert distribution.sample(5, 0).shape == (7, 2, 5)
     assert distribution.joint_logpdf(grid[:, 0]).shape == (7,)
     some = distribution[[5, 2, 2]]
-    assert_array_equal(some.cdf(grid[[5, 2, 2]]), distribution.cdf(grid)[[5, 2, 2]])
+    assert_allclose(some.cdf(grid[[5, 2, 2]]), distribution.cdf(grid)[[5, 2, 2]], **same)
     mask = np.arange(7) > 4
     assert len(distribution[mask]) == len(distribution[-2:]) == 2
     assert len(distribution[-1]) == 1

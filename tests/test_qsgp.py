@@ -990,6 +990,7 @@ def test_warm_start_goes_on(data):
         model.set_params(n_components=30).fit(*data)
 
 
+@pytest.mark.filterwarnings("ignore:Errors have heavy tails")
 def test_laplace_noise_resists_outliers(data):
     X, y = data
     bad = y.copy()
@@ -1279,6 +1280,7 @@ def test_proximal_steps_learn_as_newton_does(basis, size):
 
 
 @pytest.mark.filterwarnings("ignore:Training ended after max_iter")
+@pytest.mark.filterwarnings("ignore:Errors at neighbouring rows")  # noise is fixed too low
 def test_proximal_steps_bear_few_rows():
     """Of a problem with a condition of 10⁷, in as few passes as five."""
     X = normal(400, 3).numpy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,11 @@ class PredictedLaw(Law):
         q = Marginals(*(part[:, rows] for part in self.q))
         return PredictedLaw(q, self.likelihood.at_rows(rows), self.y_scaling)
 
+    @cached_property
+    def _around(self) -> Any:
+        """The likelihood, with what it computes of q once: searches ask for many probabilities."""
+        return self.likelihood.around(self.q)
+
     @predicting()
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         mean, var = self.likelihood.moments(self.q).mixture_moments()
@@ -84,11 +90,11 @@ class PredictedLaw(Law):
 
     @predicting()
     def cdf(self, y: np.ndarray | Tensor) -> np.ndarray:
-        return array(self.likelihood.cdf(self._scaled(y), self.q).mean(0))
+        return array(self._around.cdf(self._scaled(y), self.q).mean(0))
 
     @predicting()
     def sf(self, y: np.ndarray) -> np.ndarray:
-        return array(self.likelihood.sf(self._scaled(y), self.q).mean(0))
+        return array(self._around.sf(self._scaled(y), self.q).mean(0))
 
     @predicting()
     def quantile(self, probability: float) -> np.ndarray:

@@ -81,6 +81,10 @@ class Likelihood(Module):
         """Return the least y with P(Y ≤ y) ≥ probability under the mixture over f ~ q, (N, P)."""
         raise NotImplementedError(f"{type(self).__name__} has no quantiles")
 
+    def around(self, q: Marginals) -> Self:
+        """Return the likelihood for many calls with this q, which then cost less."""
+        return self
+
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
         """Return P(Y ≤ y) for each component of q, (S, N, P)."""
         raise NotImplementedError(f"{type(self).__name__} must define cdf")

@@ -71,9 +71,18 @@ class Skewed(AdditiveNoise):
         super().__init__()
         self.symmetric = symmetric
         self.skew = skew
+        self.known: SkewMap | None = None  # of the q that `around` was given
+
+    def around(self, q: Marginals) -> Skewed:
+        """The same, whose map of q is computed."""
+        found = Skewed(self.symmetric, self.skew)
+        found.known = self.map(q)
+        return found
 
     def map(self, q: Marginals) -> SkewMap:
         """From Y to Y' at each row."""
+        if self.known is not None:
+            return self.known
         mean, var = self.symmetric.moments(q).mixture_moments()
         std, C, S = var.sqrt(), self.skew.to(var).cosh(), self.skew.to(var).sinh()
 

@@ -196,7 +196,7 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
     --------
     >>> import tempfile, pathlib, numpy as np, skgpstoch
     >>> X = np.linspace(0.0, 1.0, 20)[:, None]
-    >>> model = skgpstoch.GaussianProcessRegressor().fit(X, X[:, 0])
+    >>> model = skgpstoch.GaussianProcessRegressor(optimizer=None).fit(X, X[:, 0])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = pathlib.Path(folder) / "model.safetensors"
     ...     model.save(path)

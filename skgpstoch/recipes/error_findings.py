@@ -16,6 +16,7 @@ OVER_MEDIAN = 1.4826  # standard deviation of normal numbers, over the median of
 FAR_OFF = 5.0  # usual errors, beyond which there is one normal one in two million
 MOST_FAR, LEAST_FAR = 0.005, 3  # share and number of rows that may be that far off
 JUDGED_ROWS, FAR_ROWS = 1_000, 50  # whose errors, and whose nearest rows' errors, are looked at
+MANY_FAR = 0.05  # share of rows that are far off beside others
 FEW_FAR, RULING = 0.02, 0.5  # share of rows that are outliers, and of the mean square, theirs
 SURE_PAIRS = 4.0  # standard errors of a correlation, that one of few rows has to have
 BESIDE_NOISE = 0.25  # mean square, of the noise variance
@@ -57,9 +58,10 @@ def of_errors(
 
 
 def of_tails(error: np.ndarray, Z: np.ndarray) -> Iterator[Finding]:
-    """Yield how many errors (n, P) of rows Z (n, d), standardised, are far beyond the usual ones.
+    """Yield how many errors (n, P) of rows Z (n, d) are far beyond the usual ones.
 
-    Only if the nearest rows do not share them: otherwise they are of a function that is missed.
+    Errors are in predicted standard deviations, Z is standardised. A few count only if the nearest rows do not share them: otherwise they are of a function that
+    is missed. Many say that y is skewed, or that its spread differs between regions.
     """
     unit = np.median(np.abs(error), axis=0) * OVER_MEDIAN  # (P,)
     size = np.max(np.abs(error) / np.where(unit > 0.0, unit, np.inf), axis=1)  # (n,)
@@ -68,16 +70,27 @@ def of_tails(error: np.ndarray, Z: np.ndarray) -> Iterator[Finding]:
         np.square(size[far]).sum() > RULING * np.square(size).sum()
     )
     found = Finding(OUTLIERS if rule else TAILS, "y", len(far) / len(error), MOST_FAR)
-    if len(far) >= max(LEAST_FAR, MOST_FAR * len(error)) and stand_alone(far, size, Z):
-        found = found._replace(
-            severity="problem" if rule else "note",
-            text=f"Errors have heavy tails: at {len(far) / len(error):.1%} of the training rows "
-            f"they are more than {FAR_OFF:.0f} times the usual size. The Gaussian noise follows "
-            "these rows, so that intervals at the other rows are too wide, and f is less exact.",
-            advice="Look at these rows. If they are right, use a likelihood with heavy tails, such "
-            "as SVGPRegressor(likelihood='student_t'), or AutoGaussianProcessRegressor.",
-        )
-    yield found
+    are_many = len(far) > MANY_FAR * len(error) and np.square(error).mean() > BESIDE_NOISE
+    if len(far) < max(LEAST_FAR, MOST_FAR * len(error)) or not (
+        are_many or stand_alone(far, size, Z)
+    ):
+        yield found
+        return
+    text = (
+        f"Errors have heavy tails: at {len(far) / len(error):.1%} of the training rows "
+        f"they are more than {FAR_OFF:.0f} times the usual size. The Gaussian noise follows "
+        "these rows, so that intervals at the other rows are too wide, and f is less exact."
+    )
+    advice = (
+        "If y is positive and skewed, such as a price, model its logarithm: set "
+        "target_transform='log', or put the drop-in into scikit-learn's TransformedTargetRegressor. "
+        "If the spread of y depends on X, use AutoGaussianProcessRegressor or DLMRegressor."
+        if are_many
+        else "Look at these rows. If they are right, use a likelihood with heavy tails, such "
+        "as SVGPRegressor(likelihood='student_t'), or AutoGaussianProcessRegressor."
+    )
+    severity = "problem" if rule or are_many else "note"
+    yield found._replace(severity=severity, text=text, advice=advice)
 
 
 def stand_alone(far: np.ndarray, size: np.ndarray, Z: np.ndarray) -> bool:

@@ -273,7 +273,8 @@ class Recipe(OfParameters, ABC):
         yield from of_errors(at_rows, at_nearest, noise, advice, is_trained)
         if type(likelihood) is Gaussian and data.y_std is None:
             rows = judged_rows(data.X)
-            yield from of_tails(self.errors(fitted, data, rows), standardised(data.X[rows]))
+            error = self.errors(fitted, data, rows) / np.sqrt(noise)
+            yield from of_tails(error, standardised(data.X[rows]))
 
     def errors(self, fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
         """Return the errors of some training rows, by their numbers, of the scaled y, (m, P)."""

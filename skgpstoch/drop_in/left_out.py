@@ -17,7 +17,7 @@ from sklearn.gaussian_process import kernels as sk
 
 from ..data.findings import Finding
 from ..kernels import split_white_noise
-from ..recipes.error_findings import judged_rows, of_tails, standardised
+from ..recipes.error_findings import BESIDE_NOISE, judged_rows, of_tails, standardised
 from ..recipes.findings import (
     FEW_TO_LEARN,
     LEAST_CORRELATION,
@@ -73,7 +73,9 @@ def of_left_out(
     own = np.broadcast_to(noise, len(X))[found.rows] + (white.noise_level if white else 0.0)
     before, _ = neighbour_and_variation(split_white_noise(given)[0], X[distinct_rows(X)])
     yield of_explained(f, f.diag(X[found.rows]), found.variance - own, own, before)
-    yield from of_tails(found.error / np.sqrt(found.variance)[:, None], standardised(X[found.rows]))
+    error = found.error / np.sqrt(found.variance)[:, None]
+    are_noise = bool(own.mean() > BESIDE_NOISE * found.variance.mean())
+    yield from of_tails(error, standardised(X[found.rows]), are_noise)
 
 
 def of_explained(

@@ -169,6 +169,10 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         """
         return shaped_gradients(self._gradients(X))
 
+    @abstractmethod
+    def _known_noise(self) -> np.ndarray:
+        """Return the variance of new rows' noise that `predict` leaves out, (P,)."""
+
     @documented(predict)
     def predict_std(self, X: Any) -> np.ndarray:
         """Predict the standard deviation of y at each row.
@@ -193,8 +197,13 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
 
     @documented(predict, Regressor.predict_distribution)
     def predict_distribution(self, X: Any) -> PredictiveDistribution:
-        """Predict the distribution of y at each row, which is normal."""
+        """Predict the distribution of y at each row, which is normal.
+
+        Its variance includes alpha, unlike that of `predict`, if alpha is one number: the noise of
+        new rows is not known if alpha has a value for each training row.
+        """
         mean, var = self._moments(X, with_variance=True)
+        var = var + self._known_noise()
         return PredictiveDistribution(NormalLaw(mean, np.sqrt(var)), shaped(mean[:1]).shape[1:])
 
     @documented(Regressor.sample_y)
@@ -251,7 +260,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Return the log density of each row's y, summed over targets.
 
-        Mean and standard deviation are those of `predict`.
+        The density is that of `predict_distribution`.
 
         Parameters
         ----------
@@ -269,7 +278,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
         """P(Y ≤ y | x, data) of each row, as a Gaussian.
 
-        Mean and standard deviation are those of `predict`.
+        It is that of `predict_distribution`.
 
         Parameters
         ----------

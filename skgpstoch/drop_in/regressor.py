@@ -34,7 +34,8 @@ from . import exact
 from .base import checked_theta
 from .left_out import of_left_out
 from .many_rows import ManyRowsModel, bound_at, choose, make_regressor, start_kernel
-from .noise import fitted_kernel, noise_of, trained_kernel, without_alpha
+from .missing_noise import of_missing_noise
+from .noise import NEGLIGIBLE_ALPHA, fitted_kernel, noise_of, trained_kernel, without_alpha
 from .predictions import GaussianPredictor, Predictive
 
 SEVERAL = "; each target has a noise variance of its own, and kernel_ holds their mean"
@@ -65,8 +66,10 @@ class GaussianProcessRegressor(GaussianPredictor):
         computes itself in NumPy; `method_reason_` then says so.
     alpha : float or array-like of shape (n_samples,), default=1e-10
         Value added to the diagonal of the covariance: the noise variance of the rows, in squared
-        units of the (normalised) y. As in scikit-learn, predictions do not include it; they do
-        include the noise of a WhiteKernel.
+        units of the (normalised) y. As in scikit-learn, the standard deviations and covariances
+        of `predict` do not include it; they do include the noise of a WhiteKernel.
+        `predict_interval` and `predict_distribution`, which are about y, include both, unless
+        alpha has a value for each row or is at most 10⁻⁶ of the mean square of y, a mere jitter.
     normalize_y : bool, default=False
         Whether to standardise the target internally; predictions are in its own units.
     n_targets : int or None, default=None
@@ -199,10 +202,14 @@ class GaussianProcessRegressor(GaussianPredictor):
         self._diagnosis.warn()
 
     def _left_out(self, rows: TrainingSet) -> Iterator[Finding]:
-        """Yield what each row without itself says of the fit, if rows are numbers."""
+        """Yield what each row without itself, and noise, say of the fit, if rows are numbers."""
         if not self.kernel_.requires_vector_input:
             return
-        found = of_left_out(self.kernel_, self._kernel(), rows.X, rows.noise, self.L_, self.alpha_)
+        given = self._kernel()
+        found = [
+            *of_left_out(self.kernel_, given, rows.X, rows.noise, self.L_, self.alpha_),
+            *of_missing_noise(self.kernel_, rows.X, rows.Y, rows.noise),
+        ]
         yield from found if self.optimizer is not None else (each.noted() for each in found)
 
     def _fit_many(
@@ -353,6 +360,12 @@ class GaussianProcessRegressor(GaussianPredictor):
         noise = np.atleast_1d(self.estimator_.noise_variance_)
         white = np.maximum(noise - self._noise.alpha, 0.0)  # σ² less alpha
         return ManyRowsModel(self._placed(self.estimator_), white), scaling
+
+    def _known_noise(self) -> np.ndarray:
+        if not self._is_fitted() or np.ndim(self._alpha_train):
+            return np.zeros(1)
+        is_noise = self._alpha_train > NEGLIGIBLE_ALPHA * np.mean(np.square(self.y_train_))
+        return np.asarray(self._alpha_train * np.square(self._y_train_std) * is_noise)
 
     def _functions(self, n_samples: int, seed: int) -> SampledFunctions:
         fixed = copy.copy(self)  # whatever the estimator is fitted to later

@@ -16,7 +16,7 @@ OVER_MEDIAN = 1.4826  # standard deviation of normal numbers, over the median of
 FAR_OFF = 5.0  # usual errors, beyond which there is one normal one in two million
 MOST_FAR, LEAST_FAR = 0.005, 3  # share and number of rows that may be that far off
 JUDGED_ROWS, FAR_ROWS = 1_000, 50  # whose errors, and whose nearest rows' errors, are looked at
-MANY_FAR = 0.05  # share of rows that are far off beside others
+MANY_FAR, LEAST_MANY = 0.1, 20  # share and number of rows that are no exceptions
 FEW_FAR, RULING = 0.02, 0.5  # share of rows that are outliers, and of the mean square, theirs
 SURE_PAIRS = 4.0  # standard errors of a correlation, that one of few rows has to have
 BESIDE_NOISE = 0.25  # mean square, of the noise variance
@@ -57,11 +57,12 @@ def of_errors(
     yield found
 
 
-def of_tails(error: np.ndarray, Z: np.ndarray) -> Iterator[Finding]:
-    """Yield how many errors (n, P) of rows Z (n, d) are far beyond the usual ones.
+def of_tails(error: np.ndarray, Z: np.ndarray, are_noise: bool) -> Iterator[Finding]:
+    """Yield how many errors (n, P) of rows Z (n, d), standardised, are far beyond the usual ones.
 
-    Errors are in predicted standard deviations, Z is standardised. A few count only if the nearest rows do not share them: otherwise they are of a function that
-    is missed. Many say that y is skewed, or that its spread differs between regions.
+    A few count only if the nearest rows do not share them: otherwise they are of a function that
+    is missed. Many, of the size of the noise, say that y is skewed, or that its spread differs
+    between regions.
     """
     unit = np.median(np.abs(error), axis=0) * OVER_MEDIAN  # (P,)
     size = np.max(np.abs(error) / np.where(unit > 0.0, unit, np.inf), axis=1)  # (n,)
@@ -70,7 +71,7 @@ def of_tails(error: np.ndarray, Z: np.ndarray) -> Iterator[Finding]:
         np.square(size[far]).sum() > RULING * np.square(size).sum()
     )
     found = Finding(OUTLIERS if rule else TAILS, "y", len(far) / len(error), MOST_FAR)
-    are_many = len(far) > MANY_FAR * len(error) and np.square(error).mean() > BESIDE_NOISE
+    are_many = are_noise and len(far) > max(LEAST_MANY, MANY_FAR * len(error))
     if len(far) < max(LEAST_FAR, MOST_FAR * len(error)) or not (
         are_many or stand_alone(far, size, Z)
     ):
@@ -83,7 +84,7 @@ def of_tails(error: np.ndarray, Z: np.ndarray) -> Iterator[Finding]:
     )
     advice = (
         "If y is positive and skewed, such as a price, model its logarithm: set "
-        "target_transform='log', or put the drop-in into scikit-learn's TransformedTargetRegressor. "
+        "target_transform='log', or put the drop-in into sklearn's TransformedTargetRegressor. "
         "If the spread of y depends on X, use AutoGaussianProcessRegressor or DLMRegressor."
         if are_many
         else "Look at these rows. If they are right, use a likelihood with heavy tails, such "

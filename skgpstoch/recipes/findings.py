@@ -39,15 +39,15 @@ VARIATION, NEAREST, INPUTS = "variation of f", "nearest row", "range of inputs"
 RESIDUAL, ERRORS, TRAINING = "residual variance", "errors alike", "training"
 TAILS, OUTLIERS, LEFT_OUT_ROWS = "tails of errors", "outliers", "left-out rows"
 FAR_ROWS_OF_X, DISPERSION = "outliers in X", "dispersion"
-BOUND = "at its bound"
+BOUND, MISSING_NOISE = "at its bound", "missing noise"
 CAUSES = {
     ERRORS: (BOUND, VARIATION, NEAREST, INPUTS, RESIDUAL, TRAINING, OUTLIERS),
     TAILS: (NEAREST, INPUTS, ERRORS),
     OUTLIERS: (NEAREST, INPUTS),
-    LEFT_OUT_ROWS: (VARIATION, NEAREST, INPUTS),
+    LEFT_OUT_ROWS: (VARIATION, NEAREST, INPUTS, MISSING_NOISE),
     RESIDUAL: (BOUND, TRAINING),
-    VARIATION: (BOUND,),
-    NEAREST: (BOUND,),
+    MISSING_NOISE: (VARIATION, NEAREST, INPUTS),
+    BOUND: (VARIATION, NEAREST, INPUTS),  # which are problems where the search began, too
 }
 """Problems that explain a finding, so that it is no other problem."""
 

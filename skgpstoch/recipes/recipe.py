@@ -35,6 +35,7 @@ from ..training.history import History
 from ..training.minibatches import Table
 from .budget import Budget
 from .error_findings import (
+    BESIDE_NOISE,
     judged_rows,
     nearest_rows,
     of_dispersion,
@@ -273,8 +274,9 @@ class Recipe(OfParameters, ABC):
         yield from of_errors(at_rows, at_nearest, noise, advice, is_trained)
         if type(likelihood) is Gaussian and data.y_std is None:
             rows = judged_rows(data.X)
-            error = self.errors(fitted, data, rows) / np.sqrt(noise)
-            yield from of_tails(error, standardised(data.X[rows]))
+            error = self.errors(fitted, data, rows)
+            are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * noise))
+            yield from of_tails(error, standardised(data.X[rows]), are_noise)
 
     def errors(self, fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
         """Return the errors of some training rows, by their numbers, of the scaled y, (m, P)."""

@@ -67,8 +67,8 @@ class MixtureClassifier(ClassifierMixin, SavedEstimator):
     def predict_std(self, X: Any) -> np.ndarray:
         """Return the standard deviation of each class's probability under the posterior.
 
-        It includes the deviations under the models' posteriors and the differences between models.
-        It is about the probabilities p of `predict_proba`, and so at most √(p(1 − p)). If p is at
+        It includes the deviations under the models' posteriors and the differences between models,
+        all about the probabilities p of `predict_proba`, so it is at most √(p(1 − p)). If p is at
         the mode of a posterior, or more confident than the mixture's mean, log odds are shifted and
         scaled until their mean probability is p. To first order, deviations are then p(1 − p) times
         those of the log odds. Laplace's posterior of more than 3,200 unknowns (800 rows and more

@@ -69,7 +69,7 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
         Number of rows per minibatch; "auto" is 512. L-BFGS uses all rows.
     max_iter : int or "auto", default="auto"
         Number of epochs; "auto" makes 500 to 3,000 steps. An epoch of L-BFGS is ten iterations, and
-        "auto" is 20 of them.
+        "auto" is then 20 epochs.
     learning_rate_init : float, default=0.1
         Learning rate of Adam, or its maximum with learning_rate="one-cycle". Networks use a tenth
         of it. Where q's covariance has no closed form, everything else uses three tenths of it.

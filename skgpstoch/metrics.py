@@ -1,4 +1,4 @@
-"""Scores of predictive distributions, and scorers by them for scikit-learn's model selection."""
+"""Scores of predictive distributions, and scorers for scikit-learn's model selection."""
 
 from .scorers import (
     make_coverage_scorer,

@@ -1,9 +1,9 @@
 """Scorers of predictive distributions for scikit-learn's model selection: greater is better.
 
 Scorers support scikit-learn's metadata routing: call `set_score_request` to say whether a scorer
-wants the weights and exposures of rows. With routing, scikit-learn raises an error for weights that
-are passed but neither requested nor declined. Without routing, scikit-learn passes the weights of a
-search to the scorers itself, and cannot pass exposures.
+wants the weights and exposures of rows. With routing, scikit-learn raises an error if weights are
+passed but neither requested nor declined. Without routing, scikit-learn passes the weights of a
+search to the scorers itself, but cannot pass exposures.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class PredictiveScorer(ABC):
 
 
 class NegLogPredictiveDensityScorer(PredictiveScorer):
-    """Minus the negative log predictive density, in nats per row: greater is better.
+    """Mean log predictive density, in nats per row: greater is better.
 
     Pass it as `scoring` to :class:`~sklearn.model_selection.GridSearchCV`,
     :func:`~sklearn.model_selection.cross_val_score` and the like. For counts and classes the score

@@ -64,7 +64,8 @@ def predict_distribution(estimator: Any, X: Any, **of_rows: Any) -> PredictiveDi
     NotFittedError
         If the estimator is not fitted, or is a search with ``refit=False``.
     ValueError
-        If the transformer of the target is not monotone, or the regressor predicts counts.
+        If a TransformedTargetRegressor's transformer is not monotone, or its regressor predicts
+        counts.
 
     Examples
     --------

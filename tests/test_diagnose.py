@@ -65,6 +65,12 @@ def waves():
     return X, np.sin(30 * X[:, 0]) + 0.1 * rng.standard_normal(500)
 
 
+def noisy(n, noise):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (n, 2))
+    return X, np.sin(X[:, 0]) + X[:, 1] + noise * rng.standard_normal(n)
+
+
 # ---- the table ---------------------------------------------------------------------------------
 
 
@@ -330,6 +336,7 @@ def data_of(cls, sine, two_classes):
 
 
 @pytest.mark.parametrize("cls", by_family("a diagnosis", ESTIMATORS))
+@pytest.mark.filterwarnings("ignore:y looks noisy")
 def test_every_estimator_has_a_diagnosis(cls, sine, two_classes):
     with pytest.raises(NotFittedError):
         cls().diagnose()
@@ -339,7 +346,8 @@ def test_every_estimator_has_a_diagnosis(cls, sine, two_classes):
     assert {"few rows", "training", "sweeps", "iterations", "at its bound"} & {
         finding.name for finding in diagnosis
     }
-    assert {finding.name for finding in diagnosis.problems} <= {"training"}  # for few epochs
+    told = {"training", "missing noise"}  # of few epochs, and of kernels without noise
+    assert {finding.name for finding in diagnosis.problems} <= told
     assert pickle.loads(pickle.dumps(model)).diagnose() == diagnosis
 
 
@@ -676,3 +684,39 @@ def test_overdispersed_counts_are_told(spread, severity):
     q = model.predict_distribution(X, exposure=exposure)
     expected = np.mean((y - q.mean()) ** 2 / q.var())
     assert found.value == pytest.approx(expected, rel=1e-6)
+
+
+# ---- noise that there is, and that is not as it is taken for ------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kernel", "alpha", "noise", "severity"),
+    [
+        (1.0 * RBF(), 1e-10, 0.3, "problem"),
+        (1.0 * RBF(), 1e-10, 0.0, "fine"),
+        (1.0 * RBF(1.0, "fixed") + ConstantKernel(), 1e-10, 0.3, "problem"),
+        (ConstantKernel(1.0, "fixed") * RBF(1.0, "fixed"), 1e-10, 0.3, "note"),  # as asked for
+        (1.0 * RBF() + WhiteKernel(), 1e-10, 0.3, None),
+        (1.0 * RBF(), 0.09, 0.3, None),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The optimal value found", "ignore:y looks noisy")
+def test_noise_that_the_kernel_lacks(kernel, alpha, noise, severity):
+    model = GaussianProcessRegressor(kernel, alpha=alpha).fit(*noisy(120, noise))
+    found = [each for each in model.diagnose() if each.name == "missing noise"]
+    assert [each.severity for each in found] == ([] if severity is None else [severity])
+    assert all("WhiteKernel" in each.message for each in found if severity != "fine")
+
+
+@pytest.mark.parametrize("normal", [False, True])
+def test_skewed_targets(normal):
+    X, g = noisy(500, 0.3)
+    kernel = 1.0 * RBF([1.0, 1.0]) + WhiteKernel()
+    y = g if normal else np.exp(2.0 * g)
+    for model in (
+        SVGPRegressor(random_state=0),
+        GaussianProcessRegressor(kernel, normalize_y=True, random_state=0),
+    ):
+        said = said_by(lambda model=model, y=y: model.fit(X, y))
+        assert any("target_transform='log'" in each for each in said) != normal
+        assert (named_finding(model, "tails of errors").severity == "problem") != normal

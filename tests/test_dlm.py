@@ -228,6 +228,7 @@ def test_the_elbo_is_the_familys(sine):
 
 
 # ------------------------------------------------------------------------------------ what it gains
+@pytest.mark.filterwarnings("ignore:Errors have heavy tails")
 def test_the_log_loss_is_lower_where_noise_varies():
     """Noise that depends on the input: a wide q(f) tells of it, and the ELBO's does not."""
     rng = np.random.default_rng(0)

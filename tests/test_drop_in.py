@@ -1675,6 +1675,26 @@ def test_intervals_and_densities(rows):
         assert_array_equal(model.predict_interval(X), model.predict_interval(X, coverage=0.95))
 
 
+@pytest.mark.parametrize("method", ["exact", "svgp"])
+@pytest.mark.filterwarnings("ignore:The optimal value found")
+def test_intervals_are_about_y_and_its_noise(method):
+    """They have alpha, which `predict` leaves out as scikit-learn does; not a jitter, not rows'."""
+    rng = np.random.default_rng(0)
+    X, X_new = rng.uniform(-3, 3, (200, 1)), rng.uniform(-3, 3, (1000, 1))
+    y, y_new = (np.sin(2 * x[:, 0]) + 0.3 * rng.standard_normal(len(x)) for x in (X, X_new))
+    same = {"method": method, "normalize_y": True, "random_state": 0}
+    alpha = 0.09 / y.var()
+    model = GaussianProcessRegressor(RBF(), alpha=alpha, **same).fit(X, y)
+    low, high = model.predict_interval(X_new, 0.9).T
+    assert 0.86 < np.mean((low <= y_new) & (y_new <= high)) < 0.94
+    var = model.predict_distribution(X_new).std() ** 2
+    assert_allclose(var, model.predict_std(X_new) ** 2 + 0.09)
+    assert model.log_predictive_density(X_new, y_new).mean() > -0.4
+    of_rows = GaussianProcessRegressor(RBF(), alpha=np.full(200, alpha), **same).fit(X, y)
+    for each in (of_rows, GaussianProcessRegressor(RBF(), alpha=1e-8, **same).fit(X, np.sin(X))):
+        assert_allclose(each.predict_distribution(X_new).std(), each.predict_std(X_new))
+
+
 def test_probabilities_where_there_is_no_variance():
     """They are those of a step, at the mean."""
     model = GaussianProcessRegressor(ConstantKernel(4.0, "fixed"), alpha=0.0)

@@ -1,4 +1,4 @@
-"""Base of both drop-ins: validation, and where to compute."""
+"""Base of both drop-ins: validation, training rows and device."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .parameters import DropInParameters
 
 
 class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
-    """A kernel, rows that are kept, and where to compute."""
+    """A kernel, the training rows, and the device."""
 
     log_marginal_likelihood_value_: float
     _diagnosis: Diagnosis
@@ -59,12 +59,12 @@ class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
     def log_marginal_likelihood(
         self, theta: Any = None, eval_gradient: bool = False, clone_kernel: bool = True
     ) -> Any:
-        """Return the log marginal likelihood of the rows of the fit.
+        """Return the log marginal likelihood of the training rows.
 
         Parameters
         ----------
         theta : array-like of shape (n_kernel_params,) or None, default=None
-            Log-hyper-parameters. None for those of `kernel_`, with nothing to compute.
+            Log-hyper-parameters. None: those of `kernel_`, whose value is stored.
         eval_gradient : bool, default=False
             Whether to return the gradient too.
         clone_kernel : bool, default=True
@@ -73,7 +73,7 @@ class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
         Returns
         -------
         log_likelihood : float
-            Nats; −inf where the covariance is not positive definite.
+            In nats; −inf if the covariance is not positive definite.
         log_likelihood_gradient : ndarray of shape (n_kernel_params,)
             Only if `eval_gradient`.
         """
@@ -91,7 +91,7 @@ class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
         return self._diagnosis
 
     def _columns(self) -> np.ndarray:
-        """Return rows of the fit; an AttributeError if there are none, or they are objects."""
+        """Return the training rows; raise an AttributeError if there are none or only objects."""
         self._check_is_fitted()
         X = self.X_train_
         if not (isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "fiub"):
@@ -101,10 +101,10 @@ class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
         return X.astype(np.float64, copy=False)
 
     def _findings(self, kernels: dict[str, sk.Kernel], unit: float) -> Iterator[Finding]:
-        """Yield what there is to say of rows in one matrix, and of fitted kernels by their names.
+        """Yield findings on the rows of one matrix, and on fitted kernels by their names.
 
-        That rows are few, or features many, is only noted: with a kernel of one's own they can be
-        enough, and scikit-learn's users have chosen one. So is what it sees without an optimizer.
+        Few rows or many features are only noted, because they can be fine with a kernel that the
+        user has chosen. Without an optimizer, what that kernel sees is only noted, too.
         """
         X, learns, given = self.X_train_, self.optimizer is not None, self._kernel()
         has_columns = given.requires_vector_input
@@ -124,7 +124,7 @@ class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
 
     @abstractmethod
     def _likelihood_at(self, theta: Any, eval_gradient: bool, clone_kernel: bool) -> Any:
-        """Return the log marginal likelihood at θ, and its gradient if that is asked for."""
+        """Return the log marginal likelihood at θ, and its gradient if `eval_gradient`."""
 
     def _keep(self, X: Any, y: np.ndarray) -> None:
         """Keep the rows, for predictions and for users."""
@@ -132,7 +132,7 @@ class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
         self.y_train_ = np.copy(y) if self.copy_X_train else y
 
     def _placed(self, estimator: Any) -> Any:
-        """Let an estimator inside this one, and those inside it, predict where this one does."""
+        """Make an estimator inside this one, and those inside it, predict on the same device."""
         for inner in (estimator, *getattr(estimator, "estimators_", ())):
             if hasattr(inner, "device"):
                 inner.device = self.device
@@ -145,7 +145,7 @@ def checked_theta(theta: Any, kernel: sk.Kernel) -> np.ndarray:
     Raises
     ------
     ValueError
-        If it has not as many numbers as the kernel has free hyper-parameters.
+        If it does not hold one number for each free hyper-parameter of the kernel.
     """
     try:
         theta = np.asarray(readable(theta), dtype=np.float64)

@@ -49,7 +49,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         The covariance function. None: RBF with length-scale 1 and variance 1, which are not
         learned. Kernels made of RBF, Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic,
         ExpSineSquared, DotProduct, ConstantKernel and WhiteKernel run in torch. Any other kernel
-        object, on vectors or not, computes itself in NumPy; `method_reason_` then says so.
+        object, on vectors or not, computes covariances in NumPy; `method_reason_` then says so.
     max_iter_predict : int, default=100
         Maximum number of Newton iterations that find the mode.
     warm_start : bool, default=False
@@ -57,11 +57,11 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         `fit` starts from the previous fit.
     multi_class : {"one_vs_rest", "one_vs_one"}, default="one_vs_rest"
         How to make more than two classes from binary classifiers: one for each class, or one for
-        each pair of classes, which gives no probabilities. A sparse posterior has a latent function
-        for each class.
+        each pair of classes, which gives no probabilities. A sparse posterior ignores it and has a
+        latent function for each class.
     n_jobs : int or None, default=None
-        Number of binary classifiers that joblib fits in parallel. None is 1, or as a
-        :func:`joblib.parallel_config` says.
+        Number of binary classifiers that joblib fits in parallel. None is 1, unless a
+        :func:`joblib.parallel_config` sets it.
     method : {"auto", "laplace", "svgp", "solve"}, default="auto"
         "laplace" puts all rows into one matrix. For many rows, "svgp" uses inducing points, and
         "solve" adds as many orthogonal ones. "auto" is "laplace" up to `max_exact` rows, then
@@ -75,7 +75,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         Number of classes.
     base_estimator_ : estimator
         The estimator that predicts: a binary classifier, a OneVsRestClassifier or
-        OneVsOneClassifier of these, or the estimator that was fitted to many rows.
+        OneVsOneClassifier of these, or the estimator fitted to many rows.
     y_train_ : ndarray of shape (n_samples,)
         The training labels.
 
@@ -131,13 +131,13 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         y : array-like of shape (n_samples,)
             Labels, of two classes or more.
         sample_weight : array-like of shape (n_samples,) or None, default=None
-            How many rows each counts for: 2 is the same as the row twice, 0 as without it. Rows
-            without a weight are not kept; which method is "auto" goes by the number of the others.
+            How many rows each row counts for: 2 is the same as the row twice, 0 as without it. Rows
+            of weight 0 are dropped before method="auto" looks at the number of rows.
 
         Raises
         ------
         LinAlgError
-            If the kernel gives no covariance of the rows; a ValueError.
+            If the kernel gives no covariance matrix of the rows; this is also a ValueError.
         ValueError
             If a parameter, X or y is invalid; the estimator is then as it was before.
         """
@@ -186,7 +186,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         else:
             is_rest = self.multi_class == "one_vs_rest"
             together = OneVsRestClassifier if is_rest else OneVsOneClassifier
-            with config_context(enable_metadata_routing=True):  # by which weights get there
+            with config_context(enable_metadata_routing=True):  # which passes weights on
                 binary.set_fit_request(sample_weight=True)
                 self.base_estimator_ = together(binary, n_jobs=self.n_jobs)
                 self.base_estimator_.fit(X, y, sample_weight=weight)
@@ -221,14 +221,14 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         if self.warm_start and type(last) is type(estimator):
             estimator = last.set_params(kernel=trained, **parameters)
         self.base_estimator_ = estimator.fit(X, y, weight)
-        self._diagnosis = estimator.diagnose()  # which has warned
+        self._diagnosis = estimator.diagnose()  # it has warned already
         if self.optimizer is None:
             estimator.kernel_ = clone(expression)  # with its bounds
         self.log_marginal_likelihood_value_ = estimator.log_marginal_likelihood_value_
 
     @property
     def kernel_(self) -> sk.Kernel:
-        """The kernel with the hyper-parameters that were found; of several classifiers, theirs."""
+        """The fitted kernel; with several classifiers, a CompoundKernel of theirs."""
         check_is_fitted(self)
         if hasattr(self.base_estimator_, "estimators_"):
             return sk.CompoundKernel([b.kernel_ for b in self.base_estimator_.estimators_])
@@ -270,7 +270,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         Raises
         ------
         ValueError
-            With multi_class="one_vs_one", which has no probabilities.
+            If multi_class="one_vs_one", which gives no probabilities.
         """
         X = self._query(X)
         self._check_probabilities()
@@ -288,17 +288,17 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
     def predict_std(self, X: Any) -> np.ndarray:
         """Return the standard deviation of each class's probability under the posterior.
 
-        The probability of a class is a function of f, which is uncertain. Far from the training
-        rows this is large where the kernel forgets them, although `predict_proba` may be as even
-        near a boundary between classes; networks and relevance vectors may be certain there.
-        Of more than two classes it is that of g(f_c)/Σ g(f_j), whose mean is not quite
-        `predict_proba`, the shares of the means, averaged over 512 quasi-random points of f: good
-        to a few per cent above 0.1, and rough below 0.03.
+        The probability of a class is a function of f, which is uncertain. Its deviation is large
+        far from the training rows if the kernel decays, and smaller near a boundary of classes,
+        where `predict_proba` may be as even. With Laplace's approximation and more than two
+        classes, the deviation is that of g(f_c)/Σ g(f_j), g the logistic function, over 512
+        quasi-random points of f: good to a few per cent above 0.1, and rough below 0.03.
+        `predict_proba` is the ratio of the means, which is not quite the mean of the ratio.
 
         Returns
         -------
         std : ndarray of shape (n_samples, n_classes)
-            In the order of `classes_`, at most 0.5; of two classes, both columns are the same.
+            Deviations, at most 0.5, in the order of `classes_`. Those of two classes are the same.
         """
         X = self._query(X)
         self._check_probabilities()
@@ -314,7 +314,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         Returns
         -------
         log_probability : ndarray of shape (n_samples, n_classes)
-            Nats, in the order of `classes_`.
+            In nats, in the order of `classes_`.
         """
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
@@ -322,12 +322,12 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
     @documented(predict)
     @predicting()
     def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and variance of the latent function of two classes.
+        """Return the mean and variance of the latent function for two classes.
 
         Returns
         -------
         latent_mean, latent_var : ndarrays of shape (n_samples,)
-            Of f, whose sigmoid is the probability of the second class.
+            Mean and variance of f. The sigmoid of f is the probability of the second class.
 
         Raises
         ------
@@ -357,18 +357,18 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
     def log_marginal_likelihood(
         self, theta: Any = None, eval_gradient: bool = False, clone_kernel: bool = True
     ) -> Any:
-        """Return Laplace's approximation of the log marginal likelihood of the rows of the fit.
+        """Return Laplace's approximation of the log marginal likelihood of the training rows.
 
-        Of more than two classes it is the mean of those of the classifiers; for many rows, where
-        `method_` is not "laplace", a bound.
+        For more than two classes it is the mean over the binary classifiers. If `method_` is not
+        "laplace", it is a bound.
 
         Parameters
         ----------
         theta : array-like of shape (n_kernel_params,) or None, default=None
-            Log-hyper-parameters; of several classifiers, all theirs, or one set for all. None for
-            those of `kernel_`, with nothing to compute.
+            Log-hyper-parameters; with several classifiers, those of all, or one set for all. None:
+            those of `kernel_`, whose value is stored.
         eval_gradient : bool, default=False
-            Whether to return the gradient too; not of more than two classes.
+            Whether to return the gradient too; only for two classes.
         """
         return super().log_marginal_likelihood(theta, eval_gradient, clone_kernel)
 

@@ -7,9 +7,9 @@ the WhiteKernels of the expression,
     θ̂ = argmax log N(y | 0, C),   C = k(X, X) + diag(noise) = LLᵀ,   α = C⁻¹y
     f* ~ N(k(X*, X)α,  k(X*, X*) − VᵀV),   V = L⁻¹k(X, X*)
 
-The evidence, its gradient and the search are in :mod:`skgpstoch.training.exact_search`; what is
-asked of kernels is in :mod:`skgpstoch.kernels.matrices`. The estimator, which has this method among
-others, is :class:`~skgpstoch.GaussianProcessRegressor`.
+The evidence, its gradient and the search are in :mod:`skgpstoch.training.exact_search`; covariance
+matrices are in :mod:`skgpstoch.kernels.matrices`. The estimator with this method, among others, is
+:class:`~skgpstoch.GaussianProcessRegressor`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from ..posteriors.functions import Functions, prior_functions
 from ..posteriors.gradients import MomentGradients, gradients_by_blocks
 from ..training.exact_search import TrainingSet, factorise, search_evidence
 
-NEGATIVE_SHARE = 1e-8  # of the prior variance, by which a variance may be negative without a word
+NEGATIVE_SHARE = 1e-8  # of the prior variance, by which a variance is negative without a warning
 
 
 class ExactFit(NamedTuple):
-    """What a fit leaves: the kernel at θ̂, L (N, N), α (N, P), and the evidence in nats."""
+    """Result of a fit: the kernel at θ̂, L (N, N), α (N, P), and the evidence in nats."""
 
     kernel: sk.Kernel
     L: np.ndarray
@@ -83,7 +83,7 @@ def not_positive_definite(kernel: sk.Kernel) -> NotPositiveDefiniteError:
 
 
 def extended(fitted: ExactFit, rows: TrainingSet, more: TrainingSet) -> ExactFit:
-    """Return the fit of rows and more of them, with the same kernel: O(n²k) for k more.
+    """Return the fit to these rows and k more, with the same kernel, in O(n²k) time.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def extended(fitted: ExactFit, rows: TrainingSet, more: TrainingSet) -> ExactFit
     C = k.among(more.X)
     C.diagonal().add_(noise)
 
-    def factor(corner: Tensor) -> Tensor:  # without jitter, as a fit has none
+    def factor(corner: Tensor) -> Tensor:  # without jitter, as in a fit
         if not cholesky_(corner):
             raise not_positive_definite(fitted.kernel)
         return corner
@@ -129,7 +129,7 @@ class PriorModel(NamedTuple):
         return np.zeros((len(X), self.n_targets)), np.repeat(cov[..., None], self.n_targets, 2)
 
     def gradients(self, X: np.ndarray) -> MomentGradients:
-        """Return mean and standard deviation, and their gradients by the inputs."""
+        """Return mean and standard deviation, and their gradients with respect to the inputs."""
         kernel = in_torch(self.kernel, self.device)
 
         def moments(block: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,7 +151,7 @@ class ExactModel(NamedTuple):
     rows: TrainingSet
 
     def moments(self, X: Any, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and variance, 0 unless it is asked for, each (N*, P); by blocks of rows."""
+        """Return mean and variance (0 unless `with_variance`), each (N*, P), by blocks of rows."""
         k = self.rows.covariance(self.fitted.kernel)
         L, alpha = (borrowed(a).to(k.device) for a in (self.fitted.L, self.fitted.alpha))
         mean, var = np.empty((len(X), alpha.shape[1])), np.zeros(len(X))
@@ -184,7 +184,7 @@ class ExactModel(NamedTuple):
         return mean, np.repeat(cov[..., None], mean.shape[1], 2)
 
     def gradients(self, X: np.ndarray) -> MomentGradients:
-        """Return mean and standard deviation, and their gradients by the inputs."""
+        """Return mean and standard deviation, and their gradients with respect to the inputs."""
         posterior, device = self.posterior(), self.rows.device
 
         def moments(block: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,9 +197,9 @@ class ExactModel(NamedTuple):
         return self.posterior(latent=True).functions(n_samples, generator)
 
     def posterior(self, latent: bool = False) -> ExactPosterior:
-        """Return the same as a posterior in torch, on the device.
+        """Return this model as a posterior in torch, on the device.
 
-        Its f has the white noise, unless it is to be `latent`.
+        Its f includes the white noise unless it is `latent`.
         """
         X, Y, L, alpha = (
             torch.tensor(a, dtype=torch.float64, device=self.rows.device)
@@ -211,11 +211,11 @@ class ExactModel(NamedTuple):
 
 
 def in_torch(kernel: sk.Kernel, device: torch.device) -> Kernel:
-    """Return a kernel whose values can be differentiated by the inputs, for good hyper-parameters.
+    """Return a kernel with fixed hyper-parameters, differentiable with respect to the inputs.
 
     Raises
     ------
     TypeError
-        If it is a kernel that does not run in torch.
+        If the kernel does not run in torch.
     """
     return from_sklearn(kernel).to(device).requires_grad_(False)

@@ -37,14 +37,14 @@ class BinaryLaplaceClassifier(SavedEstimator):
     Parameters
     ----------
     kernel, optimizer, n_restarts_optimizer, max_iter_predict, warm_start, random_state, device
-        As in :class:`~skgpstoch.GaussianProcessClassifier`, which has checked them.
+        As in :class:`~skgpstoch.GaussianProcessClassifier`, which validates them.
 
     Attributes
     ----------
     classes_ : ndarray of shape (2,)
         Class labels.
     X_train_, y_train_, weight_ : ndarrays of shapes (n_samples, n_features) and (n_samples,)
-        The training rows, their classes as 0 or 1, and how many rows each counts for.
+        The training rows, their classes as 0 or 1, and how many rows each row counts for.
     kernel_ : sklearn kernel
         The fitted kernel.
     L_ : ndarray of shape (n_samples, n_samples)
@@ -81,7 +81,7 @@ class BinaryLaplaceClassifier(SavedEstimator):
         return self
 
     def _start(self) -> np.ndarray:
-        """Where Newton's iterations start."""
+        """Return the start of Newton's iterations."""
         last = getattr(self, "f_cached", None)
         if self.warm_start and last is not None and last.shape == self.y_train_.shape:
             return last
@@ -91,7 +91,7 @@ class BinaryLaplaceClassifier(SavedEstimator):
         return covariance_of(kernel, self.X_train_, prediction_device(self.device))
 
     def _evidence(self, kernel: sk.Kernel, start: np.ndarray) -> LaplaceEvidence:
-        """log q(y | θ) as a function of θ."""
+        """Return log q(y | θ) as a function of θ."""
         k = self._covariance(kernel)
         y, weight, f = (
             torch.tensor(a, dtype=torch.float64, device=k.device)
@@ -115,7 +115,7 @@ class BinaryLaplaceClassifier(SavedEstimator):
     def log_marginal_likelihood(
         self, theta: Any = None, eval_gradient: bool = False, clone_kernel: bool = True
     ) -> Any:
-        """Log q(y | θ) in nats, and if asked its gradient; None is the fitted θ."""
+        """Return log q(y | θ) in nats, and if asked its gradient; None is the fitted θ."""
         if theta is None:
             if eval_gradient:
                 raise ValueError("Gradient can only be evaluated for theta!=None")
@@ -171,7 +171,7 @@ class BinaryLaplaceClassifier(SavedEstimator):
 
 
 def predict_std_one_vs_rest(binary: Sequence[BinaryLaplaceClassifier], X: Any) -> np.ndarray:
-    """Return the standard deviation of each class's probability, of its share of all, (n, C)."""
+    """Return the standard deviation of each class's share of all probabilities, (n, C)."""
     pairs = [classifier.latent_mean_and_variance(X) for classifier in binary]
     mean, var = (torch.from_numpy(np.stack(columns, 1)) for columns in zip(*pairs, strict=True))
     return OneVsRest(len(binary)).probability_std(Marginals(mean[None], var[None])).numpy()

@@ -30,16 +30,16 @@ from ..maths.linalg import cholesky_, inverse_, mirror_
 from ..posteriors.exact import conditional_variance
 
 GAIN = 1e-10
-"""Nats, by which an iteration of Newton's that counts improves log p(y, f)."""
+"""Nats of log p(y, f): a Newton iteration that gains less is flat."""
 
 LOSS = 1e-3
-"""Nats that a step may lose: rounding where variances are large."""
+"""Nats that a step may lose, because of rounding where variances are large."""
 
 MOST_FLAT = 4
-"""Iterations in a row that gain nothing, at most."""
+"""Flat iterations in a row, after which the search ends."""
 
 MODE_HALVINGS = 20
-"""Of a step of Newton's, at most."""
+"""Most halvings of a Newton step."""
 
 LAMBDAS = (0.41, 0.4, 0.37, 0.44, 0.39)
 COEFFICIENTS = (-1854.8214151, 3516.89893646, 221.29346712, 128.12323805, -2010.49422654)
@@ -54,7 +54,7 @@ class Mode(NamedTuple):
     f, pi, W_sr, a : Tensor of shape (N,)
         f̂; and π, W^½ and a of the last iteration.
     L : Tensor of shape (N, N)
-        Factor of B, of the last iteration.
+        Cholesky factor of B in the last iteration.
     value : float
         log q(y | θ), nats.
     """
@@ -70,10 +70,11 @@ class Mode(NamedTuple):
 def find_mode(
     K: Tensor, y: Tensor, weight: Tensor, f: Tensor, max_iter: int, B: Tensor
 ) -> Mode | None:
-    """The mode for K (N, N), y (N,) in {0, 1}, from f; L is made in B. None: B has no factor.
+    """Return the mode for K (N, N), y (N,) in {0, 1}, from f; None if B has no Cholesky factor.
 
-    log p(y | f) − ½ aᵀf is concave: steps after which it is lower are halved. Iterations end where
-    it gains nothing and the evidence, whose W is of the iteration before, does not move either.
+    L takes the memory of B. log p(y | f) − ½ aᵀf is concave, so steps that lower it are halved.
+    Iterations end when it gains nothing and the evidence, with the W of the iteration before, does
+    not move either.
     """
     sign = 2.0 * y - 1.0
 
@@ -112,22 +113,22 @@ def find_mode(
 
 
 class LaplaceEvidence:
-    """log q(y | θ) as a function of θ, (n_dims,), with its gradient; in two matrices of memory.
+    """log q(y | θ) as a function of θ, (n_dims,), with its gradient; it needs two (N, N) matrices.
 
     Parameters
     ----------
     covariance : Covariance
-        k of the rows; its θ moves.
+        k of the rows; every call sets its θ.
     y : Tensor of shape (N,)
         Labels, 0 or 1.
     weight : Tensor of shape (N,)
-        How many rows each counts for, positive.
+        How many rows each row counts for, positive.
     max_iter : int
-        Newton's iterations at most.
+        Maximum number of Newton iterations.
     f : Tensor of shape (N,)
-        Where they start.
+        Their start.
     follows : bool
-        Whether they start from the last mode, after the first.
+        Whether each search but the first starts from the last mode.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class LaplaceEvidence:
         self.B = covariance.empty()
 
     def mode(self, theta: np.ndarray) -> Mode | None:
-        """The mode at θ."""
+        """Return the mode at θ."""
         self.covariance.set_theta(theta)
         self.covariance.gram_(self.K)
         return self._mode()
@@ -162,7 +163,7 @@ class LaplaceEvidence:
         return mode
 
     def __call__(self, theta: np.ndarray, eval_gradient: bool = True) -> tuple[float, np.ndarray]:
-        """Nats; −inf, and a gradient of 0, where there is no mode."""
+        """Return nats and the gradient; −inf and 0 where there is no mode."""
         self.covariance.set_theta(theta)
         pull = self.covariance.gram_(self.K, eval_gradient)
         mode, zero = self._mode(), np.zeros_like(theta, dtype=np.float64)
@@ -173,9 +174,9 @@ class LaplaceEvidence:
         return mode.value, pull(self._trace_matrix(mode))
 
     def _trace_matrix(self, mode: Mode) -> Tensor:
-        """G (N, N), on the memory of B."""
+        """Return G (N, N), in the memory of B."""
         R = mode.L
-        inverse_(R)  # B⁻¹, of which the lower triangle counts
+        inverse_(R)  # B⁻¹, in the lower triangle
         mirror_(R)
         s_2 = -0.5 * (1.0 - 2.0 * mode.pi) * (1.0 - R.diagonal())
         R.mul_(mode.W_sr).mul_(mode.W_sr[:, None])
@@ -188,16 +189,16 @@ class LaplaceEvidence:
 def latent(
     K_star: Tensor, prior: Tensor, L: Tensor, W_sr: Tensor, residual: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance of f*, each (N*,), by Algorithm 3.2.
+    """Return mean and variance of f*, each (N*,), by Algorithm 3.2.
 
-    Of K* (N*, N), prior variances (N*,), and, at the mode, L (N, N), W^½ (N,) and r (N,).
+    They come from K* (N*, N), prior variances (N*,), and L (N, N), W^½ (N,) and r (N,) at the mode.
     """
     var = conditional_variance(prior, L, K_star * W_sr)
     return K_star @ residual, var.clamp_min_(0.0)
 
 
 def probability(mean: Tensor, var: Tensor) -> Tensor:
-    """E σ(f) for f ~ N(mean, var), (N*,), as scikit-learn approximates it."""
+    """Return E σ(f) for f ~ N(mean, var), (N*,), as scikit-learn approximates it."""
     total = torch.full_like(mean, 0.5 * sum(COEFFICIENTS))
     for slope, c in zip(LAMBDAS, COEFFICIENTS, strict=True):
         total += 0.5 * c * torch.erf(slope * mean * (1.0 + 2.0 * slope**2 * var).rsqrt())

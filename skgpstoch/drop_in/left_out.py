@@ -1,4 +1,4 @@
-"""What an exact fit says of each row without that row, and what it tells of the fit.
+"""Leave-one-out predictions of an exact fit, and what they say of the fit.
 
 Rasmussen & Williams, *Gaussian Processes for Machine Learning*, 2006, (5.10) to (5.12): with
 C = k(X, X) + diag(noise) = LLᵀ and α = C⁻¹y,
@@ -30,7 +30,7 @@ LEAST_EXPLAINED = 0.1  # of the variance of f at a row, by all other rows
 
 
 class RowsLeftOut(NamedTuple):
-    """Errors (m, P) and variances (m,) of y at some rows, by their numbers, given all others."""
+    """Errors (m, P) and variances (m,) of y at rows of these numbers, each given all others."""
 
     rows: np.ndarray
     error: np.ndarray
@@ -38,7 +38,7 @@ class RowsLeftOut(NamedTuple):
 
 
 def left_out(L: np.ndarray, alpha: np.ndarray, rows: np.ndarray) -> RowsLeftOut:
-    """Return what all other rows say of these."""
+    """Predict each of these rows from all others."""
     one_hot = np.zeros((len(L), len(rows)))
     one_hot[rows, np.arange(len(rows))] = 1.0
     precision = np.square(solve_triangular(L, one_hot, lower=True)).sum(0)
@@ -53,18 +53,18 @@ def of_left_out(
     L: np.ndarray,
     alpha: np.ndarray,
 ) -> Iterator[Finding]:
-    """Yield whether rows tell of each other, and whether some are far off.
+    """Yield findings on whether rows predict each other, and whether some are far off.
 
     Parameters
     ----------
     kernel, given : sklearn kernel
-        The fitted one, with its WhiteKernel, and the one where the search began.
+        The fitted kernel, with its WhiteKernel, and the one where the search began.
     X : ndarray of shape (n, d)
         The rows, of numbers.
     noise : ndarray of shape () or (n,)
         Known noise variances besides the WhiteKernel's.
     L, alpha : ndarrays of shapes (n, n) and (n,) or (n, P)
-        The fit's.
+        Those of the fit.
     """
     if len(X) < FEW_TO_LEARN:
         return
@@ -81,9 +81,9 @@ def of_left_out(
 def of_explained(
     kernel: sk.Kernel, prior: np.ndarray, left: np.ndarray, noise: np.ndarray, before: float
 ) -> Finding:
-    """Return what share of f's variance at a row is known from the others: `left` is not.
+    """Return the share of f's variance at a row that other rows explain; `left` is the rest.
 
-    It is only a note if rows told of each other before the search: then y is mostly noise.
+    It is only a note if rows predicted each other before the search: then y is mostly noise.
     """
     explained = 1.0 - left.mean() / prior.mean() if prior.any() else 1.0
     found = Finding(LEFT_OUT_ROWS, "kernel", float(explained), LEAST_EXPLAINED)

@@ -1,6 +1,6 @@
 """Fit the drop-in's model to many rows: which method, where it starts, how it predicts.
 
-The noise that it has is that of :mod:`skgpstoch.drop_in.noise`.
+Its noise is that of :mod:`skgpstoch.drop_in.noise`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ..recipes.feature_builder import USUAL_BATCH
 from ..training.exact_search import TrainingSet, search_evidence
 from .noise import LEAST_START_NOISE, Noise, free_noise, noise_level, with_noise
 
-EXACT_START_ROWS = 1000  # random ones, whose exact optimum training starts from
-MINIBATCH_STEPS = 600  # that training takes, or what makes an epoch
+EXACT_START_ROWS = 1000  # random ones; training starts from their exact optimum
+MINIBATCH_STEPS = 600  # of training, or one epoch if that is more
 
 SPARSE: dict[str, Callable[..., Any]] = {"svgp": SVGPRegressor, "solve": SolveGPRegressor}
 CLASSIFIERS: dict[str, Callable[..., Any]] = {"svgp": SVGPClassifier, "solve": SolveGPClassifier}
@@ -37,23 +37,23 @@ CLASSIFIERS: dict[str, Callable[..., Any]] = {"svgp": SVGPClassifier, "solve": S
 def choose(
     method: str, automatic: tuple[str, str], n_rows: int, max_exact: int, kernel: sk.Kernel
 ) -> tuple[str, str]:
-    """Return the method for so many rows, and why.
+    """Return the method for this number of rows, and why.
 
     Parameters
     ----------
     method : str
-        What was asked for.
+        The user's choice.
     automatic : tuple of str
-        The method that takes all rows into one matrix, and that for more rows.
+        The method that puts all rows into one matrix, and the method for more rows.
     n_rows, max_exact : int
-        Rows that there are, and up to which one matrix is reasonable.
+        Number of rows, and the largest number for one matrix.
     kernel : sklearn kernel
-        A method for many rows has to know it in torch.
+        Methods for many rows need it to run in torch.
 
     Raises
     ------
     ValueError
-        If a method was asked for that does not take the kernel.
+        If the user's method does not support the kernel.
     """
     small, large = automatic
     unknown = why_object(kernel)
@@ -82,9 +82,9 @@ def choose(
 def start_kernel(
     noise: Noise, X: np.ndarray, Y: np.ndarray, alpha: np.ndarray, search: tuple, device: Any
 ) -> sk.Kernel:
-    """Return the kernel at the exact optimum of some rows.
+    """Return the kernel with the hyper-parameters of an exact fit to some of the rows.
 
-    `search` are the optimiser, the number of restarts and the random state.
+    `search` is the optimiser, the number of restarts and the random state.
     """
     optimizer, n_restarts, random_state = search
     if optimizer is None or noise.kernel.n_dims == 0:
@@ -103,7 +103,7 @@ def make_regressor(method: str, kernel: sk.Kernel, n_rows: int, **parameters: An
         return SCGDGaussianProcessRegressor(kernel, hidden_layer_sizes=(), **parameters)
     if method == "sgpr":
         return SVGPRegressor(kernel, mean="zero", solver="lbfgs", **parameters)
-    if n_rows > EXACT_START_ROWS:  # up to which L-BFGS has all rows at each step
+    if n_rows > EXACT_START_ROWS:  # up to there, L-BFGS uses all rows at each step
         n_batches = math.ceil(n_rows / USUAL_BATCH)
         n_epochs = math.ceil(MINIBATCH_STEPS / n_batches)
         parameters |= {"batch_size": USUAL_BATCH, "max_iter": n_epochs}
@@ -130,9 +130,9 @@ class ManyRowsModel(NamedTuple):
         return mean.reshape(len(mean), -1), cov
 
     def gradients(self, X: np.ndarray) -> MomentGradients:
-        """Return mean and standard deviation, and their gradients by the inputs."""
+        """Return mean and standard deviation, and their gradients with respect to the inputs."""
         found = gradients_of(self.estimator, X, latent=True)
-        std = np.sqrt(np.square(found.std) + self.white)  # whose white part has no slope
+        std = np.sqrt(np.square(found.std) + self.white)  # the white part has no slope
         with np.errstate(invalid="ignore", divide="ignore"):
             share = np.where(std > 0.0, found.std / std, 0.0)
         return found._replace(std=std, std_gradient=share[..., None] * found.std_gradient)
@@ -144,8 +144,8 @@ def bound_at(
 ) -> tuple[float, np.ndarray]:
     """Return the bound of a sparse posterior at another θ of the model's kernel, and its gradient.
 
-    Inducing points stay where they are, and q(w) is the best one there. Where there is none, the
-    bound is −inf and the gradient 0, as those of an exact posterior without a factor.
+    Inducing points stay where they are, and q(w) is the best one at θ. If there is none, the bound
+    is −inf and the gradient 0, as for an exact posterior whose covariance has no Cholesky factor.
     """
     found, of_kernel, level = free_noise(noise.kernel), theta, noise_level(noise.kernel)
     if found:

@@ -1,4 +1,4 @@
-"""The noise of the same model for many rows, and kernels with and without it.
+"""The noise of the exact model when it is fitted to many rows, and kernels with and without it.
 
 The model of :mod:`skgpstoch.drop_in.exact` is f ~ GP(0, k) and y = f + N(0, alpha), with a
 WhiteKernel of variance s among the terms of k. A method for many rows has the noise σ² = s + alpha,
@@ -17,11 +17,12 @@ from sklearn.gaussian_process import kernels as sk
 from ..kernels import join_white_noise, split_white_noise
 from ..recipes.kernel_choice import NOISE_BOUNDS
 
-NEGLIGIBLE_ALPHA = 1e-6  # share of the target's variance, below which an alpha is no noise
+NEGLIGIBLE_ALPHA = 1e-6  # share of the target's variance; a smaller alpha is only a jitter
 
 LEAST_START_NOISE = 0.1
-"""Share of the target's variance that the noise starts from at least: what some rows need next to
-none of, a sparse posterior of all of them may; from too little of it training does not recover."""
+"""Least noise at the start of training, as a share of the target's variance. A sparse posterior of
+all rows may need noise where some of the rows need hardly any, and training does not recover from
+too little."""
 
 
 class Noise(NamedTuple):
@@ -32,11 +33,11 @@ class Noise(NamedTuple):
     kernel : sklearn kernel
         The kernel of the model, with the WhiteKernel that was added, if one was.
     alpha : float
-        The part of σ² that is not predicted; where rows differ, of all of them.
+        The part of σ² that predictions do not include; if rows differ, what they have in common.
     alpha_of_rows : ndarray of shape (n_samples,) or None
-        What rows have besides.
+        What each row has besides.
     note : str
-        For `method_reason_`.
+        Remark for `method_reason_`.
     """
 
     kernel: sk.Kernel
@@ -62,7 +63,7 @@ def noise_of(kernel: sk.Kernel, alpha: np.ndarray, variance: float) -> Noise:
 
 
 def with_noise(kernel: sk.Kernel, least: float) -> sk.Kernel:
-    """Raise the variance of a kernel's WhiteKernel to this one at least, if it is free."""
+    """Raise the variance of a kernel's WhiteKernel to at least `least`, if it is free."""
     if found := free_noise(kernel):
         at, white = found
         theta = kernel.theta
@@ -86,7 +87,7 @@ def trained_kernel(noise: Noise, start: sk.Kernel, is_fixed: bool) -> sk.Kernel:
 
 
 def fixed(kernel: sk.Kernel) -> sk.Kernel:
-    """Return the kernel with none of its hyper-parameters free."""
+    """Return the kernel with all its hyper-parameters fixed."""
     names = [name for name in kernel.get_params() if name.endswith("_bounds")]
     return clone(kernel).set_params(**dict.fromkeys(names, "fixed"))
 
@@ -110,7 +111,7 @@ def noise_level(kernel: sk.Kernel) -> float:
 
 
 def without_alpha(noise: Noise, trained: sk.Kernel) -> sk.Kernel:
-    """Return the fitted kernel if a variance of all terms was trained too, which comes first."""
+    """Return the fitted kernel; a variance of all terms that was trained too goes into these."""
     if trained.n_dims == 0:
         return clone(noise.kernel)
     expression, level = split_white_noise(trained)[0], noise_level(trained) - noise.alpha
@@ -120,12 +121,12 @@ def without_alpha(noise: Noise, trained: sk.Kernel) -> sk.Kernel:
 
 
 def is_scaled(kernel: sk.Kernel, inner: sk.Kernel) -> bool:
-    """Tell whether a kernel is a constant times one of the structure of another."""
+    """Tell whether a kernel is a constant times a kernel with the structure of `inner`."""
     return type(kernel) is sk.Product and kernel.n_dims == inner.n_dims + 1
 
 
 def scaled(kernel: sk.Kernel, factor: float) -> sk.Kernel | None:
-    """Multiply a kernel by a factor, in its own constants; None if they cannot take it."""
+    """Multiply a kernel by a factor through its own constants; None if they cannot take it."""
     if type(kernel) is sk.ConstantKernel and not kernel.hyperparameter_constant_value.fixed:
         return sk.ConstantKernel(factor * kernel.constant_value, kernel.constant_value_bounds)
     if type(kernel) is sk.Product:
@@ -140,7 +141,7 @@ def scaled(kernel: sk.Kernel, factor: float) -> sk.Kernel | None:
 
 
 def free_noise(kernel: sk.Kernel) -> tuple[int, sk.WhiteKernel] | None:
-    """Return a sum's WhiteKernel if it is free, and how many numbers of θ come before its own."""
+    """Return the position in θ of a sum's WhiteKernel, and that kernel, if it is free."""
     if type(kernel) is sk.WhiteKernel:
         return None if kernel.hyperparameter_noise_level.fixed else (0, kernel)
     if type(kernel) is not sk.Sum:

@@ -46,15 +46,15 @@ class DropInParameters:
     method_ : str
         The method that was used.
     method_reason_ : str
-        Why this method was used, and what there is to know about it.
+        Why this method was used, and remarks on it.
     X_train_ : array-like of shape (n_samples, n_features) or list of object
         The training rows.
     log_marginal_likelihood_value_ : float
-        Log marginal likelihood of `kernel_`, in nats, or the approximation or bound that `method_`
-        has.
+        Log marginal likelihood with `kernel_`, in nats, or the approximation or bound that
+        `method_` computes.
     feature_importances_ : ndarray of shape (`n_features_in_`,)
-        How much f depends on each input: the root mean square derivative of its mean, in units of
-        the input's standard deviation. Importances sum to 1, and are computed on access.
+        How much f depends on each input: the root mean square derivative of its mean per standard
+        deviation of the input. Importances sum to 1, and are computed on access.
     n_features_in_ : int
         Number of inputs.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)

@@ -20,26 +20,32 @@ from ..estimators.regressor import Regressor
 from ..posteriors.gradients import MomentGradients
 from .base import DropIn
 
+INPUTS = """Parameters
+----------
+X : array-like of shape (n_samples, n_features) or list of object
+    Inputs.
+"""
+
 
 class Predictive(Protocol):
     """A model that knows the moments of the (normalised) y, row by row and jointly."""
 
     def moments(self, X: Any, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and variance, each (n, P); the latter is void unless it is asked for."""
+        """Return mean and variance, each (n, P); ignore the variance unless `with_variance`."""
 
     def joint(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return mean (n, P) and covariance (n, n, P)."""
 
     def gradients(self, X: Any) -> MomentGradients:
-        """Return mean and standard deviation, and their gradients by the inputs."""
+        """Return mean and standard deviation, and their gradients with respect to the inputs."""
 
 
 class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
-    """Predictions of a model that knows the moments of y; a subclass says which model."""
+    """Predictions from the moments of y, which the model of a subclass computes."""
 
     @abstractmethod
     def _model(self) -> tuple[Predictive, Scaling]:
-        """Return what predicts, and the units of y."""
+        """Return the model that predicts, and the units of y."""
 
     @predicting()
     def _moments(self, X: Any, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -74,9 +80,9 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
     ) -> Any:
         """Predict the mean of y, and if asked its standard deviation or joint covariance.
 
-        The noise of a WhiteKernel is in both, and alpha in neither. A model that is not fitted
-        predicts from the prior. The last two parameters are those of scikit-optimize's regressor,
-        whose acquisition functions ask for them; `predict_gradient` takes many rows.
+        Both include the noise of a WhiteKernel, but not alpha. A model that is not fitted predicts
+        from the prior. The last two parameters are those of scikit-optimize's regressor, for its
+        acquisition functions; `predict_gradient` takes many rows.
 
         Parameters
         ----------
@@ -85,9 +91,9 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         return_std : bool, default=False
             Whether to return the standard deviation at each row.
         return_cov : bool, default=False
-            Whether to return the covariance of the rows, O(n_samples²) memory.
+            Whether to return the covariance between rows, which takes O(n_samples²) memory.
         return_mean_grad : bool, default=False
-            Whether to return the gradient of the mean by the inputs, for a single row.
+            Whether to return the gradient of the mean with respect to the inputs, for a single row.
         return_std_grad : bool, default=False
             Whether to return the gradient of the standard deviation, for a single row and with
             `return_std`.
@@ -108,10 +114,10 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         Raises
         ------
         RuntimeError
-            If the standard deviation and the covariance are asked for.
+            If both `return_std` and `return_cov` are True.
         ValueError
-            If a gradient is asked for with more than one row, with the covariance, or of the
-            standard deviation without that.
+            If a gradient is requested for more than one row or with `return_cov`, or
+            `return_std_grad` without `return_std`.
         """
         if return_std and return_cov:
             raise RuntimeError("At most one of return_std or return_cov can be requested.")
@@ -153,19 +159,24 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         asked += [of_mean[0]] if return_mean_grad else []
         return (*asked, of_std[0]) if return_std_grad else tuple(asked)
 
-    @documented(predict, Regressor.predict_gradient)
+    @documented(INPUTS)
     def predict_gradient(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the gradients of the mean and the standard deviation of y by the inputs.
+        """Return the gradients of y's mean and standard deviation with respect to the inputs.
 
-        They are exact, for kernels that run in torch, in the units of y and X.
+        They are exact, in the units of y and X.
 
         Returns
         -------
         mean_gradient : ndarray of shape (n_samples, n_features) or \
                 (n_samples, n_targets, n_features)
-            Of the mean.
+            Gradient of the mean.
         std_gradient : ndarray of the same shape
-            Of the standard deviation; 0 where that is 0, and has no gradient.
+            Gradient of the standard deviation; 0 where that is 0 and has no gradient.
+
+        Raises
+        ------
+        TypeError
+            If the kernel does not run in torch.
         """
         return shaped_gradients(self._gradients(X))
 
@@ -173,20 +184,20 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
     def _known_noise(self) -> np.ndarray:
         """Return the variance of new rows' noise that `predict` leaves out, (P,)."""
 
-    @documented(predict)
+    @documented(INPUTS)
     def predict_std(self, X: Any) -> np.ndarray:
         """Predict the standard deviation of y at each row.
 
         Returns
         -------
         y_std : ndarray of shape (n_samples,) or (n_samples, n_targets)
-            As `predict` with `return_std` has it.
+            The same as from `predict` with `return_std`.
         """
         return shaped(np.sqrt(self._moments(X, with_variance=True)[1]))
 
-    @documented(predict, Regressor.predict_interval)
+    @documented(INPUTS, Regressor.predict_interval)
     def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
-        """Predict the central interval that y is in with the given probability.
+        """Predict the central interval that contains y with probability `coverage`.
 
         Returns
         -------
@@ -195,9 +206,9 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         """
         return np.stack(self.predict_distribution(X).interval(check_coverage(coverage)), 1)
 
-    @documented(predict, Regressor.predict_distribution)
+    @documented(INPUTS, Regressor.predict_distribution)
     def predict_distribution(self, X: Any) -> PredictiveDistribution:
-        """Predict the distribution of y at each row, which is normal.
+        """Predict the normal distribution of y at each row.
 
         Its variance includes alpha, unlike that of `predict`, if alpha is one number: the noise of
         new rows is not known if alpha has a value for each training row.
@@ -233,17 +244,17 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
     def sample_functions(self, n_samples: Any = 1, random_state: Any = 0) -> SampledFunctions:
         """Draw functions from the posterior or the prior of f, which can be called at any rows.
 
-        `sample_y` has draws at given rows, with the noise of a WhiteKernel; these have none, are
-        the same functions at every call, and cost no matrix of the rows that they are asked at. By
-        Matheron's rule with 1,024 random Fourier features each (Wilson et al., "Efficiently
+        `sample_y` draws y at given rows, with the noise of a WhiteKernel. These functions have no
+        noise, are the same at every call, and need no covariance matrix of the rows. They are drawn
+        by Matheron's rule with 1,024 random Fourier features each (Wilson et al., "Efficiently
         sampling functions from Gaussian process posteriors", ICML 2020): their means and
         covariances are exact, their distributions nearly Gaussian.
 
         Raises
         ------
         TypeError
-            If the kernel has no random Fourier features: sums of products of RBF, Matern and
-            ConstantKernel, and DotProduct, have them.
+            If the kernel has no random Fourier features. Sums of products of RBF, Matern and
+            ConstantKernel have them, and so has DotProduct.
         ValueError
             If a parameter is invalid.
         """
@@ -256,7 +267,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
     def _functions(self, n_samples: int, seed: int) -> SampledFunctions:
         """Return functions that are drawn from the model."""
 
-    @documented(predict)
+    @documented(INPUTS)
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Return the log density of each row's y, summed over targets.
 
@@ -270,30 +281,30 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         Returns
         -------
         log_density : ndarray of shape (n_samples,)
-            Nats.
+            Log densities in nats.
         """
         return self._given(X, y, PredictiveDistribution.joint_logpdf)
 
-    @documented(predict)
+    @documented(INPUTS)
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
-        """P(Y ≤ y | x, data) of each row, as a Gaussian.
+        """Return P(Y ≤ y | x, data) of each row, where Y is normal.
 
         It is that of `predict_distribution`.
 
         Parameters
         ----------
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
-            Where it is asked for.
+            Values at which to evaluate it.
 
         Returns
         -------
         probability : ndarray of shape (n_samples,) or (n_samples, n_targets)
-            Uniform over new rows, if predictions are calibrated.
+            Probabilities. They are uniform over new rows if predictions are calibrated.
         """
         return self._given(X, y, PredictiveDistribution.cdf)
 
     def _given(self, X: Any, y: Any, function: Callable) -> np.ndarray:
-        """Return a function of the distributions and of y, whose last axis may be that of P = 1."""
+        """Apply a function to the distributions and to y, which may be a column if P = 1."""
         distribution, y = self.predict_distribution(X), readable(y)
         if np.shape(y) == distribution.law.shape:
             y = np.reshape(y, distribution.shape)
@@ -301,11 +312,11 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
 
 
 def shaped_gradients(found: MomentGradients) -> tuple[np.ndarray, np.ndarray]:
-    """Drop the axis of targets of gradients (n, P, d), if there is one target."""
+    """Drop the axis of targets from gradients (n, P, d), if there is one target."""
     of_mean, of_std = found.mean_gradient, found.std_gradient
     return (of_mean[:, 0], of_std[:, 0]) if of_mean.shape[1] == 1 else (of_mean, of_std)
 
 
 def shaped(a: np.ndarray) -> np.ndarray:
-    """Drop the axis of targets, the last, if there is one target: as scikit-learn has it."""
+    """Drop the last axis, that of targets, if there is one target, as scikit-learn does."""
     return a[..., 0] if a.shape[-1] == 1 else a

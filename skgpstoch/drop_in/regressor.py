@@ -1,4 +1,4 @@
-"""GaussianProcessRegressor: scikit-learn's, exact up to some thousand rows and scalable beyond."""
+"""GaussianProcessRegressor: scikit-learn's, exact up to a few thousand rows, scalable beyond."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         The covariance function. None: a constant times RBF, both learned. Kernels made of RBF,
         Matern (nu = 0.5, 1.5, 2.5 or inf), RationalQuadratic, ExpSineSquared, DotProduct,
         ConstantKernel and WhiteKernel run in torch. Any other kernel object, on vectors or not,
-        computes itself in NumPy; `method_reason_` then says so.
+        computes covariances in NumPy; `method_reason_` then says so.
     alpha : float or array-like of shape (n_samples,), default=1e-10
         Value added to the diagonal of the covariance: the noise variance of the rows, in squared
         units of the (normalised) y. As in scikit-learn, the standard deviations and covariances
@@ -83,7 +83,7 @@ class GaussianProcessRegressor(GaussianPredictor):
     Attributes
     ----------
     kernel_ : sklearn kernel
-        The kernel with the hyper-parameters that were found, for the (normalised) y.
+        The kernel with the fitted hyper-parameters, for the (normalised) y.
     y_train_ : ndarray of shape (n_samples,) or (n_samples, n_targets)
         The (normalised) training targets.
     L_ : ndarray of shape (n_samples, n_samples)
@@ -91,8 +91,8 @@ class GaussianProcessRegressor(GaussianPredictor):
     alpha_ : ndarray of the shape of y
         Inverse of that covariance times y; only if `method_` is "exact".
     estimator_ : estimator or None
-        The estimator that was fitted to many rows: an SVGPRegressor, a SolveGPRegressor or an
-        SCGDGaussianProcessRegressor.
+        The estimator fitted to many rows: an SVGPRegressor, a SolveGPRegressor or an
+        SCGDGaussianProcessRegressor; None if `method_` is "exact".
 
     See Also
     --------
@@ -154,7 +154,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         Raises
         ------
         LinAlgError
-            If the covariance of the rows is not positive definite; a ValueError.
+            If the covariance of the rows is not positive definite; this is also a ValueError.
         ValueError
             If a parameter, X or y is invalid; the estimator is then as it was before.
         """
@@ -202,7 +202,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         self._diagnosis.warn()
 
     def _left_out(self, rows: TrainingSet) -> Iterator[Finding]:
-        """Yield what each row without itself, and noise, say of the fit, if rows are numbers."""
+        """Yield findings from leave-one-out predictions and from noise, if rows are numeric."""
         if not self.kernel_.requires_vector_input:
             return
         given = self._kernel()
@@ -210,7 +210,8 @@ class GaussianProcessRegressor(GaussianPredictor):
             *of_left_out(self.kernel_, given, rows.X, rows.noise, self.L_, self.alpha_),
             *of_missing_noise(self.kernel_, rows.X, rows.Y, rows.noise),
         ]
-        yield from found if self.optimizer is not None else (each.noted() for each in found)
+        learns = self.optimizer is not None and self.kernel_.n_dims
+        yield from found if learns else (each.noted() for each in found)
 
     def _fit_many(
         self,
@@ -236,7 +237,7 @@ class GaussianProcessRegressor(GaussianPredictor):
             random_state=search[2].randint(np.iinfo(np.int32).max),
         )
         self.estimator_ = estimator.fit(X, y, **of_rows)
-        self._diagnosis = estimator.diagnose()  # which has warned
+        self._diagnosis = estimator.diagnose()  # it has warned already
         self.method_reason_ += noise.note + (SEVERAL if Y.shape[1] > 1 else "")
         self._noise = noise
         of_model = without_alpha if self.method_ == "scgd" else fitted_kernel
@@ -250,26 +251,26 @@ class GaussianProcessRegressor(GaussianPredictor):
     @documented(Regressor.condition_on)
     @fitting
     def condition_on(self, X: Any, y: Any, *, alpha: Any = None) -> Any:
-        """Condition the posterior on more rows, with the hyper-parameters of the fit.
+        """Condition the posterior on more rows, and keep the hyper-parameters of the fit.
 
-        Nothing is forgotten: predictions are those of a fit to all rows with `optimizer=None`,
-        `kernel_` and, if `normalize_y`, the mean and scale of y of the first rows. An exact
-        posterior of n rows takes O(n²) time for a new one; those for many rows keep their inducing
-        points.
+        Nothing is forgotten: predictions are those of a fit to all rows with `kernel_` and
+        `optimizer=None`. If `normalize_y`, the mean and scale of y stay those of the first rows. An
+        exact posterior of n rows takes O(n²) time for each new row; methods for many rows keep
+        their inducing points.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features) or list of object
             Inputs of the new rows.
         alpha : float, array-like of shape (n_samples,) or None, default=None
-            Noise variance of the new rows, as the constructor's; None is the constructor's, which
-            must then be a number.
+            Noise variance of the new rows, as in the constructor. None: that of the constructor,
+            which must then be a number.
 
         Returns
         -------
         self : object
-            The updated estimator, with the rows in `X_train_` and `y_train_`. Its `diagnose()`
-            stays that of the fit.
+            The updated estimator, with the new rows in `X_train_` and `y_train_`. `diagnose()`
+            still describes the fit.
         """
         refuse_group("condition_on")
         if not self._is_fitted():
@@ -304,7 +305,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         self.alpha_ = fitted.alpha.reshape(-1, *self.y_train_.shape[1:])
 
     def _extend_many(self, X: np.ndarray, Y: np.ndarray, alpha: np.ndarray | None) -> None:
-        """Add rows whose alpha is what all rows have (None), or more than that."""
+        """Add rows whose alpha is that of all rows (None), or larger."""
         estimator, noise, of_rows = self._placed(copy.deepcopy(self.estimator_)), self._noise, {}
         before = noise.alpha_of_rows
         if alpha is not None or before is not None:
@@ -328,7 +329,8 @@ class GaussianProcessRegressor(GaussianPredictor):
     def partial_fit(self, X: Any, y: Any) -> Any:
         """Fit the model at the first call, and condition it on more rows at later ones.
 
-        Later calls are :meth:`condition_on`: hyper-parameters stay those of the first.
+        Later calls do the same as :meth:`condition_on`, so hyper-parameters stay those of the
+        first.
 
         Parameters
         ----------
@@ -383,15 +385,15 @@ class GaussianProcessRegressor(GaussianPredictor):
         width = 1
         if self._is_fitted():
             width = self.n_features_in_
-            of_width(width)  # conditions it on the rows, or says that it cannot
-        shape = () if len(scaling.scale) == 1 else (len(scaling.scale),)  # as predictions have it
+            of_width(width)  # conditions it on the rows, or raises an error
+        shape = () if len(scaling.scale) == 1 else (len(scaling.scale),)  # as in predictions
         unscaled = Scaling.identity(width)
         return SampledFunctions(
             lambda X: of_width(X.shape[1])(X), validate, unscaled, scaling, shape, device
         )
 
     def _exact_model(self) -> exact.ExactModel:
-        """Return what an exact fit left, without the noise of its rows."""
+        """Return the model of an exact fit, without the noise of its rows."""
         Y = self.y_train_.reshape(len(self.y_train_), -1)
         fitted = exact.ExactFit(self.kernel_, self.L_, self.alpha_.reshape(Y.shape), 0.0)
         rows = TrainingSet(self.X_train_, Y, np.zeros(()), prediction_device(self.device))
@@ -451,7 +453,7 @@ class GaussianProcessRegressor(GaussianPredictor):
 
 
 def joined(a: np.ndarray, n_a: int, b: np.ndarray, n_b: int) -> np.ndarray:
-    """Return alpha of two sets of rows, () if it is the same for all."""
+    """Return alpha of two sets of rows together, () if it is the same for all."""
     if not a.ndim and not b.ndim and a == b:
         return a
     return np.concatenate([np.broadcast_to(a, n_a), np.broadcast_to(b, n_b)])
@@ -463,7 +465,7 @@ def noise_variance(alpha: Any, n_rows: int) -> np.ndarray:
     Raises
     ------
     ValueError
-        If it is not one number, or one for each row, none of them negative.
+        If it is neither one number nor one for each row, or is negative.
     """
     alpha = named_array(np.atleast_1d(readable(alpha)), "alpha", ensure_2d=False)
     if alpha.shape == (1,):

@@ -39,16 +39,16 @@ from .report import Report
 from .stacking import diagnosis_of_parts
 from .stored_automatic import fit_stored
 
-PROCESS_SECONDS = 4.0  # of max_time at least, for processes of the most rows
-PROCESS_SHARE = 0.4  # of the time, for processes where there may be networks
+PROCESS_SECONDS = 4.0  # least max_time for processes of the most rows
+PROCESS_SHARE = 0.4  # of the time, for processes if networks may follow
 LATE = 1.2  # times max_time, beyond which a fit has not kept to it
-SCOUTS = 2  # networks that try for a part of the epochs whether networks are worth their time
-SCOUTED = 0.25  # of the epochs
+SCOUTS = 2  # networks of a short trial, which tells whether networks are worth their time
+SCOUTED = 0.25  # of the epochs, in this trial
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AutomaticParameters:
-    """Parameters that regressor and classifier share.
+    """Parameters that the regressor and the classifier share.
 
     Parameters
     ----------
@@ -80,8 +80,8 @@ class AutomaticParameters:
         With `max_time`, what there was time for; see :class:`DeepKernelEnsembleRegressor`.
     feature_importances_ : ndarray of shape (`n_features_in_`,)
         How much predictions depend on each column of X: the weighted mean of the models'
-        importances. The importances of a category's levels are added up, as are those of a column's
-        values and of where they are missing. Importances sum to 1, and are computed on access.
+        importances. They are added up over the levels of a category, and over a column's values and
+        whether they are missing. Importances sum to 1, and are computed on access.
     n_features_in_ : int
         Number of columns of X.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -121,10 +121,10 @@ def of_networks(estimator: Any, p: AutomaticParameters, data: Data, **params: An
 def of_processes(
     estimator: Any, p: AutomaticParameters, n: int, most: int, fewest: int, **params: Any
 ) -> list[Entrant]:
-    """Return exact processes, if there are few enough of the n rows and time enough.
+    """Return exact processes, if the n rows are few enough and there is enough time.
 
-    From `fewest` rows on there are networks, too: processes then have `most` rows, and a share of
-    the time.
+    From `fewest` rows on there are networks, too; processes are then for up to `most` rows, in a
+    share of the time.
     """
     are_alone = n < fewest
     has_time = p.max_time is None or p.max_time >= PROCESS_SECONDS * n / most
@@ -141,7 +141,7 @@ def of_processes(
 
 
 def usual_epochs(model: Any, data: Data) -> int:
-    """Return how many epochs networks make at most, unless they are told."""
+    """Return how many epochs networks make at most by default."""
     y = data.y if data.y.ndim > 1 else np.unique(data.y, return_inverse=True)[1][:, None]
     distinct = replace(data, y=y).merged()  # as networks count them
     of_classes = is_classifier(model)
@@ -156,44 +156,44 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
 
     weights_: np.ndarray
     _tables: tuple[list[dict[str, Any]], ...]
-    """Calibration by group, limits and, of numbers, coverage by group of rows held out."""
+    """Calibration by group, limits and, in regression, coverage by group, for held-out rows."""
 
     _most_raced: ClassVar[int]
-    """Rows up to which there are other models than networks, or scouts."""
+    """Number of rows up to which there are other models than networks, or scouts."""
 
     @abstractmethod
     def _checked(
         self, X: Any, y: Any, sample_weight: Any, least: int
     ) -> tuple[Any, np.ndarray, np.ndarray | None]:
-        """Return X, y and weights, of which there are so many rows at least, if they are valid."""
+        """Return valid X, y and weights, of at least this many rows."""
 
     @abstractmethod
     def _note_classes(self, classes: np.ndarray) -> None:
-        """Keep the distinct targets of the rows that count, if they are labels."""
+        """Store the distinct targets of the rows that count, if they are labels."""
 
     @abstractmethod
     def _learned(self, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Data:
-        """Learn how rows are encoded, and return those that count as models see them."""
+        """Learn how to encode rows, and return those that count as models see them."""
 
     def _targets(self, y: np.ndarray) -> np.ndarray:
-        """Return what models are fitted to in the place of y."""
+        """Return the targets that models are fitted to."""
         return y
 
     @abstractmethod
     def _networks(self, data: Data) -> Entrant:
-        """Return the networks that are tried for any number of rows that is not small."""
+        """Return the networks, which are tried unless rows are few."""
 
     @abstractmethod
     def _entrants(self, data: Data) -> list[Entrant]:
         """Return the models to try for these rows."""
 
     def _of_groups(self) -> Iterable[Finding]:
-        """Return what there is to say of groups of the rows that were held out."""
+        """Return findings on groups of held-out rows."""
         return ()
 
     @abstractmethod
     def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
-        """Keep what predicts, and what is known of it."""
+        """Store the mixture that predicts, and the tables of the report."""
 
     @fitting
     @with_callbacks
@@ -224,7 +224,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         began: float,
         task: Callable[[int], Fits],
     ) -> None:
-        """Fit to valid rows, all of which are here; those that count are known by numbers."""
+        """Fit to valid rows, all of which are here; `numbers` identify those that count."""
         self._note_classes(np.unique(y if weight is None else y[weight > 0.0]))
         data = self._learned(X, y, weight)
         deadline = None if self.max_time is None else Deadline(began + self.max_time)
@@ -242,9 +242,9 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         numbers: np.ndarray,
         deadline: Deadline | None,
     ) -> None:
-        """Weigh models by the rows that they were judged by, and keep what is known of them.
+        """Weigh models by their predictions for held-out rows, and set the fitted attributes.
 
-        `numbers` are what these rows are known by from now on: those among all that were given.
+        `numbers` identify these rows among all that were given.
         """
         weights, judged = weights_of(found, data), found + given_up
         self.scores_ = {
@@ -273,7 +273,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
 
     @documented(BaseGP.diagnose)
     def diagnose(self) -> Diagnosis:
-        """Tell what may be wrong with the fit: of the rows, and of each of the models."""
+        """Tell what may be wrong with the rows, with the fit, and with each of the models."""
         check_is_fitted(self)
         return self._diagnosis
 
@@ -308,18 +308,17 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         Returns
         -------
         report : Report
-            Frames `leaderboard`, `calibration` and `limits` and, of numbers, `coverage` by group;
-            print it, or draw it by :class:`~skgpstoch.display.ReportDisplay`.
+            Frames `leaderboard`, `calibration` and `limits` and, for real targets, `coverage` by
+            group. Print it, or draw it with :class:`~skgpstoch.display.ReportDisplay`.
 
         Notes
         -----
-        A score is of a model alone, on the rows that it has not seen. A weight says what the model
-        adds to the mixture, on the rows that all models have not seen, given a prior that speaks
-        for each model as one row does. So the model of the best score may have the weight 0 for
-        three reasons. It may be networks that only tried, for a part of the epochs, and added less
-        than 0.003 nats per row to the mixture of the others. Its weight may have been below 0.1,
-        for which predictions of one more model are not worth their time. Or its score may be of
-        other rows, fewer or easier ones.
+        A score is that of one model alone, on rows that it has not seen. A weight says what the
+        model adds to the mixture, on rows that none of the models has seen, given a prior of one
+        row in favour of each model. So the model with the best score may have weight 0, for three
+        reasons. It may be a short trial of networks that added less than 0.003 nats per row (0.01
+        for classes) to the mixture of the others. Its weight may have been below 0.1, which is not
+        worth the time of its predictions. Or its score may be for other rows, fewer or easier ones.
         """
         import pandas as pd  # not needed otherwise
 
@@ -328,7 +327,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
 
 
 def of_time(max_time: float | None, deadline: Deadline | None, first: float) -> Iterator[Finding]:
-    """Yield whether a fit has kept to its time, of which its first model took so many seconds."""
+    """Yield whether a fit has kept to its time; its first model took `first` seconds."""
     if max_time is None or deadline is None:
         return
     seconds = max_time - deadline.left()
@@ -352,7 +351,7 @@ def of_time(max_time: float | None, deadline: Deadline | None, first: float) -> 
 def diagnosis_of(
     n_rows: int, n_features: int, models: dict[str, Any], of_fit: Iterable[Finding] = ()
 ) -> Diagnosis:
-    """Return what there is to say of rows, fit and models; warn of what no model has said."""
+    """Return findings on rows, fit and models; warn of those that no model has warned of."""
     of_all = [*of_rows(n_rows, learns=True), *of_features(n_rows, n_features), *of_fit]
     found = Diagnosis(of_all)
     of_models = diagnosis_of_parts(models)

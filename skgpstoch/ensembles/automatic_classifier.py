@@ -22,8 +22,8 @@ from .race import Entrant, Judged
 from .report import class_calibration, class_limits, share_done
 
 MOST_CLASSES = 1000  # whose probabilities are many numbers for each row
-FEWEST_OF_CLASSES = 600  # rows, of fewer than which processes predict better, and sooner
-MOST_OF_CLASSES = 5000  # rows, up to which there are processes
+FEWEST_OF_CLASSES = 600  # rows; with fewer, processes predict better, and sooner
+MOST_OF_CLASSES = 5000  # rows up to which there are processes
 LEAST_GAIN_OF_CLASSES = (
     0.01  # nats per row that scouts must add: *measured*, .006 made digits worse
 )
@@ -36,9 +36,9 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
 
     It takes tables as they are: frames with categories, dates and missing values. Up to 5,000 rows
     it fits Gaussian processes with several kernels, from smooth to linear. From 600 rows on, it
-    fits an ensemble of networks with Gaussian-process last layers, trained for the bound on the
-    evidence. Both are calibrated on rows that they have not seen. The weights of their mixture come
-    from what each predicts for these rows.
+    fits an ensemble of networks with Gaussian-process last layers, trained for the evidence lower
+    bound. Both are calibrated on held-out rows. The weights of their mixture come from their
+    predictions for these rows.
 
     Attributes
     ----------
@@ -71,9 +71,9 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
         ----------
         X : array-like or frame of shape (n_samples, n_features), or rows of :mod:`skgpstoch.data`
             Inputs: numbers, categories, dates; NaN, None and the like where a value is missing.
-            Rows that are read in chunks have y and weights, too.
+            Rows that are read in chunks include y and weights.
         sample_weight : array-like of shape (n_samples,) or None, default=None
-            How many rows each counts for.
+            How many rows each row counts for.
         """
         return self._fit_to(X, y, sample_weight)
 

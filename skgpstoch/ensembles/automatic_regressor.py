@@ -40,16 +40,16 @@ from .race import Entrant, Judged
 from .report import calibration_by_group, coverage_by_group, limits, of_coverage, share_done
 from .transformed_model import TransformedModel
 
-FEWEST_FOR_NETWORKS = 200  # rows, of fewer than which a process predicts better, and sooner
+FEWEST_FOR_NETWORKS = 200  # rows; with fewer, a process predicts better, and sooner
 MOST_FOR_PROCESS = 2000  # rows whose matrix is factorised in a second
-FEWEST_FOR_LONGER = 1000  # rows, of fewer than which networks gain nothing by more steps
+FEWEST_FOR_LONGER = 1000  # rows; with fewer, networks gain nothing by more steps
 MOST_FOR_SCOUTS = 4000  # rows that eight networks are trained on
-PATIENT_SECONDS = 20.0  # of max_time at least, for scouts to tell how long is of use
+PATIENT_SECONDS = 20.0  # least max_time for scouts to decide the number of epochs
 LONGER = 2  # times the usual epochs
-CLEAR = 0.3  # nats per row, of the target in standard units, that scouts have where noise is small
-NOISY = -0.2  # the same, below which noise is much
+CLEAR = 0.3  # score of scouts above which noise is small: nats per row of a standardised target
+NOISY = -0.2  # the same, below which noise is large
 SHORTER = 0.6  # times the usual epochs
-LATE_GAIN = 0.08  # nats per row that the second half of a scout's epochs gains, or few are enough
+LATE_GAIN = 0.08  # nats per row; if a scout's second half gains less, fewer epochs are enough
 
 
 def has_lattice(model: AutoGaussianProcessRegressor) -> bool:
@@ -65,18 +65,18 @@ def has_lattice(model: AutoGaussianProcessRegressor) -> bool:
 
 
 def as_scouted(model: Any, scout: Judged, data: Data, may_take_longer: bool = True) -> Any:
-    """Return networks to be trained for as long as that is of use, by what a scout found.
+    """Return networks with as many epochs as are of use, by what a scout found.
 
-    For longer if there is little noise. Errors are then of the function, which more steps make
-    smaller: *measured* at 2,500 rows, .03 to .7 nats on the four such tables of twelve, and as
-    often harm as use on others. Not as long if there is much, and the scout gained little at last:
-    seven such fits of 600 and 2,000 rows were better by .008 nats on average, none worse by more
-    than .001; but where the scout gained more, .02 to .04 nats worse.
+    They train longer if there is little noise. Errors are then those of the function, which more
+    steps make smaller: *measured* at 2,500 rows, by .03 to .7 nats on the four such tables of
+    twelve, but harmful as often as useful on others. They train less if there is much noise and the
+    scout gained little at the end: seven such fits of 600 and 2,000 rows were better by .008 nats
+    on average, none worse by more than .001; if the scout gained more, .02 to .04 nats worse.
     """
     n_outputs, usual = data.y.size // len(data), usual_epochs(model, data)
     level = standard_score(scout, data) / n_outputs
     if may_take_longer and level >= CLEAR:
-        longer = LONGER * usual  # to the end, as scores that get worse at a high rate come back
+        longer = LONGER * usual  # to the end, as scores that get worse at a high rate recover
         return model.set_params(max_iter=longer, n_iter_no_change=longer)
     if level < NOISY and late_gain(scout.model.validation_scores_) < LATE_GAIN * n_outputs:
         return model.set_params(max_iter=max(1, round(SHORTER * usual)))
@@ -84,13 +84,13 @@ def as_scouted(model: Any, scout: Judged, data: Data, may_take_longer: bool = Tr
 
 
 def standard_score(scout: Judged, data: Data) -> float:
-    """Return the score for targets in standard units, summed over them."""
+    """Return the score for targets in standard units, summed over outputs."""
     unit = Scaling.standard(data.y.reshape(len(data), -1), data.weight).scale
     return scout.score(data) + float(np.log(unit).sum())
 
 
 def late_gain(scores: list[float]) -> float:
-    """Return by how much the least of all scores is below that of their first half."""
+    """Return how far the lowest of all scores is below the lowest of their first half."""
     return min(scores[: (len(scores) + 1) // 2]) - min(scores)
 
 
@@ -109,10 +109,10 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
 
     It takes tables as they are: frames with categories, dates and missing values, columns and
     targets with outliers. Up to 2,000 rows it fits exact Gaussian processes with several kernels.
-    From 200 rows on, it fits an ensemble of networks with Gaussian-process last layers; their noise
-    depends on the inputs and has the tails of the data, they are trained for the density of their
-    predictions, and they are calibrated on rows that they have not seen. The weights of the mixture
-    of all models come from what each predicts for rows that it has not seen.
+    From 200 rows on, it fits an ensemble of networks with Gaussian-process last layers. Their noise
+    depends on the inputs and has the tails of the data. They are trained for the density of their
+    predictions, and calibrated on held-out rows. The weights of the mixture of all models come from
+    their predictions for held-out rows.
 
     Parameters
     ----------
@@ -123,14 +123,14 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         Whether y may be on a lattice: few distinct values, or rounded readings. If "auto" finds
         that it is, draws, means and deviations are those of the rounded y, and `predict_atoms`
         returns the probability of each value. Densities, distribution functions and intervals are
-        always those of a continuous y, so that they can be compared.
+        always those of a continuous y, so that models can be compared.
     target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
         Transformation of y that models are fitted to instead of y: "log", its logarithm;
         "yeo-johnson", a power that makes it normal; or a monotone transformer with scikit-learn's
-        interface. All predictions, and the `score` of models, are of y itself; `report` is of the
-        transformed y. "log" is for positive y with relative errors. If the tails are those of
-        Student's t, the mean of exp(z) is infinite; mean, deviation and CRPS are then those of y
-        between its quantiles 0.001 and 0.999.
+        interface. All predictions, and the scores of models, are of y itself; `report` is of the
+        transformed y. "log" is for positive y with relative errors. With Student's t tails, the
+        mean of exp(z) is infinite; mean, deviation and CRPS are then those of y between its
+        quantiles 0.001 and 0.999.
 
     Attributes
     ----------
@@ -174,15 +174,15 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
 
     @documented(Regressor.fit)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AutoGaussianProcessRegressor:
-        """Fit the models, and weigh them.
+        """Fit the models, and choose their weights.
 
         Parameters
         ----------
         X : array-like or frame of shape (n_samples, n_features), or rows of :mod:`skgpstoch.data`
             Inputs: numbers, categories, dates; NaN, None and the like where a value is missing.
-            Rows that are read in chunks have y and weights, too.
+            Rows that are read in chunks include y and weights.
         sample_weight : array-like of shape (n_samples,) or None, default=None
-            How many rows each counts for.
+            How many rows each row counts for.
         """
         return self._fit_to(X, y, sample_weight)
 
@@ -198,7 +198,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         return X, y, check_weight(Data(y, y), sample_weight, least=least, keeps=True).weight
 
     def _note_classes(self, classes: np.ndarray) -> None:
-        """There are none."""
+        """Do nothing: a regressor has no classes."""
 
     def _learned(self, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Data:
         data = self._encoded(X, y, weight)
@@ -283,11 +283,11 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         if new is None:
             return Parts([1.0], [self._model]), X
         mixture = Mixture(self.weights_.tolist(), list(self.estimators_.values()))
-        rows = np.arange(len(X))  # which it is asked for by their numbers
+        rows = np.arange(len(X))  # it takes rows by their numbers
         return Parts([1.0], [self._of_y(WithNewLevels(mixture, X, new))]), rows
 
     def _of_y(self, model: Any) -> Any:
-        """Return a model of the targets, from one of the transformed ones."""
+        """Return a model of the targets, from a model of the transformed ones."""
         if self.target_transformer_ is not None:
             model = TransformedModel(model, self.target_transformer_)
         if self._lattice is not None:
@@ -296,7 +296,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
 
     @available_if(has_lattice)
     def predict_atoms(self, X: Any) -> np.ndarray:
-        """Probability of each value of y, if y is on a lattice.
+        """Return the probability of each value of y, if y is on a lattice.
 
         Parameters
         ----------
@@ -306,14 +306,14 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         Returns
         -------
         probability : ndarray of shape (n_samples, n_atoms)
-            Of `atoms_`; rows have the sum `atom_weight_`.
+            Probabilities of `atoms_`; each row sums to `atom_weight_`.
         """
         (_, (model,)), X = self._parts(X)
         return np.asarray(model.predict_atoms(X))
 
     @available_if(has_lattice)
     def log_predictive_probability(self, X: Any, y: Any) -> np.ndarray:
-        """Log probability of y at each row, if y is on a lattice.
+        """Return the log probability of y at each row, if y is on a lattice.
 
         Parameters
         ----------
@@ -325,7 +325,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         Returns
         -------
         log_probability : ndarray of shape (n_samples,)
-            Nats; −∞ of a number that is not in `atoms_`.
+            In nats; −∞ for a number that is not in `atoms_`.
         """
         (_, (model,)), X = self._parts(X)
         return np.asarray(model.log_predictive_probability(X, y))

@@ -1,8 +1,9 @@
 """How uncertain the probabilities of classes are under Laplace's approximation.
 
-What softmax sees of functions f (C,), each with the prior k, are contrasts g (C − 1,), f = Bg + a
-constant; the columns of B are orthonormal and of sum 0, so that the prior of each is k, too. With
-f = Fu of rows, the precision of u, (R(C − 1),), is (Rasmussen & Williams, section 3.5)
+Softmax depends on functions f (C,), each with the prior k, only by contrasts g (C − 1,),
+f = Bg + a constant. The columns of B are orthonormal and sum to 0, so the prior of each contrast is
+k, too. With f = Fu at the rows, the precision of u, (R(C − 1),), is (Rasmussen & Williams, section
+3.5)
 
     H = I + Σ_n w_n (BᵀW_nB) ⊗ F_nF_nᵀ,   W_n = diag π_n − π_nπ_nᵀ
 
@@ -21,14 +22,15 @@ from ..maths.gaussian import Marginals
 from ..maths.linalg import add_diagonal, cholesky, inverse_, mirror_, tri_solve
 from .class_modes import contrast_basis
 
-MOST_UNKNOWNS = 3200  # R(C − 1), of which H is factorised: 800 points and 5 classes
+MOST_UNKNOWNS = 3200  # R(C − 1), up to which H is factorised: 800 points and 5 classes
 
 
 class Contrasts:
-    """Covariances of f at new rows, as factors A: f is its mean and Az, for normal numbers z.
+    """Covariances of f at new rows, as factors A: f is its mean plus Az, for normal numbers z.
 
-    Of more than `MOST_UNKNOWNS` unknowns functions are independent given y, as if W were
-    diag π(1 − π): deviations are then too large, *measured* by a tenth or two of three classes.
+    With more than `MOST_UNKNOWNS` unknowns, functions are taken as independent given y, as if W
+    were diag π(1 − π). Deviations are then too large, *measured* by a tenth or two for three
+    classes.
 
     Parameters
     ----------
@@ -52,7 +54,7 @@ class Contrasts:
             self.factors = [precision_factor(F, w) for w in W.T]
 
     def factor(self, phi: Tensor, rest: Tensor) -> Tensor:
-        """A, (N*, C, C − 1) or (N*, C, C), of φ (N*, R) and k(x, x) − ‖φ‖² (N*,)."""
+        """Return A, (N*, C, C − 1) or (N*, C, C), from φ (N*, R) and k(x, x) − ‖φ‖² (N*,)."""
         if self.is_joint:
             rows = [torch.stack([((phi @ G) * phi).sum(1) for G in row], 1) for row in self.inverse]
             cov = add_diagonal(torch.stack(rows, 1), rest)  # (N*, C − 1, C − 1)
@@ -62,12 +64,12 @@ class Contrasts:
 
 
 def precision_factor(F: Tensor, w: Tensor) -> Tensor:
-    """The Cholesky factor of I + Fᵀdiag(w)F, (R, R)."""
+    """Return the Cholesky factor of I + Fᵀdiag(w)F, (R, R)."""
     return cholesky(add_diagonal((F.mT * w) @ F, 1.0))
 
 
 def blocks_of_inverse(F: Tensor, W: Tensor) -> Tensor:
-    """H⁻¹ of W (P, P, N) for P contrasts, by its blocks, (P, P, R, R)."""
+    """Return H⁻¹ for W (P, P, N) of P contrasts, by its blocks, (P, P, R, R)."""
     n_contrasts, R = len(W), F.shape[1]
     H = F.new_empty(n_contrasts, R, n_contrasts, R)
     for a in range(n_contrasts):
@@ -81,7 +83,10 @@ def blocks_of_inverse(F: Tensor, W: Tensor) -> Tensor:
 
 
 def probability_moments(mean: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of softmax(f), each (N, C), for f of mean (N, C) and factor A (N, C, K)."""
+    """Return mean and variance of softmax(f), each (N, C).
+
+    f has this mean (N, C) and factor A (N, C, K).
+    """
     if mean.shape[1] == 2:
         g = Marginals(mean[:, 1] - mean[:, 0], (A[:, 1] - A[:, 0]).square().sum(1))
         q = Marginals(*(column[None, :, None] for column in g))
@@ -95,7 +100,7 @@ def probability_moments(mean: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def moments_of_softmax(mean: Tensor, A: Tensor) -> Tensor:
-    """The same side by side, (N, 2C), by quasi-random points."""
+    """Return the same side by side, (N, 2C), by quasi-random points."""
 
     def log_p(z: Tensor) -> Tensor:
         return torch.log_softmax(mean + (A @ z[..., None])[..., 0], -1)
@@ -108,19 +113,19 @@ def moments_of_softmax(mean: Tensor, A: Tensor) -> Tensor:
 
 
 def most_variance(p: np.ndarray) -> np.ndarray:
-    """p(1 − p), (N, C), the largest variance of what has the mean p; no digits are lost near 1."""
+    """Return p(1 − p), (N, C), the largest variance for the mean p; it is precise near 1, too."""
     return np.asarray(p * (p @ (1.0 - np.eye(p.shape[1]))))
 
 
 def deviation_about(
     p: np.ndarray, mean: np.ndarray, std: np.ndarray, factor: float = 1.0
 ) -> np.ndarray:
-    """Return deviations, (N, C), of probabilities whose log odds move until their mean is p.
+    """Return deviations, (N, C), of probabilities whose log odds are shifted until their mean is p.
 
-    Before, they have another mean, and a deviation; log odds are also multiplied by a factor τ. To
-    first order dp = τr dm, with r = p(1 − p)/(m(1 − m)); of variances, ρ m(1 − m) before, that is
-    ρ' = τ²rρ. Here it is ρ'/(1 − ρ') = τ²r·ρ/(1 − ρ), which is the same for small ones, and never
-    more than a distribution of this mean can have, √(p(1 − p)).
+    Before, they have the mean m and a deviation; log odds are also multiplied by a factor τ. To
+    first order dp = τr dm, with r = p(1 − p)/(m(1 − m)). For variances, ρ m(1 − m) before, that is
+    ρ' = τ²rρ. Here it is ρ'/(1 − ρ') = τ²r·ρ/(1 − ρ), which agrees for small ρ. Deviations never
+    exceed √(p(1 − p)), the most that a distribution of this mean can have.
     """
     before, after = most_variance(mean), most_variance(p)
     var = np.minimum(np.square(std), before)

@@ -1,12 +1,12 @@
 """Fit a classification process: its kernel, the variance of f, and its confidence.
 
-Rows are judged by what has not seen them. Of few rows length-scales explain chance, too: for the
-rows of a fold they then move, by one step of Newton's, to what the others ask for; variance and
+Rows are judged by models that have not seen them. With few rows, length-scales also fit chance. So
+for the rows of a fold, one Newton step moves them to what the other rows ask for, and variance and
 confidence are learned from the others. *Measured* on 18 tables: without that step, held-out log
-probabilities of 60 rows were .093 nats above those of new rows, and weights and confidence followed
-them. Whole searches for each fold made fits 1.4 times as long and no better: on 14 tables of 60,
-120 and 400 rows, two splits of each, held-out log-losses less those of new rows were .009, .026 and
-.010 with them, −.000, .010 and .004 with one step.
+probabilities of 60 rows were .093 nats above those of new rows, which misled weights and
+confidence. Whole searches for each fold made fits 1.4 times as long and no better: on 14 tables of
+60, 120 and 400 rows, two splits of each, held-out log-losses minus those of new rows were .009,
+.026 and .010 with them, −.000, .010 and .004 with one step.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from .class_modes import (
 from .process import KERNEL_ROWS
 from .stacking import stacking_weights
 
-FOLDS_OF_FEW = 10  # of few rows
-FEW_ROWS = 100  # that there are so many folds of
+FOLDS_OF_FEW = 10  # up to FEW_ROWS
+FEW_ROWS = 100
 USUAL_FOLDS = 5
 BLIND_ROWS = 600  # up to which each fold has a kernel of its own
 VARIANCES = (2.0, 10.0, 50.0, 250.0)  # of f, that are tried
 VARIANCE_PRIOR = (math.log(10.0), 1.5)  # of the logarithm
-LOG_CONFIDENCES = np.linspace(-1.5, 1.5, 31)  # of factors of f that are tried
+LOG_CONFIDENCES = np.linspace(-1.5, 1.5, 31)  # logarithms of factors of f that are tried
 CONFIDENCE_PRIOR = 0.5  # standard deviation of these around 0
-SHARE_ROWS = 1.0  # that speak for the shares of the classes, whatever the inputs
+SHARE_ROWS = 1.0  # rows in favour of the shares of the classes, whatever the inputs
 
 
 class ClassRows(NamedTuple):
     """Scaled rows: X (N, d), codes, weights and folds (N,), and the offset of f, (C,).
 
-    Functions are made of some of them, the points (M,), in order. The offset is that of the shares
-    of the classes among these rows.
+    Functions are sums of kernels at some of them, the points (M,), in order. The offset comes from
+    the shares of the classes among these rows.
     """
 
     X: Tensor
@@ -76,16 +76,16 @@ class ClassRows(NamedTuple):
 
     @property
     def are_points(self) -> bool:
-        """Whether functions are made of all rows."""
+        """Whether all rows are points."""
         return len(self.points) == len(self.X)
 
     @property
     def judges(self) -> Tensor:
-        """Weights of the rows that say how certain functions are, (N,): new rows are no points.
+        """Weights of the rows that say how certain functions are, (N,): those that are no points.
 
-        At points that are left out f is too large, where other rows are none: on four splits of
-        protein, *measured*, .037 nats worse than by a model of the other rows and their points
-        alone, with a factor of f that was too small by a fifth.
+        New rows are no points, and at left-out points f is too large. *Measured* on four splits of
+        protein: .037 nats worse than by a model of the other rows and their points alone, with a
+        factor of f that was too small by a fifth.
         """
         if self.are_points:
             return self.weight
@@ -102,7 +102,7 @@ class ClassRows(NamedTuple):
         return SHARE_ROWS / (float(self.weight.sum()) + SHARE_ROWS)
 
     def some(self, index: Tensor) -> ClassRows:
-        """Return rows by their numbers, or a mask, with functions made of these."""
+        """Return rows by their numbers, or a mask; all of them become points."""
         X, codes, weight, fold = (column[index] for column in self[:4])
         points = torch.arange(len(X), device=X.device)
         return ClassRows.of(X, codes, weight, fold, points, len(self.offset))
@@ -128,7 +128,7 @@ class ClassRows(NamedTuple):
         return self.fold_offsets[self.fold]
 
     def without(self, fold: int) -> ClassRows:
-        """Return the rows of the other folds, with functions made of these."""
+        """Return the rows of the other folds; all of them become points."""
         return self.some(self.fold != fold)
 
     def score(self, fitted: FittedProcess) -> float:
@@ -142,7 +142,7 @@ class ClassRows(NamedTuple):
 
 
 def centred_log_shares(counts: Tensor) -> Tensor:
-    """Return logarithms of numbers of rows (..., C), with half a row more of each class."""
+    """Return centred logarithms of numbers of rows (..., C), with half a row added to each."""
     log_shares = (counts + 0.5).log()
     return log_shares - log_shares.mean(-1, keepdim=True)
 
@@ -159,7 +159,7 @@ class FittedProcess(NamedTuple):
     kernel : sklearn kernel
         k, of which s² is a factor.
     points : Tensor of shape (M,)
-        Numbers of the rows that Z are.
+        Numbers of the rows Z.
     coefficients : Tensor of shape (M, C)
         v, at the mode.
     confidence : float
@@ -198,8 +198,8 @@ def fit_process(
 ) -> FittedProcess:
     """Learn a kernel, the variance of f and the confidence, and condition on all rows.
 
-    The kernel is that of the rows that are searched, from a start of θ; of many rows the variance
-    is, too.
+    The kernel is learned from the rows `searched`, from a start of θ; if rows are many, so is the
+    variance.
     """
     prior = PriorKernel.of(name, rows.X.shape[1])
     best = best_theta(evidence_of(prior, searched), start)
@@ -239,7 +239,7 @@ def unit_kernel(prior: PriorKernel, theta: np.ndarray, X: Tensor) -> sk.Kernel:
 
 
 def problems_of(features: PointFeatures, rows: ClassRows, variances: Sequence[float]) -> Problems:
-    """Return the modes to be found of all rows, for V variances."""
+    """Return the problems of finding the modes of all rows, for V variances."""
     F, V = features.at_points() if rows.are_points else features(rows.X), len(variances)
     scale = torch.tensor(variances, dtype=F.dtype, device=F.device).sqrt()
     return Problems(F, rows.labels, rows.weight[:, None].expand(-1, V), scale, rows.offset)
@@ -266,7 +266,7 @@ def blind_functions(
 ) -> Tensor:
     """Return f of each row by the kernel and the mode of the other folds, (N, V, C).
 
-    Folds whose θ is that of all rows share the kernel of these.
+    If the search did not move θ, all folds share one kernel.
     """
     if not best.pairs:
         return modes(PointFeatures(kernel, rows.Z), rows, VARIANCES)[1]
@@ -284,10 +284,10 @@ def blind_functions(
 
 
 def log_probabilities(rows: ClassRows, f: Tensor) -> Tensor:
-    """Return log p of the classes where their functions are f, (N*, C).
+    """Return log p of the classes, given their functions f, (N*, C).
 
-    With the shares of the classes, for which a row speaks: few rows may agree by chance, and the
-    mode is certain of itself. *Measured* on ten tables: .05 nats at 5 rows, .026 at 10, 0 at 40.
+    The shares of the classes have the weight of one row, because few rows may agree by chance, and
+    the mode is too certain. *Measured* on ten tables: .05 nats at 5 rows, .026 at 10, 0 at 40.
     """
     share = rows.share
     log_p = torch.log_softmax(rows.offset + f, 1) + math.log1p(-share)
@@ -299,7 +299,7 @@ def best_scale(
 ) -> tuple[int, float]:
     """Return which variance and which factor t of f (N, V, C) suit rows best, given their prior.
 
-    The offset of each row is given, (N, C).
+    `offset` (N, C) is that of each row.
     """
     return best_scales(rows, offset, f, variances, rows.judges[None])[0]
 
@@ -322,7 +322,7 @@ def best_scales(
 
 
 def left_out_log_p(rows: ClassRows, f: Tensor, variances: Sequence[float]) -> Tensor:
-    """Return log p (N, C) of f (N, V, C) without folds, scaled as suits the other folds best."""
+    """Return log p (N, C) for blind f (N, V, C), scaled as suits the other folds best."""
     log_p, others = f.new_empty(len(f), f.shape[2]), rows.judges * rows.in_other_folds.mT
     scales = best_scales(rows, rows.blind_offset, f, variances, others)
     for fold, (v, t) in enumerate(scales):
@@ -335,7 +335,7 @@ def left_out_log_p(rows: ClassRows, f: Tensor, variances: Sequence[float]) -> Te
 
 
 class Mixing(NamedTuple):
-    """Weights of kernels (K,), and τ: mixtures of calibrated parts are too even."""
+    """Weights of kernels (K,), and τ, because mixtures of calibrated parts are too even."""
 
     weights: np.ndarray
     confidence: float
@@ -354,7 +354,7 @@ class Mixing(NamedTuple):
 
 
 def left_out_mixture(rows: ClassRows, log_p: np.ndarray) -> np.ndarray:
-    """Return log p (N, C) of the mixture that suits the other folds best, of log p (K, N, C)."""
+    """Return log p (N, C) of the mixture that suits the other folds best, from log p (K, N, C)."""
     mixed, fold = np.empty_like(log_p[0]), rows.fold.cpu().numpy()
     for k in rows.folds:
         weights, confidence = Mixing.of(rows.without(k), log_p[:, fold != k])

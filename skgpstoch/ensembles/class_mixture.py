@@ -19,16 +19,16 @@ from .lacking import FITS_AGAIN, NO_FUNCTION, Lacking
 
 
 class ClassParts(NamedTuple):
-    """What is mixed.
+    """The parts of a mixture.
 
     Parameters
     ----------
     weights : ndarray of shape (K,)
-        Of sum 1.
+        Weights, which sum to 1.
     models : list
-        That know the same classes.
+        Models of the same classes.
     confidence : float, default=1.0
-        τ: probabilities are in proportion to (Σ_k w_k p_k)^τ.
+        τ: probabilities are proportional to (Σ_k w_k p_k)^τ.
     """
 
     weights: np.ndarray
@@ -48,18 +48,18 @@ class MixtureClassifier(ClassifierMixin, SavedEstimator):
 
     @abstractmethod
     def _parts(self, X: Any) -> tuple[ClassParts, Any]:
-        """Return what it is a mixture of, and X as these see it; raise if it is not fitted."""
+        """Return the parts of the mixture, and X as they see it; raise if it is not fitted."""
 
     @documented(Classifier.predict_log_proba)
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Logarithm of the probability of each class."""
+        """Return the logarithm of the probability of each class."""
         (weights, models, confidence), X = self._parts(X)
         log_p = np.stack([model.predict_log_proba(X) for model in models])
         return log_p[0] if len(models) == 1 else log_mixture(log_p, weights, confidence)
 
     @documented(Classifier.predict_proba)
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probability of each class."""
+        """Return the probability of each class."""
         p = np.exp(self.predict_log_proba(X))
         return np.asarray(p / p.sum(1, keepdims=True))
 
@@ -67,18 +67,18 @@ class MixtureClassifier(ClassifierMixin, SavedEstimator):
     def predict_std(self, X: Any) -> np.ndarray:
         """Return the standard deviation of each class's probability under the posterior.
 
-        It is that of the models' posteriors, and of what their probabilities differ by, about the
-        probabilities of `predict_proba`, and so at most √(p(1 − p)). Where those are at the mode of
-        a posterior, or more confident than the mixture's mean, log odds are moved, and multiplied,
-        until the mean is what is reported: to first order, deviations are then p(1 − p) times those
-        of the log odds. Laplace's posterior of more than 3,200 unknowns (of 800 rows and more than
-        five classes) takes functions for independent, and its deviations are too large by a tenth
-        or two.
+        It includes the deviations under the models' posteriors and the differences between models,
+        all about the probabilities p of `predict_proba`, so it is at most √(p(1 − p)). If p is at
+        the mode of a posterior, or more confident than the mixture's mean, log odds are shifted and
+        scaled until their mean probability is p. To first order, deviations are then p(1 − p) times
+        those of the log odds. Laplace's posterior of more than 3,200 unknowns (800 rows and more
+        than five classes) takes functions as independent, and its deviations are too large by a
+        tenth or two.
 
         Returns
         -------
         std : ndarray of shape (n_samples, n_classes)
-            In the order of `classes_`; of two classes, both columns are the same.
+            Deviations in the order of `classes_`. Those of two classes are the same.
         """
         (weights, models, confidence), X = self._parts(X)
         stds = np.stack([model.predict_std(X) for model in models])
@@ -95,13 +95,13 @@ class MixtureClassifier(ClassifierMixin, SavedEstimator):
 
     @documented(Classifier.predict)
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable class."""
+        """Predict the most probable class."""
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]
 
     @documented(Classifier.log_predictive_density)
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """Log probability of each row's class."""
+        """Return the log probability of each row's class."""
         log_p = self.predict_log_proba(X)
         y = check_array(readable(y), dtype=None, ensure_2d=False, input_name="y")
         if y.shape != (len(log_p),):
@@ -112,7 +112,7 @@ class MixtureClassifier(ClassifierMixin, SavedEstimator):
 
 
 def log_mixture(log_p: np.ndarray, weights: np.ndarray, confidence: float) -> np.ndarray:
-    """Return logarithms, (N, C), in proportion to τ log Σ_k w_k p_k, of log p (K, N, C)."""
+    """Return normalised τ log Σ_k w_k p_k, (N, C), from log p (K, N, C)."""
     mixed = logsumexp(log_p, axis=0, b=weights[:, None, None])
     return np.asarray(log_softmax(confidence * mixed, axis=1))
 
@@ -123,7 +123,7 @@ def codes_of(y: np.ndarray, classes: np.ndarray, counts: np.ndarray | None = Non
     Raises
     ------
     ValueError
-        If one that `counts`, (n,), is not among them.
+        If a label that `counts`, (n,), is not among them.
     """
     codes = np.searchsorted(classes, y).clip(max=len(classes) - 1)
     unknown = classes[codes] != y

@@ -1,17 +1,17 @@
 """Softmax of Gaussian processes: find the mode of f given θ, and θ by regression on labels.
 
-Of C classes, f_c ~ GP(0, s²k) and p(y = c | f) = softmax(offset + f)_c. With M points Z among the
-rows, k(Z, Z) = QΛQᵀ and φ(x) = Λ^−½Qᵀk(Z, x), f = s·φ(x)ᵀu; that is exact where Z are all rows. The
+For C classes, f_c ~ GP(0, s²k) and p(y = c | f) = softmax(offset + f)_c. With M points Z among the
+rows, k(Z, Z) = QΛQᵀ and φ(x) = Λ^−½Qᵀk(Z, x), f = s·φ(x)ᵀu, which is exact if Z are all rows. The
 mode of p(f | y) (Rasmussen & Williams, section 3.5) is where, with Fᵢ = φ(xᵢ)ᵀ,
 
     ψ(u) = ½‖u‖² − Σᵢ wᵢ log softmax(offset + s·(Fu)ᵢ)[yᵢ]
 
-is least, a convex function. Newton's steps, by conjugate gradients, only multiply by F, whose
-columns are about orthogonal, so that the diagonal of the curvature is a good preconditioner. Rows
-of weight 0 are as other new rows, so that all folds are solved at once.
+is least, a convex function. Newton steps use conjugate gradients, which only multiply by F. Its
+columns are nearly orthogonal, so the diagonal of the curvature is a good preconditioner. Rows of
+weight 0 are like new rows, so all folds are solved at once.
 
-Length-scales are those with which a process explains the labels as numbers best, the variance σ² of
-the noise at its best value (Rasmussen & Williams, section 6.5): one evidence for all classes.
+Length-scales are those with which a process best explains the labels as numbers, with the noise
+variance σ² at its best value (Rasmussen & Williams, section 6.5): one evidence for all classes.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from .process_evidence import FARTHEST_DEVIATIONS, SEARCH_LIMITS
 LABEL_SIGNAL_PRIOR = (math.log(3.0), 1.5)  # of log c, in units of the labels' noise
 LABEL_SLOPE_PRIOR = (math.log(0.3), 1.5)  # of log b·d
 LABEL_SCALE_PRIOR = (math.log(3.0), 0.5)  # of log ℓ/√d: labels say little of each
-LONGEST_STEP = 1.0  # in deviations of the prior, that a fold moves θ
+LONGEST_STEP = 1.0  # by which a fold moves θ, in deviations of the prior
 MOST_NEWTON_STEPS = 30
 NEWTON_TOL = 0.01  # nats that a step promises, below which it is the last
 NEWTON_TOL_OF_ROW = 3e-4  # nats for each row, if that is more
 CG_STEPS = 12
-CG_TOL = 0.3  # of the gradient, that is left of it
+CG_TOL = 0.3  # share of the gradient that may be left
 STEP_HALVINGS = 12  # of a step
-PRECISE_POINTS = 200  # of more, the spectrum is found in float32, in half the time
+PRECISE_POINTS = 200  # with more, the spectrum is found in float32, in half the time
 NEGLIGIBLE_VARIANCE = 1e-3  # share of the variance of f that is left out
 
 
@@ -97,7 +97,7 @@ class LabelEvidence:
     Y : Tensor of shape (N, P)
         Labels as numbers.
     weight : Tensor of shape (N,)
-        How many rows each counts for.
+        How many rows each row counts for.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class LabelEvidence:
         self.C = covariance.empty()
 
     def __call__(self, z: np.ndarray, eval_gradient: bool = True) -> tuple[float, np.ndarray]:
-        """Return nats, but for a constant, and their gradient; C = K + diag(1/w), in units of σ².
+        """Return nats, up to a constant, and their gradient; C = K + diag(1/w), in units of σ².
 
         With σ² = tr(YᵀC⁻¹Y)/(nP) the evidence is −½P(n log σ² + log|C|).
         """
@@ -129,9 +129,9 @@ class LabelEvidence:
         return value, self.prior.std * pull(G) - z
 
     def slopes_without(self, z: np.ndarray, fold: Tensor, n_folds: int) -> np.ndarray:
-        """Return gradients of what the rows but for those of each fold (N,) make of it, (F, D).
+        """Return the gradients, (F, D), of the evidence of the rows without each fold (N,).
 
-        They are 0 where labels of the others are all the same. With C⁻¹ of all rows, that of the
+        They are 0 if the labels of the others are all the same. With C⁻¹ of all rows, that of the
         others is C⁻¹ − C⁻¹[:, f] C⁻¹[f, f]⁻¹ C⁻¹[f, :].
         """
         self.covariance.set_theta(self.prior.theta(z))
@@ -161,11 +161,11 @@ class BestTheta(NamedTuple):
     Parameters
     ----------
     evidence : LabelEvidence
-        Of which it is the largest.
+        The density.
     z : ndarray of shape (D,)
-        Where.
+        Its maximum.
     pairs : list of pairs of Tensor
-        Steps and changes of the slope, of which the curvature is known.
+        Steps and changes of the slope, from which the curvature is estimated.
     """
 
     evidence: LabelEvidence
@@ -178,10 +178,10 @@ class BestTheta(NamedTuple):
         return self.evidence.prior.theta(self.z)
 
     def without(self, fold: Tensor, n_folds: int) -> np.ndarray:
-        """Return θ of the rows but for those of each fold (N,), by one quasi-Newton step, (F, D).
+        """Return θ of the rows without each fold (N,), by one quasi-Newton step, (F, D).
 
-        A fold moves θ little, so that the curvature of all rows will do. Where none is known, as
-        the search did not move, θ stays.
+        A fold moves θ little, so the curvature of all rows will do. If the search did not move, no
+        curvature is known, and θ stays.
         """
         if not self.pairs:
             return np.tile(self.theta, (n_folds, 1))
@@ -192,9 +192,9 @@ class BestTheta(NamedTuple):
 
 
 def best_theta(evidence: LabelEvidence, start: np.ndarray | None = None) -> BestTheta:
-    """Search for θ from a start, or else the prior mean.
+    """Search for θ from a start, by default the prior mean.
 
-    Labels that are all the same say nothing of it.
+    There is no search if all labels are the same, because they say nothing of θ.
     """
     prior, pairs = evidence.prior, []
     z = np.zeros(len(prior.mean)) if start is None else (start - prior.mean) / prior.std
@@ -206,9 +206,9 @@ def best_theta(evidence: LabelEvidence, start: np.ndarray | None = None) -> Best
 
 
 def contrasts(codes: Tensor, weight: Tensor, n_classes: int) -> Tensor:
-    """Labels as numbers, (N, C − 1): differences of classes, of mean 0.
+    """Return labels as numbers, (N, C − 1): contrasts of classes, of mean 0.
 
-    Any orthonormal basis of what sums to 0 gives the same evidence.
+    Any orthonormal basis of vectors that sum to 0 gives the same evidence.
     """
     H = one_hot(codes, n_classes)
     centre = (weight @ H) / weight.sum()
@@ -216,12 +216,12 @@ def contrasts(codes: Tensor, weight: Tensor, n_classes: int) -> Tensor:
 
 
 def contrast_basis(n_classes: int, like: Tensor) -> Tensor:
-    """Orthonormal columns of sum 0, (C, C − 1)."""
+    """Return orthonormal columns that sum to 0, (C, C − 1)."""
     return torch.linalg.qr(torch.eye(n_classes, n_classes - 1).to(like) - 1.0 / n_classes).Q
 
 
 def one_hot(codes: Tensor, n_classes: int) -> Tensor:
-    """1 at the class of each row, (N, C), in float64."""
+    """Return 1 at the class of each row, else 0, (N, C), in float64."""
     return torch.nn.functional.one_hot(codes, n_classes).double()
 
 
@@ -229,7 +229,7 @@ def one_hot(codes: Tensor, n_classes: int) -> Tensor:
 
 
 class PointFeatures:
-    """φ(x) = Λ^−½Qᵀk(Z, x) of points Z (M, d), which are scaled rows, (R,): R ≤ M are worth it.
+    """φ(x) = Λ^−½Qᵀk(Z, x), (R,), of points Z (M, d), which are scaled rows; R ≤ M are kept.
 
     Parameters
     ----------
@@ -245,7 +245,7 @@ class PointFeatures:
 
     @functools.cached_property
     def spectrum(self) -> tuple[Tensor, Tensor]:
-        """Q (M, R) and Λ (R,), the largest; the rest have little of the variance."""
+        """Q (M, R) and the largest Λ (R,); the rest have little of the variance."""
         K = self.kernel(self.Z)
         values, Q = (a.to(K) for a in eigh(K.float() if len(K) > PRECISE_POINTS else K))
         kept = values.clamp_min(0.0).cumsum(0) > NEGLIGIBLE_VARIANCE * values.sum()
@@ -258,29 +258,29 @@ class PointFeatures:
         return Q * values.rsqrt()
 
     def at_points(self) -> Tensor:
-        """φ of the points, QΛ^½, (M, R)."""
+        """Return φ of the points, QΛ^½, (M, R)."""
         Q, values = self.spectrum
         return Q * values.sqrt()
 
     def __call__(self, X: Tensor) -> Tensor:
-        """φ, (N, R)."""
+        """Return φ, (N, R)."""
         return self.kernel(X, self.Z) @ self.basis
 
     def coefficients(self, U: Tensor) -> Tensor:
-        """v, (M, C), so that f(x) = k(x, Z) v, of u (R, C)."""
+        """Return v (M, C), with f(x) = k(x, Z) v, from u (R, C)."""
         return self.basis @ U
 
     def f(self, X: Tensor, coefficients: Tensor) -> Tensor:
-        """f of rows, (N, C)."""
+        """Return f of rows, (N, C)."""
         return self.kernel(X, self.Z) @ coefficients
 
     def residual_variance(self, X: Tensor, phi: Tensor) -> Tensor:
-        """k(x, x) − ‖φ‖², (N,): what the points do not tell."""
+        """Return k(x, x) − ‖φ‖², (N,): the variance that the points do not explain."""
         return (self.kernel.diag(X) - phi.square().sum(1)).clamp_min(0.0)
 
 
 class Problems(NamedTuple):
-    """B modes to be found of the same N rows.
+    """B problems of finding a mode, for the same N rows.
 
     Parameters
     ----------
@@ -289,11 +289,11 @@ class Problems(NamedTuple):
     labels : Tensor of shape (N, C)
         1 at the class of each row.
     weight : Tensor of shape (N, B)
-        How many rows each counts for.
+        How many rows each row counts for.
     scale : Tensor of shape (B,)
         s.
     offset : Tensor of shape (C,) or (B, C)
-        Of f.
+        Offset of f.
     """
 
     F: Tensor
@@ -303,25 +303,25 @@ class Problems(NamedTuple):
     offset: Tensor
 
     def to(self, dtype: torch.dtype) -> Problems:
-        """In another floating type."""
+        """Return them in another floating type."""
         return Problems(*(column.to(dtype) for column in self))
 
     def f(self, U: Tensor) -> Tensor:
-        """s·Fu, (N, B, C), of u (R, B, C)."""
+        """Return s·Fu, (N, B, C), for u (R, B, C)."""
         return (self.F @ U.flatten(1)).view(len(self.F), *U.shape[1:]) * self.scale[:, None]
 
     def pulled(self, R: Tensor) -> Tensor:
-        """s·Fᵀr, (R, B, C), of r (N, B, C)."""
+        """Return s·Fᵀr, (R, B, C), for r (N, B, C)."""
         R = R * self.scale[:, None]
         return (self.F.mT @ R.flatten(1)).view(self.F.shape[1], *R.shape[1:])
 
     def residual(self, f: Tensor) -> Tensor:
-        """r = w(1(c = y) − π), (N, B, C)."""
+        """Return r = w(1(c = y) − π), (N, B, C)."""
         pi = torch.softmax(self.offset + f, -1)
         return self.weight[..., None] * (self.labels[:, None] - pi)
 
     def psi(self, U: Tensor, f: Tensor) -> Tensor:
-        """ψ(u), (B,)."""
+        """Return ψ(u), (B,)."""
         log_p = (torch.log_softmax(self.offset + f, -1) * self.labels[:, None]).sum(-1)
         return 0.5 * U.square().sum((0, 2)) - (self.weight * log_p).sum(0)
 
@@ -353,7 +353,7 @@ class Problems(NamedTuple):
 
 
 def inner(A: Tensor, B: Tensor) -> Tensor:
-    """Inner products of B pairs, (B,), of (R, B, C)."""
+    """Return inner products of B pairs, (B,), from (R, B, C)."""
     return (A * B).sum((0, 2))
 
 

@@ -40,23 +40,23 @@ from .class_mixture import ClassParts, MixtureClassifier, codes_of
 from .class_modes import PointFeatures
 from .process import SEARCH_ROWS, ProcessParameters, fit_in_turn
 
-KERNELS = ("rough-ard", "linear", "rbf-ard", "rbf")  # the best of few first: time may be short
-MOST_POINTS = 800  # rows that functions are made of
+KERNELS = ("rough-ard", "linear", "rbf-ard", "rbf")  # the best few first: time may be short
+MOST_POINTS = 800  # rows at which kernels of a function are centred
 LEAST_REFINED = 0.2  # weight of kernels that are learned again, from more rows
-FINE_ROWS = 1000  # that these are learned from
-FINE_POINTS = 2500  # that rough functions are made of then: smooth ones gained nothing
+FINE_ROWS = 1000  # from which these are learned
+FINE_POINTS = 2500  # points of rough functions then: smooth ones gained nothing
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
-    """Gaussian processes for classes, of up to some thousand rows, mixed for their probabilities.
+    """A mixture of Gaussian processes for classes, for up to a few thousand rows.
 
-    A smooth process, a rougher one with a length-scale for every input, and a linear model. Each
-    has a function for every class, of which the softmax is taken. The functions are at the mode of
-    their posterior. Folds determine how large the functions are, how certain probabilities are, and
-    the weight of each kernel. Averages over Laplace's approximation of the posterior are too even:
-    *measured* on ten tables of 50 and 200 rows, .590 nats with all its variance, .556 with as much
-    of it as folds ask for, and .558 with none.
+    It mixes smooth processes, a rougher one with a length-scale for every input, and a linear
+    model. Each has a function for every class; probabilities are their softmax. The functions are
+    at the mode of their posterior. Cross-validation determines how large the functions are, how
+    certain probabilities are, and the weight of each kernel. Averages over Laplace's approximation
+    of the posterior are too even: *measured* on ten tables of 50 and 200 rows, .590 nats with all
+    its variance, .556 with as much of it as folds ask for, and .558 with none.
 
     Parameters
     ----------
@@ -64,8 +64,8 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         The kernels to mix: "rbf", "rbf-ard", "rough-ard", "linear"; "auto" is all of them. "ard"
         has a length-scale for every input, "rough" is Matérn-1/2.
     max_time : float or None, default=None
-        Seconds after which another kernel is not tried if it would probably take longer. One kernel
-        is always fitted.
+        Time limit in seconds: another kernel is not tried if it would probably take longer. One
+        kernel is always fitted.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
         Device to compute on. None is the CPU; "auto" is a GPU if there is one.
     random_state : int, RandomState instance or None, default=None
@@ -117,7 +117,7 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         Parameters
         ----------
         sample_weight : array-like of shape (n_samples,) or None, default=None
-            How many rows each counts for.
+            How many rows each row counts for.
         """
         began = time.monotonic()
         self._validate_params()
@@ -150,11 +150,11 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
     def _refined(
         self, fitted: list[FittedProcess], rows: ClassRows, rng: np.random.Generator, began: float
     ) -> list[FittedProcess]:
-        """Learn the kernels that matter from more rows, and make rough functions of more points.
+        """Learn the kernels that matter from more rows, and give rough functions more points.
 
-        Those that then predict rows without their folds no better stay as they were. So do those
-        without a length-scale for every input: *measured* on eight tables of 2,500 rows, they
-        gained .002 nats in the median, and few rows are enough for few hyper-parameters.
+        Those that then do not predict held-out folds better stay as they were. So do those without
+        a length-scale for every input: *measured* on eight tables of 2,500 rows, they gained .002
+        nats in the median, because few rows are enough for few hyper-parameters.
         """
         n, device = len(rows.X), rows.X.device
         sizes = FINE_ROWS, n_points(n, FINE_POINTS)
@@ -174,7 +174,7 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         return [max(f, fine.get(f.name, f), key=rows.score) for f in fitted]
 
     def _validated(self, X: Any, y: Any, sample_weight: Any) -> Data:
-        """Return what was given, checked, with codes of the classes, which it remembers."""
+        """Return valid rows with codes of the classes, and remember the classes."""
         X, y = validate_inputs(self, X, y, reset=True, ensure_min_samples=2)
         check_classification_targets(y)
         data = check_weight(Data(np.asarray(X, np.float64), y), sample_weight, keeps=True)
@@ -252,8 +252,8 @@ class AtMode:
     def predict_std(self, X: Tensor) -> np.ndarray:
         """Return deviations of probabilities about those that are predicted, (N*, C).
 
-        Under Laplace's approximation t·f varies about its mode, so that the mean of its softmax is
-        not that of the mode; log odds move until it is (:func:`.deviation_about`).
+        Under Laplace's approximation t·f varies about its mode, so the mean of its softmax is not
+        the softmax of the mode; log odds are shifted until it is (:func:`.deviation_about`).
         """
         rows, features = self.rows, self.features
         logits = (self.latent(X) + rows.offset).cpu().numpy()
@@ -275,12 +275,12 @@ class AtMode:
 
 
 def some_of(n_rows: int, most: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the numbers of some rows at most, in order."""
+    """Return the numbers of at most `most` random rows, in order."""
     return np.sort(rng.permutation(n_rows)[:most])
 
 
 def n_points(n_rows: int, most: int) -> int:
-    """Return how many rows are points: all, or so few that the rest can judge."""
+    """Return how many rows are points: all, or few enough that the rest can judge."""
     return n_rows if n_rows <= most else min(most, n_rows // 2)
 
 

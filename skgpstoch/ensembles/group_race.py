@@ -1,9 +1,9 @@
 """The recommended defaults in a group of processes, each with its own rows.
 
-Few rows are gathered, as they are, and rank 0 fits for all. Of many, a sample that is the same
-whoever has which rows says how tables are encoded and what y is like; the levels of categories,
-what the target is at these, and where values are missing, are those of all rows. What a row is told
-of its level are sums over the rows of other folds. Then all train the networks together.
+Few rows are gathered, as they are, and rank 0 fits for all. If there are many, a sample says how
+tables are encoded and what y is like; it does not depend on which rank has which rows. The levels
+of categories, the target at these, and where values are missing come from all rows. A row's level
+is encoded by sums over the rows of other folds. Then all ranks train the networks together.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from ..estimators.validation import check_numbers, check_weight
 from .race import race
 
 NOTED = ("n_features_in_", "feature_names_in_")
-"""What the check of rows leaves on an estimator."""
+"""Attributes that the validation of rows sets on an estimator."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """Rows (n,) that count, as the user gave them; ``given[rows]`` are these.
+    """Rows (n,) that count, as the user gave them; ``given[rows]`` selects some.
 
-    `numbers` (n,) are theirs among all that ranks were given.
+    `numbers` (n,) are their places among all that ranks were given.
     """
 
     table: ReadTable
@@ -93,7 +93,7 @@ def race_in_group(estimator: Any, group: Group, X: Any, y: Any, sample_weight: A
         )
         fits = task(1)
         found, _ = race([alike], fits, data, deadline)
-        places = first + np.arange(len(data))  # what the networks know rows by
+        places = first + np.arange(len(data))  # by which the networks know rows
         judges = sample_of(group, data, first, places, resolve_seed(seed))  # some are held out
         for each in found:
             each.model.held_out_ = each.model.held_out_.among(judges.numbers)
@@ -114,7 +114,7 @@ def fit_all(estimator: Any, rows: Given, began: float, task: Callable[[int], Fit
 
 
 def read_rows(estimator: Any, group: Group, X: Any, y: Any, sample_weight: Any) -> Given | None:
-    """Check this rank's rows, and that all ranks' are of one table; None if it has none."""
+    """Validate this rank's rows (None if it has none), and check that all ranks have one table."""
     given, (first, _) = None, offsets(group, len(X))
     with agreed(group):
         check_numbers(estimator)
@@ -178,12 +178,12 @@ def encoded(estimator: Any, group: Group, given: Given | None, first: int, seed:
 
 
 def transformed(estimator: Any, y: np.ndarray) -> np.ndarray:
-    """Return what models are fitted to in the place of these targets.
+    """Return the targets that models are fitted to, for these targets.
 
     Raises
     ------
     ValueError
-        If there is nothing to fit to.
+        If they are not finite.
     """
     if len(y) == 0:
         return y

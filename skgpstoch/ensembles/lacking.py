@@ -9,7 +9,7 @@ NO_FUNCTION = "it combines several models and has no single function f"
 
 
 class Lacking:
-    """In the place of a method: `hasattr` is False, and the error says what there is instead.
+    """Stands for a missing method: `hasattr` is False, and the error says what to use instead.
 
     Parameters
     ----------

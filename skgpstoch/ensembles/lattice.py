@@ -1,13 +1,13 @@
 """Targets on a lattice: few distinct values, or readings that were rounded.
 
-A density has to be compared with densities, but y is rounded: Y is the atom v_j whose (Voronoi)
-cell the prediction y* ~ p(y* | x) falls into, for a share π of the rows, and y* itself for others,
+Models are compared by densities, but y is rounded: Y is the atom v_j whose (Voronoi) cell the
+prediction y* ~ p(y* | x) falls into, for a share π of the rows, and y* itself for the others,
 
     P(y | x) = π·Σ_j P_j(x)·1[y = v_j] + (1 − π)·p(y | x),   P_j(x) = ∫ over v_j's cell of p(· | x).
 
-What has values of y is of this Y: draws, their mean and deviation, and probabilities of atoms. What
-a density says stays that of y*: densities, `predictive_cdf`, and intervals, whose coverage is that
-of the density (with ends on atoms, intervals of 95 % held 99.8 to 100 % of three of six tables).
+Draws, their mean and deviation, and probabilities of atoms are those of Y. Densities,
+`predictive_cdf` and intervals are those of y*, so the coverage of intervals is that of the density
+(with ends on atoms, intervals of 95 % held 99.8 to 100 % of the rows of three of six tables).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ..distributions.law import Law
 from ..distributions.predictive import PredictiveDistribution
 from .mixture import distribution_of
 
-LEAST_SHARED = 0.9  # of the rows, that have the y of another row
-ROWS_AN_ATOM = 10  # that atoms have on average, unless they are a grid
+LEAST_SHARED = 0.9  # of the rows must have the y of another row
+ROWS_AN_ATOM = 10  # on average, unless atoms are a grid
 GRID_PARTS = (1, 2, 3)  # units that the smallest gap between values may be
 GRID_SLACK = 0.02  # units by which floats may miss a grid
-SAME = 1e-3  # of the distance to the next atom: an atom, but for rounding
-WINDOW = 6.0  # standard deviations on both sides, beyond which all is at the last atom
-MOST_CELLS = 32  # within these; among more atoms rounding does not change moments
-PAIRS_AT_A_TIME = 65_536  # of a row and an atom, that are predicted at a time
+SAME = 1e-3  # of the distance to the next atom: a number so close is the atom
+WINDOW = 6.0  # standard deviations on both sides; the rest counts as the last atom there
+MOST_CELLS = 32  # in the window; among more atoms rounding does not change moments
+PAIRS_AT_A_TIME = 65_536  # of a row and an atom
 LEAST_MASS = 1e-300  # of a cell: smaller numbers have few digits
 DECAY_STEP = 1e-4  # of a cell, over which the decay of a density is a difference
 
@@ -65,7 +65,7 @@ class Lattice(NamedTuple):
         return np.where(is_rounded, self.rounded(draws), draws)
 
     def contains(self, y: np.ndarray) -> np.ndarray:
-        """Tell which numbers are atoms, but for rounding."""
+        """Tell which numbers are atoms, up to rounding errors."""
         j, gaps = self.nearest(y), np.diff(self.atoms)
         near = np.minimum(np.append(gaps, gaps[-1])[j], np.insert(gaps, 0, gaps[0])[j])
         return np.abs(y - self.atoms[j]) <= SAME * near
@@ -76,13 +76,13 @@ def lattice_of(X: np.ndarray, y: np.ndarray, sample_weight: Any = None) -> Latti
 
     There is one if nine of ten rows share their value of y with another row, and
 
-    - all values are multiples of a unit, counted from the smallest, and of these multiples there
-      are no more than rows up to the largest value: they all are atoms; or
-    - values have ten rows each on average: they are the atoms.
+    - all values are multiples of a unit, counted from the smallest, and up to the largest value
+      there are no more multiples than rows: all multiples are atoms; or
+    - there are ten rows for each value on average: the values are the atoms.
 
     π is the share of rows whose value would be an atom without them. Rows that are the same in X
-    and y count once, whatever their weight, and rows of weight 0 do not count: rows that are
-    repeated do not put a continuous y on a lattice.
+    and y count once, whatever their weight, and rows of weight 0 do not count, so repeated rows do
+    not put a continuous y on a lattice.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def lattice_of(X: np.ndarray, y: np.ndarray, sample_weight: Any = None) -> Latti
     y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
         Targets; several outputs have no lattice.
     sample_weight : ndarray of shape (n_samples,) or None, default=None
-        How many rows each counts for.
+        How many rows each row counts for.
 
     Returns
     -------
@@ -104,7 +104,7 @@ def lattice_of(X: np.ndarray, y: np.ndarray, sample_weight: Any = None) -> Latti
     if sample_weight is not None:
         has_weight = np.asarray(sample_weight) > 0.0
         X, y = X[has_weight], y[has_weight]
-    if not is_shared(y) or not is_shared(y := distinct_targets(X, y)):  # dear where it is true
+    if not is_shared(y) or not is_shared(y := distinct_targets(X, y)):  # the second is expensive
         return None
     values, counts = np.unique(y, return_counts=True)
     n, is_alone = len(y), counts == 1
@@ -116,7 +116,7 @@ def lattice_of(X: np.ndarray, y: np.ndarray, sample_weight: Any = None) -> Latti
 
 
 def is_shared(y: np.ndarray) -> bool:
-    """Tell whether most rows have the y of another row, and not all the same."""
+    """Tell whether most rows have the y of another row, but not all the same."""
     values, counts = np.unique(y, return_counts=True)
     return len(values) > 1 and (counts == 1).sum() <= (1.0 - LEAST_SHARED) * len(y)
 
@@ -129,14 +129,14 @@ def distinct_targets(X: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def share_of_atoms(n_rows: int, n_new: int) -> float:
-    """Return π where so many rows have a value that the others do not tell: never 1."""
+    """Return π if `n_new` rows have a value that the others do not show; it is never 1."""
     return float(1.0 - (n_new + 0.5) / (n_rows + 1.0))
 
 
 def grid_of(values: np.ndarray, most: int) -> np.ndarray | None:
-    """Return the multiples of a unit that ascending values are among, if they are at most so many.
+    """Return the grid of multiples of a unit that holds ascending values, if it is at most so long.
 
-    The unit is the smallest gap or, of a gap of several units, a part of it.
+    The unit is the smallest gap, or a part of it if that gap may be several units.
     """
     gaps, span = np.diff(values), values[-1] - values[0]
     smallest = gaps[gaps < 1.5 * gaps.min()].mean()  # of floats, whose errors cancel
@@ -202,9 +202,9 @@ class LatticeLaw(Law):
         return self.lattice.drawn(self.law.sample(n_samples, rng), rng)
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation, as those of draws.
+        """Return mean and standard deviation, as those of draws.
 
-        Where there are many atoms within six standard deviations they are those of the density.
+        If there are many atoms within six standard deviations, they are those of the density.
         """
         mean, std = (np.array(part[:, 0]) for part in self.law.moments())
         low, high = (self.lattice.nearest(mean + z * std) for z in (-WINDOW, WINDOW))
@@ -218,7 +218,7 @@ class LatticeLaw(Law):
     def _rounded_moments(
         self, mean: np.ndarray, std: np.ndarray, low: np.ndarray, high: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return those of Y, whose atoms are numbered from low to high in each row."""
+        """Return mean and deviation of Y, with the atoms from number low to high of each row."""
         edges, share = np.append(self.lattice.edges, np.inf), self.lattice.weight
         j = np.minimum(low[:, None] + np.arange((high - low).max() + 1), high[:, None])  # (n, C)
         ends = np.where(j < high[:, None], edges[j], np.inf)
@@ -229,11 +229,11 @@ class LatticeLaw(Law):
         return mean + shift, np.sqrt(np.maximum(square - shift**2, 0.0))
 
     def _below(self, y: np.ndarray) -> np.ndarray:
-        """P(y* ≤ y) of several numbers of each row: (n, C)."""
+        """Return P(y* ≤ y) for several numbers of each row: (n, C)."""
         return self._where_finite(y, np.where(y > 0.0, 1.0, 0.0), lambda law, y: law.cdf(y))
 
     def _above(self, y: np.ndarray) -> np.ndarray:
-        """P(y* > y), of which small ones have all their digits."""
+        """Return P(y* > y); small ones have all their digits."""
         return self._where_finite(y, np.where(y > 0.0, 0.0, 1.0), lambda law, y: law.sf(y))
 
     def _where_finite(
@@ -247,7 +247,7 @@ class LatticeLaw(Law):
         return found
 
     def atom_probabilities(self) -> np.ndarray:
-        """Probability π·P_j of each atom, (n, J): the sum of a row is π."""
+        """Return the probability π·P_j of each atom, (n, J); each row sums to π."""
         (n, _), J = self.shape, len(self.lattice.atoms)
         P, edges = np.empty((n, J)), np.append(self.lattice.edges, np.inf)
         for rows in row_blocks(n, max(PAIRS_AT_A_TIME // J, 1)):
@@ -257,10 +257,10 @@ class LatticeLaw(Law):
         return np.maximum(P, 0.0)
 
     def log_probability(self, y: np.ndarray) -> np.ndarray:
-        """Log of the probability of each y, (n, 1), in nats; −∞ of a number that is no atom.
+        """Return the log probability of each y, (n, 1), in nats; −∞ for a number that is no atom.
 
-        That of a cell is a difference of tails on its side of the median. Where even these are 0 it
-        is what the density says at its nearer end.
+        The probability of a cell is a difference of tails on its side of the median. If even these
+        are 0, it comes from the density at the cell's nearer end.
         """
         y, lattice = y[:, 0], self.lattice
         j, edges = lattice.nearest(y), np.array([-np.inf, *lattice.edges, np.inf])
@@ -276,7 +276,7 @@ class LatticeLaw(Law):
         return np.where(lattice.contains(y), log_p, -np.inf)[:, None]
 
     def _log_thin(self, end: np.ndarray, width: np.ndarray) -> np.ndarray:
-        """Log of ∫ p(end)·exp(−λ|t|) dt from 0 to a signed width, (n,), λ = −d log p/d|t|."""
+        """Return log ∫ p(end)·exp(−λ|t|) dt from 0 to a signed width, (n,), λ = −d log p/d|t|."""
         step = DECAY_STEP * width
         at_end, before, after = (
             self.law.log_density((np.where(np.isfinite(end), end, 0.0) + shift)[:, None])[:, 0]
@@ -294,7 +294,7 @@ class OnLattice:
     model : object
         With the predictions of :class:`~skgpstoch.ensembles.mixture.MixtureRegressor`.
     lattice : Lattice
-        Where y is.
+        Lattice of y.
     """
 
     def __init__(self, model: Any, lattice: Lattice) -> None:
@@ -307,7 +307,7 @@ class OnLattice:
         return PredictiveDistribution(LatticeLaw(given.law, self.lattice), given.output_shape)
 
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """As the model's: a log density, which those of other models can be compared with."""
+        """As the model's: a log density, comparable with those of other models."""
         return np.asarray(self.model.log_predictive_density(X, y))
 
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
@@ -325,18 +325,18 @@ class OnLattice:
         return self.lattice.drawn(draws, rng)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Mean of y and, if asked, its standard deviation, as those of draws."""
+        """Predict the mean of y and, if asked, its standard deviation, as those of draws."""
         found = [law.moments() for law in self._laws(X)]
         shape = (-1, *distribution_of(self.model, _safe_indexing(X, [0])).output_shape)
         mean, std = (np.concatenate(parts).reshape(shape) for parts in zip(*found, strict=True))
         return (mean, std) if return_std else mean
 
     def predict_atoms(self, X: Any) -> np.ndarray:
-        """Probability π·P_j(x) of each atom, (n, J): the sum of a row is π."""
+        """Return the probability π·P_j(x) of each atom, (n, J); each row sums to π."""
         return np.concatenate([law.atom_probabilities() for law in self._laws(X)])
 
     def log_predictive_probability(self, X: Any, y: Any) -> np.ndarray:
-        """Log of the probability of each y, (n,), in nats; −∞ of a number that is no atom."""
+        """Return the log probability of each y, (n,), in nats; −∞ for a number that is no atom."""
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
         y = y.ravel() if y.shape == (len(X), 1) else y
         if y.shape != (len(X),):

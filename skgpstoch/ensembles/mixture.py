@@ -25,14 +25,14 @@ ONE_MODEL = "SVGPRegressor and GaussianProcessRegressor have it."
 
 
 class Parts(NamedTuple):
-    """Weights, of sum 1, and models."""
+    """Weights, which sum to 1, and models."""
 
     weights: list[float]
     models: list[Any]
 
 
 class MixtureRegressor(RegressorMixin, SavedEstimator):
-    """Mean, deviation, intervals, draws, densities and distribution of a mixture."""
+    """Mean, deviation, intervals, draws, densities and distributions of a mixture."""
 
     condition_on = Lacking(FITS_AGAIN, ONE_MODEL)
     partial_fit = Lacking(FITS_AGAIN, ONE_MODEL)
@@ -45,11 +45,11 @@ class MixtureRegressor(RegressorMixin, SavedEstimator):
 
     @abstractmethod
     def _parts(self, X: Any) -> tuple[Parts, Any]:
-        """Return what it is a mixture of, and X as these see it; raise if it is not fitted."""
+        """Return the parts of the mixture, and X as they see it; raise if it is not fitted."""
 
     @documented(Regressor.predict)
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Mean of y, and if asked its standard deviation.
+        """Predict the mean of y, and if asked its standard deviation.
 
         Returns
         -------
@@ -66,18 +66,18 @@ class MixtureRegressor(RegressorMixin, SavedEstimator):
         means, stds = zip(*(model.predict(X, return_std=True) for model in models), strict=True)
         mean = np.average(means, axis=0, weights=weights)
         sizes = np.stack([np.hypot(std, own - mean) for own, std in zip(means, stds, strict=True)])
-        unit = sizes.max(0)  # squares of very large or small numbers are none
+        unit = sizes.max(0)  # squares of very large or small numbers over- or underflow
         square = np.average((sizes / np.where(unit > 0.0, unit, 1.0)) ** 2, axis=0, weights=weights)
         return mean, unit * np.sqrt(square)
 
     @documented(Regressor.predict_std)
     def predict_std(self, X: Any) -> np.ndarray:
-        """Standard deviation of y at each row."""
+        """Predict the standard deviation of y at each row."""
         return np.asarray(self.predict(X, return_std=True)[1])
 
     @documented(Regressor.predict_distribution)
     def predict_distribution(self, X: Any) -> PredictiveDistribution:
-        """Distribution of y at each row.
+        """Predict the distribution of y at each row.
 
         Returns
         -------
@@ -93,19 +93,19 @@ class MixtureRegressor(RegressorMixin, SavedEstimator):
 
     @documented(Regressor.predictive_cdf)
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
-        """P(Y ≤ y | x, data) of each row."""
+        """Return P(Y ≤ y | x, data) of each row."""
         (weights, models), X = self._parts(X)
         below = [model.predictive_cdf(X, y) for model in models]
         return np.asarray(np.average(below, axis=0, weights=weights))
 
     @documented(Regressor.log_predictive_density)
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """Log density log p(y | x, data) of each row, summed over outputs.
+        """Return the log density log p(y | x, data) of each row, summed over outputs.
 
         Returns
         -------
         log_density : ndarray of shape (n_samples,)
-            Nats, for y in the units of the user.
+            Log densities in nats, for y in its own units.
         """
         (weights, models), X = self._parts(X)
         densities = np.stack([model.log_predictive_density(X, y) for model in models], 1)
@@ -113,7 +113,7 @@ class MixtureRegressor(RegressorMixin, SavedEstimator):
 
     @documented(Regressor.predict_interval)
     def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
-        """Central interval that y is in with the given probability.
+        """Predict the central interval that contains y with probability `coverage`.
 
         Returns
         -------
@@ -132,7 +132,7 @@ class MixtureRegressor(RegressorMixin, SavedEstimator):
 
     @documented(Regressor.sample_y)
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Draws of y at the rows of X, each of a model that is drawn before."""
+        """Draw y jointly at the rows of X, each time from a model drawn by the weights."""
         (weights, models), X = self._parts(X)
         rng = check_random_state(random_state)
         counts = rng.multinomial(check_n_samples(n_samples), weights)
@@ -146,7 +146,7 @@ class MixtureRegressor(RegressorMixin, SavedEstimator):
 
 
 def distribution_of(model: Any, X: Any) -> PredictiveDistribution:
-    """Return the distributions of a part of a mixture; those of others are asked for by `cdf`."""
+    """Return the distributions of a part of a mixture, from its `predictive_cdf` if need be."""
     if hasattr(model, "predict_distribution"):
         return model.predict_distribution(X)
     output_shape = np.shape(model.predict(_safe_indexing(X, [0])))[1:]
@@ -154,7 +154,7 @@ def distribution_of(model: Any, X: Any) -> PredictiveDistribution:
 
 
 class Mixture(MixtureRegressor):
-    """A mixture of fitted models with these weights, of sum 1."""
+    """A mixture of fitted models with these weights, which sum to 1."""
 
     def __init__(self, weights: list[float], models: list[Any]) -> None:
         self.weights = weights
@@ -198,5 +198,5 @@ class Normals:
         return np.stack(self.predict_distribution(X).interval(coverage), 1)
 
     def sample_y(self, X: Any, n_samples: int, random_state: int) -> np.ndarray:
-        """As the mixture's, but for errors that rows do not share."""
+        """As the mixture's, but with errors that are independent between rows."""
         return self.predict_distribution(X).sample(n_samples, random_state)

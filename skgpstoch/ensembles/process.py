@@ -1,4 +1,4 @@
-"""Exact processes of small tables: several kernels, averaged hyper-parameters, honest tails."""
+"""Exact processes for small tables: several kernels, averaged hyper-parameters, learned tails."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from .process_fit import FittedKernel, antithetic, copies_of, fit_kernel, target
 from .stacking import stacking_weights
 from .student_mixture import StudentMixture, Tails, averaged
 
-SEARCH_ROWS = 400  # that hyper-parameters are learned from at most
-DRAWS_OF_ROWS = ((200, 16), (400, 8))  # of hyper-parameters, up to so many rows; of more, one
+SEARCH_ROWS = 400  # most rows from which hyper-parameters are learned
+DRAWS_OF_ROWS = ((200, 16), (400, 8))  # up to so many rows, draws of hyper-parameters; then one
 PROCESSES = ("rbf", "matern")
-FLOOR_ROWS = 600  # up to which a line or a constant may be what the rows can tell
-KERNEL_ROWS = 0.5  # that speak for each kernel, whatever the data
+FLOOR_ROWS = 600  # up to which a line or a constant may be all that the rows can tell
+KERNEL_ROWS = 0.5  # rows in favour of each kernel, whatever the data
 LEAST_BLOCK = 64  # rows that are predicted at a time
 
 
@@ -76,14 +76,14 @@ class ProcessParameters:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin, SavedEstimator):
-    """Exact Gaussian processes of up to some thousand rows, mixed for their density.
+    """A mixture of exact Gaussian processes, for up to a few thousand rows.
 
-    A smooth process, a rougher one, a linear model and a constant, each with a learned scale for
-    every input. Hyper-parameters have priors. Up to 400 rows, predictions are averaged over
-    hyper-parameters; of more rows, 400 determine the hyper-parameters, and all determine the
+    It mixes a smooth process, a rougher one, a linear model and a constant, each with a learned
+    scale for every input. Hyper-parameters have priors. Up to 400 rows, predictions are averaged
+    over hyper-parameters; with more rows, 400 determine the hyper-parameters, and all determine the
     function. Tails and scale of the predictive distribution, and the weights of the kernels, come
-    from densities of rows that were left out, in closed form. Targets that no other row makes
-    likely count for less.
+    from leave-one-out densities, in closed form. Targets far from what other rows predict count for
+    less.
 
     Parameters
     ----------
@@ -95,8 +95,8 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         Positions of columns of X that are 1 where a value of the row is missing, and 0 elsewhere.
         Each has a learned variance, which is added to the noise of y in such rows.
     max_time : float or None, default=None
-        Seconds after which another kernel is not tried if it would probably take longer. One kernel
-        is always fitted.
+        Time limit in seconds: another kernel is not tried if it would probably take longer. One
+        kernel is always fitted.
     device : {"cpu", "cuda", "cuda:N", "auto"} or None, default=None
         Device to compute on. None is the CPU; "auto" is a GPU if there is one.
     random_state : int, RandomState instance or None, default=None
@@ -105,15 +105,15 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
     Attributes
     ----------
     kernels_ : list of str
-        The kernels that are mixed, including those of little weight: rows far from all others need
-        them.
+        The kernels that are mixed, including those of little weight, which rows far from all others
+        need.
     weights_ : ndarray of shape (n_kernels,)
         Weights of the kernels in the mixture, which sum to 1.
     held_out_ : HeldOutPredictions
         Predictions for the training rows with a positive weight, each from the other rows: row
         numbers (`rows`), `log_density` in nats for y in its own units, `mean`, `error`, `std`,
-        `latent_std` and `cdf`. Of a row of weight 2 one copy is left out, or both if most rows have
-        such weights. The weights of the kernels, and the tails, are those of all rows.
+        `latent_std` and `cdf`. For a row of weight 2, one copy is left out, or both if most rows
+        have such weights. The weights of the kernels, and the tails, are those of all rows.
     n_features_in_ : int
         Number of inputs.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -159,7 +159,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         Parameters
         ----------
         sample_weight : array-like of shape (n_samples,) or None, default=None
-            How many rows each counts for.
+            How many rows each row counts for.
         """
         began = time.monotonic()
         self._validate_params()
@@ -195,7 +195,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         return self
 
     def _validated(self, X: Any, y: Any, sample_weight: Any) -> Data:
-        """Return what was given, checked, and remember the shape of y."""
+        """Return valid rows, and remember the shape of y."""
         options = {"multi_output": True, "y_numeric": True, "ensure_min_samples": 2}
         X, y = validate_inputs(self, X, y, reset=True, **options)
         self._y_shape = y.shape[1:]
@@ -221,7 +221,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         return [ProcessRows(X, y[:, p], w, tau[:, p], m, missing) for p in range(y.shape[1])]
 
     def _missing(self, X: np.ndarray) -> np.ndarray:
-        """Return where values are missing, (N, q); of very many columns, how many are."""
+        """Return where values are missing, (N, q); for very many columns, how many are, (N, 1)."""
         missing = X[:, checked_columns(self.missing_columns, X.shape[1])].astype(np.float64)
         if missing.size and (missing.min() < 0.0 or missing.max() > 1.0):
             raise ValueError(
@@ -248,7 +248,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         return StudentMixture(self.weights_, mean * unit + offset, scale, df)
 
     def _mean(self, X: Any) -> np.ndarray:
-        """Return the mean of these alone, (N, P), which takes no solutions of linear systems."""
+        """Return only the mean of these, (N, P), which needs no linear systems."""
         return self._mean_at(*self._query(X)[::2])
 
     @predicting()
@@ -268,13 +268,13 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         check_is_fitted(self)
         unit = self._y_scaling.scale
 
-        def mean(X: np.ndarray) -> np.ndarray:  # columns of what is missing may have any numbers
+        def mean(X: np.ndarray) -> np.ndarray:  # missing_columns may hold any numbers here
             return self._mean_at(*self._placed(X)) / unit
 
         return difference_importances(mean, self._x_scaling)
 
     def _query(self, X: Any) -> tuple[torch.Tensor, torch.Tensor, list[list[list[Process]]]]:
-        """Return scaled rows, what they miss, and the processes, where predictions are made."""
+        """Return scaled rows, what they miss, and the processes, on the device of predictions."""
         check_is_fitted(self)
         X = validate_inputs(self, X, reset=False)
         missing = self._missing(X)
@@ -282,7 +282,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         return X, torch.from_numpy(missing).to(X.device), processes
 
     def _placed(self, X: np.ndarray) -> tuple[torch.Tensor, list[list[list[Process]]]]:
-        """Return rows, scaled, and the processes, where predictions are made."""
+        """Return scaled rows, and the processes, on the device of predictions."""
         device = prediction_device(self.device)
         processes = [[[f.to(device) for f in fs] for fs in of_k] for of_k in self._processes]
         scaled = self._x_scaling.tensor(X, torch.float64, device)
@@ -293,7 +293,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         return a[:, 0] if self._y_shape == () else a
 
     def _targets(self, y: Any) -> np.ndarray:
-        """Return y, checked, (N, P)."""
+        """Return valid y, (N, P)."""
         y = check_array(readable(y), dtype=np.float64, ensure_2d=False, input_name="y")
         if y.shape[1:] not in (self._y_shape, () if self._y_shape == (1,) else (1,)):
             shape = ("n_samples", *self._y_shape)
@@ -302,19 +302,19 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
 
     @documented(MixtureRegressor.predict)
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Mean of y, and if asked its standard deviation."""
+        """Predict the mean of y, and if asked its standard deviation."""
         if not return_std:
             return self._by_blocks(X, lambda X, rows: (self._mean(X),))[0]
         return tuple(self._by_blocks(X, lambda X, rows: self.distribution(X).moments()))
 
     @documented(Regressor.predict_std)
     def predict_std(self, X: Any) -> np.ndarray:
-        """Standard deviation of y at each row."""
+        """Predict the standard deviation of y at each row."""
         return np.asarray(self.predict(X, return_std=True)[1])
 
     @documented(Regressor.predict_interval)
     def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
-        """Central interval that y is in with the given probability."""
+        """Predict the central interval that contains y with probability `coverage`."""
         tail = 0.5 - 0.5 * check_coverage(coverage)
 
         def ends(X: Any, rows: slice) -> tuple[np.ndarray, ...]:
@@ -325,12 +325,12 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
 
     @documented(Regressor.predict_distribution)
     def predict_distribution(self, X: Any) -> PredictiveDistribution:
-        """Distribution of y at each row."""
+        """Predict the distribution of y at each row."""
         return PredictiveDistribution(self.distribution(X), self._y_shape)
 
     @documented(Regressor.predictive_cdf)
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
-        """P(Y ≤ y | x, data) of each row."""
+        """Return P(Y ≤ y | x, data) of each row."""
         y = self._targets(y)
 
         def cdf(X: Any, rows: slice) -> tuple[np.ndarray]:
@@ -340,7 +340,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
 
     @documented(Regressor.log_predictive_density)
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """Log density log p(y | x, data) of each row, summed over outputs."""
+        """Return the log density log p(y | x, data) of each row, summed over outputs."""
         y = self._targets(y)
 
         def density(X: Any, rows: slice) -> tuple[np.ndarray]:
@@ -355,7 +355,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         compute: Callable[[Any, slice], tuple[np.ndarray, ...]],
         y: np.ndarray | None = None,
     ) -> list[np.ndarray]:
-        """Compute arrays (N, P) from blocks of X and their places, and shape them as y is."""
+        """Compute arrays (N, P) from blocks of X and their places, and give them the shape of y."""
         check_is_fitted(self)
         X = validate_inputs(self, X, reset=False)
         if y is not None and len(y) != len(X):
@@ -367,7 +367,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
     @documented(Regressor.sample_y)
     @predicting()
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Joint draws of y at the rows of X, each of a kernel and a draw of its hyper-parameters.
+        """Draw y jointly at the rows of X, each time from a drawn kernel and hyper-parameters.
 
         Returns
         -------
@@ -421,7 +421,7 @@ def fit_in_turn(
 ) -> list[Any]:
     """Fit kernels in turn until time is over, or Ctrl-C comes; one is always fitted.
 
-    `fit_one` is given a name, and what was fitted before.
+    `fit_one` takes a name, and what was fitted before.
     """
     fitted: list[Any] = []
     for name in names:
@@ -432,7 +432,7 @@ def fit_in_turn(
         except KeyboardInterrupt:
             if not keeps_best():
                 raise
-            if not fitted:  # searches now end where they begin
+            if not fitted:  # searches now stop at their start
                 fitted.append(fit_one(name, fitted))
         if was_interrupted():
             warn(
@@ -454,7 +454,7 @@ def is_time_for_more(began: float, n_done: int, max_time: float | None) -> bool:
 def student_draws(
     mean: np.ndarray, cov: np.ndarray, tails: Tails, n_draws: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draws (N, n_draws) of rows that are jointly Gaussian but for a precision of each."""
+    """Return draws (N, n_draws) of rows, jointly Gaussian given a random precision of each."""
     L = cholesky(torch.from_numpy(cov), "covariance of the draws").numpy()
     error = L @ rng.standard_normal((len(mean), n_draws))
     tau = rng.gamma(0.5 * tails.df, 2.0 / tails.df, error.shape)
@@ -466,7 +466,7 @@ def of_processes(
     compute: Callable[[Process, slice], tuple[torch.Tensor, ...]],
     found: np.ndarray,
 ) -> np.ndarray:
-    """Fill A arrays (A, K, P, S, N) by what is computed of each process and block of rows.
+    """Fill A arrays (A, K, P, S, N) with results of each process and block of rows.
 
     Return them as (A, K, S, N, P).
     """
@@ -482,5 +482,5 @@ def of_processes(
 
 
 def shape_of(processes: list[list[list[Process]]]) -> tuple[int, int, int]:
-    """Numbers of kernels, outputs and draws."""
+    """Return the numbers of kernels, outputs and draws."""
     return len(processes), len(processes[0]), len(processes[0][0])

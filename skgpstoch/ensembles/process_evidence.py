@@ -1,17 +1,17 @@
 """Learn the hyper-parameters θ of an exact process from few rows, for one output.
 
 The covariance is that of a smooth function, a line and a constant, on inputs a = x/ℓ that each
-have a length-scale, and each row i, which counts wᵢ times, has noise vᵢ/τᵢ: where an input is
-missing (mᵢⱼ = 1), what f would have been with it is noise besides.
+have a length-scale. Row i counts wᵢ times and has noise vᵢ/τᵢ. If an input is missing (mᵢⱼ = 1),
+its unknown effect on f is additional noise.
 
     k(x, x') = c·κ(‖a − a'‖) + b·aᵀa' + m,   C = K + diag(v/(wτ)),
     vᵢ = σ² + Σⱼ sⱼmᵢⱼ,   θ = log(c, b, σ², ℓ, s)
 
-Few rows say little of θ, so that its best value alone is too certain of itself. θ has a normal
-prior, as Hvarfner, Hellsten & Nardi, "Vanilla Bayesian optimization performs great in high
-dimensions", ICML 2024, give length-scales that grow as √d; and predictions are averaged over draws
-of Laplace's approximation of p(θ | y) (Rasmussen & Williams, section 3.4), whose Hessian is made of
-differences of gradients. Everything below is of z = (θ − prior mean)/prior deviation.
+Few rows say little about θ, so predictions from its best value alone are too certain. θ has a
+normal prior, where length-scales grow as √d (Hvarfner, Hellsten & Nardi, "Vanilla Bayesian
+optimization performs great in high dimensions", ICML 2024). Predictions are averaged over draws
+from Laplace's approximation of p(θ | y) (Rasmussen & Williams, section 3.4), whose Hessian comes
+from differences of gradients. Everything below is in terms of z = (θ − prior mean)/prior deviation.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from ..recipes.kernel_choice import MOST_RELEVANT_INPUTS
 from ..training.exact_search import Limits, Search
 
 # Prior medians and deviations of logarithms, for X and y of variance 1. Chosen on ten tables of 50,
-# 100 and 200 rows, where most of what was tried came within .01 nats.
+# 100 and 200 rows, where most choices came within .01 nats.
 SIGNAL_PRIOR = (0.0, 1.0)
 SLOPE_PRIOR = (-3.0, 1.5)
 NOISE_PRIOR = (-4.0, 2.0)
 LENGTH_SCALE_PRIOR = (math.log(3.0), 2.0)  # of ℓ/√d
 
 CONSTANT_VARIANCE = 1.0  # m: of the mean, which is known to be about 0
-FARTHEST_DEVIATIONS = 6.0  # of the prior, that a search goes
-SEARCH_LIMITS = Limits(max_iter=40, tol=1e-4, gtol=1e-2)  # draws differ by more than the rest
+FARTHEST_DEVIATIONS = 6.0  # of the prior: bounds of a search
+SEARCH_LIMITS = Limits(max_iter=40, tol=1e-4, gtol=1e-2)  # draws differ by more than what is left
 DIFFERENCE = 1e-3  # of z, for second derivatives
-MOST_ROWS = 20_000  # that a factor is made again for: ten times what processes are recommended for
+MOST_ROWS = 20_000  # of a file, to factorise again: ten times what processes are recommended for
 
 
 class Shape(NamedTuple):
-    """A kernel but for its hyper-parameters: which κ, if any, and whether there is a line."""
+    """A kernel without its hyper-parameters: which κ, if any, and whether there is a line."""
 
     profile: Profile | None
     is_linear: bool = True
 
     def inputs(self, X: Tensor) -> Tensor:
-        """Return the columns that matter, (N, d): none to a constant."""
+        """Return the columns that matter, (N, d): none for a constant."""
         return X if self.is_linear else X[:, :0]
 
     def sizes(self, rows: ProcessRows) -> tuple[int, int]:
-        """Return how many columns of X, and of those that say what is missing, matter."""
+        """Return how many columns of X, and how many that say what is missing, matter."""
         return self.inputs(rows.X).shape[1], self.inputs(rows.missing).shape[1]
 
     def start(self, rows: ProcessRows) -> np.ndarray:
@@ -74,8 +74,8 @@ KERNEL_SHAPES = {
 class ProcessRows(NamedTuple):
     """Scaled rows of one output: X (N, d), and y, weights w and precisions τ, each (N,).
 
-    And how many copies of a row are left out where it is predicted from the others, (N,), and which
-    inputs are missing, (N, q), 1 for yes.
+    `left_out` (N,) says how many copies of a row are left out when it is predicted from the others,
+    and `missing` (N, q) is 1 where an input is missing.
     """
 
     X: Tensor
@@ -113,7 +113,7 @@ class Theta(NamedTuple):
         return cls(c, b, noise, values[3:first], values[first:])
 
     def noise_where(self, missing: Tensor) -> Tensor:
-        """Return v of rows where inputs are missing (N, q), (N,); to a constant none matters."""
+        """Return v (N,) of rows with missing inputs (N, q); for a constant none matters."""
         return self.noise + missing[:, : len(self.missing)] @ self.missing
 
     def parts_of_noise(self, missing: Tensor) -> list[tuple[int, Tensor]]:
@@ -124,7 +124,7 @@ class Theta(NamedTuple):
 
 
 def prior(n_features: int, n_missing: int) -> Tensor:
-    """Means and deviations of θ, (2, D)."""
+    """Return prior means and deviations of θ, (2, D)."""
     n_scales = n_features if n_features <= MOST_RELEVANT_INPUTS else 1
     log_scale, std = LENGTH_SCALE_PRIOR
     of_scale = (log_scale + 0.5 * math.log(max(n_features, 1)), std)
@@ -134,7 +134,7 @@ def prior(n_features: int, n_missing: int) -> Tensor:
 
 
 def covariance(shape: Shape, theta: Theta, X: Tensor, Z: Tensor) -> Tensor:
-    """k(X, Z), (N, M)."""
+    """Return k(X, Z), (N, M)."""
     A, B = (shape.inputs(rows) / theta.length_scale for rows in (X, Z))
     K = X.new_full((len(A), len(B)), CONSTANT_VARIANCE)
     if shape.profile is not None:
@@ -143,7 +143,7 @@ def covariance(shape: Shape, theta: Theta, X: Tensor, Z: Tensor) -> Tensor:
 
 
 def variance(shape: Shape, theta: Theta, X: Tensor) -> Tensor:
-    """k(x, x), (N,)."""
+    """Return k(x, x), (N,)."""
     k = X.new_full((len(X),), CONSTANT_VARIANCE)
     if shape.profile is not None:
         k += theta.signal
@@ -170,7 +170,7 @@ class LogPosterior:
         self.std = prior(*self.sizes)[1].numpy()
 
     def __call__(self, z: np.ndarray, eval_gradient: bool = True) -> tuple[float, np.ndarray]:
-        """Return nats, but for a constant; −inf where the covariance is not positive definite."""
+        """Return nats, up to a constant; −inf where the covariance is not positive definite."""
         value, gradient = self.evidence(torch.from_numpy(z).to(self.rows.X))
         return value - 0.5 * float(z @ z), gradient.cpu().numpy() * self.std - z
 
@@ -214,7 +214,7 @@ class LogPosterior:
 
 
 def search(objective: LogPosterior, start: np.ndarray) -> np.ndarray:
-    """Return z of the largest posterior density, (D,)."""
+    """Return the z of largest posterior density, (D,)."""
     bounds = np.tile([-FARTHEST_DEVIATIONS, FARTHEST_DEVIATIONS], (len(start), 1))
     return Search(objective, SEARCH_LIMITS).run("fmin_l_bfgs_b", start, bounds).theta
 
@@ -256,19 +256,19 @@ class Process(NamedTuple):
         return cls(shape, theta, rows.X, noise, L, alpha)
 
     def kept(self) -> dict[str, Any]:
-        """Return what pickles and files keep: not the factor, which is most of the memory."""
+        """Return what pickles and files keep: all but the factor, which is most of the memory."""
         return {name: value for name, value in self._asdict().items() if name != "L"}
 
     @classmethod
     def restored(
         cls, shape: Shape, theta: Theta, X: Tensor, noise: Tensor, alpha: Tensor
     ) -> Process:
-        """Return the process that these are of; there are never more rows than can be factorised.
+        """Return the process with these parts, and factorise its covariance again.
 
         Raises
         ------
         ValueError
-            If there are, and a file asks for more memory than it has any use for.
+            If a file has more rows than a process should have, and asks for too much memory.
         """
         if len(X) > MOST_ROWS:
             raise ValueError(f"a process has at most {MOST_ROWS} rows, got {len(X)}")
@@ -283,17 +283,17 @@ class Process(NamedTuple):
         return Process(self.shape, theta, *(column.to(device) for column in self[2:]))
 
     def mean(self, X: Tensor) -> Tensor:
-        """Mean of y, (N*,)."""
+        """Return the mean of y, (N*,)."""
         return covariance(self.shape, self.theta, X, self.X) @ self.alpha
 
     def moments(self, X: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of y, its noise included, each (N*,)."""
+        """Return mean and variance of y, its noise included, each (N*,)."""
         K_star = covariance(self.shape, self.theta, X, self.X)  # (N*, N)
         var = conditional_variance(variance(self.shape, self.theta, X), self.L, K_star)
         return K_star @ self.alpha, var.clamp_min(0.0) + self.theta.noise_where(missing)
 
     def joint(self, X: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean (N*,) and covariance (N*, N*) of y, its noise included."""
+        """Return mean (N*,) and covariance (N*, N*) of y, its noise included."""
         K_star = covariance(self.shape, self.theta, X, self.X)
         V = torch.linalg.solve_triangular(self.L, K_star.mT, upper=False)  # (N, N*)
         cov = covariance(self.shape, self.theta, X, X).addmm_(V.mT, V, alpha=-1.0)
@@ -301,10 +301,10 @@ class Process(NamedTuple):
         return K_star @ self.alpha, cov
 
     def left_out(self, rows: ProcessRows) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each row, predicted from the others: y less its mean, the variance of y, and log p(y).
+        """Predict each row from the others: y minus its mean, the variance of y, and log p(y).
 
-        Each (N,). The variance is that of a new y, with noise v; the density, but for constants, is
-        that of the m copies that are left out, whose mean has noise v/(mτ), as in p(y | θ).
+        Each is (N,). The variance is that of a new y, with noise v. The density, up to constants,
+        is that of the m left-out copies, whose mean has noise v/(mτ), as in p(y | θ).
         """
         inverse, v = self.L.clone(), self.theta.noise_where(rows.missing)
         inverse_(inverse)

@@ -1,7 +1,7 @@
 """Fit an exact process with one kernel: precisions, hyper-parameters, tails.
 
-Targets that no other row makes likely count for less, and copies of rows are taken for what they
-are; :mod:`.process_evidence` has the rest.
+Targets far from what other rows predict count for less, and copies of rows are recognised; the rest
+is in :mod:`.process_evidence`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .process_evidence import LogPosterior, Process, ProcessRows, Shape, laplace
 from .student_mixture import LeftOut, Tails, calibrated
 
 NORMAL_SCALE = 1.4826  # of a normal distribution, over the median of its deviations
-MOST_COPIES = 1.5  # rows for each that is distinct, or copies are not taken for observations
+MOST_COPIES = 1.5  # rows for each distinct one; with more, copies are no observations
 GROSS_TARGET = 20.0  # deviations from the median, beyond which a target is less precise at first
 GROSS_ERROR = 10.0  # deviations from what other rows predict, beyond which it stays so
 SETTLING_ROUNDS = 2  # of searches, in which precisions and hyper-parameters settle
 
 
 class Conditioned(NamedTuple):
-    """A process, and of rows left out y less its mean, its variance and log p(y), each (N,)."""
+    """A process, and for left-out rows: y minus its mean, its variance and log p(y), each (N,)."""
 
     process: Process
     residual: torch.Tensor
@@ -41,7 +41,7 @@ class Conditioned(NamedTuple):
 
 
 class FittedKernel(NamedTuple):
-    """Of one output: the best z, a process for each draw of it, tails, and log densities (N,)."""
+    """For one output: the best z, a process for each draw, tails, and predictions of N rows."""
 
     z: np.ndarray
     draws: list[Process]
@@ -58,9 +58,9 @@ def fit_kernel(
 ) -> FittedKernel:
     """Learn hyper-parameters, precisions and tails of one kernel and output, and condition on rows.
 
-    Hyper-parameters are those of some rows, by their numbers; draws of them have `normals` (S, D).
-    If there is one draw, the search starts where that of the kernel before ended: of 500 rows .08
-    nats better on the mean of 14 tables, and a fifth quicker, but of 60 rows .01 worse.
+    Hyper-parameters come from the rows with the numbers `searched`; their draws use `normals`
+    (S, D). If there is one draw, the search starts where that of the kernel before ended: with 500
+    rows .08 nats better on the mean of 14 tables, and a fifth quicker, but with 60 rows .01 worse.
     """
     start = shape.start(rows)
     if before is not None and len(normals) == 1 and before.z.shape == start.shape:
@@ -68,7 +68,7 @@ def fit_kernel(
     z, some = settled(shape, rows.some(searched), start)
     found = [Conditioned.given(shape, z, rows)]
     precision = rows.precision
-    if len(searched) < len(rows.y):  # the others are judged by what the searched ones say
+    if len(searched) < len(rows.y):  # the others are judged by the model of the searched ones
         precision = left_out_precisions(found[0], rows)
     precision = precision.index_copy(0, searched, some.precision)
     is_final = len(normals) == 1 and torch.equal(precision, rows.precision)
@@ -85,7 +85,7 @@ def fit_kernel(
 
 
 def settled(shape: Shape, rows: ProcessRows, z: np.ndarray) -> tuple[np.ndarray, ProcessRows]:
-    """Return the best z, from a start, and rows with their precisions, which depend on it."""
+    """Return the best z, from a start, and rows with precisions, which depend on it."""
     for _ in range(SETTLING_ROUNDS):
         z = search(LogPosterior(shape, rows), z)
         precision = left_out_precisions(Conditioned.given(shape, z, rows), rows)
@@ -96,7 +96,7 @@ def settled(shape: Shape, rows: ProcessRows, z: np.ndarray) -> tuple[np.ndarray,
 
 
 def antithetic(n_draws: int, n_columns: int, rng: np.random.Generator) -> np.ndarray:
-    """Standard normal numbers (S, D), in pairs of ε and −ε; of one draw, 0."""
+    """Return standard normal numbers (S, D), in pairs of ε and −ε; for one draw, 0."""
     half = rng.standard_normal((n_draws // 2, n_columns))
     return np.concatenate([half, -half]) if n_draws > 1 else np.zeros((1, n_columns))
 
@@ -104,9 +104,10 @@ def antithetic(n_draws: int, n_columns: int, rng: np.random.Generator) -> np.nda
 def copies_of(rows: Data) -> tuple[np.ndarray, np.ndarray]:
     """Return how many times distinct rows count, and how many copies of them are left out, (n,).
 
-    Rows that agree in everything say that there is no noise, and predict one another. That is so
-    where they are few: new rows may agree with them, too. Where most rows are copies the table was
-    repeated, or weights say how sure rows are: then the mean weight is 1, and all copies go.
+    Rows that agree in everything suggest that there is no noise, and predict one another. If they
+    are few, that is right, because new rows may agree with them, too. If most rows are copies, the
+    table was repeated, or weights say how sure rows are: then the mean weight becomes 1, and all
+    copies are left out.
     """
     weight = np.ones(len(rows)) if rows.weight is None else rows.weight.astype(np.float64)
     if weight.mean() <= MOST_COPIES:
@@ -116,9 +117,9 @@ def copies_of(rows: Data) -> tuple[np.ndarray, np.ndarray]:
 
 
 def target_precisions(rows: Data) -> np.ndarray:
-    """Precisions of targets before anything is known of X, (n, P): less than 1 far from the median.
+    """Return precisions of targets before X is used, (n, P): less than 1 far from the median.
 
-    So that one of 1e6 among 60 rules neither units nor the first search.
+    So one target of 1e6 among 60 dominates neither the units nor the first search.
     """
     y = Scaling.standard(rows.y, rows.weight)
     error = torch.from_numpy((rows.y - y.offset) / y.scale)
@@ -129,16 +130,17 @@ def target_precisions(rows: Data) -> np.ndarray:
 
 
 def left_out_precisions(conditioned: Conditioned, rows: ProcessRows) -> torch.Tensor:
-    """Precisions of targets, (N,): less than 1 where other rows predict something else."""
+    """Return precisions of targets, (N,): less than 1 where other rows predict something else."""
     error = (conditioned.residual / conditioned.var.sqrt()).abs()
     middle = Rows(error[:, None], rows.weight).median(error[:, None])
     return gross_precisions(error, middle, GROSS_ERROR)
 
 
 def gross_precisions(error: torch.Tensor, middle: torch.Tensor, most: float) -> torch.Tensor:
-    """1, but 1/error² of errors that are larger than `most`: those have the noise that they show.
+    """Return 1, or 1/error² for errors larger than `most`, whose noise is as large as they are.
 
-    Errors are in units of the middle one, as normal errors have it; if that is 0, none is large.
+    Errors are in units of the standard deviation of normal errors with this median, `middle`; if
+    that is 0, none is large.
     """
     unit = torch.where(middle > 0.0, NORMAL_SCALE * middle, torch.inf)
     return torch.where(error > most * unit, unit / error, 1.0).square()

@@ -15,11 +15,11 @@ from ..scores import interval_coverage
 
 N_GROUPS = 5
 COVERAGES = (0.95, 0.8)
-FEWEST_OF_CLASS = 10  # rows, with fewer of which it is rare
-FEWEST_IN_GROUP = 4  # rows, with fewer of which there are fewer groups
+FEWEST_OF_CLASS = 10  # rows; with fewer, a class is rare
+FEWEST_IN_GROUP = 4  # rows; if they do not suffice, there are fewer groups
 JUDGED_COVERAGE = 0.9  # of the intervals whose coverage is tested in groups
 N_TESTED = 10  # groups by the predicted std
-FEWEST_TESTED = 30  # rows, with fewer of which a group is not tested
+FEWEST_TESTED = 30  # rows; a group with fewer is not tested
 MOST_TESTED = 30  # groups that are listed: those that are farthest off
 CLEARLY_OFF = 3.0  # standard deviations of chance, for one group
 GROUPS = "coverage of groups"
@@ -31,7 +31,7 @@ ADVICE_BY_VERDICT = {
 
 
 def shown(number: float) -> str:
-    """Return a number with three digits, or, of thousands, all before the point."""
+    """Return a number with three digits, or all integer digits of thousands."""
     return f"{number:.0f}" if abs(number) >= 1000.0 else f"{number:.3g}"
 
 
@@ -47,21 +47,21 @@ class Report(NamedTuple):
         The models, the best first: "model", "score" (mean log density of rows held out, in nats per
         row), "weight" in the mixture, and "fit_time" in seconds.
     calibration : DataFrame
-        Rows held out in groups, by the predicted std and by the predicted mean ("by"), the lowest
-        first ("group"): how many rows count ("n_rows"), the mean of what is predicted
-        ("mean_prediction", "mean_std"), the root of the mean squared error ("rmse"), and the shares
-        inside the central intervals ("coverage_95", "coverage_80"). Of classes: rows in groups by
-        the largest probability, and the probability of each class for all rows ("by": "confidence"
-        or "class"), the mean probability ("mean_prediction"), how often it was that class
-        ("share"), and the deviation of this share that chance alone would make ("chance").
+        Held-out rows in groups, by the predicted std and by the predicted mean ("by"), the lowest
+        first ("group"): the number of rows ("n_rows"), means of the predictions
+        ("mean_prediction", "mean_std"), the root mean squared error ("rmse"), and the shares inside
+        central intervals ("coverage_95", "coverage_80"). For classes: rows in groups by the largest
+        probability, and all rows for each class ("by": "confidence" or "class"); the mean
+        probability ("mean_prediction"), how often it was that class ("share"), and the standard
+        deviation of this share by chance alone ("chance").
     limits : DataFrame
         What keeps predictions from being better: "limit", its "share", and "advice".
     coverage : DataFrame or None
-        How often held-out rows are inside 90 % intervals ("coverage_90"), in tenths by the
-        predicted std, lowest first, and by category ("by" and "group"), how many rows count
-        ("n_rows"), the deviation of that share that chance alone would make ("chance"), how far off
-        it is in such deviations ("z"), and whether intervals are clearly too narrow or too wide
-        ("verdict"). None of classes and counts.
+        The share of held-out rows inside 90 % intervals ("coverage_90"), in tenths by the predicted
+        std, lowest first, and by category ("by" and "group"); the number of rows ("n_rows"), the
+        standard deviation of this share by chance alone ("chance"), how far off it is in such
+        deviations ("z"), and whether intervals are clearly too narrow or too wide ("verdict"). None
+        for classes and counts.
     """
 
     leaderboard: Any
@@ -87,14 +87,14 @@ class Report(NamedTuple):
 
 
 def calibration_by_group(held_out: HeldOutPredictions, weight: np.ndarray) -> list[dict[str, Any]]:
-    """Return a line for each group of rows that were held out, by predicted std and mean.
+    """Return a line for each group of held-out rows, by predicted std and mean.
 
     Parameters
     ----------
     held_out : HeldOutPredictions
-        Of m rows.
+        Predictions of m rows.
     weight : ndarray of shape (m,)
-        How many rows each counts for.
+        How many rows each row counts for.
     """
     lines = []
     several = held_out.error.shape[1] > 1
@@ -115,7 +115,7 @@ def calibration_by_group(held_out: HeldOutPredictions, weight: np.ndarray) -> li
 def groups(
     key: np.ndarray, weight: np.ndarray, most: int = N_GROUPS, fewest_rows: int = FEWEST_IN_GROUP
 ) -> Iterator[np.ndarray]:
-    """Yield the numbers of rows in groups that count for about as many rows each, by a key."""
+    """Yield the numbers of rows in groups of about the same weight, ordered by a key."""
     order = np.argsort(key, kind="stable")
     n_groups = int(np.clip(weight.sum() // fewest_rows, 1, most))
     below = np.cumsum(weight[order]) - 0.5 * weight[order]
@@ -133,7 +133,7 @@ def group_scores(
     def average(values: np.ndarray) -> float:
         return float(np.average(values, weights=weight))
 
-    unit = np.abs(error).max() or 1.0  # squares of very small or large numbers are none
+    unit = np.abs(error).max() or 1.0  # squares of very small or large numbers under- or overflow
     scores = {
         "n_rows": float(weight.sum()),
         "mean_prediction": average(mean),
@@ -156,21 +156,21 @@ def coverage_by_group(
     weight: np.ndarray,
     rows_by_level: Iterable[tuple[str, Any, np.ndarray]] = (),
 ) -> list[dict[str, Any]]:
-    """Return a line for each group of rows that were held out, by predicted std and by category.
+    """Return a line for each group of held-out rows, by predicted std and by category.
 
     Parameters
     ----------
     held_out : HeldOutPredictions
-        Of m rows.
+        Predictions of m rows.
     weight : ndarray of shape (m,)
-        How many rows each counts for.
+        How many rows each row counts for.
     rows_by_level : iterable of (str, object, ndarray of shape (m,))
         Names of columns, levels, and which rows have them.
 
     Returns
     -------
     lines : list of dict
-        Of groups of 30 rows or more; of very many groups those that are farthest off.
+        Groups of 30 rows or more; if there are very many, those that are farthest off.
     """
     n_outputs, by_level = held_out.cdf.shape[1], list(rows_by_level)
     lines: list[dict[str, Any]] = []
@@ -200,7 +200,7 @@ def coverage_by_group(
 
 
 def tested_coverage(cdf: np.ndarray, weight: np.ndarray) -> dict[str, float]:
-    """Return how often rows of a group, (m,), are inside their intervals, and what chance does."""
+    """Return how often rows of a group, (m,), are inside their intervals, and how sure that is."""
     n, p = float(weight.sum()), JUDGED_COVERAGE
     ends = np.tile([0.5 - 0.5 * p, 0.5 + 0.5 * p], (len(cdf), 1))
     share = float(interval_coverage(cdf, ends, sample_weight=weight))
@@ -216,12 +216,12 @@ def binomial_z(k: float, n: float, p: float) -> float:
 
 
 def clear_z(n_groups: int) -> float:
-    """Return how far off one of so many groups is as rarely as one group is by `CLEARLY_OFF`."""
+    """Return the |z| that the worst of n groups exceeds as rarely as one exceeds `CLEARLY_OFF`."""
     return float(norm.isf(norm.sf(CLEARLY_OFF) / max(n_groups, 1)))
 
 
 def of_coverage(lines: list[dict[str, Any]]) -> Iterator[Finding]:
-    """Yield the groups whose intervals are clearly too narrow or too wide, or that there are none.
+    """Yield groups whose intervals are clearly too narrow or too wide, or one finding of none.
 
     Parameters
     ----------
@@ -260,13 +260,13 @@ def limits(held_out: HeldOutPredictions, weight: np.ndarray, done: float) -> lis
     Parameters
     ----------
     held_out : HeldOutPredictions
-        Of m rows.
+        Predictions of m rows.
     weight : ndarray of shape (m,)
-        How many rows each counts for.
+        How many rows each row counts for.
     done : float
         The share of the planned training for which there was time.
     """
-    unit = held_out.std.max(0)  # squares of very small or large numbers are none
+    unit = held_out.std.max(0)  # squares of very small or large numbers under- or overflow
     total = weight @ (held_out.std / unit) ** 2
     unknown = float((weight @ (held_out.latent_std / unit) ** 2 / total).mean())
     return [
@@ -293,9 +293,9 @@ def class_calibration(
     Parameters
     ----------
     held_out : HeldOutPredictions
-        Of m rows.
+        Predictions of m rows.
     weight : ndarray of shape (m,)
-        How many rows each counts for.
+        How many rows each row counts for.
     classes : ndarray of shape (n_classes,)
         Labels.
     """
@@ -313,7 +313,7 @@ def class_calibration(
 
 
 def share_scores(p: np.ndarray, happened: np.ndarray, weight: np.ndarray) -> dict[str, float]:
-    """Return how often what has these probabilities, (m,), happened."""
+    """Return how often events with these probabilities, (m,), happened."""
     total = float(weight.sum())
     return {
         "n_rows": total,
@@ -347,7 +347,7 @@ def class_limits(
 
 
 def budget_limit(done: float) -> dict[str, Any]:
-    """Return what the budget has cost."""
+    """Return the share of training that the budget has cut."""
     return {
         "limit": "budget",
         "share": 1.0 - done,

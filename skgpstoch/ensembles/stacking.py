@@ -1,12 +1,12 @@
 """Stacking of predictive distributions: the mixture with the best score on held-out rows.
 
 Yao, Vehtari, Simpson & Gelman, "Using stacking to average Bayesian predictive distributions",
-Bayesian Analysis 13, 2018: of models with densities p_j(y | x), each fitted without the rows that
-it is judged by, the weights
+Bayesian Analysis 13, 2018: for models with densities p_j(y | x), each fitted without the rows that
+judge it, the weights
 
     max_π Σᵢ log Σ_j π_j p_j(yᵢ | xᵢ)   subject to   π_j ≥ 0, Σ_j π_j = 1                       (4)
 
-are those of the mixture that predicts best. It is a concave problem, and at its solution
+give the mixture that predicts best. The problem is concave, and at its solution
 (1/n)Σᵢ p_j(yᵢ)/Σ_k π_k p_k(yᵢ) is 1 where π_j > 0, and at most 1 elsewhere.
 """
 
@@ -57,29 +57,28 @@ MOST_STEPS = 50_000
 def stacking_weights(
     log_densities: np.ndarray, sample_weight: np.ndarray | None = None, prior: float = 0.0
 ) -> np.ndarray:
-    """The weights π of the best mixture (4), given a Dirichlet prior.
+    """Return the weights π of the best mixture (4), given a Dirichlet prior.
 
-    They maximise Σᵢ wᵢ log Σ_j π_j p_j(yᵢ) + prior·Σ_j log π_j: the prior is as many rows for each
-    model, that no other model explains. Steps
+    They maximise Σᵢ wᵢ log Σ_j π_j p_j(yᵢ) + prior·Σ_j log π_j: the prior acts like `prior` rows
+    for each model that no other model explains. EM steps
 
         π_j ∝ prior + Σᵢ wᵢ r_ij,   r_ij = π_j p_j(yᵢ)/Σ_k π_k p_k(yᵢ)
 
-    of expectation and maximisation never make it worse, and the largest slope bounds what is left
-    to gain.
+    never make it worse, and the largest slope bounds what is left to gain.
 
     Parameters
     ----------
     log_densities : ndarray of shape (n_samples, n_models)
         log p_j(yᵢ | xᵢ), of rows that the models were not fitted to.
     sample_weight : ndarray of shape (n_samples,) or None, default=None
-        How many rows each counts for.
+        How many rows each row counts for.
     prior : float, default=0.0
-        Rows that speak for each model, whatever the data; 0 is no prior.
+        Rows in favour of each model, whatever the data; 0 is no prior.
 
     Returns
     -------
     weights : ndarray of shape (n_models,)
-        Of sum 1.
+        Weights, which sum to 1.
 
     Raises
     ------
@@ -113,7 +112,7 @@ def stacking_weights(
 
 
 def kept_weights(weights: np.ndarray, least: float) -> np.ndarray:
-    """Without those that are less, and not the largest."""
+    """Return weights without those below `least`, but always with the largest."""
     kept = np.where((weights < least) & (weights < weights.max()), 0.0, weights)
     return np.asarray(kept / kept.sum())
 
@@ -121,7 +120,7 @@ def kept_weights(weights: np.ndarray, least: float) -> np.ndarray:
 def held_out_densities(
     fit: Fit, name: str, estimator: Any, X: Any, y: Any, split: Any, of_rows: dict[str, Any]
 ) -> np.ndarray:
-    """log p(y | x) of some rows, by a model of others."""
+    """Return log p(y | x) of some rows, by a model fitted to others."""
     train, test = split
     of_train = {name: column[train] for name, column in of_rows.items()}
     (X_train, y_train), (X_test, y_test) = (
@@ -142,9 +141,9 @@ def held_out_densities(
 
 
 def counted_rows(cv: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """Return the rows that count, all of them if folds are given row by row, and their weights.
+    """Return the rows that count (all rows if folds are given row by row), and their weights.
 
-    The weights are as `fit` takes them, by name if there are any.
+    The weights are keyword arguments of `fit`, if there are any.
     """
     if sample_weight is None:
         return X, y, {}
@@ -156,13 +155,13 @@ def counted_rows(cv: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any,
 
 
 def diagnosis_of_parts(models: Mapping[str, Any]) -> Diagnosis:
-    """Return what there is to say of models by their names, of those that can be asked."""
+    """Return the findings on models, by their names, of those that have `diagnose`."""
     found = (m.diagnose().within(name) for name, m in models.items() if hasattr(m, "diagnose"))
     return Diagnosis(itertools.chain.from_iterable(found))
 
 
 def check_predicts(model: Any, name: str) -> None:
-    """Raise a ValueError unless there are predictive distributions."""
+    """Raise a ValueError unless a model has predictive distributions."""
     for method in ("log_predictive_density", "predictive_cdf", "sample_y"):
         if not hasattr(model, method):
             can_have = isinstance(model, BaseEstimator) and is_regressor(model)
@@ -177,7 +176,7 @@ def check_predicts(model: Any, name: str) -> None:
 class StackedDensityRegressor(
     CallbackSupportMixin, MetaEstimatorMixin, MixtureRegressor, _BaseComposition
 ):
-    """The mixture of regressors' predictive distributions that scores best on held-out rows.
+    """A mixture of regressors' predictive distributions, weighted to score best on held-out rows.
 
     Parameters
     ----------
@@ -187,11 +186,11 @@ class StackedDensityRegressor(
     cv : int, splitter or iterable, default=5
         Folds on which models are judged, as scikit-learn's ``cross_val_score`` takes them.
     judged_by : dict of str to estimator or None, default=None
-        Estimators by name that are fitted to the folds instead of those in `estimators`, because
-        they take less time. Weights are then those of what these predict.
+        Cheaper estimators, by name, that are fitted to the folds instead of those in `estimators`.
+        The weights then come from their predictions.
     prior_rows : float, default=0.5
         Strength of a Dirichlet prior on the weights, so that few rows alone do not decide between
-        models: the number of rows that speak for each estimator, whatever the folds say. 0 is no
+        models: the number of rows in favour of each estimator, whatever the folds say. 0 is no
         prior.
     least_weight : float, default=0.001
         Estimators with a smaller weight are left out, but never the one with the largest.
@@ -274,7 +273,7 @@ class StackedDensityRegressor(
 
     @documented(BaseEstimator.get_params)
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Parameters, those of the estimators as ``name__parameter`` included."""
+        """Return the parameters, including those of estimators as ``name__parameter``."""
         return self._get_params("estimators", deep=deep)
 
     @documented(BaseEstimator.set_params)
@@ -297,7 +296,7 @@ class StackedDensityRegressor(
         y : array-like of shape (n_samples,)
             Targets.
         sample_weight : array-like of shape (n_samples,) or None, default=None
-            How many rows each counts for.
+            How many rows each row counts for.
         """
         self._validate_params()
         check_numbers(self)
@@ -339,7 +338,7 @@ class StackedDensityRegressor(
 
     @documented(BaseGP.diagnose)
     def diagnose(self) -> Diagnosis:
-        """Tell what may be wrong with the fits of the estimators, as far as these can."""
+        """Tell what may be wrong with the fits of the estimators that have `diagnose`."""
         check_is_fitted(self, "weights_")
         return diagnosis_of_parts(self.named_estimators_)
 
@@ -378,7 +377,7 @@ class StackedDensityRegressor(
 
 
 class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
-    """A regressor's mean, with the normal distribution of its held-out errors.
+    """A regressor's predictions as means, with normal errors as large as those of held-out rows.
 
     Parameters
     ----------
@@ -439,7 +438,7 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
     @fitting
     @fits_on_first
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ConstantVarianceRegressor:
-        """Fit the regressor to all rows, and its variance to folds."""
+        """Fit the regressor to all rows, and estimate the variance from folds."""
         self._validate_params()
         check_numbers(self)
         X, y = validate_inputs(self, X, y, y_numeric=True, ensure_min_samples=2)
@@ -450,7 +449,7 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
             self.target_transformer_ = fitted_transform(self.target_transform, Y, weight)
             y = np.asarray(self.target_transformer_.transform(Y)).reshape(len(Y))
         predicted = cross_val_predict(self.estimator, X, y, cv=self.cv, params=of_rows)
-        unit = np.abs(y - np.median(y)).max() or 1.0  # squares of very large numbers are none
+        unit = np.abs(y - np.median(y)).max() or 1.0  # squares of very large numbers overflow
         square = np.average(((y - predicted) / unit) ** 2, weights=of_rows.get("sample_weight"))
         self.std_ = float(unit * max(np.sqrt(square), self.least_std * (np.std(y / unit) or 1.0)))
         self.estimator_ = clone(self.estimator).fit(X, y, **of_rows)
@@ -458,7 +457,7 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
 
     @documented(BaseGP.diagnose)
     def diagnose(self) -> Diagnosis:
-        """Tell what may be wrong with the fit of the estimator, as far as it can."""
+        """Tell what may be wrong with the fit of the estimator, if it has `diagnose`."""
         check_is_fitted(self)
         return diagnosis_of_parts({"estimator_": self.estimator_})
 

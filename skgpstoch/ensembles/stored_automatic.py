@@ -1,9 +1,9 @@
 """The recommended defaults on tables that are read in chunks, by one process or by several.
 
 A first pass draws a sample, which decides how columns become numbers, and finds the levels that
-rows have. If there are many, a second one adds up what the target is at each. The networks are
-fitted to all rows, encoded chunk by chunk. In a group each rank reads units of its own, as with
-other estimators; sample, levels and sums are those of all ranks.
+rows have. If there are many, a second pass sums the target at each. The networks are fitted to all
+rows, encoded chunk by chunk. In a group each rank reads units of its own, as with other estimators;
+sample, levels and sums are those of all ranks.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from .group_race import transformed
 from .race import Entrant, Judged
 
 LONGEST_PASS = 1 / 3
-"""Share of `max_time` that a pass may take for there to be another one, and time to train."""
+"""Share of `max_time`: after a longer pass there is no second one, to leave time for training."""
 
 
 def fit_stored(automatic: Any, source: RowSource, y: Any, sample_weight: Any) -> None:
-    """Fit to the rows of a source, which has all that is known of them."""
+    """Fit to the rows of a source, which has their y and weights."""
     group, name = current(), type(automatic).__name__
     clock = ClockOfGroup(group)
     with doing(f"{name}.fit, reading rows"):
@@ -83,7 +83,7 @@ def fit_stored(automatic: Any, source: RowSource, y: Any, sample_weight: Any) ->
 
 
 class Read(NamedTuple):
-    """What a pass over the rows of one rank finds.
+    """Results of a pass over the rows of one rank.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ class StoredSample(NamedTuple):
     source : RowSource
         The table.
     part : RowSource
-        What of it this rank reads.
+        The share that this rank reads.
     sample : Chunk
         The rows, with X as the user's transformer leaves it.
     n_rows : int
@@ -142,7 +142,7 @@ class StoredSample(NamedTuple):
     held : list of Held
         What the columns of all of them hold.
     seed : int
-        Of the networks, whose own sample is of the same rows.
+        Seed of the networks, whose own sample has the same rows.
     """
 
     source: RowSource
@@ -159,7 +159,7 @@ class StoredSample(NamedTuple):
         Raises
         ------
         ValueError
-            On every rank, if there are no rows, or no y, or any cannot be read.
+            On every rank, if there are no rows, or no y, or if some rows cannot be read.
         """
         seed = int(group.first(resolve_seed(automatic.random_state)))
         with agreed(group):
@@ -174,12 +174,12 @@ class StoredSample(NamedTuple):
         held = merged([each for each in of_every_rank(group, own.held) if each is not None])
         with agreed(group):
             sample = replace(sample, X=as_given(source, sample.X))
-        if len(sample) == n_rows:  # in their order, and no other than arrays'
+        if len(sample) == n_rows:  # put them in order, as arrays are
             sample = sample[np.argsort(sample.rows)]
         return cls(source, part, sample, n_rows, held, seed)
 
     def learned(self, automatic: Any, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Data:
-        """Learn from the sample, as it was checked, how rows are encoded; return it encoded."""
+        """Learn from the validated sample how to encode rows; return it encoded."""
         automatic._note_classes(np.unique(y))
         table = read_as(X, automatic.categorical_features, self.held)
         data: Data = automatic._learned(table, y, weight)
@@ -188,9 +188,9 @@ class StoredSample(NamedTuple):
     def levels_told(
         self, automatic: Any, group: Group, y: np.ndarray, weight: np.ndarray | None, is_late: bool
     ) -> dict[int, FoldMeans]:
-        """Learn what the target is at levels of many, by all rows; y and weights of the sample.
+        """Learn the target at levels, where a column has many; y and weights are the sample's.
 
-        Rows are read once more, but the sample alone tells if it is too late for that.
+        All rows are read once more; if it is too late for that, the sample must do.
         """
         told = Told.of(y, weight, getattr(automatic, "classes_", None))
         parts = self.told_late(group, automatic.max_time) if is_late else self.told_by_all()
@@ -222,7 +222,7 @@ class StoredSample(NamedTuple):
         fits: Fits,
         deadline: Deadline | None,
     ) -> Judged:
-        """Fit networks to all rows, as they are encoded; these may have classes of their own."""
+        """Fit networks to all encoded rows, which may have more classes than the sample."""
         began = time.perf_counter()
         networks: Entrant = automatic._networks(data)
         rows = EncodedRows(self.source, automatic, by_fold)
@@ -236,7 +236,7 @@ class StoredSample(NamedTuple):
 
 
 def refuse_columns(name: str, source: RowSource, sample: Chunk) -> None:
-    """Raise a ValueError if rows have what the defaults do not take."""
+    """Raise a ValueError if rows have columns that the defaults do not support."""
     for column in ("exposure", "y_std"):
         if getattr(sample, column) is not None:
             raise ValueError(
@@ -245,7 +245,7 @@ def refuse_columns(name: str, source: RowSource, sample: Chunk) -> None:
 
 
 def joint_sample(group: Group, own: Chunk | None, n_sample: int, seed: int) -> Chunk | None:
-    """Return the sample of all ranks' rows, from what each has of its own."""
+    """Return the sample of all ranks' rows, from the sample of each."""
     if group.size == 1:
         return own
     hashes = row_hashes(seed, np.empty(0) if own is None else own.rows)
@@ -265,11 +265,11 @@ class EncodedRows(RowSource):
     Parameters
     ----------
     source : RowSource
-        As they are stored.
+        The rows as they are stored.
     automatic : estimator
-        Which has learned how they are encoded, and how targets are transformed.
+        It has learned how to encode rows, and how to transform targets.
     by_fold : dict of int to FoldMeans
-        What rows are told of levels, see :meth:`TableEncoder.learn_levels`.
+        Encodings of levels, see :meth:`TableEncoder.learn_levels`.
     """
 
     def __init__(self, source: RowSource, automatic: Any, by_fold: Mapping[int, FoldMeans]) -> None:
@@ -298,7 +298,7 @@ class EncodedRows(RowSource):
         """Return X as numbers."""
         encoder: TableEncoder = self.automatic._encoder
         try:
-            with muted(True):  # of levels that the encoder does not know whoever predicts is told
+            with muted(True):  # only predictions warn of levels that the encoder does not know
                 X = as_given(self.source, chunk.X)
                 return encoder.transform_training(X, chunk.rows, self.by_fold)
         except (TypeError, ValueError) as error:
@@ -315,5 +315,5 @@ class EncodedRows(RowSource):
             yield replace(chunk, y=y)
 
     def share(self, rank: int, size: int) -> Self:
-        """Return the share of the source, which is encoded alike."""
+        """Return the share of the source, encoded in the same way."""
         return self._limited(source=self.source.share(rank, size))

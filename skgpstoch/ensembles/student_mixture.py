@@ -6,8 +6,7 @@ a factor e^κ of all deviations,
 
     p(y) = (1/S) Σ_s t_ν(y | μ_s, e^2κ v_s)
 
-and κ and ν are those of the largest density of rows that were left out, given a prior that some
-hundred rows overrule.
+κ and ν maximise the density of left-out rows, given a prior that a few hundred rows overrule.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from ..training.exact_search import Limits, Search
 
 LOG_FACTOR_PRIOR = (0.0, 0.2)  # prior mean and deviation of κ
 TAIL_PRIOR = (0.05, 0.1)  # of 1/ν
-TAIL_BOUNDS = (1.0 / 400.0, 1.0 / 3.0)  # from all but normal, to a variance that still is one
+TAIL_BOUNDS = (1.0 / 400.0, 1.0 / 3.0)  # from nearly normal to a variance that is still finite
 HALLEY_STEPS = 6  # two or three are usual
-HALLEY_NEAR = 1e-4  # of the probability: from there a step, whose error is cubic, is exact
+HALLEY_NEAR = 1e-4  # of the probability; from there a step, whose error is cubic, is exact
 SHARE_ROUNDING = 1e-9  # of logarithms of shares
 TAIL_LIMITS = Limits(max_iter=50, tol=1e-10, gtol=1e-7)
 
 
 class Tails(NamedTuple):
-    """Deviations are e^κ times as large, with the tails of ν degrees of freedom."""
+    """Factor e^κ of deviations, and ν degrees of freedom of the tails."""
 
     log_factor: float
     df: float
@@ -51,7 +50,7 @@ class StudentMixture(Law):
     weight : ndarray of shape (K,)
         π.
     centre, scale : ndarray of shape (K, S, N, P)
-        μ, and scales.
+        μ and scales.
     df : ndarray of shape (K, 1, 1, P)
         ν > 2.
     """
@@ -74,7 +73,7 @@ class StudentMixture(Law):
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         mean = self._averaged(self.centre)
-        unit = self.scale.max((0, 1))  # squares of very large or small numbers are none
+        unit = self.scale.max((0, 1))  # squares of very large or small numbers over- or underflow
         of_each = np.square(self.scale / unit) * self.df / (self.df - 2.0)
         square = self._averaged(of_each + np.square((self.centre - mean) / unit))
         return mean, unit * np.sqrt(square)
@@ -88,7 +87,7 @@ class StudentMixture(Law):
         return np.asarray(logsumexp(of_kernels, axis=0, b=self.weight[:, None]))
 
     def _of_kernels(self, y: np.ndarray) -> np.ndarray:
-        """Log densities by kernel, (K, N, P)."""
+        """Return log densities by kernel, (K, N, P)."""
         each = log_student_t(y - self.centre, self.scale, self.df)  # (K, S, N, P)
         return np.asarray(logsumexp(each, axis=1) - math.log(each.shape[1]))
 
@@ -99,15 +98,15 @@ class StudentMixture(Law):
         return self._averaged(stdtr(self.df, (self.centre - y) / self.scale))
 
     def quantile(self, probability: float) -> np.ndarray:
-        unit = self.scale.max((0, 1))  # densities of very small numbers are none
+        unit = self.scale.max((0, 1))  # densities of very small numbers overflow
         scaled = replace(self, centre=self.centre / unit, scale=self.scale / unit)
         return unit * scaled.quantile_in_units(probability)
 
     def quantile_in_units(self, probability: float) -> np.ndarray:
-        """The same of distributions whose scale is about 1.
+        """Return quantiles of distributions whose scale is about 1.
 
-        By Halley's steps from the mean of the components' quantiles, between the least and the
-        largest of which it is; rows for which these do not end are searched.
+        Halley's steps start at the mean of the components' quantiles, and stay between the least
+        and the largest of these; rows for which they do not converge are searched.
         """
         ends = self.centre + self.scale * stdtrit(self.df, probability)
         y, low, high = self._averaged(ends), ends.min((0, 1)), ends.max((0, 1))
@@ -117,7 +116,7 @@ class StudentMixture(Law):
             error, density, slope = some.cdf(at) - probability, *some.density(at)
             low[rows] = np.where(error <= 0.0, at, low[rows])
             high[rows] = np.where(error >= 0.0, at, high[rows])
-            with np.errstate(all="ignore"):  # where densities vanish, it is no number
+            with np.errstate(all="ignore"):  # where densities vanish, the step is no number
                 step = error / (density - 0.5 * error * slope / density)
             is_inside = (at - step >= low[rows]) & (at - step <= high[rows])
             y[rows] = np.where(is_inside, at - step, 0.5 * (low[rows] + high[rows]))
@@ -128,7 +127,7 @@ class StudentMixture(Law):
         return y
 
     def quantiles(self, probability: np.ndarray) -> np.ndarray:
-        """Between those of the components."""
+        """Return quantiles, searched between those of the components."""
         ends = self.centre + self.scale * stdtrit(self.df, probability)
         return self.searched(probability, ends.min((0, 1)), ends.max((0, 1)))
 
@@ -146,7 +145,7 @@ class StudentMixture(Law):
         return scale * crps_of_student_t((y - self.centre[0, 0]) / scale, self.df[0, 0])
 
     def density(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """p(y) of y (N, P), of each output alone, and its derivative, each (N, P)."""
+        """Return p(y) for y (N, P), of each output alone, and its derivative, each (N, P)."""
         z = (y - self.centre) / self.scale
         each = np.exp(log_student_t(y - self.centre, self.scale, self.df))
         slope = -each * (self.df + 1.0) * z / ((self.df + np.square(z)) * self.scale)
@@ -158,12 +157,12 @@ class StudentMixture(Law):
 
 
 def averaged(weight: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The mean over draws, and over kernels by their weights (K,): (K, S, N, P) → (N, P)."""
+    """Average over draws, and over kernels by their weights (K,): (K, S, N, P) → (N, P)."""
     return np.asarray(np.tensordot(weight, values.mean(1), 1))
 
 
 def log_student_t(error: np.ndarray, scale: np.ndarray, df: np.ndarray | float) -> np.ndarray:
-    """log t_ν of errors with a scale, elementwise."""
+    """Return log t_ν of errors with a scale, elementwise."""
     half = 0.5 * (np.asarray(df) + 1.0)
     normaliser = gammaln(half) - gammaln(half - 0.5) - 0.5 * np.log(np.pi * np.asarray(df))
     return normaliser - np.log(scale) - half * np.log1p(np.square(error / scale) / df)
@@ -173,21 +172,21 @@ def log_student_t(error: np.ndarray, scale: np.ndarray, df: np.ndarray | float) 
 
 
 class LeftOut(NamedTuple):
-    """Predictions of N rows, each from all others, by S draws of θ: y less its mean, and variance.
+    """Predictions of N rows, each from all others, by S draws of θ: y minus its mean, and variance.
 
     Draws that a row itself made likely count for less without it: p(θ | y₋) ∝ p(θ | y)/p(y | y₋, θ)
     (Gelfand, Dey & Chang, "Model determination using predictive distributions", 1992). No draw's
-    share is more than √S times the mean one: of all shares of which that is true, these diverge
-    least from the former. (Ionides, "Truncated importance sampling", 2008, cuts weights there, but
-    then normalises them, so that one of few draws may still have it all.)
+    share is more than √S times the mean share; of all such shares, these diverge least from the
+    former. (Ionides, "Truncated importance sampling", 2008, cuts weights there, but then normalises
+    them, so one of few draws may still have it all.)
 
     Parameters
     ----------
     residual, var : ndarray of shape (S, N)
-        Of a new y, of precision 1.
+        Residual and variance of a new y, of precision 1.
     log_p : ndarray of shape (S, N)
-        log p(y | y₋, θ), but for constants, of the copies that were left out, with the precision
-        that the row has in p(θ | y).
+        log p(y | y₋, θ), up to constants, of the left-out copies, with the precision that the row
+        has in p(θ | y).
     """
 
     residual: np.ndarray
@@ -195,7 +194,7 @@ class LeftOut(NamedTuple):
     log_p: np.ndarray
 
     def log_share(self) -> np.ndarray:
-        """Logarithms of the weights of draws, of sum 1 in each row, (S, N)."""
+        """Return logarithms of the weights of draws, which sum to 1 in each row, (S, N)."""
         share = -self.log_p - logsumexp(-self.log_p, axis=0)
         most = 1.0 / math.sqrt(len(share))
         is_cut = np.zeros(share.shape, bool)
@@ -209,13 +208,13 @@ class LeftOut(NamedTuple):
         return np.asarray(share)
 
     def log_density(self, tails: Tails) -> np.ndarray:
-        """log p(yᵢ | the others), (N,)."""
+        """Return log p(yᵢ | the others), (N,)."""
         scale = math.exp(tails.log_factor) * np.sqrt(self.var)
         each = log_student_t(self.residual, scale, tails.df)
         return np.asarray(logsumexp(self.log_share() + each, axis=0))
 
     def predictions(self, tails: Tails, y: np.ndarray, noise: np.ndarray) -> HeldOutPredictions:
-        """Return what is predicted for y (N,), where the noise has a variance (S, N)."""
+        """Return predictions of y (N,), where the noise has the variance (S, N)."""
         share, factor = np.exp(self.log_share()), math.exp(tails.log_factor)
         error = (share * self.residual).sum(0)
         apart = np.square(self.residual - error)
@@ -232,7 +231,7 @@ class LeftOut(NamedTuple):
 
 
 class TailPosterior:
-    """log p(rows left out | κ, 1/ν) + log p(κ, 1/ν) as a function of (κ, 1/ν)."""
+    """log p(left-out rows | κ, 1/ν) + log p(κ, 1/ν) as a function of (κ, 1/ν)."""
 
     def __init__(self, left_out: LeftOut, weight: np.ndarray) -> None:
         self.square = torch.from_numpy(np.square(left_out.residual) / left_out.var)  # (S, N)
@@ -241,14 +240,14 @@ class TailPosterior:
         self.weight = torch.from_numpy(weight)  # (N,)
 
     def __call__(self, values: np.ndarray, eval_gradient: bool = True) -> tuple[float, np.ndarray]:
-        """Return nats, but for a constant, and the gradient."""
+        """Return nats, up to a constant, and the gradient."""
         at = torch.tensor(values, dtype=torch.float64, device="cpu", requires_grad=True)
         value = self.weight @ self.densities(*at) - deviation(at[0], LOG_FACTOR_PRIOR)
         value = value - deviation(at[1], TAIL_PRIOR)
         return value.item(), torch.autograd.grad(value, at)[0].numpy()
 
     def densities(self, log_factor: Tensor, tail: Tensor) -> Tensor:
-        """Log densities of rows, (N,)."""
+        """Return log densities of rows, (N,)."""
         half = 0.5 * (1.0 / tail + 1.0)
         normaliser = torch.lgamma(half) - torch.lgamma(half - 0.5) + 0.5 * (tail / math.pi).log()
         kernel = half * torch.log1p(self.square * (tail * (-2.0 * log_factor).exp()))
@@ -256,13 +255,13 @@ class TailPosterior:
 
 
 def deviation(value: Tensor, prior: tuple[float, float]) -> Tensor:
-    """Minus the log density of a normal prior, but for a constant."""
+    """Return minus the log density of a normal prior, up to a constant."""
     mean, std = prior
     return 0.5 * ((value - mean) / std).square()
 
 
 def calibrated(left_out: LeftOut, weight: np.ndarray) -> Tails:
-    """Return κ and ν of the largest posterior density, of rows that count `weight` times (N,)."""
+    """Return κ and ν of largest posterior density, for rows that count `weight` (N,) times."""
     start = np.array([LOG_FACTOR_PRIOR[0], TAIL_PRIOR[0]])
     bounds = np.array([(-math.inf, math.inf), TAIL_BOUNDS])
     with torch.enable_grad():

@@ -24,7 +24,7 @@ class TransformedModel:
     model : object
         With the predictions of :class:`~skgpstoch.ensembles.mixture.MixtureRegressor`.
     transformer : object
-        Fitted, with `transform` and `inverse_transform`, which is monotone.
+        A fitted, monotone transformer, with `transform` and `inverse_transform`.
     """
 
     def __init__(self, model: Any, transformer: Any) -> None:

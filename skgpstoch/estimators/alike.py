@@ -17,8 +17,8 @@ from ..data.row_source import RowSource
 from .checkpoint_key import SILENT, described
 
 NO_ROWS = "X has no rows on any rank."
-PROBED_ROWS = 10  # of a source, that say whether ranks have the same one
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of what has no other name, in each process another one
+PROBED_ROWS = 10  # of a source, by which ranks see whether they have the same one
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in default reprs; it differs between processes
 
 
 def check_alike(estimator: Any, group: Group, X: Any) -> None:
@@ -27,7 +27,7 @@ def check_alike(estimator: Any, group: Group, X: Any) -> None:
     Raises
     ------
     ValueError
-        On every rank: it names the parameter that differs.
+        On every rank; it names the parameter that differs.
     """
     if group.size > 1:
         refuse_loop()
@@ -60,7 +60,7 @@ def asked_for(estimator: Any, X: Any) -> dict[str, str]:
 
 
 def described_rows(source: RowSource) -> str:
-    """Describe rows that are read in chunks, the same ones on all ranks, by how they begin."""
+    """Describe a source, which must be the same on all ranks, by its first rows."""
     first = source.example[:PROBED_ROWS]
     held = [array for name, array in first.arrays().items() if name != "rows"]
     digest = fingerprint(*(np.asarray(array).tolist() for array in held))[:8]
@@ -84,7 +84,7 @@ def digest_of(module: torch.nn.Module) -> str:
 
 
 def refuse_loop() -> None:
-    """Raise a ValueError in a loop of scikit-learn's: it would decide by the rows of one rank."""
+    """Raise a ValueError in scikit-learn's loops, which would decide by the rows of one rank."""
     if any(loop_of(frame) is not None for frame in internal_frames(sys._getframe(1))):
         raise ValueError(
             "A search or cross-validation must not run inside process_group: it would "
@@ -95,7 +95,7 @@ def refuse_loop() -> None:
 
 
 def refuse_group(method: str) -> None:
-    """Raise a ValueError in a group, where a method cannot do the same on all ranks."""
+    """Raise a ValueError in a group, if a method cannot do the same on all ranks."""
     if current().size > 1:
         raise ValueError(
             f"{method} cannot run inside process_group, because it adds rows to one model "

@@ -55,21 +55,21 @@ from .validation import check_numbers, known_noise, validate_inputs
 keep_freed_memory()
 
 HOPELESS = 10.0
-"""Nats per row and output of a scaled target, for which a constant has about 1.42."""
+"""Nats per row and output of a scaled target; a constant prediction has about 1.42."""
 
 
 class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCMeta):
     """validate → recipe → plan → objective → train → closing pass → fitted attributes.
 
-    A method implements :meth:`_recipe`.
+    Each method implements :meth:`_recipe`.
 
     Attributes
     ----------
     posterior_ : torch.nn.Module
         Model and q(w), in float64 on the CPU.
     feature_importances_ : ndarray of shape (`n_features_in_`,)
-        How much f depends on each input: the root mean square derivative of its mean, in units of
-        the input's standard deviation. Importances sum to 1, and are computed on access.
+        How much f depends on each input: the root mean square derivative of its mean per standard
+        deviation of the input. Importances sum to 1, and are computed on access.
     """
 
     posterior_: Posterior
@@ -83,14 +83,14 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
 
     @abstractmethod
     def _recipe(self) -> Recipe:
-        """Return the parts that the parameters ask for, checked."""
+        """Return the parts of the model that the parameters ask for, validated."""
 
     @abstractmethod
     def _validate(self, X: Any, y: Any, reset: bool, *of_rows: Any) -> Data:
-        """Check parameters and what is known of rows; rows of weight 0 stay if `reset`."""
+        """Validate X, y and other values of rows; rows of weight 0 stay if `reset`."""
 
     def _given(self, X: Any, y: Any, reset: bool, *of_rows: Any) -> Data:
-        """Check the same, and leave targets as they are given."""
+        """Do the same, but leave targets untransformed."""
         return self._validate(X, y, reset, *of_rows)
 
     def _validate_params(self) -> None:
@@ -106,11 +106,11 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         ----------
         X : array-like of shape (n_samples, n_features), or rows of :mod:`skgpstoch.data`
             Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome. Rows
-            that are read in chunks have y and all that is known of rows, too.
+            that are read in chunks include y, weights and other values of rows.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), or None, default=None
-            Targets; None where X has them.
+            Targets; None if X includes them.
         sample_weight : array-like of shape (n_samples,) or None, default=None
-            How many rows each counts for: 2 is the same as the row twice, 0 as without it.
+            How many rows each row counts for: 2 is the same as the row twice, 0 as without it.
 
         Returns
         -------
@@ -120,15 +120,15 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         Raises
         ------
         ValueError
-            If a parameter or what is given of rows is invalid, or training diverges; the estimator
-            is then as it was before.
+            If a parameter or an argument is invalid, or training diverges; the estimator is then as
+            it was before.
         """
         return self._fit_to(X, y, sample_weight)
 
     @fitting
     @with_callbacks
     def _fit_to(self, X: Any, y: Any, *of_rows: Any) -> Any:
-        """Fit to what the user gave; what is known of rows is in the order of `_validate`."""
+        """Fit to the user's data; `of_rows` are in the order of `_validate`."""
         began, group = time.monotonic(), current()
         if group is ALONE:
             self._validate_params()
@@ -151,7 +151,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         return self
 
     def _fit(self, recipe: Recipe, data: Data) -> History:
-        """Fit to data that are valid."""
+        """Fit to valid data."""
         return self._train_recipe(recipe, data, self._start())
 
     def _start(self) -> Start | None:
@@ -166,7 +166,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         return self._fit_run(recipe, self._prepare(recipe, given, start), data, given)
 
     def _fit_run(self, recipe: Recipe, run: Run, data: Data, given: Data) -> History:
-        """Train, close, and set the fitted attributes, for what was given of these rows."""
+        """Train, make the closing pass, and set the fitted attributes."""
         group, callbacks = current(), None
         with agreed(group):
             if group.rank == 0 and getattr(self, "_skl_callbacks", None):
@@ -288,7 +288,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         self._own_attributes = tuple(found)
 
     def _set_history(self, history: History, plan: Plan) -> None:
-        """Say what training has done so far; callbacks find it here after every epoch."""
+        """Record what training has done so far; callbacks read it after every epoch."""
         self.loss_curve_ = list(history.loss_curve)
         self.n_iter_ = history.n_iter
         self.best_iter_ = history.best_iter if history.scores else history.n_iter
@@ -300,9 +300,9 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         Returns
         -------
         diagnosis : Diagnosis
-            A tuple of findings, the worst first: name, where, value, limit, severity ("problem":
+            A tuple of findings, the worst first: name, where, value, limit, severity ("problem", if
             `fit` has warned, "note" or "fine"), and a message that says what to do. It prints as a
-            table, shows as one in a notebook, and `to_frame()` is a pandas frame.
+            table, also in a notebook, and `to_frame()` returns a pandas frame.
         """
         check_is_fitted(self)
         return self._diagnosis
@@ -323,12 +323,12 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     # ---- predictions -------------------------------------------------------------------------
 
     def _query(self, X: Any) -> tuple[Tensor, Posterior]:
-        """Return X, validated, as a float64 tensor, and the posterior, where predictions are."""
+        """Validate X; return it as a float64 tensor, and the posterior, where both predict."""
         check_is_fitted(self)
         return self._located(validate_inputs(self, X, reset=False))
 
     def _located(self, X: np.ndarray) -> tuple[Tensor, Posterior]:
-        """Return the same of an array that is valid."""
+        """Do the same for a valid array."""
         try:
             device, posterior = predictor(self)
             return self._x_scaling.tensor(X, torch.float64, device), posterior
@@ -341,7 +341,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
             ) from error
 
     def _labelled(self, data: Data) -> tuple[Tensor, Rows, Posterior]:
-        """Return the same of data, with what is known of rows."""
+        """Do the same for valid data, with y and other values of rows."""
         device, posterior = predictor(self)
         return *self._tensors(data, "float64", device), posterior
 
@@ -350,8 +350,8 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     ) -> list[np.ndarray]:
         """Compute blocks of rows, and put them together.
 
-        Blocks are copied into arrays that are made before them: small arrays kept from each block
-        would keep the allocator from using the memory between them again.
+        Results are copied into arrays that are allocated first: small arrays kept from each block
+        would fragment the memory.
         """
         whole: list[np.ndarray] = []
 
@@ -374,7 +374,7 @@ def representations(estimator: Any, names: Iterable[str]) -> dict[str, str]:
 
 
 def changed_parameters(estimator: Any) -> dict[str, str]:
-    """Describe parameters of the model's shape that are not as they were fitted."""
+    """Describe the parameters of the model's shape that have changed since the fit."""
     now = representations(estimator, estimator._shape_parameters)
     before = getattr(estimator, "_fitted_parameters", now)
     return {
@@ -385,16 +385,16 @@ def changed_parameters(estimator: Any) -> dict[str, str]:
 
 
 def order_of_rows(data: Data, generator: torch.Generator) -> np.ndarray:
-    """Return the order of rows, (N,): those that validate come first, so it decides which they are.
+    """Return a random order of rows, (N,); the first ones validate.
 
-    Up to 10,000 rows come sorted by what they hold (:meth:`Data.merged`), not as they were given: a
-    rule other than chance goes by their columns.
+    Up to 10,000 rows come sorted by their values (:meth:`Data.merged`), so any other rule than
+    chance would hold out rows by their columns.
     """
     return torch.randperm(len(data), generator=generator, device=generator.device).cpu().numpy()
 
 
 def warn_if_hopeless(history: History, n_outputs: int) -> None:
-    """Warn of a fit that is worse than none."""
+    """Warn of a fit that is much worse than a constant prediction."""
     if math.isfinite(history.best_score) and history.best_score > HOPELESS * n_outputs:
         warn(
             f"Training failed: the best iterate scores {history.best_score:.3g} nats per "
@@ -405,6 +405,6 @@ def warn_if_hopeless(history: History, n_outputs: int) -> None:
 
 
 def predictor(estimator: BaseGP) -> tuple[torch.device, Posterior]:
-    """Return where predictions are made, and what makes them."""
+    """Return the device of predictions, and the posterior on it."""
     posterior, device = estimator.posterior_, prediction_device(estimator.device)
     return device, posterior if is_host(device) else copy.deepcopy(posterior).to(device)

@@ -32,7 +32,7 @@ else:
 
 
 class FitTask:
-    """A fit that an estimator's callbacks are told of.
+    """A fit of which an estimator's callbacks are told.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class FitTask:
     X, y : ndarrays
         The data, as the user gave them.
     n_parts : int
-        How many epochs, or fits of others, there are to be, at most.
+        Maximum number of epochs, or of fits of other estimators.
     """
 
     def __init__(self, estimator: Any, X: Any, y: Any, n_parts: int) -> None:
@@ -52,13 +52,13 @@ class FitTask:
             self.context.call_on_fit_task_begin(**self.known)
 
     def on_end(self) -> None:
-        """Called when the estimator is fitted."""
+        """Tell callbacks that the estimator is fitted."""
         if self.context is not None:
             self.context.call_on_fit_task_end(**self.known)
 
 
 class FitCallbacks(FitTask):
-    """A fit in epochs: its plan, and the posterior at the present iterate, are those of the run."""
+    """A fit in epochs; its run has the plan, and the posterior at the present iterate."""
 
     def __init__(self, estimator: Any, X: np.ndarray, y: np.ndarray, run: Any) -> None:
         super().__init__(estimator, X, y, run.plan.max_iter)
@@ -66,7 +66,7 @@ class FitCallbacks(FitTask):
         self.announced = 0
 
     def on_epoch(self, history: History) -> bool:
-        """Called after every epoch; whether to stop."""
+        """Tell callbacks that an epoch has ended; return whether to stop."""
         if self.context is None or history.n_iter <= self.announced:  # done before a roll-back
             return False
         self.announced = history.n_iter
@@ -83,7 +83,7 @@ class Fits(FitTask):
     """A fit that consists of fits of other estimators."""
 
     def next(self, name: str) -> Fit:
-        """The next one, of an estimator with this name."""
+        """Return the next fit, of an estimator with this name."""
         context = None if self.context is None else self.context.subcontext(task_name=name)
         return Fit(self.known["estimator"], context)
 
@@ -95,7 +95,7 @@ class Fit(NamedTuple):
     context: Any
 
     def __call__(self, model: Any, X: Any, y: Any, **of_rows: Any) -> Any:
-        """The fitted model."""
+        """Fit the model, and return it."""
         if self.context is None:
             return model.fit(X, y, **of_rows)
         known = {"estimator": self.caller, "X": X, "y": y}

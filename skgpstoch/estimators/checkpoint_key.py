@@ -21,7 +21,7 @@ SILENT = {"checkpoint_dir", "verbose", "device", "random_state"}  # parameters t
 def checkpoint_of(
     estimator: Any, data: Data, seed: int, start: Start | None, *more: Any
 ) -> Checkpoint:
-    """Return where this very fit saves: the same parameters, data, seed and start."""
+    """Return the checkpoint of exactly this fit: parameters, data, seed and start are the same."""
     params = {k: plain(v) for k, v in sorted(estimator.get_params().items()) if k not in SILENT}
     modules = [p for p in params.values() if isinstance(p, torch.nn.Module)]
     arrays = {k: np.asarray(readable(v)) for k, v in params.items() if hasattr(v, "__array__")}
@@ -44,16 +44,16 @@ def seed_of(estimator: Any, checkpoint: Checkpoint, seed: int) -> int:
 
 
 def sampling_seed(estimator: Any) -> int:
-    """Return the seed of a sample of rows, by which a fit is known when it resumes.
+    """Return the seed of a sample of rows; the sample identifies a fit that resumes.
 
-    So without a random_state it is the same one, and :func:`seed_of` tells fits apart.
+    So without a random_state it is always the same, and :func:`seed_of` tells fits apart.
     """
     resumes = estimator.checkpoint_dir is not None and estimator.random_state is None
     return resolve_seed(0 if resumes else estimator.random_state)
 
 
 def described(value: Any) -> str:
-    """Its representation; of an array, which NumPy abbreviates, the shape and a digest."""
+    """Return its repr; for an array, whose repr NumPy abbreviates, the shape and a digest."""
     value = plain(value)
     if not hasattr(value, "__array__"):
         return repr(value)

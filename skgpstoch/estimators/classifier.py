@@ -37,14 +37,14 @@ class Classifier(ClassifierMixin, BaseGP):
         Parameters
         ----------
         y : array-like of shape (n_samples,) or None, default=None
-            Labels, of two classes or more; None where X has them.
+            Labels, of two classes or more; None if X includes them.
         """
         return self._fit_to(X, y, sample_weight)
 
     def _validate(
         self, X: Any, y: Any, reset: bool, sample_weight: Any = None, classes: Any = None
     ) -> Data:
-        """Check parameters, X and weights, and return the codes of the classes, (n, 1)."""
+        """Validate X, y and weights; y becomes the codes of the classes, (n, 1)."""
         least = fewest_rows(reset)
         X, y = validate_inputs(self, X, y, reset=reset, ensure_min_samples=least)
         check_labels(y)
@@ -69,7 +69,7 @@ class Classifier(ClassifierMixin, BaseGP):
         return replace(data, y=codes.astype(np.float64)[:, None])
 
     def _marginals(self, X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Mean and variance of the latent functions, and the mean of y: each (n, P)."""
+        """Return mean and variance of the latent functions, and the mean of y: each (n, P)."""
         rows, posterior = self._query(X)
 
         def compute(block: slice) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,7 +81,7 @@ class Classifier(ClassifierMixin, BaseGP):
         return mean, var, probability
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probability of each class.
+        """Return the probability of each class.
 
         Parameters
         ----------
@@ -91,7 +91,7 @@ class Classifier(ClassifierMixin, BaseGP):
         Returns
         -------
         probability : ndarray of shape (n_samples, n_classes)
-            In the order of `classes_`; a row's do not depend on the rows asked for with it.
+            In the order of `classes_`. Those of a row do not depend on the other rows of X.
         """
         probability = self._marginals(X)[2]
         if probability.shape[1] == 1:
@@ -102,19 +102,19 @@ class Classifier(ClassifierMixin, BaseGP):
     def predict_std(self, X: Any) -> np.ndarray:
         """Return the standard deviation of each class's probability under the posterior.
 
-        The probability of a class is a function of f, which is uncertain. Far from the training
-        rows this is large where the kernel forgets them, although `predict_proba` may be as even
-        near a boundary between classes; networks and relevance vectors may be certain there.
-        Of more than two classes it is an average over 512 quasi-random points of f: within some 4 %
-        above 0.1 and 12 % above 0.03, but what is less than that may be off by a third, or a factor
-        of two or three where there are many classes; robust-max has a quadrature. Models of
-        one class against the others have it of g(f_c)/Σ g(f_j), whose mean is not quite
-        `predict_proba`, the shares of the means.
+        The probability of a class is a function of f, which is uncertain. Its deviation is large
+        far from the training rows if the kernel decays, and smaller near a boundary of classes,
+        where `predict_proba` may be as even. Networks and relevance vectors may be certain far from
+        the training rows. For more than two classes it is an average over 512 quasi-random points
+        of f: within some 4 % above 0.1 and 12 % above 0.03, but smaller deviations may be off by a
+        third, or by a factor of two or three with many classes. Robust-max uses a quadrature.
+        Models of one class against the others have the deviation of g(f_c)/Σ g(f_j), g the logistic
+        function; `predict_proba` is the ratio of the means, not quite the mean of the ratio.
 
         Returns
         -------
         std : ndarray of shape (n_samples, n_classes)
-            In the order of `classes_`, at most 0.5; of two classes, both columns are the same.
+            Deviations, at most 0.5, in the order of `classes_`. Those of two classes are the same.
         """
         rows, posterior = self._query(X)
         likelihood = cast(ClassLikelihood, posterior.likelihood)
@@ -126,12 +126,12 @@ class Classifier(ClassifierMixin, BaseGP):
 
     @documented(predict_proba)
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Logarithm of the probability of each class.
+        """Return the logarithm of the probability of each class.
 
         Returns
         -------
         log_probability : ndarray of shape (n_samples, n_classes)
-            Nats, in the order of `classes_`.
+            In nats, in the order of `classes_`.
         """
         check_is_fitted(self)
         X = validate_inputs(self, X, reset=False)
@@ -139,7 +139,7 @@ class Classifier(ClassifierMixin, BaseGP):
         return self._log_probabilities(X, np.broadcast_to(codes, (len(X), len(codes))))
 
     def _log_probabilities(self, X: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        """Of the classes with these codes, (n, k)."""
+        """Return log probabilities of the classes with these codes, (n, k)."""
         rows, posterior = self._located(X)
 
         def compute(block: slice) -> tuple[Tensor]:
@@ -152,7 +152,7 @@ class Classifier(ClassifierMixin, BaseGP):
 
     @documented(predict_proba)
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable class.
+        """Predict the most probable class.
 
         Returns
         -------
@@ -164,7 +164,7 @@ class Classifier(ClassifierMixin, BaseGP):
 
     @documented(predict_proba)
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Share of the rows whose class is the one predicted.
+        """Return the accuracy: the share of rows whose class is predicted correctly.
 
         Parameters
         ----------
@@ -176,30 +176,30 @@ class Classifier(ClassifierMixin, BaseGP):
         Returns
         -------
         score : float
-            Between 0 and 1.
+            Accuracy, between 0 and 1.
         """
         return float(super().score(X, readable(y), readable(sample_weight)))
 
     @documented(predict_proba)
     def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the latent functions.
+        """Return the mean and variance of the latent functions.
 
         Returns
         -------
         mean, variance : ndarrays of shape (n_samples,) or (n_samples, n_classes)
-            One function for two classes, else one for each.
+            Two classes have one function, more classes one each.
         """
         mean, var, _ = self._marginals(X)
         return (mean[:, 0], var[:, 0]) if mean.shape[1] == 1 else (mean, var)
 
     @documented(score)
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """Log probability of each row's class.
+        """Return the log probability of each row's class.
 
         Returns
         -------
         log_probability : ndarray of shape (n_samples,)
-            Nats.
+            In nats.
         """
         check_is_fitted(self)
         data = self._validate(X, y, reset=False)

@@ -18,7 +18,7 @@ def condition(estimator: Any, X: Any, y: Any, *of_rows: Any) -> Any:
     """Condition a fitted regressor on more rows, in place."""
     refuse_group("condition_on")
     X, rows, posterior = estimator._labelled(estimator._checked(X, y, *of_rows))
-    # Parts may be shared with the posterior before, which a failure would bring back.
+    # Parts may be shared with the posterior before, which is restored after a failure.
     found = conditioned(copy.deepcopy(posterior), X, rows)
     estimator._set_posterior(found)
     if hasattr(estimator, "log_marginal_likelihood_value_"):
@@ -27,7 +27,7 @@ def condition(estimator: Any, X: Any, y: Any, *of_rows: Any) -> Any:
 
 
 def evidence_in_units(estimator: BaseGP) -> float:
-    """Return the log marginal likelihood of the posterior, or the bound, for y as it was given."""
+    """Return the posterior's log marginal likelihood, or the bound, for y in its own units."""
     posterior, scale = estimator.posterior_, estimator._y_scaling.scale
     value = float(posterior.log_evidence().sum())
     return value - posterior.n_rows * float(np.log(scale).sum())

@@ -31,7 +31,7 @@ RAN_OUT = "ran out of memory"
 
 @contextlib.contextmanager
 def numeric_context() -> Iterator[None]:
-    """Disable an autocast around the call: types are arguments here."""
+    """Disable an autocast around the call, because types are arguments here."""
     with contextlib.ExitStack() as stack:
         for kind in (HOST.type, *ACCELERATORS):
             if torch.is_autocast_enabled(kind):

@@ -1,9 +1,9 @@
-"""Docstrings and constraints of estimators, put together from those of their groups of parameters.
+"""Assemble docstrings and constraints of estimators from those of their groups of parameters.
 
-A group, or a family, documents what is its own in the "Parameters" and "Attributes" sections of its
-docstring; an estimator has all of them, and what its own docstring says of one wins. Of a long list
-of parameters, those that matter first (`_first_parameters` of the groups) stay in "Parameters", and
-come first in the signature; the rest are "Other Parameters".
+A group, or a family, documents its own parameters and attributes in its docstring. An estimator has
+all of them; an entry in its own docstring wins. If there are many parameters, the most important
+ones (`_first_parameters` of the groups) stay in "Parameters", and come first in the signature; the
+rest are "Other Parameters".
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .parameters import RunParameters, TrainingParameters, WarmStartParameters
 
 SECTIONS = ("Parameters", "Attributes")
 OTHERS = "Other Parameters"
-LONGEST = 13  # parameters in one list, as many as scikit-learn's own two have
+LONGEST = 13  # parameters in one list, as many as the drop-ins have
 
 
 def public_estimator(cls: Any) -> Any:
     """Complete an estimator's docstring, constraints and shape parameters from those of its groups.
 
-    Parameters of training, which all estimators have, come last there and in the signature.
+    Parameters of training, which all estimators have, come last, also in the signature.
     """
     lineage = [base for base in cls.__mro__ if base is not object]
     first = {name for base in lineage for name in vars(base).get("_first_parameters", ())}
@@ -40,9 +40,9 @@ def public_estimator(cls: Any) -> Any:
 
 
 def _ordered(cls: Any, first: set[str]) -> list[str]:
-    """Names of parameters, in the order that the signature is given here.
+    """Order the parameters of the signature, and return their names.
 
-    Of a long list those that matter first are in front; those of training are last.
+    In a long list the most important ones come first. Those of training come last.
     """
     init: Any = cls.__init__
     signature = inspect.signature(init)
@@ -62,8 +62,10 @@ def _ordered(cls: Any, first: set[str]) -> list[str]:
 
 
 def _completed(doc: str, lineage: list[type], names: list[str], first: set[str]) -> str:
-    """The docstring with all sections: parameters in the order of the names, attributes in that
-    of the lineage, one that is documented twice where the more general class has it.
+    """Return the docstring with all sections.
+
+    Parameters are in the order of the names, and attributes in that of the lineage. An attribute
+    that is documented twice stands where the more general class has it.
     """
     found: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
     for base in lineage:

@@ -1,6 +1,6 @@
 """Groups of constructor parameters of regression on finite features.
 
-They are data, as those of :mod:`skgpstoch.estimators.parameters`.
+They are data, like those of :mod:`skgpstoch.estimators.parameters`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ class FiniteParameters(
         Number of random Fourier features; "auto" is 5 for each row, between 100 and 1,000.
     n_estimators : int or "auto", default="auto"
         Number of networks whose features are joined. Each is validated on a fold of its own. "auto"
-        is 10,000/n_samples, at least 1 and at most 5, if `kernel` and `feature_map` are None. With
-        one network and few rows, the few that are held out choose the noise.
+        is 10,000/n_samples, at least 1 and at most 5, if `kernel` and `feature_map` are None and
+        `early_stopping` is True, else 1. With one network and few rows, only a few held-out rows
+        determine the noise.
     batch_size : int or "auto", default="auto"
         Number of rows per minibatch; "auto" is n_samples/64, between 128 and 512.
     max_iter : int or "auto", default="auto"
@@ -70,7 +71,7 @@ class FiniteParameters(
         Stop after this many epochs without an improvement by `tol`. None: train to the end, as the
         one-cycle schedule needs.
     normalize_y : bool, default=True
-        Whether to standardise the target internally; results are in its own units.
+        Whether to standardise the target internally; results are in the target's own units.
     noise : {"auto", "validation", "profiled", "learned"}, default="auto"
         How to find the noise variance: "validation", from held-out rows; "profiled", from the
         running marginal likelihood; "learned", by gradient steps. "auto" is "validation" for

@@ -33,7 +33,7 @@ BEAT = 0.5  # seconds between two signs of life of rank 0, while the others wait
 
 
 def fit_on_first(estimator: Any, group: Group, fit: Callable[[], Any]) -> None:
-    """Let rank 0 fit, while others wait, and give them what it found."""
+    """Let rank 0 fit while others wait, and give them the result."""
     with doing(f"{type(estimator).__name__}.fit, by rank 0 for all"):
         on_first(group, fit)
         adopt(estimator, group)
@@ -75,7 +75,7 @@ def on_first(group: Group, work: Callable[[], Any]) -> None:
 
 
 def told(group: Group, is_over: bool = False) -> tuple[bool, bool]:
-    """Tell whether the work is over, and whether an interrupt has come to a rank that waits."""
+    """Tell whether the work is over, and whether a waiting rank was interrupted; all must ask."""
     flags = torch.tensor([is_over, is_marked()])
     group.max_(flags)
     over, came = flags.tolist()
@@ -91,14 +91,14 @@ def wait(group: Group) -> None:
 
 @dataclass
 class Pulse:
-    """Signs of life of rank 0, and what it hears of the others meanwhile.
+    """Signs of life of rank 0, and what it hears from the others.
 
     Attributes
     ----------
     is_over : Event
         Set when the work is done.
     lost : WorkerLostError or None
-        That a rank is lost.
+        The error, if a rank is lost.
     is_handled : bool
         Whether the work can be interrupted.
     """
@@ -127,13 +127,13 @@ class Pulse:
             _thread.interrupt_main()
 
     def handle(self) -> None:
-        """End the work: as Ctrl-C does, or with what has happened to another rank."""
+        """End the work as Ctrl-C does, or with the error of a lost rank."""
         raise KeyboardInterrupt if self.lost is None else self.lost
 
 
 @contextlib.contextmanager
 def signs_of_life(group: Group) -> Iterator[None]:
-    """Tell the others all the time, from another thread, that the block goes on."""
+    """Keep telling the others, from another thread, that the block is still running."""
     pulse = Pulse(group)
     with handled_by(pulse.handle) as pulse.is_handled:
         beat = functools.partial(contextvars.copy_context().run, pulse.beat)
@@ -151,7 +151,7 @@ def signs_of_life(group: Group) -> Iterator[None]:
 def adopt(estimator: Any, group: Group) -> None:
     """Take what rank 0 has fitted, so that all ranks have the same model, to the last bit.
 
-    Rank 0 too: sums round by how arrays lie in memory.
+    Rank 0 takes it too, because the rounding of sums depends on how arrays lie in memory.
     """
     if group.size == 1:
         return
@@ -167,24 +167,24 @@ def adopt(estimator: Any, group: Group) -> None:
 
 
 def own_names(estimator: Any) -> set[str]:
-    """Return what each rank has of its own: parameters, and scikit-learn's callbacks."""
+    """Return the names of what each rank keeps: parameters, and scikit-learn's callbacks."""
     callbacks = {name for name in vars(estimator) if "callback" in name}
     return callbacks | set(estimator.get_params(deep=False))
 
 
 def without(estimator: Any, names: set[str]) -> Any:
-    """Return a shallow copy that has not these attributes."""
+    """Return a shallow copy without these attributes."""
     bare = copy.copy(estimator)
     for name in names & set(vars(bare)):
         delattr(bare, name)
     return bare
 
 
-# ---- estimators that know of no group ------------------------------------------------------------
+# ---- estimators that do not train in groups ------------------------------------------------------
 
 
 def fits_on_first(fit: Callable) -> Callable:
-    """Let a `fit` in a group have the rows of all ranks, on rank 0, and all ranks its result."""
+    """In a group, run `fit` on rank 0 with the rows of all ranks, and give all ranks the result."""
 
     @functools.wraps(fit)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -208,7 +208,7 @@ def gathered(group: Group, *columns: Any) -> tuple[Any, ...]:
     Raises
     ------
     ValueError
-        On every rank, if nobody has rows, or columns differ.
+        On every rank, if no rank has rows, or columns differ.
     """
     with agreed(group):
         sent = pickle.dumps(columns if len(columns[0]) else None)

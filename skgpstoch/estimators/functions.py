@@ -53,7 +53,7 @@ class SampledFunctions:
         self._device = device
 
     def rescaled(self, y_scaling: Scaling) -> SampledFunctions:
-        """Return the same functions for targets that were scaled before."""
+        """Return the same functions in the units that targets had before this scaling."""
         other = copy.copy(self)
         other._y_scaling = self._y_scaling.within(y_scaling)
         return other
@@ -89,15 +89,15 @@ class SampledFunctions:
         X : Tensor of shape (n_samples_X, n_features)
             Inputs; only their shape is validated.
 
-        Raises
-        ------
-        ValueError
-            If X is not a tensor of this shape.
-
         Returns
         -------
         values : Tensor of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
             Values, in the units of y, in float64 on the model's device.
+
+        Raises
+        ------
+        ValueError
+            If X is not a tensor of this shape.
         """
         if not isinstance(X, Tensor) or X.ndim != 2 or not len(X):
             got = tuple(X.shape) if isinstance(X, Tensor) else type(X).__name__
@@ -106,7 +106,7 @@ class SampledFunctions:
                 f"row, got {got}. For arrays, call the drawn functions themselves."
             )
         width = np.size(self._x_scaling.offset)
-        if width > 1 and X.shape[1] != width:  # one number is for any width
+        if width > 1 and X.shape[1] != width:  # one number suits any width
             raise ValueError(f"X has {X.shape[1]} features, but {width} are expected.")
         X = X.to(self._device, torch.float64)
 

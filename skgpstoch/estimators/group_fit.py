@@ -1,9 +1,9 @@
 """Fit in a group: every rank gives its own rows, and all get the same model.
 
-A sample of the rows, the same one whoever has which, decides what rows decide beforehand: scalings,
-inducing points, starts, and which are held out. Up to `SAMPLE_ROWS` it is all of them. Sums over
-the rows of all ranks train, and close. Few rows, and estimators that are not trained by such sums,
-are fitted by rank 0, for all.
+From a sample of the rows come scalings, inducing points, starts, and the choice of held-out rows.
+It does not depend on which rank has which rows; up to `SAMPLE_ROWS` it is all of them. Training and
+the closing pass use sums over the rows of all ranks. Rank 0 fits for all if rows are few, or if an
+estimator is not trained by such sums.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .targets import learn_targets, with_transformed_targets
 
 GATHERED_ROWS = MERGED_ROWS  # up to which rank 0 fits for all
 SAMPLE_ROWS = 100_000
-SAMPLE_NUMBERS = 50_000_000  # of X, that a sample has at most
+SAMPLE_NUMBERS = 50_000_000  # of X in a sample, at most
 
 BATCH_LAYERS = (
     torch.nn.BatchNorm1d,
@@ -52,7 +52,7 @@ BATCH_LAYERS = (
 INSTANCE_LAYERS = (torch.nn.InstanceNorm1d, torch.nn.InstanceNorm2d, torch.nn.InstanceNorm3d)
 
 FOUND = ("n_features_in_", "feature_names_in_", "_y_shape", "_fitted_with_exposure")
-"""What the validation of rows leaves on an estimator, but for classes."""
+"""Attributes that the validation of rows sets on an estimator, except classes."""
 
 
 def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, *of_rows: Any) -> None:
@@ -82,7 +82,7 @@ def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, *of_rows: Any) ->
         recipe = in_time(estimator, recipe, time.monotonic, clock.began)
         fit_on_first(estimator, group, lambda: fit_numbered(estimator, recipe, data, numbers))
         return
-    recipe = in_time(estimator, recipe, clock, 0.0)  # when the clock was made
+    recipe = in_time(estimator, recipe, clock, 0.0)  # the clock counts from the beginning
     rank = Rank(first, numbers, whole)
     with training_together(estimator, group):
         run, sample = prepare(estimator, recipe, data, sizes, rank, start)
@@ -91,7 +91,7 @@ def fit_in_group(estimator: Any, group: Group, X: Any, y: Any, *of_rows: Any) ->
 
 @contextlib.contextmanager
 def training_together(estimator: Any, group: Group) -> Iterator[None]:
-    """Train in step in the block: interrupts leave marks, rank 0 warns, and its model is all's."""
+    """Train in step in the block: interrupts leave marks, rank 0 warns, and all get its model."""
     with doing(f"{type(estimator).__name__}.fit, training"), muted(group.rank > 0):
         with marking() if group.size > 1 else contextlib.nullcontext():
             yield
@@ -106,20 +106,20 @@ def training_together(estimator: Any, group: Group) -> Iterator[None]:
 
 
 def fit_warned(estimator: Any, recipe: Recipe, data: Data) -> None:
-    """Fit to rows that are all here, and tell what is wrong with the fit."""
+    """Fit to rows that are all here, and warn of what is wrong with the fit."""
     estimator._fit(recipe, data)
     estimator._diagnosis.warn()
 
 
 def fit_numbered(estimator: Any, recipe: Recipe, data: Data, numbers: np.ndarray) -> None:
-    """Do the same with rows of these numbers among all that ranks were given."""
+    """Do the same, where rows have these numbers among those of all ranks."""
     fit_warned(estimator, recipe, data)
     if (found := getattr(estimator, "held_out_", None)) is not None:
         estimator.held_out_ = found.known_by(numbers)
 
 
 def in_time(estimator: Any, recipe: Recipe, clock: Clock, began: float) -> Recipe:
-    """Return a recipe that ends `max_time` after the fit began, by the clock, if there is one."""
+    """Return a recipe that ends `max_time`, if set, after the fit began by the clock."""
     if (seconds := getattr(estimator, "max_time", None)) is None:
         return recipe
     return replace(recipe, deadline=Deadline(began + seconds, clock))
@@ -129,7 +129,7 @@ def in_time(estimator: Any, recipe: Recipe, clock: Clock, began: float) -> Recip
 
 
 def shared_rows(estimator: Any, group: Group, X: Any, y: Any, of_rows: tuple[Any, ...]) -> Data:
-    """Check this rank's rows, of which there may be none, and that all ranks' are of one table."""
+    """Validate this rank's rows, if any, and check that all ranks have rows of one table."""
     has_rows, data = counts(X, *of_rows), None
     if hasattr(type(estimator), "predict_proba"):
         classes = classes_of(group, y, *of_rows)
@@ -147,14 +147,14 @@ def shared_rows(estimator: Any, group: Group, X: Any, y: Any, of_rows: tuple[Any
 
 
 def places_of(data: Data, given: Data) -> np.ndarray:
-    """Return which of the given rows these are: all, or those that have a weight."""
+    """Return which of the given rows these are: all, or those of positive weight."""
     if given.weight is None or len(data) == len(given):
         return np.arange(len(data))
     return np.flatnonzero(given.weight)
 
 
 def counts(X: Any, sample_weight: Any = None, *of_rows: Any) -> bool:
-    """Whether this rank has any row that counts; weights that are wrong are left to the check."""
+    """Tell whether this rank has any row that counts; invalid weights are left to validation."""
     if not len(X) or sample_weight is None:
         return len(X) > 0
     with contextlib.suppress(TypeError, ValueError):
@@ -172,18 +172,18 @@ def classes_of(group: Group, y: Any, sample_weight: Any = None) -> np.ndarray:
 
 
 def described(data: Data) -> list[Any]:
-    """Return the names and the widths of columns that are there; weights need not be."""
+    """Return the names and shapes of the columns that there are, except weights."""
     columns = ((f.name, getattr(data, f.name)) for f in fields(data) if f.name != "weight")
     return [[name, list(c.shape[1:])] for name, c in columns if c is not None]
 
 
 def plain_form(value: Any) -> Any:
-    """Return what JSON keeps."""
+    """Return a value as JSON can keep it."""
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def in_words(found: dict[str, Any]) -> str:
-    """Say which columns rows have, as users know them."""
+    """Say which columns rows have, in the user's words."""
     names, shape = found["feature_names_in_"], found["_y_shape"]
     of_X = f"X of shape (n, {found['n_features_in_']})" + (f": {', '.join(names)}" if names else "")
     of_y = "" if shape is None else f", y of shape {('n', *shape)}".replace("'", "")
@@ -192,7 +192,7 @@ def in_words(found: dict[str, Any]) -> str:
 
 
 def no_rows(estimator: Any, told: dict[str, Any]) -> Data:
-    """Return no rows, of a table that others know, and leave what validation leaves."""
+    """Return no rows of a table that other ranks have; set the attributes that validation sets."""
     columns = {name: np.empty((0, *shape)) for name, shape in told.pop("columns")}
     for name, value in told.items():
         if value is not None:
@@ -203,7 +203,7 @@ def no_rows(estimator: Any, told: dict[str, Any]) -> Data:
 
 
 def with_targets_alike(estimator: Any, group: Group, data: Data, first: int) -> Data:
-    """Return rows with the targets that the model is fitted to; a sample of all says how."""
+    """Return rows with transformed targets; the transformer is fitted to a sample of all rows."""
     sample = data
     if getattr(estimator, "target_transform", None) is not None:
         most = most_sampled(data.X.shape[1])
@@ -219,9 +219,9 @@ def with_targets_alike(estimator: Any, group: Group, data: Data, first: int) -> 
 
 @dataclass(frozen=True)
 class Rank:
-    """The place of a rank's first row among those that count, and what these are a part of.
+    """The place of a rank's first row among those that count, and the whole of all rows.
 
-    `numbers` (n,) are those of its rows among all that were given to ranks.
+    `numbers` (n,) are the places of its rows among all that were given to ranks.
     """
 
     first: int
@@ -258,7 +258,7 @@ def begin_from_sample(
 ) -> Run:
     """Make the objective from a sample, and the run that trains it on all rows of a table.
 
-    The table is made of a dtype, a device, and the sample's rows.
+    `table` makes it from a dtype, a device, and the sample's rows.
     """
     plan = within_sample(recipe.plan(sizes, start), len(sample))
     checkpoint = None
@@ -283,7 +283,7 @@ def begin_from_sample(
 
 
 def refuse_batch_statistics(objective: torch.nn.Module) -> None:
-    """Raise a ValueError if a layer of the user's looks at the rows of a minibatch together."""
+    """Raise a ValueError if a layer of the user averages over the rows of a minibatch."""
     for layer in objective.modules():
         if averages_rows(layer):
             raise ValueError(
@@ -294,26 +294,26 @@ def refuse_batch_statistics(objective: torch.nn.Module) -> None:
 
 
 def averages_rows(layer: torch.nn.Module) -> bool:
-    """Tell whether a layer of torch's has averages over the rows of a minibatch."""
+    """Tell whether a torch layer averages over the rows of a minibatch."""
     if isinstance(layer, INSTANCE_LAYERS):
         return layer.track_running_stats
     return isinstance(layer, BATCH_LAYERS)
 
 
 def most_sampled(n_features: int) -> int:
-    """Return how many rows the sample has, if there are as many."""
+    """Return how many rows the sample has at most."""
     return min(SAMPLE_ROWS, max(MERGED_ROWS, SAMPLE_NUMBERS // n_features))
 
 
 class Sample(NamedTuple):
-    """Some of the rows of all ranks, in an order that all have in common.
+    """Some of the rows of all ranks, in an order that all ranks share.
 
     Parameters
     ----------
     data : Data
         These m rows.
     numbers : ndarray of shape (m,)
-        Theirs among the rows that all ranks were given.
+        Their places among the rows that all ranks were given.
     own, places : ndarray of shape (m_own,)
         Which of this rank's rows are among them, and where.
     """
@@ -325,9 +325,9 @@ class Sample(NamedTuple):
 
 
 def sample_of(group: Group, data: Data, first: int, numbers: np.ndarray, seed: int) -> Sample:
-    """Return a sample of all rows, of which these are this rank's, from `first` on.
+    """Return a sample of the rows of all ranks; this rank's are `data`, from place `first` on.
 
-    `numbers` (n,) are what these are to be known by.
+    `numbers` (n,) identify them in the sample.
     """
     most = most_sampled(data.X.shape[1])
     own, places = (part.numpy() for part in chosen_rows(group, seed, first, len(data), most))
@@ -340,13 +340,13 @@ def sample_of(group: Group, data: Data, first: int, numbers: np.ndarray, seed: i
 
 
 class ClockOfGroup:
-    """Seconds since it was made, on the rank where most have passed: the same on all ranks."""
+    """Seconds since it was made, on the rank where most have passed, so that ranks agree."""
 
     def __init__(self, group: Group) -> None:
         self.group, self.began = group, time.monotonic()
 
     def __call__(self) -> float:
-        """Return the seconds; every rank has to ask."""
+        """Return the seconds; every rank has to call it."""
         passed = torch.tensor([time.monotonic() - self.began], dtype=torch.float64)
         self.group.max_(passed)
         return float(passed)

@@ -5,12 +5,12 @@ The root mean square derivative of the posterior's mean, of all outputs or class
     I_j ∝ (Σ_p mean_i (s_j ∂μ_p/∂x_j)²(x_i))^½,   s_j the standard deviation of the input,
 
 at normal rows x_i with the mean and the deviations of the training rows, always the same ones.
-Importances have the sum 1, or are all 0 where f depends on no input.
+Importances sum to 1, or are all 0 if f depends on no input.
 
 Inverse length-scales are the root mean square derivatives under the prior (RBF: σ_f/ℓ_j), and say
-less: an input that f is linear in has a long one. *Measured* on 64 fits of 60 and 200 rows, with 3
-to 5 of 10 inputs that matter: 60 to 80 % of these have an importance above the mean by scales, and
-69 to 90 % by derivatives; of the others 0 to 11 %, and 0 to 5 %.
+less: an input with a linear effect has a long length-scale. *Measured* on 64 fits of 60 and 200
+rows, where 3 to 5 of 10 inputs matter: 60 to 80 % of these have an importance above the mean by
+length-scales, and 69 to 90 % by derivatives; of the others 0 to 11 %, and 0 to 5 %.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor
 from ..data.arrays import Scaling
 from ..posteriors.base import Posterior
 
-N_ROWS = 128  # that derivatives are averaged over
+N_ROWS = 128  # over which derivatives are averaged
 STEP = 1e-4  # of differences, in standard deviations of an input
 
 
@@ -35,7 +35,7 @@ def spread_of(X: np.ndarray, weight: np.ndarray | None = None) -> Scaling:
     counts = True if weight is None else weight[:, None] > 0.0
     high = X.max(0, where=counts, initial=-np.inf)
     low = X.min(0, where=counts, initial=np.inf)
-    return Scaling(mean, np.minimum(std, high / 2.0 - low / 2.0))  # which no deviation exceeds
+    return Scaling(mean, np.minimum(std, high / 2.0 - low / 2.0))  # half the range bounds any std
 
 
 def representative_rows(spread: Scaling) -> np.ndarray:
@@ -52,13 +52,13 @@ def posterior_importances(
     Parameters
     ----------
     posterior : Posterior
-        Whose mean has a graph.
+        Its mean is differentiable.
     rows : Tensor of shape (n, d)
         As the posterior sees them.
     scale : ndarray of shape (d,)
-        The inputs' deviations there.
+        Standard deviations of the inputs in these units.
     blocks : iterable of slice
-        Of rows.
+        Blocks of rows.
     """
     total = torch.zeros_like(rows[0])
     for block in blocks:
@@ -71,7 +71,7 @@ def posterior_importances(
 
 
 def difference_importances(mean: Callable[[np.ndarray], np.ndarray], spread: Scaling) -> np.ndarray:
-    """Return importances by central differences of a mean (n, P) that has no graph."""
+    """Return importances by central differences of a mean (n, P), which needs no gradient."""
     rows = representative_rows(spread)
     sizes = np.zeros(len(spread.scale))
     for j, scale in enumerate(spread.scale):

@@ -1,8 +1,8 @@
 """Groups of constructor parameters that estimators share, each written once.
 
-Groups are data: fields, their constraints, which of them say what a model is made of, and their
-part of the docstring. They have no methods. :func:`~skgpstoch.estimators.docs.public_estimator`
-puts them together.
+Groups are data: fields, their constraints, which of them define the model's shape, and their part
+of the docstring. They have no methods. :func:`~skgpstoch.estimators.docs.public_estimator` puts
+them together.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class KernelParameters:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RunParameters:
-    """How long, and where.
+    """Stopping, device, output and seed of a fit.
 
     Parameters
     ----------
@@ -126,8 +126,8 @@ class RestartParameters:
     n_restarts : int, default=0
         Number of additional trainings by solver="lbfgs", from random hyper-parameters that suit the
         scale of the rows; the training with the smallest loss is kept. They run in parallel inside
-        a :func:`joblib.parallel_config`. Other solvers do not train to an optimum, so that there is
-        none to choose.
+        a :func:`joblib.parallel_config`. Other solvers have no restarts, because they do not train
+        to an optimum.
     """
 
     n_restarts: int = 0
@@ -137,7 +137,7 @@ class RestartParameters:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class StepParameters:
-    """How long a step is, and on which rows.
+    """Length of a step, and its rows.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ class StepParameters:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TrainingParameters(StepParameters):
-    """How steps change from one to the next.
+    """How the length of steps changes.
 
     Parameters
     ----------
@@ -228,8 +228,8 @@ class TransformedTargetParameters:
     target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
         Transformation of y that is modelled instead of y: "log", its logarithm; "yeo-johnson", a
         power that makes it normal; or a monotone transformer with scikit-learn's interface.
-        Predictions are of y itself. Latent functions, noise and the marginal likelihood are of the
-        transformed target.
+        Predictions are of y itself. Latent functions, noise and the marginal likelihood refer to
+        the transformed target.
 
     Attributes
     ----------

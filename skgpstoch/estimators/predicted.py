@@ -16,18 +16,18 @@ from ..distributions.law import Law
 from ..maths.gaussian import Marginals
 from .context import predicting
 
-LIGHT_SCALE = 1.0 / 3.0  # of exponential tails: exp(2y) has a moment then, with room to spare
+LIGHT_SCALE = 1.0 / 3.0  # of exponential tails: exp(2y) then has a mean, with room to spare
 
 
 @dataclass(frozen=True)
 class PredictedLaw(Law):
-    """Distributions of y = offset + scale·Y, Y of a likelihood where f ~ q.
+    """Distributions of y = offset + scale·Y, where a likelihood gives Y for f ~ q.
 
     Parameters
     ----------
     q : Marginals of shape (S, N, P)
     likelihood : Likelihood
-        That of these rows.
+        The likelihood at these rows.
     y_scaling : Scaling
         Units of y, (P,).
     """
@@ -127,7 +127,7 @@ class PredictedLaw(Law):
         return np.asarray(self.likelihood.distribution(self.q)(k))
 
     def _scaled(self, y: np.ndarray | Tensor) -> Tensor:
-        """Numbers in the units of Y; a tensor has them already."""
+        """Return y in the units of Y; a tensor has them already."""
         if isinstance(y, Tensor):
             return y
         scaled = (y - self.y_scaling.offset) / self.y_scaling.scale
@@ -135,5 +135,5 @@ class PredictedLaw(Law):
 
 
 def array(values: Tensor) -> np.ndarray:
-    """Return the numbers of a tensor."""
+    """Return a tensor as an array."""
     return np.asarray(values.cpu().numpy())

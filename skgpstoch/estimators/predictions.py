@@ -30,7 +30,7 @@ def predicted_by_blocks(
     exposure: Any,
     y_std: Any,
 ) -> list[np.ndarray]:
-    """Put together what is computed of blocks of rows, of the (transformed) target or of f."""
+    """Compute something from the distributions of the (transformed) target, or of f, in blocks."""
     if y_std is not None and transformer_of(model) is not None:
         raise ValueError(KNOWN_AND_TRANSFORMED)
     X, posterior = model._query(X)
@@ -52,7 +52,7 @@ def by_blocks(
     exposure: Any,
     y_std: Any,
 ) -> list[np.ndarray]:
-    """Put together what is computed of the distributions of blocks of rows."""
+    """Compute something from the distributions of y, or of f, in blocks of rows."""
     transformer = None if latent else transformer_of(model)
 
     def of_block(law: PredictedLaw, block: slice) -> tuple[np.ndarray, ...]:
@@ -62,7 +62,7 @@ def by_blocks(
 
 
 def of_targets(model: BaseGP, data: Data, function: Callable[[Any, Any], np.ndarray]) -> np.ndarray:
-    """Return a function of the distributions and of targets, by blocks of rows."""
+    """Apply a function to the distributions of y and to the targets, in blocks of rows."""
     X, rows, posterior = model._labelled(data)
     transformer = transformer_of(model)
 
@@ -79,7 +79,7 @@ def of_targets(model: BaseGP, data: Data, function: Callable[[Any, Any], np.ndar
 def moments_of(
     model: BaseGP, X: Any, latent: bool, exposure: Any, y_std: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of y, or of f, in the units of y: each (n, P)."""
+    """Return mean and standard deviation of y, or of f, in the units of y: each (n, P)."""
     mean, std = by_blocks(model, X, lambda law, _: law.moments(), latent, exposure, y_std)
     if not latent and transformer_of(model) is None:
         warn_of_overflow(std / model._y_scaling.scale)
@@ -91,7 +91,7 @@ def mean_of(model: BaseGP, X: Any, latent: bool, exposure: Any, y_std: Any) -> n
     is_cheap = hasattr(model, "posterior_") and model.posterior_.has_cheap_mean
     if not is_cheap or not (latent or transformer_of(model) is None):
         return moments_of(model, X, latent, exposure, y_std)[0]
-    X, posterior = model._query(X)  # noise has no mean, and variances are dear
+    X, posterior = model._query(X)  # noise has no mean, and variances are expensive
     offset, scale = model._y_scaling
     posterior.likelihood.of(known_rows(X, exposure, y_std, scale))
     (mean,) = model._collect(len(X), lambda block: (posterior.mean(X[block]),))
@@ -113,7 +113,7 @@ def joint_moments_of(
             "return_cov=True needs latent=True with target_transform, because only the "
             "transformed target has a covariance."
         )
-    np.empty((len(X), len(X)))  # a MemoryError at once, where there would be one
+    np.empty((len(X), len(X)))  # a MemoryError would come later; raise it now
     offset, scale = model._y_scaling
     with predicting():
         q, likelihood = posterior.predictive(X, known_rows(X, None, y_std, scale))
@@ -134,7 +134,7 @@ def draws_of(
     exposure: Any,
     y_std: Any,
 ) -> np.ndarray:
-    """Joint draws of y, or of f, in the units of y: (n, P, n_samples)."""
+    """Return joint draws of y, or of f, in the units of y: (n, P, n_samples)."""
     X, posterior = model._query(X)
     offset, scale = model._y_scaling
     rows = known_rows(X, exposure, y_std, scale)
@@ -151,7 +151,7 @@ def draws_of(
 
 
 def gradients_of(model: BaseGP, X: Any, latent: bool) -> MomentGradients:
-    """Mean and standard deviation of y, or of f, and their gradients, in the user's units."""
+    """Return mean and standard deviation of y, or f, and their gradients, in the user's units."""
     if not latent and transformer_of(model) is not None:
         raise ValueError(
             "predict_gradient needs latent=True with target_transform, because it has "
@@ -178,4 +178,4 @@ def known_rows(X: Tensor, exposure: Any, y_std: Any, scale: np.ndarray) -> Rows:
     if y_std is not None:
         y_std = check_y_std(y_std, (len(X), len(scale)))
         s = torch.from_numpy(known_noise(y_std, scale)).to(X)
-    return Rows(X[:, :1], exposure=e, noise=s)  # of which y is not asked for
+    return Rows(X[:, :1], exposure=e, noise=s)  # nothing reads its y

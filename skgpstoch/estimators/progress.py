@@ -27,9 +27,9 @@ class ProgressLine:
     stream : file
         Where it is written.
     name : str
-        Of what is fitted.
+        Name of the estimator.
     clock : callable, default=time.monotonic
-        What tells the time, in seconds.
+        Returns the time in seconds.
     """
 
     stream: TextIO
@@ -37,14 +37,14 @@ class ProgressLine:
     clock: Clock = time.monotonic
     began: float = field(init=False)
     due: float = field(init=False)
-    width: int = 0  # of what is shown
+    width: int = 0  # of the text that is shown
 
     def __post_init__(self) -> None:
         self.began = self.clock()
         self.due = self.began + SILENT_SECONDS
 
     def __call__(self, trainer: Trainer) -> None:
-        """Show where training is, unless that was said a moment ago."""
+        """Show how far training is, unless the line is fresh."""
         now = self.clock()
         if now < self.due:
             return
@@ -58,7 +58,7 @@ class ProgressLine:
         self.width = len(text)
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """Erase the line."""
         if self.width:
             self.write("")
             self.stream.write("\r")
@@ -67,7 +67,7 @@ class ProgressLine:
 
 @contextlib.contextmanager
 def progress_of(estimator: Any) -> Iterator[ProgressLine | None]:
-    """Give the line of an estimator's fit, or None where nobody wants it or could read it."""
+    """Yield the line of an estimator's fit, or None if nobody wants it or could read it."""
     is_read = current().size == 1 and (is_terminal(sys.stderr) or is_notebook())
     if estimator.verbose != "auto" or not is_read or multiprocessing.parent_process() is not None:
         yield None

@@ -93,7 +93,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         exposure: Any = None,
         y_std: Any = None,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Mean of y, and if asked its standard deviation or joint covariance.
+        """Predict the mean of y, and if asked its standard deviation or joint covariance.
 
         Parameters
         ----------
@@ -102,11 +102,11 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         return_std : bool, default=False
             Whether to return the standard deviation at each row.
         return_cov : bool, default=False
-            Whether to return the covariance of the rows, O(n_samples²) memory.
+            Whether to return the covariance between rows, which takes O(n_samples²) memory.
         latent : bool, default=False
             Whether to predict the latent f, without the noise.
         exposure : float or array-like of shape (n_samples,), default=None
-            What the rates of counts are multiplied by, for a Poisson likelihood; None is 1.
+            Factor of the rates of counts, for a Poisson likelihood; None is 1.
         y_std : float or array-like of the shape of y, default=None
             Standard error of y besides the learned noise, for a Gaussian likelihood; None is 0.
 
@@ -133,7 +133,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
     def predict_std(
         self, X: Any, *, latent: bool = False, exposure: Any = None, y_std: Any = None
     ) -> np.ndarray:
-        """Standard deviation of y at each row.
+        """Predict the standard deviation of y at each row.
 
         Returns
         -------
@@ -144,18 +144,18 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
 
     @documented(predict)
     def predict_gradient(self, X: Any, *, latent: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Gradients of the mean and the standard deviation of y by the inputs.
+        """Return the gradients of y's mean and standard deviation with respect to the inputs.
 
-        They are exact, in the units of y and X. With a `target_transform` there are those of f, the
-        transformed target's, alone: latent=True.
+        They are exact, in the units of y and X. With a `target_transform`, there are only gradients
+        of f, the transformed target: set latent=True.
 
         Returns
         -------
         mean_gradient : ndarray of shape (n_samples, n_features) or \
                 (n_samples, n_outputs, n_features)
-            Of the mean.
+            Gradient of the mean.
         std_gradient : ndarray of the same shape
-            Of the standard deviation; 0 where that is 0, and has no gradient.
+            Gradient of the standard deviation; 0 where that is 0 and has no gradient.
         """
         found = gradients_of(self, X, latent)
         return self._shaped(found.mean_gradient), self._shaped(found.std_gradient)
@@ -170,7 +170,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         exposure: Any = None,
         y_std: Any = None,
     ) -> np.ndarray:
-        """Central interval that y is in with the given probability.
+        """Predict the central interval that contains y with probability `coverage`.
 
         Parameters
         ----------
@@ -194,13 +194,13 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
     def predict_distribution(
         self, X: Any, *, latent: bool = False, exposure: Any = None, y_std: Any = None
     ) -> PredictiveDistribution:
-        """Distribution of y at each row.
+        """Predict the distribution of y at each row.
 
         Returns
         -------
         distribution : PredictiveDistribution
-            With `mean`, `std`, `pdf`, `cdf`, `ppf`, `interval`, `crps`, `sample` and others; of
-            O(n_samples) memory.
+            Distributions with the methods `mean`, `std`, `pdf`, `cdf`, `ppf`, `interval`, `crps`,
+            `sample` and others, in O(n_samples) memory.
         """
         parts: list[PredictedLaw] = []
 
@@ -225,7 +225,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         exposure: Any = None,
         y_std: Any = None,
     ) -> np.ndarray:
-        """Joint draws of y at the rows of X from the posterior.
+        """Draw y jointly at the rows of X, from the posterior.
 
         Parameters
         ----------
@@ -236,9 +236,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         random_state : int, RandomState instance or None, default=0
             Seed.
         latent : bool, default=False
-            Whether it is of the latent f, without the noise.
+            Whether to draw the latent f, without the noise.
         exposure : float or array-like of shape (n_samples_X,), default=None
-            What the rates of counts are multiplied by, for a Poisson likelihood; None is 1.
+            Factor of the rates of counts, for a Poisson likelihood; None is 1.
 
         Returns
         -------
@@ -253,25 +253,25 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
     def sample_functions(self, n_samples: Any = 1, random_state: Any = 0) -> SampledFunctions:
         """Draw functions from the posterior of f, which can be called at any rows.
 
-        `sample_y` with `latent=True` has draws at given rows; these are the same functions at every
-        call, and cost no matrix of the rows that they are asked at. Of finite features they are
-        exact; of kernels (sums of products of RBF, Matern and ConstantKernel, and DotProduct) they
-        are drawn by Matheron's rule with 1,024 random Fourier features each [1]_: their means and
-        covariances are exact, their distributions nearly Gaussian.
+        `sample_y` with `latent=True` draws f at given rows. These functions are the same at every
+        call, and need no covariance matrix of the rows. Draws from finite features are exact. Draws
+        from kernels (sums of products of RBF, Matern and ConstantKernel, and DotProduct) follow
+        Matheron's rule with 1,024 random Fourier features each [1]_: their means and covariances
+        are exact, their distributions nearly Gaussian.
 
         Returns
         -------
         functions : SampledFunctions
-            `functions(X)` has the values at the rows of X, of shape (n_samples_X, n_samples) or
-            (n_samples_X, n_outputs, n_samples), in the units of the (transformed) y;
-            `functions.torch(X)` those of a tensor, differentiable by it.
+            `functions(X)` returns the values at the rows of X, of shape (n_samples_X, n_samples) or
+            (n_samples_X, n_outputs, n_samples), in the units of the (transformed) y.
+            `functions.torch(X)` takes a tensor, and is differentiable with respect to it.
 
         Raises
         ------
         TypeError
             If the kernel has no random Fourier features.
         ValueError
-            If a parameter is invalid, or the posterior one that has no functions: deep models and
+            If a parameter is invalid, or the posterior has no functions, as in deep models and
             QSGP.
 
         References
@@ -300,25 +300,25 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         exposure: Any = None,
         y_std: Any = None,
     ) -> Any:
-        """Condition the posterior on more rows, with the hyper-parameters of the fit.
+        """Condition the posterior on more rows, and keep the hyper-parameters of the fit.
 
-        Nothing is forgotten: predictions are those given the rows of the fit and these. That is
-        exact for exact and finite-dimensional posteriors, and for sparse ones with a Gaussian
-        likelihood and their inducing points; with other likelihoods what the rows before say of the
-        weights stays as it was, as if they were Gaussian. It costs a pass over the new rows and one
-        factorisation. `partial_fit`, where there is one, trains hyper-parameters, and forgets.
+        Nothing is forgotten: predictions are those given the rows of the fit and the new ones. This
+        is exact for exact and finite-dimensional posteriors, and for sparse ones with a Gaussian
+        likelihood, given their inducing points. With other likelihoods, earlier rows keep the
+        Gaussian approximation of their likelihood as it was. It takes a pass over the new rows and
+        one factorisation. `partial_fit`, where there is one, trains hyper-parameters, and forgets.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
             Inputs of the new rows.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Their targets; scalings are those of the fit.
+            Their targets; scalings stay those of the fit.
         sample_weight : array-like of shape (n_samples,) or None, default=None
-            How many rows each counts for.
+            How many rows each row counts for.
         exposure : float or array-like of shape (n_samples,), default=None
-            What the rates of counts are multiplied by, for a Poisson likelihood; needed if the
-            model was fitted with one.
+            Factor of the rates of counts, for a Poisson likelihood; needed if the model was fitted
+            with one.
         y_std : float or array-like of the shape of y, default=None
             Standard error of y besides the learned noise, for a Gaussian likelihood on inducing
             points; None is 0.
@@ -326,21 +326,21 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         Returns
         -------
         self : object
-            The updated estimator. Its `diagnose()` stays that of the fit.
+            The updated estimator. Its `diagnose()` still describes the fit.
 
         Raises
         ------
         ValueError
-            If what is given of rows is invalid, or the posterior is one that more rows cannot be
-            added to; the estimator is then as it was before.
+            If an argument is invalid, or rows cannot be added to this kind of posterior; the
+            estimator is then as it was before.
         """
         return condition(self, X, y, sample_weight, exposure, y_std)
 
-    # ---- judgements --------------------------------------------------------------------------
+    # ---- scores ------------------------------------------------------------------------------
 
     @documented(predict)
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None) -> float:
-        """Coefficient of determination R² of the predicted mean.
+        """Return the coefficient of determination R² of the predicted mean.
 
         Parameters
         ----------
@@ -349,13 +349,13 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         sample_weight : array-like of shape (n_samples,) or None, default=None
             Weights of the rows.
         exposure : float or array-like of shape (n_samples,), default=None
-            What the rates of counts are multiplied by, for a Poisson likelihood; needed if the
-            model was fitted with one.
+            Factor of the rates of counts, for a Poisson likelihood; needed if the model was fitted
+            with one.
 
         Returns
         -------
         score : float
-            At most 1.
+            R², at most 1.
         """
         check_exposed(self, exposure)
         predicted, sample_weight = self.predict(X, exposure=exposure), readable(sample_weight)
@@ -366,7 +366,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
     def log_predictive_density(
         self, X: Any, y: Any, *, exposure: Any = None, y_std: Any = None
     ) -> np.ndarray:
-        """Log density log p(y | x, data) of each row, summed over outputs.
+        """Return the log density log p(y | x, data) of each row, summed over outputs.
 
         Parameters
         ----------
@@ -376,30 +376,30 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         Returns
         -------
         log_density : ndarray of shape (n_samples,)
-            Nats, for y in the units of the user; of counts, the log probability.
+            Log densities in nats, for y in its own units; for counts, log probabilities.
         """
         data = self._checked(X, y, None, exposure, y_std)
         return of_targets(self, data, lambda law, y: law.joint_log_density(y))
 
     @documented(predict)
     def predictive_cdf(self, X: Any, y: Any, *, y_std: Any = None) -> np.ndarray:
-        """P(Y ≤ y | x, data) of each row.
+        """Return P(Y ≤ y | x, data) of each row.
 
         Parameters
         ----------
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Where it is asked for.
+            Values at which to evaluate it.
 
         Returns
         -------
         probability : ndarray of the shape of y
-            Uniform over new rows, if predictions are calibrated.
+            Probabilities. They are uniform over new rows if predictions are calibrated.
         """
         data = self._checked(X, y, None, None, y_std)
         return self._shaped(of_targets(self, data, lambda law, y: law.cdf(y)))
 
     def _checked(self, X: Any, y: Any, *of_rows: Any) -> Data:
-        """Return rows to judge, checked; what is known of them is in the order of `_validate`."""
+        """Return validated rows to score; `of_rows` are in the order of `_validate`."""
         check_is_fitted(self)
         check_exposed(self, of_rows[1])
         self._validate_params()
@@ -417,12 +417,12 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         exposure: Any = None,
         y_std: Any = None,
     ) -> float:
-        """Log p(y | X) of the data given, or the bound on it, with the fitted hyper-parameters.
+        """Return log p(y | X) of these rows, or the bound on it, with fitted hyper-parameters.
 
         Parameters
         ----------
         sample_weight : array-like of shape (n_samples,) or None, default=None
-            How many rows each counts for.
+            How many rows each row counts for.
         y_std : float or array-like of the shape of y, default=None
             Standard error of y besides the learned noise, for a Gaussian likelihood on inducing
             points; None is 0.
@@ -430,7 +430,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         Returns
         -------
         log_likelihood : float
-            Nats, summed over rows and outputs, for y in the units of the user.
+            In nats, summed over rows and outputs, for y in its own units.
         """
         X, rows, posterior = self._labelled(self._checked(X, y, sample_weight, exposure, y_std))
         with predicting():
@@ -458,9 +458,9 @@ class GeneralRegressor(Regressor):
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), or None, default=None
             Targets; counts for likelihood="poisson".
         exposure : float or array-like of shape (n_samples,), default=None
-            What the rates of counts are multiplied by, for likelihood="poisson"; None is 1.
+            Factor of the rates of counts, for likelihood="poisson"; None is 1.
         y_std : float or array-like of the shape of y, default=None
-            Known standard error of each target, in the units of y, besides the noise that is
-            learned; for a Gaussian likelihood. None is 0.
+            Known standard error of each target, in the units of y, besides the learned noise; for a
+            Gaussian likelihood. None is 0.
         """
         return self._fit_to(X, y, sample_weight, exposure, y_std)

@@ -1,9 +1,9 @@
 """n_restarts: train by L-BFGS from several hyper-parameters, and keep the best.
 
-The first training begins where it does without restarts, the others at random hyper-parameters of
-kernel and noise, drawn where the rows' scale says that something may be
-(:mod:`skgpstoch.training.starts`); all else starts the same. They are jobs of joblib's, and none
-depends on another, so that their number at a time does not change what is found.
+The first training begins where it does without restarts. The others begin at random
+hyper-parameters of kernel and noise, in ranges that suit the scale of the rows
+(:mod:`skgpstoch.training.starts`); all else starts the same. They are independent joblib jobs, so
+how many run at a time does not change the result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..training.jobs import threads_as
 from ..training.starts import LATENT_VARIANCE, NOISE_SHARES, likely_bounds
 from .runs import Run, optimizer_of, train_run
 
-SCALE_ROWS = 2000  # whose span says which length-scales are likely
+SCALE_ROWS = 2000  # whose span tells which length-scales are likely
 
 
 class Trained(NamedTuple):
@@ -40,7 +40,7 @@ class Trained(NamedTuple):
 def best_of_restarts(run: Run, train_first: Callable[[Run], History]) -> tuple[Run, History]:
     """Train a run, and its restarts if it has any; return the best.
 
-    An interrupt ends the training that it meets, and those that have not begun.
+    An interrupt ends the training that is running, and those that have not begun.
     """
     others = restarts(run) if run.plan.n_restarts else []
     history = train_first(run)
@@ -58,7 +58,7 @@ def best_of_restarts(run: Run, train_first: Callable[[Run], History]) -> tuple[R
 
 
 def restarts(run: Run) -> list[Run]:
-    """Return copies of a run at other hyper-parameters, which its generator's seed decides."""
+    """Return copies of a run at other hyper-parameters, drawn by its generator's seed."""
     objective: Any = run.objective
     likely, learns_noise = likely_hyperparameters(objective, run)
     random_state = np.random.RandomState(run.generator.initial_seed() % 2**32)
@@ -79,7 +79,7 @@ def restarts(run: Run) -> list[Run]:
 
 @torch.no_grad()
 def likely_hyperparameters(objective: Any, run: Run) -> tuple[np.ndarray, bool]:
-    """Return where those that are trained may be, (n, 2), and whether the last is the noise."""
+    """Return likely ranges of the trained ones, (n, 2), and whether the last is the noise."""
     features, likelihood = objective.model.features, objective.model.likelihood
     is_real = isinstance(likelihood, AdditiveNoise)
     variance = float(run.rows.y.var(0, correction=0).mean()) if is_real else LATENT_VARIANCE
@@ -94,7 +94,7 @@ def likely_hyperparameters(objective: Any, run: Run) -> tuple[np.ndarray, bool]:
 
 
 def train_again(run: Run, n_threads: int) -> Trained:
-    """Train from one start, in whatever process this is; a start that is of no use has lost."""
+    """Train from one start, in any process; if that fails, the loss is infinite."""
     run = run._replace(optimizer=optimizer_of(run.objective, run.plan))
     try:
         with threads_as(n_threads):

@@ -44,18 +44,18 @@ class Run(NamedTuple):
     generator: torch.Generator
     checkpoint: AnyCheckpoint | None
     deadline: Deadline | None = None  # of training
-    all_members: int = 1  # that there are with ample time
-    places: np.ndarray | None = None  # which row of X each given row that has a weight became
-    numbers: np.ndarray | None = None  # of the rows of X, where these are a sample
-    shared: Table | None = None  # of a group, of whose rows X and `rows` are a sample
+    all_members: int = 1  # without a deadline
+    places: np.ndarray | None = None  # which row of X each given row of positive weight became
+    numbers: np.ndarray | None = None  # of the rows of X, if they are a sample
+    shared: Table | None = None  # of which X and `rows` are a sample
 
     @property
     def n_untrained(self) -> int:
-        """How many of the first rows nothing is trained on."""
+        """How many of the first rows no member is trained on."""
         return self.plan.folds.n_untrained if self.plan.folds.size else 0
 
     def minibatches(self) -> Minibatches:
-        """Return what an epoch goes through: rows that are not held out by all, or others."""
+        """Return the source of minibatches, made from rows that some member trains on."""
         n = self.n_untrained
         if self.shared is not None:
             return self.shared.minibatches(self.rows.fold, n)
@@ -68,7 +68,7 @@ class Run(NamedTuple):
         return self.objective.solution(self.shared.X, self.shared.with_folds(self.rows.fold))
 
     def seen_solution(self) -> Posterior:
-        """Return the same on one rank alone: of a group, that of the sample."""
+        """Return the same on one rank alone; in a group, the posterior of the sample."""
         if self.shared is None or current().size == 1:
             return self.solution()
         return self.objective.solution(self.X, self.rows)
@@ -91,7 +91,7 @@ def optimizer_of(objective: Objective, plan: Plan) -> torch.optim.Optimizer | No
 
 
 def train_run(run: Run, **hooks: Any) -> History:
-    """Train a run in place; hooks are of :func:`~skgpstoch.training.loop.train`."""
+    """Train a run in place; hooks are those of :func:`~skgpstoch.training.loop.train`."""
     objective, plan = run.objective, run.plan
     return train(
         objective,
@@ -122,7 +122,7 @@ def begin_in_time(
     checkpoint: AnyCheckpoint | None,
     deadline: Deadline,
 ) -> Run:
-    """Make a run that ends before a deadline: of fewer members where that predicts better."""
+    """Make a run that ends before a deadline, with fewer members if that predicts better."""
     state = problem.generator.get_state()
     run = begin(recipe, problem, checkpoint)
     all_members = run.all_members
@@ -134,7 +134,7 @@ def begin_in_time(
         plan = recipe.plan_of(sizes, n_members)
         if problem.shared is not None:
             plan = within_sample(plan, len(problem.X))
-        problem.generator.set_state(state)  # so that networks are those of a fit that asks for them
+        problem.generator.set_state(state)  # so networks are those of a fit with so many members
         fold = plan.folds.numbers(len(problem.X), problem.X.device)
         problem = problem._replace(plan=plan, rows=replace(problem.rows, fold=fold))
         run = begin(recipe, problem, checkpoint)
@@ -144,14 +144,14 @@ def begin_in_time(
 
 
 def n_steps(run: Run) -> int:
-    """Return the steps of a run that nothing ends before."""
+    """Return the number of steps of a run that nothing cuts short."""
     return run.plan.max_iter * -(-run.minibatches().n_rows // run.plan.batch_size)
 
 
 def seconds_per_step(run: Run, clock: Clock) -> float:
-    """Measure a step of training, which leaves everything as it was.
+    """Measure the time of a training step, and leave everything as it was.
 
-    The first one is not counted: it imports what torch's optimisers need, and makes kernels.
+    The first step does not count: it imports what torch's optimisers need, and sets up kernels.
     """
     plan, objective = run.plan, run.objective
     before, seconds = copy_of(objective.state_dict()), [clock()]
@@ -179,7 +179,7 @@ def seconds_per_step(run: Run, clock: Clock) -> float:
 
 
 def saved_members(checkpoint: AnyCheckpoint | None, device: torch.device) -> int | None:
-    """Return how many members a fit has that was killed, if there is one to resume."""
+    """Return the number of members of a killed fit, if there is one to resume."""
     if checkpoint is None:
         return None
     with contextlib.suppress(Exception):  # a damaged file is reported where it is read to resume
@@ -189,7 +189,7 @@ def saved_members(checkpoint: AnyCheckpoint | None, device: torch.device) -> int
 
 
 def budget_of(run: Run, history: History) -> Budget | None:
-    """Return what there was time for, and what there is with ample time; None without a limit."""
+    """Return what there was time for, and what was planned; None without a limit."""
     if run.deadline is None:
         return None
     n_members, closing = run.plan.folds.n_folds, run.objective.closing
@@ -197,5 +197,5 @@ def budget_of(run: Run, history: History) -> Budget | None:
     done, wanted = history.n_steps, n_steps(run)
     budget = Budget(done, wanted, n_members, run.all_members, closing.name, not is_cut)
     if run.shared is not None or not is_host(run.X.device):
-        return budget  # whose thread also waits for other ranks, for rows or for a device
+        return budget  # its thread also waits for other ranks, for rows or for a device
     return budget._replace(core_share=history.core_share, n_threads=torch.get_num_threads())

@@ -1,8 +1,8 @@
 """Fit to rows that are read in chunks, so that they need not fit into memory.
 
-A first pass finds how many rows there are, the classes, and a sample, which decides what rows
-decide beforehand. Minibatches come from a shuffle buffer, and passes in order close the fit. In a
-group each rank reads units of its own.
+A first pass counts the rows, finds the classes, and draws a sample. From the sample come scalings,
+inducing points and whatever else rows decide before training. Minibatches come from a shuffle
+buffer, and passes in order close the fit. In a group each rank reads units of its own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KNOWN_BESIDE = ("y", "sample_weight", "exposure", "y_std")
 
 
 def fit_stored_rows(estimator: Any, source: RowSource, y: Any, *of_rows: Any) -> None:
-    """Fit to the rows of a source, which has all that is known of them."""
+    """Fit to the rows of a source, which has y and all other values of rows."""
     refuse_given(y, *of_rows)
     group = current()
     clock = ClockOfGroup(group)
@@ -61,11 +61,11 @@ def fit_stored_rows(estimator: Any, source: RowSource, y: Any, *of_rows: Any) ->
             data = with_transformed_targets(estimator, given, reset=False)
             recipe = estimator._recipe()
             recipe.check(data)
-    if first.whole.n_rows == len(first.sample):  # as arrays are
+    if first.whole.n_rows == len(first.sample):  # the sample is all rows: fit as to arrays
         recipe, numbers = in_time(estimator, recipe, time.monotonic, clock.began), first.sample.rows
         fit_on_first(estimator, group, lambda: fit_numbered(estimator, recipe, data, numbers))
     else:
-        recipe = in_time(estimator, recipe, clock, 0.0)  # when the clock was made
+        recipe = in_time(estimator, recipe, clock, 0.0)  # the clock counts from the beginning
         fit_in_chunks(estimator, recipe, data, first)
     source.is_learned = True
     if source.feature_names is not None:
@@ -101,7 +101,7 @@ def fit_in_chunks(estimator: Any, recipe: Recipe, sample: Data, first: FirstPass
 
 
 def warn_if_over(estimator: Any, seconds: float) -> None:
-    """Warn if there was no time for more than the first pass, which took so long."""
+    """Warn if the first pass, which took so many seconds, used up the time."""
     if seconds >= (getattr(estimator, "max_time", None) or math.inf):
         warn(
             "max_time was used up by the first pass over the rows, which took "
@@ -112,7 +112,7 @@ def warn_if_over(estimator: Any, seconds: float) -> None:
 
 
 def refuse_given(y: Any, *of_rows: Any) -> None:
-    """Raise a ValueError if anything is given beside rows, which have it all."""
+    """Raise a ValueError if anything is given besides a source, which has it all."""
     for name, value in zip(KNOWN_BESIDE, (y, *of_rows), strict=False):
         if value is not None:
             raise ValueError(
@@ -150,9 +150,9 @@ class FirstPass(NamedTuple):
     whole : Whole
         All rows, of all ranks.
     classes : ndarray or None
-        The labels of all rows; None of numbers.
+        The labels of all rows; None for regression.
     seed : int
-        Of the sample, and of the order of minibatches.
+        Seed of the sample, and of the order of minibatches.
     """
 
     source: RowSource
@@ -173,7 +173,7 @@ def first_pass(estimator: Any, group: Group, source: RowSource) -> FirstPass:
         n_sample = most_sampled(source.n_features)
         found = scan(part, n_sample, seed, classes=is_classifier(estimator))
     sample, whole, is_own = merged(group, found, n_sample, seed)
-    if whole.n_rows == len(sample):  # in their order, and no other than arrays'
+    if whole.n_rows == len(sample):  # put them in order, as arrays are
         order = np.argsort(sample.rows)
         sample, is_own = sample[order], is_own[order]
     classes = None
@@ -183,7 +183,7 @@ def first_pass(estimator: Any, group: Group, source: RowSource) -> FirstPass:
 
 
 def merged(group: Group, found: Scan, n_sample: int, seed: int) -> tuple[Chunk, Whole, np.ndarray]:
-    """Return the sample and the whole of all ranks, and which of the sample are of this one."""
+    """Return the sample and the whole of all ranks, and which sampled rows are this rank's."""
     counts = torch.tensor([found.n_rows, found.n_effective], dtype=torch.float64)
     group.sum_(counts)
     n_rows, weight = counts.tolist()
@@ -205,7 +205,7 @@ def merged(group: Group, found: Scan, n_sample: int, seed: int) -> tuple[Chunk, 
 
 
 def validated(estimator: Any, rows: Chunk, reset: bool, classes: Any = None) -> Data:
-    """Return rows as an estimator's own check leaves them; the sample's targets as they are."""
+    """Return rows as the estimator validates them; leave targets untransformed if `reset`."""
     check = estimator._given if reset else estimator._validate
     known = (classes,) if is_classifier(estimator) else (rows.exposure, rows.y_std)
     data: Data = check(rows.X, rows.y, reset, rows.weight, *known)
@@ -217,7 +217,7 @@ def validated(estimator: Any, rows: Chunk, reset: bool, classes: Any = None) -> 
 
 @dataclass(frozen=True)
 class ToTensors:
-    """What chunks become, where training happens."""
+    """Converts chunks to tensors on the device of training."""
 
     estimator: Any
     recipe: Recipe
@@ -226,7 +226,7 @@ class ToTensors:
     none: tuple[Tensor, Rows]
 
     def __call__(self, chunk: Chunk) -> tuple[Tensor, Rows]:
-        """Return X and what is known of rows, scaled."""
+        """Return X and other values of rows, scaled."""
         if not len(chunk):
             return self.none
         try:

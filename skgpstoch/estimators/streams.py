@@ -29,11 +29,11 @@ from .classifier import Classifier
 from .context import fitting, predicting
 from .regressor import GeneralRegressor, Regressor
 
-STREAM_RATE = 0.1  # of learning_rate_init, at most, that a stream's steps have
+STREAM_RATE = 0.1  # of learning_rate_init: the largest learning rate of a stream
 
 
 class Stream(NamedTuple):
-    """What one call leaves to the next."""
+    """State that one call leaves to the next."""
 
     objective: Objective
     optimizer: dict[str, Any]  # its state
@@ -43,7 +43,7 @@ class Stream(NamedTuple):
 
 @fitting
 def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
-    """Go on with more rows, from the fitted model if there is one."""
+    """Train on more rows, from the fitted model if there is one."""
     refuse_group("partial_fit")
     estimator._validate_params()
     first = not hasattr(estimator, "posterior_")
@@ -79,7 +79,7 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
 
 
 def prepare(estimator: BaseGP, recipe: Recipe, data: Data, first: bool) -> Run:
-    """Plan for a chunk, and make its objective or go on with the last one."""
+    """Plan for a chunk, and make its objective or continue the last one."""
     device = resolve_device(estimator.device)
     generator = torch.Generator(device).manual_seed(resolve_seed(estimator.random_state))
     posterior = None if first else estimator.posterior_
@@ -101,9 +101,9 @@ def prepare(estimator: BaseGP, recipe: Recipe, data: Data, first: bool) -> Run:
 
 
 def kept_stream(estimator: BaseGP, solver: str) -> Stream | None:
-    """Return what the last call left, unless parameters ask for other steps and averages now."""
+    """Return the state of the last call, unless parameters that it depends on have changed."""
     kept = getattr(estimator, "_stream", None)
-    now = (described_parameters(estimator), solver)  # "auto" is another one with y_std
+    now = (described_parameters(estimator), solver)  # y_std may change which solver is "auto"
     return kept if kept is not None and (kept.parameters, kept.solver) == now else None
 
 
@@ -124,7 +124,7 @@ def described_parameters(estimator: BaseGP) -> dict[str, str]:
 
 
 def check_unchanged(estimator: BaseGP) -> None:
-    """Raise a ValueError if parameters ask for another model than the fitted one."""
+    """Raise a ValueError if parameters ask for a different model from the fitted one."""
     if changed := changed_parameters(estimator):
         raise ValueError(
             "partial_fit continues the model that was fitted before, but "
@@ -134,7 +134,7 @@ def check_unchanged(estimator: BaseGP) -> None:
 
 
 def check_chunk(estimator: Any, data: Data) -> None:
-    """Raise a ValueError if rows of a later chunk are not like those before."""
+    """Raise a ValueError if only some chunks have exposures."""
     given = data.exposure is not None
     before = getattr(estimator, "_fitted_with_exposure", False)
     if given != before:
@@ -162,10 +162,10 @@ class StreamingRegressor(Regressor):
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Make one pass over more rows, for streams.
 
-        The scalings of X and y are those of the first call (or of `fit`). The posterior is that of
-        the running statistics, about the last 20 rows for each feature, and the learning rate is
-        `learning_rate_init` times their averaging rate, a tenth at most. noise="validation" has no
-        rows to validate by, so the noise is profiled.
+        The scalings of X and y are those of the first call (or of `fit`). The posterior comes from
+        running statistics, of about the last 20 rows for each feature. The learning rate is
+        `learning_rate_init` times their averaging rate, a tenth at most. With noise="validation"
+        the noise is profiled, because no rows are held out.
 
         Parameters
         ----------
@@ -174,7 +174,7 @@ class StreamingRegressor(Regressor):
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
         sample_weight : array-like of shape (n_samples,) or None, default=None
-            How many rows each counts for.
+            How many rows each row counts for.
 
         Returns
         -------
@@ -184,8 +184,9 @@ class StreamingRegressor(Regressor):
         Raises
         ------
         ValueError
-            If a parameter, X, y or sample_weight is invalid, the kernel has no features, finite or
-            random, or what the model is made of has changed since the first call.
+            If a parameter, X, y or sample_weight is invalid, if the kernel has neither finite nor
+            random features, or if parameters that define the model have changed since the first
+            call.
         """
         return stream(self, X, y, sample_weight)
 
@@ -199,9 +200,9 @@ class VariationalRegressor(GeneralRegressor):
     ) -> Any:
         """Make one pass over more rows, for streams.
 
-        The scalings of X and y are those of the first call (or of `fit`). The posterior is that of
-        the running averages, and the learning rate is `learning_rate_init` times their averaging
-        rate, a tenth at most; `log_marginal_likelihood_value_` is not known of a stream, and NaN.
+        The scalings of X and y are those of the first call (or of `fit`). The posterior comes from
+        running averages, and the learning rate is `learning_rate_init` times their averaging rate,
+        a tenth at most. `log_marginal_likelihood_value_` becomes NaN.
 
         Parameters
         ----------
@@ -213,8 +214,8 @@ class VariationalRegressor(GeneralRegressor):
         Raises
         ------
         ValueError
-            If a parameter or what is given of rows is invalid, solver, loss or beta not for
-            streams, or what the model is made of has changed since the first call.
+            If a parameter or an argument is invalid, if solver, loss or beta is not for streams, or
+            if parameters that define the model have changed since the first call.
         """
         return stream(self, X, y, sample_weight, exposure, y_std)
 
@@ -224,16 +225,16 @@ class VariationalRegressor(GeneralRegressor):
     ) -> float:
         """Compute another lower bound on log p(y | X), with the fitted hyper-parameters.
 
-        It is that of Shi, Titsias and Mnih, appendix A (14), in which the values at the inducing
-        points and the rest of f depend on each other: at least Titsias' bound for all the inducing
-        points, ordinary and orthogonal ones alike. Where orthogonal ones only have a mean
-        (posterior="odvgp" with whiten=False), it is that of the ordinary ones about this mean. It
-        takes all pairs of rows: O(n²) time, but not memory.
+        It is the bound of Shi, Titsias and Mnih, appendix A (14), in which the values at the
+        inducing points and the rest of f depend on each other. It is at least Titsias' bound for
+        all inducing points, ordinary and orthogonal. If orthogonal points only have a mean
+        (posterior="odvgp" with whiten=False), it is the bound for the ordinary ones about this
+        mean. It goes through all pairs of rows: O(n²) time, but not memory.
 
         Returns
         -------
         bound : float
-            Nats, summed over rows and outputs, for y in the units of the user.
+            In nats, summed over rows and outputs, for y in its own units.
 
         Raises
         ------
@@ -253,16 +254,16 @@ class VariationalClassifier(Classifier):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
         """Make one pass over more rows, for streams.
 
-        The scaling of X is that of the first call (or of `fit`). The posterior is that of the
-        running averages, and the learning rate is `learning_rate_init` times their averaging rate,
-        a tenth at most; `log_marginal_likelihood_value_` is not known of a stream, and NaN.
+        The scaling of X is that of the first call (or of `fit`). The posterior comes from running
+        averages, and the learning rate is `learning_rate_init` times their averaging rate, a tenth
+        at most. `log_marginal_likelihood_value_` becomes NaN.
 
         Parameters
         ----------
         y : array-like of shape (n_samples,)
             Labels.
         classes : array-like of shape (n_classes,) or None, default=None
-            All the labels that may come, at the first call; None for those of `y`.
+            All labels that may occur, for the first call; None for those of `y`.
         """
         if classes is not None:
             classes = np.unique(classes)

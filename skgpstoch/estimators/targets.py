@@ -1,4 +1,4 @@
-"""Targets of a regressor: their shape, their transformer, and the inputs that scoring needs."""
+"""Targets of a regressor: their shape, their transformer, and exposures where they need them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ KNOWN_AND_TRANSFORMED = (
 
 
 def transformer_of(model: Any) -> Any:
-    """Return what targets are transformed by, or None."""
+    """Return the fitted transformer of the targets, or None."""
     return getattr(model, "target_transformer_", None)
 
 
 def with_transformed_targets(model: Any, data: Data, reset: bool) -> Data:
-    """Return rows with the targets that the model is fitted to; learn how if it is a fit.
+    """Return rows with transformed targets, if any; fit the transformer first if `reset`.
 
     Raises
     ------
@@ -49,12 +49,12 @@ def with_transformed_targets(model: Any, data: Data, reset: bool) -> Data:
 
 
 def learn_targets(model: Any, data: Data, group: Group) -> None:
-    """Fit what transforms targets, if anything does, to rows that all ranks have.
+    """Fit the transformer of targets, if there is one, to rows that all ranks have.
 
     Raises
     ------
     ValueError
-        If targets are counts, or outside of where it is.
+        If targets are counts, or outside the transformer's domain.
     """
     if not hasattr(model, "target_transform"):
         return
@@ -70,7 +70,7 @@ def learn_targets(model: Any, data: Data, group: Group) -> None:
 
 
 def fitted_alike(group: Group, transform: Any, y: np.ndarray, weight: np.ndarray | None) -> Any:
-    """Return what rank 0 has fitted to targets that all ranks have, as fits may be random."""
+    """Return rank 0's transformer, fitted to targets that all ranks have; fits may be random."""
     content = b""
     with agreed(group):
         fitted = fitted_transform(transform, y, weight)
@@ -82,7 +82,7 @@ def fitted_alike(group: Group, transform: Any, y: np.ndarray, weight: np.ndarray
 
 
 def check_exposed(model: Any, exposure: Any) -> None:
-    """Raise a ValueError where targets cannot be judged without the exposure of their rows."""
+    """Raise a ValueError if targets cannot be scored without the exposures of their rows."""
     if exposure is None and getattr(model, "_fitted_with_exposure", False):
         raise ValueError(
             "exposure must be given, because the model was fitted with one and cannot "
@@ -91,7 +91,7 @@ def check_exposed(model: Any, exposure: Any) -> None:
 
 
 def check_shape(model: Any, shape: tuple[int, ...]) -> None:
-    """Raise a ValueError unless targets have the shape (of a row) that they had in the fit."""
+    """Raise a ValueError unless a row of targets has the shape that it had in the fit."""
     if shape != model._y_shape and {shape, model._y_shape} != {(), (1,)}:
         raise ValueError(
             f"y must have shape {('n_samples', *model._y_shape)}, as at the first call, "

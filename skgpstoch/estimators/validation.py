@@ -22,21 +22,21 @@ from ..data.rows import Data
 from ..likelihoods.base import largest
 
 FEWEST_COUNTED = 0.05
-"""Of rows, by their weights, below which these are taken for proportions: with a warning."""
+"""If weights sum to a smaller share of the number of rows, warn that they may be proportions."""
 
-MOST_NUMBER = 1e30  # and 1/MOST_NUMBER: of what training has in float32, and multiplies
-MOST_ERROR = 1e15  # whose square float32 has, with room for products
+MOST_NUMBER = 1e30  # and 1/MOST_NUMBER: limits of numbers that training multiplies in float32
+MOST_ERROR = 1e15  # its square fits into float32, with room for products
 NO_MISSING = "does not accept missing values encoded as NaN natively"  # scikit-learn's words
 
 
 def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = False) -> Data:
-    """The data with their weights, None if all are 1; rows of weight 0 only where it `keeps` them.
+    """Return the data with weights (None if all are 1), without rows of weight 0 unless `keeps`.
 
     Raises
     ------
     ValueError
-        If weights are not finite numbers, one for each row, none of them negative and not all 0;
-        or if fewer than `least` rows are left.
+        If weights are not finite numbers, one for each row, if any is negative or all are 0, or if
+        fewer than `least` rows are left.
     """
     if sample_weight is None:
         return data
@@ -68,7 +68,7 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = F
 
 
 def fewest_rows(reset: bool) -> int:
-    """Return how many rows are enough: to fit, two that count, which a group may have together."""
+    """Return how many rows are needed: two to fit, which a group may have together, else one."""
     return 2 if reset and current().size == 1 else 1
 
 
@@ -84,7 +84,7 @@ def check_labels(y: np.ndarray) -> None:
 
 
 def check_column(values: Any, n_rows: int, name: str) -> np.ndarray:
-    """Positive numbers of n_rows rows, (n, 1), such as exposures.
+    """Return positive numbers of n_rows rows, (n, 1), such as exposures.
 
     Raises
     ------
@@ -107,12 +107,12 @@ def check_column(values: Any, n_rows: int, name: str) -> np.ndarray:
 
 
 def check_y_std(y_std: Any, shape: tuple[int, int]) -> np.ndarray:
-    """Standard errors of y (n, P), of this shape.
+    """Return standard errors of y in this shape, (n, P).
 
     Raises
     ------
     ValueError
-        If they are not numbers that are finite and not negative, of the shape of y.
+        If they are not finite numbers of the shape of y, or any is negative.
     """
     a = as_floats(y_std, "y_std")
     if a.ndim == 1 and len(a) == shape[0]:
@@ -129,7 +129,7 @@ def check_y_std(y_std: Any, shape: tuple[int, int]) -> np.ndarray:
 
 
 def refuse_boolean(value: Any, name: str) -> None:
-    """Raise a ValueError for True or False where a number is meant, which Python counts with."""
+    """Raise a ValueError for True or False, which Python would take as a number."""
     is_array = isinstance(value, np.ndarray | torch.Tensor)
     number = value.item() if is_array and value.ndim == 0 else value
     if isinstance(number, bool | np.bool_):
@@ -137,7 +137,7 @@ def refuse_boolean(value: Any, name: str) -> None:
 
 
 def as_floats(values: Any, name: str) -> np.ndarray:
-    """A float64 copy: torch warns of arrays that are read-only."""
+    """Return a float64 copy, because torch warns of read-only arrays."""
     refuse_boolean(values, name)
     try:
         a = np.asarray(readable(values))
@@ -159,7 +159,7 @@ def check_range(values: np.ndarray, words: str) -> None:
 
 
 def warn_of_overflow(std: np.ndarray) -> None:
-    """Of rows whose moments are not known, as they are beyond float64: std (n, P)."""
+    """Warn of rows whose moments, here std (n, P), overflow float64."""
     most = np.sqrt(largest(torch.float64))
     if n := int((std > 0.99 * most).any(1).sum()):
         warn(
@@ -172,7 +172,7 @@ def warn_of_overflow(std: np.ndarray) -> None:
 
 
 def check_numbers(estimator: BaseEstimator) -> None:
-    """Raise an error where a number is True or False, which Python counts with, or too long for C.
+    """Raise an error if a numeric parameter is True or False, or an integer too long for C.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def check_numbers(estimator: BaseEstimator) -> None:
 
 
 def validate_inputs(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
-    """Check X, or X and y, with scikit-learn; the same numbers give the same array."""
+    """Check X, or X and y, with scikit-learn; the result does not depend on the memory layout."""
     given = checked_kinds(X, *y, y_numeric=options.get("y_numeric", False))
     floats = {"dtype": (np.float64, np.float32), "order": "C"}
     try:
@@ -215,7 +215,7 @@ def validate_inputs(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
 
 
 def without_missing(estimator: BaseEstimator, message: str) -> str:
-    """Return scikit-learn's message on missing values, with our own estimators that take them."""
+    """Return scikit-learn's message on missing values, naming our estimators that accept them."""
     kind = "Classifier" if is_classifier(estimator) else "Regressor"
     return (
         f"{message.partition(chr(10))[0]} {type(estimator).__name__} does not accept missing "
@@ -225,7 +225,7 @@ def without_missing(estimator: BaseEstimator, message: str) -> str:
 
 
 def texts_of(X: Any) -> str:
-    """Say which columns of a frame hold texts."""
+    """Say which columns of a frame hold text."""
     names = [str(name) for name in getattr(X, "columns", ()) if not is_numeric(X[name])]
     return f", in {', '.join(names)}" if names else ""
 

@@ -1,6 +1,6 @@
 """Groups of constructor parameters of variational posteriors.
 
-They are data, as those of :mod:`skgpstoch.estimators.parameters`.
+They are data, like those of :mod:`skgpstoch.estimators.parameters`.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
         "collapsed" where that is possible, "adam" if gradients are sampled, else "natural";
         `solver_` says which.
     averaging : float or "auto", default="auto"
-        Weight of a minibatch in the running averages. "auto" averages over the last rows, 5 for
-        each inducing point and at least 2,500.
+        Weight of a minibatch in the running averages. "auto" averages over the latest rows: 5 for
+        each inducing point, and at least 2,500.
     batch_size : int or "auto", default="auto"
         Number of rows per minibatch; "auto" is 512. L-BFGS uses all rows.
     max_iter : int or "auto", default="auto"
-        Number of epochs; "auto" makes 500 to 3,000 steps. With L-BFGS it counts tens of iterations,
-        and "auto" is 20.
+        Number of epochs; "auto" makes 500 to 3,000 steps. An epoch of L-BFGS is ten iterations, and
+        "auto" is then 20 epochs.
     learning_rate_init : float, default=0.1
         Learning rate of Adam, or its maximum with learning_rate="one-cycle". Networks use a tenth
         of it. Where q's covariance has no closed form, everything else uses three tenths of it.
@@ -124,15 +124,15 @@ class OrthogonalParameters:
         The family of q. "svgp": inducing points alone. "solve": inducing points and orthogonal
         ones, with a covariance of q's own at both. "odvgp": the same points, but q keeps the
         prior's covariance at the orthogonal ones. `n_orthogonal` and `orthogonal_points` are for
-        the latter two.
+        "solve" and "odvgp".
     whiten : bool, default=True
         Whether solvers that move q by gradients, such as "adam", use whitened coordinates.
-        With posterior="odvgp", False learns the mean by coefficients of kernel functions, and uses
-        some columns of the covariance matrix at each step, so that M₂ may be much larger than M.
+        With posterior="odvgp", False learns the mean as a sum of kernel functions, and each step
+        uses only some columns of the covariance matrix, so that M₂ may be much larger than M.
     n_orthogonal : int, sequence of int or "auto", default="auto"
         Number M₂ of orthogonal inducing points; "auto" is `n_inducing`, or fewer if rows are few. A
-        sequence of numbers gives several sets of points, which are orthogonal to one another too,
-        so that each needs a decomposition of its own size only.
+        sequence of numbers gives several sets of points, which are also orthogonal to one another,
+        so each set needs only a decomposition of its own size.
     orthogonal_points : array-like of shape (n_orthogonal, n_features) or None, default=None
         Where the orthogonal points start, one set after another. None: chosen as `inducing_points`
         says.
@@ -212,8 +212,8 @@ class DrawParameters:
         there are fewer than 1,500 rows (patches, for images), because draws stand in for rows. With
         loss="log", several draws form one mixture.
     n_predict_samples : int, default=64
-        Number of draws of the hidden layers in predictions, which must be even. They are points of
-        a Sobol sequence, the same for all rows and calls. The value at the time of the fit counts.
+        Number of draws of the hidden layers in predictions, an even number. They are points of a
+        Sobol sequence, the same for all rows and calls. The value at the time of the fit counts.
     """
 
     n_samples: int | str = "auto"
@@ -238,8 +238,8 @@ class TargetParameters(TransformedTargetParameters):
         top-level WhiteKernel is the noise of the Gaussian likelihood. Variances refer to the scaled
         y.
     normalize_y : bool, default=True
-        Whether to standardise the target internally, if the noise is additive; results are in its
-        own units. If the noise has the tails of Student's t and a few outliers dominate the
+        Whether to standardise the target internally, if the noise is additive; results are in the
+        target's own units. If the noise has Student's t tails and a few outliers dominate the
         variance, the median and quantiles are used.
     likelihood : str or Likelihood, default="auto"
         "gaussian", "student_t", "shared_student_t", "laplace", or "poisson" for counts; or an
@@ -276,8 +276,8 @@ class RegressionParameters(TargetParameters):
     ----------
     noise : {"constant", "input"}, default="constant"
         Whether the scale of additive noise is the same everywhere ("constant") or a function of X
-        ("input"): the softplus of a second function of the features, of which there is a point
-        estimate. With "input", `likelihood_` and `noise_variance_` refer to where that function is
+        ("input"): the softplus of a second function of the features, for which a point estimate is
+        learned. With "input", `likelihood_` and `noise_variance_` refer to where that function is
         0.
     """
 

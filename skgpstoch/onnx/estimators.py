@@ -69,25 +69,26 @@ def _(model: Regressor, X: Value) -> Weighted:
 @distribution.register
 def _(model: GaussianProcessRegressor, X: Value) -> Weighted:
     predicting, scaling = cast(Any, model._model())
+    noise = model._known_noise() / np.square(scaling.scale)
     if model.estimator_ is not None:
-        return Weighted((1.0,), (of_many_rows(predicting, X).in_units(*scaling),))
+        return Weighted((1.0,), (of_many_rows(predicting, noise, X).in_units(*scaling),))
     fitted = predicting.fitted
     kernel = known(fitted.kernel)
     K_star = covariance(kernel, X, np.asarray(model.X_train_, np.float64))
     var = given_rows(variance(kernel, X), K_star, fitted.L)
     mean = K_star @ fitted.alpha
-    std = var.sqrt() + np.zeros((1, fitted.alpha.shape[1]))
+    std = (var + (noise + np.zeros((1, fitted.alpha.shape[1])))).sqrt()
     return Weighted(
         (1.0,), (MixtureValues.of([Component(mean, std)], Family()).in_units(*scaling),)
     )
 
 
-def of_many_rows(model: ManyRowsModel, X: Value) -> MixtureValues:
-    """The distribution of f with white noise, by an estimator for many rows."""
+def of_many_rows(model: ManyRowsModel, noise: np.ndarray, X: Value) -> MixtureValues:
+    """The distribution of f with white noise and more, by an estimator for many rows."""
     inner = model.estimator
     (f,) = latents(inner.posterior_, scaled(X, inner._x_scaling))
     offset, scale = inner._y_scaling
-    std = (f.var * np.square(scale) + model.white).sqrt()
+    std = (f.var * np.square(scale) + (model.white + noise)).sqrt()
     return MixtureValues.of([Component(f.mean * scale + offset, std)], Family())
 
 
@@ -147,7 +148,13 @@ def _(model: StackedDensityRegressor, X: Value) -> Weighted:
 
 
 def moments(model: Any, given: Weighted) -> tuple[Value, Value]:
-    """Mean and variance of y, (N, P); on a lattice, those of the rounded one."""
+    """Mean and variance of y, (N, P), as `predict` has them.
+
+    On a lattice they are those of the rounded y, and the drop-in's variance leaves alpha out.
+    """
+    if isinstance(model, GaussianProcessRegressor):
+        mean, var = given.moments()
+        return mean, var - model._known_noise()
     inner = getattr(model, "_model", None)
     if isinstance(inner, OnLattice):
         return rounded_moments(given, inner.lattice)

@@ -61,8 +61,10 @@ LEARN = ("check_classifiers_train", "check_regressors_train", "check_classifiers
 # process still learns so, by more than .1 nats per row in the last tenth, and tells of it.
 WITHOUT_NOISE = ("check_positive_only_tag_during_fit", "check_non_transformer_estimators_n_iter")
 
-# The drop-in says, as scikit-learn does, that a hyper-parameter is at its bound.
-at_bounds = pytest.mark.filterwarnings("ignore:The optimal value found")
+# The drop-in says, as scikit-learn does, that a hyper-parameter is at its bound, and that y is noise.
+at_bounds = pytest.mark.filterwarnings(
+    "ignore:The optimal value found", "ignore:y looks noisy, but the kernel has no noise"
+)
 
 # Of a handful of rows, noise to some of these checks, relevance vector machines say that they have
 # kept all rows, or that the precisions still move: that is so, and no check is about it.

@@ -1045,6 +1045,7 @@ def test_constant_and_duplicated_columns(quick_kind, sine):
 
 @few_iterations
 @nothing_to_learn
+@pytest.mark.filterwarnings("ignore:Errors have heavy tails")
 def test_duplicated_rows(quick_kind, sine):
     X, y = np.repeat(sine[0][:8], 25, axis=0), np.repeat(sine[1][:8], 25)
     sound(quick_kind(max_iter=5).fit(X, y), X, y)

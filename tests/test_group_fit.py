@@ -465,6 +465,7 @@ GATHERED = {
 
 
 @pytest.mark.parametrize("name", GATHERED)
+@pytest.mark.filterwarnings("ignore:y looks noisy")
 def test_few_rows_are_fitted_as_in_one_process(name):
     model, y = GATHERED[name]
     alone = clone(model).fit(X[:60], y[:60])

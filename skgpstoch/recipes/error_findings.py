@@ -18,6 +18,7 @@ MOST_FAR, LEAST_FAR = 0.005, 3  # share and number of rows that may be that far 
 JUDGED_ROWS, FAR_ROWS = 1_000, 50  # whose errors, and whose nearest rows' errors, are looked at
 MANY_FAR, LEAST_MANY = 0.1, 20  # share and number of rows that are no exceptions
 FEW_FAR, RULING = 0.02, 0.5  # share of rows that are outliers, and of the mean square, theirs
+LEAST_WEIGHT = 0.1  # of the mean one, of rows whose errors are looked at
 SURE_PAIRS = 4.0  # standard errors of a correlation, that one of few rows has to have
 BESIDE_NOISE = 0.25  # mean square, of the noise variance
 SET_APART = (

@@ -36,6 +36,7 @@ from ..training.minibatches import Table
 from .budget import Budget
 from .error_findings import (
     BESIDE_NOISE,
+    LEAST_WEIGHT,
     judged_rows,
     nearest_rows,
     of_dispersion,
@@ -274,6 +275,8 @@ class Recipe(OfParameters, ABC):
         yield from of_errors(at_rows, at_nearest, noise, advice, is_trained)
         if type(likelihood) is Gaussian and data.y_std is None:
             rows = judged_rows(data.X)
+            if (weight := data.weight) is not None:  # others have no say in the fit
+                rows = rows[weight.ravel()[rows] > LEAST_WEIGHT * weight.mean()]
             error = self.errors(fitted, data, rows)
             are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * noise))
             yield from of_tails(error, standardised(data.X[rows]), are_noise)

@@ -84,7 +84,7 @@ class InducingPatchesDisplay(Display):
     >>> from skgpstoch import ConvolutionalGPClassifier
     >>> from skgpstoch.display import InducingPatchesDisplay
     >>> X, y = load_digits(n_class=3, return_X_y=True)
-    >>> model = ConvolutionalGPClassifier(n_inducing=10, max_iter=2, random_state=0)
+    >>> model = ConvolutionalGPClassifier(n_inducing=10, max_iter=20, random_state=0)
     >>> display = InducingPatchesDisplay.from_estimator(model.fit(X[:100], y[:100]), n_patches=6)
     >>> display.axes_.shape
     (6,)
@@ -237,9 +237,9 @@ class PatchResponsesDisplay(Display):
     >>> from skgpstoch import ConvolutionalGPClassifier
     >>> from skgpstoch.display import PatchResponsesDisplay
     >>> X, y = load_digits(n_class=3, return_X_y=True)
-    >>> model = ConvolutionalGPClassifier(n_inducing=10, max_iter=2, random_state=0)
+    >>> model = ConvolutionalGPClassifier(n_inducing=10, max_iter=20, random_state=0)
     >>> model.fit(X[:100], y[:100])
-    ConvolutionalGPClassifier(max_iter=2, n_inducing=10, random_state=0)
+    ConvolutionalGPClassifier(max_iter=20, n_inducing=10, random_state=0)
     >>> display = PatchResponsesDisplay.from_estimator(model, X[100:102])
     >>> display.axes_.shape
     (2, 4)

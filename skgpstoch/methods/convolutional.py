@@ -222,7 +222,7 @@ def mean_responses(self: BaseGP, X: Any) -> np.ndarray:
     >>> from sklearn.datasets import load_digits
     >>> from skgpstoch import ConvolutionalGPClassifier
     >>> X, y = load_digits(n_class=3, return_X_y=True)
-    >>> model = ConvolutionalGPClassifier(n_inducing=10, max_iter=2, random_state=0)
+    >>> model = ConvolutionalGPClassifier(n_inducing=10, max_iter=20, random_state=0)
     >>> model.fit(X[:100], y[:100]).patch_responses(X[:2]).shape
     (2, 6, 6, 3)
     """
@@ -300,7 +300,7 @@ class ConvolutionalGPRegressor(
     >>> X = (rng.random((200, 64)) < 0.1).astype(float)  # 8 by 8, some pixels of which are on
     >>> y = X.sum(1) + 0.1 * rng.standard_normal(200)
     >>> model = ConvolutionalGPRegressor(
-    ...     global_kernel=None, n_inducing=10, max_iter=5, random_state=0
+    ...     global_kernel=None, n_inducing=10, max_iter=20, random_state=0
     ... )
     >>> bool(model.fit(X[:100], y[:100]).score(X[100:], y[100:]) > 0.9)
     True

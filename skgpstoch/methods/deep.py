@@ -171,7 +171,7 @@ def hidden_layers(self: BaseGP, X: Any) -> list[tuple[np.ndarray, np.ndarray]]:
     >>> import numpy as np
     >>> from skgpstoch import DeepGPRegressor
     >>> X = np.linspace(-1, 1, 50)[:, None]
-    >>> model = DeepGPRegressor(n_inducing=10, max_iter=5, random_state=0).fit(X, X[:, 0] > 0)
+    >>> model = DeepGPRegressor(n_inducing=10, max_iter=20, random_state=0).fit(X, X[:, 0] > 0)
     >>> [(mean.shape, std.shape) for mean, std in model.hidden(X)]
     [((50, 1), (50, 1))]
     """

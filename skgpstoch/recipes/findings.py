@@ -24,7 +24,7 @@ FEW_TO_LEARN = 20  # rows, to learn hyper-parameters from
 FEW_TO_COMPARE = 10  # rows, that hyper-parameters may well set apart
 MANY_FEATURES, TOO_MANY_FEATURES = 1.0, 2.0  # per row
 NO_NOISE = 1e-6  # of the variance of y: where searches stop on the way to none
-LEAST_COMPARED = 5  # scores at the end of training, and before, of which the means are compared
+LEAST_COMPARED = 2  # scores at the end of training, and before, of which the means are compared
 MOST_GAIN = 0.1  # nats per row, in the last tenth of training
 COMPARED_ROWS, COMPARED_NUMBERS = 10_000, 200_000  # of X, that some rows are compared with
 ASKED_ROWS = 20  # whose covariances are looked at
@@ -213,7 +213,7 @@ def of_noise(variance: Tensor, bounds: tuple[float, float], is_given: bool) -> I
 def of_training(history: History, max_iter: int) -> Iterator[Finding]:
     """Yield what the last tenth of training has gained, if it did not end by itself.
 
-    At least five epochs are compared with as many before them, or one half with the other.
+    At least two epochs are compared with as many before them, or one with one.
     """
     curve = history.scores or history.loss_curve
     compared = max(len(curve) // 10, min(LEAST_COMPARED, len(curve) // 2))
@@ -223,10 +223,11 @@ def of_training(history: History, max_iter: int) -> Iterator[Finding]:
         gain = float(np.mean(before) - np.mean(last)) if compared else math.nan
     found = Finding(TRAINING, "max_iter", gain, MOST_GAIN)
     if gain > MOST_GAIN:
+        span = f"{compared} epochs" if compared > 1 else "epoch"
         found = found._replace(
             severity="problem",
             text=f"Training ended after max_iter={max_iter} epochs while it was still "
-            f"improving, by {gain:.2g} nats per row in the last {compared} epochs.",
+            f"improving, by {gain:.2g} nats per row in the last {span}.",
             advice="Raise max_iter, or learning_rate_init if the loss falls slowly and smoothly.",
             category=ConvergenceWarning,
         )

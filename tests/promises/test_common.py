@@ -61,7 +61,7 @@ LEARN = ("check_classifiers_train", "check_regressors_train", "check_classifiers
 # process still learns so, by more than .1 nats per row in the last tenth, and tells of it.
 WITHOUT_NOISE = ("check_positive_only_tag_during_fit", "check_non_transformer_estimators_n_iter")
 
-# The drop-in says, as scikit-learn does, that a hyper-parameter is at its bound, and that y is noise.
+# The drop-in says, as scikit-learn does, that a parameter is at its bound; and that y is noise.
 at_bounds = pytest.mark.filterwarnings(
     "ignore:The optimal value found", "ignore:y looks noisy, but the kernel has no noise"
 )

@@ -315,7 +315,7 @@ class QSGPClassifier(QSGPParameters, Classifier):
     >>> from sklearn.datasets import make_moons
     >>> from skgpstoch import QSGPClassifier
     >>> X, y = make_moons(200, noise=0.1, random_state=0)
-    >>> model = QSGPClassifier(n_subset=100, max_iter=2, random_state=0).fit(X, y)
+    >>> model = QSGPClassifier(n_subset=100, max_iter=10, random_state=0).fit(X, y)
     >>> bool(model.score(X, y) > 0.98)
     True
     >>> bool(model.predict_proba([[0.0, 1.0]])[0, 0] > 0.9)

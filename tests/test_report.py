@@ -133,7 +133,7 @@ def test_a_group_with_narrow_intervals_is_found():
         "of the 100 held-out rows where column 'courier' is 'van' (chance: 90% ± 3.0%)"
         in finding.message
     )
-    assert "too narrow there. Widen the intervals" in finding.message
+    assert "too narrow there. Add inputs that tell" in finding.message
 
 
 def test_findings_of_several_outputs_say_which():

@@ -124,4 +124,6 @@ class Diagnosis(tuple[Finding, ...]):
 def cells(finding: Finding) -> tuple[str, ...]:
     """Return a finding as the texts of a line, without its message."""
     value, limit = (f"{number:.3g}" for number in (finding.value, finding.limit))
-    return finding.name, finding.where, value, limit, finding.severity
+    is_above = finding.value > finding.limit
+    side = ">" if is_above == (finding.severity != "fine") else "<"  # where problems are
+    return finding.name, finding.where, value, f"{side}{limit}", finding.severity

@@ -24,7 +24,7 @@ MOST_TESTED = 30  # groups that are listed: those that are farthest off
 CLEARLY_OFF = 3.0  # standard deviations of chance, for one group
 GROUPS = "coverage of groups"
 ADVICE_BY_VERDICT = {
-    "too narrow": "Widen the intervals of this group, or add inputs that tell when y varies more. "
+    "too narrow": "Add inputs that tell when y varies more, or fit this group on its own. "
     "More rows of the group help most.",
     "too wide": "If that matters, add inputs that tell when y varies less. More rows help, too.",
 }

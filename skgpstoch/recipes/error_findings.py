@@ -73,10 +73,11 @@ def of_tails(error: np.ndarray, Z: np.ndarray, are_noise: bool) -> Iterator[Find
     )
     found = Finding(OUTLIERS if rule else TAILS, "y", len(far) / len(error), MOST_FAR)
     are_many = are_noise and len(far) > max(LEAST_MANY, MANY_FAR * len(error))
-    if len(far) < max(LEAST_FAR, MOST_FAR * len(error)) or not (
-        are_many or stand_alone(far, size, Z)
-    ):
+    if len(far) < max(LEAST_FAR, MOST_FAR * len(error)):
         yield found
+        return
+    if not (are_many or stand_alone(far, size, Z)):
+        yield found._replace(limit=MANY_FAR)
         return
     text = (
         f"Errors have heavy tails: at {len(far) / len(error):.1%} of the training rows "

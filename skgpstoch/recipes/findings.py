@@ -328,7 +328,8 @@ def of_variation(share: float, before: float, kernel: sk.Kernel) -> Finding:
     return found._replace(
         severity="note",
         text=f"{constant}, because y does not seem to depend on X.",
-        advice="Look for inputs that y depends on, or for units in which they vary.",
+        advice="Check that the rows of X and y belong together. Look for inputs that y depends on, "
+        "or for units in which they vary.",
     )
 
 

@@ -37,7 +37,7 @@ from skgpstoch.data.target_transforms import YeoJohnsonTarget
 from skgpstoch.distributions import PredictiveDistribution
 from skgpstoch.distributions.joined import JoinedLaw
 from skgpstoch.distributions.kinks import kinks_between
-from skgpstoch.distributions.mixed import MixedLaw
+from skgpstoch.distributions.mixed import MixedBlocks, MixedLaw
 from skgpstoch.distributions.normal import NormalLaw
 from skgpstoch.distributions.transformed import TRIMMED, transformed
 from skgpstoch.distributions.truncated import TruncatedLaw
@@ -722,6 +722,31 @@ def test_integrals_of_steps_and_several_functions():
     breaks = np.array([[0.0, 0.0], [2.0, 2.0]])
     found = integrate_between(f, breaks, np.full((2, 2), 1e-10))
     assert_allclose(found, [[1.7, 0.7], [np.expm1(2.0)] * 2], atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["skewed", "process", "normal", "counts"])
+def test_mixtures_of_blocks_are_mixtures_of_laws(name):
+    rng = np.random.default_rng(0)
+    law = counts(rng, 1.0, 0.3) if name == "counts" else LAWS[name](rng)
+    n, K = law.shape[0] // 3, 3
+    law = law.of(slice(0, K * n))
+    blocks = MixedBlocks(law, K)
+    parts = MixedLaw(np.full(K, 1.0 / K), [law.of(slice(k * n, (k + 1) * n)) for k in range(K)])
+    y = np.abs(np.rint(rng.standard_normal(parts.shape)))
+    for each, other in ((blocks, parts), (blocks.of([0]), parts.of([0]))):
+        at = y[: each.shape[0]]
+        assert each.shape == other.shape
+        assert_allclose(each.moments(), other.moments())
+        assert_allclose(each.mean(), other.mean())
+        for method in ("cdf", "sf", "log_density", "joint_log_density"):
+            assert_allclose(getattr(each, method)(at), getattr(other, method)(at))
+        assert_allclose(each.quantile(0.3), other.quantile(0.3))
+        p = rng.uniform(size=each.shape)
+        assert_allclose(each.quantiles(p), other.quantiles(p))
+        assert_array_equal(np.broadcast_to(each.has_light_tails, each.shape), other.has_light_tails)
+        assert each.sample(4, np.random.RandomState(0)).shape == (4, *each.shape)
+    draws = blocks.sample(20_000, np.random.RandomState(0))
+    assert_allclose(draws.mean(0), parts.mean(), atol=0.06 * parts.moments()[1].max())
 
 
 def test_mixtures_of_counts():

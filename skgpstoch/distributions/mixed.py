@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +14,70 @@ from sklearn.utils import _safe_indexing
 from .law import Law
 
 
+class Mixing(Law):
+    """The mixture Σ_k π_k p_k(y) of K laws of the same rows; a subclass says how to ask them."""
+
+    weights: np.ndarray  # π (K,), which sum to 1
+
+    @abstractmethod
+    def _each(self, method: str, *values: Any) -> np.ndarray:
+        """Return what a method of each component returns, K first; `values` are of rows or one."""
+
+    def mean(self) -> np.ndarray:
+        return self._averaged(self._each("mean"))
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        means, stds = np.moveaxis(self._each("moments"), 1, 0)
+        mean = self._averaged(means)
+        sizes = np.hypot(stds, means - mean)
+        unit = sizes.max(0)  # squares of very large or small numbers overflow or vanish
+        square = self._averaged((sizes / np.where(unit > 0.0, unit, 1.0)) ** 2)
+        return mean, unit * np.sqrt(square)
+
+    def log_density(self, y: np.ndarray) -> np.ndarray:
+        each = self._each("log_density", y)
+        return np.asarray(logsumexp(each, axis=0, b=self.weights[:, None, None]))
+
+    def joint_log_density(self, y: np.ndarray) -> np.ndarray:
+        each = self._each("joint_log_density", y)
+        return np.asarray(logsumexp(each, axis=0, b=self.weights[:, None]))
+
+    def cdf(self, y: np.ndarray) -> np.ndarray:
+        return self._averaged(self._each("cdf", y))
+
+    def sf(self, y: np.ndarray) -> np.ndarray:
+        return self._averaged(self._each("sf", y))
+
+    def quantile(self, probability: float) -> np.ndarray:
+        return self._between(self._each("quantile", probability), probability)
+
+    def quantiles(self, probability: np.ndarray) -> np.ndarray:
+        return self._between(self._each("quantiles", probability), probability)
+
+    def _between(self, ends: np.ndarray, probability: Any) -> np.ndarray:
+        """Return quantiles; they lie between the components' quantiles."""
+        found = self.searched(probability, ends.min(0), ends.max(0))
+        return np.rint(found) if self.is_discrete else found  # where the steps are
+
+    def between_counts(self, k: np.ndarray) -> np.ndarray:
+        return self._averaged(self._each("between_counts", k))
+
+    def sample(self, n_samples: int, rng: np.random.RandomState) -> np.ndarray:
+        which = rng.choice(len(self.weights), (n_samples, self.shape[0]), p=self.weights)
+        draws = self._draws(n_samples, rng)
+        return np.take_along_axis(draws, which[None, :, :, None], 0)[0]
+
+    @abstractmethod
+    def _draws(self, n_samples: int, rng: np.random.RandomState) -> np.ndarray:
+        """Draw from each component, (K, n_samples, N, P)."""
+
+    def _averaged(self, values: Any) -> np.ndarray:
+        return np.average(values, axis=0, weights=self.weights)
+
+
 @dataclass(frozen=True)
-class MixedLaw(Law):
-    """The mixture Σ_k π_k p_k(y) of K laws of the same rows, with weights π (K,) that sum to 1."""
+class MixedLaw(Mixing):
+    """The mixture of laws of different kinds, with these weights."""
 
     weights: np.ndarray
     parts: Sequence[Law]
@@ -40,53 +102,60 @@ class MixedLaw(Law):
     def of(self, rows: Any) -> MixedLaw:
         return MixedLaw(self.weights, [part.of(rows) for part in self.parts])
 
-    def mean(self) -> np.ndarray:
-        return self._averaged([part.mean() for part in self.parts])
+    def _each(self, method: str, *values: Any) -> np.ndarray:
+        return np.stack([np.asarray(getattr(part, method)(*values)) for part in self.parts])
 
-    def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        means, stds = zip(*(part.moments() for part in self.parts), strict=True)
-        mean = self._averaged(means)
-        sizes = np.stack([np.hypot(std, own - mean) for own, std in zip(means, stds, strict=True)])
-        unit = sizes.max(0)  # squares of very large or small numbers overflow or vanish
-        square = self._averaged((sizes / np.where(unit > 0.0, unit, 1.0)) ** 2)
-        return mean, unit * np.sqrt(square)
+    def _draws(self, n_samples: int, rng: np.random.RandomState) -> np.ndarray:
+        return np.stack([part.sample(n_samples, rng) for part in self.parts])
 
-    def log_density(self, y: np.ndarray) -> np.ndarray:
-        each = np.stack([part.log_density(y) for part in self.parts])
-        return np.asarray(logsumexp(each, axis=0, b=self.weights[:, None, None]))
 
-    def joint_log_density(self, y: np.ndarray) -> np.ndarray:
-        each = np.stack([part.joint_log_density(y) for part in self.parts])
-        return np.asarray(logsumexp(each, axis=0, b=self.weights[:, None]))
+@dataclass(frozen=True)
+class MixedBlocks(Mixing):
+    """The mixture in equal shares of the K blocks of N rows that a law has, one below another.
 
-    def cdf(self, y: np.ndarray) -> np.ndarray:
-        return self._averaged([part.cdf(y) for part in self.parts])
+    Asking one law of K·N rows costs far less than asking K laws.
+    """
 
-    def sf(self, y: np.ndarray) -> np.ndarray:
-        return self._averaged([part.sf(y) for part in self.parts])
+    law: Law
+    n_blocks: int
 
-    def quantile(self, probability: float) -> np.ndarray:
-        return self._between([part.quantile(probability) for part in self.parts], probability)
+    @property
+    def weights(self) -> np.ndarray:  # type: ignore[override]
+        return np.full(self.n_blocks, 1.0 / self.n_blocks)
 
-    def quantiles(self, probability: np.ndarray) -> np.ndarray:
-        return self._between([part.quantiles(probability) for part in self.parts], probability)
+    @property
+    def shape(self) -> tuple[int, int]:
+        n_rows, n_outputs = self.law.shape
+        return n_rows // self.n_blocks, n_outputs
 
-    def _between(self, ends: Sequence[np.ndarray], probability: Any) -> np.ndarray:
-        """Return quantiles; they lie between the components' quantiles."""
-        low, high = np.min(ends, axis=0), np.max(ends, axis=0)
-        found = self.searched(probability, low, high)
-        return np.rint(found) if self.is_discrete else found  # where the steps are
+    @property
+    def is_discrete(self) -> bool:  # type: ignore[override]
+        return self.law.is_discrete
 
-    def between_counts(self, k: np.ndarray) -> np.ndarray:
-        return self._averaged([part.between_counts(k) for part in self.parts])
+    @property
+    def has_light_tails(self) -> Any:
+        each = np.broadcast_to(self.law.has_light_tails, self.law.shape)
+        return each.reshape(self.n_blocks, *self.shape).all(0)
 
-    def sample(self, n_samples: int, rng: np.random.RandomState) -> np.ndarray:
-        which = rng.choice(len(self.parts), (n_samples, self.shape[0]), p=self.weights)
-        draws = np.stack([part.sample(n_samples, rng) for part in self.parts])
-        return np.take_along_axis(draws, which[None, :, :, None], 0)[0]
+    def support(self) -> tuple[Any, Any]:
+        return self.law.support()
 
-    def _averaged(self, values: Any) -> np.ndarray:
-        return np.average(values, axis=0, weights=self.weights)
+    def of(self, rows: Any) -> MixedBlocks:
+        n_rows = self.shape[0]
+        numbers = np.arange(n_rows)[rows] + n_rows * np.arange(self.n_blocks)[:, None]
+        return MixedBlocks(self.law.of(numbers.ravel()), self.n_blocks)
+
+    def _each(self, method: str, *values: Any) -> np.ndarray:
+        K = self.n_blocks
+        each = (v if np.ndim(v) == 0 else np.concatenate([v] * K) for v in values)
+        found = np.asarray(getattr(self.law, method)(*each))
+        if method == "moments":
+            return np.moveaxis(found.reshape(2, K, *self.shape), 0, 1)
+        return found.reshape(K, self.shape[0], *found.shape[1:])
+
+    def _draws(self, n_samples: int, rng: np.random.RandomState) -> np.ndarray:
+        draws = self.law.sample(n_samples, rng).reshape(n_samples, self.n_blocks, *self.shape)
+        return np.moveaxis(draws, 1, 0)
 
 
 @dataclass(frozen=True)

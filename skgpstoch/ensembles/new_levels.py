@@ -19,40 +19,70 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from ..data.arrays import row_blocks
+from ..data.asked import check_coverage
+from ..data.devices import BLOCK_ROWS
 from ..data.unknown_levels import NewRows
 from ..distributions.joined import JoinedLaw, in_place
+from ..distributions.mixed import AskedLaw, MixedBlocks
 from ..distributions.predictive import PredictiveDistribution
 from .mixture import Mixture, distribution_of
 
 
 class Columns:
-    """A fitted model that sees some columns of X: a part of mixtures."""
+    """A fitted model that sees some columns of X: a part of a mixture that is drawn from."""
 
     def __init__(self, model: Any, columns: slice) -> None:
         self.model = model
         self.columns = columns
 
-    def predict(self, X: np.ndarray, return_std: bool = False) -> Any:
-        """As the model's."""
-        seen = X[:, self.columns]
-        return self.model.predict(seen, return_std=True) if return_std else self.model.predict(seen)
-
-    def predict_distribution(self, X: np.ndarray) -> PredictiveDistribution:
-        """As the model's."""
-        return distribution_of(self.model, X[:, self.columns])
-
-    def log_predictive_density(self, X: np.ndarray, y: Any) -> np.ndarray:
-        """As the model's."""
-        return np.asarray(self.model.log_predictive_density(X[:, self.columns], y))
-
-    def predictive_cdf(self, X: np.ndarray, y: Any) -> np.ndarray:
-        """As the model's."""
-        return np.asarray(self.model.predictive_cdf(X[:, self.columns], y))
-
     def sample_y(self, X: np.ndarray, n_samples: int, random_state: Any) -> np.ndarray:
         """As the model's."""
         draws = self.model.sample_y(X[:, self.columns], n_samples, random_state=random_state)
         return np.asarray(draws)
+
+
+class AmongLevels:
+    """A fitted model of rows (K, n, d), whose predictions are mixtures over the first axis."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def _asked(self, X: np.ndarray) -> tuple[MixedBlocks, tuple[int, ...]]:
+        rows = X.reshape(-1, X.shape[-1])
+        output_shape = np.shape(self.model.predict(rows[:1]))[1:]
+        law = AskedLaw(self.model, rows, int(np.prod(output_shape)))
+        return MixedBlocks(law, len(X)), output_shape
+
+    def predict(self, X: np.ndarray, return_std: bool = False) -> Any:
+        """Predict the mean of the mixture, and if asked its standard deviation."""
+        law, output_shape = self._asked(X)
+        if return_std:
+            return tuple(a.reshape(-1, *output_shape) for a in law.moments())
+        return law.mean().reshape(-1, *output_shape)
+
+    def predict_distribution(self, X: np.ndarray) -> PredictiveDistribution:
+        """Predict the mixture at each row."""
+        found = distribution_of(self.model, X.reshape(-1, X.shape[-1]))
+        return PredictiveDistribution(MixedBlocks(found.law, len(X)), found.output_shape)
+
+    def log_predictive_density(self, X: np.ndarray, y: Any) -> np.ndarray:
+        """Return log p(y | x) of each row."""
+        return self._asked(X)[0].joint_log_density(y.reshape(len(y), -1))
+
+    def predictive_cdf(self, X: np.ndarray, y: Any) -> np.ndarray:
+        """Return P(Y ≤ y | x) of each row."""
+        law, output_shape = self._asked(X)
+        return law.cdf(y.reshape(len(y), -1)).reshape(-1, *output_shape)
+
+    def predict_interval(self, X: np.ndarray, coverage: Any) -> np.ndarray:
+        """Return the interval of each row, some rows at a time."""
+        check_coverage(coverage)
+        ends = []
+        for rows in row_blocks(X.shape[1], max(1, BLOCK_ROWS // len(X))):
+            distribution = self.predict_distribution(X[:, rows])
+            ends.append(np.stack(distribution.interval(coverage), 1))
+        return np.concatenate(ends)
 
 
 class WithNewLevels:
@@ -75,8 +105,9 @@ class WithNewLevels:
         self.stand_ins = new.stand_ins
         self.place = np.full(len(table), -1)  # among the rows of new levels
         self.place[new.rows] = np.arange(len(new.rows))
+        self.among_levels = AmongLevels(model)
         parts = [Columns(model, slice(k * d, (k + 1) * d)) for k in range(K)]
-        self.mixture = Mixture([1.0 / K] * K, parts)
+        self.drawn_from = Mixture([1.0 / K] * K, parts)
 
     def predict(self, X: np.ndarray, return_std: bool = False) -> Any:
         """As the mixture's."""
@@ -111,14 +142,15 @@ class WithNewLevels:
     def sample_y(self, X: np.ndarray, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """As the mixture's: in each draw the same known levels stand in for all rows."""
         seed = check_random_state(random_state)
-        return self.mixture.sample_y(self._wide(X), n_samples, random_state=seed)
+        side_by_side = np.concatenate(list(self._with_stand_ins(X)), axis=1)  # (n, K·d)
+        return self.drawn_from.sample_y(side_by_side, n_samples, random_state=seed)
 
-    def _wide(self, X: np.ndarray) -> np.ndarray:
-        """Return rows with each of the stand-ins, side by side: (n, K·d)."""
+    def _with_stand_ins(self, X: np.ndarray) -> np.ndarray:
+        """Return rows with each of the stand-ins, (K, n, d)."""
         is_new = self.place[X] >= 0
-        wide = np.repeat(self.table[X][None], len(self.stand_ins), axis=0)  # (K, n, d)
-        wide[:, is_new] = self.stand_ins[:, self.place[X[is_new]]]
-        return np.concatenate(list(wide), axis=1)
+        rows = np.repeat(self.table[X][None], len(self.stand_ins), axis=0)  # (K, n, d)
+        rows[:, is_new] = self.stand_ins[:, self.place[X[is_new]]]
+        return rows
 
     def _parts(self, X: np.ndarray) -> list[tuple[np.ndarray, Any, np.ndarray]]:
         """Return rows without new levels and rows with them: places, a model, and what it sees."""
@@ -127,7 +159,7 @@ class WithNewLevels:
         if len(known):
             found.append((known, self.model, self.table[X[known]]))
         if len(new):
-            found.append((new, self.mixture, self._wide(X[new])))
+            found.append((new, self.among_levels, self._with_stand_ins(X[new])))
         return found
 
     def _gathered(

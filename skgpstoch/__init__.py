@@ -28,6 +28,7 @@ from .persistence.registry import trusted_types
 from .stored_predictions import predict_to
 from .training.interrupts import on_interrupt
 from .wrappers import (
+    diagnose,
     log_predictive_density,
     predict_distribution,
     predict_interval,
@@ -66,6 +67,7 @@ __all__ = [
     "SolveGPRegressor",
     "SquareLoss",
     "StackedDensityRegressor",
+    "diagnose",
     "load",
     "log_predictive_density",
     "on_interrupt",

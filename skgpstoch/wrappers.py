@@ -1,4 +1,4 @@
-"""Functions that get predictive distributions through scikit-learn's wrappers.
+"""Functions that get predictive distributions and diagnoses through scikit-learn's wrappers.
 
 Pipelines, searches, frozen estimators and transformed targets pass on `predict`, but not
 `predict_distribution`. The functions here accept any of them, also nested, and use the regressor
@@ -24,12 +24,14 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from .data.asked import check_coverage, check_n_samples, check_names
+from .data.findings import Diagnosis
 from .distributions.normal import NormalLaw
 from .distributions.predictive import PredictiveDistribution, targets_of
 from .distributions.transformed import transformed, transformed_draws
 from .docstrings import documented
 
 __all__ = [
+    "diagnose",
     "log_predictive_density",
     "predict_distribution",
     "predict_interval",
@@ -194,6 +196,53 @@ def sample_y(
         )
     check_names(estimator, estimator.sample_y, of_rows)
     return np.asarray(estimator.sample_y(X, n_samples, random_state, **of_rows))
+
+
+def diagnose(estimator: Any) -> Diagnosis:
+    """Tell what may be wrong with the fit inside a pipeline or a search.
+
+    Parameters
+    ----------
+    estimator : object
+        A fitted estimator of this package, or a wrapper of one.
+
+    Returns
+    -------
+    diagnosis : Diagnosis
+        What the `diagnose` of the estimator inside returns: the table behind its warnings.
+
+    Raises
+    ------
+    TypeError
+        If the estimator inside has no `diagnose`.
+    NotFittedError
+        If the estimator is not fitted, or is a search with ``refit=False``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from skgpstoch import SVGPRegressor, diagnose
+    >>> X = np.linspace(-3, 3, 50)[:, None]
+    >>> model = make_pipeline(StandardScaler(), SVGPRegressor(n_inducing=10, random_state=0))
+    >>> diagnose(model.fit(X, np.sin(X[:, 0]))).problems
+    []
+    """
+    inner = inside(estimator)
+    if isinstance(estimator, Pipeline):
+        inner = estimator[-1]
+    elif isinstance(estimator, TransformedTargetRegressor):
+        check_is_fitted(estimator)
+        inner = estimator.regressor_
+    if inner is not None:
+        return diagnose(inner)
+    if isinstance(estimator, type) or not hasattr(estimator, "diagnose"):
+        raise TypeError(
+            "estimator must be a fitted estimator of skgpstoch, or a pipeline or search with one "
+            f"inside, got {estimator!r}."
+        )
+    return estimator.diagnose()
 
 
 def check_regressor(estimator: Any) -> None:

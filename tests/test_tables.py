@@ -17,6 +17,7 @@ from skgpstoch import (
     AutoGaussianProcessClassifier,
     AutoGaussianProcessRegressor,
     DeepKernelEnsembleRegressor,
+    SVGPRegressor,
 )
 from skgpstoch.data.arrays import Scaling, quantiles
 from skgpstoch.data.categories import TargetMeans, Targets, prior_rows, sums
@@ -622,3 +623,41 @@ def test_texts_that_read_as_numbers():
             TableEncoder().fit_transform(X, y)
         assert [f" of them read as numbers{named}." in str(w.message) for w in said] == [True]
         TableEncoder(["a", "b"]).fit_transform(X, y)
+
+
+def test_dates_that_are_strings_are_told():
+    days = pd.date_range("2024-01-01", periods=40).strftime("%Y-%m-%d")
+    y = np.arange(40.0)
+    for texts, told in ((days, True), (days + " 10:30", True), ([f"code-{i}" for i in y], False)):
+        X = pd.DataFrame({"a": y, "when": np.resize(texts[:30], 40)})
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            TableEncoder().fit_transform(X, y)
+        found = [w for w in said if "Column 'when' of X holds dates as strings" in str(w.message)]
+        assert len(found) == told
+
+
+@pytest.mark.parametrize(
+    "X", [np.ones(20), pd.Series({"a": 1.0, "b": "x"}), {"a": 1.0}], ids=["array", "row", "dict"]
+)
+@pytest.mark.parametrize("cls", [SVGPRegressor, AutoGaussianProcessRegressor])
+def test_rows_without_a_second_dimension_are_refused_in_few_words(cls, X):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        cls().fit(X, np.ones(len(X)))
+    is_dict = isinstance(X, dict)
+    assert ("pandas.DataFrame(X)" if is_dict else "frame.iloc[[0]]") in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("cls", [SVGPRegressor, AutoGaussianProcessRegressor])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_unknown_targets_are_refused_with_advice(cls, value):
+    y = np.arange(30.0)
+    y[3] = value
+    with pytest.raises(ValueError, match=r"Input y contains .*keep = np.isfinite\(y\)"):
+        cls().fit(np.arange(30.0)[:, None], y)
+
+
+def test_names_of_likelihoods_are_guessed():
+    with pytest.raises(ValueError, match="Did you mean 'poisson'"):
+        SVGPRegressor(likelihood="poison").fit(np.ones((5, 1)), np.ones(5))

@@ -98,6 +98,23 @@ def test_what_is_inside_predicts_the_original_target(name, rows, alone):
     assert_allclose(draws, np.exp(inner))
 
 
+@pytest.mark.parametrize("name", WRAPPED)
+def test_what_is_inside_is_diagnosed(name, rows, alone):
+    X, y = rows
+    found = gp.diagnose(WRAPPED[name]().fit(X, y))
+    assert [finding.name for finding in found] == [finding.name for finding in alone.diagnose()]
+    assert gp.diagnose(FrozenEstimator(alone)) == alone.diagnose()
+
+
+def test_what_has_no_diagnosis_is_named(rows):
+    for other in (Ridge(), make_pipeline(StandardScaler(), Ridge()), SVGPRegressor, 3):
+        with pytest.raises(TypeError, match="estimator must be a fitted estimator of skgpstoch"):
+            gp.diagnose(other)
+    for wrapped in (WRAPPED["search"](), WRAPPED["target of a search"](), sparse()):
+        with pytest.raises(NotFittedError):
+            gp.diagnose(wrapped)
+
+
 def test_targets_below_all_that_can_be(rows):
     X, y = rows
     model = logged(sparse()).fit(X, y)

@@ -82,6 +82,29 @@ def number(value: Any) -> float:
         ) from error
 
 
+def with_two_dimensions(X: Any) -> Any:
+    """Return X as scikit-learn can check it.
+
+    Raises
+    ------
+    TypeError
+        If it is a dict.
+    ValueError
+        If it has one dimension, in scikit-learn's words but without all numbers.
+    """
+    if type(X) is dict:  # some sparse matrices are dicts, too
+        raise TypeError("X must be an array or a data frame, got a dict. Use pandas.DataFrame(X).")
+    X = readable(X)
+    shape: tuple[int, ...] = getattr(X, "shape", ())
+    if len(shape) == 1 and shape[0]:
+        raise ValueError(
+            f"Expected 2D array, got 1D array instead, of shape {tuple(shape)}. Reshape your data: "
+            "X.reshape(-1, 1) if it has a single feature, X.reshape(1, -1) if it is a single row "
+            "(of a data frame: frame.iloc[[0]])."
+        )
+    return X
+
+
 def checked_kinds(X: Any, *y: Any, y_numeric: bool = False) -> tuple[Any, ...]:
     """Return X, and y if there is one, as scikit-learn can check them.
 
@@ -90,6 +113,6 @@ def checked_kinds(X: Any, *y: Any, y_numeric: bool = False) -> tuple[Any, ...]:
     ValueError
         If X holds dates or durations; or if y holds no numbers, and should.
     """
-    X = readable(X)
+    X = with_two_dimensions(X)
     refuse_times(X, "X")
     return X, *(real_target(values) if y_numeric else readable(values) for values in y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from .columns import (
     names_of,
     refuse_infinite,
 )
-from .kinds import real_target
+from .kinds import real_target, with_two_dimensions
 from .level_sums import FoldMeans, LevelSums, Told, add_up
 from .messages import warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
@@ -48,6 +49,7 @@ CONVERSIONS = {
 }
 LEAST_NUMBERS = 20  # levels that read as numbers, of a column that may be one of numbers
 NUMBERS_SHARE = 0.8  # of the levels
+LEAST_DATES = 5  # levels that are all dates
 STANDS_FOR_MISSING = {"", "-", "--", "?", "na", "n/a", "none", "null", "missing", "unknown", "."}
 MOST_BESIDE = 50  # levels that have one beside the mean of the target; 100 cost .05 nats (flights)
 ROWS_PER_LEVEL = 15.0  # for that: of 12 it cost .1 nats (mpg), of 17 and 65 it won .15 (txhousing)
@@ -61,7 +63,10 @@ def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any)
 
     Arrays of numbers come back as such, anything else as it is.
     """
-    X, y = readable(X), tuple(map(real_target if options.get("y_numeric") else readable, y))
+    X, y = (
+        with_two_dimensions(X),
+        tuple(map(real_target if options.get("y_numeric") else readable, y)),
+    )
     if not is_table(X):
         floats = {"dtype": (np.float64, np.float32), "order": "C"}
         options |= floats | {"ensure_all_finite": False, "reset": reset}
@@ -165,6 +170,7 @@ class TableEncoder:
         if isinstance(self.categorical_features, str):  # "from_dtype"
             for column in columns:
                 warn_of_numbers(column)
+                warn_of_dates(column)
         self.kinds = [column.kind for column in columns]
         self.names = [column.name for column in columns]
         self.time_zones = [column.time_zone for column in columns]
@@ -373,6 +379,27 @@ def warn_of_numbers(column: Column) -> None:
             "pandas.to_numeric(column, errors='coerce'); if they are categories, add "
             "the column to categorical_features."
         )
+
+
+def warn_of_dates(column: Column) -> None:
+    """Warn of a column of texts that are dates, such as those that read_csv leaves as they are."""
+    if column.kind != LEVEL or column.order:
+        return
+    texts = [level for level in column.levels if isinstance(level, str)]
+    if len(texts) >= LEAST_DATES and all(map(is_date, texts)):
+        warn(
+            f"Column {column.name} of X holds dates as strings, such as {min(texts)!r}. They are "
+            "treated as categories. Convert the column, for example with pandas.to_datetime."
+        )
+
+
+def is_date(text: str) -> bool:
+    """Tell whether a text is an ISO date, such as 2024-05-31, with or without a time."""
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return "-" in text
 
 
 def zone_name(time_zone: str | None) -> str:

@@ -14,10 +14,22 @@ from sklearn.utils import _safe_indexing
 from .law import Law
 
 
-class Mixing(Law):
+class LawOfMixture(Law):
     """The mixture Σ_k π_k p_k(y) of K laws of the same rows; a subclass says how to ask them."""
 
-    weights: np.ndarray  # π (K,), which sum to 1
+    @property
+    @abstractmethod
+    def _shares(self) -> np.ndarray:
+        """π (K,), which sum to 1."""
+
+    @property
+    @abstractmethod
+    def _first(self) -> Law:
+        """A law that says of what kind all are."""
+
+    @property
+    def is_discrete(self) -> bool:  # type: ignore[override]
+        return self._first.is_discrete
 
     @abstractmethod
     def _each(self, method: str, *values: Any) -> np.ndarray:
@@ -36,11 +48,11 @@ class Mixing(Law):
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
         each = self._each("log_density", y)
-        return np.asarray(logsumexp(each, axis=0, b=self.weights[:, None, None]))
+        return np.asarray(logsumexp(each, axis=0, b=self._shares[:, None, None]))
 
     def joint_log_density(self, y: np.ndarray) -> np.ndarray:
         each = self._each("joint_log_density", y)
-        return np.asarray(logsumexp(each, axis=0, b=self.weights[:, None]))
+        return np.asarray(logsumexp(each, axis=0, b=self._shares[:, None]))
 
     def cdf(self, y: np.ndarray) -> np.ndarray:
         return self._averaged(self._each("cdf", y))
@@ -63,7 +75,7 @@ class Mixing(Law):
         return self._averaged(self._each("between_counts", k))
 
     def sample(self, n_samples: int, rng: np.random.RandomState) -> np.ndarray:
-        which = rng.choice(len(self.weights), (n_samples, self.shape[0]), p=self.weights)
+        which = rng.choice(len(self._shares), (n_samples, self.shape[0]), p=self._shares)
         draws = self._draws(n_samples, rng)
         return np.take_along_axis(draws, which[None, :, :, None], 0)[0]
 
@@ -72,23 +84,27 @@ class Mixing(Law):
         """Draw from each component, (K, n_samples, N, P)."""
 
     def _averaged(self, values: Any) -> np.ndarray:
-        return np.average(values, axis=0, weights=self.weights)
+        return np.average(values, axis=0, weights=self._shares)
 
 
 @dataclass(frozen=True)
-class MixedLaw(Mixing):
-    """The mixture of laws of different kinds, with these weights."""
+class MixedLaw(LawOfMixture):
+    """The mixture of laws of different kinds, with weights (K,) that sum to 1."""
 
     weights: np.ndarray
     parts: Sequence[Law]
 
     @property
-    def shape(self) -> tuple[int, int]:
-        return self.parts[0].shape
+    def _shares(self) -> np.ndarray:
+        return self.weights
 
     @property
-    def is_discrete(self) -> bool:  # type: ignore[override]
-        return self.parts[0].is_discrete
+    def _first(self) -> Law:
+        return self.parts[0]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.parts[0].shape
 
     @property
     def has_light_tails(self) -> Any:
@@ -110,7 +126,7 @@ class MixedLaw(Mixing):
 
 
 @dataclass(frozen=True)
-class MixedBlocks(Mixing):
+class MixedBlocks(LawOfMixture):
     """The mixture in equal shares of the K blocks of N rows that a law has, one below another.
 
     Asking one law of K·N rows costs far less than asking K laws.
@@ -120,17 +136,17 @@ class MixedBlocks(Mixing):
     n_blocks: int
 
     @property
-    def weights(self) -> np.ndarray:  # type: ignore[override]
+    def _shares(self) -> np.ndarray:
         return np.full(self.n_blocks, 1.0 / self.n_blocks)
+
+    @property
+    def _first(self) -> Law:
+        return self.law
 
     @property
     def shape(self) -> tuple[int, int]:
         n_rows, n_outputs = self.law.shape
         return n_rows // self.n_blocks, n_outputs
-
-    @property
-    def is_discrete(self) -> bool:  # type: ignore[override]
-        return self.law.is_discrete
 
     @property
     def has_light_tails(self) -> Any:

@@ -27,6 +27,8 @@ TAKE_MEMORY = (
     "n_samples",
 )
 RAN_OUT = "ran out of memory"
+UNKNOWN_Y = "Input y contains"  # NaN or infinity, as scikit-learn says
+WITHOUT = "Drop these rows, for example by keep = np.isfinite(y) and fit(X[keep], y[keep])."
 
 
 @contextlib.contextmanager
@@ -49,7 +51,7 @@ def predicting() -> Iterator[None]:
 def fitting(method: Callable) -> Callable:
     """Enable gradients, and restore the estimator's state if the wrapped method raises.
 
-    A MemoryError then says what to lower.
+    A MemoryError then says what to lower, and an error about unknown targets to leave them out.
     """
 
     @functools.wraps(method)
@@ -63,6 +65,8 @@ def fitting(method: Callable) -> Callable:
             vars(estimator).update(state)
             if RAN_OUT not in str(error) and ran_out_of_memory(error):
                 raise MemoryError(what_to_lower(estimator)) from error
+            if isinstance(error, ValueError) and str(error).startswith(UNKNOWN_Y):
+                raise ValueError(f"{error} {WITHOUT}") from None
             raise
 
     return wrapped

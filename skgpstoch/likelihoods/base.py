@@ -13,6 +13,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -408,7 +409,8 @@ def make_likelihood(likelihood: str | Likelihood, among: Sequence[str] | None = 
     if not isinstance(likelihood, str):
         raise TypeError(wanted)
     if likelihood not in among:
-        raise ValueError(wanted)
+        meant = [f" Did you mean {name!r}?" for name in get_close_matches(likelihood, among, 1)]
+        raise ValueError(wanted + "".join(meant))
     return NAMED[likelihood]()
 
 

@@ -269,7 +269,8 @@ class Poisson(Likelihood):
         if wrong.any():
             raise ValueError(
                 "y must hold counts (non-negative whole numbers) for the Poisson "
-                f"likelihood, got {y[wrong].flat[0]!s}."
+                f"likelihood, got {y[wrong].flat[0]!s}. If y holds rates, pass the counts as y and "
+                "the time, area or number that they are of as exposure=."
             )
         if (y > MOST_COUNT).any():
             raise ValueError(

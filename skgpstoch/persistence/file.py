@@ -224,11 +224,15 @@ def loaded(file: Any, names: FileNames) -> Any:
     metadata, arrays = read(file)
     if metadata.get("format") != FILE_FORMAT or metadata.keys() != ENTRIES:
         raise ValueError(
-            f"it was not written by this version, {versions()[PACKAGE]}: its format is "
-            f"{metadata.get('format')!r:.20}, written by {metadata.get('versions')!r:.200}"
+            f"its header is not one of version {versions()[PACKAGE]}: it was written by another "
+            "version, or is damaged. Copy the file again, or fit and save with this version. Its "
+            f"format is {metadata.get('format')!r:.20}, of {metadata.get('versions')!r:.200}"
         )
     if digest(metadata, arrays) != metadata["sha256"]:
-        raise ValueError("it is damaged or was altered: its contents do not match its digest")
+        raise ValueError(
+            "it is damaged or was altered: its contents do not match its digest. Copy or save it "
+            "again"
+        )
     check_size(metadata["structure"], file.tell())
     check_is_given(metadata["structure"], names.objects)
     unpacker = Unpacker(names, MOST_TIMES * file.tell() + FREE_BYTES)

@@ -49,8 +49,8 @@ class BSGDObjective(FiniteObjective):
     """BSGD: the NLML of the minibatch alone, by its b×b matrix C = ZZᵀ + λI.
 
     2·NLML_S = (λ/σ²)·yᵀC⁻¹y + log|C| + b·log(σ²/λ) + b·log 2π in O(b³ + b²D) time and O(b² + bD)
-    memory. Rows that a member does not see are zero, and taken out again of log|C|; a row of weight
-    w has w times its squares, and counts w times.
+    memory. Rows that a member does not see are zero, and log|C| is corrected for them. The squares
+    of a row of weight w are multiplied by w, and it counts w times.
     """
 
     sums_rows = False  # C is that of all pairs of rows
@@ -151,7 +151,7 @@ class KernelBSGDObjective(Objective):
         return float(held_out.weighted(losses).sum()) / held_out.n_effective
 
     def exact(self, X: Tensor, rows: Rows) -> ExactPosterior:
-        """The posterior by a factor of the matrix of these rows."""
+        """Return the exact posterior of these rows, from a factor of their matrix."""
         fitted = copy.deepcopy(self).double().eval()
         X, rows = X.double(), rows.to(torch.float64)
         return ExactPosterior(fitted.kernel, fitted.network, fitted.likelihood, X, rows)
@@ -267,8 +267,8 @@ class BSGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
         use the kernel directly, whatever it is.
     n_estimators : int or "auto", default="auto"
         Number of networks whose features are joined. Each is validated on a fold of its own. "auto"
-        is 10,000/n_samples, at least 1 and at most 5, if `kernel` and `feature_map` are None. A
-        kernel that is used directly has one network.
+        is 10,000/n_samples, at least 1 and at most 5, if `kernel` and `feature_map` are None and
+        `early_stopping` is True. A kernel that is used directly has one network.
     noise : {"auto", "validation", "profiled", "learned"}, default="auto"
         How to find the noise variance: "validation", from held-out rows; "profiled", from the
         running marginal likelihood; "learned", by gradient steps. "auto" is "validation" for

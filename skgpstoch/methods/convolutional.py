@@ -73,7 +73,7 @@ class ImageParameters:
         The family of q. "svgp": inducing patches alone. "solve": inducing patches and orthogonal
         ones, with a covariance of q's own at both. "odvgp": the same patches, but q keeps the
         prior's covariance at the orthogonal ones. `n_orthogonal` and `orthogonal_points` are for
-        the latter two.
+        "solve" and "odvgp".
     n_inducing : int or "auto", default="auto"
         Number M of inducing patches. The global function has as many inducing images, but at most
         one for each row. "auto" is 512 for a Gaussian likelihood and 256 for others, half of that
@@ -208,7 +208,8 @@ def mean_responses(self: BaseGP, X: Any) -> np.ndarray:
     responses : ndarray of shape (n_samples, n_down, n_across[, n_channels], n_latents)
         Mean of w_p g(x^[p]) for every patch, in the units of the latent functions (for a
         regressor, those of y). The latent mean is their sum over the patches, plus the prior
-        mean and the mean of the function of the whole image.
+        mean and the mean of the function of the whole image. With `hidden_channels`, patches are
+        those of the last hidden images.
 
     Raises
     ------

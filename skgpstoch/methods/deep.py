@@ -59,7 +59,7 @@ class LayerParameters:
         The family of q in every layer. "svgp": inducing points alone. "solve": inducing points and
         orthogonal ones, with a covariance of q's own at both. "odvgp": the same points, but q keeps
         the prior's covariance at the orthogonal ones. `n_orthogonal` and `orthogonal_points` are
-        for the latter two.
+        for "solve" and "odvgp".
     hidden_covariance : {"shared", "full"}, default="shared"
         Whether the functions of an inner layer share q's covariance, or each has its own ("full").
     n_inducing : int or "auto", default="auto"
@@ -146,7 +146,7 @@ class DeepGPParameters(
 
 
 def hidden_layers(self: BaseGP, X: Any) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return what inner layers make of X.
+    """Return the outputs of the inner layers at X.
 
     Parameters
     ----------
@@ -156,8 +156,8 @@ def hidden_layers(self: BaseGP, X: Any) -> list[tuple[np.ndarray, np.ndarray]]:
     Returns
     -------
     layers : list of (mean, std)
-        Of every inner layer, arrays of shape (n_samples, n_functions), as the layer above is given
-        them: with a linear mean in units of standard deviations of X.
+        For each inner layer, arrays of shape (n_samples, n_functions): the inputs of the layer
+        above, including the linear mean, in units of the standard deviations of X.
 
     Raises
     ------

@@ -389,7 +389,7 @@ class DLMParameters(
         scale and the tails of deviations and noise. Means do not change. "auto": only if rows are
         held out anyway, to choose among several `beta`. True: for a single `beta` too, which takes
         an additional fit without the held-out rows. It is for additive noise, and not for the
-        square loss, which has its own way.
+        square loss, which is calibrated in another way.
     refit : bool, default=True
         Whether to fit the best of several `beta` again, on all rows.
     n_jobs : int or None, default=None

@@ -70,7 +70,7 @@ class FITCRegressor(
         Learning rate of Adam, or its maximum with learning_rate="one-cycle". Networks use a tenth
         of it.
     normalize_y : bool, default=True
-        Whether to standardise the target internally; results are in its own units.
+        Whether to standardise the target internally; predictions are in the target's own units.
 
     Attributes
     ----------
@@ -114,12 +114,12 @@ class FITCRegressor(
         Parameters
         ----------
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), or None, default=None
-            Targets; None where X has them.
+            Targets; None if X includes them.
         y_std : float or array-like of the shape of y, default=None
-            Known standard error of each target, in the units of y, besides the noise that is
-            learned. None is 0.
+            Known standard error of each target, in the units of y, besides the learned noise.
+            None is 0.
         **refused : object
-            `sample_weight` and `exposure`, of which there are none here.
+            `sample_weight` and `exposure`, which this estimator refuses.
         """
         check_refused("fit", refused)
         return self._fit_to(X, y, None, None, y_std)
@@ -133,7 +133,7 @@ class FITCRegressor(
         y_std : float or array-like of the shape of y, default=None
             As for `fit`.
         **refused : object
-            `sample_weight` and `exposure`, of which there are none here.
+            `sample_weight` and `exposure`, which this estimator refuses.
 
         Raises
         ------

@@ -188,13 +188,15 @@ class MinimaxGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     ----------
     n_estimators : int or "auto", default="auto"
         Number of networks whose features are joined. Each is validated on a fold of its own. "auto"
-        is 5 below 200 rows and 2 below 10,000 if `kernel` and `feature_map` are None, else 1.
+        is 5 below 200 rows and 2 below 10,000 if `kernel` and `feature_map` are None and
+        `early_stopping` is True, else 1.
     penalty : float, default=1.0
-        Weight μ of the penalty on A ≠ F. The paper's experiments use 1; the theory lets it grow.
+        Weight μ of the penalty on the difference between A and F. The paper's experiments use 1;
+        the theory lets it grow.
     penalty_growth : float, default=1.0
         Factor by which μ grows after every epoch: the outer loop of the theory.
     dual_step : float, default=0.1
-        Length of the ascent steps in B.
+        Step size of the gradient ascent on B, the multipliers of the constraint A = F.
     min_noise_variance : float, default=1e-6
         Smallest noise variance σ_min², relative to the scaled target.
 

@@ -46,7 +46,7 @@ PROFILE_DAMPING = 0.25
 
 
 class Averages(NamedTuple):
-    """What F̃ = G̃ + λ̃I and c̃ are made of, per row but for the last."""
+    """The parts of F̃ = G̃ + λ̃I and c̃; the first two are per row."""
 
     gram: Tensor  # G̃/n, (K, D, D)
     cross: Tensor  # c̃/n, (K, D, P)
@@ -207,7 +207,7 @@ class SCGDObjective(FiniteObjective):
 
 
 def times_inverses(Z: Tensor, L: Tensor, F_inv: Tensor | None = None) -> Tensor:
-    """Return Z Σ_p F_p⁻¹ (K, b, D), F_p = L_p L_pᵀ (K, P, D, D), by the inverses if they are known.
+    """Return Z Σ_p F_p⁻¹ (K, b, D), where F_p = L_p L_pᵀ (K, P, D, D); use known inverses.
 
     *Measured*: at D = 1,000 solving with the factor takes 14 ms for 64 rows, with an inverse 34.
     """

@@ -63,7 +63,7 @@ class SolveGPParameters(
 class SolveGPRegressor(SolveGPParameters, variational.RegressionParameters, VariationalRegressor):
     """Regression with orthogonal inducing points (SOLVE-GP, ODVGP).
 
-    M + M₂ points at the cost of two matrices of those sizes, instead of one matrix of their sum.
+    It has M + M₂ points, but factors one matrix of M and one of M₂ rows, not one of M + M₂.
     With Gaussian noise the default kernel has a weak prior, as in :class:`SVGPRegressor`.
 
     See Also
@@ -103,7 +103,7 @@ class SolveGPClassifier(
 ):
     """Classification with orthogonal inducing points (SOLVE-GP, ODVGP).
 
-    M + M₂ points at the cost of two matrices of those sizes, instead of one matrix of their sum.
+    It has M + M₂ points, but factors one matrix of M and one of M₂ rows, not one of M + M₂.
 
     See Also
     --------

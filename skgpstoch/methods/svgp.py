@@ -7,8 +7,8 @@ Hensman, Matthews & Ghahramani, "Scalable variational Gaussian process classific
 
     f(x) = P(x)ᵀw + r(x),   w ~ N(0, I),   var r(x) = k(x, x) − ‖P(x)‖²,   q(w) = N(m, S),
 
-S a full matrix. Its bound is (B2) of :mod:`skgpstoch.objectives.elbo`; at the best q(w), for a
-Gaussian likelihood (:mod:`skgpstoch.objectives.optimal_q`), Titsias' own
+where S is a full matrix. The objective is the bound (B2) of :mod:`skgpstoch.objectives.elbo`. For a
+Gaussian likelihood, at the best q(w) (:mod:`skgpstoch.objectives.optimal_q`), it is Titsias' bound
 
     log N(y | 0, PPᵀ + σ²I) − tr(K − PPᵀ)/(2σ²)                                                 (B3)
 """
@@ -42,10 +42,10 @@ class SVGPParameters(
 class SVGPRegressor(SVGPParameters, variational.RegressionParameters, VariationalRegressor):
     """Sparse variational Gaussian-process regression on inducing points (SGPR, SVGP).
 
-    Kernels of scikit-learn; Gaussian, heavy-tailed or Poisson likelihoods; O(M²) time a row. With
-    Gaussian noise, the hyper-parameters of the default kernel have a weak prior, which keeps a fit
-    to few rows from losing its noise (:mod:`skgpstoch.models.hyper_prior`). A kernel that you give
-    has no such prior.
+    It takes scikit-learn's kernels, and Gaussian, heavy-tailed or Poisson likelihoods. An epoch
+    takes O(M²) time for each row. With Gaussian noise, the hyper-parameters of the default kernel
+    have a weak prior, so that the noise does not vanish if there are few rows
+    (:mod:`skgpstoch.models.hyper_prior`). A kernel that you give has no such prior.
 
     See Also
     --------

@@ -116,12 +116,12 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
     held_out_ : HeldOutPredictions or None
         Predictions for held-out rows, by networks that have not seen them: row numbers (`rows`),
         `log_density` of y in its own units, or of the row's class, `mean` and `error`. For classes
-        these are the probabilities, and the indicator of the row's class minus them. For numbers
-        there are also `std`, `latent_std` and `cdf`. Rows that no network was trained on are
-        predicted by the calibrated mixture, before they are used too. Rows of a fold are predicted
-        by the one calibrated network that was trained without it; to their log densities is added
-        what the mixture gains over one network on the former rows. If time is short, there are
-        predictions for some of the former rows only. None without early stopping.
+        `mean` has the probabilities, and `error` the indicator of the row's class minus them. For
+        numbers there are also `std`, `latent_std` and `cdf`. Rows that no network was trained on
+        are predicted by the calibrated mixture, before they are used too. Rows of a fold are
+        predicted by the one calibrated network that was trained without it. The gain of the mixture
+        over one network on the former rows is added to their log densities. If time is short, only
+        some of the former rows have predictions. None without early stopping.
     """
 
     hidden_layer_sizes: Any = "auto"
@@ -178,8 +178,8 @@ class DeepKernelEnsembleRegressor(DeepKernelEnsembleParameters, TargetParameters
     """Regression by an ensemble of networks with Bayesian last layers: deep kernel learning.
 
     It gives calibrated predictive distributions on tables. The noise depends on the inputs and has
-    the tails of the data; the networks are trained for the density of their predictions; and their
-    mixture is recalibrated on rows that none of them has seen.
+    the tails of the data. The networks are trained for the density of their predictions, and their
+    mixture is recalibrated on held-out rows.
     :class:`AutoGaussianProcessRegressor` fits this ensemble.
 
     Parameters
@@ -190,8 +190,8 @@ class DeepKernelEnsembleRegressor(DeepKernelEnsembleParameters, TargetParameters
         tails and outliers, and needs loss="log". "auto" is "gaussian".
     noise : {"auto", "constant", "input"}, default="auto"
         Whether the scale of additive noise is the same everywhere ("constant") or a function of X
-        ("input"): the softplus of a second function of the features, of which there is a point
-        estimate. "auto" is "input", except for counts and the square loss.
+        ("input"): the softplus of a second function of the features, estimated as a point. "auto"
+        is "input", except for counts and the square loss.
     loss : {"elbo", "log", "square"} or Loss, default="log"
         What to minimise: "elbo", the negative evidence lower bound; "log", the negative log
         predictive density; "square", the square loss; or an instance of a class of
@@ -258,8 +258,8 @@ class DeepKernelEnsembleClassifier(
 ):
     """Classification by an ensemble of networks with Bayesian last layers: deep kernel learning.
 
-    It gives calibrated probabilities on tables. The networks are trained for the bound on the
-    evidence, and their mixture is recalibrated on rows that none of them has seen.
+    It gives calibrated probabilities on tables. The networks maximise the evidence lower bound, and
+    their mixture is recalibrated on held-out rows.
     :class:`AutoGaussianProcessClassifier` fits this ensemble.
 
     Parameters

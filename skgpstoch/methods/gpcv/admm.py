@@ -67,7 +67,7 @@ class ADMMGaussianProcessRegressor(
     Parameters
     ----------
     kernel : sklearn kernel or None, default=None
-        The kernel, whose hyper-parameters are where the search starts: any of scikit-learn's that
+        The kernel, whose hyper-parameters start the search: any of scikit-learn's that
         has a torch version here. A top-level WhiteKernel is the noise. None: a constant times an
         RBF kernel with a length-scale for each input (a single one for more than 64 inputs); the
         search starts from the optimum of the marginal likelihood of 500 rows. Hyper-parameters
@@ -97,7 +97,7 @@ class ADMMGaussianProcessRegressor(
         Number of folds and restarts that joblib computes at a time; None is 1, unless in a
         :func:`joblib.parallel_config`.
     normalize_y : bool, default=True
-        Whether to standardise the target internally; results are in its own units.
+        Whether to standardise the target internally; predictions are in the target's own units.
     dtype : {"float32", "float64"}, default="float64"
         Precision of covariance matrices during training; everything else is in float64. If there is
         little noise, float32 ends at a worse optimum.

@@ -86,7 +86,7 @@ class BasisRegressionParameters(TransformedTargetParameters):
     Parameters
     ----------
     normalize_y : bool, default=True
-        Whether to standardise the target internally; results are in its own units.
+        Whether to standardise the target internally; predictions are in the target's own units.
 
     Attributes
     ----------

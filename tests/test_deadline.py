@@ -250,8 +250,8 @@ def test_scores_of_iterates_and_predictions_for_held_out_rows_take_their_time():
 def test_what_was_cut_is_said_in_full():
     said = Budget(120, 900, 3, 8, "short", False).shortage
     assert said == (
-        "max_time was too short: it allowed 120 of 900 steps and 3 of 8 networks and a part of "
-        "the closing pass. More time gives better predictions."
+        "max_time was too short: it allowed 120 of 900 steps, 3 of 8 networks and part of "
+        "the closing pass over all rows. More time gives better predictions."
     )
     busy = Budget(430, 6116, 8, 8, "full", False, 0.4, 4).shortage
     assert busy.startswith("max_time was too short: it allowed 430 of 6116 steps. ")
@@ -261,7 +261,9 @@ def test_what_was_cut_is_said_in_full():
     assert "threads" not in Budget(430, 6116, 8, 8, "full", False, 0.4, 1).shortage
     assert "busy" not in Budget(430, 6116, 8, 8, "full", False, 0.9, 4).shortage
     said = Budget(900, 900, 2, 2, "none", False).shortage
-    assert said.startswith("max_time was too short: it allowed none of the closing pass. ")
+    assert said.startswith(
+        "max_time was too short: it allowed none of the closing pass over all rows. "
+    )
 
 
 def test_seconds_of_many_rows_follow_from_those_of_few():

@@ -291,6 +291,11 @@ def test_bad_categories(given):
         category_mask(given, ["a", "b", "c"], 3)
 
 
+def test_the_name_of_one_category_alone():
+    with pytest.raises(ValueError, match=r"got 'a'\. Pass a list of names, \['a'\]\."):
+        category_mask("a", ["a", "b", "c"], 3)
+
+
 def test_strings_that_are_no_categories(people):
     X, y = people
     with pytest.raises(ValueError, match=r"'town' of X holds categories, but categorical_features"):

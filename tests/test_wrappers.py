@@ -217,6 +217,13 @@ def test_what_a_regressor_does_not_take_is_named(cls, name, rows):
             call(rows[0], exposure=2.0)
 
 
+@pytest.mark.parametrize("name", ["fit", "predict", "predict_interval"])
+@pytest.mark.parametrize("cls", [gp.AutoGaussianProcessRegressor, gp.SVGPRegressor])
+def test_x_that_is_missing_is_named(cls, name):
+    with pytest.raises(TypeError, match=rf"^{cls.__name__}\.{name}\(\) missing 1 .*: 'X'$"):
+        getattr(cls(), name)()
+
+
 def test_scikit_learns_own_process_is_normal(rows):
     X, y = rows
     model = make_pipeline(StandardScaler(), SklearnProcess(RBF() + WhiteKernel()))

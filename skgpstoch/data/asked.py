@@ -37,6 +37,22 @@ def check_names(estimator: Any, method: Callable, names: Iterable[str]) -> None:
         )
 
 
+def check_first(estimator: Any, method: Callable, names: Iterable[str]) -> None:
+    """Check that a method's first argument, such as X, is among those given by name.
+
+    Raises
+    ------
+    TypeError
+        If it is not.
+    """
+    first = list(signature(method).parameters.values())[1]
+    if first.default is first.empty and first.name not in names:
+        raise TypeError(
+            f"{type(estimator).__name__}.{method.__name__}() missing 1 required positional "
+            f"argument: {first.name!r}"
+        )
+
+
 def with_names_checked(method: Callable) -> Callable:
     """Let a method's errors name the class that users know, not the one that defines it.
 
@@ -49,6 +65,8 @@ def with_names_checked(method: Callable) -> Callable:
     def checked(estimator: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs:
             check_names(estimator, method, kwargs)
+        if not args:
+            check_first(estimator, method, kwargs)
         if needs_target and len(args) < 2 and kwargs.get("y") is None:
             check_no_source(args[0] if args else kwargs.get("X"))
             kwargs["y"] = None

@@ -66,8 +66,8 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
         return torch.device(next(there, "cpu"))
     try:
         resolved = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"{expected}, got {device!r}.") from error
+    except (RuntimeError, TypeError):
+        raise ValueError(f"{expected}, got {device!r}.") from None
     if is_host(resolved):
         return resolved
     if resolved.type not in ACCELERATORS:

@@ -115,6 +115,7 @@ def category_mask(given: Any, names: Sequence[str] | None, n_columns: int) -> np
     raise ValueError(
         f"categorical_features must be 'from_dtype', None, a mask of {n_columns} columns, or "
         f"positions (0 to {n_columns - 1}) or names of columns of X, got {given!r}."
+        + (f" Pass a list of names, [{given!r}]." if isinstance(given, str) else "")
     )
 
 

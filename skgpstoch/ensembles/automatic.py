@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from sklearn.base import clone, is_classifier
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.arrays import resolve_seed
@@ -96,7 +96,7 @@ class AutomaticParameters:
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "max_time": [Interval(Real, 0, None, closed="neither"), None],
-        "categorical_features": ["array-like", StrOptions({"from_dtype"}), None],
+        "categorical_features": ["array-like", str, None],
         "device": [str, torch.device, None],
         "verbose": ["verbose", AUTO],
         "random_state": ["random_state"],

@@ -193,8 +193,9 @@ def budget_of(run: Run, history: History) -> Budget | None:
     if run.deadline is None:
         return None
     n_members, closing = run.plan.folds.n_folds, run.objective.closing
-    is_cut = history.status == "deadline" or n_members < run.all_members or closing != FULL
     done, wanted = history.n_steps, n_steps(run)
+    is_cut = history.status == "deadline" and done < wanted
+    is_cut = is_cut or n_members < run.all_members or closing != FULL
     budget = Budget(done, wanted, n_members, run.all_members, closing.name, not is_cut)
     if run.shared is not None or not is_host(run.X.device):
         return budget  # its thread also waits for other ranks, for rows or for a device

@@ -100,7 +100,8 @@ def check_column(values: Any, n_rows: int, name: str) -> np.ndarray:
         )
     if not (np.isfinite(a) & (a > 0.0)).all():
         raise ValueError(
-            f"{name} must be positive and finite, got {a[~(np.isfinite(a) & (a > 0.0))].flat[0]}."
+            f"{name} must be positive and finite, got {a[~(np.isfinite(a) & (a > 0.0))].flat[0]}. "
+            "Leave out the rows without one."
         )
     check_range(a, f"{name} must be")
     return a.reshape(-1, 1)

@@ -62,11 +62,12 @@ class Budget(NamedTuple):
         if self.n_estimators < self.all_estimators:
             cut.append(f"{self.n_estimators} of {self.all_estimators} networks")
         if self.closing_pass != "full":
-            some = {"short": "a part", "none": "none"}[self.closing_pass]
-            cut.append(f"{some} of the closing pass")
+            some = {"short": "part", "none": "none"}[self.closing_pass]
+            cut.append(f"{some} of the closing pass over all rows")
+        *others, last = cut
+        all_cut = f"{', '.join(others)} and {last}" if others else last
         allowed = (
-            f"max_time was too short: it allowed {' and '.join(cut)}. More time gives better "
-            "predictions."
+            f"max_time was too short: it allowed {all_cut}. More time gives better predictions."
         )
         return f"{allowed} {self.rivalry}" if self.core_share < BUSY else allowed
 

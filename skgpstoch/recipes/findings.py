@@ -77,8 +77,8 @@ def of_rows(n_rows: int, learns: bool) -> Iterator[Finding]:
             severity="problem",
             text=f"{n_rows} rows are too few to learn a kernel. Expect intervals that are too "
             "narrow.",
-            advice="Use more rows, or pass a kernel whose hyper-parameters you know, with tight "
-            "or 'fixed' bounds.",
+            advice="Use more rows. If the estimator takes a kernel, you can pass one whose "
+            "hyper-parameters you know, with tight or 'fixed' bounds.",
         )
     yield found
 

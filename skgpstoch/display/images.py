@@ -156,8 +156,8 @@ class InducingPatchesDisplay(Display):
             :class:`~skgpstoch.ConvolutionalGPRegressor`; a pipeline that ends in one, or a
             hyperparameter search over either.
         relative : bool, default=True
-            Whether responses of several classes are less their mean over all classes, which changes
-            no probability of a softmax.
+            Whether to subtract the mean over all classes from the responses of several classes,
+            which changes no probability of a softmax.
 
         Raises
         ------
@@ -334,8 +334,8 @@ class PatchResponsesDisplay(Display):
             Classes whose maps are drawn, in this order; None: all, or, of two classes with one
             latent function, the second.
         relative : bool, default=True
-            Whether maps of several classes are less their mean over all classes, which changes no
-            probability of a softmax.
+            Whether to subtract the mean over all classes from the maps of several classes, which
+            changes no probability of a softmax.
 
         Raises
         ------

@@ -78,6 +78,8 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         OneVsOneClassifier of these, or the estimator fitted to many rows.
     y_train_ : ndarray of shape (n_samples,)
         The training labels.
+    kernel_ : sklearn kernel
+        The fitted kernel; with several classifiers, a CompoundKernel of theirs.
 
     See Also
     --------

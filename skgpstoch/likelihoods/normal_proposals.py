@@ -1,13 +1,14 @@
-"""Draws from q̃(f) ∝ q(f) p(y | f) by the sampler of the paper of direct loss minimisation.
+"""Draws from q̃(f) ∝ q(f) p(y | f) by the sampler of the paper on direct loss minimisation.
 
 Wei, Sheth & Khardon, "Direct loss minimization for sparse Gaussian processes", AISTATS 2021,
-appendix A: with q(f) = N(μ, v), proposals are from N(μ, kv). Its density is below q's between the
-two points a(k), b(k) = μ ± √(v k log k/(k − 1)), by √k at most, and above it beyond them, so that
+appendix A: with q(f) = N(μ, v), proposals are drawn from N(μ, kv). Between the two points
+a(k), b(k) = μ ± √(v k log k/(k − 1)) its density is below that of q, by a factor of at most √k;
+beyond them it is above. So
 
     q(f) p(y | f) ≤ max_f p(y | f) · N(f | μ, kv)    if  √k max_[a, b] p(y | f) ≤ max_f p(y | f);
 
-k is the largest one up to 10 with that. Few proposals are accepted where y is far from what q
-expects, which the envelopes of :mod:`skgpstoch.likelihoods.rejection` mend.
+and k is the largest number up to 10 for which the condition holds. Few proposals are accepted where
+y is far from what q expects; the envelopes of :mod:`skgpstoch.likelihoods.rejection` are for that.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 def normal_product_samples(
     y: Tensor, likelihood: Likelihood, q: Marginals, n_samples: int, generator: torch.Generator
 ) -> Draws:
-    """Exact draws, as those of :meth:`Likelihood.product_samples`, from proposals N(μ, kv)."""
+    """Draw as :meth:`Likelihood.product_samples` does, exactly, from proposals N(μ, kv)."""
     mean, var = (a[0] for a in q.resolved())
 
     def log_p(f: Tensor) -> Tensor:
@@ -69,7 +70,8 @@ def widest(log_p: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor, best: T
 def peak(log_p: Callable[[Tensor], Tensor], reach: Tensor) -> Tensor:
     """Return where a concave function is largest, elementwise, by sections of an interval.
 
-    That is doubled from ±reach on; a function without a maximum is level long before its ends.
+    The interval starts at ±reach and is doubled until it holds the maximum. A function without a
+    maximum is level long before the ends of the last interval.
     """
     low, high = -reach, reach
     for _ in range(N_DOUBLINGS):

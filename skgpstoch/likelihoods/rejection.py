@@ -1,16 +1,16 @@
 """Exact draws from q̃(f) ∝ q(f) p(y | f), for the unbiased gradients of log E_q[p(y | f)] (uPS).
 
 Wei, Sheth & Khardon, "Direct loss minimization for sparse Gaussian processes", AISTATS 2021,
-propose from N(μ, k·v) with the largest k ≤ 10 whose bound holds. That accepts E_q[p]/max p of the
-proposals: one in e¹⁰⁰⁰ where y is far from what q expects. Here the envelope follows q̃ instead. In
+propose from N(μ, k·v) with the largest k ≤ 10 whose bound holds. It accepts the share E_q[p]/max p
+of the proposals: one in e¹⁰⁰⁰ where y is far from what q expects. Here the envelope follows q̃ instead. In
 f, log q̃ is concave for every log-concave likelihood, so that on a grid with values h_k, steps Δ and
 slopes s_k = (h_{k+1} − h_k)/Δ
 
     h(f) ≤ min(h_k + max(0, s_{k−1})Δ, h_{k+1} + max(0, −s_{k+1})Δ)     in the cell (f_k, f_{k+1}),
     h(f) ≤ h_0 + s_0 (f − f_0),     h(f) ≤ h_K + s_{K−1} (f − f_K)      to its left and right,
 
-constants and exponentials, which are easy to draw from. Mostly four of five proposals are accepted,
-and never less than one of five, however improbable y is.
+These are constants and exponentials, which are easy to draw from. Most often four of five proposals
+are accepted, and never fewer than one of five, however improbable y is.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def accept_reject(
     generator: torch.Generator,
     cause: str = NOT_CONCAVE,
 ) -> Draws:
-    """Propose for what is pending until nothing is: `like` (N, P) says for what.
+    """Propose until every draw is accepted; there is one for each element of `like` (N, P).
 
-    `cause` says what it may be if that never ends, and what to do.
+    `cause` says why proposals may never be accepted, and what to do then.
     """
     N, P = like.shape
     row = torch.arange(N, device=like.device).repeat(n_samples)  # (n_samples·N,)

@@ -1,4 +1,4 @@
-"""Predictive distributions of a symmetric likelihood, made skew with the same mean and variance.
+"""Predictive distributions of a symmetric likelihood, made skewed with the same mean and variance.
 
 With the mean m and the standard deviation s of the mixture at a row, and U = (Y − m)/s,
 
@@ -52,16 +52,16 @@ class SkewMap(NamedTuple):
 
 
 class Skewed(AdditiveNoise):
-    """A likelihood whose predictions of y, not those of f, are skew.
+    """A likelihood whose predictions of y, not those of f, are skewed.
 
     Joint covariances stay those of Y, and are exact on their diagonal only.
 
     Parameters
     ----------
     symmetric : SharedStudentT
-        Of Y.
+        The likelihood of Y.
     skew : Tensor of shape (P,)
-        ε of each output; more is a longer tail above the mean.
+        ε of each output; the greater it is, the longer is the tail above the mean.
     """
 
     has_bound = False
@@ -74,13 +74,13 @@ class Skewed(AdditiveNoise):
         self.known: SkewMap | None = None  # of the q that `around` was given
 
     def around(self, q: Marginals) -> Skewed:
-        """The same, whose map of q is computed."""
+        """Return a likelihood that has computed the map for q already."""
         found = Skewed(self.symmetric, self.skew)
         found.known = self.map(q)
         return found
 
     def map(self, q: Marginals) -> SkewMap:
-        """From Y to Y' at each row."""
+        """Return the map from Y to Y' at each row."""
         if self.known is not None:
             return self.known
         mean, var = self.symmetric.moments(q).mixture_moments()
@@ -97,12 +97,12 @@ class Skewed(AdditiveNoise):
         return SkewMap(mean, std, C, S, S * h, b)
 
     def moments(self, q: Marginals) -> Marginals:
-        """As those of Y."""
+        """Return the mean and variance of Y, which Y' shares."""
         return self.symmetric.moments(q)
 
     @property
     def joint_factor(self) -> Tensor:
-        """As that of Y."""
+        """Return that of Y."""
         return self.symmetric.joint_factor
 
     def log_components(self, y: Tensor, q: Marginals) -> Tensor:
@@ -127,10 +127,10 @@ class Skewed(AdditiveNoise):
         return Skewed(cast(SharedStudentT, joined), self.skew)
 
     def sample_predictive(self, q: Marginals, n_samples: int, generator: torch.Generator) -> Tensor:
-        """T of draws of Y."""
+        """Map draws of Y to Y'."""
         return self.map(q)(self.symmetric.sample_predictive(q, n_samples, generator))
 
     @torch.no_grad()
     def quantile(self, q: Marginals, probability: float) -> Tensor:
-        """T of that of Y."""
+        """Map the quantile of Y to that of Y'."""
         return self.map(q)(self.symmetric.quantile(q, probability)).to(q.mean.dtype)

@@ -2,9 +2,9 @@
 
 Wei, Sheth & Khardon, "Direct loss minimization for sparse Gaussian processes", AISTATS 2021,
 propose from N(μ, k·v) with the largest k ≤ 10 whose bound holds. It accepts the share E_q[p]/max p
-of the proposals: one in e¹⁰⁰⁰ where y is far from what q expects. Here the envelope follows q̃ instead. In
-f, log q̃ is concave for every log-concave likelihood, so that on a grid with values h_k, steps Δ and
-slopes s_k = (h_{k+1} − h_k)/Δ
+of the proposals: one in e¹⁰⁰⁰ where y is far from what q expects. Here the envelope follows q̃
+instead. In f, log q̃ is concave for every log-concave likelihood, so that on a grid with values h_k,
+steps Δ and slopes s_k = (h_{k+1} − h_k)/Δ
 
     h(f) ≤ min(h_k + max(0, s_{k−1})Δ, h_{k+1} + max(0, −s_{k+1})Δ)     in the cell (f_k, f_{k+1}),
     h(f) ≤ h_0 + s_0 (f − f_0),     h(f) ≤ h_K + s_{K−1} (f − f_K)      to its left and right,

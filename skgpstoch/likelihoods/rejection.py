@@ -7,7 +7,7 @@ instead. In f, log q̃ is concave for every log-concave likelihood, so that on a
 steps Δ and slopes s_k = (h_{k+1} − h_k)/Δ
 
     h(f) ≤ min(h_k + max(0, s_{k−1})Δ, h_{k+1} + max(0, −s_{k+1})Δ)     in the cell (f_k, f_{k+1}),
-    h(f) ≤ h_0 + s_0 (f − f_0),     h(f) ≤ h_K + s_{K−1} (f − f_K)      to its left and right,
+    h(f) ≤ h_0 + s_0 (f − f_0),     h(f) ≤ h_K + s_{K−1} (f − f_K)      to its left and right.
 
 These are constants and exponentials, which are easy to draw from. Most often four of five proposals
 are accepted, and never fewer than one of five, however improbable y is.

@@ -3,7 +3,7 @@
 Chen, Zheng, Al Kontar & Raskutti, "Stochastic gradient descent in correlated settings: a study on
 Gaussian processes", NeurIPS 2020; Shoham & Avron, sec. 4.2. On a finite kernel this is SCGD with
 F̃ = Z_SᵀZ_S + λI, without the factor n/b. It needs no features, only the kernel matrix of the
-minibatch, and so is also the way to learn a kernel that has none.
+minibatch, so it can also learn a kernel that has no finite features.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class BSGDObjective(FiniteObjective):
     """BSGD: the NLML of the minibatch alone, by its b×b matrix C = ZZᵀ + λI.
 
     2·NLML_S = (λ/σ²)·yᵀC⁻¹y + log|C| + b·log(σ²/λ) + b·log 2π in O(b³ + b²D) time and O(b² + bD)
-    memory. Rows that a member does not see are zero, and log|C| is corrected for them. The squares
-    of a row of weight w are multiplied by w, and it counts w times.
+    memory. Rows that a member does not see are zero, and log|C| is corrected for them. A row of
+    weight w counts w times, and its squares are multiplied by w.
     """
 
     sums_rows = False  # C is that of all pairs of rows

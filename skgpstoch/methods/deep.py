@@ -8,7 +8,7 @@ orthogonal variational inference for Gaussian processes", AISTATS 2020, section 
 
 Layers are :mod:`skgpstoch.models.layers` (F1, F2), the bound and its closed form for the last
 layer :mod:`skgpstoch.models.deep` (F3, F6): given draws of h, the last layer is a sparse model
-as any other, with its losses, solvers and likelihoods. The builder of the features is
+like any other, with the same losses, solvers and likelihoods. The builder of the features is
 :mod:`skgpstoch.recipes.layers`.
 """
 

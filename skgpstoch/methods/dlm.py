@@ -5,12 +5,13 @@ Wei, Sheth & Khardon, "Direct loss minimization for sparse Gaussian processes", 
     Σᵢ −log E_q(fᵢ)[p(yᵢ|fᵢ)] + β KL[q(w) ‖ p(w)]                                               (C1)
     Σᵢ (yᵢ − E[yᵢ])² + β KL[q(w) ‖ p(w)]                                                        (C2)
 
-instead of the evidence lower bound, whose expected log-likelihood is below the logarithm of the
-expectation: what the bound loses by a wide q(f), predictions do not. β is chosen by rows held out.
+instead of the evidence lower bound. The bound's expected log-likelihood is below the logarithm of
+the expectation, so the bound penalises a wide q(f) more than predictions suffer from it. β is
+chosen on held-out rows.
 
 The losses are in :mod:`skgpstoch.losses`, their objectives in :mod:`skgpstoch.objectives`. Every
-estimator of the sparse variational family has `loss` and `beta`; these here can also choose β, and
-what is trained.
+estimator of the sparse variational family has `loss` and `beta`; the estimators of this module can
+also choose β, and what is trained.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ VALIDATED = ("n_features_in_", "feature_names_in_", "classes_", "_y_shape", "_fi
 
 @dataclass(frozen=True, kw_only=True)
 class DLMRecipe(VariationalRecipe):
-    """A variational model, and how β and what is trained are chosen.
+    """A variational model, with the choice of β and of what is trained.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ class DLMRecipe(VariationalRecipe):
 
     @property
     def holds_out(self) -> bool:
-        """Whether there is a fit to some rows before that to all."""
+        """Whether a fit to some of the rows comes before the fit to all."""
         return not isinstance(self.betas, Real) or self.calibrates is True
 
     def sums_rows(self, plan: Plan) -> bool:
@@ -163,7 +164,7 @@ class Candidate(NamedTuple):
 def choose_beta(
     fit: Callable[[float], Candidate], path: np.ndarray, n_jobs: int | None
 ) -> tuple[list[Candidate], bool]:
-    """Fit with each β, or with those before Ctrl-C, and tell whether that was pressed."""
+    """Fit with each β until Ctrl-C; return the fits, and whether Ctrl-C was pressed."""
     fits: list[Candidate] = []
     try:
         jobs: Iterator = (delayed(fit)(float(beta)) for beta in path)
@@ -185,7 +186,7 @@ def choose_beta(
 
 
 class FitCandidate(NamedTuple):
-    """Fits a model with a β to some rows, and judges it by others."""
+    """Fit a model with a β to some rows, and judge it on others."""
 
     model: Any  # an unfitted estimator
     elbo: Any  # an estimator fitted with the evidence lower bound, or None
@@ -209,7 +210,7 @@ class FitCandidate(NamedTuple):
 def split_rows(
     data: Data, fraction: float, seed: int, classes: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows to train on, of classes one of each among them, and rows held out.
+    """Return the rows to train on, with at least one of each class, and the held-out rows.
 
     Raises
     ------
@@ -236,7 +237,7 @@ def split_rows(
 
 
 def fit_direct_loss(model: Any, recipe: DLMRecipe, data: Data) -> History:
-    """Fit with the β that is given, or the one that suits held-out rows best."""
+    """Fit with the given β, or with the one that predicts held-out rows best."""
     for name in ("beta_path_", "_stream"):  # which may not be set anew
         vars(model).pop(name, None)
     if not recipe.holds_out:
@@ -271,7 +272,7 @@ def fit_direct_loss(model: Any, recipe: DLMRecipe, data: Data) -> History:
 def fit_both(model: Any, beta: float, data: Data, otherwise: Any = None) -> History:
     """Fit with the evidence lower bound, if asked for, and then with this β.
 
-    After Ctrl-C in the former the model is that, or what there is otherwise.
+    After Ctrl-C in the first of these fits, it becomes `otherwise`, or that fit if there is none.
     """
     elbo, history = fit_elbo(model, data)
     if history is not None and history.status == "interrupted":
@@ -280,7 +281,7 @@ def fit_both(model: Any, beta: float, data: Data, otherwise: Any = None) -> Hist
 
 
 def fit_elbo(model: Any, data: Data) -> tuple[Any, History | None]:
-    """Fit what kernel, likelihood and points come from, unless they are trained for the loss."""
+    """Fit kernel, likelihood and points by the bound, unless they are trained for the loss."""
     if model.hyperparameters == "joint":
         return None, None
     joint = {"loss": "elbo", "beta": 1.0, "hyperparameters": "joint", "calibrate": False}
@@ -299,14 +300,14 @@ def fit_given_beta(model: Any, beta: float, elbo: Any, data: Data) -> History:
 
 
 def unfitted(model: Any, **params: Any) -> Any:
-    """Return another estimator, with other parameters, that knows what is valid."""
+    """Return another estimator with other parameters, which have been validated."""
     other = clone(model).set_params(**params)
     vars(other).update({k: v for k, v in vars(model).items() if k in VALIDATED})
     return other
 
 
 def take_over(model: Any, other: Any, history: History) -> History:
-    """Make an estimator fitted as another one is."""
+    """Give an estimator the fitted state of another one."""
     fitted = {k: v for k, v in vars(other).items() if k not in model.get_params()}
     vars(model).update(fitted)
     return history
@@ -329,7 +330,7 @@ def mean_loss(model: Any, data: Data) -> float:
 
 
 def suitable_changes(model: Any, data: Data) -> Calibration | None:
-    """Return what suits these rows best, which were not trained on; None if nothing can change."""
+    """Return the calibration for these held-out rows; None if nothing can change."""
     X, rows, posterior = model._labelled(data[:MOST_JUDGES])
     is_done = posterior.model.covariance == "prior"
     if is_done or not (model.calibrate and isinstance(posterior.likelihood, AdditiveNoise)):
@@ -339,7 +340,7 @@ def suitable_changes(model: Any, data: Data) -> Calibration | None:
 
 
 def recalibrate(model: Any, changes: Calibration, data: Data) -> None:
-    """Change the predictive distribution of a model that was fitted to these data."""
+    """Recalibrate the predictive distribution of a model that was fitted to these data."""
     X, rows, posterior = model._labelled(data.counted().merged())
     learns_noise = KernelChoice.of(model.kernel).learns_noise
     posterior = recalibrated(posterior, changes, learns_noise)

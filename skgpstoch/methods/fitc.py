@@ -5,9 +5,9 @@ features P of :mod:`skgpstoch.methods.svgp` and r = diag(K − PPᵀ), y is Gaus
 
     PPᵀ + diag(r) + σ²I,
 
-the model of independent residuals. Its evidence is that of a linear model whose noise variance is
-σ² + rᵢ at row i (:class:`skgpstoch.losses.FullyIndependent`): at the best q(w), Σᵢ E_q[log N(yᵢ |
-Pᵢw, σ² + rᵢ)] − KL[q(w) ‖ N(0, I)], whose gradient is in closed form.
+as if residuals were independent. The evidence is that of a linear model whose noise variance at row
+i is σ² + rᵢ (:class:`skgpstoch.losses.FullyIndependent`). At the best q(w) it is
+Σᵢ E_q[log N(yᵢ | Pᵢw, σ² + rᵢ)] − KL[q(w) ‖ N(0, I)], whose gradient has a closed form.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..recipes.variational import VariationalRecipe
 
 @dataclass(frozen=True, kw_only=True)
 class FITCRecipe(VariationalRecipe):
-    """A variational model of rows that are never merged: one twice has two residuals."""
+    """A variational model that never merges equal rows, because each has its own residual."""
 
     merges_rows: bool = False
 
@@ -126,7 +126,7 @@ class FITCRegressor(
 
     @documented(VariationalRegressor.partial_fit)
     def partial_fit(self, X: Any, y: Any, *, y_std: Any = None, **refused: Any) -> Any:
-        """Make one pass over more rows, for streams, as that of :class:`SVGPRegressor`.
+        """Make one pass over more rows, for streams, as :class:`SVGPRegressor` does.
 
         Parameters
         ----------
@@ -138,8 +138,8 @@ class FITCRegressor(
         Raises
         ------
         ValueError
-            If a parameter, X, y or y_std is invalid, or what the model is made of has changed since
-            the first call.
+            If a parameter, X, y or y_std is invalid, or if a parameter that the model is made of
+            has changed since the first call.
         """
         check_refused("partial_fit", refused)
         return stream(self, X, y, None, None, y_std)
@@ -154,7 +154,7 @@ class FITCRegressor(
 
 
 def check_refused(method: str, options: dict[str, Any]) -> None:
-    """Raise an error for what FITC has no meaning for, or a method no parameter.
+    """Raise an error for arguments that FITC cannot use, or that the method does not have.
 
     Raises
     ------

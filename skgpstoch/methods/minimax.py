@@ -2,8 +2,8 @@
 
 Shoham & Avron, "Unbiased Stochastic Optimization for Gaussian Processes on Finite Dimensional
 RKHS", sec. 3.1. In the terms of :mod:`skgpstoch.methods.scgd`, log|F| becomes log|A| under the
-constraint A = F, the constraint a penalty μ‖A − F‖/‖A‖, and the norm a maximum over ‖B‖ ≤ 1, which
-is linear in F and so has unbiased minibatch gradients.
+constraint A = F, the constraint becomes a penalty μ‖A − F‖/‖A‖, and the norm becomes a maximum over
+‖B‖ ≤ 1. The result is linear in F, so its minibatch gradients are unbiased.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ class MinimaxObjective(FiniteObjective):
 
         Ψ = ‖Zw − y‖²/σ² + (λ/σ²)‖w‖² + (n−D)·log σ² + D·log(σ²/λ) + log|A| + μ⟨B, A − F⟩/‖A‖_F.
 
-    and n·log 2π, which the loss has too. A descent step on one minibatch alternates with a
-    projected ascent step in B on an independent one. A and F are kept per row, divided by n, which
-    leaves the last ratio as it is.
+    The loss also includes n·log 2π. A descent step on one minibatch alternates with a projected
+    ascent step in B on an independent one. A and F are kept per row, divided by n, which does not
+    change the last ratio.
 
-    Of the paper's Ω₁ there are A ⪰ σ²I and σ ≥ σ_min, and an upper bound of σ², but none of all
-    other parameters, ζ ⪯ ζ_max: nothing drives them there, and an epoch that ends in numbers that
-    are not finite is undone. *Measured* on elevators, 20 epochs: with Adam at 0.01 no entry of w,
-    of the network or of log σ² was ever beyond 2.3, of A (per row) 54; with AdaDelta at 1.0, 2.3
-    and 640. A is projected at nearly every step (2,337 of 2,340).
+    Of the constraints in the paper's Ω₁, A ⪰ σ²I, σ ≥ σ_min and an upper bound of σ² are kept. The
+    upper bounds of all other parameters, ζ ⪯ ζ_max, are not: nothing drives the parameters there,
+    and an epoch that ends in numbers that are not finite is undone. *Measured* on elevators, 20
+    epochs: with Adam at 0.01 no entry of w, of the network or of log σ² was ever beyond 2.3, of A
+    (per row) 54; with AdaDelta at 1.0, 2.3 and 640. A is projected at nearly every step (2,337 of
+    2,340).
 
     Parameters
     ----------
@@ -162,10 +163,10 @@ def _norm(A: Tensor) -> Tensor:
 
 
 def project_above(A: Tensor, floor: Tensor) -> Tensor:
-    """The nearest symmetric A ⪰ floor·I, in the Frobenius norm: A (..., D, D), floor (...).
+    """Return the nearest symmetric A ⪰ floor·I, in the Frobenius norm: A (..., D, D), floor (...).
 
-    Where a Cholesky factorisation, a tenth of an eigendecomposition's time, says that A is one of
-    these, to 1e-6 of the floor, it is left as it is.
+    A is left as it is if a Cholesky factorisation shows that it satisfies this already, to 1e-6 of
+    the floor. That takes a tenth of the time of an eigendecomposition.
     """
     A = 0.5 * (A + A.mT)
     _, info = torch.linalg.cholesky_ex(add_diagonal(A, -(1.0 - PROJECTION_TOL) * floor))

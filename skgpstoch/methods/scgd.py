@@ -6,9 +6,9 @@ has λ = σ²),
 
     2·NLML = ‖Zw − y‖²/σ² + (λ/σ²)‖w‖² + log|F| + (n−D)·log σ² + D·log(σ²/λ) + n·log 2π
 
-is a sum over rows except for log|F|. SCGD replaces it with ⟨F̃⁻¹, F⟩. F̃ is a running estimate of F
-that is held constant in the gradient; if F̃ equals F, the two gradients are equal. Sums over the
-b rows of a minibatch are scaled by n/b, and every loss is per row: divided by 2n.
+is a sum over rows except for log|F|. SCGD replaces log|F| with ⟨F̃⁻¹, F⟩, where F̃ is a running
+estimate of F that is held constant in the gradient. If F̃ equals F, the two gradients are equal.
+Sums over the b rows of a minibatch are scaled by n/b, and every loss is per row: divided by 2n.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ class Factorised(NamedTuple):
 class SCGDObjective(FiniteObjective):
     """SCGD: the gradient of log|F| is that of ⟨F̃⁻¹, F⟩ with F̃ the running estimate of F.
 
-    The averages are of G = ZᵀZ and c = Zᵀy, to which the present λI is added exactly, and they
+    Averages are kept of G = ZᵀZ and c = Zᵀy, and the present λI is added exactly. By default they
     include the present minibatch: with few rows or b_t near 1, as in the paper's experiments, F̃
-    would otherwise miss most directions of the present features. The paper's own order is there as
-    well: step t has F̃_t, of the minibatches before it, and then
+    would otherwise miss most directions of the present features. With the paper's own order, step t
+    uses F̃_t of the minibatches before it, and afterwards
 
         F̃_{t+1} = (1 − b_t) F̃_t + b_t (n/|S| Σ_S φφᵀ + λ_t I),   F̃_1 from the first minibatch.
 
-    A step of b rows changes G̃ by a matrix of rank b. If b is far below D, F̃⁻¹ is updated in O(bD²)
-    by Woodbury's identity. λ then decays like G̃, by 10 % at most: when Σ b_t has come to 0.1, or
-    there is another λ, F̃ is factored anew, in O(D³). Processes of a group, each of which sees only
-    its own rows, factor the same F̃ at each step.
+    A step of b rows changes G̃ by a matrix of rank b. If b is far below D, F̃⁻¹ is updated in
+    O(bD²) by Woodbury's identity. In such updates λ decays as G̃ does, but by 10 % at most: when Σ
+    b_t reaches 0.1, or λ changes, F̃ is factored anew, in O(D³). Processes of a group, each of
+    which sees only its own rows, factor the same F̃ at each step.
 
     Parameters
     ----------

@@ -1,19 +1,20 @@
 """SOLVE-GP and ODVGP: orthogonal inducing points beside the ordinary ones.
 
 Shi, Titsias & Mnih, "Sparse orthogonal variational inference for Gaussian processes", 2020. The
-residual process f⊥ of SVGP, of covariance c(a, b) = k(a, b) − k(a, Z) K_uu⁻¹ k(Z, b), gets inducing
-points O of its own. With C_vv = c(O, O) = L_v L_vᵀ their whitened features are those that a block
-Cholesky decomposition makes of Z ∪ O,
+residual process f⊥ of SVGP has the covariance c(a, b) = k(a, b) − k(a, Z) K_uu⁻¹ k(Z, b). Here it
+gets inducing points O of its own. With C_vv = c(O, O) = L_v L_vᵀ, their whitened features are those
+of a block Cholesky decomposition for Z ∪ O,
 
     P = [P_u P_v],   P_v(X) = c(X, O) L_v⁻ᵀ,   c(X, O) = k(X, O) − P_u(X) P_u(O)ᵀ,
 
-two decompositions of M points instead of one of 2M (:mod:`skgpstoch.features.orthogonal`). What is
-left after O may have points of its own again, and so on: ``n_orthogonal`` of several numbers. The
-model is that of :mod:`skgpstoch.methods.svgp`, with S block-diagonal, q(w) = N(m_u, S_u)
-N(m_v, S_v); S_v = I makes it ODVGP. The bound is in :mod:`skgpstoch.objectives.elbo`, the best
-q(w) in :mod:`skgpstoch.objectives.optimal_q` and :mod:`skgpstoch.posteriors.sites`. The tighter
-bound of the paper's appendix A is `dependent_bound` (:mod:`skgpstoch.objectives.dependent_bound`);
-``bound="log1p"`` is another one (:class:`skgpstoch.losses.Log1pBound`).
+which takes two decompositions of M points instead of one of 2M
+(:mod:`skgpstoch.features.orthogonal`). What is left after O may again have points of its own, and
+so on, if ``n_orthogonal`` has several numbers. The model is that of :mod:`skgpstoch.methods.svgp`,
+with S block-diagonal, q(w) = N(m_u, S_u) N(m_v, S_v); S_v = I makes it ODVGP. The bound is in
+:mod:`skgpstoch.objectives.elbo`, the best q(w) in :mod:`skgpstoch.objectives.optimal_q` and
+:mod:`skgpstoch.posteriors.sites`. The tighter bound of the paper's appendix A is `dependent_bound`
+(:mod:`skgpstoch.objectives.dependent_bound`); ``bound="log1p"`` is another one
+(:class:`skgpstoch.losses.Log1pBound`).
 """
 
 from __future__ import annotations

@@ -84,7 +84,8 @@ class SVGPRegressor(SVGPParameters, variational.RegressionParameters, Variationa
 class SVGPClassifier(SVGPParameters, variational.ClassificationParameters, VariationalClassifier):
     """Sparse variational Gaussian-process classification on inducing points (SVGP).
 
-    Kernels of scikit-learn; two classes or more; O(M²) time for each row and latent function.
+    It takes scikit-learn's kernels, and two or more classes. An epoch takes O(M²) time for each row
+    and latent function.
 
     See Also
     --------

@@ -1,4 +1,4 @@
-"""Estimators of deep kernel ensembles: their parameters, and the recipe that these make.
+"""Estimators of deep kernel ensembles: their parameters, and the recipe made from them.
 
 The mathematics is in :mod:`skgpstoch.methods.deep_kernel_ensemble.recipe`.
 """
@@ -36,7 +36,7 @@ LAYERS = (128, 128)
 
 
 def can_vary(likelihood: Likelihood, loss: Loss) -> bool:
-    """Tell whether there is a scale of the noise that the loss depends on."""
+    """Tell whether the noise has a scale on which the loss depends."""
     return isinstance(likelihood, AdditiveNoise) and loss.covariance(likelihood) != "prior"
 
 
@@ -63,12 +63,12 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
         Number of random Fourier features of a `kernel`.
     n_estimators : int or "auto", default="auto"
         Number of networks. Each is trained without a fold of its own, and predictions are the
-        mixture of all. "auto" is 8 up to 4,000 rows, then 3, or 6 for classes; 1 below 50
+        mixture of all. "auto" is 8 up to 4,000 rows, then 3, or 6 for classes. It is 1 below 50
         rows, or if `hidden_layer_sizes` makes no network.
     n_waves : int or "auto", default="auto"
         Number of waves (cosines) of each input with more than eight distinct values, which the
         networks see beside the input; 0 is none. "auto" is 8, except that every other network has
-        none for classes with up to 4,000 rows, which need less detail.
+        none if y holds classes and there are up to 4,000 rows, which need less detail.
     beta : float, default=1.0
         Weight of the Kullback-Leibler divergence; a value below 1 trusts the data more.
     mean : {"constant", "zero"}, default="constant"
@@ -81,7 +81,7 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
         Maximum number of epochs; "auto" makes 300 to 6,000 steps, 750 for 1,000 rows.
     n_iter_no_change : int or None, default=None
         Stop after this many epochs without a better score of the folds. None is a quarter of
-        `max_iter`, provided that the rows that are trained on have meanwhile been fitted better.
+        `max_iter`, and only if the fit to the training rows has improved meanwhile.
     learning_rate_init : float, default=0.1
         Learning rate, or its maximum with learning_rate="one-cycle"; networks and last layers use a
         tenth of it.
@@ -115,7 +115,7 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
         the mean over networks or, for recalibrated densities, the loss expected of their mixture.
     held_out_ : HeldOutPredictions or None
         Predictions for held-out rows, by networks that have not seen them: row numbers (`rows`),
-        `log_density` of y in its own units, or of the row's class, `mean` and `error`. For classes
+        `log_density` of y (in its own units) or of the row's class, `mean` and `error`. For classes
         `mean` has the probabilities, and `error` the indicator of the row's class minus them. For
         numbers there are also `std`, `latent_std` and `cdf`. Rows that no network was trained on
         are predicted by the calibrated mixture, before they are used too. Rows of a fold are

@@ -21,7 +21,7 @@ MOST_JUDGES = 10_000  # rows in a fold, of the usual fraction, and rows that no 
 
 
 def ensemble_size(asked: int | str, n_rows: int, has_networks: bool, of_classes: bool) -> int:
-    """Return K.
+    """Return the number K of networks.
 
     Raises
     ------
@@ -50,7 +50,8 @@ def ensemble_plan(
 ) -> Plan:
     """Return the plan for so many distinct rows; a pure function.
 
-    Only networks of ours (`has_networks`) can be several; classes (`of_classes`) overfit sooner.
+    Only our own networks (`has_networks`) can be several. Networks for classes (`of_classes`)
+    overfit sooner.
     """
     t, few = training, n_rows <= FEW_DIRECT
     K = ensemble_size(n_estimators, n_rows, has_networks, of_classes)
@@ -85,9 +86,10 @@ def ensemble_plan(
 
 
 def scale_rate(plan: Plan, n_rows: int) -> float:
-    """Return the rate of inputs' scales, in units of the networks': as large as steps are few.
+    """Return the learning rate of the inputs' scales, relative to the networks'.
 
-    Scales have to get as far in few steps as in many. RealMLP's factor is 6.
+    The fewer the steps, the larger it is, because scales must get as far in few steps as in many.
+    RealMLP's factor is 6.
     """
     n_steps = plan.max_iter * math.ceil((n_rows - plan.folds.n_untrained) / plan.batch_size)
     return min(SCALE_STEPS / n_steps, MOST_SCALE_RATE)

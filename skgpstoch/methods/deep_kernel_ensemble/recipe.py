@@ -4,14 +4,14 @@ K networks φ_k map inputs to features, and each has Bayesian linear regression 
 
     f_k(x) = φ_k(x)ᵀw_k + mean,   w_k ~ N(0, I),   q_k(w) = N(m_k, S_k),
 
-a Gaussian process whose kernel φ_k(x)ᵀφ_k(x') is learned. Each member is blind to a fold of the
-rows, minimises the log-loss (C1) of :mod:`skgpstoch.methods.dlm`, or of classes the negative bound
-(B2), by Adam, and gets at last, up to 100,000 rows, the m_k that is best for all rows
-(:mod:`skgpstoch.objectives.ensemble`). The prediction is the mixture of the members,
+a Gaussian process whose kernel φ_k(x)ᵀφ_k(x') is learned. Each member is trained by Adam, without
+one fold of the rows, for the log-loss (C1) of :mod:`skgpstoch.methods.dlm`, or for the negative
+bound (B2) if y holds classes. With up to 100,000 rows, it finally gets the m_k that is best for all
+rows (:mod:`skgpstoch.objectives.ensemble`). The prediction is the mixture of the members,
 recalibrated on rows that none of them has seen (:mod:`skgpstoch.calibration.held_out`). The scale
-of the noise is a second function of the features; waves beside the inputs let a network bend
-sharply along one of them (:class:`~skgpstoch.features.network.PeriodicInputs`), and scales of the
-inputs let it forget others (:class:`~skgpstoch.features.network.InputScales`).
+of the noise is a second function of the features. Waves beside the inputs let a network bend
+sharply along an input (:class:`~skgpstoch.features.network.PeriodicInputs`), and scales of the
+inputs let it ignore others (:class:`~skgpstoch.features.network.InputScales`).
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class EnsembleRecipe(Recipe):
     Parameters
     ----------
     loss : Loss
-        Of a row.
+        The loss of a row.
     kernel : KernelChoice
-        Of the features, or on them, and the noise.
+        The kernel of the features, or on them, and the noise.
     network : Network or None
-        Below it.
+        The network whose outputs are the features.
     training, n_components, n_estimators, n_waves, mean, beta, calibrates, scales_noise
         See :class:`DeepKernelEnsembleRegressor`.
     """
@@ -89,7 +89,7 @@ class EnsembleRecipe(Recipe):
 
     @property
     def has_networks(self) -> bool:
-        """Whether there are networks of ours."""
+        """Whether the features are our own networks."""
         return self.network is not None and self.network.module is None
 
     def check(self, data: Data) -> None:
@@ -156,7 +156,7 @@ class EnsembleRecipe(Recipe):
         return objective
 
     def features(self, problem: Problem) -> FeatureMap:
-        """Make φ_k, before training."""
+        """Return φ_k before training."""
         X, K, generator = problem.X, problem.plan.folds.n_folds, problem.generator
         if self.network is not None and self.has_networks:
             network, width = self.waved(problem, K), self.network.layers[-1]
@@ -167,7 +167,7 @@ class EnsembleRecipe(Recipe):
         )
 
     def waved(self, problem: Problem, n_members: int) -> nn.Module:
-        """Make networks with waves of the inputs beside these."""
+        """Return networks that see waves of the inputs beside the inputs."""
         X, generator = problem.X, problem.generator
         network, columns = self.network, many_valued(X)
         assert network is not None
@@ -227,7 +227,7 @@ class EnsembleRecipe(Recipe):
 
 
 def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
-    """Return what was predicted for rows of the user by what has not seen them, in their units."""
+    """Return predictions of networks for rows that they have not seen, in the user's units."""
     found, data = cast(EnsembleObjective, fitted.objective).held_out, cast(Data, fitted.data)
     if found is None:
         return None
@@ -243,7 +243,7 @@ def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
 
 
 def many_valued(X: Tensor) -> Tensor:
-    """Return the numbers of the columns that take more than a few values."""
+    """Return the positions of the columns that take more than a few values."""
     counts = [len(torch.unique(column)) for column in X[:WAVE_ROWS].mT]  # in random order
     columns = [j for j, count in enumerate(counts) if count > FEW_VALUES]
     return torch.tensor(columns, dtype=torch.long, device=X.device)

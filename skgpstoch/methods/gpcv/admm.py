@@ -1,28 +1,28 @@
-"""GPCV-ADMM: hyper-parameters by cross-validation, in O(n²), by products with covariances.
+"""GPCV-ADMM: hyper-parameters by cross-validation, in O(n²), from products with covariances.
 
 Xu, Yin, Zhang, Luo & Cui, "A general O(n²) hyper-parameter optimization for Gaussian process
-regression with cross-validation and non-linearly constrained ADMM", 2019. Of each fold the loss of
-the rows held out is minimised subject to Cz = y_T (:mod:`skgpstoch.methods.gpcv.fold_loss`), by the
+regression with cross-validation and non-linearly constrained ADMM", 2019. For each fold the loss of
+the held-out rows is minimised subject to Cz = y_T (:mod:`skgpstoch.methods.gpcv.fold_loss`), by the
 alternating direction method of multipliers (11):
 
     θ ← argmin L_ρ(θ, z, λ)          solver="coordinate": one after another, by Armijo's rule (12)
     z ← argmin L_ρ(θ, z, λ)          conjugate gradients (13, 14)
     λ ← λ + ρ′(C(θ)z − y_T)
 
-While z stays, θ can hardly move: the loss and the constraint both hold it. With the paper's own
-setting, ρ = 5, λ = 1 and z from a perturbed θ, a hundred iterations end at the θ that z was made
-from, and with z and λ that suit θ they go from l = 0.25 to 0.31, where 0.51 is best; no other ρ is
-enough. ``solver="coordinate"`` relaxes these steps by secants, with the λ of which z is the best,
-and ends at the optimum in ten to thirty (:mod:`skgpstoch.methods.gpcv.coordinates`).
+While z is fixed, θ can hardly move, because both the loss and the constraint hold it. With the
+paper's own setting (ρ = 5, λ = 1 and z from a perturbed θ), a hundred iterations end at the θ that
+z was made from. With z and λ that suit θ, they go from l = 0.25 to 0.31, whereas 0.51 is best; no
+other ρ is enough. ``solver="coordinate"`` relaxes these steps by secants, with the λ for which z is
+the best, and reaches the optimum in ten to thirty (:mod:`skgpstoch.methods.gpcv.coordinates`).
 
-``solver="joint"`` takes the first two as one problem, θ ← argmin min_z L_ρ, by L-BFGS whose every
-evaluation finds the best z anew, from the last one. As ∂L_ρ/∂z is 0 there, the gradient by θ is the
-one at fixed z. That is the method of multipliers, to which Theorem 1 applies; ρ grows tenfold where
-the gap does not shrink fourfold.
+``solver="joint"`` treats the first two steps as one problem, θ ← argmin min_z L_ρ. Each evaluation
+of its L-BFGS finds the best z anew, starting from the last one. As ∂L_ρ/∂z is 0 there, the gradient
+with respect to θ is the one at fixed z. That is the method of multipliers, to which Theorem 1
+applies; ρ grows tenfold where the gap does not shrink fourfold.
 
-K folds are hold-outs of their own whose θ are averaged ("naive"), or have one θ, at which the sum
-of their losses is least ("consensus", eq. 15). The paper's local copies of θ (eq. 16) are
-eliminated: the minimum is the same, and nothing has to come to agree.
+The K folds are either separate problems whose θ are averaged ("naive"), or share one θ that
+minimises the sum of their losses ("consensus", eq. 15). The paper's local copies of θ (eq. 16) are
+eliminated: the minimum is the same, and no copies have to be brought into agreement.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class ADMMGaussianProcessRegressor(
     """Gaussian-process regression with hyper-parameters chosen by cross-validation, in O(n²).
 
     The alternating direction method of multipliers (ADMM) minimises the squared error of held-out
-    rows. Its iterations use products with covariance matrices only, and factorise none of more than
-    500 rows. Cross-validation asks less of a model than the marginal likelihood does, so it suits a
-    kernel that has structure and is not quite right.
+    rows. Its iterations use only products with covariance matrices, and factorise no matrix of more
+    than 500 rows. Cross-validation asks less of a model than the marginal likelihood does, so it
+    suits a kernel that has structure and is not quite right.
 
     Parameters
     ----------

@@ -1,14 +1,15 @@
 """Steps of θ, a coordinate at a time at fixed weights z (Xu et al. 2019, eq. 12), relaxed.
 
-At fixed z both parts of L_ρ hold θ, with the curvature H ≈ (2 + ρ)‖∂K z‖², while the loss at the z
-that suits θ curves by h, some hundred times less. So Armijo's steps go h/H of the way, and no ρ
-mends that: the loss alone has 2‖∂K z‖². A step is therefore relaxed, multiplied by ω ≈ H/h of its
-coordinate. What the step before left of the slope, s⁺/s = 1 − ωh/H, says how far off ω was:
+At fixed z both parts of L_ρ hold θ, with the curvature H ≈ (2 + ρ)‖∂K z‖². The loss at the z that
+suits θ has a curvature h some hundred times smaller. So Armijo's steps go only h/H of the way. No ρ
+helps, because the loss alone has the curvature 2‖∂K z‖². Each step is therefore relaxed: multiplied
+by ω ≈ H/h of its coordinate. The share of the slope that the step before left, s⁺/s = 1 − ωh/H,
+tells how far off ω was:
 
-    ω ← ω / (1 − s⁺/s),      from (2 + ρ)/2 on, as if the constraint did not hold θ.
+    ω ← ω / (1 − s⁺/s),      starting at (2 + ρ)/2, as if the constraint did not hold θ.
 
-A slope s at the best z is that of the loss only if λ suits θ too, but for what is of the order of
-1/ρ: hence a large ρ, and slopes with the λ of which z is the best.
+A slope s at the best z is that of the loss, up to terms of the order 1/ρ, only if λ suits θ too.
+Hence ρ is large, and slopes are taken with the λ for which z is the best.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def coordinate_step(evaluate: Evaluate, theta: Tensor, bounds: Tensor) -> Tensor
 def descended(evaluate: Evaluate, theta: Tensor, j: int, bounds: Tensor) -> Tensor:
     """Return θ with coordinate j where L_ρ has no slope.
 
-    The first step is 1 long, others are a secant's, but for the factor that Armijo's rule asks for.
+    The first step has length 1, others are secant steps, shortened if Armijo's rule requires it.
     """
     value, slopes = evaluate(theta, True)
     step = -float(slopes[j].sign())
@@ -69,7 +70,7 @@ def armijo(
     value: Tensor,
     slope: float,
 ) -> Tensor:
-    """Return θ after the first of ever shorter steps of coordinate j that suffices; θ if none."""
+    """Shorten the step of coordinate j until L_ρ falls enough; return θ if it never does."""
     while abs(step) > SHORTEST_STEP:
         target = theta.clone()
         target[j] = (theta[j] + step).clamp(*bounds[j])
@@ -91,7 +92,7 @@ def first_pace(n_dims: int, rho: float) -> Tensor:
 
 
 def next_pace(pace: Tensor, slope: Tensor) -> Tensor:
-    """Return these slopes, and ω's that suit what is left of the last ones, (2, D)."""
+    """Return these slopes, and ω updated by what is left of the last slopes, (2, D)."""
     before, relaxation = pace
     share = torch.where(before == 0.0, 0.0, slope / before)
     factor = torch.where(share < 1.0, 1.0 / (1.0 - share), math.inf)
@@ -100,6 +101,6 @@ def next_pace(pace: Tensor, slope: Tensor) -> Tensor:
 
 
 def relaxed(theta: Tensor, target: Tensor, pace: Tensor, bounds: Tensor) -> Tensor:
-    """Return θ after a step to a target, ω times as long, (D,)."""
+    """Return θ after a step towards a target that is ω times as long, (D,)."""
     step = (pace[1] * (target - theta)).clamp(-FARTHEST_STEP, FARTHEST_STEP)
     return (theta + step).clamp(*bounds.T)

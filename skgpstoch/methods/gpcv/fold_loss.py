@@ -2,14 +2,15 @@
 
 Xu, Yin, Zhang, Luo & Cui, "A general O(n²) hyper-parameter optimization for Gaussian process
 regression with cross-validation and non-linearly constrained ADMM", sec. 3.1. Rows are split into T
-and V, and with C(θ) = K_TT + σ²I the mean of V is K_VT z at z = C⁻¹y_T, which becomes a constraint:
+and V. With C(θ) = K_TT + σ²I the mean of V is K_VT z at z = C⁻¹y_T, and this becomes a constraint:
 
     min ‖y_V − K_VT z‖²   subject to   Cz = y_T
     L_ρ = ‖y_V − K_VT z‖² + λᵀ(Cz − y_T) + (ρ/2)‖Cz − y_T‖²                        (sec. 3.1)
 
-For given θ and λ the best z solves (2K_VTᵀK_VT + ρC²) z = 2K_VTᵀy_V + C(ρy_T − λ) (eq. 13), by
-conjugate gradients: products with K alone, O(n²). Where the square of C is too ill-conditioned, by
-the errors e = y_V − K_VT z instead: with G = C⁻¹K_TV, each product with C⁻¹ a system of its own,
+For given θ and λ the best z solves (2K_VTᵀK_VT + ρC²) z = 2K_VTᵀy_V + C(ρy_T − λ) (eq. 13).
+Conjugate gradients find it from products with K alone, in O(n²). If the square of C is too
+ill-conditioned, the errors e = y_V − K_VT z are found instead. With G = C⁻¹K_TV, where each product
+with C⁻¹ is a linear system of its own,
 
     (I + (2/ρ)GᵀG)e = y_V − Gᵀ(y_T − λ/ρ),      Cz = y_T + (2Ge − λ)/ρ.
 """
@@ -39,7 +40,7 @@ TOL_SYSTEMS = 1e-8  # of conjugate gradients, relative
 
 
 class Fold(NamedTuple):
-    """Rows to train on, which come first, and rows that are held out."""
+    """Rows to train on, which come first, and held-out rows."""
 
     X: Tensor  # (T + V, d)
     y: Tensor  # (T + V, P), float64
@@ -48,12 +49,12 @@ class Fold(NamedTuple):
 
     @property
     def n_held_out(self) -> float:
-        """Rows that are held out, as they count."""
+        """Number of held-out rows, by their weights."""
         return float(self.weight[self.n_trained :].sum())
 
 
 class Gap(NamedTuple):
-    """L_ρ at some (θ, z, λ), and what it is made of."""
+    """L_ρ at some (θ, z, λ), and its parts."""
 
     value: Tensor  # L_ρ, ()
     loss: Tensor  # ‖y_V − K_VT z‖², ()
@@ -78,15 +79,15 @@ class FoldLoss:
     fold : Fold
         The rows.
     theta : Tensor of shape (D,)
-        θ: what the kernel has free, and log σ² where it is learned.
+        θ: the free hyper-parameters of the kernel, and log σ² if the noise is learned.
     kernel : sklearn kernel
-        k.
+        The kernel k.
     noise_variance : float
-        σ², where it is not learned.
+        σ², if it is not learned.
     learns_noise : bool
-        Whether it is.
+        Whether σ² is learned.
     keeps : bool
-        Whether covariances are kept, T(T + V) numbers, or made again for every product.
+        Whether covariances, T(T + V) numbers, are kept, or computed again for every product.
     """
 
     def __init__(
@@ -183,7 +184,7 @@ class FoldLoss:
         return self.solve(self.y_T + (2.0 * explained(found.solution) - dual) / rho)
 
     def consistent(self) -> tuple[Tensor, Tensor]:
-        """Return z = C⁻¹y_T, and the λ of the best loss at this θ: Cλ = 2K_VTᵀ(y_V − K_VT z)."""
+        """Return z = C⁻¹y_T, and the λ that suits it: Cλ = 2K_VTᵀ(y_V − K_VT z)."""
         z = self.solve(self.y_T)
         fitted = self.covariances.product(z)
         errors = 2.0 * self.weight_V * (self.y_V - fitted[len(z) :])
@@ -209,7 +210,7 @@ class FoldLoss:
 
     @torch.no_grad()
     def squared_scores(self, n_rows: int) -> tuple[Tensor, Tensor]:
-        """Return (y − E y)²/var y of some rows held out, (M, P), and their weights, (M, 1).
+        """Return (y − E y)²/var y of some held-out rows, (M, P), and their weights, (M, 1).
 
         A row of weight w is w observations, each with noise of its own.
         """
@@ -227,5 +228,5 @@ class FoldLoss:
         return torch.cat(scores), self.weight_V[some]
 
     def training_score(self) -> Tensor:
-        """Return y_TᵀC⁻¹y_T of each output, (P,), which is T if variances are right."""
+        """Return y_TᵀC⁻¹y_T of each output, (P,); its mean is T if variances are right."""
         return (self.y_T * self.solve(self.y_T)).sum(0)

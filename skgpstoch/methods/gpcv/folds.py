@@ -29,7 +29,7 @@ def make_folds(cv: Any, X: Tensor, rows: Rows, seed: int, n_folds: int | None = 
     seed : int
         Of shuffles.
     n_folds : int or None, default=None
-        How many to return; None: all.
+        How many folds to return; None: all.
 
     Raises
     ------
@@ -60,15 +60,15 @@ def make_folds(cv: Any, X: Tensor, rows: Rows, seed: int, n_folds: int | None = 
 
 
 def numbers_rows(cv: Any) -> bool:
-    """Tell whether folds are made of row numbers as the user has them, and not at random."""
+    """Tell whether `cv` makes folds from the user's row numbers, and not at random."""
     return not (cv is None or isinstance(cv, Real))
 
 
 def distinct(X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
-    """Return distinct rows, in the order of what they hold, each of which counts for its copies.
+    """Return distinct rows, sorted by their values; each counts for its copies.
 
-    So a row of weight 2 is the row twice, and folds at random do not depend on the order of rows,
-    also where there are too many for them to be merged before. All rows may be the same.
+    So a row of weight 2 is the same as the row twice, and random folds do not depend on the order
+    of rows, even if there were too many rows to merge before. All rows may be equal.
     """
     table = torch.cat([X.double(), rows.y.double()], 1).cpu().numpy()
     _, first, place = np.unique(table, axis=0, return_index=True, return_inverse=True)

@@ -1,7 +1,7 @@
 """One iteration of ADMM for the held-out loss: hyper-parameters, weights, multipliers.
 
-Xu, Yin, Zhang, Luo & Cui, 2019, eq. 11 and 15, as in :mod:`skgpstoch.methods.gpcv.admm`, for folds
-that share hyper-parameters θ.
+Xu, Yin, Zhang, Luo & Cui, 2019, eq. 11 and 15, as :mod:`skgpstoch.methods.gpcv.admm` describes,
+for folds that share hyper-parameters θ.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FLAT = 1.0  # slope by θ at the best z, in units of SLOPE, at which coordinate 
 
 
 class Options(NamedTuple):
-    """What does not change during a fit."""
+    """Settings that do not change during a fit."""
 
     kernel: sk.Kernel
     noise_variance: float  # where it is not learned
@@ -56,7 +56,7 @@ class Options(NamedTuple):
 
 
 class Local(NamedTuple):
-    """What each fold has for itself."""
+    """The state of one fold."""
 
     fold: Fold
     z: Tensor  # (T, P)
@@ -78,7 +78,7 @@ class Found(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where folds that share θ are."""
+    """The state that folds with a common θ have reached."""
 
     theta: Tensor  # (D,)
     locals: list[Local]
@@ -109,7 +109,7 @@ class State(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What a job computes for a fold besides L_ρ."""
+    """What a job is to compute for a fold besides L_ρ."""
 
     consistent: bool = False  # z = C⁻¹y_T and its λ, first of all
     weights: bool = False  # the best z
@@ -117,7 +117,7 @@ class Asked(NamedTuple):
 
 
 def visit(local: Local, theta: Tensor, rho: float, asked: Asked, options: Options) -> Found:
-    """Compute L_ρ of a fold: a job of joblib's."""
+    """Compute L_ρ of a fold, as one job of joblib."""
     try:
         problem = FoldLoss(local.fold, theta, *options[:4])
         if asked.consistent:
@@ -140,7 +140,7 @@ def visit(local: Local, theta: Tensor, rho: float, asked: Asked, options: Option
 class Together:
     """Σ L_ρ of folds as a function of θ, in units in which a slope of 1 counts as 0.
 
-    Then the first step of L-BFGS, which goes down the slope and is at most 1 long, is about 1 long.
+    In these units the first step of L-BFGS, which follows the slope, has a length of about 1.
     """
 
     def __init__(self, state: State, options: Options) -> None:
@@ -149,7 +149,7 @@ class Together:
         self.unit = 1.0
 
     def __call__(self, theta: Tensor, asked: Asked) -> list[Found]:
-        """Compute each fold's; the next search for the best weights starts from these."""
+        """Compute L_ρ of each fold, and keep its weights as the start of the next search."""
         found = Parallel(n_jobs=self.options.n_jobs)(
             delayed(visit)(local, theta, self.rho, asked, self.options) for local in self.locals
         )
@@ -185,7 +185,7 @@ def begin(state: State, options: Options) -> tuple[State, list[Failure]]:
 
 
 def iterate(state: State, bounds: Tensor, options: Options) -> State:
-    """Make an iteration of (11): θ within bounds (D, 2), z and λ; raise ρ if that is due."""
+    """Make one iteration of (11) for θ, within bounds (D, 2), z and λ; raise ρ if necessary."""
     together = Together(state, options)
     n = n_numbers(state.locals)
     together.unit = SLOPE * n * state.scale
@@ -218,14 +218,14 @@ def iterate(state: State, bounds: Tensor, options: Options) -> State:
 
 
 def mean_square(locals_: list[Local]) -> float:
-    """Return the mean square of the numbers held out; 1 if these are 0."""
+    """Return the mean square of the held-out targets; 1 if they are 0."""
     folds = [local.fold for local in locals_]
     total = sum(float((f.weight * f.y.square())[f.n_trained :].sum()) for f in folds)
     return total / n_numbers(locals_) or 1.0
 
 
 def n_numbers(locals_: list[Local]) -> float:
-    """Return how many numbers are held out."""
+    """Return the number of held-out targets."""
     return sum(local.fold.n_held_out * local.fold.y.shape[1] for local in locals_)
 
 
@@ -280,7 +280,7 @@ class MultiplierSearch(Module):
         return State(theta, locals_, rho, gap, value, loss, pace=pace)
 
     def take(self, state: State, n_iter: int, tol: float) -> None:
-        """Take over the state that an iteration ends in."""
+        """Store the state at the end of an iteration."""
         for k, local in zip(self.alive, state.locals, strict=True):
             for name in LOCAL:
                 getattr(self, f"{name}_{k}").copy_(getattr(local, name))
@@ -303,7 +303,7 @@ def raise_duals(together: Together) -> None:
 
 
 def joint_step(together: Together, state: State, bounds: Tensor) -> tuple[Tensor, Tensor]:
-    """λ, then θ ← argmin min_z L_ρ."""
+    """Update λ, then θ ← argmin min_z L_ρ."""
     raise_duals(together)
     if not len(state.theta):
         return state.theta, state.pace
@@ -321,10 +321,10 @@ def joint_step(together: Together, state: State, bounds: Tensor) -> tuple[Tensor
 
 
 def relaxed_step(together: Together, state: State, bounds: Tensor) -> tuple[Tensor, Tensor]:
-    """θ, a coordinate at a time at the present z, then λ.
+    """Update θ, one coordinate at a time at the present z, then λ.
 
-    With the λ of which z is the best, ∂L_ρ/∂θ is the slope of min_z L_ρ; the next λ counts what is
-    left of the constraint twice, and relaxed steps swing.
+    With the λ for which z is the best, ∂L_ρ/∂θ is the slope of min_z L_ρ. The next λ would count
+    the constraint's error twice, and relaxed steps would oscillate.
     """
 
     def evaluate(theta: Tensor, slope: bool) -> tuple[Tensor, Tensor]:

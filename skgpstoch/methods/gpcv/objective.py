@@ -30,7 +30,7 @@ LEAST_VARIANCE_SCALE = 1e-12
 
 
 class CrossValidationObjective(Objective):
-    """Iterations of ADMM, for every restart, and for folds together or each by itself.
+    """Iterations of ADMM, for every restart, with folds together or separately.
 
     Parameters
     ----------
@@ -39,18 +39,18 @@ class CrossValidationObjective(Objective):
     starts : Tensor of shape (R, D)
         θ of each restart.
     bounds : Tensor of shape (D, 2)
-        Of θ.
+        Bounds of θ.
     rho : float
-        ρ to begin with.
+        The initial ρ.
     options : Options
-        What does not change.
+        Settings that do not change.
     shares : bool
-        Whether folds have a θ in common.
+        Whether folds share θ.
     noise_bounds : tuple of float or None
         If the scale of kernel and noise is found at the end, because no loss here depends on it:
         the interval that the noise must stay in. None: the scale is not found.
     max_iter : int
-        Iterations at most.
+        Largest number of iterations.
     """
 
     n_iter: Tensor  # ()
@@ -84,7 +84,7 @@ class CrossValidationObjective(Objective):
 
     @property
     def open_searches(self) -> list[Any]:
-        """Searches that go on."""
+        """The searches that have not ended."""
         restarts: list[Any] = list(self.restarts)
         searches = [search for restart in restarts for search in restart]
         return [search for search in searches if not bool(search.done) and search.alive]
@@ -118,7 +118,7 @@ class CrossValidationObjective(Objective):
         return torch.tensor(loss_of(self.best), dtype=torch.float64, device=HOST)
 
     def leave_out(self, searches: list[Any], failures: list[list[Failure]]) -> None:
-        """Leave out folds that failed at the start.
+        """Drop the folds that failed at the start.
 
         Raises
         ------
@@ -140,7 +140,7 @@ class CrossValidationObjective(Objective):
 
     @property
     def best(self) -> list[Any]:
-        """The searches of the restart with the least loss, without those that lost all folds."""
+        """The searches of the restart with the least loss, without those whose folds all failed."""
         restarts: list[Any] = list(self.restarts)
         alive = [[search for search in restart if search.alive] for restart in restarts]
         return min((searches for searches in alive if searches), key=loss_of)
@@ -151,7 +151,7 @@ class CrossValidationObjective(Objective):
         return all(bool(search.ended) for search in self.best)
 
     def history(self, n_iter: int) -> dict[str, np.ndarray]:
-        """Return what iterations of the best restart recorded, of every search."""
+        """Return the record of every iteration of the best restart, for every search."""
         table = torch.stack([search.records[:n_iter] for search in self.best], 1).cpu().numpy()
         recorded = {name: table[..., i] for i, name in enumerate(RECORDED)}
         return recorded | {"theta": table[..., len(RECORDED) :]}
@@ -179,8 +179,8 @@ class CrossValidationObjective(Objective):
     def variance_scale(self, theta: Tensor) -> float:
         """Return the c for which c·k and c·σ² predict the squared errors of rows held out.
 
-        Means do not depend on c, so the loss does not determine it. θ was chosen to suit these
-        rows, so they count for D fewer.
+        Means do not depend on c, so the loss does not determine it. As θ, with D entries, was
+        chosen for these rows, their number counts as D less.
         """
         total = count = 0.0
         folds = [search.folds[k] for search in self.best for k in search.alive]
@@ -198,7 +198,7 @@ class CrossValidationObjective(Objective):
 
 
 def loss_of(searches: list[Any]) -> float:
-    """Return the squared error of all that is held out, per number."""
+    """Return the squared error per held-out target."""
     sizes = [sum(search.folds[k].n_held_out for k in search.alive) for search in searches]
     total = sum(n * search.number("loss") for n, search in zip(sizes, searches, strict=True))
     return total / sum(sizes)

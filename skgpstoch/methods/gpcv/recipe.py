@@ -1,4 +1,4 @@
-"""Learn a kernel by cross-validation: where the search starts, which folds, what is fitted."""
+"""Learn a kernel by cross-validation: start of the search, folds and fitted kernel."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OfAllRows = ExactPosterior | IterativePosterior
 
 
 class SearchStart(NamedTuple):
-    """Where a search begins, and what it learns."""
+    """The start of a search, and what it learns."""
 
     kernel: sk.Kernel
     noise: float
@@ -57,7 +57,7 @@ class SearchStart(NamedTuple):
 
     @property
     def learns_noise(self) -> bool:
-        """Whether σ² is among θ."""
+        """Whether θ includes σ²."""
         return self.noise_bounds[0] < self.noise_bounds[1]
 
 
@@ -68,7 +68,7 @@ class CrossValidationRecipe(Recipe):
     Parameters
     ----------
     kernel : KernelChoice
-        Where k and the noise start.
+        The kernel and the noise to start from.
     learn_noise, cv, scheme, solver, rho, dual_step, n_restarts, block_size, n_jobs, max_iter, tol,
     dtype
         See :class:`ADMMGaussianProcessRegressor`.
@@ -140,7 +140,7 @@ class CrossValidationRecipe(Recipe):
     def keeps_noise(self) -> bool:
         """Whether the noise stays because a constant is fixed, though it was to be learned.
 
-        The loss would make it .003 in place of .2 in one draw of six of 300 rows.
+        The loss alone would choose .003 instead of .2 in one of six draws of 300 rows.
         """
         kernel, (low, high) = self.kernel.expression, self.kernel.noise_bounds
         asked = self.learn_noise and low < high and kernel is not None

@@ -1,14 +1,14 @@
 """QSGP: quadruply stochastic Gaussian processes, whose steps cost the same for any n and m.
 
-Evans & Nair, "Quadruply stochastic Gaussian processes", 2020. f = Φw for m basis functions
+Evans & Nair, "Quadruply stochastic Gaussian processes", 2020. Here f = Φw for m basis functions
 (:mod:`skgpstoch.features.basis_functions`), w ~ N(0, S⁻¹), and q(w) = N(μ, CCᵀ) with a chevron C
 (:mod:`skgpstoch.posteriors.chevron`). The evidence lower bound (D1), its estimators from sampled
 rows and functions (D2)-(D4), the control variate and the bound for other likelihoods are those of
-:mod:`skgpstoch.objectives.quadruply`, ``solver="adagrad"``. Their noise is that of sampling f, some
-k(x, x)‖μ‖²/|I|: ten times the variance of y and more on data that are not noisy. So
-``solver="newton"`` (:mod:`skgpstoch.objectives.blockwise`) keeps f on the minibatch itself, has
-none of it, and takes exact steps for a block of functions; and ``solver="sgd"``
-(:mod:`skgpstoch.objectives.proximal`), which samples as the paper does, predicts that noise.
+:mod:`skgpstoch.objectives.quadruply`, ``solver="adagrad"``. Sampling f adds noise of about
+k(x, x)‖μ‖²/|I| to them; if y has little noise, that is ten times the variance of y or more. The
+other solvers avoid it. ``solver="newton"`` (:mod:`skgpstoch.objectives.blockwise`) stores f at the
+rows of the minibatch, and takes exact steps for a block of functions. ``solver="sgd"``
+(:mod:`skgpstoch.objectives.proximal`) samples as the paper does, and predicts that noise.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
         all columns if there are at most 1,024 and a single latent function, else 100; it is fewer
         if these would take much memory.
     solver : {"newton", "adagrad", "sgd"}, default="newton"
-        "newton": exact steps for a block of basis functions, given what the others say of the rows
-        of a sweep. "adagrad": AdaGrad's steps from the estimators of [1]_, which sample the other
-        functions too and need a hundred times as many steps. Then `max_iter` "auto" makes 3,000
-        steps, `batch_size` is the rows of a step, 1,024, `learning_rate_init` is ten times
-        AdaGrad's rate, and `learning_rate`, which changes the rate from step to step, is
-        "one-cycle". "sgd": the same samples of rows and functions, in proximal steps, with a
-        control variate that is kriged. It is as good as "newton" after two to four passes over all
-        rows; `max_iter` "auto" makes four, and `batch_size` is 1,024.
+        "newton": exact steps for a block of basis functions, given the sum of the others at the
+        rows of a sweep. "adagrad": AdaGrad's steps with the estimators of [1]_, which sample the
+        other functions too and need a hundred times as many steps. Then `max_iter="auto"` makes
+        3,000 steps, `batch_size="auto"` is 1,024 rows for each step, `learning_rate_init` is ten
+        times AdaGrad's rate, and `learning_rate="auto"` is "one-cycle", from step to step. "sgd":
+        the same samples of rows and functions, in proximal steps, with a control variate that is
+        kriged. It is as good as "newton" after two to four passes over all rows;
+        `max_iter="auto"` makes four, and `batch_size="auto"` is 1,024.
     learning_rate : {"auto", "one-cycle", "constant", "theory"}, default="auto"
         How `learning_rate_init` falls from sweep to sweep, if sweeps have different rows; otherwise
         it stays. "auto" is "theory", t^(−3/4).
@@ -91,8 +91,8 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
         for the prior, from 256 points. For "sgd" "auto" is 2,048; take more if functions are rough.
     column_batch_size : int or "auto", default="auto"
         Number of dense columns that a step of "adagrad" draws, with replacement and in proportion
-        to their share of the variance; "auto" is all of them. A likelihood that is not Gaussian
-        uses all.
+        to their share of the variance; "auto" is all of them. Likelihoods other than the Gaussian
+        always use all.
     augment : bool, default=False
         Whether to add a function centred on each row that is predicted, so that predictive
         variances return to the prior's far from the data; for basis="inducing".

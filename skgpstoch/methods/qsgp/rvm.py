@@ -1,17 +1,18 @@
 """QSRVM: relevance vector machines on dictionaries of any size.
 
 Tipping, "Sparse Bayesian learning and the relevance vector machine", JMLR 2001; Evans & Nair,
-"Quadruply stochastic Gaussian processes", 2020, sec. I.3. f = Φw with φ_i = k(·, x_i), one for each
-training row, and w_i ~ N(0, 1/s_i), every s_i learned. With H = ΦᵀΛΦ + diag(s) and γ_i = 1 −
-s_i[H⁻¹]_ii, what the data determine of w_i, the evidence is stationary at (MacKay's update)
+"Quadruply stochastic Gaussian processes", 2020, sec. I.3. Here f = Φw with a function φ_i = k(·,
+x_i) for each training row, w_i ~ N(0, 1/s_i), and every s_i is learned. With H = ΦᵀΛΦ + diag(s) and
+γ_i = 1 − s_i[H⁻¹]_ii, the share of w_i that the data determine, the evidence is stationary at
+(MacKay's update)
 
     s_i = γ_i/μ_i²,   σ² = ‖y − Φμ‖²/(n − Σγ_i).
 
-Most s_i run away to infinity; their functions are taken out, and the others are the relevance
-vectors. Functions are visited a block at a time as in :mod:`skgpstoch.objectives.blockwise`, with H
-of the block; as soon as one block can hold all functions that are left, it does, and this is
-Tipping's algorithm. Functions whose deletion raises the evidence (:func:`superfluous`) go then. The
-posterior of what is left, up to 2,000 functions, is exact for a Gaussian likelihood.
+Most s_i diverge to infinity. Their functions are removed; the others are the relevance vectors.
+Functions are visited one block at a time, as in :mod:`skgpstoch.objectives.blockwise`, with the H
+of the block. Once one block can hold all remaining functions, it does, and the method is Tipping's
+algorithm. From then on, functions whose deletion raises the evidence (:func:`superfluous`) are
+removed too. The posterior of up to 2,000 remaining functions is exact for a Gaussian likelihood.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ MOST_RELEVANT = 2_000  # relevance vectors whose covariance is kept as a whole
 
 
 class RelevanceObjective(BlockwiseObjective):
-    """Block-wise steps for q(w), and MacKay's for the precisions of the block."""
+    """Block-wise steps for q(w), and MacKay's steps for the precisions of the block."""
 
     active: Tensor  # (m, P): functions that are not pruned
     determined: Tensor  # γ at the last visit, (m, P)
@@ -144,7 +145,7 @@ class RelevanceObjective(BlockwiseObjective):
         self.determined[members] = torch.where(keep, gamma, 0.0).to(self.determined)
 
     def weights(self, members: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights and scales of some functions, float64."""
+        """Return the weights and scales of some functions, in float64."""
         return self.model.columns[members].double(), self.model.std[members].double()
 
     @torch.no_grad()
@@ -156,7 +157,7 @@ class RelevanceObjective(BlockwiseObjective):
 
     @torch.no_grad()
     def solution(self, X: Tensor, rows: Rows) -> ChevronPosterior:
-        """Relevance vectors alone, and the posterior given their precisions."""
+        """Keep only the relevance vectors; return the posterior given their precisions."""
         model, keep = self.model, self.active.any(1)
         if not bool(keep.any()):
             keep[self.determined.sum(1).argmax()] = True
@@ -198,7 +199,7 @@ class RelevanceObjective(BlockwiseObjective):
 
 @torch.no_grad()
 def start_precision(model: ChevronModel, X: Tensor) -> float:
-    """An s of all functions with which the prior variance is about k(x, x)."""
+    """Return the s, common to all functions, for which the prior variance is about k(x, x)."""
     one = torch.ones(len(model.std), 1, dtype=X.dtype, device=X.device)
     prior, squares = model.basis.missing_variance(X[:START_ROWS], one)
     return float((squares / prior).mean())
@@ -212,12 +213,13 @@ def inverse_diagonal(H: Tensor) -> Tensor:
 
 
 def superfluous(s: Tensor, mu: Tensor, var: Tensor, among: Tensor) -> Tensor:
-    """The functions of each output whose deletion gains the most evidence, one or 2 % of them.
+    """Tell which functions of each output to delete: those that gain most evidence, (|I|, P).
 
-    Of all that is known without it, precision S = 1/Σ_ii − s and Q = μ_i/Σ_ii, the evidence has
-    ½[log s − log(s + S) + Q²/(s + S)] more with it, and is greatest at an infinite s if Q² ≤ S
-    (Faul & Tipping, "Analysis of sparse Bayesian learning", 2002). Not all of these go at once, as
-    of two that are alike only one should. All (|I|, P).
+    Let the precision S = 1/Σ_ii − s and Q = μ_i/Σ_ii describe what the rest of the model says about
+    a function. With the function, the evidence is greater by ½[log s − log(s + S) + Q²/(s + S)],
+    which is greatest at an infinite s if Q² ≤ S (Faul & Tipping, "Analysis of sparse Bayesian
+    learning", 2002). Only one function, or 2 %, are deleted at once, because of two similar
+    functions only one should go.
     """
     S, Q = (1.0 / var - s).clamp_min(0.0), mu / var
     gain = torch.where(
@@ -229,7 +231,7 @@ def superfluous(s: Tensor, mu: Tensor, var: Tensor, among: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class RelevanceRecipe(BasisRecipe):
-    """One function for each row, most of which go."""
+    """One function for each row, most of which are removed."""
 
     n_dense: int | str = 0  # while training; the closing posterior has all columns
     learns_precision: bool = True
@@ -284,7 +286,7 @@ class RelevanceRecipe(BasisRecipe):
 
 @dataclass(frozen=True, kw_only=True)
 class StochasticRelevanceRecipe(RelevanceRecipe):
-    """The published steps, from sampled rows and functions, by the precisions too."""
+    """The published steps, from sampled rows and functions, for the precisions too."""
 
     n_dense: int | str = 10
     block: int = STOCHASTIC_BLOCK
@@ -321,7 +323,7 @@ class StochasticRelevanceRecipe(RelevanceRecipe):
 
 
 def row_numbers(points: Tensor, X: np.ndarray, scaling: Scaling) -> np.ndarray:
-    """Return which rows of X scaled points are, each the first of those that are the same."""
+    """Return the row number in X of each scaled point; of equal rows, the first."""
     seen = scaling.tensor(X, torch.float64, torch.device("cpu")).numpy() + 0.0  # −0 becomes 0
     first: dict[bytes, int] = {}
     for i, row in enumerate(seen):
@@ -341,10 +343,10 @@ class QSRVMParameters(KernelParameters, BasisParameters, StepParameters):
         kernel with a length-scale for each input, or a single one for more than 64 inputs.
     solver : {"newton", "adagrad"}, default="newton"
         "newton": MacKay's updates after exact steps for a block of functions. "adagrad": stochastic
-        gradients of the evidence lower bound, by the precisions too, as in [2]_: 10,000 steps of
+        gradients of the evidence lower bound, for the precisions too, as in [2]_: 10,000 steps of
         1,024 rows and 256 functions; `learning_rate_init` is relative to AdaGrad's rate. "adagrad"
-        is there to check the paper with. It leaves three times as many vectors (of sinc, 22 of 100
-        rows instead of 8, and 36 of 200 instead of 12), in 40 s instead of 1 s.
+        serves to check the paper. It keeps three times as many vectors (on sinc, 22 of 100 rows
+        instead of 8, and 36 of 200 instead of 12), and takes 40 s instead of 1 s.
     max_iter : int or "auto", default="auto"
         Number of sweeps over the remaining functions ("adagrad": over all functions). "auto" is
         500, but at most as many as make 2,000 steps. With "newton", training stops earlier when one

@@ -1,19 +1,19 @@
-"""QSRVM as published: stochastic gradients of the evidence lower bound, by s as well.
+"""QSRVM as published: stochastic gradients of the evidence lower bound, also for s.
 
 Evans & Nair, "Quadruply stochastic Gaussian processes", 2020, sec. I.3: QSGP with S = diag(s) and
-one function k(·, x_i) for each row. With q(w) = N(μ, CCᵀ), the first c columns of C dense, the
-others diagonal (sec. 2.2), twice minus the bound (2) is n·log 2πσ² + yᵀy/σ² − m and
+one function k(·, x_i) for each row. In q(w) = N(μ, CCᵀ) the first c columns of C are dense, the
+others diagonal (sec. 2.2). Minus twice the bound (2) is n·log 2πσ² + yᵀy/σ² − m plus the sum of
 
     L_μ = (‖Φμ‖² − 2yᵀΦμ)/σ² + Σᵢ sᵢμᵢ²                                          (Theorem 1)
     L_C = (Σ_{r<c} ‖Φc_r‖² + Σ_{i≥c} c_ii²‖φ_i‖²)/σ² + Σᵢ sᵢ[CCᵀ]ᵢᵢ − 2Σᵢ log c_ii  (Theorem 2)
     L_s = −Σᵢ log sᵢ                                                             (Proposition 2)
     c_ii² = 1/(‖φ_i‖²/σ² + sᵢ),  i ≥ c                                           (Proposition 1)
 
-What has σ² is estimated from rows K and functions I and J as for QSGP
-(:mod:`skgpstoch.objectives.quadruply`), with the control variate of Proposition 3 for μ and all
-dense columns, on functions of the start (F.3), which here are those of any time. The others are
-m/|I| times their sums over I. AdaGrad follows the gradients by μ, C, log s and log σ²; an s_i above
-a limit counts as infinite, and those that are finite are the relevance vectors.
+Terms with σ² are estimated from rows K and functions I and J as for QSGP
+(:mod:`skgpstoch.objectives.quadruply`). The control variate of Proposition 3, for μ and all dense
+columns, uses the functions of the start (F.3), which here never change. The other terms are m/|I|
+times their sums over I. AdaGrad follows the gradients with respect to μ, C, log s and log σ². An
+s_i above a limit counts as infinite; functions with a finite s_i are the relevance vectors.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ MOST_LOG = 25.0  # of log s
 
 
 class StochasticRelevance(StochasticObjective):
-    """Estimates of −ELBO per row, whose gradients are by the precisions of weights too.
+    """Estimates of −ELBO per row, differentiable with respect to the weights' precisions too.
 
     Parameters
     ----------
     start : float
-        s of all functions before training.
+        The s of all functions before training.
     limit : float
-        s from which it counts as infinite.
+        The s from which it counts as infinite.
     most_whole : int
-        Relevance vectors up to which the covariance of their weights is kept as a whole.
+        Largest number of relevance vectors whose weights' full covariance is kept.
     model, X, rows, **options
         Those of :class:`~skgpstoch.objectives.quadruply.StochasticObjective`.
     """
@@ -93,7 +93,7 @@ class StochasticRelevance(StochasticObjective):
         data: Tensor,
         columns: SampledColumns,
     ) -> Tensor:
-        """KL[q(w) ‖ p(w)] by Proposition 2, and what the data say of diagonal columns: ().
+        """Return KL[q(w) ‖ p(w)] by Proposition 2, plus the diagonal columns' data terms: ().
 
         ½(m/|I|) Σ_{i∈I} {sᵢ(μᵢ² + [CCᵀ]ᵢᵢ) − 2 log c_ii − log sᵢ − 1 + c_ii²‖φ_i‖²/σ²}.
         """
@@ -108,17 +108,17 @@ class StochasticRelevance(StochasticObjective):
 
     @torch.no_grad()
     def solution(self, X: Tensor, rows: Rows) -> ChevronPosterior:
-        """q(w) of the relevance vectors."""
+        """Return q(w) of the relevance vectors."""
         return ChevronPosterior(
             relevant_part(self.model, self.limit, self.most_whole), self.rows.n_effective
         )
 
 
 def relevant_part(model: ChevronModel, limit: float, most_whole: int) -> ChevronModel:
-    """q(w) of those functions of which an s is finite, below `limit`; one at least.
+    """Return q(w) of the functions with a finite s (below `limit`), of at least one.
 
-    The covariance of few is factored anew; of many it stays a chevron, with the functions of its
-    dense columns whether they are relevant or not.
+    The covariance of few functions is factored anew. That of many stays a chevron, which keeps the
+    functions of its dense columns whether they are relevant or not.
     """
     keep = (model.s < limit).any(1)
     if not bool(keep.any()):

@@ -103,7 +103,7 @@ def in_units(kernel: Any, scale: np.ndarray | float) -> None:
 def make_kernel(
     expression: sk.Kernel | None, network: nn.Module, X: Tensor, rows: Rows, most_variance: float
 ) -> kernels.Kernel:
-    """Make k on the network's outputs, from an expression or, scaled to the outputs, the default."""
+    """Make k on the network's outputs from an expression, or the default with data-based scales."""
     if expression is None:
         G = network.eval()(X[:SCALE_ROWS])
         G = G.reshape(-1, G.shape[-1])

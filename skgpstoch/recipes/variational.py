@@ -50,7 +50,7 @@ from .recipe import Fitted, Problem, Recipe, started
 from .solver_choice import check_choices, check_input_noise, choose_solver
 from .warm_start import Start, load_fitted
 
-COLLAPSED_ROWS = 2000  # most rows for which "auto" is L-BFGS, if training starts at an exact optimum
+COLLAPSED_ROWS = 2000  # most rows for which "auto" is L-BFGS if training starts at an exact optimum
 SITES_ROWS = 1000  # the same for likelihoods whose optimal q(w) takes iterations
 OPTIMUM_ROWS = 512  # training starts at the optimum of the exact evidence of so many rows
 SOME_ROWS = 200  # rows whose residual variance is checked

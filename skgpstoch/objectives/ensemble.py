@@ -360,8 +360,7 @@ class EnsembleObjective(Objective):
         return Predicted(*(torch.cat(columns).cpu() for columns in zip(*found, strict=True)))
 
     def mixture_gain(self, of_all: HeldOut, of_mixture: Tensor) -> Tensor:
-        """Return by how much the mixture's mean log p of rows exceeds that of single members, ().
-        """
+        """Return by how much the mixture's mean log p of rows is above single members', ()."""
         alone = self.members_loss(of_all, self.calibration, self.spread, self.skew)
         return of_all.rows.mean(of_mixture[:, None])[0] + alone
 
@@ -384,7 +383,7 @@ class EnsembleObjective(Objective):
 
     @property
     def has_confidence(self) -> bool:
-        """Whether the scale of f is calibrated: for ensembles of classifiers, but the square loss."""
+        """Whether to calibrate the scale of f: for ensembles of classifiers without square loss."""
         judged_by_it = self.model.covariance != "prior"
         return self.centre is not None and len(self.folds) > 1 and judged_by_it
 
@@ -398,8 +397,7 @@ class EnsembleObjective(Objective):
     # ---- the closing pass ----------------------------------------------------------------------
 
     def solution(self, X: Tensor, rows: Rows) -> MixturePosterior:
-        """Return the posterior with the best m_k for all rows, or, for very many rows, as trained.
-        """
+        """Return the posterior with the best m_k for all rows; for very many rows, as trained."""
         members = [self.posterior(k, X, rows) for k in range(len(self.folds))]
         choice = self.calibration
         return MixturePosterior(

@@ -255,8 +255,7 @@ def survey(
     exact: bool,
     variances: list[Tensor] | None = None,
 ) -> tuple[Tensor, Sites]:
-    """Return −Σ loss − β KL of all rows at q, and the sites there; reuse variances of f if given.
-    """
+    """Return −Σ loss − β KL of all rows at q, and the sites there; use variances of f if given."""
     data_term, total = torch.zeros_like(q.kl), None
     for i, (basis, block) in enumerate(model.bases(X, rows)):
         if variances is None:

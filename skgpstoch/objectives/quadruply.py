@@ -12,15 +12,15 @@ With independent index sets I and J of basis functions, and K of rows,
     Φ_K μ ≈ (m/|I|) Φ_KI μ_I =: f_I                                               (:func:`seen`)
     ‖Φμ‖² ≈ (n/|K|) f_Iᵀf_J                            (D2; :func:`squares`, :func:`prior_squares`)
 
-and the same of every dense column of C, or of some that are drawn (:func:`draw_columns`). Diagonal
+and likewise for every dense column of C, or for some drawn ones (:func:`draw_columns`). Diagonal
 columns are sampled with I (D3), and so is L_S (D4; :meth:`StochasticObjective.neg_log_prior`).
-The control variate (:func:`controlled`)
-has rows P that stay, and their y, on which h = Φ_P[μ, c_1, …] is kept as the weights change
-(Proposition 3), and that of a dense S is Nyström's approximation of it (F.2); the
-coefficient is the best that the steps before know (:class:`BestCoefficient`).
-Other log-concave likelihoods have a lower bound of their sites (Theorem 3; :func:`site_marginals`).
+The control variate (:func:`controlled`) has fixed rows P with their y; h = Φ_P[μ, c_1, …] is kept
+for them as the weights change (Proposition 3). That of a dense S is its Nyström approximation
+(F.2). The coefficient is the best one that earlier steps determine (:class:`BestCoefficient`).
+Other log-concave likelihoods have a lower bound (Theorem 3; :func:`site_marginals`).
 
-The noise of f_I is as large as k(x, x)‖μ‖²/|I|; :mod:`skgpstoch.objectives.blockwise` has none.
+The variance of f_I is about k(x, x)‖μ‖²/|I|; :mod:`skgpstoch.objectives.blockwise` has no such
+noise.
 """
 
 from __future__ import annotations
@@ -127,8 +127,7 @@ class BestCoefficient(Module):
 
 
 def sloped(h: Tensor, f_I: Tensor) -> Tensor:
-    """Return h with the gradient of f_I, an unbiased gradient of ΦW by the sampled weights (F.1).
-    """
+    """Return h with the gradient of f_I, which is unbiased for sampled weights (F.1)."""
     return h + f_I - f_I.detach()
 
 

@@ -121,8 +121,7 @@ class VariationalObjective(Objective):
         return total / held_out.n_effective
 
     def present_sites(self) -> Sites | None:
-        """Return where the closing pass starts if the likelihood is not Gaussian; None: the prior.
-        """
+        """Return where the closing pass starts, if it iterates; None is the prior."""
         return None
 
     def solution(self, X: Tensor, rows: Rows) -> SparsePosterior:

@@ -180,8 +180,7 @@ def borrowed(a: np.ndarray) -> Tensor:
 
 
 def random_numbers(random_state: Any) -> np.random.RandomState:
-    """Return NumPy's generator for an int or a RandomState; for None a new one, not the global one.
-    """
+    """Return NumPy's generator for an int or a RandomState; for None a new one, with a new seed."""
     if random_state is None:
         return np.random.RandomState(resolve_seed(None))
     return check_random_state(random_state)

@@ -55,7 +55,7 @@ class Told(NamedTuple):
             counts = np.bincount(np.searchsorted(classes, y), weight, len(classes))
             found = np.flatnonzero(counts)
             often = found[np.argsort(-counts[found], kind="stable")[:MOST_CLASS_MEANS]]
-            is_spare = 1 < len(often) == len(found)  # the last share follows from the others
+            is_spare = 1 < len(often) == len(found)  # one share follows from the others
             told = often[1:] if is_spare else often
             return cls((), None, classes[np.sort(told)])
         columns = columns_of(y)

@@ -492,8 +492,7 @@ def as_bytes(tensor: Tensor) -> Tensor:
 
 
 def encoded(array: np.ndarray) -> bytes:
-    """Return an array as bytes, without pickle: a line of JSON, then numbers; objects are in JSON.
-    """
+    """Return an array as bytes, without pickle: JSON and, on the next line, numbers."""
     told: dict[str, Any] = {"shape": array.shape, "dtype": array.dtype.str}
     if not array.dtype.hasobject:
         return json.dumps(told).encode() + b"\n" + array.tobytes()

@@ -1,5 +1,4 @@
-"""A random sample of rows that does not depend on how rows are split or in which order they come.
-"""
+"""A random sample of rows that does not depend on the order or the split of the rows."""
 
 from __future__ import annotations
 

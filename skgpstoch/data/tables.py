@@ -334,8 +334,7 @@ class TableEncoder:
         return missing_columns_of(self.encoders)
 
     def of_columns(self, of_encoded: np.ndarray) -> np.ndarray:
-        """Sum values of encoded columns, (n_encoded,), over those of each X column: (n_features,).
-        """
+        """Sum values of encoded columns, (n_encoded,), for each column of X: (n_features,)."""
         found = np.zeros(len(self.encoders))
         widths = [encoder.width for encoder in self.encoders]
         np.add.at(found, np.repeat(np.arange(len(widths)), widths), of_encoded[: sum(widths)])

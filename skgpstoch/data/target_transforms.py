@@ -81,7 +81,8 @@ def yeo_johnson(u: np.ndarray, power: Any) -> np.ndarray:
 
 def best_power(u: np.ndarray, weight: np.ndarray) -> float:
     """Return the λ of largest likelihood, for normal z of u (n,)."""
-    log_slope = weight @ (np.sign(u) * np.log1p(np.abs(u))) / weight.sum()  # mean log dz/du / (λ − 1)
+    # The mean of log dz/du is (λ − 1) times this.
+    log_slope = weight @ (np.sign(u) * np.log1p(np.abs(u))) / weight.sum()
 
     def loss(power: float) -> float:
         z = yeo_johnson(u, power)

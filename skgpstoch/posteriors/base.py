@@ -44,7 +44,7 @@ class Posterior(Module):
         return self.marginals(X), self.likelihood.of(rows)
 
     def mean(self, X: Tensor) -> Tensor:
-        """Return E f at each row of X, (N, P), which may be cheaper than with variances."""
+        """Return E f at each row of X, (N, P); this may be cheaper than :meth:`marginals`."""
         return self.marginals(X).mixture_moments()[0]
 
     def covariance(self, X: Tensor) -> Tensor:

@@ -99,7 +99,7 @@ def fitted(
 
 
 class UnwantedError(BaseException):
-    """End a rank whose result nobody waits for; fits do not catch this error."""
+    """Raised to end a rank whose result nobody waits for; fits do not catch this error."""
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ draw of h, and predictions are mixtures. At the optimal q(w) for a Gaussian like
 
     −½[n log 2πσ² + Σ E(y−a)²/σ² − cᵀ(I+G)⁻¹c + log|I+G| + (Σ E k(h,h) − σ² tr G)/σ²] − KL,     (F6)
 
-with G = Σ E PᵀP/σ² and c = Σ E Pᵀ(y−a)/σ²; E is over draws of h, and KL is that of the inner layers.
+with G = Σ E PᵀP/σ² and c = Σ E Pᵀ(y−a)/σ²; E is over draws of h; KL is that of the inner layers.
 """
 
 from __future__ import annotations

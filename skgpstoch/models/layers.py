@@ -82,7 +82,7 @@ class GPLayer(Module):
 
     @torch.no_grad()
     def start_at_(self, W: Tensor) -> None:
-        """Start the functions' means at hW at the inducing points; for layers without a mean map."""
+        """Start the functions' means at hW at the inducing points, if there is no mean map."""
         (Z, *others) = self.features.embedded_points()
         inverse = self.features.condition(Z, *others)[1]
         self.means[: len(Z)] = (inverse @ (Z @ W).double()).to(self.means)
@@ -198,8 +198,7 @@ class DeepFeatures(CompositeFeatures):
     def basis(
         self, X: Tensor, generator: torch.Generator | None = None, n_samples: int | None = None
     ) -> Basis:
-        """Return the last layer's basis at S draws of all rows (without a generator, at the nodes).
-        """
+        """Return the last layer's basis at S draws of all rows; without a generator at the nodes."""
         S = n_samples or (self.n_nodes if generator is None else self.n_samples)
         H = self.propagate(X, S, generator)[-1]
         return self.last.basis(H)._replace(n_samples=S)

@@ -141,7 +141,7 @@ class MixtureValues(NamedTuple):
         return mean, self.averaged(self.family.variance(self.scale) + square)
 
     def ends(self, probability: float) -> list[Value]:
-        """Return bounds of the quantile: the least and the greatest of the components' quantiles."""
+        """Return bounds of the quantile: the components' least and greatest quantiles."""
         each = self.mean + self.scale * self.family.quantile(probability)
         if len(self.weight) == 1:
             found = [each.squeeze(2)]

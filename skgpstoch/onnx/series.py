@@ -39,8 +39,7 @@ def series_of(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
 
 
 def interpolated(function: Callable[[np.ndarray], np.ndarray], degree: int) -> np.ndarray:
-    """Return the Chebyshev series, (degree + 1,), that interpolates a function at Chebyshev points.
-    """
+    """Return the Chebyshev series (degree + 1,) that agrees with a function at Chebyshev points."""
     t = chebyshev.chebpts1(degree + 1)
     T = chebyshev.chebvander(t, degree)
     found = np.asarray(T.T @ function(0.5 * (t + 1.0))) / (0.5 * (degree + 1))

@@ -247,7 +247,7 @@ class ChevronPosterior(Posterior):
         return K
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
-        """Draw f jointly; draw weights block by block, and add blocks of rows that fit in memory."""
+        """Draw f jointly, with weights in blocks, and rows in blocks that fit into memory."""
         model = self.model
         P, C = model.columns.shape[1:]
         f = model.shift.to(X).expand(n_samples, len(X), P).clone()

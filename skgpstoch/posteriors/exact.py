@@ -198,7 +198,7 @@ class ExactPosterior(Posterior):
         G = self.network(self.X)
         (N, P), kernel = self.alpha.shape, self.kernel
         f = prior_functions(kernel, G.shape[1], n_samples, P, generator)
-        noise = self.factor.square().sum(-1) - kernel.diag(G)  # from the diagonal of C = LLᵀ, (P, N)
+        noise = self.factor.square().sum(-1) - kernel.diag(G)  # diag(LLᵀ − K), (P, N)
         z = standard_normal((n_samples, N, P), self.alpha, generator)
         error = self.y - f(G) - noise.clamp_min(0.0).sqrt().mT * z  # (S, N, P)
         V = torch.cholesky_solve(error.permute(2, 1, 0), self.factor).permute(2, 1, 0)

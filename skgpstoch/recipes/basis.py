@@ -378,7 +378,7 @@ class BasisRecipe(Recipe):
 
 
 def dense_columns(asked: int | str, m: int, n_swept: int, n_outputs: int) -> int:
-    """Return the number c of dense columns of C; all m if m is small and memory allows."""
+    """Return the number c of dense columns of C; all m for one output if m is small enough."""
     if asked != "auto":
         return min(int(asked), m)
     most = DENSE_NUMBERS // ((m + n_swept) * n_outputs)

@@ -133,9 +133,9 @@ def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
     kernel : sklearn kernel
         The fitted kernel, with the bounds of the search.
     is_given : bool
-        Whether the bounds are the user's. For a default kernel these findings are only notes,
-        except for a length-scale at its lower bound: an upper bound says that an input does not
-        matter (length-scale), or for example that f is a line (variance).
+        Whether the bounds are the user's. For a default kernel, only a length-scale at its lower
+        bound is a problem. The others are notes: a length-scale at its upper bound says that an
+        input does not matter, and a variance there says, for example, that f is a line.
     """
     theta = kernel.theta
     with np.errstate(divide="ignore"):  # a bound may be 0

@@ -198,7 +198,7 @@ class DeepFeatures(CompositeFeatures):
     def basis(
         self, X: Tensor, generator: torch.Generator | None = None, n_samples: int | None = None
     ) -> Basis:
-        """Return the last layer's basis at S draws of all rows; without a generator at the nodes."""
+        """Return the last layer's basis at S draws of all rows; without a generator, at nodes."""
         S = n_samples or (self.n_nodes if generator is None else self.n_samples)
         H = self.propagate(X, S, generator)[-1]
         return self.last.basis(H)._replace(n_samples=S)

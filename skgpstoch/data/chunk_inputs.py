@@ -65,7 +65,7 @@ def transformed(transform: Any, X: Any, where: str) -> np.ndarray:
                 "Pass a fitted transformer, or one that accepts unknown values "
                 "(handle_unknown='ignore')."
             ) from error
-        refuse_unstored(X, "What `transform` returns")
+        refuse_unstored(X, "The result of `transform`")
     else:
         try:
             refuse_times(X, "X")

@@ -82,11 +82,11 @@ def of_tails(error: np.ndarray, Z: np.ndarray, are_noise: bool) -> Iterator[Find
     text = (
         f"Errors have heavy tails: at {len(far) / len(error):.1%} of the training rows "
         f"they are more than {FAR_OFF:.0f} times the usual size. The Gaussian noise follows "
-        "these rows, so that intervals at the other rows are too wide, and f is less exact."
+        "these rows, so intervals at the other rows are too wide, and f is less accurate."
     )
     advice = (
         "If y is positive and skewed, such as a price, model its logarithm: set "
-        "target_transform='log', or put the drop-in into sklearn's TransformedTargetRegressor. "
+        "target_transform='log', or wrap the model in sklearn's TransformedTargetRegressor. "
         "If the spread of y depends on X, use AutoGaussianProcessRegressor or DLMRegressor."
         if are_many
         else "Look at these rows. If they are right, use a likelihood with heavy tails, such "

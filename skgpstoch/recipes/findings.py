@@ -173,7 +173,7 @@ def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
                 "to do.",
             )
         else:
-            yield found._replace(severity="note", advice="Give a kernel with other bounds.")
+            yield found._replace(severity="note", advice="Pass a kernel with other bounds.")
 
 
 def of_noise(variance: Tensor, bounds: tuple[float, float], is_given: bool) -> Iterator[Finding]:

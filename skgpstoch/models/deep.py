@@ -145,7 +145,7 @@ class DeepPosterior(SparsePosterior):
         return scale[:, :, None] * cov * scale[:, None]
 
     def residual(self, H: Tensor, basis: Basis) -> Tensor:
-        """Covariance of the residual process of the last layer, (N, N)."""
+        """Return the covariance of the last layer's residual process, (N, N)."""
         return cast(Tensor, self.features.residual_covariance(H, basis.phi))
 
     def functions(self, n_samples: int, generator: torch.Generator) -> Functions:

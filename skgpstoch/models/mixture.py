@@ -30,7 +30,7 @@ class Spread(NamedTuple):
     exponent: float  # γ
 
     def ratio(self, std: Any) -> Any:
-        """r of each row, (N, P)."""
+        """Return r of each row, (N, P), given standard deviations of y."""
         return self.factor * std ** (self.exponent - 1.0)
 
 

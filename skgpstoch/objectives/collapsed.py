@@ -86,7 +86,7 @@ def best(
 
 
 def mixed(found: Solution, weighted_error: Tensor) -> Tensor:
-    """Φ(H) + Φ(H)ᵀ for H = (∂/∂P)ᵀP at the best q(w), from Pᵀ diag(w) ε: (M, M)."""
+    """Return Φ(H) + Φ(H)ᵀ for H = (∂/∂P)ᵀP at the best q(w), from Pᵀ diag(w) ε: (M, M)."""
     (S,) = cast(tuple[Tensor], found.q.covariances)
     TG = (found.sites.precision + S).sum(0)
     TG.diagonal().sub_(len(S))

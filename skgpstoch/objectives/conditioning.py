@@ -119,7 +119,7 @@ def added(model: SparseModel, X: Tensor, rows: Rows, old: Sites) -> Solution:
 
 
 def expected_sites(sites: Sites, q: WeightMoments) -> Tensor:
-    """E_q[cᵀw − ½ wᵀGw], summed over outputs, ()."""
+    """Return E_q[cᵀw − ½ wᵀGw], summed over outputs, ()."""
     m = q.mean
     value = (sites.cross * m).sum() - 0.5 * torch.einsum("ib,bij,jb->", m, sites.precision, m)
     for G, S in zip(diagonal_blocks(sites.precision, q.sizes), q.covariances, strict=True):

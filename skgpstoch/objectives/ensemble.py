@@ -5,9 +5,9 @@ on the inputs, a_k. Each minimises (B2), (C1) or (C2) over the rows outside its 
 
     Σᵢ loss(yᵢ, N(φ_kᵢᵀm_k, φ_kᵢᵀS_kφ_kᵢ)) + β KL[N(m_k, S_k) ‖ N(0, I)],
 
-by Adam, features included. Some more rows are held out from all members. At the end, Newton steps
-find the best m_k for all other rows, and the held-out rows calibrate the mixture of all members.
-Finally, Newton steps find the best m_k for all rows.
+by Adam, features included. Some further rows are held out from all members. At the end, Newton
+steps find the best m_k for each member's training rows, and the held-out rows calibrate the mixture
+of all members. Finally, Newton steps find the best m_k for all rows.
 """
 
 from __future__ import annotations

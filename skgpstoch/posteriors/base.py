@@ -32,7 +32,7 @@ class Posterior(Module):
         return self._n_rows
 
     def log_evidence(self) -> Tensor:
-        """Log evidence log p(y | X) of each output, (P,) nats."""
+        """Return the log evidence log p(y | X) of each output, (P,) nats."""
         raise NotImplementedError
 
     def marginals(self, X: Tensor) -> Marginals:

@@ -85,7 +85,7 @@ class IterativePosterior(Posterior):
         self._n_rows = rows.n_effective
 
     def log_evidence(self) -> Tensor:
-        """NaN, because the determinant needs a factor of C, which would not fit into memory."""
+        """Return NaN: the determinant needs a factor of C, which would not fit into memory."""
         return torch.full_like(self.alpha[0], torch.nan)
 
     @torch.no_grad()

@@ -23,7 +23,7 @@ LBFGS_ITERATIONS = 10
 
 
 def one_cycle(step: float, n_steps: int) -> float:
-    """Cosine warm-up over 30 % of the steps, then annealing to zero (Smith & Topin, 2019)."""
+    """Warm up over 30 % of the steps, then anneal to zero, by cosines (Smith & Topin, 2019)."""
     warm = 0.3 * n_steps
     if step < warm:
         return 0.04 + 0.96 * 0.5 * (1.0 - math.cos(math.pi * step / warm))

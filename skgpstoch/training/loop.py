@@ -84,7 +84,7 @@ class Trainer:
         return self.max_iter * self.n_batches
 
     def position(self) -> float:
-        """Return the position in the schedule, from 0 to `n_steps`: by steps, or by time if later."""
+        """Return the position in the schedule, in steps: by steps made, or by time if later."""
         if self.allowance is None:
             return self.step
         share = min(self.share_used(self.allowance), self.step / HURRIED_STEPS)

@@ -40,11 +40,11 @@ def fit(
     y : dask Array or Series of shape (n_samples,), or of shape (n_samples, n_outputs)
         Targets. Arrays are rechunked as X is; frames must have X's partitions.
     sample_weight : dask Array or Series of shape (n_samples,) or None, default=None
-        How many rows each counts for.
+        How many rows each row counts for.
     client : distributed.Client or None, default=None
-        The cluster. None: the current client.
+        Client of the cluster; None is the current client.
     timeout : float, default=120.0
-        Seconds that workers wait for one another, when they meet and at each exchange.
+        Seconds that workers wait for one another, when they connect and at each exchange.
     max_restarts : int, default=2
         How often to resume from the last checkpoint after a worker was lost.
     **of_rows : dask Arrays or Series of shape (n_samples,)
@@ -61,16 +61,16 @@ def fit(
         If the estimator is not from skgpstoch, or X, y or another value of rows is not a Dask
         collection.
     ValueError
-        If there is no client, chunks also split the columns or have unknown sizes, or the estimator
-        cannot be fitted on Dask (batch normalisation, `checkpoint_dir`).
+        If there is no client; if chunks split the columns or have unknown sizes; or if the
+        estimator cannot be fitted on Dask (batch normalisation, `checkpoint_dir`).
     WorkerLostError
         If a worker is lost more often than `max_restarts`.
 
     Notes
     -----
     Dask computes the rows on the workers that it chooses. Each worker that then holds rows gets
-    consecutive partitions, with about the same number of rows as the others; partitions that are
-    elsewhere are sent there. So neither the sample of rows that starts the fit nor the model
+    consecutive partitions, with about the same number of rows as the other workers; partitions that
+    are elsewhere are sent there. So neither the sample of rows that starts the fit nor the model
     depends on which worker held which rows. Fits that share workers wait for each other. Ctrl-C, or
     the end of this process, ends the fit on the workers.
 
@@ -169,6 +169,6 @@ def check_estimator(estimator: Any, columns: dict[str, Any]) -> None:
 
 
 def seed_of(estimator: Any) -> int:
-    """Return a seed that is the same in each restart."""
+    """Return the estimator's seed, which every restart uses."""
     state = getattr(estimator, "random_state", None)
     return int(state) if isinstance(state, Integral) else resolve_seed(state)

@@ -23,7 +23,7 @@ BY_ROWS = (
     "predict_interval",
     "predict_atoms",
 )
-"""Methods that predict each row by itself and return an array."""
+"""Methods that predict each row independently of the others and return arrays."""
 
 
 def predict(model: Any, X: Any, method: str = "predict", **kwargs: Any) -> Any:
@@ -98,7 +98,7 @@ def predict(model: Any, X: Any, method: str = "predict", **kwargs: Any) -> Any:
 
 
 class Call(NamedTuple):
-    """A call of a model's method, and the columns of its outputs side by side."""
+    """A call of a model's method, whose outputs are columns of one array."""
 
     method: str
     kwargs: dict[str, Any]

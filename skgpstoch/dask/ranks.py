@@ -22,14 +22,14 @@ from distributed.protocol import pickle
 from ..distributed import WorkerLostError, process_group
 from .rows import joined
 
-LISTEN = 0.5  # seconds between two looks for a new checkpoint, and whether a rank is wanted
+LISTEN = 0.5  # seconds between two checks for a new checkpoint, and whether the rank is needed
 
 RANK_OF_PROCESS = threading.Lock()
-"""Torch has one group in a process: a rank that is not wanted any more may still be in it."""
+"""Lock of the process's only torch group; a rank of an abandoned fit may still be in it."""
 
 
 class Job(NamedTuple):
-    """A fit: the estimator, pickled, parameters of its copies, and the timeout of exchanges."""
+    """A fit: the pickled estimator, parameters to set on its copies, and the exchange timeout."""
 
     estimator: bytes
     params: dict[str, Any]
@@ -37,7 +37,7 @@ class Job(NamedTuple):
 
 
 class Seat(NamedTuple):
-    """Which rank this is, of how many; and the variables for the place to meet and checkpoints."""
+    """A rank, the number of ranks, and the Dask variables for rank 0's address and checkpoints."""
 
     rank: int
     size: int
@@ -63,8 +63,8 @@ def fit_rank(
         with ended_if_unwanted(worker, key):
             model, told = fitted(job, columns, which, saved)
     except BaseException as error:
-        traceback.clear_frames(error.__traceback__)  # which hold connections to ranks that wait
-        if which.rank == 0 and not is_wanted(worker, key):  # nobody else is left who would
+        traceback.clear_frames(error.__traceback__)  # frames hold connections to waiting ranks
+        if which.rank == 0 and not is_wanted(worker, key):  # the client is gone: clean up here
             for name in (which.place, which.checkpoint):
                 Variable(name, get_client()).delete()
         raise
@@ -79,7 +79,7 @@ def fit_rank(
 def fitted(
     job: Job, columns: dict[str, list[Any]], which: Seat, saved: dict[str, bytes]
 ) -> tuple[Any, list[warnings.WarningMessage]]:
-    """Return the model, and what it has warned of."""
+    """Fit the model on this rank; return it and its warnings."""
     model = pickle.loads(job.estimator).set_params(**job.params)
     rows = {name: joined(parts) for name, parts in columns.items()}
     with contextlib.ExitStack() as stack:
@@ -99,19 +99,19 @@ def fitted(
 
 
 class UnwantedError(BaseException):
-    """Ends a rank that nobody waits for any more; it is none of the errors that fits handle."""
+    """Raised to end a rank whose result nobody waits for; fits do not catch this error."""
 
 
 @contextlib.contextmanager
 def ended_if_unwanted(worker: Worker, key: Any) -> Iterator[None]:
-    """End the block soon after its task was cancelled: by Ctrl-C, a lost rank, a client that died.
+    """End the block soon after its task is cancelled (by Ctrl-C, a lost rank, or a dead client).
 
-    Dask leaves a task alone that has begun.
+    Dask itself does not stop a task that has begun.
 
     Raises
     ------
     UnwantedError
-        In the block, wherever it is.
+        Anywhere in the block.
     """
     caller = threading.get_ident()
     is_over, ending = threading.Event(), threading.Lock()
@@ -135,13 +135,13 @@ def ended_if_unwanted(worker: Worker, key: Any) -> Iterator[None]:
 
 
 def is_wanted(worker: Worker, key: Any) -> bool:
-    """Tell whether anybody waits for a task that this worker does."""
+    """Tell whether anybody still waits for a task of this worker."""
     task = worker.state.tasks.get(key)
     return task is not None and task.state == "executing"
 
 
 def met(which: Seat, timeout: float) -> dist.Store:
-    """Return the store where ranks meet, at a port that was free on rank 0's machine."""
+    """Return the store that connects the ranks, at a free port of rank 0's machine."""
     place, limit = Variable(which.place, get_client()), timedelta(seconds=timeout)
     try:
         if which.rank == 0:
@@ -160,7 +160,7 @@ def met(which: Seat, timeout: float) -> dist.Store:
 
 @contextlib.contextmanager
 def streamed(folder: Path, name: str, saved: dict[str, bytes]) -> Iterator[None]:
-    """Put a checkpoint into a folder, and send what is written there to the scheduler."""
+    """Put a checkpoint into a folder, and send new checkpoints from there to the scheduler."""
     for file, content in saved.items():
         (folder / file).write_bytes(content)
     variable, is_over = Variable(name, get_client()), threading.Event()
@@ -168,7 +168,7 @@ def streamed(folder: Path, name: str, saved: dict[str, bytes]) -> Iterator[None]
     def send() -> None:
         sent = saved
         while not is_over.wait(LISTEN):
-            with contextlib.suppress(FileNotFoundError):  # the fit has come to its end
+            with contextlib.suppress(FileNotFoundError):  # the fit has ended and removed it
                 found = {path.name: path.read_bytes() for path in folder.glob("*.pt")}
                 if found and found != sent:
                     variable.set(found)

@@ -13,17 +13,17 @@ from ..distributed import WorkerLostError
 from .ranks import Job, Seat, fit_rank
 from .rows import LOOK, Partitions, dealt
 
-POLL = 0.05  # seconds between two looks at the ranks
-NOTICE = 10.0  # seconds that survivors may take beyond their timeout, to raise
+POLL = 0.05  # seconds between two checks of the ranks
+NOTICE = 10.0  # seconds beyond the timeout that the other ranks may take to raise an error
 
 
 def with_restarts(client: Client, job: Job, parts: Partitions, max_restarts: int) -> bytes:
-    """Fit, and again from the last checkpoint if a worker is lost; return what rank 0 returns.
+    """Fit; if a worker is lost, resume from the last checkpoint. Return what rank 0 returns.
 
     Raises
     ------
     WorkerLostError
-        If that happens too often.
+        If workers are lost too often.
     """
     saved: dict[str, bytes] = {}
     for _ in range(max_restarts + 1):
@@ -46,7 +46,7 @@ def fit_once(
     ranks: dict[str, list[int]],
     saved: dict[str, bytes],
 ) -> bytes:
-    """Fit on these workers from a saved checkpoint, which is a later one if a worker is lost."""
+    """Fit on these workers from a saved checkpoint; update `saved` if a worker is lost."""
     place, checkpoint = (Variable(f"skgpstoch-{uuid.uuid4().hex}", client) for _ in range(2))
     futures: list[Future] = []
     try:
@@ -61,11 +61,11 @@ def fit_once(
         ended(client, futures, list(ranks), job.timeout)
         return outcome(futures, list(ranks))
     except WorkerLostError:
-        with contextlib.suppress(TimeoutError):  # there is none yet
+        with contextlib.suppress(TimeoutError):  # there is no checkpoint yet
             saved.update(checkpoint.get(timeout=1.0))
         raise
     finally:
-        client.cancel(futures)  # first: a rank that still runs deletes them when it notices
+        client.cancel(futures)  # first, because a running rank deletes variables when it notices
         place.delete()
         checkpoint.delete()
 
@@ -75,9 +75,9 @@ def fit_once(
 
 @contextlib.contextmanager
 def reserved(client: Client, parts: Partitions, timeout: float) -> Iterator[dict[str, list[int]]]:
-    """Keep others' fits from the workers that hold rows; yield these, and partitions of each.
+    """Lock the workers that hold rows against other fits; yield them with their partitions.
 
-    Everybody takes locks in the same order, so that fits do not wait for one another in a circle.
+    All fits take locks in the same order, so no deadlock can occur.
     """
     while True:
         asked = dealt(client, parts, timeout)
@@ -85,16 +85,16 @@ def reserved(client: Client, parts: Partitions, timeout: float) -> Iterator[dict
             for worker in sorted(asked):
                 stack.enter_context(locked(client, worker))
             ranks = dealt(client, parts, timeout)
-            if asked.keys() >= ranks.keys():  # otherwise workers were lost while it waited
+            if asked.keys() >= ranks.keys():  # otherwise workers were lost during the wait
                 yield ranks
                 return
 
 
 @contextlib.contextmanager
 def locked(client: Client, worker: str) -> Iterator[None]:
-    """Have a worker in the block, or until this process dies: locks of the dead end by themselves.
+    """Lock a worker for the block; if this process dies, Dask releases the lock.
 
-    It is in the queue for moments only, so that after Ctrl-C nothing waits for nobody.
+    Queue for a second at a time, so that after Ctrl-C no abandoned request stays in the queue.
     """
     lock = Semaphore(1, f"skgpstoch-{worker}", client.scheduler, client.loop)
     while not lock.acquire(timeout=LOOK):
@@ -109,7 +109,7 @@ def locked(client: Client, worker: str) -> Iterator[None]:
 
 
 def ended(client: Client, futures: list[Future], workers: list[str], timeout: float) -> None:
-    """Wait until all ranks have ended; when one has failed, no longer than others can notice."""
+    """Wait until all ranks have ended; after a failure, only until the others must have noticed."""
     end, look = float("inf"), 0.0
     living = set(workers)
     while True:
@@ -125,14 +125,14 @@ def ended(client: Client, futures: list[Future], workers: list[str], timeout: fl
 
 
 def outcome(futures: list[Future], workers: list[str]) -> bytes:
-    """Return what rank 0 has returned.
+    """Return what rank 0 returned.
 
     Raises
     ------
     WorkerLostError
         If a worker was lost.
     Exception
-        Of any rank, if it is another one.
+        If a rank raised any other error.
     """
     if all(future.status == "finished" for future in futures):
         content: bytes = futures[0].result()

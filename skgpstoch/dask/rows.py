@@ -1,4 +1,4 @@
-"""Partitions of rows, and which worker gets which."""
+"""Compute partitions of rows on Dask workers, and assign them to workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distributed import Client, Future
 
 from ..distributed import WorkerLostError
 
-LOOK = 1.0  # seconds between two questions to the scheduler
+LOOK = 1.0  # seconds between two requests to the scheduler
 
 
 class Partitions(NamedTuple):
@@ -25,26 +25,28 @@ class Partitions(NamedTuple):
     Attributes
     ----------
     columns : dict of lists of Futures
-        The partitions of X, y and what else is known of rows.
+        The partitions of X, y, and other values of rows.
     n_rows : list of int
-        How many rows each partition has.
+        Number of rows in each partition.
     """
 
     columns: dict[str, list[Future]]
     n_rows: list[int]
 
     def futures(self) -> list[Future]:
-        """Return all of them."""
+        """Return the futures of all columns."""
         return [future for column in self.columns.values() for future in column]
 
 
 def check_columns(columns: dict[str, Any]) -> None:
-    """Check that all are Dask's, in chunks of rows of known sizes.
+    """Check that all columns are Dask collections, in chunks of rows with known sizes.
 
     Raises
     ------
     TypeError
-        If one is something else.
+        If a column is something else.
+    ValueError
+        If an array has chunks of unknown sizes, or chunks split its columns.
     """
     for name, column in columns.items():
         if isinstance(column, da.Array):
@@ -58,12 +60,12 @@ def check_columns(columns: dict[str, Any]) -> None:
 
 
 def check_chunks(name: str, array: da.Array, needs_sizes: bool) -> None:
-    """Check that an array is in chunks of rows.
+    """Check that an array's chunks split its rows only.
 
     Raises
     ------
     ValueError
-        If it is not, or their sizes are unknown and needed.
+        If they split its columns, or if their sizes are unknown and needed.
     """
     if needs_sizes and np.isnan(array.chunks[0]).any():
         raise ValueError(
@@ -78,12 +80,12 @@ def check_chunks(name: str, array: da.Array, needs_sizes: bool) -> None:
 
 
 def partitioned(client: Client, columns: dict[str, Any]) -> Partitions:
-    """Compute rows, on the workers, in the same partitions.
+    """Compute all columns on the workers, in the same partitions.
 
     Raises
     ------
     ValueError
-        If columns have different rows, or none.
+        If columns differ in their numbers of rows, or have none.
     """
     X = persisted(client, columns["X"])
     n_rows = lengths(client, X)
@@ -107,20 +109,20 @@ def partitioned(client: Client, columns: dict[str, Any]) -> Partitions:
 
 
 def persisted(client: Client, column: Any) -> list[Future]:
-    """Return the partitions, which workers compute and keep."""
+    """Return futures of the partitions, which workers compute and keep."""
     parts = np.ravel(column.to_delayed())
     if isinstance(column, dd.DataFrame | dd.Series) and len(parts) != column.npartitions:
-        parts = np.ravel(column.to_delayed(optimize_graph=False))  # as those of X, not fewer files
+        parts = np.ravel(column.to_delayed(optimize_graph=False))  # do not merge partitions
     return list(client.compute(parts.tolist()))
 
 
 def lengths(client: Client, parts: list[Future]) -> list[int]:
-    """Return how many rows partitions have."""
+    """Return the number of rows of each partition."""
     return list(client.gather(client.map(len, parts, pure=False)))
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """Return the rows of partitions."""
+    """Join the rows of partitions."""
     if len(parts) == 1:
         return parts[0]
     return concat(parts) if hasattr(parts[0], "iloc") else np.concatenate(parts)
@@ -130,9 +132,9 @@ def joined(parts: Sequence[Any]) -> Any:
 
 
 def dealt(client: Client, parts: Partitions, timeout: float) -> dict[str, list[int]]:
-    """Return the workers that are ranks, in order, and the partitions of each.
+    """Return the workers that become ranks, in order, and the partitions of each.
 
-    They are those that hold rows, one of each process, in the order of the rows that they hold.
+    These are the workers that hold rows, one for each process, in the order of their rows.
     """
     computed(client, parts.columns["X"], timeout)
     holders: dict[str, list[int]] = {}
@@ -143,18 +145,18 @@ def dealt(client: Client, parts: Partitions, timeout: float) -> dict[str, list[i
     processes = client.run(process, workers=list(holders), on_error="ignore")
     one_of_each = {processes[worker]: worker for worker in sorted(processes, reverse=True)}
     workers = sorted(one_of_each.values(), key=lambda worker: (np.mean(holders[worker]), worker))
-    if not workers:  # all were lost since
+    if not workers:  # all were lost meanwhile
         raise WorkerLostError("No worker is left that holds rows.")
     return runs(workers, parts.n_rows)
 
 
 def computed(client: Client, futures: list[Future], timeout: float) -> None:
-    """Wait until workers have them, which they may have to compute again.
+    """Wait until workers hold the futures' results; they may have to compute them again.
 
     Raises
     ------
     WorkerLostError
-        If they cannot, or no worker has anything to do for as long as the timeout.
+        If they cannot compute them, or if no worker has done anything for `timeout` seconds.
     """
     busy = time.monotonic()
     while not all(future.status == "finished" for future in futures):
@@ -174,14 +176,14 @@ def computed(client: Client, futures: list[Future], timeout: float) -> None:
 
 
 def process() -> tuple[str, int]:
-    """Return the process that this is."""
+    """Return the host name and the id of this process."""
     return socket.gethostname(), os.getpid()
 
 
 def runs(workers: list[str], n_rows: list[int]) -> dict[str, list[int]]:
-    """Deal consecutive partitions to workers, of about as many rows each.
+    """Assign consecutive partitions to workers, with about the same number of rows each.
 
-    Those without rows, workers and partitions, are left out.
+    Leave out partitions without rows, and workers without partitions.
     """
     sizes = np.array(n_rows)
     middles = np.cumsum(sizes) - 0.5 * sizes

@@ -1,4 +1,4 @@
-"""Between the user's arrays and tensors: scaling, seeds."""
+"""Convert the user's arrays to tensors: scaling, checks, seeds."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ HOST_BLOCK_ROWS = 65536
 """Rows of the user's arrays that are converted at a time, so that no second copy of X is made."""
 
 MOST_INTEGER = 2**63 - 1
-"""What torch and NumPy can count to."""
+"""Largest integer in torch and NumPy (int64)."""
 
-OUTER = 0.1  # of the rows, at either end: few, where they decide what the moments are
-OUTER_NORMAL = 1.2815515655446004  # the quantile of a standard normal distribution there
-RULED = 4.0  # standard deviations of a column per one that its quantiles tell; log-normal: σ = 1.6
+OUTER = 0.1  # share of the rows at either end that quantiles leave out
+OUTER_NORMAL = 1.2815515655446004  # 90 % quantile of a standard normal distribution
+RULED = 4.0  # few rows rule the moments if std is so many times that from quantiles (log σ = 1.6)
 
 
 def row_blocks(n_rows: int, size: int = HOST_BLOCK_ROWS) -> Iterator[slice]:
-    """Consecutive slices of at most `size` rows."""
+    """Yield consecutive slices of at most `size` rows."""
     for start in range(0, n_rows, size):
         yield slice(start, min(start + size, n_rows))
 
 
 def blocks_of(n_rows: int, size: int) -> Iterator[slice]:
-    """The same, of a part of others' rows: of none an empty one, as others may have some."""
+    """Yield the same slices; an empty one if there are no rows, as other ranks may have some."""
     return row_blocks(n_rows, size) if n_rows else iter([slice(0)])
 
 
 def plain(value: Any) -> Any:
-    """Return a NumPy scalar, as searches take them from arrays, as Python's; others as they are."""
+    """Convert a NumPy scalar, which searches take from arrays, to Python's; keep other values."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 class Scaling(NamedTuple):
-    """(A − offset)/scale, columnwise, both (d,) in float64."""
+    """A column-wise scaling (A − offset)/scale, with offset and scale (d,) in float64."""
 
     offset: np.ndarray
     scale: np.ndarray
 
     @classmethod
     def identity(cls, n_columns: int) -> Scaling:
-        """No scaling."""
+        """Return a scaling that changes nothing."""
         return cls(np.zeros(n_columns), np.ones(n_columns))
 
     @classmethod
     def centered(cls, A: np.ndarray, weight: np.ndarray | None = None) -> Scaling:
-        """To mean 0."""
+        """Scale columns to mean 0."""
         return cls(cls.standard(A, weight).offset, np.ones(A.shape[1]))
 
     @classmethod
     def standard(cls, A: np.ndarray, weight: np.ndarray | None = None) -> Scaling:
-        """To mean 0 and variance 1; columns that are constant to rounding are only centred."""
+        """Scale columns to mean 0 and variance 1; only centre columns that are constant."""
         blocks = list(row_blocks(len(A)))
         top = np.max([np.abs(A[rows]).max(0) for rows in blocks], axis=0)
         top = np.where(top > 0, top, 1.0).astype(np.float64)  # squares must not overflow
@@ -74,26 +74,26 @@ class Scaling(NamedTuple):
 
     @classmethod
     def quantile(cls, A: np.ndarray, weight: np.ndarray | None = None) -> Scaling:
-        """To median 0, and the 10 and 90 % quantiles as far apart as a normal distribution's."""
+        """Scale columns to median 0, and the 10 to 90 % range of a standard normal distribution."""
         levels = (OUTER, 0.5, 1.0 - OUTER)
         found = np.array([quantiles(column, levels, weight) for column in A.T])  # (d, 3)
         low, middle, high = found.T.astype(np.float64)
         width = 2.0 * OUTER_NORMAL
-        return cls(middle, high / width - low / width)  # which does not overflow
+        return cls(middle, high / width - low / width)  # high − low might overflow
 
     @classmethod
     def robust(cls, A: np.ndarray, weight: np.ndarray | None = None) -> Scaling:
-        """Return :meth:`standard`, or :meth:`quantile` of columns whose moments a few rows rule.
+        """Return :meth:`standard`, but :meth:`quantile` for columns whose moments a few rows rule.
 
-        Where nine in ten rows agree and the rest are far away, as one of 1e6 among 60, mean and
-        variance are those of the few, and the many would differ by nothing after scaling.
+        If most rows agree and a few are far away, such as one value of 1e6 among 60, these few
+        determine mean and variance, and the others would all look equal after scaling.
         """
         standard, quantile = cls.standard(A, weight), cls.quantile(A, weight)
         ruled = ruled_by_few(standard, quantile)
         return cls(*(np.where(ruled, b, a) for a, b in zip(standard, quantile, strict=True)))
 
     def within(self, outer: Scaling) -> Scaling:
-        """Of values that an outer scaling has scaled before: both in one."""
+        """Combine an outer scaling with this scaling of its results into one."""
         return Scaling(self.offset * outer.scale + outer.offset, self.scale * outer.scale)
 
     def tensor(
@@ -103,7 +103,10 @@ class Scaling(NamedTuple):
         device: torch.device,
         order: np.ndarray | None = None,
     ) -> Tensor:
-        """A (n, d), its rows in this order, scaled in float64 by blocks, of `dtype` on `device`."""
+        """Return A (n, d), scaled, as a tensor of `dtype` on `device`, with rows in `order`.
+
+        The scaling is in float64, by blocks.
+        """
         out = torch.empty(A.shape, dtype=dtype, device=device)
         for rows in row_blocks(len(A)):
             block = A[rows] if order is None else A[order[rows]]
@@ -112,7 +115,7 @@ class Scaling(NamedTuple):
 
 
 def ruled_by_few(standard: Scaling, quantile: Scaling) -> np.ndarray:
-    """Tell of which columns a few rows make the moments, by both scalings: (d,)."""
+    """Tell for which columns a few rows rule the moments, by comparing both scalings: (d,)."""
     differs = quantile.scale > 10 * np.finfo(np.float64).eps * np.abs(quantile.offset)
     return differs & (standard.scale / RULED > quantile.scale)
 
@@ -120,11 +123,11 @@ def ruled_by_few(standard: Scaling, quantile: Scaling) -> np.ndarray:
 def quantiles(
     a: np.ndarray, levels: Sequence[float], weight: np.ndarray | None = None
 ) -> np.ndarray:
-    """Quantiles of a (n,) at these levels, each row as often as it counts.
+    """Return weighted quantiles of a (n,) at these levels.
 
-    Where a level falls between two rows it is the middle of both, so that −a has the negative.
+    If a level falls between two rows, return the middle of both, so that −a gives the negative.
     """
-    rounding = 1e-12  # of sums of weights, which are often whole numbers
+    rounding = 1e-12  # relative error of sums of weights, which are often whole numbers
     if weight is None:
         at = np.multiply(levels, len(a))
         low, high = np.ceil(at * (1 - rounding)) - 1, np.floor(at * (1 + rounding))
@@ -146,10 +149,10 @@ def all_finite(a: np.ndarray) -> bool:
 
 
 def readable(values: Any) -> Any:
-    """What NumPy can read: of a tensor on any device its numbers, bfloat16 as float32.
+    """Convert a tensor on any device to an array, bfloat16 to float32; keep other values.
 
-    They become an array here, as scikit-learn would take a tensor for the namespace to compute in
-    if its `array_api_dispatch` is on.
+    Do this here, because with `array_api_dispatch` scikit-learn would compute in the tensor's
+    namespace.
     """
     if not isinstance(values, Tensor):
         return values
@@ -158,7 +161,7 @@ def readable(values: Any) -> Any:
 
 
 def named_array(values: Any, name: str, **options: Any) -> np.ndarray:
-    """Return float64 numbers as scikit-learn checks them, or a ValueError that names them."""
+    """Return float64 numbers, checked by scikit-learn; raise a ValueError that names them."""
     try:
         return check_array(readable(values), dtype=np.float64, input_name=name, **options)
     except (TypeError, ValueError) as error:
@@ -169,26 +172,29 @@ def named_array(values: Any, name: str, **options: Any) -> np.ndarray:
 
 
 def borrowed(a: np.ndarray) -> Tensor:
-    """A tensor on the memory of an array, which is only read; torch warns where it is read-only."""
+    """Return a tensor for reading only, on an array's memory; copy an array that is read-only.
+
+    torch would warn of a read-only array.
+    """
     return torch.from_numpy(a if a.flags.writeable else a.copy())
 
 
 def random_numbers(random_state: Any) -> np.random.RandomState:
-    """NumPy's generator of an int or a RandomState; for None one of its own, not the global one."""
+    """Return NumPy's generator for an int or a RandomState; for None a new one, with a new seed."""
     if random_state is None:
         return np.random.RandomState(resolve_seed(None))
     return check_random_state(random_state)
 
 
 def resolve_seed(random_state: Any) -> int:
-    """A seed from an int, a RandomState, or, for None, fresh entropy (not NumPy's global state)."""
+    """Return a seed from an int, a RandomState or, for None, fresh entropy (no global state)."""
     if random_state is None:
         return int(np.random.SeedSequence().generate_state(1)[0])
     return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
 
 
 def fingerprint(*parts: Any) -> str:
-    """A digest of arrays and of the representations of everything else."""
+    """Return a digest of arrays, and of the representations of everything else."""
     digest = hashlib.blake2b(digest_size=12)
     for part in parts:
         if isinstance(part, np.ndarray):

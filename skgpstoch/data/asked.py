@@ -56,7 +56,7 @@ def check_first(estimator: Any, method: Callable, names: Iterable[str]) -> None:
 def with_names_checked(method: Callable) -> Callable:
     """Let a method's errors name the class that users know, not the one that defines it.
 
-    Without targets, which it needs, a fit says what scikit-learn's estimators do of None.
+    If a fit needs targets and gets none, it raises the same error as scikit-learn for y=None.
     """
     target = signature(method).parameters.get("y")
     needs_target = method.__name__ in FITS and target is not None and target.default is target.empty
@@ -76,7 +76,7 @@ def with_names_checked(method: Callable) -> Callable:
 
 
 def check_coverage(coverage: Any) -> float:
-    """The probability of an interval, as a float.
+    """Return the probability of an interval as a float.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def check_coverage(coverage: Any) -> float:
 
 
 def check_n_samples(n_samples: Any) -> int:
-    """The number of draws, as an int.
+    """Return the number of draws as an int.
 
     Raises
     ------

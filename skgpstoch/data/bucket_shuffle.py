@@ -26,13 +26,13 @@ def shuffle_tables(
     tables : iterable of (ndarray, Table)
         Row numbers and pyarrow tables of rows, all with the schema of the first.
     n_rows : int
-        How many there are in all.
+        Total number of rows.
     path : Path
         The file to write.
     seed : int
-        Of the order.
+        Seed of the order.
     n_buffer : int
-        Rows that may be in memory; a bucket, and a row group of the file, has about half of that.
+        Most rows in memory; a bucket, and a row group of the file, has about half as many.
     """
     n_buckets = max(1, -(-2 * n_rows // n_buffer))
     with (
@@ -52,11 +52,12 @@ class Buckets:
     Parameters
     ----------
     folder : Path
-        Where the files are.
+        Folder for the files.
     n_buckets : int
-        How many ranges of equal length there are.
+        Number of ranges, all of equal length.
     n_buffer : int
-        Rows that are collected before all are written: each file is opened once for many of them.
+        Buffer size in rows. When half of it is full, all rows are written, so that a file is opened
+        only once for many rows.
     """
 
     def __init__(self, folder: Path, n_buckets: int, n_buffer: int) -> None:
@@ -69,16 +70,16 @@ class Buckets:
         self.schema: Any = None
 
     def add(self, hashes: np.ndarray, table: Any) -> None:
-        """Take in rows and their hashes."""
+        """Add rows with their hashes."""
         self.schema = table.schema if self.schema is None else self.schema
         table = table.cast(self.schema).append_column(HASHES, pa.array(hashes))
         self.held.append(table)
         self.n_held += len(table)
-        if 2 * self.n_held >= self.n_buffer:  # they are copied once when they are sorted
+        if 2 * self.n_held >= self.n_buffer:  # sorting makes one copy
             self.flush()
 
     def flush(self) -> None:
-        """Append what is held to the files, to each as a stream of its own."""
+        """Append the held rows to the files, to each file as a new stream."""
         if not self.held:
             return
         table = in_order(self.held)
@@ -101,13 +102,13 @@ class Buckets:
 
 
 def in_order(tables: list[Any]) -> Any:
-    """Return tables as one, in the order of hashes."""
+    """Join tables into one, in the order of hashes."""
     table = pa.concat_tables(tables).unify_dictionaries()
     return table.take(np.argsort(table[HASHES].to_numpy()))
 
 
 def streams(path: Path) -> list[Any]:
-    """Return the tables of a file, one stream after the other."""
+    """Return the tables in a file, one for each stream."""
     tables = []
     with path.open("rb") as file:
         size = path.stat().st_size

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 UNSEEN_LEVEL = -1  # the code of a level that training rows do not have
-N_FOLDS = 5  # of rows, each of which is told what the target is at its level by the others
-SHUFFLE_SEED = 0  # of the folds, which follow from what rows hold
+N_FOLDS = 5  # folds of training rows; each is encoded with the target means of the others
+SHUFFLE_SEED = 0  # fixed seed of the folds, so that they depend only on the rows' contents
 
 
 def levels_of(found: set) -> dict[Hashable, int]:
-    """Return the codes of levels, in their order; what is missing comes last."""
+    """Return the codes of levels in sorted order; a missing value comes last."""
     levels = sorted(found - {None}) + [None] * (None in found)
     return {level: code for code, level in enumerate(levels)}
 
@@ -26,18 +26,18 @@ def codes_of(labels: np.ndarray, levels: dict[Hashable, int]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class OneHot:
-    """A column for each level that is 1 there; of two levels one column, and in between unseen."""
+    """One-hot columns, one for each level; a single 0/1 column for two levels, 0.5 if unseen."""
 
     levels: dict[Hashable, int]
 
     @property
     def width(self) -> int:
-        """How many columns it makes."""
+        """Number of encoded columns."""
         return len(self.levels) if len(self.levels) > 2 else len(self.levels) - 1
 
     @property
     def missing_columns(self) -> list[int]:
-        """Which of them say that a value is missing: that of the last level."""
+        """Positions of columns that flag missing values: the last level's, if it is missing."""
         return [self.width - 1] if None in self.levels and self.width else []
 
     def __call__(self, labels: np.ndarray) -> np.ndarray:
@@ -50,18 +50,18 @@ class OneHot:
 
 @dataclass(frozen=True)
 class Joined:
-    """Several encoders of a column, whose columns stand beside each other."""
+    """Several encoders of one column, whose encoded columns are stacked side by side."""
 
     parts: tuple[Any, ...]
 
     @property
     def width(self) -> int:
-        """How many columns it makes."""
+        """Number of encoded columns."""
         return sum(part.width for part in self.parts)
 
     @property
     def missing_columns(self) -> list[int]:
-        """Which of them say that a value is missing."""
+        """Positions of columns that flag missing values."""
         return missing_columns_of(self.parts)
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
@@ -70,12 +70,12 @@ class Joined:
 
 
 def missing_columns_of(encoders: Sequence[Any]) -> list[int]:
-    """Return which columns of encoders beside each other say that a value is missing."""
+    """Return the positions of columns that flag missing values, for encoders side by side."""
     return [start + j for start, encoder in placed(encoders) for j in encoder.missing_columns]
 
 
 def placed(encoders: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-    """Yield encoders beside each other, each with the position of its first column."""
+    """Yield encoders side by side, each with the position of its first column."""
     starts = np.cumsum([0, *(encoder.width for encoder in encoders)]).tolist()
     yield from zip(starts, encoders, strict=False)
 
@@ -84,31 +84,31 @@ def placed(encoders: Sequence[Any]) -> Iterator[tuple[int, Any]]:
 
 
 class Targets(NamedTuple):
-    """Training rows and their targets; rows that are the same are one, a group.
+    """Training rows and their targets, with equal rows merged into groups.
 
-    Groups come in the order of what they hold, so that sums are the same to the last bit whatever
-    the order of rows was, and whether a row comes twice or has the weight 2.
+    Groups are in the order of their contents. So sums are the same to the last bit, whatever the
+    order of rows is, and whether a row occurs twice or has weight 2.
     """
 
-    row: np.ndarray  # (G,), one of each group
+    row: np.ndarray  # (G,), one row of each group
     group: np.ndarray  # (n,), the group of each row
     y: np.ndarray  # (G, P)
     weight: np.ndarray  # (G,)
     fold: np.ndarray  # (G,)
-    own: np.ndarray  # (G,), how many rows of each group are not told to its fold
+    own: np.ndarray  # (G,), number of rows in each group that its fold must not see
 
     @classmethod
     def of(cls, columns: list[np.ndarray], y: np.ndarray, weight: np.ndarray | None) -> Targets:
-        """Group rows and put them into folds that follow from what they hold.
+        """Group equal rows, and assign groups to folds that depend only on the rows' contents.
 
         Parameters
         ----------
         columns : list of ndarray of shape (n,)
-            Numbers, or codes, of the rows, which tell them apart.
+            Numbers or codes that tell rows apart.
         y : ndarray of shape (n, P)
             Targets.
         weight : ndarray of shape (n,) or None
-            Positive.
+            Positive weights.
         """
         keys = np.stack([*columns, *y.T])  # (k, n)
         order = np.lexsort(keys[::-1])
@@ -125,11 +125,11 @@ class Targets(NamedTuple):
 
 
 def copies_not_told(inputs: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return how many rows of each group its fold is not told, (G,).
+    """Return how many rows of each group its fold must not see, (G,).
 
-    All, where the inputs of a group are its own. Where the same inputs, (k, G) in order, have
-    several targets, one: without all rows of a target, what is told would be the others'. For the
-    same reason many rows are spread over the folds.
+    These are all rows, if no other group has the same inputs. If the same inputs (k, G), in order,
+    have several targets, it is only one row: a mean without all rows of one target would reveal
+    which target is left out. For the same reason a group of many rows is spread over the folds.
     """
     is_new = np.r_[True, (inputs[:, 1:] != inputs[:, :-1]).any(0)]
     cell = np.cumsum(is_new) - 1
@@ -140,25 +140,25 @@ def copies_not_told(inputs: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TargetMeans:
-    """Mean of each target at each level, drawn towards the mean of all rows.
+    """Mean of each target at each level, shrunk towards the mean of all rows.
 
     ȳ_l = (Σ_{i∈l} w_i y_i + m ȳ) / (Σ_{i∈l} w_i + m),   m = σ²_within / σ²_between,
 
-    which is the best linear prediction of a level's mean where levels are random; the variances are
-    those of the analysis of variance. Training rows are told means without their own fold.
+    which is the best linear prediction of a level's mean if levels are random. The variances are
+    those of the analysis of variance. Training rows get means without their own fold.
     """
 
     levels: dict[Hashable, int]
-    means: np.ndarray  # (n_levels + 1, P), the last of unseen levels
+    means: np.ndarray  # (n_levels + 1, P), the last one for unseen levels
 
     @property
     def width(self) -> int:
-        """How many columns it makes."""
+        """Number of encoded columns."""
         return self.means.shape[1]
 
     @property
     def missing_columns(self) -> list[int]:
-        """Which of them say that a value is missing: none."""
+        """Positions of columns that flag missing values: none."""
         return []
 
     @classmethod
@@ -191,23 +191,25 @@ def sums(
 
 
 def shrunk(n: np.ndarray, total: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """Return means of levels, drawn towards that of all rows, which comes last: (L + 1, P)."""
-    mean = total.sum(0) / (n.sum() or 1.0)  # 0 where no rows say anything
+    """Return means of levels, shrunk towards the mean of all rows, which comes last: (L + 1, P)."""
+    mean = total.sum(0) / (n.sum() or 1.0)  # 0 if there are no rows
     return np.vstack([(total + prior * mean) / (n + prior), mean])
 
 
 def prior_rows(n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndarray:
-    """Return m, the rows that the mean of all counts for at each level, at most all: (P,).
+    """Return m, the number of rows that the overall mean counts for at each level: (P,).
+
+    m is at most the number of all rows.
 
     Parameters
     ----------
     n, total, squares : ndarray of shape (L, 1), (L, P) and (L, P)
-        Σ w, Σ w y and Σ w y² at each level; of some there may be no rows here.
+        Σ w, Σ w y and Σ w y² at each level; some levels may have no rows.
     """
     seen = n[:, 0] > 0.0
     n, total, squares = n[seen], total[seen], squares[seen]
     n_rows, n_levels = n.sum(), len(n)
-    if n_levels < 2:  # the mean of a level is that of all
+    if n_levels < 2:  # the level's mean is the overall mean
         return np.full(total.shape[1], n_rows)
     mean = total.sum(0) / n_rows
     within = (squares - total**2 / n).sum(0) / max(n_rows - n_levels, 1.0)

@@ -78,7 +78,7 @@ def concatenated(chunks: Sequence[Chunk]) -> Chunk:
 
 
 def checked(chunk: Chunk, names: Sequence[str], dtype: np.dtype) -> Chunk:
-    """Return a chunk whose X is checked to have these columns, and converted to this dtype.
+    """Check that X has these columns; return the chunk with X converted to this dtype.
 
     Raises
     ------
@@ -191,7 +191,7 @@ def wrong(name: str, table: np.ndarray) -> list[tuple[np.ndarray, str]]:
         return [(missing.reshape(table.shape), "has missing values")]
     if table.dtype.kind != "f":
         return []
-    if name == "X" and np.isfinite(table).all():  # nearly always
+    if name == "X" and np.isfinite(table).all():  # nearly always so
         return []
     found = [(np.isnan(table), "has missing values (NaN)"), (np.isinf(table), "is infinite")]
     if name in ("weight", "y_std"):

@@ -16,23 +16,23 @@ from .kinds import refuse_times
 from .stored import names_of, refuse_unstored
 
 EXAMPLE_ROWS = 100
-"""Rows that are transformed to see what comes out."""
+"""Rows that are transformed to find out the columns and dtype of the result."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Makes X of chunks.
+    """Make the X of chunks.
 
     Parameters
     ----------
     transform : fitted transformer or None
-        What is applied to what is stored.
+        Transformer that is applied to stored rows.
     names : list of str
-        Of the columns of X.
+        Names of the columns of X.
     named : bool
         Whether the names are the user's.
     dtype : dtype
-        Of X, float32 or float64.
+        Dtype of X, float32 or float64.
     """
 
     transform: Any
@@ -41,7 +41,7 @@ class Inputs:
     dtype: np.dtype
 
     def __call__(self, chunk: Chunk) -> Chunk:
-        """Return a chunk with X as an array, in which other chunks may have other columns."""
+        """Return a chunk with X as an array; whether its columns agree is checked elsewhere."""
         if len(chunk) == 0:
             return replace(chunk, X=np.empty((0, len(self.names)), self.dtype))
         return replace(chunk, X=transformed(self.transform, chunk.X, chunk.where))
@@ -53,7 +53,7 @@ def transformed(transform: Any, X: Any, where: str) -> np.ndarray:
     Raises
     ------
     ValueError
-        If the transformer does, or X holds dates and nothing transforms these.
+        If the transformer raises an error, or if X holds dates and there is no transformer.
     """
     if transform is not None:
         try:
@@ -65,7 +65,7 @@ def transformed(transform: Any, X: Any, where: str) -> np.ndarray:
                 "Pass a fitted transformer, or one that accepts unknown values "
                 "(handle_unknown='ignore')."
             ) from error
-        refuse_unstored(X, "What `transform` returns")
+        refuse_unstored(X, "The result of `transform`")
     else:
         try:
             refuse_times(X, "X")
@@ -75,7 +75,7 @@ def transformed(transform: Any, X: Any, where: str) -> np.ndarray:
 
 
 def inputs_of(transform: Any, X: Any, stored_names: list[str] | None, where: str) -> Inputs:
-    """Return how X is made, as the first rows that are stored show."""
+    """Return how to make X, as the first stored rows show."""
     made = transformed(transform, X[:EXAMPLE_ROWS], where)
     if made.ndim != 2:
         raise ValueError(f"{where}: X must have two dimensions, got shape {made.shape}.")
@@ -89,15 +89,15 @@ def inputs_of(transform: Any, X: Any, stored_names: list[str] | None, where: str
 
 
 def names_out(transform: Any) -> list[str] | None:
-    """Return what a transformer calls its columns, if it says so."""
+    """Return a transformer's names of its columns; None if it has none."""
     try:
         return [str(name) for name in transform.get_feature_names_out()]
-    except (AttributeError, TypeError, ValueError):  # what those without names raise
+    except (AttributeError, TypeError, ValueError):  # transformers without names raise these
         return None
 
 
 def fitted_transform(transform: Any, sample: Callable[[], tuple[Any, np.ndarray | None]]) -> Any:
-    """Return a transformer that is fitted: itself, or a clone that was fitted on a sample."""
+    """Return a fitted transformer: the given one, or a clone fitted on a sample."""
     if transform is not None and not hasattr(transform, "transform"):
         raise TypeError(f"transform must have a method `transform`, got {transform!r}.")
     return transform if is_fitted(transform) else clone(transform).fit(*sample())
@@ -109,6 +109,6 @@ def is_fitted(transform: Any) -> bool:
         check_is_fitted(transform)
     except NotFittedError:
         return False
-    except TypeError:  # no estimator, which has what is needed
+    except TypeError:  # not a scikit-learn estimator: it needs no fit
         return True
     return True

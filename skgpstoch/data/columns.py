@@ -24,18 +24,18 @@ class Column(NamedTuple):
     Parameters
     ----------
     name : str
-        As messages say it: 'age', or 3.
+        Name for messages: 'age', or 3.
     kind : {"numbers", "categories", "dates", "nothing"}
-        What it holds.
+        Kind of the values.
     values : ndarray of shape (n_samples,)
-        Numbers, or days since 1970 by the clock of the time zone, in float64 with NaN where
-        missing; of categories objects, with None.
+        Numbers, or days since 1970 in local time, in float64 with NaN for missing values; for
+        categories objects, with None for missing values.
     time_zone : str or None, default=None
-        Of dates.
+        Time zone of dates.
     order : tuple
         Levels of an ordered category.
     elsewhere : frozenset
-        Levels that the table has in rows that are not here; None is a missing value.
+        Levels in other rows of the table, which are not here; None is a missing value.
     """
 
     name: str
@@ -47,12 +47,12 @@ class Column(NamedTuple):
 
     @property
     def levels(self) -> set:
-        """What a category holds, here or elsewhere."""
+        """Levels of a category, here and elsewhere."""
         return set(self.values.tolist()) | self.elsewhere
 
     @property
     def missing(self) -> np.ndarray:
-        """Which values are missing, (n_samples,)."""
+        """Mask of missing values, (n_samples,)."""
         if self.kind == LEVEL:
             return np.array([value is None for value in self.values.tolist()], dtype=bool)
         return np.isnan(self.values)
@@ -60,12 +60,12 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadTable:
-    """A table whose columns have been read; ``table[rows]`` is one of these rows.
+    """A table whose columns have been read; ``table[rows]`` selects rows.
 
     Parameters
     ----------
     columns : list of Column
-        All of them.
+        All columns.
     array : ndarray of shape (n_samples, n_features) or None, default=None
         The table itself, if it is an array of floats.
     """
@@ -82,12 +82,12 @@ class ReadTable:
 
 
 def narwhals() -> Any:
-    """Return the module that reads frames of any library, which scikit-learn 1.9 comes with.
+    """Return the module narwhals, which reads frames of any library; scikit-learn 1.9 needs it too.
 
     Raises
     ------
     ImportError
-        If it is not there.
+        If it is not installed.
     """
     try:
         import narwhals.stable.v2 as nw
@@ -101,12 +101,12 @@ def narwhals() -> Any:
 
 def is_frame(X: Any) -> bool:
     """Tell whether X is a data frame, of pandas, polars or another library that narwhals knows."""
-    may_be = hasattr(X, "columns") or hasattr(X, "column_names")  # the latter of pyarrow
+    may_be = hasattr(X, "columns") or hasattr(X, "column_names")  # pyarrow has the latter
     return may_be and bool(narwhals().dependencies.is_into_dataframe(X))
 
 
 def names_of(X: Any) -> list | None:
-    """Return the names of columns, None of an array."""
+    """Return the names of columns; None for an array."""
     return list(narwhals().from_native(X, eager_only=True).columns) if is_frame(X) else None
 
 
@@ -116,7 +116,7 @@ def is_table(X: Any) -> bool:
 
 
 def columns_of(X: Any, is_category: Iterable[bool] | None = None) -> list[Column]:
-    """Return the columns of a frame, or of an array; those of `is_category` as categories."""
+    """Return the columns of a frame or an array; those in `is_category` as categories."""
     if is_frame(X):
         frame = narwhals().from_native(X, eager_only=True)
         names, columns = [repr(name) for name in frame.columns], list(frame.iter_columns())
@@ -130,12 +130,12 @@ def columns_of(X: Any, is_category: Iterable[bool] | None = None) -> list[Column
 
 
 def column_of(name: str, column: Any) -> Column:
-    """Return a column as its type has it.
+    """Return a column of the kind that its dtype implies.
 
     Raises
     ------
     TypeError
-        If it holds neither numbers nor texts, dates, or levels.
+        If it holds neither numbers, strings, dates nor levels.
     """
     if isinstance(column, np.ndarray):
         return of_array(name, column)
@@ -144,7 +144,7 @@ def column_of(name: str, column: Any) -> Column:
         return of_numbers(name, column.cast(nw.Float64).to_numpy())
     if dtype in (nw.String, nw.Categorical):
         return of_categories(name, listed(column))
-    if isinstance(dtype, nw.Enum):  # of polars a fixed set of names, in any order
+    if isinstance(dtype, nw.Enum):  # a polars Enum is a fixed set of names without an order
         order = () if column.implementation.is_polars() else tuple(dtype.categories)
         return of_categories(name, listed(column), order)
     if dtype == nw.Datetime:
@@ -173,13 +173,13 @@ def of_array(name: str, a: np.ndarray) -> Column:
 
 
 def of_numbers(name: str, a: np.ndarray) -> Column:
-    """Return a column of numbers, none of which is infinite."""
+    """Return a column of numbers; refuse infinite ones."""
     refuse_infinite(name, a)
     return Column(name, NUMBER, a)
 
 
 def refuse_infinite(name: str, a: np.ndarray) -> None:
-    """Raise a ValueError if a column (n,) of numbers has infinite ones."""
+    """Raise a ValueError if a column (n,) has infinite numbers."""
     if not all_finite(a) and np.isinf(a).any():
         raise ValueError(
             f"Column {name} of X contains infinity. Replace it, for example by NaN, which "
@@ -188,7 +188,7 @@ def refuse_infinite(name: str, a: np.ndarray) -> None:
 
 
 def of_objects(name: str, a: np.ndarray) -> Column:
-    """Return a column of Python's objects, which are all of one kind, or missing."""
+    """Return a column of Python objects, which must be of one kind, or missing."""
     missing = np.array([is_missing(value) for value in a.tolist()], dtype=bool)
     kinds = set(map(type, a[~missing].tolist()))
 
@@ -214,7 +214,7 @@ def of_objects(name: str, a: np.ndarray) -> Column:
 
 
 def unreadable(name: str, found: str) -> str:
-    """Say that a column holds what no model can read."""
+    """Return the message for a column that no model can read."""
     return (
         f"Column {name} of X holds {found}, but every argument must be a string, a number "
         "or a date, and all of one kind. Convert the column to numbers, to a date type or "
@@ -228,7 +228,7 @@ def of_categories(name: str, values: list, order: tuple = ()) -> Column:
     Raises
     ------
     TypeError
-        If they cannot be sorted, or are no levels, such as lists.
+        If the levels cannot be sorted or are not hashable, such as lists.
     """
     known = (None if is_missing(value) else value for value in values)
     levels = np.fromiter(known, dtype=object, count=len(values))
@@ -245,7 +245,7 @@ def of_categories(name: str, values: list, order: tuple = ()) -> Column:
 
 
 def is_number(text: str) -> bool:
-    """Tell whether a text reads as a number."""
+    """Tell whether a string reads as a number."""
     try:
         float(text)
     except ValueError:

@@ -1,17 +1,18 @@
-"""Targets that are counts."""
+"""Recognise targets that are counts."""
 
 from __future__ import annotations
 
 import numpy as np
 
-FEWEST_COUNTS = 5  # different ones: fewer may be grades
-REPEATED = 0.5  # of rows have a count that other rows have, where counts are small
+FEWEST_COUNTS = 5  # least number of different values; fewer may be grades
+REPEATED = 0.5  # least share of rows whose value occurs more than once
 
 
 def looks_like_counts(y: np.ndarray) -> bool:
     """Tell whether y (n,) or (n, 1) may be counts: whole numbers, not negative, many repeated.
 
-    They have no common unit, as rounded amounts do, and there are five at least.
+    There must be at least five different values, without a common divisor, which rounded amounts
+    would have.
     """
     if y.dtype.kind not in "fiu" or y.size != len(y) or not (y >= 0).all() or (y % 1 != 0).any():
         return False

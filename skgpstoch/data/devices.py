@@ -1,9 +1,8 @@
-"""Devices: the host or an accelerator, and everything that differs between them.
+"""Everything that differs between the host (the CPU) and an accelerator.
 
-Everywhere else tensors stay where they are, and nobody asks what kind of device that is. An
-accelerator works while the host goes on, until the host asks what a tensor holds: such waits, and
-copies from the host, cost more than the arithmetic of a step. :func:`either` is for choices that
-depend on data.
+All other modules leave tensors where they are, and do not ask for the kind of device. An
+accelerator works asynchronously until the host reads a tensor. Such a wait, or a copy from the
+host, costs more than the arithmetic of a step. Use :func:`either` for choices that depend on data.
 """
 
 from __future__ import annotations
@@ -20,38 +19,38 @@ from torch import Tensor
 from .messages import warn
 
 ACCELERATORS = ("cuda",)
-"""Kinds that estimators take; others lack float64."""
+"""Kinds of accelerators that estimators accept; others lack float64."""
 
 NO_MEMORY = ("_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "can't allocate memory")
-"""What CUDA's libraries and the host's allocator say, which raise no torch.OutOfMemoryError."""
+"""Messages of CUDA's libraries and the host's allocator, which raise no torch.OutOfMemoryError."""
 
 HOST = torch.device("cpu")
 
 BLOCK_ROWS = 4096
-"""Rows that are summed, or predicted, at a time."""
+"""Number of rows that are summed, or predicted, at a time."""
 
 HOST_ELEMENTS = 1 << 19
-"""Numbers of a block that stay in the cache of a core."""
+"""Numbers in a block that fits into the cache of a core."""
 
 MOST_ELEMENTS, LEAST_ELEMENTS = 1 << 25, 1 << 12
-"""Numbers of a block that keep an accelerator busy, and that are not worth a call of their own."""
+"""Numbers in a block that keep an accelerator busy; smallest block that is worth a call."""
 
 QUICKER = 1 << 22
-"""Operations that an accelerator does in less time than it takes to ask it."""
+"""Operations that an accelerator does in less time than a synchronisation takes."""
 
 PARTS = 32
-"""A block has at most one part in so many of the memory that is free."""
+"""A block takes at most this fraction (one in 32) of the free memory."""
 
 
 class MissingDeviceError(ValueError):
-    """A device that could be, but is not on this machine."""
+    """Raised for a valid device that this machine does not have."""
 
 
 # ---- what the user asks for ----------------------------------------------------------------------
 
 
 def resolve_device(device: str | torch.device | None) -> torch.device:
-    """The torch device that a `device` parameter names; None is the CPU.
+    """Return the torch device that a `device` parameter names; None is the CPU.
 
     Raises
     ------
@@ -83,12 +82,12 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
 
 
 def prediction_device(device: str | torch.device | None) -> torch.device:
-    """Where to predict: what was fitted on a GPU needs none.
+    """Return the device to predict on; without a GPU, models fitted on one predict on the CPU.
 
     Raises
     ------
     ValueError
-        If `device` is not the name of any.
+        If `device` is not the name of a device.
     """
     try:
         return resolve_device(device)
@@ -98,10 +97,10 @@ def prediction_device(device: str | torch.device | None) -> torch.device:
 
 
 def accelerator_of_process(number: int) -> tuple[torch.device, str] | None:
-    """The accelerator of the process of this number on its machine, and a name of it; or None.
+    """Return the accelerator for process `number` of this machine, and its name; or None.
 
-    The name is the same in all processes of a machine, where torch tells it, also if each is shown
-    another of the accelerators.
+    If torch reports a UUID, the name identifies the accelerator in all processes of the machine,
+    even if each process sees different ones.
     """
     for kind in ACCELERATORS:
         module = torch.get_device_module(kind)
@@ -116,7 +115,7 @@ def accelerator_of_process(number: int) -> tuple[torch.device, str] | None:
 
 
 def is_host(device: torch.device) -> bool:
-    """Whether this is the CPU, which knows at once what a tensor holds."""
+    """Whether this is the CPU, where reading a tensor needs no wait."""
     return device.type == HOST.type
 
 
@@ -126,11 +125,11 @@ Pair = tuple[Tensor | None, Tensor | None]
 def either(
     condition: Tensor, then: Callable[[], Pair], otherwise: Callable[[], Pair], size: int
 ) -> Pair:
-    """One of two pairs of tensors, by a condition of one element.
+    """Return one of two pairs of tensors, by a condition of one element.
 
-    An accelerator computes both and chooses, so that it need not tell the host which it is, unless
-    one takes so many operations, `size`, that to wait is quicker. What either does not make is
-    None.
+    An accelerator computes both and chooses, so that the host need not wait for the condition,
+    unless one takes so many operations, `size`, that waiting is quicker. A tensor that either pair
+    lacks is None.
     """
     if is_host(condition.device) or size > QUICKER:
         return then() if bool(condition) else otherwise()
@@ -143,9 +142,9 @@ def either(
 
 
 def constants(make: Callable[..., Any], *arguments: Any, like: Tensor) -> tuple[Tensor, ...]:
-    """Return the arrays that a function makes, one or several, of the type and device of a tensor.
+    """Return the arrays that a function makes, with the dtype and device of a tensor.
 
-    They are made and copied once, and are not to be changed.
+    They are made and copied only once, so they must not be changed.
     """
     return _placed(make, arguments, like.dtype, like.device)
 
@@ -154,14 +153,14 @@ def constants(make: Callable[..., Any], *arguments: Any, like: Tensor) -> tuple[
 def _placed(
     make: Callable[..., Any], arguments: tuple, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, ...]:
-    with torch.inference_mode(False):  # they are for all, whoever asks first
+    with torch.inference_mode(False):  # later callers may need gradients
         made = make(*arguments)
         arrays = made if isinstance(made, tuple) else (made,)
         return tuple(torch.as_tensor(array, dtype=dtype, device=device) for array in arrays)
 
 
 def all_hold(conditions: Sequence[Tensor]) -> bool:
-    """Whether all conditions hold, each of one element; an accelerator is asked once."""
+    """Whether all conditions, each of one element, hold; wait for an accelerator only once."""
     kinds: dict[torch.device, list[Tensor]] = {}
     for condition in conditions:
         kinds.setdefault(condition.device, []).append(condition)
@@ -172,34 +171,34 @@ def all_hold(conditions: Sequence[Tensor]) -> bool:
 
 
 def block_elements(device: torch.device) -> int:
-    """Return how many numbers a block of a matrix has that is made in parts.
+    """Return how many numbers a block has, if a matrix is computed in blocks.
 
-    On an accelerator it is a power of two, 2²⁵ where gigabytes are free. Where memory is scarce,
-    what others take of it may halve blocks, and then sums round otherwise.
+    On an accelerator it is a power of two, 2²⁵ if gigabytes are free. If memory is scarce, other
+    programs' use of it may halve blocks, and sums are then rounded differently.
     """
     if is_host(device):
         return HOST_ELEMENTS
     module = torch.get_device_module(device)
     free = module.mem_get_info(device)[0]
-    free += module.memory_reserved(device) - module.memory_allocated(device)  # torch's own
+    free += module.memory_reserved(device) - module.memory_allocated(device)  # torch's cache
     affordable = 1 << max(0, int(free // (8 * PARTS)).bit_length() - 1)
     return max(LEAST_ELEMENTS, min(MOST_ELEMENTS, affordable))
 
 
 def block_rows(device: torch.device, width: int) -> int:
-    """Return how many rows of so many numbers are a block: fewer where memory is scarce."""
+    """Return the number of rows in a block, given numbers per row; fewer if memory is scarce."""
     if is_host(device):
         return BLOCK_ROWS
     return max(1, min(BLOCK_ROWS, block_elements(device) // max(1, width)))
 
 
 def map_blocks(fn: Callable[[slice], None], n_rows: int, size: int = BLOCK_ROWS) -> None:
-    """Call fn on consecutive blocks of rows, of half the size where a device's memory runs out.
+    """Call fn on consecutive blocks of rows; halve the blocks if a device's memory runs out.
 
     Raises
     ------
     MemoryError
-        If there is none for a single row.
+        If the memory does not suffice for a single row.
     """
     start = 0
     while start < n_rows:
@@ -219,10 +218,10 @@ def map_blocks(fn: Callable[[slice], None], n_rows: int, size: int = BLOCK_ROWS)
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Tell whether a device's memory ran out, as torch or CUDA's libraries say it.
+    """Tell whether an error of torch or CUDA's libraries says that memory ran out.
 
-    If so, the error's frames let go of what they hold. Who keeps the error, as notebooks do, would
-    keep the memory full.
+    If so, clear the error's frames, because whoever keeps the error, as notebooks do, would keep
+    the memory full.
     """
     said = isinstance(error, RuntimeError) and any(sign in str(error) for sign in NO_MEMORY)
     found = said or isinstance(error, torch.OutOfMemoryError | MemoryError)
@@ -235,14 +234,14 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 
 def fork_rng(device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """Global generators, of the host and of this device, as they were when the context ends."""
+    """Return a context that restores the host's and this device's global generators afterwards."""
     if is_host(device):
         return torch.random.fork_rng([])
     return torch.random.fork_rng([device], device_type=device.type)
 
 
 def seed_rng(device: torch.device, seed: int) -> None:
-    """As ``torch.manual_seed``, but for devices whose state was not saved."""
+    """Seed like ``torch.manual_seed``, but only the host and this device (states are saved)."""
     torch.default_generator.manual_seed(seed)
     if not is_host(device):
         module = torch.get_device_module(device)

@@ -18,11 +18,11 @@ class Finding(NamedTuple):
     Parameters
     ----------
     name : str
-        What was looked at.
+        Name of the check.
     where : str
-        The parameter, the input or the part of the model that it is about.
+        The parameter, the input or the part of the model that was checked.
     value, limit : float
-        What was found, and where a problem begins.
+        The value that was found, and the limit where a problem begins.
     severity : {"problem", "note", "fine"}, default="fine"
         "problem": `fit` warns. "note": there may be a reason to act. "fine": there is none.
     text : str, default=""
@@ -30,7 +30,7 @@ class Finding(NamedTuple):
     advice : str, default=""
         What to do.
     category : type of Warning, default=UserWarning
-        Of the warning.
+        Category of the warning.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Finding(NamedTuple):
         return f"{self.text} {self.advice}".strip()
 
     def noted(self) -> Finding:
-        """Return the same, of which `fit` does not warn."""
+        """Return the finding as a note, of which `fit` does not warn."""
         return self if self.severity == "fine" else self._replace(severity="note")
 
     def line(self) -> dict[str, Any]:
@@ -58,12 +58,12 @@ class Finding(NamedTuple):
 
 
 class Diagnosis(tuple[Finding, ...]):
-    """Findings about a fit, the worst first: a tuple of them, which prints as a table.
+    """Findings about a fit, the worst first: a tuple that prints as a table.
 
     Parameters
     ----------
     findings : iterable of Finding
-        In any order.
+        The findings, in any order.
     """
 
     __slots__ = ()
@@ -81,13 +81,13 @@ class Diagnosis(tuple[Finding, ...]):
         return [finding for finding in self if finding.severity == "problem"]
 
     def warn(self) -> None:
-        """Warn of each problem, once; in a search, once for all of its fits."""
+        """Warn of each problem once; in a search, once for all of its fits."""
         said = {finding.message: finding for finding in self.problems}
         for message, finding in said.items():
             warn(message, finding.category, about=(finding.name, finding.where))
 
     def within(self, part: str) -> Diagnosis:
-        """Return the findings as those of a part of a model; a part without a name is all of it."""
+        """Return the findings with the part of the model that they are about; "" for the whole."""
         if not part:
             return self
         return Diagnosis(f._replace(where=f"{part}: {f.where}") for f in self)
@@ -122,7 +122,7 @@ class Diagnosis(tuple[Finding, ...]):
 
 
 def cells(finding: Finding) -> tuple[str, ...]:
-    """Return a finding as the texts of a line, without its message."""
+    """Return the cells of a finding's line, without its message."""
     value, limit = (f"{number:.3g}" for number in (finding.value, finding.limit))
     is_above = finding.value > finding.limit
     side = ">" if is_above == (finding.severity != "fine") else "<"  # where problems are

@@ -12,26 +12,27 @@ from .arrays import Scaling
 
 
 class HeldOutPredictions(NamedTuple):
-    """What was predicted for m of the rows, each by a model that has not seen it.
+    """Predictions for m of the training rows, each by a model that was not trained on it.
 
-    Of classes there is an output for each, which is 1 at the class of a row, and else 0.
+    For classes there is one output per class, whose y is 1 for rows of that class, and 0 otherwise.
 
     Parameters
     ----------
     rows : ndarray of shape (m,)
-        Their numbers among the rows that `fit` was given, in increasing order.
+        Numbers of the rows among those that `fit` was given, in increasing order.
     log_density : ndarray of shape (m,)
         log p(y | x) in nats, for y in its own units.
     error : ndarray of shape (m, n_outputs)
-        y less its predicted mean.
+        y minus its predicted mean.
     std : ndarray of shape (m, n_outputs)
         Predicted standard deviation of y.
     latent_std : ndarray of shape (m, n_outputs)
-        That of f, which more rows would make smaller; the rest is noise.
+        Predicted standard deviation of f, which more rows would reduce; the rest is noise. NaN for
+        classes.
     mean : ndarray of shape (m, n_outputs)
         Predicted mean of y.
     cdf : ndarray of shape (m, n_outputs)
-        P(Y ≤ y | x); NaN of counts and classes, as `latent_std` is of classes.
+        P(Y ≤ y | x); NaN for counts and classes.
     """
 
     rows: np.ndarray
@@ -43,26 +44,26 @@ class HeldOutPredictions(NamedTuple):
     cdf: np.ndarray
 
     def numbered(self, rows: np.ndarray) -> HeldOutPredictions:
-        """Return the same of rows that have other numbers, in increasing order of these."""
+        """Return the predictions with new row numbers, sorted by these."""
         order = np.argsort(rows)
         return HeldOutPredictions(rows[order], *(column[order] for column in self[1:]))
 
     def among(self, numbers: np.ndarray) -> HeldOutPredictions:
-        """Return the same, each row by its place among those that have these numbers."""
+        """Return the predictions with each row numbered by the position of its number here."""
         order = np.argsort(numbers)
         return self.numbered(order[np.searchsorted(numbers, self.rows, sorter=order)])
 
     def known_by(self, numbers: np.ndarray) -> HeldOutPredictions:
-        """Return the same, each row by the number of its place; undoes :meth:`among`."""
+        """Replace positions by the numbers at these positions; undoes :meth:`among`."""
         return self.numbered(numbers[self.rows])
 
     def of(self, rows: np.ndarray) -> HeldOutPredictions:
-        """Return those of some rows, all of which have predictions."""
+        """Return the predictions for some rows, which must all have predictions."""
         where = np.searchsorted(self.rows, rows)
         return HeldOutPredictions(*(column[where] for column in self))
 
     def log_densities(self, n_rows: int) -> np.ndarray:
-        """Return the log density of each row of the fit, (n_rows,); NaN where there is none."""
+        """Return the log density of each row of the fit, (n_rows,); NaN if there is none."""
         densities = np.full(n_rows, np.nan)
         densities[self.rows] = self.log_density
         return densities
@@ -86,7 +87,7 @@ def joint(outputs: Sequence[HeldOutPredictions]) -> HeldOutPredictions:
 
 
 def common_rows(several: Sequence[HeldOutPredictions]) -> np.ndarray:
-    """Return the numbers of the rows that all have predictions for."""
+    """Return the numbers of the rows that occur in all of these."""
     rows = several[0].rows
     for other in several[1:]:
         rows = np.intersect1d(rows, other.rows, assume_unique=True)
@@ -94,7 +95,7 @@ def common_rows(several: Sequence[HeldOutPredictions]) -> np.ndarray:
 
 
 def mixture_of(several: Sequence[HeldOutPredictions], weights: np.ndarray) -> HeldOutPredictions:
-    """Return the predictions of a mixture, for the rows that all its parts have predictions for."""
+    """Return the predictions of a mixture, for the rows that all its parts have predicted."""
     rows = common_rows(several)
     parts = [part.of(rows) for part in several]
     y = parts[0].mean + parts[0].error
@@ -103,7 +104,7 @@ def mixture_of(several: Sequence[HeldOutPredictions], weights: np.ndarray) -> He
         return np.asarray(np.average(columns, axis=0, weights=weights))
 
     mean = average([part.mean for part in parts])
-    unit = np.max([part.std for part in parts], axis=0)  # squares of very large numbers are none
+    unit = np.max([part.std for part in parts], axis=0)  # avoids squares of very large numbers
     apart = average([((part.mean - mean) / unit) ** 2 for part in parts])
     return HeldOutPredictions(
         rows,
@@ -119,7 +120,7 @@ def mixture_of(several: Sequence[HeldOutPredictions], weights: np.ndarray) -> He
 def of_classes(
     rows: np.ndarray, log_density: np.ndarray, p: np.ndarray, codes: np.ndarray
 ) -> HeldOutPredictions:
-    """Return predictions of classes: probabilities p (m, C), and codes (m,) of what they are."""
+    """Return predictions for classes, from probabilities p (m, C) and true codes (m,)."""
     own, unknown = np.eye(p.shape[1])[codes], np.full_like(p, np.nan)
     std = np.sqrt(p * (1.0 - p))
     return HeldOutPredictions(rows, log_density, own - p, std, unknown, p, unknown)
@@ -128,7 +129,7 @@ def of_classes(
 def mixture_of_classes(
     several: Sequence[HeldOutPredictions], weights: np.ndarray
 ) -> HeldOutPredictions:
-    """Return the predictions of a mixture of classifiers, for the rows that all have predicted."""
+    """Return the predictions of a mixture of classifiers, for rows that all have predicted."""
     rows = common_rows(several)
     parts = [part.of(rows) for part in several]
     p = np.asarray(np.average([part.mean for part in parts], axis=0, weights=weights))

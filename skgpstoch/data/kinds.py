@@ -9,7 +9,7 @@ import numpy as np
 from .arrays import readable
 
 TIMES = ("date", "time", "duration", "period")
-"""What the names of types begin with: NumPy's, pandas', polars' and Arrow's, in lower case."""
+"""Prefixes of the dtype names of times, in lower case, in NumPy, pandas, polars and Arrow."""
 
 NUMBERS = "biufc"  # NumPy's kinds: scikit-learn refuses complex ones itself
 HOW = {
@@ -28,7 +28,7 @@ LABELS = (
 def refuse_times(values: Any, name: str) -> None:
     """Raise a ValueError if an array or a data frame holds dates or durations.
 
-    NumPy makes numbers of them, in a unit that depends on how they are stored.
+    NumPy would convert them to numbers, in a unit that depends on how they are stored.
     """
     found = getattr(values, "dtypes", getattr(values, "dtype", ()))  # a frame has several
     kinds = list(found) if hasattr(found, "__iter__") else [found]
@@ -51,7 +51,7 @@ def real_target(y: Any) -> Any:
     refuse_times(y, "y")
     try:
         a = np.asarray(y)
-    except ValueError:  # rows of several lengths, of which scikit-learn tells
+    except ValueError:  # rows of different lengths; scikit-learn raises the error
         return y
     refuse_times(a, "y")
     if a.dtype == bool:
@@ -90,7 +90,7 @@ def with_two_dimensions(X: Any) -> Any:
     TypeError
         If it is a dict.
     ValueError
-        If it has one dimension, in scikit-learn's words but without all numbers.
+        If it has one dimension; the message is scikit-learn's, without the data.
     """
     if type(X) is dict:  # some sparse matrices are dicts, too
         raise TypeError("X must be an array or a data frame, got a dict. Use pandas.DataFrame(X).")
@@ -111,7 +111,7 @@ def checked_kinds(X: Any, *y: Any, y_numeric: bool = False) -> tuple[Any, ...]:
     Raises
     ------
     ValueError
-        If X holds dates or durations; or if y holds no numbers, and should.
+        If X holds dates or durations, or if y should hold numbers and does not.
     """
     X = with_two_dimensions(X)
     refuse_times(X, "X")

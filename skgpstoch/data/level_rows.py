@@ -1,4 +1,4 @@
-"""Find which encoded rows have which level of a category: the groups that a report is of."""
+"""Find which encoded rows have which level of a category, for reports by group."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Rows = tuple[Any, np.ndarray]  # a level, None if it is missing, and which rows 
 
 
 def rows_by_level(encoder: TableEncoder, Z: np.ndarray) -> Iterator[tuple[str, Any, np.ndarray]]:
-    """Yield a column's name, a level, and which encoded rows (n, d) have it, (n,).
+    """Yield a column's name, a level, and a mask (n,) of the encoded rows Z (n, d) that have it.
 
-    Of categories with a column for each level or an order, and of numbers with two values.
+    The columns are one-hot or ordered categories, and numbers with at most two values.
     """
     for name, (first, each) in zip(encoder.names, placed(encoder.encoders), strict=True):
         for level, rows in rows_of(each, Z[:, first : first + each.width]):
@@ -25,7 +25,7 @@ def rows_by_level(encoder: TableEncoder, Z: np.ndarray) -> Iterator[tuple[str, A
 
 
 def rows_of(encoder: Any, part: np.ndarray) -> Iterator[Rows]:
-    """Yield the levels of one column, by what it is encoded as, (n, width)."""
+    """Yield the levels of one column and their rows, from its encoded columns (n, width)."""
     if isinstance(encoder, Joined):
         for first, each in placed(encoder.parts):
             yield from rows_of(each, part[:, first : first + each.width])
@@ -44,7 +44,7 @@ def rows_of(encoder: Any, part: np.ndarray) -> Iterator[Rows]:
 def rows_of_numbers(
     numbers: Numbers, part: np.ndarray, levels: Mapping[Any, float], most: int | None = None
 ) -> Iterator[Rows]:
-    """Yield levels that are these numbers, unless there are more than `most`, and missing ones."""
+    """Yield levels that are numbers, unless there are more than `most`, and missing values."""
     missing = part[:, -1] == 1.0 if numbers.flags else np.zeros(len(part), dtype=bool)
     if numbers.varies and (most is None or len(levels) <= most):
         for level, value in levels.items():

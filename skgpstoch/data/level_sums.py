@@ -1,8 +1,8 @@
-"""Means of the target at each level of a category, as sums over rows on several ranks or chunks.
+"""Means of the target at each level of a category, from sums over rows on several ranks or chunks.
 
-Where a table is dealt to ranks, or read in chunks, a sample decides what columns are. Of levels
-there may be more than it can tell about, but what is told of them are sums over rows: each part of
-the rows has its own, and they add up.
+If a table is split over ranks or read in chunks, a sample determines the kinds of columns. There
+may be more levels than the sample can tell about. But the means are ratios of sums over rows, so
+each part of the rows computes its own sums, and these are added.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from .numeric import Numbers
 from .reduce import Group
 from .row_hash import row_hashes
 
-MOST_CLASS_MEANS = 20  # classes whose shares at a level are told, the most frequent ones
+MOST_CLASS_MEANS = 20  # most classes, the most frequent ones, whose shares encode a level
 
 
 def folds_of(numbers: np.ndarray) -> np.ndarray:
-    """Return the fold of each row by its number in the whole table, (n,).
+    """Return the fold of each row, (n,), which depends on its number in the whole table.
 
-    A row of weight 2 is therefore in one fold, and the row twice mostly in two, which tell each
-    other. Were folds to follow from what rows hold, as in memory, all rows with the same inputs
-    and target would be in one, and leaving them out would tell which target it is. In memory,
-    copies are counted to prevent that (`copies_not_told`); chunks would have to be sorted first.
+    A row of weight 2 is therefore in one fold, while two equal rows are mostly in two folds, and
+    see each other. If folds depended on contents, as in memory, all rows with the same inputs and
+    target would be in one fold, and leaving them out would reveal their target. In memory, counting
+    the copies prevents that (`copies_not_told`), but chunks would have to be sorted first.
     """
     return row_hashes(SHUFFLE_SEED, numbers) % N_FOLDS
 
 
 class Told(NamedTuple):
-    """What is told of a level by its mean: y, scaled, or which class it is."""
+    """The values whose means encode a level: the scaled y, or an indicator for each class."""
 
     tame: tuple[Numbers, ...]  # one for each target that is a number
     unit: Scaling | None
@@ -50,27 +50,27 @@ class Told(NamedTuple):
 
     @classmethod
     def of(cls, y: np.ndarray, weight: np.ndarray | None, classes: np.ndarray | None) -> Self:
-        """Learn it from targets, (n,) or (n, P), or labels of these classes, (n,)."""
+        """Learn the scaling from targets, (n,) or (n, P), or the classes from labels, (n,)."""
         if classes is not None:
             counts = np.bincount(np.searchsorted(classes, y), weight, len(classes))
             found = np.flatnonzero(counts)
             often = found[np.argsort(-counts[found], kind="stable")[:MOST_CLASS_MEANS]]
-            is_spare = 1 < len(often) == len(found)  # of two, one says both
+            is_spare = 1 < len(often) == len(found)  # one share follows from the others
             told = often[1:] if is_spare else often
             return cls((), None, classes[np.sort(told)])
         columns = columns_of(y)
         tame = tuple(Numbers.fit("y", column, weight) for column in columns)
         Z = np.stack([each.scaled(c) for each, c in zip(tame, columns, strict=True)], axis=1)
-        offset, scale = Scaling.quantile(Z, weight)  # to the last bit, whatever the order
+        offset, scale = Scaling.quantile(Z, weight)  # the same bits in any order of rows
         return cls(tame, Scaling(offset, np.where(scale > 0.0, scale, 1.0)), None)
 
     @property
     def n_targets(self) -> int:
-        """How many numbers are told."""
+        """Number P of values."""
         return len(self.tame) if self.labels is None else len(self.labels)
 
     def __call__(self, y: np.ndarray) -> np.ndarray:
-        """Return it of these targets, (n, P)."""
+        """Return the values for these targets, (n, P)."""
         if self.labels is not None:
             return (y[:, None] == self.labels).astype(np.float64)
         assert self.unit is not None
@@ -80,18 +80,18 @@ class Told(NamedTuple):
 
 
 def columns_of(y: np.ndarray) -> np.ndarray:
-    """Return targets (n,) or (n, P) as numbers, (P, n)."""
+    """Return targets (n,) or (n, P) as float columns, (P, n)."""
     return (y[:, None] if y.ndim == 1 else y).astype(np.float64).T
 
 
 class FoldMeans(NamedTuple):
-    """What training rows are told of the levels of a column, by rows of other folds."""
+    """Encoder of training rows: the target means at levels, from the rows of other folds."""
 
     levels: dict[Hashable, int]
-    means: np.ndarray  # (N_FOLDS, L + 1, P), the last of other levels
+    means: np.ndarray  # (N_FOLDS, L + 1, P), the last one for other levels
 
     def __call__(self, labels: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Encode labels of rows of these numbers, (n,): (n, P)."""
+        """Encode the labels (n,) of rows with these numbers (n,): (n, P)."""
         return self.means[folds_of(numbers), codes_of(labels, self.levels)]
 
 
@@ -101,9 +101,9 @@ class LevelSums:
     Parameters
     ----------
     levels : dict
-        Codes of the levels; rows at others are not counted.
+        Codes of the levels; rows with other levels are not counted.
     n_targets : int
-        P.
+        Number P of values.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class LevelSums:
     def add(
         self, labels: np.ndarray, numbers: np.ndarray, y: np.ndarray, weight: np.ndarray | None
     ) -> None:
-        """Add rows: labels and row numbers (n,), what is told of them (n, P), and weights."""
+        """Add rows: their labels and numbers (n,), values y (n, P), and weights (n,)."""
         codes, fold = codes_of(labels, self.levels), folds_of(numbers)
         is_known = codes >= 0
         codes, fold, y = codes[is_known], fold[is_known], y[is_known]
@@ -132,11 +132,11 @@ class LevelSums:
 
     @property
     def n_rows(self) -> float:
-        """How many rows were counted."""
+        """Total weight of the rows that were counted."""
         return float(self.n.sum())
 
     def means(self) -> tuple[TargetMeans, FoldMeans]:
-        """Return the encoder of new rows, and that of training rows."""
+        """Return the encoders for new rows and for training rows."""
         n, total = self.n.sum(0)[:, None], self.total.sum(0)
         prior = prior_rows(n, total, self.squares)
         by_fold = [

@@ -22,38 +22,38 @@ WRAPPERS = ("functools.py", "contextlib.py")
 MUTED: ContextVar[bool] = ContextVar("muted", default=False)
 
 TOLD: WeakKeyDictionary[joblib.Parallel, set[Hashable]] = WeakKeyDictionary()
-"""What warnings were about in each loop of scikit-learn's, a search or cross-validation."""
+"""Subjects of the warnings so far, for each loop of scikit-learn (search or cross-validation)."""
 
 
 def warn(
     message: str, category: type[Warning] = UserWarning, about: Hashable | None = None
 ) -> None:
-    """Warn, at the innermost line that is neither ours nor one of the libraries that call us.
+    """Warn, at the innermost line that is neither ours nor in a library that calls us.
 
     Parameters
     ----------
     message : str
         What happened, why, and what to do.
     category : type of Warning, default=UserWarning
-        Its category.
+        Category of the warning.
     about : hashable or None, default=None
-        What it is about: of a search whose fits are in this thread, one is told that is about the
-        same, whatever the numbers in the message are. None: each is told.
+        Subject of the warning. A search whose fits are in this thread warns only once of each
+        subject, even if the numbers in the message differ. With None, every warning is given.
     """
     if MUTED.get():
         return
     frames = list(internal_frames(sys._getframe(1)))
     loops = [loop for loop in map(loop_of, frames) if loop is not None]
-    told = TOLD.setdefault(loops[-1], set()) if loops else set()  # the outermost
+    told = TOLD.setdefault(loops[-1], set()) if loops else set()  # of the outermost loop
     if about is not None and about in told:
         return
     warnings.warn(message, category, stacklevel=len(frames) + 2)
-    told.add(about)  # if the warning was no error, of which each counts
+    told.add(about)  # not reached if a filter turns the warning into an error
 
 
 @contextlib.contextmanager
 def muted(is_muted: bool) -> Iterator[None]:
-    """Leave warnings to somebody else, who has the same ones to give, if it is so."""
+    """Suppress our warnings in the block if `is_muted`, because the caller gives the same ones."""
     token = MUTED.set(is_muted or MUTED.get())
     try:
         yield
@@ -69,7 +69,7 @@ def internal_frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def loop_of(frame: FrameType) -> joblib.Parallel | None:
-    """Return the loop that a frame belongs to: scikit-learn makes one for all fits of a search."""
+    """Return the joblib loop that a frame belongs to; scikit-learn makes one for a whole search."""
     if not frame.f_code.co_filename.startswith(JOBLIB):
         return None
     owner = frame.f_locals.get("self")

@@ -12,18 +12,18 @@ from .columns import Column
 from .messages import warn
 
 PERIODS = (1.0, 7.0, 365.2425)  # days
-LEAST_PERIODS = 1.5  # that dates must span, to hold more of one than a number tells
-STEPS_OF_PERIOD = 2.0  # of the smallest difference of dates, at least
+LEAST_PERIODS = 1.5  # dates must span so many periods for sine and cosine to add information
+STEPS_OF_PERIOD = 2.0  # a period must be so many times the smallest difference of dates
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Numbers as they are, with the median where they are missing, and a column that says so.
+    """Encoder of numbers: missing ones become the median, and a further column flags them.
 
     Parameters
     ----------
     name : str
-        Of the column.
+        Name of the column.
     fill : float
         The median.
     varies : bool
@@ -31,7 +31,8 @@ class Numbers:
     flags : bool
         Whether any were missing.
     scaling : Scaling or None
-        Of a column whose moments a few rows rule: asinh((x − median)/width).
+        Median and width if a few rows rule the column's moments; the code is then
+        asinh((x − median)/width).
     """
 
     name: str
@@ -44,9 +45,9 @@ class Numbers:
     def fit(
         cls, name: str, values: np.ndarray, weight: np.ndarray | None, flags: bool = False
     ) -> Numbers:
-        """Return the encoder of a column (n,) of rows that have a weight.
+        """Return the encoder of a column (n,), whose rows have positive weights.
 
-        `flags`: whether values are missing in rows that are not here.
+        `flags` says whether values are missing in other rows, which are not here.
         """
         missing = np.isnan(values)
         flags = flags or bool(missing.any())
@@ -62,16 +63,16 @@ class Numbers:
 
     @property
     def width(self) -> int:
-        """How many columns it makes."""
+        """Number of encoded columns."""
         return int(self.varies) + int(self.flags)
 
     @property
     def missing_columns(self) -> list[int]:
-        """Which of them say that a value is missing."""
+        """Positions of columns that flag missing values."""
         return [self.width - 1] if self.flags else []
 
     def keeps(self, values: np.ndarray) -> bool:
-        """Tell whether a column stays as it is."""
+        """Tell whether the encoder leaves a column unchanged."""
         return self.varies and not self.flags and self.scaling is None and all_finite(values)
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
@@ -86,14 +87,14 @@ class Numbers:
         return self.filled(values)
 
     def filled(self, values: np.ndarray) -> np.ndarray:
-        """Encode a column (n,) without a warning of values that are missing: (n, width)."""
+        """Encode a column (n,) without a warning of missing values: (n, width)."""
         missing = np.isnan(values)
         filled = np.where(missing, self.fill, values)
         parts = [self.scaled(filled)] * self.varies + [missing] * self.flags
         return np.stack(parts, axis=1) if parts else np.empty((len(values), 0))
 
     def scaled(self, values: np.ndarray) -> np.ndarray:
-        """Return numbers, those of heavy tails by the inverse hyperbolic sine."""
+        """Return numbers; with heavy tails, their inverse hyperbolic sine."""
         if self.scaling is None:
             return values
         return np.arcsinh((values - self.scaling.offset) / self.scaling.scale)
@@ -101,14 +102,14 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Dates:
-    """Days, and sine and cosine of the periods that they hold: of a day, a week, a year."""
+    """Encoder of dates: days, and sine and cosine of the periods (day, week, year) that fit."""
 
     days: Numbers
     periods: tuple[float, ...]
 
     @classmethod
     def fit(cls, column: Column, weight: np.ndarray | None) -> Dates:
-        """Return the encoder of a column (n,) of rows that have a weight."""
+        """Return the encoder of a column (n,), whose rows have positive weights."""
         values = column.values
         found = np.unique(values[~np.isnan(values)])
         steps = np.diff(found)
@@ -123,12 +124,12 @@ class Dates:
 
     @property
     def width(self) -> int:
-        """How many columns it makes."""
+        """Number of encoded columns."""
         return self.days.width + 2 * len(self.periods)
 
     @property
     def missing_columns(self) -> list[int]:
-        """Which of them say that a value is missing."""
+        """Positions of columns that flag missing values."""
         return self.days.missing_columns
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
@@ -142,38 +143,38 @@ class Dates:
 
 @dataclass(frozen=True)
 class Ordered:
-    """Levels of an ordered category as the numbers of their places."""
+    """Encoder of ordered categories: the position of each level."""
 
     places: dict[Hashable, int]
     numbers: Numbers
 
     @classmethod
     def fit(cls, column: Column, weight: np.ndarray | None) -> Ordered:
-        """Return the encoder of a column (n,) of rows that have a weight."""
+        """Return the encoder of a column (n,), whose rows have positive weights."""
         places = {level: place for place, level in enumerate(column.order)}
         values = places_of(column.values, places)
         return cls(places, numbers_of(column, values, weight))
 
     @property
     def width(self) -> int:
-        """How many columns it makes."""
+        """Number of encoded columns."""
         return self.numbers.width
 
     @property
     def missing_columns(self) -> list[int]:
-        """Which of them say that a value is missing."""
+        """Positions of columns that flag missing values."""
         return self.numbers.missing_columns
 
     def __call__(self, labels: np.ndarray) -> np.ndarray:
-        """Encode labels (n,), those that have no place as missing: (n, width)."""
-        return self.numbers.filled(places_of(labels, self.places))  # of new levels others warn
+        """Encode labels (n,), unknown ones as missing: (n, width)."""
+        return self.numbers.filled(places_of(labels, self.places))  # callers warn of new levels
 
 
 def numbers_of(column: Column, values: np.ndarray, weight: np.ndarray | None) -> Numbers:
-    """Return the encoder of a column that has these numbers (n,), by rows that have a weight."""
+    """Return the encoder of a column as these numbers (n,), whose rows have positive weights."""
     return Numbers.fit(column.name, values, weight, flags=None in column.elsewhere)
 
 
 def places_of(labels: np.ndarray, places: dict[Hashable, int]) -> np.ndarray:
-    """Return the place of the level of each row, (n,), NaN where it has none."""
+    """Return the position of each row's level, (n,), NaN if it has none."""
     return np.array([places.get(label, np.nan) for label in labels.tolist()], dtype=np.float64)

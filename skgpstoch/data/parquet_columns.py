@@ -11,9 +11,9 @@ import numpy as np
 from .chunk import SAID, Chunk
 
 ROLE = {"y": "target", **SAID}
-"""What parameters of ParquetRows are called."""
+"""The parameters of ParquetRows that name columns, by our names."""
 
-INDEX = "__index_level_"  # pandas' own, which are no features
+INDEX = "__index_level_"  # pandas' index columns, which are not features
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Roles:
     Parameters
     ----------
     schema : pyarrow.Schema
-        Of the columns that are used, in a type that all files can be converted to.
+        Schema of the columns that are used, with types that all files can be converted to.
     features : list of str
         Columns of X.
     others : dict of str to (str or list of str)
         Columns of y, weight, exposure, y_std.
     dtype : dtype or None
-        Of X; None: X is a pandas frame, which somebody has to make numbers of.
+        Dtype of X; None if X is a pandas frame that `transform` must turn into numbers.
     """
 
     schema: Any
@@ -43,7 +43,7 @@ class Roles:
         return list(self.schema.names)
 
     def chunk(self, table: Any, rows: np.ndarray, where: str) -> Chunk:
-        """Return rows of a file, a pyarrow table, as they are stored."""
+        """Return stored rows, a pyarrow table, as a chunk."""
         if self.dtype is None:
             X = table.select(self.features).replace_schema_metadata(None).to_pandas()
         else:
@@ -54,7 +54,7 @@ class Roles:
         return Chunk(X, rows, where, **others)
 
     def other(self, table: Any, name: str) -> np.ndarray:
-        """Return the column of y, weights, exposures or errors of y; of several, (m, P)."""
+        """Return y, weights, exposures or errors of y; (m, P) if there are several columns."""
         names = self.others[name]
         columns = [names] if isinstance(names, str) else names
         arrays = [values(table[each].cast(self.schema.field(each).type)) for each in columns]
@@ -87,18 +87,18 @@ def roles_of(
     others: dict[str, Any],
     transforms: bool,
 ) -> Roles:
-    """Return which columns of files are what.
+    """Return what the columns of files are used for.
 
     Parameters
     ----------
     schemas : dict of str to pyarrow.Schema
-        Of each file.
+        Schema of each file.
     features : list of str or None
-        Columns of X; None: those of the first file that have no other role.
+        Columns of X; None: columns of the first file that have no other role.
     others : dict of str to (str or list of str)
         Columns of y, weight, exposure, y_std.
     transforms : bool
-        Whether X is transformed, as a frame.
+        Whether a transformer turns X, as a frame, into numbers.
 
     Raises
     ------
@@ -146,7 +146,7 @@ def feature_names(
 
 
 def refuse_absent(schemas: Mapping[str, Any], columns: list[str]) -> None:
-    """Raise a ValueError that names a file which has not all columns, or has one twice."""
+    """Raise a ValueError that names a file which lacks a column, or has it twice."""
     for path, schema in schemas.items():
         for name in columns:
             if (n := schema.names.count(name)) != 1:
@@ -186,7 +186,7 @@ def common_type(schemas: Mapping[str, Any], name: str) -> Any:
 
 
 def is_number(kind: Any) -> bool:
-    """Tell whether a type is that of numbers or booleans."""
+    """Tell whether a type is numeric or boolean."""
     from pyarrow import types
 
     numeric = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
@@ -199,9 +199,9 @@ def refuse_type(name: str, kind: Any, label: bool = False) -> None:
     Parameters
     ----------
     name : str
-        Of the column.
+        Name of the column.
     kind : pyarrow.DataType
-        Its type.
+        Type of the column.
     label : bool, default=False
         Whether it may hold labels.
     """
@@ -226,7 +226,7 @@ def refuse_type(name: str, kind: Any, label: bool = False) -> None:
 
 
 def is_short(kind: Any) -> bool:
-    """Tell whether float32 holds all numbers of a type."""
+    """Tell whether float32 can represent all numbers of a type."""
     from pyarrow import types
 
     if types.is_decimal(kind):

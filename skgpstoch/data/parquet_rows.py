@@ -45,7 +45,7 @@ class Piece(NamedTuple):
 
 
 class ParquetRows(RowSource):
-    """Rows of Parquet files that need not fit into memory, to pass to `fit` in place of X.
+    """Rows of Parquet files, to pass to `fit` in place of X; they need not fit into memory.
 
     Parameters
     ----------

@@ -18,8 +18,8 @@ from .stored import is_frame
 def write_parquet(path: str | Path, column_names: Sequence[str], arrays: Iterable[Any]) -> None:
     """Write arrays as the row groups of a Parquet file.
 
-    The file has another name until it is complete, so there is none, or the one that there was, if
-    making the arrays fails.
+    The file has a temporary name until it is complete. If making the arrays fails, there is no new
+    file, and an existing one is unchanged.
 
     Parameters
     ----------
@@ -78,8 +78,8 @@ def table_of(chunk: Chunk, names: Sequence[str] | None) -> Any:
 def parquet_file(path: str | Path) -> Generator[Any, None, None]:
     """Yield a function that appends a pyarrow table as a row group.
 
-    The file has its name when the block has ended, and is removed if that fails. Tables have the
-    types of the first.
+    The file gets its name at the end of the block, and is removed after an error. All tables must
+    have the types of the first one.
     """
     try:
         import pyarrow.parquet as pq
@@ -103,7 +103,7 @@ def parquet_file(path: str | Path) -> Generator[Any, None, None]:
         os.replace(unfinished, target)
     except BaseException:
         for writer in writers:
-            with suppress(Exception):  # of a file that is removed
+            with suppress(Exception):  # the file is removed anyway
                 writer.close()
         unfinished.unlink(missing_ok=True)
         raise

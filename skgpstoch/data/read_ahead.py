@@ -11,22 +11,22 @@ from typing import NamedTuple, TypeVar, cast
 T = TypeVar("T")
 
 LONGEST_WAIT = 10.0
-"""Seconds to wait for a read that is under way when nobody wants its rows any more."""
+"""Longest wait, in seconds, for a read that is under way when its rows are no longer needed."""
 
 
 class Made(NamedTuple):
-    """An item, or what was raised in its place: StopIteration at the end."""
+    """An item, or the error raised in its place: StopIteration at the end."""
 
     item: object
     error: BaseException | None = None
 
 
 def read_ahead(items: Generator[T, None, None]) -> Generator[T, None, None]:
-    """Yield items, of which a background thread makes the next one meanwhile, and no more.
+    """Yield items, while a background thread makes the next item, and only that one.
 
-    The thread starts with the first item that is asked for. It ends with this iterator: at its end,
-    when it is closed or collected, after Ctrl-C and after errors, which are raised here. It is a
-    daemon, so a read that hangs does not keep the process alive.
+    The thread starts when the first item is requested. It ends with this iterator: at the last
+    item, when the iterator is closed or collected, after Ctrl-C and after errors, which are raised
+    here. It is a daemon, so a read that hangs does not keep the process alive.
 
     Examples
     --------
@@ -41,7 +41,7 @@ def read_ahead(items: Generator[T, None, None]) -> Generator[T, None, None]:
         try:
             while wanted.acquire() and not stopped.is_set():
                 made.put(Made(next(items)))
-        except BaseException as error:  # Ctrl-C too: what is raised here belongs to the reader
+        except BaseException as error:  # Ctrl-C too: all errors are raised in the reader's thread
             made.put(Made(None, error))
         finally:
             items.close()
@@ -58,7 +58,7 @@ def read_ahead(items: Generator[T, None, None]) -> Generator[T, None, None]:
             if got.error is not None:
                 raise got.error
             yield cast(T, got.item)
-            del got  # or it would be there beside two others
+            del got  # else three items would be in memory
     finally:
         stopped.set()
         wanted.release()

@@ -1,9 +1,9 @@
-"""Ranks: processes that fit one model together, each to rows of its own.
+"""Ranks: processes that fit one model together, each to its own rows.
 
-Whatever a fit learns of rows is a sum over them, so a rank adds up its own and the sums are added
-over the :class:`Group`. Decisions are taken from such sums, never from what one rank alone has
-seen. Every rank calls the same methods of the group in the same order (collectives), whether it has
-rows or not. :data:`ALONE`, one process, is a group too, whose methods do nothing.
+Everything that a fit learns from rows is a sum over rows. So each rank adds up its own rows, and
+the :class:`Group` adds up the ranks' sums. Decisions are based on such sums, never on the rows of
+one rank alone. Every rank calls the same methods of the group (collectives) in the same order,
+whether it has rows or not. :data:`ALONE`, a single process, is a group too; its methods do nothing.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from torch import Tensor, nn
 from .devices import HOST, is_host
 
 PLAIN = (str, bool, int, float, type(None))
-"""What arrays of objects may hold to be gathered: JSON keeps it as it is."""
+"""Types that arrays of objects may hold to be gathered; JSON stores them exactly."""
 
 Operation = Callable[..., "dist.Work"]
 
 
 class WorkerLostError(RuntimeError):
-    """Another rank has ended, hangs or is unreachable, so that a fit cannot go on.
+    """Raised when another rank has ended, hangs or is unreachable, so that a fit cannot go on.
 
     Parameters
     ----------
     message : str
         What happened, and what to do.
     rank : int or None, default=None
-        The rank that says so, not the one that is lost.
+        The rank that raises the error, not the one that is lost.
     step : int, default=0
-        How many times it had exchanged anything with the others.
+        Number of that rank's exchanges with the others so far.
 
     Attributes
     ----------
     rank, step
-        As they were given.
+        The parameters.
     """
 
     def __init__(self, message: str, rank: int | None = None, step: int = 0) -> None:
@@ -59,8 +59,8 @@ class WorkerLostError(RuntimeError):
 class Group(ABC):
     """Ranks that call the same methods in the same order.
 
-    A group is three operations on a flat tensor, of which the others are made: `_combine`,
-    `_spread` and `_collect`.
+    A subclass defines three operations on a flat tensor, `_combine`, `_spread` and `_collect`. All
+    other methods use these.
 
     Attributes
     ----------
@@ -75,29 +75,30 @@ class Group(ABC):
 
     @abstractmethod
     def _combine(self, flat: Tensor, operation: str) -> None:
-        """Make `flat` (n,) the "sum" or "max" over ranks, in place."""
+        """Replace `flat` (n,) by its "sum" or "max" over ranks, in place."""
 
     @abstractmethod
     def _spread(self, flat: Tensor) -> None:
-        """Make `flat` (n,) rank 0's, in place."""
+        """Replace `flat` (n,) by that of rank 0, in place."""
 
     @abstractmethod
     def _collect(self, flat: Tensor) -> list[Tensor]:
-        """Return each rank's `flat` (n,), of as many elements everywhere."""
+        """Return each rank's `flat` (n,), which has the same size on all ranks."""
 
     def _place(self, tensor: Tensor) -> torch.device:
-        """Return where a tensor is when it is exchanged."""
+        """Return the device on which a tensor is exchanged."""
         return HOST
 
     def sum_(self, *tensors: Tensor) -> None:
-        """Add over ranks, in place: one collective for floats (in float64, unless all are float32).
+        """Sum tensors over ranks, in place; for booleans, this is "any".
 
-        Sums of integers and booleans (any) are another one.
+        This takes one collective for all floats (in float64, unless all are float32), and another
+        one for integers and booleans.
         """
         self._reduce(tensors, "sum")
 
     def max_(self, *tensors: Tensor) -> None:
-        """Take the largest over ranks, in place, packed as sums are; they must not hold NaN."""
+        """Take the maximum over ranks, in place, packed as in :meth:`sum_`; NaN is not allowed."""
         self._reduce(tensors, "max")
 
     def _reduce(self, tensors: Sequence[Tensor], operation: str) -> None:
@@ -112,7 +113,7 @@ class Group(ABC):
                 unpack_(pack, flat)
 
     def broadcast_(self, *tensors: Tensor) -> None:
-        """Make tensors those of rank 0, bit for bit, in place and by one collective."""
+        """Copy rank 0's tensors to all ranks, bit for bit, in place and by one collective."""
         if tensors:
             flat = packed(
                 [as_bytes(each) for each in tensors], torch.uint8, self._place(tensors[0])
@@ -124,7 +125,7 @@ class Group(ABC):
                     each.copy_(piece.clone().view(each.dtype).view(each.shape))
 
     def shares(self, tensor: Tensor) -> list[Tensor]:
-        """Return each rank's tensor; they may differ in the number of rows, and have none."""
+        """Return each rank's tensor; numbers of rows may differ, and be 0."""
         counts = torch.zeros(self.size, dtype=torch.int64)
         counts[self.rank] = len(tensor)
         self.sum_(counts)
@@ -138,7 +139,7 @@ class Group(ABC):
         return [each[:n] for each, n in zip(every, n_rows, strict=True)]
 
     def gather_tensor(self, tensor: Tensor) -> Tensor:
-        """Return all rows, in the order of ranks; shapes (n_rank, ·) differ in n_rank alone."""
+        """Return all rows, in the order of ranks; shapes (n_rank, ·) may differ only in n_rank."""
         return torch.cat(self.shares(tensor))
 
     def gather(self, array: np.ndarray) -> np.ndarray:
@@ -147,13 +148,13 @@ class Group(ABC):
         Parameters
         ----------
         array : ndarray of shape (n_rank, ...)
-            Numbers, dates, strings, or objects that are strings, numbers or None. The dtype of
-            shares without rows does not count; others are promoted to a common one.
+            Numbers, dates, strings, or objects that are strings, numbers or None. Dtypes are
+            promoted to a common one; those of shares without rows are ignored.
 
         Returns
         -------
         rows : ndarray of shape (n, ...)
-            The same everywhere.
+            All rows, the same on all ranks.
 
         Raises
         ------
@@ -165,7 +166,7 @@ class Group(ABC):
         return np.concatenate([share for share in every if len(share)] or every[:1])
 
     def average_(self, *tensors: Tensor) -> None:
-        """Take the mean over ranks, in place, packed as sums are."""
+        """Take the mean over ranks, in place, packed as in :meth:`sum_`."""
         self.sum_(*tensors)
         for tensor in tensors:
             tensor.div_(self.size)
@@ -177,7 +178,7 @@ class Group(ABC):
         return float(number)
 
     def first_bytes(self, content: bytes) -> bytes:
-        """Return rank 0's."""
+        """Return rank 0's bytes."""
         size = torch.tensor(len(content))
         self.broadcast_(size)
         buffer = torch.zeros(int(size), dtype=torch.uint8)
@@ -187,7 +188,7 @@ class Group(ABC):
         return buffer.numpy().tobytes()
 
     def flag(self, value: bool) -> bool:
-        """Tell whether it is true on any rank."""
+        """Tell whether `value` is true on any rank."""
         flag = torch.tensor(bool(value))
         self.max_(flag)
         return bool(flag)
@@ -198,10 +199,10 @@ class Group(ABC):
         Raises
         ------
         Exception
-            This rank's own error; else a ValueError, TypeError or RuntimeError, of the same kind as
-            that of the first rank that has one, which it names.
+            This rank's own error, if it has one. Otherwise a ValueError, TypeError or RuntimeError,
+            like that of the first rank with an error, which the message names.
         """
-        if isinstance(error, WorkerLostError):  # there is nobody to tell
+        if isinstance(error, WorkerLostError):  # the others cannot be reached
             raise error
         if not self.flag(error is not None):
             return
@@ -215,12 +216,12 @@ class Group(ABC):
         )
 
     def check_same(self, name: str, value: str) -> None:
-        """Check that a text, or a digest, is the same on all ranks.
+        """Check that a string, such as a digest, is the same on all ranks.
 
         Raises
         ------
         ValueError
-            On every rank, if it is not: it names what differs, and where.
+            On every rank, if it is not. The message names the values and their ranks.
         """
         values = self.gather(np.array([value], dtype=object))
         if len(set(values)) > 1:
@@ -233,7 +234,7 @@ class Group(ABC):
 
 
 class Alone(Group):
-    """One process, which has all rows: nothing is done, and nothing copied."""
+    """A single process, which has all rows; methods return their arguments without a copy."""
 
     rank, size = 0, 1
 
@@ -291,31 +292,31 @@ class Alone(Group):
 
 
 ALONE = Alone()
-"""The only one of its kind: copies and pickles of it are itself."""
+"""The only instance of Alone; copies and pickles give the same object."""
 
 
 class One(Alone):
-    """A group of one rank, which fits as any number of ranks do: to the same model."""
+    """A group of one rank, whose fits follow the code of groups, to the same model."""
 
     def __reduce__(self) -> str:
         return "ONE"
 
 
 ONE = One()
-"""The only one of its kind, as ALONE is."""
+"""The only instance of One, like ALONE."""
 
 
 class TorchGroup(Group):
-    """A process group of torch.distributed, whose failures have a name.
+    """A process group of torch.distributed, whose failures raise :class:`WorkerLostError`.
 
     Parameters
     ----------
     on_host : ProcessGroup
-        For tensors on the CPU (gloo).
+        Process group for tensors on the CPU (gloo).
     timeout : float
-        The seconds that an operation may take, which `on_host` has to have as its own timeout.
+        Seconds that an operation may take; the timeout of `on_host` must be the same.
     on_device : ProcessGroup or None, default=None
-        For tensors on accelerators (nccl), which otherwise go through the host.
+        Process group for tensors on accelerators (nccl); None sends these through the host.
     """
 
     def __init__(
@@ -331,7 +332,7 @@ class TorchGroup(Group):
         self._lost: WorkerLostError | None = None
 
     def leave(self) -> None:
-        """Let go of the others, who learn of it if they wait, whatever still refers to this."""
+        """Leave the group, even if objects still refer to it; ranks that wait will notice."""
         self._on_host = self._on_device = None
         self._lost = WorkerLostError(
             "This process group cannot be used any more, because its `with` block has ended.",
@@ -349,7 +350,7 @@ class TorchGroup(Group):
         self._exchange(dist.all_reduce, flat, flat, op=kind)
 
     def _spread(self, flat: Tensor) -> None:
-        self._exchange(dist.broadcast, flat, flat, src=0)  # of all: groups have everybody
+        self._exchange(dist.broadcast, flat, flat, src=0)  # a global rank: groups have all ranks
 
     def _collect(self, flat: Tensor) -> list[Tensor]:
         every = [torch.empty_like(flat) for _ in range(self.size)]
@@ -357,7 +358,7 @@ class TorchGroup(Group):
         return every
 
     def _exchange(self, operation: Operation, flat: Tensor, *args: Any, **kwargs: Any) -> None:
-        if self._lost is not None:  # what is left of the group might wait once more
+        if self._lost is not None:  # the remaining ranks might wait once more
             raise self._lost
         is_on_host = is_host(flat.device) or self._on_device is None
         group = self._on_host if is_on_host else self._on_device
@@ -386,13 +387,13 @@ class TorchGroup(Group):
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first sentence of torch's message, without the line of its source."""
+    """Return the first sentence of torch's message, without the position in its source."""
     first = re.sub(r"^\[[^]]*\] *", "", str(error)).split("\n")[0].split(". ")[0]
     return first.rstrip(".") or type(error).__name__
 
 
 def wait_for(work: dist.Work, end: float) -> None:
-    """Wait until an accelerator has done something; its own library would end the process."""
+    """Wait for an operation on accelerators, with a timeout; NCCL's own would end the process."""
     pause = 1e-5
     while not work.is_completed():
         if time.monotonic() > end:
@@ -403,7 +404,7 @@ def wait_for(work: dist.Work, end: float) -> None:
 
 
 class TimeoutOfDeviceError(RuntimeError):
-    """An operation between accelerators that takes longer than is allowed."""
+    """Raised when an operation between accelerators takes too long."""
 
 
 # ---- the present one -----------------------------------------------------------------------------
@@ -413,13 +414,13 @@ _PHASE: ContextVar[str] = ContextVar("phase", default="outside of fits")
 
 
 def current() -> Group:
-    """Return the group that fits are part of; threads that are started later are alone."""
+    """Return the present group of fits; in new threads it is ALONE."""
     return _CURRENT.get()
 
 
 @contextlib.contextmanager
 def using(group: Group) -> Iterator[Group]:
-    """Make it the group of the fits in a block."""
+    """Make `group` the group of the fits in a block."""
     token = _CURRENT.set(group)
     try:
         yield group
@@ -429,7 +430,7 @@ def using(group: Group) -> Iterator[Group]:
 
 @contextlib.contextmanager
 def doing(phase: str) -> Iterator[None]:
-    """Say what a block does, for the message if a rank is lost in it."""
+    """Name what a block does, for the message if a rank is lost in it."""
     token = _PHASE.set(phase)
     try:
         yield
@@ -439,7 +440,7 @@ def doing(phase: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def agreed(group: Group) -> Iterator[None]:
-    """Raise an error of the block on every rank; the block exchanges nothing."""
+    """Raise an error of the block on every rank; the block must not exchange anything."""
     error = None
     try:
         yield
@@ -452,9 +453,9 @@ def agreed(group: Group) -> Iterator[None]:
 
 
 def average_gradients(group: Group, parameters: Iterable[nn.Parameter], *values: Tensor) -> None:
-    """Average gradients over ranks, by one collective; None counts as 0 where others have one.
+    """Average gradients over ranks, by one collective; None counts as 0 if another rank has one.
 
-    Values that belong to them, such as the loss, are averaged as well, in place.
+    Average further values, such as the loss, as well, in place.
     """
     if group.size == 1:
         return
@@ -472,13 +473,13 @@ def average_gradients(group: Group, parameters: Iterable[nn.Parameter], *values:
 
 
 def packed(tensors: Sequence[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return all elements in a row, (n,)."""
+    """Return the elements of all tensors in one tensor, (n,)."""
     flat = [tensor.detach().reshape(-1).to(device, dtype) for tensor in tensors]
     return torch.cat(flat)
 
 
 def unpack_(tensors: Sequence[Tensor], flat: Tensor) -> None:
-    """Write a row of elements back into tensors."""
+    """Write the elements of one tensor back into all tensors."""
     with torch.no_grad():
         pieces = flat.split([tensor.numel() for tensor in tensors])
         for tensor, piece in zip(tensors, pieces, strict=True):
@@ -491,7 +492,7 @@ def as_bytes(tensor: Tensor) -> Tensor:
 
 
 def encoded(array: np.ndarray) -> bytes:
-    """Return an array as bytes, without pickle: a line of JSON, and numbers or JSON of objects."""
+    """Return an array as bytes, without pickle: JSON and, on the next line, numbers."""
     told: dict[str, Any] = {"shape": array.shape, "dtype": array.dtype.str}
     if not array.dtype.hasobject:
         return json.dumps(told).encode() + b"\n" + array.tobytes()
@@ -502,7 +503,7 @@ def encoded(array: np.ndarray) -> bytes:
 
 
 def decoded(sent: bytes, rank: int) -> np.ndarray:
-    """Return the array that :func:`encoded` made bytes of."""
+    """Return the array that :func:`encoded` converted to bytes."""
     line, _, content = sent.partition(b"\n")
     told = json.loads(line)
     if "others" in told:

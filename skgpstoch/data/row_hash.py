@@ -11,8 +11,9 @@ from .counter_hash import sequence_start, splitmix64
 def row_hashes(seed: int, rows: np.ndarray) -> np.ndarray:
     """Return SplitMix64 of row numbers (n,) in the sequence of a seed: (n,), int64.
 
-    Rows have different hashes, and the order of hashes is a random order of rows: the k smallest
-    are a random sample, the same whichever rows a process holds, in whatever order it reads them.
+    Different rows have different hashes, and the order of hashes is a random order of rows. The
+    rows with the k smallest hashes are a random sample, which does not depend on which rows a
+    process holds, or on the order in which it reads them.
 
     Examples
     --------

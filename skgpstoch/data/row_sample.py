@@ -1,4 +1,4 @@
-"""A random sample of rows, the same however rows are split and in whatever order they are read."""
+"""A random sample of rows that does not depend on the order or the split of the rows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .row_hash import row_hashes
 
 
 class SmallestHashes:
-    """The rows with the smallest hashes of their numbers, of those that were added.
+    """Keep the rows with the smallest hashes of their numbers, among those that are added.
 
     Parameters
     ----------
     size : int
-        How many rows to keep.
+        Number of rows to keep.
     seed : int
-        Of the hashes.
+        Seed of the hashes.
     """
 
     def __init__(self, size: int, seed: int) -> None:
@@ -28,7 +28,7 @@ class SmallestHashes:
         self.hashes = np.empty(0, dtype=np.int64)
 
     def add(self, chunk: Chunk) -> None:
-        """Take in the rows of a chunk whose hashes are small enough."""
+        """Add the rows of a chunk whose hashes are small enough."""
         if self.size == 0:
             return
         hashes = row_hashes(self.seed, chunk.rows)
@@ -44,11 +44,11 @@ class SmallestHashes:
 
     @property
     def limit(self) -> np.int64:
-        """The hash that a row must be below, if there are enough already."""
+        """The limit below which the hash of a further row must be, once there are enough rows."""
         return np.partition(self.hashes, self.size - 1)[self.size - 1]
 
     def shrink(self) -> None:
-        """Keep the smallest, in the order of hashes."""
+        """Keep only the rows with the smallest hashes, in the order of hashes."""
         order = np.argsort(self.hashes)[: self.size]
         self.parts = [concatenated(self.parts)[order]]
         self.hashes = self.hashes[order]
@@ -61,7 +61,7 @@ class SmallestHashes:
 
 
 def smallest_of(samples: Iterable[Chunk], size: int, seed: int) -> Chunk | None:
-    """Return the sample of all rows that samples of parts came from."""
+    """Combine the samples of parts into a sample of all their rows."""
     smallest = SmallestHashes(size, seed)
     for sample in samples:
         smallest.add(sample)

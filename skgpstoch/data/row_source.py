@@ -20,7 +20,7 @@ from .row_sample import SmallestHashes
 from .shuffle_buffer import mixed
 
 CHUNK_ROWS = 65_536
-"""Rows that are read at a time."""
+"""Number of rows that are read at a time."""
 
 TRANSFORM_ROWS = 10_000
 """Number of random rows to which a transformer is fitted if it is not fitted yet."""
@@ -112,7 +112,7 @@ class RowSource(ABC):
 
     def check_inputs(self) -> None:
         """Raise a ValueError if stored rows need a transformation but there is no `transform`."""
-        return  # most sources find out from the chunks
+        return  # most sources can only check the chunks
 
     @property
     def n_features(self) -> int:
@@ -160,7 +160,7 @@ class RowSource(ABC):
     # ---- passes --------------------------------------------------------------------------------
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield all rows in order, checked, also those of weight 0.
+        """Yield all rows in order, checked, including those of weight 0.
 
         The next chunk is read while the current one is used.
 
@@ -264,7 +264,7 @@ class RowSource(ABC):
         return self.n_rows
 
     def _limited(self, **attributes: Any) -> Self:
-        """Return a copy with other attributes; it transforms X as the source and its shares do."""
+        """Return a copy with other attributes; it shares the source's example and transformer."""
         part = copy.copy(self)
         vars(part).update(example=self.example, **attributes)
         if self.transform is not None:  # else the first rows determine them

@@ -62,7 +62,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Rows(_Columns):
-    """Columns of the data, all with N rows, or None where there is nothing to say.
+    """Columns of the data, all with N rows; None for columns that are not given.
 
     ``rows[index]``, with a slice, a mask or row numbers, selects rows; ``len(rows)`` is N. If the
     rows are a part of a larger set, `whole` describes that set; selected rows have no `whole`.
@@ -145,7 +145,7 @@ class Rows(_Columns):
         return self.n_effective - self.own_weight
 
     def own_generator(self, generator: torch.Generator) -> torch.Generator:
-        """Return a generator for draws for these rows, made by one common to all parts."""
+        """Return a generator of this part's own, seeded by one that is common to all parts."""
         if self.group is ALONE:
             return generator
         seed = torch.randint(2**62, (), generator=generator, device=generator.device)
@@ -213,7 +213,7 @@ class Rows(_Columns):
         if self.weight is None:
             return values.sort(0).values[(len(values) - 1) // 2]
         ordered, order = values.sort(0)
-        # Accelerators sum in any order.
+        # On the CPU, because accelerators may sum in any order.
         below = self.weight.double()[order].cpu().cumsum(0).to(values.device)
         middle = (below < 0.5 * below[-1] * (1.0 - 1e-12)).sum(0, keepdim=True)
         return ordered.gather(0, middle)[0]

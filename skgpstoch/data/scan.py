@@ -12,21 +12,21 @@ from .row_source import RowSource
 from .sorted_rows import Blocks, LabelBlocks, NumberBlocks, merged_blocks, warn_if_sorted
 
 MOST_LABELS = 10_000
-"""Labels beyond which y is not taken for classes."""
+"""Most labels for y to be taken for classes."""
 
 
 @dataclass(frozen=True)
 class Scan:
-    """What is known of the rows of a source, or of a rank's share of it.
+    """Facts about the rows of a source, or of a rank's share of it.
 
-    Rows of weight 0 count nowhere.
+    Rows of weight 0 do not count.
 
     Parameters
     ----------
     n_rows : int
-        How many of them have a weight.
+        Number of rows with positive weight.
     n_effective : float
-        How many rows these count for, Σw.
+        Total weight of the rows, Σw.
     classes : ndarray or None
         The labels of y, sorted, if they were asked for.
     sample : Chunk or None
@@ -41,27 +41,27 @@ class Scan:
 
 
 def scan(source: RowSource, n_sample: int, seed: int, classes: bool = False) -> Scan:
-    """Read all rows once, in order, and return what is known of them.
+    """Read all rows once, in order, and return facts about them.
 
-    What is kept is bounded by the sample and a chunk. Sums differ from those of the whole array by
-    rounding alone; the sample is that of all rows, whichever ranks read them.
+    The memory is bounded by the sample and one chunk. Sums differ from those of the whole array
+    only by rounding; the sample does not depend on which ranks read which rows.
 
     Parameters
     ----------
     source : RowSource
         The rows.
     n_sample : int
-        How many rows to sample.
+        Number of rows to sample.
     seed : int
-        Of the sample.
+        Seed of the sample.
     classes : bool, default=False
         Whether y holds labels. Otherwise it must hold numbers, if there is y.
 
     Raises
     ------
     ValueError
-        If chunks are not what they should be, see :meth:`RowSource.chunks`; if there are more than
-        10,000 labels.
+        If chunks are invalid, see :meth:`RowSource.chunks`, or if there are more than 10,000
+        labels.
     """
     tally = Tally(n_sample, seed, classes)
     for chunk in source.chunks():
@@ -72,7 +72,7 @@ def scan(source: RowSource, n_sample: int, seed: int, classes: bool = False) -> 
 
 
 class Tally:
-    """What is known of the chunks that were added so far."""
+    """Facts about the chunks that were added so far."""
 
     def __init__(self, n_sample: int, seed: int, classes: bool) -> None:
         self.smallest = SmallestHashes(n_sample, seed)
@@ -82,7 +82,7 @@ class Tally:
         self.blocks: Blocks | None = None
 
     def add(self, chunk: Chunk) -> None:
-        """Take in a chunk."""
+        """Add a chunk."""
         chunk = chunk.counted()
         if len(chunk) == 0:
             return
@@ -95,34 +95,34 @@ class Tally:
             self.add_numbers(chunk)
 
     def add_labels(self, chunk: Chunk) -> None:
-        """Take in labels."""
+        """Add labels."""
         labels, codes = unique_labels(chunk)
         counts = np.bincount(codes, chunk.weight, len(labels))
         self.classes = merged_classes(self.classes, labels)
         self.add_block(LabelBlocks.of(labels, counts))
 
     def add_numbers(self, chunk: Chunk) -> None:
-        """Take in targets that are numbers."""
+        """Add targets that are numbers."""
         y = as_dtype(chunk.y, np.dtype(np.float64), f"{chunk.where}: y").reshape(len(chunk), -1)
         weight = np.ones(len(y)) if chunk.weight is None else chunk.weight
         self.add_block(NumberBlocks.of(y, weight))
 
     def add_block(self, block: Blocks) -> None:
-        """Take in what is known of y in a chunk."""
+        """Add the moments, or label counts, of a chunk's y."""
         self.blocks = merged_blocks(self.blocks, block)
 
     def scan(self) -> Scan:
-        """Return what is known."""
+        """Return the facts about all chunks so far."""
         return Scan(self.n_rows, self.n_effective, self.classes, self.smallest.sample())
 
 
 def unique_labels(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted labels of a chunk, and the position of each row's among them.
+    """Return the sorted labels of a chunk, and the position of each row's label among them.
 
     Raises
     ------
     ValueError
-        If labels cannot be sorted, or are several a row.
+        If labels cannot be sorted, or if rows do not have one label each.
     """
     y = chunk.y
     if y is None or y.ndim != 1:
@@ -137,7 +137,7 @@ def unique_labels(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
 
 
 def merged_classes(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarray | None:
-    """Return the sorted labels of both."""
+    """Return the sorted union of labels."""
     known = [labels for labels in (first, second) if labels is not None]
     if not known:
         return None

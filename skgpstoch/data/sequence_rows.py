@@ -13,7 +13,7 @@ from .stored import names_of, refuse_unstored, stored
 
 
 class SequenceRows(RowSource):
-    """Rows of sliceable arrays that need not fit into memory, to pass to `fit` in place of X.
+    """Rows of sliceable arrays, to pass to `fit` in place of X; they need not fit into memory.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Shares of the rows on ranks: their numbers in the whole table, and choices among all rows."""
+"""Number the rows of all ranks, and choose random rows among them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .reduce import Group
 from .row_hash import row_hashes
 
 HASHED_ROWS = 1 << 20
-"""Rows whose hashes are in memory at a time."""
+"""Number of rows whose hashes are in memory at a time."""
 
 
 def offsets(group: Group, n_local: int) -> tuple[int, int]:
-    """Return the number of this rank's first row among all, and of all rows.
+    """Return the number of this rank's first row, and how many rows there are in all.
 
     Rows are numbered rank after rank, as :meth:`~Group.gather` orders them.
     """
@@ -27,27 +27,27 @@ def offsets(group: Group, n_local: int) -> tuple[int, int]:
 
 
 def chosen_rows(group: Group, seed: int, first: int, n_local: int, k: int) -> tuple[Tensor, Tensor]:
-    """Choose k rows at random, the same ones however rows are dealt to ranks.
+    """Choose k random rows; the choice does not depend on how rows are split over ranks.
 
-    They are those with the smallest hashes of their numbers.
+    They are the rows with the smallest hashes of their numbers.
 
     Parameters
     ----------
     group : Group
         All ranks.
     seed : int
-        Another one chooses other rows.
+        Seed of the choice.
     first, n_local : int
-        The number of this rank's first row (:func:`offsets`), and how many it has.
+        Number of this rank's first row (:func:`offsets`), and how many rows it has.
     k : int
-        How many to choose; all if there are fewer.
+        Number of rows to choose; all rows if there are fewer.
 
     Returns
     -------
     positions : Tensor of shape (k_local,)
-        Which of this rank's rows are chosen, by increasing hashes.
+        Positions of this rank's chosen rows, by increasing hashes.
     places : Tensor of shape (k_local,)
-        The places of these rows, from 0, in the order of the hashes of all that are chosen.
+        Position of each of them among all chosen rows, in the order of hashes.
     """
     hashes, positions = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
     for start in range(0, n_local, HASHED_ROWS):

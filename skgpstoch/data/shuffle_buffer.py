@@ -11,8 +11,8 @@ import numpy as np
 from .chunk import Chunk
 
 BUFFER_PARTS = 16
-"""A buffer gives a sixteenth of its rows at a time: it is nearly full then, and mixes best, and
-what is on its way takes little memory beside it: three such parts, and one that is read."""
+"""A buffer returns a sixteenth of its rows at a time. So it stays nearly full, which mixes best,
+and rows in transit need little memory: three such parts, and a chunk that is being read."""
 
 
 def mixed(
@@ -20,8 +20,8 @@ def mixed(
 ) -> Generator[Chunk, None, None]:
     """Yield the rows of chunks in random order, each once, n_buffer/16 of them at a time.
 
-    They are drawn from a buffer of n_buffer rows that is filled up in turn: a row comes out at most
-    that many places earlier than it went in.
+    Rows are drawn from a buffer of n_buffer rows, which is then filled again. A row comes out at
+    most n_buffer places earlier than it went in.
     """
     buffer: ShuffleBuffer | None = None
     for chunk in chunks:
@@ -32,20 +32,20 @@ def mixed(
             start += buffer.put(chunk[start:])
             if buffer.is_full:
                 yield buffer.take(generator)
-        del chunk  # or it would be there beside the next one
+        del chunk  # else it would be in memory together with the next one
     while buffer is not None and buffer.n_filled:
         yield buffer.take(generator)
 
 
 class ShuffleBuffer:
-    """Room for so many rows.
+    """A buffer for a fixed number of rows.
 
     Parameters
     ----------
     example : Chunk
-        Which columns there are, and of which types.
+        A chunk with the columns, and their types, that the buffer must hold.
     size : int
-        How many rows it has room for.
+        Largest number of rows in the buffer.
     """
 
     def __init__(self, example: Chunk, size: int) -> None:
@@ -58,11 +58,11 @@ class ShuffleBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no more room."""
+        """Whether the buffer has no more room."""
         return self.n_filled == self.size
 
     def put(self, chunk: Chunk) -> int:
-        """Take in the first rows of a chunk, and return how many there was room for."""
+        """Add as many first rows of a chunk as there is room for, and return their number."""
         n = min(len(chunk), self.size - self.n_filled)
         for name, array in chunk.arrays().items():
             self.arrays[name][self.n_filled : self.n_filled + n] = array[:n]
@@ -70,7 +70,7 @@ class ShuffleBuffer:
         return n
 
     def take(self, generator: np.random.Generator) -> Chunk:
-        """Remove random rows, and return these."""
+        """Remove random rows, and return them."""
         n = min(self.n_filled, -(-self.size // BUFFER_PARTS))
         chosen = generator.choice(self.n_filled, n, replace=False)
         taken = {name: array[chosen] for name, array in self.arrays.items()}
@@ -85,9 +85,9 @@ class ShuffleBuffer:
 
 
 def returned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return a new array, like `numpy.empty`, whose memory the system gets back at its end.
+    """Return a new array, like `numpy.empty`, whose memory returns to the system when it is freed.
 
-    C's allocator may keep what a large array leaves, and be unable to use it for the next one.
+    C's allocator may keep the memory of a large array, and be unable to use it for the next one.
     """
     if dtype.hasobject:
         return np.empty(shape, dtype)

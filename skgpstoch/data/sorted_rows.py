@@ -1,4 +1,4 @@
-"""Detect sorted rows, for which rows that are read together are alike."""
+"""Detect sorted rows, because rows that are read together are then alike."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .messages import warn
 from .row_source import RowSource
 
 MOST_EXPLAINED = 0.05
-"""Of y's variance, that the content of a shuffle buffer may explain: its mean is .2 σ from that of
-all, five times what a minibatch of 512 random rows is off."""
+"""Share of y's variance that the content of a shuffle buffer may explain. Its mean is then .2 σ
+from that of all rows, five times as far as that of a minibatch of 512 random rows."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class NumberBlocks:
     Parameters
     ----------
     weight : ndarray of shape (B,)
-        Σw of each.
+        Σw of each chunk.
     mean, second, third, fourth : ndarray of shape (B, P)
-        The mean, and the central moments.
+        The mean and the central moments of each chunk.
     """
 
     weight: np.ndarray
@@ -35,24 +35,24 @@ class NumberBlocks:
 
     @classmethod
     def of(cls, y: np.ndarray, w: np.ndarray) -> NumberBlocks:
-        """Of one chunk, y (m, P) and weights (m,)."""
+        """Return the moments of one chunk, from y (m, P) and weights (m,)."""
         weight = w.sum()
         mean = w @ y / weight
         away = y - mean
-        with np.errstate(over="ignore"):  # moments that are infinite explain nothing
+        with np.errstate(over="ignore"):  # `explained` ignores infinite moments
             central = [w @ away**k / weight for k in (2, 3, 4)]
         return cls(weight[None], mean[None], *(moment[None] for moment in central))
 
     def merge(self, other: NumberBlocks) -> NumberBlocks:
-        """Of the chunks of both."""
+        """Return the moments of the chunks of both."""
         pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
         return NumberBlocks(*map(np.concatenate, pairs))
 
     def explained(self) -> float:
-        """Share of the variance of y, or of its squared deviations, that chunks explain, in [0, 1].
+        """Return the share of the variance of y, or of its squared deviations, that chunks explain.
 
-        Chunks of random rows explain nothing of either. Rows that are sorted by y differ in the
-        mean, those sorted by |y| in the second.
+        The share is in [0, 1]. Chunks of random rows explain neither. If rows are sorted by y,
+        chunks differ in their means; if they are sorted by |y|, in their squared deviations.
         """
         share = self.weight / self.weight.sum()
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -67,7 +67,7 @@ class NumberBlocks:
 
 
 class Counted(NamedTuple):
-    """Labels of a chunk, and how many rows have each."""
+    """Labels of a chunk, and the weight of the rows with each label."""
 
     labels: np.ndarray
     counts: np.ndarray
@@ -81,11 +81,11 @@ class LabelBlocks:
 
     @classmethod
     def of(cls, labels: np.ndarray, counts: np.ndarray) -> LabelBlocks:
-        """Of one chunk."""
+        """Return the labels of one chunk."""
         return cls((Counted(labels, counts),))
 
     def merge(self, other: LabelBlocks) -> LabelBlocks:
-        """Of the chunks of both."""
+        """Return the labels of the chunks of both."""
         return LabelBlocks(self.chunks + other.chunks)
 
     @property
@@ -94,7 +94,7 @@ class LabelBlocks:
         return np.array([chunk.counts.sum() for chunk in self.chunks])
 
     def explained(self) -> float:
-        """Share of the variance of labels that chunks explain, Goodman and Kruskal's τ."""
+        """Return the share of the labels' variance that chunks explain, Goodman and Kruskal's τ."""
         classes = np.unique(np.concatenate([chunk.labels for chunk in self.chunks]))
         total, within = np.zeros(len(classes)), 0.0
         for labels, counts in self.chunks:
@@ -131,9 +131,9 @@ def warn_if_sorted(source: RowSource, blocks: Blocks) -> None:
     Parameters
     ----------
     source : RowSource
-        Whose rows were read.
+        Source whose rows were read.
     blocks : Blocks
-        Of y, of its chunks.
+        Moments or labels of y in its chunks.
     """
     n_rows, n_chunks = source.n_rows, len(blocks.weight)
     if n_rows is None or n_rows <= max(source.buffer_rows, n_chunks):
@@ -142,7 +142,7 @@ def warn_if_sorted(source: RowSource, blocks: Blocks) -> None:
     explained = (blocks.explained() - chance) / (1.0 - chance)
     held = source.buffer_rows / n_rows  # share of the rows
     in_buffer = 1.0 if source.n_units is None else held * source.n_units
-    # Of sorted rows, the mean of those in the buffer moves through 1 − held of y's range.
+    # If rows are sorted, the mean of those in the buffer moves through 1 − held of y's range.
     if explained * (1.0 - held) ** 2 <= MOST_EXPLAINED * max(in_buffer, 1.0):
         return
     warn(

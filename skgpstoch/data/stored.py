@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-PLANS = ("LazyFrame",)  # of polars; not computed yet
+PLANS = ("LazyFrame",)  # polars frames that are not computed yet
 
 
 def refuse_unstored(X: Any, name: str) -> None:
-    """Raise a TypeError for types without readable rows: sparse matrices, lazy queries, texts."""
+    """Raise a TypeError for types without readable rows: sparse matrices, lazy queries, strings."""
     if hasattr(X, "tocsr"):
         raise TypeError(f"{name} must be dense, got a sparse {type(X).__name__}: use X.toarray().")
     if type(X).__name__ in PLANS:
@@ -45,7 +45,7 @@ def take(X: Any, index: Any) -> Any:
 
 
 def join(parts: Sequence[Any]) -> Any:
-    """Return arrays or frames one below the other."""
+    """Stack arrays or frames one below the other."""
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     if hasattr(parts[0], "iloc"):

@@ -11,28 +11,28 @@ from .table_shares import of_kind
 from .tables import category_mask, read_table
 
 MOST_LEVELS = 100_000
-"""Levels that a column may have to be all kept, as memory must not grow with the rows."""
+"""Most levels of a column that are kept, because memory must not grow with the rows."""
 
 
 class Held(NamedTuple):
-    """What a column holds in the rows that were read.
+    """Facts about a column in the rows that were read.
 
     Parameters
     ----------
     name : str
-        As messages say it.
+        Name for messages.
     kind : str
-        Of its values; "nothing" as long as all are missing.
+        Kind of its values; "nothing" as long as all are missing.
     where : str
-        The chunk that this is known from.
+        The chunk where the kind was found.
     time_zone : str or None
-        Of dates.
+        Time zone of dates.
     order : tuple
         Levels of an ordered category, if all chunks have them in this order.
     levels : frozenset or None
-        Of a category; None if there are too many.
+        Levels of a category; None if there are too many.
     is_missing : bool
-        Whether any value is.
+        Whether any value is missing.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Held(NamedTuple):
 
     @classmethod
     def by(cls, column: Column, where: str) -> Held:
-        """Return what a column of a chunk holds."""
+        """Return the facts about a column of a chunk."""
         missing = column.missing
         if missing.all():
             return cls(column.name, EMPTY, where, is_missing=True)
@@ -54,12 +54,12 @@ class Held(NamedTuple):
         return cls(column.name, column.kind, where, *known, is_missing=bool(missing.any()))
 
     def merge(self, other: Held) -> Held:
-        """Return what the rows of both hold.
+        """Return the facts about the rows of both.
 
         Raises
         ------
         ValueError
-            If these are columns of two tables, or hold values of two kinds.
+            If the columns have different names, or hold different kinds of values.
         """
         if self.name != other.name:
             raise ValueError(
@@ -81,7 +81,7 @@ class Held(NamedTuple):
 
     @property
     def said(self) -> str:
-        """What messages call its values."""
+        """Description of its values for messages."""
         return self.kind if self.time_zone is None else f"{self.kind} in {self.time_zone}"
 
     @property
@@ -91,7 +91,7 @@ class Held(NamedTuple):
 
 
 def few(levels: frozenset) -> frozenset | None:
-    """Return levels that are not too many to be kept, else None."""
+    """Return levels, or None if they are too many to be kept."""
     return None if len(levels) > MOST_LEVELS else levels
 
 
@@ -101,12 +101,12 @@ def union(first: frozenset | None, second: frozenset | None) -> frozenset | None
 
 
 def held_by(X: Any, categorical_features: Any, where: str) -> list[Held]:
-    """Return what the columns of a chunk hold.
+    """Return the facts about the columns of a chunk.
 
     Raises
     ------
     ValueError
-        If a column holds what no model can read; it names the chunk.
+        If no model can read a column; the message names the chunk.
     """
     try:
         mask = category_mask(categorical_features, names_of(X), X.shape[1])
@@ -116,7 +116,7 @@ def held_by(X: Any, categorical_features: Any, where: str) -> list[Held]:
 
 
 def distinct_columns(X: Any, is_category: Any) -> list[Column]:
-    """Return columns with what they hold, of a frame each value once if it is no number."""
+    """Return the columns; if X is a frame, those that are not numeric without duplicates."""
     if not is_frame(X):
         return columns_of(X, is_category)
     frame, columns = narwhals().from_native(X, eager_only=True), []
@@ -128,19 +128,19 @@ def distinct_columns(X: Any, is_category: Any) -> list[Column]:
 
 
 def merged(several: Sequence[list[Held]]) -> list[Held]:
-    """Return what the rows of several chunks, or ranks, hold; there is one at least."""
+    """Merge the facts about one or more chunks, or ranks."""
     return reduce(lambda a, b: [x.merge(y) for x, y in zip(a, b, strict=True)], several)
 
 
 def read_as(X: Any, categorical_features: Any, held: Sequence[Held]) -> ReadTable:
-    """Return the columns of some of the rows, which know what others hold."""
+    """Return the columns of some rows, with the facts about all rows."""
     table = read_table(X, categorical_features)
     pairs = zip(table.columns, held, strict=True)
     return ReadTable([as_held(column, known) for column, known in pairs], table.array)
 
 
 def as_held(column: Column, known: Held) -> Column:
-    """Return a column of some rows, whose values are perhaps all missing, as all rows have it."""
+    """Return a column of some rows with the kind, order and levels that it has in all rows."""
     if known.kind == EMPTY:
         return column
     column = of_kind(column, [known.name, known.kind])

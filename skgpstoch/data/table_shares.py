@@ -1,4 +1,4 @@
-"""Tables that are split between ranks: read alike on all ranks, and gathered."""
+"""Tables that are split over ranks: agree on the columns, and gather rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .reduce import Group
 
 
 def of_every_rank(group: Group, own: Any) -> list[Any]:
-    """Return what each rank has; all are processes of the same program."""
+    """Return each rank's object; pickle is safe, as all ranks run the same program."""
     sent = torch.frombuffer(bytearray(pickle.dumps(own)), dtype=torch.uint8)
     return [pickle.loads(share.numpy().tobytes()) for share in group.shares(sent)]
 
@@ -23,7 +23,7 @@ def of_every_rank(group: Group, own: Any) -> list[Any]:
 def read_alike(group: Group, table: ReadTable | None, beside: Any) -> ReadTable | None:
     """Return this rank's rows, with columns of the kinds that all ranks agree on.
 
-    A column whose values are all missing is of the kind that it has elsewhere.
+    A column whose values are all missing here gets the kind that it has on other ranks.
 
     Parameters
     ----------
@@ -32,17 +32,17 @@ def read_alike(group: Group, table: ReadTable | None, beside: Any) -> ReadTable 
     table : ReadTable or None
         This rank's rows; None if it has none.
     beside : object
-        What else has to be the same on all ranks with rows; JSON keeps it.
+        Another object, which must be the same on all ranks with rows, and fit into JSON.
 
     Returns
     -------
     table : ReadTable or None
-        With the levels, and missing values, that other ranks' rows have.
+        The rows, whose columns know the levels and missing values on other ranks.
 
     Raises
     ------
     ValueError
-        On every rank, if ranks have other columns, or other kinds of values there.
+        On every rank, if ranks have different columns, or different kinds of values in them.
     """
     names = None if table is None else [column.name for column in table.columns]
     check_same_said(group, "Columns of X and y", None if table is None else [names, beside])
@@ -63,20 +63,20 @@ def read_alike(group: Group, table: ReadTable | None, beside: Any) -> ReadTable 
 
 
 def check_same_said(group: Group, name: str, own: Any) -> None:
-    """Check that ranks that say anything say the same."""
+    """Check that `own` is the same on all ranks where it is not None."""
     texts = [t for t in of_every_rank(group, own and json.dumps(own, default=str)) if t]
     group.check_same(name, json.dumps(own, default=str) if own else texts[0])
 
 
 def kind_of(column: Column) -> list[Any] | None:
-    """Return what a column holds; None if all values are missing."""
+    """Return the name, kind, time zone and order of a column; None if all values are missing."""
     if column.missing.all():
         return None
     return [column.name, column.kind, column.time_zone, list(map(str, column.order))]
 
 
 def of_kind(column: Column, kind: list[Any] | None) -> Column:
-    """Return a column whose values are perhaps all missing as one of this kind."""
+    """Return a column as one of this kind; if its kind differs, all its values are missing."""
     found = EMPTY if kind is None else kind[1]
     if column.kind == found:
         return column
@@ -93,13 +93,13 @@ def held(column: Column) -> frozenset:
 
 
 def with_elsewhere(table: ReadTable, elsewhere: Sequence[frozenset]) -> ReadTable:
-    """Return a table that knows of each column what other rows hold."""
+    """Return a table whose columns know the levels in other rows."""
     pairs = zip(table.columns, elsewhere, strict=True)
     return ReadTable([column._replace(elsewhere=found) for column, found in pairs], table.array)
 
 
 def joined_tables(parts: Sequence[ReadTable]) -> ReadTable:
-    """Return the rows of tables that are read alike, one after the other."""
+    """Join the rows of tables with the same columns."""
     every = zip(*(part.columns for part in parts), strict=True)
     arrays = [part.array for part in parts if part.array is not None]
     return ReadTable(
@@ -108,7 +108,7 @@ def joined_tables(parts: Sequence[ReadTable]) -> ReadTable:
 
 
 def joined(columns: Sequence[Column]) -> Column:
-    """Return a column of the rows of several; what is missing everywhere has no order or zone."""
+    """Join the rows of several columns; take order and time zone from any that has them."""
     values = np.concatenate([column.values for column in columns])
     order = max((column.order for column in columns), key=len)
     zones = [column.time_zone for column in columns if column.time_zone is not None]

@@ -1,4 +1,4 @@
-"""Encode the user's tables as the numbers that models see."""
+"""Encode the user's tables as numbers for the models."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ from .reduce import Group, agreed
 from .rows import LEADING_COLUMNS
 from .unknown_levels import NewRows, new_levels, stand_ins, warn_of_new_levels, with_levels
 
-MOST_ONE_HOT = 10  # levels that have a column each, and nothing else
+MOST_ONE_HOT = 10  # most levels for a plain one-hot encoding
 CONVERSIONS = {
     NUMBER: ", for example with pandas.to_numeric",
     DATE: ", for example with pandas.to_datetime",
 }
-LEAST_NUMBERS = 20  # levels that read as numbers, of a column that may be one of numbers
-NUMBERS_SHARE = 0.8  # of the levels
-LEAST_DATES = 5  # levels that are all dates
+LEAST_NUMBERS = 20  # least number of levels that read as numbers, to warn of strings as numbers
+NUMBERS_SHARE = 0.8  # least share of such levels
+LEAST_DATES = 5  # least number of levels, all of them dates, to warn of strings as dates
 STANDS_FOR_MISSING = {"", "-", "--", "?", "na", "n/a", "none", "null", "missing", "unknown", "."}
-MOST_BESIDE = 50  # levels that have one beside the mean of the target; 100 cost .05 nats (flights)
-ROWS_PER_LEVEL = 15.0  # for that: of 12 it cost .1 nats (mpg), of 17 and 65 it won .15 (txhousing)
+MOST_BESIDE = 50  # most levels for one-hot beside the target mean; 100 cost .05 nats (flights)
+ROWS_PER_LEVEL = 15.0  # needed for that: 12 cost .1 nats (mpg), 17 and 65 gained .15 (txhousing)
 
 
 # ---- validation ----------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ ROWS_PER_LEVEL = 15.0  # for that: of 12 it cost .1 nats (mpg), of 17 and 65 it 
 def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any) -> Any:
     """Check X, or X and y, with scikit-learn; X may have missing values, categories and dates.
 
-    Arrays of numbers come back as such, anything else as it is.
+    Return an array of numbers as a float array, and any other X unchanged.
     """
     X, y = (
         with_two_dimensions(X),
@@ -82,7 +82,7 @@ def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any)
 
 
 def refuse_infinity(X: np.ndarray) -> None:
-    """Raise a ValueError that names a column of X (n, d) where it is infinite."""
+    """Raise a ValueError that names a column of X (n, d) with infinite values."""
     for rows in row_blocks(len(X)):
         if not all_finite(X[rows]):
             for j, column in enumerate(X[rows].T):
@@ -90,7 +90,7 @@ def refuse_infinity(X: np.ndarray) -> None:
 
 
 def category_mask(given: Any, names: Sequence[str] | None, n_columns: int) -> np.ndarray | None:
-    """Return which columns the user says are categories, (d,); None if their types say it.
+    """Return the mask (d,) of columns that the user declares categories; None for "from_dtype".
 
     Raises
     ------
@@ -123,23 +123,27 @@ def category_mask(given: Any, names: Sequence[str] | None, n_columns: int) -> np
 
 
 class TableEncoder:
-    """Numbers for a table of numbers, categories and dates, with missing values.
+    """Encode a table of numbers, categories and dates, with missing values, as numbers.
 
-    An array of finite numbers that vary, none of them with heavy tails, passes as it is. Booleans
-    are 0 and 1. Numbers have their median where they are missing, and a column says where. Dates
-    are days, with sine and cosine of the periods that they hold. Ordered categories are numbers.
-    Others of up to ten levels have a column for each; of more, a column says what the target is at
-    the level, which training rows are told by other rows, and up to 50 levels of 15 rows each
-    have both. A missing level is a level; one that training rows did not have is none of the
-    first, and has the mean of the second. Constant columns are left out. Numbers with tails so
-    heavy that a few rows make their variance become their inverse hyperbolic sine, by median and
-    quantiles.
+    - Numbers stay as they are; booleans become 0 and 1. A missing number becomes the median, and a
+      further column flags it. If a few rows dominate the variance of a column, it becomes
+      asinh((x − median)/width), with the width from quantiles.
+    - Dates become days, with sine and cosine of the periods (day, week, year) that they cover.
+    - Ordered categories become the positions of their levels.
+    - Other categories become one column for each level (one-hot), if there are at most ten levels.
+      With more, a column has the mean target at the level; training rows get means of other rows.
+      Up to 50 levels, with 15 rows for each, become both.
+    - A missing category is a level of its own. A level that training rows did not have is 0 in all
+      one-hot columns (0.5 in a single one), and has the overall mean.
+    - Constant columns are left out.
+
+    An array of finite numbers that needs none of this is returned unchanged.
 
     Parameters
     ----------
     categorical_features : "from_dtype", array-like of bool, int or str, or None
-        Which columns are categories: "from_dtype" those of a categorical type, or of strings; or a
-        mask, positions or names; None is none.
+        Which columns are categories. "from_dtype": columns of a categorical dtype, or of strings.
+        Otherwise a mask, positions or names; None for no columns.
     """
 
     def __init__(self, categorical_features: Any = "from_dtype") -> None:
@@ -153,18 +157,18 @@ class TableEncoder:
         Parameters
         ----------
         X : array, frame or ReadTable of shape (n_samples, n_features)
-            As :func:`validate_table` returns it, or as it was read.
+            The table, as :func:`validate_table` or :func:`read_table` returns it.
         y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
             Targets, or labels.
         weight : ndarray of shape (n_samples,) or None, default=None
-            How many rows each counts for; those of 0 change nothing.
+            How many rows each row counts for; nothing is learned from rows of weight 0.
         classes : ndarray of shape (n_classes,) or None, default=None
-            Labels, if y has labels.
+            All labels, if y holds labels.
 
         Returns
         -------
         Z : ndarray of shape (n_samples, n_encoded)
-            In float64, or X itself.
+            The encoded rows in float64, or X itself if it needs no encoding.
         """
         table = read_table(X, self.categorical_features)
         columns = table.columns
@@ -194,21 +198,21 @@ class TableEncoder:
     def learn_levels(
         self, group: Group, parts: Iterable[Chunk], told: Told
     ) -> dict[int, FoldMeans]:
-        """Learn what the target is at levels by all rows of a table, and not by a sample alone.
+        """Learn the target means at levels from all rows of a table, not only from a sample.
 
         Parameters
         ----------
         group : Group
-            Ranks that have rows; all know the same levels.
+            The ranks; all know the same levels.
         parts : iterable of Chunk
-            This rank's rows that count, read only if there are columns of many levels.
+            This rank's rows of positive weight; read only if there are columns of many levels.
         told : Told
-            What is told of levels.
+            The values whose means encode levels.
 
         Returns
         -------
         by_fold : dict of int to FoldMeans
-            What training rows are told, for :meth:`transform_training`.
+            Encoders of training rows, for :meth:`transform_training`.
         """
         known = {j: means_of(encoder) for j, encoder in enumerate(self.encoders)}
         every = {j: LevelSums(m.levels, told.n_targets) for j, m in known.items() if m is not None}
@@ -230,16 +234,16 @@ class TableEncoder:
     def transform_training(
         self, X: Any, numbers: np.ndarray, by_fold: Mapping[int, FoldMeans]
     ) -> np.ndarray:
-        """Encode training rows of which the encoder learned a sample, and :meth:`learn_levels` all.
+        """Encode training rows, after the encoder learned from a sample and :meth:`learn_levels`.
 
         Parameters
         ----------
         X : frame or ReadTable of shape (n_samples, n_features)
-            The rows; a frame is one of many that hold the same columns.
+            The rows; a frame may be one of several chunks with the same columns.
         numbers : ndarray of shape (n_samples,)
-            Those of the rows in the whole table.
+            Numbers of the rows in the whole table.
         by_fold : dict of int to FoldMeans
-            What :meth:`learn_levels` has returned.
+            The result of :meth:`learn_levels`.
         """
         table, told = self._table(X), {}
         for j, means in by_fold.items():
@@ -254,12 +258,12 @@ class TableEncoder:
         Parameters
         ----------
         X : array or frame of shape (n_samples, n_features)
-            As :func:`validate_table` returns it.
+            The table, as :func:`validate_table` returns it.
 
         Returns
         -------
         Z : ndarray of shape (n_samples, n_encoded)
-            In float64, or X itself.
+            The encoded rows in float64, or X itself if it needs no encoding.
         """
         columns = self._read(X)
         for column, known in zip(columns, self.levels, strict=True):
@@ -270,16 +274,16 @@ class TableEncoder:
         return self._encoded(X, columns, {})
 
     def transform_with_new(self, X: Any) -> tuple[np.ndarray, NewRows | None]:
-        """Encode new rows, and those with new levels with known levels in their place, too.
+        """Encode new rows; also encode rows with new levels with known levels in their place.
 
-        X is as :meth:`transform` takes it.
+        X is as for :meth:`transform`.
 
         Returns
         -------
         Z : ndarray of shape (n_samples, n_encoded)
-            As :meth:`transform` returns it.
+            The same as :meth:`transform` returns.
         new : NewRows or None
-            None if all levels are known.
+            Rows with new levels; None if all levels are known.
         """
         columns = self._read(X)
         is_new = np.zeros((len(columns), len(X)), dtype=bool)
@@ -305,7 +309,7 @@ class TableEncoder:
         )
 
     def _read(self, X: Any) -> list[Column]:
-        """Return the columns of new rows, which hold what those of training rows held."""
+        """Return the columns of new rows; check that their kinds are those of training rows."""
         columns = columns_of(X, [kind == LEVEL for kind in self.kinds])
         for column, kind, zone in zip(columns, self.kinds, self.time_zones, strict=True):
             if column.kind not in (kind, EMPTY) and kind != EMPTY:
@@ -322,7 +326,7 @@ class TableEncoder:
         return columns
 
     def _table(self, X: Any) -> ReadTable:
-        """Return rows of the table that training rows are a part of."""
+        """Return rows of the training table, read if necessary."""
         return X if isinstance(X, ReadTable) else ReadTable(self._read(X), array_of(X))
 
     @property
@@ -331,14 +335,14 @@ class TableEncoder:
         return missing_columns_of(self.encoders)
 
     def of_columns(self, of_encoded: np.ndarray) -> np.ndarray:
-        """Add up what is said of encoded columns, (n_encoded,), for those of X, (n_features,)."""
+        """Sum values of encoded columns, (n_encoded,), for each column of X: (n_features,)."""
         found = np.zeros(len(self.encoders))
         widths = [encoder.width for encoder in self.encoders]
         np.add.at(found, np.repeat(np.arange(len(widths)), widths), of_encoded[: sum(widths)])
         return found
 
     def _encoded(self, X: Any, columns: list[Column], told: dict[int, np.ndarray]) -> np.ndarray:
-        """Encode columns, but for those of which it is told how."""
+        """Encode columns; use the given codes in `told` for those that it contains."""
         if (
             isinstance(X, np.ndarray)
             and X.dtype.kind == "f"
@@ -349,7 +353,7 @@ class TableEncoder:
         ):
             return X
         widths = [encoder.width for encoder in self.encoders]
-        Z = np.zeros((len(columns[0].values), max(sum(widths), 1)))  # a constant, if there is none
+        Z = np.zeros((len(columns[0].values), max(sum(widths), 1)))  # at least a constant column
         ends = np.cumsum(widths)
         for j, (encoder, column) in enumerate(zip(self.encoders, columns, strict=True)):
             part = told[j] if j in told else encoder(column.values)
@@ -358,9 +362,9 @@ class TableEncoder:
 
 
 def warn_of_numbers(column: Column) -> None:
-    """Warn of a column of texts most of which read as numbers.
+    """Warn of a column of strings, most of which read as numbers.
 
-    Whole numbers alone may be codes, such as postcodes.
+    Do not warn if all are whole numbers, which may be codes such as postcodes.
     """
     if column.kind != LEVEL or column.order:
         return
@@ -383,7 +387,7 @@ def warn_of_numbers(column: Column) -> None:
 
 
 def warn_of_dates(column: Column) -> None:
-    """Warn of a column of texts that are dates, such as those that read_csv leaves as they are."""
+    """Warn of a column of strings that are dates, such as pandas.read_csv returns."""
     if column.kind != LEVEL or column.order:
         return
     texts = [level for level in column.levels if isinstance(level, str)]
@@ -395,7 +399,7 @@ def warn_of_dates(column: Column) -> None:
 
 
 def is_date(text: str) -> bool:
-    """Tell whether a text is an ISO date, such as 2024-05-31, with or without a time."""
+    """Tell whether a string is an ISO date, such as 2024-05-31, with or without a time."""
     try:
         datetime.fromisoformat(text)
     except ValueError:
@@ -414,7 +418,7 @@ def read_table(X: Any, categorical_features: Any) -> ReadTable:
     Raises
     ------
     ValueError
-        If a column holds categories, but the user says that it does not.
+        If a column holds categories, but `categorical_features` does not include it.
     """
     if isinstance(X, ReadTable):
         return X
@@ -431,12 +435,12 @@ def read_table(X: Any, categorical_features: Any) -> ReadTable:
 
 
 def array_of(X: Any) -> np.ndarray | None:
-    """Return X if it is an array of real numbers, which models may see as it is."""
+    """Return X if it is a float array, which may need no encoding; otherwise None."""
     return X if isinstance(X, np.ndarray) and X.dtype.kind == "f" else None
 
 
 def simple_encoder(column: Column, weight: np.ndarray | None) -> Any:
-    """Return the encoder of a column that needs no target, or None."""
+    """Return the encoder of a column; None if the encoder needs targets."""
     if column.kind == DATE:
         return Dates.fit(column, weight)
     if column.kind != LEVEL:
@@ -450,7 +454,7 @@ def simple_encoder(column: Column, weight: np.ndarray | None) -> Any:
 def target_means(
     columns: list[Column], many: list[int], y: np.ndarray, weight: np.ndarray | None
 ) -> tuple[list[Any], list[np.ndarray]]:
-    """Return encoders of the columns of many levels, and training rows as they encode them."""
+    """Return encoders of the columns of many levels, and the encoded training rows."""
     levels = [levels_of(columns[j].levels) for j in many]
     codes = [codes_of(columns[j].values, known) for j, known in zip(many, levels, strict=True)]
     numbers = [c.values for c in columns if c.kind != LEVEL][:LEADING_COLUMNS]
@@ -473,13 +477,13 @@ def target_means(
 
 
 def means_of(encoder: Any) -> TargetMeans | None:
-    """Return what an encoder tells of levels by their targets, if it does."""
+    """Return the target means that an encoder contains, or None."""
     first = encoder.parts[0] if isinstance(encoder, Joined) else encoder
     return first if isinstance(first, TargetMeans) else None
 
 
 def beside_one_hot(means: TargetMeans, n_rows: float) -> Any:
-    """Return means with a column for each level beside them, if rows can tell levels apart."""
+    """Return target means, joined with one-hot columns if there are enough rows for each level."""
     n_levels = len(means.levels)
     if n_levels > MOST_BESIDE or n_rows < ROWS_PER_LEVEL * n_levels:
         return means

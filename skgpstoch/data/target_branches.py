@@ -1,7 +1,8 @@
-"""Where transformers of targets rise or fall, without steps, about the targets they are fitted to.
+"""Limit the inverses of target transformers to the branch where they are monotone.
 
-√y returns as z², which rises from z = 0 on and falls below; 1/y returns as 1/z, which has two
-branches. Both are maps of positive targets: predictions are limited to the branch of the targets.
+The inverse of √y is z², which rises for z > 0 and falls below. The inverse of 1/y is 1/z, which has
+two branches. Both are used for positive targets, so predictions are limited to the branch that the
+training targets are on.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from typing import Any
 
 import numpy as np
 
-TURN_REACH = 4.0  # ranges of z on both sides of it, within which turns are looked for
-BRANCH_PROBES = 4097  # numbers at which a map is looked at
-FALL = 1e-9  # of a target, that is none by rounding
-TURN_STEP = 1e-3  # of what a turn is known to, over which a map falls after it
-STEP_WIDTH = 1e-4  # of the range of z, over which a map without steps changes
-LEAST_ROUNDINGS = 100.0  # of z, that this must be
+TURN_REACH = 4.0  # search turning points within so many ranges of z on both sides
+BRANCH_PROBES = 4097  # number of points where a map is evaluated
+FALL = 1e-9  # relative decrease of a target that may be rounding
+TURN_STEP = 1e-3  # share of the bracket of a turning point over which a map must not fall
+STEP_WIDTH = 1e-4  # share of the range of z over which a map without steps must change
+LEAST_ROUNDINGS = 100.0  # such a width must be so many times the rounding error of z
 BISECTIONS = 60
 
 
 @dataclass(frozen=True)
 class OnBranch:
-    """A fitted transformer, whose inverse is level beyond two numbers (P,) of z."""
+    """A fitted transformer whose inverse is constant below `low` and above `high`, (P,) each."""
 
     transformer: Any
     low: np.ndarray
@@ -41,7 +42,7 @@ class OnBranch:
 
 
 def inverse_of(transformer: Any, z: np.ndarray) -> np.ndarray:
-    """Return targets of z (n, P), without warnings where there are none."""
+    """Return targets of z (n, P), without warnings where the inverse does not exist."""
     with quietly():
         y = transformer.inverse_transform(np.array(z, dtype=np.float64))
     return np.asarray(y, dtype=np.float64).reshape(z.shape)
@@ -53,7 +54,7 @@ def on_branch(transform: Any, fitted: Any, y: np.ndarray, z: np.ndarray) -> Any:
     Raises
     ------
     ValueError
-        If it turns or has steps between targets.
+        If the inverse is not monotone, or has steps, between the targets.
     """
     check_steps(transform, fitted, y, z)
     ends = np.array([_ends(transform, fitted, z, p) for p in range(z.shape[1])])
@@ -61,7 +62,7 @@ def on_branch(transform: Any, fitted: Any, y: np.ndarray, z: np.ndarray) -> Any:
 
 
 def check_steps(transform: Any, fitted: Any, y: np.ndarray, z: np.ndarray) -> None:
-    """Raise a ValueError where targets stay the same on a whole interval of z (n, P) inside."""
+    """Raise a ValueError if targets are constant on an interval inside the range of z (n, P)."""
     low, high = z.min(0), z.max(0)
     width = STEP_WIDTH * (high - low)
     below, at, above = (inverse_of(fitted, np.clip(z + k * width, low, high)) for k in (-1, 0, 1))
@@ -81,7 +82,7 @@ def check_steps(transform: Any, fitted: Any, y: np.ndarray, z: np.ndarray) -> No
 
 
 def _ends(transform: Any, fitted: Any, z: np.ndarray, p: int) -> tuple[float, float]:
-    """Return between which z output p of a map rises, or falls; infinite where it goes on."""
+    """Return the ends of the branch of output p, in z; infinite where there is no end."""
     low, high, middle = z[:, p].min(), z[:, p].max(), np.median(z, axis=0)
 
     def g(at: np.ndarray) -> np.ndarray:
@@ -103,7 +104,7 @@ def _ends(transform: Any, fitted: Any, z: np.ndarray, p: int) -> tuple[float, fl
 
 
 def _distance_of_turn(g: Callable[[np.ndarray], np.ndarray], reach: float) -> float:
-    """Return how far a map rises from 0 on before it falls; infinite if it does not."""
+    """Return how far from 0 a map rises before it falls; infinite if it does not fall."""
     t = np.linspace(0.0, reach, BRANCH_PROBES)
     y = g(t)
     t, y = t[np.isfinite(y)], y[np.isfinite(y)]
@@ -126,7 +127,7 @@ def brief(transform: Any) -> str:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Without warnings of numbers that a map has none for: these are asked for, and seen to."""
+    """Suppress warnings of numbers outside a map's domain, which the caller handles."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -1,4 +1,4 @@
-"""Monotone transformations of targets, to which models are fitted instead of the targets."""
+"""Monotone transformations of targets; models are fitted to the transformed targets."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from sklearn.base import clone
 from .arrays import Scaling
 from .target_branches import brief, inverse_of, on_branch
 
-POWERS = (0.0, 2.0)  # between which Yeo and Johnson's map is of the whole line to the whole line
+POWERS = (0.0, 2.0)  # with these powers, Yeo and Johnson's map covers the whole real line
 POWER_PRECISION = 1e-8
-GIVEN_BACK = 1e-6  # of a target and of their range, by which what returns may differ
+GIVEN_BACK = 1e-6  # relative error, to a target plus the range, of the inverse of a transformation
 
 
 class LogTarget:
     """log y, of positive targets."""
 
     def fit(self, y: np.ndarray, sample_weight: np.ndarray | None = None) -> LogTarget:
-        """Look at targets (n, P).
+        """Check that targets (n, P) are positive.
 
         Raises
         ------
         ValueError
-            If there are some that are not positive.
+            If a target is not positive.
         """
         check_positive(y)
         return self
 
     def transform(self, y: np.ndarray) -> np.ndarray:
-        """log y; NaN or −∞ of what is not positive."""
+        """Return log y; NaN or −∞ if y is not positive."""
         return np.log(y)
 
     def inverse_transform(self, z: np.ndarray) -> np.ndarray:
-        """exp z."""
+        """Return exp z."""
         return np.exp(z)
 
 
 class YeoJohnsonTarget:
-    """Yeo and Johnson's power of standardised targets, of the largest likelihood.
+    """Yeo and Johnson's power transformation of standardised targets, by maximum likelihood.
 
-    Targets are first divided by their standard deviation about their median, so that their units do
-    not matter; rows count by their weights. Powers are from 0 to 2: those beyond have an end, and
-    nothing is known of targets there.
+    Targets are first centred at their median and divided by their standard deviation, so their
+    units do not matter. Rows count by their weights. Powers are from 0 to 2; with other powers the
+    range of the transformation is bounded, and its inverse is not defined beyond.
 
     Yeo & Johnson, "A new family of power transformations to improve normality or symmetry",
     Biometrika 87, 2000.
@@ -74,14 +74,15 @@ class YeoJohnsonTarget:
 
 
 def yeo_johnson(u: np.ndarray, power: Any) -> np.ndarray:
-    """((1 + u)^λ − 1)/λ of u ≥ 0, and −((1 − u)^(2 − λ) − 1)/(2 − λ) of others."""
+    """Return ((1 + u)^λ − 1)/λ for u ≥ 0, and −((1 − u)^(2 − λ) − 1)/(2 − λ) for u < 0."""
     up, down = boxcox1p(np.maximum(u, 0.0), power), boxcox1p(np.maximum(-u, 0.0), 2.0 - power)
     return np.where(u >= 0.0, up, -down)
 
 
 def best_power(u: np.ndarray, weight: np.ndarray) -> float:
-    """Return λ of the largest likelihood, if z of u (n,) is normal."""
-    log_slope = weight @ (np.sign(u) * np.log1p(np.abs(u))) / weight.sum()  # over λ − 1
+    """Return the λ of largest likelihood, for normal z of u (n,)."""
+    # The mean of log dz/du is (λ − 1) times this.
+    log_slope = weight @ (np.sign(u) * np.log1p(np.abs(u))) / weight.sum()
 
     def loss(power: float) -> float:
         z = yeo_johnson(u, power)
@@ -101,13 +102,13 @@ TRANSFORMS: dict[str, Any] = {"log": LogTarget, "yeo-johnson": YeoJohnsonTarget}
 
 
 def fitted_transform(transform: Any, y: np.ndarray, weight: np.ndarray | None) -> Any:
-    """Return the transformation of targets (n, P) that a parameter names, fitted.
+    """Fit the transformation that a parameter names to targets (n, P), and return it.
 
     Raises
     ------
     ValueError
-        If targets are outside of where it is, or it has no inverse that gives them back, turns
-        between them, or has steps.
+        If targets are outside the transformation's domain, or if its inverse does not return them,
+        is not monotone between them, or has steps.
     """
     if isinstance(transform, str):
         return TRANSFORMS[transform]().fit(y, weight)
@@ -124,7 +125,7 @@ def fitted_transform(transform: Any, y: np.ndarray, weight: np.ndarray | None) -
 
 
 def check_returns(transform: Any, fitted: Any, y: np.ndarray, z: np.ndarray) -> None:
-    """Raise a ValueError unless targets (n, P) come back from z, and z are in their order."""
+    """Raise a ValueError unless the inverse of z gives targets (n, P), and z is monotone in y."""
     back = inverse_of(fitted, z)
     if not (np.abs(back - y) <= GIVEN_BACK * (np.abs(y) + np.ptp(y, axis=0))).all():
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Levels of categories that the training rows did not have, and known ones to replace them."""
+"""Replace levels of categories that the training rows did not have by known levels."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .categories import SHUFFLE_SEED
 from .columns import LEVEL, Column
 from .messages import warn
 
-STAND_INS = 24  # known levels in the place of a new one, each as often where they are fewer
+STAND_INS = 24  # number of known levels in place of a new one; repeated if there are fewer
 
 
 class NewRows(NamedTuple):
-    """Rows (m,) of a table with levels that training rows did not have, by their numbers.
+    """Rows with levels that training rows did not have: their numbers (m,) and encodings.
 
-    And how they are encoded with each of K known levels in the place of the new ones, (K, m, d).
+    The encodings (K, m, d) have K known levels in place of the new ones.
     """
 
     rows: np.ndarray
@@ -25,9 +25,9 @@ class NewRows(NamedTuple):
 
 
 def new_levels(column: Column, known: set) -> np.ndarray:
-    """Return which rows of a column have a level that training rows did not have, (n,).
+    """Return the mask (n,) of rows of a column with a level that training rows did not have.
 
-    A missing value is one where these had none.
+    A missing value is such a level if no training row had one.
     """
     if column.kind != LEVEL or not known - {None}:
         return np.zeros(len(column.values), dtype=bool)
@@ -35,9 +35,9 @@ def new_levels(column: Column, known: set) -> np.ndarray:
 
 
 def stand_ins(levels: Sequence[set | None]) -> list[np.ndarray]:
-    """Return known levels of each column to take the place of new ones, (K,) of objects.
+    """Return, for each column, K known levels to replace new ones, as an array of objects.
 
-    In an order of their own, so that those of several columns meet in many ways.
+    The levels are permuted separately for each column, so that they occur in many combinations.
     """
     rng, found = np.random.RandomState(SHUFFLE_SEED), []
     for known in levels:
@@ -48,7 +48,7 @@ def stand_ins(levels: Sequence[set | None]) -> list[np.ndarray]:
 
 
 def with_levels(columns: list[Column], is_new: np.ndarray, levels: Sequence[Any]) -> list[Column]:
-    """Return columns with another level in each place that is new, (d, n)."""
+    """Return columns with `levels` in place of new levels, where `is_new` (d, n)."""
     found = []
     for column, at, level in zip(columns, is_new, levels, strict=True):
         if at.any():
@@ -60,7 +60,7 @@ def with_levels(columns: list[Column], is_new: np.ndarray, levels: Sequence[Any]
 
 
 def warn_of_new_levels(column: Column, known: set, predicted: str) -> None:
-    """Warn of levels that training rows did not have, and of what is predicted there."""
+    """Warn of levels that training rows did not have; `predicted` says what is predicted there."""
     if column.kind != LEVEL or not known - {None}:
         return
     new = set(column.values.tolist()) - known

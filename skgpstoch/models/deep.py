@@ -1,16 +1,15 @@
-"""Deep models: a sparse model after hidden layers, and the posterior of a fitted one.
+"""Deep models: a sparse model above hidden layers, and the posterior of a fitted one.
 
-The bound is that of Salimbeni & Deisenroth (2017), with the last layer integrated,
+The bound is that of Salimbeni & Deisenroth (2017), with the last layer integrated out,
 
     Σᵢ E_q(hᵢ) E_N(f|μ(hᵢ),v(hᵢ))[log p(yᵢ|f)] − Σ_ℓ KL[q(w^ℓ) ‖ N(0, I)],                      (F3)
 
-The only differences from a shallow model are that a row becomes S rows of weight 1/S, each at a
-draw of h, and that predictions are mixtures. At the best q(w) for a Gaussian likelihood, with
-expectations in place of sums, the bound is
+There are only two differences from a shallow model: a row becomes S rows of weight 1/S, each at a
+draw of h, and predictions are mixtures. At the optimal q(w) for a Gaussian likelihood, the bound is
 
     −½[n log 2πσ² + Σ E(y−a)²/σ² − cᵀ(I+G)⁻¹c + log|I+G| + (Σ E k(h,h) − σ² tr G)/σ²] − KL,     (F6)
 
-with G = Σ E PᵀP/σ² and c = Σ E Pᵀ(y−a)/σ²; KL is that of the inner layers.
+with G = Σ E PᵀP/σ² and c = Σ E Pᵀ(y−a)/σ²; E is over draws of h; KL is that of the inner layers.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ from .layers import DeepFeatures
 from .sparse import Solution, SparseModel, SparsePosterior
 
 PASS_ROWS = 200_000  # fewest draws of rows in the closing pass
-EACH_PASS_ROWS = 5_000  # the same for each of several passes, without a closed form
-LEAST_DRAWS = 4  # fewest draws of a row there, from which errors are estimated
+EACH_PASS_ROWS = 5_000  # the same if there is no closed form, and so several passes
+LEAST_DRAWS = 4  # fewest draws per row in a closing pass, needed to estimate its error
 COVARIANCE_DRAWS = 64  # draws of hidden layers over which a covariance of rows is averaged
 
 
@@ -63,9 +62,10 @@ class DeepModel(SparseModel):
     def bases(
         self, X: Tensor, rows: Rows, dtype: torch.dtype = torch.float64
     ) -> Iterator[tuple[Basis, Rows]]:
-        """All rows, by blocks: at the nodes of predictions, or of many rows at some draws.
+        """Yield the features of all rows, block by block, at the nodes of predictions.
 
-        The draws are the same in every pass, and others for every row.
+        If rows are many, use fewer random draws instead, which differ between rows, but are the
+        same in every pass.
         """
         S, generator = self.deep.n_nodes, None
         wanted = PASS_ROWS if self.is_conjugate else EACH_PASS_ROWS
@@ -95,7 +95,7 @@ class DeepModel(SparseModel):
 
 
 class DeepPosterior(SparsePosterior):
-    """q(f) of a deep model: at each row a mixture over the nodes, which are the same for all rows.
+    """q(f) of a deep model: a mixture over nodes at each row; all rows have the same nodes.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class DeepPosterior(SparsePosterior):
         return mixture(self._marginals(basis), basis)
 
     def hidden(self, X: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Mean and variance of every inner layer, (N, D)."""
+        """Return the mean and variance (N, D) of every inner layer."""
         given = self.features.propagate(X, self.features.n_nodes)
         found = []
         for layer, H in zip(self.features.inner, given[:-1], strict=True):
@@ -145,18 +145,18 @@ class DeepPosterior(SparsePosterior):
         return scale[:, :, None] * cov * scale[:, None]
 
     def residual(self, H: Tensor, basis: Basis) -> Tensor:
-        """Covariance of the residual process of the last layer, (N, N)."""
+        """Return the covariance of the last layer's residual process, (N, N)."""
         return cast(Tensor, self.features.residual_covariance(H, basis.phi))
 
     def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
         return Posterior.functions(self, n_samples, generator)
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
-        """Joint draws: the residual processes of all layers take O(N³) time for each."""
+        """Draw f jointly; each draw takes O(N³) time, for the residual processes of all layers."""
         return torch.stack([self.draw(X, generator) for _ in range(n_samples)])
 
     def draw(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """A joint draw of f, (N, P)."""
+        """Return one joint draw of f, (N, P)."""
         H = self.features.draw(X, generator)
         basis = self.features.last.basis(H)
         f = basis.phi @ self.weights.sample(1, generator)[0] + self.model.offset(basis)
@@ -166,5 +166,5 @@ class DeepPosterior(SparsePosterior):
 
 
 def mixture(q: Marginals, basis: Basis) -> Marginals:
-    """(1, S·N, P) → (S, N, P)."""
+    """Turn q(f) at S draws of N rows, (1, S·N, P), into a mixture, (S, N, P)."""
     return Marginals(*(part[0].unflatten(0, (basis.n_samples, -1)) for part in q))

@@ -1,4 +1,4 @@
-"""Layers of a deep Gaussian process, and the features of its last one.
+"""Inner layers of a deep Gaussian process, and the features of its last layer.
 
 Salimbeni & Deisenroth, "Doubly stochastic variational inference for deep Gaussian processes",
 NeurIPS 2017; Shi, Titsias & Mnih, "Sparse orthogonal variational inference for Gaussian processes",
@@ -7,11 +7,11 @@ layer below,
 
     h_p = a_p(h') + P(h') w_p + r_p,   w_p ~ q = N(m_p, S_p),   var r_p = k(h', h') − ‖P(h')‖² + s²,
 
-so that given h', with ρ = k(h', h') − ‖P(h')‖², a layer's marginals are
+so given h', with ρ = k(h', h') − ‖P(h')‖², a layer's marginals are
 
     μ = a + Pm,   v = diag(P S Pᵀ) + ρ + s²,                                                    (F1)
 
-and, as q(f|u) = p(f|u), those of a row depend on that row of the layer below alone:
+and, because q(f|u) = p(f|u), those of a row depend only on the same row of the layer below:
 
     h = μ(h') + √v(h') ⊙ ε,   ε ~ N(0, I).                                                      (F2)
 """
@@ -40,17 +40,17 @@ class GPLayer(Module):
     Parameters
     ----------
     features : InducingFeatures
-        P, of inducing points in the space of the layer below.
+        Features P of inducing points in the space of the layer below.
     mean_map : Tensor of shape (D_in, D_out)
-        W of the mean function a(h) = hW, which is fixed.
+        Fixed matrix W of the mean function a(h) = hW.
     noise : float
-        s².
+        Noise variance s².
     prior_blocks : tuple of bool
-        Whether S_b stays the prior's.
+        For each block, whether S_b stays the prior's.
     shares_covariance : bool
         Whether all functions have the same S.
     root : float, default=1.0
-        Where roots of S start, times I.
+        Roots of S start at this number times I.
     """
 
     mean_map: Tensor
@@ -76,48 +76,49 @@ class GPLayer(Module):
         self.roots = make_roots(starts, 1 if shares_covariance else n_outputs, prior_blocks)
 
     def weights(self) -> VariationalWeights:
-        """q(w)."""
+        """Return q(w)."""
         roots = free_roots(self.roots, self.prior_blocks)
         return VariationalWeights(self.means, roots, self.features.blocks)
 
     @torch.no_grad()
     def start_at_(self, W: Tensor) -> None:
-        """The mean of the functions to hW at the inducing points, for a layer without that mean."""
+        """Start the functions' means at hW at the inducing points, if there is no mean map."""
         (Z, *others) = self.features.embedded_points()
         inverse = self.features.condition(Z, *others)[1]
         self.means[: len(Z)] = (inverse @ (Z @ W).double()).to(self.means)
 
     def kl(self) -> Tensor:
-        """KL[q(w) ‖ N(0, I)], summed over functions, ()."""
+        """Return KL[q(w) ‖ N(0, I)], summed over functions, ()."""
         return self.weights().kl().sum()
 
     def moments(self, H: Tensor) -> tuple[Tensor, Tensor]:
-        """μ and v (F1) at rows H of the layer below, each (N, D_out)."""
+        """Return μ and v (F1) at rows H of the layer below, each (N, D_out)."""
         basis = self.features.basis(H)
         q = self.weights().marginals(basis.phi, basis.residual())
         return q.mean[0] + H @ self.mean_map, q.var[0] + self.noise
 
     @property
     def n_normals(self) -> int:
-        """Numbers that a draw of a row takes."""
+        """Number of normal numbers that a draw of one row needs."""
         return self.mean_map.shape[1]
 
     @property
     def n_patches(self) -> int:
-        """Rows that it makes of a row for its own features."""
+        """Number of rows for the features that the layer makes from each given row."""
         return 1
 
     def draws(self, H: Tensor, n_rows: int, noise: Tensor) -> Tensor:
-        """Every row by itself (F2), h (S·N, D_out), given standard normal ε (S, N or 1, n_normals).
+        """Draw every row independently (F2), and return h (S·N, D_out).
 
-        H are rows of the layer below, (N, D_in) or (S·N, D_in), N = `n_rows`.
+        `noise` is standard normal ε, (S, N or 1, n_normals). H are rows of the layer below,
+        (N, D_in) or (S·N, D_in), with N = `n_rows`.
         """
         S = len(H) // n_rows if n_rows else 1
         mean, var = (part.unflatten(0, (S, n_rows)) for part in self.moments(H))
         return (mean + var.sqrt() * noise).flatten(0, 1)
 
     def draw(self, H: Tensor, generator: torch.Generator) -> Tensor:
-        """A joint draw at rows H, (N, D_out): O(N²) memory and O(N³) time."""
+        """Return a joint draw at rows H, (N, D_out), in O(N²) memory and O(N³) time."""
         basis = self.features.basis(H)
         R = self.features.residual_covariance(H, basis.phi)
         L = cholesky(R, "covariance of the residual process", basis.prior.mean())
@@ -128,20 +129,20 @@ class GPLayer(Module):
 
 
 class DeepFeatures(CompositeFeatures):
-    """The features of a last layer, at what inner layers make of rows.
+    """The features of the last layer, at rows that have gone through the inner layers.
 
-    Rows go through the layers; inducing points of the last layer are in its own space.
+    Inducing points of the last layer are in the space of its inputs.
 
     Parameters
     ----------
     layers : sequence of GPLayer
-        Inner ones, from the inputs on.
+        The inner layers, from the inputs on.
     last : InducingFeatures
-        P of the last.
+        Features P of the last layer.
     n_samples : int, default=1
-        Draws of a row in training, S.
+        Number S of draws per row in training.
     n_nodes : int, default=64
-        Draws of a row in predictions, which are the same for every row: a Sobol sequence.
+        Number of draws per row in predictions; a Sobol sequence, the same for every row.
     """
 
     def __init__(
@@ -153,12 +154,12 @@ class DeepFeatures(CompositeFeatures):
         self.n_features, self.blocks = last.n_features, last.blocks
 
     def with_draws(self, n_samples: int, n_nodes: int) -> DeepFeatures:
-        """The same, with other numbers of draws."""
+        """Set the numbers of draws, in place, and return the features."""
         self.n_samples, self.n_nodes = (n_samples, n_nodes) if len(self.layers) else (1, 1)
         return self
 
     def block_rows(self, n_draws: int) -> int:
-        """Rows at a time, drawn as often as this."""
+        """Return the number of rows to process at a time, with `n_draws` draws each."""
         most = max((layer.n_patches for layer in self.inner), default=1)
         n_rows = block_rows(next(self.parameters()).device, self.n_features)
         return max(1, n_rows // (n_draws * most))
@@ -170,13 +171,13 @@ class DeepFeatures(CompositeFeatures):
 
     @property
     def each(self) -> list[InducingFeatures]:
-        """Features of every layer."""
+        """The features of every layer."""
         return [*(layer.features for layer in self.inner), cast(InducingFeatures, self.last)]
 
     # ---- rows through layers -----------------------------------------------------------------
 
     def normals(self, X: Tensor, S: int, generator: torch.Generator | None) -> list[Tensor]:
-        """ε of every layer, (S, N, D), or the fixed ones, (S, 1, D)."""
+        """Return random ε of every layer, (S, N, D); without a generator fixed ones, (S, 1, D)."""
         sizes = [layer.n_normals for layer in self.inner]
         if not sizes:
             return []
@@ -188,7 +189,7 @@ class DeepFeatures(CompositeFeatures):
     def propagate(
         self, X: Tensor, S: int, generator: torch.Generator | None = None
     ) -> list[Tensor]:
-        """What every layer is given: X (N, D), and draws of the layer below, (S·N, D)."""
+        """Return the inputs of every layer: X (N, D), then draws of the layer below, (S·N, D)."""
         given = [X]
         for layer, noise in zip(self.inner, self.normals(X, S, generator), strict=True):
             given.append(layer.draws(given[-1], len(X), noise))
@@ -197,13 +198,13 @@ class DeepFeatures(CompositeFeatures):
     def basis(
         self, X: Tensor, generator: torch.Generator | None = None, n_samples: int | None = None
     ) -> Basis:
-        """The last layer's at draws of all rows, S·N rows; without a generator at the nodes."""
+        """Return the last layer's basis at S draws of all rows; without a generator, at nodes."""
         S = n_samples or (self.n_nodes if generator is None else self.n_samples)
         H = self.propagate(X, S, generator)[-1]
         return self.last.basis(H)._replace(n_samples=S)
 
     def draw(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """A joint draw, at all rows, of what the last layer is given, (N, D)."""
+        """Return a joint draw of the last layer's inputs at all rows, (N, D)."""
         for layer in self.inner:
             X = layer.draw(X, generator)
         return X
@@ -216,14 +217,14 @@ class DeepFeatures(CompositeFeatures):
 
     @property
     def network(self) -> nn.Module:
-        """What the last layer's kernel is on: the inner layers, if there are any."""
+        """The module below the last layer's kernel: the inner layers, if there are any."""
         return self.layers if len(self.layers) else self.shown.network
 
     def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
         return self.last.factors()
 
     def residual_covariance(self, X: Tensor, phi: Tensor) -> Tensor | None:
-        """At what the last layer is given."""
+        """Return the residual covariance of the last layer, at its inputs X."""
         return self.last.residual_covariance(X, phi)
 
     def scale_variance(self, factor: float) -> None:
@@ -232,12 +233,12 @@ class DeepFeatures(CompositeFeatures):
     # ---- every layer's -----------------------------------------------------------------------
 
     def penalty(self, generator: torch.Generator | None = None) -> Tensor | None:
-        """Σ KL[q(w) ‖ p(w)] of inner layers, and what the last one's shift costs."""
+        """Return Σ KL[q(w) ‖ p(w)] of inner layers, plus the penalty of the last layer's shift."""
         of_shift = self.last.penalty(generator)
         costs = [layer.kl() for layer in self.inner]
         costs += [] if of_shift is None else [of_shift]
         return torch.stack(costs).sum() if costs else None
 
     def close(self) -> None:
-        """Of the last layer alone: q(w) of the others is for features with their jitter."""
+        """Close only the last layer: q(w) of the others belongs to features with their jitter."""
         self.last.close()

@@ -30,7 +30,7 @@ class Spread(NamedTuple):
     exponent: float  # γ
 
     def ratio(self, std: Any) -> Any:
-        """r of each row, (N, P)."""
+        """Return r of each row, (N, P), given standard deviations of y."""
         return self.factor * std ** (self.exponent - 1.0)
 
 
@@ -44,9 +44,10 @@ class MixturePosterior(Posterior):
     mean_shrinkage : float, default=1.0
         Factor of the differences between the members' means and their average.
     disagreement_scale : float, default=0.0
-        Times the size of these differences, it is added to every member's deviation of f.
+        Factor s of these differences: s² times their mean square is added to each member's variance
+        of f.
     spread : Spread or None, default=None
-        Factor of the mixture's deviations of f and of the noise from its mean; None is 1.
+        Factor of the deviations of f and of the noise from the mixture's mean; None is 1.
     skew : Tensor of shape (P,) or None, default=None
         Skewness ε of the predictive distributions of y, see :mod:`skgpstoch.likelihoods.skewed`.
     """
@@ -84,7 +85,7 @@ class MixturePosterior(Posterior):
         return self.parts[0].model
 
     def log_evidence(self) -> Tensor:
-        """Mean of the members' bounds, which bounds the log of the mean evidence: (1,) nats."""
+        """Return the mean of the members' bounds, a bound on the log mean evidence: (1,) nats."""
         return torch.stack([part.log_evidence() for part in self.parts]).mean(0)
 
     @property
@@ -193,14 +194,16 @@ class MixturePosterior(Posterior):
         return values
 
     def _means(self, X: Tensor) -> Tensor:
-        """The members', (K, N, P)."""
+        """Return the means of the members, (K, N, P)."""
         return torch.cat([part.marginals(X).mean for part in self.parts])
 
     def _members_drawn(
         self, n_samples: int, generator: torch.Generator
     ) -> tuple[Tensor, list[tuple[int, int]]]:
-        """Draw a member for each draw: the order of draws that come by members, and how many are
-        of which.
+        """Choose a random member for each draw.
+
+        Return the index that puts draws, which come member by member, in random order; and each
+        chosen member with its number of draws.
         """
         K = len(self.parts)
         which = torch.randint(K, (n_samples,), generator=generator, device=generator.device)
@@ -210,7 +213,7 @@ class MixturePosterior(Posterior):
     def _moved(
         self, f: Tensor, z: Tensor | None, k: int, means: Tensor, ratio: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Draws (S, N, P) of the k-th member as those of the mixture, and their mean (N, P)."""
+        """Turn draws (S, N, P) of the k-th member into the mixture's; return their mean too."""
         centre = means.mean(0)
         apart = means - centre
         shift = (self.mean_shrinkage - 1.0) * apart[k]

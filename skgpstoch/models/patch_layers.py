@@ -1,14 +1,15 @@
 """Inner layers that map images to images.
 
 Blomqvist, Kaski & Heinonen, "Deep convolutional Gaussian processes", 2018; Dutordoir et al., 2019;
-Shi, Titsias & Mnih, 2020, 6.2. Of every patch x^[p] of an image the layer makes C numbers, channels
-of an image with a place for each patch,
+Shi, Titsias & Mnih, 2020, 6.2. From every patch x^[p] of an image the layer makes C numbers. They
+are the channels of an output image that has a pixel for each patch,
 
     h_pc = a_pc + g_c(x^[p]),   g_c ~ GP(0, k_g),
 
-a sparse layer whose rows are patches. The papers draw every h_pc from its own marginal, as if the
-patches of an image were independent. They are not, as the next layer mixes them, and the bound is
-none. Here the weights of features are drawn once for an image, and shared by its patches,
+which is a sparse layer whose rows are patches. The papers draw every h_pc from its own marginal, as
+if the patches of an image were independent. They are not, and the next layer mixes them, so the
+papers' objective is not a bound. Here the weights of features are drawn once for an image, and all
+its patches share them,
 
     h_p = a_p + P_p w + √(ρ_p + s²) ε_p,   w = m + Rξ,   S = RRᵀ,                              (F11)
 
@@ -33,12 +34,12 @@ class PatchLayer(GPLayer):
     Parameters
     ----------
     *args, **kwargs : object
-        Those of :class:`GPLayer`, on patches.
+        Arguments of :class:`GPLayer`, for features on patches.
     geometry : Geometry
-        Patches of the images below.
+        Geometry of the patches of the input images.
     shares_weights : bool, default=True
-        Whether the patches of an image share the draw of weights (F11), or each is drawn by itself,
-        as published.
+        Whether the patches of an image share a draw of the weights (F11), or are drawn
+        independently, as published.
     """
 
     columns: Tensor
@@ -53,7 +54,7 @@ class PatchLayer(GPLayer):
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """Of the images that it makes."""
+        """Shape of the output images."""
         return *self.geometry.grid, self.mean_map.shape[1]
 
     @property
@@ -62,7 +63,7 @@ class PatchLayer(GPLayer):
 
     @property
     def n_pixels(self) -> int:
-        """Of these, in all channels."""
+        """Number of numbers in an output image, over all channels."""
         return len(self.columns) * self.mean_map.shape[1]
 
     @property
@@ -71,7 +72,7 @@ class PatchLayer(GPLayer):
         return self.n_pixels + n_weights
 
     def patches(self, H: Tensor) -> Tensor:
-        """Of images (N, ...), one after another, (N·J, L)."""
+        """Return the patches of images (N, ...), one image after another, (N·J, L)."""
         return gather(H, self.columns).flatten(0, 1)
 
     def moments(self, H: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,7 +96,7 @@ class PatchLayer(GPLayer):
         return drawn.flatten(0, 1).flatten(1)
 
     def draw(self, H: Tensor, generator: torch.Generator) -> Tensor:
-        """A joint draw of all images: the same functions, and residuals by themselves."""
+        """Return a joint draw of all images: the same weights, and independent residuals."""
         rows = self.patches(H)
         basis = self.features.basis(rows)
         w = self.weights().sample(1, generator)[0]  # (M, C)
@@ -106,7 +107,7 @@ class PatchLayer(GPLayer):
 
 
 def centre_map(geometry: Geometry, n_channels: int) -> Tensor:
-    """W of a mean function: the pixel in the middle of a patch, (L, C); 0 in further channels."""
+    """Return W (L, C) of a mean function that takes a patch's central pixel; 0 in more channels."""
     (h, w), depth = geometry.patch_shape, geometry.image_shape[2]
     W = torch.zeros(geometry.size, n_channels, device="cpu")
     channels = torch.arange(min(depth, n_channels), device="cpu")

@@ -25,7 +25,7 @@ def parts_of(features: FeatureMap) -> list[InducingFeatures]:
 
 
 def responses_of(posterior: SparsePosterior, X: Tensor) -> Tensor:
-    """Return E w_p g(x^[p]) of every patch, (N, J, P)."""
+    """Return the mean response E w_p g(x^[p]) of every patch, (N, J, P)."""
     deep, S = posterior.model.features, 1
     parts = parts_of(deep)
     blocks = posterior.weights.mean.split(deep.blocks)

@@ -80,7 +80,7 @@ class RowScale(Module):
         self.weights = nn.Parameter(weights)
 
     def forward(self, phi: Tensor) -> Tensor:
-        """ρ, (..., N, P), of features (..., N, D)."""
+        """Return ρ, (..., N, P), for features (..., N, D)."""
         return self.of(phi @ self.weights.to(phi))
 
     @staticmethod
@@ -351,7 +351,7 @@ class SparsePosterior(Posterior):
         return Sites(self.precision, m + torch.einsum("bij,jb->ib", self.precision, m))
 
     def log_evidence(self) -> Tensor:
-        """The evidence lower bound, summed over outputs: (1,) nats."""
+        """Return the evidence lower bound, summed over outputs: (1,) nats."""
         return self.elbo[None]
 
     def marginals(self, X: Tensor) -> Marginals:
@@ -382,8 +382,10 @@ class SparsePosterior(Posterior):
 
     @torch.no_grad()
     def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
-        """Of finite features φᵀw; else the residual process r is a draw of the prior less its part
-        that the points explain, φᵀu with its own coordinates u there.
+        """Draw f as functions; finite features give φᵀw.
+
+        Inducing points need a residual process besides. It is a draw g of the prior minus the part
+        of g that the points explain, φᵀu, with u the coordinates of g at the points.
         """
         features, w = self.model.features, self.weights.sample(n_samples, generator)
         if not isinstance(features, ConditionedFeatures):
@@ -401,7 +403,7 @@ class SparsePosterior(Posterior):
         return values
 
     def _of_weights(self, basis: Basis, w: Tensor) -> Tensor:
-        """φᵀw and the mean, (S, N, P), given w (S, D, P)."""
+        """Return φᵀw plus the mean, (S, N, P), given w (S, D, P)."""
         return basis.phi @ w + self.model.offset(basis)
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:

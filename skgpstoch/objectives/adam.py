@@ -1,4 +1,4 @@
-"""solver="adam" and "adadelta": m and the roots of S are parameters like the others."""
+"""solver="adam" and "adadelta": learn m and the roots of S by gradients, as other parameters."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ Factors = tuple[tuple[Tensor, Tensor], ...]
 
 
 class GradientObjective(VariationalObjective):
-    """m and R_b, S_b = R_b R_bᵀ, as parameters, in the coordinates of w or (whiten=False) of u.
+    """An objective whose parameters include m and the roots R_b of S_b = R_b R_bᵀ.
 
-    AdaDelta's steps have the units of each parameter, so that networks need no rate of their own.
+    AdaDelta's steps have the units of each parameter, so networks need no learning rate of their
+    own.
 
-    Without whitening u = L w has the mean Lm and the root LR, so that w's come from those of u as
-    features come from covariances.
+    m and R_b are in the coordinates of w or, with whiten=False, of u = L w. u has the mean Lm and
+    the root LR, and L⁻¹ turns these into those of w, as it turns covariances into features.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class GradientObjective(VariationalObjective):
         self.roots = make_roots(factors, P, model.has_prior_covariance)
 
     def factors(self) -> list[Tensor]:
-        """L of every block: I in the coordinates of w."""
+        """Return L of every block; I in the coordinates of w."""
         if self.whiten or not (factors := self.model.features.factors()):
             return identities(self.model.features.blocks, self.model.mean.value)
         return [torch.linalg.inv(inverse).tril() for _, inverse in factors]
@@ -63,10 +64,10 @@ class GradientObjective(VariationalObjective):
                 self.roots[b].copy_(L.double() @ root)
 
     def present_sites(self) -> Sites:
-        """Of the present q(w): of several blocks, without what is between them."""
+        """Return the sites of the present q(w), without those between different blocks."""
         q = self.q().to(torch.float64)
         P = q.mean.shape[1]
-        if self.model.covariance != "sites":  # m is all that counts
+        if self.model.covariance != "sites":  # only m matters
             return self.model.zero_sites()._replace(cross=q.mean)
         blocks = []
         for size, S in zip(q.sizes, q.covariances, strict=True):
@@ -76,7 +77,7 @@ class GradientObjective(VariationalObjective):
         return Sites(precision, q.mean + torch.einsum("bij,jb->ib", precision, q.mean))
 
     def weights(self, factors: Factors) -> VariationalWeights:
-        """q(w), in the coordinates of w."""
+        """Return q(w), in the coordinates of w."""
         means, roots = list(self.means), [root.tril() for root in self.roots]
         if not self.whiten:
             for b, (K, inverse) in enumerate(factors):

@@ -1,18 +1,18 @@
 """The bound if the inducing points are the rows, for likelihoods that are not Gaussian.
 
-Where Z = X the best q(f) is that of sites κ, λ of the rows (Opper & Archambeau, "The variational
+If Z = X, sites κ, λ of the rows determine the optimal q(f) (Opper & Archambeau, "The variational
 Gaussian approximation revisited", Neural Computation 21, 2009). With W = κ^½ A⁻¹ κ^½,
 A = I + κ^½ K κ^½, and the prior N(m, K) of every output,
 
     a = λ − κm − WK(λ − κm),   μ = Ka + m,   Σ = K − KWK,
     KL = ½(aᵀKa − tr WK + log|A|).
 
-At sites that stay (see :mod:`skgpstoch.objectives.dual`), with α = ∂/∂μ and δ = ∂/∂v of the data
-term and E = I − WK, the bound has the gradient
+With fixed sites (see :mod:`skgpstoch.objectives.dual`), with α = ∂/∂μ and δ = ∂/∂v of the data
+term, and with E = I − WK, the bound has the gradient
 
     ∂/∂K = Eα aᵀ + E diag(δ) Eᵀ − β(½WKW + ½aaᵀ − WKa aᵀ),   ∂/∂m = Σᵢ (Eα + βWKa)ᵢ.
 
-An evaluation takes a quarter of the time of one with whitened features.
+An evaluation takes a quarter of the time that it takes with whitened features.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from .lbfgs import rejected
 from .optimal_q import ROUNDING, from_either
 from .variational import VariationalObjective
 
-TOL, MAX_ITER = 1e-6, 50  # nats per row that a step for the sites is worth; steps
+TOL, MAX_ITER = 1e-6, 50  # least gain of a step for the sites, nats per row; most steps
 
 
 class Latent(NamedTuple):
-    """q(f) of the rows, every output by itself."""
+    """q(f) at the rows, with independent outputs."""
 
     mean: Tensor  # μ, (N, P)
     var: Tensor  # diag Σ, (N, P)
@@ -56,7 +56,7 @@ class Latent(NamedTuple):
 
 
 class AllRowsObjective(VariationalObjective):
-    """The bound of a log-concave likelihood, in float64, at sites that stay for an epoch."""
+    """The bound of a log-concave likelihood, in float64, with sites fixed during an epoch."""
 
     precision: Tensor
     cross: Tensor
@@ -71,7 +71,7 @@ class AllRowsObjective(VariationalObjective):
         self.register_buffer("value", none.new_tensor(-torch.inf)[()])
 
     def minibatch_source(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
-        """Return row numbers for X: sites are in the order of the rows, epochs are not."""
+        """Return row numbers for X: sites are in the order of the rows, minibatches are not."""
         return torch.arange(len(X), dtype=X.dtype, device=X.device)[:, None], rows
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
@@ -86,12 +86,12 @@ class AllRowsObjective(VariationalObjective):
 
     @property
     def sites(self) -> RowSites:
-        """Those of this epoch."""
+        """The sites of this epoch."""
         return RowSites(self.precision, self.cross)
 
     @torch.no_grad()
     def find(self, X: Tensor, rows: Rows) -> None:
-        """Find the best sites at the present hyper-parameters, from the last ones."""
+        """Find the optimal sites at the present hyper-parameters, starting from the last ones."""
         K, n = gram_of(self.model, X), rows.n_effective
         m, beta = self.model.mean.value, self.model.beta
 
@@ -119,7 +119,7 @@ class AllRowsObjective(VariationalObjective):
         self.register_buffer("value", found.value)
 
     def evaluate(self, X: Tensor, rows: Rows) -> float:
-        """Return the bound itself, at the best sites."""
+        """Return minus the bound per row, at the optimal sites."""
         self.find(X, rows)
         return -float(self.value) / rows.n_effective
 
@@ -137,7 +137,7 @@ class AllRowsObjective(VariationalObjective):
 
 
 def score(model: SparseModel, rows: Rows, q: Latent | Marginals) -> ExpectedScore:
-    """Minus the loss of all rows, and its derivatives, each row as often as it counts."""
+    """Return minus the weighted loss of all rows, and its derivatives."""
     f, none = Marginals(q.mean[None], q.var[None]), torch.zeros_like(q.mean[:, 0])
     return model.loss.expected_score(rows.y, model.likelihood.of(rows), f, none).weighted(rows)
 
@@ -175,7 +175,7 @@ def latent(K: Tensor, m: Tensor, sites: RowSites) -> Latent:
 
 
 def bound_at(model: SparseModel, X: Tensor, rows: Rows, sites: RowSites) -> tuple[Tensor, Tensor]:
-    """−Σ loss and KL, each (), at the q(f) of sites; the first has the gradient of the bound."""
+    """Return −Σ loss and KL, each (), at the sites' q(f); the first has the bound's gradient."""
     K, m = gram_of(model, X), model.mean.value
     q = latent(K.detach(), m.detach(), sites)
     term = score(model, rows, q)
@@ -187,7 +187,7 @@ def bound_at(model: SparseModel, X: Tensor, rows: Rows, sites: RowSites) -> tupl
 
 @torch.no_grad()
 def gradients(q: Latent, alpha: Tensor, delta: Tensor, beta: float) -> tuple[Tensor, Tensor]:
-    """Of −Σ loss − β KL at sites that stay, by K (N, N) and m (P,), from α and δ (N, P)."""
+    """Return ∂/∂K (N, N) and ∂/∂m (P,) of −Σ loss − β KL with fixed sites, from α and δ (N, P)."""
     dK, dm = torch.zeros_like(q.W[0]), torch.zeros_like(q.a[0])
     for p, (W, WK) in enumerate(zip(q.W, q.WK, strict=True)):
         a, WKa = q.a[:, p], WK @ q.a[:, p]

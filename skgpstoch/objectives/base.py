@@ -21,55 +21,54 @@ from .closing import FULL, Closing
 class Objective(Module):
     """A training loss per row; training changes only its state (parameters and buffers).
 
-    A new method overrides :meth:`forward` and :meth:`solution`; the other hooks have defaults that
+    A new method overrides :meth:`forward` and :meth:`solution`; most other hooks have defaults that
     do nothing. Whatever must survive a checkpoint, a rollback, or the choice of the best iterate
     has to be a parameter or a buffer.
     """
 
     has_user_module: bool = False
-    """Whether a module of the user's is inside, whose layers may draw from the global generator."""
+    """Whether there is a module of the user, whose layers may draw from the global generator."""
 
     streams: bool = False
     """Whether rows come in chunks, without a closing pass over all of them."""
 
     is_still: bool = False
-    """Whether the loss of all rows stays the same function, of which an optimiser can tell that it
-    has found the minimum."""
+    """Whether the loss of all rows is a fixed function, so the optimiser can detect its minimum."""
 
     weight_decay: float = 0.0
     """Decoupled decay of networks' parameters."""
 
     network_rate: float = 1.0
-    """Of the learning rate, for networks' parameters."""
+    """Factor of the learning rate for networks' parameters."""
 
     rest_rate: float = 1.0
-    """Of the learning rate, for all others."""
+    """Factor of the learning rate for all other parameters."""
 
     closing: Closing = FULL
     """How thorough the closing pass is; :meth:`hurry` chooses."""
 
     overfit_patience: float = math.inf
-    """Epochs after which training ends if losses were better and scores of other rows were not."""
+    """Epochs after which training ends if the loss improves and the held-out score does not."""
 
     @property
     def predicts_otherwise(self) -> bool:
-        """Whether running averages are of features that are not those of the training step.
+        """Whether running averages need features in evaluation mode, besides those of the step.
 
-        A stream predicts from its averages alone, with a user's layers, such as BatchNorm, as they
-        are in predictions.
+        A stream predicts from its averages alone, without a closing pass, and a user's layers, such
+        as BatchNorm, behave differently in predictions.
         """
         return self.streams and self.has_user_module
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
-        """Loss of a minibatch, in nats per row: X (b, d) and what is known of these rows."""
+        """Return the loss of a minibatch, X (b, d) and its rows, in nats per row."""
         raise NotImplementedError
 
     def minibatch_source(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
-        """What an epoch goes through in minibatches: rows, unless it is something else."""
+        """Return what an epoch splits into minibatches: the rows, by default."""
         return X, rows
 
     def param_groups(self) -> list[dict[str, Any]]:
-        """Return groups for the optimiser: networks' parameters, and all others."""
+        """Return two groups for the optimiser: networks' parameters, and all others."""
         named = [(name, p) for name, p in self.named_parameters() if p.requires_grad]
         network = [p for name, p in named if "network." in name]
         rest = [p for name, p in named if "network." not in name]
@@ -77,13 +76,13 @@ class Objective(Module):
         return [{"params": network, **decay}, {"params": rest, "rate": self.rest_rate}]
 
     def step_end(self) -> None:
-        """Called after every optimiser step: projections, profiles, natural or dual steps."""
+        """Update after an optimiser step: project to bounds, or make natural or dual steps."""
 
     def epoch_end(self) -> None:
-        """Called after every epoch: penalties, schedules of the objective's own."""
+        """Update after an epoch, for example penalties or the objective's own schedules."""
 
     def epoch_loss(self, mean: float) -> float:
-        """What the loss curve records for an epoch, given the mean of its minibatches' losses."""
+        """Return what the loss curve records for an epoch with this mean minibatch loss."""
         return mean
 
     def is_closed(self) -> bool:
@@ -91,59 +90,59 @@ class Objective(Module):
         return not any(group["params"] for group in self.param_groups())
 
     def has_converged(self) -> bool:
-        """Whether there is nothing left to train; asked after every epoch."""
+        """Whether training has converged; asked after every epoch."""
         return False
 
     def is_finite(self) -> bool:
-        """Whether parameters and buffers are sound; an epoch after which they are not is undone."""
+        """Whether parameters and buffers are finite; if not, the loop undoes the last epoch."""
         # −inf is sound in a buffer: it is the logarithm of a hyper-parameter that is fixed at 0.
-        # |p| < ∞ is as false of NaN as torch.isfinite, in fewer operations.
+        # |p| < ∞ is False for NaN, like torch.isfinite, but takes fewer operations.
         sound = [(p.detach().abs() < math.inf).all() for p in self.parameters()]
         sound += [(b < math.inf).all() for b in self.buffers()]
         return all_hold(sound + [~failed for failed in self.failures()])
 
     def failures(self) -> list[Tensor]:
-        """What was not waited for, and says, of one element each, whether it has failed."""
+        """Return one-element flags of steps that failed without an error, to be read later."""
         return []
 
     def evaluate(self, X: Tensor, rows: Rows) -> float:
-        """What the best iterate is the best of, lower is better: nats per row, of all rows."""
+        """Return the score that selects the best iterate (lower is better), in nats per row."""
         raise NotImplementedError
 
     def calibrate(self, X: Tensor, rows: Rows) -> None:
-        """Choices that are left when the best iterate is, before the closing pass."""
+        """Make the last choices for the best iterate, before the closing pass."""
 
     def hurry(self, X: Tensor, rows: Rows, deadline: Deadline, wanted: float) -> float:
-        """Choose a closing pass that ends in time; the seconds that it will take.
+        """Choose a closing pass that ends in time, and return the seconds that it will take.
 
-        Before the deadline there is also training, which would take the seconds `wanted`.
+        Training must also end before the deadline; it would take `wanted` seconds.
         """
         return 0.0
 
     def solution(self, X: Tensor, rows: Rows) -> Posterior:
-        """The closing exact pass over all rows."""
+        """Return the posterior, from a closing exact pass over all rows."""
         raise NotImplementedError
 
     # ---- streams -----------------------------------------------------------------------------
 
     def attach(self, X: Tensor, rows: Rows) -> None:
-        """Go on with other rows, of a stream."""
+        """Continue with the next rows of a stream."""
 
     def detach_rows(self) -> None:
         """Forget references to the rows, which must not be kept with the estimator."""
 
     def stream_rate(self, batch_size: int) -> float:
-        """Most of the learning rate that the averages of a stream can follow."""
+        """Return the factor of the learning rate that a stream's averages can keep pace with."""
         return 1.0
 
     def running_solution(self) -> Posterior:
-        """What is known without a pass over all rows."""
+        """Return the posterior that is known without a pass over all rows."""
         raise NotImplementedError(f"{type(self).__name__} cannot learn from streams")
 
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Layers meanwhile as they are in predictions; for modules that are in training."""
+    """Put a module that is in training into evaluation mode for the block."""
     module.eval()
     try:
         yield
@@ -152,7 +151,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 class _Surrogate(torch.autograd.Function):
-    """A third of the time of ``value + s − s.detach()``, s = Σ⟨x, dx⟩, at every step."""
+    """The same as ``value + s − s.detach()`` with s = Σ⟨x, dx⟩, in a third of the time."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, *tensors: Tensor) -> Tensor:
@@ -167,9 +166,9 @@ class _Surrogate(torch.autograd.Function):
 
 
 def surrogate(value: Tensor, *gradients: tuple[Tensor, Tensor]) -> Tensor:
-    """A scalar equal to `value` whose gradient by each tensor is the one given with it.
+    """Return a scalar equal to `value` whose gradient by each tensor is the one given with it.
 
-    For losses whose gradient is known in closed form, or is not that of any loss.
+    Use it if the gradient is known in closed form, or is not the gradient of any loss.
     """
     if not gradients:
         return value

@@ -1,21 +1,22 @@
-"""q(w) of very many basis functions by exact steps for a block of them at a time.
+"""Find q(w) of very many basis functions by exact steps for one block of them at a time.
 
-At a step a minibatch of p rows and a block I of basis functions are seen. What the other functions
-say of these rows, h = Φ_P[μ, c_1, …, c_c] and v = Σ c_ii²φ_i², is not estimated but *kept*: when
-only the block changes, h ← h + Φ_PI(new − old) (Proposition 3 of Evans & Nair, the running vector
-of their control variate, whose rows here are the minibatch itself, so that nothing random is left
-but the choice of rows). With the sites g_l, λ_l of the rows, derivatives of E_q[log p(y_l | f_l)]
-by the mean and minus twice that by the variance, times what a row stands for, n/p,
+A step sees a minibatch of p rows and a block I of basis functions. The contribution of all
+functions at these rows, h = Φ_P[μ, c_1, …, c_c] and v = Σ c_ii²φ_i², is not estimated but *kept*:
+if only the block changes, h ← h + Φ_PI(new − old). This is the running vector of the control
+variate of Evans & Nair (Proposition 3), but its rows are the minibatch itself, so only the choice
+of rows is random. The sites g_l and λ_l of a row are the derivative of E_q[log p(y_l | f_l)] by the
+mean and minus twice that by the variance, each times n/p, the number of rows that it stands for.
+With
 
     ∂/∂μ_I   = −Φ_PIᵀ g + (Sμ)_I
     ∂/∂c_r,I =  Φ_PIᵀ(λ ∘ h_r) + (Sc_r)_I − e_r/c_rr                                 (r < c)
     H_II     =  Φ_PIᵀ diag(λ) Φ_PI + S_II
 
-is minimised over the block: μ_I and c_r,I by Newton's step, exact for a Gaussian likelihood, c_rr
-by the positive root of its quadratic equation, and c_ii = H_ii^(−1/2) (Proposition 1); for other
-likelihoods a step is halved until the bound rises. A step costs O(p|I|(|I| + c) + |I|³) whatever n
-and m are, if S is diagonal. A sweep visits all blocks with the same rows, and the next has others;
-where these are all rows there is no noise at all, and it is coordinate descent.
+the objective is minimised over the block: μ_I and c_r,I by a Newton step, which is exact for a
+Gaussian likelihood, c_rr by the positive root of its quadratic equation, and c_ii = H_ii^(−1/2)
+(Proposition 1). For other likelihoods a step is halved until the bound rises. If S is diagonal, a
+step costs O(p|I|(|I| + c) + |I|³), whatever n and m are. A sweep visits all blocks with the same
+rows; the next sweep has other rows. If p = n, a sweep is deterministic coordinate descent.
 """
 
 from __future__ import annotations
@@ -38,33 +39,33 @@ from ..posteriors.chevron import ChevronModel, ChevronPosterior, scales
 from .base import Objective, surrogate
 
 TINY = 1e-30
-STEP_ROUNDING = 1e-10  # of the bound
-KERNEL_RATE = 0.1  # of Adam, relative to learning_rate_init
-HALVINGS = 8  # of a step that does not raise the bound
+STEP_ROUNDING = 1e-10  # relative change of the bound that may be rounding
+KERNEL_RATE = 0.1  # Adam's learning rate, relative to learning_rate_init
+HALVINGS = 8  # most trials of a step, halved as long as it does not raise the bound
 
 
 @dataclass
 class Sweep:
-    """The rows of a sweep, and what is kept of them."""
+    """The rows of a sweep, and the sums that are kept for them."""
 
     X: Tensor  # (p, d)
     rows: Rows
     share: float  # n/p
     h: Tensor  # (P, p, 1 + c), float64
     v: Tensor  # (P, p), float64
-    at_points: Tensor | None  # SW, (m, P, 1 + c), where S is dense
-    kl: Tensor  # of q(w), less log|S| where S is dense
+    at_points: Tensor | None  # SW, (m, P, 1 + c), if S is dense
+    kl: Tensor  # KL of q(w), without log|S| if S is dense
 
 
 class Block(NamedTuple):
-    """Some basis functions of a step, and where it goes."""
+    """The basis functions of a step, and the step itself."""
 
     groups: Tensor
     members: Tensor  # I, (|I|,)
     phi: Tensor  # Φ_PI
     W: Tensor  # before the step, (P, |I|, 1 + c)
     std: Tensor  # before the step, (|I|, P)
-    step: Tensor  # of W, all the way
+    step: Tensor  # the full step of W, to the block's optimum
     S: Tensor  # S_II, (P or 1, |I|, |I|)
     SW: Tensor  # (SW)_I
     H: Tensor  # (P, |I|, |I|)
@@ -73,7 +74,8 @@ class Block(NamedTuple):
 class BasisObjective(Objective):
     """−ELBO per row of a model with very many basis functions.
 
-    What the training loop calls rows are groups of basis functions: an epoch is a sweep over them.
+    The "rows" of the training loop are groups of basis functions here: an epoch is a sweep over
+    these.
 
     Parameters
     ----------
@@ -82,11 +84,11 @@ class BasisObjective(Objective):
     X, rows : Tensor of shape (n, d) and Rows
         All rows to train on, in random order.
     learns_kernel, learns_noise : bool
-        Whether hyper-parameters are learned, after the warm-up.
+        Whether to learn these hyper-parameters, after the warm-up.
     warm_up : int, default=0
-        Sweeps before that.
+        Number of sweeps before hyper-parameters are learned.
     counts_variance : bool, default=True
-        Whether the noise that is learned is that of (y − f)², not of (y − E f)².
+        Whether the learned noise is the mean of (y − f)², with the variance of f, or of (y − E f)².
     noise_bounds : tuple of float
         Interval of σ².
     """
@@ -130,7 +132,7 @@ class BasisObjective(Objective):
         self.n_sweeps += 1
 
     def some_rows(self, n_rows: int, generator: torch.Generator) -> tuple[Tensor, Rows]:
-        """Rows drawn with replacement; all of them, where that many are asked for."""
+        """Draw rows with replacement, or return all rows if that many are asked for."""
         if n_rows >= len(self.X):
             return self.X, self.rows
         size, device = (n_rows,), self.X.device
@@ -139,7 +141,7 @@ class BasisObjective(Objective):
 
     @torch.no_grad()
     def project(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """:meth:`ChevronModel.project` by blocks of rows."""
+        """Do what :meth:`ChevronModel.project` does, by blocks of rows."""
         P, C = self.model.columns.shape[1:]
         h = torch.empty(P, len(X), C, dtype=torch.float64, device=X.device)
         v = torch.empty(P, len(X), dtype=torch.float64, device=X.device)
@@ -154,7 +156,7 @@ class BasisObjective(Objective):
 
     @torch.no_grad()
     def evaluate(self, X: Tensor, rows: Rows) -> float:
-        """Negative log predictive density of the rows that are held out."""
+        """Return the negative log predictive density per held-out row."""
         held_out = rows[: rows.n_held_out]
         q = self.model.moments(*self.project(X[: rows.n_held_out]))
         losses = -self.model.likelihood.log_predictive(held_out.y.double(), q)
@@ -162,16 +164,16 @@ class BasisObjective(Objective):
 
     @torch.no_grad()
     def solution(self, X: Tensor, rows: Rows) -> ChevronPosterior:
-        """The present q."""
+        """Return the posterior of the present q(w)."""
         model = copy.deepcopy(self.model)
         if model.augments:
             model.row_precision.copy_(self.precision_of_points())
         return ChevronPosterior(model, self.rows.n_effective)
 
     def precision_of_points(self) -> Tensor:
-        """λ of the rows that are points, with a share of the others': (m, P).
+        """Return λ (m, P) of the rows that are points, scaled up to stand for all rows.
 
-        Where points are those of a fit to other rows, each has the same share of all.
+        If the points come from a fit to other rows, all points get the mean.
         """
         points = self.model.basis.points
         m, n = len(points), self.rows.n_effective
@@ -187,17 +189,17 @@ class BasisObjective(Objective):
 class BlockwiseObjective(BasisObjective):
     """−ELBO per row, lowered block by block.
 
-    Hyper-parameters are learned after a sweep: the kernel by a step of the optimiser, and the noise
-    is the optimum.
+    Hyper-parameters are learned after a sweep: the kernel makes a step of the optimiser, and the
+    noise moves to its optimum.
 
     Parameters
     ----------
     n_swept : int
-        p.
+        Number p of rows in a sweep.
     rate : callable
         Number of sweeps done → how far to go towards the block's optimum, in (0, 1].
     model, X, rows, **learning
-        Those of :class:`BasisObjective`.
+        See :class:`BasisObjective`.
     """
 
     def __init__(
@@ -251,18 +253,18 @@ class BlockwiseObjective(BasisObjective):
             return value
         self.add_gradients(self.sweep, groups, members)
         if self.n_left or self.n_sweeps < self.warm_up:
-            return value.requires_grad_()  # which gives the optimiser no gradients: it waits
+            return value.requires_grad_()  # without gradients, the optimiser makes no step yet
         return surrogate(value, *zip(self._hyperparameters(), self.gradients, strict=True))
 
     # ---- a sweep -----------------------------------------------------------------------------
 
     def rows_of_sweep(self, generator: torch.Generator) -> tuple[Tensor, Rows]:
-        """Rows on which f is kept."""
+        """Return the rows at which h and v are kept."""
         return self.some_rows(self.n_swept, generator)
 
     @torch.no_grad()
     def begin(self, generator: torch.Generator) -> Sweep:
-        """Rows of their own, and what q says of them."""
+        """Choose the rows of a sweep, and project q onto them."""
         model, (X, rows) = self.model, self.rows_of_sweep(generator)
         for gradient in self.gradients:
             gradient.zero_()
@@ -277,11 +279,11 @@ class BlockwiseObjective(BasisObjective):
     def visit(
         self, sweep: Sweep, groups: Tensor, members: Tensor, generator: torch.Generator
     ) -> Tensor:
-        """Take a step; −ELBO per row at the q before it, ()."""
+        """Take a step, and return −ELBO per row at the q before it, ()."""
         return self.step(sweep, groups, members)
 
     def step(self, sweep: Sweep, groups: Tensor, members: Tensor) -> Tensor:
-        """Minimise over a block; −ELBO per row at the q before it, ()."""
+        """Minimise over a block, and return −ELBO per row at the q before it, ()."""
         model = self.model
         phi, rho = model.basis.columns(sweep.X, groups, members), self.rate(self.n_sweeps)
         W = model.columns[members].double().permute(1, 0, 2)  # (P, |I|, 1 + c)
@@ -305,7 +307,7 @@ class BlockwiseObjective(BasisObjective):
     def candidate(
         self, sweep: Sweep, block: Block, rho: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """h, v, KL and the block's diagonal scales (|I|, P), this far towards its optimum."""
+        """Return h, v, KL and the block's diagonal scales (|I|, P) after a share ρ of the step."""
         members, phi, W, step, S = block.members, block.phi, block.W, block.step, block.S
         optimum = block.H.diagonal(dim1=1, dim2=2).mT  # Proposition 1
         std = torch.lerp(block.std.clamp_min(TINY) ** -2, optimum, rho).rsqrt()
@@ -321,7 +323,7 @@ class BlockwiseObjective(BasisObjective):
         return h, v.clamp_min(0.0), sweep.kl + kl, std
 
     def move(self, sweep: Sweep, after: Sweep, block: Block, rho: float, std: Tensor) -> None:
-        """Take a step, wherever that is remembered."""
+        """Apply a step to the model and to the sums that are kept."""
         model, members = self.model, block.members
         sweep.h, sweep.v, sweep.kl = after.h, after.v, after.kl
         if sweep.at_points is not None:
@@ -333,7 +335,7 @@ class BlockwiseObjective(BasisObjective):
         model.columns[members], model.std[members] = W.to(model.columns), std.to(model.std)
 
     def dense_kl(self, at_points: Tensor) -> Tensor:
-        """KL[q(w) ‖ p(w)] without what only depends on S, from SW (P, m, 1 + c): ()."""
+        """Return KL[q(w) ‖ p(w)] without terms in S alone, from SW (P, m, 1 + c): ()."""
         model, groups = self.model, torch.arange(self.model.basis.n_groups, device=self.X.device)
         W, std = model.columns.double(), model.std.double()
         second = (W.permute(1, 0, 2) * at_points).sum()
@@ -341,7 +343,7 @@ class BlockwiseObjective(BasisObjective):
         return 0.5 * (second - std.numel()) - scales(W, std, groups).log().sum()
 
     def sites(self, sweep: Sweep) -> tuple[Tensor, Tensor, Tensor]:
-        """−ELBO per row, (); g and λ, (P, p) or λ (P, 1) where rows agree, times n/p."""
+        """Return −ELBO per row, (), and g and λ (P, p), times n/p; λ (P, 1) if rows agree."""
         likelihood, rows = self.model.likelihood, sweep.rows
         q = self.model.moments(sweep.h, sweep.v)
         of_rows, g, d_var = likelihood.expected_gradients(rows.y.double(), q)
@@ -354,10 +356,10 @@ class BlockwiseObjective(BasisObjective):
     # ---- hyper-parameters --------------------------------------------------------------------
 
     def add_gradients(self, sweep: Sweep, groups: Tensor, members: Tensor) -> None:
-        """Add those of −ELBO per row by the kernel's hyper-parameters, through one block.
+        """Add one block's share of the gradient of −ELBO per row by the kernel's hyper-parameters.
 
-        Over a sweep these add up to the gradient of the whole bound, if q no longer changes; S = I
-        has none.
+        Over a sweep the shares add up to the gradient of the whole bound, once q no longer changes.
+        S = I does not depend on the hyper-parameters.
         """
         basis = self.model.basis
         with torch.no_grad():
@@ -376,7 +378,7 @@ class BlockwiseObjective(BasisObjective):
 
     @torch.no_grad()
     def set_noise(self, sweep: Sweep) -> None:
-        """The noise that maximises the bound, given q."""
+        """Set the noise that maximises the bound, given q."""
         q = self.model.moments(sweep.h, sweep.v)
         if not self.counts_variance:
             q = q._replace(var=torch.full_like(q.var, TINY))
@@ -385,14 +387,14 @@ class BlockwiseObjective(BasisObjective):
 
 
 def weighted_gram(phi: Tensor, lam: Tensor) -> Tensor:
-    """Φᵀdiag(λ)Φ for λ (P, p), or (P, 1) where rows agree: (P, |I|, |I|), float64."""
+    """Return Φᵀdiag(λ)Φ (P, |I|, |I|), float64, for λ (P, p), or (P, 1) if rows agree."""
     if lam.shape[1] == 1:
         return lam[..., None] * (phi.mT @ phi).double()
     return torch.stack([(phi.mT @ (row.to(phi)[:, None] * phi)).double() for row in lam])
 
 
 def unit_diagonal(H: Tensor) -> tuple[Tensor, Tensor]:
-    """DHD with a diagonal of ones, and D (P, |I|, 1): weights may be of very different sizes."""
+    """Return DHD with a unit diagonal, and D (P, |I|, 1): the sizes of weights may differ much."""
     d = H.diagonal(dim1=1, dim2=2).rsqrt()[..., None]
     return d * H * d.mT, d
 
@@ -400,10 +402,11 @@ def unit_diagonal(H: Tensor) -> tuple[Tensor, Tensor]:
 def tail_solver(
     H: Tensor, members: Tensor, c: int
 ) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
-    """What solves Hx = b for columns of which those of a mask exist, and the mask (|I|, 1 + c).
+    """Return a solver of Hx = b for columns with only the rows of a mask, and the mask.
 
-    With H = RRᵀ, R upper triangular, the rows from k on have R_{k:}R_{k:}ᵀ: one factor solves for
-    all columns, if what is above r is set to 0 in between.
+    The mask is (|I|, 1 + c). With H = RRᵀ and R upper triangular, the submatrix of H from row k on
+    is R_{k:}R_{k:}ᵀ. So one factor solves for all columns, if the rows above r are set to 0 between
+    the two triangular solves.
     """
     H, d = unit_diagonal(H)
     R = cholesky(H.flip(1, 2), "posterior precision of a block of weights").flip(1, 2)
@@ -418,7 +421,9 @@ def tail_solver(
 
 
 def block_newton(W: Tensor, G: Tensor, H: Tensor, members: Tensor) -> Tensor:
-    """The step to the minimum over a block, (P, |I|, 1 + c); column r of C has rows ≥ r only.
+    """Return the step to the minimum over a block, (P, |I|, 1 + c).
+
+    Column r of C has only rows ≥ r.
 
     Parameters
     ----------
@@ -449,7 +454,10 @@ def block_newton(W: Tensor, G: Tensor, H: Tensor, members: Tensor) -> Tensor:
 
 
 def count_dense(members: Tensor, c: int) -> int:
-    """Return how many of ascending functions have dense columns, or at most have."""
+    """Return how many of these functions, in ascending order, have dense columns.
+
+    On a GPU return an upper bound instead.
+    """
     if is_host(members.device):
         return int((members < c).sum())
-    return min(len(members), c)  # which need not be asked
+    return min(len(members), c)  # needs no synchronisation

@@ -1,4 +1,4 @@
-"""Choose how thorough a closing pass is, from its time as measured on few rows."""
+"""Choose how thorough a closing pass is, from its time measured on a few rows."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import NamedTuple
 from ..data.deadline import Clock
 
 BLOCKS = (128, 1024)  # rows for which a pass is timed
-USUAL_STEPS = 4  # of Newton's; *measured*: 3 to 5, but more from where training starts
-N_LOSSES = 6  # that a calibration computes, times the square of how many numbers are free
-MOST_CLOSING = 0.3  # of the time, for finding q(w) if that keeps training from its end
-MOST_CALIBRATION = 0.15  # of the time, likewise
-N_EVALUATIONS = 25  # of the objective during a fit, for the choice of the best iterate
-MOST_SCORING = 0.02  # of the time, for one of them, likewise
-LEAST_JUDGES = 300  # rows that a calibration goes by, if there are as many
-GRACE = 0.3  # seconds that it may always take, as a few steps alone are worse than no steps
-SURE = 1.2  # times what the closing pass is expected to take is left for it
+USUAL_STEPS = 4  # Newton steps; *measured*: 3 to 5, but more from where training starts
+N_LOSSES = 6  # a calibration computes so many losses times the squared number of free numbers
+MOST_CLOSING = 0.3  # share of the time for finding q(w), if training cannot be completed
+MOST_CALIBRATION = 0.15  # share of the time for the calibration, likewise
+N_EVALUATIONS = 25  # evaluations of the objective during a fit, to choose the best iterate
+MOST_SCORING = 0.02  # share of the time for one evaluation, likewise
+LEAST_JUDGES = 300  # least number of rows for a calibration, if there are as many
+GRACE = 0.3  # seconds that each part may always take, because too few steps are worse than none
+SURE = 1.2  # safety factor of the closing pass's expected time
 
 
 class Closing(NamedTuple):
@@ -29,7 +29,7 @@ class Closing(NamedTuple):
     judging : float, default=1.0
         Share of the held-out rows that are used for calibration.
     scoring : float, default=1.0
-        Share of the held-out rows by which iterates are scored before.
+        Share of the held-out rows that are used to score iterates during training.
     """
 
     name: str
@@ -38,15 +38,15 @@ class Closing(NamedTuple):
 
     @property
     def rounds(self) -> int:
-        """Of q(w) and the calibration, each given the other.
+        """Number of rounds in which q(w) and the calibration are found, each given the other.
 
-        *Measured* on six tables: one is as good as two (to .001 nats), none is worse by .05.
+        *Measured* on six tables: one round is as good as two (to .001 nats); none is worse by .05.
         """
         return {"full": 2, "short": 1, "none": 0}[self.name]
 
     @property
     def max_iter(self) -> int:
-        """Newton's steps of a q(w)."""
+        """Most Newton steps for a q(w)."""
         return 12 if self.name == "full" else 6
 
 
@@ -56,9 +56,9 @@ FULL = Closing("full")
 class ClosingCost(NamedTuple):
     """Measured seconds of the parts of a closing pass."""
 
-    of_weights: float  # q(w) of all members for all rows; 0 if it is not found again
+    of_weights: float  # q(w) of all members for all rows; 0 if q(w) stays as trained
     of_calibration: float
-    of_predictions: float = 0.0  # for all rows that are held out
+    of_predictions: float = 0.0  # for all held-out rows
     of_scoring: float = 0.0  # of one iterate, in training
 
     def of(self, closing: Closing) -> float:
@@ -74,9 +74,9 @@ class ClosingCost(NamedTuple):
         Parameters
         ----------
         seconds : float
-            For training and for the closing pass.
+            Time for training and the closing pass together.
         wanted : float
-            What the steps of training would take.
+            Time that all training steps would take.
         """
         wanted += N_EVALUATIONS * self.of_scoring
         if wanted + SURE * self.of(FULL) <= seconds:
@@ -92,16 +92,16 @@ class ClosingCost(NamedTuple):
 
 
 def seconds_of(action: Callable[[], object], clock: Clock) -> float:
-    """Measure what something takes."""
+    """Return the seconds that an action takes."""
     start = clock()
     action()
     return clock() - start
 
 
 def extrapolated(seconds: Callable[[int], float], n_rows: int) -> float:
-    """Return the seconds for so many rows from those for the rows of two blocks.
+    """Extrapolate the seconds for so many rows from those for two smaller numbers of rows.
 
-    Each is measured twice, as the first one makes kernels, and other work may come between.
+    Measure each twice, because the first run compiles kernels, and other work may interfere.
     """
     few, many = (min(n, n_rows) for n in BLOCKS)
     at_few, at_many = (min(seconds(n), seconds(n)) for n in (few, many))

@@ -1,6 +1,6 @@
 """The bounds of Titsias and of SOLVE-GP for few rows, with gradients, in one pass over the rows.
 
-With a Gaussian likelihood, the gradient is made of sums over rows (:mod:`.gaussian_rows`),
+With a Gaussian likelihood, the gradient follows from sums over rows (:mod:`.gaussian_rows`),
 G = Pᵀ diag(w) P and c_p = Pᵀ diag(w)(y_p − mean). These sums also determine the best q(w):
 m_p = (I + G/σ_p²)⁻¹c_p/σ_p² and, for every block of features, S_p = (I + G_bb/σ_p²)⁻¹. For a single
 block this gives
@@ -34,7 +34,7 @@ from .lbfgs import FullBatchObjective, rejected
 
 
 class CollapsedObjective(FullBatchObjective):
-    """The bound at the best q(w) of all rows at once, of points of one kind or two."""
+    """The bound at the optimal q(w) of all rows, with or without orthogonal points."""
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         bound_of = bound_of_points if len(self.model.features.blocks) == 1 else bound_of_features
@@ -54,7 +54,7 @@ class CollapsedObjective(FullBatchObjective):
 
 
 def bound_of_points(model: SparseModel, X: Tensor, rows: Rows) -> tuple[Tensor, Solution]:
-    """Return the bound, () nats with a graph, and the best q(w), of one kind of points."""
+    """Return the bound, () nats with a graph, and the optimal q(w), without orthogonal points."""
     points = OfPoints.of(cast(InducingFeatures, model.features), X)
     with torch.no_grad():
         sums = row_sums(points.features(), rows, model.mean.value)
@@ -66,7 +66,7 @@ def bound_of_points(model: SparseModel, X: Tensor, rows: Rows) -> tuple[Tensor, 
 
 
 def bound_of_features(model: SparseModel, X: Tensor, rows: Rows) -> tuple[Tensor, Solution]:
-    """Return the same of any features, which autograd differentiates."""
+    """Return the same for any features, which autograd differentiates."""
     basis = model.features.basis(X)
     with torch.no_grad():
         sums = row_sums(basis.phi, rows, model.mean.value)
@@ -78,7 +78,7 @@ def bound_of_features(model: SparseModel, X: Tensor, rows: Rows) -> tuple[Tensor
 def best(
     model: SparseModel, prior: Tensor, rows: Rows, sums: RowSums
 ) -> tuple[Solution, Gradients]:
-    """Return the best q(w) and gradients of the bound, from sums over rows."""
+    """Return the optimal q(w) and the gradients of the bound, from sums over rows."""
     sites = conjugate_sites(sums.gram, sums.cross, cast(Gaussian, model.likelihood).noise_variance)
     q = model.moments(sites)
     value, d = term_at(model, prior, rows, sums, q)
@@ -86,7 +86,7 @@ def best(
 
 
 def mixed(found: Solution, weighted_error: Tensor) -> Tensor:
-    """Φ(H) + Φ(H)ᵀ for H = (∂/∂P)ᵀP at the best q(w), from Pᵀ diag(w) ε: (M, M)."""
+    """Return Φ(H) + Φ(H)ᵀ for H = (∂/∂P)ᵀP at the best q(w), from Pᵀ diag(w) ε: (M, M)."""
     (S,) = cast(tuple[Tensor], found.q.covariances)
     TG = (found.sites.precision + S).sum(0)
     TG.diagonal().sub_(len(S))

@@ -3,11 +3,11 @@
 Nothing is forgotten: the result is the posterior given all rows, those of the fit and the new ones.
 
 - Exact: the Cholesky factor gets k more rows, which takes O(n²k) instead of O(n³).
-- Finite features: sums of squares get more terms.
+- Finite features: the sums of squares get k more terms.
 - Sparse: q(w) depends on the rows through the sums G and c (:mod:`skgpstoch.posteriors.sites`). For
   a Gaussian likelihood, the new rows' terms are added, in O(kM² + M³). For other likelihoods the
-  terms of the new rows depend on q(w), and are found by Newton's steps. The terms of earlier rows
-  stay fixed, because these rows are no longer stored. So the result is exact only for a Gaussian
+  terms of the new rows depend on q(w), and Newton steps find them. The terms of earlier rows stay
+  fixed, because these rows are no longer stored. So the result is exact only for a Gaussian
   likelihood.
 """
 
@@ -29,26 +29,26 @@ from ..posteriors.exact import ExactPosterior
 from ..posteriors.sites import Sites, diagonal_blocks
 from .optimal_q import ROUNDING, damped_newton, survey, weighted_sums
 
-ADDED_TOL = 1e-6  # nats per new row, below which a Newton step is the last
+ADDED_TOL = 1e-6  # stop if a Newton step gains less, in nats per new row
 MOST_ADDED_STEPS = 50
 
 
 @functools.singledispatch
 @torch.no_grad()
 def conditioned(posterior: Posterior, X: Tensor, rows: Rows) -> Posterior:
-    """Return the posterior of its rows and these, with the same hyper-parameters.
+    """Return the posterior given its own rows and these, with the same hyper-parameters.
 
     Parameters
     ----------
     posterior : Posterior
-        It stays as it is.
+        The fitted posterior; it is not changed.
     X, rows : Tensor of shape (K, d) and Rows
         New rows, in float64 and scaled as those of the fit.
 
     Raises
     ------
     ValueError
-        If it is a posterior that more rows cannot be added to.
+        If this kind of posterior cannot be conditioned on more rows.
     """
     raise ValueError(
         f"{type(posterior).__name__} cannot be conditioned on more rows without a new fit. "
@@ -99,10 +99,10 @@ def _(posterior: SparsePosterior, X: Tensor, rows: Rows) -> Posterior:
 
 
 def added(model: SparseModel, X: Tensor, rows: Rows, old: Sites) -> Solution:
-    """Return the best q(w) given the sites of old rows, and new rows.
+    """Return the optimal q(w) given the old rows' sites and the new rows.
 
-    The value is E_q of the old rows' sites, as a quadratic function of w, less the loss of the new
-    rows, less β KL.
+    The value is E_q of the old rows' sites, a quadratic function of w, minus the loss of the new
+    rows, minus β KL.
     """
 
     def look(q: WeightMoments, exact: bool) -> tuple[Tensor, Sites]:
@@ -119,7 +119,7 @@ def added(model: SparseModel, X: Tensor, rows: Rows, old: Sites) -> Solution:
 
 
 def expected_sites(sites: Sites, q: WeightMoments) -> Tensor:
-    """E_q[cᵀw − ½ wᵀGw], summed over outputs, ()."""
+    """Return E_q[cᵀw − ½ wᵀGw], summed over outputs, ()."""
     m = q.mean
     value = (sites.cross * m).sum() - 0.5 * torch.einsum("ib,bij,jb->", m, sites.precision, m)
     for G, S in zip(diagonal_blocks(sites.precision, q.sizes), q.covariances, strict=True):

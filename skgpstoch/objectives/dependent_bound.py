@@ -1,4 +1,4 @@
-"""The bound on the evidence of u and f⊥ that depend on each other.
+"""The bound on the evidence if q(u) may depend on f⊥.
 
 Shi, Titsias & Mnih, "Sparse orthogonal variational inference for Gaussian processes", AISTATS 2020,
 appendix A: with q(u) = p(u | f⊥, y) and q(f⊥) = p(f⊥),
@@ -9,10 +9,10 @@ which is Titsias' bound (B3) and, with κ = 1/σ² and G = PᵀκP,
 
     ½ tr[(I + G)⁻¹ PᵀκRκP],   R = K − Q                                                         (15)
 
-for all of the features P, as if they were of one block. R is that of all pairs of rows: O(N²M)
-time, by blocks, so that no matrix of N² numbers is kept. It is for a Gaussian likelihood; rows have
-noise variances of their own in κ where errors are known. A row of weight w is w rows, with the same
-f⊥. A shift of the mean makes q(f⊥) = N(shift, R), whose divergence from p(f⊥) is the penalty.
+for all features P, as if they were one block. R is a matrix over all pairs of rows. It takes O(N²M)
+time, and is computed by blocks, so no matrix of N² numbers is kept. The likelihood must be
+Gaussian; if y_std is given, κ differs between rows. A row of weight w counts as w rows with the
+same f⊥. A shift of the mean makes q(f⊥) = N(shift, R), whose divergence from p(f⊥) is the penalty.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..maths.linalg import cholesky
 from ..models.sparse import SparseModel, likelihood_of
 from .optimal_q import weighted_sums
 
-PAIRED_ROWS = 2048  # of two such blocks there is a covariance matrix at a time
+PAIRED_ROWS = 2048  # rows in a block; two blocks' covariance is in memory at a time
 
 
 @torch.no_grad()
@@ -42,7 +42,7 @@ def dependent_bound(model: SparseModel, X: Tensor, rows: Rows) -> Tensor:
     Raises
     ------
     ValueError
-        If the likelihood is not Gaussian, or draws stand for features.
+        If the likelihood is not Gaussian, or the model has several layers.
     """
     if not isinstance(model.likelihood, Gaussian) or model.has_draws:
         raise ValueError(
@@ -62,7 +62,7 @@ def dependent_bound(model: SparseModel, X: Tensor, rows: Rows) -> Tensor:
 
 
 def residual_gram(model: SparseModel, X: Tensor, rows: Rows) -> Tensor:
-    """PᵀκRκP of each output, (P, D, D), of all pairs of rows."""
+    """Return PᵀκRκP of each output, (P, D, D), over all pairs of rows."""
     features = model.features
     with features.frozen():
         phi, scaled = scaled_features(model, X, rows)
@@ -78,7 +78,7 @@ def residual_gram(model: SparseModel, X: Tensor, rows: Rows) -> Tensor:
 
 
 def scaled_features(model: SparseModel, X: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """P (N, D), and κP of each output, (P, N, D), each row as often as it counts."""
+    """Return P (N, D), and κP of each output, (P, N, D), with κ times the weights of rows."""
     phis, scaled = [], []
     for basis, block in model.bases(X, rows):
         kappa, _ = model.loss.conjugate(likelihood_of(model, basis, block), basis.residual())

@@ -1,14 +1,14 @@
-"""solver="auto" of few rows: the bound at sites that stay while L-BFGS iterates.
+"""solver="auto" for few rows: the bound with sites that are fixed while L-BFGS iterates.
 
 Adam, Chang, Khan & Solin, "Dual parameterization of sparse variational Gaussian processes",
-NeurIPS 2021. The best q(w) is that of sites κ and λ = κμ + α of the rows (see
-:mod:`skgpstoch.objectives.elbo`). At other hyper-parameters the same sites make the q(w)
+NeurIPS 2021. Sites κ and λ = κμ + α of the rows determine the optimal q(w) (see
+:mod:`skgpstoch.objectives.elbo`). At other hyper-parameters the same sites give the q(w)
 
     G = Pᵀ diag(κ) P/β,   m = (I + G)⁻¹Pᵀ(λ − κ·mean)/β,   S_b = (I + G_bb)⁻¹,
 
-whose bound is almost as tight as the best one's, and costs a single look at the rows where finding
-that takes ten. It touches the best bound, with its gradient, where the sites were found: anew for
-every ten iterations.
+whose bound is almost as tight as the optimal one, but takes one pass over the rows instead of about
+ten. At the hyper-parameters where the sites were found, it has the same value and gradient as the
+optimal bound. The sites are found again after every ten iterations.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Epoch(NamedTuple):
 
 
 class DualObjective(FullBatchObjective):
-    """The bound of all rows, in float64, at sites that stay as they are for an epoch."""
+    """The bound of all rows, in float64, with sites fixed during an epoch."""
 
     is_still = False
     inner = INNER._replace(tol=1e-6)
@@ -54,7 +54,7 @@ class DualObjective(FullBatchObjective):
         return self.per_row(total, rows, kl, generator)
 
     def best_sites(self, X: Tensor, rows: Rows) -> RowSites:
-        """Return those of the q(w) that the last epoch was judged by; of the best one at first."""
+        """Return the sites of the q(w) that scored the last epoch; at first, of the best q(w)."""
         if not bool(self.value.isfinite()):
             found = self.best(X, rows)
             self.keep(found.sites, found.value)
@@ -62,7 +62,7 @@ class DualObjective(FullBatchObjective):
 
     @torch.no_grad()
     def epoch_end(self) -> None:
-        """Start the search for the next q(w) from the same sites, in terms of the new features."""
+        """Let the search for the next q(w) start from the same sites, with the new features."""
         if self.epoch is not None:
             basis = self.model.features.basis(self.epoch.X)
             offset = self.model.offset(basis)
@@ -72,7 +72,7 @@ class DualObjective(FullBatchObjective):
 
 @torch.no_grad()
 def sites_of_rows(model: SparseModel, X: Tensor, rows: Rows, q: Any) -> RowSites:
-    """Return κ/β and λ/β of all rows, each as often as it counts."""
+    """Return κ/β and λ/β of all rows, times their weights."""
     basis = model.features.basis(X)
     f = model.marginals(basis, q, q.products(basis.phi))
     term = weighted_score(model, basis, rows, f, basis.residual())
@@ -81,12 +81,12 @@ def sites_of_rows(model: SparseModel, X: Tensor, rows: Rows, q: Any) -> RowSites
 
 
 def bound_at(model: SparseModel, X: Tensor, rows: Rows, sites: RowSites) -> tuple[Tensor, Tensor]:
-    """−Σ loss and KL, each () and with a graph, at the q(w) of these sites.
+    """Return −Σ loss and KL, each () and with a graph, at the q(w) of these sites.
 
     Raises
     ------
     NotPositiveDefiniteError
-        If there is none.
+        If the posterior precision of these sites is not positive definite.
     """
     basis = model.features.basis(X)
     f, kl = marginals_of(model, basis, sites)
@@ -95,7 +95,7 @@ def bound_at(model: SparseModel, X: Tensor, rows: Rows, sites: RowSites) -> tupl
 
 
 def marginals_of(model: SparseModel, basis: Basis, sites: RowSites) -> tuple[Marginals, Tensor]:
-    """q(f) of rows (1, N, P), and KL (), of the q(w) of their sites."""
+    """Return q(f) of rows, (1, N, P), and KL, (), for the q(w) that their sites imply."""
     phi, sizes = basis.phi, model.features.blocks
     G, c = sites.of_weights(phi, model.offset(basis))
     whole = factor(G)
@@ -116,7 +116,7 @@ def marginals_of(model: SparseModel, basis: Basis, sites: RowSites) -> tuple[Mar
 
 
 def factor(G: Tensor) -> Tensor:
-    """L for LLᵀ = I + G (P, D, D), or an error if there is none."""
+    """Return L with LLᵀ = I + G (P, D, D); raise an error if there is none."""
     L, info = torch.linalg.cholesky_ex(add_diagonal(G, 1.0))
     if bool(info.any()):
         raise NotPositiveDefiniteError("The posterior precision is not positive definite.")

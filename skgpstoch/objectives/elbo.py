@@ -9,8 +9,8 @@ on the kernel, the points and the network only through P and k(x, x). With α = 
 
     ∂/∂P = α mᵀ + 2 diag(δ)(PS − P),      ∂/∂k(x, x) = δ,
 
-By the envelope theorem this is the whole gradient if q is the best one. The natural parameters of
-the best q are sums over rows of the curvature κ = −2δ and of α + κ(μ − mean):
+By the envelope theorem this is the whole gradient if q is optimal. The natural parameters of the
+optimal q are sums over rows of the curvature κ = −2δ and of α + κ(μ − mean):
 
     S_b = (I + G_bb)⁻¹,   m = (I + G)⁻¹c,   G = Pᵀ diag(κ) P,   c = Pᵀ(α + κ(μ − mean)),
 
@@ -33,18 +33,19 @@ from ..posteriors.blocks import WeightMoments
 from ..posteriors.sites import Sites
 from .base import surrogate
 
-MOST_VARIANCE = 1.0  # of f, as a start: with more, a log link expects any rate
+MOST_VARIANCE = 1.0  # of f at the start; with more, a log link allows almost any rate
 
 FARTHEST_TARGET = 3.0
-"""Prior deviations of f at a row, that the target of its site may be away."""
+"""Farthest target of a row's site, in prior standard deviations of f."""
 
 
 @torch.no_grad()
 def evidence_lower_bound(model: SparseModel, X: Tensor, rows: Rows, q: WeightMoments) -> Tensor:
     """Return Σᵢ E_N(fᵢ|μᵢ,vᵢ)[log p(yᵢ|fᵢ)] − KL[N(m, S) ‖ N(0, I)] (B2), () nats.
 
-    With another loss it is minus that of the rows, less β KL. What parts of the model cost is taken
-    off as well: of inner layers their KL (F3), of noise that depends on the inputs −log p(a).
+    With another loss it is minus the loss of the rows, minus β KL. Penalties of the model are
+    subtracted as well: the KL of inner layers (F3), and −log p(a) if the noise depends on the
+    inputs.
     """
     data_term = torch.zeros_like(q.kl)
     for basis, block in model.bases(X, rows):
@@ -65,7 +66,7 @@ def weighted_score(
     residual: Tensor,
     generator: torch.Generator | None = None,
 ) -> ExpectedScore:
-    """Minus the loss of rows at q(f), and its derivatives, each row as often as it counts."""
+    """Return minus the weighted loss of rows at q(f), and its derivatives."""
     likelihood = likelihood_of(model, basis, rows)
     term = model.loss.expected_score(rows.y, likelihood, q, residual, generator)
     return model.loss.of_samples(term, basis.n_samples).weighted(rows)
@@ -79,9 +80,9 @@ def expected_score(
     generator: torch.Generator | None = None,
     products: Tensor | None = None,
 ) -> tuple[Tensor, ExpectedScore, Marginals]:
-    """−Σᵢ loss at a fixed q, its gradient in closed form; its parts; and q(f).
+    """Return −Σᵢ loss at a fixed q, with its gradient in closed form; its parts; and q(f).
 
-    `products` are PS, (B, N, D), where they are known.
+    `products` are PS, (B, N, D), if they are known.
     """
     phi = basis.phi.detach()
     with torch.no_grad():
@@ -110,7 +111,7 @@ def score_at(
     level: Tensor,
     generator: torch.Generator | None = None,
 ) -> tuple[ExpectedScore, Marginals]:
-    """−loss of rows where f is about a level (P,), and that q(f)."""
+    """Return −loss of rows for f with means `level` (P,) and about the prior variance; and q(f)."""
     f = level.to(basis.phi).expand(1, len(rows), -1)
     known = Marginals(f, basis.prior.clamp_max(MOST_VARIANCE)[:, None].expand_as(f))
     return weighted_score(model, basis, rows, known, basis.residual(), generator), known
@@ -124,14 +125,14 @@ def expected_score_at(
     residual: Tensor,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, ExpectedScore]:
-    """The same at a q(f) with a graph, which the gradient goes through; and its parts."""
+    """Return −Σᵢ loss, whose gradient goes through the graph of q(f), and its parts."""
     seen = Marginals(q.mean.detach(), q.var.detach())
     term = weighted_score(model, basis, rows, seen, residual.detach(), generator)
     return traced(term, q, residual), term
 
 
 def traced(term: ExpectedScore, q: Marginals, residual: Tensor) -> Tensor:
-    """The sum of a term over rows, with its gradient by q(f) (1, N, P) and the residual (N,)."""
+    """Return a term's sum over rows, with its gradient by q(f) (1, N, P) and residual (N,)."""
     mean, explained, unexplained = (part.to(q.mean) for part in term[1:4])
     value, beyond = term.value.sum(), (unexplained - explained).sum(1)
     given = ((q.mean, mean[None]), (q.var, explained[None]), (residual, beyond))
@@ -143,11 +144,11 @@ def traced(term: ExpectedScore, q: Marginals, residual: Tensor) -> Tensor:
 def sites_of(
     model: SparseModel, basis: Basis, term: ExpectedScore, q: Marginals, exact: bool = False
 ) -> Sites:
-    """G and c of these rows, at q(f).
+    """Return the sites G and c of these rows, at q(f).
 
-    Where the loss is not convex κ may be negative, and where it rises steeply α/κ may point far
-    beyond what it is a model of. Such sites are of use only near the best q(w); elsewhere
-    (exact=False) κ is at least what keeps α/κ within some prior deviations of f.
+    If the loss is not convex, κ may be negative. If it rises steeply, the step α/κ may go far
+    beyond the range where the quadratic model holds. Such sites help only near the optimal q(w);
+    elsewhere (exact=False) κ is raised to keep α/κ within a few prior deviations of f.
     """
     phi = basis.phi.detach()
     kappa = term.curvature.to(phi)  # (N, P)
@@ -159,9 +160,9 @@ def sites_of(
 
 
 def safe_curvature(term: ExpectedScore, prior: Tensor) -> Tensor:
-    """κ (N, P), or more of it where α/κ would be too far away for the prior variances (N,) of f.
+    """Return κ (N, P), raised where α/κ would be too large for the prior variances (N,) of f.
 
-    A row's own variance decides, not that of the rows beside it, which others may have.
+    Each row's own prior variance counts, so the result does not depend on the other rows.
     """
     far = FARTHEST_TARGET * prior.clamp_min(torch.finfo(prior.dtype).tiny).sqrt()[:, None]
     return torch.maximum(term.curvature.to(prior).clamp_min(0.0), term.mean.to(prior).abs() / far)

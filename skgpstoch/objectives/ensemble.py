@@ -1,13 +1,13 @@
-"""Finite features with a variational posterior, trained for a loss: an ensemble, side by side.
+"""Train an ensemble of networks with variational last layers, all members at the same time.
 
 The members k = 1 … K have features of their own, q_k(w) = N(m_k, S_k) and, for noise that depends
-on the inputs, a_k. Each minimises (B2), (C1) or (C2) over the rows that are not of its own fold,
+on the inputs, a_k. Each minimises (B2), (C1) or (C2) over the rows outside its own fold,
 
     Σᵢ loss(yᵢ, N(φ_kᵢᵀm_k, φ_kᵢᵀS_kφ_kᵢ)) + β KL[N(m_k, S_k) ‖ N(0, I)],
 
-by Adam, features included, and at last m_k alone by Newton's steps for all rows but some that no
-member has seen. Predictions are the mixture of all members, calibrated by these rows; then they
-rejoin the others for the m_k that are best for all.
+by Adam, features included. Some further rows are held out from all members. At the end, Newton
+steps find the best m_k for each member's training rows, and the held-out rows calibrate the mixture
+of all members. Finally, Newton steps find the best m_k for all rows.
 """
 
 from __future__ import annotations
@@ -59,45 +59,45 @@ from .elbo import traced
 from .optimal_q import evidence_bound, optimal_q
 from .variational import NETWORK_RATE
 
-START_ROOT = 0.03  # of S at the start, with features of order 1
-MOST_FULL = 512  # features up to which S of one latent function has correlations
-# Up to so many rows S of learned features is diagonal, which saves a quarter of the time: the same
-# log density over 21 fits, but on one table, with outliers, larger errors of the mean.
+START_ROOT = 0.03  # root of S at the start, for features of order 1
+MOST_FULL = 512  # most features for a full S, with a single latent function
+# Up to so many rows, S of learned features is diagonal, which saves a quarter of the time. Over 21
+# fits the log density was the same, but on one table with outliers the mean had larger errors.
 MOST_DIAGONAL = 4000
-MANY_ROWS = 100_000  # with which S is diagonal, and m stays what training has made of it
-MANY_LOGITS = 5000  # rows times latent functions, if several have one likelihood, likewise
+MANY_ROWS = 100_000  # from so many rows on, S is diagonal, and m stays as trained
+MANY_LOGITS = 5000  # m stays as trained, if the classes of all rows have so many logits
 CLOSING_TOL = 1e-3  # nats per row
-LEAST_CHANGE = 0.3  # a change of the log scale of deviations after which the best m_k is the same
+LEAST_CHANGE = 0.3  # least change of the log scale of deviations for which m_k is found again
 
 
 class EnsembleObjective(Objective):
-    """Σ loss + β KL of every member, per row, each blind to the rows of its own fold.
+    """Σ loss + β KL of every member, per row; no member sees the rows of its own fold.
 
     Parameters
     ----------
     model : SparseModel
-        Features of K members, likelihood, mean and loss, which they share; and, where the scale of
-        the noise is a function of the features, their a_k (K, D, P).
+        Features of K members; the likelihood, mean and loss that they share; and their a_k
+        (K, D, P), if the scale of the noise is a function of the features.
     rows : Rows
-        All rows: those of fold −2, which no member sees, come first, then the folds.
+        All rows. Rows of fold −2, which no member sees, come first, then the folds.
     weight_decay : float, default=0.0
         Decoupled decay of the network's parameters.
     scale_rate : float, default=1.0
-        Of the networks' learning rate, for scales of inputs.
+        Learning rate of the input scales, over that of the networks.
     noise_bounds : tuple of float, default=(1e-8, 1e2)
-        The interval that σ² of a Gaussian likelihood is kept in.
+        Interval in which σ² of a Gaussian likelihood is kept.
     calibrates : bool, default=True
-        Whether predictions are changed at the end to what suits rows that no member has seen.
+        Whether to calibrate predictions at the end, on rows that no member has seen.
     """
 
     network_rate = NETWORK_RATE
     rest_rate = NETWORK_RATE
     folds: Tensor
-    calibration: Calibration = UNCHANGED  # of predictions, as far as it has been chosen
+    calibration: Calibration = UNCHANGED  # of predictions, once it has been chosen
     spread: Spread | None = None  # of the mixture, likewise
-    held_out: Predicted | None = None  # the first rows, by what has not seen them
+    held_out: Predicted | None = None  # predictions for held-out rows by members that have not seen
     deadline: Deadline | None = None  # of the closing pass
-    skew: Tensor | None = None  # of the mixture's y, (P,), likewise
+    skew: Tensor | None = None  # of the mixture's y, (P,), once it has been chosen
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class EnsembleObjective(Objective):
         self.row_share = self.n_rows / max(rows.n_all - rows.n_unseen, 1)
 
     def seen(self, rows: Rows) -> Tensor:
-        """How often each member is trained on a row: (K, N)."""
+        """Return the weight that each row has in the training of each member, (K, N)."""
         weight = rows.y.new_ones(len(self.folds), len(rows))
         if rows.fold is not None:
             weight = ((rows.fold != self.folds) & (rows.fold != UNSEEN)).to(weight)
@@ -150,11 +150,11 @@ class EnsembleObjective(Objective):
     # ---- q(w) and q(f) of every member ---------------------------------------------------------
 
     def present_roots(self) -> Tensor:
-        """R_k, triangular (K, P, D, D) or diagonal (K, P, D)."""
+        """Return R_k, triangular (K, P, D, D) or diagonal (K, P, D)."""
         return self.roots.tril() if self.is_full else self.roots
 
     def functions(self, phi: Tensor, roots: Tensor) -> tuple[Marginals, Tensor | None]:
-        """q(f) of features (K, N, D), (K, N, P) each; and the function of the noise, if any."""
+        """Return q(f), (K, N, P), for features (K, N, D), and the function of the noise or None."""
         scale, P = self.model.scale, self.means.shape[2]
         weights = self.means if scale is None else torch.cat([self.means, scale.weights], 2)
         mean, latent = (phi @ weights).tensor_split([P], 2)  # one product for both
@@ -166,7 +166,7 @@ class EnsembleObjective(Objective):
         return Marginals(mean, var.expand_as(mean)), None if scale is None else latent
 
     def kl(self, roots: Tensor) -> Tensor:
-        """KL[q_k(w) ‖ N(0, I)] of every member, (K,), and what the noise of rows costs."""
+        """Return KL[q_k(w) ‖ N(0, I)] of every member, (K,), plus the penalty of noise weights."""
         kl = 0.5 * self.means.square().sum((1, 2))
         if self.model.covariance != "prior":
             diagonal = roots.diagonal(dim1=-2, dim2=-1) if self.is_full else roots
@@ -209,10 +209,10 @@ class EnsembleObjective(Objective):
 
     @torch.no_grad()
     def evaluate(self, X: Tensor, rows: Rows) -> float:
-        """Loss of predictions for the rows of each member's fold; per row, the mean of members.
+        """Return the loss per row of each member's predictions for its own fold.
 
-        Where confidence is to be chosen, with the one that suits them best; of numbers where the
-        mixture will be calibrated, what is expected of it.
+        If the confidence of classifiers will be calibrated, use the best confidence for these rows.
+        If a mixture for real targets will be calibrated, estimate the loss of that mixture instead.
         """
         if self.expects_mixture(rows):
             return self.mixture_loss(X, rows)
@@ -221,18 +221,19 @@ class EnsembleObjective(Objective):
         return float(losses.min()) / count
 
     def expects_mixture(self, rows: Rows) -> bool:
-        """Whether iterates are judged by the density of numbers that a calibrated mixture gives."""
+        """Whether iterates are scored by the expected log density of the calibrated mixture."""
         is_density = isinstance(self.model.loss, LogLoss)
         is_real = isinstance(self.model.likelihood, AdditiveNoise)
         return is_density and is_real and len(self.folds) > 1 and self.n_judges(rows) > 0
 
     def mixture_loss(self, X: Tensor, rows: Rows) -> float:
-        """−log p per row of the mixture with scaled deviations, as far as it is known in training.
+        """Estimate −log p per row of the mixture with scaled deviations, during training.
 
-        That of members alone, for the many rows of their folds, less what the mixture gains on the
-        few that none has seen. Alone and unscaled they are best long before: they become too sure
-        of themselves, which calibration mends, and differ, which mixing uses. *Measured* on twelve
-        tables of 500 and of 2,500 rows: such iterates are better by .024 and .035 nats.
+        Use the mean loss of single members on the many rows of their folds, minus the gain of the
+        mixture over them on the few rows that no member sees. Single members without scaling are
+        best much earlier in training. Later they become overconfident, which calibration mends, and
+        differ from each other, which mixing exploits. *Measured* on twelve tables of 500 and of
+        2,500 rows: the iterates chosen in this way are better by .024 and .035 nats.
         """
         by_fold = self.judged(*self.blind(X, rows))
         of_all = self.judged(*self.unseen(X[: rows.n_unseen], rows[: rows.n_unseen]))
@@ -243,7 +244,7 @@ class EnsembleObjective(Objective):
     def fold_losses(
         self, X: Tensor, rows: Rows, log_scales: Sequence[float]
     ) -> tuple[np.ndarray, float]:
-        """Sums of losses for some scales of f, and how many rows they are of."""
+        """Return sums of losses for some scales of f, and the number of rows in each sum."""
         block, q, latent = self.blind(X, rows)
         likelihood = self.model.likelihood.of(block)
         if latent is not None:
@@ -257,16 +258,16 @@ class EnsembleObjective(Objective):
 
     @torch.no_grad()
     def blind(self, X: Tensor, rows: Rows) -> tuple[Rows, Marginals, Tensor | None]:
-        """What the member that is blind to each row of a fold predicts for it.
+        """Predict the rows of each fold by the member that has not seen them.
 
         Returns
         -------
         rows : Rows
-            Those of all folds, which follow each other.
+            The rows of all folds, one fold after another.
         q : Marginals of shape (1, N, P)
-            Of f.
+            Predictions of f.
         latent : Tensor of shape (1, N, P) or None
-            Of the noise, where it depends on the inputs.
+            Function of the noise, if the noise depends on the inputs.
         """
         K = len(self.folds)
         held_out = slice(rows.n_unseen, rows.n_unseen + rows.n_held_out)
@@ -278,18 +279,18 @@ class EnsembleObjective(Objective):
 
     @torch.no_grad()
     def calibrate(self, X: Tensor, rows: Rows) -> None:
-        """Calibrate predictions by rows that no member has seen, or the only one has not.
+        """Calibrate predictions on rows that no member has seen.
 
-        Chosen are the scale of variances or, as classes are predicted with too much confidence, of
-        all f; how far the members' means are apart, as their mean has a smaller error than each,
-        and what these distances say of that error; tails, where these are learned, as errors of
-        rows that were trained on have lighter ones; how much the noise varies, which is overfitted,
-        too; and the share and the size of outliers. If that changes the best m_k, once more. At
-        last, how much deviations of the mixture vary between rows, and how skew it is.
+        Choose: the scale of variances or, because classifiers are overconfident, of all f; how far
+        the members' means are apart, because their mean has a smaller error than each of them, and
+        what their disagreement says of that error; tails, if these are learned, because errors at
+        training rows have lighter tails; how much the noise varies, because that is overfitted too;
+        and the share and size of outliers. If this changes the best m_k, repeat it once. Finally,
+        choose how much the mixture's deviations vary between rows, and its skewness.
         """
         if n := self.n_judges(rows):
             usual = USUAL
-            if self.has_confidence:  # that of the mixture is near those of members, by their folds
+            if self.has_confidence:  # the mixture's is close to the members', found on their folds
                 usual = most_suitable(
                     self.fold_losses(*self.share(X, rows, self.closing.judging), CONFIDENCES)[0]
                 )
@@ -310,38 +311,38 @@ class EnsembleObjective(Objective):
         self.held_out = self.held_out_predictions(X, rows)
 
     def n_in_time(self, n: int) -> int:
-        """How many of n rows there is time to judge by."""
+        """Return how many of n rows there is time to calibrate on."""
         return max(min(n, LEAST_JUDGES), round(self.closing.judging * n))
 
     def share(self, X: Tensor, rows: Rows, share: float) -> tuple[Tensor, Rows]:
-        """All rows, or a share of those that folds hold out."""
+        """Return all rows, or a share of the rows in folds."""
         return (X, rows) if share == 1.0 else self.thinned(X, rows, round(share * rows.n_held_out))
 
     def thinned(self, X: Tensor, rows: Rows, n_rows: int) -> tuple[Tensor, Rows]:
-        """About so many of the rows that folds hold out, evenly of all; `LEAST_JUDGES` at least."""
+        """Return about n_rows of the rows in folds, equally from each; at least `LEAST_JUDGES`."""
         every = max(1, rows.n_held_out // max(n_rows, LEAST_JUDGES))
         held_out = rows.n_unseen + torch.arange(rows.n_held_out, device=X.device)
         few = held_out.unflatten(0, (len(self.folds), -1))[:, ::every].flatten()
         return X[few], rows[few]
 
     def unseen(self, X: Tensor, rows: Rows) -> tuple[Rows, Marginals, Tensor | None]:
-        """What all members predict for rows, as :meth:`blind` has it: (K, N, P)."""
+        """Predict rows by all members, (K, N, P); the result is as that of :meth:`blind`."""
         return rows, *self.functions(self.model.features.members(X), self.present_roots())
 
     def judged(self, rows: Rows, q: Marginals, latent: Tensor | None) -> HeldOut:
-        """Rows that were not trained on with predictions for them, in float64."""
+        """Return held-out rows with predictions for them, in float64."""
         likelihood = copy.deepcopy(self.model.likelihood).double()
         exact = None if latent is None else latent.double()
         held_out = rows.to(torch.float64)
         return HeldOut(held_out, q.double(), likelihood, self.learns_noise, exact, self.centre)
 
     def held_out_predictions(self, X: Tensor, rows: Rows) -> Predicted | None:
-        """What is predicted for the first rows by what has not seen them; None if all are seen.
+        """Return predictions for the held-out rows, or None if all rows were seen.
 
-        Rows that no member sees are predicted by the mixture; those of a fold by the member that is
-        blind to it, alone, but for the gain of a mixture. *Measured* on five tables: that has no
-        bias at 1,000 rows, and .03 nats at 300, where a member alone is .15 and .08 below. In
-        little time, only for some of the former.
+        The mixture predicts the rows that no member has seen. Each member alone predicts its own
+        fold, and the gain of the mixture is added to the log density. *Measured* on five tables:
+        the result has no bias at 1,000 rows, and one of .03 nats at 300, while single members are
+        .15 and .08 below. If time is short, predict only some of the rows that no member has seen.
         """
         if rows.fold is None:
             return None
@@ -359,36 +360,36 @@ class EnsembleObjective(Objective):
         return Predicted(*(torch.cat(columns).cpu() for columns in zip(*found, strict=True)))
 
     def mixture_gain(self, of_all: HeldOut, of_mixture: Tensor) -> Tensor:
-        """By how much the mean log p of rows, (n,), is above that of its members alone: ()."""
+        """Return by how much the mixture's mean log p of rows is above single members', ()."""
         alone = self.members_loss(of_all, self.calibration, self.spread, self.skew)
         return of_all.rows.mean(of_mixture[:, None])[0] + alone
 
     def members_loss(self, of_all: HeldOut, *changes: Any) -> Tensor:
-        """−log p per row of members alone, with some changes, the mean over them: ()."""
+        """Return −log p per row of single members with these changes, averaged over members, ()."""
         each = [of_all.member(k).log_density(*changes) for k in range(len(self.folds))]
         return -of_all.rows.mean(torch.stack(each).mean(0)[:, None])[0]
 
     def n_judges(self, rows: Rows) -> int:
-        """How many rows predictions are calibrated by; they come first."""
+        """Return the number of rows to calibrate on, which come first."""
         n = rows.n_unseen or (rows.n_held_out if len(self.folds) == 1 else 0)
         return n if self.calibrates and self.is_calibrated else 0
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether there is a choice: what the bound makes of one member is a posterior."""
+        """Whether predictions need calibration: not if a bound makes them a proper posterior."""
         if self.has_confidence:
             return True
         return not self.model.is_bound and self.model.covariance == "gradient"
 
     @property
     def has_confidence(self) -> bool:
-        """Whether f is scaled, of an ensemble for classes that is trained by their probability."""
+        """Whether to calibrate the scale of f: for ensembles of classifiers without square loss."""
         judged_by_it = self.model.covariance != "prior"
         return self.centre is not None and len(self.folds) > 1 and judged_by_it
 
     @property
     def centre(self) -> Tensor | None:
-        """Of classes, the mean that all of f is scaled around; else None, and deviations are."""
+        """For classes, the mean around which f is scaled; otherwise None: deviations are scaled."""
         if not isinstance(self.model.likelihood, Bernoulli | Categorical):
             return None
         return self.model.mean.value.detach().double()
@@ -396,7 +397,7 @@ class EnsembleObjective(Objective):
     # ---- the closing pass ----------------------------------------------------------------------
 
     def solution(self, X: Tensor, rows: Rows) -> MixturePosterior:
-        """The best m_k for all rows, in float64; of very many rows, as training leaves them."""
+        """Return the posterior with the best m_k for all rows; for very many rows, as trained."""
         members = [self.posterior(k, X, rows) for k in range(len(self.folds))]
         choice = self.calibration
         return MixturePosterior(
@@ -425,7 +426,7 @@ class EnsembleObjective(Objective):
             return ClosingCost(of_weights, 0.0)
         m = min(n, BLOCKS[-1])
         few = self.judged(*self.unseen(X[:m], rows[:m]))
-        few.loss(USUAL)  # the first one makes kernels
+        few.loss(USUAL)  # the first call compiles kernels
         n_losses = N_LOSSES * sum(few.free) ** 2
         of_calibration = n_losses * n / m * seconds_of(lambda: few.loss(USUAL), clock)
         per_row = seconds_of(lambda: few.predictions(UNCHANGED, None, None), clock) / m
@@ -434,9 +435,9 @@ class EnsembleObjective(Objective):
         return ClosingCost(of_weights, of_calibration + of_confidence, of_predictions, of_scoring)
 
     def fold_seconds(self, X: Tensor, rows: Rows, clock: Clock) -> tuple[float, float]:
-        """Measure what it takes to judge confidences, and to score an iterate, by all folds.
+        """Estimate the seconds to choose the confidence, and to score an iterate, on all folds.
 
-        On some of their rows; nothing where no confidence is to be chosen.
+        Measure them on some of the rows; return zeros if no confidence is chosen.
         """
         if not self.has_confidence:
             return 0.0, 0.0
@@ -452,7 +453,7 @@ class EnsembleObjective(Objective):
         return share * (once + len(CONFIDENCES) * per_scale), share * often
 
     def closes(self, rows: Rows) -> bool:
-        """Whether m_k is to be the best for all rows."""
+        """Whether the closing pass finds the best m_k for all rows."""
         P, n = len(self.model.mean.value), rows.n_all
         few = n < MANY_ROWS and self.has_all_rows and (rows.y.shape[1] == P or n * P < MANY_LOGITS)
         few = few and self.closing.rounds > 0
@@ -460,7 +461,7 @@ class EnsembleObjective(Objective):
 
     @torch.no_grad()
     def posterior(self, k: int, X: Tensor, rows: Rows) -> SparsePosterior:
-        """That of one member."""
+        """Return the posterior of one member."""
         model, q = self.member(k), self.q(k)
         if self.closes(rows):
             found = self.closed(model, q, X, rows)
@@ -480,7 +481,7 @@ class EnsembleObjective(Objective):
         rows: Rows,
         max_iter: int | None = None,
     ) -> Solution:
-        """The best q(w) of a member for these rows; with the covariance of training, if any."""
+        """Return a member's best q(w) for these rows; a covariance learned in training is kept."""
         is_kept = model.covariance == "gradient" or self.is_calibrated
         start = None if model.covariance == "sites" and not is_kept else started(model, q)
         limits = CLOSING_TOL, max_iter or self.closing.max_iter, self.deadline
@@ -495,7 +496,7 @@ class EnsembleObjective(Objective):
         return optimal_q(known, phi, rows, start, like, *limits)
 
     def member(self, k: int) -> SparseModel:
-        """The model of one member, for predictions: calibrated, if it has been."""
+        """Return the model of one member for predictions, with the calibration so far."""
         shared = self.model.for_predictions()
         likelihood, scale = shared.likelihood, shared.scale
         choice = self.calibration
@@ -506,7 +507,7 @@ class EnsembleObjective(Objective):
         return SparseModel(features, likelihood, shared.mean, None, loss, shared.beta, scale).eval()
 
     def q(self, k: int) -> WeightMoments:
-        """The present q_k(w), in float64: its deviations calibrated, if they have been."""
+        """Return the present q_k(w), in float64, with the calibration of deviations so far."""
         scale = math.exp(self.calibration.log_scale) if self.centre is None else 1.0
         root = scale * self.present_roots()[k].detach().double()
         root = root if self.is_full else torch.diag_embed(root)
@@ -516,5 +517,5 @@ class EnsembleObjective(Objective):
 
 
 def started(model: SparseModel, q: WeightMoments) -> Sites:
-    """Where Newton's steps for m start."""
+    """Return the sites from which Newton steps for m start."""
     return model.zero_sites()._replace(cross=q.mean)

@@ -1,6 +1,6 @@
 """The marginal likelihood of a finite-dimensional kernel as a training objective.
 
-What SCGD, MINIMAX and BSGD share: ensembles and their folds, the noise, the choice of the best
+SCGD, MINIMAX and BSGD share this: ensembles and their folds, the noise, the choice of the best
 iterate, and the closing exact pass.
 """
 
@@ -34,9 +34,9 @@ from ..maths.linear_regression import (
 from ..posteriors.conjugate import ConjugatePosterior, ConjugateWeights
 from .base import Objective, evaluating
 
-RIDGE_JITTER = 1e-10  # of the mean diagonal of G, added to λ
+RIDGE_JITTER = 1e-10  # share of G's mean diagonal that is added to λ
 STATISTICS_WINDOW = 20  # rows averaged by the running statistics, in units of D
-EVALUATION_ROWS = 100  # for the statistics that held-out rows are predicted from, in units of D
+EVALUATION_ROWS = 100  # training rows to predict held-out rows from, in units of D
 MIN_EVALUATION_ROWS = 10_000
 NETWORK_SCALES = (1.0, 0.3, 0.1, 0.03, 0.0)
 
@@ -69,11 +69,12 @@ class FiniteObjective(Objective):
     averaging : float, "auto" or "theory", default="auto"
         Averaging of the running statistics, see :class:`RunningStatistics`.
     window_rows : float, default=0
-        Rows that they average over at least, where there are as many; 20 D else.
+        Least number of rows that these average over, if it is more than 20 D. They never average
+        over more rows than there are.
     """
 
     sums_rows: bool = True
-    """Whether minibatches count by sums over their rows, which may be anywhere."""
+    """Whether steps need only sums over the rows of a minibatch, which may be on several ranks."""
 
     log_noise: Tensor
     log_ridge: Tensor
@@ -113,10 +114,10 @@ class FiniteObjective(Objective):
         self.register_buffer("folds", torch.arange(K, device=device)[:, None])
         n_rows = self.trained(rows).double().sum(1) + rows.beyond
         self.register_buffer("n_rows", n_rows)  # (K,)
-        n_untrained = rows.n_held_out if K == 1 else 0  # of several, other members see each
+        n_untrained = rows.n_held_out if K == 1 else 0  # if K > 1, other members see each fold
         self.mean_weight = rows.after(n_untrained).mean_weight
         share = self.n_rows / N if K > 1 else torch.full_like(self.n_rows, self.mean_weight)
-        self.register_buffer("share", share)  # what each member sees of a minibatch, a row, (K,)
+        self.register_buffer("share", share)  # mean weight of a minibatch row to a member, (K,)
         self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=device))
         window = min(max(STATISTICS_WINDOW * features.n_features, window_rows), N)
         self.running = RunningStatistics(K, features.n_features, P, averaging, window)
@@ -128,11 +129,11 @@ class FiniteObjective(Objective):
 
     @property
     def ridge(self) -> Tensor:
-        """λ, (P,): σ² itself where that is learned by gradients, as in the paper."""
+        """λ, (P,); σ² itself if that is learned by gradients, as in the paper, or fixed."""
         return self.noise_variance if self.noise in ("learned", "fixed") else self.log_ridge.exp()
 
     def trained(self, rows: Rows) -> Tensor:
-        """How often each member is trained on a row: (K, N)."""
+        """Return the weight that each row has in the training of each member, (K, N)."""
         seen = rows.y.new_ones(len(self.folds), len(rows.y))
         if rows.fold is not None:
             seen = (rows.fold != self.folds).to(seen)
@@ -154,13 +155,13 @@ class FiniteObjective(Objective):
         return self.loss(Z, Y, b[:, None], rows.as_mean, unseen)
 
     def as_predicted(self, X: Tensor, rows: Rows) -> Tensor:
-        """The features of rows as predictions have them."""
+        """Return the features of rows as in predictions, with layers in evaluation mode."""
         with evaluating(self.features):
             Z = self.features.members(X)
         return Z if rows.weight is None else Z * self.trained(rows).sqrt()[..., None]
 
     def attach(self, X: Tensor, rows: Rows) -> None:
-        """Go on with other rows, of a stream."""
+        """Continue with the next rows of a stream."""
         self.n_rows += rows.n_effective
         self.mean_weight = rows.mean_weight
         self.share.fill_(rows.mean_weight)
@@ -169,22 +170,21 @@ class FiniteObjective(Objective):
         return self.running.rate(batch_size)
 
     def loss(self, Z: Tensor, Y: Tensor, b: Tensor, as_mean: AsMean, unseen: Tensor) -> Tensor:
-        """Loss per row of features (K, ·, D) and targets (K, ·, P).
+        """Return the loss per row of features Z (K, ·, D) and targets Y (K, ·, P).
 
-        They are zero in rows that do not count; `unseen` (K, 1) is how many rows are there beyond
-        what they count for.
-
-        Sums over rows count as those over b (K, 1) rows, the number that a member sees in the mean,
-        so that they are unbiased; `as_mean` is that of these rows. The gradient by the features is
-        that of the sum over members.
+        Rows that a member does not see are zero in Z and Y; `unseen` (K, 1) is the number of rows
+        minus their total weight to the member. To be unbiased, treat sums over rows as sums over b
+        (K, 1) rows, the mean number that a member sees. `as_mean` is the method
+        :meth:`Rows.as_mean` of the minibatch. The gradient by the features is that of the sum over
+        members.
         """
         raise NotImplementedError
 
     def factor(self, F: Tensor) -> Tensor:
-        """Cholesky factors of positive definite F (..., D, D).
+        """Return Cholesky factors of positive definite F (..., D, D).
 
-        Failures are only recorded, for the loop to find at the end of the epoch: asking after each
-        step would wait for the GPU.
+        Only record failures; the loop checks them after the epoch. A check after each step would
+        have to wait for the GPU.
         """
         L, info = torch.linalg.cholesky_ex(F)
         self.failed |= info.any()
@@ -199,9 +199,9 @@ class FiniteObjective(Objective):
         self.features.clamp_()
 
     def evaluate(self, X: Tensor, rows: Rows) -> float:
-        """Held-out NLPD if there are validation rows, exact NLML if not; nats per row.
+        """Return the held-out NLPD if there are validation rows, else the exact NLML; nats per row.
 
-        With noise="validation" or "profiled", σ² (and λ) are first set to what the rows say.
+        With noise="validation" or "profiled", first set σ² and λ to their best values for the rows.
         """
         n_held_out, members = rows.n_held_out, self.features.members
         if n_held_out:  # these rows come first
@@ -222,12 +222,12 @@ class FiniteObjective(Objective):
             best, cautious = choose_noise(s, predict, rows.n_effective, self.noise_bounds)
             self.closing_noise.copy_(cautious[0].log())
             self.closing_ridge.copy_(cautious[1].log())
-            self.set_noise(*best)  # training follows the best itself, or λ would creep up
+            self.set_noise(*best)  # train with the best values; with cautious ones λ would creep up
         return held_out_score(predict, self.noise_variance, self.ridge)
 
     @torch.no_grad()
     def calibrate(self, X: Tensor, rows: Rows) -> None:
-        """Weigh the network against the linear part of the features, down to none of it.
+        """Choose how much the network counts beside the linear features; possibly not at all.
 
         Early stopping alone cannot make an overfitted network as good as no network.
         """
@@ -244,12 +244,12 @@ class FiniteObjective(Objective):
 
     @torch.no_grad()
     def set_noise(self, noise: Tensor, ridge: Tensor, damping: float = 1.0) -> None:
-        """Move σ² and λ towards these (P,), all the way or by a fraction of their logarithms."""
+        """Move log σ² and log λ by a share `damping` of the way to these σ² and λ, (P,)."""
         self.log_noise.lerp_(noise.log(), damping).clamp_(*self.log_noise_bounds)
         self.log_ridge.lerp_(ridge.log(), damping)
 
     def solution(self, X: Tensor, rows: Rows) -> ConjugatePosterior:
-        """Closing exact pass over all rows, those of the folds included, in float64."""
+        """Return the posterior from an exact pass over all rows, folds included, in float64."""
         features = copy.deepcopy(self.features).double().eval()
 
         def part(block: slice) -> Statistics:
@@ -270,20 +270,20 @@ class FiniteObjective(Objective):
         return ConjugatePosterior(features, ConjugateWeights(s, noise, ridge))
 
     def running_solution(self) -> ConjugatePosterior:
-        """The posterior that the running statistics imply, for streams."""
+        """Return the posterior that the running statistics imply, for streams."""
         features = copy.deepcopy(self.features).double().eval()
         n_rows = self.n_rows.clamp_max(1.0 / self.running.inverse_rows)
         return self._posterior(features, self.running.total(n_rows))
 
 
 def held_out_weight(rows: Rows, folds: Tensor) -> Tensor:
-    """How often each member is judged by a row: (K, N)."""
+    """Return the weight that each row has in the validation of each member, (K, N)."""
     unseen = (cast(Tensor, rows.fold) == folds).to(rows.y)
     return unseen if rows.weight is None else unseen * rows.weight
 
 
 def ridged(gram: Tensor, ridge: Tensor) -> Tensor:
-    """G + λI and a little jitter, for G (K, D, D) and λ (K, P) or (P,): (K, P, D, D)."""
+    """Return G + λI with a little jitter, (K, P, D, D), for G (K, D, D) and λ (K, P) or (P,)."""
     jitter = RIDGE_JITTER * gram.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)  # (K, 1)
     P = ridge.shape[-1]
     F = gram[:, None].clone() if P == 1 else gram[:, None].repeat(1, P, 1, 1)

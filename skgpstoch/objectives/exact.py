@@ -1,6 +1,7 @@
 """The exact evidence, which equals the bound if the inducing points are the rows themselves.
 
-With D the diagonal matrix of noise variances, C = K + D = LLᵀ, and α = C⁻¹(y − m) for every output,
+Let D be the diagonal matrix of noise variances, C = K + D = LLᵀ, and α = C⁻¹(y − m). Every output
+has
 
     log p(y | X) = −½ (y − m)ᵀα − Σᵢ log Lᵢᵢ − n/2·log 2π,
     ∂/∂K = ½(ααᵀ − C⁻¹),   ∂/∂D = diag ∂/∂K,   ∂/∂m = Σᵢ αᵢ.
@@ -30,18 +31,18 @@ from .variational import VariationalObjective
 class ExactObjective(VariationalObjective):
     """−log p(y | X) per row, with the kernel, the mean and the noise of a sparse model.
 
-    A row of weight w counts as w rows with the same y: as their mean, which has the noise variance
-    s/w, and w − 1 further rows.
+    A row of weight w and noise variance s counts as w rows with the same y. Their likelihood is
+    that of their mean, with noise variance s/w, times a constant for the other w − 1 rows.
     """
 
     is_still = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.found = False  # a covariance that has a factor
+        self.found = False  # whether any covariance so far was positive definite
 
     def param_groups(self) -> list[dict[str, Any]]:
-        """Return those of the kernel, the mean and the noise: the evidence knows no points."""
+        """Return the kernel, mean and noise parameters; the exact evidence has no points."""
         features = cast(InducingFeatures, self.model.features)
         parts = features.covariances, self.model.mean, self.model.likelihood
         return [{"params": [p for part in parts for p in part.parameters() if p.requires_grad]}]
@@ -58,23 +59,23 @@ class ExactObjective(VariationalObjective):
 
     @torch.no_grad()
     def evaluate(self, X: Tensor, rows: Rows) -> float:
-        """Return the same, of all rows."""
+        """Return the loss of all rows."""
         return -float(log_posterior(self.model, X, rows)) / rows.n_effective
 
 
 def log_posterior(model: SparseModel, X: Tensor, rows: Rows) -> Tensor:
-    """log p(y | X, θ) + log p(θ), or without the latter where there is no prior, ()."""
+    """Return log p(y | X, θ) + log p(θ), (); without log p(θ) if there is no prior."""
     value, of_prior = log_evidence(model, X, rows), model.neg_log_prior()
     return value if of_prior is None else value - of_prior
 
 
 def log_evidence(model: SparseModel, X: Tensor, rows: Rows) -> Tensor:
-    """log p(y | X), () nats, of rows (N, d) in float64; with a graph, unless that is disabled.
+    """Return log p(y | X), () nats, of rows (N, d) in float64, with a graph unless disabled.
 
     Raises
     ------
     NotPositiveDefiniteError
-        If a covariance of y has no factor.
+        If the covariance of y is not positive definite.
     """
     K = gram_of(model, X)
     likelihood = cast(Gaussian, model.likelihood.of(rows))
@@ -91,14 +92,17 @@ def log_evidence(model: SparseModel, X: Tensor, rows: Rows) -> Tensor:
 
 
 def gram_of(model: SparseModel, X: Tensor) -> Tensor:
-    """K of rows, (N, N)."""
+    """Return K of all rows, (N, N)."""
     features = cast(InducingFeatures, model.features)
     return features.covariances.gram(*features.embed(X))
 
 
 @torch.no_grad()
 def gaussian_evidence(K: Tensor, D: Tensor, r: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Σ_p log N(r_p | 0, K + diag(D_p)), (), and its derivatives by K (N, N), D and r (N, P)."""
+    """Return Σ_p log N(r_p | 0, K + diag(D_p)), () and its derivatives by K, D and r.
+
+    K and its derivative are (N, N); D, r and their derivatives are (N, P).
+    """
     n, n_outputs = r.shape
     value, dK, dD, dr = (
         r.new_zeros(()),

@@ -1,17 +1,18 @@
-"""Σᵢ E_q[log N(yᵢ | fᵢ, σ²)] and its gradient from sums over rows, without a second look at them.
+"""Compute Σᵢ E_q[log N(yᵢ | fᵢ, σ²)] and its gradient from sums over rows, in a single pass.
 
-With noise σ_p², weights w of the rows, ε_p = (y_p − μ_p)/σ_p², T = Σ_p (I − S_p)/σ_p² (of every
-block of features) and G = Pᵀ diag(w) P, the gradient at a fixed q(w) = N(m_p, S_p) is
+Let σ_p² be the noise variances, w the weights of rows, ε_p = (y_p − μ_p)/σ_p²,
+T = Σ_p (I − S_p)/σ_p² for every block of features, and G = Pᵀ diag(w) P. At a fixed
+q(w) = N(m_p, S_p), the gradient is
 
     ∂/∂P = diag(w)(Σ_p ε_p m_pᵀ + PT),   ∂/∂k(x, x) = −½ w Σ_p 1/σ_p²,
 
-and the variances cost Σᵢ wᵢ pᵢᵀ S_p pᵢ = tr(G S_p). Of one kind of points P = B L⁻ᵀ
-(:mod:`skgpstoch.features.inducing`), so that the gradient by B = k(X, Z) is ∂/∂P L⁻¹, where T L⁻¹
-is a small matrix, and that by K_uu needs
+and the sum over variances is Σᵢ wᵢ pᵢᵀ S_p pᵢ = tr(G S_p). Without orthogonal points, P = B L⁻ᵀ
+(:mod:`skgpstoch.features.inducing`). So the gradient by B = k(X, Z) is ∂/∂P L⁻¹, where T L⁻¹ is a
+small matrix, and the gradient by K_uu needs
 
     (∂/∂P)ᵀ P = Σ_p m_p (Pᵀ diag(w) ε_p)ᵀ + TG,
 
-which is small too. Three products of all rows with all points, then, are the whole cost.
+which is small too. So the cost is that of three products of all rows with all points.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from .base import surrogate
 
 
 class RowSums(NamedTuple):
-    """What the best q(w) depends on, and what it is made of."""
+    """The sums that the optimal q(w) depends on, and the rows that they are made of."""
 
     gram: Tensor  # G = Pᵀ diag(w) P, (D, D)
     cross: Tensor  # Pᵀ diag(w)(y − mean), (D, P)
@@ -45,23 +46,23 @@ class RowSums(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Of the data term: by features, ∂/∂P = error·meanᵀ + wPT, and by all that is not in them."""
+    """Gradients of the data term: parts of ∂/∂P = error·meanᵀ + wPT, and other gradients."""
 
     error: Tensor  # diag(w) ε, (N, P)
     mix: list[Tensor]  # T of every block, (D_b, D_b)
-    prior: Tensor  # by prior variances, (N,)
-    log_noise: Tensor  # (P,)
+    prior: Tensor  # gradient by prior variances, (N,)
+    log_noise: Tensor  # gradient by the log noise variance, (P,)
 
 
 def has_row_sums(model: SparseModel) -> bool:
-    """Whether the data term is this one, but for noise that is known of rows."""
+    """Whether the data term of a model is this one; rows must not have known noise either."""
     is_usual = type(model.loss) is ExpectedLogLikelihood and type(model.likelihood) is Gaussian
     is_plain = model.scale is None and not model.has_draws
     return is_usual and is_plain and not any(model.has_prior_covariance)
 
 
 def row_sums(phi: Tensor, rows: Rows, offset: Tensor) -> RowSums:
-    """Add up rows with features (N, D), whose mean of f is `offset` at w = 0."""
+    """Return the sums over rows with features (N, D) and mean `offset` of f at w = 0."""
     weighted, target = rows.weighted(phi), (rows.y - offset).to(phi)
     return RowSums(symmetric_product(phi, weighted), weighted.mT @ target, phi, weighted, target)
 
@@ -89,7 +90,7 @@ def term_at(
 
 
 def less_than_prior(S: Tensor, noise: Tensor) -> Tensor:
-    """Σ_p (I − S_p)/σ_p², (D, D)."""
+    """Return T = Σ_p (I − S_p)/σ_p², (D, D)."""
     T = -(S / noise[:, None, None]).sum(0)
     T.diagonal().add_(noise.reciprocal().sum())
     return T
@@ -98,14 +99,14 @@ def less_than_prior(S: Tensor, noise: Tensor) -> Tensor:
 def with_gradients(
     model: SparseModel, value: Tensor, d: Gradients, *pairs: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """Return a value with its gradients, those by the mean and the noise too."""
+    """Return a value with its gradients, including those by the mean and the noise."""
     noise = cast(Gaussian, model.likelihood).log_noise
     known = (*pairs, (model.mean.value, d.error.sum(0)), (noise, d.log_noise))
     return surrogate(value, *((x, dx) for x, dx in known if x.requires_grad))
 
 
 def by_features(sums: RowSums, q: WeightMoments, d: Gradients) -> Tensor:
-    """∂/∂P, (N, D)."""
+    """Return ∂/∂P, (N, D)."""
     blocks = zip(sums.weighted.split(q.sizes, 1), d.mix, strict=True)
     products = [part @ T for part, T in blocks]
     joined = products[0] if len(products) == 1 else torch.cat(products, 1)
@@ -113,7 +114,7 @@ def by_features(sums: RowSums, q: WeightMoments, d: Gradients) -> Tensor:
 
 
 class OfPoints(NamedTuple):
-    """Covariances of rows with points of one kind, of which features are made."""
+    """Covariances of rows with inducing points (without orthogonal ones), to make features from."""
 
     B: Tensor  # (N, M)
     K: Tensor  # (M, M)
@@ -122,7 +123,7 @@ class OfPoints(NamedTuple):
 
     @classmethod
     def of(cls, features: InducingFeatures, X: Tensor) -> OfPoints:
-        """At rows X."""
+        """Compute the covariances at rows X."""
         G, Z = features.embedded(X)
         K, R = features.condition(Z)
         covariances = features.covariances
@@ -130,11 +131,11 @@ class OfPoints(NamedTuple):
         return cls(B, K, prior, R.to(B.dtype))
 
     def features(self) -> Tensor:
-        """P, (N, M)."""
+        """Return P, (N, M)."""
         return times_lower_transposed(self.B, self.R)
 
     def by_cross(self, sums: RowSums, q: WeightMoments, d: Gradients) -> Tensor:
-        """∂/∂B, (N, M)."""
+        """Return ∂/∂B, (N, M)."""
         (T,), m = d.mix, q.mean
         return torch.addmm(d.error @ (m.mT @ self.R), sums.weighted, times_lower(T, self.R))
 
@@ -142,11 +143,11 @@ class OfPoints(NamedTuple):
 # ---- of rows that q(w) follows from -------------------------------------------------------------
 
 FindQ = Callable[[Tensor, Tensor], tuple[RowSums, WeightMoments]]
-"""Features (N, D) and the mean of f at w = 0 → sums over rows, and the q(w) that has seen them."""
+"""Features (N, D) and the mean of f at w = 0 → sums over rows, and the q(w) updated by them."""
 
 
 def term_of_points(model: SparseModel, X: Tensor, rows: Rows, find_q: FindQ) -> Tensor:
-    """Return the data term, () nats with a graph, of one kind of points."""
+    """Return the data term, () nats with a graph, without orthogonal points."""
     points = OfPoints.of(cast(InducingFeatures, model.drawless_features), X)
     with torch.no_grad():
         sums, q = find_q(points.features(), model.mean.value)
@@ -160,7 +161,7 @@ def term_of_points(model: SparseModel, X: Tensor, rows: Rows, find_q: FindQ) -> 
 
 
 def term_of_features(model: SparseModel, X: Tensor, rows: Rows, find_q: FindQ) -> Tensor:
-    """Return the same of any features, which autograd differentiates."""
+    """Return the same for any features, which autograd differentiates."""
     basis = model.drawless_features.basis(X)
     with torch.no_grad():
         sums, q = find_q(basis.phi, model.offset(basis))

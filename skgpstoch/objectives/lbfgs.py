@@ -1,4 +1,4 @@
-"""solver="lbfgs": the bound at the best q(w) of all rows, at every evaluation."""
+"""solver="lbfgs": find the optimal q(w) of all rows at every evaluation of the bound."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .variational import VariationalObjective
 
 
 class Inner(NamedTuple):
-    """Where the search for the best q(w) ends, in every evaluation."""
+    """When the search for the optimal q(w) ends, in every evaluation."""
 
-    tol: float = 1e-10  # nats per row; as close as L-BFGS needs it
+    tol: float = 1e-10  # nats per row; L-BFGS needs this precision
     max_iter: int = 100
 
 
@@ -31,7 +31,7 @@ REJECTED = 1e10  # a loss that a line search steps back from
 
 
 class FullBatchObjective(VariationalObjective):
-    """The bound at the best q(w) of all rows, for L-BFGS; in float64, and by blocks of rows."""
+    """The bound at the optimal q(w) of all rows, for L-BFGS, in float64 and by blocks of rows."""
 
     is_still = True
     inner = INNER
@@ -45,7 +45,7 @@ class FullBatchObjective(VariationalObjective):
         self.keep(zero, zero.cross.new_tensor(-math.inf))
 
     def keep(self, sites: Sites, value: Tensor) -> None:
-        """Go on from here."""
+        """Keep sites, from which the next search starts, and the value of the bound there."""
         self.register_buffer("precision", sites.precision)
         self.register_buffer("cross", sites.cross)
         self.register_buffer("value", value)
@@ -54,11 +54,11 @@ class FullBatchObjective(VariationalObjective):
         return self.model.moments(self.present_sites())
 
     def present_sites(self) -> Sites:
-        """Of the best q(w) so far, not of a step that was rejected."""
+        """Return the sites of the best q(w) so far, not those of a rejected step."""
         return Sites(self.precision, self.cross)
 
     def evaluate(self, X: Tensor, rows: Rows) -> float:
-        """The bound itself, where no rows are held out."""
+        """Return the loss of held-out rows; without these, minus the bound per row."""
         n_held_out = rows.n_held_out
         found = self.best(X[n_held_out:], rows[n_held_out:])
         self.keep(found.sites, found.value)
@@ -67,13 +67,13 @@ class FullBatchObjective(VariationalObjective):
         return super().evaluate(X, rows)
 
     def best(self, X: Tensor, rows: Rows) -> Solution:
-        """The best q(w), or an error where K_uu is of no use."""
+        """Return the optimal q(w); raise an error if K_uu is not positive definite."""
         found = optimal_q(self.model, X, rows, self.present_sites(), None, *self.inner)
         self.check_sound()
         return found
 
     def check_sound(self) -> None:
-        """Raise an error where K_uu has no factor."""
+        """Raise an error if K_uu is not positive definite."""
         if not self.model.features.is_sound():
             self.model.features.forgive()
             raise NotPositiveDefiniteError("The covariance of the inducing points is not finite.")
@@ -102,7 +102,10 @@ def rejected(params: list[nn.Parameter]) -> Tensor:
 def gradients_at(
     model: SparseModel, X: Tensor, rows: Rows, found: Solution, params: list[nn.Parameter]
 ) -> list[Tensor]:
-    """Of the objective per row at the best q(w): by the envelope theorem, those at a fixed q."""
+    """Return the gradients per row at the optimal q(w).
+
+    By the envelope theorem, they are the gradients at a fixed q.
+    """
     gradients, n = [torch.zeros_like(p) for p in params], rows.n_effective
     for basis, block in model.bases(X, rows) if params else ():
         total, _, _ = expected_score(model, basis, block, found.q)

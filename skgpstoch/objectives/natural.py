@@ -1,12 +1,13 @@
-"""q(w) from running averages over minibatches: natural-gradient and Newton's steps.
+"""Find q(w) from running averages over minibatches: natural-gradient and Newton steps.
 
 With step size γ and n rows, a minibatch of b rows with features P moves the averages of the sites
 (:mod:`skgpstoch.posteriors.sites`) by
 
     G ← (1 − γ)G + γ(n/b) Pᵀdiag(κ)P,      c ← (1 − γ)c + γ(n/b) Pᵀ(κ(μ − mean) + α),
 
-and q(w) follows from them. Features change meanwhile, so that averages are of features as they were
-up to a window ago: the gradient of all else is taken at the mean that has seen the minibatch.
+and q(w) follows from them. Features change meanwhile, and the averages contain features from up to
+a window ago. Therefore the gradient of all other parameters is taken at the mean m after the
+update with the present minibatch.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ from .elbo import expected_score, expected_score_at, score_at, sites_of, weighte
 from .gaussian_rows import RowSums, has_row_sums, row_sums, term_of_features, term_of_points
 from .variational import VariationalObjective
 
-SITES_WINDOW = 5  # rows that averages of sites look back on, in units of D
+SITES_WINDOW = 5  # rows that averages of sites go back over, in units of D
 LEAST_WINDOW = 2500
-PROFILE_RATE = 0.3  # of the learning rate, for all but networks, where S is learned by gradients
-MOST_STEP = 0.2  # step size of natural gradients with which hyper-parameters can keep pace
+PROFILE_RATE = 0.3  # factor of the learning rate if S is learned by gradients; not for networks
+MOST_STEP = 0.2  # largest natural-gradient step with which hyper-parameters can keep pace
 
 
 class RunningObjective(VariationalObjective):
@@ -51,11 +52,11 @@ class RunningObjective(VariationalObjective):
     Parameters
     ----------
     *args, **kwargs
-        Those of :class:`VariationalObjective`.
+        See :class:`VariationalObjective`.
     conjugate : bool
-        Whether averages are of PᵀP and Pᵀy, without the noise ("collapsed").
+        Whether to average PᵀP and Pᵀy, without the noise (solver="collapsed").
     averaging : float or "auto", default="auto"
-        Weight of the present minibatch; "auto" looks back on 5 D rows, 2,500 at least.
+        Weight of the present minibatch; "auto" averages over about 5 D rows, at least 2,500.
     """
 
     gram: Tensor
@@ -85,11 +86,11 @@ class RunningObjective(VariationalObjective):
         self.n_steps = int(state["n_steps"])
 
     def rate(self, n_batch: int) -> float:
-        """γ of the next step, of so many rows or draws: at first, of all that has been seen."""
+        """Return γ of the next step, with so many rows or draws; first steps average all so far."""
         if self.averaging != "auto":
             return float(self.averaging)
-        n = self.n_rows / self.mean_weight  # rows that are there, however much they count
-        n = math.inf if self.model.has_draws else n  # no end to what is new of these
+        n = self.n_rows / self.mean_weight  # number of rows, whatever their weights
+        n = math.inf if self.model.has_draws else n  # there are always new draws
         window = min(max(SITES_WINDOW * self.model.features.n_features, LEAST_WINDOW), n)
         first = 1.0 if self.conjugate else 2.0
         rate = max(window_rate(n_batch, window), 1.0 / (self.n_steps + first))
@@ -99,7 +100,7 @@ class RunningObjective(VariationalObjective):
         return self.rate(batch_size)
 
     def keep(self, q: WeightMoments) -> None:
-        """Make q the present one."""
+        """Make q the present q(w)."""
         self.register_buffer("mean", q.mean)
         self.register_buffer("kl", q.kl)
         for b, S in enumerate(q.covariances):
@@ -124,11 +125,11 @@ class RunningObjective(VariationalObjective):
 
     @property
     def has_row_sums(self) -> bool:
-        """Whether the data term at q(w) needs no more of rows than the averages do."""
+        """Whether the data term follows from the sums over rows that the averages need anyway."""
         return self.conjugate and has_row_sums(self.model)
 
     def after_averaging(self, X: Tensor, rows: Rows) -> Tensor:
-        """The data term at the q(w) that has seen these rows."""
+        """Return the data term at the q(w) updated by these rows."""
         model = self.model
 
         def averaged(phi: Tensor, offset: Tensor) -> tuple[RowSums, WeightMoments]:
@@ -143,11 +144,11 @@ class RunningObjective(VariationalObjective):
     def after_natural_step(
         self, seen: Basis, basis: Basis, rows: Rows, generator: torch.Generator
     ) -> Tensor:
-        """The data term at the mean that a step leads to, and at the covariances before it.
+        """Make a step, and return the data term at the new mean and the old covariances.
 
-        At the mean before it, which follows from features that have changed since, hyper-parameters
-        would learn to do without features. The first step is from a constant f, as
-        a wide prior knows nothing of the rates that a log link expects.
+        The old mean belongs to features that have changed since. With it, hyper-parameters would
+        learn not to use the features. The first step starts from a constant f, because with a log
+        link a wide prior would give rates that are far off.
         """
         q, model = self.q(), self.model
         with torch.no_grad():
@@ -163,9 +164,9 @@ class RunningObjective(VariationalObjective):
         return expected_score(self.model, basis, rows, q, generator, known)[0]
 
     def predicting(self, X: Tensor, basis: Basis) -> Basis:
-        """The basis that a stream predicts with, from these averages alone.
+        """Return the basis that a stream predicts with.
 
-        It differs from that in training where a user's module has layers such as BatchNorm.
+        It differs from the basis in training if a user's module has layers such as BatchNorm.
         """
         if not self.predicts_otherwise:
             return basis
@@ -190,7 +191,7 @@ class RunningObjective(VariationalObjective):
 
     @torch.no_grad()
     def average_conjugate(self, basis: Basis, rows: Rows) -> None:
-        """PᵀP and Pᵀ(y − mean), with the present minibatch among them."""
+        """Update the averages of PᵀP and Pᵀ(y − mean) with the present minibatch."""
         phi = basis.phi.detach()
         left = rows.weighted(phi).mT
         cross = left @ (rows.y - self.model.offset(basis)).to(phi)
@@ -198,7 +199,7 @@ class RunningObjective(VariationalObjective):
 
     @torch.no_grad()
     def average(self, sites: Sites, rows: Rows, n_samples: int = 1) -> None:
-        """A step of natural gradients, from rows that are each there `n_samples` times."""
+        """Make a natural-gradient step, from rows that each occur `n_samples` times."""
         rate, b = self.rate(rows.n_all), self.counts_for(rows.n_all // n_samples)
         gram, cross = of_all(sites, rows)
         self.gram.mul_(1.0 - rate).add_(gram, alpha=rate / b)
@@ -206,13 +207,13 @@ class RunningObjective(VariationalObjective):
         self.solve()
 
     def solve(self) -> None:
-        """The q(w) of the present averages."""
+        """Find the q(w) of the present averages."""
         sites, dtype = self.present_sites(), self.model.dtype
         self.keep(self.model.moments(sites, inverse_factor=self.inverse_factor, dtype=dtype))
         self.n_steps += 1
 
     def inverse_factor(self, A: Tensor) -> Tensor:
-        """L⁻¹ for LLᵀ; a failure is only recorded, for the loop to find after the epoch."""
+        """Return L⁻¹ for A = LLᵀ; only record a failure, which the loop checks after the epoch."""
         R, failed = inverse_cholesky(A)
         self.failed |= failed.any()
         return R
@@ -222,7 +223,7 @@ class RunningObjective(VariationalObjective):
 
 
 def of_all(sites: Sites, rows: Rows) -> Sites:
-    """Sites of these rows and of the other parts, whose lower triangles are exchanged."""
+    """Return the sum of the sites of all ranks; only lower triangles are exchanged."""
     if rows.group.size == 1:
         return sites
     gram, cross = (each.clone() for each in sites)
@@ -231,7 +232,7 @@ def of_all(sites: Sites, rows: Rows) -> Sites:
 
 
 class ProfiledObjective(RunningObjective):
-    """m from running averages, R_b from gradients: for losses that give S no closed form."""
+    """Learn m from running averages and R_b by gradients, for losses without a closed form of S."""
 
     rest_rate = PROFILE_RATE
 
@@ -243,7 +244,7 @@ class ProfiledObjective(RunningObjective):
         )
 
     def weights(self) -> VariationalWeights:
-        """q(w)."""
+        """Return q(w)."""
         roots = free_roots(self.roots, self.model.has_prior_covariance)
         return VariationalWeights(self.mean, roots, self.model.features.blocks)
 
@@ -264,7 +265,7 @@ class ProfiledObjective(RunningObjective):
     def newton_step(
         self, seen: Basis, basis: Basis, rows: Rows, q: Marginals, generator: torch.Generator
     ) -> None:
-        """With these rows among the averages; q(f) is without the offset of the mean."""
+        """Update the averages with these rows and solve for m; q(f) comes without mean offset."""
         residual = seen.residual()
         q = q if seen is basis else self.weights().marginals(seen.phi, residual)
         q = q._replace(mean=q.mean + self.model.offset(seen))

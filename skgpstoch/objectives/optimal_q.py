@@ -1,7 +1,7 @@
-"""The optimal q(w) for all rows, given everything else: in closed form, or by Newton's steps.
+"""Find the optimal q(w) for all rows, given everything else: in closed form, or by Newton steps.
 
-At the best q the bound of one block is Titsias' for a Gaussian likelihood (Shi, Titsias & Mnih,
-eq. 3), and that of two is SOLVE-GP's (eq. 9).
+For a Gaussian likelihood, the bound at the optimal q is Titsias' bound if there is one block of
+features (Shi, Titsias & Mnih, eq. 3), and that of SOLVE-GP if there are two (eq. 9).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ..posteriors.sites import Sites, diagonal_blocks
 from .elbo import evidence_lower_bound, expected_score, score_at, sites_of, weighted_score
 
 SMALLEST_STEP = 1e-3
-ROUNDING = 1e-12  # nats per row, by which a step may be worse than none
-MOST_VARIANCES = 1 << 24  # of f that are kept between passes, 128 MiB; others are found in each
+ROUNDING = 1e-12  # loss of a step, in nats per row, that may be rounding
+MOST_VARIANCES = 1 << 24  # most variances of f to keep between passes (128 MiB); else recompute
 
 Survey = Callable[[Any, bool], tuple[Tensor, Any]]
 """(q, exact) → the value at q, and the sites there, of all rows."""
@@ -40,24 +40,24 @@ def optimal_q(
     max_iter: int = 50,
     deadline: Deadline | None = None,
 ) -> Solution:
-    """The best q(w) for all rows; without gradient.
+    """Return the optimal q(w) for all rows, without gradient.
 
     Parameters
     ----------
     model : SparseModel
-        What is given.
+        Everything else, which is fixed.
     X, rows : Tensor of shape (N, d) and Rows
         All rows.
     start : Sites or None, default=None
-        Where iterations start, where there is no closed form; None is the prior.
+        Where iterations start if there is no closed form; None is the prior.
     like : WeightMoments or None, default=None
         A q(w) whose covariances are kept.
     tol : float, default=1e-6
-        Iterations end where a step gains less, in nats per row.
+        Stop when a step gains less, in nats per row.
     max_iter : int, default=50
-        Iterations at most.
+        Most iterations.
     deadline : Deadline or None, default=None
-        When iterations end wherever they are.
+        When to stop in any case.
     """
     if model.is_conjugate:
         found = conjugate(model, X, rows)
@@ -67,7 +67,7 @@ def optimal_q(
 
 
 def evidence_bound(model: SparseModel, X: Tensor, rows: Rows, q: WeightMoments) -> Tensor:
-    """The evidence lower bound at q, (), whatever the loss is; NaN where there is none."""
+    """Return the evidence lower bound at q, (), whatever the loss is; NaN if there is none."""
     if not model.likelihood.has_bound:
         return q.kl.new_tensor(torch.nan)
     return evidence_lower_bound(model.for_evidence(), X, rows, q)
@@ -75,7 +75,7 @@ def evidence_bound(model: SparseModel, X: Tensor, rows: Rows, q: WeightMoments) 
 
 @torch.no_grad()
 def evidence_error(model: SparseModel, X: Tensor, rows: Rows, q: WeightMoments) -> Tensor:
-    """Standard error of that bound, (), where it is an estimate from draws of rows; else 0."""
+    """Return the standard error of the bound, (), if draws of rows estimate it; otherwise 0."""
     bounded, totals = model.for_evidence(), q.kl.new_zeros(1)
     for basis, block in bounded.bases(X, rows):
         if (S := basis.n_samples) == 1:
@@ -87,7 +87,7 @@ def evidence_error(model: SparseModel, X: Tensor, rows: Rows, q: WeightMoments) 
 
 
 def conjugate(model: SparseModel, X: Tensor, rows: Rows) -> Solution:
-    """In closed form, from sums of squares weighted by κ."""
+    """Find the optimal q(w) in closed form, from sums of squares weighted by κ."""
     gram, cross, square, constant = weighted_sums(model, X, rows)
     sites = Sites(gram / model.beta, cross / model.beta)
     q = model.moments(sites)
@@ -101,9 +101,9 @@ def conjugate(model: SparseModel, X: Tensor, rows: Rows) -> Solution:
 
 
 def weighted_sums(model: SparseModel, X: Tensor, rows: Rows) -> list[Tensor]:
-    """Pᵀ diag(κ) P (P, D, D), Pᵀκy (D, P), yᵀκy (P,), and the rest of twice the loss, ()."""
+    """Return Pᵀ diag(κ) P (P, D, D), Pᵀκy (D, P), yᵀκy (P,) and the rest of twice the loss, ()."""
     sums: list[Tensor] = []
-    shared: Tensor | None = None  # κ, where it is the same for all rows
+    shared: Tensor | None = None  # κ, if it is the same for all rows
     for basis, block in model.bases(X, rows):
         phi, y = basis.phi, block.y - model.offset(basis)
         likelihood = likelihood_of(model, basis, block)
@@ -113,7 +113,7 @@ def weighted_sums(model: SparseModel, X: Tensor, rows: Rows) -> list[Tensor]:
         weighted = block.weighted(phi) if shared is not None else kappa.mT[..., None] * phi
         cross, square = phi.mT @ (kappa * y), (kappa * y.square()).sum(0)
         part = [phi.mT @ weighted, cross, square, block.weighted(constant).sum()]
-        # In place, and with the block gone before the next is made: memory stays in one piece.
+        # Add in place, and free the block before the next one is made, to avoid fragmentation.
         sums = [a.add_(b) for a, b in zip(sums, part, strict=True)] if sums else part
         del basis, block, phi, y, kappa, constant, weighted, cross, square, part
     gram, *others = rows.total(*sums)
@@ -130,7 +130,7 @@ def iterate(
     max_iter: int,
     deadline: Deadline | None = None,
 ) -> Solution:
-    """Natural-gradient or Newton steps of all rows, each of which is an improvement."""
+    """Find the optimal q(w) by natural-gradient and Newton steps, each of which improves it."""
 
     variances = None
     if like is not None and len(X) * rows.y.shape[1] <= MOST_VARIANCES:
@@ -157,9 +157,9 @@ def from_either(
     max_iter: int,
     deadline: Deadline | None = None,
 ) -> Solution:
-    """Where steps from some sites lead or, if they do not settle, the better of those from others.
+    """Make steps from `start`; if they do not converge, try `otherwise()` and return the better.
 
-    The first may be an unlucky start, or none at all. Other parameters are those of
+    `start` may be an unlucky choice, or have no q(w) at all. The other parameters are those of
     :func:`damped_newton`.
     """
     limits = (tol, rounding, max_iter, deadline)
@@ -175,7 +175,7 @@ def from_either(
 
 
 def level_sites(model: SparseModel, X: Tensor, rows: Rows) -> Sites:
-    """Return the sites of all rows about the constant f that fits their targets as a whole."""
+    """Return the sites of all rows at the constant f that fits their targets best."""
     total, level = model.zero_sites(), model.likelihood.initial_mean(rows.representative)
     for basis, block in model.bases(X, rows):
         total = total + sites_of(model, basis, *score_at(model, basis, block, level))
@@ -191,27 +191,27 @@ def damped_newton(
     max_iter: int,
     deadline: Deadline | None = None,
 ) -> tuple[Solution, bool]:
-    """Where steps from some sites lead, and whether they ended as there was nothing to gain.
+    """Make damped steps from `start`; return the solution, and whether the steps converged.
 
-    Each goes part of the way to the sites at the present q(w): all of it as long as the value
-    grows, half as far where it does not. First with sites that are safe far from the best q(w),
-    then with exact ones.
+    Each step goes a share of the way to the sites at the present q(w). The share starts at 1; it is
+    halved if the value does not grow, and doubled, up to 1, if it does. Steps use sites that are
+    safe far from the optimum first, and then exact sites.
 
     Parameters
     ----------
     survey : callable
-        The value at q(w), and the sites there.
+        Returns the value at q(w), and the sites there.
     moments : callable
-        The q(w), or q(f), that sites imply.
+        Returns the q(w), or q(f), that sites imply.
     start : Sites or RowSites
         Where steps start.
     tol, rounding : float
-        Nats: steps end with a gain below the first, and one above minus the second is an
-        improvement.
+        In nats. A step that gains less than `tol` is the last. A step may lose up to `rounding` and
+        still count as an improvement.
     max_iter : int
-        Steps at most.
+        Most steps.
     deadline : Deadline or None, default=None
-        When steps end wherever they are.
+        When to stop in any case.
     """
     current, exact, step, q = start, False, 1.0, moments(start)
     value, goal = survey(q, exact)
@@ -240,7 +240,7 @@ def damped_newton(
 
 
 def variances_of(model: SparseModel, X: Tensor, rows: Rows, like: WeightMoments) -> list[Tensor]:
-    """Return the variances of f, (1, N, P), by blocks; no mean changes them."""
+    """Return the variances of f, (1, N, P), by blocks; they do not depend on the mean of q(w)."""
     return [
         model.marginals(basis, like, like.products(basis.phi)).var
         for basis, _ in model.bases(X, rows)
@@ -255,7 +255,7 @@ def survey(
     exact: bool,
     variances: list[Tensor] | None = None,
 ) -> tuple[Tensor, Sites]:
-    """−Σ loss − β KL at q, and the sites there, of all rows; variances of f may be known."""
+    """Return −Σ loss − β KL of all rows at q, and the sites there; use variances of f if given."""
     data_term, total = torch.zeros_like(q.kl), None
     for i, (basis, block) in enumerate(model.bases(X, rows)):
         if variances is None:

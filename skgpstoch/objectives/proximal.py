@@ -1,31 +1,32 @@
-"""q(w) of very many basis functions by proximal steps, from sampled rows and sampled functions.
+"""Find q(w) of very many basis functions by proximal steps on sampled rows and functions.
 
 A step sees rows K and functions I and J, as the estimators of Evans & Nair do
-(:mod:`skgpstoch.objectives.quadruply`): f_J = (m/|J|)Φ_KJ W_J is without bias Φ_K W. Three things
-make steps that learn of it.
+(:mod:`skgpstoch.objectives.quadruply`): f_J = (m/|J|)Φ_KJ W_J is an unbiased estimate of Φ_K W.
+Three ideas make steps effective in spite of its noise.
 
-*The control variate is kriged.* f_J errs by a random function with covariance ∝ k, about as large
-as k(x, x)‖μ‖²/|J|. On the p rows P its error is known, for h = Φ_P W is kept (Proposition 3). Its
-best linear prediction at other rows is that of a Gaussian process without noise,
+*The control variate is kriged.* The error of f_J is a random function with covariance ∝ k and
+variance about k(x, x)‖μ‖²/|J|. It is known on the p rows P, because h = Φ_P W is kept
+(Proposition 3). Its best linear prediction at other rows is that of a noise-free Gaussian process,
 
     f̂ = f_J − k(K, P) k(P, P)⁻¹ (f_J(P) − h)                                   (:class:`Kriging`)
 
-which is Nyström's approximation in F.2, but for the rows. There is no bias, whatever B is in
-f_J − B(f_J(P) − h), for E f_J(P) = h. What is left is k's predictive variance given P for k(x, x).
+which is the Nyström approximation of F.2, for rows. f_J − B(f_J(P) − h) has no bias, whatever B
+is, because E f_J(P) = h. In the error's variance, k's predictive variance given P replaces k(x, x).
 
-*Steps are proximal.* g and λ are derivatives of what rows say, times n/p or n/|K|, as in
-:mod:`skgpstoch.objectives.blockwise`: (y − f̂)/σ² and 1/σ² for a Gaussian likelihood. In the metric
-of the rows P, H_P = Φ_PIᵀ diag(λ)Φ_PI + S_II, the loss of K plus ½(1/ρ − 1)‖w − w_t‖² is least at
+*Steps are proximal.* g and λ are derivatives of the rows' terms, times n/p or n/|K|, as in
+:mod:`skgpstoch.objectives.blockwise`: (y − f̂)/σ² and 1/σ² for a Gaussian likelihood. The rows P
+define a metric, H_P = Φ_PIᵀ diag(λ)Φ_PI + S_II. In it, the loss of K plus ½(1/ρ − 1)‖w − w_t‖² has
+its minimum at
 
     w ← w − ρ((1 − ρ)H_P + ρH_K)⁻¹((Sw)_I − Φ_KIᵀ g),    0 < ρ ≤ 1,
 
-with H_K the same of K. But for the noise of f̂, such steps bring iterates no farther apart, however
-ill-conditioned the problem and however few the rows. A gradient times the inverse curvature of
-other rows alone promises nothing of the kind.
+with H_K likewise for K. Apart from the noise of f̂, such steps never increase the distance between
+two iterates, however ill-conditioned the problem and however few the rows. A gradient times the
+inverse curvature of other rows has no such guarantee.
 
-*Steps are as long as what they see is sure.* v, the variance of f̂, is measured by the two halves
-of J. It adds to the variance 1/λ of y, and a step is times 1/(1 + λv), as if both were that of y:
-the noise it brings stays bounded, however large v is (:func:`trust`).
+*Steps are shorter if their estimates are uncertain.* The two halves of J give an estimate v of the
+variance of f̂. It is treated as further variance of y beside 1/λ, so a step is multiplied by
+1/(1 + λv). The noise of a step then stays bounded, however large v is (:func:`trust`).
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ from ..posteriors.chevron import ChevronModel
 from .blockwise import Block, BlockwiseObjective, Sweep, block_newton, weighted_gram
 from .quadruply import seen
 
-KRIGING_JITTER = 1e-6  # of k(x, x); any has no bias, and less than that is rounded away
+KRIGING_JITTER = 1e-6  # share of k(x, x); any value is unbiased, smaller ones vanish in rounding
 
 
 class Kriging(Module):
-    """The best linear prediction of a function from its values at points P, without noise.
+    """Best linear prediction of a function from its noise-free values at points P.
 
     Parameters
     ----------
@@ -72,27 +73,30 @@ class Kriging(Module):
         self.register_buffer("root", cholesky(K, "covariance of the control variate's rows"))
 
     def __call__(self, X: Tensor, values: Tensor) -> Tensor:
-        """k(X, P) k(P, P)⁻¹ values: (P, p, C) → (P, ñ, C)."""
+        """Return k(X, P) k(P, P)⁻¹ values: (P, p, C) → (P, ñ, C)."""
         K = self.kernel(X.double(), self.points).double()
         return K @ torch.cholesky_solve(values, self.root)
 
 
 def trust(variance: Tensor, lam: Tensor) -> Tensor:
-    """1/(1 + λv), what a row of precision λ (P, ñ or 1) weighs if f errs by v (P, ñ, C): (P, C)."""
+    """Return 1/(1 + λv), (P, C), with λv averaged over rows.
+
+    λ (P, ñ or 1) are the precisions of rows, and v (P, ñ, C) the variances of estimates of f.
+    """
     return 1.0 / (1.0 + (lam[..., None] * variance).mean(1))
 
 
 class ProximalObjective(BlockwiseObjective):
     """−ELBO per row, lowered by proximal steps from sampled rows and sampled functions.
 
-    Its value is that of the rows P. Where S is dense, SW is kept, as by the exact steps.
+    The loss is that of the rows P. If S is dense, SW is kept, as for the exact steps.
 
     Parameters
     ----------
     batch_size : int
-        |K|, drawn with replacement; all rows, if that many are asked for.
+        Number |K| of rows, drawn with replacement; all rows, if that many are asked for.
     n_control : int
-        p, the first rows, which are in random order.
+        Number p of rows P; they are the first ones, as rows are in random order.
     rate : callable
         Number of sweeps done → ρ.
     model, X, rows, **learning
@@ -111,7 +115,7 @@ class ProximalObjective(BlockwiseObjective):
     ) -> None:
         super().__init__(model, X, rows, n_swept=n_control, **options)
         self.batch_size = batch_size
-        # Of the kernel of the start (appendix F.3).
+        # The control variate keeps the starting kernel (appendix F.3).
         self.kriging = Kriging(model.basis.kernel, X[: self.n_swept])
 
     def rows_of_sweep(self, generator: torch.Generator) -> tuple[Tensor, Rows]:
@@ -127,7 +131,7 @@ class ProximalObjective(BlockwiseObjective):
         return self.proximal_step(sweep, seen_now, variance, groups, members)
 
     def some_groups(self, size: int, generator: torch.Generator) -> Tensor:
-        """J, as many as I and two at least: neighbours by number, from a random one on."""
+        """Return groups J, as many as I but at least two: consecutive ones from a random start."""
         n, device = self.model.basis.n_groups, self.X.device
         size = min(max(size, 2), n)
         if size == n:
@@ -136,7 +140,7 @@ class ProximalObjective(BlockwiseObjective):
         return ((first + torch.arange(size, device=device)) % n).sort().values
 
     def estimate(self, sweep: Sweep, groups: Tensor, X: Tensor, rows: Rows) -> tuple[Sweep, Tensor]:
-        """What J says of rows K, and the variance of its f̂ (P, ñ, C)."""
+        """Estimate h and v at rows K from the functions J, and the variance of f̂ (P, ñ, C)."""
         n_groups, share = self.model.basis.n_groups, len(self.X) / len(X)
         if len(groups) == n_groups:
             f, v = self.say(X, groups)
@@ -148,7 +152,7 @@ class ProximalObjective(BlockwiseObjective):
         return replace(sweep, X=X, rows=rows, share=share, h=h, v=v), variance
 
     def say(self, X: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
-        """f_J of every column, (P, ñ, C), and the same of Σ c_ii² φ_i², (P, ñ)."""
+        """Return f_J of every column, (P, ñ, C), and likewise Σ c_ii² φ_i², (P, ñ)."""
         model, members = self.model, self.model.basis.members(groups)
         phi = model.basis.columns(X, groups, members)
         W, std = model.columns[members].to(X).permute(1, 0, 2), model.std[members].to(X)
@@ -157,7 +161,7 @@ class ProximalObjective(BlockwiseObjective):
         return f.double(), v.double()
 
     def kriged(self, sweep: Sweep, X: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
-        """:meth:`say`, with f̂ for f_J."""
+        """Return the same as :meth:`say`, with f̂ in place of f_J."""
         error = self.say(sweep.X, groups)[0] - sweep.h
         f, v = self.say(X, groups)
         return f - self.kriging(X, error), v
@@ -165,7 +169,7 @@ class ProximalObjective(BlockwiseObjective):
     def proximal_step(
         self, sweep: Sweep, seen_now: Sweep, variance: Tensor, groups: Tensor, members: Tensor
     ) -> Tensor:
-        """Step along the gradient of what is seen; −ELBO per row at the q before it, ()."""
+        """Make a proximal step, and return −ELBO per row at the q before it, ()."""
         model, rho = self.model, self.rate(self.n_sweeps)
         phi, phi_K = (model.basis.columns(X, groups, members) for X in (sweep.X, seen_now.X))
         W = model.columns[members].double().permute(1, 0, 2)  # (P, |I|, 1 + c)

@@ -7,20 +7,20 @@ w ~ N(0, S⁻¹), q(w) = N(μ, CCᵀ), C a chevron (:mod:`skgpstoch.posteriors.c
     L_μ = (‖Φμ‖² − 2yᵀΦμ)/σ² + μᵀSμ
     L_C = tr(CᵀΦᵀΦC)/σ² + tr(CᵀSC) − 2Σᵢ log c_ii      L_S = −log|S|                          (D1)
 
-From index sets I, J of basis functions, independent of one another, and K of rows,
+With independent index sets I and J of basis functions, and K of rows,
 
     Φ_K μ ≈ (m/|I|) Φ_KI μ_I =: f_I                                               (:func:`seen`)
     ‖Φμ‖² ≈ (n/|K|) f_Iᵀf_J                            (D2; :func:`squares`, :func:`prior_squares`)
 
-and the same of every dense column of C, or of some that are drawn (:func:`draw_columns`). Diagonal
+and likewise for every dense column of C, or for some drawn ones (:func:`draw_columns`). Diagonal
 columns are sampled with I (D3), and so is L_S (D4; :meth:`StochasticObjective.neg_log_prior`).
-The control variate (:func:`controlled`)
-has rows P that stay, and their y, on which h = Φ_P[μ, c_1, …] is kept as the weights change
-(Proposition 3), and that of a dense S is Nyström's approximation of it (F.2); the
-coefficient is the best that the steps before know (:class:`BestCoefficient`).
-Other log-concave likelihoods have a lower bound of their sites (Theorem 3; :func:`site_marginals`).
+The control variate (:func:`controlled`) has fixed rows P with their y; h = Φ_P[μ, c_1, …] is kept
+for them as the weights change (Proposition 3). That of a dense S is its Nyström approximation
+(F.2). The coefficient is the best one that earlier steps determine (:class:`BestCoefficient`).
+Other log-concave likelihoods have a lower bound (Theorem 3; :func:`site_marginals`).
 
-The noise of f_I is as large as k(x, x)‖μ‖²/|I|; :mod:`skgpstoch.objectives.blockwise` has none.
+The variance of f_I is about k(x, x)‖μ‖²/|I|; :mod:`skgpstoch.objectives.blockwise` has no such
+noise.
 """
 
 from __future__ import annotations
@@ -41,25 +41,28 @@ from ..posteriors.chevron import ChevronModel, scales
 from .blockwise import TINY, BasisObjective
 
 LEAST_VARIANCE = 1e-12
-LEAST_DIAGONAL = 1e-6  # of c_rr, which AdaGrad's steps may not bring below
+LEAST_DIAGONAL = 1e-6  # lower bound of c_rr for AdaGrad's steps
 ADAGRAD_RATE = 0.1
-KEPT_MOMENTS = 0.99  # of moments of a control variate, from step to step
-MOST_SUPPORT = 256  # points of Nyström's approximation
-HYPER_RATE = 0.1  # of kernels and noise, relative to that
+KEPT_MOMENTS = 0.99  # share of a control variate's moments that is kept from step to step
+MOST_SUPPORT = 256  # most points of the Nyström approximation
+HYPER_RATE = 0.1  # rate of kernel and noise, relative to ADAGRAD_RATE
 
 
 def seen(phi: Tensor, W: Tensor, m: float) -> Tensor:
-    """(m/|I|) Φ_KI W_I, without bias ΦW of rows K: phi (ñ, |I|), W (P, |I|, C) → (P, ñ, C)."""
+    """Return (m/|I|) Φ_KI W_I, an unbiased estimate of Φ_K W, (P, ñ, C).
+
+    phi is Φ_KI (ñ, |I|), and W is W_I (P, |I|, C).
+    """
     return (m / phi.shape[1]) * (phi @ W)
 
 
 def squares(f_I: Tensor, f_J: Tensor) -> Tensor:
-    """f_Iᵀf_J of every column, without bias ‖Φ_K W‖² if I and J are independent: (P, C)."""
+    """Return f_Iᵀf_J of every column, (P, C): an unbiased ‖Φ_K W‖² if I, J are independent."""
     return (f_I * f_J).sum(1)
 
 
 def of_fit(f_I: Tensor, f_J: Tensor, y: Tensor) -> Tensor:
-    """‖ΦW‖² of every column, less 2yᵀΦμ of the mean's, of some rows, y (P, ñ): (P, C)."""
+    """Estimate ‖ΦW‖² of every column, minus 2yᵀΦμ for the mean's column, (P, C); y is (P, ñ)."""
     found = squares(f_I, f_J)
     found[:, 0] -= 2.0 * (y * f_I[..., 0]).sum(1)
     return found
@@ -68,22 +71,22 @@ def of_fit(f_I: Tensor, f_J: Tensor, y: Tensor) -> Tensor:
 def controlled(
     estimate: Tensor, control: Tensor, mean: Tensor, coefficient: Tensor | float = 1.0
 ) -> Tensor:
-    """a − β(c − E c), for a control variate c whose mean is known (eq. 3)."""
+    """Return a − β(c − E c), for a control variate c whose mean is known (eq. 3)."""
     return estimate - coefficient * (control - mean)
 
 
 class SampledColumns(NamedTuple):
-    """Columns of W that a step sees, the mean's first, and how many each of them stands for."""
+    """The columns of W that a step sees, the mean first, and how many columns each stands for."""
 
     which: Tensor  # (C',)
     times: Tensor  # (C',)
 
 
 def draw_columns(size: Tensor, n_draws: int, generator: torch.Generator) -> SampledColumns:
-    """Draw dense columns with replacement, half of the time by `size`, (c,), any that is known.
+    """Draw dense columns with replacement, half of them uniformly, half in proportion to `size`.
 
-    Σ_r ‖Φc_r‖² is without bias that of the columns drawn, times one over how often each is to be
-    expected (Theorem 2).
+    Any sizes (c,) will do. Divided by its expected number of draws, each drawn column contributes
+    to an unbiased estimate of Σ_r ‖Φc_r‖² (Theorem 2).
     """
     uniform = torch.full_like(size, 1.0 / len(size))
     by_size = size / size.sum() if bool(size.sum() > 0) else uniform
@@ -96,41 +99,43 @@ def draw_columns(size: Tensor, n_draws: int, generator: torch.Generator) -> Samp
 
 
 class BestCoefficient(Module):
-    """β of a control variate, from the steps before, so that the estimate has no bias.
+    """The coefficient β of a control variate, learned from earlier steps to avoid bias.
 
-    The variance of a − β(c − E c) is least at β = cov(a, c)/var c. Moments are those about E c,
-    which is known and not far from E a, and forget the weights of old as these change. β is 0 until
-    a step was seen, and at most 1: control variates of few rows are worse than none.
+    The variance of a − β(c − E c) is least at β = cov(a, c)/var c. Estimate the moments about E c,
+    which is known and not far from E a, with exponential forgetting, because the weights change. β
+    is 0 until the first step has been seen, and at most 1: with few rows, a control variate may be
+    worse than none.
     """
 
-    products: Tensor  # of a − E c by c − E c, and the squares of c − E c: (2, P, C)
+    products: Tensor  # averages of (a − E c)(c − E c) and of (c − E c)², (2, P, C)
 
     def __init__(self, like: Tensor) -> None:
         super().__init__()
         self.register_buffer("products", like.new_zeros(2, *like.shape, dtype=torch.float64))
 
     def value(self, columns: Tensor) -> Tensor:
-        """β of some columns, (P, C')."""
+        """Return β of some columns, (P, C')."""
         both, control = self.products[..., columns]
         return (both / control.clamp_min(TINY)).clamp(0.0, 1.0)
 
     @torch.no_grad()
     def see(self, columns: Tensor, estimate: Tensor, control: Tensor, mean: Tensor) -> None:
-        """Learn from a step's estimate, and its control variate, whose mean is known."""
+        """Update the moments with a step's estimate and control variate, whose mean is known."""
         deviation = (control - mean).double()
         seen_now = torch.stack([(estimate - mean) * deviation, deviation.square()])
         self.products[..., columns] = KEPT_MOMENTS * self.products[..., columns] + seen_now
 
 
 def sloped(h: Tensor, f_I: Tensor) -> Tensor:
-    """h in value, with the slope of f_I: without bias that of ΦW by sampled weights (F.1)."""
+    """Return h with the gradient of f_I, which is unbiased for sampled weights (F.1)."""
     return h + f_I - f_I.detach()
 
 
 def prior_squares(S: Tensor, W_I: Tensor, W_J: Tensor, m: float) -> Tensor:
-    """WᵀSW of every column, without bias: (P, C).
+    """Return an unbiased estimate of WᵀSW of every column, (P, C).
 
-    S_II's diagonal (|I|,) gives (m/|I|) Σ s_ii w_i², a dense S_IJ (m²/(|I||J|)) W_Iᵀ S_IJ W_J.
+    It is (m/|I|) Σ s_ii w_i² for the diagonal (|I|,) of S_II, and (m²/(|I||J|)) W_Iᵀ S_IJ W_J for a
+    dense S_IJ.
     """
     if S.ndim == 1:
         return (m / len(S)) * (S[:, None] * W_I.square()).sum(1)
@@ -138,11 +143,11 @@ def prior_squares(S: Tensor, W_I: Tensor, W_J: Tensor, m: float) -> Tensor:
 
 
 def site_marginals(f_I: Tensor, f_J: Tensor, of_diagonal: Tensor, shift: Tensor) -> Marginals:
-    """N(a, s²), under which E[log p(y | f)] is on average no more than under q(f) (Theorem 3).
+    """Return N(a, s²), whose E[log p(y | f)] is on average no more than that of q(f) (Theorem 3).
 
-    a = f_I's mean column and s² = Σ_{r<c} (f_J,r)² + Σ_{r∈J} ((m/|J|) c_rr φ_r)², the second of
-    which is `of_diagonal` (P, ñ): squares of estimates without bias of (Cᵀφ)_r, r ≤ m. What is
-    concave in (a, Cᵀφ) only loses by their noise.
+    a is f_I's mean column, and s² = Σ_{r<c} (f_J,r)² + Σ_{r∈J} ((m/|J|) c_rr φ_r)², whose second
+    sum is `of_diagonal` (P, ñ). The terms are squares of unbiased estimates of (Cᵀφ)_r, r ≤ m. The
+    expectation is concave in (a, Cᵀφ), so noise in these can only lower it on average.
     """
     mean, var = f_I[..., 0].mT + shift, (f_J[..., 1:].square().sum(2) + of_diagonal).mT
     return Marginals(mean[None], var.clamp_min(LEAST_VARIANCE)[None])
@@ -154,18 +159,18 @@ class StochasticObjective(BasisObjective):
     Parameters
     ----------
     batch_size : int
-        ñ.
+        Number ñ of rows in a step.
     n_control : int
-        p; 0: no control variate. Of a dense S, p points at most are those of a Nyström
-        approximation (F.2).
+        Number p of rows of the control variate; 0 for none. If S is dense, its Nyström
+        approximation has at most p points (F.2).
     n_columns : int or None
-        Dense columns of C that a step draws, with replacement; None: it has all. For a Gaussian
-        likelihood.
+        Number of dense columns of C that a step draws, with replacement; None for all. Only for a
+        Gaussian likelihood.
     generator : torch.Generator
         Draws the rows of the control variate, once.
     model, X, rows, **learning
-        Those of :class:`~skgpstoch.objectives.blockwise.BasisObjective`; noise that does not count
-        the variance of f is none that the bound knows, and stays.
+        See :class:`~skgpstoch.objectives.blockwise.BasisObjective`. With counts_variance=False the
+        noise is not learned, because the bound's optimum always counts the variance of f.
     """
 
     h: Tensor  # Φ_P W, (P, p, C)
@@ -199,9 +204,9 @@ class StochasticObjective(BasisObjective):
         model.flat.requires_grad_(True)
         self.coefficient = BestCoefficient(self.h[:, 0])
         if len(self.control_X) == len(self.X):
-            self.coefficient.products.fill_(1.0)  # the best β where batches are all rows too
-        self.touched: tuple[Tensor, Tensor] | None = None  # groups, and their weights before
-        # What coefficients are to learn from the present step: columns, a, c and E c.
+            self.coefficient.products.fill_(1.0)  # β = 1 is best if batches have all rows too
+        self.touched: tuple[Tensor, Tensor] | None = None  # a step's groups, and their old weights
+        # What coefficients will learn from the present step: columns, a, c and E c.
         self.seen_now: list[tuple[BestCoefficient, tuple[Tensor, ...]]] = []
         self.n_columns = n_columns if n_columns is not None and n_columns < model.n_dense else None
         self.approximates = not model.basis.is_diagonal and n_control > 0
@@ -216,7 +221,7 @@ class StochasticObjective(BasisObjective):
         ]
 
     def step_end(self) -> None:
-        """Bring parameters within bounds, and h to the new weights."""
+        """Bring parameters within bounds, and update h and u for the new weights."""
         model, c = self.model, self.model.n_dense
         low, high = self.noise_bounds
         model.basis.kernel.clamp_()
@@ -240,7 +245,7 @@ class StochasticObjective(BasisObjective):
         self.touched = None
 
     def start_nystrom(self, size: int, generator: torch.Generator) -> None:
-        """Take points U of the basis; k(Z, U)k(U, U)⁻¹k(U, Z) is about S."""
+        """Choose points U of the basis, such that k(Z, U)k(U, U)⁻¹k(U, Z) approximates S."""
         model, basis = self.model, self.control_basis
         device = self.X.device
         some = torch.randperm(basis.n_groups, generator=generator, device=device)[:size]
@@ -256,7 +261,7 @@ class StochasticObjective(BasisObjective):
         self.prior_coefficient = BestCoefficient(u[:, 0])
 
     def nystrom(self, groups: Tensor) -> Tensor:
-        """L⁻¹ k(U, Z_I), (|U|, |I|)."""
+        """Return L⁻¹ k(U, Z_I), (|U|, |I|)."""
         return tri_solve(self.root, self.control_basis.cross(self.support, groups).double())
 
     def all_columns(self) -> SampledColumns:
@@ -265,7 +270,7 @@ class StochasticObjective(BasisObjective):
         return SampledColumns(index, torch.ones_like(index, dtype=self.h.dtype))
 
     def some_columns(self, generator: torch.Generator) -> SampledColumns:
-        """All columns, or some by what they say of the rows of the control variate."""
+        """Return all columns, or draw some by their size at the control variate's rows."""
         if self.n_columns is None:
             return self.all_columns()
         return draw_columns(self.h[..., 1:].square().sum((0, 1)), self.n_columns, generator)
@@ -275,7 +280,7 @@ class StochasticObjective(BasisObjective):
         groups_i = X.sort().values
         groups_j = groups_i
         if len(groups_i) < basis.n_groups:
-            # Each once, so that the bound of other likelihoods holds; then how many is random.
+            # Each group once, so that the bound of other likelihoods holds; the number is random.
             groups_j = torch.randint(
                 basis.n_groups, groups_i.shape, generator=generator, device=groups_i.device
             ).unique()
@@ -292,7 +297,7 @@ class StochasticObjective(BasisObjective):
     def gaussian(
         self, groups_i: Tensor, groups_j: Tensor, X: Tensor, rows: Rows, columns: SampledColumns
     ) -> Tensor:
-        """−ELBO by (D2)-(D4), ()."""
+        """Return −ELBO by (D2)-(D4), ()."""
         model, n = self.model, self.rows.n_effective
         noise = cast(Gaussian, model.likelihood).noise_variance.to(X)  # (P,)
         W_I, W_J = self.weights(groups_i), self.weights(groups_j)
@@ -321,7 +326,7 @@ class StochasticObjective(BasisObjective):
         W_J: Tensor,
         columns: Tensor,
     ) -> Tensor:
-        """:func:`of_fit` of all rows with that of rows P as its control variate, (P, C')."""
+        """Return :func:`of_fit` of all rows, with that of rows P as control variate, (P, C')."""
         rows, share = self.control_rows, len(self.X) / len(self.control_X)
         phi_I, phi_J = (
             self.rooted(self.control_basis.columns(self.control_X, g), rows)
@@ -344,7 +349,7 @@ class StochasticObjective(BasisObjective):
         W_J: Tensor,
         columns: Tensor,
     ) -> Tensor:
-        """WᵀSW with Nyström's approximation of S as its control variate, (P, C') (F.2)."""
+        """Return WᵀSW, with the Nyström approximation of S as control variate, (P, C') (F.2)."""
         A_I, A_J = (self.nystrom(g).to(W_I) for g in (groups_i, groups_j))
         f_I = seen(A_I, W_I, self.count(groups_i, A_I))
         f_J = seen(A_J, W_J, self.count(groups_j, A_J))
@@ -359,13 +364,13 @@ class StochasticObjective(BasisObjective):
         coefficient: BestCoefficient,
         columns: Tensor,
     ) -> Tensor:
-        """Return a − β(c − E c), (P, C'), and keep what β is to learn from it after the step."""
+        """Return a − β(c − E c), (P, C'), and keep the terms to update β after the step."""
         seen_now = columns, estimate.detach(), control.detach(), mean.detach()
         self.seen_now.append((coefficient, seen_now))
         return controlled(estimate, control, mean, coefficient.value(columns).to(mean))
 
     def other(self, groups_i: Tensor, groups_j: Tensor, X: Tensor, rows: Rows) -> Tensor:
-        """An upper bound of −ELBO on average, ()."""
+        """Return an estimate that is, on average, an upper bound of −ELBO, ()."""
         model = self.model
         W_I, W_J = self.weights(groups_i), self.weights(groups_j)
         phi_I, phi_J = model.basis.columns(X, groups_i), model.basis.columns(X, groups_j)
@@ -395,9 +400,9 @@ class StochasticObjective(BasisObjective):
         data: Tensor,
         columns: SampledColumns,
     ) -> Tensor:
-        """KL[q(w) ‖ p(w)], and what the data, (|I|, P), say of diagonal columns: ().
+        """Return KL[q(w) ‖ p(w)] plus the data term `data` (|I|, P) of diagonal columns, ().
 
-        Diagonal columns become what `curvature`, ‖φ_i‖²/σ² (|I|, P), makes of them, after it.
+        Afterwards set diagonal columns to their optimum for `curvature`, ‖φ_i‖²/σ² (|I|, P).
         """
         model, basis, members = self.model, self.model.basis, self.model.basis.members(groups_i)
         share, own = basis.n_groups / len(groups_i), members >= model.n_dense
@@ -408,7 +413,7 @@ class StochasticObjective(BasisObjective):
         log_s = s.log() if basis.is_diagonal else torch.zeros_like(s)
         of_members = std.square() * (data + s) - 2.0 * c_ii.log() - log_s - 1.0
         model.std[members[own]] = (curvature + s)[own].detach().rsqrt().to(model.std)
-        m = share * len(members)  # that the sample is of, where not all groups are of one size
+        m = share * len(members)  # number of functions that the sample stands for
         V_I, V_J = W_I[..., columns.which], W_J[..., columns.which]
         of_columns = prior_squares(S, V_I, V_J, m)
         if self.approximates:
@@ -419,11 +424,11 @@ class StochasticObjective(BasisObjective):
         return 0.5 * (squares_of_all + share * of_members.sum())
 
     def count(self, groups: Tensor, phi: Tensor) -> float:
-        """m, for which m/|I| is the inverse of the share of the groups that are sampled."""
+        """Return m such that m/|I| is one over the share of groups that are sampled."""
         return self.model.basis.n_groups / len(groups) * phi.shape[1]
 
     def weights(self, groups: Tensor) -> Tensor:
-        """μ and the dense columns of C of the functions in groups, (P, |I|, 1 + c)."""
+        """Return μ and the dense columns of C for the functions in groups, (P, |I|, 1 + c)."""
         model, members = self.model, self.model.basis.members(groups)
         _, P, C = model.columns.shape
         W = F.embedding(members, model.flat, sparse=True).view(-1, P, C)
@@ -432,7 +437,7 @@ class StochasticObjective(BasisObjective):
 
     @staticmethod
     def rooted(values: Tensor, rows: Rows, axis: int = 0) -> Tensor:
-        """Values of rows times the root of what each counts for."""
+        """Return values of rows times the square roots of their weights."""
         if rows.weight is None:
             return values
         shape = [-1 if i == axis else 1 for i in range(values.ndim)]

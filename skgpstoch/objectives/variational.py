@@ -1,20 +1,20 @@
-"""Σ loss + β KL of a variational model: the base of its solvers.
+"""Σ loss + β KL of a variational model: the base class of the solvers' objectives.
 
 The solvers differ in how they find q(w):
 
 ======================== ===========================================================================
-"collapsed", "natural"   :mod:`.natural`: averages over recent minibatches of what they say of q;
-                         with "collapsed" without the noise, which then acts at once
-"natural", other losses  where S has no closed form: m as above, by Newton's steps, and the roots of
-                         S as parameters
-"lbfgs"                  :mod:`.lbfgs`: the best q of all rows, at every evaluation of the bound
-"adam", "adadelta"       :mod:`.adam`: m and the roots of S are parameters like the others
+"collapsed", "natural"   :mod:`.natural`: from averages of the sites of recent minibatches; with
+                         "collapsed" without the noise, so a change of it takes effect at once
+"natural", other losses  if S has no closed form: m as above, by Newton steps; the roots of S are
+                         parameters
+"lbfgs"                  :mod:`.lbfgs`: the optimal q of all rows, at every evaluation of the bound
+"adam", "adadelta"       :mod:`.adam`: m and the roots of S are parameters
 ======================== ===========================================================================
 
-Everything else (points, kernel, network, noise) is trained by gradients: Adam's steps on
-minibatches, or L-BFGS on all rows. After any solver, the closing pass finds the best q for all
-rows, or the best m if S has no closed form. Any features will do: those of inducing points, or the
-finite features of a network or a kernel.
+Everything else (points, kernel, network, noise) is trained by gradients: by Adam's steps on
+minibatches, or by L-BFGS on all rows. After any solver, the closing pass finds the optimal q for
+all rows, or the optimal m if S has no closed form. The features may be those of inducing points, or
+the finite features of a network or a kernel.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from ..posteriors.sites import Sites
 from .base import Objective
 from .optimal_q import evidence_bound, evidence_error, optimal_q
 
-NETWORK_RATE = 0.1  # of the learning rate of kernels and points, for weights of networks
+NETWORK_RATE = 0.1  # learning rate of networks' weights, over that of kernels and points
 CLOSING: dict[str, Any] = {"tol": 1e-5, "max_iter": 20}  # nats per row; passes over all rows
 
 
 class VariationalObjective(Objective):
-    """Σ loss + β KL of a variational model, per row: −ELBO (B2), or another.
+    """Σ loss + β KL of a variational model, per row: −ELBO (B2) for the usual loss.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class VariationalObjective(Objective):
         noise_bounds: tuple[float, float] = (1e-8, 1e2),
     ) -> None:
         super().__init__()
-        self.model = model.eval()  # until training begins: layers such as Dropout draw
+        self.model = model.eval()  # until training begins, so that layers such as Dropout are off
         self.mean_weight = mean_weight
         self.weight_decay = weight_decay
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
@@ -84,11 +84,11 @@ class VariationalObjective(Objective):
         self.model.loss = self.loss.at_step(self.step)
 
     def q(self) -> WeightMoments:
-        """The present q(w)."""
+        """Return the present q(w)."""
         raise NotImplementedError
 
     def per_row(self, total: Tensor, rows: Rows, kl: Tensor, generator: Any) -> Tensor:
-        """The objective over n, from the data term of the rows of a minibatch."""
+        """Return the objective divided by n, from the data term of a minibatch."""
         penalty = self.model.features.penalty(generator)
         cost = self.model.beta * (kl if penalty is None else kl + penalty)
         if (of_prior := self.model.neg_log_prior()) is not None:
@@ -96,7 +96,7 @@ class VariationalObjective(Objective):
         return cost / self.n_rows - rows.as_mean(total) / self.counts_for(rows.n_all)
 
     def counts_for(self, n_batch: int) -> float:
-        """How many rows a minibatch counts for in the mean."""
+        """Return the mean total weight of a minibatch of this size."""
         return n_batch * self.mean_weight
 
     def step_end(self) -> None:
@@ -112,7 +112,7 @@ class VariationalObjective(Objective):
 
     @torch.no_grad()
     def evaluate(self, X: Tensor, rows: Rows) -> float:
-        """Loss of predictions for the held-out rows, which come first; per row."""
+        """Return the loss per row of predictions for the held-out rows, which come first."""
         held_out = rows[: rows.n_held_out]
         q, total = self.q().to(X.dtype), 0.0
         for marginals, block, likelihood in self.model.predictions(X[: len(held_out)], held_out, q):
@@ -121,11 +121,11 @@ class VariationalObjective(Objective):
         return total / held_out.n_effective
 
     def present_sites(self) -> Sites | None:
-        """Where the closing pass starts, for a likelihood that is not Gaussian; None: the prior."""
+        """Return where the closing pass starts, if it iterates; None is the prior."""
         return None
 
     def solution(self, X: Tensor, rows: Rows) -> SparsePosterior:
-        """The best q(w) of all rows, in float64."""
+        """Return the posterior with the optimal q(w) of all rows, in float64."""
         model = self.model.for_predictions()
         found = optimal_q(model, X, rows, self.present_sites(), self.kept(), **CLOSING)
         if model.covariance == "prior":
@@ -135,23 +135,23 @@ class VariationalObjective(Objective):
         return model.posterior(found, elbo, rows.n_effective, error)
 
     def kept(self) -> WeightMoments | None:
-        """The q(w) whose covariances are learned by gradients, if they are, in float64."""
+        """Return the present q(w), in float64, if its covariances are learned by gradients."""
         return self.q().to(torch.float64) if self.model.covariance == "gradient" else None
 
     # ---- streams -----------------------------------------------------------------------------
 
     def running_solution(self) -> SparsePosterior:
-        """The present q(w), for streams."""
+        """Return the posterior of the present q(w), for streams."""
         unknown = torch.full((), torch.nan, dtype=torch.float64, device="cpu")
         sites = cast(Sites, self.present_sites())
         found = Solution(self.model.moments(sites, self.kept()), sites, unknown)
         return self.model.for_predictions().posterior(found, unknown, self.n_rows)
 
     def start_from(self, posterior: SparsePosterior) -> None:
-        """Go on from a fitted q(w)."""
+        """Continue from a fitted q(w)."""
         raise NotImplementedError
 
     def attach(self, X: Tensor, rows: Rows) -> None:
-        """Go on with other rows, of a stream."""
+        """Continue with the next rows of a stream."""
         self.n_rows += rows.n_effective
         self.mean_weight = rows.mean_weight

@@ -1,4 +1,4 @@
-"""Probabilities of classes at rows of a graph."""
+"""Compute probabilities of classes in an ONNX graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .posteriors import LatentValues
 from .refusals import CannotExport
 from .series import normal_cdf
 
-NARROW = 1.0  # variance of f, below which nodes are f's, and above which the logistic function's
+NARROW = 1.0  # up to this variance of f, nodes are those of f; beyond, of the logistic distribution
 NORMAL_NODES = np.arange(-9.0, 9.01, 0.25)  # of a standard normal: trapezoids are exact to rounding
 LOGISTIC_NODES = np.arange(-40.0, 40.01, 0.5)  # of the logistic distribution
 POINTS_AT_A_TIME = 64
@@ -25,12 +25,12 @@ POINTS_AT_A_TIME = 64
 
 @functools.singledispatch
 def probabilities(likelihood: Any, f: LatentValues) -> Value:
-    """E p(y = c | f), (N, C), for f ~ N(mean, var)."""
+    """Return E p(y = c | f), (N, C), for f ~ N(mean, var)."""
     raise CannotExport(likelihood)
 
 
 def of_two(p: Value) -> Value:
-    """1 − p and p, (N, 2), of the second class's probability (N, 1)."""
+    """Return 1 − p and p, (N, 2), from the second class's probability p (N, 1)."""
     return p.graph.concat([1.0 - p, p], 1)
 
 
@@ -49,7 +49,7 @@ def _(likelihood: OneVsRest, f: LatentValues) -> Value:
 
 @probabilities.register
 def _(likelihood: Categorical, f: LatentValues) -> Value:
-    """By the same quasi-random points as predictions, some of them at a time."""
+    """Average over the same quasi-random points as in predictions, in blocks."""
     if likelihood.link != "softmax":
         raise CannotExport(repr(likelihood))
     C = likelihood.n_latents(1)
@@ -63,11 +63,11 @@ def _(likelihood: Categorical, f: LatentValues) -> Value:
 
 
 def mean_logistic(f: LatentValues) -> Value:
-    """E g(f), (N, P), to rounding for any variance.
+    """Return E g(f), (N, P), for the logistic function g, exact to rounding for any variance.
 
-    Trapezoids of a function that is analytic in a strip converge exponentially. For narrow f they
-    are of g at nodes of f; for wide f of P(f > t), at nodes t of the logistic distribution, of
-    which g is the distribution function.
+    The trapezoidal rule converges exponentially for functions that are analytic in a strip. For
+    narrow f, apply it to g at nodes of f. For wide f, apply it to P(f > t) at nodes t of the
+    logistic distribution, whose distribution function is g.
     """
     mean, var = f.mean.unsqueeze(2), f.var.at_least(1e-30).unsqueeze(2)  # (N, P, 1)
     weight = np.exp(-0.5 * NORMAL_NODES**2)
@@ -81,7 +81,7 @@ def mean_logistic(f: LatentValues) -> Value:
 
 
 def laplace_probability(f: LatentValues, slopes: Any, coefficients: Any) -> Value:
-    """E g(f) as scikit-learn approximates it, by a sum of error functions, (N, 1)."""
+    """Return E g(f), (N, 1), by a sum of error functions, as scikit-learn approximates it."""
     parts = []
     for slope, c in zip(slopes, coefficients, strict=True):
         a = f.mean * slope / (f.var * (2.0 * slope**2) + 1.0).sqrt()

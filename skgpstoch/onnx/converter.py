@@ -24,7 +24,7 @@ OF_TYPES = {
 
 
 def register_converters() -> None:
-    """Tell skl2onnx how to convert the estimators of this package; needs skl2onnx.
+    """Register converters for the estimators of this package with skl2onnx; this needs skl2onnx.
 
     Regressors then have the outputs "variable" (the mean) and "std". The drop-in
     GaussianProcessRegressor has the same outputs as scikit-learn's: the mean and, with the option

@@ -1,4 +1,4 @@
-"""Mixtures of normal and Student-t distributions at rows of a graph: moments and quantiles."""
+"""Moments and quantiles of mixtures of normal and Student-t distributions, in an ONNX graph."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .graph import Value
 from .refusals import CannotExport
 from .series import normal_cdf, normal_density, student_cdf, student_density
 
-QUANTILE_STEPS = 80  # that a quantile may take; six or seven are usual
-NEAR_QUANTILE = 1e-9  # of the nearer tail: the step from there is exact to rounding
+QUANTILE_STEPS = 80  # most steps for a quantile; six or seven are usual
+NEAR_QUANTILE = 1e-9  # error, relative to the nearer tail, from which one step is exact to rounding
 
 
 class Component(NamedTuple):
-    """A location-scale distribution of each row and output: mean and scale, each (N, P)."""
+    """A location-scale distribution for each row and output, with mean and scale (N, P)."""
 
     mean: Value
     scale: Value
@@ -42,51 +42,52 @@ class Skew(NamedTuple):
         return self.mean + self.std * (w - self.shift) / self.scale
 
     def inverse_and_slope(self, y: Value) -> tuple[Value, Value]:
-        """T⁻¹ of y, and the slope of T there."""
+        """Return T⁻¹ of y, and the slope of T there."""
         w = self.shift + self.scale * (y - self.mean) / self.std
         u = w * self.C - (w.square() + 1.0).sqrt() * self.S
         slope = (u / (u.square() + 1.0).sqrt() * self.S + self.C) / self.scale
         return self.mean + self.std * u, slope
 
     def in_units(self, offset: np.ndarray, scale: np.ndarray) -> Skew:
-        """Of y·scale + offset."""
+        """Return the map of y·scale + offset."""
         return self._replace(mean=self.mean * scale + offset, std=self.std * scale)
 
 
 class Family(NamedTuple):
-    """What components are: normal, unless they are told otherwise.
+    """The family of components; normal by default.
 
     Parameters
     ----------
     df : tuple of float or None, default=None
-        Degrees of freedom of Student-t for each output.
+        Degrees of freedom for each output, if the family is Student-t.
     name : str or None, default=None
-        Of another distribution, whose standard deviation is its scale: it has moments alone.
+        Name of any other family. Its scale is the standard deviation, and only its moments are
+        known.
     """
 
     df: tuple[float, ...] | None = None
     name: str | None = None
 
     def check_has_quantiles(self) -> None:
-        """Raise an error where there is no distribution function."""
+        """Raise an error if the family has no distribution function."""
         if self.name is not None:
             raise CannotExport(f"quantiles of {self.name}")
 
     def variance(self, scale: Value) -> Value:
-        """That of distributions (N, P, K)."""
+        """Return the variance of components with this scale (N, P, K)."""
         if self.df is None:
             return scale.square()
         df = np.array(self.df)
         return scale.square() * (df / (df - 2.0))[:, None]
 
     def quantile(self, probability: float) -> np.ndarray:
-        """That of scale 1, (1, 1) or (P, 1)."""
+        """Return the quantile for scale 1, (1, 1) or (P, 1)."""
         self.check_has_quantiles()
         z = ndtri(probability) if self.df is None else stdtrit(self.df, probability)
         return np.asarray(z, dtype=np.float64).reshape(-1, 1)
 
     def cdf_and_density(self, z: Value) -> tuple[Value, Value]:
-        """Those of scale 1 at z (N, P, K)."""
+        """Return the distribution function and the density for scale 1 at z (N, P, K)."""
         self.check_has_quantiles()
         if self.df is None:
             return normal_cdf(z), normal_density(z)
@@ -99,18 +100,18 @@ class Family(NamedTuple):
 
 
 class MixtureValues(NamedTuple):
-    """A mixture of K components of a family, which may be made skew.
+    """A mixture of K components of a family, possibly skewed.
 
     Parameters
     ----------
     family : Family
-        Of the components.
+        Family of the components.
     mean, scale : Value
-        (N, P, K).
+        Means and scales of the components, (N, P, K).
     weight : ndarray of shape (K,)
-        Of sum 1.
+        Weights of the components, with sum 1.
     skew : Skew or None, default=None
-        What draws of the mixture are mapped by.
+        Map that is applied to draws of the mixture; None for no map.
     """
 
     family: Family
@@ -121,7 +122,7 @@ class MixtureValues(NamedTuple):
 
     @classmethod
     def of(cls, components: Sequence[Component], family: Family) -> MixtureValues:
-        """Put components side by side; their weights may have any sum."""
+        """Make a mixture of components; their weights may have any sum."""
         graph, weight = components[0].mean.graph, np.array([c.weight for c in components])
         mean, scale = (
             graph.concat([value.unsqueeze(2) for value in values], 2)
@@ -130,17 +131,17 @@ class MixtureValues(NamedTuple):
         return cls(family, mean, scale, weight / weight.sum())
 
     def averaged(self, values: Value) -> Value:
-        """Of the components' (N, P, K), (N, P)."""
+        """Return the weighted average (N, P) of the components' values (N, P, K)."""
         return (values * self.weight).sum(2).squeeze(2)
 
     def moments(self) -> tuple[Value, Value]:
-        """Mean and variance of each row, (N, P); those of a skew one are the same."""
+        """Return mean and variance of each row, (N, P); skewing does not change them."""
         mean = self.averaged(self.mean)
         square = (self.mean - mean.unsqueeze(2)).square()
         return mean, self.averaged(self.family.variance(self.scale) + square)
 
     def ends(self, probability: float) -> list[Value]:
-        """Between which the quantile is: the least and the greatest of the components' own."""
+        """Return bounds of the quantile: the components' least and greatest quantiles."""
         each = self.mean + self.scale * self.family.quantile(probability)
         if len(self.weight) == 1:
             found = [each.squeeze(2)]
@@ -149,7 +150,7 @@ class MixtureValues(NamedTuple):
         return found if self.skew is None else [self.skew(end) for end in found]
 
     def cdf_and_density(self, y: Value) -> tuple[Value, Value]:
-        """P(Y ≤ y) and p(y), each (N, P)."""
+        """Return P(Y ≤ y) and p(y), each (N, P)."""
         slope = None
         if self.skew is not None:
             y, slope = self.skew.inverse_and_slope(y)
@@ -158,7 +159,7 @@ class MixtureValues(NamedTuple):
         return self.averaged(cdf), density if slope is None else density / slope
 
     def in_units(self, offset: np.ndarray, scale: np.ndarray) -> MixtureValues:
-        """Of y·scale + offset, for (P,) each."""
+        """Return the mixture of y·scale + offset, with scale and offset (P,)."""
         skew = None if self.skew is None else self.skew.in_units(offset, scale)
         mean = self.mean * scale[:, None] + offset[:, None]
         return self._replace(mean=mean, scale=self.scale * scale[:, None], skew=skew)
@@ -171,7 +172,7 @@ class Weighted(NamedTuple):
     parts: tuple[MixtureValues, ...]
 
     def moments(self) -> tuple[Value, Value]:
-        """Mean and variance of each row, (N, P)."""
+        """Return mean and variance of each row, (N, P)."""
         pairs = [part.moments() for part in self.parts]
         if len(pairs) == 1:
             return pairs[0]
@@ -182,13 +183,13 @@ class Weighted(NamedTuple):
         return total([value * w for value, w in zip(values, self.weights, strict=True)])
 
     def cdf_and_density(self, y: Value) -> tuple[Value, Value]:
-        """P(Y ≤ y) and p(y), each (N, P)."""
+        """Return P(Y ≤ y) and p(y), each (N, P)."""
         pairs = [part.cdf_and_density(y) for part in self.parts]
         cdf, density = (self._averaged(values) for values in zip(*pairs, strict=True))
         return cdf, density
 
     def quantile(self, probability: float) -> Value:
-        """Where P(Y ≤ y) is this, (N, P): by Newton's steps between bounds."""
+        """Return the y with this P(Y ≤ y), (N, P), by Newton steps between bounds."""
         ends = [end for part in self.parts for end in part.ends(probability)]
         if len(ends) == 1:
             return ends[0]
@@ -216,7 +217,7 @@ def total(values: Sequence[Value]) -> Value:
 
 
 def skewed(symmetric: MixtureValues, epsilon: np.ndarray) -> MixtureValues:
-    """Make a mixture of Student-t distributions skew, by ε (P,)."""
+    """Skew a mixture of Student-t distributions by ε (P,)."""
     mean, var = symmetric.moments()
     std, C, S = var.sqrt(), np.cosh(epsilon), np.sinh(epsilon)
     t, weight = t_nodes(symmetric.family.df or ())

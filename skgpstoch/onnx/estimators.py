@@ -1,4 +1,4 @@
-"""Predictions of fitted estimators at rows of a graph, in the user's units."""
+"""Compute predictions of fitted estimators in an ONNX graph, in the user's units."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from .posteriors import LatentValues, given_rows, latents, predictive
 from .refusals import CannotExport
 
 PROFILES: dict[Profile, float] = {rbf: math.inf, matern_3: 1.5}
-"""ν of the kernels of exact processes."""
+"""ν of the kernel profiles that exact processes use."""
 
 
 def refuse_transformed(model: Any) -> None:
-    """Raise if the target was transformed: what is predicted of it are integrals."""
+    """Raise an error if the target was transformed, because its predictions are integrals."""
     if getattr(model, "target_transformer_", None) is not None:
         raise CannotExport(f"target_transform={model.target_transform!r}")
 
 
 def scaled(X: Value, scaling: Any) -> Value:
-    """(X − offset)/scale."""
+    """Return (X − offset)/scale."""
     return (X - scaling.offset) / scaling.scale
 
 
@@ -55,7 +55,7 @@ def scaled(X: Value, scaling: Any) -> Value:
 
 @functools.singledispatch
 def distribution(model: Any, X: Value) -> Weighted:
-    """The distribution of y at each row of X (N, d)."""
+    """Return the distribution of y at each row of X (N, d)."""
     raise CannotExport(model)
 
 
@@ -84,7 +84,7 @@ def _(model: GaussianProcessRegressor, X: Value) -> Weighted:
 
 
 def of_many_rows(model: ManyRowsModel, noise: np.ndarray, X: Value) -> MixtureValues:
-    """The distribution of f with white noise and more, by an estimator for many rows."""
+    """Return the distribution of f plus white and further noise, by an estimator for many rows."""
     inner = model.estimator
     (f,) = latents(inner.posterior_, scaled(X, inner._x_scaling))
     offset, scale = inner._y_scaling
@@ -94,11 +94,11 @@ def of_many_rows(model: ManyRowsModel, noise: np.ndarray, X: Value) -> MixtureVa
 
 @distribution.register
 def _(model: ExactProcessRegressor, X: Value) -> Weighted:
-    """Of every kernel, and draw of its hyper-parameters, a Student-t distribution."""
+    """Return a mixture of Student-t distributions, one for each kernel and hyper-parameter draw."""
     columns = np.asarray(model.missing_columns or [], dtype=np.intp)
     missing = X.columns(columns) if len(columns) else None
     if missing is not None and model._processes[0][0][0].theta.missing.numel() != len(columns):
-        missing = missing.sum(1)  # of very many columns, how many are
+        missing = missing.sum(1)  # with very many columns, the model uses only their number
     A = scaled(X, model._x_scaling).at_least(-FARTHEST_INPUT).at_most(FARTHEST_INPUT)
     offset, unit = model._y_scaling
     parts, graph = [], X.graph
@@ -114,7 +114,7 @@ def _(model: ExactProcessRegressor, X: Value) -> Weighted:
 
 
 def of_process(process: Process, X: Value, missing: Value | None) -> tuple[Value, Value]:
-    """Mean and variance of y, its noise included, each (N, 1)."""
+    """Return mean and variance of y, noise included, each (N, 1)."""
     theta, shape = process.theta, process.shape
     scale = theta.length_scale.numpy()
     Z = shape.inputs(process.X).numpy()
@@ -148,9 +148,10 @@ def _(model: StackedDensityRegressor, X: Value) -> Weighted:
 
 
 def moments(model: Any, given: Weighted) -> tuple[Value, Value]:
-    """Mean and variance of y, (N, P), as `predict` has them.
+    """Return mean and variance of y, (N, P), as `predict` does.
 
-    On a lattice they are those of the rounded y, and the drop-in's variance leaves alpha out.
+    For targets on a lattice, they are the moments of the rounded y. The variance of the drop-in
+    GaussianProcessRegressor does not include alpha.
     """
     if isinstance(model, GaussianProcessRegressor):
         mean, var = given.moments()
@@ -162,14 +163,14 @@ def moments(model: Any, given: Weighted) -> tuple[Value, Value]:
 
 
 def joined(weights: Any, models: list[Any], X: Value) -> Weighted:
-    """The mixture of models' distributions."""
+    """Return the mixture of the models' distributions."""
     found = [distribution(each, X) for each in models]
     shares = [w * share for w, each in zip(weights, found, strict=True) for share in each.weights]
     return Weighted(tuple(shares), tuple(part for each in found for part in each.parts))
 
 
 def encoded(encoder: Any, X: Value) -> Value:
-    """A table of numbers as the models see it."""
+    """Encode a table of numbers as the models see it."""
     parts = []
     for j, each in enumerate(encoder.encoders):
         if type(each) is not Numbers:
@@ -185,7 +186,7 @@ def encoded(encoder: Any, X: Value) -> Value:
 
 
 def arcsinh(x: Value) -> Value:
-    """Its inverse hyperbolic sine, of either sign to the last digits but near 0."""
+    """Return asinh(x), for either sign; it is accurate to the last digits except near 0."""
     size = x.abs()
     found = (size + (size.square() + 1.0).sqrt()).log()
     return x.map("Sign") * found
@@ -196,7 +197,7 @@ def arcsinh(x: Value) -> Value:
 
 @functools.singledispatch
 def class_probabilities(model: Any, X: Value) -> Value:
-    """Probabilities of the classes at each row of X (N, d), (N, C)."""
+    """Return the probabilities of the classes, (N, C), at each row of X (N, d)."""
     raise CannotExport(model)
 
 
@@ -220,7 +221,7 @@ def _(model: GaussianProcessClassifier, X: Value) -> Value:
 
 
 def second_class(model: BinaryLaplaceClassifier, X: Value) -> Value:
-    """Probability of the second of two classes, (N, 1)."""
+    """Return the probability of the second of two classes, (N, 1)."""
     kernel = known(model.kernel_)
     K_star = covariance(kernel, X, np.asarray(model.X_train_, np.float64))
     residual = model.weight_ * (model.y_train_ - model.pi_)
@@ -249,7 +250,7 @@ def _(model: AutoGaussianProcessClassifier, X: Value) -> Value:
 
 
 def mixed(parts: list[Value], weights: Any, confidence: float) -> Value:
-    """Probabilities in proportion to (Σ_k w_k p_k)^τ."""
+    """Return probabilities in proportion to (Σ_k w_k p_k)^τ, for τ = `confidence`."""
     if len(parts) == 1:
         return parts[0] / parts[0].sum(1)
     p = total([part * float(w) for part, w in zip(parts, weights, strict=True)])

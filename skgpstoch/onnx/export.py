@@ -66,7 +66,7 @@ def export(
 
     Notes
     -----
-    The input is "X", float64 of shape (n_samples, n_features); any number of rows may be asked for.
+    The input is "X", float64 of shape (n_samples, n_features), with any number of rows.
     "mean" and "std" have the shape (n_samples, n_outputs), "quantiles" (n_samples, n_outputs,
     n_quantiles), "label" (n_samples,) and "probabilities" (n_samples, n_classes). ONNX Runtime's
     CPU provider runs the graph, and predictions agree with the model's to about 1e-10. A graph
@@ -92,7 +92,7 @@ def to_onnx(
     Parameters
     ----------
     model, outputs, quantiles : object
-        As those of :func:`export`.
+        See :func:`export`.
 
     Returns
     -------

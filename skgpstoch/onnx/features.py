@@ -1,4 +1,4 @@
-"""Feature maps: φ(x), k(x, x) and the shift of the mean, at rows of a graph."""
+"""Compute feature maps in an ONNX graph: φ(x), k(x, x) and the shift of the mean."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .series import normal_cdf
 
 
 class FeatureValues(NamedTuple):
-    """What a feature map says of rows: see :class:`skgpstoch.features.base.Basis`."""
+    """The values of a feature map at rows; see :class:`skgpstoch.features.base.Basis`."""
 
     phi: Value  # (N, D)
     prior: Value  # (N, 1)
     shift: Value | None = None  # (N, P)
 
     def residual(self) -> Value:
-        """ρ(x) = k(x, x) − ‖φ‖², (N, 1)."""
+        """Return ρ(x) = k(x, x) − ‖φ‖², (N, 1)."""
         return (self.prior - self.phi.square().sum(1)).at_least(0.0)
 
 
@@ -36,7 +36,7 @@ class FeatureValues(NamedTuple):
 
 @functools.singledispatch
 def layer(module: Any, X: Value) -> Value:
-    """The output of a module, (N, D), or (K, N, D) of K members."""
+    """Return the output of a module, (N, D), or (K, N, D) for K members."""
     raise CannotExport(module)
 
 
@@ -70,9 +70,9 @@ def _(module: network.InputScales, X: Value) -> Value:
 
 @layer.register
 def _(module: network.PeriodicInputs, X: Value) -> Value:
-    """Waves and inputs side by side; waves are sines, whose phase is a quarter ahead."""
+    """Return waves and inputs side by side."""
     columns = module.columns.cpu().numpy()
-    X = X + np.zeros((len(module.frequency), 1, 1))  # of every member
+    X = X + np.zeros((len(module.frequency), 1, 1))  # for every member
     frequency, phase = (2.0 * math.pi * number(module.frequency), number(module.phase))
     parts = []
     for j, column in enumerate(columns.tolist()):
@@ -114,12 +114,12 @@ def _(module: nn.GELU, X: Value) -> Value:
 
 @functools.singledispatch
 def basis(features: Any, X: Value) -> FeatureValues:
-    """The basis at rows (N, d)."""
+    """Return the values of a feature map at rows (N, d)."""
     raise CannotExport(features)
 
 
 def finite(features: FeatureMap, members: Value) -> FeatureValues:
-    """That of members' features (K, N, D): they are joined, and there is no residual."""
+    """Return the values of finite features, from members' features (K, N, D), which are joined."""
     K = features.n_members
     parts = [members.columns([k], axis=0).squeeze(0) for k in range(K)]
     phi = members.graph.concat(parts, 1) * (features.amplitude / math.sqrt(K))
@@ -140,7 +140,7 @@ def _(features: network.NetworkFeatures, X: Value) -> FeatureValues:
 
 
 def stacked(Z: Value, features: nn.Module) -> Value:
-    """The output of a network, (N, D) or (K, N, D), as the latter."""
+    """Return the output of a network, (N, D) or (K, N, D), as (K, N, D)."""
     inner = cast(nn.Module, features.network).modules()
     has_members = any(isinstance(part, network.OfMembers) for part in inner)
     return Z if has_members else Z.unsqueeze(0)
@@ -155,7 +155,7 @@ def _(features: fourier.KernelFeatures, X: Value) -> FeatureValues:
 
 @functools.singledispatch
 def term(part: Any, G: Value) -> Value:
-    """Features of one term of a kernel, (…, D)."""
+    """Return the features of one term of a kernel, (…, D)."""
     raise CannotExport(part)
 
 
@@ -228,19 +228,19 @@ def _(features: sums.SumFeatures, X: Value) -> FeatureValues:
 
 
 def embedded(features: InducingFeatures, X: Value) -> Value:
-    """g of rows, (N, D): a network that is built here has a single member."""
+    """Return g of rows, (N, D); a network below inducing points has a single member."""
     return stacked(layer(features.network, X), features).squeeze(0)
 
 
 @torch.no_grad()
 def state(features: InducingFeatures) -> list[np.ndarray]:
-    """What rows are conditioned on, of a posterior that is frozen."""
+    """Return the points and factors that features need, those kept if the features are frozen."""
     kept = features.kept() if features.n_frozen else features.state()
     return [number(value) for value in kept]
 
 
 def plain_kernel(features: InducingFeatures) -> Any:
-    """The kernel of points that are inputs."""
+    """Return the kernel; raise an error if inducing points are not plain inputs."""
     if type(features.covariances) is not Covariances:
         raise CannotExport(features.covariances)
     return features.kernel
@@ -251,7 +251,7 @@ def plain_kernel(features: InducingFeatures) -> Any:
 
 @functools.singledispatch
 def columns(functions: Any, X: Value) -> Value:
-    """All basis functions of rows, (N, m)."""
+    """Return all basis functions at rows, (N, m)."""
     raise CannotExport(functions)
 
 

@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 18
-IR_VERSION = 9  # of the first ONNX Runtime that has this opset
+IR_VERSION = 9  # IR version of the first ONNX Runtime that has this opset
 MAIN_DOMAIN = ""
 
 
@@ -216,7 +216,7 @@ class Graph:
         self.blocks.append([])
         condition, found = body(*carried)
         outputs = [self.call("Reshape", condition, np.empty(0, np.int64)), *found]
-        outputs = [self.call("Identity", value) for value in outputs]  # for names of their own
+        outputs = [self.call("Identity", value) for value in outputs]  # outputs need own names
         nodes = self.blocks.pop()
 
         def info(name: str, kind: int = TensorProto.DOUBLE, shape: Any = None) -> Any:

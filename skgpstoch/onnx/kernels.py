@@ -1,4 +1,4 @@
-"""Covariances of rows with given points, k(X, Z)."""
+"""Compute covariances k(X, Z) of rows with given points in an ONNX graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .graph import Value
 from .refusals import CannotExport
 from .series import log1p
 
-DIRECT_COLUMNS = 32  # up to which differences are taken one by one, as in predictions
+DIRECT_COLUMNS = 32  # up to so many columns, take differences one by one, as in predictions
 
 
 def number(parameter: Any) -> np.ndarray:
@@ -24,7 +24,7 @@ def number(parameter: Any) -> np.ndarray:
 
 
 def squared_distance(X: Value, Z: np.ndarray, length_scale: Any) -> Value:
-    """‖(x − z)/ℓ‖², (N, M), of rows X (N, d) and points Z (M, d)."""
+    """Return ‖(x − z)/ℓ‖², (N, M), for rows X (N, d) and points Z (M, d)."""
     centre, scale = Z.mean(0), np.broadcast_to(number(length_scale), Z.shape[1])
     A, B = (X - centre) / scale, (Z - centre) / scale
     if Z.shape[1] <= DIRECT_COLUMNS:
@@ -35,7 +35,7 @@ def squared_distance(X: Value, Z: np.ndarray, length_scale: Any) -> Value:
 
 
 def radial(r2: Value, nu: float) -> Value:
-    """Matérn's function of r², or RBF's for ν = ∞."""
+    """Return the Matérn function of r², or that of RBF if ν = ∞."""
     if nu == math.inf:
         return (-0.5 * r2).exp()
     a = (2.0 * nu * r2).sqrt()
@@ -45,16 +45,17 @@ def radial(r2: Value, nu: float) -> Value:
 
 
 def known(kernel: sk.Kernel) -> Any:
-    """Return a kernel of scikit-learn as `covariance` and `variance` take it.
+    """Convert a scikit-learn kernel for `covariance` and `variance`.
 
-    That is in torch, but for PairwiseKernel, which predictions leave to scikit-learn.
+    Convert it to our torch kernel, except a PairwiseKernel, which predictions leave to
+    scikit-learn.
 
     Raises
     ------
     CannotExport
-        If it is one of a metric that has no graph.
+        If it is a PairwiseKernel with a metric that has no graph.
     TypeError
-        If it is another that does not run in torch.
+        If it is another kernel that does not run in torch.
     """
     if not contains(kernel, sk.PairwiseKernel):
         return from_sklearn(kernel)
@@ -69,13 +70,13 @@ def known(kernel: sk.Kernel) -> Any:
 
 @functools.singledispatch
 def covariance(kernel: Any, X: Value, Z: np.ndarray) -> Value:
-    """k(X, Z), (N, M), or what has this shape by broadcasting."""
+    """Return k(X, Z), (N, M) or a shape that broadcasts to it."""
     raise CannotExport(kernel)
 
 
 @functools.singledispatch
 def variance(kernel: Any, X: Value) -> Value:
-    """k(x, x), (N, 1), or what has this shape by broadcasting; white noise included."""
+    """Return k(x, x), (N, 1) or a shape that broadcasts to it, with white noise."""
     raise CannotExport(kernel)
 
 
@@ -186,8 +187,8 @@ def _(kernel: Any, X: Value) -> Value:
 
 OF_PRODUCTS = {"linear", "cosine", "polynomial", "poly"}
 OF_DISTANCES = {"rbf", "laplacian"}
-DEGREE, COEF0 = 3.0, 1.0  # scikit-learn's own
-SMALLEST = np.finfo(np.float64).tiny  # below which a norm is that of 0, whose cosines are 0
+DEGREE, COEF0 = 3.0, 1.0  # scikit-learn's defaults
+SMALLEST = np.finfo(np.float64).tiny  # a smaller norm counts as 0; the cosines are then 0
 
 
 @covariance.register
@@ -210,7 +211,7 @@ def _(kernel: sk.PairwiseKernel, X: Value) -> Value:
 
 
 def of_product(kernel: sk.PairwiseKernel, product: Value) -> Value:
-    """Return the kernel of inner products of rows, normalised ones for cosines."""
+    """Return the kernel, given inner products of rows (of normalised rows for cosines)."""
     if kernel.metric in ("linear", "cosine"):
         return product
     given = kernel.pairwise_kernels_kwargs or {}
@@ -219,5 +220,5 @@ def of_product(kernel: sk.PairwiseKernel, product: Value) -> Value:
 
 
 def norms(X: Value) -> Value:
-    """‖x‖ of each row, (N, 1)."""
+    """Return ‖x‖ of each row, (N, 1)."""
     return X.square().sum(1).sqrt().at_least(SMALLEST)

@@ -1,4 +1,4 @@
-"""Moments of targets on a lattice: see :mod:`skgpstoch.ensembles.lattice`."""
+"""Compute moments of targets on a lattice; see :mod:`skgpstoch.ensembles.lattice`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .graph import Value
 
 
 def rounded_moments(given: Weighted, lattice: Lattice) -> tuple[Value, Value]:
-    """Mean and variance of y, (N, 1), a share of which is at the nearest atom.
+    """Return mean and variance of y, (N, 1), if a share of y is rounded to the nearest atom.
 
-    Where there are many atoms within six standard deviations they are those of the density.
+    If many atoms are within six standard deviations, they are those of the density.
     """
     mean, var = given.moments()
     graph, std, edges, share = mean.graph, var.sqrt(), lattice.edges[None], lattice.weight
@@ -32,5 +32,5 @@ def rounded_moments(given: Weighted, lattice: Lattice) -> tuple[Value, Value]:
 
 
 def below(y: Value, edges: np.ndarray) -> Value:
-    """How many edges (1, J − 1) are below y (N, 1), (N, 1)."""
+    """Return how many edges (1, J − 1) are below y (N, 1), as (N, 1)."""
     return (y - edges > 0.0).map("Cast", to=TensorProto.DOUBLE).sum(1)

@@ -1,4 +1,4 @@
-"""Posteriors: the predictive distribution of y at rows of a graph."""
+"""Compute the predictive distribution of y from a posterior in an ONNX graph."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .refusals import CannotExport
 
 
 class LatentValues(NamedTuple):
-    """N(mean, var) of f at rows, (N, P), and what the scale of the noise is multiplied by there."""
+    """N(mean, var) of f at rows, (N, P), and the factor of the noise's scale there."""
 
     mean: Value
     var: Value
@@ -34,7 +34,7 @@ class LatentValues(NamedTuple):
 
 @functools.singledispatch
 def latents(posterior: Any, X: Value) -> list[LatentValues]:
-    """The components of q(f), equally likely."""
+    """Return the components of q(f), which are equally likely."""
     raise CannotExport(posterior)
 
 
@@ -52,7 +52,7 @@ def _(posterior: ExactPosterior, X: Value) -> list[LatentValues]:
 
 
 def given_rows(prior: Value, K_star: Value, L: np.ndarray) -> Value:
-    """k(x, x) − ‖L⁻¹k(Z, x)‖², (N, 1)."""
+    """Return k(x, x) − ‖L⁻¹k(Z, x)‖², (N, 1)."""
     inverse = np.linalg.solve(L, np.eye(len(L)))
     return (prior - (K_star @ inverse.T).square().sum(1)).at_least(0.0)
 
@@ -80,7 +80,7 @@ def _(posterior: SparsePosterior, X: Value) -> list[LatentValues]:
 
 
 def sparse_variance(given: FeatureValues, weights: Any) -> Value:
-    """ρ + Σ_b ‖φ_b R_b‖², (N, P) or (N, 1)."""
+    """Return ρ + Σ_b ‖φ_b R_b‖², (N, P) or (N, 1)."""
     ends = np.cumsum([0, *weights.sizes])
     parts = []
     for root, start, stop in zip(weights.roots, ends[:-1], ends[1:], strict=True):
@@ -140,26 +140,26 @@ def _(posterior: MixturePosterior, X: Value) -> list[LatentValues]:
 
 
 def predictive(posterior: Any, X: Value) -> MixtureValues:
-    """The distribution of y at each row, in the units of the posterior."""
+    """Return the distribution of y at each row, in the units of the posterior."""
     found = mixture_of(posterior.likelihood, latents(posterior, X))
     skew = getattr(posterior, "skew", None)
     return found if skew is None else skewed(found, number(skew))
 
 
 def mixture_of(likelihood: Any, parts: list[LatentValues]) -> MixtureValues:
-    """That of y for components of q(f)."""
+    """Return the mixture for y, given the components of q(f)."""
     each = [components(likelihood, part) for part in parts]
     return MixtureValues.of([component for found, _ in each for component in found], each[0][1])
 
 
 @functools.singledispatch
 def components(likelihood: Any, f: LatentValues) -> tuple[list[Component], Family]:
-    """The components of y for one of f, and what they are."""
+    """Return the components of y for one component of f, and their family."""
     raise CannotExport(likelihood)
 
 
 def of_rows(scale: np.ndarray, f: LatentValues) -> Any:
-    """The scale of the noise (P,), of rows that have their own (N, P)."""
+    """Return the noise scale of rows: (P,), or (N, P) if it differs between rows."""
     return scale if f.ratio is None else f.ratio * scale
 
 

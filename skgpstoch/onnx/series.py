@@ -1,4 +1,4 @@
-"""Functions of one number that ONNX Runtime does not have in float64, as series."""
+"""Scalar functions that ONNX Runtime lacks in float64, computed as series."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from scipy.special import erfcx, gammaln, roots_jacobi
 from .graph import Value
 from .refusals import CannotExport
 
-DEGREES = (16, 18, 20, 22, 24, 28, 32, 40, 48, 64)  # that are tried
-SERIES_ERROR = 1e-13  # relative error of a series that is good enough
+DEGREES = (16, 18, 20, 22, 24, 28, 32, 40, 48, 64)  # degrees to try
+SERIES_ERROR = 1e-13  # largest relative error of a good series
 PROBES = 2001
 MILLS_SCALE = 3.75  # Φ(−z) = φ(z)·M(z), M smooth in 1/(1 + z/3.75)
-FARTHEST_DEVIATE = 1e150  # whose square is finite
+FARTHEST_DEVIATE = 1e150  # its square is still finite
 INTEGRAL_NODES = 120
-MOST_DF = 1000.0  # of which the integral is right to 4e-11, of 400 to 1e-12
+MOST_DF = 1000.0  # the integral is accurate to 4e-11 for 1000 degrees of freedom, 1e-12 for 400
 
 
 def series_of(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Return coefficients of powers of 2x − 1, the shortest good series of a function on [0, 1].
+    """Return the shortest good series of a function on [0, 1], in powers of 2x − 1.
 
-    Chebyshev's coefficients fall so fast that powers lose no digits, and take two operations each.
+    The Chebyshev coefficients fall so fast that the conversion to powers loses no digits, and a
+    power takes only two operations.
     """
     x = np.linspace(0.0, 1.0, PROBES)
     exact, errors = function(x), {}
@@ -38,7 +39,7 @@ def series_of(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
 
 
 def interpolated(function: Callable[[np.ndarray], np.ndarray], degree: int) -> np.ndarray:
-    """Return the series that agrees with a function at Chebyshev's points, (degree + 1,)."""
+    """Return the Chebyshev series (degree + 1,) that agrees with a function at Chebyshev points."""
     t = chebyshev.chebpts1(degree + 1)
     T = chebyshev.chebvander(t, degree)
     found = np.asarray(T.T @ function(0.5 * (t + 1.0))) / (0.5 * (degree + 1))
@@ -47,7 +48,7 @@ def interpolated(function: Callable[[np.ndarray], np.ndarray], degree: int) -> n
 
 
 def evaluated(powers: np.ndarray, x: Value) -> Value:
-    """The series at x in [0, 1], elementwise, by Horner's rule."""
+    """Evaluate a series at x in [0, 1], elementwise, by Horner's rule."""
     t = 2.0 * x - 1.0
     value = t * float(powers[-1])
     for c in powers[-2:0:-1]:
@@ -56,7 +57,7 @@ def evaluated(powers: np.ndarray, x: Value) -> Value:
 
 
 def log1p(x: Value) -> Value:
-    """log(1 + x), to the last digits for small x: rounding of 1 + x cancels in the quotient."""
+    """Return log(1 + x), accurate for small x: the rounding of 1 + x cancels in the quotient."""
     u = 1.0 + x
     is_one = x.graph.call("Equal", u, 1.0)
     return x.graph.where(is_one, x, u.log() * x / x.graph.where(is_one, 1.0, u - 1.0))
@@ -66,13 +67,13 @@ def log1p(x: Value) -> Value:
 
 
 def mills(t: np.ndarray) -> np.ndarray:
-    """Φ(−z)exp(z²/2)/t where t = 1/(1 + z/3.75), from z = ∞ at 0 to z = 0 at 1."""
-    t = np.maximum(t, 1e-15)  # nearer to 0 it is the same
+    """Return Φ(−z)exp(z²/2)/t for t = 1/(1 + z/3.75), from z = ∞ at t = 0 to z = 0 at t = 1."""
+    t = np.maximum(t, 1e-15)  # closer to 0 the value does not change
     return 0.5 * erfcx(MILLS_SCALE * (1.0 / t - 1.0) / math.sqrt(2.0)) / t
 
 
 def normal_cdf(z: Value) -> Value:
-    """Φ(z), to the last digits also where it is small."""
+    """Return Φ(z), to the last digits even where it is small."""
     z = z.at_least(-FARTHEST_DEVIATE).at_most(FARTHEST_DEVIATE)
     t = 1.0 / (1.0 + z.abs() / MILLS_SCALE)
     tail = (-0.5 * z.square()).exp() * t * evaluated(series_of(mills), t)
@@ -80,7 +81,7 @@ def normal_cdf(z: Value) -> Value:
 
 
 def normal_density(z: Value) -> Value:
-    """φ(z)."""
+    """Return φ(z)."""
     z = z.at_least(-FARTHEST_DEVIATE).at_most(FARTHEST_DEVIATE)
     return (-0.5 * z.square()).exp() / math.sqrt(2.0 * math.pi)
 
@@ -89,9 +90,10 @@ def normal_density(z: Value) -> Value:
 
 
 def tail_factor(df: float, w: np.ndarray) -> np.ndarray:
-    """H(w), by Gauss and Jacobi: P(T > z) = (w(2 − w))^(ν/2)·H(w) for w = 1 − z/√(ν + z²), z ≥ 0.
+    """Return H(w) by Gauss-Jacobi quadrature.
 
-    H(w) = c ∫ v^(ν/2−1)·(1 + w(1 − v)/(2 − w))^(ν/2−1) dv/(2 − w) from 0 to 1 is smooth.
+    P(T > z) = (w(2 − w))^(ν/2)·H(w) for w = 1 − z/√(ν + z²) and z ≥ 0. The function
+    H(w) = c ∫ v^(ν/2−1)·(1 + w(1 − v)/(2 − w))^(ν/2−1) dv/(2 − w), from 0 to 1, is smooth.
     """
     if df > MOST_DF:
         raise CannotExport(f"a Student-t distribution with df={df:.3g}, above {MOST_DF:g}")
@@ -104,7 +106,7 @@ def tail_factor(df: float, w: np.ndarray) -> np.ndarray:
 
 
 def student_cdf(df: float, z: Value) -> Value:
-    """P(T ≤ z), T Student-t with ν > 2 degrees of freedom."""
+    """Return P(T ≤ z) for T Student-t with df > 2 degrees of freedom."""
     z = z.at_least(-FARTHEST_DEVIATE).at_most(FARTHEST_DEVIATE)
     square = z.square() + df
     root = square.sqrt()
@@ -115,7 +117,7 @@ def student_cdf(df: float, z: Value) -> Value:
 
 
 def student_density(df: float, z: Value) -> Value:
-    """Density of Student-t with ν degrees of freedom."""
+    """Return the density of Student-t with df degrees of freedom."""
     z = z.at_least(-FARTHEST_DEVIATE).at_most(FARTHEST_DEVIATE)
     log_c = gammaln(0.5 * df + 0.5) - gammaln(0.5 * df) - 0.5 * math.log(df * math.pi)
     return (float(log_c) - 0.5 * (df + 1.0) * (1.0 + z.square() / df).log()).exp()

@@ -1,8 +1,8 @@
-"""Arrays as files keep them: contiguous, little-endian, and without what follows from the rest.
+"""Convert arrays to their form in files: contiguous, little-endian, and without redundancy.
 
-A symmetric or triangular matrix is kept by one half, and float64 numbers that are float32 numbers
-too, as those of trained networks are, take four bytes: only where every bit comes back. So does the
-order of axes in memory, on which the last bit of a product of matrices may depend.
+Of a symmetric or triangular matrix only one half is stored. float64 numbers take four bytes if they
+are exact in float32, as those of trained networks are. Every bit is restored, and so is the order
+of axes in memory, because the last bit of a matrix product may depend on it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-KINDS = "biuf"  # of numbers: bool, integers, floats
+KINDS = "biuf"  # kinds of numbers: bool, integers, floats
 ITEM_SIZES = (1, 2, 4, 8)
 NUMBER_TYPES = [("b", 1), ("f", 2), ("f", 4), ("f", 8), *((k, n) for k in "iu" for n in ITEM_SIZES)]
-FEWEST = 16  # numbers in an array for which it is looked at what follows from the rest
-ALIGNMENT = 64  # bytes, as torch's: results of linear algebra may depend on it
+FEWEST = 16  # smaller arrays are stored as they are
+ALIGNMENT = 64  # bytes, as in torch: results of linear algebra may depend on it
 HALVES = ("", "lower", "upper", "symmetric")
 
 
@@ -25,13 +25,14 @@ class Layout(NamedTuple):
     Parameters
     ----------
     dtype : str
-        Of the array, as NumPy writes it: "<f8".
+        The array's dtype, as NumPy writes it: "<f8".
     shape : tuple of int
-        Of the array, its axes in their order in memory.
+        The array's shape, with axes in their order in memory.
     axes : tuple of int
-        Where each of these is in the array.
+        For each of these axes, its position in the array.
     half : {"", "lower", "upper", "symmetric"}
-        Which half of the matrices is not 0, or follows from the other; "": all of them are kept.
+        Which half is stored: "lower" or "upper" if the other one is 0; "symmetric" stores the lower
+        half. With "", the whole array is stored.
     """
 
     dtype: str
@@ -41,12 +42,12 @@ class Layout(NamedTuple):
 
 
 def is_plain(a: np.ndarray) -> bool:
-    """Tell whether these are numbers that a file can keep."""
+    """Tell whether an array has numbers that a file can store."""
     return a.dtype.kind in KINDS and a.dtype.itemsize in ITEM_SIZES and type(a) is np.ndarray
 
 
 def kept(a: np.ndarray) -> tuple[np.ndarray, Layout]:
-    """Return what is kept of an array, and how to restore it."""
+    """Return the numbers to store for an array, and how to restore it."""
     axes = tuple(int(i) for i in np.argsort([-abs(s) for s in a.strides], kind="stable"))
     memory = np.ascontiguousarray(a.transpose(axes)).reshape([a.shape[i] for i in axes])
     memory = memory.astype(memory.dtype.newbyteorder("<"), copy=False)
@@ -56,12 +57,12 @@ def kept(a: np.ndarray) -> tuple[np.ndarray, Layout]:
 
 
 def restored(payload: np.ndarray, layout: Layout) -> np.ndarray:
-    """Return the array, in memory of its own.
+    """Restore an array, in memory of its own.
 
     Raises
     ------
     ValueError
-        If both do not fit together.
+        If the payload does not match the layout.
     """
     check(payload, layout)
     memory = aligned(layout.shape, np.dtype(layout.dtype).newbyteorder("="))
@@ -73,7 +74,7 @@ def restored(payload: np.ndarray, layout: Layout) -> np.ndarray:
 
 
 def check(payload: np.ndarray, layout: Layout) -> None:
-    """Raise a ValueError where a layout is none, or not that of the payload."""
+    """Raise a ValueError if a layout is not valid, or does not match the payload."""
     dtype, shape, axes, half = layout
     is_layout = (
         isinstance(dtype, str)
@@ -100,7 +101,7 @@ def check(payload: np.ndarray, layout: Layout) -> None:
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return an array on memory that begins where torch's would."""
+    """Return an uninitialised array with the alignment that torch uses."""
     n_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     memory = np.empty(n_bytes + ALIGNMENT, np.uint8)
     first = -memory.ctypes.data % ALIGNMENT
@@ -111,12 +112,12 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def bits(a: np.ndarray) -> np.ndarray:
-    """Return numbers as integers: 0 and −0, or two kinds of NaN, are not the same bits."""
+    """View numbers as integers, to compare bits: 0 and −0, or two kinds of NaN, differ."""
     return a.view(f"u{a.dtype.itemsize}")
 
 
 def half_of(a: np.ndarray) -> str:
-    """Return the half that matrices (..., n, n) follow from, as `Layout` names it."""
+    """Return which half determines the matrices (..., n, n), as in `Layout`."""
     if a.size < FEWEST or a.ndim < 2 or a.shape[-1] != a.shape[-2] or a.shape[-1] < 2:
         return ""
     A = bits(a)
@@ -129,7 +130,7 @@ def half_of(a: np.ndarray) -> str:
 
 
 def triangles(a: np.ndarray, half: str) -> np.ndarray:
-    """Return a half of matrices (..., n, n), row by row: (..., n(n + 1)/2)."""
+    """Return one half of matrices (..., n, n), row by row: (..., n(n + 1)/2)."""
     n = a.shape[-1]
     out = np.empty((*a.shape[:-2], n * (n + 1) // 2), a.dtype)
     for i, place in enumerate(places(n, half)):
@@ -138,7 +139,7 @@ def triangles(a: np.ndarray, half: str) -> np.ndarray:
 
 
 def fill_triangles(a: np.ndarray, payload: np.ndarray, half: str) -> None:
-    """Fill matrices (..., n, n) from a half of them."""
+    """Fill matrices (..., n, n) from one half of them."""
     if half != "symmetric":
         a[...] = 0
     for i, place in enumerate(places(a.shape[-1], half)):
@@ -152,14 +153,14 @@ def fill_triangles(a: np.ndarray, payload: np.ndarray, half: str) -> None:
 
 
 def places(n: int, half: str) -> list[slice]:
-    """Return where each row of a half is."""
+    """Return the slice of each row in a stored half."""
     lengths = np.arange(n, 0, -1) if half == "upper" else np.arange(1, n + 1)
     ends = np.cumsum(lengths).tolist()
     return [slice(end - length, end) for end, length in zip(ends, lengths.tolist(), strict=True)]
 
 
 def narrowed(a: np.ndarray) -> np.ndarray:
-    """Return float64 numbers in float32, if these are the same numbers."""
+    """Return float64 numbers in float32 if that is exact; otherwise unchanged."""
     if a.dtype != np.float64 or a.size < FEWEST:
         return a
     return narrow(a) if same_when_narrow(a.reshape(-1)[:FEWEST]) and same_when_narrow(a) else a
@@ -172,5 +173,5 @@ def narrow(a: np.ndarray) -> Any:
 
 
 def same_when_narrow(a: np.ndarray) -> bool:
-    """Tell whether float32 has all these numbers."""
+    """Tell whether all numbers are exact in float32."""
     return bool((bits(narrow(a).astype("<f8")) == bits(a)).all())

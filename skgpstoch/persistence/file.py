@@ -1,4 +1,4 @@
-"""Save estimators to files without pickle: one safetensors file; loading it executes no code in it.
+"""Save estimators to safetensors files, without pickle; loading executes no code from the file.
 
 The header has the entries `format`, `class`, `versions`, `parameters` (for people to read),
 `structure` (:mod:`.state`), and `sha256` of all of these and the tensors.
@@ -41,11 +41,11 @@ ENTRIES = {"format", "class", "versions", "parameters", "structure", "sha256"}
 
 
 class FileNames(Names):
-    """Names of classes and functions of skgpstoch, and of those that the user passes.
+    """Names of the classes and functions of skgpstoch, and of those that the user passes.
 
     Parameters
     ----------
-    objects : mapping of str to type or function, default={}
+    objects : mapping of str to type or function, or None, default=None
         The user's classes and functions.
     """
 
@@ -118,7 +118,10 @@ def check_is_given(structure: str, objects: Mapping[str, Any]) -> None:
 
 
 def can_be_asked_for(value: type | Function) -> bool:
-    """Tell whether a value has a name to ask for and, if a class, is described by attributes."""
+    """Tell whether the user can pass a class or function to `load`.
+
+    It needs a name, and the objects of a class must be described by their attributes.
+    """
     if isinstance(value, Function):
         return value.__name__.isidentifier()
     has_attributes = value.__dictoffset__ != 0
@@ -127,12 +130,12 @@ def can_be_asked_for(value: type | Function) -> bool:
 
 
 def definer(cls: type, method: str) -> type:
-    """Return the class from which a class inherits a method."""
+    """Return the class that defines a method of a class."""
     return next(base for base in cls.__mro__ if method in vars(base))
 
 
 def is_usual(cls: type) -> bool:
-    """Tell whether a class pickles its objects only by their attributes."""
+    """Tell whether a class pickles objects by their attributes only."""
     return cls in (object, nn.Module, BaseEstimator) or cls.__module__.startswith(f"{PACKAGE}.")
 
 
@@ -176,7 +179,7 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
         The file to read.
     objects : mapping of str to type or function, or None, default=None
         Your own classes and functions that the model uses (likelihoods, networks, estimators inside
-        it), by their names. None: the model uses none.
+        it), by their names. None if it uses none.
 
     Returns
     -------

@@ -1,7 +1,8 @@
-"""Take objects apart and put them together again: one row of a table for each form.
+"""Take objects apart and put them together again: the table FORMS has one row for each form.
 
-Parts are again objects, or numbers and texts. What puts them together checks them: a file may have
-been written by anybody. No class is called that does more than keep what it is given.
+Parts are objects again, or numbers and strings. The functions that put parts together check them,
+because anybody may have written the file. They call no constructor that does more than store its
+arguments.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .arrays import FEWEST
 from .registry import REQUESTS, UFUNCS
 
 Function = types.FunctionType
-Parts = Iterable[tuple[str, Any]]  # where each is, for messages
+Parts = Iterable[tuple[str, Any]]  # where each part is (for messages), and the part
 
 DAMAGE = (
     ArithmeticError,
@@ -34,17 +35,17 @@ DAMAGE = (
     TypeError,
     ValueError,
 )
-"""What objects raise that are made of parts that do not belong together."""
+"""Errors that may be raised when parts do not belong together."""
 
 FRESH = vars(nn.Module())
 BYTES_OF_A_MODULE = 3000  # without parameters
-MOST_BYTES_OF_A_TEXT = 256  # in an array, for each letter
+MOST_BYTES_OF_A_TEXT = 256  # in an array, for each string and each of its letters
 WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 DTYPES = {str(t).partition(".")[2]: t for t in vars(torch).values() if isinstance(t, torch.dtype)}
 
 
 class Form(NamedTuple):
-    """How objects of a form are taken apart, and put together."""
+    """The functions that take objects of a form apart, and put them together."""
 
     apart: Callable[[Any], Parts]
     together: Callable[[list[Any]], Any]
@@ -54,7 +55,7 @@ class Form(NamedTuple):
 
 
 def numbered(values: Iterable[Any]) -> Parts:
-    """Say where items are."""
+    """Label each item with its position."""
     return ((f"[{i}]", value) for i, value in enumerate(values))
 
 
@@ -71,17 +72,17 @@ def items(mapping: dict) -> Parts:
 
 
 def pairs(parts: list[Any]) -> Iterator[tuple[Any, Any]]:
-    """Return what `items` took apart."""
+    """Return the keys and values that `items` took apart."""
     return zip(parts[::2], parts[1::2], strict=True)
 
 
 def word(value: Any) -> Parts:
-    """Write a number that JSON has not, a path, or a device."""
+    """Take apart a path, a device, or a number that JSON does not have."""
     return numbered([str(value)])
 
 
 def is_long_list_of_floats(value: Any) -> bool:
-    """Tell whether an array takes less than as many texts."""
+    """Tell whether a value is a list of floats so long that an array takes less space."""
     return type(value) is list and len(value) >= FEWEST and all(type(v) is float for v in value)
 
 
@@ -104,22 +105,22 @@ def scalar_of(parts: list[Any]) -> Any:
 
 
 def is_spacious(a: np.ndarray) -> bool:
-    """Tell whether few texts in an array are far longer than others, which take as much memory."""
+    """Tell whether a few long strings make an array of strings take far too much memory."""
     return a.dtype.kind == "U" and a.nbytes > most_bytes(a.reshape(-1).tolist())
 
 
 def most_bytes(values: list) -> int:
-    """Return the bytes that an array of texts may take."""
+    """Return the bytes that an array of strings may take."""
     return MOST_BYTES_OF_A_TEXT * (len(values) + sum(len(v) for v in values if type(v) is str))
 
 
 def cells(a: np.ndarray) -> Parts:
-    """Take an array of texts or objects apart: its type, dimensions, shape, and the cells."""
+    """Take an array of strings or objects apart: its dtype, number of axes, shape, and cells."""
     return numbered([a.dtype.str, a.ndim, *a.shape, *a.reshape(-1).tolist()])
 
 
 def array_of_cells(parts: list[Any]) -> np.ndarray:
-    """Return an array of texts or objects."""
+    """Return an array of strings or objects."""
     dtype, ndim, *rest = parts
     dtype, shape, values = np.dtype(dtype), rest[:ndim], rest[ndim:]
     is_small = dtype.kind == "O" or dtype.itemsize * len(values) <= most_bytes(values)
@@ -153,7 +154,7 @@ def is_mersenne_twister(generator: np.random.RandomState) -> bool:
 
 
 def is_known(function: np.ufunc) -> bool:
-    """Tell whether a function of NumPy's is one that files may name; SciPy's may have its name."""
+    """Tell whether a ufunc is one of NumPy's that files may name; SciPy's may share a name."""
     return UFUNCS.get(function.__name__) is function
 
 
@@ -175,7 +176,7 @@ def random_state_of(parts: list[Any]) -> np.random.RandomState:
 
 
 def tensor(value: Tensor) -> Parts:
-    """Take a tensor apart: an array, and the type if NumPy has it not. Gradients are not kept."""
+    """Take a tensor apart: an array, and the type if NumPy lacks it. Gradients are not kept."""
     dense = value.detach().cpu()
     if dense.dtype == torch.bfloat16:
         return numbered([dense.view(torch.int16).numpy(), "bfloat16"])
@@ -183,14 +184,14 @@ def tensor(value: Tensor) -> Parts:
 
 
 def tensor_of(parts: list[Any]) -> Tensor:
-    """Return a tensor on the memory of the array, which has no other use."""
+    """Return a tensor that shares the memory of the array, which nothing else uses."""
     array, dtype = parts
     values = torch.from_numpy(array)
     return values if dtype is None else values.view(DTYPES[dtype])
 
 
 def torch_type(dtype: torch.dtype) -> Parts:
-    """Name a type of tensors."""
+    """Take a tensor type apart: its name."""
     return numbered([str(dtype).partition(".")[2]])
 
 
@@ -205,7 +206,7 @@ def parameter_of(parts: list[Any]) -> nn.Parameter:
 
 
 def module(value: nn.Module) -> Parts:
-    """Take a module apart: its class, and what is not as in any new one."""
+    """Take a module apart: its class, and the attributes that differ from a new nn.Module's."""
     yield "", type(value)
     own = {k: v for k, v in vars(value).items() if k not in FRESH or v != FRESH[k]}
     yield from items(own)
@@ -228,7 +229,7 @@ def module_of(parts: list[Any]) -> nn.Module:
 
 
 def form_of_class(cls: type) -> str:
-    """Return the form of objects of a class that is known."""
+    """Return the form of objects of a known class."""
     if issubclass(cls, nn.Module):
         return "module"
     if issubclass(cls, tuple):
@@ -271,7 +272,7 @@ def fields(parts: list[Any]) -> dict[str, Any]:
 
 
 def request(value: Any) -> Parts:
-    """Take a metadata request apart; of its owner, which is for messages, only the name is kept."""
+    """Take a metadata request apart; keep only the name of its owner, which messages need."""
     owner = value.owner if isinstance(value.owner, str) else type(value.owner).__name__
     named = copy.copy(value)
     named.owner = owner
@@ -279,7 +280,7 @@ def request(value: Any) -> Parts:
 
 
 def record(value: Any) -> Parts:
-    """Take a named tuple apart: its class, and what it keeps, which may be less than its fields."""
+    """Take a named tuple apart: its class and its fields, or only those that `kept()` returns."""
     kept = value.kept() if hasattr(value, "kept") else value._asdict()
     yield "", type(value)
     for name, field in kept.items():
@@ -374,7 +375,7 @@ OF_TYPE: dict[type, str] = {
 
 
 def size_of(value: Any) -> int:
-    """Return the bytes that an object takes, about, without those that are counted elsewhere."""
+    """Return about how many bytes an object takes, without parts that are counted elsewhere."""
     if isinstance(value, nn.Module):
         return BYTES_OF_A_MODULE
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""Levels of categories that are pandas' own: times, periods and intervals."""
+"""Take apart and restore pandas' scalars among levels of categories: times, periods, intervals."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ NAMES_OF_PANDAS = {"Timestamp": "timestamp", "Period": "period", "Interval": "in
 
 
 def form_of_level(value: Any) -> str | None:
-    """Return the form of pandas' own scalar, or None if it is none."""
+    """Return the form of a pandas scalar, or None if the value is not one."""
     is_of_pandas = type(value).__module__.partition(".")[0] == "pandas"
     return NAMES_OF_PANDAS.get(type(value).__name__) if is_of_pandas else None
 
 
 def timestamp(value: Any) -> list[Any]:
-    """Take a time apart: when it is in UTC, and the zone."""
+    """Take a time apart: the time in UTC, and the time zone."""
     return [value.to_datetime64(), None if value.tz is None else str(value.tz)]
 
 
 def timestamp_of(parts: list[Any]) -> Any:
     """Return a time."""
-    import pandas as pd  # only who has frames has it
+    import pandas as pd  # not a requirement; whoever uses frames has it
 
     when, zone = parts
     time = pd.Timestamp(when)
@@ -28,7 +28,7 @@ def timestamp_of(parts: list[Any]) -> Any:
 
 
 def period(value: Any) -> list[Any]:
-    """Take a period apart: its number, and how long it is."""
+    """Take a period apart: its ordinal number, and its frequency."""
     return [value.ordinal, value.freqstr]
 
 

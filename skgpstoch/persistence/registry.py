@@ -1,7 +1,7 @@
 """Lists of what a file may name: classes of skgpstoch, and some of scikit-learn and torch.
 
-Nothing is imported by name. Classes of skgpstoch are looked up in those already loaded modules
-whose objects fitted models consist of.
+Nothing is imported by name. Classes of skgpstoch are looked up only in modules that are already
+loaded, and whose objects fitted models may contain.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def known_types() -> dict[str, type]:
 
 
 def _found(kind: Callable[[object], bool]) -> Iterator:
-    """Search our modules for classes, or functions, of our own."""
+    """Yield the classes, or the functions, that our modules define."""
     for name, module in sorted(sys.modules.items()):
         if is_room(name):
             for value in vars(module).values():
@@ -157,11 +157,11 @@ def is_estimator(cls: type) -> bool:
 
 
 def trusted_types(*others: type) -> list[str]:
-    """Return the names of the types that skops may find in files that hold our estimators.
+    """Return the names of the types that skops may trust in files with our estimators.
 
-    These are estimators and losses, whose state is arrays and Python's own types, and scikit-learn
-    kernels, which occur in the parameter grids of searches. `others` are further types that
-    searches hold.
+    These are estimators and losses, whose state consists of arrays and Python's own types, and
+    scikit-learn kernels, which occur in the parameter grids of searches. `others` are further types
+    in searches.
     """
     found = [cls for cls in known_classes().values() if is_estimator(cls) and cls not in OF_SKLEARN]
     return sorted(f"{cls.__module__}.{cls.__name__}" for cls in (*found, *SKLEARN_KERNELS, *others))

@@ -31,8 +31,8 @@ def check_sound(value: Any) -> None:
 def numbers_of(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the numbers that must be finite, with their names.
 
-    Not among them are a bound on the evidence, which may be NaN, and the bounds of hyper-parameters
-    and parameters of estimators, which may be infinite.
+    Leave out a bound on the evidence, which may be NaN, and bounds of hyper-parameters and
+    parameters of estimators, which may be infinite.
     """
     if isinstance(value, nn.Module):
         yield from value._parameters.items()

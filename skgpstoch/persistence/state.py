@@ -1,9 +1,9 @@
 """Convert an estimator to a state of NumPy's and Python's own types, and back.
 
 The state is a list of nodes, written as JSON, and a list of arrays. A node is [form, *parts]; a
-part is a number, a text, true, false, null, or [i], the i-th node. A node comes after the nodes
-that it refers to. So shared objects stay shared, nothing can refer to itself, and reading is a
-loop.
+part is a number, a string, true, false, null, or [i], the i-th node. A node comes after the nodes
+that it refers to. So shared objects stay shared, nothing can refer to itself, and one loop reads
+all nodes.
 
 Objects whose classes are not in :mod:`.registry` are kept unchanged, for pickle to handle.
 """
@@ -66,12 +66,12 @@ class Names:
 
 
 class Packer:
-    """Takes objects apart into nodes and arrays.
+    """Take objects apart into nodes and arrays.
 
     Parameters
     ----------
     names : Names
-        Of classes and functions.
+        Names of classes and functions.
     """
 
     def __init__(self, names: Names) -> None:
@@ -79,7 +79,7 @@ class Packer:
         self.nodes: list[list] = []
         self.arrays: list[np.ndarray] = []
         self.objects: list[Any] = []
-        self.found: dict[Any, tuple[int, Any]] = {}  # nodes of objects, which are kept alive
+        self.found: dict[Any, tuple[int, Any]] = {}  # node and object; keeps objects alive
 
     def state(self, value: Any) -> PackedState:
         """Return the state of an object."""
@@ -127,12 +127,12 @@ class Packer:
 
     @staticmethod
     def listed(value: Any) -> Any:
-        """Return a tuple as JSON has it, one text, so that no list is taken for a node."""
+        """Write a tuple as one string, because a list would be taken for a node."""
         return ",".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def identity(value: Any) -> Any:
-    """Return what is the same for the same object, and for tensors that show the same memory."""
+    """Return a key that is equal for the same object, and for tensors on the same memory."""
     if type(value) is torch.Tensor and value.numel() and not value.requires_grad:
         return value.data_ptr(), value.dtype, value.shape, value.stride()
     return id(value)
@@ -142,14 +142,14 @@ def identity(value: Any) -> Any:
 
 
 class Unpacker:
-    """Puts objects together.
+    """Put objects together from nodes and arrays.
 
     Parameters
     ----------
     names : Names
-        Of classes and functions.
+        Names of classes and functions.
     most_bytes : float, default=inf
-        What the objects may take in memory; a few bytes of a structure can ask for many.
+        Most memory that the objects may take; a short structure can ask for much more.
     """
 
     def __init__(self, names: Names, most_bytes: float = math.inf) -> None:
@@ -158,12 +158,12 @@ class Unpacker:
         self.made: list[Any] = []
 
     def objects(self, state: PackedState) -> list[Any]:
-        """Return all objects that a state is made of, the whole as the last.
+        """Return all objects in a state; the last one is the whole.
 
         Raises
         ------
         ValueError
-            If the state is damaged, names what `names` has not, or asks for too much memory.
+            If the state is damaged, has names that `names` lacks, or asks for too much memory.
         """
         nodes = parsed(state.structure)
         if not isinstance(nodes, list) or not nodes:
@@ -208,7 +208,7 @@ class Unpacker:
         return self.made[place(number)]
 
     def payload(self, number: Any) -> np.ndarray:
-        """Return what is kept of an array, once: another array would take memory of its own."""
+        """Return the stored numbers of an array, but only once, to limit the memory."""
         found, self.payloads[number] = self.payloads[place(number)], None
         if found is None:
             raise ValueError(f"two arrays use tensor {number}")
@@ -216,12 +216,12 @@ class Unpacker:
 
 
 def place(number: Any) -> int:
-    """Return a place in a list, counted from the start."""
+    """Return a position in a list; raise a ValueError if it is not an integer of at least 0."""
     if type(number) is not int or number < 0:
         raise ValueError(f"{number!r} is not a position in a list")
     return number
 
 
 def numbers(text: Any) -> tuple[int, ...]:
-    """Return what `Packer.listed` wrote."""
+    """Return the tuple that `Packer.listed` wrote."""
     return tuple(map(int, text.split(","))) if text else ()

@@ -6,18 +6,18 @@ import json
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-BYTES_OF_A_VALUE = 64  # that a value takes in memory, at most
-MOST_TIMES = 4  # the size of a file, that what is in it may take in memory
-FREE_VALUES = 10_000  # whose memory is not counted
+BYTES_OF_A_VALUE = 64  # most memory that a value takes
+MOST_TIMES = 4  # contents may take at most so many times the file's size in memory
+FREE_VALUES = 10_000  # so many values are always allowed
 
 
 def parsed(text: str) -> Any:
-    """Return what JSON says.
+    """Return the value that a JSON text describes.
 
     Raises
     ------
     ValueError
-        If it is no JSON, or has an entry twice.
+        If it is not JSON, or has a key twice.
     """
     try:
         return json.loads(text, object_pairs_hook=without_copies, parse_constant=refused)
@@ -33,7 +33,7 @@ def check_size(text: str, n_bytes: int) -> None:
 
 
 def without_copies(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a dictionary, or raise a ValueError where an entry is there twice."""
+    """Return a dictionary; raise a ValueError if a key occurs twice."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -43,5 +43,5 @@ def without_copies(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def refused(name: str) -> NoReturn:
-    """Raise a ValueError for what Python's JSON has besides JSON's own."""
+    """Raise a ValueError for constants such as NaN, which Python accepts but JSON does not."""
     raise ValueError(f"its structure contains {name}, which JSON does not allow")

@@ -1,8 +1,8 @@
-"""Safetensors files: eight bytes that are the header's length, a header in JSON, and numbers.
+"""Read and write safetensors files: the header's length in eight bytes, a JSON header, and numbers.
 
-https://github.com/huggingface/safetensors#format. Written and read here, as strictly as by the
-library of that name, and more: no holes, no tensors that overlap, nothing of which the size is not
-known before it is made.
+The format is https://github.com/huggingface/safetensors#format. Reading is stricter than in the
+safetensors library: tensors must neither overlap nor leave gaps, and sizes are checked before
+memory is allocated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TYPES = {
 NAMES = {dtype: name for name, dtype in TYPES.items()}
 METADATA = "__metadata__"
 LENGTH = 8  # bytes, little-endian
-LONGEST_HEADER = 100_000_000  # as the library has it
+LONGEST_HEADER = 100_000_000  # the library's limit
 MOST_AXES = 32
 NOT_OURS = (
     "it was not written by an estimator's `save`, or is cut short. Read files of other "
@@ -50,7 +50,7 @@ Table = dict[str, dict[str, Any]]
 
 
 def table_of(arrays: list[np.ndarray]) -> Table:
-    """Return the header's entries of arrays, which are contiguous and little-endian."""
+    """Return the header's entries for arrays, which must be contiguous and little-endian."""
     ends = np.cumsum([0, *(a.nbytes for a in arrays)], dtype=np.int64).tolist()
     return {
         str(i): {
@@ -63,18 +63,18 @@ def table_of(arrays: list[np.ndarray]) -> Table:
 
 
 def header_of(metadata: dict[str, str], arrays: list[np.ndarray]) -> str:
-    """Return the text that files with these arrays begin with."""
+    """Return the header of a file with these arrays."""
     header = json.dumps({METADATA: metadata, **table_of(arrays)}, separators=(",", ":"))
     return header + " " * (-len(header) % LENGTH)
 
 
 def write(path: Path, header: str, arrays: list[np.ndarray]) -> None:
-    """Write a file, or leave the one that is there as it was.
+    """Write a file atomically: after an error, an existing file is unchanged.
 
     Raises
     ------
     OSError
-        If it cannot be written; that names the path, and not what is written before it is moved.
+        If the file cannot be written.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "path must be a file, got a folder", str(path))
@@ -98,12 +98,12 @@ def write(path: Path, header: str, arrays: list[np.ndarray]) -> None:
 
 
 def read(file: BinaryIO) -> tuple[dict[str, str], list[np.ndarray]]:
-    """Return the metadata of a file, and its arrays, on memory that is only read.
+    """Return the metadata of a file, and its arrays, which are read-only.
 
     Raises
     ------
     ValueError
-        If it is no such file, or damaged.
+        If it is not such a file, or is damaged.
     """
     size = os.fstat(file.fileno()).st_size
     if size < LENGTH:
@@ -123,7 +123,7 @@ def read(file: BinaryIO) -> tuple[dict[str, str], list[np.ndarray]]:
 
 
 def check_table(table: Table, n_bytes: int) -> None:
-    """Raise a ValueError unless these tensors, in order, are all the bytes after the header."""
+    """Raise a ValueError unless the tensors, in order, fill all bytes after the header."""
     end = 0
     for i in range(len(table)):
         entry = table.get(str(i))
@@ -150,12 +150,12 @@ def check_table(table: Table, n_bytes: int) -> None:
 
 
 def are_counts(values: Any) -> bool:
-    """Tell whether these are whole numbers, none of them negative."""
+    """Tell whether these are integers of at least 0."""
     return isinstance(values, list) and all(type(v) is int and v >= 0 for v in values)
 
 
 def array_of(data: bytes, entry: dict[str, Any]) -> np.ndarray:
-    """Return an array on the file's bytes."""
+    """Return an array that shares the memory of the file's bytes."""
     shape, first = entry["shape"], entry["data_offsets"][0]
     values = np.frombuffer(data, TYPES[entry["dtype"]], math.prod(shape), first)
     return values.reshape(shape)

@@ -32,7 +32,7 @@ class Posterior(Module):
         return self._n_rows
 
     def log_evidence(self) -> Tensor:
-        """Log evidence log p(y | X) of each output, (P,) nats."""
+        """Return the log evidence log p(y | X) of each output, (P,) nats."""
         raise NotImplementedError
 
     def marginals(self, X: Tensor) -> Marginals:
@@ -44,7 +44,7 @@ class Posterior(Module):
         return self.marginals(X), self.likelihood.of(rows)
 
     def mean(self, X: Tensor) -> Tensor:
-        """Return E f at each row of X, (N, P), which may be cheaper than with variances."""
+        """Return E f at each row of X, (N, P); this may be cheaper than :meth:`marginals`."""
         return self.marginals(X).mixture_moments()[0]
 
     def covariance(self, X: Tensor) -> Tensor:

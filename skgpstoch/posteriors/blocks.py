@@ -17,17 +17,17 @@ from .base import Weights
 class VariationalWeights(Weights):
     """q(w) = N(m, S) with S block-diagonal, and N(0, I) as the prior.
 
-    One block is the full covariance of SVGP, two are those of SOLVE-GP, and a block without a root
-    keeps the prior's covariance, as in ODVGP.
+    SVGP has one block, a full covariance, and SOLVE-GP has two. A block without a root keeps the
+    prior's covariance, as in ODVGP.
 
     Parameters
     ----------
     mean : Tensor of shape (D, P)
-        m.
+        The mean m.
     roots : sequence of (Tensor of shape (P, D_b, D_b) or None)
-        R_b of every block, S_b = R_b R_bᵀ, triangular. None: S_b = I.
+        Triangular roots R_b of the blocks, with S_b = R_b R_bᵀ; None if S_b = I.
     sizes : sequence of int
-        D_b of every block.
+        Sizes D_b of the blocks.
     """
 
     mean: Tensor
@@ -41,11 +41,11 @@ class VariationalWeights(Weights):
 
     @property
     def roots(self) -> list[Tensor | None]:
-        """R_b."""
+        """The roots R_b of the blocks."""
         return [getattr(self, f"root_{b}") for b in range(len(self.sizes))]
 
     def rooted(self, phi: Tensor) -> list[Tensor]:
-        """φ_b R_b of every block: (P, N, D_b), or (1, N, D_b) of a prior's."""
+        """Return φ_b R_b of every block: (P, N, D_b), or (1, N, D_b) if S_b = I."""
         parts = zip(phi.split(self.sizes, -1), self.roots, strict=True)
         return [part[None] if root is None else part @ root for part, root in parts]
 
@@ -64,13 +64,13 @@ class VariationalWeights(Weights):
         return self.at(z.permute(2, 0, 1))
 
     def at(self, z: Tensor) -> Tensor:
-        """w = m + Rz, (S, D, P), given standard normal numbers, (S, P, D)."""
+        """Return w = m + Rz, (S, D, P), given standard normal numbers z (S, P, D)."""
         blocks = zip(z.permute(1, 2, 0).split(self.sizes, 1), self.roots, strict=True)
         w = torch.cat([part if root is None else root @ part for part, root in blocks], 1)
         return self.mean + w.permute(2, 1, 0)
 
     def kl(self) -> Tensor:
-        """KL[q(w) ‖ N(0, I)] of each output, (P,) nats: ½ Σ_b (tr S_b − D_b − log|S_b|) + ½‖m‖²."""
+        """Return KL[q(w) ‖ N(0, I)] = ½ Σ_b (tr S_b − D_b − log|S_b|) + ½‖m‖² per output, (P,)."""
         kl = 0.5 * self.mean.square().sum(0)
         for size, root in zip(self.sizes, self.roots, strict=True):
             if root is not None:
@@ -88,17 +88,17 @@ class WeightMoments(NamedTuple):
     kl: Tensor  # KL[q(w) ‖ N(0, I)], summed over outputs, ()
 
     def to(self, dtype: torch.dtype) -> WeightMoments:
-        """In another type."""
+        """Convert the moments to another dtype."""
         covariances = tuple(None if S is None else S.to(dtype) for S in self.covariances)
         return self._replace(mean=self.mean.to(dtype), covariances=covariances)
 
     def scaled(self, factor: float) -> WeightMoments:
-        """Of w times a factor; what the KL divergence was of w."""
+        """Return the moments of w times a factor; `kl` remains that of w."""
         covariances = (None if S is None else factor**2 * S for S in self.covariances)
         return self._replace(mean=factor * self.mean, covariances=tuple(covariances))
 
     def products(self, phi: Tensor) -> Tensor:
-        """PS, (B, N, D)."""
+        """Return PS, (B, N, D)."""
         pairs = zip(phi.split(self.sizes, 1), self.covariances, strict=True)
         products = [part[None] if S is None else part @ S for part, S in pairs]
         if len(products) == 1:
@@ -107,26 +107,26 @@ class WeightMoments(NamedTuple):
         return torch.cat([product.expand(most, -1, -1) for product in products], 2)
 
     def roots(self) -> list[Tensor | None]:
-        """R_b, S_b = R_b R_bᵀ."""
+        """Return the roots R_b, with S_b = R_b R_bᵀ."""
         name = "covariance of the inducing variables"
         return [None if S is None else cholesky(S, name) for S in self.covariances]
 
     def weights(self) -> VariationalWeights:
-        """The same, for predictions."""
+        """Return the same q(w) as :class:`VariationalWeights`, for predictions."""
         return VariationalWeights(self.mean, self.roots(), self.sizes)
 
 
 def whitened_moments(
     mean: Tensor, roots: Tensor, K: Tensor, inverse: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """L⁻¹m (D, P) and L⁻¹R (P, D, D), those of w for u = Lw with LLᵀ = K, given L⁻¹."""
+    """Return L⁻¹m (D, P) and L⁻¹R (P, D, D), given m and R of u = Lw, K = LLᵀ and L⁻¹."""
     n_means = mean.shape[1]
     white = whiten(torch.cat([mean.mT, roots.mT.flatten(0, 1)]), K, inverse)
     return white[:n_means].mT, white[n_means:].unflatten(0, roots.shape[:2]).mT
 
 
 def make_roots(factors: list[Tensor], n_outputs: int, fixed: tuple[bool, ...]) -> nn.ParameterList:
-    """R_b as parameters, one for each output, that start from the factors given."""
+    """Return R_b as parameters, one for each output, which start at the given factors."""
     roots = [root.detach().expand(n_outputs, -1, -1).clone() for root in factors]
     return nn.ParameterList(
         nn.Parameter(root, requires_grad=not is_fixed)
@@ -135,17 +135,17 @@ def make_roots(factors: list[Tensor], n_outputs: int, fixed: tuple[bool, ...]) -
 
 
 def identities(sizes: Sequence[int], like: Tensor) -> list[Tensor]:
-    """I of every block, the roots of the prior."""
+    """Return I for every block, the roots of the prior."""
     return [torch.eye(n, dtype=like.dtype, device=like.device) for n in sizes]
 
 
 def free_roots(roots: nn.ParameterList, fixed: tuple[bool, ...]) -> list[Tensor | None]:
-    """R_b, triangular; None where S_b stays the prior's."""
+    """Return triangular R_b; None for blocks that keep the prior's covariance."""
     return [None if f else root.tril() for root, f in zip(roots, fixed, strict=True)]
 
 
 @torch.no_grad()
 def moments_of(weights: VariationalWeights) -> WeightMoments:
-    """The same q(w)."""
+    """Return the same q(w) as :class:`WeightMoments`."""
     covariances = tuple(None if R is None else R @ R.mT for R in weights.roots)
     return WeightMoments(weights.mean, covariances, weights.sizes, weights.kl().sum())

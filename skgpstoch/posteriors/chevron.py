@@ -6,7 +6,7 @@ diagonal:
     var f(x) = Σ_{r<c} (φ(x)ᵀc_r)² + Σ_{i≥c} c_ii² φ_i(x)²
 
 This takes O(m(c + 1)) numbers. Everything is computed as sums over blocks of basis functions, so
-that the features are never all in memory.
+the features of all functions are never in memory together.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..maths.modules import Module
 from .base import Posterior
 
 BLOCK_COLUMNS = 512
-"""Basis functions that are summed over at a time."""
+"""Number of basis functions that are summed over at a time."""
 
 MAX_LOG_DET = 10_000
 """Largest number of functions for which the determinant of a dense prior precision is computed."""
@@ -40,19 +40,19 @@ class ChevronModel(Module):
     Parameters
     ----------
     basis : BasisFunctions
-        φ and S.
+        Basis functions φ, and the prior precision S of their weights.
     likelihood : Likelihood
         p(y | f).
     shift : Tensor of shape (P,)
         The prior mean of f.
     n_dense : int
-        c.
+        Number c of dense columns.
     dtype : torch.dtype
-        Of μ and C.
+        Dtype of μ and C.
     augments : bool, default=False
-        Whether the variance at x is that with one more function k(·, x) (Proposition 4).
+        Whether to compute the variance at x with a further function k(·, x) (Proposition 4).
     learns_precision : bool, default=False
-        Whether S is diag(s) with an s of its own for each function and output.
+        Whether S = diag(s) is learned, with an s for each function and output.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class ChevronModel(Module):
     std : Parameter of shape (m, P)
         c_ii of the diagonal columns; 0 for i < c.
     s : Parameter of shape (m, P)
-        Learned precisions; (0, P) where they are not learned.
+        Learned precisions; (0, P) if they are not learned.
     row_precision : Tensor of shape (m, P)
         λ_l of the rows that each point of the basis stands for; (0, P) if it does not augment.
     """
@@ -95,17 +95,17 @@ class ChevronModel(Module):
 
     @property
     def columns(self) -> Tensor:
-        """μ and the dense columns of C, a view, (m, P, 1 + c)."""
+        """μ and the dense columns of C as a view of `flat`, (m, P, 1 + c)."""
         return self.flat.detach().view(len(self.flat), len(self.shift), -1)
 
     @property
     def n_dense(self) -> int:
-        """c."""
+        """Number c of dense columns."""
         return self.columns.shape[2] - 1
 
     @torch.no_grad()
     def start_from_prior_(self) -> None:
-        """μ = 0 and c_ii = s_ii^(−1/2), the prior where S is diagonal."""
+        """Set μ = 0 and c_ii = s_ii^(−1/2), which is the prior if S is diagonal."""
         for groups, members in self.blocks(2**16):
             s = self.s[members] if len(self.s) else self.basis.diagonal(groups, members)[:, None]
             self.std[members] = s.rsqrt().to(self.std)
@@ -115,23 +115,24 @@ class ChevronModel(Module):
         self.std[c] = 0.0
 
     def precision(self, groups: Tensor, members: Tensor) -> Tensor:
-        """S_II: (P, |I|, |I|), or (1, |I|, |I|) where outputs agree; float64."""
+        """Return S_II in float64: (P, |I|, |I|), or (1, |I|, |I|) if all outputs share it."""
         if len(self.s):
             return torch.diag_embed(self.s[members].double().mT)
         S = self.basis.precision(groups, members)
         return (torch.diag(S) if self.basis.is_diagonal else S)[None]
 
     def blocks(self, n_columns: int = BLOCK_COLUMNS) -> Iterator[tuple[Tensor, Tensor]]:
-        """Groups of basis functions, and the functions in them: all, a block at a time."""
+        """Yield all groups of basis functions, and the functions in them, block by block."""
         device, size = self.columns.device, max(1, n_columns // self.basis.group_size)
         for start in range(0, self.basis.n_groups, size):
             stop = min(start + size, self.basis.n_groups)
             yield self.basis.span(start, stop, device)
 
     def project(self, X: Tensor, is_prior: bool = False) -> tuple[Tensor, Tensor]:
-        """Φμ and Φc_r, (P, N, 1 + c), and Σ_{i≥c} c_ii² φ_i², (P, N), in float64.
+        """Return Φμ and Φc_r, (P, N, 1 + c), and Σ_{i≥c} c_ii² φ_i², (P, N), in float64.
 
-        What :meth:`is_prior` says spares a look at them all.
+        If `is_prior`, the result of :meth:`is_prior`, holds, return it without a pass over the
+        basis functions.
         """
         P, C = self.columns.shape[1:]
         h = torch.zeros(P, len(X), C, dtype=torch.float64, device=X.device)
@@ -145,38 +146,39 @@ class ChevronModel(Module):
         return h, v
 
     def is_prior(self) -> bool:
-        """Whether q(w) is p(w) with S = I and no dense columns, whose f has k for its variance."""
+        """Whether q(w) is the prior with S = I and no dense columns, so that f has covariance k."""
         if self.n_dense or not self.basis.sums_to_kernel:
             return False
         return all_hold([~self.flat.any(), (self.std == 1.0).all()])
 
     def marginals(self, X: Tensor) -> Marginals:
-        """q(f) at each row: mean and var (1, N, P)."""
-        # A device is not asked at every block whether nothing was learned: it is all but never so.
+        """Return q(f) at each row: mean and var (1, N, P)."""
+        # On an accelerator the check would need a synchronisation per block, and hardly ever holds.
         is_prior = is_host(X.device) and self.is_prior()
         q = self.moments(*self.project(X, is_prior))
         return q._replace(var=q.var + self.missing_variance(X)) if self.augments else q
 
     def moments(self, h: Tensor, v: Tensor) -> Marginals:
-        """q(f) from what :meth:`project` gives, not augmented: mean and var (1, N, P)."""
+        """Return q(f) from the results of :meth:`project`, not augmented: mean, var (1, N, P)."""
         mean = h[..., 0].mT + self.shift.to(h)
         return Marginals(mean[None], (v + h[..., 1:].square().sum(-1)).mT[None])
 
     def missing_variance(self, X: Tensor) -> Tensor:
-        """What a function centred on each row adds to its variance, (N, P) (Proposition 4).
+        """Return the variance that a further function k(·, x) adds at x, (N, P) (Proposition 4).
 
-        k(x, x)² / (Σ_l λ_l k(x_l, x)² + k(x, x)), the sum over all rows: the points stand for them.
+        It is k(x, x)² / (Σ_l λ_l k(x_l, x)² + k(x, x)), with a sum over all rows, for which the
+        points stand.
         """
         prior, squares = self.basis.missing_variance(X, self.row_precision)
         return prior.square() / (squares + prior)
 
     def kl(self) -> Tensor:
-        """KL[q(w) ‖ p(w)], () nats.
+        """Return KL[q(w) ‖ p(w)], () nats.
 
         Raises
         ------
         ValueError
-            If S is dense, and too large for its determinant.
+            If S is dense, and too large to compute its determinant.
         """
         if not self.basis.is_diagonal:
             return self._dense_kl()
@@ -204,17 +206,17 @@ class ChevronModel(Module):
 
 
 def scales(W: Tensor, std: Tensor, members: Tensor) -> Tensor:
-    """c_ii of some functions, (|I|, P), from W (|I|, P, 1 + c) and std (|I|, P)."""
+    """Return c_ii of some functions, (|I|, P), from W (|I|, P, 1 + c) and std (|I|, P)."""
     c = W.shape[2] - 1
     own = (1 + members).clamp_max(c)[:, None, None].expand(-1, W.shape[1], 1)
     return torch.where(members[:, None] < c, W.gather(2, own)[..., 0], std.to(W))
 
 
 def block_kl(W: Tensor, std: Tensor, s: Tensor, members: Tensor) -> Tensor:
-    """The share of some functions in KL[q(w) ‖ p(w)], () nats.
+    """Return the share of some functions in KL[q(w) ‖ p(w)], () nats.
 
-    ½ Σᵢ (sᵢ(μᵢ² + [CCᵀ]ᵢᵢ) − log sᵢ − 1) − Σᵢ log c_ii, from W (|I|, P, 1 + c), std (|I|, P) and
-    s (|I|, P or 1).
+    It is ½ Σᵢ (sᵢ(μᵢ² + [CCᵀ]ᵢᵢ) − log sᵢ − 1) − Σᵢ log c_ii, from W (|I|, P, 1 + c), std (|I|, P)
+    and s (|I|, P or 1).
     """
     second = W.square().sum(2) + std.square()
     return (0.5 * (s * second - s.log() - 1.0) - scales(W, std, members).log()).sum()
@@ -245,7 +247,7 @@ class ChevronPosterior(Posterior):
         return K
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
-        """Weights are drawn a block at a time; rows of a GPU's memory too."""
+        """Draw f jointly, with weights in blocks, and rows in blocks that fit into memory."""
         model = self.model
         P, C = model.columns.shape[1:]
         f = model.shift.to(X).expand(n_samples, len(X), P).clone()
@@ -268,7 +270,7 @@ class ChevronPosterior(Posterior):
         return f
 
     def bound_of(self, X: Tensor, rows: Rows) -> Tensor:
-        """Σ E log p(y | f) − KL[q(w) ‖ p(w)] of these rows, ()."""
+        """Return Σ E log p(y | f) − KL[q(w) ‖ p(w)] for these rows, ()."""
         total, is_prior = -self.model.kl(), self.model.is_prior()
 
         def add(block: slice) -> None:

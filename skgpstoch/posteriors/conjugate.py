@@ -18,14 +18,14 @@ from .functions import Functions
 class ConjugateWeights(Weights):
     """The exact posterior of Bayesian linear regression, w | y ~ N(ŵ, σ²(ZᵀZ + λI)⁻¹).
 
-    Kept in the eigenbasis of ZᵀZ = U diag(l) Uᵀ, which all outputs share.
+    It is stored in the eigenbasis of ZᵀZ = U diag(l) Uᵀ, which all outputs share.
 
     Parameters
     ----------
     spectrum : Spectrum
-        Of the features and targets of all rows, a single member (K = 1).
+        Spectrum of the features and targets of all rows, for a single member (K = 1).
     noise_variance, ridge : Tensors of shape (P,)
-        σ² and λ.
+        Noise variances σ² and ridges λ.
     """
 
     noise_variance: Tensor
@@ -43,16 +43,16 @@ class ConjugateWeights(Weights):
 
     @property
     def spectrum(self) -> Spectrum:
-        """The data, as the posterior remembers them."""
+        """The data's spectrum, all that the posterior keeps of them."""
         return Spectrum(*(getattr(self, name) for name in Spectrum._fields))
 
     @property
     def variances(self) -> Tensor:
-        """σ²/(l + λ): variances of Uᵀw, (D, P)."""
+        """Variances σ²/(l + λ) of Uᵀw, (D, P)."""
         return self.noise_variance / (self.spectrum.values[0][:, None] + self.ridge)
 
     def log_evidence(self) -> Tensor:
-        """log p(y | X), (P,) nats."""
+        """Return log p(y | X), (P,) nats."""
         return -negative_log_evidence(self.spectrum, self.noise_variance, self.ridge)[0]
 
     def marginals(self, phi: Tensor, residual: Tensor) -> Marginals:
@@ -70,7 +70,7 @@ class ConjugateWeights(Weights):
 
 
 class ConjugatePosterior(Posterior):
-    """f(x) = φ(x)ᵀw with a Gaussian likelihood, exact: features φ, and weights p(w | y)."""
+    """The exact posterior of f(x) = φ(x)ᵀw with a Gaussian likelihood: φ and p(w | y)."""
 
     features: FeatureMap
     weights: ConjugateWeights
@@ -87,7 +87,7 @@ class ConjugatePosterior(Posterior):
         return self.weights.log_evidence()
 
     def refit(self, X: Tensor, rows: Rows) -> ConjugatePosterior:
-        """The posterior of other data, with the same hyper-parameters."""
+        """Return the posterior given other data, with the same hyper-parameters."""
         weight = None if rows.weight is None else rows.weight[None]
         s = spectrum(exact_statistics(lambda X: self.features(X)[None], X, rows.y, weight))
         weights = ConjugateWeights(s, self.weights.noise_variance, self.weights.ridge)

@@ -1,12 +1,12 @@
 """Exact Gaussian-process regression, O(n³) time and O(n²) memory, for kernels without features.
 
 Rasmussen & Williams, *Gaussian Processes for Machine Learning*, MIT Press, 2006, chapter 2: with
-C = K + diag(noise) = LLᵀ and A = C⁻¹Y of P outputs that share the kernel,
+C = K + diag(noise) = LLᵀ and A = C⁻¹Y, for P outputs that share the kernel,
 
     log p(Y | X) = −½ tr(YᵀA) − P·(Σᵢ log Lᵢᵢ + n/2·log 2π)                       (Algorithm 2.1)
     E f* = K*A,   cov f* = K** − VᵀV,   V = L⁻¹K*ᵀ                                (Algorithm 2.1)
 
-The search for hyper-parameters is :mod:`skgpstoch.training.exact_search`.
+:mod:`skgpstoch.training.exact_search` searches for hyper-parameters.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from .functions import Functions, prior_functions, updated_functions
 
 
 def conditional_variance(prior: Tensor, L: Tensor, K_star: Tensor) -> Tensor:
-    """diag(K** − VᵀV), (N*,), of prior variances (N*,) and K* (N*, N); L of C, or of what stands
-    for it.
-    """
+    """Return diag(K** − VᵀV), (N*,), from prior variances (N*,), the factor L and K* (N*, N)."""
     V = tri_solve(L, K_star.mT)  # (N, N*)
     return prior - torch.linalg.vecdot(V, V, dim=0)
 
 
 def noisy(K: Tensor, noise: Tensor, rows: Rows) -> Tensor:
-    """K + σ²I of every output, (P, N, N), for K (N, N) and σ² (P,); a row of weight w has σ²/w."""
+    """Return K + σ²I of every output, (P, N, N), for K (N, N) and σ² (P,).
+
+    A row of weight w has σ²/w.
+    """
     K = K.expand(len(noise), -1, -1)
     if rows.weight is None:
         return add_diagonal(K, noise)
@@ -43,10 +44,10 @@ def noisy(K: Tensor, noise: Tensor, rows: Rows) -> Tensor:
 
 
 def repetition(noise: Tensor, rows: Rows) -> Tensor:
-    """What rows that count w times add to −2 log N(y | 0, K + diag(σ²/w)), (P,).
+    """Return what the weights w of rows add to −2 log N(y | 0, K + diag(σ²/w)), (P,).
 
-    The mean of w observations that are the same is one observation with noise σ²/w; the others
-    are at that mean.
+    w equal observations count as their mean, which has the noise variance σ²/w, and as w − 1
+    further observations at that mean.
     """
     if rows.weight is None:
         return torch.zeros_like(noise)
@@ -57,11 +58,11 @@ def repetition(noise: Tensor, rows: Rows) -> Tensor:
 def leave_one_out(
     alpha: Tensor, precision: Tensor, noise: Tensor, weight: Tensor, left_out: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Predict every row from the others: y less its mean, and the variance of f, each (N,).
+    """Predict every row from the others: y minus its mean, and the variance of f, each (N,).
 
-    Rasmussen & Williams, eqs. 5.10 to 5.12, for rows that count w times each. With the noise s of
-    one copy, C = K + diag(s/w), α = C⁻¹y, q = diag C⁻¹ and m ≤ w copies that are left out, f given
-    all rows has variance v = s(1 − sq/w)/w, so that
+    Rasmussen & Williams, eqs. 5.10 to 5.12, for rows with weights w. Let s be the noise variance of
+    one copy, C = K + diag(s/w), α = C⁻¹y, q = diag C⁻¹, and leave out m ≤ w copies. Given all rows,
+    f has variance v = s(1 − sq/w)/w, so
 
         1/v₋ = 1/v − m/s,   v₋ = s(1 − sq/w)/D,   y − μ₋ = sα/D,   D = w − m(1 − sq/w)
 
@@ -77,24 +78,24 @@ def leave_one_out(
     Returns
     -------
     residual, variance : Tensor of shape (N,)
-        y − μ₋ and v₋; a new y has the noise besides.
+        y − μ₋ and v₋; the variance of a new y has the noise variance in addition.
     """
-    share = (1.0 - noise * precision / weight).clamp_min(0.0)  # of y in its own mean
+    share = (1.0 - noise * precision / weight).clamp_min(0.0)  # weight of y in its own mean
     D = weight - left_out * share
     return noise * alpha / D, noise * share / D
 
 
 class ExactPosterior(Posterior):
-    """p(f | y) of y = f(g(x)) + ε, f ~ GP(0, k) (Rasmussen & Williams, Algorithm 2.1).
+    """p(f | y) for y = f(g(x)) + ε, f ~ GP(0, k) (Rasmussen & Williams, Algorithm 2.1).
 
     Parameters
     ----------
     kernel : Kernel
-        k, on the outputs of the network.
+        The kernel k, on the outputs of the network.
     network : nn.Module
-        g: (N, d) → (N, D).
+        The network g: (N, d) → (N, D).
     likelihood : Gaussian
-        σ², one for each output.
+        The noise variance σ², one for each output.
     X, rows : Tensor of shape (N, d) and Rows
         The data, in float64.
     """
@@ -123,9 +124,9 @@ class ExactPosterior(Posterior):
     def from_factor(
         cls, kernel: Kernel, X: Tensor, y: Tensor, L: Tensor, alpha: Tensor
     ) -> ExactPosterior:
-        """Return p(f | y) of a fit whose factor L (N, N) is known, that of all outputs.
+        """Return p(f | y) from a known factor L (N, N), which all outputs share.
 
-        It has no likelihood: whose noise is in L, the caller knows.
+        The result has no likelihood; the noise in L is the caller's.
         """
         posterior = cls.__new__(cls)
         nn.Module.__init__(posterior)
@@ -134,7 +135,7 @@ class ExactPosterior(Posterior):
         return posterior
 
     def _keep(self, kernel: Kernel, network: nn.Module, n_rows: float, *buffers: Tensor) -> None:
-        """Keep parts, and X, y, factor, alpha and constant as buffers."""
+        """Store the parts, and X, y, factor, alpha and constant as buffers."""
         self.kernel = kernel
         self.network = network
         self._n_rows = n_rows
@@ -143,7 +144,7 @@ class ExactPosterior(Posterior):
 
     @torch.no_grad()
     def scale_(self, factor: float) -> ExactPosterior:
-        """Of kernel and noise, in place; means stay what they are."""
+        """Scale the kernel and the noise, in place; means do not change."""
         self.kernel = scaled(self.kernel, factor)
         self.likelihood = Gaussian(self.likelihood.noise_variance * factor)
         self.factor *= math.sqrt(factor)
@@ -152,11 +153,11 @@ class ExactPosterior(Posterior):
         return self
 
     def refit(self, X: Tensor, rows: Rows) -> ExactPosterior:
-        """The posterior of other data, with the same hyper-parameters."""
+        """Return the posterior given other data, with the same hyper-parameters."""
         return ExactPosterior(self.kernel, self.network, self.likelihood, X, rows)
 
     def extended(self, X: Tensor, rows: Rows) -> ExactPosterior:
-        """Return the posterior of these rows besides, with the same hyper-parameters: O(n²k)."""
+        """Return the posterior given k more rows, with the same hyper-parameters, in O(n²k)."""
         G, noise = self.network(X), self.likelihood.noise_variance
         C = noisy(self.kernel(G).double(), noise, rows)
         K = self.kernel(G, self.network(self.X)).double()  # (k, N)
@@ -197,7 +198,7 @@ class ExactPosterior(Posterior):
         G = self.network(self.X)
         (N, P), kernel = self.alpha.shape, self.kernel
         f = prior_functions(kernel, G.shape[1], n_samples, P, generator)
-        noise = self.factor.square().sum(-1) - kernel.diag(G)  # of C = LLᵀ on its diagonal, (P, N)
+        noise = self.factor.square().sum(-1) - kernel.diag(G)  # diag(LLᵀ − K), (P, N)
         z = standard_normal((n_samples, N, P), self.alpha, generator)
         error = self.y - f(G) - noise.clamp_min(0.0).sqrt().mT * z  # (S, N, P)
         V = torch.cholesky_solve(error.permute(2, 1, 0), self.factor).permute(2, 1, 0)

@@ -6,8 +6,8 @@ blackbox matrix-matrix Gaussian process inference with GPU acceleration", NeurIP
 
     E f* = K*α,  α = C⁻¹y        cov f* = K** − K*C⁻¹K*ᵀ
 
-where each column of K*ᵀ is a linear system of its own. A system with residual r has the variance
-error rᵀC⁻¹r. It is at most rᵀM⁻¹r, because C − M = K − LLᵀ is positive semi-definite, and conjugate
+where each column of K*ᵀ gives a linear system. A residual r of a system makes an error of rᵀC⁻¹r in
+the variance. It is at most rᵀM⁻¹r, because C − M = K − LLᵀ is positive semi-definite, and conjugate
 gradients compute rᵀM⁻¹r anyway.
 """
 
@@ -29,25 +29,25 @@ from ..maths.pivoted_cholesky import LowRankInverse
 from .base import Posterior
 from .functions import Functions, prior_functions, updated_functions
 
-POSTERIOR_RANK = 500  # of the preconditioner
-TOL_MEAN, TOL_VARIANCE = 1e-8, 1e-6  # of residuals, relative
+POSTERIOR_RANK = 500  # rank of the preconditioner
+TOL_MEAN, TOL_VARIANCE = 1e-8, 1e-6  # relative tolerances of residuals
 MOST_ITERATIONS = 5_000
-VARIANCE_ERROR = 1e-3  # of the noise, in a variance
+VARIANCE_ERROR = 1e-3  # largest error of a variance, relative to the noise variance
 
 
 class IterativePosterior(Posterior):
-    """p(f | y) of y = f(x) + ε, f ~ GP(0, k), ε ~ N(0, σ²) with one σ² for all outputs.
+    """p(f | y) for y = f(x) + ε, f ~ GP(0, k), ε ~ N(0, σ²), with one σ² for all outputs.
 
     Parameters
     ----------
     kernel : Kernel
-        k.
+        The kernel k.
     likelihood : Gaussian
-        σ², the same for all outputs.
+        The noise variance σ², the same for all outputs.
     X, rows : Tensor of shape (N, d) and Rows
-        The data, in float64; X in the type that covariances are to have.
-    network : nn.Module
-        g: (N, d) → (N, D) below the kernel, k(g(x), g(x')); the identity unless it is given.
+        The data, in float64; the dtype of X determines that of covariances.
+    network : nn.Module or None, default=None
+        The network g: (N, d) → (N, D) below the kernel, k(g(x), g(x')); None is the identity.
     """
 
     likelihood: Gaussian
@@ -70,7 +70,7 @@ class IterativePosterior(Posterior):
         self.likelihood = likelihood
         self.network = nn.Sequential() if network is None else network
         with torch.no_grad():
-            X = self.network(X)  # of rows that are known: what the kernel sees of them
+            X = self.network(X)  # keep the training rows as the kernel sees them
             variance = likelihood.noise_variance.double().reshape(-1)[:1]
             weight = (
                 torch.ones(len(X), 1, device=X.device).to(variance)
@@ -85,7 +85,7 @@ class IterativePosterior(Posterior):
         self._n_rows = rows.n_effective
 
     def log_evidence(self) -> Tensor:
-        """NaN, because the determinant needs a factor of C, which would not fit into memory."""
+        """Return NaN: the determinant needs a factor of C, which would not fit into memory."""
         return torch.full_like(self.alpha[0], torch.nan)
 
     @torch.no_grad()
@@ -101,7 +101,7 @@ class IterativePosterior(Posterior):
         precondition: Product | None = None,
         most_energy: float = math.inf,
     ) -> Tensor:
-        """Return C⁻¹B, (N, R); to solve many blocks, make the preconditioner before and pass it.
+        """Return C⁻¹B, (N, R); to solve many blocks, pass the same preconditioner each time.
 
         Raises
         ------
@@ -125,13 +125,13 @@ class IterativePosterior(Posterior):
         return found.solution
 
     def explaining(self, K_star: Tensor, inverse: Product) -> Tensor:
-        """Return C⁻¹K*ᵀ, (N, b), as accurately as variances need it."""
+        """Return C⁻¹K*ᵀ, (N, b), with the accuracy that variances need."""
         most = VARIANCE_ERROR * float(self.likelihood.noise_variance.min())
         return self.solve(K_star.mT, TOL_VARIANCE, inverse, most)
 
     @torch.no_grad()
     def scale_(self, factor: float) -> IterativePosterior:
-        """Scale kernel and noise, in place; means stay what they are."""
+        """Scale the kernel and the noise, in place; means do not change."""
         self.kernel = scaled(self.kernel, factor)
         self.likelihood = Gaussian(self.likelihood.noise_variance * factor)
         self.factor *= math.sqrt(factor)
@@ -156,7 +156,7 @@ class IterativePosterior(Posterior):
             K_star = self.cross(X[block])  # (b, N)
             mean[block] = K_star @ self.alpha
             half = (K_star.mT * self.explaining(K_star, inverse)).sum(0)
-            # The solution has no graph, and is half of the slope of k*C⁻¹k*ᵀ.
+            # The solution has no graph, so this gives only half of the gradient of k*C⁻¹k*ᵀ.
             explained = 2.0 * half - half.detach()
             var[block, 0] = (self.kernel.diag(self.network(X[block])) - explained).clamp_min(0.0)
         return Marginals(mean[None], var.expand_as(mean)[None])
@@ -165,10 +165,10 @@ class IterativePosterior(Posterior):
         K_star = self.cross(X)
         inverse = LowRankInverse(self.factor, self.noise)
         parts = K_star.split(COLUMNS)
-        # S has no graph, and its part of the slope is 0: the whole is stationary there.
+        # S has no graph, but the expression below is stationary in S, so S adds no gradient.
         S = torch.cat([self.explaining(part, inverse) for part in parts], 1)
         KS = K_star @ S
-        # With SᵀCS all of it, not the diagonal alone, errs by a square, which is never negative.
+        # With SᵀCS the error of the whole matrix is positive semi-definite, not only its diagonal.
         K = self.kernel(self.network(X)) - KS - KS.mT + S.mT @ self.product(S)
         return (0.5 * (K + K.mT)).expand(self.alpha.shape[1], -1, -1).clone()
 

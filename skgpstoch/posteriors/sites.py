@@ -1,4 +1,4 @@
-"""Sites of the rows, and the q(w) that they imply, from sums over rows and small matrices.
+"""Compute the q(w) that the sites of rows imply, from sums over rows and small matrices.
 
 G (D, D) and c (D, P) are the likelihood's contributions to the natural parameters of q(w). Then
 
@@ -48,17 +48,20 @@ class RowSites(NamedTuple):
     cross: Tensor  # (N, P)
 
     def lerp(self, other: RowSites, weight: float) -> RowSites:
-        """Part of the way to others."""
+        """Interpolate towards other sites."""
         return RowSites(*(torch.lerp(a, b, weight) for a, b in zip(self, other, strict=True)))
 
     def of_weights(self, phi: Tensor, offset: Tensor) -> Sites:
-        """G = Pᵀ diag(κ) P/β and c = Pᵀ(λ − κ·mean)/β, for features (N, D) and means of f."""
+        """Return G = Pᵀ diag(κ) P/β and c = Pᵀ(λ − κ·mean)/β, for features phi (N, D).
+
+        `offset` is the mean of f at w = 0.
+        """
         G = phi.mT @ (self.precision.mT[..., None] * phi)
         return Sites(G, phi.mT @ (self.cross - self.precision * offset))
 
 
 def diagonal_blocks(A: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
-    """A_bb of every block."""
+    """Return the diagonal block A_bb of every block b."""
     ends = itertools.accumulate(sizes)
     return [A[..., e - s : e, e - s : e] for s, e in zip(sizes, ends, strict=True)]
 
@@ -68,7 +71,7 @@ InverseFactor = Callable[[Tensor], Tensor]
 
 
 def careful_inverse_factor(A: Tensor) -> Tensor:
-    """Return L⁻¹ for a posterior precision A = LLᵀ, with jitter if necessary, or raise an error."""
+    """Return L⁻¹ for a posterior precision A = LLᵀ; add jitter if necessary, or raise an error."""
     R, failed = inverse_cholesky(A)
     if not bool(failed.any()):
         return R
@@ -109,7 +112,7 @@ def optimal_moments(
 def optimal_mean(
     sites: Sites, sizes: tuple[int, ...], inverse_factor: InverseFactor = careful_inverse_factor
 ) -> tuple[Tensor, list[Tensor]]:
-    """m = (I + G)⁻¹c, (D, P), and R_0, R_0ᵀR_0 = (I + G_00)⁻¹."""
+    """Return m = (I + G)⁻¹c, (D, P), and [R_0] with R_0ᵀR_0 = (I + G_00)⁻¹."""
     rhs = sites.cross.mT[..., None]  # (P, D, 1)
     R = inverse_factor(add_diagonal(diagonal_blocks(sites.precision, sizes)[0], 1.0))
     mean = eliminate(R, sites.precision, sizes, rhs, inverse_factor)
@@ -119,10 +122,10 @@ def optimal_mean(
 def eliminate(
     R: Tensor, G: Tensor, sizes: tuple[int, ...], rhs: Tensor, inverse_factor: InverseFactor
 ) -> Tensor:
-    """(I + G)⁻¹ rhs by Schur complements of one block after another, given R, RᵀR = (I + G_00)⁻¹.
+    """Return (I + G)⁻¹ rhs by Schur complements, block after block, given RᵀR = (I + G_00)⁻¹.
 
-    Conjugate gradients with the blocks as preconditioner would take 20 to 40 steps, more than this
-    costs: the blocks are strongly correlated.
+    Conjugate gradients with the blocks as preconditioner would need 20 to 40 steps, because the
+    blocks are strongly correlated. That would cost more.
     """
     if len(sizes) == 1:
         return R.mT @ (R @ rhs)
@@ -137,5 +140,5 @@ def eliminate(
 
 
 def conjugate_sites(gram: Tensor, cross: Tensor, noise: Tensor) -> Sites:
-    """G and c from PᵀP (D, D), Pᵀy (D, P) and the noise variance of every row, (P,)."""
+    """Return G and c from PᵀP (D, D), Pᵀy (D, P) and the noise variances, (P,)."""
     return Sites(gram / noise[:, None, None], cross / noise)

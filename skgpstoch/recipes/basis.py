@@ -37,19 +37,19 @@ from .plan import Folds, Plan, Sizes
 from .recipe import Fitted, Problem, Recipe, started
 from .warm_start import Start, load_fitted
 
-MOST_AUTO = 10_000  # basis functions, of "auto"
+MOST_AUTO = 10_000  # most basis functions for "auto"
 LEAST_AUTO = 1_000
-MOST_SWEPT = 16_384  # rows, of "auto"
-BLOCK = 2048  # basis functions of a step, of "auto"
-LEAST_STEPS = 2_000  # of "auto", for very many basis functions; else SWEEPS
+MOST_SWEPT = 16_384  # most rows in a sweep for "auto"
+BLOCK = 2048  # basis functions in a step for "auto"
+LEAST_STEPS = 2_000  # "auto" makes so many steps, in at most SWEEPS sweeps
 SWEEPS = 20
-LEARNING = 3  # times that, where the kernel learns
-DIAGONAL_ROWS = 4  # for each diagonal column of C, up to which the bound knows the noise
-PATIENCE = 2  # sweeps without an improvement by `tol`, where there is no noise
-DENSE = 100  # dense columns of C, of "auto"; all of them where these are few
+LEARNING = 3  # times as many sweeps if the kernel is learned
+DIAGONAL_ROWS = 4  # rows needed per diagonal column of C for the bound to determine the noise
+PATIENCE = 2  # sweeps without an improvement by `tol`, if sweeps are deterministic
+DENSE = 100  # dense columns of C for "auto", unless all can be dense
 MOST_DENSE = 1_024
-DENSE_NUMBERS = 20_000_000  # that h and C may have together, of "auto"
-LOGIT_SLOPE = 1.7  # of the logistic function that is closest to Φ, over Φ's
+DENSE_NUMBERS = 20_000_000  # most numbers in h and C together, for "auto"
+LOGIT_SLOPE = 1.7  # Φ(x) is about logistic(1.7 x)
 MOST_LATENT_VARIANCE = 100.0
 
 
@@ -61,32 +61,32 @@ class BasisBuilder(Protocol):
 
     @property
     def n_components(self) -> int | str:
-        """Functions that were asked for."""
+        """Number of basis functions that was asked for."""
 
     @property
     def group_size(self) -> int:
-        """Basis functions that are evaluated together."""
+        """Number of basis functions that are evaluated together."""
 
     def dtype(self, asked: str) -> str:
-        """The type of training."""
+        """Return the floating-point type for training."""
 
     def check(
         self, kernel: kernels.Kernel | None, n_features: int, augments: bool, learns_kernel: bool
     ) -> None:
-        """Raise an error if there are no such functions of a kernel, if one is given."""
+        """Raise an error if there are no such functions for the kernel or for these settings."""
 
     def count(self, n_rows: int) -> int:
-        """m for so many rows to train on."""
+        """Return the number m of basis functions for so many training rows."""
 
     def build(
         self, kernel: kernels.Kernel, X: Tensor, m: int, generator: torch.Generator
     ) -> BasisFunctions:
-        """φ and S."""
+        """Make the basis functions φ and the prior precision S of their weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FourierFunctions:
-    """Random Fourier features, which a seed names.
+    """Random Fourier features, which a seed determines.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ class KernelFunctions:
     group_size = KernelBasis.group_size
 
     def dtype(self, asked: str) -> str:
-        return "float64"  # k(Z, Z) is all but singular
+        return "float64"  # k(Z, Z) is nearly singular
 
     def check(
         self, kernel: kernels.Kernel | None, n_features: int, augments: bool, learns_kernel: bool
@@ -170,14 +170,14 @@ class KernelFunctions:
 
 @dataclass(frozen=True, kw_only=True)
 class BasisRecipe(Recipe):
-    """Very many basis functions, and q(w) with a chevron for its factor.
+    """Very many basis functions, and a q(w) whose factor is a chevron matrix.
 
     Parameters
     ----------
     kernel : KernelChoice
-        Where k starts, and the noise.
+        The kernel to start from, and the noise.
     basis : BasisBuilder
-        Makes φ.
+        Makes the basis functions φ.
     training, basis_batch_size, n_dense, n_subset, learns_kernel
         See :class:`QSGPRegressor`.
     augments, learns_precision : bool, default=False
@@ -187,7 +187,7 @@ class BasisRecipe(Recipe):
     sweeps : int, default=20
         Largest number of sweeps, if `max_iter` is "auto" and the kernel is not learned.
     patience : float, default=2
-        Number of sweeps without improvement after which to stop, if sweeps have no noise.
+        Number of sweeps without improvement after which to stop, if sweeps are deterministic.
     """
 
     kernel: KernelChoice
@@ -242,7 +242,7 @@ class BasisRecipe(Recipe):
         )
 
     def n_swept(self, n_rows: int) -> int:
-        """Return p, the rows of a sweep."""
+        """Return p, the number of rows in a sweep."""
         asked = self.training.batch_size
         return min(MOST_SWEPT if asked == "auto" else int(asked), n_rows)
 
@@ -254,7 +254,7 @@ class BasisRecipe(Recipe):
         return self.solve(model.to(problem.X.device), problem)
 
     def model(self, problem: Problem) -> ChevronModel:
-        """Make basis and likelihood, started from rows, or as they were fitted."""
+        """Make the basis and the likelihood, started from the rows or from the last fit."""
         X, rows, start = problem.X, problem.rows, problem.start
         likelihood, level = started(self.likelihood, rows)
         shift = torch.zeros_like(level) if self.normalize_y else level
@@ -275,7 +275,7 @@ class BasisRecipe(Recipe):
     def start_kernel(
         self, problem: Problem, shift: Tensor, likelihood: Likelihood
     ) -> kernels.Kernel:
-        """Return k at the exact optimum of some rows, and set the likelihood's noise from there."""
+        """Return k fitted to some rows by an exact GP; set the likelihood's noise likewise."""
         X, rows, expression = problem.X, problem.rows, self.kernel.expression
         if expression is None:
             expression = default_kernel(X.shape[1])
@@ -308,11 +308,12 @@ class BasisRecipe(Recipe):
         )
 
     def learning(self, model: ChevronModel, problem: Problem) -> dict[str, Any]:
-        """Say which hyper-parameters are learned, and when.
+        """Return which hyper-parameters are learned, and when.
 
-        A diagonal column takes its weight to be alone. So m of them on n rows of noise σ² explain
-        σ²m/n, however many really are determined, and the noise of the best bound is r²/(1 − m/n).
-        If they are many, the noise stays that of the start, or is r² if that is more.
+        A diagonal column of C treats its weight as independent of the others. So m such columns on
+        n rows of noise σ² add a variance of σ²m/n, however many weights the data determine, and the
+        bound is largest at a noise of r²/(1 − m/n), where r² is the mean squared residual. If m is
+        large, use the noise of the start, or r² if that is more.
         """
         likelihood, (low, high) = model.likelihood, self.kernel.noise_bounds
         learns_noise = isinstance(likelihood, AdditiveNoise) and low < high
@@ -366,7 +367,7 @@ class BasisRecipe(Recipe):
         yield from self.error_findings(fitted, self.remedy(plan), is_trained)
 
     def remedy(self, plan: Plan) -> str:
-        """Say what lets a fit follow a rougher function."""
+        """Return the advice for a fit that misses a part of the function."""
         return f"Raise n_components, now {plan.n_inducing}."
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
@@ -377,18 +378,18 @@ class BasisRecipe(Recipe):
 
 
 def dense_columns(asked: int | str, m: int, n_swept: int, n_outputs: int) -> int:
-    """Return c, the dense columns of C: all of few, as far as these take little memory."""
+    """Return the number c of dense columns of C; all m for one output if m is small enough."""
     if asked != "auto":
         return min(int(asked), m)
     most = DENSE_NUMBERS // ((m + n_swept) * n_outputs)
-    is_single = n_outputs == 1  # of several, each has a matrix of its own
+    is_single = n_outputs == 1  # with several outputs, each has a matrix of its own
     return m if is_single and m <= min(MOST_DENSE, most) else min(DENSE, most, m)
 
 
 def real_targets(likelihood: Likelihood, rows: Rows, shift: Tensor) -> Tensor:
-    """Return real targets about 0, (N, P), for the exact process that finds the kernel.
+    """Return centred real targets, (N, P), for the exact GP that finds the starting kernel.
 
-    Those of classes are −1 and 1, centred, for each of them.
+    Classes become targets −1 and 1, one column for each class.
     """
     if isinstance(likelihood, AdditiveNoise):
         return rows.y - shift
@@ -397,9 +398,9 @@ def real_targets(likelihood: Likelihood, rows: Rows, shift: Tensor) -> Tensor:
 
 
 def as_latent(kernel: sk.Kernel, noise: float, variance: float) -> sk.Kernel:
-    """Return the kernel of a logistic model's f, from a regression's on −1 and 1 with this noise.
+    """Convert the kernel of a regression on labels −1 and 1 to that of a logistic model's f.
 
-    P(y > 0) = Φ(g/σ) for a regression g, and about logistic(1.7 g/σ).
+    A regression g with this noise variance σ² has P(y > 0) = Φ(g/σ), about logistic(1.7 g/σ).
     """
     factor = min(LOGIT_SLOPE**2 / noise, MOST_LATENT_VARIANCE / variance)
     scale = getattr(kernel, "k1", None) if isinstance(kernel, sk.Product) else None

@@ -1,25 +1,26 @@
-"""Time budgets: how much of its full work a fit with `max_time` did."""
+"""Time budgets: how much of the full work a fit with `max_time` did."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-LEAST_SHARE = 1 / 3  # of the steps that each network makes, or there are fewer networks
+LEAST_SHARE = 1 / 3  # train fewer networks if each would make less than this share of its steps
 
 BUSY = 0.7
-"""Share of its time with a core, below which training competes with other programs. *Measured* on
-four cores: .13 with four threads, and .33 with one, beside eight jobs."""
+"""If training had a CPU core for a smaller share of its time, other programs compete with it.
+*Measured* on four cores with eight other jobs: .13 with four threads, .33 with one."""
 
 
 def members_in_time(n_members: int, n_wanted: float, n_affordable: float) -> int:
-    """Return how many members predict best if there is time for so many steps of all of them.
+    """Return how many members predict best if there is time for `n_affordable` steps of all.
 
-    Fewer are trained for longer, as a step takes in proportion to them: each for a third of the
-    steps at least. *Measured* in the same time, nats per row: on four tables of 8,000 rows one
-    network of an eighth of the steps is better than three of a sixteenth by .17, one of a quarter
-    better than three of an eighth by .14, and three of a half than one of all by .02; on six tables
-    of 1,000 rows two of a quarter are better than eight of a sixteenth by .40, and four of a half
-    better than eight of a quarter by .09.
+    The time of a step is proportional to the number of members, so fewer members make more steps
+    each. Each should make at least a third of the `n_wanted` steps. *Measured* in the same time,
+    nats per row: on four tables of 8,000 rows, one network with an eighth of the steps is better
+    than three with a sixteenth by .17, one with a quarter is better than three with an eighth by
+    .14, and three with half are better than one with all by .02. On six tables of 1,000 rows, two
+    with a quarter are better than eight with a sixteenth by .40, and four with half are better
+    than eight with a quarter by .09.
     """
     affordable = int(n_members * n_affordable / (LEAST_SHARE * n_wanted))
     return min(n_members, max(affordable, 1))
@@ -35,13 +36,13 @@ class Budget(NamedTuple):
     all_steps, all_estimators : int
         Training steps and ensemble members without a time limit.
     closing_pass : {"full", "short", "none"}
-        How thorough the closing pass was; "none": last layers are as training left them.
+        How thorough the closing pass was; "none" leaves last layers as training left them.
     is_enough : bool
         Whether the fit did everything.
     core_share : float, default=1.0
-        Share of the training time in which the thread had a CPU core.
+        Share of the training time during which the thread had a CPU core.
     n_threads : int, default=1
-        Number of torch's threads in the fit.
+        Number of torch threads in the fit.
     """
 
     n_steps: int
@@ -55,7 +56,7 @@ class Budget(NamedTuple):
 
     @property
     def shortage(self) -> str:
-        """What a user should know of a budget that was not enough."""
+        """A message that says what the time budget cut short."""
         cut = []
         if self.n_steps < self.all_steps:
             cut.append(f"{self.n_steps} of {self.all_steps} steps")
@@ -73,7 +74,7 @@ class Budget(NamedTuple):
 
     @property
     def rivalry(self) -> str:
-        """What a user should know of other programs on the same cores."""
+        """A message that says how other programs slowed training down."""
         said = (
             "Other programs kept the machine busy: training had a core for only "
             f"{self.core_share:.0%} of its time."

@@ -1,4 +1,4 @@
-"""Find whether errors at training rows are more than the noise that a fit takes them for."""
+"""Find out whether errors at training rows are more than the noise that the fit assumes."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from ..data.arrays import Scaling
 from ..data.findings import Finding
 from .findings import DISPERSION, ERRORS, OUTLIERS, TAILS, UNTRAINED, distinct_rows
 
-OVER_MEDIAN = 1.4826  # standard deviation of normal numbers, over the median of their sizes
-FAR_OFF = 5.0  # usual errors, beyond which there is one normal one in two million
-MOST_FAR, LEAST_FAR = 0.005, 3  # share and number of rows that may be that far off
-JUDGED_ROWS, FAR_ROWS = 1_000, 50  # whose errors, and whose nearest rows' errors, are looked at
-MANY_FAR, LEAST_MANY = 0.1, 20  # share and number of rows that are no exceptions
-FEW_FAR, RULING = 0.02, 0.5  # share of rows that are outliers, and of the mean square, theirs
-LEAST_WEIGHT = 0.1  # of the mean one, of rows whose errors are looked at
-SURE_PAIRS = 4.0  # standard errors of a correlation, that one of few rows has to have
-BESIDE_NOISE = 0.25  # mean square, of the noise variance
-SET_APART = (
-    0.5  # of a far row's error, that the nearest row's is below: it is no part of a function
-)
+OVER_MEDIAN = 1.4826  # a normal variable's standard deviation over its median absolute value
+FAR_OFF = 5.0  # an error is far off beyond five usual errors: one normal error in two million
+MOST_FAR, LEAST_FAR = 0.005, 3  # share and number of far rows from which they are reported
+JUDGED_ROWS, FAR_ROWS = 1_000, 50  # rows whose errors are checked; far rows compared to neighbours
+MANY_FAR, LEAST_MANY = 0.1, 20  # a larger share and number of far rows are not mere outliers
+FEW_FAR, RULING = 0.02, 0.5  # at most this share of rows, but more than this share of the squares
+LEAST_WEIGHT = 0.1  # rows with less than this share of the mean weight are not checked
+SURE_PAIRS = 4.0  # a correlation must exceed so many of its standard errors
+BESIDE_NOISE = 0.25  # least mean squared error, over the noise variance, for errors to count
+# A far row stands alone if its nearest row's error is below this share of its own.
+SET_APART = 0.5
 ASKED_PAIRS = 200  # rows whose errors are compared with those at the nearest rows
-MOST_DISPERSION, SURE_DISPERSION = 1.3, 4.0  # of variances, and in standard errors of Poisson's
+MOST_DISPERSION, SURE_DISPERSION = 1.3, 4.0  # least reported ratio; and Poisson standard errors
 
 ALIKE = 0.4
 """Correlation of the errors at a row and at the nearest other one.
 
 *Measured* on eight UCI tables of 300 to 600 rows: an exact process has −.8 to .07. With 80 inducing
-points it is −.05 to .16 where their noise is within a third of the exact one's, and .3 to .6 where
-that is three to six times as large; with 5 up to .9. The residual variance does not tell: at the
-optimum it is .02 to .25 of the noise, however few points there are.
+points it is −.05 to .16 if their noise variance is within a third of the exact one, and .3 to .6 if
+it is three to six times as large; with 5 points it is up to .9. The residual variance does not show
+this: at the optimum it is .02 to .25 of the noise, however few points there are.
 """
 
 
 def of_errors(
     error: np.ndarray, nearest: np.ndarray, noise: np.ndarray, advice: str, is_trained: bool
 ) -> Iterator[Finding]:
-    """Yield whether errors (m, P) are like those at the nearest rows, so that they are no noise.
+    """Yield whether errors (m, P) correlate with those at the nearest rows, as noise would not.
 
-    Outputs whose errors are small beside the noise (P,) do not count: those say that it is fixed.
+    Outputs with errors that are small relative to the noise variance (P,) do not count: such noise
+    was fixed, not fitted.
     """
     counts = np.square(error).mean(0) >= BESIDE_NOISE * np.where(np.isfinite(noise), noise, 0.0)
     alike = max(map(correlation, error.T * counts[:, None], nearest.T))
@@ -59,11 +59,11 @@ def of_errors(
 
 
 def of_tails(error: np.ndarray, Z: np.ndarray, are_noise: bool) -> Iterator[Finding]:
-    """Yield how many errors (n, P) of rows Z (n, d), standardised, are far beyond the usual ones.
+    """Yield how many errors (n, P), at standardised rows Z (n, d), are far beyond the usual size.
 
-    A few count only if the nearest rows do not share them: otherwise they are of a function that
-    is missed. Many, of the size of the noise, say that y is skewed, or that its spread differs
-    between regions.
+    A few count only if the nearest rows do not have large errors too; otherwise the fit misses a
+    part of the function there. If there are many, and errors are as large as the noise, y is skewed
+    or its spread differs between regions.
     """
     unit = np.median(np.abs(error), axis=0) * OVER_MEDIAN  # (P,)
     size = np.max(np.abs(error) / np.where(unit > 0.0, unit, np.inf), axis=1)  # (n,)
@@ -82,11 +82,11 @@ def of_tails(error: np.ndarray, Z: np.ndarray, are_noise: bool) -> Iterator[Find
     text = (
         f"Errors have heavy tails: at {len(far) / len(error):.1%} of the training rows "
         f"they are more than {FAR_OFF:.0f} times the usual size. The Gaussian noise follows "
-        "these rows, so that intervals at the other rows are too wide, and f is less exact."
+        "these rows, so intervals at the other rows are too wide, and f is less accurate."
     )
     advice = (
         "If y is positive and skewed, such as a price, model its logarithm: set "
-        "target_transform='log', or put the drop-in into sklearn's TransformedTargetRegressor. "
+        "target_transform='log', or wrap the model in sklearn's TransformedTargetRegressor. "
         "If the spread of y depends on X, use AutoGaussianProcessRegressor or DLMRegressor."
         if are_many
         else "Look at these rows. If they are right, use a likelihood with heavy tails, such "
@@ -97,7 +97,7 @@ def of_tails(error: np.ndarray, Z: np.ndarray, are_noise: bool) -> Iterator[Find
 
 
 def stand_alone(far: np.ndarray, size: np.ndarray, Z: np.ndarray) -> bool:
-    """Tell whether errors of the nearest rows are small, in the median of some far rows."""
+    """Tell whether the rows nearest to far rows have small errors, in the median."""
     some = far[np.linspace(0, len(far) - 1, min(len(far), FAR_ROWS)).round().astype(int)]
     rows = torch.from_numpy(Z).float()
     distance = torch.cdist(rows[some], rows)
@@ -107,14 +107,14 @@ def stand_alone(far: np.ndarray, size: np.ndarray, Z: np.ndarray) -> bool:
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Return that of errors about 0, of which none counts for more than three usual ones."""
+    """Return the correlation of errors about 0, each clipped at three times the usual size."""
     unit = np.median(np.abs(a)) * OVER_MEDIAN or 1.0
     a, b = (np.clip(e / unit, -3.0, 3.0) for e in (a, b))
     return float(a @ b / (math.sqrt((a @ a) * (b @ b)) or 1.0))
 
 
 def nearest_rows(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of some rows, and of the nearest other row of each, by standardised X."""
+    """Return the numbers of some rows and of each one's nearest other row in standardised X."""
     rows = distinct_rows(X)
     Z = torch.from_numpy(standardised(X[rows])).float()
     asked = np.unique(
@@ -126,22 +126,22 @@ def nearest_rows(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def standardised(X: np.ndarray) -> np.ndarray:
-    """Return rows (n, d) of which each column has mean 0 and standard deviation 1."""
+    """Return X (n, d) with each column scaled to mean 0 and standard deviation 1."""
     offset, scale = Scaling.standard(X)
     return (X - offset) / scale
 
 
 def judged_rows(X: np.ndarray) -> np.ndarray:
-    """Return the numbers of the rows whose errors are looked at, evenly spaced."""
+    """Return the numbers of the rows whose errors are checked, evenly spaced."""
     return np.unique(np.linspace(0, len(X) - 1, min(len(X), JUDGED_ROWS)).round().astype(int))
 
 
 def of_dispersion(
     y: np.ndarray, mean: np.ndarray, variance: np.ndarray, is_trained: bool
 ) -> Iterator[Finding]:
-    """Yield how far counts y (m, P) are from their mean, in units of the predicted variance.
+    """Yield the mean squared error of counts y (m, P) over the predicted variance.
 
-    (y − μ)²/v is 1 in the mean, with a variance of 2 + 1/μ if counts are Poisson's.
+    (y − μ)²/v has mean 1, and variance 2 + 1/μ if counts are Poisson.
     """
     ratio = np.square(y - mean) / variance
     dispersion = float(ratio.mean())

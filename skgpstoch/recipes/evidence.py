@@ -1,8 +1,7 @@
 """Recipes for the exact marginal likelihood: a Gaussian likelihood and a closed-form posterior.
 
-:class:`EvidenceRecipe` is for finite features and the objective of any method. The part that it
-shares with kernels without finite features (:mod:`skgpstoch.methods.bsgd`) is
-:class:`ExactRecipe`.
+:class:`EvidenceRecipe` is for finite features, with the objective of any method. Its base class
+:class:`ExactRecipe` also serves kernels without finite features (:mod:`skgpstoch.methods.bsgd`).
 """
 
 from __future__ import annotations
@@ -39,15 +38,16 @@ from .recipe import Fitted, Problem, Recipe, check_shared_noise
 from .warm_start import Start, load_fitted
 
 GAUSSIAN = Gaussian()
-MAX_FEATURES = 20_000  # a closing pass of O(n D² + D³) time and D² numbers
-MEMBER_ROWS = 10_000  # up to which several networks are joined
-SMALL_TABLE, MEMBERS_OF_SMALL = 200, 5  # rows, of fewer than which a step costs next to nothing
+MAX_FEATURES = 20_000  # the closing pass takes O(n D² + D³) time and D² numbers
+MEMBER_ROWS = 10_000  # "auto" trains several networks for fewer rows than this
+SMALL_TABLE, MEMBERS_OF_SMALL = 200, 5  # with fewer rows a step is cheap: so many networks at most
 LEAST_JUDGED = 50
-"""Rows that all networks together are judged by, or all there are. *Measured* on eight tables of 50
-rows: of 25 rows, SCGD's density is .1 nats less; of 10, MINIMAX's is .6 nats less."""
-WINDOW_STEPS = 39  # minibatches averaged at least: a rate b_t of 0.05
-ROWS_OF_BATCH = (64, 128, 512)  # rows over those of a minibatch; of which at least; at most
-RANDOM_FEATURES = (5, 100, 1000)  # of "auto": for each row; at least; at most
+"""All networks' validation folds together have at least so many rows, or all rows if these are
+fewer. *Measured* on eight tables of 50 rows: with 25 such rows, SCGD's log density is .1 nats
+lower; with 10, MINIMAX's is .6 nats lower."""
+WINDOW_STEPS = 39  # least number of minibatches averaged: a rate b_t of 0.05
+ROWS_OF_BATCH = (64, 128, 512)  # "auto": a minibatch is n/64 rows, at least 128 and at most 512
+RANDOM_FEATURES = (5, 100, 1000)  # "auto": five for each row, at least 100 and at most 1000
 EVIDENCE_STEPS = (200, 1000, 8000)
 
 
@@ -58,13 +58,14 @@ class ExactRecipe(Recipe):
     Parameters
     ----------
     kernel : KernelChoice
-        k, on the inputs or the network's outputs, and the noise.
+        The kernel, on the inputs or the network's outputs, and the noise.
     network : Network or None
-        Below the kernel.
+        The network below the kernel.
     training, solver, n_estimators
         See :class:`SCGDGaussianProcessRegressor`.
     steps : tuple of int, default=(200, 1000, 8000)
-        Of "auto": for very few rows; at least, but three for each row; at most.
+        Numbers of training steps for "auto". There are three for each row, but at most the second
+        number; at least the first, and one for each row; and never more than the third.
     """
 
     likelihood: Likelihood = GAUSSIAN
@@ -77,7 +78,7 @@ class ExactRecipe(Recipe):
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:
-        """Make kernel and network from an estimator's parameters, and take the others."""
+        """Make kernel and network from an estimator's parameters, and copy the other fields."""
         p = parameters
         network = p.hidden_layer_sizes, p.activation, p.feature_map, p.weight_decay
         made = {
@@ -89,7 +90,7 @@ class ExactRecipe(Recipe):
 
     @abstractmethod
     def n_members(self, n_rows: int, start: Start | None) -> int:
-        """Return K, for this many rows."""
+        """Return the number K of ensemble members for this many rows."""
 
     def n_random(self, sizes: Sizes, start: Start | None) -> int:
         """Return the number of random Fourier features, if there are any."""
@@ -100,14 +101,14 @@ class ExactRecipe(Recipe):
         """Return the kernel in units of the scaled y, with its noise."""
 
     def check_rows(self, data: Data) -> None:
-        """Accept all rows: these estimators take no others than a Gaussian likelihood does."""
+        """Accept all rows: these estimators take nothing that a Gaussian likelihood rejects."""
 
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
         t, n, folds = self.training, sizes.n_rows, Folds()
         if not sizes.streams:
             K = self.n_members(n, start)
             share = t.validation_fraction
-            if K > 1:  # what a fold lacks, other members see
+            if K > 1:  # folds may be larger, because the other members train on them
                 share = max(share, min(1.0, LEAST_JUDGED / n) / K)
             folds = Folds.of(n, share, K) if t.early_stopping else Folds(K)
         n_trained = n - folds.n_untrained
@@ -172,15 +173,15 @@ class ExactRecipe(Recipe):
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceRecipe(ExactRecipe):
-    """Finite features of networks or kernels, trained for their marginal likelihood.
+    """Finite features of networks or kernels, trained to maximise the marginal likelihood.
 
     Parameters
     ----------
     method : callable
-        Features φ, the rows, X=their inputs, and all else that :class:`FiniteObjective` takes ↦ the
-        objective.
+        Makes the objective from the features φ, the rows, their inputs as X=, and the other
+        arguments of :class:`FiniteObjective`.
     most_members : int, default=5
-        K at most, if n_estimators="auto".
+        Largest number K of ensemble members if n_estimators="auto".
     n_components, noise
         See :class:`SCGDGaussianProcessRegressor`.
     """
@@ -222,13 +223,13 @@ class EvidenceRecipe(ExactRecipe):
         return most if sizes.streams else min(max(each * sizes.n_rows, least), most)
 
     def noise_for(self, trains_network: bool, validates: bool) -> str:
-        """Return how the objective is to treat σ²."""
+        """Return how the objective treats σ²: "fixed", "learned", "profiled" or "validation"."""
         low, high = self.kernel.noise_bounds
         if low == high:
             return "fixed"
         if self.noise == "learned":
             return "learned"
-        # Few hyper-parameters do not overfit, so that "auto" needs no rows to validate by.
+        # Few hyper-parameters do not overfit, so "auto" validates the noise only for networks.
         asked = self.noise == "validation" or (self.noise == "auto" and trains_network)
         return "validation" if validates and asked else "profiled"
 
@@ -248,12 +249,12 @@ class EvidenceRecipe(ExactRecipe):
     def trained_by_method(
         self, features: FeatureMap, problem: Problem, noise: str
     ) -> FiniteObjective:
-        """Return the method's objective for features, given how it is to treat σ².
+        """Return the method's objective for features; `noise` says how it treats σ².
 
         Raises
         ------
         ValueError
-            If there are too many of them.
+            If there are too many features.
         """
         total = features.n_members * features.n_features
         if total > MAX_FEATURES:
@@ -313,20 +314,20 @@ class EvidenceRecipe(ExactRecipe):
 
 
 def feature_kernel(features: FeatureMap) -> sk.Kernel:
-    """Return the kernel on a network's outputs that features stand for, or their inner product."""
+    """Return the kernel that features approximate; for plain networks, their inner product."""
     if isinstance(features, KernelFeatures):
         return kernels.to_sklearn(features.kernel)
     return sk.DotProduct(sigma_0=0.0, sigma_0_bounds="fixed")
 
 
 def batch_rows(asked: int | str, n_rows: int) -> int:
-    """Return how many of these rows a minibatch has."""
+    """Return the number of rows in a minibatch."""
     each, least, most = ROWS_OF_BATCH
     auto = min(max(n_rows // each, least), most)
     return min(auto if asked == "auto" else int(asked), n_rows)
 
 
 def unjoined(posterior: Posterior) -> FeatureMap:
-    """Return the fitted map of a posterior, an ensemble if it is one; an exact one has none."""
+    """Return a posterior's feature map, with its members unjoined; an empty map if it has none."""
     features = getattr(posterior, "features", FeatureMap())
     return features.features if isinstance(features, JoinedFeatures) else features

@@ -1,4 +1,4 @@
-"""Interface of feature builders to the recipe of the variational family."""
+"""The interface between feature builders and the recipe of the variational family."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .recipe import Fitted, Problem
 from .warm_start import Start
 
 USUAL_BATCH = 512  # rows of a minibatch
-STEPS = (500, 30, 3000)  # at least; times the rows over those of a minibatch; at most
+STEPS = (500, 30, 3000)  # least steps; epochs; most steps
 
 
 class FeatureSizes(NamedTuple):
@@ -25,8 +25,8 @@ class FeatureSizes(NamedTuple):
 
     n_inducing: int  # M
     n_orthogonal: int  # M₂
-    batch_needed: int | None  # usual rows of a minibatch if the bound is only estimated
-    has_gram: bool = False  # whether the covariance of f between rows is a kernel's
+    batch_needed: int | None  # default batch size if the bound can only be estimated; else None
+    has_gram: bool = False  # whether the covariance of f between rows is a kernel of the inputs
     are_rows: bool = False  # whether all points are chosen from the rows
 
 
@@ -47,48 +47,48 @@ class FeatureBuilder(Protocol):
 
     @property
     def n_inducing(self) -> int | str:
-        """Points that were asked for."""
+        """Number of inducing points that was asked for."""
 
     @property
     def n_orthogonal(self) -> int | str:
-        """The same of orthogonal ones."""
+        """Number of orthogonal points that was asked for."""
 
     @property
     def sees_inputs(self) -> bool:
-        """Whether the kernel's inputs are the rows of X."""
+        """Whether the kernel sees the rows of X themselves."""
 
     @property
     def chooses_inputs(self) -> bool:
-        """Whether it has to be learned which columns of X matter."""
+        """Whether the fit must learn which columns of X matter."""
 
     def n_choices(self, n_rows: int, n_features: int) -> int:
-        """How many points there are to choose from, of so many rows."""
+        """Return the number of candidates for points that so many rows have."""
 
     @property
     def steps(self) -> tuple[int, int, int]:
-        """Steps of "auto": at least; times rows over those of a minibatch; at most."""
+        """Training steps for "auto": least number, number of epochs, largest number."""
 
     def sizes(
         self, sizes: Sizes, n_untrained: int, recipe: Any, start: Start | None
     ) -> FeatureSizes:
-        """How many points there are; a ValueError where parameters do not agree."""
+        """Return how many points there are; raise a ValueError if parameters do not agree."""
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
-        """The scaling between the user's X and the features'."""
+        """Return the scaling between the user's X and the inputs of the features."""
 
     def build(
         self, problem: Problem, likelihood: Likelihood, n_latents: int, fitted: SparseModel | None
     ) -> Any:
-        """P, before training, or where a fitted model left it."""
+        """Make the features, as they start training or as a fitted model left them."""
 
     def place(self, features: Any, problem: Problem) -> None:
-        """Move points to where they start with a kernel that has been learned."""
+        """Choose the points again, for a kernel that has been learned."""
 
     def set_trainable(self, features: Any, n_rows: int, learns_variance: bool) -> None:
-        """Train what is to be trained of the features."""
+        """Set which parameters of the features are trained."""
 
     def fitted_kernel(self, features: Any, x_scaling: Scaling) -> sk.Kernel:
-        """The kernel, for the user's X."""
+        """Return the kernel for the user's X."""
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
-        """Points and all else that is the builder's own, in the user's units."""
+        """Return the fitted attributes specific to the builder, such as points, in user units."""

@@ -1,7 +1,7 @@
 """Find what may be wrong with a fit: its rows, training, kernel, noise and inducing points.
 
-Each function examines one aspect and yields its findings, whether or not they are problems. So the
-warnings of `fit` and the table of `diagnose` come from the same numbers.
+Each function examines one aspect and yields its findings, whether or not they are problems. The
+warnings of `fit` and the table of `diagnose` therefore come from the same numbers.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from ..features.base import Basis
 from ..kernels import split_white_noise
 from ..training.history import History
 
-FEW_TO_LEARN = 20  # rows, to learn hyper-parameters from
-FEW_TO_COMPARE = 10  # rows, that hyper-parameters may well set apart
+FEW_TO_LEARN = 20  # fewer rows are too few to learn hyper-parameters
+FEW_TO_COMPARE = 10  # among fewer rows, f may rightly be independent between rows
 MANY_FEATURES, TOO_MANY_FEATURES = 1.0, 2.0  # per row
-NO_NOISE = 1e-6  # of the variance of y: where searches stop on the way to none
-LEAST_COMPARED = 2  # scores at the end of training, and before, of which the means are compared
+NO_NOISE = 1e-6  # share of the variance of y: searches stop here on the way to no noise
+LEAST_COMPARED = 2  # compare the mean of at least two scores with that of those before
 MOST_GAIN = 0.1  # nats per row, in the last tenth of training
-COMPARED_ROWS, COMPARED_NUMBERS = 10_000, 200_000  # of X, that some rows are compared with
-ASKED_ROWS = 20  # whose covariances are looked at
-LEAST_CORRELATION = 0.01  # of f at a row and at the nearest other one
+COMPARED_ROWS, COMPARED_NUMBERS = 10_000, 200_000  # most rows, and numbers of X, to compare with
+ASKED_ROWS = 20  # rows whose covariances with all others are computed
+LEAST_CORRELATION = 0.01  # of f at a row and at the nearest other row
 LEAST_VARIATION = 0.02  # of f between rows, in standard deviations of y
 LEAST_RANGE = 0.01  # of an input, in length-scales
-SEEN_RANGE = 0.1  # of some other input, for units to be to blame
-MOST_RESIDUAL = 1.0  # of noise variances, that points leave unexplained
-SHARE_OF_PRIOR = 0.05  # of f's variance, that counts as one where there is no noise
+SEEN_RANGE = 0.1  # range that some other input must have; otherwise units are not to blame
+MOST_RESIDUAL = 1.0  # most residual variance, in units of the noise variance
+SHARE_OF_PRIOR = 0.05  # share of f's variance that is the unit if there is no noise variance
 SHOWN_COLUMNS = 5
 VARIATION, NEAREST, INPUTS = "variation of f", "nearest row", "range of inputs"
 RESIDUAL, ERRORS, TRAINING = "residual variance", "errors alike", "training"
@@ -47,9 +47,9 @@ CAUSES = {
     LEFT_OUT_ROWS: (VARIATION, NEAREST, INPUTS, MISSING_NOISE),
     RESIDUAL: (BOUND, TRAINING),
     MISSING_NOISE: (VARIATION, NEAREST, INPUTS),
-    BOUND: (VARIATION, NEAREST, INPUTS),  # which are problems where the search began, too
+    BOUND: (VARIATION, NEAREST, INPUTS),  # these were problems before the search already
 }
-"""Problems that explain a finding, so that it is no other problem."""
+"""For each finding, the problems that explain it: it is then a note, not a problem of its own."""
 
 STANDARDISE = (
     "Standardise X (StandardScaler), and let the length-scales and their bounds start near "
@@ -58,13 +58,13 @@ STANDARDISE = (
 UNTRAINED = "Raise max_iter first, because training was cut short."
 
 LEAST_BULK = 0.01
-"""Width of the middle nine tenths of a column, in its standard deviations.
+"""Least width of a column's middle nine tenths, in standard deviations of the column.
 
-*Measured*, the least of each of ten UCI tables: 1.7 to 3.2 in eight, .31 in pol and .12 in one
-(keggdirected). Log-normal columns of 100 to 10,000 rows (σ = 1, 2) have at least .035. A column of
+*Measured*, the least width in each of ten UCI tables: 1.7 to 3.2 in eight, .31 in pol and .12 in
+keggdirected. Log-normal columns of 100 to 10,000 rows (σ = 1, 2) have at least .035. A column of
 standard normal numbers with three values of 99999 has .0002 to .002.
 """
-WIDTHS_OFF = 10.0  # widths of the middle, beyond which a row counts as far
+WIDTHS_OFF = 10.0  # a row is far if it is more than so many of these widths from the median
 
 # ---- rows ----------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ def of_features(n_rows: int, n_features: int) -> Iterator[Finding]:
 
 
 def of_far_rows(X: np.ndarray, weight: np.ndarray | None = None) -> Iterator[Finding]:
-    """Yield the columns (n, d) whose standard deviation is that of a few rows far from others."""
+    """Yield the columns of X (n, d) whose standard deviation is due to a few far-away rows."""
     counts = None if weight is None else np.ravel(weight)
     some, of_some = X[:: stride(X)], None if counts is None else counts[:: stride(X)]
     found = np.array([quantiles(column, (0.05, 0.5, 0.95), of_some) for column in some.T])
@@ -131,10 +131,11 @@ def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
     Parameters
     ----------
     kernel : sklearn kernel
-        With the bounds of the search.
+        The fitted kernel, with the bounds of the search.
     is_given : bool
-        Whether the bounds are the user's. Of a default kernel, a length-scale at its upper bound
-        says that an input does not matter, and a variance there that f is a line, say: only notes.
+        Whether the bounds are the user's. For a default kernel, only a length-scale at its lower
+        bound is a problem. The others are notes: a length-scale at its upper bound says that an
+        input does not matter, and a variance there says, for example, that f is a line.
     """
     theta = kernel.theta
     with np.errstate(divide="ignore"):  # a bound may be 0
@@ -172,21 +173,21 @@ def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
                 "to do.",
             )
         else:
-            yield found._replace(severity="note", advice="Give a kernel with other bounds.")
+            yield found._replace(severity="note", advice="Pass a kernel with other bounds.")
 
 
 def of_noise(variance: Tensor, bounds: tuple[float, float], is_given: bool) -> Iterator[Finding]:
-    """Yield whether the noise variance of an output, of a scaled y, is at a bound of ours.
+    """Yield whether the noise variance of an output, for scaled y, is at our lower bound.
 
     Parameters
     ----------
     variance : Tensor of shape (P,)
-        Of every output.
+        Noise variance of every output.
     bounds : tuple of float
-        Of the search.
+        Bounds of the search.
     is_given : bool
-        Whether the kernel is the user's. Of a default one it is only a note: a prior, or rows that
-        are held out, have left the noise there, as they do where y has none.
+        Whether the kernel is the user's. For a default kernel the finding is only a note: a prior
+        or held-out rows guard the noise, and let it come so low only if y has next to none.
     """
     (low, high), level = bounds, float(variance.min())
     if low == high:
@@ -211,9 +212,9 @@ def of_noise(variance: Tensor, bounds: tuple[float, float], is_given: bool) -> I
 
 
 def of_training(history: History, max_iter: int) -> Iterator[Finding]:
-    """Yield what the last tenth of training has gained, if it did not end by itself.
+    """Yield how much the last tenth of training gained, if max_iter ended training.
 
-    At least two epochs are compared with as many before them, or one with one.
+    At least two epochs are compared with as many before them; with fewer than four, one with one.
     """
     curve = history.scores or history.loss_curve
     compared = max(len(curve) // 10, min(LEAST_COMPARED, len(curve) // 2))
@@ -248,7 +249,7 @@ def of_training(history: History, max_iter: int) -> Iterator[Finding]:
 
 
 def of_number(name: str, asked: int | str, n_used: int, n_rows: int) -> Iterator[Finding]:
-    """Yield whether more points were asked for, by a parameter, than there are rows."""
+    """Yield whether a parameter asked for more points than there are distinct rows."""
     if asked == "auto" or int(asked) <= n_used:
         return
     yield Finding(
@@ -256,7 +257,7 @@ def of_number(name: str, asked: int | str, n_used: int, n_rows: int) -> Iterator
         name,
         int(asked),
         n_used,
-        "problem" if int(asked) > n_rows else "note",  # equal rows are one
+        "problem" if int(asked) > n_rows else "note",  # a note if only equal rows were merged
         f"{name}={asked} is more than the number of distinct rows to choose from, so "
         f"{n_used} are used.",
         f"Lower {name}, or leave it 'auto'.",
@@ -269,14 +270,14 @@ def of_number(name: str, asked: int | str, n_used: int, n_rows: int) -> Iterator
 def of_sight(
     fitted: sk.Kernel, given: sk.Kernel | None, X: np.ndarray, unit: float
 ) -> Iterator[Finding]:
-    """Yield whether f can differ between rows, and whether rows tell of each other.
+    """Yield whether f varies between rows, and whether f at neighbouring rows is correlated.
 
     Parameters
     ----------
     fitted : sklearn kernel
-        Of f, with or without noise.
+        The fitted kernel of f, with or without noise.
     given : sklearn kernel or None
-        Where the search began; None: at the scales of the data.
+        The kernel where the search began; None if it began at the scales of the data.
     X : ndarray of shape (n, d)
         Rows, in the units of the kernel.
     unit : float
@@ -299,20 +300,20 @@ def of_sight(
 
 
 def stride(X: np.ndarray) -> int:
-    """Return the step from each row that others are compared with to the next."""
+    """Return the step between the rows of X that are compared."""
     return max(math.ceil(len(X) / COMPARED_ROWS), math.ceil(X.size / COMPARED_NUMBERS))
 
 
 def distinct_rows(X: np.ndarray) -> np.ndarray:
-    """Return the numbers of the rows that are compared, each once, by what they hold."""
+    """Return the numbers of the rows that are compared, without duplicates."""
     step = stride(X)
     return step * np.unique(X[::step], axis=0, return_index=True)[1]
 
 
 def of_variation(share: float, before: float, kernel: sk.Kernel) -> Finding:
-    """Return whether f is almost the same at all rows, now and before the search.
+    """Return whether f is almost the same at all rows.
 
-    Both are in units of the least variation.
+    `share` and `before` are the variation after and before the search, over the least variation.
     """
     found = Finding(VARIATION, "kernel", LEAST_VARIATION * share, LEAST_VARIATION)
     if share >= 1.0:
@@ -334,7 +335,10 @@ def of_variation(share: float, before: float, kernel: sk.Kernel) -> Finding:
 
 
 def of_nearest(correlation: float, before: float, kernel: sk.Kernel) -> Finding:
-    """Return whether rows tell nothing of their neighbours, now and before the search."""
+    """Return whether f is almost independent between neighbouring rows.
+
+    `correlation` and `before` are the correlations after and before the search.
+    """
     found = Finding(NEAREST, "kernel", correlation, LEAST_CORRELATION)
     if correlation >= LEAST_CORRELATION:
         return found
@@ -348,10 +352,10 @@ def of_nearest(correlation: float, before: float, kernel: sk.Kernel) -> Finding:
 
 
 def neighbour_and_variation(kernel: sk.Kernel, X: np.ndarray) -> tuple[float, float]:
-    """Return the prior's correlation of f at a row and at the nearest, and how much f varies.
+    """Return the prior correlation of f at a row and its nearest row, and how much f varies.
 
-    The former is the median of some rows; the latter is the largest standard deviation of a
-    difference f(x) − f(x').
+    The correlation is the median over some rows. The variation is the largest standard deviation
+    of a difference f(x) − f(x').
     """
     n = len(X)
     asked = np.unique(np.linspace(0, n - 1, min(n, ASKED_ROWS)).round().astype(int))
@@ -364,7 +368,7 @@ def neighbour_and_variation(kernel: sk.Kernel, X: np.ndarray) -> tuple[float, fl
 
 
 def of_inputs(kernel: sk.Kernel, X: np.ndarray) -> Iterator[Finding]:
-    """Yield inputs so narrow beside a length-scale that they share that f cannot depend on them."""
+    """Yield the inputs whose range is so small, in shared length-scales, that f ignores them."""
     scales = scales_of_inputs(kernel, X.shape[1])
     if not scales:
         return
@@ -394,12 +398,13 @@ def of_inputs(kernel: sk.Kernel, X: np.ndarray) -> Iterator[Finding]:
 def of_residual(
     basis: Basis, weight: np.ndarray | None, noise: float | None, advice: str, is_trained: bool
 ) -> Iterator[Finding]:
-    """Yield tr(K − Q) of rows, each as often as it counts, in units of their noise variance.
+    """Yield the weighted mean of the residual variances diag(K − Q), over the noise variance.
 
-    Where there is none, in units of 1, about that of a label, or of a share of what f varies by:
-    *measured* on two moons, to leave 2.6 of 566 unexplained costs .2 nats of the bound in all.
+    Without noise variance, the unit is 1, about the noise of a label, or a share of f's prior
+    variance if that is more. *Measured* on two moons: leaving 2.6 of 566 unexplained costs .2 nats
+    of the bound in all.
     """
-    each = None if weight is None else np.tile(weight, basis.n_samples)  # row after row, S times
+    each = None if weight is None else np.tile(weight, basis.n_samples)  # all rows, S times over
     left = float(np.average(basis.residual().numpy(), weights=each))
     prior = float(np.average(basis.prior.numpy(), weights=each))
     unit = max(1.0, SHARE_OF_PRIOR * prior) if noise is None else noise
@@ -420,7 +425,7 @@ def of_residual(
 
 
 def scales_of_inputs(kernel: sk.Kernel, n_features: int) -> list[np.ndarray] | None:
-    """Return the length-scales (d,) of each part that sees the inputs; None if one has none."""
+    """Return the length-scales (d,) of each part of a kernel; None if a part has no such scales."""
     if isinstance(kernel, sk.KernelOperator):
         k1, k2 = (scales_of_inputs(part, n_features) for part in (kernel.k1, kernel.k2))
         return None if k1 is None or k2 is None else k1 + k2
@@ -437,7 +442,7 @@ def scales_of_inputs(kernel: sk.Kernel, n_features: int) -> list[np.ndarray] | N
 
 
 def causes(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings, those that follow from another problem as a note."""
+    """Return findings, with those that follow from another problem turned into notes."""
     found = list(findings)
     problems = {f.name for f in found if f.severity == "problem"}
 

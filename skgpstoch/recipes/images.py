@@ -1,6 +1,6 @@
-"""Images in the rows of X, and the hidden images that inner layers make of them.
+"""Images in the rows of X, and the hidden images that inner layers make from them.
 
-The inner layers are those of :mod:`skgpstoch.models.patch_layers`. The builder of the last layer is
+The inner layers come from :mod:`skgpstoch.models.patch_layers`. The builder of the last layer is
 :class:`skgpstoch.recipes.patches.Patches`.
 """
 
@@ -32,23 +32,23 @@ from .points import centres_of_clusters
 from .recipe import Fitted, Problem
 from .variational import prior_blocks
 
-SEARCHED_IMAGES = 1000  # that inducing patches are chosen from
-SEARCHED_PATCHES = 200_000  # of these
-SEARCHED = 100  # patches of these, for each inducing patch
-SOME_IMAGES = 64  # that kernels are started from
-SMALL_IMAGE = 12  # pixels, up to which patches have 3 from side to side, beyond 5
-LENGTHS = 100.0  # bounds of length-scales that are started from data, times and divided by
-STEP_PATCHES = 2**16  # of an inner layer, at a step of fewer images than usual
-START_IMAGES = 2000  # that layers are started from, at least: no more hidden ones are made
-VARIETY = 0.1  # of random filters in channels without a mean, where inducing patches start
+SEARCHED_IMAGES = 1000  # inducing patches are chosen from so many images
+SEARCHED_PATCHES = 200_000  # and from so many of their patches
+SEARCHED = 100  # candidate patches for each inducing patch
+SOME_IMAGES = 64  # images that kernels' starting values are computed from
+SMALL_IMAGE = 12  # pixels: patches are 3 pixels wide up to this image width, 5 beyond
+LENGTHS = 100.0  # length-scales may change by this factor from where the data start them
+STEP_PATCHES = 2**16  # most patches of an inner layer in a step; else there are fewer images
+START_IMAGES = 2000  # least number of images that layers are started from
+VARIETY = 0.1  # factor of random filters in channels without a mean, to choose inducing patches
 
 
 class Images(NamedTuple):
-    """What a layer is given."""
+    """The input images of a layer."""
 
-    mean: Tensor  # of the layers below, (N, H·W·C)
-    varied: Tensor  # with something in channels without a mean, where inducing patches are chosen
-    rows: Rows  # targets and weights of these
+    mean: Tensor  # mean outputs of the layers below, (N, H·W·C)
+    varied: Tensor  # the same with random filters in channels without a mean; patches come from it
+    rows: Rows  # targets and weights of the images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,15 +58,15 @@ class HiddenImages:
     Parameters
     ----------
     draws : LayerDraws
-        Of these layers.
+        How often these layers are drawn.
     channels : tuple of int
-        Of the images that every inner layer makes.
+        Number of channels of each inner layer's output images.
     patch_shape : tuple of int, int or "auto"
-        Of the patches that inner layers look at.
+        Shape of the patches that inner layers see.
     stride : int
-        Pixels from one of these to the next.
+        Pixels from one patch to the next.
     shares_weights : bool
-        Whether the patches of an image share the draw of weights.
+        Whether all patches of an image share one draw of the weights.
     """
 
     draws: LayerDraws
@@ -77,7 +77,7 @@ class HiddenImages:
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> HiddenImages | None:
-        """Return the layers that parameters ask for, but for what is decided here, or None."""
+        """Make the layers that parameters and `decided` specify; None if there are no channels."""
         p = parameters
         made = {
             "draws": LayerDraws(p.n_samples, p.n_predict_samples),
@@ -90,7 +90,7 @@ class HiddenImages:
         return cls(**fields) if fields["channels"] else None
 
     def check(self, last: InducingBuilder) -> None:
-        """Raise a ValueError where parameters are not for hidden images."""
+        """Raise a ValueError if parameters cannot be used with hidden images."""
         self.draws.check()
         for name, points, methods in (
             ("inducing_points", last.points, "'kmeans' or 'random'"),
@@ -103,7 +103,7 @@ class HiddenImages:
                 )
 
     def geometries(self, image: tuple[int, int, int]) -> list[Geometry]:
-        """Return the patches that inner layers look at, the first of images of this shape."""
+        """Return the patch geometry of each inner layer; the first layer sees this image shape."""
         found = []
         for n_channels in self.channels:
             patch = image_patches("hidden_patch_shape", self.patch_shape, image[:2])
@@ -112,11 +112,11 @@ class HiddenImages:
         return found
 
     def last_images(self, image: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Return the shape of what the last layer is given."""
+        """Return the shape of the last layer's input images."""
         return *self.geometries(image)[-1].grid, self.channels[-1]
 
     def batch_needed(self, image: tuple[int, int, int]) -> int:
-        """Return how many images have no more patches in an inner layer than a step may have."""
+        """Return how many images a step may have, so that no inner layer gets too many patches."""
         most = max(geometry.n_patches for geometry in self.geometries(image))
         return min(USUAL_BATCH, max(1, STEP_PATCHES // most))
 
@@ -125,7 +125,7 @@ class HiddenImages:
     def build(
         self, problem: Problem, image: tuple[int, int, int], last: InducingBuilder
     ) -> tuple[list[PatchLayer], Images]:
-        """Make the layers, before training, and what the last layer is given."""
+        """Make the inner layers, before training, and the input images of the last layer."""
         X, rows, plan = problem.X, problem.rows, problem.plan
         most = max(START_IMAGES, 20 * (plan.n_inducing + plan.n_orthogonal))
         images = Images(X[:most], X[:most], rows[:most])  # rows are in random order
@@ -137,13 +137,16 @@ class HiddenImages:
         return layers, images
 
     def after(self, images: Images, layer: PatchLayer, generator: torch.Generator) -> Images:
-        """Return what the next layer is given."""
+        """Return the input images of the next layer."""
         W = layer.mean_map
         varied = mapped(images.varied, layer, self.filters(W, generator))
         return Images(mapped(images.mean, layer, W), varied, images.rows)
 
     def filters(self, mean_map: Tensor, generator: torch.Generator) -> Tensor:
-        """Return what makes the images that inducing patches of the next layer are chosen from."""
+        """Return the mean map with random filters in channels whose mean is 0.
+
+        It makes the images from which the next layer's inducing patches are chosen.
+        """
         is_empty = (mean_map == 0.0).all(0)  # channels without a mean, (C,)
         return mean_map + VARIETY * is_empty * glorot_filters(mean_map, generator)
 
@@ -155,7 +158,7 @@ class HiddenImages:
         n_channels: int,
         last: InducingBuilder,
     ) -> PatchLayer:
-        """Make a layer above images, with as many points as the last one, chosen alike."""
+        """Make a layer above images, with inducing patches chosen as in the last layer."""
         X = images.varied
         some = patches_of_some(X, geometry)
         variance = float(some.var(0, correction=0).mean().clamp_min(1e-12))
@@ -180,14 +183,14 @@ class HiddenImages:
 
 
 def glorot_filters(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return a map like another, (L, C), drawn by Glorot & Bengio's rule."""
+    """Return random filters of the same shape (L, C), drawn by Glorot & Bengio's rule."""
     bound = (6.0 / sum(like.shape)) ** 0.5
     filters = torch.empty(like.shape, dtype=torch.float64, device=generator.device)
     return filters.uniform_(-bound, bound, generator=generator).to(like)
 
 
 def mapped(X: Tensor, layer: PatchLayer, W: Tensor) -> Tensor:
-    """Return the images that W (L, C) makes of the patches that a layer looks at, (N, J·C)."""
+    """Return the images (N, J·C) that W (L, C) makes from the patches of a layer."""
     blocks = row_blocks(len(X), max(1, BLOCK_ROWS // layer.n_patches))
     parts = [(layer.patches(X[block]) @ W).reshape(-1, layer.n_pixels) for block in blocks]
     return torch.cat(parts)
@@ -211,12 +214,12 @@ def hidden_attributes(fitted: Fitted) -> dict[str, Any]:
 
 
 def image_patches(name: str, given: Any, sides: tuple[int, int]) -> tuple[int, int]:
-    """Return (h, w) of patches of images with these sides, as a parameter says.
+    """Return the patch shape (h, w) that a parameter specifies, for images with these sides.
 
     Raises
     ------
     ValueError
-        If it is not a shape of patches, or one that images are smaller than.
+        If the parameter is not a patch shape, or if the images are smaller.
     """
     if isinstance(given, str):
         side = 3 if max(sides) <= SMALL_IMAGE else 5
@@ -231,12 +234,12 @@ def image_patches(name: str, given: Any, sides: tuple[int, int]) -> tuple[int, i
 
 
 def as_image(shape: Any, n_features: int) -> tuple[int, int, int]:
-    """Return (H, W, C) of rows of this width, as the parameter image_shape says.
+    """Return the image shape (H, W, C) that image_shape specifies, for rows of this width.
 
     Raises
     ------
     ValueError
-        If images of this shape have other numbers of pixels.
+        If H·W·C is not the number of columns.
     """
     if isinstance(shape, str):
         side = math.isqrt(n_features)
@@ -258,7 +261,7 @@ def patches_of_some(X: Tensor, geometry: Geometry) -> Tensor:
 
 
 def median_distance(rows: Tensor) -> float:
-    """Return the median distance of some rows that differ from one another; 1 if none do."""
+    """Return the median distance between distinct rows, of at most 500; 1 if all are equal."""
     picked = np.linspace(0, len(rows) - 1, min(len(rows), 500), dtype=np.int64)
     some = rows[torch.from_numpy(picked).to(rows.device)]
     distances = torch.pdist(some)
@@ -267,7 +270,7 @@ def median_distance(rows: Tensor) -> float:
 
 
 def default_shape(rows: Tensor) -> sk.RBF:
-    """Return an RBF kernel whose length-scale starts from the distances of rows."""
+    """Return an RBF kernel whose length-scale starts at the median distance between rows."""
     scale = median_distance(rows)
     return sk.RBF(scale, (scale / LENGTHS, scale * LENGTHS))
 
@@ -279,7 +282,7 @@ def start_patches(
     given: Sequence[Tensor | None],
     problem: Problem,
 ) -> tuple[tuple[Tensor, Tensor | None], Tensor]:
-    """Return Z and O, where they are given or chosen from the patches of images, and their unit."""
+    """Return Z and O, given or chosen from the patches of images, and their unit."""
 
     def choose(n_points: int) -> Tensor:
         return choose_patches(builder.method, covariances, X, n_points, problem.generator)
@@ -297,11 +300,12 @@ def choose_patches(
     n_points: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """Inducing patches, with places if the covariances have these: (M, L) or (M, L + 2).
+    """Choose inducing patches, (M, L), or (M, L + 2) with locations if the kernel has these.
 
-    They are distinct patches of some images, or, for "kmeans", centres of their clusters, in units
-    of their standard deviation and of three pixels. Where there are too few that are distinct, the
-    same ones elsewhere join them, if places matter; else there are fewer than n_points.
+    They are distinct patches of some images or, for "kmeans", centres of clusters of these.
+    Distances are in units of the pixels' standard deviation and of three pixels between locations.
+    If there are too few distinct patches, patches that differ only in location are added, if
+    locations matter; otherwise there are fewer than n_points.
     """
     images = X[:SEARCHED_IMAGES]
     patches = covariances.patches(images).flatten(0, 1)
@@ -325,7 +329,7 @@ def choose_patches(
 
 
 def first_of_each(rows: Tensor) -> Tensor:
-    """Indices of rows that are none of the rows before, in order."""
+    """Return the index of the first occurrence of each distinct row, in order."""
     _, inverse = torch.unique(rows, dim=0, return_inverse=True)
     count = torch.arange(len(rows), device=rows.device)
     first = torch.full((int(inverse.max()) + 1,), len(rows), device=rows.device)

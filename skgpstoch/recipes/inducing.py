@@ -40,20 +40,20 @@ from .recipe import Fitted, Problem
 from .variational import VariationalRecipe
 from .warm_start import Start, given_number
 
-MAX_INDUCING = 512  # of "auto"; half of it unless q(w) is known, half of it for few rows
-HALVED_ROWS = 1000  # up to which "auto" is half of that
-HALVED_SHARED_ROWS = 2000  # the same beside as many orthogonal points, where L-BFGS sees all rows
-ALL_POINTS, ALL_SITES = 512, 256  # rows up to which all are points: of Gaussian noise; of others
+MAX_INDUCING = 512  # most points for "auto"; half if not Gaussian, and half again for few rows
+HALVED_ROWS = 1000  # up to so many rows, "auto" is half of that
+HALVED_SHARED_ROWS = 2000  # the same if there are orthogonal points and L-BFGS sees all rows
+ALL_POINTS, ALL_SITES = 512, 256  # up to so many rows, all are points (Gaussian noise; others)
 FEW_POINTS = 20
-ROWS_PER_POINT = 4  # at least, of "auto", where q's covariance is learned by gradients
-MOST_COLUMNS = 256  # of a decoupled mean's divergence that a step looks at, or M if that is more
+ROWS_PER_POINT = 4  # at least, for "auto", if q's covariance is learned by gradients
+MOST_COLUMNS = 256  # columns per step of a decoupled mean's divergence; M if that is more
 
 
 @dataclass(frozen=True, kw_only=True)
 class InducingBuilder(OfParameters):
-    """Base class of builders of inducing points: their number, and which of them are trained.
+    """Base class of inducing-point builders: how many points there are, and which are trained.
 
-    `kernel` is the kernel k and the noise. All other parameters are parameters of estimators, which
+    `kernel` is the kernel k and the noise. All other fields are parameters of estimators, which
     :mod:`skgpstoch.estimators.parameters` documents: `points` is `inducing_points`, and `learned`
     is `learn_inducing_points`.
     """
@@ -64,7 +64,7 @@ class InducingBuilder(OfParameters):
     learned: bool = True
     posterior: str = "svgp"
     n_orthogonal: int | str = "auto"
-    sets: tuple[int, ...] = ()  # of these, if they are of several
+    sets: tuple[int, ...] = ()  # sizes of the sets of orthogonal points, if there are several
     orthogonal_points: Any = None
     whiten: bool = True
 
@@ -72,7 +72,7 @@ class InducingBuilder(OfParameters):
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:
-        """Take what is not decided here from an estimator's parameters."""
+        """Take the fields that are not in `decided` from an estimator's parameters."""
         p = parameters
         made = {
             "kernel": KernelChoice.of(p.kernel),
@@ -97,7 +97,7 @@ class InducingBuilder(OfParameters):
 
     @property
     def is_decoupled(self) -> bool:
-        """Whether the mean at orthogonal points is learned by coefficients of kernel functions."""
+        """Whether the mean at orthogonal points is learned as coefficients of kernel functions."""
         return self.posterior == "odvgp" and not self.whiten
 
     @property
@@ -107,7 +107,7 @@ class InducingBuilder(OfParameters):
 
     @property
     def method(self) -> str:
-        """How points are chosen that are not given."""
+        """How to choose points that are not given."""
         return self.points if isinstance(self.points, str) else "kmeans"
 
     @property
@@ -126,7 +126,7 @@ class InducingBuilder(OfParameters):
     ) -> FeatureSizes:
         self.check()
         M, M2 = 0, 0
-        if not (sizes.streams and start):  # which goes on with the points that there are
+        if not (sizes.streams and start):  # a stream keeps the fitted points
             M, M2 = self.n_points(sizes, n_untrained, recipe, start)
         needed = USUAL_BATCH if self.is_decoupled else None
         are_rows = isinstance(self.points, str) and not self.is_orthogonal
@@ -191,18 +191,20 @@ class InducingBuilder(OfParameters):
         n_rows: int,
         problem: Problem,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return Z and O: where neither is given, two parts of one set if there are rows for it.
+        """Return inducing points Z and orthogonal points O, given or chosen from the rows.
+
+        If neither is given and there are enough rows, choose one set and split it into Z and O.
 
         Parameters
         ----------
         choose : callable
-            Number of points ↦ points, or fewer where there are no more.
+            Number of points ↦ points, or fewer if there are no more.
         given : sequence of (Tensor or None)
-            Z, and O if there is any, where they are.
+            Z and O, or Z alone; None for points that are not given.
         n_rows : int
-            Rows to choose from.
+            Number of rows to choose from.
         problem : Problem
-            Plans M and M₂; of 0, or of a single point to choose, there is no O.
+            Its plan has M and M₂. O is None if M₂ = 0, or if only one point can be chosen.
         """
         M, M2 = problem.plan.n_inducing, problem.plan.n_orthogonal
         points, others = (*given, None)[:2]
@@ -210,7 +212,7 @@ class InducingBuilder(OfParameters):
             both = choose(M + M2)
             if len(both) == 1:
                 return both, None
-            if self.method != "conditional_variance":  # of which the first ones, the best, are Z
+            if self.method != "conditional_variance":  # its first points are the best: they are Z
                 generator = problem.generator
                 both = both[torch.randperm(len(both), generator=generator, device=both.device)]
             M = min(M, max(1, len(both) * M // (M + M2)))
@@ -228,7 +230,7 @@ class InducingBuilder(OfParameters):
         fitted: SparseModel | None = None,
         unit: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return Z and O: those of the last fit, the parameters', or chosen from the rows."""
+        """Return Z and O, from the last fit, from the parameters or chosen from the rows."""
         if fitted is not None:
             given = fitted_points(fitted.features, problem.X)
         else:
@@ -246,7 +248,7 @@ class InducingBuilder(OfParameters):
         given: Sequence[Tensor | None],
         unit: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return Z and O where they are given, or chosen from the rows, in some unit."""
+        """Return Z and O, given or chosen from the rows, with distances measured in `unit`."""
         X, generator, weight = problem.X, problem.generator, problem.rows.weight
 
         def choose(n_points: int) -> Tensor:
@@ -256,10 +258,10 @@ class InducingBuilder(OfParameters):
 
     @torch.no_grad()
     def place(self, features: Any, problem: Problem) -> None:
-        """Choose points by distances in length-scales, in whose units they are learned.
+        """Choose points by distances in units of length-scales, and learn them in these units.
 
-        *Measured*: L-BFGS comes as far in a third of the evaluations (kin40k, 2,000 rows), as all
-        coordinates of points then curve the bound alike.
+        The bound then has similar curvature in all coordinates of points. *Measured*: L-BFGS needs
+        a third of the evaluations (kin40k, 2,000 rows).
         """
         unit = unit_of_kernel(features.kernel, input_unit(problem.X, problem.rows))
         both = self.points_of_rows(problem, features.kernel, features.network, unit=unit)
@@ -269,7 +271,7 @@ class InducingBuilder(OfParameters):
 
     def set_trainable(self, features: Any, n_rows: int, learns_variance: bool) -> None:
         if self.kernel.expression is None and not learns_variance:
-            features.kernel.k1.requires_grad_(False)  # more of it would fit ever better
+            features.kernel.k1.requires_grad_(False)  # else it would grow without limit
         features.learn_points(self.learned and len(features.points) < n_rows)
 
     # ---- fitted ------------------------------------------------------------------------------
@@ -284,7 +286,7 @@ class InducingBuilder(OfParameters):
 
 @dataclass(frozen=True, kw_only=True)
 class InducingPoints(InducingBuilder):
-    """Inducing points, and orthogonal ones beside them, with or without a network below."""
+    """Inducing points, with or without orthogonal points, and with or without a network below."""
 
     network: Network | None = None
 
@@ -316,7 +318,7 @@ class InducingPoints(InducingBuilder):
         network = network.eval()
         most = likelihood.most_prior_variance
         kernel = make_kernel(self.kernel.expression, network, X, rows, most)
-        # Points that are placed once the kernel is learned may be any rows until then.
+        # If points are placed again after the kernel is learned, any rows do until then.
         are_placed = problem.plan.start_rows and isinstance(self.points, str)
         chooser = replace(self, points="random") if are_placed else self
         points, unit = chooser.points_of_rows(problem, kernel, network, fitted), input_unit(X, rows)
@@ -354,18 +356,18 @@ def n_inducing(
     n_trained : int
         Distinct rows to train on.
     recipe : VariationalRecipe
-        Says what is trained for.
+        The likelihood and how q's covariance is found.
     shares : bool
-        Whether orthogonal points want rows of their own.
+        Whether orthogonal points need rows of their own.
     takes_all : bool, default=False
-        Whether few rows may all be points.
+        Whether all rows may be points if they are few.
     """
     if asked != "auto":
         return min(int(asked), n_trained)
     conjugate = isinstance(recipe.likelihood, Gaussian)
     few = HALVED_SHARED_ROWS if shares and takes_all and conjugate else HALVED_ROWS
     most = MAX_INDUCING // (1 if conjugate else 2) // (1 if n_trained > few else 2)
-    if recipe.covariance == "gradient":  # of which S has M²/2 parameters
+    if recipe.covariance == "gradient":  # then S has M²/2 parameters to learn
         most = min(most, max(FEW_POINTS, n_trained // ROWS_PER_POINT))
     if takes_all and not shares and n_trained <= (ALL_POINTS if conjugate else ALL_SITES):
         return n_trained
@@ -374,14 +376,14 @@ def n_inducing(
 
 
 def n_orthogonal(asked: int | str, n_trained: int, M: int) -> int:
-    """Return M₂ beside M points; as :func:`n_inducing`."""
+    """Return M₂, the number of orthogonal points besides M inducing points."""
     if asked == "auto":
         return min(M, max(1, n_trained - M))
     return min(int(asked), n_trained)
 
 
 def shares_of(n_points: int, sets: tuple[int, ...]) -> tuple[int, ...]:
-    """Return how many of the points each set has, of these sizes if there are enough."""
+    """Return the number of points in each set: `sets`, or in proportion if points are fewer."""
     ends = [n_points * end // sum(sets) for end in itertools.accumulate(sets, initial=0)]
     return tuple(b - a for a, b in itertools.pairwise(ends))
 
@@ -396,9 +398,9 @@ def make_features(
     network: nn.Module | None = None,
     sets: tuple[int, ...] = (),
 ) -> InducingFeatures:
-    """Make P of Z, and O if there is any, as :class:`InducingFeatures` has the arguments.
+    """Make the features of points Z, and O if there are any; see :class:`InducingFeatures`.
 
-    O are of several `sets`, if these are given; of fewer points each has its share.
+    If `sets` is given, O is split into sets of these sizes, or in proportion if O has fewer points.
     """
     points, others = both
     arguments = (kernel, nn.Identity() if network is None else network, points, unit, width)

@@ -16,9 +16,9 @@ from ..data.rows import Rows
 from ..kernels.distances import wrong_scales
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of σ², for a target of variance 1
-MIN_NOISE = 1e-12  # stands for a WhiteKernel of 0, whose logarithm is infinite
-MOST_RELEVANT_INPUTS = 64  # up to which each has a length-scale of its own, by default
-SCALE_ROWS = 2000  # that the default kernel's length-scales and the units of points start from
+MIN_NOISE = 1e-12  # replaces a WhiteKernel of 0, whose logarithm is infinite
+MOST_RELEVANT_INPUTS = 64  # with more inputs, the default kernel has one length-scale for all
+SCALE_ROWS = 2000  # rows that set the default kernel's first length-scales, and units of points
 START_NOISE = sk.WhiteKernel(0.1, NOISE_BOUNDS)
 
 
@@ -29,7 +29,7 @@ class KernelChoice(NamedTuple):
     white: sk.WhiteKernel | None
     start_noise: float  # σ² to start from
     noise_bounds: tuple[float, float]  # of σ²; equal ends if it is fixed
-    learns_noise: bool  # whether there is no WhiteKernel with a fixed level
+    learns_noise: bool  # False if there is a WhiteKernel with a fixed level
 
     @classmethod
     def of(cls, kernel: sk.Kernel | None, noise: float = 0.0, least: float = 0.0) -> KernelChoice:
@@ -61,15 +61,18 @@ class KernelChoice(NamedTuple):
     def input_scaling(
         self, X: np.ndarray, weight: np.ndarray | None, standardizes: bool
     ) -> Scaling:
-        """Return how X is scaled below the kernel: a user's kernel sees the user's units."""
+        """Return the scaling of X below the kernel; a user's kernel keeps the user's units."""
         if self.expression is None and standardizes:
             return Scaling.standard(X, weight)
         if self.expression is not None and kernels.contains(self.expression, sk.DotProduct):
-            return Scaling.identity(X.shape[1])  # which is not invariant to shifts
+            return Scaling.identity(X.shape[1])  # a dot product changes if X is shifted
         return Scaling.centered(X, weight)
 
     def in_units(self, fitted: Any, x_scaling: Scaling) -> sk.Kernel:
-        """Return a fitted kernel for the user's X: :func:`default_kernel` has seen it scaled."""
+        """Return a fitted kernel for the user's X; :func:`default_kernel` was fitted to scaled X.
+
+        Change the default kernel in place.
+        """
         if self.expression is None:
             in_units(fitted.k2, x_scaling.scale)
         return fitted
@@ -89,7 +92,7 @@ def default_kernel(n_features: int) -> sk.Kernel:
 
 
 def in_units(kernel: Any, scale: np.ndarray | float) -> None:
-    """Give length-scales, and their bounds, in other units: `scale` times as large."""
+    """Multiply a kernel's length-scales and their bounds by `scale`, in place."""
     kernel.length_scale = kernel.length_scale * scale
     if not isinstance(kernel.length_scale_bounds, str):
         bounds = np.multiply.outer(scale, np.ravel(kernel.length_scale_bounds))
@@ -100,7 +103,7 @@ def in_units(kernel: Any, scale: np.ndarray | float) -> None:
 def make_kernel(
     expression: sk.Kernel | None, network: nn.Module, X: Tensor, rows: Rows, most_variance: float
 ) -> kernels.Kernel:
-    """Make k on the network's outputs: an expression's, or the default, started from these."""
+    """Make k on the network's outputs from an expression, or the default with data-based scales."""
     if expression is None:
         G = network.eval()(X[:SCALE_ROWS])
         G = G.reshape(-1, G.shape[-1])
@@ -109,9 +112,9 @@ def make_kernel(
         else:
             some, G = rows[:SCALE_ROWS], G.double()
             spread = some.mean((G - some.mean(G)).square()).sqrt()
-        varied = spread[spread > 1e-9 * spread.max()]  # half of all columns may be constant
+        varied = spread[spread > 1e-9 * spread.max()]  # as many as half may be constant
         usual = (varied if len(varied) else torch.ones_like(spread)).median()
-        # Of a column that hardly varies among these rows, others may lie far away.
+        # A column that hardly varies among these rows may vary much among the others.
         scale = torch.where(spread < 0.1 * usual, usual, spread) * (0.5 * math.sqrt(G.shape[1]))
         shape = sk.Matern(scale.cpu().numpy(), (1e-5, 1e5), nu=1.5)
         expression = sk.ConstantKernel(1.0, (1e-5, most_variance)) * shape
@@ -119,12 +122,12 @@ def make_kernel(
 
 
 def named_kernel(name: str, expression: sk.Kernel, n_inputs: int, inputs: str) -> kernels.Kernel:
-    """Make the kernel of a parameter, for `inputs` that are `n_inputs` numbers; without noise.
+    """Make the kernel that parameter `name` specifies, for inputs of `n_inputs` numbers each.
 
     Raises
     ------
     ValueError
-        If it is not a kernel for these; it says which parameter it is of.
+        If the kernel contains noise or does not suit these inputs. The message names the parameter.
     """
     try:
         kernel = kernels.from_sklearn(expression)

@@ -36,17 +36,17 @@ from .recipe import Fitted, Problem
 from .variational import VariationalRecipe, bound_of, prior_blocks
 from .warm_start import Start
 
-LAYER_POINTS = 128  # of a layer, of "auto"
-MOST_HIDDEN = 30  # functions of an inner layer, of "auto"
-HIDDEN_VARIANCE = 1e-2  # at most, of an inner layer's process, in units of the layer below
-START_DIVERGENCE = 0.25  # nats per row that inner layers may start with, each
-LEAST_ROOT = 1e-5  # of their S, which is that of a layer without uncertainty
-START_VARIANCE = 1e-4  # variance that they may start with, in units of the layer below
-NOISE = 1e-6  # of an inner layer, in these units
-NARROWEST = 1e-2  # length-scale of an inner layer, in standard deviations of the layer below
-DRAWN_ROWS = 1500  # of fewer, each is drawn more than once at a step
+LAYER_POINTS = 128  # most points per layer for "auto"
+MOST_HIDDEN = 30  # most functions of an inner layer for "auto"
+HIDDEN_VARIANCE = 1e-2  # most prior variance of an inner layer, in units of the layer below
+START_DIVERGENCE = 0.25  # nats per row: starting divergence that each inner layer may have
+LEAST_ROOT = 1e-5  # least starting root of S in inner layers, practically no uncertainty
+START_VARIANCE = 1e-4  # most posterior variance at the start, in units of the layer below
+NOISE = 1e-6  # noise variance of an inner layer, in units of the layer below
+NARROWEST = 1e-2  # least length-scale of an inner layer, in standard deviations of the layer below
+DRAWN_ROWS = 1500  # with fewer rows, a step draws each row more than once
 MOST_DRAWS = 10
-MOST_NORMALS = 21_201  # dimensions that torch has Sobol sequences of
+MOST_NORMALS = 21_201  # most dimensions of a Sobol sequence in torch
 
 OF_LAYERS = (
     "kernel",
@@ -57,31 +57,31 @@ OF_LAYERS = (
     "posterior",
     "hidden_covariance",
 )
-"""Parameters that a warm start keeps, because it trains the layers that were fitted before."""
+"""Parameters that must not change before a warm start, because it continues the fitted layers."""
 
 
 class LayerDraws(NamedTuple):
-    """Numbers of draws of the hidden layers."""
+    """How often hidden layers are drawn, in training and in predictions."""
 
-    n_samples: int | str = "auto"  # of a row, at a step
-    n_nodes: int = 64  # in predictions
+    n_samples: int | str = "auto"  # draws per row in a training step
+    n_nodes: int = 64  # draws in predictions
 
     def check(self) -> None:
-        """Raise a ValueError if the points of predictions cannot come in pairs."""
+        """Raise a ValueError if the number of draws in predictions is odd."""
         if self.n_nodes % 2:
             raise ValueError(
                 f"n_predict_samples must be even, because points come in pairs, got {self.n_nodes}."
             )
 
     def of(self, n_rows: int) -> tuple[int, int]:
-        """Return S for so many rows, and the nodes of predictions."""
+        """Return the draws per training step for so many rows, and the nodes of predictions."""
         auto = max(1, min(MOST_DRAWS, math.ceil(DRAWN_ROWS / n_rows)))
         return auto if self.n_samples == "auto" else int(self.n_samples), int(self.n_nodes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layers(InducingBuilder):
-    """Inducing points in every layer; the kernel is that of the last one.
+    """Inducing points in every layer; `kernel` is the kernel of the last layer.
 
     All but the draws are parameters of :class:`skgpstoch.DeepGPRegressor`.
     """
@@ -177,13 +177,13 @@ class Layers(InducingBuilder):
     def inner_layer(
         self, H: Tensor, rows: Rows, both: tuple[Tensor, Tensor | None], W: Tensor
     ) -> GPLayer:
-        """Make a layer above H, the means of the layer below, that starts at HW."""
+        """Make a layer above H, the means of the layer below; its own mean starts at HW."""
         n_functions = W.shape[1]
         variance = float(rows.mean((H - rows.mean(H)).square()).mean()) or 1.0
         n_weights = n_functions * sum(len(p) for p in both if p is not None)
         root, start = beginning(rows.n_effective, n_weights)
         if self.mean_function == "zero":
-            start = 1.0  # there is nothing else
+            start = 1.0  # without a mean function, f is all that the layer has
         expression = self.hidden_kernel
         if expression is None:
             default = make_kernel(None, nn.Identity(), H, rows, 1.0)
@@ -233,12 +233,12 @@ def fitted_layers(fitted: SparseModel, problem: Problem, names: tuple[str, ...])
     """
     cast(Start, problem.start).check_unchanged(names)
     features = cast(DeepFeatures, fitted.features.to(problem.X))
-    features.reopen()  # once more: jitter is that of the type of X
+    features.reopen()  # again, because the jitter depends on the dtype of X
     return features
 
 
 def check_draws_of_layers(name: str, given: Any, layers: Sequence[GPLayer]) -> None:
-    """Raise a ValueError if a draw of a row takes more numbers than points have."""
+    """Raise a ValueError if a draw for one row needs more numbers than a Sobol point has."""
     n_normals = sum(layer.n_normals for layer in layers)
     if n_normals > MOST_NORMALS:
         raise ValueError(
@@ -248,17 +248,18 @@ def check_draws_of_layers(name: str, given: Any, layers: Sequence[GPLayer]) -> N
 
 
 def beginning(n_rows: float, n_weights: int) -> tuple[float, float]:
-    """Return where the root of S and the variance of an inner layer start, the latter in units.
+    """Return the starting root of S and the starting prior variance of an inner layer.
 
-    S starts with as little uncertainty as a quarter of a nat per row buys. If that is much, because
-    rows are few, the variance starts so small that it does no harm.
+    The variance is in units of the layer below. S starts as small as it can be with a divergence
+    of a quarter of a nat per row. If few rows leave S large, the prior variance starts so small
+    that the uncertainty does no harm.
     """
     root = max(LEAST_ROOT, math.exp(-START_DIVERGENCE * n_rows / n_weights))
     return root, min(HIDDEN_VARIANCE, START_VARIANCE / root**2)
 
 
 def hidden_kernel(default: kernels.Kernel, variance: float, start: float) -> sk.Kernel:
-    """Return the default's length-scales, and a constant that starts small, of an inner layer."""
+    """Return an inner layer's kernel: the default's length-scales and a small constant."""
     scale = kernels.to_sklearn(default).k2.length_scale
     least = NARROWEST * math.sqrt(variance)
     shape = sk.RBF(np.maximum(scale, 2.0 * least), (least, 1e5))
@@ -267,7 +268,11 @@ def hidden_kernel(default: kernels.Kernel, variance: float, start: float) -> sk.
 
 
 def mean_map(H: Tensor, rows: Rows, n_functions: int) -> Tensor:
-    """Return W of a linear mean function: the identity, principal components, or zeros behind."""
+    """Return W of a linear mean function H @ W.
+
+    W is the identity, padded with zero columns if there are more functions than inputs. If there
+    are fewer, W holds the leading principal components.
+    """
     n_inputs = H.shape[1]
     if n_functions >= n_inputs:
         return torch.eye(n_inputs, n_functions, dtype=H.dtype, device=H.device)
@@ -281,7 +286,10 @@ def mean_map(H: Tensor, rows: Rows, n_functions: int) -> Tensor:
 def described_layers(
     each: Sequence[InducingFeatures], offset: np.ndarray | float, scale: np.ndarray | float
 ) -> list[Bunch]:
-    """Describe layers as NumPy and scikit-learn would; X was scaled by these below the first."""
+    """Describe layers with NumPy arrays and scikit-learn kernels.
+
+    `offset` and `scale` are the scaling of X, in which the first layer's points are.
+    """
     layers = [layer_of(features) for features in each]
     first = layers[0]
     for name in ("inducing_points", "orthogonal_points"):
@@ -291,7 +299,7 @@ def described_layers(
 
 
 def layer_of(features: InducingFeatures) -> Bunch:
-    """Describe a layer as NumPy and scikit-learn would."""
+    """Describe a layer with NumPy arrays and a scikit-learn kernel."""
     points = arrays_of_points(features)
     return Bunch(
         kernel=kernels.to_sklearn(features.kernel),

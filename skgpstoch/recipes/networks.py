@@ -1,4 +1,4 @@
-"""Networks below kernels, and the finite features that they give."""
+"""Networks below kernels, and the finite features that they make."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DECAY_ROWS, MOST_DECAY = 2000, 0.3  # weight_decay="auto" is 2000/n, at most 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """A network of ours, or a copy of the user's module.
+    """A network that we build, or a copy of the user's module.
 
     Parameters
     ----------
@@ -52,19 +52,19 @@ class Network:
         *,
         replaces: bool = False,
     ) -> Network | None:
-        """Return the network that parameters ask for, or None.
+        """Return the network that the parameters specify; None if they specify none.
 
         Parameters
         ----------
         hidden_layer_sizes, activation, feature_map, weight_decay
-            The parameters.
+            The estimator's parameters.
         replaces : bool, default=False
-            Whether `feature_map` replaces `hidden_layer_sizes`, which has layers by default.
+            Whether `feature_map` overrides `hidden_layer_sizes`, whose default has layers.
 
         Raises
         ------
         ValueError
-            If they ask for two.
+            If they specify two networks.
         """
         layers = positive_integers("hidden_layer_sizes", hidden_layer_sizes)
         if feature_map is not None and replaces:
@@ -81,20 +81,20 @@ class Network:
         )
 
     def freeze(self, network: nn.Module) -> None:
-        """Train those parameters of a copy of the user's module that the user left free."""
+        """Freeze the parameters of a copy that are frozen in the user's module."""
         if self.module is not None:
             pairs = zip(self.module.parameters(), network.parameters(), strict=True)
             for user, ours in pairs:
                 ours.requires_grad_(user.requires_grad)
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
-        """Return how X is scaled: standard for networks of ours, as it is for the user's."""
+        """Return the scaling of X: standard for our networks, none for the user's module."""
         if self.module is not None:
             return Scaling.identity(X.shape[1])
         return Scaling.standard(X, weight)
 
     def decay(self, n_rows: float) -> float:
-        """Return the weight decay for so many rows."""
+        """Return the weight decay for this many rows."""
         if self.weight_decay != "auto":
             return float(self.weight_decay)
         return min(MOST_DECAY, DECAY_ROWS / n_rows)
@@ -103,7 +103,7 @@ class Network:
 def build_network(
     network: Network | None, X: Tensor, generator: torch.Generator, n_members: int = 1
 ) -> tuple[nn.Module, int]:
-    """Make g, and return the width of its output as well; of no network, the identity."""
+    """Return the module g (the identity if there is no network), and its output width."""
     if network is None:
         return nn.Sequential(), X.shape[1]
     if network.module is not None:
@@ -121,7 +121,7 @@ def network_features(
     n_members: int,
     generator: torch.Generator,
 ) -> FeatureMap:
-    """Make networks, and finite φ of their outputs, or of a kernel on them."""
+    """Make networks, and features φ: the networks' outputs, or features of a kernel on them."""
     module, width = build_network(network, X, generator, n_members)
     return finite_features(kernel, module, width, X.shape[1], n_components, n_members, generator)
 
@@ -135,7 +135,7 @@ def finite_features(
     n_members: int,
     generator: torch.Generator,
 ) -> FeatureMap:
-    """Make finite φ, before training: of a network's outputs, or of a kernel on them."""
+    """Make features φ, before training: a network's outputs, or features of a kernel on them."""
     if kernel.expression is None:
         return NetworkFeatures(network, width, n_members, skip=n_inputs)
     seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))

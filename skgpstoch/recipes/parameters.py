@@ -14,11 +14,11 @@ from ..data.arrays import MOST_INTEGER, plain
 
 
 class OfParameters:
-    """What is made from an estimator's parameters."""
+    """Base class of objects that are made from an estimator's parameters."""
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:
-        """Take what is not decided here from parameters of the same names, as far as there are."""
+        """Make one: use `decided`, then parameters of the same names, then the defaults."""
         names = [name for name in inspect.signature(cls).parameters if name not in decided]
         has = [name for name in names if hasattr(parameters, name)]
         given = {name: plain(getattr(parameters, name)) for name in has}
@@ -27,7 +27,7 @@ class OfParameters:
 
 @dataclass(frozen=True)
 class Training(OfParameters):
-    """Parameters of training, as every estimator has them; "auto" is not decided yet."""
+    """Training parameters as estimators have them, before "auto" is decided."""
 
     max_iter: int | str = "auto"
     batch_size: int | str = "auto"
@@ -40,13 +40,13 @@ class Training(OfParameters):
     dtype: str = "float32"
 
     def is_complete(self, status: str) -> bool:
-        """Tell whether training that ended so went on for as long as it takes by itself."""
+        """Tell whether training with this final status ran to its natural end."""
         ends = ("converged", "max_iter") if self.max_iter == "auto" else ("converged",)
         return self.n_iter_no_change is None and status in ends
 
 
 def positive_integers(name: str, given: Any) -> tuple[int, ...]:
-    """Return a parameter that is one positive integer, several, or none.
+    """Return the positive integers of a parameter, which may be one, several or none.
 
     Raises
     ------

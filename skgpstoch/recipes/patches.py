@@ -1,7 +1,7 @@
-"""Patches of images: responses to them, and a function of whole images beside their sum.
+"""Build features of image patches: f sums responses to patches, and may see whole images too.
 
-A builder for :class:`~skgpstoch.recipes.variational.VariationalRecipe`. The covariances are those
-of :mod:`skgpstoch.features.patches`; hidden images below are those of
+The builder is for :class:`~skgpstoch.recipes.variational.VariationalRecipe`. The covariances come
+from :mod:`skgpstoch.features.patches`, and the hidden images below from
 :mod:`skgpstoch.recipes.images`.
 """
 
@@ -45,8 +45,8 @@ from .recipe import Fitted, Problem
 from .variational import VariationalRecipe
 from .warm_start import Start
 
-MOST_PATCHES = 200  # for which "auto" is the least stride
-MOST_PAIRED = 10_000  # patches of an image, whose weights are multiplied in pairs
+MOST_PATCHES = 200  # stride="auto" is the least stride with at most so many patches
+MOST_PAIRED = 10_000  # most patches of an image, because the weights are multiplied in pairs
 
 OF_PATCHES = (
     "image_shape",
@@ -61,23 +61,23 @@ OF_PATCHES = (
     "hidden_stride",
     "patch_correlation",
 )
-"""Parameters that a warm start keeps."""
+"""Parameters that must not change before a warm start."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patches(InducingBuilder):
-    """Inducing patches, with inducing images of a function of whole images beside them.
+    """Inducing patches and, for a function of whole images, inducing images.
 
-    All but these are parameters of :class:`skgpstoch.ConvolutionalGPRegressor`.
+    The fields not listed here are parameters of :class:`skgpstoch.ConvolutionalGPRegressor`.
 
     Parameters
     ----------
     hidden : HiddenImages or None, default=None
-        Layers below.
+        Inner layers, which make the images that the patches are cut from.
     by_channel : bool, default=False
         Whether each channel has patches of its own.
     learns_weights : bool, default=True
-        Whether the weights of responses are trained.
+        Whether to train the weights of the patch responses.
     """
 
     hidden: HiddenImages | None = None
@@ -101,7 +101,7 @@ class Patches(InducingBuilder):
     # ---- what is known before ----------------------------------------------------------------
 
     def geometry(self, n_features: int) -> Geometry:
-        """Return the patches of what the last layer is given, for rows of this width.
+        """Return the patch geometry of the last layer's input images, for rows of this width.
 
         Raises
         ------
@@ -114,7 +114,7 @@ class Patches(InducingBuilder):
         patch = image_patches("patch_shape", self.patch_shape, image[:2])
         stride = 1 if self.stride == "auto" else int(self.stride)
         geometry = Geometry(image, patch, stride, self.by_channel)
-        most = max(patch) if self.stride == "auto" else stride  # beyond, there are gaps
+        most = max(patch) if self.stride == "auto" else stride  # a larger stride leaves gaps
         while geometry.n_patches > MOST_PATCHES and geometry.stride < most:
             geometry = geometry._replace(stride=geometry.stride + 1)
         if geometry.n_patches > MOST_PAIRED:
@@ -140,7 +140,7 @@ class Patches(InducingBuilder):
         return found._replace(batch_needed=self.hidden.batch_needed(image))
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
-        """Return the same for all pixels; a user's kernels see pixels as they are."""
+        """Return one offset and scale for all pixels; a user's kernel sees unscaled pixels."""
         n_pixels, pixels = X.shape[1], X.reshape(-1, 1)
         counts = None if weight is None else np.repeat(weight, n_pixels)
         expressions = (self.kernel.expression, self.global_kernel)
@@ -193,7 +193,10 @@ class Patches(InducingBuilder):
         most: float,
         parts: list[InducingFeatures],
     ) -> InducingFeatures | SumFeatures:
-        """Make P of f as a function of images, of which `parts` may have been fitted before."""
+        """Make the features of f as a function of images.
+
+        `parts` holds the parts that an earlier fit trained; it is empty if there is none.
+        """
         local = self.responses(images, problem, n_latents, most, parts[:1])
         if self.global_kernel is None:
             return local
@@ -208,7 +211,7 @@ class Patches(InducingBuilder):
         most: float,
         parts: list[InducingFeatures],
     ) -> InducingFeatures:
-        """Make P of the sum of responses."""
+        """Make the features of the sum of patch responses."""
         X, geometry = images.varied, self.geometry(problem.X.shape[1])
         covariances = self.covariances(X, geometry, most)
         if parts:
@@ -223,7 +226,7 @@ class Patches(InducingBuilder):
         return make_features(covariances, both, unit, geometry.size, n_latents, *kind)
 
     def covariances(self, X: Tensor, geometry: Geometry, most: float) -> PatchCovariances:
-        """Make k of images, before training."""
+        """Make the kernel between images, before training."""
         place, learns = self.place_kernel(), self.learns_weights
         if self.kernel.expression is not None:
             kernel = named_kernel("kernel", self.kernel.expression, geometry.size, "a patch")
@@ -238,7 +241,7 @@ class Patches(InducingBuilder):
         return PatchCovariances(kernel, geometry, place, learns).to(X.device)
 
     def place_kernel(self) -> kernels.Kernel | None:
-        """Make the kernel on places, if there is one."""
+        """Make the kernel on the patches' locations; None if there is none."""
         expression = self.location_kernel
         if expression is None:
             return None
@@ -247,7 +250,7 @@ class Patches(InducingBuilder):
         return named_kernel("location_kernel", expression, 2, "a place")
 
     def given_patches(self, name: str, given: Any, problem: Problem) -> Tensor | None:
-        """Return a user's patches, scaled, with their places; None if there are none."""
+        """Return the user's patches, scaled, with their locations; None if none are given."""
         if given is None or isinstance(given, str):
             return None
         X, x_scaling = problem.X, problem.x_scaling
@@ -272,7 +275,7 @@ class Patches(InducingBuilder):
         local: InducingFeatures,
         parts: list[InducingFeatures],
     ) -> InducingFeatures:
-        """Make P of the function of whole images, with blocks as responses have them."""
+        """Make the features of the function of whole images, in the same blocks as `local`."""
         X, rows = images.mean, images.rows
         expression = self.global_kernel
         if isinstance(expression, str):
@@ -300,7 +303,7 @@ class Patches(InducingBuilder):
         responses.relative_weights.requires_grad_(self.learns_weights)
         n_patches = responses.geometry.n_patches * n_rows
         local.learn_points(self.learned and len(local.points) < n_patches)
-        if not learns_variance:  # no scale of f can be learned, as for other kernels
+        if not learns_variance:  # then the scale of f cannot be learned, whatever the kernel
             if responses.constant is None:
                 responses.relative_weights.requires_grad_(False)
             if isinstance(self.global_kernel, str):
@@ -321,7 +324,7 @@ class Patches(InducingBuilder):
             "stride_": geometry.stride,
             "patch_weights_": patch_weights(responses),
         }
-        if isinstance(features, DeepFeatures):  # the last layer's images have units of their own
+        if isinstance(features, DeepFeatures):  # hidden images are not in units of the user's X
             offset, scale = np.zeros(1), np.ones(1)
         for name, p in zip(("inducing", "orthogonal"), arrays_of_points(local), strict=False):
             found[f"{name}_points_"] = p[:, : geometry.size] * scale[0] + offset[0]
@@ -338,7 +341,7 @@ class Patches(InducingBuilder):
 
 
 def patch_weights(responses: PatchCovariances) -> np.ndarray:
-    """Return the weights of places, and of channels if each has patches of its own."""
+    """Return the weight of each location, and of each channel if channels have own patches."""
     geometry = responses.geometry
     of_channels = (-1,) if geometry.by_channel else ()
     return responses.weights.detach().numpy().reshape(*geometry.grid, *of_channels)

@@ -17,10 +17,10 @@ class Sizes(NamedTuple):
     """All that a plan may know of the data."""
 
     n_rows: int  # distinct rows
-    n_given: int  # rows before equal ones were merged, or what they count for if that is more
+    n_given: int  # rows before equal rows were merged, or their total weight if that is more
     n_features: int = 1
     has_known_noise: bool = False  # y_std is given
-    streams: bool = False  # the rows are a chunk of more
+    streams: bool = False  # the rows are one chunk of a stream
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Folds:
     Parameters
     ----------
     n_folds : int, default=1
-        K disjoint sets, one for each member of an ensemble.
+        Number K of disjoint folds, one for each member of an ensemble.
     size : int, default=0
-        Rows in each.
+        Number of rows in each fold.
     n_unseen : int, default=0
-        Rows before them that are in none, and not trained on at all.
+        Number of rows before the folds. They are in no fold, and no member is trained on them.
     """
 
     n_folds: int = 1
@@ -43,17 +43,17 @@ class Folds:
 
     @property
     def n_untrained(self) -> int:
-        """Rows that are not trained on at all; of several folds, other members see each."""
+        """Number of rows that no member is trained on; with K > 1, others train on each fold."""
         return self.n_unseen + (self.size if self.n_folds == 1 else 0)
 
     @classmethod
     def of(cls, n_rows: int, fraction: float, n_folds: int = 1) -> Folds:
-        """Return folds of a fraction of the rows each."""
+        """Return folds that each have this fraction of the rows."""
         most = n_rows // max(2, n_folds)
         return cls(n_folds, min(max(1, round(fraction * n_rows)), most))
 
     def numbers(self, n_rows: int, device: torch.device) -> Tensor | None:
-        """Return the fold of each row, (N,): −2 for those unseen, then folds, then −1; or None."""
+        """Return the fold of each row, (N,), −2 for unseen rows, −1 for the rest; None if none."""
         if not self.size:
             return None
         fold = torch.full((n_rows,), -1, dtype=torch.int32, device=device)
@@ -66,34 +66,34 @@ class Folds:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a fit does: "auto" is decided, once."""
+    """The settings of a fit, after every "auto" has been decided."""
 
     solver: str
-    dtype: str  # of the data
+    dtype: str  # floating-point type of the tensors
     max_iter: int  # epochs
     batch_size: int
     schedule: Schedule = constant
     patience: float = math.inf  # epochs without an improvement after which to stop
-    tol: float = 0.0  # what counts as one, nats per row
-    stops_when_level: bool = False  # or when losses of `patience` epochs differ by `tol` at most
+    tol: float = 0.0  # least improvement that counts, nats per row
+    stops_when_level: bool = False  # stop also when the last `patience` losses differ by <= `tol`
     holds_out: bool = False
-    evaluates: bool = False  # whether iterates are scored; without scores the last one is kept
+    evaluates: bool = False  # whether epochs are scored to keep the best; else the last is kept
     folds: Folds = field(default=Folds())
     n_inducing: int = 0  # M, or the number of basis functions
     n_orthogonal: int = 0  # M₂
     n_components: int = 0  # random Fourier features
     beta: float = 1.0
-    rate: float = 1.0  # of learning
-    shuffles: bool = True  # whether rows come in random order, or as they are
-    n_restarts: int = 0  # trainings from other hyper-parameters, of which the best is kept
-    window_rows: float = 0.0  # that running statistics look back on at least
-    is_exact: bool = False  # whether the bound is the exact evidence: all rows are points
-    has_all_rows: bool = False  # whether all rows are points, of another likelihood
-    start_rows: int = 0  # training starts at the optimum of their exact evidence; 0: of none
+    rate: float = 1.0  # learning rate
+    shuffles: bool = True  # whether rows are shuffled
+    n_restarts: int = 0  # additional runs from other hyper-parameters; the best run is kept
+    window_rows: float = 0.0  # least number of rows that running statistics average over
+    is_exact: bool = False  # all rows are points and the bound is the exact evidence
+    has_all_rows: bool = False  # all rows are points, and the likelihood is not Gaussian
+    start_rows: int = 0  # rows whose exact evidence is maximised first; 0 for none
 
 
 def within_sample(plan: Plan, n_sample: int) -> Plan:
-    """Return a plan that holds out at most half of so many rows, which are all that may be."""
+    """Return a plan that holds out at most half of the `n_sample` rows in memory."""
     folds = plan.folds
     if 2 * (folds.n_unseen + folds.n_folds * folds.size) <= n_sample:
         return plan
@@ -103,5 +103,5 @@ def within_sample(plan: Plan, n_sample: int) -> Plan:
 
 
 def epochs(n_steps: int, n_rows: int, batch_size: int) -> int:
-    """Return as many epochs as make this number of steps."""
+    """Return the number of epochs that make at least this number of steps."""
     return math.ceil(n_steps / math.ceil(n_rows / batch_size))

@@ -1,4 +1,4 @@
-"""Where inducing points start: given, fitted before, or chosen from the rows."""
+"""Choose where inducing points start: at given, previously fitted, or chosen points."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .kernel_choice import SCALE_ROWS
 from .recipe import Problem
 
 INITIALIZATIONS = ("kmeans", "conditional_variance", "random")
-CANDIDATE_ROWS = 20  # rows that inducing points are chosen from, for each point
-UNITS = 10.0  # standard deviations of a column, beyond which a length-scale is no unit of points
+CANDIDATE_ROWS = 20  # candidate rows for each inducing point
+UNITS = 10.0  # the unit of points is a length-scale, but at most so many standard deviations
 
 
 def scaled_points(name: str, points: Any, problem: Problem) -> Tensor | None:
-    """Return a user's points, scaled as X is; None where there are none.
+    """Return the user's points, scaled as X is; None if none are given.
 
     Raises
     ------
     ValueError
-        If they are not points like the rows of X.
+        If they do not have as many columns as X.
     """
     if points is None or isinstance(points, str):
         return None
@@ -40,7 +40,7 @@ def scaled_points(name: str, points: Any, problem: Problem) -> Tensor | None:
 
 
 def fitted_points(features: Any, X: Tensor) -> list[Tensor | None]:
-    """Return the points of fitted features, where X is."""
+    """Return the points of fitted features, on the device and in the dtype of X."""
     return [points.detach().to(X) for points in features.all_points()]
 
 
@@ -60,14 +60,14 @@ def choose_points(
     weight: Tensor | None = None,
     unit: Tensor | None = None,
 ) -> Tensor:
-    """Inducing points from the rows X (N, d), N ≥ n_points: (n_points, d).
+    """Choose inducing points (n_points, d) from the rows X (N, d), with N ≥ n_points.
 
     Parameters
     ----------
     method : {"kmeans", "conditional_variance", "random"}
-        Centres of clusters; rows, each of which is the one of largest variance given those before
-        it (Burt, Rasmussen & van der Wilk, 2020); or random rows. As many points as rows are the
-        rows themselves.
+        Centres of clusters; rows chosen one by one, each with the largest prior variance given
+        those before it (Burt, Rasmussen & van der Wilk, 2020); or random rows. If there are as many
+        points as rows, the points are the rows.
     X : Tensor of shape (N, d)
         Rows in random order.
     n_points : int
@@ -98,31 +98,38 @@ def choose_points(
 def centres_of_clusters(
     rows: np.ndarray, n_clusters: int, generator: torch.Generator, counts: np.ndarray | None = None
 ) -> np.ndarray:
-    """Of k-means on rows (N, d), each of which counts for some: (n_clusters, d)."""
+    """Return the centres (n_clusters, d) of k-means on rows (N, d), weighted by `counts`."""
     seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
     kmeans = MiniBatchKMeans(
         n_clusters, init="random", n_init=1, max_iter=10, batch_size=4096, random_state=seed
     )
-    # Of fewer distinct rows than points this one does not warn: no filter, which threads share.
+    # Unlike KMeans, this does not warn if distinct rows are fewer than points. A warning filter
+    # would affect other threads.
     return kmeans.fit(rows, sample_weight=counts).cluster_centers_
 
 
 def largest_conditional_variances(kernel: kernels.Kernel, X: Tensor, n_points: int) -> Tensor:
-    """Pivots of an incomplete Cholesky decomposition of k(X, X), O(N·M²): indices (n_points,)."""
+    """Return the first pivots (n_points,) of a pivoted Cholesky factorisation of k(X, X).
+
+    This takes O(N·M²) time.
+    """
     X = X.double()
     _, pivots = pivoted_cholesky(kernel.diag(X), lambda i: kernel(X[i][None], X)[0], n_points)
     return pivots
 
 
 def input_unit(X: Tensor, rows: Rows) -> Tensor:
-    """Return the standard deviation of each column, 1 where it is constant."""
+    """Return the standard deviation of each column, or 1 if the column is constant."""
     some = X[:SCALE_ROWS].cpu().double().numpy()  # rows are in random order
     weight = None if rows.weight is None else rows.weight[:SCALE_ROWS].cpu().double().numpy()
     return torch.from_numpy(Scaling.standard(some, weight).scale).to(X)
 
 
 def unit_of_kernel(kernel: kernels.Kernel, most: Tensor) -> Tensor:
-    """Return the shortest length-scale of each column, at most so many of another unit, (d,)."""
+    """Return the shortest length-scale of each column, (d,), at most ten times `most`.
+
+    If the kernel has no length-scales, return `most`.
+    """
     shapes = (kernels.Radial, kernels.RationalQuadratic)
     parts = [part for part in kernel.modules() if isinstance(part, shapes)]
     unit = UNITS * most if parts else most

@@ -1,4 +1,4 @@
-"""Base class of recipes, what they are given, and what a fit leaves behind.
+"""Base class of recipes, their input (:class:`Problem`), and a finished fit (:class:`Fitted`).
 
 An estimator makes a :class:`Recipe` from its parameters, once per fit. A recipe knows nothing of
 estimators. It decides what "auto" means with a pure function of sizes (:meth:`Recipe.plan`), makes
@@ -61,7 +61,7 @@ from .warm_start import Start
 
 
 class Problem(NamedTuple):
-    """Scaled rows, and what has been decided for them."""
+    """Scaled rows, and the plan to fit them."""
 
     X: Tensor  # (N, d)
     rows: Rows
@@ -69,11 +69,11 @@ class Problem(NamedTuple):
     plan: Plan
     generator: torch.Generator
     start: Start | None = None
-    shared: Table | None = None  # of a group, of whose rows X and `rows` are a sample
+    shared: Table | None = None  # all rows (stored, or of several ranks), if X is a sample of them
 
     @property
     def n_epoch(self) -> int:
-        """How many rows an epoch goes through, held-out ones included."""
+        """Number of rows in an epoch, held-out ones included."""
         return self.rows.n_all if self.shared is None else self.shared.n_epoch
 
     def trained(self) -> Problem:
@@ -85,44 +85,44 @@ class Problem(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A finished fit, for the attributes that it leaves on the estimator."""
+    """A finished fit, from which the estimator's fitted attributes are made."""
 
     posterior: Any
     x_scaling: Scaling
     y_scaling: Scaling
-    y_shape: tuple[int, ...]  # of a row of the user's y
+    y_shape: tuple[int, ...]  # shape of one row of the user's y
     plan: Plan
     history: History
     objective: Objective | None = None
-    data: Data | None = None  # as it was given, rows of weight 0 included
-    places: np.ndarray | None = None  # which row of training each row of a weight became
-    budget: Budget | None = None  # what there was time for, if that was limited
-    numbers: np.ndarray | None = None  # of the rows in `data`, where these are a sample
+    data: Data | None = None  # the data as given, rows of weight 0 included
+    places: np.ndarray | None = None  # index of the training row that each weighted row became
+    budget: Budget | None = None  # work done within max_time, if that was set
+    numbers: np.ndarray | None = None  # row numbers of `data` among all rows, if it is a sample
 
     @property
     def whole(self) -> Data | None:
-        """The rows that count; None of a stream, of which only the last chunk is known."""
+        """The rows of positive weight; None for a stream, whose earlier chunks are gone."""
         if self.data is None or (self.objective is not None and self.objective.streams):
             return None
         return self.data.counted()
 
     def among_first(self, n_first: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return which given rows became one of the first rows of training, and which of these."""
+        """Return the given rows that became one of the first training rows, and which one each."""
         data, places = cast(Data, self.data), cast(np.ndarray, self.places)
         given = np.arange(len(data)) if data.weight is None else np.flatnonzero(data.weight)
         is_first = places < n_first
         return given[is_first], places[is_first]
 
     def numbered(self, found: HeldOutPredictions) -> HeldOutPredictions:
-        """Return predictions for rows of `data`, by the numbers that they have among all rows."""
+        """Return predictions for rows of `data`, with the rows numbered as in the whole table."""
         return found if self.numbers is None else found.numbered(self.numbers[found.rows])
 
     def in_units(self, log_density: Any, n_rows: float) -> Any:
-        """Return the log density of n_rows rows of the scaled y for y in the user's units."""
+        """Convert a log density of n_rows rows from the scaled y to y in the user's units."""
         return log_density - n_rows * float(np.log(self.y_scaling.scale).sum())
 
     def per_output(self, values: Tensor) -> float | np.ndarray:
-        """Return a number per output, (P,), as the user's y is shaped."""
+        """Return values (P,), one per output, as a number if the user's y has one dimension."""
         array = values.detach().numpy()
         return float(array[0]) if self.y_shape == () else array
 
@@ -136,9 +136,9 @@ class Fitted(NamedTuple):
 def started(
     likelihood: Likelihood, rows: Rows, noise: float | None = None
 ) -> tuple[Likelihood, Tensor]:
-    """Return a likelihood for the outputs of rows, and the constant means of f, (P,).
+    """Return a likelihood for all outputs of y, and the constant means of f, (P,).
 
-    Both start from the rows, or the likelihood with this noise variance.
+    Both start from the rows. A Gaussian likelihood starts with this noise variance, if it is given.
     """
     likelihood, of_rows = likelihood.for_outputs(rows.y.shape[1]), rows.to(torch.float64)
     if isinstance(likelihood, Gaussian) and noise is not None:
@@ -149,7 +149,7 @@ def started(
 
 
 def check_shared_noise(posterior: Posterior, rows: Rows) -> None:
-    """Raise a ValueError where the evidence would ignore what is known of rows."""
+    """Raise a ValueError if rows have exposures or known noise, which the evidence would ignore."""
     posterior.likelihood.given(rows.exposure)  # raises if there is one
     if rows.noise is not None:
         raise ValueError(
@@ -160,20 +160,20 @@ def check_shared_noise(posterior: Posterior, rows: Rows) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(OfParameters, ABC):
-    """Parts that make a fit. One is made, and checked, per fit.
+    """Base class of recipes. Each fit makes one recipe and checks it.
 
     Parameters
     ----------
     likelihood : Likelihood
         p(y | f) for one output, before it has seen data.
     normalize_y : bool, default=False
-        Whether the target is standardised, where the noise is additive.
+        Whether to standardise the target, if the noise is additive.
     merges_rows : bool, default=True
-        Whether equal rows may be one row that counts for all of them.
+        Whether equal rows may be merged into one row with their total weight.
     numbers_rows : bool, default=False
-        Whether parameters have row numbers, so that no row may go before training.
+        Whether parameters refer to rows by number, so that no row may be dropped before training.
     deadline : Deadline or None, default=None
-        When the fit has to end, if it has to.
+        When the fit must end; None if its time is not limited.
     """
 
     likelihood: Likelihood
@@ -187,11 +187,11 @@ class Recipe(OfParameters, ABC):
         """Decide what "auto" means; a pure function."""
 
     def plan_of(self, sizes: Sizes, n_members: int) -> Plan:
-        """Decide the same if there is time for so many members of an ensemble only."""
+        """Decide the same if the time allows only so many ensemble members."""
         return self.plan(sizes)
 
     def sums_rows(self, plan: Plan) -> bool:
-        """Tell whether rows may be anywhere, as sums over minibatches of them are all it takes."""
+        """Tell whether training needs only sums over minibatches, so rows may stay on disk."""
         return False
 
     @abstractmethod
@@ -200,11 +200,11 @@ class Recipe(OfParameters, ABC):
 
     @abstractmethod
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
-        """Return the fitted attributes of the method's own, in the user's units."""
+        """Return the fitted attributes that are specific to the method, in the user's units."""
 
     @property
     def scales_target(self) -> bool:
-        """Whether targets have variance 1."""
+        """Whether targets are scaled to variance 1."""
         return self.normalize_y
 
     def check(self, data: Data) -> None:
@@ -212,7 +212,7 @@ class Recipe(OfParameters, ABC):
         self.check_rows(data)
 
     def check_rows(self, data: Data) -> None:
-        """Raise a ValueError if the likelihood has no use for what is known of rows."""
+        """Raise a ValueError if the likelihood cannot use the targets, exposures or y_std."""
         self.likelihood.check_targets(data.y)
         if data.exposure is None and data.y_std is None:
             return
@@ -225,7 +225,7 @@ class Recipe(OfParameters, ABC):
         return Scaling.identity(X.shape[1])
 
     def target_scaling(self, y: np.ndarray, weight: np.ndarray | None) -> Scaling:
-        """Return the scaling of y (n, P): robust where the noise can have outliers."""
+        """Return the scaling of y (n, P): a robust one if the noise has heavy tails."""
         if not self.scales_target:
             return Scaling.identity(y.shape[1])
         find = (
@@ -240,7 +240,7 @@ class Recipe(OfParameters, ABC):
     # ---- findings ----------------------------------------------------------------------------
 
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
-        """Yield what `diagnose` tabulates, and `fit` warns of where it is a problem."""
+        """Yield the findings that `diagnose` tabulates; `fit` warns of those that are problems."""
         if (data := fitted.whole) is not None:
             yield from of_rows(data.size, self.learns)
             if self.chooses_inputs:
@@ -255,7 +255,7 @@ class Recipe(OfParameters, ABC):
 
     @property
     def chooses_inputs(self) -> bool:
-        """Whether it has to be learned which columns of X matter, as it has not of pixels."""
+        """Whether the fit must learn which columns of X matter; False for pixels."""
         return True
 
     def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
@@ -275,14 +275,14 @@ class Recipe(OfParameters, ABC):
         yield from of_errors(at_rows, at_nearest, noise, advice, is_trained)
         if type(likelihood) is Gaussian and data.y_std is None:
             rows = judged_rows(data.X)
-            if (weight := data.weight) is not None:  # others have no say in the fit
+            if (weight := data.weight) is not None:  # rows of little weight hardly affect the fit
                 rows = rows[weight.ravel()[rows] > LEAST_WEIGHT * weight.mean()]
             error = self.errors(fitted, data, rows)
             are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * noise))
             yield from of_tails(error, standardised(data.X[rows]), are_noise)
 
     def errors(self, fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
-        """Return the errors of some training rows, by their numbers, of the scaled y, (m, P)."""
+        """Return the errors (m, P) at the training rows with these numbers, for the scaled y."""
         X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
         y = (data.y[rows] - fitted.y_scaling.offset) / fitted.y_scaling.scale
         with torch.no_grad():
@@ -292,7 +292,7 @@ class Recipe(OfParameters, ABC):
     def counts(
         self, fitted: Fitted, data: Data, rows: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return y of some training rows, by their numbers, its mean and its variance, (m, P)."""
+        """Return y, its predicted mean and variance at numbered training rows, each (m, P)."""
         X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
         exposure = None if data.exposure is None else torch.from_numpy(data.exposure[rows])
         with torch.no_grad():
@@ -302,7 +302,7 @@ class Recipe(OfParameters, ABC):
         return y, mean.numpy(), variance.numpy()
 
     def unit(self, data: Data) -> float:
-        """Return the standard deviation of y as f sees it; 1 where f is no number like y."""
+        """Return the standard deviation of y in units of f; 1 if f has not the units of y."""
         if self.scales_target or not isinstance(self.likelihood, AdditiveNoise):
             return 1.0
         return float(Scaling.standard(data.y, data.weight).scale.max())
@@ -310,7 +310,7 @@ class Recipe(OfParameters, ABC):
     def kernel_findings(
         self, fitted: Fitted, kernel: sk.Kernel, given: KernelChoice, sees_inputs: bool
     ) -> Iterator[Finding]:
-        """Yield what there is to say of a fitted kernel, for the user's X if it sees the inputs."""
+        """Yield findings about a fitted kernel; those about X only if it sees the inputs."""
         is_given = given.expression is not None
         yield from of_bounds(kernel, is_given)
         likelihood = fitted.posterior.likelihood

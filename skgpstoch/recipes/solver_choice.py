@@ -8,7 +8,7 @@ from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..losses import Loss
 
-FULL_BATCH_ROWS = 1000  # up to which "auto" maximises the bound of all rows at each step
+FULL_BATCH_ROWS = 1000  # most rows for which "auto" uses all rows at each step
 
 
 def check_choices(likelihood: Likelihood, loss: Loss, white: sk.WhiteKernel | None) -> None:
@@ -61,7 +61,7 @@ def choose_solver(
     Raises
     ------
     ValueError
-        If the one that is asked for has no use for the loss.
+        If the solver that was asked for cannot be used with the loss.
     """
     collapses = asked in ("auto", "collapsed") and loss.site_noise(likelihood) is not None
     if asked == "collapsed" and not collapses:

@@ -1,7 +1,7 @@
-"""The recipe of the sparse variational family: q(w) on the features of any builder.
+"""The recipe for sparse variational models: q(w) on the features that a builder makes.
 
-A likelihood, a loss, a builder of features and a solver make a variational model and its objective.
-The builders are :mod:`skgpstoch.recipes.inducing`, :mod:`skgpstoch.recipes.layers` and
+A likelihood, a loss, a feature builder and a solver make a variational model and its objective.
+The builders are in :mod:`skgpstoch.recipes.inducing`, :mod:`skgpstoch.recipes.layers` and
 :mod:`skgpstoch.recipes.patches`.
 """
 
@@ -50,29 +50,29 @@ from .recipe import Fitted, Problem, Recipe, started
 from .solver_choice import check_choices, check_input_noise, choose_solver
 from .warm_start import Start, load_fitted
 
-COLLAPSED_ROWS = 2000  # the same where training starts at an exact optimum
-SITES_ROWS = 1000  # the same of likelihoods whose best q(w) takes iterations
-OPTIMUM_ROWS = 512  # whose exact evidence training starts at the optimum of
-SOME_ROWS = 200  # whose residual variance is looked at
-NEGLIGIBLE_RESIDUAL = 1e-3  # of the variance of y, beside which less noise does not matter
+COLLAPSED_ROWS = 2000  # most rows for which "auto" is L-BFGS if training starts at an exact optimum
+SITES_ROWS = 1000  # the same for likelihoods whose optimal q(w) takes iterations
+OPTIMUM_ROWS = 512  # training starts at the optimum of the exact evidence of so many rows
+SOME_ROWS = 200  # rows whose residual variance is checked
+NEGLIGIBLE_RESIDUAL = 1e-3  # residual variance that is always allowed, over the variance of y
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariationalRecipe(Recipe):
-    """A variational model of features, trained for a loss.
+    """A variational model on features, trained with a loss.
 
     Parameters
     ----------
     loss : Loss
-        Of a row.
+        Loss of one row.
     features : FeatureBuilder
-        Makes P.
+        Makes the features.
     training : Training
         Parameters of training.
     solver : str, default="auto"
-        Where q(w) comes from.
+        How q(w) is found.
     averaging : float or "auto", default="auto"
-        Weight of a minibatch in running averages.
+        Weight of the latest minibatch in running averages.
     whiten : bool, default=True
         Whether solver="adam" or "adadelta" learns q in whitened coordinates.
     mean : {"constant", "zero"}, default="constant"
@@ -80,9 +80,9 @@ class VariationalRecipe(Recipe):
     beta : float, default=1.0
         Weight of the Kullback-Leibler divergence.
     scales_noise : bool, default=False
-        Whether the noise of a row is a function of its inputs.
+        Whether the noise of a row depends on its inputs.
     n_restarts : int, default=0
-        Trainings by L-BFGS from random hyper-parameters, besides the first.
+        Number of additional L-BFGS runs from random hyper-parameters.
     """
 
     loss: Loss
@@ -98,7 +98,7 @@ class VariationalRecipe(Recipe):
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:
-        """Take what is not decided here from an estimator's parameters, the noise if it has any."""
+        """Take the fields that are not in `decided` from an estimator's parameters."""
         varies = getattr(parameters, "noise", "constant") == "input"
         made = {"training": Training.of(parameters), "scales_noise": varies}
         return super().of(parameters, **made | decided)
@@ -107,7 +107,7 @@ class VariationalRecipe(Recipe):
     def chosen(
         cls, parameters: Any, likelihood: Likelihood, features: Callable[[Any], FeatureBuilder]
     ) -> Self:
-        """Take the loss, β and the features from an estimator's parameters, too."""
+        """Take all fields, with loss, β and features, from an estimator's parameters."""
         p = parameters
         loss, beta = make_loss(p.loss, p.bound), float(p.beta)
         return cls.of(p, likelihood=likelihood, loss=loss, beta=beta, features=features(p))
@@ -125,23 +125,23 @@ class VariationalRecipe(Recipe):
 
     @property
     def bounds_gaussian_evidence(self) -> bool:
-        """Whether, with as many points as rows, the bound is the evidence of Gaussian noise."""
+        """Whether the bound is the exact Gaussian evidence if all rows are inducing points."""
         is_bound = self.loss.bounds_evidence and self.beta == 1.0 and not self.scales_noise
         return is_bound and isinstance(self.likelihood, Gaussian)
 
     @property
     def is_all_usual(self) -> bool:
-        """Whether nothing is asked of minibatches, which "auto" may do without then."""
+        """Whether all minibatch parameters have defaults, so "auto" need not use minibatches."""
         t, usual = self.training, Training()
         names = ("batch_size", "learning_rate_init", "learning_rate")
         return self.averaging == "auto" and all(getattr(t, a) == getattr(usual, a) for a in names)
 
     @property
     def has_safe_sites(self) -> bool:
-        """Whether the best q(w) is that of sites with κ ≥ 0.
+        """Whether the optimal q(w) has sites with κ ≥ 0, as for log-concave likelihoods.
 
-        *Measured* on five tables of 150 rows: with Student's t, L-BFGS fits them too well, and
-        predicts worse by .06 nats per row than minibatches do.
+        *Measured* on five tables of 150 rows with Student's t, which is not log-concave: L-BFGS
+        overfits, and predicts worse than minibatches by .06 nats per row.
         """
         return self.covariance == "sites" and self.likelihood.log_concave
 
@@ -216,19 +216,19 @@ class VariationalRecipe(Recipe):
         return plan.solver != "lbfgs"
 
     def lbfgs_stops(self, is_free: bool, enough: float) -> tuple[float, float]:
-        """Return the patience and the tolerance of L-BFGS, which may be free to end early."""
-        # Whether to end as soon as more is of no use. Restarts are to leave plains.
+        """Return the patience and tolerance of L-BFGS; if `is_free`, it may stop early."""
+        # Restarts may begin on plateaus, which an early stop would not let them leave.
         if is_free and self.solver == "auto" and not self.n_restarts:
             return 1, max(self.training.tol, enough)
         return 2, max(self.training.tol, LBFGS_TOL)
 
     def for_few_rows(self, plan: Plan, points: FeatureSizes, n_trained: int) -> Plan:
-        """Say what is quicker where all rows, or many of them, are inducing points."""
+        """Return a plan that is quicker if all rows, or many of them, are inducing points."""
         all_rows, chosen = points.are_rows and plan.n_inducing == n_trained, self.solver == "auto"
         if points.has_gram and self.bounds_gaussian_evidence:
             if all_rows:
                 return replace(plan, is_exact=True)
-            # The exact evidence may prefer less noise than the bound of two kinds of points.
+            # The exact evidence may prefer less noise than the bound with orthogonal points.
             starts = chosen and not (plan.n_orthogonal and n_trained <= OPTIMUM_ROWS)
             return replace(plan, start_rows=min(OPTIMUM_ROWS, n_trained)) if starts else plan
         is_conjugate = self.loss.is_conjugate(self.likelihood)
@@ -264,7 +264,7 @@ class VariationalRecipe(Recipe):
         self.set_trainable(model, problem.rows.n_all)
         if start is not None and fitted is not None:
             load_fitted(model, fitted, start)
-            if self.mean == "zero":  # a constant may have been learned before
+            if self.mean == "zero":  # the previous fit may have learned a constant
                 model.mean.value.data.zero_()
             if start.is_fixed:
                 model.requires_grad_(False)
@@ -294,8 +294,8 @@ class VariationalRecipe(Recipe):
         return made
 
     def set_trainable(self, model: SparseModel, n_rows: int) -> None:
-        """Train all but what is fixed, and points that are as many as the rows."""
-        learns_variance = self.covariance != "prior"  # else only its ratio to beta counts
+        """Mark parameters as trainable, except fixed ones, and points if all rows are points."""
+        learns_variance = self.covariance != "prior"  # else only the ratio of noise to beta counts
         if not (self.features.kernel.learns_noise and learns_variance):
             model.likelihood.requires_grad_(False)
         model.mean.requires_grad_(self.mean == "constant")
@@ -304,7 +304,7 @@ class VariationalRecipe(Recipe):
     def solve(
         self, model: SparseModel, problem: Problem, n_before: float = 0.0
     ) -> VariationalObjective:
-        """Make the solver's objective, of these rows and those before."""
+        """Make the solver's objective for these rows and `n_before` earlier ones."""
         network, n = self.features.network, problem.rows.n_effective
         n_rows = n + n_before
         options: dict[str, Any] = {
@@ -340,18 +340,18 @@ class VariationalRecipe(Recipe):
         return objective
 
     def is_of_inputs(self, features: Any) -> bool:
-        """Whether P is that of a kernel of the inputs."""
+        """Whether the features are those of a kernel on the inputs, without network or layers."""
         return self.features.network is None and type(features) in (
             InducingFeatures,
             OrthogonalFeatures,
         )
 
     def has_default_kernel(self, features: Any) -> bool:
-        """Whether that kernel was left to us."""
+        """Whether the kernel is on the inputs, and the user gave none."""
         return self.features.kernel.expression is None and self.is_of_inputs(features)
 
     def is_collapsed(self, model: SparseModel, rows: Rows) -> bool:
-        """Whether the bound is Titsias' or SOLVE-GP's, with one noise variance for all rows."""
+        """Whether the bound is Titsias' or SOLVE-GP's, with the same noise for all rows."""
         is_plain = self.is_of_inputs(model.features)
         is_usual = type(self.loss) is ExpectedLogLikelihood and self.bounds_gaussian_evidence
         has_q = not any(model.has_prior_covariance)
@@ -375,7 +375,7 @@ class VariationalRecipe(Recipe):
             )
         if posterior is None:
             objective = self.objective(problem)
-            objective.model.hyper_prior = None  # of many rows, which are not known yet
+            objective.model.hyper_prior = None  # it depends on all rows, which are not known yet
         else:
             model = posterior.model.for_training(problem.X)
             model.loss, model.beta = self.loss, problem.plan.beta
@@ -417,7 +417,7 @@ class VariationalRecipe(Recipe):
     def learns(self) -> bool:
         kernel = self.features.kernel
         if not any(parameter.requires_grad for parameter in self.likelihood.parameters()):
-            kernel = kernel._replace(learns_noise=False)  # there is none
+            kernel = kernel._replace(learns_noise=False)  # the likelihood has no noise to learn
         return self.features.network is not None or not kernel.is_fixed
 
     @property
@@ -444,7 +444,7 @@ class VariationalRecipe(Recipe):
             yield from self.point_findings(fitted, data)
 
     def point_findings(self, fitted: Fitted, data: Data) -> Iterator[Finding]:
-        """Yield whether there are as many points as were asked for, and as the function needs."""
+        """Yield whether there are as many points as asked for, and enough for the function."""
         features, plan = self.features, fitted.plan
         most = features.n_choices(data.size - plan.folds.n_untrained, data.X.shape[1])
         yield from of_number("n_inducing", features.n_inducing, plan.n_inducing, most)
@@ -452,7 +452,7 @@ class VariationalRecipe(Recipe):
             yield from of_number("n_orthogonal", features.n_orthogonal, plan.n_orthogonal, most)
         advice = f"Raise n_inducing, now {plan.n_inducing}."
         is_trained = self.training.is_complete(fitted.history.status)
-        if isinstance(self.loss, ExpectedLogLikelihood):  # else residuals may be the noise
+        if isinstance(self.loss, ExpectedLogLikelihood):  # other losses may use residuals as noise
             some = data[:: math.ceil(len(data) / SOME_ROWS)]
             X = fitted.x_scaling.tensor(some.X, torch.float64, HOST)
             with torch.no_grad():
@@ -462,7 +462,7 @@ class VariationalRecipe(Recipe):
         yield from self.error_findings(fitted, advice, is_trained)
 
     def noise(self, fitted: Fitted, data: Data) -> float | None:
-        """Return the noise variance of a row as f sees it, known errors included, if it has one."""
+        """Return the mean noise variance of a row, y_std included; None without additive noise."""
         likelihood = fitted.posterior.likelihood
         if not isinstance(likelihood, AdditiveNoise):
             return None
@@ -483,11 +483,11 @@ class VariationalRecipe(Recipe):
 
 
 def bound_of(fitted: Fitted) -> float:
-    """Return the bound on log p(y | X) that a fit came to, for y in the user's units."""
+    """Return a fit's bound on log p(y | X), for y in the user's units."""
     value = float(fitted.posterior.log_evidence().sum())
     return fitted.in_units(value, fitted.posterior.n_rows)
 
 
 def prior_blocks(posterior: str, blocks: tuple[int, ...]) -> tuple[bool, ...]:
-    """Tell of every block of features whether q's covariance there stays the prior's."""
+    """Tell for each block of features whether q keeps the prior's covariance."""
     return tuple(posterior == "odvgp" and b > 0 for b in range(len(blocks)))

@@ -12,19 +12,19 @@ from ..kernels import Kernel
 
 
 class Start(NamedTuple):
-    """A fitted model that a fit begins from.
+    """A fitted model from which a fit starts.
 
     Parameters
     ----------
     posterior : Posterior
-        The fitted one.
+        The fitted posterior.
     changed : mapping of str to str, default={}
-        Parameters that say what the model is made of and have changed since, with a description
-        such as "n_inducing=20 (before: 10)".
+        Structural parameters that have changed since that fit, each with a description such as
+        "n_inducing=20 (before: 10)".
     is_fixed : bool, default=False
-        Whether kernel, likelihood and points stay as they are there.
+        Whether kernel, likelihood and points stay as they were fitted.
     keeps_q : bool, default=True
-        Whether q(w) begins as it is there, if these stay; otherwise as the prior.
+        Whether q(w), if `is_fixed`, starts as it was fitted; otherwise it starts at the prior.
     """
 
     posterior: Any
@@ -47,13 +47,13 @@ class Start(NamedTuple):
             )
 
     def number(self, name: str, asked: int | str, n_fitted: int) -> int:
-        """Return how many points there are, unless a parameter has since asked for others."""
-        # There may have been fewer rows to choose from than the parameter says.
+        """Return the number of fitted points; if the parameter has changed, they must agree."""
+        # An unchanged parameter may exceed it, because there were too few rows to choose from.
         return given_number(asked, name, n_fitted) if name in self.changed else n_fitted
 
 
 def given_number(asked: int | str, name: str, n_given: int) -> int:
-    """Return the number of points that there are, which a parameter must not contradict."""
+    """Return the number of given points; raise a ValueError if the parameter differs from it."""
     if asked not in ("auto", n_given):
         raise ValueError(
             f"{name}={asked} must be 'auto' or {n_given}, the number of points that are "

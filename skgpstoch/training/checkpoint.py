@@ -64,7 +64,7 @@ class Checkpoint:
         Raises
         ------
         Exception
-            Of any kind, if the file is damaged, was altered or belongs to another fit.
+            If the file is damaged, was altered or belongs to another fit; the type varies.
         """
         try:
             saved = torch.load(self.path, map_location=device, weights_only=True)
@@ -89,7 +89,7 @@ class Checkpoint:
             torch.save({"digest": self.digest(state), "state": state}, partial)
             with contextlib.suppress(FileNotFoundError):  # another thread's fit has removed it
                 os.replace(partial, self.path)
-        except (OSError, RuntimeError) as error:  # torch makes the latter of the former
+        except (OSError, RuntimeError) as error:  # torch may turn an OSError into a RuntimeError
             self.has_failed = True
             warn(
                 f"The checkpoint {self.path} cannot be written ({summary(error)}); the fit "
@@ -124,7 +124,7 @@ class CheckpointOfGroup:
         if self.group.rank == 0:
             try:
                 torch.save(self.of_first.load(device), content)
-            except Exception as raised:  # there is no end to what damaged files make torch raise
+            except Exception as raised:  # damaged files make torch raise many kinds of errors
                 error = RuntimeError(summary(raised))
         self.group.agree(error)
         sent = io.BytesIO(self.group.first_bytes(content.getvalue()))
@@ -132,12 +132,12 @@ class CheckpointOfGroup:
         return state
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write it, on rank 0."""
+        """Write the checkpoint, on rank 0 only."""
         if self.group.rank == 0:
             self.of_first.save(state)
 
     def remove(self) -> None:
-        """Called when the fit is complete."""
+        """Remove the file of a complete fit, on rank 0."""
         if self.group.rank == 0:
             self.of_first.remove()
 
@@ -146,7 +146,7 @@ AnyCheckpoint = Checkpoint | CheckpointOfGroup
 
 
 def _discard(path: Path) -> None:
-    """Remove a file, if it is still there and that is possible."""
+    """Remove a file if possible; ignore errors."""
     with contextlib.suppress(OSError):
         path.unlink()
 
@@ -210,9 +210,9 @@ def copy_of(state: Any) -> Any:
     if isinstance(state, Tensor):
         return state.detach().clone()
     if isinstance(state, dict):
-        copied = copy.copy(state)  # with what torch keeps on it
+        copied = copy.copy(state)  # keeps the attributes that torch sets on state dicts
         copied.update((name, copy_of(value)) for name, value in state.items())
         return copied
-    if isinstance(state, list):  # some are as long as there are epochs
+    if isinstance(state, list):  # some have one number for each epoch: do not deep-copy these
         return [x if isinstance(x, float) else copy_of(x) for x in state]
     return copy.deepcopy(state)

@@ -1,16 +1,16 @@
-"""The exact marginal likelihood of a kernel, and searches for the hyper-parameters θ of the best.
+"""Compute the exact marginal likelihood of a kernel, and search for its best hyper-parameters θ.
 
 Rasmussen & Williams, *Gaussian Processes for Machine Learning*, MIT Press, 2006, chapters 2 and 5:
-with C = K + diag(noise) = LLᵀ and A = C⁻¹Y of P outputs that share the kernel,
+with C = K + diag(noise) = LLᵀ and A = C⁻¹Y, for P outputs that share the kernel,
 
     log p(Y | X) = −½ tr(YᵀA) − P·(Σᵢ log Lᵢᵢ + n/2·log 2π)                       (Algorithm 2.1)
     ∂/∂θ_j = tr(G ∂K/∂θ_j),   G = ½(AAᵀ − P·C⁻¹)                                  (eq. 5.9)
 
-The contract for optimisers is scikit-learn's. Its "fmin_l_bfgs_b" is
-:class:`~skgpstoch.training.projected_lbfgs.BoundedLBFGS` here, for two reasons. SciPy's takes the
-−∞ of a covariance that has no factor for a slope, and ends at a bound or nowhere. And SciPy's BLAS
-keeps threads of its own spinning, which torch's threads wait for (n = 30: ten times the time of a
-fit).
+Optimisers have the same interface as in scikit-learn. Here, "fmin_l_bfgs_b" names our own
+:class:`~skgpstoch.training.projected_lbfgs.BoundedLBFGS`, for two reasons. SciPy's L-BFGS-B cannot
+handle the value −∞ of a covariance that has no Cholesky factor: it ends at a bound or does not
+move. And the threads of SciPy's BLAS go on spinning, so torch's threads wait for them (at n = 30, a
+fit takes ten times as long).
 """
 
 from __future__ import annotations
@@ -41,14 +41,13 @@ MIN_ALPHA = 1e-10
 MAX_ITER = 1000
 MEMORY = 10
 TOL = 2.2e-9
-"""Share of the log marginal likelihood that an iteration gains, below which a search ends: SciPy's.
-"""
+"""Relative gain of an iteration below which a search ends; SciPy's default."""
 
 GTOL = 1e-5
-"""Slope, in nats per unit of θ, below which it ends: SciPy's."""
+"""Slope, in nats per unit of θ, below which a search ends; SciPy's default."""
 
 FLAT = 1.0
-"""Sum of slopes, in nats, below which the first step is shorter: on a plain it stays near."""
+"""Sum of slopes, in nats, below which the first step is shorter: it stays near on a plateau."""
 
 Objective = Callable[..., tuple[float, np.ndarray]]
 """(θ, eval_gradient) → log marginal likelihood, and its gradient."""
@@ -58,16 +57,18 @@ Objective = Callable[..., tuple[float, np.ndarray]]
 
 
 class Evidence:
-    """log p(Y | X) as a function of θ, (n_dims,), with its gradient; one matrix of memory for all.
+    """log p(Y | X) as a function of θ, (n_dims,), with its gradient.
+
+    All evaluations use the memory of one N×N matrix.
 
     Parameters
     ----------
     covariance : Covariance
-        k of the rows; its θ moves.
+        Covariance of the rows; a call changes its θ.
     Y : Tensor of shape (N, P)
         Targets.
     noise : Tensor of shape () or (N,)
-        What is added to the diagonal.
+        Added to the diagonal.
     """
 
     def __init__(self, covariance: Covariance, Y: Tensor, noise: Tensor) -> None:
@@ -77,7 +78,7 @@ class Evidence:
         self.C = covariance.empty()
 
     def __call__(self, theta: np.ndarray, eval_gradient: bool = True) -> tuple[float, np.ndarray]:
-        """Return nats; −inf, and a gradient of 0, where the covariance is not positive definite."""
+        """Return the value and its gradient; −inf and 0 if C is not positive definite."""
         self.covariance.set_theta(theta)
         pull = self.covariance.gram_(self.C, eval_gradient)
         A, zero = solve_(self.C, self.Y, self.noise), np.zeros_like(theta, dtype=np.float64)
@@ -96,7 +97,7 @@ class Evidence:
 
 
 def factorise(covariance: Covariance, Y: Tensor, noise: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return L (N, N) and A (N, P) at the present θ; None where C is not positive definite."""
+    """Return L (N, N) and A (N, P) at the present θ; None if C is not positive definite."""
     C = covariance.empty()
     covariance.gram_(C)
     A = solve_(C, Y, noise)
@@ -104,13 +105,16 @@ def factorise(covariance: Covariance, Y: Tensor, noise: Tensor) -> tuple[Tensor,
 
 
 def solve_(K: Tensor, Y: Tensor, noise: Tensor) -> Tensor | None:
-    """Return A = C⁻¹Y (N, P), C = K + diag(noise), whose factor L overwrites K; or None."""
+    """Overwrite K with the factor L of C = K + diag(noise), and return A = C⁻¹Y (N, P).
+
+    Return None if C is not positive definite.
+    """
     K.diagonal().add_(noise)
     return torch.cholesky_solve(Y, K) if cholesky_(K) else None
 
 
 class TrainingSet(NamedTuple):
-    """X, Y (N, P), and noise () or (N,), and where to compute."""
+    """Rows X, targets Y (N, P), noise () or (N,), and the device to compute on."""
 
     X: Any
     Y: np.ndarray
@@ -122,11 +126,11 @@ class TrainingSet(NamedTuple):
         return Evidence(self.covariance(kernel), *self.tensors())
 
     def covariance(self, kernel: sk.Kernel) -> Covariance:
-        """Return k of the rows."""
+        """Return the kernel's covariance of the rows."""
         return covariance_of(kernel, self.X, self.device)
 
     def tensors(self) -> tuple[Tensor, Tensor]:
-        """Return Y and noise."""
+        """Return Y and the noise as tensors."""
         Y, noise = (
             torch.tensor(a, dtype=torch.float64, device=self.device) for a in (self.Y, self.noise)
         )
@@ -134,11 +138,11 @@ class TrainingSet(NamedTuple):
 
 
 def best_on(kernel: sk.Kernel, X: Tensor, Y: Tensor) -> sk.Kernel:
-    """Return the kernel that maximises the marginal likelihood of a few of the rows, Y (N, P)."""
+    """Return the kernel that maximises the marginal likelihood of these few rows, Y (N, P)."""
     rows, targets = (a.cpu().double().numpy() for a in (X, Y))
     some = TrainingSet(rows, targets, np.array(MIN_ALPHA), X.device)
     then = " Training on all rows is cut short."
-    random_state = np.random.RandomState(0)  # without restarts there is nothing to draw
+    random_state = np.random.RandomState(0)  # not used, as there are no restarts
     return search_evidence(kernel, some, "fmin_l_bfgs_b", 0, random_state, then)[0]
 
 
@@ -168,7 +172,7 @@ def search_evidence(
 
 
 class Limits(NamedTuple):
-    """Where a search ends: iterations, the relative gain of one, and the largest slope."""
+    """When a search ends: most iterations, least relative gain of one, and least slope."""
 
     max_iter: int = MAX_ITER
     tol: float = TOL
@@ -179,7 +183,7 @@ USUAL_LIMITS = Limits()
 
 
 class Optimum(NamedTuple):
-    """The best of a search, and how that ended."""
+    """The best θ of a search, its value, and how the search ended."""
 
     theta: np.ndarray
     value: float
@@ -187,16 +191,16 @@ class Optimum(NamedTuple):
 
 
 class Search:
-    """What an optimiser is given to minimise, and the best that it has seen."""
+    """The function that an optimiser minimises; it remembers the best θ that it has seen."""
 
     def __init__(self, objective: Objective, limits: Limits = USUAL_LIMITS) -> None:
         self.objective = objective
         self.limits = limits
         self.best = Optimum(np.empty(0), -math.inf)
-        self.pairs: list[tuple[Tensor, Tensor]] = []  # steps, and changes of the slope, (n_dims,)
+        self.pairs: list[tuple[Tensor, Tensor]] = []  # L-BFGS: steps and gradient changes (n_dims,)
 
     def __call__(self, theta: np.ndarray, eval_gradient: bool = True) -> Any:
-        """Return minus the log marginal likelihood, and if asked its gradient."""
+        """Return minus the log marginal likelihood, with its gradient if asked for."""
         theta = np.array(theta, dtype=np.float64)
         value, gradient = self.objective(theta, eval_gradient)
         if value > self.best.value or not len(self.best.theta):
@@ -204,8 +208,8 @@ class Search:
         return (-value, -gradient) if eval_gradient else -value
 
     def run(self, optimizer: str | Callable, start: np.ndarray, bounds: np.ndarray) -> Optimum:
-        """Return the best θ from this start; Ctrl-C ends the search there."""
-        if was_interrupted():  # in an earlier part of the same fit
+        """Search from this start and return the best θ; after Ctrl-C, the best so far."""
+        if was_interrupted():  # an earlier part of the same fit was interrupted
             self(start, False)
             return self.best._replace(status="interrupted")
         try:
@@ -219,7 +223,7 @@ class Search:
         return self.best._replace(status=status)
 
     def lbfgs(self, start: np.ndarray, bounds: np.ndarray) -> str:
-        """Search from here, and return how that ended."""
+        """Search from this start, and return how the search ended."""
         theta = nn.Parameter(torch.tensor(start, dtype=torch.float64, device="cpu"))
         low, high = torch.tensor(bounds.T.copy(), dtype=torch.float64, device="cpu")
 
@@ -249,29 +253,30 @@ def maximise(
     random_state: np.random.RandomState,
     then: str = "",
 ) -> Optimum:
-    """Return θ of the largest log marginal likelihood, from `start` and from random θ.
+    """Search from `start` and from random θ, and return the best optimum.
 
-    Searches run one after another, or at once if the caller is in a
+    Searches run one after another, or in parallel if the caller is in a
     :func:`joblib.parallel_config`.
 
     Parameters
     ----------
     make_objective : callable
-        () → the objective, made anew in each search.
+        () → the objective. Each search makes its own.
     start : ndarray of shape (n_dims,)
-        θ of the first search.
+        θ where the first search starts.
     bounds : ndarray of shape (n_dims, 2)
-        Of θ.
+        Bounds of θ.
     likely : ndarray of shape (n_dims, 2)
-        Where the other searches start; a callable's start anywhere between the bounds.
+        Ranges from which the other starts are drawn. If `optimizer` is a callable, they are drawn
+        from `bounds`.
     optimizer : "fmin_l_bfgs_b" or callable
-        As scikit-learn's: optimizer(obj_func, initial_theta, bounds) → theta, minimum.
+        As in scikit-learn: optimizer(obj_func, initial_theta, bounds) → theta, minimum.
     n_restarts : int
         Number of searches from random θ.
     random_state : RandomState
-        Their seed.
+        Draws the starts.
     then : str, default=""
-        What the warning of an interrupted search says besides.
+        Text that is added to the warning of an interrupted search.
 
     Raises
     ------
@@ -283,7 +288,7 @@ def maximise(
             "Multiple optimizer restarts (n_restarts_optimizer>0) requires that all bounds are "
             "finite."
         )
-    if callable(optimizer):  # whose contract is scikit-learn's
+    if callable(optimizer):  # draw starts as scikit-learn does
         others = [random_state.uniform(*bounds.T)[None] for _ in range(n_restarts)]
     else:
         others = draw_starts(likely, n_restarts, random_state)
@@ -307,7 +312,7 @@ def search(
     bounds: np.ndarray,
     n_threads: int,
 ) -> Optimum:
-    """Make one search, in whatever process this is, from the best of these θ, (S, n_dims)."""
+    """Make one search from the best of `starts` (S, n_dims), perhaps in a joblib worker."""
     with threads_as(n_threads):
         objective = make_objective()
         values = [objective(theta, False)[0] for theta in starts] if len(starts) > 1 else [0.0]
@@ -315,12 +320,12 @@ def search(
 
 
 def checked(found: Any, start: np.ndarray) -> Optimum:
-    """Return what a user's optimiser found.
+    """Return the result of a user's optimiser.
 
     Raises
     ------
     ValueError
-        If that is not θ and a number.
+        If the result is not θ and a number.
     """
     try:
         theta, loss = found
@@ -336,7 +341,7 @@ def checked(found: Any, start: np.ndarray) -> Optimum:
 
 
 def warn_of(status: str, then: str) -> None:
-    """Warn of a search that did not end as it should."""
+    """Warn that a search was interrupted or did not converge."""
     words = {
         "interrupted": f"was interrupted; the best ones so far are kept.{then} {AGAIN}",
         "unconverged": "did not converge. Scale the data.",

@@ -20,8 +20,8 @@ def global_rng(device: torch.device) -> Iterator[None]:
 
     Dropout of all kinds, RReLU, attention with dropout, and all code that calls ``torch.rand``
     without a generator can only draw from it. We cannot know what a user's module calls, so every
-    user's module gets it. Our own networks draw nothing, and train side by side. Fits in other
-    threads wait, an epoch at a time; other code in the process does not wait.
+    user's module gets it. Our own networks draw nothing from it, so they can train in parallel.
+    Fits in other threads wait, an epoch at a time; other code in the process does not wait.
     """
     with GLOBAL_GENERATOR, fork_rng(device):
         yield

@@ -22,7 +22,7 @@ class History:
     n_rollbacks: int = 0
     n_steps: int = 0  # steps taken, set at the end
     status: str = "running"
-    core_share: float = 1.0  # of the seconds of a run with a deadline, those with a core
+    core_share: float = 1.0  # share of the time with a CPU core, in a run with a deadline
 
     @property
     def n_iter(self) -> int:

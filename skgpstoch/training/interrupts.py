@@ -10,11 +10,11 @@ end it. Therefore:
 * :func:`on_interrupt` makes a block the series, or lets every interrupt raise.
 
 Code that can end early calls :func:`keeps_best` when it catches KeyboardInterrupt. Later parts of
-the same fit call :func:`was_interrupted`, and are left out or cut short.
+the same fit call :func:`was_interrupted`, and are skipped or cut short.
 
-In a group of processes, KeyboardInterrupt could come in the middle of an exchange, after which that
-rank would be one exchange behind the others. There the first interrupt leaves a mark
-(:func:`marking`), which the ranks exchange with the next sums, and the second interrupt raises.
+In a group of processes, KeyboardInterrupt could come in the middle of an exchange, and that rank
+would then be one exchange behind the others. Therefore the first interrupt in a group only leaves a
+mark (:func:`marking`), which the ranks exchange with the next sums. The second interrupt raises.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ import time
 from collections.abc import Callable, Iterator
 
 SERIES_PAUSE = 10.0
-"""Seconds between two fits above which they are no series; it takes less to press Ctrl-C again."""
+"""Longest pause, in seconds, between two fits of a series; users press Ctrl-C again faster."""
 
 ACTIONS = ("keep", "raise")
 AGAIN = "Interrupt again to stop the fits that follow too."
 
 
 class Record(threading.local):
-    """The interrupts of one thread: signals reach the main one, but callbacks raise in any.
+    """The interrupts of one thread.
+
+    Signals reach only the main thread, but a callback may raise KeyboardInterrupt in any thread.
 
     Attributes
     ----------
     action : str
-        "keep" or "raise" in a block, or "auto".
+        "keep" or "raise" in a block of :func:`on_interrupt`; otherwise "auto".
     depth, fit : int
         Nesting depth of fits, and the number of the outermost fit.
     ended : float
@@ -111,7 +113,7 @@ def on_interrupt(action: str = "keep") -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_fit() -> Iterator[None]:
-    """Count the block as one fit, with all the fits in it."""
+    """Count the block, with all the fits in it, as one fit."""
     if RECORD.depth == 0:
         RECORD.fit += 1
         if RECORD.action == "auto" and time.monotonic() - RECORD.ended > SERIES_PAUSE:
@@ -169,8 +171,8 @@ def handled_by(handler: Callable[[], None]) -> Iterator[bool]:
     Yields
     ------
     is_handled : bool
-        False if nothing changes: signals only reach the main thread, and a handler that other code
-        has set stays.
+        False if the handler was not set: signals reach only the main thread, and a handler that
+        other code has set is kept.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

@@ -10,9 +10,9 @@ import torch
 
 @contextlib.contextmanager
 def threads_as(n_threads: int) -> Iterator[None]:
-    """Give torch, in the block, as many threads as in the process that started the job.
+    """Let torch use `n_threads` threads in the block, as in the process that started the job.
 
-    With another number of threads sums round differently, which may lead a search to another
+    With another number of threads, sums are rounded differently, and a search may find another
     optimum. Only joblib's worker processes have another number; it is restored afterwards.
     """
     before = torch.get_num_threads()

@@ -27,13 +27,13 @@ from .interrupts import AGAIN, is_marked, keeps_best, share_interrupt, was_inter
 from .minibatches import Minibatches
 from .optimizers import Schedule
 
-HURRIED_STEPS = 20  # fewest steps, however little time there is; fewer are worse than none
+HURRIED_STEPS = 20  # least number of steps, even if time is short; fewer are worse than none
 
 LOOKS = 0.05
-"""Share of the remaining time after which a group asks for the time again."""
+"""Share of the remaining time after which a group checks the clock again."""
 
 APART = 1e-4
-"""Difference between sums of ranks' parameters, absolute and relative, that exceeds rounding."""
+"""Difference between ranks' sums of parameters, absolute and relative, that is not rounding."""
 
 HARM = 0.5
 """Nats per row by which the start must be better than every iterate to be preferred."""
@@ -67,12 +67,12 @@ class Trainer:
     failure: Exception | None = None  # the last error that ended an epoch
     step: int = 0
     scored_position: float = 0.0
-    asked_at: int = -1  # the step at which a group was asked how much time has passed; −1: unknown
-    share: float = 0.0  # the answer, as a share of all the time
-    pace: float = 0.0  # the share that a step takes
-    ask_at: int = 0  # the step at which to ask again
+    asked_at: int = -1  # step at which the group last checked the clock; −1: unknown
+    share: float = 0.0  # share of the time that had passed then
+    pace: float = 0.0  # share of the time that a step takes
+    ask_at: int = 0  # step at which to check the clock again
     rate: float = 1.0  # halved by every rollback
-    is_cut: bool = False  # an interrupt of any rank; all ranks know since the last step
+    is_cut: bool = False  # whether any rank was interrupted; the ranks exchange this in each step
 
     @property
     def n_batches(self) -> int:
@@ -80,11 +80,11 @@ class Trainer:
 
     @property
     def n_steps(self) -> int:
-        """Number of steps, unless a deadline or a stopping rule ends training before."""
+        """Number of steps, unless a deadline or a stopping rule ends training earlier."""
         return self.max_iter * self.n_batches
 
     def position(self) -> float:
-        """Position in the schedule, in steps of `n_steps`: by steps or by time, the later one."""
+        """Return the position in the schedule, in steps: by steps made, or by time if later."""
         if self.allowance is None:
             return self.step
         share = min(self.share_used(self.allowance), self.step / HURRIED_STEPS)
@@ -99,7 +99,7 @@ class Trainer:
         )
 
     def share_used(self, allowance: Allowance) -> float:
-        """Return the share of the time used; a group extrapolates by steps between exchanges."""
+        """Return the share of the time used; a group extrapolates it between exchanges."""
         if self.group.size == 1:
             return allowance.share()
         if not self.asked_at <= self.step < self.ask_at:
@@ -107,7 +107,7 @@ class Trainer:
         return self.share + self.pace * (self.step - self.asked_at)
 
     def look_at_clock(self, allowance: Allowance) -> None:
-        """Ask the group for the time, in an exchange; with more time left, ask again later."""
+        """Exchange the time in the group, and decide when to do so again."""
         share, n_steps = allowance.share(), self.step - self.asked_at
         if self.asked_at >= 0 and n_steps > 0:
             self.pace = (share - self.share) / n_steps
@@ -142,7 +142,7 @@ class Trainer:
                 self.roll_back()
             elif self.is_stopped():
                 self.history.status = "callback"
-            elif self.group.flag(was_interrupted()):  # before this run, of which an epoch has to do
+            elif self.group.flag(was_interrupted()):  # before this run, which then has one epoch
                 share_interrupt()
                 self.interrupt()
 
@@ -154,7 +154,7 @@ class Trainer:
         return self.group.flag(stops)
 
     def is_due(self) -> bool:
-        """Whether this is an epoch after which to evaluate and save."""
+        """Whether to evaluate and save after this epoch."""
         n_iter = self.history.n_iter
         if n_iter % self.evaluate_every == 0 or n_iter == self.max_iter or self.is_late():
             return True
@@ -188,7 +188,7 @@ class Trainer:
         Raises
         ------
         RuntimeError
-            On every rank, if their parameters are not the same, to rounding.
+            On every rank, if their parameters differ by more than rounding.
         """
         is_sound = math.isfinite(loss) and self.objective.is_finite()
         if self.group.size == 1:
@@ -218,7 +218,7 @@ class Trainer:
                 "StandardScaler), or a learning_rate_init that is far too large."
                 + (f" The last failure: {self.failure}" if self.failure else "")
             ) from self.failure
-        state = self.generator.get_state()  # not restored: other minibatches may succeed
+        state = self.generator.get_state()  # keep it: other minibatches may succeed
         self.load_state_dict(self.safe)
         self.generator.set_state(state)
         self.rate, self.history.n_rollbacks = rate, n_rollbacks
@@ -229,10 +229,10 @@ class Trainer:
         if self.objective.has_user_module:
             seed_rng(self.source.device, self.draw_seed())  # for the epoch's stochastic layers
         n_seen, total = 0, torch.zeros((), dtype=torch.float64, device=self.source.device)
-        h = self.history  # after a roll-back there are other minibatches
-        number = h.n_iter + self.max_iter * h.n_rollbacks
+        h = self.history
+        number = h.n_iter + self.max_iter * h.n_rollbacks  # a roll-back changes the minibatches
         for X, rows in self.source.epoch(number, self.n_batches, self.generator):
-            if not rows.n_all:  # in the whole group, by chance
+            if not rows.n_all:  # by chance, no rank has a row
                 self.step += 1
                 continue
             total += self.train_step(X, rows) * rows.n_all
@@ -276,7 +276,7 @@ class Trainer:
         return [] if self.group.size == 1 else [torch.full_like(loss, is_marked())]
 
     def step_generator(self) -> torch.Generator:
-        """Give a generator for a step, which is the same on all ranks when it begins."""
+        """Return a generator for the step that starts in the same state on all ranks."""
         if self.group is ALONE:
             return self.generator
         return torch.Generator(self.source.device).manual_seed(self.draw_seed())
@@ -286,13 +286,13 @@ class Trainer:
         return int(torch.randint(2**62, (), generator=self.generator, device=device))
 
     def score(self) -> bool:
-        """Score the current iterate, lower is better, and keep the best; whether it is finite."""
+        """Score the current iterate (lower is better), keep the best, and tell if it is finite."""
         self.scored_position = self.position()
         if self.evaluate is None:
             return True
         self.objective.eval()
         score, h = self.group.first(self.evaluate()), self.history
-        self.asked_at, self.ask_at = -1, 0  # as this took time
+        self.asked_at, self.ask_at = -1, 0  # check the clock again, because this took time
         if not math.isfinite(score):
             return False
         h.scores.append(score)
@@ -312,7 +312,7 @@ class Trainer:
                 self.score()
 
     def score_start(self) -> None:
-        """Score the start, which is kept if training only does harm."""
+        """Score the start, so that :meth:`choose` can return to it if training only does harm."""
         if self.evaluate is None:
             return
         start = copy_of(self.objective.state_dict())
@@ -324,7 +324,10 @@ class Trainer:
 
     @contextlib.contextmanager
     def reserved(self) -> Iterator[None]:
-        """Reserve as much time before the deadline as the block takes, to run it once more."""
+        """Reserve as much time before the deadline as the block takes, to run it again at the end.
+
+        The deadline becomes earlier by the time that the block takes.
+        """
         if self.allowance is None:
             yield
             return
@@ -357,7 +360,7 @@ class Trainer:
         if self.evaluate is not None:
             if not h.scores:
                 return False
-            # Counted to the last score: epochs that are not scored cannot be improvements.
+            # Count epochs up to the last score only: later ones had no chance to improve it.
             return h.scored_epochs[-1] - h.improved_iter >= self.n_iter_no_change
         recent = int(self.n_iter_no_change)
         past = h.loss_curve[:-recent]
@@ -479,16 +482,17 @@ def train(
     Parameters
     ----------
     objective : Objective
-        Left at the best iterate if `evaluate` is given, at the last one otherwise.
+        The objective. Afterwards it is at the best iterate if `evaluate` is given, or else at the
+        last one.
     source : Minibatches
-        Minibatches of an epoch, on the device of the training.
+        Makes the minibatches of each epoch, on the device of training.
     optimizer : Optimizer or None
         From :func:`make_optimizer`, over the objective's parameter groups; None if it has none.
     checkpoint : Checkpoint or None, default=None
         Where to resume from and save to.
     deadline : Deadline or None, default=None
-        Time at which training ends; the schedule is stretched to end by then, from the measured
-        time of steps. A resumed run has the rest of its seconds. At least twenty steps are made.
+        Time at which training ends. If time is short, the schedule goes faster, so that it ends by
+        then. A resumed run has the seconds that were left. At least twenty steps are made.
     **options
         The remaining fields of :class:`Trainer`: `max_iter`, `batch_size`, `schedule`,
         `generator`, and optionally `evaluate`, `evaluate_every`, `n_iter_no_change`, `tol`,
@@ -513,7 +517,7 @@ def train(
     try:
         trainer.fit_loop()
     except KeyboardInterrupt:
-        if source.group.size > 1 or not keeps_best():  # others know of a mark alone
+        if source.group.size > 1 or not keeps_best():  # other ranks would not know of it
             raise
         trainer.interrupt()
     trainer.history.n_steps = trainer.step

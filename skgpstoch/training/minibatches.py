@@ -20,7 +20,7 @@ class Minibatches(Protocol):
 
     @property
     def n_rows(self) -> int:
-        """How many rows an epoch goes through, in the whole group."""
+        """Number of rows in an epoch, in the whole group."""
 
     @property
     def device(self) -> torch.device:
@@ -28,37 +28,40 @@ class Minibatches(Protocol):
 
     @property
     def group(self) -> Group:
-        """Who has a part of every minibatch."""
+        """The processes that each have a part of every minibatch."""
 
     def epoch(
         self, number: int, n_batches: int, generator: torch.Generator
     ) -> Iterator[tuple[Tensor, Rows]]:
-        """Yield X (b, d) and what is known of these rows; the number counts epochs from 0."""
+        """Yield X (b, d) and the rows of each minibatch; `number` counts epochs from 0."""
 
     def drawn(self, n_rows: int, generator: torch.Generator) -> tuple[Tensor, Rows]:
-        """Return so many rows at random, for a step that is only timed."""
+        """Return so many rows, for a step that is only timed."""
 
 
 class Table(Protocol):
-    """Rows of which a sample is in memory everywhere, as a fit trains on and closes over them."""
+    """All rows of a fit that shares or stores them: every rank has only a sample in memory.
+
+    Training takes minibatches of the table; the closing pass reads all of it.
+    """
 
     @property
     def X(self) -> Any:
-        """Those of this process, slices of which can be taken in order."""
+        """The inputs of this process's rows, of which slices can be taken in order."""
 
     @property
     def n_epoch(self) -> int:
-        """How many rows of all an epoch goes through, held-out ones included."""
+        """Number of rows in an epoch, held-out ones included."""
 
     def with_folds(self, fold: Tensor | None) -> Rows:
-        """Return what is known of them, with the folds of the sample's rows."""
+        """Return targets, weights and so on of the rows, with the folds of the sample's rows."""
 
     def minibatches(self, fold: Tensor | None, n_untrained: int) -> Minibatches:
-        """Return minibatches of all but the sample's first rows, which are not trained on."""
+        """Return minibatches of all rows but the first `n_untrained` ones of the sample."""
 
 
 class Permuted(NamedTuple):
-    """Rows of a process of its own, in an order that the generator makes."""
+    """Rows of a single process, permuted by the generator in each epoch."""
 
     X: Tensor
     rows: Rows
@@ -66,7 +69,7 @@ class Permuted(NamedTuple):
 
     @property
     def n_rows(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return len(self.X)
 
     @property
@@ -77,7 +80,7 @@ class Permuted(NamedTuple):
     def epoch(
         self, number: int, n_batches: int, generator: torch.Generator
     ) -> Iterator[tuple[Tensor, Rows]]:
-        """Yield minibatches that differ by a row at most."""
+        """Yield minibatches whose sizes differ by at most one row."""
         permutation = torch.randperm(self.n_rows, generator=generator, device=self.device)
         for batch in permutation.tensor_split(n_batches):
             yield self.X.index_select(0, batch), self.rows[batch]
@@ -90,26 +93,26 @@ class Permuted(NamedTuple):
 
 @dataclass(frozen=True)
 class Dealt:
-    """Rows of a group, of which this process has some: the same minibatches, whoever has which.
+    """Rows of a group, of which this process has some; minibatches do not depend on which.
 
-    In which minibatch of an epoch a row is follows from its number in the group, the seed and the
-    epoch alone, as if by chance. So every process has as many steps, some perhaps with no row of
-    its own, and minibatches have about as many rows.
+    A hash of the seed, the epoch and the row's number in the group assigns each row to a minibatch
+    of the epoch. So every process makes the same number of steps, some perhaps without a row of its
+    own, and minibatches have about equal sizes.
 
     Parameters
     ----------
     X, rows : Tensor of shape (N, d) and Rows
-        Those of this process.
+        The rows of this process.
     places : Tensor of shape (m,)
-        Which of them are trained on.
+        Indices of those rows that are trained on.
     numbers : ndarray of shape (m,)
         Their numbers in the group.
     n_rows : int
-        How many are trained on in the whole group.
+        Number of rows that are trained on in the whole group.
     seed : int
-        Of the minibatches.
+        Seed of the minibatches.
     group : Group
-        Who has the others.
+        The processes, which have the other rows.
     """
 
     X: Tensor
@@ -128,7 +131,7 @@ class Dealt:
     def epoch(
         self, number: int, n_batches: int, generator: torch.Generator
     ) -> Iterator[tuple[Tensor, Rows]]:
-        """Yield minibatches, of which some may have no row in the whole group."""
+        """Yield minibatches; some may have no row in the whole group."""
         batch = self.batch_of_rows(number, n_batches)
         sizes = torch.bincount(batch, minlength=n_batches)
         weight = None if self.rows.weight is None else self.rows.weight[self.places].double().cpu()
@@ -140,17 +143,17 @@ class Dealt:
             yield self.part(own, Whole(n, w, self.group))
 
     def batch_of_rows(self, epoch: int, n_batches: int) -> Tensor:
-        """In which minibatch of an epoch each row is, (m,), on the CPU."""
-        start = sequence_start(self.seed, 1 + epoch)  # 0 is that of the sample
+        """Return the minibatch of each row in an epoch, (m,), on the CPU."""
+        start = sequence_start(self.seed, 1 + epoch)  # the sample uses sequence 0
         u = uniform(splitmix64(torch.from_numpy(self.numbers) + start))
         return (u * n_batches).long()
 
     def part(self, own: Tensor, whole: Whole) -> tuple[Tensor, Rows]:
-        """Return some of these rows, as a part of a minibatch."""
+        """Return rows of this process as its part of a minibatch."""
         return self.X.index_select(0, own), replace(self.rows[own], whole=whole)
 
     def drawn(self, n_rows: int, generator: torch.Generator) -> tuple[Tensor, Rows]:
-        """Return so many rows at random in the whole group, as many of each."""
+        """Return so many rows of the whole group, the same number from each process."""
         n, m = max(1, n_rows // self.group.size), len(self.places)
         own = torch.arange(n if m else 0, device=self.device) % max(m, 1)
         X, rows = self.part(self.places[own], Whole(0, 0.0, self.group))
@@ -162,18 +165,18 @@ class Dealt:
 
 @dataclass(frozen=True)
 class Shared:
-    """The rows of this process, where a group fits to the rows of all of them.
+    """The rows of this process, when a group of processes fits to all their rows.
 
     Parameters
     ----------
     X, rows : Tensor of shape (N, d) and Rows
-        Theirs is a part of the whole.
+        The rows of this process, a part of the whole.
     first : int
-        The number of the first of them in the group.
+        Number of the first of them in the group.
     sampled : tuple of ndarray
-        Which of them are in the sample that the group shares, and their places there.
+        Indices of those that are in the group's shared sample, and their places there.
     seed : int
-        Of the minibatches.
+        Seed of the minibatches.
     """
 
     X: Tensor
@@ -184,11 +187,11 @@ class Shared:
 
     @property
     def n_epoch(self) -> int:
-        """How many rows there are in all."""
+        """Number of rows in the whole group."""
         return self.rows.n_all
 
     def with_folds(self, fold: Tensor | None) -> Rows:
-        """Return what is known of rows, with the folds of the sample's rows."""
+        """Return the rows, with the folds of those that are in the sample."""
         if fold is None:
             return self.rows
         own, places = (torch.from_numpy(part) for part in self.sampled)
@@ -197,7 +200,7 @@ class Shared:
         return replace(self.rows, fold=of_rows.to(self.X.device))
 
     def minibatches(self, fold: Tensor | None, n_untrained: int) -> Dealt:
-        """Return minibatches of all but the sample's first rows, which are not trained on."""
+        """Return minibatches of all rows but the first `n_untrained` ones of the sample."""
         is_trained = np.ones(len(self.rows), dtype=bool)
         own, places = self.sampled
         is_trained[own[places < n_untrained]] = False

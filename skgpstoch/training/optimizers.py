@@ -14,7 +14,8 @@ from .light_optimizer import LightOptimizer, unwrapped
 from .projected_lbfgs import ProjectedLBFGS
 
 Schedule = Callable[[float, int], float]
-"""(step, number of steps) → factor of the initial learning rate; a deadline makes steps jump."""
+"""(step, number of steps) → factor of the initial learning rate; with a deadline, steps may jump.
+"""
 
 
 LBFGS_ITERATIONS = 10
@@ -22,7 +23,7 @@ LBFGS_ITERATIONS = 10
 
 
 def one_cycle(step: float, n_steps: int) -> float:
-    """Cosine warm-up over 30 % of the steps, then annealing to zero (Smith & Topin, 2019)."""
+    """Warm up over 30 % of the steps, then anneal to zero, by cosines (Smith & Topin, 2019)."""
     warm = 0.3 * n_steps
     if step < warm:
         return 0.04 + 0.96 * 0.5 * (1.0 - math.cos(math.pi * step / warm))
@@ -35,7 +36,7 @@ def constant(step: float, n_steps: int) -> float:
 
 
 def theory(step: float, n_steps: int) -> float:
-    """a_t ∝ t^(−3/4), for which SCGD's convergence is proved (Wang et al., 2017, Theorem 8)."""
+    """Return t^(−3/4), the rate of SCGD's convergence proof (Wang et al., 2017, Theorem 8)."""
     return (step + 1.0) ** -0.75
 
 
@@ -53,7 +54,7 @@ class SparseAdagrad(LightOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Make a step for the parameters that have gradients."""
+        """Update the parameters that have gradients."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
         for group in self.param_groups:
@@ -72,27 +73,27 @@ class SparseAdagrad(LightOptimizer):
 
 
 class Adam(LightOptimizer, AdamW):
-    """torch's."""
+    """torch's AdamW, without the imports for torch.compile."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One step of all parameters."""
+        """Update all parameters."""
         return unwrapped(AdamW.step)(self, closure)
 
 
 class Adadelta(LightOptimizer, TorchAdadelta):
-    """torch's."""
+    """torch's Adadelta, without the imports for torch.compile."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One step of all parameters."""
+        """Update all parameters."""
         return unwrapped(TorchAdadelta.step)(self, closure)
 
 
 def check_decay(groups: list[dict[str, Any]]) -> None:
     """Raise a ValueError if weight decay reverses signs: steps multiply weights by 1 − rate·decay.
 
-    If the rate itself is absurd, training reports it.
+    Ignore rates above 1, because training itself reports those.
     """
     for group in groups:
         decay = group.get("weight_decay", 0.0)

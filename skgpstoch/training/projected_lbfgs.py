@@ -1,8 +1,8 @@
 """L-BFGS within bounds, for objectives on all rows.
 
 Bertsekas, "Projected Newton methods for optimization problems with simple constraints", SIAM J.
-Control Optim. 20, 1982: parameters that are at a bound, and would leave it, stay; all others take a
-quasi-Newton step, whose points are projected on the bounds along the way.
+Control Optim. 20, 1982: parameters that are at a bound, and would cross it, stay there. All others
+take a quasi-Newton step; each trial point of the line search is projected into the bounds.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from .light_optimizer import LightOptimizer
 
-ARMIJO = 1e-4  # of the decrease that the slope promises, which a step has to keep
-WOLFE = 0.9  # of the slope at the start, than which it has to be less steep at the end
-GROWTH = 4.0  # of a step that is still steep
-NARROW_BOUNDS = 1e-3  # of a step, which is not looked at any closer
-SHORTEST, LONGEST = 0.1, 0.9  # of a bracket, where it is divided
+ARMIJO = 1e-4  # share of the decrease predicted by the slope that a step must achieve
+WOLFE = 0.9  # share of the starting slope below which the slope must fall
+GROWTH = 4.0  # factor of a step if the slope is still steep
+NARROW_BOUNDS = 1e-3  # width of a bracket, relative to the step, that is narrow enough
+SHORTEST, LONGEST = 0.1, 0.9  # a bracket is divided between these shares of its width
 TRIALS = 25
-LOSS_ROUNDING = 1e-12  # of a loss, relative, which says nothing of which of two points is lower
-CURVATURE = 1e-10  # sᵀy of a pair that is of use, in units of ‖s‖‖y‖, whatever those of the loss
+LOSS_ROUNDING = 1e-12  # relative difference of losses that may be rounding
+CURVATURE = 1e-10  # least sᵀy of a useful pair, in units of ‖s‖‖y‖, so that units cancel
 
 
 class Trial(NamedTuple):
@@ -36,24 +36,24 @@ class Trial(NamedTuple):
 
 
 class BoundedLBFGS:
-    """L-BFGS whose every point is within bounds.
+    """L-BFGS that evaluates only points within bounds.
 
     Parameters
     ----------
     params : list of nn.Parameter
-        All of one type, on one device.
+        Parameters, all of one dtype and on one device.
     project : callable
         Brings the parameters, in place, to the nearest point within bounds.
     max_iter : int, default=10
-        Iterations of a step.
+        Most iterations in a call of :meth:`minimise`.
     memory : int, default=20
-        Pairs of steps and changes of the gradient that curvature is known from.
+        Number of pairs (step, change of the gradient) from which the curvature is estimated.
     tol : float, default=1e-9
-        Iterations end where they gain less, relative to the value.
+        Stop when an iteration gains less than this, relative to the value.
     gtol : float, default=0.0
-        Iterations end where no parameter that is free has a larger slope.
+        Stop when no free parameter has a larger slope.
     flat : float, default=0.0
-        Sum of slopes below which the first step is shorter, if the units of the loss are known.
+        Sum of slopes below which the first step is shorter; 0 if the loss has no known units.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class BoundedLBFGS:
         self.tol = tol
         self.gtol = gtol
         self.flat = flat
-        self.converged = False  # the last step, before `max_iter`
-        self.loss = float("inf")  # where it ended
+        self.converged = False  # whether the last call ended before `max_iter`
+        self.loss = float("inf")  # final loss of the last call
         self.pairs: list[tuple[Tensor, Tensor]] = []
 
     @torch.no_grad()
     def minimise(self, closure: Callable[[], Tensor]) -> Tensor:
-        """Up to `max_iter` iterations; the loss before them."""
+        """Make up to `max_iter` iterations; return the loss before them."""
         evaluate = torch.enable_grad()(closure)
         self.project()
         x, pairs = self.position(), self.pairs
@@ -94,7 +94,7 @@ class BoundedLBFGS:
                 break
             direction = -quasi_newton(slope, pairs, free)
             longest = float("inf")
-            if not pairs:  # nothing is known of scales: steps of 1 to 4, whatever the loss's units
+            if not pairs:  # scales are unknown: try steps of 1 to 4, whatever the loss's units
                 steepness = float(direction.abs().sum())
                 direction /= max(steepness, self.flat)
                 longest = GROWTH if steepness > self.flat else 1.0
@@ -125,10 +125,11 @@ class BoundedLBFGS:
         direction: Tensor,
         longest: float,
     ) -> tuple[Tensor, Tensor, Tensor] | None:
-        """A point along the projected direction that is lower by enough, and not steep any more.
+        """Return a point along the projected direction that fulfils Wolfe's conditions.
 
-        Its value and gradient too; or None. These are Wolfe's conditions: lengths grow while the
-        slope along the direction stays what it was, and shrink by parabolas once one was too long.
+        Return its value and gradient too; return None if there is no such point. The step grows
+        while the slope along the direction remains steep. Once a step was too long, the bracket
+        shrinks by cubic interpolation.
         """
         found, length = None, 1.0
         first, start = float(slope @ direction), float(value)
@@ -161,16 +162,16 @@ class BoundedLBFGS:
         return found
 
     def free(self, x: Tensor, slope: Tensor) -> Tensor:
-        """1 for parameters that a step down the slope moves, 0 for those that bounds hold."""
+        """Return 1 for parameters that a step down the slope moves, 0 for those held by bounds."""
         moved = self.move_to(x - slope) != x
         return (moved | (slope == 0.0)).to(x)
 
     def position(self) -> Tensor:
-        """All parameters, as one vector."""
+        """Return all parameters as one vector."""
         return torch.cat([p.detach().reshape(-1) for p in self.params])
 
     def move_to(self, x: Tensor) -> Tensor:
-        """Set the parameters to the nearest point within bounds, which is returned."""
+        """Set the parameters to the nearest point within bounds, and return that point."""
         stop = 0
         for p in self.params:
             start, stop = stop, stop + p.numel()
@@ -179,13 +180,13 @@ class BoundedLBFGS:
         return self.position()
 
     def gradient(self) -> Tensor:
-        """By all parameters, as one vector."""
+        """Return the gradient by all parameters as one vector."""
         zeros = (torch.zeros_like(p) if p.grad is None else p.grad for p in self.params)
         return torch.cat([g.reshape(-1) for g in zeros])
 
 
 class ProjectedLBFGS(BoundedLBFGS, LightOptimizer):
-    """The same as an optimiser of torch, whose pairs are its state: as :class:`BoundedLBFGS`."""
+    """:class:`BoundedLBFGS` as a torch optimiser, with the pairs in its state."""
 
     def __init__(
         self, params: list[nn.Parameter], project: Callable[[], None], **options: Any
@@ -195,11 +196,11 @@ class ProjectedLBFGS(BoundedLBFGS, LightOptimizer):
         self.state[params[0]]["pairs"] = self.pairs
 
     def step(self, closure: Callable[[], Tensor]) -> Tensor:  # type: ignore[override]
-        """Up to `max_iter` iterations; the loss before them."""
+        """Make up to `max_iter` iterations; return the loss before them."""
         return self.minimise(closure)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch does, with pairs as tuples again."""
+        """Load the state as torch does, and turn the pairs into tuples again."""
         super().load_state_dict(state_dict)
         state = self.state[self.params[0]]
         self.pairs = state["pairs"] = [tuple(pair) for pair in state.get("pairs", [])]
@@ -208,11 +209,11 @@ class ProjectedLBFGS(BoundedLBFGS, LightOptimizer):
 def quasi_newton(
     slope: Tensor, pairs: list[tuple[Tensor, Tensor]], free: Tensor | float = 1.0
 ) -> Tensor:
-    """H g by the two-loop recursion (Nocedal & Wright, algorithm 7.4), H from pairs (s, y).
+    """Return H g by the two-loop recursion (Nocedal & Wright, algorithm 7.4), H from pairs (s, y).
 
-    Of g, s and y what is `free` counts, 1 or 0 for each parameter.
-    All that it makes is in the span of s, y and g, so that their inner products say how much of
-    each H g has, and the device is asked once (Chen, Wang & Zhou, "Large-scale L-BFGS using
+    Only the entries of g, s and y where `free` is 1 count.
+    H g is a linear combination of the vectors s, y and g. Its coefficients follow from their inner
+    products, so the device is synchronised only once (Chen, Wang & Zhou, "Large-scale L-BFGS using
     MapReduce", NIPS 2014).
     """
     m = len(pairs)
@@ -220,7 +221,7 @@ def quasi_newton(
     basis = torch.stack(columns).mul_(free)  # (2m + 1, D)
     G = (basis.double() @ basis.double().mT).cpu().numpy()
     useful = [i for i in range(m) if is_of_use(G[i, m + i], G[i, i], G[m + i, m + i])]
-    share, weights = np.zeros(2 * m + 1), np.zeros(m)  # of the basis in what becomes H g
+    share, weights = np.zeros(2 * m + 1), np.zeros(m)  # share: coefficients of H g in the basis
     share[-1] = 1.0
     for i in reversed(useful):
         weights[i] = G[i] @ share / G[i, m + i]
@@ -233,7 +234,7 @@ def quasi_newton(
 
 
 def between(low: Trial, high: Trial) -> float:
-    """Where a cubic with both ends' values and slopes is lowest (Nocedal & Wright, eq. 3.59)."""
+    """Minimise the cubic with both ends' values and slopes (Nocedal & Wright, eq. 3.59)."""
     width = high.length - low.length
     share = SHORTEST
     if math.isfinite(high.value) and math.isfinite(high.slope):
@@ -245,12 +246,12 @@ def between(low: Trial, high: Trial) -> float:
 
 
 def is_of_use(sy: float, ss: float, yy: float) -> bool:
-    """Tell whether a pair says something of curvature, from inner products."""
+    """Tell from inner products whether a pair has positive curvature beyond rounding."""
     return sy > CURVATURE * math.sqrt(ss) * math.sqrt(yy)
 
 
 def remember(pairs: list[tuple[Tensor, Tensor]], s: Tensor, y: Tensor, memory: int) -> None:
-    """Add a pair that says something of curvature; forget the oldest of too many."""
+    """Add a pair if it is of use; forget the oldest if there are more than `memory`."""
     if is_of_use(*torch.stack([s @ y, s @ s, y @ y]).tolist()):
         pairs.append((s, y))
         del pairs[:-memory]

@@ -1,15 +1,15 @@
-"""Random starts of searches for hyper-parameters, at the scale of the rows.
+"""Draw random starts for hyper-parameter searches, at the scale of the data.
 
-Bounds are wide, ten decades by default, so that of θ between them most are on plains: of noise and
-nothing else, or of no noise. Where a parameter's unit is known from its kernel, it is drawn from a
-narrower range, inside the bounds:
+Bounds are wide, ten decades by default, so most θ between them lie on plateaus, where the model
+sees only noise or no noise at all. If the kernel tells a parameter's unit, the parameter is drawn
+from a narrower range inside the bounds:
 
-    length-scale    span·√d·min(n^(−1/d), 1/10) to span·√d, of a column if each has its own
-    period          twice the former to the latter
-    variance        1/10 to 10 of the function's
-    noise           1/1000 to 1 of the same
+    length-scale    span·√d·min(n^(−1/d), 1/10) to span·√d; per column if each has its own
+    period          twice the shortest to the longest length-scale
+    variance        1/10 to 10 times the function's variance
+    noise           1/1000 to 1 times the function's variance
     mixture α       1/10 to 100
-    σ₀              1/10 to 10 of the norm of rows
+    σ₀              1/10 to 10 times the root-mean-square norm of the rows
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ import numpy as np
 from sklearn.gaussian_process import kernels as sk
 
 SHORTEST = 0.1
-"""Share of the longest length-scale that the shortest is, at most."""
+"""The shortest length-scale over the longest, at most."""
 
 CANDIDATES = (1, 20)
-"""Random θ, of which the best is where a search begins; in turn. One goes where values do not say,
-twenty find what is narrow: on scikit-learn's gallery, both found more than either."""
+"""Numbers of random θ, in turn; each search begins at the best of them. A single θ also explores
+regions with low values, and twenty find narrow optima. On scikit-learn's gallery, both together
+found more optima than either alone."""
 
 LATENT_VARIANCE = 10.0
-"""Of f, about, where a likelihood has no noise: probabilities from .04 to .96."""
+"""Likely variance of f if a likelihood has no noise: probabilities from .04 to .96."""
 
 NOISE_SHARES = (1e-3, 1.0)
-"""Of the variance, that noise is likely to be."""
+"""Likely range of the noise variance, over the function's variance."""
 
 
 def likely_bounds(kernel: sk.Kernel, X: Any, variance: float) -> np.ndarray:
-    """Return the interval of each of θ that starts are drawn from, (n_dims, 2).
+    """Return the interval from which starts of each parameter in θ are drawn, (n_dims, 2).
 
     Parameters
     ----------
     kernel : sklearn kernel
-        Whose θ it is.
+        The kernel that θ belongs to.
     X : ndarray of shape (n, d) or list of object
-        Rows; of objects nothing is known.
+        Rows. For a list of objects the intervals are the bounds.
     variance : float
-        Of the function, about.
+        Approximate variance of the function.
     """
     bounds = kernel.bounds
     if not kernel.requires_vector_input or np.ndim(X) != 2 or not variance > 0.0:
@@ -58,14 +59,14 @@ def likely_bounds(kernel: sk.Kernel, X: Any, variance: float) -> np.ndarray:
             likely.append(np.broadcast_to(ranges, (hyperparameter.n_elements, 2)))
     with np.errstate(divide="ignore", invalid="ignore"):
         inside = np.clip(np.log(np.concatenate(likely)), bounds[:, :1], bounds[:, 1:])
-    is_known = inside[:, :1] < inside[:, 1:]  # and not of NaN
+    is_known = inside[:, :1] < inside[:, 1:]  # False for NaN
     return np.where(is_known, inside, bounds)
 
 
 def likely_range(
     owner: sk.Kernel, name: str, X: np.ndarray, variance: float, n_elements: int
 ) -> np.ndarray:
-    """Return the lowest and the highest value, (2,) or (n_elements, 2); NaN if nothing is known."""
+    """Return the lowest and highest likely value, (2,) or (n_elements, 2); NaN if unknown."""
     n, d = X.shape
     span = np.ptp(X, axis=0) * np.sqrt(d)  # (d,)
     longest = span if n_elements == d else span.max(keepdims=True)
@@ -87,7 +88,7 @@ def likely_range(
 def draw_starts(
     likely: np.ndarray, n_restarts: int, random_state: np.random.RandomState
 ) -> list[np.ndarray]:
-    """Return the θ of each restart from which the best is to be chosen, (S, n_dims) each."""
+    """Return the candidate starts of each restart, (S, n_dims) each."""
     low, high = likely.T
     sizes = (CANDIDATES[r % len(CANDIDATES)] for r in range(n_restarts))
     return [random_state.uniform(low, high, (size, len(low))) for size in sizes]

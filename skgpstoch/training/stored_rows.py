@@ -1,7 +1,7 @@
 """Train on rows that are read in chunks: minibatches from a shuffle buffer, and full passes.
 
-What a sample of the rows cannot tell is found by passes in order, of which each reads every row
-once. Memory is bounded by the buffer of the source.
+A full pass reads every row once, in order, for results that need all rows and not just a sample.
+Memory is bounded by the source's buffer.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ..data.row_source import RowSource
 from ..data.rows import Rows, Whole
 
 EPOCH_ROWS = 1_000_000
-"""Rows of an epoch, at most: there are others in the next one."""
+"""Most rows in an epoch; the next epoch has other rows."""
 
 Tensors = Callable[[Chunk], tuple[Tensor, Rows]]
-"""X and what is known of rows, scaled, where training happens."""
+"""Turns a chunk into its scaled X and rows, on the device of training."""
 
 
 # ---- rows in turn --------------------------------------------------------------------------------
@@ -34,14 +34,14 @@ Tensors = Callable[[Chunk], tuple[Tensor, Rows]]
 
 @dataclass(frozen=True)
 class Folded:
-    """Which rows are held out of training, by their numbers.
+    """The numbers of the rows that are held out of training.
 
     Parameters
     ----------
     untrained : ndarray
-        Those that nothing is trained on.
+        Numbers of the rows that no member is trained on.
     numbers, fold : ndarray and Tensor or None
-        Those of the sample, in increasing order, and the fold of each, if there are several.
+        Numbers of the sample's rows, in increasing order, and the fold of each, or None.
     """
 
     untrained: np.ndarray
@@ -50,13 +50,13 @@ class Folded:
 
     @classmethod
     def of_sample(cls, sampled: np.ndarray, fold: Tensor | None, n_untrained: int) -> Folded:
-        """Of the numbers of a sample's rows, of which the first are not trained on."""
+        """Make one from the numbers of a sample, whose first `n_untrained` rows are held out."""
         order = np.argsort(sampled)
         fold = None if fold is None else fold.cpu()[torch.from_numpy(order)]
         return cls(np.sort(sampled[:n_untrained]), sampled[order], fold)
 
     def of(self, rows: Rows, numbers: np.ndarray) -> Rows:
-        """Return what is known of rows, with their folds."""
+        """Return the rows, with the fold of each."""
         if self.fold is None:
             return rows
         at = np.searchsorted(self.numbers, numbers).clip(max=len(self.numbers) - 1)
@@ -66,18 +66,18 @@ class Folded:
 
 
 class Flow:
-    """Rows of chunks, as many at a time as are asked for.
+    """Take rows from chunks, any number at a time.
 
     Parameters
     ----------
     chunks : iterator of Chunk
-        Where they come from.
+        Where the rows come from.
     n_rows : int
-        How many the first pass has found of those that are not left out.
+        Number of rows that the first pass found, without those that are left out.
     tensors : callable
-        What a chunk becomes.
+        Turns a chunk into tensors.
     folds : Folded or None, default=None
-        Which rows are held out; those that no member sees are left out, as are those of weight 0.
+        Held-out rows. Rows that no member is trained on are left out, as are rows of weight 0.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Flow:
         return pieces
 
     def more(self) -> tuple[Tensor, Rows]:
-        """Return the rows of one more chunk."""
+        """Return the rows of the next chunk."""
         chunk = next(self.chunks, None)
         if chunk is None:
             raise ValueError(too_few(self.n_given, self.n_rows))
@@ -116,12 +116,12 @@ class Flow:
         return X, rows if self.folds is None else self.folds.of(rows, chunk.rows)
 
     def close(self) -> None:
-        """End the reading ahead of rows that nobody has asked for."""
+        """Stop reading ahead."""
         cast(Any, self.chunks).close()
 
 
 def endless(source: RowSource, n_rows: int, seed: int, first: int) -> Iterator[Chunk]:
-    """Yield the chunks of one shuffled pass after another, from the first that is asked for."""
+    """Yield the chunks of one shuffled pass after another, from pass `first` on."""
     for number in itertools.count(first):
         n_given = 0
         for chunk in source.shuffled(seed, number):
@@ -132,7 +132,7 @@ def endless(source: RowSource, n_rows: int, seed: int, first: int) -> Iterator[C
 
 
 def too_few(n_given: int, n_rows: int) -> str:
-    """Return what to say of a pass that ends too soon."""
+    """Return the message for a pass that ends too soon."""
     return (
         f"X gave {n_given:,} rows in one pass (without held-out rows), but {n_rows:,} in "
         "the first pass. Every pass must give the same rows with the same weights."
@@ -140,7 +140,7 @@ def too_few(n_given: int, n_rows: int) -> str:
 
 
 def joined(pieces: list[tuple[Tensor, Rows]]) -> tuple[Tensor, Rows]:
-    """Return rows that follow each other in one piece."""
+    """Join pieces of rows into one."""
     if len(pieces) == 1:
         return pieces[0]
     X, rows = zip(*pieces, strict=True)
@@ -153,18 +153,18 @@ def joined(pieces: list[tuple[Tensor, Rows]]) -> tuple[Tensor, Rows]:
 
 
 class Reader:
-    """All rows of a source in order, by slices that follow each other, as often as wanted.
+    """Read all rows of a source in order, in successive slices, as many times as needed.
 
     Parameters
     ----------
     source : RowSource
         The rows.
     n_rows : int
-        How many of them have a weight; others are left out.
+        Number of rows with a positive weight; others are left out.
     tensors : callable
-        What a chunk becomes.
+        Turns a chunk into tensors.
     none : tuple of Tensor and Rows
-        What a chunk without rows would become.
+        The tensors of a chunk without rows.
     """
 
     def __init__(
@@ -179,16 +179,16 @@ class Reader:
         """Begin a pass."""
         self.close()
         self.flow = Flow(self.source.chunks(), self.n_rows, self.tensors)
-        self.start = self.stop = 0  # of the rows that are held
+        self.start = self.stop = 0  # numbers of the rows in `held`
         self.held = self.none
 
     def close(self) -> None:
-        """End a pass that may not have come to its end."""
+        """Close the current pass, even if it is not complete."""
         if self.flow is not None:
             self.flow.close()
 
     def block(self, block: slice) -> tuple[Tensor, Rows]:
-        """Return the rows of a slice: of those that are held or follow them, or from 0 on."""
+        """Return the rows of a slice that starts at 0, in the held rows or just after them."""
         start, stop, _ = block.indices(self.n_rows)
         if not self.start <= start <= self.stop:
             if start > 0:
@@ -206,12 +206,12 @@ class Reader:
 
 
 class Stored:
-    """One column of all rows, of which slices can be taken in order: X, or what is known of rows.
+    """X or another column of all rows, of which slices can be taken in order.
 
     Parameters
     ----------
     reader : Reader
-        Of the rows.
+        Reads the rows.
     name : str
         "X", or the name of a column of :class:`Rows`.
     """
@@ -236,28 +236,29 @@ class Stored:
 
 @dataclass(frozen=True)
 class Buffered:
-    """Minibatches from the shuffle buffer of a source, without some rows that are held out.
+    """Minibatches from the shuffle buffer of a source, without the held-out rows.
 
-    Of a group every rank has a part of each, as large as its share of the rows, from its own units.
+    In a group, each rank has a part of every minibatch, as large as its share of the rows, from the
+    units that it reads.
 
     Parameters
     ----------
     source : RowSource
         The rows of this process.
     tensors : callable
-        What a chunk becomes.
+        Turns a chunk into tensors.
     sample : tuple of Tensor and Rows
-        Those of the rows of all ranks that are in memory.
+        The sample of all ranks' rows that is in memory.
     folds : Folded
-        Which rows are held out.
+        Held-out rows.
     counts : tuple of int
-        How many rows each rank has to train on.
+        Number of rows that each rank trains on.
     mean_weight : float
-        What a row counts for in the mean.
+        Mean weight of a row.
     seed : int
-        Of the order.
+        Seed of the order.
     group : Group
-        Who has the other parts.
+        The processes, which have the other parts.
     """
 
     source: RowSource
@@ -268,7 +269,7 @@ class Buffered:
     mean_weight: float
     seed: int
     group: Group
-    kept: dict[str, Any] = field(default_factory=dict)  # the rows that follow an epoch
+    kept: dict[str, Any] = field(default_factory=dict)  # where the next epoch goes on reading
 
     @property
     def device(self) -> torch.device:
@@ -277,11 +278,11 @@ class Buffered:
 
     @property
     def n_rows(self) -> int:
-        """How many rows an epoch goes through."""
+        """Number of rows in an epoch."""
         return min(sum(self.counts), EPOCH_ROWS)
 
     def quota(self, rank: int) -> int:
-        """Return how many of them a rank has."""
+        """Return how many rows of an epoch a rank has."""
         below = [sum(self.counts[:k]) * self.n_rows // sum(self.counts) for k in (rank, rank + 1)]
         return below[1] - below[0]
 
@@ -301,10 +302,11 @@ class Buffered:
 
     @contextmanager
     def opened(self, number: int) -> Iterator[Flow]:
-        """Give the rows of an epoch: all, or those that follow the rows of the epoch before.
+        """Yield the flow of an epoch's rows: all rows, or those that follow the previous epoch's.
 
-        Else the last rows of units would hardly be trained on, as units are read from their first.
-        What an epoch begins after has to be read, unless the last epoch has left it so.
+        Units are read from their first row. If each epoch started a new pass, the last rows of
+        units would hardly be trained on. Rows before the start of an epoch must be read again,
+        unless the previous epoch has just ended there.
         """
         quota, n_own = self.quota(self.group.rank), self.counts[self.group.rank]
         if self.source.n_units is not None and quota == n_own:
@@ -315,7 +317,7 @@ class Buffered:
         flow, at = self.kept.pop("flow", (None, -1))
         if flow is None or at != number:
             flow = Flow(endless(self.source, n_own, self.seed, first), *self.what)
-            while before:  # in pieces, as they are forgotten
+            while before:  # in pieces, to bound the memory; these rows are discarded
                 flow.take(piece := min(before, self.source.buffer_rows))
                 before -= piece
         yield flow
@@ -323,11 +325,11 @@ class Buffered:
 
     @property
     def what(self) -> tuple[int, Tensors, Folded]:
-        """How many rows a pass trains on, what they become, and which are held out."""
+        """The arguments of :class:`Flow` after `chunks`."""
         return self.counts[self.group.rank], self.tensors, self.folds
 
     def drawn(self, n_rows: int, generator: torch.Generator) -> tuple[Tensor, Rows]:
-        """Return so many rows of the sample, as many on each rank, for a step to be timed."""
+        """Return so many rows of the sample, equally many on each rank, to time a step."""
         X, rows = self.sample
         n = max(1, n_rows // self.group.size)
         some, n_all = torch.arange(n, device=self.device) % len(X), n * self.group.size
@@ -341,24 +343,24 @@ class Buffered:
 
 @dataclass(frozen=True)
 class StoredTable:
-    """The rows of a source, as a fit sees them: see :class:`~.minibatches.Shared`.
+    """The rows of a source as a table for a fit, like :class:`~.minibatches.Shared`.
 
     Parameters
     ----------
     source : RowSource
         The rows of this process.
     n_rows : int
-        How many of these have a weight.
+        Number of these with a positive weight.
     tensors : callable
-        What a chunk becomes.
+        Turns a chunk into tensors.
     sample : tuple of Tensor and Rows
-        Those of the rows of all ranks that are in memory.
+        The sample of all ranks' rows that is in memory.
     whole : Whole
-        All rows, of all ranks, and a sample of them.
+        Size, weight and processes of all rows of all ranks.
     sampled, is_own : ndarray of shape (m,)
-        The numbers of the sample's rows, in its order, and whether they are of this process.
+        Numbers of the sample's rows, in its order, and whether each belongs to this process.
     seed : int
-        Of the order of minibatches.
+        Seed of the order of minibatches.
     """
 
     source: RowSource
@@ -372,28 +374,28 @@ class StoredTable:
 
     @property
     def n_epoch(self) -> int:
-        """How many rows of all an epoch goes through."""
+        """Number of rows in an epoch."""
         return min(self.whole.n_rows, EPOCH_ROWS)
 
     @cached_property
     def reader(self) -> Reader:
-        """What passes over all rows read."""
+        """The reader for full passes over all rows."""
         X, rows = self.sample
         return Reader(self.source, self.n_rows, self.tensors, (X[:0], rows[:0]))
 
     @property
     def X(self) -> Any:
-        """All rows, slices of which can be taken in order."""
+        """The inputs of all rows, of which slices can be taken in order."""
         return Stored(self.reader, "X")
 
     def with_folds(self, fold: Tensor | None) -> Rows:
-        """Return what is known of rows, likewise; without folds, which no pass asks for."""
+        """Return the rows' other columns, likewise, without folds, which no full pass needs."""
         known = self.reader.none[1].columns
         columns: dict[str, Any] = {name: Stored(self.reader, name) for name in known}
         return Rows(**columns, whole=self.whole)
 
     def minibatches(self, fold: Tensor | None, n_untrained: int) -> Buffered:
-        """Return minibatches of all but the sample's first rows."""
+        """Return minibatches of all rows but the first `n_untrained` ones of the sample."""
         group = self.whole.group
         n_own = self.n_rows - int(self.is_own[:n_untrained].sum())
         counts = group.gather(np.array([n_own]))

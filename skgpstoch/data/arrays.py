@@ -20,7 +20,7 @@ MOST_INTEGER = 2**63 - 1
 
 OUTER = 0.1  # share of the rows at either end that quantiles leave out
 OUTER_NORMAL = 1.2815515655446004  # 90 % quantile of a standard normal distribution
-RULED = 4.0  # few rows rule the moments if std is so many times that of quantiles (log-normal: σ = 1.6)
+RULED = 4.0  # a few rows rule if std is so many times that of quantiles (log-normal: σ = 1.6)
 
 
 def row_blocks(n_rows: int, size: int = HOST_BLOCK_ROWS) -> Iterator[slice]:

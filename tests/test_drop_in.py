@@ -1695,6 +1695,33 @@ def test_intervals_are_about_y_and_its_noise(method):
         assert_allclose(each.predict_distribution(X_new).std(), each.predict_std(X_new))
 
 
+def test_alpha_is_noise_whatever_the_mean_and_the_other_targets():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (100, 1))
+    y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(100)
+    Y = np.column_stack([300.0 + y, 1e3 * np.cos(X[:, 0]), np.full(100, 2.0)])
+    model = GaussianProcessRegressor(1e5 * RBF(), alpha=0.01, optimizer=None).fit(X, Y)
+    added = model.predict_distribution(QUERY).var() - model.predict_std(QUERY) ** 2
+    assert_allclose(added, np.broadcast_to([0.01, 0.0, 0.01], added.shape), atol=1e-9)
+
+
+@pytest.mark.parametrize("optimizer", [None, "fmin_l_bfgs_b"])
+def test_several_white_kernels(optimizer, rows):
+    """They are scikit-learn's; their sum is one of the sum of their variances."""
+    X, y = rows
+    kernel = WhiteKernel(0.1) + RBF() + WhiteKernel(0.2)
+    models = [
+        cls(each, optimizer=optimizer).fit(X, y)
+        for cls, each in ((GaussianProcessRegressor, kernel), (TheirRegressor, kernel))
+    ]
+    ours, theirs = (model.predict(QUERY, return_std=True) for model in models)
+    assert_allclose(ours, theirs, rtol=1e-3)
+    one = GaussianProcessRegressor(RBF() + WhiteKernel(0.3), optimizer=optimizer).fit(X, y)
+    assert_allclose(models[0].predict(QUERY), one.predict(QUERY), rtol=1e-3)
+    drawn, drawn_of_one = (m.sample_functions(3, 0)(QUERY) for m in (models[0], one))
+    assert_allclose(drawn, drawn_of_one, atol=1e-2)
+
+
 def test_probabilities_where_there_is_no_variance():
     """They are those of a step, at the mean."""
     model = GaussianProcessRegressor(ConstantKernel(4.0, "fixed"), alpha=0.0)

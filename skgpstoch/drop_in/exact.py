@@ -26,7 +26,7 @@ from torch import Tensor
 from ..data.arrays import borrowed
 from ..data.devices import map_blocks
 from ..data.messages import warn
-from ..kernels import Kernel, from_sklearn, split_white_noise
+from ..kernels import Kernel, from_sklearn, split_noise
 from ..kernels.matrices import covariance_of
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import NotPositiveDefiniteError, cholesky_, extended_cholesky, log_det
@@ -140,7 +140,7 @@ class PriorModel(NamedTuple):
 
     def functions(self, n_inputs: int, n_samples: int, generator: torch.Generator) -> Functions:
         """Draw f, without white noise."""
-        kernel = in_torch(split_white_noise(self.kernel)[0], self.device)
+        kernel = in_torch(split_noise(self.kernel)[0], self.device)
         return prior_functions(kernel, n_inputs, n_samples, self.n_targets, generator)
 
 
@@ -206,7 +206,7 @@ class ExactModel(NamedTuple):
             for a in (self.rows.X, self.rows.Y, self.fitted.L, self.fitted.alpha)
         )
         kernel = self.fitted.kernel
-        kernel = in_torch(split_white_noise(kernel)[0] if latent else kernel, self.rows.device)
+        kernel = in_torch(split_noise(kernel)[0] if latent else kernel, self.rows.device)
         return ExactPosterior.from_factor(kernel, X, Y, L, alpha)
 
 

@@ -17,11 +17,11 @@ from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 
 from ..data.findings import Finding
-from ..kernels import split_white_noise
+from ..kernels import split_noise
 from ..kernels.matrices import why_object
 from ..recipes.error_findings import judged_rows
 from ..recipes.findings import FEW_TO_LEARN, MISSING_NOISE
-from .noise import NEGLIGIBLE_ALPHA
+from .noise import exceeds_jitter
 
 COMPARED_ROWS = 500
 SMOOTHER = (1.0, 3.0, 10.0)  # times the length-scales
@@ -43,9 +43,8 @@ def of_missing_noise(
     noise : ndarray of shape () or (n,)
         alpha.
     """
-    variance = float(np.mean(np.square(Y)))
-    is_noisy = split_white_noise(kernel)[1] or np.mean(noise) > NEGLIGIBLE_ALPHA * variance
-    if is_noisy or len(X) < FEW_TO_LEARN or why_object(kernel) or not variance:
+    Y = Y[:, np.ptp(Y, axis=0).astype(bool) & ~exceeds_jitter(float(np.mean(noise)), Y)]
+    if split_noise(kernel)[1] or len(X) < FEW_TO_LEARN or why_object(kernel) or not Y.size:
         return
     rows = judged_rows(X)
     rows = rows[:: -(-len(rows) // COMPARED_ROWS)]

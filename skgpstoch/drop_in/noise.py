@@ -14,6 +14,7 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 
+from ..data.arrays import Scaling
 from ..kernels import join_white_noise, split_white_noise
 from ..recipes.kernel_choice import NOISE_BOUNDS
 
@@ -46,10 +47,15 @@ class Noise(NamedTuple):
     note: str
 
 
-def noise_of(kernel: sk.Kernel, alpha: np.ndarray, variance: float) -> Noise:
-    """Return the noise of the model for a target of this variance: alpha () or (n,)."""
-    least = float(np.min(alpha))
-    scalar = least if least > NEGLIGIBLE_ALPHA * variance else 0.0
+def exceeds_jitter(alpha: float | np.ndarray, Y: np.ndarray) -> np.ndarray:
+    """Tell for each target of Y (n, P) whether alpha is noise, and not only a jitter."""
+    return np.asarray(alpha > NEGLIGIBLE_ALPHA * np.square(Scaling.standard(Y).scale))
+
+
+def noise_of(kernel: sk.Kernel, alpha: np.ndarray, Y: np.ndarray) -> Noise:
+    """Return the noise of the model for targets Y (n, P): alpha () or (n,)."""
+    least, variance = float(np.min(alpha)), float(np.square(Scaling.standard(Y).scale).mean())
+    scalar = least if exceeds_jitter(least, Y).all() else 0.0
     of_rows = alpha - scalar if alpha.ndim else None
     if split_white_noise(kernel)[1] is not None or scalar > 0.0:
         return Noise(kernel, scalar, of_rows, "")

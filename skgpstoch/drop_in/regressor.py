@@ -35,7 +35,7 @@ from .base import checked_theta
 from .left_out import of_left_out
 from .many_rows import ManyRowsModel, bound_at, choose, make_regressor, start_kernel
 from .missing_noise import of_missing_noise
-from .noise import NEGLIGIBLE_ALPHA, fitted_kernel, noise_of, trained_kernel, without_alpha
+from .noise import exceeds_jitter, fitted_kernel, noise_of, trained_kernel, without_alpha
 from .predictions import GaussianPredictor, Predictive
 
 SEVERAL = "; each target has a noise variance of its own, and kernel_ holds their mean"
@@ -223,7 +223,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         device: torch.device,
     ) -> None:
         Y = y.reshape(len(y), -1)
-        noise = noise_of(kernel, alpha, float(np.mean(np.square(Y))))
+        noise = noise_of(kernel, alpha, Y)
         start = start_kernel(noise, X, Y, alpha, search, device)
         trained = trained_kernel(noise, start, is_fixed=self.optimizer is None)
         of_rows = {} if noise.alpha_of_rows is None else {"y_std": np.sqrt(noise.alpha_of_rows)}
@@ -366,8 +366,11 @@ class GaussianProcessRegressor(GaussianPredictor):
     def _known_noise(self) -> np.ndarray:
         if not self._is_fitted() or np.ndim(self._alpha_train):
             return np.zeros(1)
-        is_noise = self._alpha_train > NEGLIGIBLE_ALPHA * np.mean(np.square(self.y_train_))
-        return np.asarray(self._alpha_train * np.square(self._y_train_std) * is_noise)
+        if self.estimator_ is not None:
+            return np.asarray(self._noise.alpha * np.square(self._y_train_std))
+        Y = self.y_train_.reshape(len(self.y_train_), -1)
+        alpha = self._alpha_train * exceeds_jitter(self._alpha_train, Y)
+        return np.asarray(alpha * np.square(self._y_train_std))
 
     def _functions(self, n_samples: int, seed: int) -> SampledFunctions:
         fixed = copy.copy(self)  # whatever the estimator is fitted to later

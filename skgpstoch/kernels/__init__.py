@@ -19,6 +19,7 @@ from .expressions import (
     from_sklearn,
     join_white_noise,
     scaled,
+    split_noise,
     split_white_noise,
     to_sklearn,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "from_sklearn",
     "join_white_noise",
     "scaled",
+    "split_noise",
     "split_white_noise",
     "to_sklearn",
 ]

@@ -433,11 +433,36 @@ def split_white_noise(kernel: sk.Kernel) -> tuple[sk.Kernel, sk.WhiteKernel | No
         raise ValueError(
             f"kernel must have at most one additive WhiteKernel, got {len(whites)} in {kernel}."
         )
+    return _of_function(rest, kernel), whites[0] if whites else None
+
+
+def split_noise(kernel: sk.Kernel) -> tuple[sk.Kernel, float]:
+    """Return a kernel without its top-level WhiteKernels, and the sum of their variances.
+
+    Unlike :func:`split_white_noise` it allows several, but what to fit is lost.
+
+    Raises
+    ------
+    ValueError
+        If the expression has no other term.
+
+    Examples
+    --------
+    >>> from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+    >>> split_noise(WhiteKernel(0.25) + RBF() + WhiteKernel(0.5))
+    (RBF(length_scale=1), 0.75)
+    """
+    rest, whites = _strip_white(kernel)
+    return _of_function(rest, kernel), float(sum(white.noise_level for white in whites))
+
+
+def _of_function(rest: sk.Kernel | None, kernel: sk.Kernel) -> sk.Kernel:
+    """Return what is left of a kernel without its WhiteKernels, or raise an error."""
     if rest is None:
         raise ValueError(
             f"kernel must have a term besides the WhiteKernel, which is the noise; got {kernel}."
         )
-    return rest, whites[0] if whites else None
+    return rest
 
 
 def _strip_white(kernel: sk.Kernel) -> tuple[sk.Kernel | None, list[sk.WhiteKernel]]:

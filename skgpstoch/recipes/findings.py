@@ -17,7 +17,7 @@ from torch import Tensor
 from ..data.arrays import Scaling, quantiles
 from ..data.findings import Finding
 from ..features.base import Basis
-from ..kernels import split_white_noise
+from ..kernels import split_noise
 from ..training.history import History
 
 FEW_TO_LEARN = 20  # fewer rows are too few to learn hyper-parameters
@@ -283,7 +283,7 @@ def of_sight(
     unit : float
         Standard deviation of y, in units of f.
     """
-    kernel, some = split_white_noise(fitted)[0], X[distinct_rows(X)]
+    kernel, some = split_noise(fitted)[0], X[distinct_rows(X)]
     if not np.ptp(some, axis=0).any():
         same = "All rows of X are the same, so predictions are constant."
         yield Finding(
@@ -293,7 +293,7 @@ def of_sight(
     least, (nearest, variation) = LEAST_VARIATION * unit, neighbour_and_variation(kernel, some)
     before = 1.0, math.inf
     if given is not None:
-        before = neighbour_and_variation(split_white_noise(given)[0], some)
+        before = neighbour_and_variation(split_noise(given)[0], some)
     yield of_variation(variation / least, before[1] / least, kernel)
     if stride(X) == 1 and len(some) >= FEW_TO_COMPARE:
         yield of_nearest(nearest, before[0], kernel)

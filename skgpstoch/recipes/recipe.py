@@ -274,9 +274,10 @@ class Recipe(OfParameters, ABC):
         at_rows, at_nearest = (self.errors(fitted, data, rows) for rows in nearest_rows(data.X))
         yield from of_errors(at_rows, at_nearest, noise, advice, is_trained)
         if type(likelihood) is Gaussian and data.y_std is None:
-            rows = judged_rows(data.X)
+            rows = np.arange(len(data.X))
             if (weight := data.weight) is not None:  # rows of little weight hardly affect the fit
-                rows = rows[weight.ravel()[rows] > LEAST_WEIGHT * weight.mean()]
+                rows = np.flatnonzero(weight > LEAST_WEIGHT * weight.mean())
+            rows = rows[judged_rows(rows)]
             error = self.errors(fitted, data, rows)
             are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * noise))
             yield from of_tails(error, standardised(data.X[rows]), are_noise)

@@ -254,6 +254,9 @@ neg_coverage_error_scorer = NegCoverageErrorScorer()
 def make_coverage_scorer(coverage: float = 0.95) -> PredictiveScorer:
     """Make :obj:`neg_coverage_error_scorer` for a nominal coverage.
 
+    Its score is minus the distance between the share of rows inside the intervals and the nominal
+    coverage: 0 is best. For the share itself, call :func:`~skgpstoch.metrics.interval_coverage`.
+
     Parameters
     ----------
     coverage : float, default=0.95

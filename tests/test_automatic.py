@@ -89,6 +89,16 @@ def mixed(step):
         return AutoGaussianProcessRegressor(random_state=0).fit(*step)
 
 
+def test_means_of_skewed_targets_are_warned_of(small):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(400, 1))
+    y = np.exp(3.0 * X[:, 0] + 1.2 * rng.standard_normal(400))
+    with pytest.warns(UserWarning, match=r"too low on average.* Set target_transform='log'"):
+        AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    model = AutoGaussianProcessRegressor(target_transform="log", random_state=0).fit(X, y)
+    assert "mean error" not in {finding.name for finding in model.diagnose().problems}
+
+
 # ---- scikit-learn ------------------------------------------------------------------------------
 
 

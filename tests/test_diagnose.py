@@ -358,7 +358,7 @@ def test_estimators_around_others_tell_of_each(sine, two_classes):
             cls([("a", Ridge())]).diagnose()
     automatic = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
     names = [f.name for f in automatic.diagnose()]
-    assert names == ["few rows", "many features", "coverage of groups"]
+    assert names == ["few rows", "many features", "coverage of groups", "mean error"]
     classes = AutoGaussianProcessClassifier(random_state=0).fit(X, two_classes[1][:60])
     assert [f.where for f in classes.diagnose() if f.name == "few rows"] == ["X"]
     gp = GaussianProcessRegressor(RBF() + WhiteKernel(0.1))
@@ -428,6 +428,16 @@ def test_findings_of_a_row_of_weight_2_are_those_of_two(sine):
     for one, other in zip(weighted, repeated, strict=True):
         assert one.name == other.name
         assert one.value == pytest.approx(other.value, rel=1e-6)
+
+
+def test_tails_of_errors_where_few_rows_have_weight():
+    """Some of the rows that have weight are checked, however they lie among the others."""
+    X, y = noisy(2_000, 0.3)
+    weight = np.full(2_000, 1e-6)
+    weight[1::20] = 40.0
+    weight[error_findings.judged_rows(X)] = 1e-6
+    fit = SVGPRegressor(n_inducing=4, max_iter=2, normalize_y=False, random_state=0).fit
+    assert named_finding(fit(X, y, weight), "tails of errors").severity == "fine"
 
 
 def test_copies_of_rows_are_no_neighbours():
@@ -706,6 +716,28 @@ def test_noise_that_the_kernel_lacks(kernel, alpha, noise, severity):
     found = [each for each in model.diagnose() if each.name == "missing noise"]
     assert [each.severity for each in found] == ([] if severity is None else [severity])
     assert all("WhiteKernel" in each.message for each in found if severity != "fine")
+
+
+@pytest.mark.filterwarnings("ignore:The optimal value found", "ignore:y looks noisy")
+@pytest.mark.parametrize("normalize_y", [False, True])
+def test_noise_beside_a_constant_target(normalize_y):
+    X, y = noisy(60, 0.3)
+    fit = GaussianProcessRegressor(1.0 * RBF(), normalize_y=normalize_y).fit
+    alone, beside = (
+        named_finding(fit(X, Y), "missing noise") for Y in (y, np.column_stack([y, np.ones(60)]))
+    )
+    assert alone.severity == beside.severity == "problem"
+
+
+@pytest.mark.filterwarnings("ignore:The optimal value found")
+def test_targets_that_are_mostly_noise_to_a_kernel_without_noise():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 5))
+    y = 0.1 * np.sin(X[:, 0]) + rng.standard_normal(60)
+    with pytest.warns(UserWarning, match=r"other rows explain only .* has no WhiteKernel, add one"):
+        GaussianProcessRegressor().fit(X, y)
+    model = GaussianProcessRegressor(1.0 * RBF() + WhiteKernel()).fit(X, y)
+    assert "left-out rows" not in {finding.name for finding in model.diagnose().problems}
 
 
 @pytest.mark.parametrize("normal", [False, True])

@@ -12,9 +12,10 @@ from skgpstoch.data.held_out import (
     mixture_of_classes,
     of_classes,
 )
+from skgpstoch.ensembles.mean_error import of_mean_error
 from skgpstoch.ensembles.report import (
     FEWEST_TESTED,
-    MOST_TESTED,
+    MOST_LEVELS,
     binomial_z,
     calibration_by_group,
     class_calibration,
@@ -118,7 +119,7 @@ def test_a_group_with_narrow_intervals_is_found():
     by_level = [("'courier'", "van", is_van), ("'courier'", None, ~is_van)]
     y[is_van] *= 3.0
     lines = coverage_lines(y, by_level=by_level)
-    assert [line["by"] for line in lines] == ["std"] * 10 + ["column 'courier'"] * 2
+    assert [line["by"] for line in lines] == ["all"] + ["std"] * 10 + ["column 'courier'"] * 2
     van, other = lines[-2:]
     assert (van["group"], other["group"]) == ("van", "missing")
     assert van["n_rows"] == 100.0
@@ -143,22 +144,46 @@ def test_findings_of_several_outputs_say_which():
     assert {f.where[-12:] for f in of_coverage(lines)} == {" of output 1"}
 
 
+def test_the_coverage_of_all_rows_comes_first(y):
+    lines = coverage_lines(3.0 * y)
+    assert (lines[0]["by"], lines[0]["group"], lines[0]["n_rows"]) == ("all", "rows", 400.0)
+    assert_allclose(lines[0]["coverage_90"], np.mean(np.abs(3.0 * y) < norm.ppf(0.95)))
+    (finding,) = of_coverage(lines)
+    assert "of the 400 held-out rows (chance: 90% ± 1.5%), so they are too narrow. Check" in (
+        finding.message
+    )
+
+
+def test_groups_are_compared_with_all_rows_if_these_are_off(y):
+    is_van = np.arange(400) % 7 == 0
+    scaled = np.where(is_van, 12.0, 2.0) * y
+    by_level = [("column 'courier'", "van", is_van), ("column 'courier'", "bike", ~is_van)]
+    lines = coverage_lines(scaled, by_level=by_level)
+    off = {(line["by"], line["group"]): line["verdict"] for line in lines if line["verdict"]}
+    share = lines[0]["coverage_90"]
+    assert off["all", "rows"] == "too narrow"
+    (van,) = [f for f in of_coverage(lines) if "van" in f.where]
+    assert f"(chance: {share:.0%} ± " in van.message
+    assert {group for _, group in off} == {"rows", "van"}
+
+
 def test_calibrated_groups_are_fine(y):
     lines = coverage_lines(y)
-    assert [line["group"] for line in lines] == list(range(1, 11))
+    assert [line["group"] for line in lines] == ["rows", *range(1, 11)]
     (finding,) = of_coverage(lines)
     assert finding.severity == "fine"
-    assert finding.value < finding.limit == clear_z(10)
+    assert finding.value < finding.limit == clear_z(11)
 
 
 def test_wide_intervals_are_found(y):
-    lines = coverage_lines(y, std=3.0, by_level=[("0", 1.0, np.ones(400, dtype=bool))])
-    assert lines[-1]["verdict"] == "too wide"
+    lines = coverage_lines(y, std=10.0, by_level=[("0", 1.0, np.ones(400, dtype=bool))])
+    assert lines[0]["coverage_90"] == 1.0
+    assert [line["verdict"] for line in lines] == ["too wide"] + [""] * 11
 
 
 def test_few_rows_are_not_tested(y):
     by_level = [("0", 0.0, np.arange(400) < FEWEST_TESTED - 1)]
-    assert {line["by"] for line in coverage_lines(y, by_level=by_level)} == {"std"}
+    assert {line["by"] for line in coverage_lines(y, by_level=by_level)} == {"all", "std"}
     assert coverage_lines(y[: FEWEST_TESTED - 1]) == []
     assert list(of_coverage([])) == []
 
@@ -167,7 +192,7 @@ def test_of_many_groups_the_farthest_are_listed(y):
     by_level = [("0", j, np.arange(400) % 10 == j % 10) for j in range(50)]
     y = np.where(np.arange(400) % 10 == 7, 5.0, y)
     lines = coverage_lines(y, by_level=by_level)
-    assert len(lines) == MOST_TESTED
+    assert [line["by"] for line in lines].count("column 0") == MOST_LEVELS == len(lines) - 11
     assert sum(line["verdict"] == "too narrow" for line in lines) >= 5
 
 
@@ -263,3 +288,36 @@ def test_limits_of_classes(classes):
     budget = {"n_steps": 50, "all_steps": 100, "n_estimators": 2, "all_estimators": 4}
     assert share_done(budget | {"is_enough": False}) == 0.25
     assert share_done(budget | {"is_enough": True}) == share_done(None) == 1.0
+
+
+# ---- the mean error ------------------------------------------------------------------------------
+
+
+def test_means_of_skewed_targets_that_are_too_low_are_found(y):
+    (found,) = of_mean_error(predicted(np.exp(y), 1.0, 1.0), np.ones(400))
+    assert (found.severity, found.where) == ("problem", "y")
+    assert_allclose(found.value, np.mean(np.exp(y) - 1.0) / np.exp(y).std())
+    assert "too low on average: over 400 held-out rows y averages" in found.message
+    assert "target_transform='log'" in found.message
+    (high,) = of_mean_error(predicted(-np.exp(y), -1.0, 1.0), np.ones(400))
+    assert "too high on average" in high.message
+    assert "target_transform='yeo-johnson'" in high.message
+
+
+def test_a_mean_error_must_be_sure_and_large(y):
+    for mean in (y.mean(), y.mean() - 0.04, y.mean() + 2.0 * y.std() / 20.0):
+        (found,) = of_mean_error(predicted(y, mean, 1.0), np.ones(400))
+        assert found.severity == "fine"
+        assert found.value < found.limit
+    (found,) = of_mean_error(predicted(np.ones(40), 1.0, 1.0), np.ones(40))
+    assert found.severity == "fine"
+
+
+def test_mean_errors_are_those_of_outputs_and_of_repeated_rows(y):
+    two = np.column_stack([y - y.mean(), np.exp(y)])
+    fine, found = of_mean_error(predicted(two, np.array([0.0, 1.0]), 1.0), np.ones(400))
+    assert (fine.severity, found.severity, found.where) == ("fine", "problem", "y[:, 1]")
+    (once,) = of_mean_error(predicted(np.exp(y), 1.0, 1.0), np.full(400, 2.0))
+    (twice,) = of_mean_error(predicted(np.exp(y).repeat(2), 1.0, 1.0), np.ones(800))
+    assert_allclose([once.value, once.limit], [twice.value, twice.limit])
+    assert once.text == twice.text

@@ -283,6 +283,19 @@ def test_categories_of_numbers():
     assert encoded(X, np.arange(4.0), categorical_features=None) is X
 
 
+@pytest.mark.parametrize("X", [[{"a": "x"}] * 40, [["x", 1.0]] * 40])
+def test_rows_that_are_no_table_get_advice(X):
+    with pytest.raises((TypeError, ValueError), match=r"Use pandas\.DataFrame\(X\)"):
+        AutoGaussianProcessRegressor().fit(X, np.arange(40.0))
+
+
+def test_a_series_is_no_table(people):
+    X, y = people
+    for model in (AutoGaussianProcessRegressor(), SVGPRegressor()):
+        with pytest.raises(ValueError, match=r"got a Series of length .*frame\[\['a'\]\]"):
+            model.fit(X["work"], y)
+
+
 @pytest.mark.parametrize(
     "given", [[0, 3], [-1], ["a", "d"], [True, False], [0.5], "a", [[0]], [["a", "b"]]]
 )

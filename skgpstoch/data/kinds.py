@@ -88,12 +88,19 @@ def with_two_dimensions(X: Any) -> Any:
     Raises
     ------
     TypeError
-        If it is a dict.
+        If it is a dict, or a list of dicts.
     ValueError
-        If it has one dimension; the message is scikit-learn's, without the data.
+        If it has one dimension; for an array, the message is scikit-learn's, without the data.
     """
-    if type(X) is dict:  # some sparse matrices are dicts, too
-        raise TypeError("X must be an array or a data frame, got a dict. Use pandas.DataFrame(X).")
+    if type(X) is dict or (isinstance(X, list) and X and type(X[0]) is dict):
+        got = "a dict" if type(X) is dict else "a list of dicts"  # some sparse matrices are dicts
+        raise TypeError(f"X must be an array or a data frame, got {got}. Use pandas.DataFrame(X).")
+    if hasattr(X, "to_frame") and len(getattr(X, "shape", ())) == 1:
+        raise ValueError(
+            f"Expected 2D array, got a Series of length {len(X)} instead. If it is a single "
+            "feature, use a data frame of one column, such as frame[['a']]; if it is a single row, "
+            "frame.iloc[[0]]."
+        )
     X = readable(X)
     shape: tuple[int, ...] = getattr(X, "shape", ())
     if len(shape) == 1 and shape[0]:

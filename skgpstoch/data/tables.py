@@ -70,7 +70,15 @@ def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any)
     if not is_table(X):
         floats = {"dtype": (np.float64, np.float32), "order": "C"}
         options |= floats | {"ensure_all_finite": False, "reset": reset}
-        checked = validate_data(estimator, X, *y, **options)
+        try:
+            checked = validate_data(estimator, X, *y, **options)
+        except ValueError as error:
+            if "could not convert" not in str(error):
+                raise
+            raise ValueError(
+                f"X must be numeric unless it is a data frame: {error}. Use pandas.DataFrame(X), "
+                "with the columns of `fit`."
+            ) from None
         refuse_infinity(checked[0] if y else checked)
         return checked
     validate_data(estimator, X, skip_check_array=True, reset=reset)

@@ -16,7 +16,7 @@ from scipy.linalg import solve_triangular
 from sklearn.gaussian_process import kernels as sk
 
 from ..data.findings import Finding
-from ..kernels import split_white_noise
+from ..kernels import split_noise
 from ..recipes.error_findings import BESIDE_NOISE, judged_rows, of_tails, standardised
 from ..recipes.findings import (
     FEW_TO_LEARN,
@@ -25,6 +25,7 @@ from ..recipes.findings import (
     distinct_rows,
     neighbour_and_variation,
 )
+from .noise import NEGLIGIBLE_ALPHA
 
 LEAST_EXPLAINED = 0.1  # of the variance of f at a row, by all other rows
 
@@ -69,9 +70,9 @@ def of_left_out(
     if len(X) < FEW_TO_LEARN:
         return
     found = left_out(L, alpha, judged_rows(X))
-    f, white = split_white_noise(kernel)
-    own = np.broadcast_to(noise, len(X))[found.rows] + (white.noise_level if white else 0.0)
-    before, _ = neighbour_and_variation(split_white_noise(given)[0], X[distinct_rows(X)])
+    f, noise_level = split_noise(kernel)
+    own = np.broadcast_to(noise, len(X))[found.rows] + noise_level
+    before, _ = neighbour_and_variation(split_noise(given)[0], X[distinct_rows(X)])
     yield of_explained(f, f.diag(X[found.rows]), found.variance - own, own, before)
     error = found.error / np.sqrt(found.variance)[:, None]
     are_noise = bool(own.mean() > BESIDE_NOISE * found.variance.mean())
@@ -83,16 +84,18 @@ def of_explained(
 ) -> Finding:
     """Return the share of f's variance at a row that other rows explain; `left` is the rest.
 
-    It is only a note if rows predicted each other before the search: then y is mostly noise.
+    It is only a note if rows predicted each other before the search, and the kernel has noise:
+    then y is mostly noise.
     """
     explained = 1.0 - left.mean() / prior.mean() if prior.any() else 1.0
     found = Finding(LEFT_OUT_ROWS, "kernel", float(explained), LEAST_EXPLAINED)
     if explained >= LEAST_EXPLAINED or noise.mean() > prior.mean():
         return found
+    has_noise = noise.mean() > NEGLIGIBLE_ALPHA * prior.mean()
     return found._replace(
-        severity="problem" if before < LEAST_CORRELATION else "note",
+        severity="note" if has_noise and before >= LEAST_CORRELATION else "problem",
         text=f"With the kernel {kernel}, all other rows explain only {max(explained, 0.0):.1%} of "
         "the variance of f at a row, so predictions for new rows are almost the mean.",
-        advice="Standardise X (StandardScaler), or give the kernel a length_scale for each column. "
-        "If y is mostly noise, add a WhiteKernel.",
+        advice="If y is noisy and the kernel has no WhiteKernel, add one. Otherwise standardise X "
+        "(StandardScaler), or give the kernel a length_scale for each column.",
     )

@@ -187,13 +187,9 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
     def _entrants(self, data: Data) -> list[Entrant]:
         """Return the models to try for these rows."""
 
-    def _of_groups(self) -> Iterable[Finding]:
-        """Return findings on groups of held-out rows."""
-        return ()
-
     @abstractmethod
-    def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
-        """Store the mixture that predicts, and the tables of the report."""
+    def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> list[Finding]:
+        """Store the mixture and the tables of the report; return findings on held-out rows."""
 
     @fitting
     @with_callbacks
@@ -256,10 +252,10 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         kept = [each for each, w in zip(found, weights, strict=True) if w > 0.0]
         self.estimators_ = {each.name: each.model for each in kept}
         self.budget_ = getattr(kept[-1].model, "budget_", None)
-        self._combine(kept, weights[weights > 0.0], data)
+        of_held_out = self._combine(kept, weights[weights > 0.0], data)
         for each in kept:
             each.model.held_out_ = each.model.held_out_.known_by(numbers)
-        of_fit = [*self._of_groups(), *of_time(self.max_time, deadline, judged[0].seconds)]
+        of_fit = [*of_held_out, *of_time(self.max_time, deadline, judged[0].seconds)]
         self._diagnosis = diagnosis_of(n_rows, data.X.shape[1], self.estimators_, of_fit)
 
     def _encoded(self, X: Any, y: Any, weight: Any, classes: Any = None) -> Data:

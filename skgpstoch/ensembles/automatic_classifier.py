@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..data.findings import Finding
 from ..data.held_out import mixture_of_classes
 from ..data.rows import Data
 from ..data.tables import validate_table
@@ -114,13 +115,14 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
             found.append(self._networks(data))
         return found
 
-    def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
+    def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> list[Finding]:
         self.weights_ = weights
         self._models = [each.model for each in found]
         held_out = mixture_of_classes([model.held_out_ for model in self._models], weights)
         weight = np.ones(len(data)) if data.weight is None else data.weight
         judged, done = (held_out, weight[held_out.rows]), share_done(self.budget_)
         self._tables = class_calibration(*judged, self.classes_), class_limits(*judged, done)
+        return []
 
     def _parts(self, X: Any) -> tuple[ClassParts, Any]:
         X = self._query(X)

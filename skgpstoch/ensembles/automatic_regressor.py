@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -33,6 +32,7 @@ from ..estimators.validation import check_weight
 from ..methods.deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
 from .automatic import Automatic, of_networks, of_processes, usual_epochs
 from .lattice import OnLattice, lattice_of
+from .mean_error import of_mean_error
 from .mixture import Mixture, MixtureRegressor, Parts
 from .new_levels import WithNewLevels
 from .process import ExactProcessRegressor
@@ -256,7 +256,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
             found.append(networks)
         return found
 
-    def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> None:
+    def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> list[Finding]:
         self.weights_ = weights
         mixture = Mixture(weights.tolist(), [each.model for each in found])
         self._model = self._of_y(mixture)
@@ -273,9 +273,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         by_level = rows_by_level(self._encoder, data.X[held_out.rows])
         coverage = coverage_by_group(*judged, by_level)
         self._tables = calibration_by_group(*judged), limits(*judged, done), coverage
-
-    def _of_groups(self) -> Iterable[Finding]:
-        return of_coverage(self._tables[2])
+        is_of_y = self.target != "count" and self.target_transformer_ is None
+        return [*of_coverage(coverage), *(of_mean_error(*judged) if is_of_y else ())]
 
     def _parts(self, X: Any) -> tuple[Parts, Any]:
         check_is_fitted(self)

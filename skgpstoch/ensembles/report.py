@@ -20,13 +20,20 @@ FEWEST_IN_GROUP = 4  # rows; if they do not suffice, there are fewer groups
 JUDGED_COVERAGE = 0.9  # of the intervals whose coverage is tested in groups
 N_TESTED = 10  # groups by the predicted std
 FEWEST_TESTED = 30  # rows; a group with fewer is not tested
-MOST_TESTED = 30  # groups that are listed: those that are farthest off
+MOST_LEVELS = 30  # levels that are listed: those that are farthest off
 CLEARLY_OFF = 3.0  # standard deviations of chance, for one group
 GROUPS = "coverage of groups"
+ALL = "all"
 ADVICE_BY_VERDICT = {
     "too narrow": "Add inputs that tell when y varies more, or fit this group on its own. "
     "More rows of the group help most.",
     "too wide": "If that matters, add inputs that tell when y varies less. More rows help, too.",
+}
+ADVICE_FOR_ALL = {
+    "too narrow": "Check the coverage on new rows, because the mixture of all models may cover "
+    "more than one that has not seen a row. If it does not, ask for a higher coverage.",
+    "too wide": "Check the coverage on new rows. If it is too high there as well, ask for a lower "
+    "coverage.",
 }
 
 
@@ -57,11 +64,12 @@ class Report(NamedTuple):
     limits : DataFrame
         What keeps predictions from being better: "limit", its "share", and "advice".
     coverage : DataFrame or None
-        The share of held-out rows inside 90 % intervals ("coverage_90"), in tenths by the predicted
-        std, lowest first, and by category ("by" and "group"); the number of rows ("n_rows"), the
-        standard deviation of this share by chance alone ("chance"), how far off it is in such
-        deviations ("z"), and whether intervals are clearly too narrow or too wide ("verdict"). None
-        for classes and counts.
+        The share of held-out rows inside 90 % intervals ("coverage_90"): of all rows, of tenths by
+        the predicted std, lowest first, and by category ("by" and "group"), of at most 30 levels,
+        those that are farthest off. Beside it are the number of rows ("n_rows"), the standard
+        deviation of this share by chance alone ("chance"), how far off it is in such deviations
+        ("z"), and whether intervals are clearly too narrow or too wide ("verdict"). If those of all
+        rows are, groups are compared with all rows. None for classes and counts.
     """
 
     leaderboard: Any
@@ -156,7 +164,7 @@ def coverage_by_group(
     weight: np.ndarray,
     rows_by_level: Iterable[tuple[str, Any, np.ndarray]] = (),
 ) -> list[dict[str, Any]]:
-    """Return a line for each group of held-out rows, by predicted std and by category.
+    """Return a line for all held-out rows, and for groups by predicted std and by category.
 
     Parameters
     ----------
@@ -170,7 +178,7 @@ def coverage_by_group(
     Returns
     -------
     lines : list of dict
-        Groups of 30 rows or more; if there are very many, those that are farthest off.
+        Groups of 30 rows or more; of levels, at most the 30 that are farthest off.
     """
     n_outputs, by_level = held_out.cdf.shape[1], list(rows_by_level)
     lines: list[dict[str, Any]] = []
@@ -180,32 +188,36 @@ def coverage_by_group(
         tenths = enumerate(groups(std, weight, N_TESTED, FEWEST_TESTED), 1)
         several = {"output": output} if n_outputs > 1 else {}
         tested = [
+            (ALL, "rows", np.arange(len(cdf))),
             *(("std", tenth, rows) for tenth, rows in tenths),
             *(
                 (f"column {name}", "missing" if level is None else level, np.flatnonzero(has_it))
                 for name, level, has_it in by_level
             ),
         ]
-        lines += [
-            several | {"by": by, "group": group} | tested_coverage(cdf[rows], weight[rows])
-            for by, group, rows in tested
-            if weight[rows].sum() >= FEWEST_TESTED
-        ]
-    limit = clear_z(len(lines))
-    for line in lines:
-        is_off = abs(line["z"]) > limit
-        line["verdict"] = ("too narrow" if line["z"] < 0.0 else "too wide") if is_off else ""
-    farthest = np.argsort([-abs(line["z"]) for line in lines], kind="stable")[:MOST_TESTED]
-    return [lines[i] for i in np.sort(farthest)]
+        tested = [each for each in tested if weight[each[2]].sum() >= FEWEST_TESTED]
+        limit, expected = clear_z(n_outputs * len(tested)), JUDGED_COVERAGE
+        for by, group, rows in tested:
+            found = tested_coverage(cdf[rows], weight[rows], expected)
+            is_off = abs(found["z"]) > limit
+            verdict = ("too narrow" if found["z"] < 0.0 else "too wide") if is_off else ""
+            if by == ALL and is_off:
+                least = 0.5 / found["n_rows"]  # of none or all rows
+                expected = float(np.clip(found["coverage_90"], least, 1.0 - least))
+            lines.append(several | {"by": by, "group": group} | found | {"verdict": verdict})
+    levels = [i for i, line in enumerate(lines) if line["by"] not in (ALL, "std")]
+    near = sorted(levels, key=lambda i: -abs(lines[i]["z"]))[MOST_LEVELS:]
+    return [line for i, line in enumerate(lines) if i not in set(near)]
 
 
-def tested_coverage(cdf: np.ndarray, weight: np.ndarray) -> dict[str, float]:
+def tested_coverage(cdf: np.ndarray, weight: np.ndarray, expected: float) -> dict[str, float]:
     """Return how often rows of a group, (m,), are inside their intervals, and how sure that is."""
     n, p = float(weight.sum()), JUDGED_COVERAGE
     ends = np.tile([0.5 - 0.5 * p, 0.5 + 0.5 * p], (len(cdf), 1))
     share = float(interval_coverage(cdf, ends, sample_weight=weight))
-    chance = float(np.sqrt(p * (1.0 - p) / n))
-    return {"n_rows": n, "coverage_90": share, "chance": chance, "z": binomial_z(share * n, n, p)}
+    chance = float(np.sqrt(expected * (1.0 - expected) / n))
+    z = binomial_z(share * n, n, expected)
+    return {"n_rows": n, "coverage_90": share, "chance": chance, "z": z}
 
 
 def binomial_z(k: float, n: float, p: float) -> float:
@@ -234,24 +246,22 @@ def of_coverage(lines: list[dict[str, Any]]) -> Iterator[Finding]:
     off = [line for line in lines if line["verdict"]]
     if not off:
         yield Finding(GROUPS, "X", max(abs(line["z"]) for line in lines), limit)
+    of_all = {line.get("output"): line["coverage_90"] for line in off if line["by"] == ALL}
     for line in off:
-        by, group = line["by"], line["group"]
-        rows = f"of group {group} by predicted std" if by == "std" else f"where {by} is {group!r}"
+        by, group, verdict = line["by"], line["group"], line["verdict"]
+        expected = JUDGED_COVERAGE if by == ALL else of_all.get(line.get("output"), JUDGED_COVERAGE)
+        rows = {ALL: "", "std": f" of group {group} by predicted std"}.get(
+            by, f" where {by} is {group!r}"
+        )
         output = f" of output {line['output']}" if "output" in line else ""
         text = (
             f"{JUDGED_COVERAGE:.0%} intervals{output} cover {line['coverage_90']:.1%} of the "
-            f"{line['n_rows']:.0f} held-out rows {rows} (chance: "
-            f"{JUDGED_COVERAGE:.0%} ± {line['chance']:.1%}), so they are {line['verdict']} there."
+            f"{line['n_rows']:.0f} held-out rows{rows} (chance: "
+            f"{expected:.0%} ± {line['chance']:.1%}), so they are {verdict}"
+            f"{'' if by == ALL else ' there'}."
         )
-        yield Finding(
-            GROUPS,
-            f"{by}: {group}{output}",
-            abs(line["z"]),
-            limit,
-            "note",
-            text,
-            ADVICE_BY_VERDICT[line["verdict"]],
-        )
+        advice = (ADVICE_FOR_ALL if by == ALL else ADVICE_BY_VERDICT)[verdict]
+        yield Finding(GROUPS, f"{by}: {group}{output}", abs(line["z"]), limit, "note", text, advice)
 
 
 def limits(held_out: HeldOutPredictions, weight: np.ndarray, done: float) -> list[dict[str, Any]]:

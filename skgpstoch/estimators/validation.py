@@ -80,7 +80,14 @@ def check_labels(y: np.ndarray) -> None:
             f"y must hold labels of one type, got {' and '.join(sorted(kinds))}. Convert "
             "them, for example with y.astype(str), and drop rows without a label."
         )
-    check_classification_targets(y)
+    try:
+        check_classification_targets(y)
+    except ValueError as error:
+        if "continuous" not in str(error):
+            raise
+        raise ValueError(
+            f"{error} For continuous values use a regressor, such as AutoGaussianProcessRegressor."
+        ) from None
 
 
 def check_column(values: Any, n_rows: int, name: str) -> np.ndarray:

@@ -84,13 +84,17 @@ def of_tails(error: np.ndarray, Z: np.ndarray, are_noise: bool) -> Iterator[Find
         f"they are more than {FAR_OFF:.0f} times the usual size. The Gaussian noise follows "
         "these rows, so intervals at the other rows are too wide, and f is less accurate."
     )
-    advice = (
+    of_skewed = (
         "If y is positive and skewed, such as a price, model its logarithm: set "
-        "target_transform='log', or wrap the model in sklearn's TransformedTargetRegressor. "
-        "If the spread of y depends on X, use AutoGaussianProcessRegressor or DLMRegressor."
+        "target_transform='log', or wrap the model in sklearn's TransformedTargetRegressor."
+    )
+    advice = (
+        f"{of_skewed} If the spread of y depends on X, use AutoGaussianProcessRegressor or "
+        "DLMRegressor."
         if are_many
-        else "Look at these rows. If they are right, use a likelihood with heavy tails, such "
-        "as SVGPRegressor(likelihood='student_t'), or AutoGaussianProcessRegressor."
+        else f"Look at these rows. {of_skewed} Otherwise, if the rows are right, use a likelihood "
+        "with heavy tails, such as SVGPRegressor(likelihood='student_t'), or "
+        "AutoGaussianProcessRegressor."
     )
     severity = "problem" if rule or are_many else "note"
     yield found._replace(severity=severity, text=text, advice=advice)

@@ -238,6 +238,12 @@ def test_categorical_instances_are_told_their_classes(quick_classifier, three_cl
     assert model.predict_proba(X).min() > 0.009  # ε/2
 
 
+def test_continuous_targets_are_for_regressors():
+    X = np.random.default_rng(0).standard_normal((30, 2))
+    with pytest.raises(ValueError, match=r"Unknown label type.*AutoGaussianProcessRegressor\.$"):
+        SVGPClassifier().fit(X, X[:, 0])
+
+
 def test_unknown_labels_after_the_fit_are_named(fitted, labelled):
     X, y = labelled
     strange = np.where(np.arange(len(y)) == 3, "sideways" if y.dtype.kind == "U" else 99, y)

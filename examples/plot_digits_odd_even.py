@@ -29,7 +29,7 @@ X, digit = load_digits(return_X_y=True)
 X = X / 16.0
 X_train, X_test, y_train, y_test = train_test_split(X, digit % 2, stratify=digit, random_state=0)
 kernel = ConstantKernel(10.0) * RBF(2.0)
-common = {"n_dense": 100, "basis_batch_size": 256, "max_iter": 5, "random_state": 0}
+common = {"n_dense": 100, "basis_batch_size": 256, "max_iter": 10, "random_state": 0}
 numbers = [300, 1000, 3000, 10_000]
 models = {numbers[0]: QSGPClassifier(kernel, n_components=numbers[0], **common)}
 found = models[numbers[0]].fit(X_train, y_train).kernel_

@@ -15,7 +15,7 @@ from skgpstoch.data.held_out import (
 from skgpstoch.ensembles.mean_error import of_mean_error
 from skgpstoch.ensembles.report import (
     FEWEST_TESTED,
-    MOST_LEVELS,
+    MOST_REPORTED_LEVELS,
     binomial_z,
     calibration_by_group,
     class_calibration,
@@ -192,7 +192,9 @@ def test_of_many_groups_the_farthest_are_listed(y):
     by_level = [("0", j, np.arange(400) % 10 == j % 10) for j in range(50)]
     y = np.where(np.arange(400) % 10 == 7, 5.0, y)
     lines = coverage_lines(y, by_level=by_level)
-    assert [line["by"] for line in lines].count("column 0") == MOST_LEVELS == len(lines) - 11
+    assert (
+        [line["by"] for line in lines].count("column 0") == MOST_REPORTED_LEVELS == len(lines) - 11
+    )
     assert sum(line["verdict"] == "too narrow" for line in lines) >= 5
 
 

@@ -14,8 +14,8 @@ from ..data.findings import Finding
 from ..data.held_out import HeldOutPredictions
 
 NAME = "mean error"
-SURE = 3.0  # standard errors of the mean error, that it must exceed
-LEAST = 0.05  # standard deviations of y, that it must exceed, too
+STANDARD_ERRORS = 3.0  # standard errors of the mean error, that it must exceed
+LEAST_MEAN_ERROR = 0.05  # standard deviations of y, that it must exceed, too
 """*Measured*: see the test of skewed targets; of 16 UCI tables of 1,000 rows none exceeds both."""
 
 
@@ -38,7 +38,7 @@ def of_mean_error(held_out: HeldOutPredictions, weight: np.ndarray) -> Iterator[
             float(np.sqrt(np.average(np.square(a / unit), weights=weight)))
             for a in (y - y_mean, error - bias * unit)
         )
-        limit = max(LEAST * y_std, SURE * error_std / np.sqrt(n))
+        limit = max(LEAST_MEAN_ERROR * y_std, STANDARD_ERRORS * error_std / np.sqrt(n))
         where = f"y[:, {output}]" if n_outputs > 1 else "y"
         scale = y_std or 1.0
         found = Finding(NAME, where, float(abs(bias) / scale), float(limit / scale))

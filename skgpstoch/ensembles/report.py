@@ -20,7 +20,7 @@ FEWEST_IN_GROUP = 4  # rows; if they do not suffice, there are fewer groups
 JUDGED_COVERAGE = 0.9  # of the intervals whose coverage is tested in groups
 N_TESTED = 10  # groups by the predicted std
 FEWEST_TESTED = 30  # rows; a group with fewer is not tested
-MOST_LEVELS = 30  # levels that are listed: those that are farthest off
+MOST_REPORTED_LEVELS = 30  # levels that are listed: those that are farthest off
 CLEARLY_OFF = 3.0  # standard deviations of chance, for one group
 GROUPS = "coverage of groups"
 ALL = "all"
@@ -206,7 +206,7 @@ def coverage_by_group(
                 expected = float(np.clip(found["coverage_90"], least, 1.0 - least))
             lines.append(several | {"by": by, "group": group} | found | {"verdict": verdict})
     levels = [i for i, line in enumerate(lines) if line["by"] not in (ALL, "std")]
-    near = sorted(levels, key=lambda i: -abs(lines[i]["z"]))[MOST_LEVELS:]
+    near = sorted(levels, key=lambda i: -abs(lines[i]["z"]))[MOST_REPORTED_LEVELS:]
     return [line for i, line in enumerate(lines) if i not in set(near)]
 
 

@@ -63,7 +63,9 @@ WITHOUT_NOISE = ("check_positive_only_tag_during_fit", "check_non_transformer_es
 
 # The drop-in says, as scikit-learn does, that a parameter is at its bound; and that y is noise.
 at_bounds = pytest.mark.filterwarnings(
-    "ignore:The optimal value found", "ignore:y looks noisy, but the kernel has no noise"
+    "ignore:The optimal value found",
+    "ignore:y looks noisy, but the kernel has no noise",
+    "ignore:.* other rows explain only",
 )
 
 # Of a handful of rows, noise to some of these checks, relevance vector machines say that they have

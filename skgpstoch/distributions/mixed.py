@@ -156,6 +156,21 @@ class MixedBlocks(LawOfMixture):
     def support(self) -> tuple[Any, Any]:
         return self.law.support()
 
+    def quantile(self, probability: float) -> np.ndarray:
+        if not self._is_bounded:
+            return super().quantile(probability)
+        return Law.quantile(self, probability)
+
+    def quantiles(self, probability: np.ndarray) -> np.ndarray:
+        if not self._is_bounded:
+            return super().quantiles(probability)
+        return Law.quantiles(self, probability)
+
+    @property
+    def _is_bounded(self) -> bool:
+        """Whether Cantelli's bounds hold: the quantiles of all blocks take longer than a search."""
+        return not self.is_discrete and bool(np.isfinite(self.moments()).all())
+
     def of(self, rows: Any) -> MixedBlocks:
         n_rows = self.shape[0]
         numbers = np.arange(n_rows)[rows] + n_rows * np.arange(self.n_blocks)[:, None]

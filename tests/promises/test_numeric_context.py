@@ -124,6 +124,7 @@ def shortest(cls):
     return short if cls in HELD_OUT + DROP_IN else {"max_iter": 2, **short}
 
 
+@pytest.mark.filterwarnings("ignore:y looks noisy")
 @pytest.mark.parametrize(
     "cls", by_family("same bits whatever torch is set to", [*OTHERS, AutoGaussianProcessRegressor])
 )

@@ -150,14 +150,14 @@ class FourierBasis(BasisFunctions):
             mine = groups % n_terms == t
             if is_host(X.device):
                 omega[mine], height[mine] = self._of_term(t, X, groups[mine])
-            else:  # which need not say whose they are
+            else:  # without a mask, whose size the host would wait for
                 of_term = self._of_term(t, X, groups)
                 omega = torch.where(mine[:, None], of_term[0], omega)
                 height = torch.where(mine, of_term[1], height)
         return omega, height
 
     def _of_term(self, t: int, X: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, if all these are of one term of the sum."""
+        """Return the same for groups that all belong to term t of the sum."""
         products = self._products()
         constants, _, radials = split_product(products[t])
         each = []

@@ -42,7 +42,7 @@ class CompositeFeatures(FeatureMap):
 
     @property
     def others(self) -> Tensor | None:
-        """Its orthogonal ones, if it has any."""
+        """Orthogonal points of that part, if it has any."""
         return getattr(self.shown, "others", None)
 
     def all_points(self) -> list[Tensor]:

@@ -82,7 +82,7 @@ class KernelFeatures(FeatureMap):
     def members(self, X: Tensor) -> Tensor:
         G = self.network(X)
         phi = torch.cat([term(G) for term in self.terms], -1)
-        return phi.reshape(math.prod(phi.shape[:-2]), *phi.shape[-2:])  # also of no rows
+        return phi.reshape(math.prod(phi.shape[:-2]), *phi.shape[-2:])  # valid for no rows, too
 
 
 class LinearTerm(Term):

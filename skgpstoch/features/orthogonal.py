@@ -87,7 +87,7 @@ class OrthogonalFeatures(_WithOrthogonalPoints):
         phi = whiten(torch.cat([*(part[0] for part in lower), B[0]]), K, inverse)
         factors = [(K, inverse)]
         for b, (K_oo, _, P_o, C, R) in enumerate(sets, 1):
-            if lower:  # these rows have done
+            if lower:  # the first rows have served their purpose
                 P_o, phi = phi.split([len(C), len(phi) - len(C)])
                 C = _Residual.apply(K_oo, P_o, C)
             cross = torch.cat([*(part[b] for part in lower[b:]), B[b]])
@@ -116,7 +116,7 @@ class PointSet(NamedTuple):
 
 
 def sets_of(state: Sequence[Any]) -> list[PointSet]:
-    """Return the sets that a flat state is of, of tensors or arrays."""
+    """Return the sets of points in a flat state, of tensors or arrays."""
     n = len(PointSet._fields)
     return [PointSet(*state[i : i + n]) for i in range(0, len(state), n)]
 

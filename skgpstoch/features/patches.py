@@ -6,7 +6,7 @@ patches x^[p], p = 1 … J, and f is a weighted sum of the responses of one func
     f(x) = Σ_p w_p g(x^[p]),   g ~ GP(0, k_g)
     k(x, x') = Σ_p Σ_q w_p w_q k_g(x^[p], x'^[q]),   k(x, z) = Σ_p w_p k_g(x^[p], z),           (F9)
 
-with values g(z) of patches z as inducing variables. Where g depends on the place t of a patch too
+with values g(z) of patches z as inducing variables. If g also depends on the place t of a patch
 (Blomqvist et al., 2018; Dutordoir et al., 2019), there is k_g · k_loc for k_g, and z has a place.
 """
 
@@ -57,7 +57,7 @@ class Geometry(NamedTuple):
         return torch.cartesian_prod(rows, columns)
 
     def columns(self) -> Tensor:
-        """Columns of X that are a patch, (J, L)."""
+        """Columns of X that make up each patch, (J, L)."""
         _, W, C = self.image_shape
         height, width, channels = (
             torch.arange(n, device="cpu") for n in (*self.patch_shape, self.image_shape[2])
@@ -76,13 +76,13 @@ class Geometry(NamedTuple):
 
 def gather(X: Tensor, columns: Tensor) -> Tensor:
     """X[:, columns], (N, J, L)."""
-    if not is_host(X.device):  # where the backward pass of what is faster here adds in any order
+    if not is_host(X.device):  # where index_select's backward pass adds in any order
         return X[:, columns]
     return X.index_select(1, columns.flatten()).unflatten(1, columns.shape)
 
 
 class PatchCovariances(Covariances):
-    """Of inducing patches, with the responses to them.
+    """Covariances of inducing patches, and of images with the responses to them.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class PatchCovariances(Covariances):
 
     @property
     def constant(self) -> Constant | None:
-        """What the responses' kernel has in front, if anything."""
+        """The constant factor of the responses' kernel, if it has one."""
         first = self.kernel.k1 if isinstance(self.kernel, Product) else None
         return first if isinstance(first, Constant) else None
 
@@ -131,7 +131,7 @@ class PatchCovariances(Covariances):
         return gather(X, self.columns)
 
     def within_reach(self, X: Tensor, kernel: Isotropic) -> Tensor:
-        """Patches, (N, J, L), brought to where squares of distances are finite."""
+        """Patches, (N, J, L), moved to where squared distances are finite."""
         farthest = FARTHEST_PATCH * kernel.length_scale.detach().to(X)
         return self.patches(X).clamp(-farthest, farthest)
 
@@ -171,7 +171,7 @@ class PatchCovariances(Covariances):
         mixing = mixing.to(G)
         if (kernel := self.isotropic()) is not None:
             patches = self.within_reach(G, kernel)
-            centre = z.detach().mean(0)  # products of what is far from 0 lose digits
+            centre = z.detach().mean(0)  # products of numbers far from 0 lose digits
             points = right(z - centre, kernel.length_scale).to(G)
             weights = (kernel.variance * mixing).to(G)
             return weighted_sums(left(patches - centre), points, weights, kernel.profile)
@@ -228,7 +228,7 @@ class PatchCovariances(Covariances):
 
 
 class SinglePatches(Covariances):
-    """Of patches by themselves: rows are patches, with their places, and their weights."""
+    """Covariances of single patches: a row is a patch, with its place and its weight."""
 
     has_inputs = False
 
@@ -244,7 +244,7 @@ class SinglePatches(Covariances):
         return torch.cat([whole.patches(X), beside], 2).flatten(0, 1)
 
     def cross(self, G: Tensor, Z: Tensor) -> Tensor:
-        width = Z.shape[1]  # with places, or without
+        width = Z.shape[1]  # points may have places or not
         return G[:, -1:] * self.whole.among(G[:, :width], Z)
 
     def among(self, Z: Tensor, Z2: Tensor | None = None) -> Tensor:

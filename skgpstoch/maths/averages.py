@@ -89,9 +89,9 @@ class RunningStatistics(Module):
     ) -> None:
         """One step: features Z (K, ·, D) and targets Y (K, ·, P) of a minibatch.
 
-        They are zero but for rows that count for n_seen (K,). The rate is by the rows that are
-        there, n_batch in the whole group, each of which counts for `mean_weight`: those that count
-        twice say no more of others.
+        Rows that do not count are zero; the others count for n_seen (K,). The rate depends on
+        the n_batch rows of the whole group, each of which counts for `mean_weight`: a row that
+        counts twice says no more of other rows.
         """
         rate = self.rate(n_batch)
         kept = (1.0 - rate) / group.size  # all of it, summed over the group

@@ -14,12 +14,12 @@ from torch import Tensor
 from ..data.devices import constants, is_host
 
 LOG_2PI = math.log(2.0 * math.pi)
-SLACK = 8  # steps more than of bisection that an inverse may take
-ASKED = 6  # steps of which an accelerator is asked once whether they are enough
+SLACK = 8  # steps that an inverse may take more than bisection
+ASKED = 6  # steps after which an accelerator is asked whether they are enough
 
 
 CERTAIN_VARIANCE = 1e-30
-"""Of f, which models without a residual know for certain far from their basis functions."""
+"""Least variance of f: without a residual, f is certain far from the basis functions."""
 
 
 class Marginals(NamedTuple):
@@ -46,7 +46,7 @@ class Marginals(NamedTuple):
         return ndtr((x - mean) / var.sqrt()).mean(0)
 
     def quantile(self, probability: float) -> Tensor:
-        """Of the mixture, (N, P)."""
+        """Quantile of the mixture, (N, P)."""
         z = float(torch.special.ndtri(torch.tensor(probability, dtype=torch.float64, device="cpu")))
         ends = self.mean + self.var.sqrt() * z  # (S, N, P), those of the components
         if len(ends) == 1:
@@ -54,7 +54,7 @@ class Marginals(NamedTuple):
         return inverse(self.cdf, ends.amin(0), ends.amax(0), probability)
 
     def resolved(self, n_steps: float = 1.0) -> Marginals:
-        """The same, with deviations that can be divided by: of so many roundings of the mean."""
+        """The same, with deviations of at least some roundings of the mean, to divide by."""
         rounding = n_steps * torch.finfo(self.mean.dtype).eps * self.mean.detach()
         least = rounding.square().clamp_min(CERTAIN_VARIANCE)
         return Marginals(self.mean, torch.maximum(self.var, least))
@@ -62,10 +62,10 @@ class Marginals(NamedTuple):
     def distinct(self) -> Marginals:
         """The same, with variances by which averages over nodes can be differentiated.
 
-        The derivative of E[h(f)] is a difference quotient of h′ over a deviation. It is best, by
-        rounding and by curvature, where that is the root of the rounding of f; it is taken there
-        for any variance below, 0 too, so that it is ½h″(μ). Without a gradient by the variance they
-        are those of :meth:`resolved`.
+        The derivative of E[h(f)] by the variance is a difference quotient of h′ over a deviation.
+        Errors of rounding and curvature are least if the deviation is the root of the rounding of
+        f. Smaller variances, 0 among them, are raised to that, which gives ½h″(μ). Without a
+        gradient by the variance, variances are those of :meth:`resolved`.
         """
         if not (torch.is_grad_enabled() and self.var.requires_grad):
             return self.resolved()
@@ -82,13 +82,13 @@ class Marginals(NamedTuple):
 def inverse(
     cdf: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, probability: float | Tensor
 ) -> Tensor:
-    """Where a distribution function has a value, or values, elementwise, between two numbers.
+    """Find where a distribution function has given values, elementwise, between two numbers.
 
-    To 1e-12 of the probability, or of what is left to 1, as far as rounding allows; where the
-    function is level, somewhere there.
+    The function is right to 1e-12 of the probability p or of 1 − p, whichever is less, as far as
+    rounding allows. Where it is level, any point may be returned.
 
     Oliveira & Takahashi, "An enhancement of the bisection method average performance preserving
-    minmax optimality", 2020: hardly more steps than of bisection, and mostly a fifth.
+    minmax optimality", 2020: hardly ever more steps than bisection, and mostly a fifth.
     """
     f_low, f_high, span = cdf(low) - probability, cdf(high) - probability, high - low
     x, eps = high, torch.finfo(low.dtype).eps

@@ -17,7 +17,7 @@ LEAF = 64
 """Size up to which :func:`inverse_cholesky` and :func:`inverse_` call LAPACK."""
 
 SYMMETRIC_BLOCKS = 4
-"""Blocks of rows that a symmetric or triangular product is made in, each to the diagonal only."""
+"""Number of blocks of rows of a symmetric or triangular product; each ends at the diagonal."""
 
 MIRROR_ROWS = 256
 """Rows that are mirrored at a time."""
@@ -40,8 +40,8 @@ def cholesky(A: Tensor, name: str = "covariance matrix", scale: Tensor | None = 
     name : str, default="covariance matrix"
         What A is, for the error message.
     scale : Tensor of the batch's shape or None, default=None
-        What the jitter is relative to; None is the mean diagonal. A residual covariance has to say
-        the prior variance, as it may be nothing but that variance's rounding.
+        Variance to which the jitter is relative; None: the mean diagonal. For a residual covariance
+        it is the prior variance, because the residual may be nothing but that variance's rounding.
 
     Returns
     -------
@@ -94,7 +94,7 @@ def extended_cholesky(
     L : Tensor of shape (..., N, N)
         The factor that is known.
     B, D : Tensor of shape (K, N) and (..., K, K)
-        What is below it.
+        The rows below it.
     factor : callable
         Finds the factor of D − BL⁻ᵀL⁻¹Bᵀ, or raises an error.
     """
@@ -105,13 +105,13 @@ def extended_cholesky(
 
 
 def inverse_cholesky(A: Tensor) -> tuple[Tensor, Tensor]:
-    """L⁻¹ for A = LLᵀ, without waiting to see whether there is one.
+    """L⁻¹ for A = LLᵀ, without waiting to see whether A is positive definite.
 
     By halves, [[L₁, 0], [L₂₁, L₂]]⁻¹ = [[L₁⁻¹, 0], [−L₂⁻¹ L₂₁ L₁⁻¹, L₂⁻¹]], mostly products of
     matrices: three fifths of the time of a decomposition and an inversion at N = 512.
 
-    From symmetric A (..., N, N) lower triangular L⁻¹ (..., N, N), and whether it has failed, (...),
-    as A is not positive definite: L⁻¹ is of no use then.
+    For symmetric A (..., N, N), return the lower triangular L⁻¹ (..., N, N), and whether this has
+    failed, (...), because A is not positive definite. Then L⁻¹ is of no use.
     """
     R = torch.zeros_like(A)
     return R, _inverse_cholesky(A, R)
@@ -134,12 +134,12 @@ def _inverse_cholesky(A: Tensor, R: Tensor) -> Tensor:
 
 
 def cholesky_(A: Tensor) -> bool:
-    """Overwrite the lower triangle of A (N, N) with its factor L; whether there is one.
+    """Overwrite the lower triangle of A (N, N) with its factor L; return whether there is one.
 
     No jitter, and no second matrix: for the covariance of all rows. The upper triangle is not read,
     and becomes zero.
     """
-    upper = A.mT  # LAPACK's order, in which nothing has to be copied
+    upper = A.mT  # LAPACK's order of elements, so nothing is copied
     info = torch.empty((), dtype=torch.int32, device=A.device)
     torch.linalg.cholesky_ex(upper, upper=True, out=(upper, info))
     return not bool(info)
@@ -178,7 +178,7 @@ def mirror_(A: Tensor) -> Tensor:
 
 
 def blocks_to_diagonal(n: int) -> Iterator[slice]:
-    """Blocks of rows, of which a symmetric matrix needs only the part up to the diagonal."""
+    """Blocks of rows; a symmetric matrix needs only the part of each up to the diagonal."""
     return row_blocks(n, max(2 * LEAF, -(-n // SYMMETRIC_BLOCKS)))
 
 
@@ -197,7 +197,7 @@ def symmetric_product(A: Tensor, B: Tensor) -> Tensor:
 
 
 def symmetric_product_of_lower(L: Tensor, B: Tensor) -> Tensor:
-    """The same of LᵀB, for lower triangular L (..., M, M): a third of a product."""
+    """The same for LᵀB, with a lower triangular L (..., M, M): a third of a product."""
     out = torch.empty_like(L)
     for rows in blocks_to_diagonal(L.shape[-1]):
         L_rows = L[..., rows.start :, rows]  # but for zeros
@@ -209,12 +209,12 @@ def eigh(A: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues (..., N), ascending, and eigenvectors (..., N, N) of symmetric A (..., N, N).
 
     LAPACK's divide-and-conquer fails to converge on rare, nearly diagonal matrices; a relative
-    perturbation of the order of rounding, which moves no eigenvalue by more, lets it pass.
+    perturbation of the order of rounding lets it pass, and moves no eigenvalue by more.
 
     Raises
     ------
     NotPositiveDefiniteError
-        If it does not converge all the same.
+        If it still does not converge.
     """
     scale = A.diagonal(dim1=-2, dim2=-1).abs().mean(-1)
     for jitter in JITTERS[:3]:
@@ -244,7 +244,7 @@ def tri_solve(L: Tensor, B: Tensor, transpose: bool = False) -> Tensor:
 
 
 def update_inverse_(inverse: Tensor, Z: Tensor, share: Tensor, kept: float) -> Tensor:
-    """Make F⁻¹ that of F₊ = kept F + share ZᵀZ, in place, and return ZF₊⁻¹.
+    """Replace F⁻¹ by the inverse of F₊ = kept F + share ZᵀZ, in place, and return ZF₊⁻¹.
 
     By Woodbury's identity, with A = ZF⁻¹ and S = AZᵀ + kept/share I,
 
@@ -266,7 +266,7 @@ def log_det(L: Tensor) -> Tensor:
 
 
 def times_lower(A: Tensor, L: Tensor) -> Tensor:
-    """A L, for A (N, M) and lower triangular L (M, M): by halves, of which one needs half of A."""
+    """A L, for A (N, M) and lower triangular L (M, M), by halves: one needs only half of A."""
     h = len(L) // 2
     out = A.new_empty(A.shape)
     torch.mm(A, L[:, :h], out=out[:, :h])

@@ -27,7 +27,7 @@ from ..data.devices import map_blocks
 from .gaussian import LOG_2PI
 from .linalg import NotPositiveDefiniteError, eigh
 
-CHOSEN = 2  # degrees of freedom that held-out rows have lost: λ and the iterate are their choice
+CHOSEN = 2  # degrees of freedom that held-out rows lose, because they choose λ and the iterate
 CALIBRATION_TOLERANCE = 2.5  # nats of all held-out rows, but at most 0.01 for each
 
 
@@ -40,7 +40,7 @@ class Statistics(NamedTuple):
     n_rows: Tensor  # n, (K,)
 
     def scaled_to(self, n_rows: Tensor) -> Statistics:
-        """Estimate of the sums over n_rows (K,) rows from those over fewer."""
+        """Estimate the sums over n_rows (K,) rows from those over fewer."""
         scale = (n_rows / self.n_rows)[:, None]
         gram, cross = self.gram * scale[..., None], self.cross * scale[..., None]
         return Statistics(gram, cross, self.square * scale, n_rows)
@@ -56,7 +56,7 @@ class Spectrum(NamedTuple):
     n_rows: Tensor  # n, (K,)
 
     def statistics(self) -> Statistics:
-        """What this is the spectrum of."""
+        """Statistics whose spectrum this is."""
         gram = self.vectors * self.values[:, None] @ self.vectors.mT
         return Statistics(gram, self.vectors @ self.cross, self.square, self.n_rows)
 
@@ -87,7 +87,7 @@ def exact_statistics(
 
 @torch.no_grad()
 def sums_over_blocks(part: Callable[[slice], Iterable[Tensor]], n_rows: int) -> list[Tensor]:
-    """Sums of what `part` finds of blocks of rows."""
+    """Sums over blocks of rows of what `part` finds for each."""
     sums: list[Tensor] = []
 
     def add(block: slice) -> None:
@@ -95,7 +95,7 @@ def sums_over_blocks(part: Callable[[slice], Iterable[Tensor]], n_rows: int) -> 
         sums[:] = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
 
     map_blocks(add, n_rows)
-    if not sums:  # others may have rows
+    if not sums:  # other members may have rows
         add(slice(0))
     return sums
 
@@ -141,7 +141,7 @@ def negative_log_evidence(s: Spectrum, noise: Tensor, ridge: Tensor) -> Tensor:
 def most_likely(
     s: Spectrum, bounds: tuple[float, float] = (0.0, math.inf)
 ) -> tuple[Tensor, Tensor]:
-    """Noise and ridge of least NLML; given λ the best σ² is q(λ)/n, so the search is over λ alone.
+    """Noise and ridge with the least NLML. The best σ² is q(λ)/n, so the search is over λ alone.
 
     σ² within the bounds, and λ: geometric means over the members.
     """
@@ -192,7 +192,7 @@ def predict_held_out(
     members, X, y
         As for :func:`exact_statistics`, of validation rows.
     held_out : Tensor of shape (K, N)
-        How often a row counts that is unseen by a member, 0 elsewhere.
+        How often a row counts that the member has not seen; 0 for other rows.
     ridges : Tensor of shape (C,)
         Candidates for λ.
     """
@@ -260,18 +260,18 @@ def choose_noise(
     n_held_out: float,
     bounds: tuple[float, float],
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Choose noise and ridge by rows that are held out: the best, and cautious ones.
+    """Choose noise and ridge by held-out rows: the best, and cautious ones.
 
     Where the score is flat in λ, a smaller one only makes variances explode away from the data. The
-    cautious λ is the largest that scores about as well, and the cautious σ² makes up for what the
-    rows have lost by choosing.
+    cautious λ is the largest that scores about as well. The cautious σ² makes up for the degrees of
+    freedom that the rows lose by choosing.
 
     Parameters
     ----------
     s, bounds
         As for :func:`predict_held_out` and :func:`calibrate`.
     predict : callable
-        Candidates for λ ↦ how well they predict.
+        Maps candidates for λ to how well they predict.
     n_held_out : float
         How many rows are held out.
 

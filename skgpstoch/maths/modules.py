@@ -12,7 +12,7 @@ CONTAINERS = (dict, OrderedDict, set)
 
 
 class Module(nn.Module):
-    """A module of torch's; each has a dozen containers of hooks, which are empty."""
+    """A module of torch, which has a dozen containers of hooks, all empty."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return the same copy as without this method, in half the time.

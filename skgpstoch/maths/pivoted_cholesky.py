@@ -14,7 +14,7 @@ PIVOT_ROUNDING = 1e-15  # of the largest variance
 def pivoted_cholesky(
     diagonal: Tensor, row: Callable[[Tensor], Tensor], rank: int, tol: float = -1.0
 ) -> tuple[Tensor, Tensor]:
-    """An incomplete factor of a covariance, each pivot the row of largest conditional variance.
+    """An incomplete factor of a covariance; each pivot is the row of largest conditional variance.
 
     Harbrecht, Peters & Schneider, "On the low-rank approximation by the pivoted Cholesky
     decomposition", 2012: K − LLᵀ is positive semi-definite.
@@ -22,13 +22,13 @@ def pivoted_cholesky(
     Parameters
     ----------
     diagonal : Tensor of shape (N,)
-        Of K.
+        Diagonal of K.
     row : callable
-        Row number, () → that row of K, (N,).
+        Maps a row's number, (), to that row of K, (N,).
     rank : int
-        Pivots, at most N.
+        Largest number of pivots, at most N.
     tol : float, default=-1.0
-        There are fewer where no row has a conditional variance above this.
+        There are fewer pivots if no row has a conditional variance above this.
 
     Returns
     -------

@@ -51,7 +51,7 @@ Integrand = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def integrate_between(f: Integrand, breaks: np.ndarray, tolerance: np.ndarray) -> np.ndarray:
-    """Return integrals over each row from its least to its largest break (K, N), as `integrate`."""
+    """Return integrals of each row from its least to its largest break (K, N), as `integrate`."""
     ends, total = np.sort(breaks, axis=0), np.zeros(tolerance.shape)
     K, N = ends.shape
     for rows in row_blocks(N, max(FIRST_INTERVALS // K, 1)):
@@ -63,21 +63,21 @@ def integrate_between(f: Integrand, breaks: np.ndarray, tolerance: np.ndarray) -
 def integrate(
     f: Integrand, row: np.ndarray, low: np.ndarray, high: np.ndarray, tolerance: np.ndarray
 ) -> np.ndarray:
-    """Return ∫ f over intervals, each of a row, summed by row: (..., n_rows).
+    """Return ∫ f over intervals, each of which belongs to a row, summed by row: (..., n_rows).
 
-    An interval is halved until both rules agree on it. They do not miss where an integrand is
-    monotone on it.
+    An interval is halved until both rules agree on it. If the integrand is monotone there,
+    they do not both miss a step.
 
     Parameters
     ----------
     f : callable
         Values (..., I, m) of one or several functions, at numbers (I, m) of rows (I,).
     row : ndarray of shape (I,)
-        Whose interval it is.
+        Row to which each interval belongs.
     low, high : ndarray of shape (I,)
         Ends.
     tolerance : ndarray of shape (..., n_rows)
-        By which the rules may differ on an interval, if not by what rounding alone may do.
+        How far the rules may differ on an interval, unless rounding alone makes them differ more.
     """
     total, n_rows = np.zeros(tolerance.shape), np.atleast_2d(tolerance).shape[1]
     for _ in range(MOST_HALVINGS):

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from scipy.stats import norm, t
 
 from ..data.findings import Finding
 from ..data.held_out import HeldOutPredictions
+from .report import clear_z
 
 NAME = "mean error"
-STANDARD_ERRORS = 3.0  # standard errors of the mean error, that it must exceed
 LEAST_MEAN_ERROR = 0.05  # standard deviations of y, that it must exceed, too
 """*Measured*: see the test of skewed targets; of 16 UCI tables of 1,000 rows none exceeds both."""
 
@@ -30,6 +31,7 @@ def of_mean_error(held_out: HeldOutPredictions, weight: np.ndarray) -> Iterator[
         How many rows each row counts for.
     """
     n, n_outputs = float(weight.sum()), held_out.error.shape[1]
+    most = t.isf(norm.sf(clear_z(n_outputs)), max(n - 1.0, 1.0))  # standard errors
     for output, (error, mean) in enumerate(zip(held_out.error.T, held_out.mean.T, strict=True)):
         y = mean + error
         unit = float(np.ptp(y)) or 1.0  # squares of very small or large numbers under- or overflow
@@ -38,7 +40,7 @@ def of_mean_error(held_out: HeldOutPredictions, weight: np.ndarray) -> Iterator[
             float(np.sqrt(np.average(np.square(a / unit), weights=weight)))
             for a in (y - y_mean, error - bias * unit)
         )
-        limit = max(LEAST_MEAN_ERROR * y_std, STANDARD_ERRORS * error_std / np.sqrt(n))
+        limit = max(LEAST_MEAN_ERROR * y_std, most * error_std / np.sqrt(n))
         where = f"y[:, {output}]" if n_outputs > 1 else "y"
         scale = y_std or 1.0
         found = Finding(NAME, where, float(abs(bias) / scale), float(limit / scale))

@@ -358,7 +358,13 @@ def test_estimators_around_others_tell_of_each(sine, two_classes):
             cls([("a", Ridge())]).diagnose()
     automatic = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
     names = [f.name for f in automatic.diagnose()]
-    assert names == ["few rows", "many features", "coverage of groups", "mean error"]
+    assert names == [
+        "few rows",
+        "many features",
+        "coverage of groups",
+        "mean error",
+        "explained variance",
+    ]
     classes = AutoGaussianProcessClassifier(random_state=0).fit(X, two_classes[1][:60])
     assert [f.where for f in classes.diagnose() if f.name == "few rows"] == ["X"]
     gp = GaussianProcessRegressor(RBF() + WhiteKernel(0.1))

@@ -129,6 +129,9 @@ def test_stand_ins_are_known_levels():
     assert_array_equal(Z, encoder.transform(both))
     assert_array_equal(new.rows, [2, 3, 4])
     assert new.stand_ins.shape == (STAND_INS, 3, Z.shape[1])
+    with pytest.warns(UserWarning, match="'x' of X has missing values") as said:
+        encoder.transform_with_new(both.assign(x=np.nan))
+    assert len([each for each in said if "missing" in str(each.message)]) == 1
     counts = new.stand_ins[:, :, 1:].sum(0)  # of each of five levels
     assert_array_equal(counts.sum(1), STAND_INS)
     assert counts.min() >= STAND_INS // 5

@@ -12,7 +12,7 @@ from skgpstoch.data.held_out import (
     mixture_of_classes,
     of_classes,
 )
-from skgpstoch.ensembles.mean_error import of_mean_error
+from skgpstoch.ensembles.held_out_errors import of_held_out_errors
 from skgpstoch.ensembles.report import (
     FEWEST_TESTED,
     MOST_REPORTED_LEVELS,
@@ -292,34 +292,63 @@ def test_limits_of_classes(classes):
     assert share_done(budget | {"is_enough": True}) == share_done(None) == 1.0
 
 
-# ---- the mean error ------------------------------------------------------------------------------
+# ---- errors of means -----------------------------------------------------------------------------
+
+
+def named(name, found, weight):
+    return [each for each in of_held_out_errors(found, weight) if each.name == name]
 
 
 def test_means_of_skewed_targets_that_are_too_low_are_found(y):
-    (found,) = of_mean_error(predicted(np.exp(y), 1.0, 1.0), np.ones(400))
+    (found,) = named("mean error", predicted(np.exp(y), 1.0, 1.0), np.ones(400))
     assert (found.severity, found.where) == ("problem", "y")
     assert_allclose(found.value, np.mean(np.exp(y) - 1.0) / np.exp(y).std())
     assert "too low on average: over 400 held-out rows y averages" in found.message
     assert "target_transform='log'" in found.message
-    (high,) = of_mean_error(predicted(-np.exp(y), -1.0, 1.0), np.ones(400))
+    (high,) = named("mean error", predicted(-np.exp(y), -1.0, 1.0), np.ones(400))
     assert "too high on average" in high.message
     assert "target_transform='yeo-johnson'" in high.message
 
 
 def test_a_mean_error_must_be_sure_and_large(y):
     for mean in (y.mean(), y.mean() - 0.04, y.mean() + 2.0 * y.std() / 20.0):
-        (found,) = of_mean_error(predicted(y, mean, 1.0), np.ones(400))
+        (found,) = named("mean error", predicted(y, mean, 1.0), np.ones(400))
         assert found.severity == "fine"
         assert found.value < found.limit
-    (found,) = of_mean_error(predicted(np.ones(40), 1.0, 1.0), np.ones(40))
-    assert found.severity == "fine"
 
 
 def test_mean_errors_are_those_of_outputs_and_of_repeated_rows(y):
     two = np.column_stack([y - y.mean(), np.exp(y)])
-    fine, found = of_mean_error(predicted(two, np.array([0.0, 1.0]), 1.0), np.ones(400))
+    fine, found = named("mean error", predicted(two, np.array([0.0, 1.0]), 1.0), np.ones(400))
     assert (fine.severity, found.severity, found.where) == ("fine", "problem", "y[:, 1]")
-    (once,) = of_mean_error(predicted(np.exp(y), 1.0, 1.0), np.full(400, 2.0))
-    (twice,) = of_mean_error(predicted(np.exp(y).repeat(2), 1.0, 1.0), np.ones(800))
+    (once,) = named("mean error", predicted(np.exp(y), 1.0, 1.0), np.full(400, 2.0))
+    (twice,) = named("mean error", predicted(np.exp(y).repeat(2), 1.0, 1.0), np.ones(800))
     assert_allclose([once.value, once.limit], [twice.value, twice.limit])
     assert once.text == twice.text
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1.0, 1e200])
+def test_predictions_that_explain_nothing_are_noted(y, unit):
+    y, weight = unit * (y + 7.0), np.ones(400)
+    for mean, share in (
+        (y.mean(), 0.0),
+        (y - 0.5 * (y - y.mean()), 0.75),
+        (2.0 * y.mean() - y, -3),
+    ):
+        (found,) = named("explained variance", predicted(y, mean, unit), weight)
+        assert_allclose(found.value, share, atol=1e-9)
+        assert found.severity == ("fine" if share > 0.0 else "note")
+    assert "rows of X and y belong together" in found.message
+    assert not list(of_held_out_errors(predicted(np.full(400, unit), unit, unit), weight))
+
+
+def test_mean_errors_of_few_rows_and_many_outputs_are_chance():
+    """They are judged by Student's t, and by the number of outputs."""
+    draws, alarms = np.random.default_rng(0).standard_normal((300, 5, 20)), 0
+    for error in draws:
+        two = np.column_stack([*error.T])
+        alarms += any(
+            found.severity == "problem"
+            for found in named("mean error", predicted(two, np.zeros(20), 1.0), np.ones(5))
+        )
+    assert alarms <= 5

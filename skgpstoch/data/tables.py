@@ -36,7 +36,7 @@ from .columns import (
 )
 from .kinds import real_target, with_two_dimensions
 from .level_sums import FoldMeans, LevelSums, Told, add_up
-from .messages import warn
+from .messages import muted, warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
 from .reduce import Group, agreed
 from .rows import LEADING_COLUMNS
@@ -305,16 +305,12 @@ class TableEncoder:
         if not len(rows):
             return Z, None
         few = [column._replace(values=column.values[rows]) for column in columns]
-        taken = stand_ins(self.levels)
-        return Z, NewRows(
-            rows,
-            np.stack(
-                [
-                    self._encoded(None, with_levels(few, is_new[:, rows], levels), {})
-                    for levels in zip(*taken, strict=True)
-                ]
-            ),
-        )
+        filled = [
+            with_levels(few, is_new[:, rows], levels)
+            for levels in zip(*stand_ins(self.levels), strict=True)
+        ]
+        with muted(True):  # we have warned of missing values
+            return Z, NewRows(rows, np.stack([self._encoded(None, each, {}) for each in filled]))
 
     def _read(self, X: Any) -> list[Column]:
         """Return the columns of new rows; check that their kinds are those of training rows."""

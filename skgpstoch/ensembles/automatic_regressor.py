@@ -31,8 +31,8 @@ from ..estimators.targets import fitted_alike
 from ..estimators.validation import check_weight
 from ..methods.deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
 from .automatic import Automatic, of_networks, of_processes, usual_epochs
+from .held_out_errors import of_held_out_errors
 from .lattice import OnLattice, lattice_of
-from .mean_error import of_mean_error
 from .mixture import Mixture, MixtureRegressor, Parts
 from .new_levels import WithNewLevels
 from .process import ExactProcessRegressor
@@ -274,7 +274,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         coverage = coverage_by_group(*judged, by_level)
         self._tables = calibration_by_group(*judged), limits(*judged, done), coverage
         is_of_y = self.target != "count" and self.target_transformer_ is None
-        return [*of_coverage(coverage), *(of_mean_error(*judged) if is_of_y else ())]
+        return [*of_coverage(coverage), *(of_held_out_errors(*judged) if is_of_y else ())]
 
     def _parts(self, X: Any) -> tuple[Parts, Any]:
         check_is_fitted(self)

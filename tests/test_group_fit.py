@@ -628,15 +628,12 @@ def test_max_time_ends_all_at_the_same_step():
     )
 
     def fit(group):
-        began = time.monotonic()
-        found = clone(model).fit(X[part_of(group)], Y[part_of(group)])
-        return found, time.monotonic() - began
+        return clone(model).fit(X[part_of(group)], Y[part_of(group)])
 
-    (first, seconds), (second, _) = on_ranks(fit, 2)
+    first, second = on_ranks(fit, 2)
     assert first.n_iter_ == second.n_iter_ < 10_000
     assert first.budget_ == second.budget_
     assert_array_equal(first.predict(NEW), second.predict(NEW))
-    assert seconds < 5.0
 
 
 def disturbed(monkeypatch, value):

@@ -29,8 +29,8 @@ from skgpstoch.data.reduce import WorkerLostError, using  # noqa: E402
 from skgpstoch.estimators import group_fit  # noqa: E402
 from skgpstoch.training.checkpoint import CheckpointOfGroup  # noqa: E402
 
-TIMEOUT = 10.0
-SECONDS = 60.0
+TIMEOUT = 60.0
+SECONDS = 120.0
 """Until a fit counts as hanging."""
 
 FEW = 100

@@ -24,7 +24,12 @@ CALIBRATION = EXAMPLES / "plot_dlm_calibration.py"
 COUNTS = EXAMPLES / "plot_dlm_counts.py"
 BIAS = EXAMPLES / "plot_dlm_gradient_bias.py"
 NUMBER = r" +(-?[\d.]+)"
-OF_SPEED = ("max_time was too short", "The fit took", "max_time=")  # how warnings begin
+OF_SPEED = (
+    "max_time was too short",
+    "The fit took",
+    "max_time=",
+    "Other programs",
+)  # how warnings begin
 DOC = EXAMPLES.parent / "doc"
 
 needs_flights = pytest.mark.skipif(

@@ -54,14 +54,14 @@ def of_mean_error(y: np.ndarray, mean: np.ndarray, weight: np.ndarray, most: flo
     found = Finding(MEAN_ERROR, "y", float(abs(bias) / y_std), float(limit / y_std))
     if abs(bias) <= limit:
         return found
-    transform = "log" if y.min() > 0.0 else "yeo-johnson"
+    remedy = "Set target_transform='log', and compare. " if y.min() > 0.0 else ""
     return found._replace(
         severity="problem",
         text=f"Predictions are too {'low' if bias > 0.0 else 'high'} on average: over {n:.0f} "
         f"held-out rows y averages {y_mean:.3g}, but its predictions average "
         f"{np.average(mean, weights=weight):.3g}. That happens if y is skewed.",
-        advice=f"Set target_transform={transform!r}, and compare. Intervals and medians may be "
-        "right all the same.",
+        advice=f"{remedy}Intervals and medians, predict_distribution(X).median(), may be right all "
+        "the same.",
     )
 
 

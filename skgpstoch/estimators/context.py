@@ -11,6 +11,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from ..data.devices import ACCELERATORS, HOST, ran_out_of_memory
+from ..data.rivals import watched_for_rivals
 from ..training.interrupts import one_fit
 
 TAKE_MEMORY = (
@@ -52,13 +53,20 @@ def fitting(method: Callable) -> Callable:
     """Enable gradients, and restore the estimator's state if the wrapped method raises.
 
     A MemoryError then says what to lower, and an error about unknown targets to leave them out.
+    A warning tells of programs that slowed the fit down.
     """
 
     @functools.wraps(method)
     def wrapped(estimator: Any, *args: Any, **kwargs: Any) -> Any:
         state = dict(vars(estimator))
         try:
-            with one_fit(), torch.inference_mode(False), torch.enable_grad(), numeric_context():
+            with (
+                watched_for_rivals(),
+                one_fit(),
+                torch.inference_mode(False),
+                torch.enable_grad(),
+                numeric_context(),
+            ):
                 return method(estimator, *args, **kwargs)
         except BaseException as error:
             vars(estimator).clear()

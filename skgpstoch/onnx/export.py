@@ -112,8 +112,13 @@ def to_onnx(
     if is_classifier(model):
         found = of_classes(model, X, checked(outputs, OF_CLASSES, OF_CLASSES))
     else:
-        named = checked(outputs, OF_NUMBERS, OF_NUMBERS[:2])
-        found = of_numbers(model, X, named, checked_levels(quantiles))
+        named, levels = checked(outputs, OF_NUMBERS, OF_NUMBERS[:2]), checked_levels(quantiles)
+        if "quantiles" not in named and tuple(quantiles) != LEVELS:
+            raise ValueError(
+                f"quantiles={quantiles!r} needs 'quantiles' among the outputs, got {named!r}. Set "
+                'outputs=("mean", "std", "quantiles").'
+            )
+        found = of_numbers(model, X, named, levels)
     about = f"Predictions of a {type(model).__name__} of skgpstoch"
     return model_of(graph, {"X": width}, found, about)
 

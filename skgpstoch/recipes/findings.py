@@ -328,9 +328,10 @@ def of_variation(share: float, before: float, kernel: sk.Kernel) -> Finding:
         )
     return found._replace(
         severity="note",
-        text=f"{constant}, because y does not seem to depend on X.",
-        advice="Check that the rows of X and y belong together. Look for inputs that y depends on, "
-        "or for units in which they vary.",
+        text=f"{constant}, so y does not depend on X, or this kernel cannot follow it.",
+        advice="Check that the rows of X and y belong together, that a fixed length-scale or "
+        "period is in the units of X, and, if y is far from 0, that normalize_y=True. Look for "
+        "inputs that y depends on.",
     )
 
 

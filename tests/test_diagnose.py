@@ -1,5 +1,6 @@
 """What a fit says of itself: findings, the warnings that come of them, and the table."""
 
+import itertools
 import pickle
 import re
 import warnings
@@ -34,7 +35,7 @@ from skgpstoch import (
     SVGPClassifier,
     SVGPRegressor,
 )
-from skgpstoch.data.findings import Diagnosis, Finding
+from skgpstoch.data.findings import Diagnosis, Finding, cells
 from skgpstoch.drop_in import left_out
 from skgpstoch.recipes import error_findings, findings
 from skgpstoch.training.history import History
@@ -758,3 +759,25 @@ def test_skewed_targets(normal):
         said = said_by(lambda model=model, y=y: model.fit(X, y))
         assert any("target_transform='log'" in each for each in said) != normal
         assert (named_finding(model, "tails of errors").severity == "problem") != normal
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_finding_is_fine_beyond_its_limit():
+    """Where a check does not apply, there is no limit."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (80, 2))
+    y = np.exp(2 + 1.2 * np.sin(2 * X[:, 0]) + X[:, 1] + 0.5 * rng.standard_normal(80))
+    wide = X * [1.0, 1e3]
+    models = [
+        GaussianProcessRegressor(kernel, random_state=0).fit(rows, targets)
+        for kernel in (RBF(), RBF([1.0, 1.0]), RBF() + WhiteKernel(), 0.1 * RBF() + WhiteKernel(9))
+        for rows in (X, wide)
+        for targets in (y, rng.standard_normal(80))
+    ]
+    sides = {}
+    for finding in itertools.chain.from_iterable(model.diagnose() for model in models):
+        *_, limit, severity = cells(finding)
+        is_above = (finding.value > finding.limit) == (severity != "fine")
+        if limit != "none" and not np.isnan(finding.value):
+            sides.setdefault(finding.name, set()).add(is_above)
+    assert {name: found for name, found in sides.items() if len(found) > 1} == {}

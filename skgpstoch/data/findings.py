@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ class Finding(NamedTuple):
     where : str
         The parameter, the input or the part of the model that was checked.
     value, limit : float
-        The value that was found, and the limit where a problem begins.
+        The value that was found, and the limit where a problem begins; infinite if there is none.
     severity : {"problem", "note", "fine"}, default="fine"
         "problem": `fit` warns. "note": there may be a reason to act. "fine": there is none.
     text : str, default=""
@@ -126,4 +127,5 @@ def cells(finding: Finding) -> tuple[str, ...]:
     value, limit = (f"{number:.3g}" for number in (finding.value, finding.limit))
     is_above = finding.value > finding.limit
     side = ">" if is_above == (finding.severity != "fine") else "<"  # where problems are
-    return finding.name, finding.where, value, f"{side}{limit}", finding.severity
+    limit = f"{side}{limit}" if math.isfinite(finding.limit) else "none"
+    return finding.name, finding.where, value, limit, finding.severity

@@ -89,7 +89,9 @@ def of_explained(
     """
     explained = 1.0 - left.mean() / prior.mean() if prior.any() else 1.0
     found = Finding(LEFT_OUT_ROWS, "kernel", float(explained), LEAST_EXPLAINED)
-    if explained >= LEAST_EXPLAINED or noise.mean() > prior.mean():
+    if noise.mean() > prior.mean():  # then it is to be expected
+        return found._replace(limit=-np.inf)
+    if explained >= LEAST_EXPLAINED:
         return found
     has_noise = noise.mean() > NEGLIGIBLE_ALPHA * prior.mean()
     return found._replace(

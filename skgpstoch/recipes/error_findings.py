@@ -77,7 +77,8 @@ def of_tails(error: np.ndarray, Z: np.ndarray, are_noise: bool) -> Iterator[Find
         yield found
         return
     if not (are_many or stand_alone(far, size, Z)):
-        yield found._replace(limit=MANY_FAR)
+        most = max(MANY_FAR, LEAST_MANY / len(error)) if are_noise else np.inf
+        yield found._replace(limit=float(most))
         return
     text = (
         f"Errors have heavy tails: at {len(far) / len(error):.1%} of the training rows "

@@ -378,7 +378,8 @@ def of_inputs(kernel: sk.Kernel, X: np.ndarray) -> Iterator[Finding]:
     is_shared = not any(np.ptp(scale) for scale in scales) and width.max() >= SEEN_RANGE
     narrow = np.flatnonzero(is_shared & (width < LEAST_RANGE) & (width > 0.0))
     varied = width[width > 0.0]
-    found = Finding(INPUTS, "X", float(varied.min(initial=np.inf)), LEAST_RANGE)
+    least = LEAST_RANGE if is_shared else -np.inf
+    found = Finding(INPUTS, "X", float(varied.min(initial=np.inf)), least)
     if len(narrow):
         more = ", …" if len(narrow) > SHOWN_COLUMNS else ""
         columns = ", ".join(map(str, narrow[:SHOWN_COLUMNS])) + more

@@ -291,7 +291,8 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         """Record what training has done so far; callbacks read it after every epoch."""
         self.loss_curve_ = list(history.loss_curve)
         self.n_iter_ = history.n_iter
-        self.best_iter_ = history.best_iter if history.scores else history.n_iter
+        is_chosen = bool(history.scores) or history.kept_start
+        self.best_iter_ = history.best_iter if is_chosen else history.n_iter
         self.validation_scores_ = list(history.scores) if plan.holds_out else None
 
     def diagnose(self) -> Diagnosis:

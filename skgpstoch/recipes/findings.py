@@ -223,7 +223,15 @@ def of_training(history: History, max_iter: int) -> Iterator[Finding]:
         before, last = curve[-2 * compared : -compared], curve[-compared:]
         gain = float(np.mean(before) - np.mean(last)) if compared else math.nan
     found = Finding(TRAINING, "max_iter", gain, MOST_GAIN)
-    if gain > MOST_GAIN:
+    if history.kept_start:
+        found = found._replace(
+            severity="problem",
+            text="No epoch of training improved on the parameters that it started from, so these "
+            "were kept.",
+            advice="Lower learning_rate_init. If training had hardly begun, raise max_iter.",
+            category=ConvergenceWarning,
+        )
+    elif gain > MOST_GAIN:
         span = f"{compared} epochs" if compared > 1 else "epoch"
         found = found._replace(
             severity="problem",

@@ -29,6 +29,11 @@ class History:
         """Number of epochs; a deadline may have cut the last one short."""
         return len(self.loss_curve)
 
+    @property
+    def kept_start(self) -> bool:
+        """Whether the start was better than every epoch's iterate, so that it was kept."""
+        return self.best_iter == 0 < self.n_iter and math.isfinite(self.best_score)
+
     def is_sound(self) -> bool:
         """Whether a resumed run can have this history; a file may hold anything."""
         numbers = [*self.loss_curve, *self.scores, self.start_score, self.best_score]

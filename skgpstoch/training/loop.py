@@ -136,7 +136,6 @@ class Trainer:
             elif self.should_stop() or self.overfits() or self.has_converged():
                 self.history.status = "converged"
             elif self.is_late():
-                self.score_last()
                 self.history.status = "deadline"
             elif not self.run_sound_epoch():
                 self.roll_back()
@@ -145,6 +144,7 @@ class Trainer:
             elif self.group.flag(was_interrupted()):  # before this run, which then has one epoch
                 share_interrupt()
                 self.interrupt()
+        self.score_last()
 
     def is_stopped(self) -> bool:
         """Whether a callback on any rank stops training; its error is raised on all ranks."""
@@ -307,9 +307,10 @@ class Trainer:
     def score_last(self) -> None:
         """Score the current iterate if it is sound and has no score yet."""
         is_lost = self.group.flag(not self.objective.is_finite())
-        if not is_lost and self.history.n_iter not in self.history.scored_epochs:
-            with self.undisturbed():
-                self.score()
+        if is_lost or self.history.n_iter in self.history.scored_epochs:
+            return
+        with self.undisturbed(), contextlib.suppress(NotPositiveDefiniteError):
+            self.score()
 
     def score_start(self) -> None:
         """Score the start, so that :meth:`choose` can return to it if training only does harm."""

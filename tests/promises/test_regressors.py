@@ -19,6 +19,7 @@ from conftest import (
     every_regressor,
     few_rows,
     fitted_once,
+    harmful,
     named,
 )
 from families import slow_cases
@@ -908,6 +909,7 @@ def test_activations(quick_finite, sine, activation):
     assert model.score(X, y) > (0.2 if activation == "identity" else 0.8)
 
 
+@harmful
 @pytest.mark.parametrize("layers", [8, [8], (8,), np.array([8]), (8, 4, 4)], ids=str)
 def test_layer_sizes(quick, sine, layers):
     model = quick(hidden_layer_sizes=layers, max_iter=2).fit(*sine)

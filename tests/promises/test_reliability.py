@@ -24,6 +24,7 @@ from conftest import (
     every_objective,
     every_regressor,
     fitted_once,
+    harmful,
     named,
     on_each,
 )
@@ -164,6 +165,7 @@ def test_global_state_is_untouched(finite, sine, random_state, kind, tmp_path, m
     assert {name for name in before if before[name] != after[name]} == set()
 
 
+@harmful
 @pytest.mark.parametrize("random_state", [0, None])
 def test_the_global_seeds_have_no_influence(quick, sine, random_state):
     """With an int nothing but it matters; with None the seed is fresh, whatever the global one."""
@@ -883,6 +885,7 @@ def test_a_loss_that_is_not_finite_once_is_rolled_back(quick, sine, batch, value
     assert model.score(X, y) > 0.5
 
 
+@harmful
 def test_rollbacks_reduce_the_learning_rate(quick, sine):
     """Steps of 50 leave the region where this module is finite; those of 50/2ᵏ do not."""
 
@@ -936,6 +939,7 @@ def test_training_that_keeps_diverging_says_why(quick, sine, method):
         getattr(model, method)(*sine)
 
 
+@harmful
 @pytest.mark.parametrize("rate", [1e3, 1e30])
 @each_kind({"network": {}, "fourier": FOURIER, "learned noise": {"noise": "learned"}})
 def test_absurd_learning_rates_recover_or_say_why(quick_finite, sine, rate, params):

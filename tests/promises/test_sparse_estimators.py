@@ -20,6 +20,7 @@ from conftest import (
     every_bound,
     few_rows,
     fitted_once,
+    harmful,
     has,
     named,
     on_each,
@@ -1123,6 +1124,7 @@ def test_absurd_learning_rates_recover_or_say_why(quick_any, sine, rate, solver)
 @pytest.mark.parametrize("n_rows", [2])
 @pytest.mark.parametrize("early_stopping", [True, False])
 @slow_cases("^False-2-(natural|adam)-DLM", "^True-2-(natural|adam)-SVGP")
+@harmful
 def test_few_rows(quick_any, sine, solver, n_rows, early_stopping):
     epochs = 1 if solver == "lbfgs" else 2
     params = {"solver": solver, "n_inducing": "auto", "max_iter": epochs}

@@ -60,6 +60,7 @@ PROMISES = (
     "few rows",
     "certainty of probabilities",
     "examples in docstrings",
+    "the last iterate",
 )
 
 LEARNING = ("check_classifiers_train", "check_regressors_train")

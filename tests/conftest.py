@@ -200,8 +200,14 @@ def watched():
 
 @pytest.fixture(autouse=True)
 def figures_closed():
-    """A test leaves no figure open: pyplot warns of the 21st, whatever the order of the tests."""
+    """A test meets no figure of a doctest and leaves none: pyplot warns of the 21st."""
+    close_figures()
     yield
+    close_figures()
+
+
+def close_figures():
+    """Close what pyplot holds, if anything has imported it."""
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
 

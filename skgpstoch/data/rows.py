@@ -5,22 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from hashlib import blake2b
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .arrays import row_blocks
 from .reduce import ALONE, Group
 
-MERGED_ROWS = 10_000
-"""Largest number of rows among which equal rows are found and merged."""
-
 UNSEEN = -2  # fold of rows on which no member of an ensemble is trained
-
-LEADING_COLUMNS = 16  # columns of X by which merged rows are sorted
 
 
 class _Columns:
@@ -264,50 +257,12 @@ class Data(_Columns):
         """Return the rows with explicit weights, even if they are all 1."""
         return self if self.weight is not None else replace(self, weight=np.ones(len(self)))
 
-    def merged(self) -> Data:
-        """Return the rows of :meth:`merging` without the positions."""
-        return self.merging()[0]
-
-    def merging(self) -> tuple[Data, np.ndarray]:
-        """Merge rows that are equal in every column; return them and where each row went.
-
-        A merged row has the sum of the weights. A weight is a number of repetitions, so repeated
-        and weighted rows give bitwise the same model: merged rows come in an order that depends
-        only on their contents, not on units or origin. More than `MERGED_ROWS` rows are not merged.
-        """
-        if not 1 < len(self) <= MERGED_ROWS:
-            return self, np.arange(len(self))
-        known = [c for c in (self.X, self.y, self.exposure, self.y_std) if c is not None]
-        keys = np.array(
-            [key for block in row_blocks(len(self), 512) for key in digests(known, block)]
-        )
-        _, first, group = np.unique(keys, return_index=True, return_inverse=True)
-        if len(first) == 1:  # a single row cannot be fitted, but two rows can
-            return self, np.arange(len(self))
-        counts = np.bincount(group.ravel(), self.weight, len(first))
-        distinct = in_order(self[first], keys[first])
-        first, counts = first[distinct], counts[distinct]
-        merged = replace(self[first], weight=None if (counts == 1.0).all() else counts)
-        return merged, inverse_order(distinct)[group.ravel()]
-
-
-def inverse_order(order: np.ndarray) -> np.ndarray:
-    """Return the position of each row after rows were put in this order."""
-    places = np.empty_like(order)
-    places[order] = np.arange(len(order))
-    return places
-
-
-def digests(columns: list[np.ndarray], rows: slice) -> list[bytes]:
-    """Return 16 bytes that identify each row; they do not end in zeros, which NumPy would drop."""
-    table = np.hstack([c[rows].astype(np.float64) + 0.0 for c in columns])  # −0 becomes 0
-    return [blake2b(row, digest_size=15).digest() + b"." for row in table]
-
-
-def in_order(data: Data, keys: np.ndarray) -> np.ndarray:
-    """Return row positions sorted by contents, in an order that units and origins do not change.
-
-    Rows are sorted by the first columns of X, then by y; digests decide ties.
-    """
-    columns = [*data.X.T[:LEADING_COLUMNS], *data.y.T]
-    return np.lexsort((keys, *reversed(columns)))
+    def repeated(self, counts: np.ndarray) -> Data:
+        """Repeat each row as often as its count, and divide its weight by the count."""
+        if (counts == 1).all():
+            return self
+        rows = self[np.repeat(np.arange(len(self)), counts)]
+        if self.weight is None:
+            return rows
+        weight = np.repeat(self.weight / counts, counts)
+        return replace(rows, weight=None if (weight == 1.0).all() else weight)

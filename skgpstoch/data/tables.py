@@ -34,12 +34,12 @@ from .columns import (
     names_of,
     refuse_infinite,
 )
+from .equal_rows import LEADING_COLUMNS
 from .kinds import real_target, with_two_dimensions
 from .level_sums import FoldMeans, LevelSums, Told, add_up
 from .messages import muted, warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
 from .reduce import Group, agreed
-from .rows import LEADING_COLUMNS
 from .unknown_levels import NewRows, new_levels, stand_ins, warn_of_new_levels, with_levels
 
 MOST_ONE_HOT = 10  # most levels for a plain one-hot encoding

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..data.arrays import resolve_seed
 from ..data.deadline import Deadline
+from ..data.equal_rows import n_observations, observations
 from ..data.findings import Diagnosis, Finding
 from ..data.reduce import ALONE, current
 from ..data.row_source import is_source
@@ -142,10 +143,14 @@ def of_processes(
 
 def usual_epochs(model: Any, data: Data) -> int:
     """Return how many epochs networks make at most by default."""
+    n_rows = len(observations(in_numbers(data))[0])  # as networks count them
+    return ensemble_plan(Training.of(model), n_rows, of_classes=is_classifier(model)).max_iter
+
+
+def in_numbers(data: Data) -> Data:
+    """Return the same rows with numbers (n, P) for targets, which may be labels."""
     y = data.y if data.y.ndim > 1 else np.unique(data.y, return_inverse=True)[1][:, None]
-    distinct = replace(data, y=y).merged()  # as networks count them
-    of_classes = is_classifier(model)
-    return ensemble_plan(Training.of(model), len(distinct), of_classes=of_classes).max_iter
+    return replace(data, y=y)
 
 
 # ---- estimators ----------------------------------------------------------------------------------
@@ -223,6 +228,8 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         """Fit to valid rows, all of which are here; `numbers` identify those that count."""
         self._note_classes(np.unique(y if weight is None else y[weight > 0.0]))
         data = self._learned(X, y, weight)
+        counts = n_observations(in_numbers(data))
+        data, numbers = data.repeated(counts), np.repeat(numbers, counts)
         deadline = None if self.max_time is None else Deadline(began + self.max_time)
         entrants = self._entrants(data)
         fits = task(2 * len(entrants))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..data.arrays import Scaling, resolve_seed
 from ..data.devices import HOST, block_rows, map_blocks, prediction_device, resolve_device
+from ..data.equal_rows import observations
 from ..data.held_out import of_classes
 from ..data.rows import Data
 from ..docstrings import documented
@@ -39,6 +40,7 @@ from .class_fit import (
 from .class_mixture import ClassParts, MixtureClassifier, codes_of
 from .class_modes import PointFeatures
 from .process import SEARCH_ROWS, ProcessParameters, fit_in_turn
+from .process_fit import relative_weights
 
 KERNELS = ("rough-ard", "linear", "rbf-ard", "rbf")  # the best few first: time may be short
 MOST_POINTS = 800  # rows at which kernels of a function are centred
@@ -123,18 +125,18 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         self._validate_params()
         names = self._chosen(KERNELS, KERNELS)
         data = self._validated(X, y, sample_weight)
-        merged, places = data.counted().merging()
+        observed, places = observations(data.counted())
         device = resolve_device(self.device)
         rng = np.random.default_rng(resolve_seed(self.random_state))
-        rows = self._scaled(merged, rng, device)
-        some = some_of(len(merged), SEARCH_ROWS, rng)
+        rows = self._scaled(observed, rng, device)
+        some = some_of(len(observed), SEARCH_ROWS, rng)
         searched = rows.some(torch.from_numpy(some).to(device))
 
         def fit_one(name: str, before: list[FittedProcess]) -> FittedProcess:
             return fit_process(name, rows, searched)
 
         fitted = fit_in_turn(names, fit_one, began, self.max_time)
-        if len(merged) > BLIND_ROWS and has_time_again(began, self.max_time):
+        if len(observed) > BLIND_ROWS and has_time_again(began, self.max_time):
             fitted = self._refined(fitted, rows, rng, began)
         log_p = np.stack([f.log_p for f in fitted])  # (K, n, C)
         self.weights_, self._confidence = Mixing.of(rows, log_p)
@@ -192,7 +194,7 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         """Scale rows, and assign them to folds."""
         self._x_scaling = Scaling.standard(data.X, data.weight)
         X = self._x_scaling.tensor(data.X, torch.float64, device)
-        weight = np.ones(len(data)) if data.weight is None else data.weight.astype(np.float64)
+        weight = relative_weights(data)
         codes = data.y[:, 0].astype(np.int64)
         fold, points = folds_of(codes, rng), some_of(len(X), n_points(len(X), MOST_POINTS), rng)
         c, w, k, m = (torch.from_numpy(a).to(device) for a in (codes, weight, fold, points))

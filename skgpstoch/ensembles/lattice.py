@@ -21,7 +21,8 @@ from sklearn.utils import _safe_indexing, check_array, check_random_state
 
 from ..data.arrays import row_blocks
 from ..data.devices import BLOCK_ROWS
-from ..data.rows import digests
+from ..data.equal_rows import observations
+from ..data.rows import Data
 from ..distributions.law import Law
 from ..distributions.predictive import PredictiveDistribution
 from .mixture import distribution_of
@@ -104,7 +105,7 @@ def lattice_of(X: np.ndarray, y: np.ndarray, sample_weight: Any = None) -> Latti
     if sample_weight is not None:
         has_weight = np.asarray(sample_weight) > 0.0
         X, y = X[has_weight], y[has_weight]
-    if not is_shared(y) or not is_shared(y := distinct_targets(X, y)):  # the second is expensive
+    if not is_shared(y) or not is_shared(y := observed_targets(X, y)):  # the second is expensive
         return None
     values, counts = np.unique(y, return_counts=True)
     n, is_alone = len(y), counts == 1
@@ -121,11 +122,9 @@ def is_shared(y: np.ndarray) -> bool:
     return len(values) > 1 and (counts == 1).sum() <= (1.0 - LEAST_SHARED) * len(y)
 
 
-def distinct_targets(X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return y of the rows that differ in X or y, one of each."""
-    columns = [X, y[:, None]]
-    keys = [key for block in row_blocks(len(y), 512) for key in digests(columns, block)]
-    return np.asarray(y[np.unique(keys, return_index=True)[1]])
+def observed_targets(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return y of the rows, of which copies count once."""
+    return np.asarray(observations(Data(X, y[:, None]))[0].y[:, 0])
 
 
 def share_of_atoms(n_rows: int, n_new: int) -> float:

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from ..data.arrays import Scaling, readable, resolve_seed, row_blocks
 from ..data.asked import check_coverage, check_n_samples
 from ..data.devices import BLOCK_ROWS, block_elements, map_blocks, prediction_device, resolve_device
+from ..data.equal_rows import observations
 from ..data.held_out import joint, mixture_of
 from ..data.messages import warn
 from ..data.rows import Data
@@ -36,7 +37,7 @@ from ..recipes.kernel_choice import MOST_RELEVANT_INPUTS
 from ..training.interrupts import AGAIN, keeps_best, was_interrupted
 from .mixture import MixtureRegressor
 from .process_evidence import KERNEL_SHAPES, Process, ProcessRows
-from .process_fit import FittedKernel, antithetic, copies_of, fit_kernel, target_precisions
+from .process_fit import FittedKernel, antithetic, fit_kernel, relative_weights, target_precisions
 from .stacking import stacking_weights
 from .student_mixture import StudentMixture, Tails, averaged
 
@@ -112,8 +113,8 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
     held_out_ : HeldOutPredictions
         Predictions for the training rows with a positive weight, each from the other rows: row
         numbers (`rows`), `log_density` in nats for y in its own units, `mean`, `error`, `std`,
-        `latent_std` and `cdf`. For a row of weight 2, one copy is left out, or both if most rows
-        have such weights. The weights of the kernels, and the tails, are those of all rows.
+        `latent_std` and `cdf`. A row is left out with its whole weight. The weights of the
+        kernels, and the tails, are those of all rows.
     n_features_in_ : int
         Number of inputs.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -164,7 +165,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         began = time.monotonic()
         self._validate_params()
         data = self._validated(X, y, sample_weight)
-        rows, places = data.counted().merging()
+        rows, places = observations(data.counted())
         usual = KERNEL_SHAPES if len(rows) <= FLOOR_ROWS else PROCESSES
         names = self._chosen(KERNEL_SHAPES, usual)
         device = resolve_device(self.device)
@@ -204,7 +205,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
 
     def _scaled(self, rows: Data, device: torch.device) -> list[ProcessRows]:
         """Scale rows, one set for each output."""
-        weight, left_out = copies_of(rows)
+        weight = relative_weights(rows)
         precision = target_precisions(rows)  # (n, P)
         of_outputs = [
             Scaling.standard(rows.y[:, [p]], weight * precision[:, p])
@@ -216,9 +217,9 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
             scaling.tensor(column, torch.float64, device)
             for scaling, column in ((self._x_scaling, rows.X), (self._y_scaling, rows.y))
         )
-        of_rows = (weight, precision, left_out, self._missing(rows.X))
-        w, tau, m, missing = (torch.from_numpy(a).to(device) for a in of_rows)
-        return [ProcessRows(X, y[:, p], w, tau[:, p], m, missing) for p in range(y.shape[1])]
+        of_rows = (weight, precision, self._missing(rows.X))
+        w, tau, missing = (torch.from_numpy(a).to(device) for a in of_rows)
+        return [ProcessRows(X, y[:, p], w, tau[:, p], missing) for p in range(y.shape[1])]
 
     def _missing(self, X: np.ndarray) -> np.ndarray:
         """Return where values are missing, (N, q); for very many columns, how many are, (N, 1)."""

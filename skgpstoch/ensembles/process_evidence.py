@@ -74,15 +74,13 @@ KERNEL_SHAPES = {
 class ProcessRows(NamedTuple):
     """Scaled rows of one output: X (N, d), and y, weights w and precisions τ, each (N,).
 
-    `left_out` (N,) says how many copies of a row are left out when it is predicted from the others,
-    and `missing` (N, q) is 1 where an input is missing.
+    `missing` (N, q) is 1 where an input is missing.
     """
 
     X: Tensor
     y: Tensor
     weight: Tensor
     precision: Tensor
-    left_out: Tensor
     missing: Tensor
 
     @property
@@ -304,12 +302,12 @@ class Process(NamedTuple):
         """Predict each row from the others: y minus its mean, the variance of y, and log p(y).
 
         Each is (N,). The variance is that of a new y, with noise v. The density, up to constants,
-        is that of the m left-out copies, whose mean has noise v/(mτ), as in p(y | θ).
+        is that of the row with its weight, as in p(y | θ).
         """
         inverse, v = self.L.clone(), self.theta.noise_where(rows.missing)
         inverse_(inverse)
-        s, m = v / rows.precision, rows.left_out
-        residual, var = leave_one_out(self.alpha, inverse.diagonal(), s, rows.weight, m)
-        of_mean = var + s / m
-        log_p = -0.5 * (of_mean.log() + residual.square() / of_mean + (m - 1.0) * s.log())
+        q = inverse.diagonal()
+        residual, var = leave_one_out(self.alpha, q, v * rows.relative_noise)
+        others = rows.weight - 1.0  # as in `LogPosterior.evidence`
+        log_p = 0.5 * (q.log() - q * residual.square() - others * v.log())
         return residual, var + v, log_p

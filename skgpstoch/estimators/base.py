@@ -26,11 +26,12 @@ from ..data.devices import (
     ran_out_of_memory,
     resolve_device,
 )
+from ..data.equal_rows import inverse_order, merged, observations
 from ..data.findings import Diagnosis
 from ..data.messages import warn
 from ..data.reduce import ALONE, agreed, current, doing
 from ..data.row_source import is_source
-from ..data.rows import Data, Rows, inverse_order
+from ..data.rows import Data, Rows
 from ..maths.allocator import keep_freed_memory
 from ..persistence.estimator import SavedEstimator
 from ..posteriors.base import Posterior
@@ -182,11 +183,9 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
 
     def _prepare(self, recipe: Recipe, data: Data, start: Start | None) -> Run:
         """Put rows in random order, plan, and make the objective."""
-        n_given = n_rows = len(data)
-        if data.weight is not None:
-            n_given = max(n_given, math.floor(data.n_effective))
-        data, places = data.merging() if recipe.merges_rows else (data, np.arange(n_rows))
-        sizes = Sizes(len(data), n_given, data.X.shape[1], data.y_std is not None)
+        sizes = sizes_of(data)
+        data, places = as_units(recipe, data, recipe.plan(sizes, start))
+        sizes = sizes._replace(n_rows=len(data))
         plan = recipe.plan(sizes, start)
         checkpoint, seed = None, resolve_seed(self.random_state)
         if self.checkpoint_dir is not None:
@@ -385,11 +384,23 @@ def changed_parameters(estimator: Any) -> dict[str, str]:
     }
 
 
+def sizes_of(data: Data) -> Sizes:
+    """Return the sizes of rows before any are merged."""
+    return Sizes(len(data), data.size, data.X.shape[1], data.y_std is not None)
+
+
+def as_units(recipe: Recipe, data: Data, plan: Plan) -> tuple[Data, np.ndarray]:
+    """Merge rows as the recipe allows; return them and where each given row went."""
+    if not recipe.merges_rows:
+        return data, np.arange(len(data))
+    return observations(data) if recipe.leaves_out(plan) else merged(data)
+
+
 def order_of_rows(data: Data, generator: torch.Generator) -> np.ndarray:
     """Return a random order of rows, (N,); the first ones validate.
 
-    Up to 10,000 rows come sorted by their values (:meth:`Data.merged`), so any other rule than
-    chance would hold out rows by their columns.
+    Rows may come sorted by their values, so any other rule than chance would hold out rows by
+    their columns.
     """
     return torch.randperm(len(data), generator=generator, device=generator.device).cpu().numpy()
 

@@ -23,9 +23,10 @@ from sklearn.exceptions import ConvergenceWarning
 from ..data.arrays import readable
 from ..data.deadline import Clock, Deadline
 from ..data.devices import resolve_device
+from ..data.equal_rows import MERGED_ROWS
 from ..data.messages import muted, warn
 from ..data.reduce import ALONE, Group, agreed, doing
-from ..data.rows import MERGED_ROWS, Data, Rows, Whole
+from ..data.rows import Data, Rows, Whole
 from ..data.shares import chosen_rows, offsets
 from ..recipes.plan import Sizes, within_sample
 from ..recipes.recipe import Problem, Recipe

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from ..calibration.held_out import Calibration, HeldOut, recalibrated
 from ..data.arrays import resolve_seed
+from ..data.equal_rows import merged, observations
 from ..data.messages import warn
 from ..data.rows import Data
 from ..estimators import parameters as groups
@@ -242,10 +243,10 @@ def fit_direct_loss(model: Any, recipe: DLMRecipe, data: Data) -> History:
         vars(model).pop(name, None)
     if not recipe.holds_out:
         return fit_both(model, recipe.beta, data)
-    distinct = data.counted().merged()
+    observed, _ = observations(data.counted())
     seed, fraction = resolve_seed(model.random_state), model.validation_fraction
-    parts = split_rows(distinct, fraction, seed, hasattr(model, "classes_"))
-    train, held_out = (distinct[rows] for rows in parts)
+    parts = split_rows(observed, fraction, seed, hasattr(model, "classes_"))
+    train, held_out = (observed[rows] for rows in parts)
     path = candidates(recipe.betas, train.n_effective)
     elbo, history = fit_elbo(model, train)
     if history is not None and history.status == "interrupted":
@@ -341,7 +342,7 @@ def suitable_changes(model: Any, data: Data) -> Calibration | None:
 
 def recalibrate(model: Any, changes: Calibration, data: Data) -> None:
     """Recalibrate the predictive distribution of a model that was fitted to these data."""
-    X, rows, posterior = model._labelled(data.counted().merged())
+    X, rows, posterior = model._labelled(merged(data.counted())[0])
     learns_noise = KernelChoice.of(model.kernel).learns_noise
     posterior = recalibrated(posterior, changes, learns_noise)
     bound = evidence_bound(posterior.model, X, rows, moments_of(posterior.weights))

@@ -55,34 +55,23 @@ def repetition(noise: Tensor, rows: Rows) -> Tensor:
     return rows.weight.to(noise).log().sum() + others * (noise.log() + LOG_2PI)
 
 
-def leave_one_out(
-    alpha: Tensor, precision: Tensor, noise: Tensor, weight: Tensor, left_out: Tensor
-) -> tuple[Tensor, Tensor]:
+def leave_one_out(alpha: Tensor, precision: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Predict every row from the others: y minus its mean, and the variance of f, each (N,).
 
-    Rasmussen & Williams, eqs. 5.10 to 5.12, for rows with weights w. Let s be the noise variance of
-    one copy, C = K + diag(s/w), α = C⁻¹y, q = diag C⁻¹, and leave out m ≤ w copies. Given all rows,
-    f has variance v = s(1 − sq/w)/w, so
-
-        1/v₋ = 1/v − m/s,   v₋ = s(1 − sq/w)/D,   y − μ₋ = sα/D,   D = w − m(1 − sq/w)
-
-    which for m = w is y − μ₋ = α/q and v₋ = 1/q − s/w.
+    Rasmussen & Williams, eqs. 5.10 to 5.12: with α = C⁻¹y and q = diag C⁻¹, for rows whose noise
+    variance in C is s, y − μ₋ = α/q and v₋ = 1/q − s.
 
     Parameters
     ----------
-    alpha, precision : Tensor of shape (N,)
-        α and q.
-    noise, weight, left_out : Tensor of shape (N,)
-        s, w and m, positive.
+    alpha, precision, noise : Tensor of shape (N,)
+        α, q and s.
 
     Returns
     -------
     residual, variance : Tensor of shape (N,)
-        y − μ₋ and v₋; the variance of a new y has the noise variance in addition.
+        y − μ₋ and v₋; a new y has its noise variance in addition.
     """
-    share = (1.0 - noise * precision / weight).clamp_min(0.0)  # weight of y in its own mean
-    D = weight - left_out * share
-    return noise * alpha / D, noise * share / D
+    return alpha / precision, (1.0 / precision - noise).clamp_min(0.0)
 
 
 class ExactPosterior(Posterior):

@@ -169,7 +169,8 @@ class Recipe(OfParameters, ABC):
     normalize_y : bool, default=False
         Whether to standardise the target, if the noise is additive.
     merges_rows : bool, default=True
-        Whether equal rows may be merged into one row with their total weight.
+        Whether equal rows may be merged into one row with their total weight; where rows are held
+        out, only copies of one observation are (:func:`.observations`).
     numbers_rows : bool, default=False
         Whether parameters refer to rows by number, so that no row may be dropped before training.
     deadline : Deadline or None, default=None
@@ -189,6 +190,10 @@ class Recipe(OfParameters, ABC):
     def plan_of(self, sizes: Sizes, n_members: int) -> Plan:
         """Decide the same if the time allows only so many ensemble members."""
         return self.plan(sizes)
+
+    def leaves_out(self, plan: Plan) -> bool:
+        """Tell whether rows are left out, from training or in turn, to judge the model."""
+        return plan.folds.size > 0
 
     def sums_rows(self, plan: Plan) -> bool:
         """Tell whether training needs only sums over minibatches, so rows may stay on disk."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -37,12 +36,12 @@ def make_folds(cv: Any, X: Tensor, rows: Rows, seed: int, n_folds: int | None = 
         If there are no such folds of these rows.
     """
     splitter = cv
-    if not numbers_rows(cv):
-        X, rows = distinct(X, rows)
     if cv is None or isinstance(cv, Integral):
         n_splits = DEFAULT_FOLDS if cv is None else int(cv)
         if n_splits > len(X):
-            raise ValueError(f"cv={cv} must be at most the number of distinct rows, {len(X)}.")
+            raise ValueError(
+                f"cv={cv} must be at most the number of rows, {len(X)}, of which copies count once."
+            )
         splitter = KFold(n_splits, shuffle=True, random_state=seed)
     elif isinstance(cv, Real):
         splitter = ShuffleSplit(1, test_size=float(cv), random_state=seed)
@@ -62,22 +61,6 @@ def make_folds(cv: Any, X: Tensor, rows: Rows, seed: int, n_folds: int | None = 
 def numbers_rows(cv: Any) -> bool:
     """Tell whether `cv` makes folds from the user's row numbers, and not at random."""
     return not (cv is None or isinstance(cv, Real))
-
-
-def distinct(X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
-    """Return distinct rows, sorted by their values; each counts for its copies.
-
-    So a row of weight 2 is the same as the row twice, and random folds do not depend on the order
-    of rows, even if there were too many rows to merge before. All rows may be equal.
-    """
-    table = torch.cat([X.double(), rows.y.double()], 1).cpu().numpy()
-    _, first, place = np.unique(table, axis=0, return_index=True, return_inverse=True)
-    if len(first) == 1:
-        return X, rows
-    weight = None if rows.weight is None else rows.weight.double().cpu().numpy()
-    counts = torch.from_numpy(np.bincount(place.ravel(), weight)).to(X.device)
-    index = torch.from_numpy(first).to(X.device)
-    return X[index], replace(rows[index], weight=None if bool((counts == 1).all()) else counts)
 
 
 def row_numbers(pair: tuple[Any, Any], n_rows: int) -> list[np.ndarray]:

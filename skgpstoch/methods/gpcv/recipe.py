@@ -106,6 +106,9 @@ class CrossValidationRecipe(Recipe):
             shuffles=False,  # splitters know rows by their numbers
         )
 
+    def leaves_out(self, plan: Plan) -> bool:
+        return True
+
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         return self.kernel.input_scaling(X, weight, standardizes=True)
 
@@ -246,11 +249,11 @@ class CrossValidationRecipe(Recipe):
 
 def best_on_some(kernel: sk.Kernel, X: Tensor, rows: Rows) -> sk.Kernel:
     """Return the kernel plus noise at the optimum of the marginal likelihood of some rows."""
-    table = torch.cat([X.double(), rows.y.double()], 1).unique(dim=0)
-    size = min(len(table), EVIDENCE_ROWS)
-    some = torch.linspace(0, len(table) - 1, size, dtype=torch.float32, device=HOST)
-    X_some, y = table[some.round().long().to(X.device)].tensor_split([X.shape[1]], 1)
-    return best_on(kernel + START_NOISE, X_some, y - y.mean(0))
+    size = min(len(X), EVIDENCE_ROWS)
+    some = torch.linspace(0, len(X) - 1, size, dtype=torch.float64, device=HOST)
+    some = some.round().long().to(X.device)
+    y = rows.y[some].double()
+    return best_on(kernel + START_NOISE, X[some].double(), y - y.mean(0))
 
 
 def fitted_before(posterior: OfAllRows, kernel: sk.Kernel, X: Tensor) -> tuple[sk.Kernel, float]:

@@ -1,0 +1,168 @@
+"""Equal rows: one row that counts several times, or several observations that agree by chance.
+
+A row of weight 2 is the row twice, so where no row is held out, equal rows are merged
+(:func:`merged`): sums over them are the same. Where rows are held out the question is which of
+them leave together (:func:`observations`).
+
+- Copies of one observation, from resampling or from joined tables, must: a copy that stays would
+  predict its twin.
+- In a table of categories, rows agree because few inputs and few targets exist. If such rows left
+  together, the choice would depend on y: without all rows of an input that have y = 1, those with
+  y = 0 are all that is known of it, and every model that uses this input looks bad.
+
+Which of the two it is shows in the whole table (:func:`agree_by_chance`). Weights say how much a
+row counts, and not that others agree with it, so a row always leaves with its whole weight. The
+exception are counts in a table of categories, which stand for as many observations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import blake2b
+from typing import NamedTuple
+
+import numpy as np
+
+from .arrays import row_blocks
+from .rows import Data
+
+MERGED_ROWS = 10_000
+"""Largest number of rows among which equal rows are found."""
+
+LEADING_COLUMNS = 16  # columns of X by which merged rows are sorted
+FEW_VALUES = 0.2  # distinct inputs or targets for each row, at or below which they are few
+OFTEN_MIXED = 1.05  # distinct pairs (x, y) for each x, from which equal x often differ in y
+FEWEST_COPIED = 10  # distinct rows that a table has before it is given several times
+
+
+class EqualRows(NamedTuple):
+    """Which rows are equal in every column.
+
+    Parameters
+    ----------
+    first : ndarray of shape (m,)
+        Number of the first row of each group of equal rows.
+    group : ndarray of shape (n,)
+        The group of each row.
+    keys : ndarray of shape (n,)
+        Digests of the rows.
+    """
+
+    first: np.ndarray
+    group: np.ndarray
+    keys: np.ndarray
+
+    @classmethod
+    def among(cls, data: Data) -> EqualRows | None:
+        """Find them; None if all rows are equal, or there are too many rows or too few."""
+        if not 1 < len(data) <= MERGED_ROWS:
+            return None
+        known = [c for c in (data.X, data.y, data.exposure, data.y_std) if c is not None]
+        keys = digests(known)
+        _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+        if len(first) == 1:  # a single row cannot be fitted, but two rows can
+            return None
+        return cls(first, group.ravel(), keys)
+
+    def merged(self, data: Data) -> tuple[Data, np.ndarray]:
+        """Merge equal rows, in an order that depends only on their contents."""
+        counts = np.bincount(self.group, data.weight, len(self.first))
+        order = in_order(data[self.first], self.keys[self.first])
+        counts = counts[order]
+        weight = None if (counts == 1.0).all() else counts
+        return replace(data[self.first[order]], weight=weight), inverse_order(order)[self.group]
+
+
+def merged(data: Data) -> tuple[Data, np.ndarray]:
+    """Merge rows that are equal in every column; return them and where each row went, (n,).
+
+    A merged row has the sum of the weights. Merged rows come in an order that depends only on their
+    contents, not on units or origin, so repeated and weighted rows give bitwise the same model.
+    More than `MERGED_ROWS` rows are not merged.
+    """
+    equal = EqualRows.among(data)
+    return (data, np.arange(len(data))) if equal is None else equal.merged(data)
+
+
+def observations(data: Data) -> tuple[Data, np.ndarray]:
+    """Return rows that may be held out one by one, and where each given row went, (n,).
+
+    Copies are merged as by :func:`merged`, but rows that agree by chance stay as they are, in the
+    order given. Counts in a table of categories become as many rows, in this order; a given row
+    went to the first of them.
+    """
+    equal = EqualRows.among(data)
+    if equal is None or (data.weight is None and len(equal.first) == len(data)):
+        return data, np.arange(len(data))
+    if not agree_by_chance(data, equal):
+        return equal.merged(data)
+    counts = n_counted(data, equal)
+    return data.repeated(counts), np.concatenate([[0], np.cumsum(counts)[:-1]])
+
+
+def n_observations(data: Data) -> np.ndarray:
+    """Return for how many of the :func:`observations` each row stands, (n,); 1 for copies."""
+    equal = EqualRows.among(data)
+    if equal is None or not agree_by_chance(data, equal):
+        return np.ones(len(data), dtype=np.int64)
+    return n_counted(data, equal)
+
+
+def agree_by_chance(data: Data, equal: EqualRows) -> bool:
+    """Tell whether equal rows are observations of their own.
+
+    They are if few inputs and few targets exist, or if equal inputs often have different targets,
+    of which there are few. A table that is given several times counts once.
+    """
+    n_pairs, n_targets = len(equal.first), n_distinct(data.y)
+    n_inputs = n_distinct(data.X if data.exposure is None else np.hstack([data.X, data.exposure]))
+    counts = np.bincount(equal.group)
+    times = int(np.gcd.reduce(counts)) if n_pairs >= FEWEST_COPIED else 1
+    few = FEW_VALUES * len(data) / times
+    is_mixed = n_pairs >= OFTEN_MIXED * n_inputs and 2 * n_targets <= n_pairs
+    return bool(is_mixed or (n_inputs <= few and n_targets <= few))
+
+
+def n_counted(data: Data, equal: EqualRows) -> np.ndarray:
+    """Return for how many observations each row stands, (n,): its weight, if that is a count.
+
+    Only a table in which equal inputs have different targets has counts; `MERGED_ROWS` rows are
+    enough for those of any size.
+    """
+    ones, weight = np.ones(len(data), dtype=np.int64), data.weight
+    if weight is None or (weight != np.round(weight)).any() or (weight == weight[0]).all():
+        return ones
+    if len(equal.first) < OFTEN_MIXED * n_distinct(data.X):
+        return ones
+    share = min(1.0, MERGED_ROWS / float(weight.sum()))
+    return np.maximum(np.round(share * weight), 1.0).astype(np.int64)
+
+
+def n_distinct(columns: np.ndarray) -> int:
+    """Return the number of distinct rows of an array."""
+    return len(np.unique(digests([columns])))
+
+
+def digests(columns: list[np.ndarray]) -> np.ndarray:
+    """Return 16 bytes that identify each row; they do not end in zeros, which NumPy would drop."""
+    found: list[bytes] = []
+    for block in row_blocks(len(columns[0]), 512):
+        table = np.hstack([c[block].astype(np.float64) + 0.0 for c in columns])  # −0 becomes 0
+        found += [blake2b(row, digest_size=15).digest() + b"." for row in table]
+    return np.array(found)
+
+
+def in_order(data: Data, keys: np.ndarray) -> np.ndarray:
+    """Return row positions sorted by contents, in an order that units and origins do not change.
+
+    Rows are sorted by the first columns of X, then by y; digests decide ties.
+    """
+    columns = [*data.X.T[:LEADING_COLUMNS], *data.y.T]
+    return np.lexsort((keys, *reversed(columns)))
+
+
+def inverse_order(order: np.ndarray) -> np.ndarray:
+    """Return the position of each row after rows were put in this order."""
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    return places

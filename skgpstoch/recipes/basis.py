@@ -216,6 +216,9 @@ class BasisRecipe(Recipe):
 
     # ---- plan --------------------------------------------------------------------------------
 
+    def keeps_apart(self, plan: Plan) -> bool:
+        return True
+
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
         t, n, folds = self.training, sizes.n_rows, Folds()
         if t.early_stopping:
@@ -279,15 +282,17 @@ class BasisRecipe(Recipe):
         X, rows, expression = problem.X, problem.rows, self.kernel.expression
         if expression is None:
             expression = default_kernel(X.shape[1])
-        found, size = expression + (self.kernel.white or START_NOISE), min(self.n_subset, len(X))
-        if size:
-            found = best_on(found, X[:size], real_targets(likelihood, rows, shift)[:size])
+        found, some = expression + (self.kernel.white or START_NOISE), X[:0]
+        if self.n_subset:
+            index = rows.in_proportion(self.n_subset)
+            some = X[index]
+            found = best_on(found, some, real_targets(likelihood, rows, shift)[index])
         level = float(np.clip(found.k2.noise_level, *self.kernel.noise_bounds))
         expression = found.k1
         if isinstance(likelihood, AdditiveNoise):
             likelihood.set_noise_(level)
-        elif size:
-            variance = float(expression.diag(X[:size].cpu().double().numpy()).mean())
+        elif len(some):
+            variance = float(expression.diag(some.cpu().double().numpy()).mean())
             expression = as_latent(expression, level, variance)
         kernel = kernels.from_sklearn(expression)
         kernel.clamp_()

@@ -169,8 +169,8 @@ class Recipe(OfParameters, ABC):
     normalize_y : bool, default=False
         Whether to standardise the target, if the noise is additive.
     merges_rows : bool, default=True
-        Whether equal rows may be merged into one row with their total weight; where rows are held
-        out, only copies of one observation are (:func:`.observations`).
+        Whether equal rows may be merged into one row with their total weight, or at least copies of
+        one observation (:meth:`keeps_apart`).
     numbers_rows : bool, default=False
         Whether parameters refer to rows by number, so that no row may be dropped before training.
     deadline : Deadline or None, default=None
@@ -191,8 +191,11 @@ class Recipe(OfParameters, ABC):
         """Decide the same if the time allows only so many ensemble members."""
         return self.plan(sizes)
 
-    def leaves_out(self, plan: Plan) -> bool:
-        """Tell whether rows are left out, from training or in turn, to judge the model."""
+    def keeps_apart(self, plan: Plan) -> bool:
+        """Tell whether equal rows must stay rows of their own, unless they are copies.
+
+        They must where rows are left out to judge the model, or where each row has a function.
+        """
         return plan.folds.size > 0
 
     def sums_rows(self, plan: Plan) -> bool:

@@ -51,6 +51,7 @@ from .plan import FEW_DIRECT, ensemble_plan, scale_rate
 N_WAVES = 8
 WAVE_ROWS = 1000  # that tell how many values an input takes
 FEW_VALUES = 8  # of an input, with which it has no waves
+SAME = 1e-3  # standard deviations by which equal values may differ
 PATIENCE_SHARE = 0.25  # of the epochs: on none of 21 tables a better score came after so many
 LEAST_OF_CLASSES = 2  # networks, for lack of time: the confidence of one is not calibrated
 
@@ -243,7 +244,8 @@ def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
 
 
 def many_valued(X: Tensor) -> Tensor:
-    """Return the positions of the columns that take more than a few values."""
-    counts = [len(torch.unique(column)) for column in X[:WAVE_ROWS].mT]  # in random order
+    """Return the positions of the columns of scaled X that take more than a few values."""
+    values = X[:WAVE_ROWS].div(SAME).round()  # in random order
+    counts = [len(torch.unique(column)) for column in values.mT]
     columns = [j for j, count in enumerate(counts) if count > FEW_VALUES]
     return torch.tensor(columns, dtype=torch.long, device=X.device)

@@ -14,7 +14,6 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from ...data.arrays import Scaling
-from ...data.devices import HOST
 from ...data.findings import Finding
 from ...data.rows import Data, Rows
 from ...kernels import TiedKernel, contains, join_white_noise, to_sklearn
@@ -106,7 +105,7 @@ class CrossValidationRecipe(Recipe):
             shuffles=False,  # splitters know rows by their numbers
         )
 
-    def leaves_out(self, plan: Plan) -> bool:
+    def keeps_apart(self, plan: Plan) -> bool:
         return True
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
@@ -249,9 +248,7 @@ class CrossValidationRecipe(Recipe):
 
 def best_on_some(kernel: sk.Kernel, X: Tensor, rows: Rows) -> sk.Kernel:
     """Return the kernel plus noise at the optimum of the marginal likelihood of some rows."""
-    size = min(len(X), EVIDENCE_ROWS)
-    some = torch.linspace(0, len(X) - 1, size, dtype=torch.float64, device=HOST)
-    some = some.round().long().to(X.device)
+    some = rows.in_proportion(EVIDENCE_ROWS)
     y = rows.y[some].double()
     return best_on(kernel + START_NOISE, X[some].double(), y - y.mean(0))
 

@@ -797,7 +797,7 @@ def main() -> None:
     parser.add_argument("--unmerged", action="store_true", help="equal rows are not merged")
     arguments = parser.parse_args()
     if arguments.unmerged:  # as before they were, and in the order they are given in
-        importlib.import_module("skgpstoch.data.rows").MERGED_ROWS = 0
+        importlib.import_module("skgpstoch.data.equal_rows").MERGED_ROWS = 0
     if arguments.compare:
         old, new = map(load, arguments.compare)
         perturbed_old = load(arguments.perturbed) if arguments.perturbed else None

@@ -31,6 +31,7 @@ from skgpstoch.calibration.held_out import (
     stretched,
 )
 from skgpstoch.data.arrays import resolve_seed
+from skgpstoch.data.equal_rows import observations
 from skgpstoch.data.rows import Data, Rows
 from skgpstoch.features.network import PeriodicInputs
 from skgpstoch.likelihoods import Gaussian, Laplace, SharedStudentT
@@ -566,7 +567,7 @@ def test_deviations_are_scaled_and_means_stay(posterior, beta, outlying):
 
 
 def held_out_of(X, y, fraction):
-    data = Data(X, y[:, None]).merged()
+    data = observations(Data(X, y[:, None]))[0]
     return data[split_rows(data, fraction, resolve_seed(0), False)[1]]
 
 

@@ -36,6 +36,7 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.data.arrays import resolve_seed
+from skgpstoch.data.equal_rows import observations
 from skgpstoch.data.rows import Data
 from skgpstoch.likelihoods import Bernoulli, Laplace, Likelihood, Poisson, StudentT
 from skgpstoch.methods import dlm
@@ -112,7 +113,7 @@ def small():
 def split(model, X, y):
     """Which rows the choice of beta trains on, and which it holds out; all of them differ."""
     codes = np.unique(y, return_inverse=True)[1] if is_classifier(model) else y
-    data, seed = Data(X, codes[:, None]).merged(), resolve_seed(model.random_state)
+    data, seed = observations(Data(X, codes[:, None]))[0], resolve_seed(model.random_state)
     order = np.array([np.flatnonzero((x == X).all(1)).item() for x in data.X])
     parts = split_rows(data, model.validation_fraction, seed, is_classifier(model))
     return [order[part] for part in parts]

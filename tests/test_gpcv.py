@@ -21,7 +21,7 @@ from sklearn.model_selection import GroupKFold, KFold, TimeSeriesSplit
 from torch.testing import assert_close
 
 from skgpstoch import ADMMGaussianProcessRegressor
-from skgpstoch.data import rows as data_rows
+from skgpstoch.data import equal_rows
 from skgpstoch.data.rows import Rows
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.kernels.products import KernelRows
@@ -657,7 +657,7 @@ def test_weights_are_repetitions(sine):
 @pytest.mark.parametrize("cv", [None, 3, 0.25])
 def test_folds_of_rows_too_many_to_merge(cv, sine, monkeypatch):
     """Copies stay together, a row of weight 2 is the row twice, and no order matters."""
-    monkeypatch.setattr(data_rows, "MERGED_ROWS", 10)
+    monkeypatch.setattr(equal_rows, "MERGED_ROWS", 10)
     X, y = sine
     weight = 1.0 + np.arange(len(X)) % 2
     number = np.random.default_rng(0).permutation(np.arange(len(X)).repeat(weight.astype(int)))

@@ -46,8 +46,7 @@ def some_rows(n=12, d=3, seed=0, weighted=True):
     precision = rng.choice([1.0, 1.0, 0.1], n)
     columns = rng.standard_normal((n, d)), rng.standard_normal(n), weight, precision
     missing = np.arange(2 * n).reshape(n, 2) % [3, 4] == 0
-    of_rows = (*columns, np.minimum(weight, 1.0), missing.astype(float))
-    return ProcessRows(*map(torch.from_numpy, of_rows))
+    return ProcessRows(*map(torch.from_numpy, (*columns, missing.astype(float))))
 
 
 def some_z(name, rows):
@@ -90,7 +89,7 @@ def test_gradients_of_the_evidence(name, d):
 def test_the_search_ends_where_the_gradient_does(table):
     X, y = ((a - a.mean(0)) / a.std(0) for a in table)
     ones = np.ones(len(y))
-    rows = ProcessRows(*map(torch.from_numpy, (X, y, ones, ones, ones, np.empty((len(y), 0)))))
+    rows = ProcessRows(*map(torch.from_numpy, (X, y, ones, ones, np.empty((len(y), 0)))))
     objective = LogPosterior(KERNEL_SHAPES["rbf"], rows)
     z = search(objective, np.zeros(9))
     assert np.abs(objective(z)[1]).max() < 0.5
@@ -106,34 +105,26 @@ def test_the_search_ends_where_the_gradient_does(table):
 
 
 @EACH_SHAPE
-@pytest.mark.parametrize("most", [1.0, 9.0])
-def test_rows_left_out_are_predicted_as_by_refits(name, most):
-    """One copy of each, or all."""
+def test_rows_left_out_are_predicted_as_by_refits(name):
+    """Each with its whole weight."""
     rows, shape = some_rows(), KERNEL_SHAPES[name]
     z = some_z(name, rows)
-    rows = rows._replace(left_out=rows.weight.clamp_max(most))
     residual, var, _ = Process.given(shape, z, rows).left_out(rows)
     for i in range(len(rows.y)):
-        weight = rows.weight.clone()
-        weight[i] -= rows.left_out[i]
-        refit = Process.given(shape, z, rows._replace(weight=weight).some(weight > 0.0))
+        refit = Process.given(shape, z, rows.some(torch.arange(len(rows.y)) != i))
         mean, expected = refit.moments(rows.X[[i]], rows.missing[[i]])
         assert_allclose(rows.y[i] - residual[i], mean[0], rtol=1e-8, atol=1e-8)
         assert_allclose(var[i], expected[0], rtol=1e-8)
 
 
-@pytest.mark.parametrize("most", [1.0, 9.0])
-def test_densities_of_rows_left_out_are_what_the_evidence_is_less_by(most):
-    """Of rows that are imprecise, of a gross target, and of one copy or all, but for constants."""
+def test_densities_of_rows_left_out_are_what_the_evidence_is_less_by():
+    """Of rows that are imprecise, of a gross target, and of several copies, but for constants."""
     rows, shape = some_rows(), KERNEL_SHAPES["rbf"]
     rows.y[4], rows.precision[4] = 50.0, 1e-3
-    rows = rows._replace(left_out=rows.weight.clamp_max(most))
     zs = np.random.default_rng(2).standard_normal((6, len(some_z("rbf", rows))))
     log_p = torch.stack([Process.given(shape, z, rows).left_out(rows)[2] for z in zs])
     for i in range(len(rows.y)):
-        weight = rows.weight.clone()
-        weight[i] -= rows.left_out[i]
-        others = rows._replace(weight=weight).some(weight > 0.0)
+        others = rows.some(torch.arange(len(rows.y)) != i)
         both = [LogPosterior(shape, some) for some in (rows, others)]
         expected = np.array([np.subtract(*(of(z, False)[0] for of in both)) for z in zs])
         assert_allclose(log_p[:, i] - log_p[:, i].mean(), expected - expected.mean(), rtol=1e-7)
@@ -419,14 +410,6 @@ def test_many_rows_take_few_factorisations(monkeypatch, table):
     assert_array_equal(starts[1], ends[0])
     assert not starts[2].any()
     assert sizes.count(80) == 3
-
-
-def test_floors_are_of_few_rows(monkeypatch, table):
-    X, y = table
-    assert len(ExactProcessRegressor(random_state=0).fit(X[:10], y[:10]).weights_) == 4
-    monkeypatch.setattr("skgpstoch.ensembles.process.FLOOR_ROWS", 40)
-    model = ExactProcessRegressor(random_state=0).fit(X, y)
-    assert model.kernels_ == ["rbf", "matern"]
 
 
 def test_what_cannot_be_fitted(table):

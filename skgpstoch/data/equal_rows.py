@@ -29,8 +29,9 @@ from .rows import Data
 MERGED_ROWS = 10_000
 """Largest number of rows among which equal rows are found."""
 
-LEADING_COLUMNS = 16  # columns of X by which merged rows are sorted
-FEW_VALUES = 0.2  # distinct inputs or targets for each row, at or below which they are few
+LEADING_COLUMNS = 16  # columns of X by which rows are sorted
+N_BINS = 5040  # of a column, in whose middle up to ten values are that are evenly spaced
+FEW_SHARED = 0.2  # distinct inputs or targets for each row, at or below which they are few
 OFTEN_MIXED = 1.05  # distinct pairs (x, y) for each x, from which equal x often differ in y
 FEWEST_COPIED = 10  # distinct rows that a table has before it is given several times
 
@@ -53,9 +54,9 @@ class EqualRows(NamedTuple):
     keys: np.ndarray
 
     @classmethod
-    def among(cls, data: Data) -> EqualRows | None:
-        """Find them; None if all rows are equal, or there are too many rows or too few."""
-        if not 1 < len(data) <= MERGED_ROWS:
+    def among(cls, data: Data, most: int | None = None) -> EqualRows | None:
+        """Find them; None if all rows are equal, or there are more than `most` or too few."""
+        if not 1 < len(data) <= (MERGED_ROWS if most is None else most):
             return None
         known = [c for c in (data.X, data.y, data.exposure, data.y_std) if c is not None]
         keys = digests(known)
@@ -84,20 +85,22 @@ def merged(data: Data) -> tuple[Data, np.ndarray]:
     return (data, np.arange(len(data))) if equal is None else equal.merged(data)
 
 
-def observations(data: Data) -> tuple[Data, np.ndarray]:
+def observations(data: Data, most: int | None = None) -> tuple[Data, np.ndarray]:
     """Return rows that may be held out one by one, and where each given row went, (n,).
 
-    Copies are merged as by :func:`merged`, but rows that agree by chance stay as they are, in the
-    order given. Counts in a table of categories become as many rows, in this order; a given row
-    went to the first of them.
+    Copies are merged as by :func:`merged`, but rows that agree by chance stay as they are, in an
+    order that depends only on contents. Counts in a table of categories become as many rows; a
+    given row went to the first of them. More than `most` rows stay as they are (None:
+    `MERGED_ROWS`).
     """
-    equal = EqualRows.among(data)
-    if equal is None or (data.weight is None and len(equal.first) == len(data)):
+    equal = EqualRows.among(data, most)
+    if equal is None:
         return data, np.arange(len(data))
     if not agree_by_chance(data, equal):
         return equal.merged(data)
-    counts = n_counted(data, equal)
-    return data.repeated(counts), np.concatenate([[0], np.cumsum(counts)[:-1]])
+    counts, order = n_counted(data, equal), in_order(data, equal.keys)
+    starts = np.concatenate([[0], np.cumsum(counts[order])[:-1]])
+    return data[order].repeated(counts[order]), starts[inverse_order(order)]
 
 
 def n_observations(data: Data) -> np.ndarray:
@@ -118,7 +121,7 @@ def agree_by_chance(data: Data, equal: EqualRows) -> bool:
     n_inputs = n_distinct(data.X if data.exposure is None else np.hstack([data.X, data.exposure]))
     counts = np.bincount(equal.group)
     times = int(np.gcd.reduce(counts)) if n_pairs >= FEWEST_COPIED else 1
-    few = FEW_VALUES * len(data) / times
+    few = FEW_SHARED * len(data) / times
     is_mixed = n_pairs >= OFTEN_MIXED * n_inputs and 2 * n_targets <= n_pairs
     return bool(is_mixed or (n_inputs <= few and n_targets <= few))
 
@@ -155,10 +158,14 @@ def digests(columns: list[np.ndarray]) -> np.ndarray:
 def in_order(data: Data, keys: np.ndarray) -> np.ndarray:
     """Return row positions sorted by contents, in an order that units and origins do not change.
 
-    Rows are sorted by the first columns of X, then by y; digests decide ties.
+    Rows are sorted by the first columns of X, of which small differences do not count, then by y,
+    then by these differences; digests and weights decide ties.
     """
-    columns = [*data.X.T[:LEADING_COLUMNS], *data.y.T]
-    return np.lexsort((keys, *reversed(columns)))
+    X = data.X[:, :LEADING_COLUMNS].astype(np.float64)
+    low, high = X.min(0), X.max(0)
+    bins = np.rint((X - low) / np.where(high > low, high - low, 1.0) * N_BINS)
+    weight = np.ones(len(data)) if data.weight is None else data.weight
+    return np.lexsort((weight, keys, *reversed([*bins.T, *data.y.T, *X.T])))
 
 
 def inverse_order(order: np.ndarray) -> np.ndarray:

@@ -34,6 +34,7 @@ from ..methods.deep_kernel_ensemble.plan import ensemble_plan
 from ..persistence.estimator import SavedEstimator
 from ..recipes.findings import of_features, of_rows
 from ..recipes.parameters import Training
+from .floor import floor_of
 from .group_race import race_in_group
 from .race import Entrant, Judged, race, weights_of
 from .report import Report
@@ -74,7 +75,9 @@ class AutomaticParameters:
         The fitted models by name, without those of weight 0.
     scores_ : dict of lists
         Lists "model", "score" (in nats per row, for y in its own units), "weight" and "fit_time"
-        (in seconds). A score is the mean log density, or log probability, of held-out rows.
+        (in seconds). A score is the mean log density, or log probability, of held-out rows. The
+        model "linear" is no part of the mixture: it is what linear or logistic regression on the
+        encoded columns would score, with which to compare the others.
     leaderboard_ : DataFrame
         The same as a table, the best model first; needs pandas.
     budget_ : dict or None
@@ -193,8 +196,14 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         """Return the models to try for these rows."""
 
     @abstractmethod
-    def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> list[Finding]:
+    def _combine(
+        self, found: list[Judged], weights: np.ndarray, data: Data, floor: list[Judged]
+    ) -> list[Finding]:
         """Store the mixture and the tables of the report; return findings on held-out rows."""
+
+    def _floor(self, data: Data, deadline: Deadline | None) -> list[Judged]:
+        """Return a linear model's predictions of the rows, if there is time for them."""
+        return floor_of(data, is_classifier(self), resolve_seed(self.random_state), deadline)
 
     @fitting
     @with_callbacks
@@ -249,17 +258,19 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
 
         `numbers` identify these rows among all that were given.
         """
-        weights, judged = weights_of(found, data), found + given_up
+        floor = self._floor(data, deadline)
+        weights, others = weights_of(found, data), given_up + floor
+        judged = found + others
         self.scores_ = {
             "model": [each.name for each in judged],
             "score": [each.score(data) for each in judged],
-            "weight": weights.tolist() + [0.0] * len(given_up),
+            "weight": weights.tolist() + [0.0] * len(others),
             "fit_time": [each.seconds for each in judged],
         }
         kept = [each for each, w in zip(found, weights, strict=True) if w > 0.0]
         self.estimators_ = {each.name: each.model for each in kept}
         self.budget_ = getattr(kept[-1].model, "budget_", None)
-        of_held_out = self._combine(kept, weights[weights > 0.0], data)
+        of_held_out = self._combine(kept, weights[weights > 0.0], data, floor)
         for each in kept:
             each.model.held_out_ = each.model.held_out_.known_by(numbers)
         of_fit = [*of_held_out, *of_time(self.max_time, deadline, judged[0].seconds)]

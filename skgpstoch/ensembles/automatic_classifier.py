@@ -19,6 +19,7 @@ from ..methods.deep_kernel_ensemble.estimators import DeepKernelEnsembleClassifi
 from .automatic import Automatic, of_networks, of_processes
 from .class_mixture import ClassParts, MixtureClassifier
 from .class_process import ExactProcessClassifier
+from .floor import of_floor
 from .race import Entrant, Judged
 from .report import class_calibration, class_limits, share_done
 
@@ -115,14 +116,16 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
             found.append(self._networks(data))
         return found
 
-    def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> list[Finding]:
+    def _combine(
+        self, found: list[Judged], weights: np.ndarray, data: Data, floor: list[Judged]
+    ) -> list[Finding]:
         self.weights_ = weights
         self._models = [each.model for each in found]
         held_out = mixture_of_classes([model.held_out_ for model in self._models], weights)
         weight = np.ones(len(data)) if data.weight is None else data.weight
         judged, done = (held_out, weight[held_out.rows]), share_done(self.budget_)
         self._tables = class_calibration(*judged, self.classes_), class_limits(*judged, done)
-        return []
+        return list(of_floor(floor, held_out))
 
     def _parts(self, X: Any) -> tuple[ClassParts, Any]:
         X = self._query(X)

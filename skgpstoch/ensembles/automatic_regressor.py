@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..data.arrays import Scaling
 from ..data.counts import looks_like_counts
+from ..data.deadline import Deadline
 from ..data.findings import Finding
 from ..data.held_out import mixture_of
 from ..data.level_rows import rows_by_level
@@ -31,6 +32,7 @@ from ..estimators.targets import fitted_alike
 from ..estimators.validation import check_weight
 from ..methods.deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
 from .automatic import Automatic, of_networks, of_processes, usual_epochs
+from .floor import of_floor
 from .held_out_errors import of_held_out_errors
 from .lattice import OnLattice, lattice_of
 from .mixture import Mixture, MixtureRegressor, Parts
@@ -256,7 +258,12 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
             found.append(networks)
         return found
 
-    def _combine(self, found: list[Judged], weights: np.ndarray, data: Data) -> list[Finding]:
+    def _floor(self, data: Data, deadline: Deadline | None) -> list[Judged]:
+        return [] if self.target == "count" else super()._floor(data, deadline)
+
+    def _combine(
+        self, found: list[Judged], weights: np.ndarray, data: Data, floor: list[Judged]
+    ) -> list[Finding]:
         self.weights_ = weights
         mixture = Mixture(weights.tolist(), [each.model for each in found])
         self._model = self._of_y(mixture)
@@ -274,7 +281,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         coverage = coverage_by_group(*judged, by_level)
         self._tables = calibration_by_group(*judged), limits(*judged, done), coverage
         is_of_y = self.target != "count" and self.target_transformer_ is None
-        return [*of_coverage(coverage), *(of_held_out_errors(*judged) if is_of_y else ())]
+        of_errors = of_held_out_errors(*judged) if is_of_y else ()
+        return [*of_floor(floor, held_out), *of_coverage(coverage), *of_errors]
 
     def _parts(self, X: Any) -> tuple[Parts, Any]:
         check_is_fitted(self)

@@ -124,7 +124,7 @@ def is_shared(y: np.ndarray) -> bool:
 
 def observed_targets(X: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return y of the rows, of which copies count once."""
-    return np.asarray(observations(Data(X, y[:, None]))[0].y[:, 0])
+    return np.asarray(observations(Data(X, y[:, None]), most=len(y))[0].y[:, 0])
 
 
 def share_of_atoms(n_rows: int, n_new: int) -> float:

@@ -43,8 +43,6 @@ from .student_mixture import StudentMixture, Tails, averaged
 
 SEARCH_ROWS = 400  # most rows from which hyper-parameters are learned
 DRAWS_OF_ROWS = ((200, 16), (400, 8))  # up to so many rows, draws of hyper-parameters; then one
-PROCESSES = ("rbf", "matern")
-FLOOR_ROWS = 600  # up to which a line or a constant may be all that the rows can tell
 KERNEL_ROWS = 0.5  # rows in favour of each kernel, whatever the data
 LEAST_BLOCK = 64  # rows that are predicted at a time
 
@@ -90,8 +88,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
     ----------
     kernels : "auto" or sequence of {"rbf", "matern", "linear", "constant"}, default="auto"
         The kernels to mix: "rbf" and "matern", RBF or Matérn-3/2 processes with a linear part;
-        "linear", a line; "constant", a constant. "auto" is all of them up to 600 rows, then the
-        first two.
+        "linear", a line; "constant", a constant. "auto" is all of them.
     missing_columns : array-like of int or None, default=None
         Positions of columns of X that are 1 where a value of the row is missing, and 0 elsewhere.
         Each has a learned variance, which is added to the noise of y in such rows.
@@ -166,8 +163,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         self._validate_params()
         data = self._validated(X, y, sample_weight)
         rows, places = observations(data.counted())
-        usual = KERNEL_SHAPES if len(rows) <= FLOOR_ROWS else PROCESSES
-        names = self._chosen(KERNEL_SHAPES, usual)
+        names = self._chosen(KERNEL_SHAPES, KERNEL_SHAPES)
         device = resolve_device(self.device)
         rng = np.random.default_rng(resolve_seed(self.random_state))
         outputs = self._scaled(rows, device)

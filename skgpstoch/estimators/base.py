@@ -393,7 +393,9 @@ def as_units(recipe: Recipe, data: Data, plan: Plan) -> tuple[Data, np.ndarray]:
     """Merge rows as the recipe allows; return them and where each given row went."""
     if not recipe.merges_rows:
         return data, np.arange(len(data))
-    return observations(data) if recipe.keeps_apart(plan) else merged(data)
+    if recipe.keeps_apart(plan):
+        return observations(data, len(data) if recipe.merges_many else None)
+    return merged(data)
 
 
 def order_of_rows(data: Data, generator: torch.Generator) -> np.ndarray:

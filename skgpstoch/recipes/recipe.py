@@ -171,6 +171,8 @@ class Recipe(OfParameters, ABC):
     merges_rows : bool, default=True
         Whether equal rows may be merged into one row with their total weight, or at least copies of
         one observation (:meth:`keeps_apart`).
+    merges_many : bool, default=False
+        Whether copies are merged among any number of rows.
     numbers_rows : bool, default=False
         Whether parameters refer to rows by number, so that no row may be dropped before training.
     deadline : Deadline or None, default=None
@@ -180,6 +182,7 @@ class Recipe(OfParameters, ABC):
     likelihood: Likelihood
     normalize_y: bool = False
     merges_rows: bool = True
+    merges_many: bool = False
     numbers_rows: bool = False
     deadline: Deadline | None = None
 

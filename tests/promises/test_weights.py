@@ -59,7 +59,7 @@ from skgpstoch import (
     SVGPClassifier,
     SVGPRegressor,
 )
-from skgpstoch.data import rows as rows_module
+from skgpstoch.data import equal_rows
 from skgpstoch.data.arrays import Scaling
 from skgpstoch.data.rows import Data, Rows
 from skgpstoch.features.inducing import InducingFeatures
@@ -99,7 +99,7 @@ PERIODIC = {"kernel": ExpSineSquared(1.0, 2.0) + WhiteKernel(0.1), "hidden_layer
 @pytest.fixture
 def unmerged(monkeypatch):
     """No rows are merged, as where they are many."""
-    monkeypatch.setattr(rows_module, "MERGED_ROWS", 0)
+    monkeypatch.setattr(equal_rows, "MERGED_ROWS", 0)
 
 
 @pytest.fixture(scope="module")
@@ -355,7 +355,7 @@ def test_rows_that_differ_in_errors_or_exposures_are_kept_apart(case, problem, m
     known = {name: np.r_[column, 4.0 * column] for name, column in known.items()}
     model = constructor(cls)(**params)
     merged = clone(model).fit(np.r_[X, X], np.r_[y, y], **known)
-    monkeypatch.setattr(rows_module, "MERGED_ROWS", 0)
+    monkeypatch.setattr(equal_rows, "MERGED_ROWS", 0)
     unmerged = clone(model).fit(np.r_[X, X], np.r_[y, y], **known)
     assert_same(merged, unmerged, X, rtol=1e-8)
 
@@ -1003,8 +1003,8 @@ def test_ones_are_none(cls, problem, monkeypatch):
     X, y, _ = problem(kind_of(cls))
     w = (WEIGHTS > 0).astype(float)
     there, model = w > 0, constructor(cls)(max_iter=2)
-    for rows in (rows_module.MERGED_ROWS, 0):
-        monkeypatch.setattr(rows_module, "MERGED_ROWS", rows)
+    for rows in (equal_rows.MERGED_ROWS, 0):
+        monkeypatch.setattr(equal_rows, "MERGED_ROWS", rows)
         a, b = clone(model).fit(X, y, w), clone(model).fit(X[there], y[there])
         assert_same(a, b, X)
         assert_same(clone(model).fit(X, y, np.ones(ROWS)), clone(model).fit(X, y), X)

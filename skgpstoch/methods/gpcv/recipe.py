@@ -86,6 +86,7 @@ class CrossValidationRecipe(Recipe):
     max_iter: int | str
     tol: float
     dtype: str
+    merges_many: bool = True
 
     def check(self, data: Data) -> None:
         self.check_rows(data)

@@ -1,0 +1,142 @@
+"""Equal rows: copies of one observation, or observations that agree by chance."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from skgpstoch import (
+    AutoGaussianProcessClassifier,
+    AutoGaussianProcessRegressor,
+    DeepKernelEnsembleRegressor,
+)
+from skgpstoch.data.equal_rows import merged, n_observations, observations
+from skgpstoch.data.rows import Data
+
+
+def cells(n=300, seed=0):
+    """Rows of eight cells and two classes."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.integers(0, 4, n), rng.integers(0, 2, n)]).astype(float)
+    y = (rng.random(n) < np.array([0.1, 0.9, 0.2, 0.8])[X[:, 0].astype(int)]).astype(float)
+    return X, y[:, None]
+
+
+def smooth(n=40, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, 2)), rng.standard_normal((n, 1))
+
+
+def test_rows_of_few_cells_are_observations():
+    found, places = observations(Data(*cells()))
+    assert len(found) == 300
+    assert found.weight is None
+    assert_array_equal(found.X[places], cells()[0])
+    assert_array_equal(found.y[places], cells()[1])
+    assert len(merged(Data(*cells()))[0]) == 16
+
+
+def test_targets_that_cells_determine_are_observed_in_each_row():
+    X = np.tile(np.arange(4.0), 150)[:, None]
+    assert len(observations(Data(X, np.array([1.0, 3.0, 2.0, 6.0])[X.astype(int)]))[0]) == 600
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_copies_leave_together(labels):
+    X, y = smooth()
+    y = (y > 0.0).astype(float) if labels else y
+    copies = np.r_[np.arange(40), np.arange(8)]
+    found, places = observations(Data(X[copies], y[copies]))
+    assert len(found) == 40
+    assert_array_equal(found.X[places], X[copies])
+    assert found.weight.sum() == 48
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_a_table_that_is_given_several_times_counts_once(labels):
+    X, y = smooth()
+    y = (y > 0.0).astype(float) if labels else y
+    assert len(observations(Data(np.tile(X, (10, 1)), np.tile(y, (10, 1))))[0]) == 40
+
+
+@pytest.mark.parametrize("make", [cells, smooth])
+def test_the_order_depends_on_contents_alone(make):
+    X, y = make()
+    found = observations(Data(X, y))[0]
+    order = np.random.default_rng(1).permutation(len(X))
+    again = observations(Data(3.0 * X[order] - 1.0, 2.0 * y[order]))[0]
+    assert_allclose(again.X, 3.0 * found.X - 1.0)
+    assert_allclose(again.y, 2.0 * found.y)
+
+
+def test_small_differences_of_inputs_leave_the_order_as_it_is():
+    X, y = cells()
+    found = observations(Data(X, y))[0]
+    shaken = X + 1e-5 * np.random.default_rng(1).standard_normal(X.shape)
+    again = observations(Data(shaken, y))[0]
+    assert_array_equal(np.rint(again.X), found.X)
+    assert_array_equal(again.y, found.y)
+
+
+def test_counts_of_a_table_of_categories_are_rows():
+    X, y = cells()
+    table, counts = np.unique(np.hstack([X, y]), axis=0, return_counts=True)
+    given = Data(table[:, :2], table[:, 2:], counts.astype(float))
+    found, places = observations(given)
+    assert found.weight is None
+    rows = observations(Data(X, y))[0]
+    assert_array_equal(found.X, rows.X)
+    assert_array_equal(found.y, rows.y)
+    assert_array_equal(found.X[places], table[:, :2])
+    assert_array_equal(n_observations(given), counts)
+
+
+@pytest.mark.parametrize("weight", [np.full(40, 3.0), np.arange(40) % 3 + 1.0, np.full(40, 0.7)])
+def test_weights_of_other_tables_are_no_counts(weight):
+    found, places = observations(Data(*smooth(), weight))
+    assert_array_equal(found.weight[places], weight)
+    assert (n_observations(Data(*smooth(), weight)) == 1).all()
+
+
+def test_the_choice_of_held_out_rows_does_not_depend_on_y():
+    """In each cell, about as large a share of the ones is held out as of the zeros."""
+    X, y = cells(2000)
+    shares = []
+    for seed in range(10):
+        found, _ = observations(Data(X, y))
+        held_out = np.random.default_rng(seed).permutation(2000)[:200]
+        shares.append([(found.y[held_out] == k).mean() / (found.y == k).mean() for k in (0, 1)])
+    assert_allclose(np.mean(shares, 0), 1.0, atol=0.03)
+
+
+@pytest.mark.parametrize("n", [150, 700])
+def test_probabilities_of_cells_are_their_shares(n):
+    X, y = cells(n)
+    model = AutoGaussianProcessClassifier(random_state=0).fit(X[:, :1], y[:, 0])
+    found = model.predict_proba(np.arange(4.0)[:, None])[:, 1]
+    observed = [y[X[:, 0] == k].mean() for k in range(4)]
+    assert_allclose(found, observed, atol=0.08)
+    assert "linear" in model.scores_["model"]
+
+
+def test_means_of_cells_are_found_where_y_has_no_noise():
+    X = np.random.default_rng(0).integers(0, 4, (150, 1)).astype(float)
+    y = np.array([1.0, 3.0, 2.0, 6.0])[X[:, 0].astype(int)]
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    assert_allclose(model.predict(np.arange(4.0)[:, None]), [1.0, 3.0, 2.0, 6.0], atol=0.05)
+
+
+@pytest.mark.parametrize("weight", [1.3, 2.0])
+def test_equal_weights_change_no_prediction(weight):
+    X, y = smooth(60)
+    y = np.sin(2.0 * X[:, 0]) + 0.3 * y[:, 0]
+    model = AutoGaussianProcessRegressor(random_state=0)
+    std = model.fit(X, y).predict_std(X)
+    assert_allclose(model.fit(X, y, np.full(60, weight)).predict_std(X), std, rtol=1e-6)
+
+
+def test_networks_see_no_difference_in_inputs_that_are_shaken():
+    X, y = cells(200)
+    model = DeepKernelEnsembleRegressor(max_iter=5, n_estimators=2, random_state=0)
+    before = model.fit(X, y[:, 0]).predict(X)
+    shaken = X + 1e-5 * np.random.default_rng(1).standard_normal(X.shape)
+    assert_allclose(model.fit(shaken, y[:, 0]).predict(X), before, atol=1e-3)

@@ -34,7 +34,7 @@ from .columns import (
     names_of,
     refuse_infinite,
 )
-from .kinds import real_target, with_two_dimensions
+from .kinds import one_output, real_target, with_two_dimensions
 from .level_sums import FoldMeans, LevelSums, Told, add_up
 from .messages import muted, warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
@@ -80,13 +80,13 @@ def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any)
                 "with the columns of `fit`."
             ) from None
         refuse_infinity(checked[0] if y else checked)
-        return checked
+        return (checked[0], one_output(checked[1], warns=reset)) if y else checked
     validate_data(estimator, X, skip_check_array=True, reset=reset)
     like = np.broadcast_to(0.0, X.shape)  # takes no memory
     if not y:
         check_array(like, estimator=estimator, **options)
         return X
-    return X, check_X_y(like, *y, estimator=estimator, **options)[1]
+    return X, one_output(check_X_y(like, *y, estimator=estimator, **options)[1], warns=reset)
 
 
 def refuse_infinity(X: np.ndarray) -> None:

@@ -323,8 +323,8 @@ class TableEncoder:
                 )
             if column.time_zone != zone and EMPTY not in (column.kind, kind):
                 raise ValueError(
-                    f"Column {column.name} of X is in {zone_name(column.time_zone)}, but "
-                    f"the training rows were in {zone_name(zone)}. Convert it, for example "
+                    f"Column {column.name} of X is in {in_zone(column.time_zone)}, but "
+                    f"the training rows were in {in_zone(zone)}. Convert it, for example "
                     "with pandas' dt.tz_convert or dt.tz_localize."
                 )
         return columns
@@ -411,7 +411,7 @@ def is_date(text: str) -> bool:
     return "-" in text
 
 
-def zone_name(time_zone: str | None) -> str:
+def in_zone(time_zone: str | None) -> str:
     """Name a time zone in a message."""
     return f"the time zone {time_zone}" if time_zone else "no time zone"
 

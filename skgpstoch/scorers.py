@@ -241,9 +241,7 @@ def judged(
     """Return the distributions of y at the rows of X, and y in the distributions' shape."""
     check_exposed(unwrapped(estimator, X)[0], of_rows.get("exposure"))
     distribution = predict_distribution(estimator, X, **of_rows)
-    y = np.asarray(y)
-    is_column = y.ndim == 2 and y.shape[1] == 1 and not distribution.output_shape
-    return distribution, targets_of(distribution, y[:, 0] if is_column else y)
+    return distribution, targets_of(distribution, y)
 
 
 neg_log_predictive_density_scorer = NegLogPredictiveDensityScorer()

@@ -269,7 +269,7 @@ def inside(estimator: Any) -> Any:
     """Return a search's best estimator or a frozen estimator; None for anything else."""
     if hasattr(estimator, "best_estimator_"):
         return estimator.best_estimator_
-    if hasattr(estimator, "refit"):
+    if hasattr(estimator, "refit") and hasattr(estimator, "estimator"):  # DLMRegressor has refit
         raise NotFittedError(
             f"{estimator!r} has no best_estimator_. Fit the search first, with refit=True."
         )

@@ -190,7 +190,7 @@ def test_targets_and_weights_of_stacks_are_checked(step):
         half = np.repeat([0.0, 1.0], 100)
         weighted = clone(model).fit(X, y, sample_weight=half)
         assert_array_equal(weighted.predict(X), clone(model).fit(X[100:], y[100:]).predict(X))
-        for wrong in (y[:, None], y[:5]):
+        for wrong in (y[:, None, None], np.column_stack([y, y]), y[:5]):
             with pytest.raises(ValueError, match=r"y must|array|inconsistent"):
                 weighted.log_predictive_density(X, wrong)
         with pytest.raises((TypeError, ValueError), match=r"dimension|y must"):

@@ -3,8 +3,10 @@
 import datetime as dt
 import functools
 import pickle
+import re
 import warnings
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -19,9 +21,10 @@ from skgpstoch import (
     DeepKernelEnsembleRegressor,
     SVGPRegressor,
 )
+from skgpstoch.data import ParquetRows
 from skgpstoch.data.arrays import Scaling, quantiles
 from skgpstoch.data.categories import TargetMeans, Targets, prior_rows, sums
-from skgpstoch.data.columns import columns_of
+from skgpstoch.data.columns import columns_of, zone_name
 from skgpstoch.data.counts import looks_like_counts
 from skgpstoch.data.level_rows import rows_by_level
 from skgpstoch.data.level_sums import LevelSums, Told, folds_of
@@ -176,6 +179,78 @@ def test_dates_of_a_time_zone_are_by_its_clock():
     assert_array_equal(encoder.fit_transform(X, y), encoded(naive, y))
     with pytest.raises(ValueError, match=r"'when' .* time zone UTC, .* Europe/Berlin"):
         encoder.transform(pd.DataFrame({"when": hours.tz_convert("UTC")}))
+
+
+# How a zone is given, its name, and whether polars reads it from Arrow.
+ZONES = [
+    ("UTC", "UTC", True),
+    ("Europe/Berlin", "Europe/Berlin", True),
+    ("Asia/Kolkata", "Asia/Kolkata", True),
+    ("America/New_York", "America/New_York", True),
+    ("America/Argentina/Buenos_Aires", "America/Argentina/Buenos_Aires", True),
+    ("America/Port-au-Prince", "America/Port-au-Prince", True),
+    ("Etc/GMT+5", "UTC-05:00", True),
+    (ZoneInfo("Australia/Lord_Howe"), "Australia/Lord_Howe", True),
+    (dt.UTC, "UTC", True),
+    (dt.timezone(-dt.timedelta(hours=3)), "UTC-03:00", True),
+    (dt.timezone(dt.timedelta(hours=5, minutes=30)), "UTC+05:30", False),
+    (dt.timezone(dt.timedelta(hours=2), "our_zone 2"), "UTC+02:00", True),
+]
+
+
+def frames_of(series, in_polars):
+    """Frames of every library with one column, `when`."""
+    pa = pytest.importorskip("pyarrow")
+    frame = series.rename("when").to_frame()
+    yield frame
+    yield frame.astype({"when": series.dt.as_unit("ns").dtype})
+    yield frame.convert_dtypes(dtype_backend="pyarrow")
+    yield (table := pa.Table.from_pandas(frame))
+    if in_polars:
+        yield pl.from_arrow(table)
+
+
+@pytest.mark.parametrize(("zone", "name", "in_polars"), ZONES, ids=[str(z[0]) for z in ZONES])
+def test_time_zones_of_any_name(zone, name, in_polars):
+    moments = pd.Series(pd.date_range("2020-03-01", periods=300, freq="7h", tz="UTC"))
+    moments[7] = pd.NaT
+    clock, y = moments.dt.tz_convert(zone), np.arange(300.0)
+    encoder = TableEncoder()
+    wanted = encoder.fit_transform(clock.rename("when").to_frame(), y)
+    assert_array_equal(wanted, encoded(clock.dt.tz_localize(None).rename("when").to_frame(), y))
+    for frame in frames_of(clock, in_polars):
+        (column,) = columns_of(frame)
+        assert (column.kind, column.time_zone) == ("dates", name)
+        assert_array_equal(TableEncoder().fit_transform(frame, y), wanted)
+        assert_array_equal(encoder.transform(frame), wanted)
+    for other in ("Pacific/Auckland", None):
+        told = rf"is in (the time zone {other}|no time zone), but .* time zone {re.escape(name)}\."
+        with pytest.raises(ValueError, match=told):
+            encoder.transform(moments.dt.tz_convert(other).rename("when").to_frame())
+
+
+def test_an_unknown_time_zone_keeps_its_name():
+    """As of a machine without a database of time zones, or with another one."""
+    assert zone_name("Mars/Olympus_Mons") == "Mars/Olympus_Mons"
+    assert zone_name("+nonsense") == "+nonsense"
+    assert zone_name("-09:30") == "UTC-09:30"
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", dt.timezone(dt.timedelta(hours=5))], ids=str)
+def test_time_zones_in_files(zone, tmp_path):
+    pytest.importorskip("pyarrow")
+    moments = pd.Series(pd.date_range("2020-03-01", periods=60, freq="7h", tz=zone))
+    y = np.sin(moments.dt.hour.to_numpy() / 24.0 * 2.0 * np.pi)
+    frame = pd.DataFrame({"when": moments, "y": y})
+    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=25)
+    model = Quick().fit(ParquetRows(tmp_path / "rows.parquet", target="y"))
+    wanted = Quick().fit(frame[["when"]], y).predict(frame[["when"]])
+    assert_array_equal(model.predict(frame[["when"]]), wanted)
+    for backend in ("pyarrow", "numpy_nullable"):
+        stored = pd.read_parquet(tmp_path / "rows.parquet", dtype_backend=backend)
+        assert_array_equal(model.predict(stored[["when"]]), wanted)
+    with pytest.raises(ValueError, match=r"'when' .* time zone Pacific/Auckland"):
+        model.predict(frame[["when"]].assign(when=moments.dt.tz_convert("Pacific/Auckland")))
 
 
 @pytest.mark.parametrize(

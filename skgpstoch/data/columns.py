@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from numbers import Real
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 
@@ -147,13 +148,43 @@ def column_of(name: str, column: Any) -> Column:
     if isinstance(dtype, nw.Enum):  # a polars Enum is a fixed set of names without an order
         order = () if column.implementation.is_polars() else tuple(dtype.categories)
         return of_categories(name, listed(column), order)
-    if dtype == nw.Datetime:
+    zone = zone_of(column)
+    if zone is not None or dtype == nw.Datetime:
         clock = column.dt.replace_time_zone(None).to_numpy()
-        return of_array(name, clock)._replace(time_zone=getattr(dtype, "time_zone", None))
+        return of_array(name, clock)._replace(time_zone=zone)
     a = column.to_numpy()
     if a.ndim > 1:
         raise TypeError(unreadable(name, str(dtype)))
     return of_array(name, a)
+
+
+def zone_of(column: Any) -> str | None:
+    """Return the name of the time zone of a column of a frame; None if it has none.
+
+    narwhals does not recognise pandas' dtype if the zone's name has more than letters and slashes,
+    as America/New_York. So ask pandas' own dtype first.
+    """
+    own = getattr(getattr(column.to_native(), "dtype", None), "tz", None)
+    zone = own or getattr(column.dtype, "time_zone", None)
+    return None if zone is None else zone_name(zone)
+
+
+def zone_name(zone: tzinfo | str) -> str:
+    """Return the name of a time zone; for a fixed offset UTC+05:30, however a library spells it.
+
+    pandas says UTC+05:30 or what the user has called it, Arrow +05:30, polars Etc/GMT-5.
+    """
+    known = named_zone(zone) if isinstance(zone, str) else zone
+    offset = None if known is None else known.utcoffset(None)
+    return str(zone) if offset is None else str(timezone(offset))
+
+
+def named_zone(name: str) -> tzinfo | None:
+    """Return the time zone of a name or an offset; None if this machine does not know it."""
+    try:
+        return datetime.strptime(name, "%z").tzinfo if name[:1] in "+-" else ZoneInfo(name)
+    except (KeyError, OSError, ValueError):
+        return None
 
 
 def listed(column: Any) -> list:

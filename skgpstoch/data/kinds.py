@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from sklearn.exceptions import DataConversionWarning
 
 from .arrays import readable
+from .messages import warn
 
 TIMES = ("date", "time", "duration", "period")
 """Prefixes of the dtype names of times, in lower case, in NumPy, pandas, polars and Arrow."""
@@ -23,6 +25,25 @@ LABELS = (
     "Convert y to numbers, or use a classifier, such as AutoGaussianProcessClassifier, if y holds "
     "labels."
 )
+
+
+COLUMN = (  # begins as scikit-learn's message does
+    "A column-vector y was passed when a 1d array was expected. It is taken as one output, so "
+    'predictions have shape (n_samples,). Pass y.ravel(), or a column of a frame such as df["y"].'
+)
+
+
+def one_output(y: np.ndarray, warns: bool = False) -> np.ndarray:
+    """Return y of shape (n, 1) as (n,), so that predictions have this shape; keep any other y.
+
+    With `warns`, warn of it as scikit-learn's forests, boosting and networks do: y - predict(X) is
+    a matrix if y is a column.
+    """
+    if y.ndim != 2 or y.shape[1] != 1:
+        return y
+    if warns:
+        warn(COLUMN, DataConversionWarning, about=COLUMN)
+    return y[:, 0]
 
 
 def refuse_times(values: Any, name: str) -> None:

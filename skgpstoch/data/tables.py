@@ -35,7 +35,7 @@ from .columns import (
     refuse_infinite,
 )
 from .equal_rows import LEADING_COLUMNS
-from .kinds import real_target, with_two_dimensions
+from .kinds import one_output, real_target, with_two_dimensions
 from .level_sums import FoldMeans, LevelSums, Told, add_up
 from .messages import muted, warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
@@ -80,13 +80,13 @@ def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any)
                 "with the columns of `fit`."
             ) from None
         refuse_infinity(checked[0] if y else checked)
-        return checked
+        return (checked[0], one_output(checked[1], warns=reset)) if y else checked
     validate_data(estimator, X, skip_check_array=True, reset=reset)
     like = np.broadcast_to(0.0, X.shape)  # takes no memory
     if not y:
         check_array(like, estimator=estimator, **options)
         return X
-    return X, check_X_y(like, *y, estimator=estimator, **options)[1]
+    return X, one_output(check_X_y(like, *y, estimator=estimator, **options)[1], warns=reset)
 
 
 def refuse_infinity(X: np.ndarray) -> None:
@@ -323,8 +323,8 @@ class TableEncoder:
                 )
             if column.time_zone != zone and EMPTY not in (column.kind, kind):
                 raise ValueError(
-                    f"Column {column.name} of X is in {zone_name(column.time_zone)}, but "
-                    f"the training rows were in {zone_name(zone)}. Convert it, for example "
+                    f"Column {column.name} of X is in {in_zone(column.time_zone)}, but "
+                    f"the training rows were in {in_zone(zone)}. Convert it, for example "
                     "with pandas' dt.tz_convert or dt.tz_localize."
                 )
         return columns
@@ -411,7 +411,7 @@ def is_date(text: str) -> bool:
     return "-" in text
 
 
-def zone_name(time_zone: str | None) -> str:
+def in_zone(time_zone: str | None) -> str:
     """Name a time zone in a message."""
     return f"the time zone {time_zone}" if time_zone else "no time zone"
 

@@ -12,6 +12,7 @@ from sklearn.utils.metaestimators import available_if
 from ..data.arrays import random_numbers, readable, row_blocks
 from ..data.asked import check_coverage, check_n_samples
 from ..data.devices import BLOCK_ROWS
+from ..data.kinds import one_output
 from .law import Law
 
 CRPS_ROWS = 512  # rows whose integrals are computed at a time
@@ -259,7 +260,7 @@ class PredictiveDistribution:
 
 
 def targets_of(distribution: PredictiveDistribution, y: Any) -> np.ndarray:
-    """Return y as an array of the distribution's shape.
+    """Return y as an array of the distribution's shape; of one output it may be a column.
 
     Raises
     ------
@@ -267,6 +268,7 @@ def targets_of(distribution: PredictiveDistribution, y: Any) -> np.ndarray:
         If y has another shape, or is not finite.
     """
     y = check_array(readable(y), dtype=np.float64, ensure_2d=False, input_name="y")
+    y = y if distribution.output_shape else one_output(y)
     if y.shape != distribution.shape:
         raise ValueError(
             f"y must have the shape {distribution.shape} of predictions, got {y.shape}."

@@ -50,9 +50,9 @@ class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
             raise ValueError("kernel cannot be a CompoundKernel.")
 
     def _validated(self, X: Any, *y: Any, **options: Any) -> Any:
-        """Return X, or X and y, as the kernel takes them."""
+        """Return X, or X and y, as the kernel takes them; a column of y stays one."""
         if self._kernel().requires_vector_input:
-            return validate_inputs(self, X, *y, **options)
+            return validate_inputs(self, X, *y, keeps_column=True, **options)
         y = tuple(real_target(a) if options.get("y_numeric") else readable(a) for a in y)
         return validate_data(self, readable(X), *y, ensure_2d=False, dtype=None, **options)
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
-from ..data.arrays import Scaling, random_numbers, readable, resolve_seed
+from ..data.arrays import Scaling, random_numbers, resolve_seed
 from ..data.asked import check_coverage, check_n_samples
 from ..distributions.normal import NormalLaw
 from ..distributions.predictive import PredictiveDistribution, targets_of
@@ -305,9 +305,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
 
     def _given(self, X: Any, y: Any, function: Callable) -> np.ndarray:
         """Apply a function to the distributions and to y, which may be a column if P = 1."""
-        distribution, y = self.predict_distribution(X), readable(y)
-        if np.shape(y) == distribution.law.shape:
-            y = np.reshape(y, distribution.shape)
+        distribution = self.predict_distribution(X)
         return function(distribution, targets_of(distribution, y))
 
 

@@ -18,6 +18,7 @@ from sklearn.utils._param_validation import StrOptions
 from ..data.arrays import Scaling, named_array, random_numbers, readable
 from ..data.devices import prediction_device, resolve_device
 from ..data.findings import Diagnosis, Finding
+from ..data.kinds import one_output
 from ..docstrings import documented
 from ..estimators.alike import refuse_group
 from ..estimators.context import fitting, predicting
@@ -149,7 +150,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         X : array-like of shape (n_samples, n_features) or list of object
             Inputs; objects of any kind for a kernel that takes them.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
-            Targets, which share the kernel.
+            Targets, which share the kernel. One column, (n_samples, 1), is taken as (n_samples,).
 
         Raises
         ------
@@ -236,7 +237,7 @@ class GaussianProcessRegressor(GaussianPredictor):
             dtype=self.dtype,
             random_state=search[2].randint(np.iinfo(np.int32).max),
         )
-        self.estimator_ = estimator.fit(X, y, **of_rows)
+        self.estimator_ = estimator.fit(X, one_output(y), **of_rows)
         self._diagnosis = estimator.diagnose()  # it has warned already
         self.method_reason_ += noise.note + (SEVERAL if Y.shape[1] > 1 else "")
         self._noise = noise
@@ -276,10 +277,10 @@ class GaussianProcessRegressor(GaussianPredictor):
         if not self._is_fitted():
             raise NotFittedError("condition_on adds rows to a fitted model. Call fit first.")
         X, y = self._validated(X, y, reset=False, multi_output=True, y_numeric=True)
-        if np.shape(y)[1:] != self.y_train_.shape[1:]:
+        if one_output(y).shape[1:] != one_output(self.y_train_).shape[1:]:
             raise ValueError(
                 f"y must have the shape {('n_samples', *self.y_train_.shape[1:])}, as in "
-                f"fit, got {('n_samples', *np.shape(y)[1:])}."
+                f"fit, got {('n_samples', *y.shape[1:])}."
             )
         if alpha is None and np.ndim(self.alpha):
             raise ValueError(
@@ -294,7 +295,8 @@ class GaussianProcessRegressor(GaussianPredictor):
             self._extend_many(X, Y, None if alpha is None else noise)
         self._alpha_train = joined(self._alpha_train, len(self.y_train_), noise, len(Y))
         self.X_train_ = np.concatenate([self.X_train_, X])
-        self.y_train_ = np.concatenate([self.y_train_, Y.reshape(np.shape(y))])
+        own_shape = (-1, *self.y_train_.shape[1:])
+        self.y_train_ = np.concatenate([self.y_train_, Y.reshape(own_shape)])
         return self
 
     def _extend_exact(self, X: Any, Y: np.ndarray, noise: np.ndarray) -> None:

@@ -22,6 +22,7 @@ from sklearn.utils import _safe_indexing, check_array, check_random_state
 from ..data.arrays import row_blocks
 from ..data.devices import BLOCK_ROWS
 from ..data.equal_rows import observations
+from ..data.kinds import one_output
 from ..data.rows import Data
 from ..distributions.law import Law
 from ..distributions.predictive import PredictiveDistribution
@@ -337,7 +338,7 @@ class OnLattice:
     def log_predictive_probability(self, X: Any, y: Any) -> np.ndarray:
         """Return the log probability of each y, (n,), in nats; −∞ for a number that is no atom."""
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
-        y = y.ravel() if y.shape == (len(X), 1) else y
+        y = one_output(y)
         if y.shape != (len(X),):
             raise ValueError(f"y must have the shape {(len(X),)}, got {y.shape}.")
         laws, blocks = self._laws(X), row_blocks(len(X), BLOCK_ROWS)

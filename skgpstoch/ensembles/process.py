@@ -20,6 +20,7 @@ from ..data.asked import check_coverage, check_n_samples
 from ..data.devices import BLOCK_ROWS, block_elements, map_blocks, prediction_device, resolve_device
 from ..data.equal_rows import observations
 from ..data.held_out import joint, mixture_of
+from ..data.kinds import one_output
 from ..data.messages import warn
 from ..data.rows import Data
 from ..distributions.predictive import PredictiveDistribution
@@ -193,8 +194,8 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
 
     def _validated(self, X: Any, y: Any, sample_weight: Any) -> Data:
         """Return valid rows, and remember the shape of y."""
-        options = {"multi_output": True, "y_numeric": True, "ensure_min_samples": 2}
-        X, y = validate_inputs(self, X, y, reset=True, **options)
+        options: dict[str, Any] = {"multi_output": True, "y_numeric": True, "reset": True}
+        X, y = validate_inputs(self, X, y, ensure_min_samples=2, **options)
         self._y_shape = y.shape[1:]
         X, y = (np.asarray(a, dtype=np.float64) for a in (X, y))
         return check_weight(Data(X, y.reshape(len(y), -1)), sample_weight, least=2, keeps=True)
@@ -292,7 +293,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
     def _targets(self, y: Any) -> np.ndarray:
         """Return valid y, (N, P)."""
         y = check_array(readable(y), dtype=np.float64, ensure_2d=False, input_name="y")
-        if y.shape[1:] not in (self._y_shape, () if self._y_shape == (1,) else (1,)):
+        if one_output(y).shape[1:] != self._y_shape:
             shape = ("n_samples", *self._y_shape)
             raise ValueError(f"y must have the shape {shape} of predictions, got {y.shape}.")
         return y.reshape(len(y), -1)

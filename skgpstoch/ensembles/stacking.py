@@ -30,12 +30,11 @@ from sklearn.utils.validation import (
     _check_sample_weight,
     check_array,
     check_is_fitted,
-    column_or_1d,
     validate_data,
 )
 
 from ..data.findings import Diagnosis
-from ..data.kinds import real_target
+from ..data.kinds import one_output, real_target
 from ..data.messages import warn
 from ..data.target_transforms import fitted_transform
 from ..docstrings import documented
@@ -294,7 +293,8 @@ class StackedDensityRegressor(
         X : array-like of shape (n_samples, n_features)
             Inputs.
         y : array-like of shape (n_samples,)
-            Targets.
+            Targets. One column, (n_samples, 1), is taken as (n_samples,), with a
+            DataConversionWarning.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each row counts for.
         """
@@ -303,7 +303,7 @@ class StackedDensityRegressor(
         names, models = self._checked()
         validate_data(self, X, y, skip_check_array=True)
         y = check_array(real_target(y), ensure_2d=False, dtype="numeric", input_name="y")
-        y = column_or_1d(y, warn=True) if y.shape[1:] == (1,) else y
+        y = one_output(y, warns=True)
         X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
         weight = of_rows.get("sample_weight")
         splits, judges = list(check_cv(self.cv).split(X, y)), self.judged_by or {}

@@ -109,7 +109,8 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
             Dense inputs; pandas and polars frames, real dtypes and memory maps are welcome. Rows
             that are read in chunks include y, weights and other values of rows.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), or None, default=None
-            Targets; None if X includes them.
+            Targets; None if X includes them. One column, (n_samples, 1), is taken as (n_samples,),
+            with a DataConversionWarning.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each row counts for: 2 is the same as the row twice, 0 as without it.
 

@@ -24,6 +24,7 @@ from ..data.arrays import readable
 from ..data.deadline import Clock, Deadline
 from ..data.devices import resolve_device
 from ..data.equal_rows import MERGED_ROWS
+from ..data.kinds import one_output
 from ..data.messages import muted, warn
 from ..data.reduce import ALONE, Group, agreed, doing
 from ..data.rows import Data, Rows, Whole
@@ -165,7 +166,7 @@ def counts(X: Any, sample_weight: Any = None, *of_rows: Any) -> bool:
 
 def classes_of(group: Group, y: Any, sample_weight: Any = None) -> np.ndarray:
     """Return the labels of all ranks' rows that count."""
-    y = np.asarray(y)
+    y = one_output(np.asarray(y))
     counts = np.ones(len(y), dtype=bool) if sample_weight is None else np.asarray(sample_weight) > 0
     with contextlib.suppress(TypeError, IndexError):  # which the check of rows explains
         y = y[counts]

@@ -455,8 +455,6 @@ class GeneralRegressor(Regressor):
 
         Parameters
         ----------
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs), or None, default=None
-            Targets; counts for likelihood="poisson".
         exposure : float or array-like of shape (n_samples,), default=None
             Factor of the rates of counts, for likelihood="poisson"; None is 1.
         y_std : float or array-like of the shape of y, default=None

@@ -92,7 +92,7 @@ def check_exposed(model: Any, exposure: Any) -> None:
 
 def check_shape(model: Any, shape: tuple[int, ...]) -> None:
     """Raise a ValueError unless a row of targets has the shape that it had in the fit."""
-    if shape != model._y_shape and {shape, model._y_shape} != {(), (1,)}:
+    if shape != model._y_shape:
         raise ValueError(
             f"y must have shape {('n_samples', *model._y_shape)}, as at the first call, "
             f"got {('n_samples', *shape)}."

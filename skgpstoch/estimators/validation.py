@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from ..data.arrays import MOST_INTEGER, readable
-from ..data.kinds import checked_kinds
+from ..data.kinds import checked_kinds, one_output
 from ..data.messages import warn
 from ..data.reduce import current
 from ..data.rows import Data
@@ -203,12 +203,17 @@ def check_numbers(estimator: BaseEstimator) -> None:
             )
 
 
-def validate_inputs(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
-    """Check X, or X and y, with scikit-learn; the result does not depend on the memory layout."""
+def validate_inputs(
+    estimator: Any, X: Any, *y: Any, keeps_column: bool = False, **options: Any
+) -> Any:
+    """Check X, or X and y, with scikit-learn; the result does not depend on the memory layout.
+
+    A column of targets becomes one output unless `keeps_column`; a fit warns of it.
+    """
     given = checked_kinds(X, *y, y_numeric=options.get("y_numeric", False))
     floats = {"dtype": (np.float64, np.float32), "order": "C"}
     try:
-        return validate_data(estimator, *given, **floats, **options)
+        checked = validate_data(estimator, *given, **floats, **options)
     except ValueError as error:
         if NO_MISSING in str(error):
             raise ValueError(without_missing(estimator, str(error))) from None
@@ -220,6 +225,9 @@ def validate_inputs(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
             "AutoGaussianProcessRegressor or AutoGaussianProcessClassifier, which "
             "accept them as categories."
         ) from error
+    if keeps_column or not y:
+        return checked
+    return checked[0], one_output(checked[1], warns=options.get("reset", True))
 
 
 def without_missing(estimator: BaseEstimator, message: str) -> str:

@@ -113,8 +113,6 @@ class FITCRegressor(
 
         Parameters
         ----------
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs), or None, default=None
-            Targets; None if X includes them.
         y_std : float or array-like of the shape of y, default=None
             Known standard error of each target, in the units of y, besides the learned noise.
             None is 0.

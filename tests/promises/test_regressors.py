@@ -214,15 +214,6 @@ def test_shapes(fitted, fitted_two, sine):
         assert all(a.dtype == np.float64 for a in model.predict(X, return_std=True))
 
 
-def test_a_column_of_y_stays_a_column(quick, sine):
-    X, y = sine
-    column = quick(max_iter=3).fit(X, y[:, None])
-    assert column.predict(GRID).shape == column.predict_std(GRID).shape == (len(GRID), 1)
-    assert_array_equal(
-        column.predict(GRID)[:, 0], fitted_once(quick(max_iter=3), X, y).predict(GRID)
-    )
-
-
 def test_the_forms_of_the_prediction_agree(any_model):
     model, _, _ = any_model
     mean, std = model.predict(GRID, return_std=True)

@@ -212,8 +212,7 @@ OF_SCGD: dict[str, Params] = {
     },
 }
 OF_MINIMAX: dict[str, Params] = {
-    "penalty": {"penalty": 3.0, "penalty_growth": 1.5, "dual_step": 0.3},
-    "least noise": {"min_noise_variance": 0.3, "noise": "learned"},
+    "dual step": {"dual_step": 0.3},
 }
 EXACT: Params = {"kernel": RBF() + WhiteKernel(0.1), "n_components": None, **LINEAR}
 OF_BSGD: dict[str, Params] = {
@@ -260,10 +259,10 @@ OF_SVGP: dict[str, Params] = {
     "constant rate": {"learning_rate": "constant", **NATURAL},
     "theory": {"learning_rate": "theory", **ADAM},
     "averaging collapsed": {"averaging": 0.5, **COLLAPSED},
-    "log1p collapsed": {"bound": "log1p", **COLLAPSED},
-    "log1p lbfgs": {"bound": "log1p", **LBFGS},
-    "log1p natural": {"bound": "log1p", **NATURAL},
-    "log1p adam": {"bound": "log1p", **ADAM},
+    "log1p collapsed": {"loss": "log1p", **COLLAPSED},
+    "log1p lbfgs": {"loss": "log1p", **LBFGS},
+    "log1p natural": {"loss": "log1p", **NATURAL},
+    "log1p adam": {"loss": "log1p", **ADAM},
     "beta": {"beta": 0.2, **NATURAL},
     "beta collapsed": {"beta": 0.2, **COLLAPSED},
     "beta lbfgs": {"beta": 2.0, "loss": ExpectedLogLikelihood(), **LBFGS},
@@ -293,7 +292,7 @@ OF_SOLVE: dict[str, Params] = {
     "kernel": {"kernel": ARD + WhiteKernel(0.1), "mean": "zero", **NATURAL},
     "deep": {**NEURAL, **NATURAL},
     "beta": {"beta": 0.3, **COLLAPSED},
-    "log1p": {"bound": "log1p", **NATURAL},
+    "log1p": {"loss": "log1p", **NATURAL},
     "log": {"loss": "log", **NATURAL},
     "square": {"loss": "square", **ONCE},
 }

@@ -107,7 +107,6 @@ def train_run(run: Run, **hooks: Any) -> History:
         evaluate_every=1 if objective.is_still else math.ceil(plan.max_iter / N_EVALUATIONS),
         n_iter_no_change=plan.patience,
         tol=plan.tol,
-        stops_when_level=plan.stops_when_level,
         **hooks,
     )
 

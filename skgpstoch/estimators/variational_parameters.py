@@ -166,15 +166,12 @@ class LossParameters:
 
     Parameters
     ----------
-    loss : {"elbo", "log", "square"} or Loss, default="elbo"
-        What to minimise: "elbo", the negative evidence lower bound; "log", the negative log
-        predictive density; "square", the square loss; or an instance of a class of
-        :mod:`skgpstoch.losses`.
+    loss : {"elbo", "log1p", "log", "square"} or Loss, default="elbo"
+        What to minimise: "elbo", the negative evidence lower bound; "log1p", a tighter bound for a
+        Gaussian likelihood; "log", the negative log predictive density; "square", the square loss;
+        or an instance of a class of :mod:`skgpstoch.losses`.
     beta : float, default=1.0
         Weight of the Kullback-Leibler divergence; a value below 1 trusts the data more.
-    bound : {"titsias", "log1p"}, default="titsias"
-        Which lower bound to use. "log1p" is tighter, but only for a Gaussian likelihood and the
-        loss "elbo".
 
     Attributes
     ----------
@@ -189,14 +186,12 @@ class LossParameters:
     likelihood: str | Likelihood = "auto"
     loss: str | Loss = "elbo"
     beta: Any = 1.0
-    bound: str = "titsias"
 
     _first_parameters: ClassVar[tuple[str, ...]] = ("likelihood",)
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "likelihood": [str, Likelihood],
         "loss": [str, Loss],
         "beta": [POSITIVE],
-        "bound": [StrOptions({"titsias", "log1p"})],
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = ("likelihood",)
 

@@ -72,16 +72,12 @@ class VariationalObjective(Objective):
         self.weight_decay = weight_decay
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
         self.n_rows = float(n_rows)
-        self.loss = model.loss
-        self.step = 0
-        model.loss = self.loss.at_step(0)
 
     def get_extra_state(self) -> dict[str, float]:
-        return {"n_rows": self.n_rows, "step": self.step}
+        return {"n_rows": self.n_rows}
 
     def set_extra_state(self, state: dict[str, float]) -> None:
-        self.n_rows, self.step = state["n_rows"], int(state["step"])
-        self.model.loss = self.loss.at_step(self.step)
+        self.n_rows = state["n_rows"]
 
     def q(self) -> WeightMoments:
         """Return the present q(w)."""
@@ -100,8 +96,6 @@ class VariationalObjective(Objective):
         return n_batch * self.mean_weight
 
     def step_end(self) -> None:
-        self.step += 1
-        self.model.loss = self.loss.at_step(self.step)
         self.model.features.clamp_()
         likelihood = self.model.likelihood
         if isinstance(likelihood, Gaussian):

@@ -75,7 +75,6 @@ class Plan:
     schedule: Schedule = constant
     patience: float = math.inf  # epochs without an improvement after which to stop
     tol: float = 0.0  # least improvement that counts, nats per row
-    stops_when_level: bool = False  # stop also when the last `patience` losses differ by <= `tol`
     holds_out: bool = False
     evaluates: bool = False  # whether epochs are scored to keep the best; else the last is kept
     folds: Folds = field(default=Folds())

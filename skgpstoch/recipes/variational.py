@@ -109,7 +109,7 @@ class VariationalRecipe(Recipe):
     ) -> Self:
         """Take all fields, with loss, β and features, from an estimator's parameters."""
         p = parameters
-        loss, beta = make_loss(p.loss, p.bound), float(p.beta)
+        loss, beta = make_loss(p.loss), float(p.beta)
         return cls.of(p, likelihood=likelihood, loss=loss, beta=beta, features=features(p))
 
     # ---- parameters that must agree ----------------------------------------------------------

@@ -424,7 +424,7 @@ OPTIONS = {  # an estimator's other branches; those in the default run are named
     "decay": (FINITE_ONE, {"weight_decay": 0.1}),
     "whitened": (sg.SVGPRegressor, {"whiten": True, "solver": "adam"}),
     "not whitened": (sg.SVGPRegressor, {"whiten": False, "solver": "adam"}),
-    "log1p": (sg.SVGPRegressor, {"bound": "log1p", "solver": "collapsed"}),
+    "log1p": (sg.SVGPRegressor, {"loss": "log1p", "solver": "collapsed"}),
     "constant mean": (sg.SVGPRegressor, {"mean": "constant"}),
     "network on inputs": (sg.SVGPRegressor, {"hidden_layer_sizes": (4,)}),
     "averages": (sg.SVGPRegressor, {"averaging": 0.1, **NATURAL}),

@@ -573,7 +573,6 @@ HOSTILE = [
     (GaussianProcessRegressor, "alpha", ["a"]),
     (GaussianProcessRegressor, "optimizer", 3),
     (ADMMGaussianProcessRegressor, "cv", []),
-    (ADMMGaussianProcessRegressor, "dual_step", 10**30),
     (SolveGPRegressor, "orthogonal_points", {}),
     (SolveGPRegressor, "orthogonal_points", [["a"]]),
     (SVGPRegressor, "inducing_points", {}),

@@ -46,13 +46,11 @@ OTHERS = {  # values where the constraints do not say one
 BESIDES = {  # parameters without which one plays no part
     "activation": {"hidden_layer_sizes": (3,)},
     "weight_decay": {"hidden_layer_sizes": (3,)},
-    "bound": {"loss": "elbo"},
     "hidden_patch_shape": {"hidden_channels": (2,)},
     "hidden_stride": {"hidden_channels": (2,)},
     "n_samples": {"hidden_channels": (2,)},
     "n_predict_samples": {"hidden_channels": (2,)},
     "patch_correlation": {"hidden_channels": (2,)},
-    "column_batch_size": {"solver": "adagrad"},
     "n_control": {"solver": "adagrad"},
 }
 

@@ -658,13 +658,13 @@ def test_whatever_is_trained_resumes(quick_finite, sine, tmp_path, monkeypatch, 
     ("cls", "params"),
     [
         (SCGDGaussianProcessRegressor, {"weights": "learned"}),
-        (MinimaxGaussianProcessRegressor, {"penalty_growth": 1.3}),
+        (MinimaxGaussianProcessRegressor, {"dual_step": 0.3}),
         (
             BSGDGaussianProcessRegressor,
             {"kernel": RationalQuadratic() + WhiteKernel(), "hidden_layer_sizes": ()},
         ),
     ],
-    ids=["learned weights", "growing penalty", "general kernel"],
+    ids=["learned weights", "longer dual steps", "general kernel"],
 )
 def test_what_is_special_to_one_method_resumes(cls, params, sine, tmp_path, monkeypatch):
     params = {"hidden_layer_sizes": (8,), **params, "max_iter": EPOCHS, "random_state": 0}

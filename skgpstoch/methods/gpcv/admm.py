@@ -34,7 +34,6 @@ from sklearn.utils._param_validation import StrOptions
 
 from ...estimators.docs import public_estimator
 from ...estimators.parameters import (
-    AUTO,
     FRACTION,
     N_JOBS,
     NOT_NEGATIVE_INTEGER,
@@ -111,12 +110,6 @@ class ADMMGaussianProcessRegressor(
         takes two or three. Without this relaxation hyper-parameters hardly move, and from the start
         of [1]_ (multipliers of 1, weights of another kernel) they end at the hyper-parameters that
         those weights were made from.
-    rho : float or "auto", default="auto"
-        Initial penalty ρ. It grows if constraints are not met fast enough. "auto" is 100, at which
-        one step of the multipliers leaves about a fiftieth of their error. The value of [1]_, 5, is
-        too small for relaxed steps, which oscillate when the multipliers lag.
-    dual_step : float or None, default=None
-        Step size ρ' of the multipliers; None: ρ.
     max_iter : int or "auto", default="auto"
         Maximum number of ADMM iterations; "auto" is 100.
     tol : float, default=0.01
@@ -182,8 +175,6 @@ class ADMMGaussianProcessRegressor(
     dtype: str = "float64"
     scheme: str = "consensus"
     solver: str = "joint"
-    rho: float | str = "auto"
-    dual_step: float | None = None
     tol: float = 0.01
 
     _first_parameters: ClassVar[tuple[str, ...]] = ("cv",)
@@ -198,8 +189,6 @@ class ADMMGaussianProcessRegressor(
         "normalize_y": ["boolean"],
         "scheme": [StrOptions({"consensus", "naive", "holdout"})],
         "solver": [StrOptions(set(STEP_OF_SOLVER))],
-        "rho": [POSITIVE, AUTO],
-        "dual_step": [POSITIVE, None],
     }
 
     def _recipe(self) -> CrossValidationRecipe:

@@ -89,10 +89,6 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
         Number of rows p of the control variate. For "adagrad" its coefficient is the best one,
         "auto" is 1,024, and 0 is no control variate; with basis="inducing" there is a second one
         for the prior, from 256 points. For "sgd" "auto" is 2,048; take more if functions are rough.
-    column_batch_size : int or "auto", default="auto"
-        Number of dense columns that a step of "adagrad" draws, with replacement and in proportion
-        to their share of the variance; "auto" is all of them. Likelihoods other than the Gaussian
-        always use all.
     augment : bool, default=False
         Whether to add a function centred on each row that is predicted, so that predictive
         variances return to the prior's far from the data; for basis="inducing".
@@ -107,7 +103,6 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
     solver: str = "newton"
     learning_rate: str = "auto"
     n_control: int | str = "auto"
-    column_batch_size: int | str = "auto"
     augment: bool = False
     learn_kernel: bool = False
 
@@ -119,7 +114,6 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
         "solver": [StrOptions({"newton", "adagrad", "sgd"})],
         "learning_rate": [StrOptions({"auto", *SCHEDULES})],
         "n_control": [NOT_NEGATIVE_INTEGER, AUTO],
-        "column_batch_size": [POSITIVE_INTEGER, AUTO],
         "augment": ["boolean"],
         "learn_kernel": ["boolean"],
     }
@@ -131,7 +125,6 @@ class StochasticRecipe(BasisRecipe):
     """AdaGrad's steps, from sampled rows and sampled basis functions."""
 
     n_control: int | str = "auto"  # rows of the control variate
-    column_batch_size: int | str = "auto"  # dense columns of a step
 
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
         t, plan = self.training, super().plan(sizes, start)
@@ -147,7 +140,6 @@ class StochasticRecipe(BasisRecipe):
         )
 
     def solve(self, model: ChevronModel, problem: Problem) -> BasisObjective:
-        columns = self.column_batch_size
         asked, controls = self.training.batch_size, self.n_control
         return StochasticObjective(
             model,
@@ -156,7 +148,6 @@ class StochasticRecipe(BasisRecipe):
             batch_size=SAMPLED_ROWS if asked == "auto" else int(asked),
             n_control=CONTROL if controls == "auto" else int(controls),
             generator=problem.generator,
-            n_columns=None if columns == "auto" else int(columns),
             **self.learning(model, problem),
         )
 

@@ -88,7 +88,7 @@ QUICK_BASIS = {"n_subset": 50}
 QUICK_FOURIER = {"n_components": 100}
 QUICK_CONJUGATE = {"solver": "collapsed"}
 QUICK_OTHER = {"solver": "natural"}
-QUICK_DEEP = {"n_samples": 1, "n_predict_samples": 10}
+QUICK_DEEP = {"n_samples": 1}
 
 
 def quick_parameters(cls):

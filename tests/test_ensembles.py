@@ -169,7 +169,7 @@ def test_weights_of_rows_reach_all(step):
 def test_models_of_little_weight_are_left_out(stacked, step, monkeypatch):
     shares = stacked.weights_
     assert np.sort(shares)[1] > 0.01
-    monkeypatch.setattr(stacking, "LEAST_WEIGHT", 1.0)
+    monkeypatch.setattr(stacking, "KEPT_WEIGHT", 1.0)
     alone = stack().fit(*step)
     assert_array_equal(alone.weights_, shares == shares.max())
     assert alone.estimators_[int(shares.argmin())] is None

@@ -201,7 +201,7 @@ def test_objects_have_no_columns():
 
 
 def test_mixtures_need_those_of_all_their_models(monkeypatch):
-    monkeypatch.setattr(stacking, "PRIOR_ROWS", 50.0)  # so that both have a weight
+    monkeypatch.setattr(stacking, "PRIOR_OF_EACH", 50.0)  # so that both have a weight
     forest = ConstantVarianceRegressor(RandomForestRegressor(5, random_state=0), cv=2)
     process = SVGPRegressor(n_inducing=10, max_iter=3, random_state=0)
     models = [("process", process), ("forest", forest)]

@@ -50,8 +50,8 @@ from ..estimators.validation import as_floats, check_numbers, validate_inputs
 from .mixture import MixtureRegressor, Normals, Parts
 from .transformed_model import TransformedModel
 
-PRIOR_ROWS = 0.5  # in favour of each estimator, so that few rows alone do not decide between models
-LEAST_WEIGHT = 0.001  # estimators with a smaller weight are left out
+PRIOR_OF_EACH = 0.5  # rows in favour of each estimator, so that few rows alone do not decide
+KEPT_WEIGHT = 0.001  # estimators with a smaller weight are left out
 LEAST_STD = 1e-9  # of errors, relative to the standard deviation of y
 GAP = 1e-6  # nats per row, by which the weights may be worse than the best ones
 MOST_STEPS = 50_000
@@ -295,8 +295,8 @@ class StackedDensityRegressor(
         scores = np.stack([np.concatenate(of_folds) for of_folds in by_model], 1)
         order = np.concatenate([test for _, test in splits])
         of_held_out = None if weight is None else weight[order]
-        best = stacking_weights(scores, of_held_out, PRIOR_ROWS)
-        self.weights_ = kept_weights(best, LEAST_WEIGHT)
+        best = stacking_weights(scores, of_held_out, PRIOR_OF_EACH)
+        self.weights_ = kept_weights(best, KEPT_WEIGHT)
         self.scores_ = np.average(scores, axis=0, weights=of_held_out)
         mixed = logsumexp(scores, b=self.weights_, axis=1)
         self.score_ = float(np.average(mixed, weights=of_held_out))

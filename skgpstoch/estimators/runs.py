@@ -76,6 +76,7 @@ class Run(NamedTuple):
 
 def begin(recipe: Recipe, problem: Problem, checkpoint: AnyCheckpoint | None) -> Run:
     """Make the objective and its optimiser."""
+    problem = problem._replace(start=recipe.start(problem))
     plan, objective = problem.plan, recipe.objective(problem).to(problem.X.device)
     optimizer = optimizer_of(objective, plan)
     if optimizer is None and objective.is_closed():  # there is nothing to train, only to solve

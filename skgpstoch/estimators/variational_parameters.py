@@ -6,10 +6,9 @@ They are data, like those of :mod:`skgpstoch.estimators.parameters`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, ClassVar
 
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from ..likelihoods.base import Likelihood
 from ..losses import Loss
@@ -18,15 +17,13 @@ from .parameters import (
     AUTO,
     POSITIVE,
     POSITIVE_INTEGER,
-    SHARE,
+    TargetParameters,
     TrainingParameters,
-    TransformedTargetParameters,
-    WarmStartParameters,
 )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class InducingParameters(TrainingParameters, WarmStartParameters):
+class InducingParameters(TrainingParameters):
     """Inducing points, and how q is trained.
 
     Parameters
@@ -51,8 +48,6 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
         Prior mean of f: a learned constant, or 0.
     whiten : bool, default=True
         Whether solvers that move q by gradients, such as "adam", use whitened coordinates.
-    hidden_layer_sizes : tuple of int, default=()
-        Widths of the layers of a network below the kernel; () is no network.
     solver : {"auto", "collapsed", "lbfgs", "natural", "adam", "adadelta"}, default="auto"
         "collapsed": running averages of sufficient statistics, for a Gaussian likelihood without
         `y_std`, or for additive noise and the square loss. "natural": natural-gradient or Newton
@@ -62,9 +57,6 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
         Gaussian one without a network; it stops when the bound has converged. Otherwise "auto" is
         "collapsed" where that is possible, "adam" if gradients are sampled, else "natural";
         `solver_` says which.
-    averaging : float or "auto", default="auto"
-        Weight of a minibatch in the running averages. "auto" averages over the latest rows: 5 for
-        each inducing point, and at least 2,500.
     batch_size : int or "auto", default="auto"
         Number of rows per minibatch; "auto" is 512. L-BFGS uses all rows.
     max_iter : int or "auto", default="auto"
@@ -97,7 +89,6 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
     mean: str = "constant"
     whiten: bool = True
     solver: str = "auto"
-    averaging: float | str = "auto"
     early_stopping: bool | str = "auto"
 
     _first_parameters: ClassVar[tuple[str, ...]] = ("n_inducing",)
@@ -108,7 +99,6 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
         "mean": [StrOptions({"zero", "constant"})],
         "whiten": ["boolean"],
         "solver": [StrOptions({"auto", "collapsed", "lbfgs", "natural", "adam", "adadelta"})],
-        "averaging": [SHARE, AUTO],
         "early_stopping": ["boolean", AUTO],
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = ("n_inducing", "inducing_points", "mean")
@@ -123,8 +113,7 @@ class OrthogonalParameters:
     posterior : {"svgp", "solve", "odvgp"}, default="svgp"
         The family of q. "svgp": inducing points alone. "solve": inducing points and orthogonal
         ones, with a covariance of q's own at both. "odvgp": the same points, but q keeps the
-        prior's covariance at the orthogonal ones. `n_orthogonal` and `orthogonal_points` are for
-        "solve" and "odvgp".
+        prior's covariance at the orthogonal ones. `n_orthogonal` is for "solve" and "odvgp".
     whiten : bool, default=True
         Whether solvers that move q by gradients, such as "adam", use whitened coordinates.
         With posterior="odvgp", False learns the mean as a sum of kernel functions, and each step
@@ -133,9 +122,6 @@ class OrthogonalParameters:
         Number M₂ of orthogonal inducing points; "auto" is `n_inducing`, or fewer if rows are few. A
         sequence of numbers gives several sets of points, which are also orthogonal to one another,
         so each set needs only a decomposition of its own size.
-    orthogonal_points : array-like of shape (n_orthogonal, n_features) or None, default=None
-        Where the orthogonal points start, one set after another. None: chosen as `inducing_points`
-        says.
 
     Attributes
     ----------
@@ -145,19 +131,12 @@ class OrthogonalParameters:
 
     posterior: str = "svgp"
     n_orthogonal: Any = "auto"
-    orthogonal_points: Any = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "posterior": [StrOptions({"svgp", "solve", "odvgp"})],
         "n_orthogonal": [POSITIVE_INTEGER, "array-like", AUTO],
-        "orthogonal_points": ["array-like", None],
     }
-    _shape_parameters: ClassVar[tuple[str, ...]] = (
-        "posterior",
-        "n_orthogonal",
-        "orthogonal_points",
-        "whiten",
-    )
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("posterior", "n_orthogonal", "whiten")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -197,32 +176,8 @@ class LossParameters:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class DrawParameters:
-    """Draws of hidden layers.
-
-    Parameters
-    ----------
-    n_samples : int or "auto", default="auto"
-        Number S of draws of the hidden layers for each row and step. "auto" is 1, but up to 10 if
-        there are fewer than 1,500 rows (patches, for images), because draws stand in for rows. With
-        loss="log", several draws form one mixture.
-    n_predict_samples : int, default=64
-        Number of draws of the hidden layers in predictions, an even number. They are points of a
-        Sobol sequence, the same for all rows and calls. The value at the time of the fit counts.
-    """
-
-    n_samples: int | str = "auto"
-    n_predict_samples: int = 64
-
-    _parameter_constraints: ClassVar[dict[str, list]] = {
-        "n_samples": [POSITIVE_INTEGER, AUTO],
-        "n_predict_samples": [Interval(Integral, 2, None, closed="left")],
-    }
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class TargetParameters(TransformedTargetParameters):
-    """Regression and counts with a variational posterior, whose noise is the same everywhere.
+class RegressionParameters(TargetParameters):
+    """Regression and counts with a variational posterior.
 
     Parameters
     ----------
@@ -255,17 +210,10 @@ class TargetParameters(TransformedTargetParameters):
         `partial_fit`, and if there is no bound (likelihood="shared_student_t").
     """
 
-    normalize_y: bool = True
-
-    _parameter_constraints: ClassVar[dict[str, list]] = {
-        "normalize_y": ["boolean"],
-    }
-    _shape_parameters: ClassVar[tuple[str, ...]] = ("normalize_y",)
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class RegressionParameters(TargetParameters):
-    """Regression and counts with a variational posterior.
+class InputNoiseParameters(RegressionParameters):
+    """Regression whose noise may depend on the inputs.
 
     Parameters
     ----------

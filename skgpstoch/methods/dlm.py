@@ -336,13 +336,7 @@ def recalibrate(model: Any, changes: Calibration, data: Data) -> None:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class DLMParameters(
-    groups.KernelParameters,
-    variational.LossParameters,
-    variational.OrthogonalParameters,
-    groups.NetworkParameters,
-    variational.InducingParameters,
-):
+class DLMParameters(variational.LossParameters, variational.InducingParameters):
     """Parameters that regressor and classifier share.
 
     Parameters
@@ -399,7 +393,7 @@ class DLMParameters(
 
 
 def dlm_recipe(p: DLMParameters, likelihood: Likelihood) -> DLMRecipe:
-    """Return inducing points of either family, a loss and β, and a likelihood."""
+    """Return inducing points, a loss and β, and a likelihood."""
     return DLMRecipe.of(
         p,
         likelihood=likelihood,
@@ -413,7 +407,7 @@ def dlm_recipe(p: DLMParameters, likelihood: Likelihood) -> DLMRecipe:
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DLMRegressor(DLMParameters, variational.RegressionParameters, VariationalRegressor):
+class DLMRegressor(DLMParameters, variational.InputNoiseParameters, VariationalRegressor):
     """Regression and counts by direct loss minimisation over sparse Gaussian processes.
 
     The posterior is trained for the loss by which predictions are judged: their negative log

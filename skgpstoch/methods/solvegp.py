@@ -20,7 +20,7 @@ with S block-diagonal, q(w) = N(m_u, S_u) N(m_v, S_v); S_v = I makes it ODVGP. T
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
@@ -35,10 +35,8 @@ from ..recipes.variational import VariationalRecipe
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SolveGPParameters(
-    groups.KernelParameters,
     variational.LossParameters,
     variational.OrthogonalParameters,
-    groups.NetworkParameters,
     groups.RestartParameters,
     variational.InducingParameters,
 ):
@@ -49,19 +47,25 @@ class SolveGPParameters(
     posterior : {"solve", "odvgp"}, default="solve"
         Whether q has a covariance of its own at the orthogonal points ("solve"), or keeps the
         prior's ("odvgp"). For "odvgp" with very many points see `whiten`.
+    orthogonal_points : array-like of shape (n_orthogonal, n_features) or None, default=None
+        Where the orthogonal points start, one set after another. None: chosen as `inducing_points`
+        says.
     """
 
     posterior: str = "solve"
+    orthogonal_points: Any = None
 
     _first_parameters: ClassVar[tuple[str, ...]] = ("n_orthogonal",)
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "posterior": [StrOptions({"solve", "odvgp"})],
+        "orthogonal_points": ["array-like", None],
     }
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("orthogonal_points",)
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SolveGPRegressor(SolveGPParameters, variational.RegressionParameters, VariationalRegressor):
+class SolveGPRegressor(SolveGPParameters, variational.InputNoiseParameters, VariationalRegressor):
     """Regression with orthogonal inducing points (SOLVE-GP, ODVGP).
 
     It has M + M₂ points, but factors one matrix of M and one of M₂ rows, not one of M + M₂.

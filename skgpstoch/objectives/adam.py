@@ -86,14 +86,13 @@ class GradientObjective(VariationalObjective):
         free = [None if is_prior else root for root, is_prior in pairs]
         return VariationalWeights(torch.cat(means), free, self.model.features.blocks)
 
-    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
-        generator = rows.own_generator(generator)
+    def terms(self, X: Tensor, rows: Rows, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         basis, seen = self.model.basis(X, rows, generator)
         weights, residual = self.weights(basis.factors), basis.residual()
         q = weights.marginals(basis.phi, residual)
         q = q._replace(mean=q.mean + self.model.offset(basis))
         total, _ = expected_score_at(self.model, basis, seen, q, residual, generator)
-        return self.per_row(total, rows, weights.kl().sum(), generator)
+        return total, weights.kl().sum()
 
     @torch.no_grad()
     def q(self) -> WeightMoments:

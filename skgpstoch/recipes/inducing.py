@@ -292,8 +292,9 @@ class InducingPoints(InducingBuilder):
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:
-        p = parameters
-        network = Network.of(p.hidden_layer_sizes, p.activation, p.feature_map, p.weight_decay)
+        p, network = parameters, None
+        if hasattr(p, "hidden_layer_sizes"):
+            network = Network.of(p.hidden_layer_sizes, p.feature_map, p.weight_decay)
         return super().of(p, **{"network": network} | decided)
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:

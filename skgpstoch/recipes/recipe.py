@@ -190,6 +190,10 @@ class Recipe(OfParameters, ABC):
         """Decide the same if the time allows only so many ensemble members."""
         return self.plan(sizes)
 
+    def start(self, problem: Problem) -> Start | None:
+        """Return where training starts: at the last fit, if it goes on from one."""
+        return problem.start
+
     def sums_rows(self, plan: Plan) -> bool:
         """Tell whether training needs only sums over minibatches, so rows may stay on disk."""
         return False

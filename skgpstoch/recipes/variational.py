@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -39,9 +40,9 @@ from ..objectives.exact import ExactObjective
 from ..objectives.lbfgs import FullBatchObjective
 from ..objectives.natural import ProfiledObjective, RunningObjective
 from ..objectives.optimal_q import optimal_q
-from ..objectives.variational import VariationalObjective
+from ..objectives.variational import NETWORK_RATE, VariationalObjective
 from ..training.optimizers import SCHEDULES, constant
-from .exact_start import LBFGS_EPOCHS, LBFGS_TOL, auto_tol, start_at_exact_optimum
+from .exact_start import LBFGS_EPOCHS, LBFGS_TOL, auto_tol, exact_start
 from .feature_builder import USUAL_BATCH, FeatureBuilder, FeatureSizes
 from .findings import of_number, of_residual
 from .parameters import Training
@@ -52,6 +53,7 @@ from .warm_start import Start, load_fitted
 
 COLLAPSED_ROWS = 2000  # most rows for which "auto" is L-BFGS if training starts at an exact optimum
 SITES_ROWS = 1000  # the same for likelihoods whose optimal q(w) takes iterations
+NETWORK_RATES = {"adam": NETWORK_RATE, "adadelta": 1.0}  # q(w) learned by gradients
 OPTIMUM_ROWS = 512  # training starts at the optimum of the exact evidence of so many rows
 SOME_ROWS = 200  # rows whose residual variance is checked
 NEGLIGIBLE_RESIDUAL = 1e-3  # residual variance that is always allowed, over the variance of y
@@ -227,13 +229,14 @@ class VariationalRecipe(Recipe):
         all_rows, chosen = points.are_rows and plan.n_inducing == n_trained, self.solver == "auto"
         if points.has_gram and self.bounds_gaussian_evidence:
             if all_rows:
-                return replace(plan, is_exact=True)
+                return replace(plan, all_rows="exact")
             # The exact evidence may prefer less noise than the bound with orthogonal points.
             starts = chosen and not (plan.n_orthogonal and n_trained <= OPTIMUM_ROWS)
             return replace(plan, start_rows=min(OPTIMUM_ROWS, n_trained)) if starts else plan
         is_conjugate = self.loss.is_conjugate(self.likelihood)
         has_sites = chosen and points.has_gram and self.has_safe_sites and not is_conjugate
-        return replace(plan, has_all_rows=all_rows and has_sites and not self.scales_noise)
+        has_sites = has_sites and not self.scales_noise
+        return replace(plan, all_rows="sites") if all_rows and has_sites else plan
 
     def choose_solver(self, sizes: Sizes, points: FeatureSizes, holds_out: bool) -> str:
         """Return the solver, "lbfgs" for few rows."""
@@ -255,28 +258,38 @@ class VariationalRecipe(Recipe):
 
     # ---- model and objective -----------------------------------------------------------------
 
+    def start(self, problem: Problem) -> Start | None:
+        if not problem.plan.start_rows:
+            return problem.start
+        return exact_start(self.model(problem), problem, self.features)
+
     def objective(self, problem: Problem) -> VariationalObjective:
         if problem.plan.folds.size:
             problem = problem.trained()
-        X, start = problem.X, problem.start
-        fitted = None if start is None else start.posterior.model.for_training()
-        model = self.model(problem, fitted)
-        self.set_trainable(model, problem.rows.n_all)
-        if start is not None and fitted is not None:
-            load_fitted(model, fitted, start)
-            if self.mean == "zero":  # the previous fit may have learned a constant
-                model.mean.value.data.zero_()
-            if start.is_fixed:
-                model.requires_grad_(False)
-        objective = self.solve(model.to(X.device), problem)
-        if problem.plan.start_rows:
-            start_at_exact_optimum(objective, problem, self.features)
+        objective, start = self.solve(self.model(problem), problem), problem.start
         keeps_q = start is not None and start.is_fixed and start.keeps_q
         if start is not None and keeps_q and not objective.is_closed():
             objective.start_from(start.posterior)
         return objective
 
-    def model(self, problem: Problem, fitted: SparseModel | None) -> SparseModel:
+    def model(self, problem: Problem) -> SparseModel:
+        """Make features, likelihood and mean where the fit starts: from rows, or from a model."""
+        start, fitted = problem.start, None
+        if start is not None and start.is_new:
+            return start.posterior.model
+        if start is not None:
+            fitted = start.posterior.model.for_training()
+        made = self.new_model(problem, fitted)
+        self.set_trainable(made, problem.rows.n_all)
+        if start is not None and fitted is not None:
+            load_fitted(made, fitted, start)
+            if self.mean == "zero":  # the previous fit may have learned a constant
+                made.mean.value.data.zero_()
+            if start.is_fixed:
+                made.requires_grad_(False)
+        return made.to(problem.X.device)
+
+    def new_model(self, problem: Problem, fitted: SparseModel | None) -> SparseModel:
         """Make features, likelihood and mean, started from rows."""
         rows, kernel = problem.rows, self.features.kernel
         noise = None if kernel.white is None else kernel.start_noise
@@ -305,39 +318,33 @@ class VariationalRecipe(Recipe):
         self, model: SparseModel, problem: Problem, n_before: float = 0.0
     ) -> VariationalObjective:
         """Make the solver's objective for these rows and `n_before` earlier ones."""
-        network, n = self.features.network, problem.rows.n_effective
-        n_rows = n + n_before
-        options: dict[str, Any] = {
-            "mean_weight": problem.rows.mean_weight,
-            "weight_decay": 0.0 if network is None else network.decay(n_rows),
-            "noise_bounds": self.features.kernel.noise_bounds,
-        }
-        solver = problem.plan.solver
-        objective: VariationalObjective
-        if problem.plan.is_exact:
-            objective = ExactObjective(model, n_rows, **options)
-        elif problem.plan.has_all_rows:
-            objective = AllRowsObjective(model, n_rows, X=problem.X, rows=problem.rows, **options)
-        elif solver == "lbfgs" and self.solver == "auto" and self.is_collapsed(model, problem.rows):
-            objective = CollapsedObjective(model, n_rows, **options)
-        elif solver == "lbfgs" and self.solver == "auto" and not model.is_conjugate:
-            objective = DualObjective(model, n_rows, **options)
-        elif solver == "lbfgs":
-            objective = FullBatchObjective(model, n_rows, **options)
-        elif solver == "adam":
-            objective = GradientObjective(model, n_rows, whiten=self.whiten, **options)
-        elif solver == "adadelta":
-            options["network_rate"] = 1.0
-            objective = GradientObjective(model, n_rows, whiten=self.whiten, **options)
-        elif self.covariance == "gradient":
-            objective = ProfiledObjective(model, n_rows, averaging=self.averaging, **options)
-        else:
-            conjugate = solver == "collapsed"
-            objective = RunningObjective(
-                model, n_rows, conjugate=conjugate, averaging=self.averaging, **options
-            )
+        network, n_rows = self.features.network, problem.rows.n_effective + n_before
+        objective = self.way(model, problem)(
+            model,
+            n_rows,
+            mean_weight=problem.rows.mean_weight,
+            weight_decay=0.0 if network is None else network.decay(n_rows),
+            noise_bounds=self.features.kernel.noise_bounds,
+        )
         objective.has_user_module = network is not None and network.module is not None
         return objective
+
+    def way(self, model: SparseModel, problem: Problem) -> Callable[..., VariationalObjective]:
+        """Return how q(w) is found: the objective's class, and what is its own."""
+        plan, chosen = problem.plan, self.solver == "auto"
+        if plan.all_rows:
+            of_sites = partial(AllRowsObjective, X=problem.X, rows=problem.rows)
+            return ExactObjective if plan.all_rows == "exact" else of_sites
+        if plan.solver == "lbfgs":
+            if chosen and self.is_collapsed(model, problem.rows):
+                return CollapsedObjective
+            return DualObjective if chosen and not model.is_conjugate else FullBatchObjective
+        if plan.solver in NETWORK_RATES:
+            rate = NETWORK_RATES[plan.solver]
+            return partial(GradientObjective, whiten=self.whiten, network_rate=rate)
+        averages = partial(RunningObjective, conjugate=plan.solver == "collapsed")
+        found = ProfiledObjective if self.covariance == "gradient" else averages
+        return partial(found, averaging=self.averaging)
 
     def is_of_inputs(self, features: Any) -> bool:
         """Whether the features are those of a kernel on the inputs, without network or layers."""

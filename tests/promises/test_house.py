@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ESTIMATORS, PUBLIC, TRAINED, named
+from conftest import ESTIMATORS, FINITE, NETWORKS, PUBLIC, SPARSE_ONE, named
 from sklearn.base import clone
 
 import skgpstoch
@@ -146,7 +146,7 @@ def test_constructors_keep_what_they_are_given(cls):
     assert set(cls._parameter_constraints) == set(sentinels)
 
 
-@pytest.mark.parametrize("cls", TRAINED, ids=named)
+@pytest.mark.parametrize("cls", [*FINITE, *NETWORKS, SPARSE_ONE], ids=named)
 def test_clones_share_nothing_mutable(cls):
     model = cls(hidden_layer_sizes=[4, 4])
     other = clone(model)

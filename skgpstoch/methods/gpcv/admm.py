@@ -39,9 +39,7 @@ from ...estimators.parameters import (
     NOT_NEGATIVE_INTEGER,
     POSITIVE,
     POSITIVE_INTEGER,
-    KernelParameters,
-    TransformedTargetParameters,
-    WarmStartParameters,
+    TargetParameters,
 )
 from ...estimators.regressor import Regressor
 from ...likelihoods.real import Gaussian
@@ -53,9 +51,7 @@ from .recipe import CrossValidationRecipe
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class ADMMGaussianProcessRegressor(
-    TransformedTargetParameters, KernelParameters, WarmStartParameters, Regressor
-):
+class ADMMGaussianProcessRegressor(TargetParameters, Regressor):
     """Gaussian-process regression with hyper-parameters chosen by cross-validation, in O(n²).
 
     The alternating direction method of multipliers (ADMM) minimises the squared error of held-out
@@ -95,8 +91,6 @@ class ADMMGaussianProcessRegressor(
     n_jobs : int or None, default=None
         Number of folds and restarts that joblib computes at a time; None is 1, unless in a
         :func:`joblib.parallel_config`.
-    normalize_y : bool, default=True
-        Whether to standardise the target internally; predictions are in the target's own units.
     dtype : {"float32", "float64"}, default="float64"
         Precision of covariance matrices during training; everything else is in float64. If there is
         little noise, float32 ends at a worse optimum.
@@ -112,6 +106,8 @@ class ADMMGaussianProcessRegressor(
         those weights were made from.
     max_iter : int or "auto", default="auto"
         Maximum number of ADMM iterations; "auto" is 100.
+    warm_start : bool, default=False
+        Whether `fit` starts from the parameters of the previous fit.
     tol : float, default=0.01
         Iterations stop when hyper-parameters have settled and constraints are met. They have
         settled when no log-hyper-parameter moves by more than `tol` (and, with solver="coordinate",
@@ -171,10 +167,10 @@ class ADMMGaussianProcessRegressor(
     n_restarts: int = 0
     block_size: int = 8192
     n_jobs: int | None = None
-    normalize_y: bool = True
     dtype: str = "float64"
     scheme: str = "consensus"
     solver: str = "joint"
+    warm_start: bool = False
     tol: float = 0.01
 
     _first_parameters: ClassVar[tuple[str, ...]] = ("cv",)
@@ -186,9 +182,9 @@ class ADMMGaussianProcessRegressor(
         "n_restarts": [NOT_NEGATIVE_INTEGER],
         "block_size": [POSITIVE_INTEGER],
         "n_jobs": N_JOBS,
-        "normalize_y": ["boolean"],
         "scheme": [StrOptions({"consensus", "naive", "holdout"})],
         "solver": [StrOptions(set(STEP_OF_SOLVER))],
+        "warm_start": ["boolean"],
     }
 
     def _recipe(self) -> CrossValidationRecipe:

@@ -26,9 +26,7 @@ from ...estimators.parameters import (
     AUTO,
     NOT_NEGATIVE_INTEGER,
     POSITIVE_INTEGER,
-    KernelParameters,
     TrainingParameters,
-    WarmStartParameters,
 )
 from ...estimators.regressor import Regressor
 from ...likelihoods.base import Likelihood, make_likelihood
@@ -56,7 +54,7 @@ ADAGRAD_STEPS = 3_000
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, WarmStartParameters):
+class QSGPParameters(BasisParameters, TrainingParameters):
     """Parameters that regressor and classifier share.
 
     Parameters
@@ -205,7 +203,7 @@ SOLVERS: dict[str, type[BasisRecipe]] = {
 }
 
 
-def qsgp_recipe(p: QSGPParameters, likelihood: Likelihood) -> BasisRecipe:
+def qsgp_recipe(p: QSGPRegressor | QSGPClassifier, likelihood: Likelihood) -> BasisRecipe:
     """Return basis functions of one kind, the solver's steps, and a likelihood."""
     functions = FourierFunctions if p.basis == "fourier" else KernelFunctions
     return SOLVERS[p.solver].of(

@@ -141,13 +141,18 @@ def sklearn_checks(estimators):
     return pytest.mark.parametrize(names, list(checks_by_family(list(pairs))), **mark.kwargs)
 
 
+def svgp_for_log_loss(**params):
+    """SVGP whose covariance of q is learned by gradients: an objective of another kind."""
+    return SPARSE_ONE(**{"loss": "log", "solver": "natural", **params})
+
+
 # Fewer than 20 rows are warned of; tests that are not about it use as few to be quick.
 few_rows = pytest.mark.filterwarnings("ignore:[0-9]+ rows are too few to learn")
 # Training of an epoch or two, or with absurd learning rates, may do harm, and says so.
 harmful = pytest.mark.filterwarnings("ignore:No epoch of training improved")
 
 every_regressor = on_each("regressor", FINITE + SPARSE_REGRESSORS)
-every_objective = on_each("regressor", [*FINITE, SPARSE_ONE, skgpstoch.DLMRegressor])
+every_objective = on_each("regressor", [*FINITE, SPARSE_ONE, svgp_for_log_loss])
 every_finite = on_each("finite", FINITE)
 every_bound = on_each("sparse_regressor", BOUNDS)
 every_classifier = on_each("classifier", CLASSIFIERS)

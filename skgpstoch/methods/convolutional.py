@@ -29,11 +29,9 @@ from ..estimators import variational_parameters as variational
 from ..estimators.base import BaseGP
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
-from ..likelihoods.base import class_likelihood, regression_likelihood
 from ..models.patch_responses import responses_of
 from ..models.sparse import SparsePosterior
 from ..recipes.patches import OF_PATCHES, Patches
-from ..recipes.variational import VariationalRecipe
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -250,9 +248,7 @@ class ConvolutionalGPClassifier(
 
     patch_responses = mean_responses
 
-    def _recipe(self) -> VariationalRecipe:
-        likelihood = class_likelihood(self.likelihood, len(self.classes_))
-        return VariationalRecipe.chosen(self, likelihood, Patches.of)
+    _builder = Patches
 
 
 @public_estimator
@@ -291,6 +287,4 @@ class ConvolutionalGPRegressor(
 
     patch_responses = mean_responses
 
-    def _recipe(self) -> VariationalRecipe:
-        likelihood = regression_likelihood(self.likelihood)
-        return VariationalRecipe.chosen(self, likelihood, Patches.of)
+    _builder = Patches

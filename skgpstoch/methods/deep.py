@@ -27,10 +27,8 @@ from ..estimators import variational_parameters as variational
 from ..estimators.base import BaseGP
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
-from ..likelihoods.base import class_likelihood, regression_likelihood
 from ..models.deep import DeepPosterior
 from ..recipes.layers import OF_LAYERS, Layers
-from ..recipes.variational import VariationalRecipe
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -215,9 +213,7 @@ class DeepGPRegressor(DeepGPParameters, variational.RegressionParameters, Variat
 
     hidden = hidden_layers
 
-    def _recipe(self) -> VariationalRecipe:
-        likelihood = regression_likelihood(self.likelihood)
-        return VariationalRecipe.chosen(self, likelihood, Layers.of)
+    _builder = Layers
 
 
 @public_estimator
@@ -249,6 +245,4 @@ class DeepGPClassifier(
 
     hidden = hidden_layers
 
-    def _recipe(self) -> VariationalRecipe:
-        likelihood = class_likelihood(self.likelihood, len(self.classes_))
-        return VariationalRecipe.chosen(self, likelihood, Layers.of)
+    _builder = Layers

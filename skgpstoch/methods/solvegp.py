@@ -28,9 +28,6 @@ from ..estimators import parameters as groups
 from ..estimators import variational_parameters as variational
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
-from ..likelihoods.base import class_likelihood, regression_likelihood
-from ..recipes.inducing import InducingPoints
-from ..recipes.variational import VariationalRecipe
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -96,10 +93,6 @@ class SolveGPRegressor(SolveGPParameters, variational.InputNoiseParameters, Vari
     (5, 1)
     """
 
-    def _recipe(self) -> VariationalRecipe:
-        likelihood = regression_likelihood(self.likelihood)
-        return VariationalRecipe.chosen(self, likelihood, InducingPoints.of)
-
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -130,7 +123,3 @@ class SolveGPClassifier(
     >>> bool(model.fit(X, y).score(X, y) > 0.98)
     True
     """
-
-    def _recipe(self) -> VariationalRecipe:
-        likelihood = class_likelihood(self.likelihood, len(self.classes_))
-        return VariationalRecipe.chosen(self, likelihood, InducingPoints.of)

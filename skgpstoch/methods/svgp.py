@@ -22,9 +22,6 @@ from ..estimators import parameters as groups
 from ..estimators import variational_parameters as variational
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
-from ..likelihoods.base import class_likelihood, regression_likelihood
-from ..recipes.inducing import InducingPoints
-from ..recipes.variational import VariationalRecipe
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -87,10 +84,6 @@ class SVGPRegressor(SVGPParameters, variational.InputNoiseParameters, Variationa
     True
     """
 
-    def _recipe(self) -> VariationalRecipe:
-        likelihood = regression_likelihood(self.likelihood)
-        return VariationalRecipe.chosen(self, likelihood, InducingPoints.of)
-
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -120,7 +113,3 @@ class SVGPClassifier(SVGPParameters, variational.ClassificationParameters, Varia
     >>> bool(model.predict_proba([[0.0, 1.0]])[0, 0] > 0.9)
     True
     """
-
-    def _recipe(self) -> VariationalRecipe:
-        likelihood = class_likelihood(self.likelihood, len(self.classes_))
-        return VariationalRecipe.chosen(self, likelihood, InducingPoints.of)

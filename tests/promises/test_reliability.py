@@ -18,6 +18,7 @@ import torch
 from conftest import (
     FINITE,
     FINITE_ONE,
+    SPARSE_ONE,
     SPARSE_REGRESSORS,
     constructor,
     every_finite,
@@ -27,6 +28,7 @@ from conftest import (
     harmful,
     named,
     on_each,
+    svgp_for_log_loss,
 )
 from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
@@ -517,7 +519,7 @@ def test_ctrl_c_in_an_evaluation(quick, sine):
     assert_usable(model, X, y)
 
 
-@on_each("regressor", [FINITE_ONE, BSGDGaussianProcessRegressor, *SPARSE_REGRESSORS])
+@on_each("regressor", [FINITE_ONE, BSGDGaussianProcessRegressor, SPARSE_ONE, svgp_for_log_loss])
 def test_ctrl_c_after_a_divergence_keeps_the_sound_iterate(quick, sine):
     """The interrupted epoch has already made NaN of the parameters.
 
@@ -988,13 +990,14 @@ SOME_KINDS = {  # which are objectives, features, likelihoods and solvers of eve
     BSGDGaussianProcessRegressor: ("linear",),
     MinimaxGaussianProcessRegressor: ("ensemble",),
     SVGPRegressor: ("collapsed", "student_t", "adam"),
+    svgp_for_log_loss: ("network",),
     SolveGPRegressor: (),
-    DLMRegressor: ("network",),
+    DLMRegressor: ("adam",),
     FITCRegressor: ("lbfgs",),
 }
 ALL_KINDS = {
     f"{named(cls)}, {name}": (cls, params)
-    for cls in FINITE + SPARSE_REGRESSORS
+    for cls in [*FINITE, *SPARSE_REGRESSORS, svgp_for_log_loss]
     for name, params in (KINDS if cls in FINITE else SPARSE_KINDS).items()
     if name in SOME_KINDS.get(cls, [name])
 }

@@ -2,8 +2,8 @@
 
 Families. A promise that a family's common code keeps is tested with one class of the family
 (families.py says which), or with COVERING, two classes of the sparse family that have all its parts
-between them. What depends on a method's own objective is marked every_finite, every_regressor and
-so on.
+between them, but for the networks of SVGP. What depends on a method's own objective is marked
+every_finite, every_regressor and so on.
 
 Fits. `fitted_once` fits equal estimators to equal data once a session (in each process), and gives
 every test a copy of its own. It is for tests of what a fitted model does, not of how it is fitted.

@@ -63,11 +63,11 @@ class InducingParameters(TrainingParameters):
         Number of epochs; "auto" makes 500 to 3,000 steps. An epoch of L-BFGS is ten iterations, and
         "auto" is then 20 epochs.
     learning_rate_init : float, default=0.1
-        Learning rate of Adam, or its maximum with learning_rate="one-cycle". Networks use a tenth
-        of it. Where q's covariance has no closed form, everything else uses three tenths of it.
+        Learning rate of Adam, or its maximum with learning_rate="one-cycle". Where q's covariance
+        has no closed form, three tenths of it are used.
     early_stopping : bool or "auto", default="auto"
         Whether to keep the iterate that predicts held-out rows best; the closing pass then uses
-        these rows too. "auto": only if there is a network. False: keep the last iterate.
+        these rows too. "auto": only with a network (SVGP). False: keep the last iterate.
     n_iter_no_change : int or None, default=None
         Stop after this many epochs without an improvement by `tol`. None: train to the end; L-BFGS
         stops when ten iterations gain less than 1e-6 nats per row.

@@ -64,8 +64,6 @@ class FITCRegressor(
         "natural": natural-gradient steps. "lbfgs": L-BFGS with all rows at each step. "adam":
         gradient steps for q as for everything else. "auto" is "lbfgs" up to 1,000 rows, else
         "natural"; `solver_` says which.
-    learning_rate_init : float, default=0.1
-        Learning rate of Adam, or its maximum with learning_rate="one-cycle".
     normalize_y : bool, default=True
         Whether to standardise the target internally; predictions are in the target's own units.
 

@@ -36,7 +36,8 @@ class SVGPParameters(
     Parameters
     ----------
     hidden_layer_sizes : tuple of int, default=()
-        Widths of the layers of a network below the kernel; () is no network.
+        Widths of the layers of a network below the kernel; () is no network. Its weights learn at a
+        tenth of the rate.
     averaging : float or "auto", default="auto"
         Weight of a minibatch in the running averages. "auto" averages over the latest rows: 5 for
         each inducing point, and at least 2,500.

@@ -48,15 +48,14 @@ class InducingParameters(TrainingParameters):
         Prior mean of f: a learned constant, or 0.
     whiten : bool, default=True
         Whether solvers that move q by gradients, such as "adam", use whitened coordinates.
-    solver : {"auto", "collapsed", "lbfgs", "natural", "adam", "adadelta"}, default="auto"
+    solver : {"auto", "collapsed", "lbfgs", "natural", "adam"}, default="auto"
         "collapsed": running averages of sufficient statistics, for a Gaussian likelihood without
         `y_std`, or for additive noise and the square loss. "natural": natural-gradient or Newton
-        steps. "lbfgs": L-BFGS with all rows at each step. "adam" and "adadelta": gradient steps for
-        q as for everything else; the learning rate of AdaDelta is about 1. "auto" is "lbfgs" for
-        the loss "elbo", up to 1,000 rows with a log-concave likelihood and up to 2,000 with a
-        Gaussian one without a network; it stops when the bound has converged. Otherwise "auto" is
-        "collapsed" where that is possible, "adam" if gradients are sampled, else "natural";
-        `solver_` says which.
+        steps. "lbfgs": L-BFGS with all rows at each step. "adam": gradient steps for q as for
+        everything else. "auto" is "lbfgs" for the loss "elbo", up to 1,000 rows with a log-concave
+        likelihood and up to 2,000 with a Gaussian one without a network; it stops when the bound
+        has converged. Otherwise "auto" is "collapsed" where that is possible, "adam" if gradients
+        are sampled, else "natural"; `solver_` says which.
     batch_size : int or "auto", default="auto"
         Number of rows per minibatch; "auto" is 512. L-BFGS uses all rows.
     max_iter : int or "auto", default="auto"
@@ -98,7 +97,7 @@ class InducingParameters(TrainingParameters):
         "learn_inducing_points": ["boolean"],
         "mean": [StrOptions({"zero", "constant"})],
         "whiten": ["boolean"],
-        "solver": [StrOptions({"auto", "collapsed", "lbfgs", "natural", "adam", "adadelta"})],
+        "solver": [StrOptions({"auto", "collapsed", "lbfgs", "natural", "adam"})],
         "early_stopping": ["boolean", AUTO],
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = ("n_inducing", "inducing_points", "mean")

@@ -8,7 +8,7 @@ The solvers differ in how they find q(w):
 "natural", other losses  if S has no closed form: m as above, by Newton steps; the roots of S are
                          parameters
 "lbfgs"                  :mod:`.lbfgs`: the optimal q of all rows, at every evaluation of the bound
-"adam", "adadelta"       :mod:`.adam`: m and the roots of S are parameters
+"adam"                   :mod:`.adam`: m and the roots of S are parameters
 ======================== ===========================================================================
 
 Everything else (points, kernel, network, noise) is trained by gradients: by Adam's steps on

@@ -40,7 +40,7 @@ from ..objectives.exact import ExactObjective
 from ..objectives.lbfgs import FullBatchObjective
 from ..objectives.natural import ProfiledObjective, RunningObjective
 from ..objectives.optimal_q import optimal_q
-from ..objectives.variational import NETWORK_RATE, VariationalObjective
+from ..objectives.variational import VariationalObjective
 from ..training.optimizers import SCHEDULES, constant
 from .exact_start import LBFGS_EPOCHS, LBFGS_TOL, auto_tol, exact_start
 from .feature_builder import USUAL_BATCH, FeatureBuilder, FeatureSizes
@@ -53,7 +53,6 @@ from .warm_start import Start, load_fitted
 
 COLLAPSED_ROWS = 2000  # most rows for which "auto" is L-BFGS if training starts at an exact optimum
 SITES_ROWS = 1000  # the same for likelihoods whose optimal q(w) takes iterations
-NETWORK_RATES = {"adam": NETWORK_RATE, "adadelta": 1.0}  # q(w) learned by gradients
 OPTIMUM_ROWS = 512  # training starts at the optimum of the exact evidence of so many rows
 SOME_ROWS = 200  # rows whose residual variance is checked
 NEGLIGIBLE_RESIDUAL = 1e-3  # residual variance that is always allowed, over the variance of y
@@ -76,7 +75,7 @@ class VariationalRecipe(Recipe):
     averaging : float or "auto", default="auto"
         Weight of the latest minibatch in running averages.
     whiten : bool, default=True
-        Whether solver="adam" or "adadelta" learns q in whitened coordinates.
+        Whether solver="adam" learns q in whitened coordinates.
     mean : {"constant", "zero"}, default="constant"
         Prior mean of f.
     beta : float, default=1.0
@@ -339,9 +338,8 @@ class VariationalRecipe(Recipe):
             if chosen and self.is_collapsed(model, problem.rows):
                 return CollapsedObjective
             return DualObjective if chosen and not model.is_conjugate else FullBatchObjective
-        if plan.solver in NETWORK_RATES:
-            rate = NETWORK_RATES[plan.solver]
-            return partial(GradientObjective, whiten=self.whiten, network_rate=rate)
+        if plan.solver == "adam":
+            return partial(GradientObjective, whiten=self.whiten)
         averages = partial(RunningObjective, conjugate=plan.solver == "collapsed")
         found = ProfiledObjective if self.covariance == "gradient" else averages
         return partial(found, averaging=self.averaging)

@@ -33,7 +33,8 @@ from .parameters import positive_integers
 from .plan import Sizes
 from .points import arrays_of_points, input_unit
 from .recipe import Fitted, Problem
-from .variational import VariationalRecipe, bound_of, prior_blocks
+from .variational import bound_of, prior_blocks
+from .variational_plan import VariationalChoices
 from .warm_start import Start
 
 LAYER_POINTS = 128  # most points per layer for "auto"
@@ -86,7 +87,7 @@ class Layers(InducingBuilder):
     # ---- what is known before ----------------------------------------------------------------
 
     def sizes(
-        self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
+        self, sizes: Sizes, n_untrained: int, recipe: VariationalChoices, start: Start | None
     ) -> FeatureSizes:
         self.widths(sizes.n_features)
         M, M2, *_ = super().sizes(sizes, n_untrained, recipe, start)

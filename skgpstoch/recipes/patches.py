@@ -42,7 +42,7 @@ from .layers import drawn, fitted_layers
 from .plan import Sizes
 from .points import arrays_of_points, fitted_points, input_unit
 from .recipe import Fitted, Problem
-from .variational import VariationalRecipe
+from .variational_plan import VariationalChoices
 from .warm_start import Start
 
 MOST_PATCHES = 200  # stride="auto" is the least stride with at most so many patches
@@ -119,7 +119,7 @@ class Patches(InducingBuilder):
         return geometry
 
     def sizes(
-        self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
+        self, sizes: Sizes, n_untrained: int, recipe: VariationalChoices, start: Start | None
     ) -> FeatureSizes:
         if start is None:  # points are chosen from patches, not from images
             J = self.geometry(sizes.n_features).n_patches

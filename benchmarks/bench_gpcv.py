@@ -105,7 +105,6 @@ def scaling(args: argparse.Namespace, n: int) -> list[Row]:
         learns_noise=False,
         keeps=True,
         solver="joint",
-        dual_step=None,
         tol=0.01,
         n_jobs=1,
     )

@@ -212,8 +212,7 @@ OF_SCGD: dict[str, Params] = {
     },
 }
 OF_MINIMAX: dict[str, Params] = {
-    "penalty": {"penalty": 3.0, "penalty_growth": 1.5, "dual_step": 0.3},
-    "least noise": {"min_noise_variance": 0.3, "noise": "learned"},
+    "dual step": {"dual_step": 0.3},
 }
 EXACT: Params = {"kernel": RBF() + WhiteKernel(0.1), "n_components": None, **LINEAR}
 OF_BSGD: dict[str, Params] = {
@@ -230,15 +229,10 @@ OF_SPARSE: dict[str, Params] = {
     "rbf ard": {"kernel": ARD, **ONCE},
     "white": {"kernel": ARD + WhiteKernel(0.3), **NATURAL},
     "fixed white": {"kernel": ARD + WhiteKernel(0.3, "fixed"), **ADAM},
-    "deep": {**NEURAL, **NATURAL},
-    "deep adam": {**NEURAL, **ADAM, "activation": "tanh"},
-    "deep lbfgs": {**NEURAL, **LBFGS},
-    "feature map": {"feature_map": network(), **NATURAL},
     "given points": {"inducing_points": POINTS, "n_inducing": 7, **NATURAL},
     "zero mean": {"mean": "zero", **NATURAL},
     "unwhitened": {"whiten": False, **ADAM},
     "early stopping": {"early_stopping": True, **NATURAL},
-    "averaging": {"averaging": 0.5, **NATURAL},
     "raw target": {"normalize_y": False, **NATURAL},
 }
 OF_SVGP: dict[str, Params] = {
@@ -250,6 +244,11 @@ OF_SVGP: dict[str, Params] = {
     "dot product": {"kernel": 0.5 * DotProduct(1.0) + WhiteKernel(0.1), **NATURAL},
     "sum": {"kernel": 1.0 * RBF(2.0) + DotProduct(), **NATURAL},
     "power": {"kernel": DotProduct(1.0) ** 2 * RationalQuadratic(3.0), **NATURAL},
+    "deep": {**NEURAL, **NATURAL},
+    "deep adam": {**NEURAL, **ADAM},
+    "deep lbfgs": {**NEURAL, **LBFGS},
+    "feature map": {"feature_map": network(), **NATURAL},
+    "averaging": {"averaging": 0.5, **NATURAL},
     "deep collapsed": {**NEURAL, **COLLAPSED},
     "deep rbf": {**NEURAL, **SINGLE, "kernel": RBF(), **NATURAL},
     "conditional variance": {"inducing_points": "conditional_variance", **NATURAL},
@@ -260,10 +259,10 @@ OF_SVGP: dict[str, Params] = {
     "constant rate": {"learning_rate": "constant", **NATURAL},
     "theory": {"learning_rate": "theory", **ADAM},
     "averaging collapsed": {"averaging": 0.5, **COLLAPSED},
-    "log1p collapsed": {"bound": "log1p", **COLLAPSED},
-    "log1p lbfgs": {"bound": "log1p", **LBFGS},
-    "log1p natural": {"bound": "log1p", **NATURAL},
-    "log1p adam": {"bound": "log1p", **ADAM},
+    "log1p collapsed": {"loss": "log1p", **COLLAPSED},
+    "log1p lbfgs": {"loss": "log1p", **LBFGS},
+    "log1p natural": {"loss": "log1p", **NATURAL},
+    "log1p adam": {"loss": "log1p", **ADAM},
     "beta": {"beta": 0.2, **NATURAL},
     "beta collapsed": {"beta": 0.2, **COLLAPSED},
     "beta lbfgs": {"beta": 2.0, "loss": ExpectedLogLikelihood(), **LBFGS},
@@ -291,9 +290,8 @@ OF_SOLVE: dict[str, Params] = {
     "conditional variance": {"inducing_points": "conditional_variance", **NATURAL},
     "unwhitened": {"whiten": False, **ADAM},
     "kernel": {"kernel": ARD + WhiteKernel(0.1), "mean": "zero", **NATURAL},
-    "deep": {**NEURAL, **NATURAL},
     "beta": {"beta": 0.3, **COLLAPSED},
-    "log1p": {"bound": "log1p", **NATURAL},
+    "log1p": {"loss": "log1p", **NATURAL},
     "log": {"loss": "log", **NATURAL},
     "square": {"loss": "square", **ONCE},
 }
@@ -306,12 +304,7 @@ OF_DLM: dict[str, Params] = {
     "fixed": {**FIXED, **ONCE},
     "fixed square": {**FIXED, "loss": "square", **LBFGS},
     "fixed betas": {**FIXED, "beta": [0.1, 1.0], **ONCE},
-    "fixed solve": {**FIXED, "posterior": "solve", **NATURAL},
-    "fixed square solve": {**FIXED, "loss": "square", "posterior": "solve", **ONCE},
     "square": {"loss": SquareLoss(), "beta": 0.5, **ONCE},
-    "odvgp unwhitened": {"posterior": "odvgp", "whiten": False, **ADAM},
-    "odvgp unwhitened natural": {"posterior": "odvgp", "whiten": False, **NATURAL},
-    "deep": {**NEURAL, **NATURAL},
     "early stopping": {"early_stopping": True},
     "kernel": {"kernel": ARD + WhiteKernel(0.2), **NATURAL},
     "elbo": {"loss": ExpectedLogLikelihood(), **ONCE},
@@ -321,8 +314,6 @@ OF_CLASSIFIERS: dict[str, Params] = {
     "default": {},
     "float32": {**SINGLE, **NATURAL},
     "rbf ard": {"kernel": ARD},
-    "deep": NEURAL,
-    "averaging": {"averaging": 0.5},
     "early stopping": {"early_stopping": True},
     "given points": {"inducing_points": POINTS, "n_inducing": 7, "mean": "zero"},
     "unwhitened": {"whiten": False, **ADAM},
@@ -364,8 +355,6 @@ OF_DEEP: dict[str, Params] = {
     "odvgp unwhitened": {"posterior": "odvgp", "whiten": False},
     "natural": NATURAL,
     "adam": ADAM,
-    "full": {"hidden_covariance": "full"},
-    "zero": {"mean_function": "zero"},
     "log": {"loss": "log"},
     "kernels": {"kernel": 2.0 * RBF(1.0), "hidden_kernel": RBF(1.0)},
 }
@@ -373,9 +362,9 @@ OF_IMAGES: dict[str, Params] = {
     "default": {},
     "plain": {"location_kernel": None, "global_kernel": None, "patch_weights": "uniform"},
     "solve": {"posterior": "solve"},
-    "hidden": {"hidden_channels": 2, "n_predict_samples": 4},
-    "pixels": {"hidden_channels": (2, 3), "n_predict_samples": 4, "patch_correlation": "none"},
-    "channels": {"image_shape": (4, 4, 4), "channels": "separate", "patch_shape": 2},
+    "hidden": {"hidden_channels": 2},
+    "pixels": {"hidden_channels": (2, 3), "patch_correlation": "none"},
+    "channels": {"image_shape": (4, 4, 4), "patch_shape": 2},
     "stride": {"stride": 2, "patch_shape": (3, 2)},
 }
 OF_QSGP: dict[str, Params] = {
@@ -461,10 +450,9 @@ def finite_groups() -> Iterator[Group]:
 def option_groups() -> Iterator[Group]:
     """The options of the sparse variational family."""
     solved = {"lbfgs": LBFGS, "adam": ADAM}
-    fitc = {name: params for name, params in OF_SPARSE.items() if "deep" not in name}
     yield Group("svgp", SVGPRegressor, "wave", {**OF_SPARSE, **OF_SVGP})
     yield Group("svgp line", SVGPRegressor, "line", {"periodic": {**PERIODIC, **NATURAL}})
-    yield Group("fitc", FITCRegressor, "wave", {**fitc, "deep": OF_SPARSE["deep"], **solved})
+    yield Group("fitc", FITCRegressor, "wave", {**OF_SPARSE, **solved})
     yield Group("solve", SolveGPRegressor, "wave", OF_SOLVE)
     for whiten, name in ((True, "odvgp"), (False, "odvgp unwhitened")):  # the latter has no L-BFGS
         prior = {"posterior": "odvgp", "whiten": whiten, "n_orthogonal": 12}
@@ -473,8 +461,9 @@ def option_groups() -> Iterator[Group]:
     for data in ("counts", "exposed"):
         yield Group(f"svgp {data}", SVGPRegressor, data, OF_COUNTS)
     probit = {"probit": {"likelihood": Bernoulli("probit")}}
+    own = {"deep": NEURAL, "averaging": {"averaging": 0.5}}
     robust = {"robustmax": {"likelihood": Categorical(link="robustmax", epsilon=0.01)}}
-    yield Group("svgp two", SVGPClassifier, "two classes", {**OF_CLASSIFIERS, **probit})
+    yield Group("svgp two", SVGPClassifier, "two classes", {**OF_CLASSIFIERS, **probit, **own})
     yield Group("solve three", SolveGPClassifier, "three classes", {**OF_CLASSIFIERS, **robust})
 
 
@@ -500,7 +489,7 @@ def manner_groups() -> Iterator[Group]:
         ("svgp", SVGPRegressor, "wave", {}),
         ("fitc", FITCRegressor, "wave", {}),
         ("solve", SolveGPRegressor, "wave", prior),
-        ("dlm", DLMRegressor, "wave", {"solve": {"posterior": "solve"}}),
+        ("dlm", DLMRegressor, "wave", {}),
         ("svgp two", SVGPClassifier, "two classes", {}),
         ("solve three", SolveGPClassifier, "three classes", {}),
         ("dlm three", DLMClassifier, "three classes", {}),
@@ -555,8 +544,8 @@ def groups() -> Iterator[Group]:
     yield from grid("svgp", (SVGPRegressor, SVGPClassifier), "elbo log square")
     yield from grid("solve", (SolveGPRegressor, SolveGPClassifier), "elbo")
     for posterior in ("solve", "odvgp"):
-        pair = DLMRegressor, DLMClassifier
-        yield from grid(f"dlm {posterior}", pair, "log square", posterior=posterior)
+        pair = SolveGPRegressor, SolveGPClassifier
+        yield from grid(f"losses {posterior}", pair, "log square", posterior=posterior)
     yield from manner_groups()
     yield from other_groups()
 

@@ -35,7 +35,7 @@ exact = GaussianProcessRegressor(kernel, optimizer=None).fit(X, y).log_marginal_
 # Bounds
 # ------
 # The points are rows, in random order. SOLVE-GP has M + M points, or M + M + M points in three
-# sets, each with its own decomposition. The bound of appendix A and ``bound="log1p"`` have M
+# sets, each with its own decomposition. The bound of appendix A and ``loss="log1p"`` have M
 # points.
 
 warnings.filterwarnings("ignore", "The points leave")  # few on purpose
@@ -65,7 +65,7 @@ M = [20, 40, 60, 80, 100, 120]
 bounds = {
     "Titsias, M": [svgp(m).log_marginal_likelihood_value_ for m in M],
     "appendix A, M": [svgp(m).dependent_bound(X, y) for m in M],
-    "log1p, M": [svgp(m, bound="log1p").log_marginal_likelihood_value_ for m in M],
+    "log1p, M": [svgp(m, loss="log1p").log_marginal_likelihood_value_ for m in M],
     "SOLVE-GP, M + M": [solve(m, m).log_marginal_likelihood_value_ for m in M],
     "Titsias, 2M": [svgp(2 * m).log_marginal_likelihood_value_ for m in M],
     "SOLVE-GP, M + M + M": [solve(m, m, m).log_marginal_likelihood_value_ for m in M],

@@ -135,10 +135,6 @@ class Loss(BaseEstimator):
         """Whether the derivatives are estimated from random draws."""
         return False
 
-    def at_step(self, step: int) -> Loss:
-        """Return the loss to minimise at this step; it differs only if the draws grow in number."""
-        return self
-
     def conjugate(self, likelihood: Likelihood, residual: Tensor) -> tuple[Tensor, Tensor]:
         """Return κ and a constant, for a loss that is a quadratic function of f.
 
@@ -237,7 +233,7 @@ class Log1pBound(ExpectedLogLikelihood):
 
     def check(self, likelihood: Likelihood) -> None:
         if not isinstance(likelihood, Gaussian):
-            raise ValueError(f"bound='log1p' needs likelihood='gaussian', got {likelihood!r}.")
+            raise ValueError(f"loss='log1p' needs likelihood='gaussian', got {likelihood!r}.")
 
 
 class FullyIndependent(Loss):
@@ -293,9 +289,6 @@ class LogLoss(Loss):
         Number S of draws for each row and step.
     jitter : float, default=1e-4
         Number that "smoothed" adds inside the logarithm.
-    growth : float, default=0.0
-        Exponent with which the number of draws grows: S(1 + t)^growth, rounded up, at step
-        t = 0, 1, …. If it is positive, "biased" converges to what "exact" finds.
     proposal : {"envelope", "normal"}, default="envelope"
         Proposal distribution of the rejection sampler behind "product". "envelope": an upper bound
         fitted closely to q(f) p(y | f). "normal": as in the paper, normal distributions up to ten
@@ -317,7 +310,6 @@ class LogLoss(Loss):
         "gradient": [StrOptions({"exact", "biased", "smoothed", "product"})],
         "n_samples": [Interval(Integral, 1, None, closed="left")],
         "jitter": [Interval(Real, 0, None, closed="neither")],
-        "growth": [Interval(Real, 0, None, closed="left")],
         "proposal": [StrOptions({"envelope", "normal"})],
     }
 
@@ -326,13 +318,11 @@ class LogLoss(Loss):
         gradient: str = "exact",
         n_samples: int = 10,
         jitter: float = 1e-4,
-        growth: float = 0.0,
         proposal: str = "envelope",
     ) -> None:
         self.gradient = gradient
         self.n_samples = n_samples
         self.jitter = jitter
-        self.growth = growth
         self.proposal = proposal
 
     def expected_score(
@@ -371,12 +361,6 @@ class LogLoss(Loss):
 
     def is_noisy(self) -> bool:
         return self.gradient != "exact"
-
-    def at_step(self, step: int) -> LogLoss:
-        if not (self.growth and self.is_noisy()):
-            return self
-        n_samples = math.ceil(self.n_samples * (1.0 + step) ** self.growth)
-        return LogLoss(self.gradient, n_samples, self.jitter, proposal=self.proposal)
 
     def check(self, likelihood: Likelihood) -> None:
         super().check(likelihood)
@@ -460,20 +444,20 @@ class SquareLoss(Loss):
 
 _NAMES: dict[str, Callable[[], Loss]] = {
     "elbo": ExpectedLogLikelihood,
+    "log1p": Log1pBound,
     "log": LogLoss,
     "square": SquareLoss,
 }
 
 
-def make_loss(loss: str | Loss, bound: str = "titsias") -> Loss:
+def make_loss(loss: str | Loss) -> Loss:
     """Make a loss from its name, or return the one given.
 
     Parameters
     ----------
-    loss : {"elbo", "log", "square"} or Loss
-        :class:`ExpectedLogLikelihood`, :class:`LogLoss` or :class:`SquareLoss`; or an instance.
-    bound : {"titsias", "log1p"}, default="titsias"
-        Which evidence lower bound "elbo" is; "log1p" is tighter.
+    loss : {"elbo", "log1p", "log", "square"} or Loss
+        :class:`ExpectedLogLikelihood`, a tighter bound for Gaussian noise, :class:`LogLoss` or
+        :class:`SquareLoss`; or an instance.
 
     Returns
     -------
@@ -483,7 +467,7 @@ def make_loss(loss: str | Loss, bound: str = "titsias") -> Loss:
     Raises
     ------
     ValueError
-        If there is no loss of that name, or it does not have this `bound`.
+        If there is no loss of that name.
     TypeError
         If it is neither a name nor an instance.
 
@@ -493,16 +477,11 @@ def make_loss(loss: str | Loss, bound: str = "titsias") -> Loss:
     >>> make_loss("log")
     LogLoss()
     """
-    made = loss
-    if not isinstance(made, Loss):
-        wanted = f"loss must be a Loss or one of {sorted(_NAMES)}, got {loss!r}."
-        if not isinstance(loss, str):
-            raise TypeError(wanted)
-        if loss not in _NAMES:
-            raise ValueError(wanted)
-        made = _NAMES[loss]()
-    if bound == "titsias":
-        return made
-    if not isinstance(made, ExpectedLogLikelihood):
-        raise ValueError(f"bound='log1p' needs loss='elbo', got {loss!r}.")
-    return Log1pBound()
+    if isinstance(loss, Loss):
+        return loss
+    wanted = f"loss must be a Loss or one of {sorted(_NAMES)}, got {loss!r}."
+    if not isinstance(loss, str):
+        raise TypeError(wanted)
+    if loss not in _NAMES:
+        raise ValueError(wanted)
+    return _NAMES[loss]()

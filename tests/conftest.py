@@ -2,8 +2,8 @@
 
 Families. A promise that a family's common code keeps is tested with one class of the family
 (families.py says which), or with COVERING, two classes of the sparse family that have all its parts
-between them. What depends on a method's own objective is marked every_finite, every_regressor and
-so on.
+between them, but for the networks of SVGP. What depends on a method's own objective is marked
+every_finite, every_regressor and so on.
 
 Fits. `fitted_once` fits equal estimators to equal data once a session (in each process), and gives
 every test a copy of its own. It is for tests of what a fitted model does, not of how it is fitted.
@@ -88,7 +88,7 @@ QUICK_BASIS = {"n_subset": 50}
 QUICK_FOURIER = {"n_components": 100}
 QUICK_CONJUGATE = {"solver": "collapsed"}
 QUICK_OTHER = {"solver": "natural"}
-QUICK_DEEP = {"n_samples": 1, "n_predict_samples": 10}
+QUICK_DEEP = {"n_samples": 1}
 
 
 def quick_parameters(cls):
@@ -141,13 +141,18 @@ def sklearn_checks(estimators):
     return pytest.mark.parametrize(names, list(checks_by_family(list(pairs))), **mark.kwargs)
 
 
+def svgp_for_log_loss(**params):
+    """SVGP whose covariance of q is learned by gradients: an objective of another kind."""
+    return SPARSE_ONE(**{"loss": "log", "solver": "natural", **params})
+
+
 # Fewer than 20 rows are warned of; tests that are not about it use as few to be quick.
 few_rows = pytest.mark.filterwarnings("ignore:[0-9]+ rows are too few to learn")
 # Training of an epoch or two, or with absurd learning rates, may do harm, and says so.
 harmful = pytest.mark.filterwarnings("ignore:No epoch of training improved")
 
 every_regressor = on_each("regressor", FINITE + SPARSE_REGRESSORS)
-every_objective = on_each("regressor", [*FINITE, SPARSE_ONE, skgpstoch.DLMRegressor])
+every_objective = on_each("regressor", [*FINITE, SPARSE_ONE, svgp_for_log_loss])
 every_finite = on_each("finite", FINITE)
 every_bound = on_each("sparse_regressor", BOUNDS)
 every_classifier = on_each("classifier", CLASSIFIERS)

@@ -37,8 +37,9 @@ from skgpstoch.objectives.optimal_q import (
     survey,
     variances_of,
 )
+from skgpstoch.posteriors.blocks import VariationalWeights
 
-QUICK = {"n_inducing": 8, "max_iter": 20, "n_predict_samples": 16, "random_state": 0}
+QUICK = {"n_inducing": 8, "max_iter": 20, "random_state": 0}
 JITTER = 1e-8  # of training in float64
 
 
@@ -59,12 +60,12 @@ def features(kernel, Z, O=None):  # noqa: E741
     return OrthogonalFeatures(*arguments, orthogonal_points=O)
 
 
-def layer(kernel, Z, O=None, n_outputs=2, noise=1e-3, prior_blocks=None, shares=True):  # noqa: E741
+def layer(kernel, Z, O=None, n_outputs=2, noise=1e-3, prior_blocks=None):  # noqa: E741
     """One whose q(w) is something."""
     P = features(kernel, Z, O)
     blocks = prior_blocks or (False,) * len(P.blocks)
     W = torch.eye(Z.shape[1], n_outputs, dtype=torch.float64)
-    made = GPLayer(P, W, noise, blocks, shares)
+    made = GPLayer(P, W, noise, blocks)
     with torch.no_grad():
         made.means.copy_(normal(*made.means.shape, seed=1))
         for b, root in enumerate(made.roots):
@@ -90,12 +91,11 @@ KERNEL = ConstantKernel(0.5) * RBF(1.3)
 
 
 # ---- F1: layers ----------------------------------------------------------------------------------
-@pytest.mark.parametrize("shares", [True, False])
 @pytest.mark.parametrize("prior", [None, (False,), (False, False), (False, True)])
-def test_a_layers_moments_are_those_of_the_joint_distribution(prior, shares):
+def test_a_layers_moments_are_those_of_the_joint_distribution(prior):
     Z, H = normal(5, 2), normal(7, 2, seed=3)
     others = None if prior is None or len(prior) == 1 else normal(4, 2, seed=4)
-    made = layer(KERNEL, Z, others, 3, 1e-3, prior, shares)
+    made = layer(KERNEL, Z, others, 3, 1e-3, prior)
     mean, var = made.moments(H)
     points = Z if others is None else torch.cat([Z, others])
     jitter = JITTER * 0.5 * torch.eye(len(points))
@@ -107,7 +107,7 @@ def test_a_layers_moments_are_those_of_the_joint_distribution(prior, shares):
     weights = made.weights()
     for p in range(3):
         roots = [
-            torch.eye(n) if R is None else R[0 if shares else p].double()
+            torch.eye(n) if R is None else R[0].double()
             for n, R in zip(made.features.blocks, weights.roots, strict=True)
         ]
         S = torch.block_diag(*(R.double() @ R.double().mT for R in roots))
@@ -120,13 +120,13 @@ def test_a_layers_moments_are_those_of_the_joint_distribution(prior, shares):
 
 
 def test_functions_that_share_a_covariance_have_the_divergence_of_copies():
-    Z = normal(5, 2)
-    one, each = (layer(KERNEL, Z, n_outputs=3, shares=shares) for shares in (True, False))
-    with torch.no_grad():
-        each.roots[0].copy_(one.roots[0].expand(3, -1, -1))
-    assert_allclose(one.kl().item(), each.kl().item(), rtol=1e-12)
-    H = normal(6, 2, seed=5)
-    for a, b in zip(one.moments(H), each.moments(H), strict=True):
+    one = layer(KERNEL, normal(5, 2), n_outputs=3)
+    weights, roots = one.weights(), [one.roots[0].tril().expand(3, -1, -1)]
+    each = VariationalWeights(weights.mean, roots, weights.sizes)
+    assert_allclose(one.kl().item(), each.kl().sum().item(), rtol=1e-12)
+    basis = one.features.basis(normal(6, 2, seed=5))
+    shared, copied = (w.marginals(basis.phi, basis.residual()) for w in (weights, each))
+    for a, b in zip(shared, copied, strict=True):
         assert_allclose(a.detach(), b.detach(), rtol=1e-12)
 
 
@@ -382,8 +382,7 @@ def test_layers_are_known(fitted, step):
         {"loss": "log", "n_samples": 3},
         {"loss": "square"},
         {"likelihood": "student_t"},
-        {"n_layers": 3, "hidden_dims": [1, 4], "hidden_covariance": "full"},
-        {"mean_function": "zero"},
+        {"n_layers": 3, "hidden_dims": [1, 4]},
         {"hidden_kernel": Matern(nu=2.5)},
         {"early_stopping": True},
         {"dtype": "float64", "inducing_points": "conditional_variance"},
@@ -425,13 +424,11 @@ def test_the_same_seed_is_the_same_model_and_training_goes_on(step, cls):
         ({"hidden_dims": [3, 3]}, "hidden_dims must be a positive integer or a list of 1"),
         ({"hidden_dims": [[3]]}, "hidden_dims must be positive integers"),
         ({"hidden_dims": [2.5]}, "hidden_dims"),
-        ({"n_predict_samples": 3}, "n_predict_samples must be even"),
         (
             {"hidden_kernel": RBF([1.0, 2.0, 3.0])},
             "hidden_kernel has 3 length-scales, but an input of the hidden layer has",
         ),
         ({"solver": "lbfgs"}, "solver"),
-        ({"mean_function": "constant"}, "mean_function"),
         ({"n_orthogonal": 5}, "n_orthogonal must have its default value with posterior='svgp'"),
     ],
     ids=str,
@@ -446,7 +443,6 @@ def test_wrong_parameters_are_named(step, params, message):
     [
         ([0, 1], {"n_layers": 3, "hidden_dims": [1, 2]}),
         ([0, 1, 2, 2, 2], {}),
-        ([0, 1], {"mean_function": "zero", "n_layers": 3}),
     ],
     ids=str,
 )
@@ -473,13 +469,13 @@ def test_a_warm_start_goes_on_with_the_points_that_there_are(step, posterior):
     model = DeepGPRegressor(**QUICK, warm_start=True, posterior=posterior).fit(X, y)
     noise = model.posterior_.features.inner[0].noise
     with pytest.warns(UserWarning, match="6 rows are too few"):
-        model.set_params(n_predict_samples=8).fit(X[:6], y[:6])
-    assert model.posterior_.features.n_nodes == 8
+        model.fit(X[:6], y[:6])
+    assert model.posterior_.features.n_nodes == 64
     assert {part.jitter for part in model.posterior_.features.each[:-1]} == {1e-5}
     assert model.posterior_.features.inner[0].noise == noise
     assert model.layers_[0].inducing_points.shape == (8, 2)
-    with pytest.raises(ValueError, match="mean_function='zero'"):
-        model.set_params(mean_function="zero").fit(X, y)
+    with pytest.raises(ValueError, match="hidden_dims=1"):
+        model.set_params(hidden_dims=1).fit(X, y)
 
 
 def test_the_square_loss_has_variances_of_the_mixture(step):

@@ -11,7 +11,6 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 from shared import Names
 from sklearn.base import clone
-from sklearn.dummy import DummyRegressor
 from sklearn.exceptions import DataConversionWarning
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.linear_model import LinearRegression, Ridge
@@ -27,6 +26,7 @@ from skgpstoch import (
     StackedDensityRegressor,
     SVGPRegressor,
 )
+from skgpstoch.ensembles import stacking
 from skgpstoch.ensembles.stacking import stacking_weights
 
 
@@ -166,15 +166,11 @@ def test_weights_of_rows_reach_all(step):
     assert np.abs(error).mean() < 0.3
 
 
-def test_models_are_judged_by_others_and_left_out(stacked, step):
-    far = ConstantVarianceRegressor(DummyRegressor())
-    model = stack().set_params(judged_by={"gp": far, "near": sparse()}).fit(*step)
-    exchanged = stack().set_params(gp=far, near=sparse()).fit(*step)
-    assert_array_equal(model.weights_, exchanged.weights_)
-    assert isinstance(model.named_estimators_["near"], ConstantVarianceRegressor)
+def test_models_of_little_weight_are_left_out(stacked, step, monkeypatch):
     shares = stacked.weights_
     assert np.sort(shares)[1] > 0.01
-    alone = stack().set_params(least_weight=1.0).fit(*step)
+    monkeypatch.setattr(stacking, "KEPT_WEIGHT", 1.0)
+    alone = stack().fit(*step)
     assert_array_equal(alone.weights_, shares == shares.max())
     assert alone.estimators_[int(shares.argmin())] is None
 
@@ -248,20 +244,6 @@ def test_units_of_mixtures(stacked, step):
             assert_allclose(scaled / unit, one.predict_std(X[:5]), rtol=1e-6)
 
 
-def test_judges_of_nobody(step):
-    with pytest.raises(
-        ValueError,
-        match=r"judged_by must use the names in estimators, got the unknown names \['far'\]",
-    ):
-        stack().set_params(judged_by={"far": sparse()}).fit(*step)
-    with pytest.raises(ValueError, match=r"judged_by: 'gp' has no log.*constant var"):
-        stack().set_params(judged_by={"gp": Ridge()}).fit(*step)
-    with pytest.raises(
-        ValueError, match=r"judged_by: .gp. has no log_predictive_density: it is 5\.$"
-    ):
-        stack().set_params(judged_by={"gp": 5}).fit(*step)
-
-
 def test_callbacks_are_told_of_every_fit(step):
     pytest.importorskip("sklearn.callback")
     names = Names()
@@ -299,7 +281,8 @@ def test_models_without_callbacks_are_fitted_without(step):
     [
         ([], "must be a list of"),
         ([Ridge()], "must be a list of"),
-        ([("a", Ridge())], "has no log_predictive_density"),
+        ([("a", Ridge())], r"estimators: .a. has no log_predictive_density.*constant variance"),
+        ([("a", 5)], r"has no log_predictive_density: it is 5\.$"),
         ([("a", sparse()), ("a", sparse())], "Names provided are not unique"),
     ],
 )

@@ -288,10 +288,10 @@ def test_sites_of_all_rows_are_found_by_newton(inputs):
 
 # ---- what is chosen ------------------------------------------------------------------------------
 
-FEW = {"is_exact": False, "start_rows": 0, "has_all_rows": False}
+FEW = {"all_rows": "", "start_rows": 0}
 PLANS = [  # class, parameters, rows, what the plan says
-    (SVGPRegressor, {}, 20, {**FEW, "solver": "lbfgs", "n_inducing": 20, "is_exact": True}),
-    (SVGPRegressor, {}, 512, {**FEW, "n_inducing": 512, "is_exact": True}),
+    (SVGPRegressor, {}, 20, {**FEW, "solver": "lbfgs", "n_inducing": 20, "all_rows": "exact"}),
+    (SVGPRegressor, {}, 512, {**FEW, "n_inducing": 512, "all_rows": "exact"}),
     (SVGPRegressor, {}, 513, {**FEW, "n_inducing": 256, "start_rows": 512}),
     (SVGPRegressor, {}, 2000, {**FEW, "solver": "lbfgs", "n_inducing": 512, "start_rows": 512}),
     (SVGPRegressor, {}, 2001, {**FEW, "solver": "collapsed", "n_inducing": 512}),
@@ -300,21 +300,21 @@ PLANS = [  # class, parameters, rows, what the plan says
     (SVGPRegressor, {"inducing_points": np.zeros((20, 3))}, 20, {**FEW, "start_rows": 20}),
     (SVGPRegressor, {"early_stopping": True}, 400, {**FEW, "n_inducing": 256, "patience": 2}),
     (SVGPRegressor, {"solver": "natural"}, 400, {**FEW, "solver": "natural", "n_inducing": 256}),
-    (SVGPRegressor, {"solver": "lbfgs"}, 400, {**FEW, "is_exact": True, "patience": 2}),
+    (SVGPRegressor, {"solver": "lbfgs"}, 400, {**FEW, "all_rows": "exact", "patience": 2}),
     (SVGPRegressor, {"solver": "lbfgs"}, 600, {**FEW, "n_inducing": 256, "tol": 1e-6}),
     (SVGPRegressor, {"hidden_layer_sizes": 5}, 100, FEW),
     (SVGPRegressor, {"noise": "input"}, 100, FEW),
     (SVGPRegressor, {"kernel": RBF() * (WhiteKernel() + 1.0)}, 100, FEW),
     (SVGPRegressor, {"loss": "square"}, 100, FEW),
     (SVGPRegressor, {"beta": 0.5}, 100, FEW),
-    (FITCRegressor, {}, 300, {**FEW, "n_inducing": 300, "is_exact": True}),
+    (FITCRegressor, {}, 300, {**FEW, "n_inducing": 300, "all_rows": "exact"}),
     (FITCRegressor, {}, 1500, {**FEW, "solver": "natural"}),
     (SolveGPRegressor, {}, 300, {**FEW, "n_inducing": 150, "n_orthogonal": 150}),
     (SolveGPRegressor, {}, 512, {**FEW, "n_inducing": 256}),
     (SolveGPRegressor, {}, 513, {**FEW, "n_inducing": 256, "start_rows": 512}),
     (SolveGPRegressor, {}, 2000, {**FEW, "n_inducing": 256, "start_rows": 512}),
     (SolveGPRegressor, {}, 2001, {**FEW, "n_inducing": 512, "solver": "collapsed"}),
-    (SVGPClassifier, {}, 256, {**FEW, "solver": "lbfgs", "n_inducing": 256, "has_all_rows": True}),
+    (SVGPClassifier, {}, 256, {**FEW, "solver": "lbfgs", "n_inducing": 256, "all_rows": "sites"}),
     (SVGPClassifier, {}, 257, {**FEW, "solver": "lbfgs", "n_inducing": 128}),
     (SVGPClassifier, {}, 1001, {**FEW, "solver": "natural", "n_inducing": 256}),
     (SVGPClassifier, {"learning_rate_init": 0.01}, 100, {**FEW, "solver": "natural"}),
@@ -347,8 +347,7 @@ def test_a_warm_start_goes_on_from_points_that_are_not_these_rows():
     features = SimpleNamespace(points=np.zeros((50, 3)))
     start = Start(SimpleNamespace(model=SimpleNamespace(features=features)))
     plan = plan_of(SVGPRegressor, {}, 50, start=start)
-    found = plan.is_exact, plan.start_rows, plan.has_all_rows
-    assert found == (False, 0, False)
+    assert (plan.all_rows, plan.start_rows) == ("", 0)
 
 
 @pytest.mark.parametrize(("n_rows", "expected"), [(10, 100), (60, 300), (200, 1000), (5000, 1000)])

@@ -33,6 +33,7 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.display import FeatureImportancesDisplay
+from skgpstoch.ensembles import stacking
 from skgpstoch.estimators.importances import difference_importances, spread_of
 
 rng = np.random.default_rng(0)
@@ -199,11 +200,12 @@ def test_objects_have_no_columns():
     assert not hasattr(model, "feature_importances_")
 
 
-def test_mixtures_need_those_of_all_their_models():
+def test_mixtures_need_those_of_all_their_models(monkeypatch):
+    monkeypatch.setattr(stacking, "PRIOR_OF_EACH", 50.0)  # so that both have a weight
     forest = ConstantVarianceRegressor(RandomForestRegressor(5, random_state=0), cv=2)
     process = SVGPRegressor(n_inducing=10, max_iter=3, random_state=0)
     models = [("process", process), ("forest", forest)]
-    stack = StackedDensityRegressor(models, cv=2, prior_rows=50.0)
+    stack = StackedDensityRegressor(models, cv=2)
     with pytest.raises(NotFittedError):
         stack.feature_importances_  # noqa: B018
     stack.fit(X, y)

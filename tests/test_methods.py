@@ -391,9 +391,8 @@ def test_gradient_of_an_ensemble_is_that_of_members_blind_to_their_fold(cls, nam
 # ---- MINIMAX
 def make_minimax(problem, penalty=1.7, **options):
     """At A = F and w = ŵ of all rows."""
-    options = {"penalty": penalty, "penalty_growth": 1.0, "dual_step": 0.0} | options
+    options = {"penalty": penalty, "dual_step": 0.0} | options
     objective = make_objective(MinimaxObjective, problem, X=problem.X, **options)
-    objective.penalty.fill_(penalty)  # in float64
     with torch.no_grad():
         Z = problem.features.members(problem.X)
         ridge = objective.ridge
@@ -503,13 +502,6 @@ def test_minimax_keeps_its_constraints():
     assert_allclose(objective.noise_variance, 0.05, rtol=1e-12)
     floor = objective.ridge / len(p.X)
     assert (torch.linalg.eigvalsh(objective.A)[0] >= floor[:, None] * (1 - 1e-12)).all()
-
-
-def test_minimax_penalty_grows_every_epoch():
-    objective = make_minimax(make_problem(0), penalty=2.0, penalty_growth=1.5)
-    objective.epoch_end()
-    objective.epoch_end()
-    assert float(objective.penalty) == pytest.approx(4.5)
 
 
 # ---- BSGD

@@ -46,7 +46,7 @@ def make_objective(cls, problem, **options):
 
 def make_minimax(problem, **options):
     """At random A, B and w."""
-    options = {"penalty": 30.0, "penalty_growth": 1.0, "dual_step": 1e-3} | options
+    options = {"penalty": 30.0, "dual_step": 1e-3} | options
     objective = make_objective(MinimaxObjective, problem, X=problem.X, **options)
     with torch.no_grad():
         root = torch.randn(objective.A.shape, generator=problem.generator, dtype=torch.float64)

@@ -71,8 +71,7 @@ def test_the_page_is_what_the_files_say():
     assert PAGE.read_text() == "\n".join(page()) + "\n", "run `python -m benchmarks.papers page`"
 
 
-@pytest.mark.parametrize("shares", [False, True])
-def test_layers_that_are_not_white_are_the_same_layers(shares):
+def test_layers_that_are_not_white_are_the_same_layers():
     """Of one q: moments, divergence, and the way from q(u) to them that a gradient goes."""
     g = torch.Generator().manual_seed(0)
     X, Z = (torch.randn(n, 2, generator=g, dtype=torch.float64) for n in (20, 9))
@@ -80,7 +79,7 @@ def test_layers_that_are_not_white_are_the_same_layers(shares):
     args = (from_sklearn(2.0 * RBF(0.8)), torch.nn.Identity(), Z[:4], unit, 2)
     features = OrthogonalFeatures(*args, orthogonal_points=Z[4:], sizes=(3, 2))
     W = torch.eye(2, dtype=torch.float64)
-    white = GPLayer(features, W, 1e-3, (False,) * 3, shares)
+    white = GPLayer(features, W, 1e-3, (False,) * 3)
     with torch.no_grad():
         for parameter in (white.means, *white.roots):
             parameter += 0.2 * torch.randn(parameter.shape, generator=g, dtype=torch.float64).tril()

@@ -23,7 +23,7 @@ def normal(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def make(geometry=GEOMETRY, C=3, orthogonal=False, shares=True, **kwargs):
+def make(geometry=GEOMETRY, C=3, orthogonal=False, **kwargs):
     """A layer whose q(w) is something."""
     L = geometry.size
     arguments = (from_sklearn(KERNEL), nn.Identity(), normal(6, L), torch.ones(L).double(), L)
@@ -33,7 +33,7 @@ def make(geometry=GEOMETRY, C=3, orthogonal=False, shares=True, **kwargs):
         features = InducingFeatures(*arguments)
     blocks = (False,) * len(features.blocks)
     W = centre_map(geometry, C).double()
-    made = PatchLayer(features, W, 1e-3, blocks, shares, geometry=geometry, **kwargs)
+    made = PatchLayer(features, W, 1e-3, blocks, geometry=geometry, **kwargs)
     with torch.no_grad():
         made.means.copy_(normal(*made.means.shape, seed=1))
         for root in made.roots:
@@ -56,9 +56,8 @@ def test_the_mean_is_the_pixel_in_the_middle():
 
 
 @pytest.mark.parametrize("orthogonal", [False, True])
-@pytest.mark.parametrize("shares", [False, True])
-def test_draws_have_the_moments_of_patches_and_the_covariance_of_shared_weights(orthogonal, shares):
-    made = make(orthogonal=orthogonal, shares=shares)
+def test_draws_have_the_moments_of_patches_and_the_covariance_of_shared_weights(orthogonal):
+    made = make(orthogonal=orthogonal)
     X, S, C = images(2), 40_000, 3
     mean, var = made.moments(X)
     drawn = made.draws(X, 2, normal(S, 2, made.n_normals, seed=9)).unflatten(0, (S, 2))
@@ -67,7 +66,7 @@ def test_draws_have_the_moments_of_patches_and_the_covariance_of_shared_weights(
     basis, weights = made.features.basis(made.patches(X[:1])), made.weights()
     of_first = drawn[:, 0].view(S, -1, C)
     for c in range(C):
-        roots = [R[c if not shares else 0] for R in weights.roots]
+        roots = [R[0] for R in weights.roots]
         half = basis.phi @ torch.block_diag(*roots)
         expected = half @ half.mT + torch.diag(basis.residual() + made.noise)
         assert_allclose(

@@ -21,7 +21,6 @@ from skgpstoch.recipes.images import choose_patches, first_of_each
 F64 = torch.float64
 GREY = Geometry((5, 6, 1), (3, 2))
 COLOUR = Geometry((4, 5, 2), (2, 3), stride=1)
-SEPARATE = COLOUR._replace(by_channel=True)
 STRIDED = Geometry((7, 6, 1), (3, 3), stride=2)
 KERNELS = {
     "rbf": 1.3 * sk.RBF(1.7),
@@ -57,10 +56,7 @@ def patches_by_hand(X, geometry):
     for i in range(0, H - h + 1, s):
         for j in range(0, W - w + 1, s):
             patch = images[:, i : i + h, j : j + w]
-            if geometry.by_channel:
-                found += [patch[..., c].flatten(1) for c in range(C)]
-            else:
-                found.append(patch.flatten(1))
+            found.append(patch.flatten(1))
     return torch.stack(found, 1)
 
 
@@ -84,7 +80,7 @@ def full(covariances, G, Z):
 # ---- geometry --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("geometry", [GREY, COLOUR, SEPARATE, STRIDED])
+@pytest.mark.parametrize("geometry", [GREY, COLOUR, STRIDED])
 def test_patches_are_those_of_loops(geometry):
     X = normal(3, int(np.prod(geometry.image_shape)))
     covariances = PatchCovariances(from_sklearn(sk.RBF()), geometry)
@@ -103,7 +99,7 @@ def test_patches_are_those_of_unfold():
 def test_places_are_centres():
     assert STRIDED.places().tolist()[0] == [1.0, 1.0]
     assert STRIDED.places().tolist()[-1] == [5.0, 3.0]
-    assert len(SEPARATE.places()) == SEPARATE.n_patches
+    assert len(COLOUR.places()) == COLOUR.n_patches
 
 
 # ---- covariances -----------------------------------------------------------------------------
@@ -111,7 +107,7 @@ def test_places_are_centres():
 
 @pytest.mark.parametrize("place", [False, True])
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("geometry", [GREY, SEPARATE])
+@pytest.mark.parametrize("geometry", [GREY, COLOUR])
 def test_covariances_are_those_of_the_sum(geometry, kernel, place, monkeypatch):
     monkeypatch.setattr(isotropic, "BLOCK_VALUES", 200)
     covariances, X, Z = make(geometry, kernel, place)
@@ -246,17 +242,6 @@ def test_limits_of_the_location_kernel():
     P, w = plain.patches(X), plain.weights
     additive = sum(w[p] ** 2 * plain.kernel(P[:, p]) for p in range(GREY.n_patches))
     assert_close(covariances.gram(X), additive)
-
-
-def test_a_channel_twice_with_half_the_weights_is_one():
-    one = Geometry((4, 4, 1), (2, 2))
-    two = Geometry((4, 4, 2), (2, 2), by_channel=True)
-    X, Z = normal(3, 16), normal(4, 4, seed=1)
-    twice = X[..., None].expand(-1, -1, 2).flatten(1)
-    kernel = from_sklearn(KERNELS["rbf"])
-    single, double = PatchCovariances(kernel, one), PatchCovariances(kernel, two)
-    assert_close(single.gram(X), double.gram(twice))
-    assert_close(single.cross(X, Z), double.cross(twice, Z))
 
 
 # ---- sums of functions -------------------------------------------------------------------------

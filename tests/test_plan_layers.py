@@ -2,10 +2,12 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import pytest
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process.kernels import RBF
+from torch import nn
 
 from skgpstoch import (
     ConvolutionalGPClassifier,
@@ -14,10 +16,11 @@ from skgpstoch import (
     DeepGPRegressor,
     SVGPRegressor,
 )
+from skgpstoch.models.layers import DeepFeatures
 from skgpstoch.recipes.images import HiddenImages
 from skgpstoch.recipes.inducing import InducingPoints
 from skgpstoch.recipes.kernel_choice import KernelChoice
-from skgpstoch.recipes.layers import LayerDraws, Layers
+from skgpstoch.recipes.layers import Layers, drawn
 from skgpstoch.recipes.networks import Network
 from skgpstoch.recipes.patches import Patches
 from skgpstoch.recipes.plan import Sizes
@@ -109,12 +112,6 @@ IMAGES = {  # n_rows, n_features, parameters, what is expected
     "few of LBFGS": (2000, 64, {"solver": "lbfgs"}, {"max_iter": 20, "batch_size": 2000}),
     "hidden": (100, 64, {"hidden_channels": 2}, {"solver": "collapsed", "batch_size": 100}),
     "hidden patches": (2000, 784, {"hidden_channels": 2}, {"batch_size": 113}),  # 2¹⁶ / 24²
-    "hidden stride": (
-        2000,
-        784,
-        {"hidden_channels": (2, 3), "hidden_stride": 2},
-        {"batch_size": 455},  # 2¹⁶ / 12²
-    ),
     "batch": (2000, 784, {"hidden_channels": 2, "batch_size": 50}, {"batch_size": 50}),
 }
 
@@ -150,8 +147,10 @@ def test_plans_that_are_impossible(cls, n_features, params, message):
     [(100, "auto", 10), (400, "auto", 4), (1499, "auto", 2), (1500, "auto", 1), (100, 3, 3)],
 )
 def test_few_rows_are_drawn_more_than_once(n_rows, n_samples, expected):
-    draws = recipe(DeepGPRegressor, n_samples=n_samples, n_predict_samples=6).features.draws
-    assert draws.of(n_rows) == (expected, 6)
+    features = drawn(
+        DeepFeatures([nn.Identity()], SimpleNamespace(n_features=1, blocks=(1,))), n_samples, n_rows
+    )
+    assert (features.n_samples, features.n_nodes) == (expected, 64)
 
 
 @pytest.mark.parametrize(
@@ -176,30 +175,19 @@ def test_responses_need_a_fit(cls):
 
 
 POINTS = {"kernel": KernelChoice.of(RBF(7.0)), "points": "random", "learned": False}
-DRAWS = LayerDraws(3, 2)
 
 
 @pytest.mark.parametrize(
     ("builder", "cls", "decided"),
     [
         (InducingPoints, SVGPRegressor, {**POINTS, "network": Network(layers=(3,))}),
-        (Layers, DeepGPRegressor, {**POINTS, "draws": DRAWS, "n_layers": 4}),
+        (Layers, DeepGPRegressor, {**POINTS, "n_samples": 3, "n_layers": 4}),
         (
             Patches,
             ConvolutionalGPRegressor,
-            {**POINTS, "hidden": None, "by_channel": True, "learns_weights": False, "stride": 3},
+            {**POINTS, "hidden": None, "learns_weights": False, "stride": 3},
         ),
-        (
-            HiddenImages,
-            ConvolutionalGPRegressor,
-            {
-                "draws": DRAWS,
-                "channels": (2, 3),
-                "patch_shape": 4,
-                "stride": 3,
-                "shares_weights": None,
-            },
-        ),
+        (HiddenImages, ConvolutionalGPRegressor, {"channels": (2, 3), "shares_weights": None}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

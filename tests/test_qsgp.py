@@ -29,10 +29,8 @@ from skgpstoch.objectives.blockwise import BlockwiseObjective, block_newton
 from skgpstoch.objectives.proximal import ProximalObjective, trust
 from skgpstoch.objectives.quadruply import (
     BestCoefficient,
-    SampledColumns,
     StochasticObjective,
     controlled,
-    draw_columns,
     prior_squares,
     seen,
     site_marginals,
@@ -148,13 +146,13 @@ def subsets(total, size):
     return [torch.tensor(s) for s in itertools.combinations(range(total), size)]
 
 
-def mean_of_estimates(objective, size, n_batch, columns=None):
+def mean_of_estimates(objective, size, n_batch):
     """The average of −ELBO's estimates over all index sets I, J and K, in the order of autograd."""
     X, rows, std = objective.X, objective.rows, objective.model.std.clone()
     values = []
     sets = index_sets(objective.model.basis.n_groups, size)
     for i, j, k in itertools.product(sets, sets, index_sets(len(X), n_batch)):
-        values.append(objective.gaussian(i, j, X[k], rows[k], columns or objective.all_columns()))
+        values.append(objective.gaussian(i, j, X[k], rows[k]))
         objective.model.std.copy_(std)  # which a step replaces by its closed form
     return torch.stack(values).mean()
 
@@ -239,7 +237,7 @@ def test_estimates_of_several_outputs_and_of_weighted_rows():
     std, values = model.std.clone(), []
     sets = index_sets(2, 1)
     for i, j in itertools.product(sets, sets):
-        values.append(objective.gaussian(i, j, X, rows, objective.all_columns()))
+        values.append(objective.gaussian(i, j, X, rows))
         model.std.copy_(std)
     exact = bound_by_parts(model, X, rows)
     assert_close(torch.stack(values).mean(), exact, rtol=1e-10, atol=1e-10)
@@ -286,7 +284,7 @@ def test_all_rows_and_all_functions_give_the_bound_itself(kind, n_control):
     groups = everything(model.basis)
     truth = bound_by_parts(model, X, rows)
     assert_close(
-        objective.gaussian(groups, groups, X, rows, objective.all_columns()),
+        objective.gaussian(groups, groups, X, rows),
         truth,
         rtol=1e-12,
         atol=1e-12,
@@ -327,7 +325,7 @@ def test_diagonal_columns_are_set_to_their_closed_form():
         model, (X, rows) = make_model(kind, 6, c=2), make_rows(20)
         objective, before = stochastic(model, X, rows), model.std.clone()
         i = torch.tensor([1, 2])
-        objective.gaussian(i, i, X, rows, objective.all_columns())
+        objective.gaussian(i, i, X, rows)
         phi, s = model.basis.columns(X, everything(model.basis)), precision_of(model).diagonal()
         optimum = (phi.square().sum(0) / model.likelihood.noise_variance.double() + s).rsqrt()
         members = model.basis.members(i)
@@ -385,11 +383,10 @@ def test_best_coefficient_is_the_one_of_least_variance():
     c = normal(500, 1, 2, seed=1)
     a = torch.tensor([0.4, 3.0]).double() * c + normal(500, 1, 2, seed=2)
     best = BestCoefficient(torch.zeros(1, 2))
-    both = torch.arange(2)
-    assert_close(best.value(both), torch.zeros(1, 2).double())
+    assert_close(best.value(), torch.zeros(1, 2).double())
     for pair in zip(a + 5.0, c + 5.0, strict=True):
-        best.see(both, *pair, torch.tensor(5.0).double())
-    assert_close(best.value(both), torch.tensor([[0.4, 1.0]]).double(), rtol=0.0, atol=0.15)
+        best.see(*pair, torch.tensor(5.0).double())
+    assert_close(best.value(), torch.tensor([[0.4, 1.0]]).double(), rtol=0.0, atol=0.15)
 
 
 def test_few_rows_of_the_control_variate_do_not_raise_the_variance():
@@ -411,52 +408,6 @@ def test_few_rows_of_the_control_variate_do_not_raise_the_variance():
     assert of_value[2] < 1.02 * of_value[0]
 
 
-@pytest.mark.parametrize("n_control", [0, 2])
-@pytest.mark.parametrize("kind", BASES)
-def test_drawn_columns_give_the_bound_without_bias(kind, n_control):
-    """Each dense column by itself, one over its probability times (Theorem 2)."""
-    model, (X, rows) = make_model(kind, 4, c=3), make_rows()
-    objective = stochastic(model, X, rows, n_control)
-    share = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
-    W, total = model.columns.clone().requires_grad_(), 0.0
-    for r, p in enumerate(share):
-        some = SampledColumns(torch.tensor([0, 1 + r]), torch.stack([torch.ones_like(p), 1.0 / p]))
-        total = total + p * mean_of_estimates(objective, 1, 1, some)
-    truth = bound_by_parts(model, X, rows, W)
-    assert_close(total, truth, rtol=1e-9, atol=1e-9)
-    total.backward()
-    below = torch.arange(4)[:, None] >= torch.arange(-1, 3)
-    slope = torch.autograd.grad(truth, W)[0] * below[:, None]
-    assert_close(model.flat.grad.to_dense().view_as(W), slope, rtol=1e-9, atol=1e-9)
-
-
-def test_a_step_of_the_estimator_draws_columns():
-    """Gradients are those of the columns drawn, and of the scales of the others."""
-    X = normal(40, 2).numpy()
-    settings = {"solver": "adagrad", "max_iter": 2, "n_components": 12, "n_subset": 0}
-    fits = [
-        QSGPRegressor(n_dense=6, column_batch_size=size, random_state=0, **settings)
-        for size in ("auto", 6, 2)
-    ]
-    means, stds = zip(*(f.fit(X, X[:, 0]).predict(X, return_std=True) for f in fits), strict=True)
-    assert_array_equal(stds[0], stds[1])  # 6 are all of them
-    assert np.abs(stds[0] - stds[2]).max() > 1e-3
-    assert_allclose(means[0], means[2], atol=0.5)
-
-
-def test_columns_are_drawn_by_their_size_without_bias():
-    size, sums = torch.tensor([0.0, 1.0, 9.0, 30.0]).double(), []
-    value, random = torch.tensor([1.0, 2.0, 8.0, 33.0]).double(), generator(3)
-    for _ in range(400):
-        columns = draw_columns(size, 3, random)
-        assert (int(columns.which[0]), float(columns.times[0])) == (0, 1.0)  # μ
-        sums.append(float((columns.times[1:] * value[columns.which[1:] - 1]).sum()))
-    assert abs(np.mean(sums) - 44.0) < 4.0 * np.std(sums) / 20.0
-    uniform = [float((draw_columns(0.0 * size, 3, random).times[1:]).sum()) for _ in range(3)]
-    assert_allclose(uniform, 4.0)
-    assert np.var(sums) < 0.5 * (4.0 * value).var(correction=0) / 3  # that of uniform draws
-
-
 @pytest.mark.parametrize("part", ["prior", "targets"])
 def test_control_variates_of_the_prior_and_of_the_targets_take_noise_away(part):
     """Nyström's of a dense S, and that of yᵀΦμ, which is exact where P are all rows (F.2)."""
@@ -473,7 +424,7 @@ def test_control_variates_of_the_prior_and_of_the_targets_take_noise_away(part):
         for _ in range(60):
             i, j = (torch.randperm(40, generator=random)[:10] for _ in range(2))
             with torch.no_grad():
-                values.append(objective.gaussian(i, j, X, rows, objective.all_columns()))
+                values.append(objective.gaussian(i, j, X, rows))
             model.std.copy_(std)
         variances.append(float(torch.stack(values).var()))
     assert variances[1] < 0.1 * variances[0]

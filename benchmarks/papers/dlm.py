@@ -40,7 +40,7 @@ SPLITS = 5
 N_TRAIN, N_TEST = 2_000, 1_000
 N_INDUCING = 50
 BETAS = (10.0, 1.0, 0.1, 0.01)
-FIXED = {"hyperparameters": "fixed", "q_start": "prior"}
+FIXED = {"hyperparameters": "fixed-from-prior"}
 LIKELIHOODS = {"regression": "gaussian", "classes": Bernoulli("probit"), "counts": "poisson"}
 LOSSES: dict[str, dict[str, Any]] = {
     "beta-ELBO": {"loss": "elbo"},

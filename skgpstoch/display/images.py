@@ -70,8 +70,7 @@ class InducingPatchesDisplay(Display):
     Notes
     -----
     All patches are drawn on one scale, from their smallest to their largest number. Three channels
-    are drawn as red, green and blue; any other number of channels side by side. With
-    ``channels="separate"`` a patch has one channel.
+    are drawn as red, green and blue; any other number of channels side by side.
 
     As in the model's sum over places, a response is multiplied by the weight of its place. It is
     taken at the grid place nearest to the patch's own, or, if patches have no places, at the grid
@@ -350,8 +349,6 @@ class PatchResponsesDisplay(Display):
             raise ValueError(f"X must hold at most {SHOWN_IMAGES} images, got {np.shape(X)[0]}.")
         fitted, inputs = unwrapped(estimator, X)
         responses = fitted.patch_responses(inputs)
-        if responses.ndim == 5:
-            responses = responses.sum(3)  # over channels
         means = None
         if is_classifier := hasattr(fitted, "classes_"):
             means = fitted.latent_mean_and_variance(inputs)[0].reshape(len(responses), -1)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,7 +24,7 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv, cross_val_predict
 from sklearn.utils import _safe_indexing
-from sklearn.utils._param_validation import HasMethods, Interval
+from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -49,6 +49,9 @@ from ..estimators.validation import as_floats, check_numbers, validate_inputs
 from .mixture import MixtureRegressor, Normals, Parts
 from .transformed_model import TransformedModel
 
+PRIOR_OF_EACH = 0.5  # rows in favour of each estimator, so that few rows alone do not decide
+KEPT_WEIGHT = 0.001  # estimators with a smaller weight are left out
+LEAST_STD = 1e-9  # of errors, relative to the standard deviation of y
 GAP = 1e-6  # nats per row, by which the weights may be worse than the best ones
 MOST_STEPS = 50_000
 
@@ -184,22 +187,13 @@ class StackedDensityRegressor(
         `sample_y`, as ours have; :class:`ConstantVarianceRegressor` gives them to others.
     cv : int, splitter or iterable, default=5
         Folds on which models are judged, as scikit-learn's ``cross_val_score`` takes them.
-    judged_by : dict of str to estimator or None, default=None
-        Cheaper estimators, by name, that are fitted to the folds instead of those in `estimators`.
-        The weights then come from their predictions.
-    prior_rows : float, default=0.5
-        Strength of a Dirichlet prior on the weights, so that few rows alone do not decide between
-        models: the number of rows in favour of each estimator, whatever the folds say. 0 is no
-        prior.
-    least_weight : float, default=0.001
-        Estimators with a smaller weight are left out, but never the one with the largest.
     n_jobs : int or None, default=None
         Number of processes that fit, as joblib counts them.
 
     Attributes
     ----------
     weights_ : ndarray of shape (n_estimators,)
-        Weights of the mixture.
+        Weights of the mixture. Weights below 0.001 are 0, but never the largest.
     estimators_ : list of estimators
         The estimators, fitted to all rows; None where the weight is 0.
     named_estimators_ : dict
@@ -216,8 +210,7 @@ class StackedDensityRegressor(
     Raises
     ------
     ValueError
-        If there are no estimators, a name occurs twice or is only in `judged_by`, or an estimator
-        has no predictive density.
+        If there are no estimators, a name occurs twice, or an estimator has no predictive density.
 
     See Also
     --------
@@ -246,28 +239,13 @@ class StackedDensityRegressor(
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "estimators": [list, tuple],
         "cv": ["cv_object"],
-        "judged_by": [dict, None],
-        "prior_rows": [Interval(Real, 0, None, closed="left")],
-        "least_weight": [Interval(Real, 0, 1, closed="both")],
         "n_jobs": N_JOBS,
     }
     _required_parameters: ClassVar[list[str]] = ["estimators"]
 
-    def __init__(
-        self,
-        estimators: Any,
-        *,
-        cv: Any = 5,
-        judged_by: dict[str, Any] | None = None,
-        prior_rows: float = 0.5,
-        least_weight: float = 0.001,
-        n_jobs: int | None = None,
-    ) -> None:
+    def __init__(self, estimators: Any, *, cv: Any = 5, n_jobs: int | None = None) -> None:
         self.estimators = estimators
         self.cv = cv
-        self.judged_by = judged_by
-        self.prior_rows = prior_rows
-        self.least_weight = least_weight
         self.n_jobs = n_jobs
 
     @documented(BaseEstimator.get_params)
@@ -306,12 +284,10 @@ class StackedDensityRegressor(
         y = one_output(y, warns=True)
         X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
         weight = of_rows.get("sample_weight")
-        splits, judges = list(check_cv(self.cv).split(X, y)), self.judged_by or {}
+        splits = list(check_cv(self.cv).split(X, y))
         fits, parallel = Fits(self, X, y, len(names) * (len(splits) + 1)), Parallel(self.n_jobs)
         parts = parallel(
-            delayed(held_out_densities)(
-                fits.next(name), name, judges.get(name, model), X, y, split, of_rows
-            )
+            delayed(held_out_densities)(fits.next(name), name, model, X, y, split, of_rows)
             for name, model in zip(names, models, strict=True)
             for split in splits
         )
@@ -319,8 +295,8 @@ class StackedDensityRegressor(
         scores = np.stack([np.concatenate(of_folds) for of_folds in by_model], 1)
         order = np.concatenate([test for _, test in splits])
         of_held_out = None if weight is None else weight[order]
-        best = stacking_weights(scores, of_held_out, self.prior_rows)
-        self.weights_ = kept_weights(best, self.least_weight)
+        best = stacking_weights(scores, of_held_out, PRIOR_OF_EACH)
+        self.weights_ = kept_weights(best, KEPT_WEIGHT)
         self.scores_ = np.average(scores, axis=0, weights=of_held_out)
         mixed = logsumexp(scores, b=self.weights_, axis=1)
         self.score_ = float(np.average(mixed, weights=of_held_out))
@@ -350,14 +326,8 @@ class StackedDensityRegressor(
             )
         names, models = zip(*self.estimators, strict=True)
         self._validate_names(names)
-        if unknown := [name for name in self.judged_by or {} if name not in names]:
-            raise ValueError(
-                f"judged_by must use the names in estimators, got the unknown names {unknown}."
-            )
         for name, model in self.estimators:
             check_predicts(model, f"estimators: {name!r}")
-        for name, model in (self.judged_by or {}).items():
-            check_predicts(model, f"judged_by: {name!r}")
         return names, models
 
     @property
@@ -385,8 +355,6 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
         Any regressor of scikit-learn.
     cv : int, splitter or iterable, default=5
         Folds whose held-out errors give the variance.
-    least_std : float, default=1e-9
-        Smallest standard deviation of the errors, relative to that of y.
     target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
         Transformation of y that the regressor is fitted to instead of y, and whose errors are
         normal; predictions are of y itself. With "log", errors are relative.
@@ -417,21 +385,12 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "estimator": [HasMethods(["fit", "predict"])],
         "cv": ["cv_object"],
-        "least_std": [Interval(Real, 0, None, closed="neither")],
         "target_transform": TRANSFORM,
     }
 
-    def __init__(
-        self,
-        estimator: Any,
-        *,
-        cv: Any = 5,
-        least_std: float = 1e-9,
-        target_transform: Any = None,
-    ) -> None:
+    def __init__(self, estimator: Any, *, cv: Any = 5, target_transform: Any = None) -> None:
         self.estimator = estimator
         self.cv = cv
-        self.least_std = least_std
         self.target_transform = target_transform
 
     @documented(StackedDensityRegressor.fit)
@@ -451,7 +410,7 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
         predicted = cross_val_predict(self.estimator, X, y, cv=self.cv, params=of_rows)
         unit = np.abs(y - np.median(y)).max() or 1.0  # squares of very large numbers overflow
         square = np.average(((y - predicted) / unit) ** 2, weights=of_rows.get("sample_weight"))
-        self.std_ = float(unit * max(np.sqrt(square), self.least_std * (np.std(y / unit) or 1.0)))
+        self.std_ = float(unit * max(np.sqrt(square), LEAST_STD * (np.std(y / unit) or 1.0)))
         self.estimator_ = clone(self.estimator).fit(X, y, **of_rows)
         return self
 

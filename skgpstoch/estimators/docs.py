@@ -13,7 +13,7 @@ from dataclasses import fields
 from typing import Any
 
 from ..docstrings import entries, joined, sections, summary
-from .parameters import RunParameters, TrainingParameters, WarmStartParameters
+from .parameters import RunParameters, TrainingParameters
 
 SECTIONS = ("Parameters", "Attributes")
 OTHERS = "Other Parameters"
@@ -46,7 +46,7 @@ def _ordered(cls: Any, first: set[str]) -> list[str]:
     """
     init: Any = cls.__init__
     signature = inspect.signature(init)
-    groups = (TrainingParameters, RunParameters, WarmStartParameters)
+    groups = (TrainingParameters, RunParameters)
     last = [f.name for group in groups for f in fields(group)]
     ranks = {name: rank for rank, name in enumerate(last)}
     is_long = len(signature.parameters) - 1 > LONGEST

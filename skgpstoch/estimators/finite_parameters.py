@@ -11,25 +11,18 @@ from typing import Any, ClassVar
 from sklearn.utils._param_validation import StrOptions
 
 from .parameters import (
+    ACTIVATION,
     AUTO,
     POSITIVE,
     POSITIVE_INTEGER,
-    KernelParameters,
     NetworkParameters,
+    TargetParameters,
     TrainingParameters,
-    TransformedTargetParameters,
-    WarmStartParameters,
 )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class FiniteParameters(
-    TransformedTargetParameters,
-    NetworkParameters,
-    KernelParameters,
-    TrainingParameters,
-    WarmStartParameters,
-):
+class FiniteParameters(TargetParameters, NetworkParameters, TrainingParameters):
     """Finite features, and the noise.
 
     Parameters
@@ -43,6 +36,8 @@ class FiniteParameters(
     hidden_layer_sizes : tuple of int, default=(128, 128)
         Widths of the network's layers; () uses the inputs themselves. Inputs to a network are
         standardised internally.
+    activation : {"identity", "relu", "tanh", "logistic", "silu", "gelu"}, default="relu"
+        Activation after every layer, including the last.
     n_components : int or "auto", default="auto"
         Number of random Fourier features; "auto" is 5 for each row, between 100 and 1,000.
     n_estimators : int or "auto", default="auto"
@@ -70,8 +65,6 @@ class FiniteParameters(
     n_iter_no_change : int or None, default=None
         Stop after this many epochs without an improvement by `tol`. None: train to the end, as the
         one-cycle schedule needs.
-    normalize_y : bool, default=True
-        Whether to standardise the target internally; results are in the target's own units.
     noise : {"auto", "validation", "profiled", "learned"}, default="auto"
         How to find the noise variance: "validation", from held-out rows; "profiled", from the
         running marginal likelihood; "learned", by gradient steps. "auto" is "validation" for
@@ -91,26 +84,22 @@ class FiniteParameters(
     """
 
     hidden_layer_sizes: Any = (128, 128)
+    activation: str = "relu"
     n_components: int | str = "auto"
     n_estimators: int | str = "auto"
     solver: str = "adam"
     learning_rate_init: float = 0.01
     early_stopping: bool | str = True
-    normalize_y: bool = True
     noise: str = "auto"
     noise_variance: float = 0.1
 
     _first_parameters: ClassVar[tuple[str, ...]] = ("hidden_layer_sizes", "n_components")
     _parameter_constraints: ClassVar[dict[str, list]] = {
+        "activation": ACTIVATION,
         "n_components": [POSITIVE_INTEGER, AUTO],
         "n_estimators": [POSITIVE_INTEGER, AUTO],
         "solver": [StrOptions({"adam", "adadelta"})],
-        "normalize_y": ["boolean"],
         "noise": [StrOptions({"auto", "validation", "profiled", "learned"})],
         "noise_variance": [POSITIVE],
     }
-    _shape_parameters: ClassVar[tuple[str, ...]] = (
-        "n_components",
-        "n_estimators",
-        "normalize_y",
-    )
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("activation", "n_components", "n_estimators")

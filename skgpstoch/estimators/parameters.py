@@ -33,23 +33,13 @@ TRANSFORM: list[Any] = [
     HasMethods(["fit", "transform", "inverse_transform"]),
     None,
 ]
+ACTIVATION: list[Any] = [StrOptions(set(ACTIVATIONS))]
 N_JOBS: list[Any] = [POSITIVE_INTEGER, Interval(Integral, None, -1, closed="right"), None]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class KernelParameters:
-    """The kernel, the only positional parameter."""
-
-    kernel: sk.Kernel | None = field(default=None, kw_only=False)
-
-    _first_parameters: ClassVar[tuple[str, ...]] = ("kernel",)
-    _parameter_constraints: ClassVar[dict[str, list]] = {"kernel": [sk.Kernel, None]}
-    _shape_parameters: ClassVar[tuple[str, ...]] = ("kernel",)
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
 class RunParameters:
-    """Stopping, device, output and seed of a fit.
+    """The kernel, the only positional parameter; stopping, device, output and seed of a fit.
 
     Parameters
     ----------
@@ -82,6 +72,7 @@ class RunParameters:
         Names of the inputs, if X had any.
     """
 
+    kernel: sk.Kernel | None = field(default=None, kw_only=False)
     max_iter: int | str = "auto"
     tol: float = 0.0
     device: str | torch.device | None = None
@@ -90,8 +81,9 @@ class RunParameters:
     verbose: int | str = 0
     random_state: Any = None
 
-    _first_parameters: ClassVar[tuple[str, ...]] = ("max_iter", "device", "random_state")
+    _first_parameters: ClassVar[tuple[str, ...]] = ("kernel", "max_iter", "device", "random_state")
     _parameter_constraints: ClassVar[dict[str, list]] = {
+        "kernel": [sk.Kernel, None],
         "max_iter": [POSITIVE_INTEGER, AUTO],
         "tol": [NOT_NEGATIVE],
         "device": [str, torch.device, None],
@@ -100,21 +92,7 @@ class RunParameters:
         "verbose": ["verbose", AUTO],
         "random_state": ["random_state"],
     }
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class WarmStartParameters:
-    """What a fit begins from.
-
-    Parameters
-    ----------
-    warm_start : bool, default=False
-        Whether `fit` starts from the parameters of the previous fit.
-    """
-
-    warm_start: bool = False
-
-    _parameter_constraints: ClassVar[dict[str, list]] = {"warm_start": ["boolean"]}
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("kernel",)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -170,18 +148,22 @@ class StepParameters:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TrainingParameters(StepParameters):
-    """How the length of steps changes.
+    """How the length of steps changes, and where training begins.
 
     Parameters
     ----------
     learning_rate : {"one-cycle", "constant", "theory"}, default="one-cycle"
         Schedule of the learning rate; "theory" decays as t^(−3/4).
+    warm_start : bool, default=False
+        Whether `fit` starts from the parameters of the previous fit.
     """
 
     learning_rate: str = "one-cycle"
+    warm_start: bool = False
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "learning_rate": [StrOptions(set(SCHEDULES))],
+        "warm_start": ["boolean"],
     }
 
 
@@ -191,8 +173,6 @@ class NetworkParameters:
 
     Parameters
     ----------
-    activation : {"identity", "relu", "tanh", "logistic", "silu", "gelu"}, default="relu"
-        Activation after every layer, including the last.
     feature_map : torch.nn.Module or None, default=None
         A network of your own, (n, d) → (n, D), to use instead of `hidden_layer_sizes`. It is
         copied, and receives the inputs unscaled.
@@ -202,29 +182,25 @@ class NetworkParameters:
     """
 
     hidden_layer_sizes: Any = ()
-    activation: str = "relu"
     feature_map: nn.Module | None = None
     weight_decay: float | str = "auto"
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "hidden_layer_sizes": ["array-like", POSITIVE_INTEGER],
-        "activation": [StrOptions(set(ACTIVATIONS))],
         "feature_map": [nn.Module, None],
         "weight_decay": [NOT_NEGATIVE, AUTO],
     }
-    _shape_parameters: ClassVar[tuple[str, ...]] = (
-        "hidden_layer_sizes",
-        "activation",
-        "feature_map",
-    )
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("hidden_layer_sizes", "feature_map")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TransformedTargetParameters:
-    """A monotone transformation of targets.
+class TargetParameters:
+    """How targets are scaled and transformed.
 
     Parameters
     ----------
+    normalize_y : bool, default=True
+        Whether to standardise the target internally; results are in the target's own units.
     target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
         Transformation of y that is modelled instead of y: "log", its logarithm; "yeo-johnson", a
         power that makes it normal; or a monotone transformer with scikit-learn's interface.
@@ -237,7 +213,11 @@ class TransformedTargetParameters:
         The transformer that was fitted to y, with `transform` and `inverse_transform`.
     """
 
+    normalize_y: bool = True
     target_transform: Any = None
 
-    _parameter_constraints: ClassVar[dict[str, list]] = {"target_transform": TRANSFORM}
-    _shape_parameters: ClassVar[tuple[str, ...]] = ("target_transform",)
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "normalize_y": ["boolean"],
+        "target_transform": TRANSFORM,
+    }
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("normalize_y", "target_transform")

@@ -76,6 +76,7 @@ class Run(NamedTuple):
 
 def begin(recipe: Recipe, problem: Problem, checkpoint: AnyCheckpoint | None) -> Run:
     """Make the objective and its optimiser."""
+    problem = problem._replace(start=recipe.start(problem))
     plan, objective = problem.plan, recipe.objective(problem).to(problem.X.device)
     optimizer = optimizer_of(objective, plan)
     if optimizer is None and objective.is_closed():  # there is nothing to train, only to solve
@@ -107,7 +108,6 @@ def train_run(run: Run, **hooks: Any) -> History:
         evaluate_every=1 if objective.is_still else math.ceil(plan.max_iter / N_EVALUATIONS),
         n_iter_no_change=plan.patience,
         tol=plan.tol,
-        stops_when_level=plan.stops_when_level,
         **hooks,
     )
 

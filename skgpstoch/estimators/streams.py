@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -13,11 +13,15 @@ from ..data.arrays import resolve_seed
 from ..data.devices import resolve_device
 from ..data.rows import Data
 from ..docstrings import documented
+from ..likelihoods.base import class_likelihood, regression_likelihood
 from ..models.sparse import SparsePosterior
 from ..objectives.base import Objective
 from ..objectives.dependent_bound import dependent_bound
+from ..recipes.feature_builder import FeatureBuilder
+from ..recipes.inducing import InducingPoints
 from ..recipes.plan import Sizes
 from ..recipes.recipe import Problem, Recipe
+from ..recipes.variational import VariationalRecipe
 from ..recipes.warm_start import Start
 from ..training.loop import train
 from ..training.minibatches import Permuted
@@ -194,6 +198,13 @@ class StreamingRegressor(Regressor):
 class VariationalRegressor(GeneralRegressor):
     """A regressor for any likelihood that learns from chunks, too."""
 
+    _builder: ClassVar[type[FeatureBuilder]] = InducingPoints
+
+    def _recipe(self) -> VariationalRecipe:
+        parameters: Any = self
+        likelihood = regression_likelihood(parameters.likelihood)
+        return VariationalRecipe.chosen(self, likelihood, self._builder.of)
+
     @documented(StreamingRegressor.partial_fit)
     def partial_fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
@@ -249,6 +260,13 @@ class VariationalRegressor(GeneralRegressor):
 
 class VariationalClassifier(Classifier):
     """A classifier that learns from chunks, too."""
+
+    _builder: ClassVar[type[FeatureBuilder]] = InducingPoints
+
+    def _recipe(self) -> VariationalRecipe:
+        parameters: Any = self
+        likelihood = class_likelihood(parameters.likelihood, len(self.classes_))
+        return VariationalRecipe.chosen(self, likelihood, self._builder.of)
 
     @documented(VariationalRegressor.partial_fit)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:

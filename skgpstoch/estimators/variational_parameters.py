@@ -6,10 +6,9 @@ They are data, like those of :mod:`skgpstoch.estimators.parameters`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, ClassVar
 
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from ..likelihoods.base import Likelihood
 from ..losses import Loss
@@ -18,15 +17,13 @@ from .parameters import (
     AUTO,
     POSITIVE,
     POSITIVE_INTEGER,
-    SHARE,
+    TargetParameters,
     TrainingParameters,
-    TransformedTargetParameters,
-    WarmStartParameters,
 )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class InducingParameters(TrainingParameters, WarmStartParameters):
+class InducingParameters(TrainingParameters):
     """Inducing points, and how q is trained.
 
     Parameters
@@ -51,31 +48,25 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
         Prior mean of f: a learned constant, or 0.
     whiten : bool, default=True
         Whether solvers that move q by gradients, such as "adam", use whitened coordinates.
-    hidden_layer_sizes : tuple of int, default=()
-        Widths of the layers of a network below the kernel; () is no network.
-    solver : {"auto", "collapsed", "lbfgs", "natural", "adam", "adadelta"}, default="auto"
+    solver : {"auto", "collapsed", "lbfgs", "natural", "adam"}, default="auto"
         "collapsed": running averages of sufficient statistics, for a Gaussian likelihood without
         `y_std`, or for additive noise and the square loss. "natural": natural-gradient or Newton
-        steps. "lbfgs": L-BFGS with all rows at each step. "adam" and "adadelta": gradient steps for
-        q as for everything else; the learning rate of AdaDelta is about 1. "auto" is "lbfgs" for
-        the loss "elbo", up to 1,000 rows with a log-concave likelihood and up to 2,000 with a
-        Gaussian one without a network; it stops when the bound has converged. Otherwise "auto" is
-        "collapsed" where that is possible, "adam" if gradients are sampled, else "natural";
-        `solver_` says which.
-    averaging : float or "auto", default="auto"
-        Weight of a minibatch in the running averages. "auto" averages over the latest rows: 5 for
-        each inducing point, and at least 2,500.
+        steps. "lbfgs": L-BFGS with all rows at each step. "adam": gradient steps for q as for
+        everything else. "auto" is "lbfgs" for the loss "elbo", up to 1,000 rows with a log-concave
+        likelihood and up to 2,000 with a Gaussian one without a network; it stops when the bound
+        has converged. Otherwise "auto" is "collapsed" where that is possible, "adam" if gradients
+        are sampled, else "natural"; `solver_` says which.
     batch_size : int or "auto", default="auto"
         Number of rows per minibatch; "auto" is 512. L-BFGS uses all rows.
     max_iter : int or "auto", default="auto"
         Number of epochs; "auto" makes 500 to 3,000 steps. An epoch of L-BFGS is ten iterations, and
         "auto" is then 20 epochs.
     learning_rate_init : float, default=0.1
-        Learning rate of Adam, or its maximum with learning_rate="one-cycle". Networks use a tenth
-        of it. Where q's covariance has no closed form, everything else uses three tenths of it.
+        Learning rate of Adam, or its maximum with learning_rate="one-cycle". Where q's covariance
+        has no closed form, three tenths of it are used.
     early_stopping : bool or "auto", default="auto"
         Whether to keep the iterate that predicts held-out rows best; the closing pass then uses
-        these rows too. "auto": only if there is a network. False: keep the last iterate.
+        these rows too. "auto": only with a network (SVGP). False: keep the last iterate.
     n_iter_no_change : int or None, default=None
         Stop after this many epochs without an improvement by `tol`. None: train to the end; L-BFGS
         stops when ten iterations gain less than 1e-6 nats per row.
@@ -97,7 +88,6 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
     mean: str = "constant"
     whiten: bool = True
     solver: str = "auto"
-    averaging: float | str = "auto"
     early_stopping: bool | str = "auto"
 
     _first_parameters: ClassVar[tuple[str, ...]] = ("n_inducing",)
@@ -107,8 +97,7 @@ class InducingParameters(TrainingParameters, WarmStartParameters):
         "learn_inducing_points": ["boolean"],
         "mean": [StrOptions({"zero", "constant"})],
         "whiten": ["boolean"],
-        "solver": [StrOptions({"auto", "collapsed", "lbfgs", "natural", "adam", "adadelta"})],
-        "averaging": [SHARE, AUTO],
+        "solver": [StrOptions({"auto", "collapsed", "lbfgs", "natural", "adam"})],
         "early_stopping": ["boolean", AUTO],
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = ("n_inducing", "inducing_points", "mean")
@@ -123,8 +112,7 @@ class OrthogonalParameters:
     posterior : {"svgp", "solve", "odvgp"}, default="svgp"
         The family of q. "svgp": inducing points alone. "solve": inducing points and orthogonal
         ones, with a covariance of q's own at both. "odvgp": the same points, but q keeps the
-        prior's covariance at the orthogonal ones. `n_orthogonal` and `orthogonal_points` are for
-        "solve" and "odvgp".
+        prior's covariance at the orthogonal ones. `n_orthogonal` is for "solve" and "odvgp".
     whiten : bool, default=True
         Whether solvers that move q by gradients, such as "adam", use whitened coordinates.
         With posterior="odvgp", False learns the mean as a sum of kernel functions, and each step
@@ -133,9 +121,6 @@ class OrthogonalParameters:
         Number M₂ of orthogonal inducing points; "auto" is `n_inducing`, or fewer if rows are few. A
         sequence of numbers gives several sets of points, which are also orthogonal to one another,
         so each set needs only a decomposition of its own size.
-    orthogonal_points : array-like of shape (n_orthogonal, n_features) or None, default=None
-        Where the orthogonal points start, one set after another. None: chosen as `inducing_points`
-        says.
 
     Attributes
     ----------
@@ -145,19 +130,12 @@ class OrthogonalParameters:
 
     posterior: str = "svgp"
     n_orthogonal: Any = "auto"
-    orthogonal_points: Any = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "posterior": [StrOptions({"svgp", "solve", "odvgp"})],
         "n_orthogonal": [POSITIVE_INTEGER, "array-like", AUTO],
-        "orthogonal_points": ["array-like", None],
     }
-    _shape_parameters: ClassVar[tuple[str, ...]] = (
-        "posterior",
-        "n_orthogonal",
-        "orthogonal_points",
-        "whiten",
-    )
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("posterior", "n_orthogonal", "whiten")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -166,15 +144,12 @@ class LossParameters:
 
     Parameters
     ----------
-    loss : {"elbo", "log", "square"} or Loss, default="elbo"
-        What to minimise: "elbo", the negative evidence lower bound; "log", the negative log
-        predictive density; "square", the square loss; or an instance of a class of
-        :mod:`skgpstoch.losses`.
+    loss : {"elbo", "log1p", "log", "square"} or Loss, default="elbo"
+        What to minimise: "elbo", the negative evidence lower bound; "log1p", a tighter bound for a
+        Gaussian likelihood; "log", the negative log predictive density; "square", the square loss;
+        or an instance of a class of :mod:`skgpstoch.losses`.
     beta : float, default=1.0
         Weight of the Kullback-Leibler divergence; a value below 1 trusts the data more.
-    bound : {"titsias", "log1p"}, default="titsias"
-        Which lower bound to use. "log1p" is tighter, but only for a Gaussian likelihood and the
-        loss "elbo".
 
     Attributes
     ----------
@@ -189,45 +164,19 @@ class LossParameters:
     likelihood: str | Likelihood = "auto"
     loss: str | Loss = "elbo"
     beta: Any = 1.0
-    bound: str = "titsias"
 
     _first_parameters: ClassVar[tuple[str, ...]] = ("likelihood",)
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "likelihood": [str, Likelihood],
         "loss": [str, Loss],
         "beta": [POSITIVE],
-        "bound": [StrOptions({"titsias", "log1p"})],
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = ("likelihood",)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class DrawParameters:
-    """Draws of hidden layers.
-
-    Parameters
-    ----------
-    n_samples : int or "auto", default="auto"
-        Number S of draws of the hidden layers for each row and step. "auto" is 1, but up to 10 if
-        there are fewer than 1,500 rows (patches, for images), because draws stand in for rows. With
-        loss="log", several draws form one mixture.
-    n_predict_samples : int, default=64
-        Number of draws of the hidden layers in predictions, an even number. They are points of a
-        Sobol sequence, the same for all rows and calls. The value at the time of the fit counts.
-    """
-
-    n_samples: int | str = "auto"
-    n_predict_samples: int = 64
-
-    _parameter_constraints: ClassVar[dict[str, list]] = {
-        "n_samples": [POSITIVE_INTEGER, AUTO],
-        "n_predict_samples": [Interval(Integral, 2, None, closed="left")],
-    }
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class TargetParameters(TransformedTargetParameters):
-    """Regression and counts with a variational posterior, whose noise is the same everywhere.
+class RegressionParameters(TargetParameters):
+    """Regression and counts with a variational posterior.
 
     Parameters
     ----------
@@ -260,17 +209,10 @@ class TargetParameters(TransformedTargetParameters):
         `partial_fit`, and if there is no bound (likelihood="shared_student_t").
     """
 
-    normalize_y: bool = True
-
-    _parameter_constraints: ClassVar[dict[str, list]] = {
-        "normalize_y": ["boolean"],
-    }
-    _shape_parameters: ClassVar[tuple[str, ...]] = ("normalize_y",)
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class RegressionParameters(TargetParameters):
-    """Regression and counts with a variational posterior.
+class InputNoiseParameters(RegressionParameters):
+    """Regression whose noise may depend on the inputs.
 
     Parameters
     ----------

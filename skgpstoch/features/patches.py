@@ -32,7 +32,6 @@ class Geometry(NamedTuple):
     image_shape: tuple[int, int, int]  # H, W, C
     patch_shape: tuple[int, int]  # h, w
     stride: int = 1
-    by_channel: bool = False  # whether each channel is a patch of its own
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -43,13 +42,12 @@ class Geometry(NamedTuple):
     @property
     def n_patches(self) -> int:
         """J."""
-        return self.grid[0] * self.grid[1] * (self.image_shape[2] if self.by_channel else 1)
+        return self.grid[0] * self.grid[1]
 
     @property
     def size(self) -> int:
         """Numbers of a patch, L."""
-        depth = 1 if self.by_channel else self.image_shape[2]
-        return self.patch_shape[0] * self.patch_shape[1] * depth
+        return self.patch_shape[0] * self.patch_shape[1] * self.image_shape[2]
 
     def corners(self) -> Tensor:
         """Row and column of the first pixel of every place, (rows · columns, 2)."""
@@ -65,13 +63,12 @@ class Geometry(NamedTuple):
         inner = torch.cartesian_prod(height, width)  # (hw, 2)
         pixels = self.corners()[:, None] + inner  # (rows · columns, hw, 2)
         index = C * (W * pixels[..., 0] + pixels[..., 1])[..., None] + channels
-        return index.transpose(1, 2).reshape(-1, self.size) if self.by_channel else index.flatten(1)
+        return index.flatten(1)
 
     def places(self) -> Tensor:
         """Row and column of the centre of every patch, (J, 2)."""
         middle = (torch.tensor(self.patch_shape, device="cpu").double() - 1.0) / 2.0
-        copies = self.image_shape[2] if self.by_channel else 1
-        return (self.corners() + middle).repeat_interleave(copies, 0)
+        return self.corners() + middle
 
 
 def gather(X: Tensor, columns: Tensor) -> Tensor:

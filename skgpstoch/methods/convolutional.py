@@ -29,11 +29,9 @@ from ..estimators import variational_parameters as variational
 from ..estimators.base import BaseGP
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
-from ..likelihoods.base import class_likelihood, regression_likelihood
 from ..models.patch_responses import responses_of
 from ..models.sparse import SparsePosterior
 from ..recipes.patches import OF_PATCHES, Patches
-from ..recipes.variational import VariationalRecipe
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -56,9 +54,6 @@ class ImageParameters:
         Pixels from one patch to the next. "auto" is the smallest stride that gives at most 200
         patches, but leaves no gaps. Only the function of the whole image sees pixels that no patch
         reaches, which may be at the lower and right edges too.
-    channels : {"joint", "separate"}, default="joint"
-        Whether a patch has all channels ("joint"), or each channel has patches of its own
-        ("separate").
     patch_weights : {"learned", "uniform"}, default="learned"
         Weights of the responses in their sum: one for each place ("learned"), or the same for all
         ("uniform").
@@ -72,8 +67,7 @@ class ImageParameters:
     posterior : {"svgp", "solve", "odvgp"}, default="svgp"
         The family of q. "svgp": inducing patches alone. "solve": inducing patches and orthogonal
         ones, with a covariance of q's own at both. "odvgp": the same patches, but q keeps the
-        prior's covariance at the orthogonal ones. `n_orthogonal` and `orthogonal_points` are for
-        "solve" and "odvgp".
+        prior's covariance at the orthogonal ones. `n_orthogonal` is for "solve" and "odvgp".
     n_inducing : int or "auto", default="auto"
         Number M of inducing patches. The global function has as many inducing images, but at most
         one for each row. "auto" is 512 for a Gaussian likelihood and 256 for others, half of that
@@ -87,9 +81,6 @@ class ImageParameters:
         start likewise.
     n_orthogonal : int, sequence of int or "auto", default="auto"
         Number M₂ of orthogonal inducing patches; "auto" is `n_inducing`.
-    orthogonal_points : array-like or None, default=None
-        Where the orthogonal patches start: an array like `inducing_points`. None: chosen as
-        `inducing_points` says.
 
     Attributes
     ----------
@@ -97,7 +88,7 @@ class ImageParameters:
         The fitted kernel on patches.
     location_kernel_, global_kernel_ : sklearn kernel
         The fitted kernels, if there are any.
-    patch_weights_ : ndarray of shape (n_down, n_across) or (n_down, n_across, n_channels)
+    patch_weights_ : ndarray of shape (n_down, n_across)
         Weights of the places, from top to bottom and left to right; 1/J each, of J patches, if
         uniform.
     inducing_points_ : ndarray of shape (n_inducing, n_pixels)
@@ -116,7 +107,6 @@ class ImageParameters:
     image_shape: Any = "auto"
     patch_shape: Any = "auto"
     stride: int | str = "auto"
-    channels: str = "joint"
     patch_weights: str = "learned"
     location_kernel: sk.Kernel | str | None = "auto"
     global_kernel: sk.Kernel | str | None = "auto"
@@ -126,7 +116,6 @@ class ImageParameters:
         "image_shape": [tuple, list, groups.AUTO],
         "patch_shape": [tuple, list, groups.POSITIVE_INTEGER, groups.AUTO],
         "stride": [groups.POSITIVE_INTEGER, groups.AUTO],
-        "channels": [StrOptions({"joint", "separate"})],
         "patch_weights": [StrOptions({"learned", "uniform"})],
         "location_kernel": [sk.Kernel, groups.AUTO, None],
         "global_kernel": [sk.Kernel, groups.AUTO, None],
@@ -146,12 +135,9 @@ class HiddenImageParameters:
         shallow model without inner layers. What is fitted of the last layer (`inducing_points_`,
         `patch_weights_` and the others) is then of hidden images, in their units. batch_size="auto"
         is the number of images that have 65,536 patches in an inner layer, at most 512. Inner
-        layers are not possible with solver="lbfgs", or with points of your own.
-    hidden_patch_shape : tuple of int, int or "auto", default="auto"
-        (height, width) of the patches that inner layers see; "auto" as in `patch_shape`.
-    hidden_stride : int, default=1
-        Pixels from one of these patches to the next. Pixels at the lower and right edges that no
-        patch reaches are lost, because the function of the whole image then sees hidden images too.
+        layers are not possible with solver="lbfgs", or with points of your own. They see patches
+        as large as patch_shape="auto", one pixel apart. A step draws each image's hidden images
+        once, or up to 10 times if all images together have fewer than 1,500 patches.
     patch_correlation : {"weights", "none"}, default="weights"
         How to draw hidden images. "weights": with functions that the patches of an image share, so
         that only their residuals are independent. "none": every pixel from its own marginal, as
@@ -170,24 +156,18 @@ class HiddenImageParameters:
     """
 
     hidden_channels: Any = ()
-    hidden_patch_shape: Any = "auto"
-    hidden_stride: int = 1
     patch_correlation: str = "weights"
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "hidden_channels": ["array-like", groups.POSITIVE_INTEGER],
-        "hidden_patch_shape": [tuple, list, groups.POSITIVE_INTEGER, groups.AUTO],
-        "hidden_stride": [groups.POSITIVE_INTEGER],
         "patch_correlation": [StrOptions({"weights", "none"})],
     }
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ConvolutionalGPParameters(
-    groups.KernelParameters,
     variational.LossParameters,
     HiddenImageParameters,
-    variational.DrawParameters,
     ImageParameters,
     variational.OrthogonalParameters,
     variational.InducingParameters,
@@ -205,7 +185,7 @@ def mean_responses(self: BaseGP, X: Any) -> np.ndarray:
 
     Returns
     -------
-    responses : ndarray of shape (n_samples, n_down, n_across[, n_channels], n_latents)
+    responses : ndarray of shape (n_samples, n_down, n_across, n_latents)
         Mean of w_p g(x^[p]) for every patch, in the units of the latent functions (for a
         regressor, those of y). The latent mean is their sum over the patches, plus the prior
         mean and the mean of the function of the whole image. With `hidden_channels`, patches are
@@ -268,9 +248,7 @@ class ConvolutionalGPClassifier(
 
     patch_responses = mean_responses
 
-    def _recipe(self) -> VariationalRecipe:
-        likelihood = class_likelihood(self.likelihood, len(self.classes_))
-        return VariationalRecipe.chosen(self, likelihood, Patches.of)
+    _builder = Patches
 
 
 @public_estimator
@@ -309,8 +287,4 @@ class ConvolutionalGPRegressor(
 
     patch_responses = mean_responses
 
-    def _recipe(self) -> VariationalRecipe:
-        if self.noise == "input" and np.size(self.hidden_channels):
-            raise ValueError("noise must be 'constant' if hidden_channels is given, got 'input'.")
-        likelihood = regression_likelihood(self.likelihood)
-        return VariationalRecipe.chosen(self, likelihood, Patches.of)
+    _builder = Patches

@@ -27,10 +27,8 @@ from ..estimators import variational_parameters as variational
 from ..estimators.base import BaseGP
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
-from ..likelihoods.base import class_likelihood, regression_likelihood
 from ..models.deep import DeepPosterior
 from ..recipes.layers import OF_LAYERS, Layers
-from ..recipes.variational import VariationalRecipe
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -51,17 +49,14 @@ class LayerParameters:
         Kernel of every inner layer, on the outputs of the layer below; the first layer's is on
         standardised X. None: a constant, which starts small, times an RBF kernel with a
         length-scale for each input of the layer.
-    mean_function : {"linear", "zero"}, default="linear"
-        Mean of inner layers, which is not trained. "linear": the outputs of the layer below,
-        reduced to their principal components if the layer has fewer functions, or padded with zeros
-        if it has more. "zero": no mean; deep processes then forget their inputs.
     posterior : {"svgp", "solve", "odvgp"}, default="svgp"
         The family of q in every layer. "svgp": inducing points alone. "solve": inducing points and
         orthogonal ones, with a covariance of q's own at both. "odvgp": the same points, but q keeps
-        the prior's covariance at the orthogonal ones. `n_orthogonal` and `orthogonal_points` are
-        for "solve" and "odvgp".
-    hidden_covariance : {"shared", "full"}, default="shared"
-        Whether the functions of an inner layer share q's covariance, or each has its own ("full").
+        the prior's covariance at the orthogonal ones. `n_orthogonal` is for "solve" and "odvgp".
+    n_samples : int or "auto", default="auto"
+        Number S of draws of the hidden layers for each row and step. "auto" is 1, but up to 10 if
+        there are fewer than 1,500 rows, because draws stand in for rows. With loss="log", several
+        draws form one mixture.
     n_inducing : int or "auto", default="auto"
         Number M of inducing points in every layer; "auto" is 128, or fewer if rows are few.
     n_orthogonal : int, sequence of int or "auto", default="auto"
@@ -118,16 +113,14 @@ class LayerParameters:
     n_layers: int = 2
     hidden_dims: Any = "auto"
     hidden_kernel: sk.Kernel | None = None
-    mean_function: str = "linear"
-    hidden_covariance: str = "shared"
+    n_samples: int | str = "auto"
 
     _first_parameters: ClassVar[tuple[str, ...]] = ("n_layers",)
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "n_layers": [groups.POSITIVE_INTEGER],
         "hidden_dims": ["array-like", groups.POSITIVE_INTEGER, groups.AUTO],
         "hidden_kernel": [sk.Kernel, None],
-        "mean_function": [StrOptions({"linear", "zero"})],
-        "hidden_covariance": [StrOptions({"shared", "full"})],
+        "n_samples": [groups.POSITIVE_INTEGER, groups.AUTO],
         "solver": [StrOptions({"auto", "collapsed", "natural", "adam"})],
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = OF_LAYERS
@@ -135,10 +128,8 @@ class LayerParameters:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DeepGPParameters(
-    groups.KernelParameters,
     variational.LossParameters,
     LayerParameters,
-    variational.DrawParameters,
     variational.OrthogonalParameters,
     variational.InducingParameters,
 ):
@@ -190,7 +181,7 @@ def hidden_layers(self: BaseGP, X: Any) -> list[tuple[np.ndarray, np.ndarray]]:
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeepGPRegressor(DeepGPParameters, variational.TargetParameters, VariationalRegressor):
+class DeepGPRegressor(DeepGPParameters, variational.RegressionParameters, VariationalRegressor):
     """Deep Gaussian-process regression by doubly stochastic variational inference.
 
     It suits functions whose scale changes with the input. On tables with many rows it is slower
@@ -222,9 +213,7 @@ class DeepGPRegressor(DeepGPParameters, variational.TargetParameters, Variationa
 
     hidden = hidden_layers
 
-    def _recipe(self) -> VariationalRecipe:
-        likelihood = regression_likelihood(self.likelihood)
-        return VariationalRecipe.chosen(self, likelihood, Layers.of)
+    _builder = Layers
 
 
 @public_estimator
@@ -256,6 +245,4 @@ class DeepGPClassifier(
 
     hidden = hidden_layers
 
-    def _recipe(self) -> VariationalRecipe:
-        likelihood = class_likelihood(self.likelihood, len(self.classes_))
-        return VariationalRecipe.chosen(self, likelihood, Layers.of)
+    _builder = Layers

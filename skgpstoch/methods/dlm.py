@@ -47,7 +47,7 @@ from ..objectives.optimal_q import evidence_bound
 from ..posteriors.blocks import moments_of
 from ..recipes.inducing import InducingPoints
 from ..recipes.kernel_choice import KernelChoice
-from ..recipes.plan import Plan, Sizes
+from ..recipes.plan import Plan
 from ..recipes.recipe import Fitted, Recipe
 from ..recipes.variational import VariationalRecipe
 from ..recipes.warm_start import Start
@@ -71,21 +71,15 @@ class DLMRecipe(VariationalRecipe):
     ----------
     betas : object
         The parameter beta: a number, several, or "auto".
-    hyperparameters : {"joint", "fixed"}
-        What is trained for the loss.
-    q_start : {"elbo", "prior"}
-        Where q starts if hyper-parameters are fixed.
+    hyperparameters : {"joint", "fixed", "fixed-from-prior"}
+        What is trained for the loss, and where q starts.
     calibrates : bool or "auto"
         Whether the predictive distribution is recalibrated on held-out rows.
-    stopping : {"improvement", "level"}
-        When training ends before its last epoch.
     """
 
     betas: Any
     hyperparameters: str
-    q_start: str
     calibrates: bool | str
-    stopping: str
 
     @property
     def holds_out(self) -> bool:
@@ -96,22 +90,9 @@ class DLMRecipe(VariationalRecipe):
         is_one_fit = not self.holds_out and self.hyperparameters == "joint"
         return is_one_fit and super().sums_rows(plan)
 
-    def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
-        return replace(super().plan(sizes, start), stops_when_level=self.stopping == "level")
-
-    def check(self, data: Data) -> None:
-        super().check(data)
-        patience = self.training.n_iter_no_change
-        if self.stopping == "level" and (patience is None or patience < 2):
-            raise ValueError(
-                "stopping='level' needs n_iter_no_change of at least 2, because it "
-                "stops when the losses of that many epochs differ by at most tol, got "
-                f"n_iter_no_change={patience}."
-            )
-
     def check_streams(self) -> None:
         super().check_streams()
-        if self.holds_out or self.hyperparameters == "fixed":
+        if self.holds_out or self.hyperparameters != "joint":
             raise ValueError(
                 "partial_fit needs a number for beta, calibrate='auto' or False, and "
                 f"hyperparameters='joint', got beta={self.betas!r}, calibrate={self.calibrates!r} "
@@ -296,7 +277,7 @@ def fit_given_beta(model: Any, beta: float, elbo: Any, data: Data) -> History:
     if elbo is None:
         return model._train_recipe(recipe, data, model._start())
     model._x_scaling, model._x_spread = elbo._x_scaling, elbo._x_spread
-    keeps_q = recipe.q_start == "elbo"
+    keeps_q = recipe.hyperparameters == "fixed"
     return model._train_recipe(recipe, data, Start(elbo.posterior_, is_fixed=True, keeps_q=keeps_q))
 
 
@@ -356,13 +337,7 @@ def recalibrate(model: Any, changes: Calibration, data: Data) -> None:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class DLMParameters(
-    groups.KernelParameters,
-    variational.LossParameters,
-    variational.OrthogonalParameters,
-    groups.NetworkParameters,
-    variational.InducingParameters,
-):
+class DLMParameters(variational.LossParameters, variational.InducingParameters):
     """Parameters that regressor and classifier share.
 
     Parameters
@@ -376,16 +351,10 @@ class DLMParameters(
         several values, `fit` uses the one whose fit predicts `validation_fraction` of the rows
         best. "auto" tries the paper's values: n/2, n/8 (n/4 up to 1,000 rows), … down to 0.01. That
         takes 10 to 20 fits.
-    hyperparameters : {"joint", "fixed"}, default="joint"
+    hyperparameters : {"joint", "fixed", "fixed-from-prior"}, default="joint"
         "joint": train the kernel, the noise and the points for the loss, together with q. "fixed":
         train them for the evidence lower bound first, then q alone for the loss.
-    q_start : {"elbo", "prior"}, default="elbo"
-        Where q starts with hyperparameters="fixed": "elbo", at the q of the first fit; "prior", at
-        the prior, as in the paper.
-    stopping : {"improvement", "level"}, default="improvement"
-        What ends the training after `n_iter_no_change` epochs: "improvement", none of them improved
-        by `tol`; "level", their losses differ by at most `tol`, as in the paper, which needs at
-        least two epochs.
+        "fixed-from-prior": the same, but q starts again at the prior, as in the paper.
     calibrate : bool or "auto", default="auto"
         Whether to recalibrate the predictive distribution on held-out rows after training: the
         scale and the tails of deviations and noise. Means do not change. "auto": only if rows are
@@ -410,8 +379,6 @@ class DLMParameters(
     loss: str | Loss = "log"
     beta: Any = 1.0
     hyperparameters: str = "joint"
-    q_start: str = "elbo"
-    stopping: str = "improvement"
     calibrate: bool | str = "auto"
     refit: bool = True
     n_jobs: int | None = None
@@ -419,9 +386,7 @@ class DLMParameters(
     _first_parameters: ClassVar[tuple[str, ...]] = ("beta",)
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "beta": [groups.POSITIVE, StrOptions({"auto"}), "array-like"],
-        "hyperparameters": [StrOptions({"joint", "fixed"})],
-        "q_start": [StrOptions({"elbo", "prior"})],
-        "stopping": [StrOptions({"improvement", "level"})],
+        "hyperparameters": [StrOptions({"joint", "fixed", "fixed-from-prior"})],
         "calibrate": ["boolean", StrOptions({"auto"})],
         "refit": ["boolean"],
         "n_jobs": groups.N_JOBS,
@@ -429,11 +394,11 @@ class DLMParameters(
 
 
 def dlm_recipe(p: DLMParameters, likelihood: Likelihood) -> DLMRecipe:
-    """Return inducing points of either family, a loss and β, and a likelihood."""
+    """Return inducing points, a loss and β, and a likelihood."""
     return DLMRecipe.of(
         p,
         likelihood=likelihood,
-        loss=make_loss(p.loss, p.bound),
+        loss=make_loss(p.loss),
         beta=float(p.beta) if isinstance(p.beta, Real) else 1.0,  # until one is chosen
         betas=p.beta,
         calibrates=p.calibrate,
@@ -443,7 +408,7 @@ def dlm_recipe(p: DLMParameters, likelihood: Likelihood) -> DLMRecipe:
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DLMRegressor(DLMParameters, variational.RegressionParameters, VariationalRegressor):
+class DLMRegressor(DLMParameters, variational.InputNoiseParameters, VariationalRegressor):
     """Regression and counts by direct loss minimisation over sparse Gaussian processes.
 
     The posterior is trained for the loss by which predictions are judged: their negative log

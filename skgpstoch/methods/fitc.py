@@ -45,11 +45,9 @@ class FITCRecipe(VariationalRecipe):
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
 class FITCRegressor(
-    groups.NetworkParameters,
     groups.RestartParameters,
     variational.InducingParameters,
-    variational.RegressionParameters,
-    groups.KernelParameters,
+    variational.InputNoiseParameters,
     Regressor,
 ):
     """Sparse Gaussian-process regression with the FITC approximation.
@@ -66,9 +64,6 @@ class FITCRegressor(
         "natural": natural-gradient steps. "lbfgs": L-BFGS with all rows at each step. "adam":
         gradient steps for q as for everything else. "auto" is "lbfgs" up to 1,000 rows, else
         "natural"; `solver_` says which.
-    learning_rate_init : float, default=0.1
-        Learning rate of Adam, or its maximum with learning_rate="one-cycle". Networks use a tenth
-        of it.
     normalize_y : bool, default=True
         Whether to standardise the target internally; predictions are in the target's own units.
 

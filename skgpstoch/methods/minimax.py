@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from numbers import Real
 from typing import Any, ClassVar
 
 import torch
-from sklearn.utils._param_validation import Interval
 from torch import Tensor, nn
 
 from ..data.devices import HOST
@@ -31,6 +29,8 @@ from ..objectives.evidence import RIDGE_JITTER, AsMean, FiniteObjective, ridged
 from ..recipes.evidence import EvidenceRecipe
 from ..recipes.kernel_choice import KernelChoice
 
+PENALTY = 1.0  # μ in the paper's experiments; in its theory it grows
+LEAST_NOISE = 1e-6  # σ_min², relative to the scaled target
 PROJECTION_TOL = 1e-6
 """Of σ², by which A may be below it."""
 MOST_MEMBERS = 2  # of "auto": each step costs an eigendecomposition for each
@@ -58,15 +58,14 @@ class MinimaxObjective(FiniteObjective):
         Those of :class:`FiniteObjective`.
     X : Tensor of shape (N, d)
         Inputs of the rows, for the independent minibatches.
-    penalty, penalty_growth : float
-        μ and the factor by which it grows after every epoch.
     dual_step : float
         Length of the ascent steps.
+    penalty : float, default=1.0
+        μ.
     """
 
     A: Tensor
     B: Tensor
-    penalty: Tensor
 
     def __init__(
         self,
@@ -74,9 +73,8 @@ class MinimaxObjective(FiniteObjective):
         rows: Rows,
         *,
         X: Tensor,
-        penalty: float,
-        penalty_growth: float,
         dual_step: float,
+        penalty: float = PENALTY,
         **kwargs: Any,
     ) -> None:
         super().__init__(features, rows, **kwargs)
@@ -84,8 +82,7 @@ class MinimaxObjective(FiniteObjective):
         some = X[first:], rows[first:]
         self.data: tuple[Tensor, Rows] = some  # a sample of those trained on by some member
         self.seen_share = self.trained(some[1]).double().mean(1)  # of these, a row, (K,)
-        self.penalty_growth = penalty_growth
-        self.dual_step = dual_step
+        self.dual_step, self.penalty = dual_step, penalty
         self.eval()  # the first look at the features is not a step of training
         S = exact_statistics(features.members, X, rows.y, self.trained(rows))
         A = self.per_row(S)  # F itself
@@ -93,7 +90,6 @@ class MinimaxObjective(FiniteObjective):
         self.A = nn.Parameter(A)
         self.w = nn.Parameter(torch.zeros(K, D, P, dtype=self.dtype, device=A.device))
         self.register_buffer("B", torch.zeros_like(A))
-        self.register_buffer("penalty", A.new_tensor(float(penalty)))
 
     def attach(self, X: Tensor, rows: Rows) -> None:
         super().attach(X, rows)
@@ -153,9 +149,6 @@ class MinimaxObjective(FiniteObjective):
             floor = torch.maximum(self.ridge / self.n_rows[:, None], RIDGE_JITTER * scale)  # λ/n
             self.A.copy_(project_above(self.A, floor))
 
-    def epoch_end(self) -> None:
-        self.penalty *= self.penalty_growth
-
 
 def _norm(A: Tensor) -> Tensor:
     """Frobenius norms of (..., D, D), as (..., 1, 1)."""
@@ -191,15 +184,8 @@ class MinimaxGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
         Number of networks whose features are joined. Each is validated on a fold of its own. "auto"
         is 5 below 200 rows and 2 below 10,000 if `kernel` and `feature_map` are None and
         `early_stopping` is True, else 1.
-    penalty : float, default=1.0
-        Weight μ of the penalty on the difference between A and F. The paper's experiments use 1;
-        the theory lets it grow.
-    penalty_growth : float, default=1.0
-        Factor by which μ grows after every epoch: the outer loop of the theory.
     dual_step : float, default=0.1
         Step size of the gradient ascent on B, the multipliers of the constraint A = F.
-    min_noise_variance : float, default=1e-6
-        Smallest noise variance σ_min², relative to the scaled target.
 
     See Also
     --------
@@ -229,24 +215,11 @@ class MinimaxGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     (1,)
     """
 
-    penalty: float = 1.0
-    penalty_growth: float = 1.0
     dual_step: float = 0.1
-    min_noise_variance: float = 1e-6
 
-    _parameter_constraints: ClassVar[dict[str, list]] = {
-        "penalty": [POSITIVE],
-        "penalty_growth": [Interval(Real, 1, None, closed="left")],
-        "dual_step": [POSITIVE],
-        "min_noise_variance": [POSITIVE],
-    }
+    _parameter_constraints: ClassVar[dict[str, list]] = {"dual_step": [POSITIVE]}
 
     def _recipe(self) -> EvidenceRecipe:
-        method = partial(
-            MinimaxObjective,
-            penalty=self.penalty,
-            penalty_growth=self.penalty_growth,
-            dual_step=self.dual_step,
-        )
-        kernel = KernelChoice.of(self.kernel, self.noise_variance, self.min_noise_variance)
+        method = partial(MinimaxObjective, dual_step=self.dual_step)
+        kernel = KernelChoice.of(self.kernel, self.noise_variance, LEAST_NOISE)
         return EvidenceRecipe.of(self, method=method, kernel=kernel, most_members=MOST_MEMBERS)

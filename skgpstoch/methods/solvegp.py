@@ -13,14 +13,14 @@ so on, if ``n_orthogonal`` has several numbers. The model is that of :mod:`skgps
 with S block-diagonal, q(w) = N(m_u, S_u) N(m_v, S_v); S_v = I makes it ODVGP. The bound is in
 :mod:`skgpstoch.objectives.elbo`, the best q(w) in :mod:`skgpstoch.objectives.optimal_q` and
 :mod:`skgpstoch.posteriors.sites`. The tighter bound of the paper's appendix A is `dependent_bound`
-(:mod:`skgpstoch.objectives.dependent_bound`); ``bound="log1p"`` is another one
+(:mod:`skgpstoch.objectives.dependent_bound`); ``loss="log1p"`` is another one
 (:class:`skgpstoch.losses.Log1pBound`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
@@ -28,17 +28,12 @@ from ..estimators import parameters as groups
 from ..estimators import variational_parameters as variational
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
-from ..likelihoods.base import class_likelihood, regression_likelihood
-from ..recipes.inducing import InducingPoints
-from ..recipes.variational import VariationalRecipe
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SolveGPParameters(
-    groups.KernelParameters,
     variational.LossParameters,
     variational.OrthogonalParameters,
-    groups.NetworkParameters,
     groups.RestartParameters,
     variational.InducingParameters,
 ):
@@ -49,19 +44,25 @@ class SolveGPParameters(
     posterior : {"solve", "odvgp"}, default="solve"
         Whether q has a covariance of its own at the orthogonal points ("solve"), or keeps the
         prior's ("odvgp"). For "odvgp" with very many points see `whiten`.
+    orthogonal_points : array-like of shape (n_orthogonal, n_features) or None, default=None
+        Where the orthogonal points start, one set after another. None: chosen as `inducing_points`
+        says.
     """
 
     posterior: str = "solve"
+    orthogonal_points: Any = None
 
     _first_parameters: ClassVar[tuple[str, ...]] = ("n_orthogonal",)
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "posterior": [StrOptions({"solve", "odvgp"})],
+        "orthogonal_points": ["array-like", None],
     }
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("orthogonal_points",)
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SolveGPRegressor(SolveGPParameters, variational.RegressionParameters, VariationalRegressor):
+class SolveGPRegressor(SolveGPParameters, variational.InputNoiseParameters, VariationalRegressor):
     """Regression with orthogonal inducing points (SOLVE-GP, ODVGP).
 
     It has M + M₂ points, but factors one matrix of M and one of M₂ rows, not one of M + M₂.
@@ -91,10 +92,6 @@ class SolveGPRegressor(SolveGPParameters, variational.RegressionParameters, Vari
     >>> model.orthogonal_points_.shape
     (5, 1)
     """
-
-    def _recipe(self) -> VariationalRecipe:
-        likelihood = regression_likelihood(self.likelihood)
-        return VariationalRecipe.chosen(self, likelihood, InducingPoints.of)
 
 
 @public_estimator
@@ -126,7 +123,3 @@ class SolveGPClassifier(
     >>> bool(model.fit(X, y).score(X, y) > 0.98)
     True
     """
-
-    def _recipe(self) -> VariationalRecipe:
-        likelihood = class_likelihood(self.likelihood, len(self.classes_))
-        return VariationalRecipe.chosen(self, likelihood, InducingPoints.of)

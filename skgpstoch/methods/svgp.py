@@ -16,30 +16,41 @@ Gaussian likelihood, at the best q(w) (:mod:`skgpstoch.objectives.optimal_q`), i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..estimators import parameters as groups
 from ..estimators import variational_parameters as variational
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
-from ..likelihoods.base import class_likelihood, regression_likelihood
-from ..recipes.inducing import InducingPoints
-from ..recipes.variational import VariationalRecipe
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SVGPParameters(
-    groups.KernelParameters,
     variational.LossParameters,
     groups.NetworkParameters,
     groups.RestartParameters,
     variational.InducingParameters,
 ):
-    """Parameters that regressor and classifier share."""
+    """Parameters that regressor and classifier share.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : tuple of int, default=()
+        Widths of the layers of a network below the kernel; () is no network. Its weights learn at a
+        tenth of the rate.
+    averaging : float or "auto", default="auto"
+        Weight of a minibatch in the running averages. "auto" averages over the latest rows: 5 for
+        each inducing point, and at least 2,500.
+    """
+
+    averaging: float | str = "auto"
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {"averaging": [groups.SHARE, groups.AUTO]}
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class SVGPRegressor(SVGPParameters, variational.RegressionParameters, VariationalRegressor):
+class SVGPRegressor(SVGPParameters, variational.InputNoiseParameters, VariationalRegressor):
     """Sparse variational Gaussian-process regression on inducing points (SGPR, SVGP).
 
     It takes scikit-learn's kernels, and Gaussian, heavy-tailed or Poisson likelihoods. An epoch
@@ -74,10 +85,6 @@ class SVGPRegressor(SVGPParameters, variational.RegressionParameters, Variationa
     True
     """
 
-    def _recipe(self) -> VariationalRecipe:
-        likelihood = regression_likelihood(self.likelihood)
-        return VariationalRecipe.chosen(self, likelihood, InducingPoints.of)
-
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -107,7 +114,3 @@ class SVGPClassifier(SVGPParameters, variational.ClassificationParameters, Varia
     >>> bool(model.predict_proba([[0.0, 1.0]])[0, 0] > 0.9)
     True
     """
-
-    def _recipe(self) -> VariationalRecipe:
-        likelihood = class_likelihood(self.likelihood, len(self.classes_))
-        return VariationalRecipe.chosen(self, likelihood, InducingPoints.of)

@@ -47,8 +47,6 @@ class GPLayer(Module):
         Noise variance s².
     prior_blocks : tuple of bool
         For each block, whether S_b stays the prior's.
-    shares_covariance : bool
-        Whether all functions have the same S.
     root : float, default=1.0
         Roots of S start at this number times I.
     """
@@ -62,7 +60,6 @@ class GPLayer(Module):
         mean_map: Tensor,
         noise: float,
         prior_blocks: tuple[bool, ...],
-        shares_covariance: bool = True,
         root: float = 1.0,
     ) -> None:
         super().__init__()
@@ -73,19 +70,12 @@ class GPLayer(Module):
         n_outputs = mean_map.shape[1]
         self.means = nn.Parameter(mean_map.new_zeros(sum(features.blocks), n_outputs))
         starts = [root * identity for identity in identities(features.blocks, mean_map)]
-        self.roots = make_roots(starts, 1 if shares_covariance else n_outputs, prior_blocks)
+        self.roots = make_roots(starts, 1, prior_blocks)  # all functions share S
 
     def weights(self) -> VariationalWeights:
         """Return q(w)."""
         roots = free_roots(self.roots, self.prior_blocks)
         return VariationalWeights(self.means, roots, self.features.blocks)
-
-    @torch.no_grad()
-    def start_at_(self, W: Tensor) -> None:
-        """Start the functions' means at hW at the inducing points, if there is no mean map."""
-        (Z, *others) = self.features.embedded_points()
-        inverse = self.features.condition(Z, *others)[1]
-        self.means[: len(Z)] = (inverse @ (Z @ W).double()).to(self.means)
 
     def kl(self) -> Tensor:
         """Return KL[q(w) ‖ N(0, I)], summed over functions, ()."""

@@ -25,7 +25,7 @@ from ..data.rows import Rows
 from ..features.base import Basis, FeatureMap
 from ..features.inducing import ConditionedFeatures, InducingFeatures
 from ..likelihoods.base import Likelihood
-from ..likelihoods.real import AdditiveNoise
+from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..losses import ExpectedLogLikelihood, Loss
 from ..maths.gaussian import Marginals, standard_normal
 from ..maths.linalg import cholesky
@@ -274,6 +274,12 @@ class SparseModel(Module):
         noise: Any = self.likelihood
         kernel: Any = self.features.kernel  # the default, a constant times what has ℓ
         return self.hyper_prior.neg_log(noise.log_noise, kernel.k2.log_length_scale)
+
+    def clamp_(self, log_noise_bounds: tuple[float, float]) -> None:
+        """Bring hyper-parameters back within their bounds."""
+        self.features.clamp_()
+        if isinstance(self.likelihood, Gaussian):
+            self.likelihood.log_noise.data.clamp_(*log_noise_bounds)
 
     # ---- copies ------------------------------------------------------------------------------
 

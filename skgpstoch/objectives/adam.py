@@ -1,4 +1,4 @@
-"""solver="adam" and "adadelta": learn m and the roots of S by gradients, as other parameters."""
+"""solver="adam": learn m and the roots of S by gradients, as other parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..posteriors.blocks import (
 )
 from ..posteriors.sites import Sites
 from .elbo import expected_score_at
-from .variational import NETWORK_RATE, VariationalObjective
+from .variational import VariationalObjective
 
 Factors = tuple[tuple[Tensor, Tensor], ...]
 
@@ -28,19 +28,13 @@ Factors = tuple[tuple[Tensor, Tensor], ...]
 class GradientObjective(VariationalObjective):
     """An objective whose parameters include m and the roots R_b of S_b = R_b R_bᵀ.
 
-    AdaDelta's steps have the units of each parameter, so networks need no learning rate of their
-    own.
-
     m and R_b are in the coordinates of w or, with whiten=False, of u = L w. u has the mean Lm and
     the root LR, and L⁻¹ turns these into those of w, as it turns covariances into features.
     """
 
-    def __init__(
-        self, *args: Any, whiten: bool = True, network_rate: float = NETWORK_RATE, **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, whiten: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.whiten = whiten
-        self.network_rate = network_rate
         model, P = self.model, len(self.model.mean.value)
         like = model.mean.value.detach()
         self.means = nn.ParameterList(like.new_zeros(size, P) for size in model.features.blocks)
@@ -86,14 +80,13 @@ class GradientObjective(VariationalObjective):
         free = [None if is_prior else root for root, is_prior in pairs]
         return VariationalWeights(torch.cat(means), free, self.model.features.blocks)
 
-    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
-        generator = rows.own_generator(generator)
+    def terms(self, X: Tensor, rows: Rows, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         basis, seen = self.model.basis(X, rows, generator)
         weights, residual = self.weights(basis.factors), basis.residual()
         q = weights.marginals(basis.phi, residual)
         q = q._replace(mean=q.mean + self.model.offset(basis))
         total, _ = expected_score_at(self.model, basis, seen, q, residual, generator)
-        return self.per_row(total, rows, weights.kl().sum(), generator)
+        return total, weights.kl().sum()
 
     @torch.no_grad()
     def q(self) -> WeightMoments:

@@ -82,7 +82,7 @@ class AllRowsObjective(VariationalObjective):
             total, kl = bound_at(self.model, X, rows, self.sites)
         except NotPositiveDefiniteError:
             return rejected([p for p in self.parameters() if p.requires_grad])
-        return self.per_row(total, rows, kl, generator)
+        return self.neg_elbo(total, kl, rows, generator)
 
     @property
     def sites(self) -> RowSites:

@@ -51,7 +51,7 @@ class DualObjective(FullBatchObjective):
             self.check_sound()
         except NotPositiveDefiniteError:
             return rejected([p for p in self.parameters() if p.requires_grad])
-        return self.per_row(total, rows, kl, generator)
+        return self.neg_elbo(total, kl, rows, generator)
 
     def best_sites(self, X: Tensor, rows: Rows) -> RowSites:
         """Return the sites of the q(w) that scored the last epoch; at first, of the best q(w)."""

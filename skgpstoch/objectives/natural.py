@@ -111,17 +111,16 @@ class RunningObjective(VariationalObjective):
         covariances = tuple(getattr(self, f"covariance_{b}") for b in range(len(sizes)))
         return WeightMoments(self.mean, covariances, sizes, self.kl)
 
-    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
-        generator = rows.own_generator(generator)
+    def terms(self, X: Tensor, rows: Rows, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         if self.has_row_sums and not self.predicts_otherwise:
-            return self.per_row(self.after_averaging(X, rows), rows, self.kl, generator)
+            return self.after_averaging(X, rows), self.kl
         basis, seen = self.model.basis(X, rows, generator)
         if self.conjugate:
             self.average_conjugate(self.predicting(X, basis), seen)
             total, _, _ = expected_score(self.model, basis, seen, self.q(), generator)
         else:
             total = self.after_natural_step(self.predicting(X, basis), basis, seen, generator)
-        return self.per_row(total, rows, self.kl, generator)
+        return total, self.kl
 
     @property
     def has_row_sums(self) -> bool:
@@ -251,15 +250,14 @@ class ProfiledObjective(RunningObjective):
     def q(self) -> WeightMoments:
         return moments_of(self.weights())
 
-    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
-        generator = rows.own_generator(generator)
+    def terms(self, X: Tensor, rows: Rows, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         basis, seen = self.model.basis(X, rows, generator)
         weights, residual = self.weights(), basis.residual()
         q = weights.marginals(basis.phi, residual)
         self.newton_step(self.predicting(X, basis), basis, seen, q, generator)
         q = q._replace(mean=(basis.phi @ self.mean + self.model.offset(basis))[None])
         total, _ = expected_score_at(self.model, basis, seen, q, residual, generator)
-        return self.per_row(total, rows, self.weights().kl().sum(), generator)
+        return total, self.weights().kl().sum()
 
     @torch.no_grad()
     def newton_step(

@@ -12,8 +12,8 @@ With independent index sets I and J of basis functions, and K of rows,
     Φ_K μ ≈ (m/|I|) Φ_KI μ_I =: f_I                                               (:func:`seen`)
     ‖Φμ‖² ≈ (n/|K|) f_Iᵀf_J                            (D2; :func:`squares`, :func:`prior_squares`)
 
-and likewise for every dense column of C, or for some drawn ones (:func:`draw_columns`). Diagonal
-columns are sampled with I (D3), and so is L_S (D4; :meth:`StochasticObjective.neg_log_prior`).
+and likewise for every dense column of C. Diagonal columns are sampled with I (D3), and so is L_S
+(D4; :meth:`StochasticObjective.neg_log_prior`).
 The control variate (:func:`controlled`) has fixed rows P with their y; h = Φ_P[μ, c_1, …] is kept
 for them as the weights change (Proposition 3). That of a dense S is its Nyström approximation
 (F.2). The coefficient is the best one that earlier steps determine (:class:`BestCoefficient`).
@@ -26,7 +26,7 @@ noise.
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -75,29 +75,6 @@ def controlled(
     return estimate - coefficient * (control - mean)
 
 
-class SampledColumns(NamedTuple):
-    """The columns of W that a step sees, the mean first, and how many columns each stands for."""
-
-    which: Tensor  # (C',)
-    times: Tensor  # (C',)
-
-
-def draw_columns(size: Tensor, n_draws: int, generator: torch.Generator) -> SampledColumns:
-    """Draw dense columns with replacement, half of them uniformly, half in proportion to `size`.
-
-    Any sizes (c,) will do. Divided by its expected number of draws, each drawn column contributes
-    to an unbiased estimate of Σ_r ‖Φc_r‖² (Theorem 2).
-    """
-    uniform = torch.full_like(size, 1.0 / len(size))
-    by_size = size / size.sum() if bool(size.sum() > 0) else uniform
-    share = 0.5 * (uniform + by_size)
-    drawn = torch.multinomial(share, n_draws, replacement=True, generator=generator)
-    counts = drawn.bincount(minlength=len(size))
-    index = counts.nonzero()[:, 0]
-    times = counts[index] / (n_draws * share[index])
-    return SampledColumns(F.pad(1 + index, (1, 0)), F.pad(times, (1, 0), value=1.0))
-
-
 class BestCoefficient(Module):
     """The coefficient β of a control variate, learned from earlier steps to avoid bias.
 
@@ -113,17 +90,17 @@ class BestCoefficient(Module):
         super().__init__()
         self.register_buffer("products", like.new_zeros(2, *like.shape, dtype=torch.float64))
 
-    def value(self, columns: Tensor) -> Tensor:
-        """Return β of some columns, (P, C')."""
-        both, control = self.products[..., columns]
+    def value(self) -> Tensor:
+        """Return β of every column, (P, C)."""
+        both, control = self.products
         return (both / control.clamp_min(TINY)).clamp(0.0, 1.0)
 
     @torch.no_grad()
-    def see(self, columns: Tensor, estimate: Tensor, control: Tensor, mean: Tensor) -> None:
+    def see(self, estimate: Tensor, control: Tensor, mean: Tensor) -> None:
         """Update the moments with a step's estimate and control variate, whose mean is known."""
         deviation = (control - mean).double()
         seen_now = torch.stack([(estimate - mean) * deviation, deviation.square()])
-        self.products[..., columns] = KEPT_MOMENTS * self.products[..., columns] + seen_now
+        self.products.mul_(KEPT_MOMENTS).add_(seen_now)
 
 
 def sloped(h: Tensor, f_I: Tensor) -> Tensor:
@@ -163,9 +140,6 @@ class StochasticObjective(BasisObjective):
     n_control : int
         Number p of rows of the control variate; 0 for none. If S is dense, its Nyström
         approximation has at most p points (F.2).
-    n_columns : int or None
-        Number of dense columns of C that a step draws, with replacement; None for all. Only for a
-        Gaussian likelihood.
     generator : torch.Generator
         Draws the rows of the control variate, once.
     model, X, rows, **learning
@@ -187,7 +161,6 @@ class StochasticObjective(BasisObjective):
         batch_size: int,
         n_control: int,
         generator: torch.Generator,
-        n_columns: int | None = None,
         **learning: Any,
     ) -> None:
         super().__init__(model, X, rows, **learning)
@@ -206,9 +179,8 @@ class StochasticObjective(BasisObjective):
         if len(self.control_X) == len(self.X):
             self.coefficient.products.fill_(1.0)  # β = 1 is best if batches have all rows too
         self.touched: tuple[Tensor, Tensor] | None = None  # a step's groups, and their old weights
-        # What coefficients will learn from the present step: columns, a, c and E c.
+        # What coefficients will learn from the present step: a, c and E c.
         self.seen_now: list[tuple[BestCoefficient, tuple[Tensor, ...]]] = []
-        self.n_columns = n_columns if n_columns is not None and n_columns < model.n_dense else None
         self.approximates = not model.basis.is_diagonal and n_control > 0
         if self.approximates:
             self.start_nystrom(min(n_control, MOST_SUPPORT), generator)
@@ -264,17 +236,6 @@ class StochasticObjective(BasisObjective):
         """Return L⁻¹ k(U, Z_I), (|U|, |I|)."""
         return tri_solve(self.root, self.control_basis.cross(self.support, groups).double())
 
-    def all_columns(self) -> SampledColumns:
-        """Return each column once."""
-        index = torch.arange(self.h.shape[2], device=self.h.device)
-        return SampledColumns(index, torch.ones_like(index, dtype=self.h.dtype))
-
-    def some_columns(self, generator: torch.Generator) -> SampledColumns:
-        """Return all columns, or draw some by their size at the control variate's rows."""
-        if self.n_columns is None:
-            return self.all_columns()
-        return draw_columns(self.h[..., 1:].square().sum((0, 1)), self.n_columns, generator)
-
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         model, basis = self.model, self.model.basis
         groups_i = X.sort().values
@@ -289,44 +250,33 @@ class StochasticObjective(BasisObjective):
             module.requires_grad_(learns and self.n_sweeps >= self.warm_up)
         union = torch.cat([groups_i, groups_j]).unique()
         self.touched = union, model.columns[basis.members(union)]
-        if not isinstance(model.likelihood, Gaussian):
-            return self.other(groups_i, groups_j, *batch) / self.rows.n_effective
-        columns = self.some_columns(generator)
-        return self.gaussian(groups_i, groups_j, *batch, columns) / self.rows.n_effective
+        is_gaussian = isinstance(model.likelihood, Gaussian)
+        estimate = self.gaussian if is_gaussian else self.other
+        return estimate(groups_i, groups_j, *batch) / self.rows.n_effective
 
-    def gaussian(
-        self, groups_i: Tensor, groups_j: Tensor, X: Tensor, rows: Rows, columns: SampledColumns
-    ) -> Tensor:
+    def gaussian(self, groups_i: Tensor, groups_j: Tensor, X: Tensor, rows: Rows) -> Tensor:
         """Return −ELBO by (D2)-(D4), ()."""
         model, n = self.model, self.rows.n_effective
         noise = cast(Gaussian, model.likelihood).noise_variance.to(X)  # (P,)
         W_I, W_J = self.weights(groups_i), self.weights(groups_j)
-        V_I, V_J = W_I[..., columns.which], W_J[..., columns.which]
         share = len(self.X) / len(X)
         phi_I, phi_J = (self.rooted(model.basis.columns(X, g), rows) for g in (groups_i, groups_j))
         y = self.rooted(rows.y - model.shift, rows).mT  # (P, ñ)
-        f_I = seen(phi_I, V_I, self.count(groups_i, phi_I))
-        f_J = seen(phi_J, V_J, self.count(groups_j, phi_J))
+        f_I = seen(phi_I, W_I, self.count(groups_i, phi_I))
+        f_J = seen(phi_J, W_J, self.count(groups_j, phi_J))
         fit = share * of_fit(f_I, f_J, y)
         if self.controls:
-            fit = self.controlled_fit(fit, groups_i, groups_j, V_I, V_J, columns.which)
-        of_columns = (fit * columns.times.to(fit)).sum(1) + share * y.square().sum(1)
-        data = of_columns / noise + n * (LOG_2PI + noise.log())
+            fit = self.controlled_fit(fit, groups_i, groups_j, W_I, W_J)
+        data = (fit.sum(1) + share * y.square().sum(1)) / noise + n * (LOG_2PI + noise.log())
         curvature = share * phi_I.square().sum(0)[:, None] / noise  # ‖φ_i‖²/σ², (|I|, P)
         return 0.5 * data.sum() + self.neg_log_prior(
-            groups_i, groups_j, W_I, W_J, curvature, curvature, columns
+            groups_i, groups_j, W_I, W_J, curvature, curvature
         )
 
     def controlled_fit(
-        self,
-        estimate: Tensor,
-        groups_i: Tensor,
-        groups_j: Tensor,
-        W_I: Tensor,
-        W_J: Tensor,
-        columns: Tensor,
+        self, estimate: Tensor, groups_i: Tensor, groups_j: Tensor, W_I: Tensor, W_J: Tensor
     ) -> Tensor:
-        """Return :func:`of_fit` of all rows, with that of rows P as control variate, (P, C')."""
+        """Return :func:`of_fit` of all rows, with that of rows P as control variate, (P, C)."""
         rows, share = self.control_rows, len(self.X) / len(self.control_X)
         phi_I, phi_J = (
             self.rooted(self.control_basis.columns(self.control_X, g), rows)
@@ -335,39 +285,27 @@ class StochasticObjective(BasisObjective):
         y = self.rooted(rows.y - self.model.shift, rows).mT
         f_I = seen(phi_I, W_I, self.count(groups_i, phi_I))
         f_J = seen(phi_J, W_J, self.count(groups_j, phi_J))
-        h = self.rooted(self.h[..., columns], rows, 1).to(phi_I)
+        h = self.rooted(self.h, rows, 1).to(phi_I)
         control, h = share * of_fit(f_I, f_J, y), sloped(h, f_I)
         mean = share * of_fit(h, h, y)
-        return self.with_control(estimate, control, mean, self.coefficient, columns)
+        return self.with_control(estimate, control, mean, self.coefficient)
 
     def controlled_prior(
-        self,
-        estimate: Tensor,
-        groups_i: Tensor,
-        groups_j: Tensor,
-        W_I: Tensor,
-        W_J: Tensor,
-        columns: Tensor,
+        self, estimate: Tensor, groups_i: Tensor, groups_j: Tensor, W_I: Tensor, W_J: Tensor
     ) -> Tensor:
-        """Return WᵀSW, with the Nyström approximation of S as control variate, (P, C') (F.2)."""
+        """Return WᵀSW, with the Nyström approximation of S as control variate, (P, C) (F.2)."""
         A_I, A_J = (self.nystrom(g).to(W_I) for g in (groups_i, groups_j))
         f_I = seen(A_I, W_I, self.count(groups_i, A_I))
         f_J = seen(A_J, W_J, self.count(groups_j, A_J))
-        control, u = squares(f_I, f_J), sloped(self.u[..., columns].to(W_I), f_I)
-        return self.with_control(estimate, control, squares(u, u), self.prior_coefficient, columns)
+        control, u = squares(f_I, f_J), sloped(self.u.to(W_I), f_I)
+        return self.with_control(estimate, control, squares(u, u), self.prior_coefficient)
 
     def with_control(
-        self,
-        estimate: Tensor,
-        control: Tensor,
-        mean: Tensor,
-        coefficient: BestCoefficient,
-        columns: Tensor,
+        self, estimate: Tensor, control: Tensor, mean: Tensor, coefficient: BestCoefficient
     ) -> Tensor:
-        """Return a − β(c − E c), (P, C'), and keep the terms to update β after the step."""
-        seen_now = columns, estimate.detach(), control.detach(), mean.detach()
-        self.seen_now.append((coefficient, seen_now))
-        return controlled(estimate, control, mean, coefficient.value(columns).to(mean))
+        """Return a − β(c − E c), (P, C), and keep the terms to update β after the step."""
+        self.seen_now.append((coefficient, (estimate.detach(), control.detach(), mean.detach())))
+        return controlled(estimate, control, mean, coefficient.value().to(mean))
 
     def other(self, groups_i: Tensor, groups_j: Tensor, X: Tensor, rows: Rows) -> Tensor:
         """Return an estimate that is, on average, an upper bound of −ELBO, ()."""
@@ -386,7 +324,7 @@ class StochasticObjective(BasisObjective):
             lam = share * rows.weighted(-2.0 * d_var)
             curvature = phi_I.square().mT @ lam  # (|I|, P)
         neg_log_prior = self.neg_log_prior(
-            groups_i, groups_j, W_I, W_J, curvature, torch.zeros_like(curvature), self.all_columns()
+            groups_i, groups_j, W_I, W_J, curvature, torch.zeros_like(curvature)
         )
         return neg_log_prior - share * rows.weighted(of_rows).sum()
 
@@ -398,7 +336,6 @@ class StochasticObjective(BasisObjective):
         W_J: Tensor,
         curvature: Tensor,
         data: Tensor,
-        columns: SampledColumns,
     ) -> Tensor:
         """Return KL[q(w) ‖ p(w)] plus the data term `data` (|I|, P) of diagonal columns, ().
 
@@ -414,14 +351,10 @@ class StochasticObjective(BasisObjective):
         of_members = std.square() * (data + s) - 2.0 * c_ii.log() - log_s - 1.0
         model.std[members[own]] = (curvature + s)[own].detach().rsqrt().to(model.std)
         m = share * len(members)  # number of functions that the sample stands for
-        V_I, V_J = W_I[..., columns.which], W_J[..., columns.which]
-        of_columns = prior_squares(S, V_I, V_J, m)
+        of_columns = prior_squares(S, W_I, W_J, m)
         if self.approximates:
-            of_columns = self.controlled_prior(
-                of_columns, groups_i, groups_j, V_I, V_J, columns.which
-            )
-        squares_of_all = (of_columns * columns.times.to(of_columns)).sum()
-        return 0.5 * (squares_of_all + share * of_members.sum())
+            of_columns = self.controlled_prior(of_columns, groups_i, groups_j, W_I, W_J)
+        return 0.5 * (of_columns.sum() + share * of_members.sum())
 
     def count(self, groups: Tensor, phi: Tensor) -> float:
         """Return m such that m/|I| is one over the share of groups that are sampled."""

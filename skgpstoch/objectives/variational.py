@@ -8,7 +8,7 @@ The solvers differ in how they find q(w):
 "natural", other losses  if S has no closed form: m as above, by Newton steps; the roots of S are
                          parameters
 "lbfgs"                  :mod:`.lbfgs`: the optimal q of all rows, at every evaluation of the bound
-"adam", "adadelta"       :mod:`.adam`: m and the roots of S are parameters
+"adam"                   :mod:`.adam`: m and the roots of S are parameters
 ======================== ===========================================================================
 
 Everything else (points, kernel, network, noise) is trained by gradients: by Adam's steps on
@@ -27,7 +27,6 @@ from torch import Tensor
 
 from ..calibration.square_loss import calibrated
 from ..data.rows import Rows
-from ..likelihoods.real import Gaussian
 from ..models.sparse import Solution, SparseModel, SparsePosterior
 from ..posteriors.blocks import WeightMoments
 from ..posteriors.sites import Sites
@@ -72,40 +71,43 @@ class VariationalObjective(Objective):
         self.weight_decay = weight_decay
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
         self.n_rows = float(n_rows)
-        self.loss = model.loss
-        self.step = 0
-        model.loss = self.loss.at_step(0)
 
     def get_extra_state(self) -> dict[str, float]:
-        return {"n_rows": self.n_rows, "step": self.step}
+        return {"n_rows": self.n_rows}
 
     def set_extra_state(self, state: dict[str, float]) -> None:
-        self.n_rows, self.step = state["n_rows"], int(state["step"])
-        self.model.loss = self.loss.at_step(self.step)
+        self.n_rows = state["n_rows"]
 
     def q(self) -> WeightMoments:
         """Return the present q(w)."""
         raise NotImplementedError
 
-    def per_row(self, total: Tensor, rows: Rows, kl: Tensor, generator: Any) -> Tensor:
-        """Return the objective divided by n, from the data term of a minibatch."""
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        generator = rows.own_generator(generator)
+        data_term, kl = self.terms(X, rows, generator)
+        return self.neg_elbo(data_term, kl, rows, generator)
+
+    def terms(self, X: Tensor, rows: Rows, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return Σᵢ E_q[log p(yᵢ | fᵢ)] of a minibatch and KL[q(w) ‖ p(w)], each (), in nats.
+
+        A solver is how q(w) is found. Another loss has minus its sum in the first place.
+        """
+        raise NotImplementedError
+
+    def neg_elbo(self, data_term: Tensor, kl: Tensor, rows: Rows, generator: Any) -> Tensor:
+        """Return −ELBO per row: β KL/n minus the data term's mean; penalties count like the KL."""
         penalty = self.model.features.penalty(generator)
         cost = self.model.beta * (kl if penalty is None else kl + penalty)
         if (of_prior := self.model.neg_log_prior()) is not None:
             cost = cost + of_prior
-        return cost / self.n_rows - rows.as_mean(total) / self.counts_for(rows.n_all)
+        return cost / self.n_rows - rows.as_mean(data_term) / self.counts_for(rows.n_all)
 
     def counts_for(self, n_batch: int) -> float:
         """Return the mean total weight of a minibatch of this size."""
         return n_batch * self.mean_weight
 
     def step_end(self) -> None:
-        self.step += 1
-        self.model.loss = self.loss.at_step(self.step)
-        self.model.features.clamp_()
-        likelihood = self.model.likelihood
-        if isinstance(likelihood, Gaussian):
-            likelihood.log_noise.data.clamp_(*self.log_noise_bounds)
+        self.model.clamp_(self.log_noise_bounds)
 
     def failures(self) -> list[Tensor]:
         return self.model.features.failures()

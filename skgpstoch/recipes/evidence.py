@@ -80,7 +80,7 @@ class ExactRecipe(Recipe):
     def of(cls, parameters: Any, **decided: Any) -> Self:
         """Make kernel and network from an estimator's parameters, and copy the other fields."""
         p = parameters
-        network = p.hidden_layer_sizes, p.activation, p.feature_map, p.weight_decay
+        network = p.hidden_layer_sizes, p.feature_map, p.weight_decay, p.activation
         made = {
             "kernel": KernelChoice.of(p.kernel, p.noise_variance),
             "network": Network.of(*network, replaces=True),

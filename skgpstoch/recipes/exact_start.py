@@ -1,4 +1,4 @@
-"""Start training with few inducing points from the optimum of the exact evidence of some rows.
+"""Where training with few inducing points starts: the optimum of the exact evidence of some rows.
 
 An evaluation of the exact evidence costs as much as one of the bound, but it has no inducing
 points, so the hyper-parameters reach their optimum in a tenth of the evaluations. The points are
@@ -8,21 +8,22 @@ then placed to suit the kernel.
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from ..data.rows import Rows
 from ..likelihoods.real import Gaussian
+from ..models.sparse import SparseModel
 from ..objectives.exact import ExactObjective
 from ..objectives.optimal_q import optimal_q
-from ..objectives.variational import VariationalObjective
 from ..training.loop import train
 from ..training.minibatches import Permuted
 from ..training.optimizers import constant, make_optimizer
 from .feature_builder import FeatureBuilder
 from .recipe import Problem
+from .warm_start import Start
 
 LBFGS_TOL = 1e-6  # go on if ten iterations gain at least so many nats per row
 AUTO_TOL = 1e-3  # the same if solver="auto" chose L-BFGS and the points are trained as well
@@ -40,21 +41,25 @@ def auto_tol(n_rows: float, trains_points: bool) -> float:
     return max(AUTO_TOL if trains_points else LBFGS_TOL, AUTO_GAIN / n_rows)
 
 
-def start_at_exact_optimum(
-    objective: VariationalObjective, problem: Problem, builder: FeatureBuilder
-) -> None:
+class ModelAlone(NamedTuple):
+    """What a :class:`Start` needs to know of a posterior, before there is one."""
+
+    model: SparseModel
+
+
+def exact_start(model: SparseModel, problem: Problem, builder: FeatureBuilder) -> Start:
     """Move a model to where the exact evidence of some rows is largest, and its points with it."""
-    learn_from_some_rows(objective, problem)
-    builder.place(objective.model.features, problem)
-    raise_noise(objective, problem.X, problem.rows)
-
-
-def learn_from_some_rows(objective: VariationalObjective, problem: Problem) -> None:
-    """Maximise the exact evidence of some rows over hyper-parameters."""
     some = slice(problem.plan.start_rows)
     X, rows = problem.X[some], problem.rows[some]
-    exact = ExactObjective(objective.model, rows.n_effective)
-    exact.log_noise_bounds = objective.log_noise_bounds
+    exact = ExactObjective(model, rows.n_effective, noise_bounds=builder.kernel.noise_bounds)
+    learn(exact, X, rows, problem.generator)
+    builder.place(model.features, problem)
+    raise_noise(exact, problem.X, problem.rows)
+    return Start(ModelAlone(model), is_new=True)
+
+
+def learn(exact: ExactObjective, X: Tensor, rows: Rows, generator: torch.Generator) -> None:
+    """Maximise the exact evidence of rows over hyper-parameters."""
     if exact.is_closed():
         return
     train(
@@ -64,7 +69,7 @@ def learn_from_some_rows(objective: VariationalObjective, problem: Problem) -> N
         max_iter=LBFGS_EPOCHS,
         batch_size=len(X),
         schedule=constant,
-        generator=problem.generator,
+        generator=generator,
         n_iter_no_change=1,
         tol=auto_tol(rows.n_effective, trains_points=False),
         evaluate=lambda: exact.evaluate(X, rows),
@@ -72,13 +77,13 @@ def learn_from_some_rows(objective: VariationalObjective, problem: Problem) -> N
 
 
 @torch.no_grad()
-def raise_noise(objective: VariationalObjective, X: Tensor, rows: Rows) -> None:
+def raise_noise(exact: ExactObjective, X: Tensor, rows: Rows) -> None:
     """Add the points' residual variance to the noise, and raise the noise while the bound grows.
 
     If the exact noise is zero and points are few, the bound tends to −∞. So it does with orthogonal
     points, however many, because q(w) has no correlations between the two sets.
     """
-    model = objective.model
+    model = exact.model
     log_noise = cast(Gaussian, model.likelihood).log_noise
     if not log_noise.requires_grad:
         return
@@ -87,7 +92,7 @@ def raise_noise(objective: VariationalObjective, X: Tensor, rows: Rows) -> None:
     raised = (best.exp() + residual).log()
     for _ in range(MOST_RAISES):
         log_noise.copy_(raised)
-        objective.step_end()
+        exact.step_end()
         reached = optimal_q(model, X, rows).value
         if not reached > bound:
             break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from sklearn.gaussian_process import kernels as sk
@@ -32,6 +32,10 @@ class FeatureSizes(NamedTuple):
 
 class FeatureBuilder(Protocol):
     """Builds the features of a variational model, and describes them before they are built."""
+
+    @classmethod
+    def of(cls, parameters: Any, **decided: Any) -> Self:
+        """Make one from an estimator's parameters, except the fields in `decided`."""
 
     @property
     def kernel(self) -> KernelChoice:

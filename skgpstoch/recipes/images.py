@@ -26,7 +26,7 @@ from ..models.layers import DeepFeatures
 from ..models.patch_layers import PatchLayer, centre_map
 from .feature_builder import USUAL_BATCH
 from .inducing import InducingBuilder, make_features
-from .layers import NARROWEST, NOISE, LayerDraws, beginning, check_draws_of_layers, described_layers
+from .layers import NARROWEST, NOISE, beginning, check_draws_of_layers, described_layers
 from .parameters import positive_integers
 from .points import centres_of_clusters
 from .recipe import Fitted, Problem
@@ -57,22 +57,13 @@ class HiddenImages:
 
     Parameters
     ----------
-    draws : LayerDraws
-        How often these layers are drawn.
     channels : tuple of int
         Number of channels of each inner layer's output images.
-    patch_shape : tuple of int, int or "auto"
-        Shape of the patches that inner layers see.
-    stride : int
-        Pixels from one patch to the next.
     shares_weights : bool
         Whether all patches of an image share one draw of the weights.
     """
 
-    draws: LayerDraws
     channels: tuple[int, ...]
-    patch_shape: Any
-    stride: int
     shares_weights: bool
 
     @classmethod
@@ -80,10 +71,7 @@ class HiddenImages:
         """Make the layers that parameters and `decided` specify; None if there are no channels."""
         p = parameters
         made = {
-            "draws": LayerDraws(p.n_samples, p.n_predict_samples),
             "channels": positive_integers("hidden_channels", p.hidden_channels),
-            "patch_shape": p.hidden_patch_shape,
-            "stride": p.hidden_stride,
             "shares_weights": p.patch_correlation == "weights",
         }
         fields: dict[str, Any] = made | decided
@@ -91,23 +79,17 @@ class HiddenImages:
 
     def check(self, last: InducingBuilder) -> None:
         """Raise a ValueError if parameters cannot be used with hidden images."""
-        self.draws.check()
-        for name, points, methods in (
-            ("inducing_points", last.points, "'kmeans' or 'random'"),
-            ("orthogonal_points", last.orthogonal_points, None),
-        ):
-            if not isinstance(points, str | None):
-                raise ValueError(
-                    f"{name} must be {methods} with hidden_channels, because every layer "
-                    "has its own points."
-                )
+        if not isinstance(last.points, str):
+            raise ValueError(
+                "inducing_points must be 'kmeans' or 'random' with hidden_channels, because "
+                "every layer has its own points."
+            )
 
     def geometries(self, image: tuple[int, int, int]) -> list[Geometry]:
         """Return the patch geometry of each inner layer; the first layer sees this image shape."""
         found = []
         for n_channels in self.channels:
-            patch = image_patches("hidden_patch_shape", self.patch_shape, image[:2])
-            found.append(Geometry(image, patch, int(self.stride)))
+            found.append(Geometry(image, image_patches("auto", image[:2])))
             image = (*found[-1].grid, n_channels)
         return found
 
@@ -213,21 +195,21 @@ def hidden_attributes(fitted: Fitted) -> dict[str, Any]:
 # ---- shapes and scales of images -----------------------------------------------------------------
 
 
-def image_patches(name: str, given: Any, sides: tuple[int, int]) -> tuple[int, int]:
-    """Return the patch shape (h, w) that a parameter specifies, for images with these sides.
+def image_patches(given: Any, sides: tuple[int, int]) -> tuple[int, int]:
+    """Return the patch shape (h, w) that patch_shape specifies, for images with these sides.
 
     Raises
     ------
     ValueError
-        If the parameter is not a patch shape, or if the images are smaller.
+        If it is not a patch shape, or if the images are smaller.
     """
     if isinstance(given, str):
         side = 3 if max(sides) <= SMALL_IMAGE else 5
         return min(side, sides[0]), min(side, sides[1])
-    patch = positive_integers(name, (given,) * 2 if isinstance(given, Integral) else given)
+    patch = positive_integers("patch_shape", (given,) * 2 if isinstance(given, Integral) else given)
     if len(patch) != 2 or patch[0] > sides[0] or patch[1] > sides[1]:
         raise ValueError(
-            f"{name} must be two numbers of pixels, at most the size of the images, "
+            "patch_shape must be two numbers of pixels, at most the size of the images, "
             f"{sides}, got {given!r}."
         )
     return patch[0], patch[1]

@@ -37,7 +37,7 @@ from .points import (
     unit_of_kernel,
 )
 from .recipe import Fitted, Problem
-from .variational import VariationalRecipe
+from .variational_plan import VariationalChoices
 from .warm_start import Start, given_number
 
 MAX_INDUCING = 512  # most points for "auto"; half if not Gaussian, and half again for few rows
@@ -122,7 +122,7 @@ class InducingBuilder(OfParameters):
         return n_rows
 
     def sizes(
-        self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
+        self, sizes: Sizes, n_untrained: int, recipe: VariationalChoices, start: Start | None
     ) -> FeatureSizes:
         self.check()
         M, M2 = 0, 0
@@ -150,7 +150,7 @@ class InducingBuilder(OfParameters):
                 )
 
     def n_points(
-        self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
+        self, sizes: Sizes, n_untrained: int, recipe: VariationalChoices, start: Start | None
     ) -> tuple[int, int]:
         """Return M and M₂."""
         n = sizes.n_rows - n_untrained
@@ -292,8 +292,9 @@ class InducingPoints(InducingBuilder):
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:
-        p = parameters
-        network = Network.of(p.hidden_layer_sizes, p.activation, p.feature_map, p.weight_decay)
+        p, network = parameters, None
+        if hasattr(p, "hidden_layer_sizes"):
+            network = Network.of(p.hidden_layer_sizes, p.feature_map, p.weight_decay)
         return super().of(p, **{"network": network} | decided)
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
@@ -343,7 +344,7 @@ class InducingPoints(InducingBuilder):
 def n_inducing(
     asked: int | str,
     n_trained: int,
-    recipe: VariationalRecipe,
+    recipe: VariationalChoices,
     shares: bool,
     takes_all: bool = False,
 ) -> int:
@@ -355,7 +356,7 @@ def n_inducing(
         The parameter.
     n_trained : int
         Distinct rows to train on.
-    recipe : VariationalRecipe
+    recipe : VariationalChoices
         The likelihood and how q's covariance is found.
     shares : bool
         Whether orthogonal points need rows of their own.

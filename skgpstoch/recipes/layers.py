@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -33,7 +33,8 @@ from .parameters import positive_integers
 from .plan import Sizes
 from .points import arrays_of_points, input_unit
 from .recipe import Fitted, Problem
-from .variational import VariationalRecipe, bound_of, prior_blocks
+from .variational import bound_of, prior_blocks
+from .variational_plan import VariationalChoices
 from .warm_start import Start
 
 LAYER_POINTS = 128  # most points per layer for "auto"
@@ -46,6 +47,7 @@ NOISE = 1e-6  # noise variance of an inner layer, in units of the layer below
 NARROWEST = 1e-2  # least length-scale of an inner layer, in standard deviations of the layer below
 DRAWN_ROWS = 1500  # with fewer rows, a step draws each row more than once
 MOST_DRAWS = 10
+PREDICTIVE_DRAWS = 64  # draws in predictions, an even number
 MOST_NORMALS = 21_201  # most dimensions of a Sobol sequence in torch
 
 OF_LAYERS = (
@@ -53,65 +55,45 @@ OF_LAYERS = (
     "n_layers",
     "hidden_dims",
     "hidden_kernel",
-    "mean_function",
     "posterior",
-    "hidden_covariance",
 )
 """Parameters that must not change before a warm start, because it continues the fitted layers."""
 
 
-class LayerDraws(NamedTuple):
-    """How often hidden layers are drawn, in training and in predictions."""
-
-    n_samples: int | str = "auto"  # draws per row in a training step
-    n_nodes: int = 64  # draws in predictions
-
-    def check(self) -> None:
-        """Raise a ValueError if the number of draws in predictions is odd."""
-        if self.n_nodes % 2:
-            raise ValueError(
-                f"n_predict_samples must be even, because points come in pairs, got {self.n_nodes}."
-            )
-
-    def of(self, n_rows: int) -> tuple[int, int]:
-        """Return the draws per training step for so many rows, and the nodes of predictions."""
-        auto = max(1, min(MOST_DRAWS, math.ceil(DRAWN_ROWS / n_rows)))
-        return auto if self.n_samples == "auto" else int(self.n_samples), int(self.n_nodes)
+def drawn(features: DeepFeatures, n_samples: int | str, n_rows: int) -> DeepFeatures:
+    """Set how often the hidden layers are drawn for so many rows, in place."""
+    auto = max(1, min(MOST_DRAWS, math.ceil(DRAWN_ROWS / n_rows)))
+    return features.with_draws(auto if n_samples == "auto" else int(n_samples), PREDICTIVE_DRAWS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layers(InducingBuilder):
     """Inducing points in every layer; `kernel` is the kernel of the last layer.
 
-    All but the draws are parameters of :class:`skgpstoch.DeepGPRegressor`.
+    The fields are parameters of :class:`skgpstoch.DeepGPRegressor`.
     """
 
-    draws: LayerDraws
     n_layers: int = 2
+    n_samples: int | str = "auto"
     hidden_dims: Any = "auto"
     hidden_kernel: sk.Kernel | None = None
-    mean_function: str = "linear"
-    hidden_covariance: str = "shared"
 
     steps = (2000, 60, 20_000)
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:
-        draws = LayerDraws(parameters.n_samples, parameters.n_predict_samples)
-        made = {"n_layers": int(parameters.n_layers), "draws": draws}
-        return super().of(parameters, **made | decided)
+        return super().of(parameters, **{"n_layers": int(parameters.n_layers)} | decided)
 
     # ---- what is known before ----------------------------------------------------------------
 
     def sizes(
-        self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
+        self, sizes: Sizes, n_untrained: int, recipe: VariationalChoices, start: Start | None
     ) -> FeatureSizes:
-        self.draws.check()
         self.widths(sizes.n_features)
         M, M2, *_ = super().sizes(sizes, n_untrained, recipe, start)
         if start is None and self.n_inducing == "auto" and isinstance(self.points, str):
             M = min(M, LAYER_POINTS)
-        if start is None and self.n_orthogonal == "auto" and self.orthogonal_points is None:
+        if start is None and self.n_orthogonal == "auto":
             M2 = min(M2, LAYER_POINTS)
         return FeatureSizes(M, M2, USUAL_BATCH)
 
@@ -151,9 +133,8 @@ class Layers(InducingBuilder):
         self, problem: Problem, likelihood: Likelihood, n_latents: int, fitted: SparseModel | None
     ) -> DeepFeatures:
         X, rows = problem.X, problem.rows
-        draws = self.draws.of(rows.n_all)
         if fitted is not None:
-            return fitted_layers(fitted, problem, OF_LAYERS).with_draws(*draws)
+            return drawn(fitted_layers(fitted, problem, OF_LAYERS), self.n_samples, rows.n_all)
         most, identity = likelihood.most_prior_variance, nn.Identity()
         kernel = make_kernel(None, identity, X, rows, most)
         points, others = self.points_of_rows(problem, kernel, identity)
@@ -172,7 +153,7 @@ class Layers(InducingBuilder):
         both, unit, width = (points, others), input_unit(H, rows), H.shape[1]
         kind = self.is_decoupled, None, self.sets
         last = make_features(kernel, both, unit, width, n_latents, *kind)
-        return DeepFeatures(layers, last, *draws)
+        return drawn(DeepFeatures(layers, last), self.n_samples, rows.n_all)
 
     def inner_layer(
         self, H: Tensor, rows: Rows, both: tuple[Tensor, Tensor | None], W: Tensor
@@ -182,8 +163,6 @@ class Layers(InducingBuilder):
         variance = float(rows.mean((H - rows.mean(H)).square()).mean()) or 1.0
         n_weights = n_functions * sum(len(p) for p in both if p is not None)
         root, start = beginning(rows.n_effective, n_weights)
-        if self.mean_function == "zero":
-            start = 1.0  # without a mean function, f is all that the layer has
         expression = self.hidden_kernel
         if expression is None:
             default = make_kernel(None, nn.Identity(), H, rows, 1.0)
@@ -193,13 +172,8 @@ class Layers(InducingBuilder):
         ).to(H.device)
         unit, sets = input_unit(H, rows), self.sets
         features = make_features(kernel, both, unit, H.shape[1], n_functions, sets=sets)
-        mean = W if self.mean_function == "linear" else torch.zeros_like(W)
-        shares = self.hidden_covariance == "shared"
         blocks = prior_blocks(self.posterior, features.blocks)
-        layer = GPLayer(features, mean, NOISE * variance, blocks, shares, root)
-        if self.mean_function == "zero":
-            layer.start_at_(W)
-        return layer
+        return GPLayer(features, W, NOISE * variance, blocks, root)
 
     # ---- fitted ------------------------------------------------------------------------------
 

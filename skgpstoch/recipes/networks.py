@@ -46,9 +46,9 @@ class Network:
     def of(
         cls,
         hidden_layer_sizes: Any,
-        activation: str,
         feature_map: nn.Module | None,
         weight_decay: float | str,
+        activation: str = "relu",
         *,
         replaces: bool = False,
     ) -> Network | None:
@@ -56,7 +56,7 @@ class Network:
 
         Parameters
         ----------
-        hidden_layer_sizes, activation, feature_map, weight_decay
+        hidden_layer_sizes, feature_map, weight_decay, activation
             The estimator's parameters.
         replaces : bool, default=False
             Whether `feature_map` overrides `hidden_layer_sizes`, whose default has layers.

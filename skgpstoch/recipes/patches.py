@@ -38,11 +38,11 @@ from .images import (
 )
 from .inducing import InducingBuilder, make_features
 from .kernel_choice import in_units, named_kernel
-from .layers import fitted_layers
+from .layers import drawn, fitted_layers
 from .plan import Sizes
 from .points import arrays_of_points, fitted_points, input_unit
 from .recipe import Fitted, Problem
-from .variational import VariationalRecipe
+from .variational_plan import VariationalChoices
 from .warm_start import Start
 
 MOST_PATCHES = 200  # stride="auto" is the least stride with at most so many patches
@@ -52,13 +52,10 @@ OF_PATCHES = (
     "image_shape",
     "patch_shape",
     "stride",
-    "channels",
     "patch_weights",
     "location_kernel",
     "global_kernel",
     "hidden_channels",
-    "hidden_patch_shape",
-    "hidden_stride",
     "patch_correlation",
 )
 """Parameters that must not change before a warm start."""
@@ -74,8 +71,6 @@ class Patches(InducingBuilder):
     ----------
     hidden : HiddenImages or None, default=None
         Inner layers, which make the images that the patches are cut from.
-    by_channel : bool, default=False
-        Whether each channel has patches of its own.
     learns_weights : bool, default=True
         Whether to train the weights of the patch responses.
     """
@@ -84,7 +79,6 @@ class Patches(InducingBuilder):
     image_shape: Any = "auto"
     patch_shape: Any = "auto"
     stride: int | str = "auto"
-    by_channel: bool = False
     learns_weights: bool = True
     location_kernel: sk.Kernel | str | None = "auto"
     global_kernel: sk.Kernel | str | None = "auto"
@@ -93,7 +87,6 @@ class Patches(InducingBuilder):
     def of(cls, parameters: Any, **decided: Any) -> Self:
         made = {
             "hidden": HiddenImages.of(parameters),
-            "by_channel": parameters.channels == "separate",
             "learns_weights": parameters.patch_weights == "learned",
         }
         return super().of(parameters, **made | decided)
@@ -111,9 +104,9 @@ class Patches(InducingBuilder):
         image = as_image(self.image_shape, n_features)
         if self.hidden is not None:
             image = self.hidden.last_images(image)
-        patch = image_patches("patch_shape", self.patch_shape, image[:2])
+        patch = image_patches(self.patch_shape, image[:2])
         stride = 1 if self.stride == "auto" else int(self.stride)
-        geometry = Geometry(image, patch, stride, self.by_channel)
+        geometry = Geometry(image, patch, stride)
         most = max(patch) if self.stride == "auto" else stride  # a larger stride leaves gaps
         while geometry.n_patches > MOST_PATCHES and geometry.stride < most:
             geometry = geometry._replace(stride=geometry.stride + 1)
@@ -126,7 +119,7 @@ class Patches(InducingBuilder):
         return geometry
 
     def sizes(
-        self, sizes: Sizes, n_untrained: int, recipe: VariationalRecipe, start: Start | None
+        self, sizes: Sizes, n_untrained: int, recipe: VariationalChoices, start: Start | None
     ) -> FeatureSizes:
         if start is None:  # points are chosen from patches, not from images
             J = self.geometry(sizes.n_features).n_patches
@@ -177,13 +170,10 @@ class Patches(InducingBuilder):
             return self.last_layer(Images(X, X, rows), problem, n_latents, most, parts)
         if fitted is not None:
             features = fitted_layers(fitted, problem, ("kernel", "posterior"))
-            n_draws = problem.rows.n_all * features.inner[0].n_patches
-            return features.with_draws(*self.hidden.draws.of(n_draws))
+            return drawn(features, "auto", rows.n_all * features.inner[0].n_patches)
         layers, images = self.hidden.build(problem, as_image(self.image_shape, X.shape[1]), self)
         last = self.last_layer(images, problem, n_latents, most, parts)
-        return DeepFeatures(
-            layers, last, *self.hidden.draws.of(problem.rows.n_all * layers[0].n_patches)
-        )
+        return drawn(DeepFeatures(layers, last), "auto", rows.n_all * layers[0].n_patches)
 
     def last_layer(
         self,
@@ -214,13 +204,7 @@ class Patches(InducingBuilder):
         """Make the features of the sum of patch responses."""
         X, geometry = images.varied, self.geometry(problem.X.shape[1])
         covariances = self.covariances(X, geometry, most)
-        if parts:
-            given = fitted_points(parts[0], X)
-        else:
-            given = [
-                self.given_patches("inducing_points", self.points, problem),
-                self.given_patches("orthogonal_points", self.orthogonal_points, problem),
-            ]
+        given = fitted_points(parts[0], X) if parts else [self.given_patches(problem)]
         both, unit = start_patches(self, covariances, X, given, problem)
         kind = self.is_decoupled, None, self.sets
         return make_features(covariances, both, unit, geometry.size, n_latents, *kind)
@@ -249,17 +233,17 @@ class Patches(InducingBuilder):
             expression = sk.Matern(PLACES, (0.3, 300.0), nu=1.5)
         return named_kernel("location_kernel", expression, 2, "a place")
 
-    def given_patches(self, name: str, given: Any, problem: Problem) -> Tensor | None:
+    def given_patches(self, problem: Problem) -> Tensor | None:
         """Return the user's patches, scaled, with their locations; None if none are given."""
-        if given is None or isinstance(given, str):
+        if isinstance(self.points, str):
             return None
         X, x_scaling = problem.X, problem.x_scaling
-        points = named_array(given, name, copy=True)
+        points = named_array(self.points, "inducing_points", copy=True)
         size = self.geometry(X.shape[1]).size
         width = size + (0 if self.location_kernel is None else 2)
         if points.shape[1] != width:
             raise ValueError(
-                f"{name} must have {width} columns ({size} numbers of a patch and, with a "
+                f"inducing_points must have {width} columns ({size} numbers of a patch and, with a "
                 f"location kernel, the row and column of its centre), got {points.shape[1]}."
             )
         offset, scale = (values[0] for values in x_scaling)
@@ -341,7 +325,5 @@ class Patches(InducingBuilder):
 
 
 def patch_weights(responses: PatchCovariances) -> np.ndarray:
-    """Return the weight of each location, and of each channel if channels have own patches."""
-    geometry = responses.geometry
-    of_channels = (-1,) if geometry.by_channel else ()
-    return responses.weights.detach().numpy().reshape(*geometry.grid, *of_channels)
+    """Return the weight of each location."""
+    return responses.weights.detach().numpy().reshape(responses.geometry.grid)

@@ -75,7 +75,6 @@ class Plan:
     schedule: Schedule = constant
     patience: float = math.inf  # epochs without an improvement after which to stop
     tol: float = 0.0  # least improvement that counts, nats per row
-    stops_when_level: bool = False  # stop also when the last `patience` losses differ by <= `tol`
     holds_out: bool = False
     evaluates: bool = False  # whether epochs are scored to keep the best; else the last is kept
     folds: Folds = field(default=Folds())
@@ -87,8 +86,7 @@ class Plan:
     shuffles: bool = True  # whether rows are shuffled
     n_restarts: int = 0  # additional runs from other hyper-parameters; the best run is kept
     window_rows: float = 0.0  # least number of rows that running statistics average over
-    is_exact: bool = False  # all rows are points and the bound is the exact evidence
-    has_all_rows: bool = False  # all rows are points, and the likelihood is not Gaussian
+    all_rows: str = ""  # if all rows are points: "exact" evidence, or "sites" of each row
     start_rows: int = 0  # rows whose exact evidence is maximised first; 0 for none
 
 

@@ -201,6 +201,10 @@ class Recipe(OfParameters, ABC):
         """
         return plan.folds.size > 0
 
+    def start(self, problem: Problem) -> Start | None:
+        """Return where training starts: at the last fit, if it goes on from one."""
+        return problem.start
+
     def sums_rows(self, plan: Plan) -> bool:
         """Tell whether training needs only sums over minibatches, so rows may stay on disk."""
         return False

@@ -1,4 +1,4 @@
-"""Start a fit from a fitted model."""
+"""Start a fit from a model."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..kernels import Kernel
 
 
 class Start(NamedTuple):
-    """A fitted model from which a fit starts.
+    """A model from which a fit starts.
 
     Parameters
     ----------
     posterior : Posterior
-        The fitted posterior.
+        The fitted posterior, or another object with its `model`.
     changed : mapping of str to str, default={}
         Structural parameters that have changed since that fit, each with a description such as
         "n_inducing=20 (before: 10)".
@@ -25,12 +25,15 @@ class Start(NamedTuple):
         Whether kernel, likelihood and points stay as they were fitted.
     keeps_q : bool, default=True
         Whether q(w), if `is_fixed`, starts as it was fitted; otherwise it starts at the prior.
+    is_new : bool, default=False
+        Whether the model was made for this fit, which then trains it; otherwise it trains a copy.
     """
 
     posterior: Any
     changed: Mapping[str, str] = {}
     is_fixed: bool = False
     keeps_q: bool = True
+    is_new: bool = False
 
     def describe_changes(self) -> str:
         """Return what has changed, for an error message."""

@@ -54,7 +54,6 @@ class Trainer:
     evaluate_every: int = 1
     n_iter_no_change: float = math.inf
     tol: float = 0.0
-    stops_when_level: bool = False
     on_epoch: Callable[[History], bool] | None = None
     checkpoint: AnyCheckpoint | None = None
     allowance: Allowance | None = None
@@ -349,15 +348,11 @@ class Trainer:
     def should_stop(self) -> bool:
         """Whether the score has not improved by `tol` for `n_iter_no_change` epochs.
 
-        Without scores the loss counts. Training also stops if that many losses differ by `tol` at
-        most.
+        Without scores the loss counts.
         """
         h = self.history
         if math.isinf(self.n_iter_no_change):
             return False
-        if self.stops_when_level:
-            last = h.loss_curve[-int(self.n_iter_no_change) :]
-            return len(last) == self.n_iter_no_change and max(last) - min(last) <= self.tol
         if self.evaluate is not None:
             if not h.scores:
                 return False
@@ -497,7 +492,7 @@ def train(
     **options
         The remaining fields of :class:`Trainer`: `max_iter`, `batch_size`, `schedule`,
         `generator`, and optionally `evaluate`, `evaluate_every`, `n_iter_no_change`, `tol`,
-        `stops_when_level`, `on_epoch`, `on_step`, `verbose`.
+        `on_epoch`, `on_step`, `verbose`.
 
     Returns
     -------

@@ -47,7 +47,7 @@ def small(cls):
         return cls(**{"n_subset": 0, **few}, max_iter=2)
     few = {"n_inducing": 5, "inducing_points": "kmeans", "solver": "natural"}
     if cls in DEEP:
-        few |= {"n_samples": 1, "n_predict_samples": 2}
+        few |= {"n_samples": 1}
     if is_classifier(cls()):
         return cls(**few, max_iter=1)
     n_epochs = 10 if cls in DIRECT else 5  # the log-loss is slower to follow the data

@@ -84,9 +84,9 @@ def quick(cls, **params):
     own = cls().get_params()
     some = {name: value for name, value in QUICK.items() if name in own}
     if cls in IMAGES:
-        some |= {"image_shape": (6, 6), "n_samples": 2, "n_predict_samples": 2}
+        some |= {"image_shape": (6, 6)}
     if cls in (sg.DeepGPRegressor, sg.DeepGPClassifier):
-        some |= {"n_samples": 2, "n_predict_samples": 2}
+        some |= {"n_samples": 2}
     if cls in DROP_IN:
         some["kernel"] = FULL if cls is sg.GaussianProcessRegressor else sk.RBF()
     some |= {"n_waves": 4} if "n_waves" in own else {}
@@ -413,7 +413,6 @@ OPTIONS = {  # an estimator's other branches; those in the default run are named
     "noise of inputs": (sg.SVGPRegressor, {"noise": "input", **NATURAL}),
     "betas": (sg.DLMRegressor, {"beta": [0.1, 1.0], "hyperparameters": "fixed"}),
     "coordinates": (sg.ADMMGaussianProcessRegressor, {"kernel": FULL, "solver": "coordinate"}),
-    "full covariance": (sg.DeepGPRegressor, {"hidden_covariance": "full", **NATURAL}),
     "drop-in sgpr": (sg.GaussianProcessRegressor, {"method": "sgpr"}),
     "theory": (FINITE_ONE, {"averaging": "theory"}),
     "random features": (FINITE_ONE, {"kernel": FULL, "hidden_layer_sizes": ()}),
@@ -424,18 +423,17 @@ OPTIONS = {  # an estimator's other branches; those in the default run are named
     "decay": (FINITE_ONE, {"weight_decay": 0.1}),
     "whitened": (sg.SVGPRegressor, {"whiten": True, "solver": "adam"}),
     "not whitened": (sg.SVGPRegressor, {"whiten": False, "solver": "adam"}),
-    "log1p": (sg.SVGPRegressor, {"bound": "log1p", "solver": "collapsed"}),
+    "log1p": (sg.SVGPRegressor, {"loss": "log1p", "solver": "collapsed"}),
     "constant mean": (sg.SVGPRegressor, {"mean": "constant"}),
     "network on inputs": (sg.SVGPRegressor, {"hidden_layer_sizes": (4,)}),
     "averages": (sg.SVGPRegressor, {"averaging": 0.1, **NATURAL}),
     "k-means": (sg.SVGPRegressor, {"inducing_points": "kmeans"}),
     "three layers": (sg.DeepGPRegressor, {"n_layers": 3, "solver": "adam"}),
     "deep solve": (sg.DeepGPRegressor, {"posterior": "solve"}),
-    "zero mean": (sg.DeepGPClassifier, {"mean_function": "zero"}),
     "conv odvgp": (sg.ConvolutionalGPClassifier, {"posterior": "odvgp", "global_kernel": None}),
     "conv layers": (
         sg.ConvolutionalGPClassifier,
-        {"hidden_channels": (2,), "hidden_patch_shape": (3, 3), "max_iter": 1},
+        {"hidden_channels": (2,), "max_iter": 1},
     ),
     "uniform weights": (sg.ConvolutionalGPRegressor, {"patch_weights": "uniform"}),
     "gaussian networks": (sg.DeepKernelEnsembleRegressor, {"likelihood": "gaussian"}),
@@ -681,7 +679,7 @@ QUIET = {
     "convolutional classes": (sg.ConvolutionalGPClassifier, {}),
     "convolutional layers": (
         sg.ConvolutionalGPClassifier,
-        {"hidden_channels": (2,), "hidden_patch_shape": (3, 3)},
+        {"hidden_channels": (2,)},
     ),
 }
 

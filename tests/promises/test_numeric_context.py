@@ -58,15 +58,15 @@ SURROUNDINGS = {
     "all at once": all_at_once,
 }
 EITHER = ["float64", "all at once"]
+LAYERS = {"hidden_layer_sizes": (4,)}
 FEW = slice(0, 40)
 FOURIER = Matern(nu=0.5) + DotProduct() + RBF() * Matern() + WhiteKernel()
 
 
 def small(cls, **params):
     """A fit of some milliseconds."""
-    layers = (
-        {} if {"kernel", "hidden_layer_sizes"} & params.keys() else {"hidden_layer_sizes": (4,)}
-    )
+    is_plain = {"kernel", "hidden_layer_sizes"} & params.keys()
+    layers = {} if is_plain or "hidden_layer_sizes" not in cls().get_params() else LAYERS
     points = {} if cls in FINITE else {"inducing_points": "kmeans", "n_inducing": 5}
     return constructor(cls)(**{**points, **layers, "max_iter": 2, **params})
 
@@ -160,7 +160,7 @@ KINDS = {
     "counts": (SVGPRegressor, {"likelihood": "poisson", "solver": "natural"}),
     "square loss": (DLMRegressor, {"loss": "square", "beta": [0.1, 1.0]}),
     "robustmax": (CLASSIFIERS[0], {"likelihood": "robustmax"}),
-    "log loss of classes": (CLASSIFIERS[0], {"loss": "log", "hidden_layer_sizes": ()}),
+    "log loss of classes": (CLASSIFIERS[0], {"loss": "log"}),
 }
 
 

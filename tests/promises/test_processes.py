@@ -18,7 +18,6 @@ from sklearn.linear_model import BayesianRidge
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from torch import nn
 
 from skgpstoch import (
     ADMMGaussianProcessRegressor,
@@ -48,13 +47,7 @@ def test_other_processes_get_the_same_bits(quick_finite, sine):
 
 
 def test_processes_give_the_same_bits_and_share_a_checkpoint_dir(sine, tmp_path):
-    module = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.2))
-    params = {
-        "beta": [0.01, 1.0, 30.0],
-        "hyperparameters": "fixed",
-        "feature_map": module,
-        "max_iter": 3,
-    }
+    params = {"beta": [0.01, 1.0, 30.0], "hyperparameters": "fixed", "max_iter": 3}
     quick = constructor(DLMRegressor)
     one = quick(**params).fit(*sine)
     two = quick(**params, n_jobs=2, checkpoint_dir=tmp_path).fit(*sine)

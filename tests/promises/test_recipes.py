@@ -35,7 +35,6 @@ OTHERS = {  # values where the constraints do not say one
     "hidden_dims": 3,
     "image_shape": (4, 4),
     "patch_shape": 2,
-    "hidden_patch_shape": 2,
     "inducing_points": "random",
     "orthogonal_points": np.zeros((2, 1)),
     "loss": "square",
@@ -46,13 +45,7 @@ OTHERS = {  # values where the constraints do not say one
 BESIDES = {  # parameters without which one plays no part
     "activation": {"hidden_layer_sizes": (3,)},
     "weight_decay": {"hidden_layer_sizes": (3,)},
-    "bound": {"loss": "elbo"},
-    "hidden_patch_shape": {"hidden_channels": (2,)},
-    "hidden_stride": {"hidden_channels": (2,)},
-    "n_samples": {"hidden_channels": (2,)},
-    "n_predict_samples": {"hidden_channels": (2,)},
     "patch_correlation": {"hidden_channels": (2,)},
-    "column_batch_size": {"solver": "adagrad"},
     "n_control": {"solver": "adagrad"},
 }
 

@@ -18,6 +18,7 @@ import torch
 from conftest import (
     FINITE,
     FINITE_ONE,
+    SPARSE_ONE,
     SPARSE_REGRESSORS,
     constructor,
     every_finite,
@@ -27,6 +28,7 @@ from conftest import (
     harmful,
     named,
     on_each,
+    svgp_for_log_loss,
 )
 from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
@@ -517,7 +519,7 @@ def test_ctrl_c_in_an_evaluation(quick, sine):
     assert_usable(model, X, y)
 
 
-@on_each("regressor", [FINITE_ONE, BSGDGaussianProcessRegressor, *SPARSE_REGRESSORS])
+@on_each("regressor", [FINITE_ONE, BSGDGaussianProcessRegressor, SPARSE_ONE, svgp_for_log_loss])
 def test_ctrl_c_after_a_divergence_keeps_the_sound_iterate(quick, sine):
     """The interrupted epoch has already made NaN of the parameters.
 
@@ -658,13 +660,13 @@ def test_whatever_is_trained_resumes(quick_finite, sine, tmp_path, monkeypatch, 
     ("cls", "params"),
     [
         (SCGDGaussianProcessRegressor, {"weights": "learned"}),
-        (MinimaxGaussianProcessRegressor, {"penalty_growth": 1.3}),
+        (MinimaxGaussianProcessRegressor, {"dual_step": 0.3}),
         (
             BSGDGaussianProcessRegressor,
             {"kernel": RationalQuadratic() + WhiteKernel(), "hidden_layer_sizes": ()},
         ),
     ],
-    ids=["learned weights", "growing penalty", "general kernel"],
+    ids=["learned weights", "longer dual steps", "general kernel"],
 )
 def test_what_is_special_to_one_method_resumes(cls, params, sine, tmp_path, monkeypatch):
     params = {"hidden_layer_sizes": (8,), **params, "max_iter": EPOCHS, "random_state": 0}
@@ -988,13 +990,14 @@ SOME_KINDS = {  # which are objectives, features, likelihoods and solvers of eve
     BSGDGaussianProcessRegressor: ("linear",),
     MinimaxGaussianProcessRegressor: ("ensemble",),
     SVGPRegressor: ("collapsed", "student_t", "adam"),
+    svgp_for_log_loss: ("network",),
     SolveGPRegressor: (),
-    DLMRegressor: ("network",),
+    DLMRegressor: ("adam",),
     FITCRegressor: ("lbfgs",),
 }
 ALL_KINDS = {
     f"{named(cls)}, {name}": (cls, params)
-    for cls in FINITE + SPARSE_REGRESSORS
+    for cls in [*FINITE, *SPARSE_REGRESSORS, svgp_for_log_loss]
     for name, params in (KINDS if cls in FINITE else SPARSE_KINDS).items()
     if name in SOME_KINDS.get(cls, [name])
 }

@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from conftest import COVERING, FINITE_ONE, SPARSE, constructor, named
+from conftest import FINITE_ONE, SPARSE, SPARSE_ONE, constructor, named
 from numpy.testing import assert_array_equal
 from sklearn.cluster import MiniBatchKMeans
 from torch import nn
 
-from skgpstoch import SCGDGaussianProcessRegressor
+from skgpstoch import SCGDGaussianProcessRegressor, SVGPClassifier
 from skgpstoch.training.loop import Trainer, global_rng
 
 CPU = torch.device("cpu")
@@ -90,7 +90,7 @@ def test_stochastic_layers_draw_the_same_in_threads(sine, layer):
     assert_same_in_threads(lambda seed: stochastic(cls, layer, seed), *few(cls, sine))
 
 
-@pytest.mark.parametrize("cls", [FINITE_ONE, *COVERING], ids=named)
+@pytest.mark.parametrize("cls", [FINITE_ONE, SPARSE_ONE, SVGPClassifier], ids=named)
 def test_dropout_in_threads(sine, cls):
     def make(seed):
         return stochastic(cls, lambda: nn.Dropout(0.3), seed)

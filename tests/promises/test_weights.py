@@ -424,7 +424,7 @@ EVIDENCE = {
     "periodic": (BSGDGaussianProcessRegressor, PERIODIC, "line"),
     **{named(cls): (cls, {}, "outputs") for cls in BOUNDED},
     "square": (SVGPRegressor, {"loss": "square"}, "real"),
-    "log1p": (SVGPRegressor, {"bound": "log1p"}, "real"),
+    "log1p": (SVGPRegressor, {"loss": "log1p"}, "real"),
     "errors": (SVGPRegressor, {"solver": "natural"}, "errors"),
     "student-t": (SVGPRegressor, {"likelihood": "student_t", "solver": "natural"}, "real"),
     "laplace": (SVGPRegressor, {"likelihood": "laplace", "solver": "natural"}, "real"),
@@ -650,7 +650,7 @@ def test_bounds_of_all_rows(kind, loss):
 FINITE_OBJECTIVES = {
     "scgd": (SCGDObjective, {"weights": "profiled", "averaging": 0.3}),
     "scgd-learned": (SCGDObjective, {"weights": "learned", "averaging": 0.3}),
-    "minimax": (MinimaxObjective, {"penalty": 30.0, "penalty_growth": 1.0, "dual_step": 0.0}),
+    "minimax": (MinimaxObjective, {"penalty": 30.0, "dual_step": 0.0}),
     "bsgd": (BSGDObjective, {}),
 }
 

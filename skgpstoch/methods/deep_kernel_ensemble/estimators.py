@@ -13,23 +13,24 @@ from sklearn.utils._param_validation import StrOptions
 from ...estimators.classifier import Classifier
 from ...estimators.docs import public_estimator
 from ...estimators.parameters import (
+    ACTIVATION,
     AUTO,
     NOT_NEGATIVE,
     NOT_NEGATIVE_INTEGER,
     POSITIVE,
     POSITIVE_INTEGER,
-    KernelParameters,
     NetworkParameters,
-    TrainingParameters,
+    StepParameters,
 )
 from ...estimators.regressor import GeneralRegressor
-from ...estimators.variational_parameters import ClassificationParameters, TargetParameters
+from ...estimators.variational_parameters import ClassificationParameters, RegressionParameters
 from ...likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ...likelihoods.real import AdditiveNoise
 from ...losses import Loss, make_loss
 from ...recipes.kernel_choice import KernelChoice
 from ...recipes.networks import Network
 from ...recipes.parameters import Training
+from ...training.optimizers import SCHEDULES
 from .recipe import EnsembleRecipe
 
 LAYERS = (128, 128)
@@ -41,7 +42,7 @@ def can_vary(likelihood: Likelihood, loss: Loss) -> bool:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, TrainingParameters):
+class DeepKernelEnsembleParameters(NetworkParameters, StepParameters):
     """Parameters that regressor and classifier share.
 
     Parameters
@@ -85,6 +86,8 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
     learning_rate_init : float, default=0.1
         Learning rate, or its maximum with learning_rate="one-cycle"; networks and last layers use a
         tenth of it.
+    learning_rate : {"one-cycle", "constant", "theory"}, default="one-cycle"
+        Schedule of the learning rate; "theory" decays as t^(−3/4).
     early_stopping : bool, default=True
         Whether to hold out a fold for each network and some rows for all, and to keep the iterate
         that predicts them best (as a recalibrated mixture, if there will be one); the closing pass
@@ -135,12 +138,14 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
     beta: float = 1.0
     mean: str = "constant"
     calibrate: bool = True
+    learning_rate: str = "one-cycle"
     early_stopping: bool = True
     max_time: float | None = None
 
     _first_parameters: ClassVar[tuple[str, ...]] = ("n_estimators", "likelihood", "max_time")
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "hidden_layer_sizes": ["array-like", POSITIVE_INTEGER, AUTO],
+        "activation": ACTIVATION,
         "weight_decay": [NOT_NEGATIVE],
         "n_components": [POSITIVE_INTEGER],
         "n_estimators": [POSITIVE_INTEGER, AUTO],
@@ -150,12 +155,16 @@ class DeepKernelEnsembleParameters(NetworkParameters, KernelParameters, Training
         "beta": [POSITIVE],
         "mean": [StrOptions({"zero", "constant"})],
         "calibrate": ["boolean"],
+        "learning_rate": [StrOptions(set(SCHEDULES))],
         "early_stopping": ["boolean"],
         "max_time": [POSITIVE, None],
     }
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("activation",)
 
 
-def ensemble_recipe(p: DeepKernelEnsembleParameters, likelihood: Likelihood) -> EnsembleRecipe:
+def ensemble_recipe(
+    p: DeepKernelEnsembleRegressor | DeepKernelEnsembleClassifier, likelihood: Likelihood
+) -> EnsembleRecipe:
     """Return networks, last layers, and a likelihood."""
     layers = p.hidden_layer_sizes
     if isinstance(layers, str):
@@ -166,7 +175,7 @@ def ensemble_recipe(p: DeepKernelEnsembleParameters, likelihood: Likelihood) -> 
         loss=make_loss(p.loss),
         beta=float(p.beta),
         kernel=KernelChoice.of(p.kernel),
-        network=Network.of(layers, p.activation, p.feature_map, p.weight_decay),
+        network=Network.of(layers, p.feature_map, p.weight_decay, p.activation),
         calibrates=p.calibrate,
         training=Training.of(p),
     )
@@ -174,7 +183,9 @@ def ensemble_recipe(p: DeepKernelEnsembleParameters, likelihood: Likelihood) -> 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class DeepKernelEnsembleRegressor(DeepKernelEnsembleParameters, TargetParameters, GeneralRegressor):
+class DeepKernelEnsembleRegressor(
+    DeepKernelEnsembleParameters, RegressionParameters, GeneralRegressor
+):
     """Regression by an ensemble of networks with Bayesian last layers: deep kernel learning.
 
     It gives calibrated predictive distributions on tables. The noise depends on the inputs and has

@@ -34,15 +34,12 @@ from sklearn.utils._param_validation import StrOptions
 
 from ...estimators.docs import public_estimator
 from ...estimators.parameters import (
-    AUTO,
     FRACTION,
     N_JOBS,
     NOT_NEGATIVE_INTEGER,
     POSITIVE,
     POSITIVE_INTEGER,
-    KernelParameters,
-    TransformedTargetParameters,
-    WarmStartParameters,
+    TargetParameters,
 )
 from ...estimators.regressor import Regressor
 from ...likelihoods.real import Gaussian
@@ -54,9 +51,7 @@ from .recipe import CrossValidationRecipe
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class ADMMGaussianProcessRegressor(
-    TransformedTargetParameters, KernelParameters, WarmStartParameters, Regressor
-):
+class ADMMGaussianProcessRegressor(TargetParameters, Regressor):
     """Gaussian-process regression with hyper-parameters chosen by cross-validation, in O(n²).
 
     The alternating direction method of multipliers (ADMM) minimises the squared error of held-out
@@ -96,8 +91,6 @@ class ADMMGaussianProcessRegressor(
     n_jobs : int or None, default=None
         Number of folds and restarts that joblib computes at a time; None is 1, unless in a
         :func:`joblib.parallel_config`.
-    normalize_y : bool, default=True
-        Whether to standardise the target internally; predictions are in the target's own units.
     dtype : {"float32", "float64"}, default="float64"
         Precision of covariance matrices during training; everything else is in float64. If there is
         little noise, float32 ends at a worse optimum.
@@ -111,14 +104,10 @@ class ADMMGaussianProcessRegressor(
         takes two or three. Without this relaxation hyper-parameters hardly move, and from the start
         of [1]_ (multipliers of 1, weights of another kernel) they end at the hyper-parameters that
         those weights were made from.
-    rho : float or "auto", default="auto"
-        Initial penalty ρ. It grows if constraints are not met fast enough. "auto" is 100, at which
-        one step of the multipliers leaves about a fiftieth of their error. The value of [1]_, 5, is
-        too small for relaxed steps, which oscillate when the multipliers lag.
-    dual_step : float or None, default=None
-        Step size ρ' of the multipliers; None: ρ.
     max_iter : int or "auto", default="auto"
         Maximum number of ADMM iterations; "auto" is 100.
+    warm_start : bool, default=False
+        Whether `fit` starts from the parameters of the previous fit.
     tol : float, default=0.01
         Iterations stop when hyper-parameters have settled and constraints are met. They have
         settled when no log-hyper-parameter moves by more than `tol` (and, with solver="coordinate",
@@ -178,12 +167,10 @@ class ADMMGaussianProcessRegressor(
     n_restarts: int = 0
     block_size: int = 8192
     n_jobs: int | None = None
-    normalize_y: bool = True
     dtype: str = "float64"
     scheme: str = "consensus"
     solver: str = "joint"
-    rho: float | str = "auto"
-    dual_step: float | None = None
+    warm_start: bool = False
     tol: float = 0.01
 
     _first_parameters: ClassVar[tuple[str, ...]] = ("cv",)
@@ -195,11 +182,9 @@ class ADMMGaussianProcessRegressor(
         "n_restarts": [NOT_NEGATIVE_INTEGER],
         "block_size": [POSITIVE_INTEGER],
         "n_jobs": N_JOBS,
-        "normalize_y": ["boolean"],
         "scheme": [StrOptions({"consensus", "naive", "holdout"})],
         "solver": [StrOptions(set(STEP_OF_SOLVER))],
-        "rho": [POSITIVE, AUTO],
-        "dual_step": [POSITIVE, None],
+        "warm_start": ["boolean"],
     }
 
     def _recipe(self) -> CrossValidationRecipe:

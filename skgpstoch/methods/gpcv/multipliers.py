@@ -50,7 +50,6 @@ class Options(NamedTuple):
     learns_noise: bool
     keeps: bool  # covariances
     solver: str
-    dual_step: float | None  # ρ′; None: ρ
     tol: float
     n_jobs: int | None  # of folds
 
@@ -61,7 +60,7 @@ class Local(NamedTuple):
     fold: Fold
     z: Tensor  # (T, P)
     dual: Tensor  # λ, (T, P)
-    pending: Tensor  # ρ′(Cz − y_T) of this z, by which λ is yet to be raised, (T, P)
+    pending: Tensor  # ρ(Cz − y_T) of this z, by which λ is yet to be raised, (T, P)
 
 
 class Found(NamedTuple):
@@ -198,9 +197,8 @@ def iterate(state: State, bounds: Tensor, options: Options) -> State:
         # Go back to the last θ, with the z and λ that it implies.
         raised = state._replace(rho=min(RHO_GROWTH * state.rho, MOST_RHO), diverged=True)
         return begin(raised, options)[0]._replace(gap=1.0, moved=math.inf)
-    dual_step = state.rho if options.dual_step is None else options.dual_step
     locals_ = [
-        one.local._replace(pending=dual_step * one.residual)
+        one.local._replace(pending=state.rho * one.residual)
         for one in found
         if one.local is not None
     ]

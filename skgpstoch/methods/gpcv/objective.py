@@ -110,8 +110,8 @@ class CrossValidationObjective(Objective):
         if n_diverged := sum(state.diverged for state in found):
             warn(
                 f"ADMM diverged in {n_diverged} of {len(found)} searches, so rho was raised "
-                f"to {max(state.rho for state in found):g} there. Set a larger rho, or "
-                "start from another kernel.",
+                f"to {max(state.rho for state in found):g} there. Start from "
+                "another kernel.",
                 ConvergenceWarning,
             )
         self.n_iter += 1

@@ -10,12 +10,13 @@ from ...estimators.parameters import (
     NOT_NEGATIVE_INTEGER,
     POSITIVE_INTEGER,
     SHARE,
-    TransformedTargetParameters,
+    StepParameters,
+    TargetParameters,
 )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class BasisParameters:
+class BasisParameters(StepParameters):
     """Very many basis functions.
 
     Parameters
@@ -80,13 +81,8 @@ class BasisParameters:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class BasisRegressionParameters(TransformedTargetParameters):
+class BasisRegressionParameters(TargetParameters):
     """Regression.
-
-    Parameters
-    ----------
-    normalize_y : bool, default=True
-        Whether to standardise the target internally; predictions are in the target's own units.
 
     Attributes
     ----------
@@ -96,7 +92,3 @@ class BasisRegressionParameters(TransformedTargetParameters):
         The fitted kernel, plus the noise as a WhiteKernel if `kernel` has one; variances refer to
         the scaled y.
     """
-
-    normalize_y: bool = True
-
-    _parameter_constraints: ClassVar[dict[str, list]] = {"normalize_y": ["boolean"]}

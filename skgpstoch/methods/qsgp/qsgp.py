@@ -26,9 +26,7 @@ from ...estimators.parameters import (
     AUTO,
     NOT_NEGATIVE_INTEGER,
     POSITIVE_INTEGER,
-    KernelParameters,
     TrainingParameters,
-    WarmStartParameters,
 )
 from ...estimators.regressor import Regressor
 from ...likelihoods.base import Likelihood, make_likelihood
@@ -56,7 +54,7 @@ ADAGRAD_STEPS = 3_000
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, WarmStartParameters):
+class QSGPParameters(BasisParameters, TrainingParameters):
     """Parameters that regressor and classifier share.
 
     Parameters
@@ -89,10 +87,6 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
         Number of rows p of the control variate. For "adagrad" its coefficient is the best one,
         "auto" is 1,024, and 0 is no control variate; with basis="inducing" there is a second one
         for the prior, from 256 points. For "sgd" "auto" is 2,048; take more if functions are rough.
-    column_batch_size : int or "auto", default="auto"
-        Number of dense columns that a step of "adagrad" draws, with replacement and in proportion
-        to their share of the variance; "auto" is all of them. Likelihoods other than the Gaussian
-        always use all.
     augment : bool, default=False
         Whether to add a function centred on each row that is predicted, so that predictive
         variances return to the prior's far from the data; for basis="inducing".
@@ -107,7 +101,6 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
     solver: str = "newton"
     learning_rate: str = "auto"
     n_control: int | str = "auto"
-    column_batch_size: int | str = "auto"
     augment: bool = False
     learn_kernel: bool = False
 
@@ -119,7 +112,6 @@ class QSGPParameters(KernelParameters, BasisParameters, TrainingParameters, Warm
         "solver": [StrOptions({"newton", "adagrad", "sgd"})],
         "learning_rate": [StrOptions({"auto", *SCHEDULES})],
         "n_control": [NOT_NEGATIVE_INTEGER, AUTO],
-        "column_batch_size": [POSITIVE_INTEGER, AUTO],
         "augment": ["boolean"],
         "learn_kernel": ["boolean"],
     }
@@ -131,7 +123,6 @@ class StochasticRecipe(BasisRecipe):
     """AdaGrad's steps, from sampled rows and sampled basis functions."""
 
     n_control: int | str = "auto"  # rows of the control variate
-    column_batch_size: int | str = "auto"  # dense columns of a step
 
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
         t, plan = self.training, super().plan(sizes, start)
@@ -147,7 +138,6 @@ class StochasticRecipe(BasisRecipe):
         )
 
     def solve(self, model: ChevronModel, problem: Problem) -> BasisObjective:
-        columns = self.column_batch_size
         asked, controls = self.training.batch_size, self.n_control
         return StochasticObjective(
             model,
@@ -156,7 +146,6 @@ class StochasticRecipe(BasisRecipe):
             batch_size=SAMPLED_ROWS if asked == "auto" else int(asked),
             n_control=CONTROL if controls == "auto" else int(controls),
             generator=problem.generator,
-            n_columns=None if columns == "auto" else int(columns),
             **self.learning(model, problem),
         )
 
@@ -214,7 +203,7 @@ SOLVERS: dict[str, type[BasisRecipe]] = {
 }
 
 
-def qsgp_recipe(p: QSGPParameters, likelihood: Likelihood) -> BasisRecipe:
+def qsgp_recipe(p: QSGPRegressor | QSGPClassifier, likelihood: Likelihood) -> BasisRecipe:
     """Return basis functions of one kind, the solver's steps, and a likelihood."""
     functions = FourierFunctions if p.basis == "fourier" else KernelFunctions
     return SOLVERS[p.solver].of(

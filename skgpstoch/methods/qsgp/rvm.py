@@ -35,7 +35,6 @@ from ...data.findings import Finding
 from ...data.rows import Rows
 from ...estimators.classifier import Classifier
 from ...estimators.docs import public_estimator
-from ...estimators.parameters import KernelParameters, StepParameters
 from ...estimators.regressor import Regressor
 from ...features.basis_functions import KernelBasis
 from ...likelihoods.base import Likelihood
@@ -332,7 +331,7 @@ def row_numbers(points: Tensor, X: np.ndarray, scaling: Scaling) -> np.ndarray:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class QSRVMParameters(KernelParameters, BasisParameters, StepParameters):
+class QSRVMParameters(BasisParameters):
     """Parameters that regressor and classifier share.
 
     Parameters
@@ -377,7 +376,7 @@ class QSRVMParameters(KernelParameters, BasisParameters, StepParameters):
     }
 
 
-def rvm_recipe(p: QSRVMParameters, likelihood: Likelihood) -> RelevanceRecipe:
+def rvm_recipe(p: QSRVMRegressor | QSRVMClassifier, likelihood: Likelihood) -> RelevanceRecipe:
     """Return a function for each row, and a likelihood."""
     recipe = RelevanceRecipe if p.solver == "newton" else StochasticRelevanceRecipe
     return recipe.of(

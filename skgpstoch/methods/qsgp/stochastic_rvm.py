@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from ...data.rows import Rows
 from ...features.basis_functions import KernelBasis
 from ...maths.linalg import cholesky
-from ...objectives.quadruply import SampledColumns, StochasticObjective
+from ...objectives.quadruply import StochasticObjective
 from ...posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
 
 INFINITE = 100.0  # s_i over that at the start, from where it counts as infinite
@@ -91,7 +91,6 @@ class StochasticRelevance(StochasticObjective):
         W_J: Tensor,
         curvature: Tensor,
         data: Tensor,
-        columns: SampledColumns,
     ) -> Tensor:
         """Return KL[q(w) ‖ p(w)] by Proposition 2, plus the diagonal columns' data terms: ().
 

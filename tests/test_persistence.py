@@ -51,7 +51,7 @@ OLD = Path(__file__).parent / "data"
 def again(value, names=Names):
     """The same value, from its state."""
     state = Packer(names()).state(value)
-    return Unpacker(names()).objects(PackedState(*pickle.loads(pickle.dumps(tuple(state)))))[-1]
+    return Unpacker(names()).value(PackedState(*pickle.loads(pickle.dumps(tuple(state)))))
 
 
 # ---- arrays ------------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ def test_lists_that_no_file_is_read_with_are_refused(tmp_path):
     """Where they are written, not where they are read."""
     model = GaussianProcessRegressor()
     model.note_ = list(range(100_000))
-    with pytest.raises(ValueError, match=r"lists or dicts .* too long.*Keep numbers in arrays"):
+    with pytest.raises(ValueError, match=r"be saved: its lists or dicts .* too many .* arrays"):
         model.save(tmp_path / "model")
     model.note_ = np.array(model.note_)
     model.save(tmp_path / "model")
@@ -709,11 +709,11 @@ HOSTILE = {
     "reference to itself": (set_part("tuple", 1, [10**6]), "list index out of range"),
     "reference from behind": (set_part("tuple", 1, [-1]), "not a position in a list"),
     "wrong shape": (other_shape, "must have the shape"),
-    "shape that is none": (set_part("array", 3, "-3"), "the array layout .* is not valid"),
+    "shape that is none": (set_part("array", 3, "-3"), "the array layout is not valid"),
     "2^63 elements": (set_part("array", 3, str(2**63)), "must have the shape"),
     "half of no square": (set_part("array", 5, "lower"), "is not square|must have the shape"),
-    "type of objects": (set_part("array", 2, "|O"), "the array layout .* is not valid"),
-    "axes that are none": (set_part("array", 4, "7"), "the array layout .* is not valid"),
+    "type of objects": (set_part("array", 2, "|O"), "the array layout is not valid"),
+    "axes that are none": (set_part("array", 4, "7"), "the array layout is not valid"),
     "NaN length-scale": (change_nodes(not_finite), "length_scale is not finite"),
     "no nodes": (metadata_with(structure="[]"), "not a list of nodes"),
     "no JSON": (metadata_with(structure="[[1"), "cannot be loaded"),

@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 import torch
 from families import by_default
+from made_by_hand import first, nodes_of, put_together, taken_apart
 from numpy.testing import assert_array_equal
 from scipy import special
 from sklearn.ensemble import RandomForestRegressor
@@ -38,9 +39,9 @@ from skgpstoch import (
 from skgpstoch.data.findings import Diagnosis, Finding
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.persistence import arrays, registry
-from skgpstoch.persistence.file import FileNames, digest
+from skgpstoch.persistence.file import FileNames
 from skgpstoch.persistence.state import Names, PackedState, Packer, Unpacker
-from skgpstoch.persistence.tensor_file import METADATA, TYPES, check_table, table_of
+from skgpstoch.persistence.tensor_file import table_of
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-3, 3, (30, 2))
@@ -602,38 +603,6 @@ def test_damaged_files_are_refused(name, files, models, tmp_path):
         else:
             assert_array_equal(loaded.predict(X), expected)
     assert refused > 450
-
-
-def taken_apart(path):
-    """The metadata of a file, and copies of its arrays."""
-    data = path.read_bytes()
-    end = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:end])
-    metadata = header.pop(METADATA)
-    check_table(header, len(data) - end)
-    found = []
-    for entry in (header[str(i)] for i in range(len(header))):
-        first, last = (end + k for k in entry["data_offsets"])
-        found.append(np.frombuffer(data[first:last], TYPES[entry["dtype"]]).reshape(entry["shape"]))
-    return metadata, [a.copy() for a in found]
-
-
-def put_together(path, metadata, found, table=None, sign=True):
-    """Write a file whose digest is right, whatever else is not."""
-    table = table_of(found) if table is None else table
-    if sign:
-        metadata["sha256"] = digest(metadata, found)
-    header = json.dumps({METADATA: metadata, **table}).encode()
-    numbers = b"".join(a.tobytes() for a in found)
-    path.write_bytes(len(header).to_bytes(8, "little") + header + numbers)
-
-
-def nodes_of(metadata):
-    return json.loads(metadata["structure"])
-
-
-def first(nodes, form):
-    return next(node for node in nodes if node[0] == form)
 
 
 def change_nodes(change):

@@ -149,7 +149,9 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
     try:
         value_of(state, FileNames(names.asked), size_of(state))
     except DAMAGE as error:
-        raise ValueError(f"{type(estimator).__name__} cannot be saved: {error}.") from error
+        raise ValueError(
+            f"{type(estimator).__name__} cannot be saved: {error.__cause__ or error}."
+        ) from error
     estimator._validate_params()  # set_params does not validate
     entries = {
         "class": type(estimator).__name__,

@@ -167,7 +167,7 @@ def unknown_in(value: Any) -> Unknown | None:
 
 def may_be_unknown(value: Any, where: str, is_nan: bool) -> bool:
     """Tell whether a field need not be finite; parameters of estimators may be infinite."""
-    if isinstance(value, BaseEstimator) and not is_nan:
-        name = re.split(r"\W", where)[1]
-        return name in type(value)._get_param_names() or bool(MAY_BE_UNKNOWN.search(where))
-    return bool(MAY_BE_UNKNOWN.search(where))
+    name = re.split(r"\W", where)[1]
+    if isinstance(value, BaseEstimator) and name in type(value)._get_param_names() and not is_nan:
+        return True
+    return name != "_parameters" and bool(MAY_BE_UNKNOWN.search(where))

@@ -285,6 +285,8 @@ class Reader:
         answer = self.child.stdout.readline() if ready else ""
         if not answer:
             self.child.kill()
+            self.child.stdin.close()
+            self.child.stdout.close()
             code, self.child = self.child.wait(), None
             return {"outcome": f"crashed: {code}" if ready else "hung", "seconds": 0.0, "bytes": 0}
         return json.loads(answer)
@@ -298,6 +300,7 @@ class Reader:
             stderr=subprocess.DEVNULL,
             text=True,
         )
+        self.child.stdout.readline()  # it has imported what it needs
 
     def close(self):
         if self.child is not None:

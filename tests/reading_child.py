@@ -60,6 +60,7 @@ def start():
     return measured()
 
 
+print("ready", file=answers, flush=True)
 for line in sys.stdin:
     kind, _, path = line.strip().partition(" ")
     before = start()

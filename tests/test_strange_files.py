@@ -231,7 +231,17 @@ def test_a_half_of_no_matrices(exact, tmp_path):
     refused(tmp_path / "model", "is not square")
 
 
-TYPES = ["<U500000000", "(9999,9999)<f8", "<f8,<f8", "V2000000000", "|O", "M8[", "<c16", "object"]
+TYPES = [
+    "<U500000000",
+    "<M8[0s]",
+    "(9999,9999)<f8",
+    "<f8,<f8",
+    "V2000000000",
+    "|O",
+    "M8[",
+    "<c16",
+    "object",
+]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -241,7 +251,9 @@ def test_types_of_scalars_that_are_none(dtype, exact, tmp_path):
     refused(tmp_path / "model", "is not a type of these|cannot have the type")
 
 
-@pytest.mark.parametrize("zone", ["dateutil//dev/stdin", "../../etc/passwd", "/etc/passwd", "a/.."])
+@pytest.mark.parametrize(
+    "zone", ["dateutil//dev/stdin", "../../etc/passwd", "/etc/passwd", "a/..", "America"]
+)
 def test_time_zones_are_no_paths(zone, exact, tmp_path):
     """Some would be opened."""
     make = lambda nodes: nodes.add("timestamp", nodes.add("scalar", "<M8[ns]", 0), zone)  # noqa: E731

@@ -21,6 +21,7 @@ Parts = Iterable[tuple[str, Any]]  # where each part is (for messages), and the 
 Types = tuple[type, ...]
 
 MOST_BYTES_OF_A_TEXT = 256  # in an array, for each string and each of its letters
+MOST_BYTES_OF_TEXTS = 2**26  # in an array
 MOST_FLOATS = 2**20  # in a list that is stored as an array, which takes eight times as much memory
 WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 DTYPES = {str(t).partition(".")[2]: t for t in vars(torch).values() if isinstance(t, torch.dtype)}
@@ -97,7 +98,7 @@ def scalar_of(parts: list[Any]) -> Any:
 
 def dtype_of(text: str, kinds: str) -> np.dtype:
     """Return a dtype of one of these kinds; NumPy's own reader takes whole programs of types."""
-    if not re.fullmatch(rf"[<>|=][{kinds}]\d{{0,9}}(\[\d{{0,9}}[A-Za-z]{{1,2}}\])?", text):
+    if not re.fullmatch(rf"[<>|=][{kinds}]\d{{0,9}}(\[([1-9]\d{{0,8}})?[A-Za-z]{{1,2}}\])?", text):
         raise ValueError(f"{text!r:.40} is not a type of these objects")
     return np.dtype(text)
 
@@ -109,7 +110,8 @@ def is_spacious(a: np.ndarray) -> bool:
 
 def most_bytes(values: list) -> int:
     """Return the bytes that an array of strings may take."""
-    return MOST_BYTES_OF_A_TEXT * (len(values) + sum(len(v) for v in values if type(v) is str))
+    n = len(values) + sum(len(v) for v in values if type(v) is str)
+    return min(MOST_BYTES_OF_A_TEXT * n, MOST_BYTES_OF_TEXTS)
 
 
 def cells(a: np.ndarray) -> Parts:
@@ -239,7 +241,10 @@ def timestamp_of(parts: list[Any]) -> Any:
         return pd.Timestamp(when)
     if not re.fullmatch(ZONE, zone):
         raise ValueError(f"{zone!r:.40} is not a time zone")
-    return pd.Timestamp(when).tz_localize("UTC").tz_convert(zone)
+    try:
+        return pd.Timestamp(when).tz_localize("UTC").tz_convert(zone)
+    except OSError as error:  # a part of the world, which is a folder
+        raise ValueError(f"{zone!r:.40} is not a time zone") from error
 
 
 def period_of(parts: list[Any]) -> Any:

@@ -21,7 +21,7 @@ from .forms_of_values import form_of_level, is_long_list_of_floats
 from .registry import known_classes
 
 MOST_DEPTH = 200  # nodes within each other; those of deep networks have some 25
-MOST_REPEATS = 20  # times that parts may count on average if each is walked wherever it is shared
+MOST_REPEATS = 5  # times that parts may count on average if each is walked wherever it is shared
 FREE_PARTS = 100_000  # so many are always allowed
 MOST_KEYS = 256  # of a set or dict; more of them may be made to have equal hashes
 QUICK_KEYS = 2**20  # integers below this have hashes that hardly collide

@@ -158,7 +158,9 @@ AnyCheckpoint = Checkpoint | CheckpointOfGroup
 
 
 def moved(value: Any, device: torch.device) -> Any:
-    """Return a state with its tensors on a device."""
+    """Return a state, which is on the CPU, with its tensors on a device."""
+    if device.type == "cpu":
+        return value
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, dict):

@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 import torch
 from families import by_default
+from made_by_hand import first, nodes_of, put_together, taken_apart
 from numpy.testing import assert_array_equal
 from scipy import special
 from sklearn.ensemble import RandomForestRegressor
@@ -38,9 +39,9 @@ from skgpstoch import (
 from skgpstoch.data.findings import Diagnosis, Finding
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.persistence import arrays, registry
-from skgpstoch.persistence.file import FileNames, digest
+from skgpstoch.persistence.file import FileNames
 from skgpstoch.persistence.state import Names, PackedState, Packer, Unpacker
-from skgpstoch.persistence.tensor_file import METADATA, TYPES, check_table, table_of
+from skgpstoch.persistence.tensor_file import table_of
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-3, 3, (30, 2))
@@ -51,7 +52,7 @@ OLD = Path(__file__).parent / "data"
 def again(value, names=Names):
     """The same value, from its state."""
     state = Packer(names()).state(value)
-    return Unpacker(names()).objects(PackedState(*pickle.loads(pickle.dumps(tuple(state)))))[-1]
+    return Unpacker(names()).value(PackedState(*pickle.loads(pickle.dumps(tuple(state)))))
 
 
 # ---- arrays ------------------------------------------------------------------------------------
@@ -402,7 +403,7 @@ def test_lists_that_no_file_is_read_with_are_refused(tmp_path):
     """Where they are written, not where they are read."""
     model = GaussianProcessRegressor()
     model.note_ = list(range(100_000))
-    with pytest.raises(ValueError, match=r"lists or dicts .* too long.*Keep numbers in arrays"):
+    with pytest.raises(ValueError, match=r"be saved: its lists or dicts .* too many .* arrays"):
         model.save(tmp_path / "model")
     model.note_ = np.array(model.note_)
     model.save(tmp_path / "model")
@@ -604,38 +605,6 @@ def test_damaged_files_are_refused(name, files, models, tmp_path):
     assert refused > 450
 
 
-def taken_apart(path):
-    """The metadata of a file, and copies of its arrays."""
-    data = path.read_bytes()
-    end = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:end])
-    metadata = header.pop(METADATA)
-    check_table(header, len(data) - end)
-    found = []
-    for entry in (header[str(i)] for i in range(len(header))):
-        first, last = (end + k for k in entry["data_offsets"])
-        found.append(np.frombuffer(data[first:last], TYPES[entry["dtype"]]).reshape(entry["shape"]))
-    return metadata, [a.copy() for a in found]
-
-
-def put_together(path, metadata, found, table=None, sign=True):
-    """Write a file whose digest is right, whatever else is not."""
-    table = table_of(found) if table is None else table
-    if sign:
-        metadata["sha256"] = digest(metadata, found)
-    header = json.dumps({METADATA: metadata, **table}).encode()
-    numbers = b"".join(a.tobytes() for a in found)
-    path.write_bytes(len(header).to_bytes(8, "little") + header + numbers)
-
-
-def nodes_of(metadata):
-    return json.loads(metadata["structure"])
-
-
-def first(nodes, form):
-    return next(node for node in nodes if node[0] == form)
-
-
 def change_nodes(change):
     def hostile(path, metadata, found):
         nodes = nodes_of(metadata)
@@ -709,11 +678,11 @@ HOSTILE = {
     "reference to itself": (set_part("tuple", 1, [10**6]), "list index out of range"),
     "reference from behind": (set_part("tuple", 1, [-1]), "not a position in a list"),
     "wrong shape": (other_shape, "must have the shape"),
-    "shape that is none": (set_part("array", 3, "-3"), "the array layout .* is not valid"),
+    "shape that is none": (set_part("array", 3, "-3"), "the array layout is not valid"),
     "2^63 elements": (set_part("array", 3, str(2**63)), "must have the shape"),
     "half of no square": (set_part("array", 5, "lower"), "is not square|must have the shape"),
-    "type of objects": (set_part("array", 2, "|O"), "the array layout .* is not valid"),
-    "axes that are none": (set_part("array", 4, "7"), "the array layout .* is not valid"),
+    "type of objects": (set_part("array", 2, "|O"), "the array layout is not valid"),
+    "axes that are none": (set_part("array", 4, "7"), "the array layout is not valid"),
     "NaN length-scale": (change_nodes(not_finite), "length_scale is not finite"),
     "no nodes": (metadata_with(structure="[]"), "not a list of nodes"),
     "no JSON": (metadata_with(structure="[[1"), "cannot be loaded"),

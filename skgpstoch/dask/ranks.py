@@ -20,6 +20,7 @@ from distributed.comm import get_address_host
 from distributed.protocol import pickle
 
 from ..distributed import WorkerLostError, process_group
+from ..training.checkpoint import SUFFIX
 from .rows import joined
 
 LISTEN = 0.5  # seconds between two checks for a new checkpoint, and whether the rank is needed
@@ -169,7 +170,7 @@ def streamed(folder: Path, name: str, saved: dict[str, bytes]) -> Iterator[None]
         sent = saved
         while not is_over.wait(LISTEN):
             with contextlib.suppress(FileNotFoundError):  # the fit has ended and removed it
-                found = {path.name: path.read_bytes() for path in folder.glob("*.pt")}
+                found = {path.name: path.read_bytes() for path in folder.glob(f"*{SUFFIX}")}
                 if found and found != sent:
                     variable.set(found)
                     sent = found

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 
 from .chunk import SAID, Chunk
 from .stored import is_frame
+from .whole_file import whole_file
 
 
 def write_parquet(path: str | Path, column_names: Sequence[str], arrays: Iterable[Any]) -> None:
@@ -87,23 +86,20 @@ def parquet_file(path: str | Path) -> Generator[Any, None, None]:
         raise ImportError(
             "Parquet files need pyarrow. Install it with `pip install pyarrow`."
         ) from error
-    target = Path(path)
-    unfinished = target.with_name(f".{target.name}.{uuid4().hex[:8]}.part")
     writers: list[Any] = []
+    with whole_file(path) as unfinished:
 
-    def write(table: Any) -> None:
-        if not writers:
-            writers.append(pq.ParquetWriter(unfinished, table.schema))
-        writers[0].write_table(table, row_group_size=max(len(table), 1))
+        def write(table: Any) -> None:
+            if not writers:
+                writers.append(pq.ParquetWriter(unfinished, table.schema))
+            writers[0].write_table(table, row_group_size=max(len(table), 1))
 
-    try:
-        yield write
+        try:
+            yield write
+        except BaseException:
+            for writer in writers:
+                with suppress(Exception):  # the file is removed anyway
+                    writer.close()
+            raise
         for writer in writers:
             writer.close()
-        os.replace(unfinished, target)
-    except BaseException:
-        for writer in writers:
-            with suppress(Exception):  # the file is removed anyway
-                writer.close()
-        unfinished.unlink(missing_ok=True)
-        raise

@@ -235,14 +235,18 @@ def laplace_draws(objective: LogPosterior, z: np.ndarray, normals: np.ndarray) -
 
 
 class Process(NamedTuple):
-    """p(f | y, θ): the rows' X (N, d), v/(wτ) (N,), the factor L of C (N, N), and α = C⁻¹y (N,)."""
+    """p(f | y, θ): the rows' X (N, d), v/(wτ) (N,), α = C⁻¹y (N,), and the factor L of C (N, N).
+
+    `held` has L. It is empty in a loaded process until L is needed, because a small file could ask
+    for much memory.
+    """
 
     shape: Shape
     theta: Theta
     X: Tensor
     noise: Tensor
-    L: Tensor
     alpha: Tensor
+    held: list[Tensor]
 
     @classmethod
     def given(cls, shape: Shape, z: np.ndarray, rows: ProcessRows) -> Process:
@@ -251,17 +255,24 @@ class Process(NamedTuple):
         noise = theta.noise_where(rows.missing) * rows.relative_noise
         L = factor(shape, theta, rows.X, noise)
         alpha = torch.cholesky_solve(rows.y[:, None], L)[:, 0]
-        return cls(shape, theta, rows.X, noise, L, alpha)
+        return cls(shape, theta, rows.X, noise, alpha, [L])
+
+    @property
+    def L(self) -> Tensor:
+        """The factor of C, (N, N)."""
+        if not self.held:
+            self.held.append(factor(self.shape, self.theta, self.X, self.noise))
+        return self.held[0]
 
     def kept(self) -> dict[str, Any]:
         """Return what pickles and files keep: all but the factor, which is most of the memory."""
-        return {name: value for name, value in self._asdict().items() if name != "L"}
+        return {name: value for name, value in self._asdict().items() if name != "held"}
 
     @classmethod
     def restored(
         cls, shape: Shape, theta: Theta, X: Tensor, noise: Tensor, alpha: Tensor
     ) -> Process:
-        """Return the process with these parts, and factorise its covariance again.
+        """Return the process with these parts, whose covariance is factorised when it is needed.
 
         Raises
         ------
@@ -270,7 +281,7 @@ class Process(NamedTuple):
         """
         if len(X) > MOST_ROWS:
             raise ValueError(f"a process has at most {MOST_ROWS} rows, got {len(X)}")
-        return cls(shape, theta, X, noise, factor(shape, theta, X, noise), alpha)
+        return cls(shape, theta, X, noise, alpha, [])
 
     def __reduce__(self) -> Any:
         return self.restored, tuple(self.kept().values())
@@ -278,7 +289,8 @@ class Process(NamedTuple):
     def to(self, device: torch.device) -> Process:
         """Move to a device."""
         theta = Theta(*(value.to(device) for value in self.theta))
-        return Process(self.shape, theta, *(column.to(device) for column in self[2:]))
+        X, noise, alpha = (column.to(device) for column in (self.X, self.noise, self.alpha))
+        return Process(self.shape, theta, X, noise, alpha, [L.to(device) for L in self.held])
 
     def mean(self, X: Tensor) -> Tensor:
         """Return the mean of y, (N*,)."""

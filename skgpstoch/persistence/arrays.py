@@ -13,7 +13,7 @@ import numpy as np
 
 KINDS = "biuf"  # kinds of numbers: bool, integers, floats
 ITEM_SIZES = (1, 2, 4, 8)
-NUMBER_TYPES = [("b", 1), ("f", 2), ("f", 4), ("f", 8), *((k, n) for k in "iu" for n in ITEM_SIZES)]
+DTYPES = {"|b1", "<f2", "<f4", "<f8", "|i1", "|u1", *(f"<{k}{n}" for k in "iu" for n in (2, 4, 8))}
 FEWEST = 16  # smaller arrays are stored as they are
 ALIGNMENT = 64  # bytes, as in torch: results of linear algebra may depend on it
 HALVES = ("", "lower", "upper", "symmetric")
@@ -76,17 +76,10 @@ def restored(payload: np.ndarray, layout: Layout) -> np.ndarray:
 def check(payload: np.ndarray, layout: Layout) -> None:
     """Raise a ValueError if a layout is not valid, or does not match the payload."""
     dtype, shape, axes, half = layout
-    is_layout = (
-        isinstance(dtype, str)
-        and dtype
-        in {np.dtype(f"{kind}{size}").newbyteorder("<").str for kind, size in NUMBER_TYPES}
-        and all(type(n) is int and n >= 0 for n in (*shape, *axes))
-        and sorted(axes) == list(range(len(shape)))
-        and half in HALVES
-    )
-    if not is_layout:
-        raise ValueError(f"the array layout {tuple(layout)} is not valid")
-    if half and (len(shape) < 2 or shape[-1] != shape[-2]):
+    is_layout = dtype in DTYPES and sorted(axes) == list(range(len(shape))) and half in HALVES
+    if not is_layout or min(shape, default=0) < 0:
+        raise ValueError("the array layout is not valid")
+    if half and (len(shape) < 2 or shape[-1] != shape[-2] or 0 in shape):
         raise ValueError(
             f"an array of shape {shape} is not square, so it cannot be stored as one half"
         )
@@ -121,42 +114,40 @@ def half_of(a: np.ndarray) -> str:
     if a.size < FEWEST or a.ndim < 2 or a.shape[-1] != a.shape[-2] or a.shape[-1] < 2:
         return ""
     A = bits(a)
-    rows = [(A[..., i, i + 1 :], A[..., i + 1 :, i]) for i in range(A.shape[-1] - 1)]
-    if all((above == below).all() for above, below in rows):
+    if np.array_equal(A, A.swapaxes(-1, -2)):
         return "symmetric"
-    if not any(above.any() for above, _ in rows):
+    above = ~lower(a.shape[-1])
+    if not any(M[above].any() for M in matrices(A)):
         return "lower"
-    return "upper" if not any(below.any() for _, below in rows) else ""
+    return "" if any(M[above.T].any() for M in matrices(A)) else "upper"
 
 
 def triangles(a: np.ndarray, half: str) -> np.ndarray:
     """Return one half of matrices (..., n, n), row by row: (..., n(n + 1)/2)."""
     n = a.shape[-1]
-    out = np.empty((*a.shape[:-2], n * (n + 1) // 2), a.dtype)
-    for i, place in enumerate(places(n, half)):
-        out[..., place] = a[..., i, i:] if half == "upper" else a[..., i, : i + 1]
-    return out
+    kept = lower(n).T if half == "upper" else lower(n)
+    return np.stack([M[kept] for M in matrices(a)]).reshape(*a.shape[:-2], n * (n + 1) // 2)
 
 
 def fill_triangles(a: np.ndarray, payload: np.ndarray, half: str) -> None:
     """Fill matrices (..., n, n) from one half of them."""
-    if half != "symmetric":
-        a[...] = 0
-    for i, place in enumerate(places(a.shape[-1], half)):
-        row = payload[..., place]
-        if half == "upper":
-            a[..., i, i:] = row
-        else:
-            a[..., i, : i + 1] = row
+    n = a.shape[-1]
+    kept = lower(n).T if half == "upper" else lower(n)
+    a[...] = 0
+    for M, numbers in zip(matrices(a), payload.reshape(-1, payload.shape[-1]), strict=True):
         if half == "symmetric":
-            a[..., :i, i] = row[..., :i]
+            M.T[kept] = numbers
+        M[kept] = numbers
 
 
-def places(n: int, half: str) -> list[slice]:
-    """Return the slice of each row in a stored half."""
-    lengths = np.arange(n, 0, -1) if half == "upper" else np.arange(1, n + 1)
-    ends = np.cumsum(lengths).tolist()
-    return [slice(end - length, end) for end, length in zip(ends, lengths.tolist(), strict=True)]
+def lower(n: int) -> np.ndarray:
+    """Return where the lower half of a matrix is, (n, n)."""
+    return np.tri(n, dtype=bool)
+
+
+def matrices(a: np.ndarray) -> np.ndarray:
+    """View contiguous arrays (..., n, n) as (S, n, n)."""
+    return a.reshape(-1, *a.shape[-2:])
 
 
 def narrowed(a: np.ndarray) -> np.ndarray:

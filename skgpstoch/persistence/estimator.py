@@ -45,7 +45,7 @@ class SavedEstimator(BaseEstimator):
         return Packer(Names()).state(vars(self))._asdict()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(Unpacker(Names()).objects(PackedState(**state))[-1])
+        self.__dict__.update(Unpacker(Names()).value(PackedState(**state)))
 
     def __copy__(self) -> Self:
         """Return a shallow copy, which shares its attributes with this estimator."""

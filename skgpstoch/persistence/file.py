@@ -1,7 +1,8 @@
 """Save estimators to safetensors files, without pickle; loading executes no code from the file.
 
 The header has the entries `format`, `class`, `versions`, `parameters` (for people to read),
-`structure` (:mod:`.state`), and `sha256` of all of these and the tensors.
+`structure` (:mod:`.state`), and `sha256` of all of these and the tensors. Checkpoints of fits have
+the same form, with other entries.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import sklearn
@@ -23,14 +24,15 @@ from torch import nn
 
 from ..data.messages import warn
 from .forms import DAMAGE, Function
+from .limits import Limits
 from .registry import PACKAGE
-from .soundness import check_sound
 from .state import Names, PackedState, Packer, Unpacker
-from .strict_json import MOST_TIMES, check_size
+from .strict_json import parsed
 from .tensor_file import header_of, read, table_of, write
 
 FILE_FORMAT = "1"
-FREE_BYTES = 2**24  # memory that objects may take however small a file is: about 5,000 modules
+MOST_TIMES = 3  # objects may take at most so many times the file's size in memory
+FREE_BYTES = 2**24  # memory that they may take however small a file is: about 5,000 modules
 OWN = "own."  # prefix of the names of the user's classes and functions
 INSTEAD = {
     False: "use joblib.dump, or skops.io.dump",
@@ -66,7 +68,7 @@ class FileNames(Names):
         return OWN + name
 
     def value(self, name: str, is_type: bool) -> Any:
-        if not str(name).startswith(OWN):
+        if not name.startswith(OWN):
             return super().value(name, is_type)
         short = name.removeprefix(OWN)
         if not isinstance(self.objects[short], type if is_type else Function):
@@ -140,30 +142,64 @@ def is_usual(cls: type) -> bool:
 
 
 def save(estimator: Any, path: str | os.PathLike) -> None:
-    """Write an estimator to a file."""
+    """Write an estimator to a file, if `load` would read it."""
     params = estimator.get_params(deep=False)
-    packer = Packer(FileNames())
-    state = packer.state(estimator)
-    for _, value in packer.found.values():
-        check_sound(value)
+    names = FileNames()
+    state = Packer(names).state(estimator)
+    try:
+        value_of(state, FileNames(names.asked), size_of(state))
+    except DAMAGE as error:
+        raise ValueError(
+            f"{type(estimator).__name__} cannot be saved: {error.__cause__ or error}."
+        ) from error
     estimator._validate_params()  # set_params does not validate
-    metadata = {
-        "format": FILE_FORMAT,
+    entries = {
         "class": type(estimator).__name__,
         "versions": json.dumps(versions()),
         "parameters": json.dumps({name: f"{value!r:.200}" for name, value in params.items()}),
-        "structure": state.structure,
     }
+    write_state(checked_path(path), entries, state)
+
+
+def size_of(state: PackedState) -> int:
+    """Return about how many bytes the file of a state has."""
+    return len(state.structure) + sum(a.nbytes for a in state.arrays)
+
+
+def write_state(path: Path, entries: dict[str, str], state: PackedState) -> None:
+    """Write a state and what else the header says."""
+    metadata = {"format": FILE_FORMAT, **entries, "structure": state.structure}
     metadata["sha256"] = digest(metadata, state.arrays)
-    header = header_of(metadata, state.arrays)
-    try:
-        check_size(header, len(header) + sum(a.nbytes for a in state.arrays))
-    except ValueError as error:
+    write(path, header_of(metadata, state.arrays), state.arrays)
+
+
+def read_state(file: BinaryIO, entries: set[str]) -> tuple[dict[str, str], PackedState]:
+    """Return what the header of a file says, and its state.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged, was altered, or has other entries.
+    """
+    metadata, arrays = read(file)
+    if metadata.get("format") != FILE_FORMAT or metadata.keys() != entries:
         raise ValueError(
-            f"{type(estimator).__name__} cannot be saved, because lists or dicts among "
-            f"its attributes are too long ({error}). Keep numbers in arrays."
-        ) from error
-    write(checked_path(path), header, state.arrays)
+            f"its header is not one of version {versions()[PACKAGE]}: it was written by another "
+            "version, or is damaged. Copy the file again, or fit and save with this version. Its "
+            f"format is {metadata.get('format')!r:.20}, of {metadata.get('versions')!r:.200}"
+        )
+    if digest(metadata, arrays) != metadata["sha256"]:
+        raise ValueError(
+            "it is damaged or was altered: its contents do not match its digest. Copy or save it "
+            "again"
+        )
+    return metadata, PackedState(metadata["structure"], arrays, [])
+
+
+def value_of(state: PackedState, names: Names, n_bytes: int) -> Any:
+    """Return the object in a file of `n_bytes` bytes, whoever has written it."""
+    limits = Limits(MOST_TIMES * n_bytes + FREE_BYTES)
+    return Unpacker(names, limits).value(state, lambda text: parsed(text, n_bytes))
 
 
 def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -> Any:
@@ -192,8 +228,8 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is damaged, was altered, has a later format, or needs `objects` that are not
-        given.
+        If the file is damaged, was altered, has a later format, needs `objects` that are not given,
+        has numbers that are not finite, or asks for more memory or time than a model needs.
 
     Examples
     --------
@@ -224,27 +260,11 @@ def checked_path(path: Any) -> Path:
 
 def loaded(file: Any, names: FileNames) -> Any:
     """Return the estimator in an open file."""
-    metadata, arrays = read(file)
-    if metadata.get("format") != FILE_FORMAT or metadata.keys() != ENTRIES:
-        raise ValueError(
-            f"its header is not one of version {versions()[PACKAGE]}: it was written by another "
-            "version, or is damaged. Copy the file again, or fit and save with this version. Its "
-            f"format is {metadata.get('format')!r:.20}, of {metadata.get('versions')!r:.200}"
-        )
-    if digest(metadata, arrays) != metadata["sha256"]:
-        raise ValueError(
-            "it is damaged or was altered: its contents do not match its digest. Copy or save it "
-            "again"
-        )
-    check_size(metadata["structure"], file.tell())
-    check_is_given(metadata["structure"], names.objects)
-    unpacker = Unpacker(names, MOST_TIMES * file.tell() + FREE_BYTES)
-    made = unpacker.objects(PackedState(metadata["structure"], arrays, []))
-    estimator = made[-1]
+    metadata, state = read_state(file, ENTRIES)
+    check_is_given(state.structure, names.objects)
+    estimator = value_of(state, names, file.tell())
     if not isinstance(estimator, BaseEstimator) or type(estimator).__name__ != metadata["class"]:
         raise ValueError(f"it does not hold a {metadata['class']!r:.60}")
-    for value in made:
-        check_sound(value)
     return estimator
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +20,8 @@ import torch
 
 from . import forms
 from .arrays import Layout, is_plain, kept, restored
+from .limits import Limits
 from .registry import known_functions, known_types, name_of
-from .strict_json import parsed
 
 ATOMS = (bool, int, str, type(None))
 
@@ -148,66 +149,75 @@ class Unpacker:
     ----------
     names : Names
         Names of classes and functions.
-    most_bytes : float, default=inf
-        Most memory that the objects may take; a short structure can ask for much more.
+    limits : Limits or None, default=None
+        What a file from a stranger may hold. None: anything.
     """
 
-    def __init__(self, names: Names, most_bytes: float = math.inf) -> None:
+    def __init__(self, names: Names, limits: Limits | None = None) -> None:
         self.names = names
-        self.bytes_left = most_bytes
+        self.limits = limits
         self.made: list[Any] = []
 
-    def objects(self, state: PackedState) -> list[Any]:
-        """Return all objects in a state; the last one is the whole.
+    def value(self, state: PackedState, read: Callable[[str], Any] = json.loads) -> Any:
+        """Return the object with this state, whose structure `read` reads.
 
         Raises
         ------
         ValueError
-            If the state is damaged, has names that `names` lacks, or asks for too much memory.
+            If the state is damaged, has names that `names` lacks, or exceeds the limits.
         """
-        nodes = parsed(state.structure)
+        nodes = read(state.structure)
         if not isinstance(nodes, list) or not nodes:
             raise ValueError("its structure is not a list of nodes")
         self.payloads: list[np.ndarray | None] = list(state.arrays)
         self.kept = state.objects
         for i, node in enumerate(nodes):
+            form = node[0] if isinstance(node, list) and node else None
+            if not isinstance(form, str):
+                raise ValueError(f"its node {i} has no form")
             try:
-                self.made.append(self.rebuilt(*node))
+                self.made.append(self.checked(form, node[1:]))
             except forms.DAMAGE as error:
-                form = node[0] if isinstance(node, list) and node else node
                 raise ValueError(f"its node {i} ({form!r:.40}) is not valid: {error}") from error
-            self.bytes_left -= forms.size_of(self.made[-1])
-            if self.bytes_left < 0:
-                raise ValueError(f"its objects up to node {i} take far more memory than the file")
-        return self.made
+        return self.made[-1]
 
-    def rebuilt(self, form: str, *parts: Any) -> Any:
-        """Return the object of a node."""
-        values = [self.value(part) for part in parts]
+    def checked(self, form: str, parts: list[Any]) -> Any:
+        """Return the object of a node, if it keeps the limits."""
+        values = [self.of_part(part) for part in parts]
+        if self.limits is not None:
+            self.limits.check_parts(form, parts, values)
+        made = self.rebuilt(form, values)
+        if self.limits is not None:
+            self.limits.check_object(form, parts, made)
+        return made
+
+    def rebuilt(self, form: str, values: list[Any]) -> Any:
+        """Return the object of a form with these parts."""
+        if form not in OF_NODES and form not in forms.FORMS:
+            raise ValueError("this form is unknown")
+        types = OF_NODES[form] if form in OF_NODES else forms.FORMS[form].types
+        if types is not None:
+            check_types(values, types)
         if form == "array":
             number, dtype, shape, axes, half = values
             layout = Layout(dtype, numbers(shape), numbers(axes), half)
             return restored(self.payload(number), layout)
         if form in ("type", "function"):
-            (name,) = values
-            return self.names.value(name, form == "type")
+            return self.names.value(values[0], form == "type")
         if form == "object as it is":
-            (number,) = values
-            return self.kept[place(number)]
-        if form not in forms.FORMS:
-            raise ValueError("this form is unknown")
+            return self.kept[place(values[0])]
         return forms.FORMS[form].together(values)
 
-    def value(self, part: Any) -> Any:
+    def of_part(self, part: Any) -> Any:
         """Return what a part stands for."""
-        if not isinstance(part, list):
-            if isinstance(part, dict):
-                raise ValueError("a part must be a value or a node, got a mapping")
+        if isinstance(part, list):
+            (number,) = part
+            return self.made[place(number)]
+        if type(part) in ATOMS or (type(part) is float and math.isfinite(part)):
             return part
-        (number,) = part
-        return self.made[place(number)]
+        raise ValueError("a part must be a finite number, a text, true, false, null or a node")
 
-    def payload(self, number: Any) -> np.ndarray:
+    def payload(self, number: int) -> np.ndarray:
         """Return the stored numbers of an array, but only once, to limit the memory."""
         found, self.payloads[number] = self.payloads[place(number)], None
         if found is None:
@@ -215,13 +225,31 @@ class Unpacker:
         return found
 
 
+OF_NODES: dict[str, tuple[tuple[type, ...], ...]] = {
+    "array": ((int,), (str,), (str,), (str,), (str,)),
+    "type": ((str,),),
+    "function": ((str,),),
+    "object as it is": ((int,),),
+}
+"""Types of the parts of nodes that only a state can put together."""
+
+
+def check_types(values: list[Any], types: tuple[tuple[type, ...], ...]) -> None:
+    """Raise a ValueError unless there is one value of each of these types."""
+    if len(values) != len(types) or not all(
+        type(value) in allowed or object in allowed
+        for value, allowed in zip(values, types, strict=True)
+    ):
+        raise ValueError("its parts are not of the types of this form")
+
+
 def place(number: Any) -> int:
     """Return a position in a list; raise a ValueError if it is not an integer of at least 0."""
     if type(number) is not int or number < 0:
-        raise ValueError(f"{number!r} is not a position in a list")
+        raise ValueError(f"{number!r:.40} is not a position in a list")
     return number
 
 
-def numbers(text: Any) -> tuple[int, ...]:
+def numbers(text: str) -> tuple[int, ...]:
     """Return the tuple that `Packer.listed` wrote."""
     return tuple(map(int, text.split(","))) if text else ()

@@ -7,29 +7,30 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 BYTES_OF_A_VALUE = 64  # most memory that a value takes
-MOST_TIMES = 4  # contents may take at most so many times the file's size in memory
+MOST_TIMES = 4  # values may take at most so many times the file's size in memory
 FREE_VALUES = 10_000  # so many values are always allowed
+MOST_VALUES = 500_000  # more are never
 
 
-def parsed(text: str) -> Any:
-    """Return the value that a JSON text describes.
+def parsed(text: str, n_bytes: int) -> Any:
+    """Return the value that a JSON text in a file of `n_bytes` bytes describes.
 
     Raises
     ------
     ValueError
-        If it is not JSON, or has a key twice.
+        If it is not JSON, has a key twice, or would take far more memory than the file.
     """
+    n_values = sum(map(text.count, ",[{"))
+    most = min(FREE_VALUES + MOST_TIMES * n_bytes // BYTES_OF_A_VALUE, MOST_VALUES)
+    if n_values > most:
+        raise ValueError(
+            f"its lists or dicts have {n_values} values, too many for a file of {n_bytes} bytes; "
+            "numbers belong in arrays"
+        )
     try:
         return json.loads(text, object_pairs_hook=without_copies, parse_constant=refused)
     except RecursionError as error:
         raise ValueError("its structure is nested too deeply") from error
-
-
-def check_size(text: str, n_bytes: int) -> None:
-    """Raise a ValueError if a text would take far more memory than the file that it is in."""
-    n_values = sum(map(text.count, ",[{"))
-    if BYTES_OF_A_VALUE * max(n_values - FREE_VALUES, 0) > MOST_TIMES * n_bytes:
-        raise ValueError(f"it has {n_values} values, too many for a file of {n_bytes} bytes")
 
 
 def without_copies(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,18 +7,16 @@ memory is allocated.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import math
 import os
 from pathlib import Path
 from typing import Any, BinaryIO
-from uuid import uuid4
 
 import numpy as np
 
-from .strict_json import check_size, parsed
+from ..data.whole_file import whole_file
+from .strict_json import parsed
 
 TYPES = {
     "BOOL": "|b1",
@@ -37,7 +35,7 @@ TYPES = {
 NAMES = {dtype: name for name, dtype in TYPES.items()}
 METADATA = "__metadata__"
 LENGTH = 8  # bytes, little-endian
-LONGEST_HEADER = 100_000_000  # the library's limit
+LONGEST_HEADER = 2**24  # bytes; the library allows 100 MB
 MOST_AXES = 32
 NOT_OURS = (
     "it was not written by an estimator's `save`, or is cut short. Read files of other "
@@ -69,29 +67,13 @@ def header_of(metadata: dict[str, str], arrays: list[np.ndarray]) -> str:
 
 
 def write(path: Path, header: str, arrays: list[np.ndarray]) -> None:
-    """Write a file atomically: after an error, an existing file is unchanged.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    """
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "path must be a file, got a folder", str(path))
-    if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "path must be in an existing folder", str(path))
-    partial = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
-    try:
-        with open(partial, "xb") as file:
-            file.write(len(header).to_bytes(LENGTH, "little") + header.encode("ascii"))
-            for a in arrays:
-                file.write(a.data if a.size else b"")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            partial.unlink()
+    """Write a file completely or not at all (:func:`.whole_file`)."""
+    with whole_file(path) as partial, open(partial, "wb") as file:
+        file.write(len(header).to_bytes(LENGTH, "little") + header.encode("ascii"))
+        for a in arrays:
+            file.write(a.data if a.size else b"")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -105,15 +87,14 @@ def read(file: BinaryIO) -> tuple[dict[str, str], list[np.ndarray]]:
     ValueError
         If it is not such a file, or is damaged.
     """
-    size = os.fstat(file.fileno()).st_size
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
     if size < LENGTH:
         raise ValueError(f"it has only {size} bytes; {NOT_OURS}")
     length = int.from_bytes(file.read(LENGTH), "little")
     if length > min(size - LENGTH, LONGEST_HEADER):
         raise ValueError(f"it does not start with the length of a header; {NOT_OURS}")
-    text = file.read(length).decode()
-    check_size(text, size)
-    header = parsed(text)
+    header = parsed(file.read(length).decode("ascii"), size)
     metadata = header.pop(METADATA, None) if isinstance(header, dict) else None
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise ValueError("its header has no metadata")

@@ -8,22 +8,24 @@ import io
 import math
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
+from typing import Any, BinaryIO, NoReturn
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..data.arrays import fingerprint
 from ..data.messages import warn
 from ..data.reduce import Group
+from ..data.whole_file import remove_leftovers
+from ..persistence.file import read_state, value_of, write_state
+from ..persistence.state import Names, Packer
 
 CHECKPOINT_SECONDS = 2.0
 """Least seconds between two checkpoints, so that writing them never dominates a fit."""
+SUFFIX = ".safetensors"
+ENTRIES = {"format", "fit", "structure", "sha256"}
 
 
 @dataclass
@@ -40,7 +42,7 @@ class Checkpoint:
 
     @property
     def path(self) -> Path:
-        return self.directory / f"{self.identity}.pt"
+        return self.directory / f"{self.identity}{SUFFIX}"
 
     def __post_init__(self) -> None:
         try:
@@ -54,10 +56,6 @@ class Checkpoint:
                 f"{str(self.directory)!r}."
             )
 
-    def digest(self, state: dict[str, Any]) -> str:
-        """Return a digest of this fit's identity and of everything in a state."""
-        return fingerprint(self.identity, *_flat(state))
-
     def load(self, device: torch.device) -> dict[str, Any] | None:
         """Return the saved state, or None if there is none.
 
@@ -67,15 +65,20 @@ class Checkpoint:
             If the file is damaged, was altered or belongs to another fit; the type varies.
         """
         try:
-            saved = torch.load(self.path, map_location=device, weights_only=True)
+            with open(self.path, "rb") as file:
+                return self.read(file, device)
         except FileNotFoundError:
             return None
-        if not isinstance(saved, dict):
+
+    def read(self, file: BinaryIO, device: torch.device) -> dict[str, Any]:
+        """Return the state in an open file."""
+        metadata, state = read_state(file, ENTRIES)
+        if metadata["fit"] != self.identity:
+            raise ValueError("it belongs to another fit")
+        value = moved(value_of(state, OnlyNumbers(), file.tell()), device)
+        if not isinstance(value, dict):
             raise ValueError("it is not a checkpoint")
-        state: dict[str, Any] = saved["state"]
-        if saved["digest"] != self.digest(state):
-            raise ValueError("it was altered, or belongs to another fit")
-        return state
+        return value
 
     def save(self, state: dict[str, Any]) -> None:
         """Write atomically, so that a kill while writing leaves the previous checkpoint intact.
@@ -84,26 +87,35 @@ class Checkpoint:
         """
         if self.has_failed or time.monotonic() - self.written < CHECKPOINT_SECONDS:
             return
-        partial = self.path.with_suffix(f".{uuid4().hex}.tmp")
         try:
-            torch.save({"digest": self.digest(state), "state": state}, partial)
-            with contextlib.suppress(FileNotFoundError):  # another thread's fit has removed it
-                os.replace(partial, self.path)
-        except (OSError, RuntimeError) as error:  # torch may turn an OSError into a RuntimeError
+            packed = Packer(OnlyNumbers()).state(state)
+            write_state(self.path, {"fit": self.identity}, packed)
+        except OSError as error:
             self.has_failed = True
             warn(
                 f"The checkpoint {self.path} cannot be written ({summary(error)}); the fit "
                 "continues without it."
             )
-        finally:
-            _discard(partial)
         self.written = time.monotonic()
 
     def remove(self) -> None:
         """Remove the file of a complete fit, and temporary files left by killed processes."""
+        remove_leftovers(self.path)
         with contextlib.suppress(OSError):
-            for path in self.directory.glob(f"{self.identity}.*"):
-                _discard(path)
+            self.path.unlink()
+
+
+class OnlyNumbers(Names):
+    """Checkpoints hold tensors, numbers and Python's own collections, and name no class."""
+
+    def name(self, value: Any) -> None:
+        return None
+
+    def value(self, name: str, is_type: bool) -> NoReturn:
+        raise ValueError("it names a class or function, which no checkpoint does")
+
+    def keep(self, value: Any, path: str) -> NoReturn:
+        raise TypeError(f"{path} is a {type(value).__name__}, which no checkpoint can hold")
 
 
 @dataclass
@@ -120,16 +132,16 @@ class CheckpointOfGroup:
 
     def load(self, device: torch.device) -> dict[str, Any] | None:
         """Return the state that rank 0 has saved, or None if there is none."""
-        content, error = io.BytesIO(), None
+        content, error = b"", None
         if self.group.rank == 0:
             try:
-                torch.save(self.of_first.load(device), content)
-            except Exception as raised:  # damaged files make torch raise many kinds of errors
+                if self.of_first.load(device) is not None:
+                    content = self.path.read_bytes()
+            except Exception as raised:  # whatever is wrong with the file
                 error = RuntimeError(summary(raised))
         self.group.agree(error)
-        sent = io.BytesIO(self.group.first_bytes(content.getvalue()))
-        state: dict[str, Any] | None = torch.load(sent, map_location=device, weights_only=True)
-        return state
+        sent = self.group.first_bytes(b"." + content)[1:]  # no message may be empty
+        return self.of_first.read(io.BytesIO(sent), device) if sent else None
 
     def save(self, state: dict[str, Any]) -> None:
         """Write the checkpoint, on rank 0 only."""
@@ -145,29 +157,17 @@ class CheckpointOfGroup:
 AnyCheckpoint = Checkpoint | CheckpointOfGroup
 
 
-def _discard(path: Path) -> None:
-    """Remove a file if possible; ignore errors."""
-    with contextlib.suppress(OSError):
-        path.unlink()
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    """Yield names, types, shapes and contents of a nested state, for a digest."""
+def moved(value: Any, device: torch.device) -> Any:
+    """Return a state, which is on the CPU, with its tensors on a device."""
+    if device.type == "cpu":
+        return value
     if isinstance(value, Tensor):
-        yield value.dtype
-        yield tuple(value.shape)
-        dense = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-        yield dense.reshape(-1).view(torch.uint8).numpy()
-    elif isinstance(value, dict):
-        yield list(value)
-        for item in value.values():
-            yield from _flat(item)
-    elif isinstance(value, list | tuple):
-        yield len(value)
-        for item in value:
-            yield from _flat(item)
-    else:
-        yield value
+        return value.to(device)
+    if isinstance(value, dict):
+        return type(value)((name, moved(part, device)) for name, part in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(moved(part, device) for part in value)
+    return value
 
 
 def same_form(a: Any, b: Any) -> bool:

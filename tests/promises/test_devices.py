@@ -46,6 +46,7 @@ import skgpstoch.likelihoods.rejection
 from skgpstoch import likelihoods
 from skgpstoch.data import devices
 from skgpstoch.ensembles import automatic_classifier, automatic_regressor
+from skgpstoch.training.checkpoint import Checkpoint
 from skgpstoch.training.loop import Trainer
 
 RNG = np.random.default_rng(0)
@@ -592,7 +593,7 @@ def test_a_checkpoint_of_the_device_is_resumed_there_alone(pretend, monkeypatch,
     model = case.make(checkpoint_dir=tmp_path)
     kill(model, (X, Y), 1, monkeypatch)
     (file,) = tmp_path.iterdir()
-    state = torch.load(file, map_location="cpu", weights_only=True)["state"]
+    state = Checkpoint(tmp_path, file.stem).load(torch.device("cpu"))
     assert {t.device.type for t in state["objective"].values() if torch.is_tensor(t)} == {"cpu"}
     with warnings.catch_warnings():
         warnings.simplefilter("error")

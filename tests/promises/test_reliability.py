@@ -52,6 +52,7 @@ from skgpstoch import (
 from skgpstoch.data.devices import BLOCK_ROWS
 from skgpstoch.maths.linalg import NotPositiveDefiniteError
 from skgpstoch.posteriors.conjugate import ConjugatePosterior
+from skgpstoch.training.checkpoint import SUFFIX
 
 GRID = np.column_stack([np.linspace(-2.9, 2.9, 40), np.zeros(40)])
 FOURIER = {"kernel": RBF() + WhiteKernel(0.1), "hidden_layer_sizes": (), "n_components": 30}
@@ -865,12 +866,12 @@ def test_a_process_killed_by_the_system_resumes_to_the_same_bits(tmp_path, capsy
             if line.startswith("Epoch 6:"):
                 process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
-    assert [path.suffix for path in tmp_path.iterdir()].count(".pt") == 1
+    assert [path.suffix for path in tmp_path.iterdir()].count(SUFFIX) == 1
     model, X, y = shared.victim(tmp_path)
     model.fit(X, y)
     first = int(capsys.readouterr().out.split(":")[0].split()[1])
     assert 5 < first <= 25
-    assert not list(tmp_path.glob("*.pt"))
+    assert not list(tmp_path.glob(f"*{SUFFIX}"))
     assert_same_fit(model, shared.victim(None)[0].fit(X, y))
 
 

@@ -1,0 +1,101 @@
+"""Write files completely or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+fcntl: Any = None  # Windows lacks it; but there nobody can remove a file that is open
+with suppress(ImportError):
+    import fcntl
+
+
+@contextmanager
+def whole_file(path: str | os.PathLike) -> Generator[Path, None, None]:
+    """Yield where to write a file, which gets its name at the end of the block.
+
+    After an error, an existing file is unchanged. A link stays a link: its target is replaced. The
+    file keeps its permissions. What a killed process left of an earlier write is removed; what
+    another process or thread is writing is not, because that holds a lock.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    mode = checked_mode(target)
+    remove_leftovers(target)
+    partial, lock = locked(target)
+    try:
+        if mode is not None:
+            os.chmod(partial, mode)
+        yield partial
+        os.replace(partial, target)
+    finally:
+        with suppress(FileNotFoundError):
+            partial.unlink()
+        if lock is not None:
+            os.close(lock)
+
+
+def checked_mode(target: Path) -> int | None:
+    """Return the permissions of a file, or None if there is none yet."""
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "path must be a file, got a folder", str(target))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "path must be in an existing folder", str(target))
+    if not target.exists():
+        return None
+    found = target.stat().st_mode
+    if not stat.S_ISREG(found):
+        raise OSError(errno.EINVAL, "path must be a file, got a device or a pipe", str(target))
+    return stat.S_IMODE(found)
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove unfinished files of this name that nobody is writing."""
+    with suppress(OSError):  # whoever cannot list the folder cannot remove them
+        for found in os.scandir(target.parent):
+            if is_unfinished(found.name, target.name) and found.is_file(follow_symlinks=False):
+                with suppress(OSError):  # another process writes it, or has removed it
+                    remove_leftover(Path(found.path))
+
+
+def is_unfinished(name: str, of: str) -> bool:
+    """Tell whether a name is one that `locked` gives to an unfinished file."""
+    return name.startswith(f".{of}.") and name.endswith(".tmp") and len(name) == len(of) + 38
+
+
+def remove_leftover(path: Path) -> None:
+    """Remove a file unless a process holds its lock, which raises an OSError."""
+    opened = os.open(path, os.O_RDWR)
+    try:
+        if fcntl is not None:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+    finally:
+        os.close(opened)
+    if fcntl is None:
+        path.unlink()
+
+
+def locked(target: Path) -> tuple[Path, int | None]:
+    """Return a new unfinished file, and the descriptor that holds its lock."""
+    while True:
+        partial = target.with_name(f".{target.name}.{uuid4().hex}.tmp")
+        opened = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        if fcntl is None:
+            os.close(opened)
+            return partial, None
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        if partial.exists():  # nobody took it for a leftover before it was locked
+            return partial, opened
+        os.close(opened)

@@ -1,0 +1,173 @@
+"""Limits of what a file may hold, so that reading it, and whatever walks it later, stays quick.
+
+Nodes refer to nodes before them, so no node is ever walked to be checked: what a node is follows
+from what its parts are. A limit is checked before the object is made, because hashing or comparing
+a part may already be what takes for ever.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from torch import nn
+
+from .forms import OBJECTS
+from .forms_of_values import form_of_level, is_long_list_of_floats
+from .registry import known_classes
+
+MOST_DEPTH = 200  # nodes within each other; those of deep networks have some 25
+MOST_REPEATS = 5  # times that parts may count on average if each is walked wherever it is shared
+FREE_PARTS = 100_000  # so many are always allowed
+MOST_KEYS = 256  # of a set or dict; more of them may be made to have equal hashes
+QUICK_KEYS = 2**20  # integers below this have hashes that hardly collide
+MOST_IN_A_KEY = 16
+LONGEST_NAME = 120  # of an attribute, in messages
+NUMBERS = (np.ndarray, np.floating, float)
+ATOMS = (bool, int, float, str, type(None), torch.dtype)
+KEYS = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered dict": (0, 2)}
+"""Which parts are keys: the first one, and how many parts further the next one is."""
+
+MAY_BE_UNKNOWN = re.compile(
+    "bound|curve|densit|elbo|evidence|likelihood|loss|patience|score|"
+    r"\W(cdf|error|gain|gap|latent_std|limit|log_p|moved|value)\b"
+)
+"""Fields for people to read, which may be NaN or infinite without changing a prediction."""
+
+BYTES = {nn.Module: 3000, torch.Tensor: 800, np.random.RandomState: 8000}
+"""What objects take at least, without parts that are counted elsewhere."""
+
+
+class Unknown(NamedTuple):
+    """Where in an object a number is not finite, and whether one is NaN."""
+
+    where: str
+    is_nan: bool
+
+
+class Limits:
+    """Check nodes one after the other.
+
+    Parameters
+    ----------
+    most_bytes : int
+        Most memory that the objects may take; a short structure can ask for much more.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.bytes_left = most_bytes
+        self.n_parts = 0
+        self.depths: list[int] = []
+        self.walks: list[int] = []  # parts of each node, those of shared nodes counted each time
+        self.unknown: dict[int, Unknown] = {}
+        self.classes = frozenset(known_classes().values())
+
+    def check_parts(self, form: str, parts: list[Any], values: list[Any]) -> None:
+        """Raise a ValueError if an object must not be made of these parts."""
+        inner = [part[0] for part in parts if isinstance(part, list)]
+        self.n_parts += 1 + len(parts)
+        self.depths.append(1 + max((self.depths[i] for i in inner), default=0))
+        self.walks.append(1 + len(parts) + sum(self.walks[i] for i in inner))
+        if self.depths[-1] > MOST_DEPTH:
+            raise ValueError(f"it is nested more than {MOST_DEPTH} deep")
+        if self.walks[-1] > MOST_REPEATS * self.n_parts + FREE_PARTS:
+            raise ValueError("its parts refer to each other too often")
+        if form in KEYS:
+            first, step = KEYS[form]
+            check_keys(values[first::step])
+        fields = values[1:] if form in OBJECTS or form == "sequence" else values
+        if any(isinstance(value, type) and value in self.classes for value in fields):
+            raise ValueError("a class of objects cannot be a value")
+
+    def check_object(self, form: str, parts: list[Any], value: Any) -> None:
+        """Raise a ValueError if an object takes too much memory or has numbers that are unknown."""
+        self.bytes_left -= bytes_of(value)
+        if self.bytes_left < 0:
+            raise ValueError("the objects up to here take far more memory than the file")
+        check_hooks(value)
+        for place, part in enumerate(parts if form != "cells" else ()):  # levels may be missing
+            if isinstance(part, list) and part[0] in self.unknown:
+                found = self.unknown[part[0]]
+                self.keep(form, value, label(form, parts, place), found)
+        if (found_here := unknown_in(value)) is not None:
+            self.unknown[len(self.depths) - 1] = found_here
+
+    def keep(self, form: str, value: Any, where: str, found: Unknown) -> None:
+        """Remember a number that is not finite, or raise a ValueError if it decides predictions."""
+        where = (where + found.where)[:LONGEST_NAME]
+        if form not in OBJECTS:
+            self.unknown.setdefault(len(self.depths) - 1, Unknown(where, found.is_nan))
+        elif not may_be_unknown(value, where, found.is_nan):
+            name = re.sub(r"^\._(parameters|buffers)\['(.*)'\]$", r".\2", where)
+            number = "NaN" if found.is_nan else "infinite"
+            raise ValueError(f"{type(value).__name__}{name} is not finite: it is {number}")
+
+
+def label(form: str, parts: list[Any], place: int) -> str:
+    """Return what a part of an object is called."""
+    if form in ("floats", "parameter", "scalar", "tensor"):
+        return ""
+    if form in OBJECTS:
+        return f".{parts[place - 1]}"
+    is_named = form in ("dict", "ordered dict") and isinstance(parts[place - 1], str)
+    return f"[{parts[place - 1]!r:.60}]" if is_named and place else f"[{place}]"
+
+
+def check_keys(keys: list[Any]) -> None:
+    """Raise a ValueError if keys may take long to hash, or to tell from each other."""
+    slow = [k for k in keys if type(k) is not str and not (type(k) is int and 0 <= k < QUICK_KEYS)]
+    if len(slow) > MOST_KEYS or not all(map(is_flat, slow)):
+        raise ValueError(
+            f"a set or dict must have texts as keys, integers from 0 to {QUICK_KEYS}, or at most "
+            f"{MOST_KEYS} other numbers and flat tuples"
+        )
+
+
+def is_flat(key: Any) -> bool:
+    """Tell whether a key is a number, a text, or a short tuple of them."""
+    inner = key if type(key) in (tuple, frozenset) else (key,)
+    return len(inner) <= MOST_IN_A_KEY and all(
+        type(v) in ATOMS or isinstance(v, np.generic) or form_of_level(v) for v in inner
+    )
+
+
+def check_hooks(value: Any) -> None:
+    """Raise a ValueError if a module has hooks."""
+    if isinstance(value, nn.Module):
+        hooks = [k for k, v in vars(value).items() if "hook" in k and isinstance(v, dict) and v]
+        if hooks:
+            raise ValueError(
+                f"{type(value).__name__} has {hooks}, which a file cannot contain. Remove "
+                "the hooks before saving"
+            )
+
+
+def bytes_of(value: Any) -> int:
+    """Return about how many bytes an object takes, without parts that are counted elsewhere."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes + sys.getsizeof(None)
+    if is_long_list_of_floats(value):
+        return sys.getsizeof(value) + sys.getsizeof(0.0) * len(value)
+    least = next((n for cls, n in BYTES.items() if isinstance(value, cls)), 0)
+    return least or sys.getsizeof(value) + sys.getsizeof(getattr(value, "__dict__", None))
+
+
+def unknown_in(value: Any) -> Unknown | None:
+    """Return whether an array or a number itself is not finite; a tensor's array tells it first."""
+    if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
+        value = value.float().numpy()
+    if not isinstance(value, NUMBERS) or np.asarray(value).dtype.kind != "f":
+        return None
+    return None if np.isfinite(value).all() else Unknown("", bool(np.isnan(value).any()))
+
+
+def may_be_unknown(value: Any, where: str, is_nan: bool) -> bool:
+    """Tell whether a field need not be finite; parameters of estimators may be infinite."""
+    name = re.split(r"\W", where)[1]
+    if isinstance(value, BaseEstimator) and name in type(value)._get_param_names() and not is_nan:
+        return True
+    return name != "_parameters" and bool(MAY_BE_UNKNOWN.search(where))

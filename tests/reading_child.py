@@ -1,0 +1,78 @@
+"""Read files as they are named on stdin, and tell what each took: see tests/fuzzed.py."""
+
+import json
+import os
+import signal
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import skgpstoch
+from skgpstoch.training.checkpoint import Checkpoint
+
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+signal.signal(signal.SIGALRM, lambda *_: stop())
+
+
+def predicted(path):
+    """Load and, if that works, predict; what the predictions are is not the file's promise."""
+    model = skgpstoch.load(path)
+    loaded = measured()
+    signal.alarm(9)
+    try:
+        mean = np.asarray(model.predict(np.zeros((2, model.n_features_in_))))
+        is_finite = mean.dtype.kind != "f" or np.isfinite(mean).all()
+        return "predicts" if is_finite else "predicts NaN", loaded
+    except TimeoutError:
+        return "predicts slowly", loaded
+    except Exception:
+        return "predicts nothing", loaded
+    finally:
+        signal.alarm(0)
+
+
+def stop(*_):
+    raise TimeoutError
+
+
+def resumed(path):
+    path = Path(path)
+    Checkpoint(path.parent, path.stem).load(torch.device("cpu"))
+    return "loaded", measured()
+
+
+def measured():
+    """Seconds of this process, and the most bytes that it has had since `start`."""
+    status = Path("/proc/self/status").read_text()
+    peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return time.process_time(), 1024 * int(peak.split()[1])
+
+
+def start():
+    Path("/proc/self/clear_refs").write_text("5")
+    return measured()
+
+
+print("ready", file=answers, flush=True)
+for line in sys.stdin:
+    kind, _, path = line.strip().partition(" ")
+    before = start()
+    try:
+        outcome, after = {"model": predicted, "checkpoint": resumed}[kind](path)
+    except ValueError:
+        outcome, after = "refused", measured()
+    except Exception as error:
+        outcome, after = f"raised {type(error).__name__}", measured()
+    seconds, most = (b - a for a, b in zip(before, after, strict=True))
+    print(
+        json.dumps({"outcome": outcome, "seconds": seconds, "bytes": most}),
+        file=answers,
+        flush=True,
+    )

@@ -1,0 +1,362 @@
+"""Files that a stranger made by hand, with the right digest: refused, whatever they hold."""
+
+import json
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+from made_by_hand import first, nodes_of, put_together, taken_apart, with_attribute
+from sklearn.gaussian_process import kernels as sk
+from sklearn.preprocessing import FunctionTransformer
+
+import skgpstoch
+from skgpstoch import GaussianProcessRegressor, SVGPRegressor
+from skgpstoch.persistence import limits
+from skgpstoch.persistence.state import Names, PackedState, Unpacker
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-3, 3, (30, 2))
+Y = np.sin(X[:, 0])
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory):
+    kernel = 2.0 * sk.RBF([1.0, 2.0]) + sk.WhiteKernel(0.1)
+    path = tmp_path_factory.mktemp("files") / "exact"
+    state = np.random.RandomState(0)
+    model = GaussianProcessRegressor(kernel, optimizer=None, random_state=state)
+    model.fit(X, Y).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def sparse(tmp_path_factory):
+    path = tmp_path_factory.mktemp("files") / "sparse"
+    transform = FunctionTransformer(np.log1p, np.expm1)
+    model = SVGPRegressor(
+        n_inducing=5, max_iter=2, random_state=0, target_transform=transform, early_stopping=False
+    )
+    model.fit(X, Y).save(path)
+    return path
+
+
+def refused(path, message):
+    """Refused for this reason, in little time and memory."""
+    tracemalloc.start()
+    start = time.perf_counter()
+    with pytest.raises(ValueError, match=message):
+        skgpstoch.load(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert time.perf_counter() - start < 20  # for ever, before
+    assert peak < 4 * path.stat().st_size + 2**24
+
+
+def raised_by(function, *args):
+    """What a function returns, or the ValueError that it raises."""
+    try:
+        return function(*args)
+    except ValueError as error:
+        return error
+
+
+# ---- one row of the table of attacks after another -----------------------------------------------
+
+STATE = {"key": 1, "pos": 2, "has_gauss": 3, "gauss": 4}
+NO_STATES = {
+    "position far away": ("pos", 10**8),
+    "position behind": ("pos", 625),
+    "position before": ("pos", -1),
+    "position of no integer": ("pos", 3.0),
+    "half a pair": ("has_gauss", 2),
+    "text": ("gauss", "0.0"),
+}
+
+
+@pytest.mark.parametrize("how", NO_STATES)
+def test_random_states_that_no_generator_has(how, exact, tmp_path):
+    """NumPy reads wherever the position points to."""
+    field, value = NO_STATES[how]
+    metadata, tensors = taken_apart(exact)
+    nodes = nodes_of(metadata)
+    first(nodes, "random state")[STATE[field]] = value
+    put_together(tmp_path / "model", {**metadata, "structure": json.dumps(nodes)}, tensors)
+    refused(tmp_path / "model", "random state has fields|not of the types")
+
+
+def test_a_random_state_that_draws_zeros_for_ever(exact, tmp_path):
+    """NumPy draws normal numbers until one is not at 0."""
+    metadata, tensors = taken_apart(exact)
+    key = next(a for a in tensors if a.shape == (624,))
+    key[0], key[1:] = 5, 0
+    put_together(tmp_path / "model", metadata, tensors)
+    refused(tmp_path / "model", "random state has fields")
+
+
+DEEP = {
+    "a member of a set": lambda nodes: nodes.add("set", nodes.nested("tuple", 200_000)),
+    "a list": lambda nodes: nodes.nested("list", 200_000),
+    "a kernel": lambda nodes: nodes.nested("tuple", 300),
+}
+
+
+@pytest.mark.parametrize("how", DEEP)
+def test_nesting_has_an_end(how, exact, tmp_path):
+    with_attribute(tmp_path / "model", exact, DEEP[how])
+    refused(tmp_path / "model", "nested more than 200 deep|too many")
+
+
+def test_nesting_has_an_end_in_large_files(exact, tmp_path):
+    """Which may have many values."""
+
+    def make(nodes):
+        nodes.tensors.append(np.zeros(4_000_000))
+        return nodes.add("set", nodes.nested("tuple", 100_000))
+
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "nested more than 200 deep")
+
+
+def in_form(form, *others, depth=45):
+    return lambda nodes: nodes.add(form, nodes.doubled("tuple", depth), *others)
+
+
+def as_class(form):
+    return lambda nodes: nodes.add(form, nodes.doubled("tuple", 45), "a", 1)
+
+
+DOUBLED = {
+    "an attribute": lambda nodes: nodes.doubled("list", 45),
+    "a member": in_form("set"),
+    "a member of a frozen set": in_form("frozenset"),
+    "a key": in_form("dict", 1),
+    "an ordered key": in_form("ordered dict", 1),
+    "a path": in_form("path"),
+    "a word": in_form("float"),
+    "a device": in_form("torch device"),
+    "a type of tensors": in_form("torch type"),
+    "a size": in_form("torch size"),
+    "a ufunc": in_form("ufunc"),
+    "a function": in_form("function"),
+    "a type": in_form("type"),
+    "a scalar": lambda nodes: nodes.add("scalar", "<f8", nodes.doubled("list", 24)),
+    "a type of a scalar": in_form("scalar", 1.0, depth=24),
+    "cells of a type": in_form("cells", 1, 1, 1, depth=24),
+    "a shape of cells": lambda nodes: nodes.add("cells", "|O", nodes.doubled("tuple", 24), 1, 1),
+    "an array": lambda nodes: nodes.add("array", nodes.doubled("tuple", 45), "<f8", "1", "0", ""),
+    "a layout": lambda nodes: nodes.add("array", 0, nodes.doubled("tuple", 45), "1", "0", ""),
+    "a tensor": in_form("tensor", None),
+    "a parameter": in_form("parameter", True),
+    "a time": in_form("timestamp", None),
+    "a period": in_form("period", "M"),
+    "an interval": lambda nodes: nodes.add("interval", *[nodes.doubled("tuple", 45)] * 2, "left"),
+    **{f"a class of {form}": as_class(form) for form in ("object", "module", "record", "mapping")},
+    "a class of a sequence": as_class("sequence"),
+}
+
+
+@pytest.mark.parametrize("how", DOUBLED)
+def test_what_takes_ever_twice_as_long(how, exact, tmp_path):
+    """To hash, to compare, to print or to copy: 2^45 steps, of a few kilobytes."""
+    with_attribute(tmp_path / "model", exact, DOUBLED[how])
+    refused(tmp_path / "model", "refer to each other too often|not of the types|is not a class|.")
+
+
+@pytest.mark.parametrize("name", ["length_scale", "length_scale_bounds"])
+def test_kernels_whose_attributes_take_for_ever_to_check(name, exact, tmp_path):
+    metadata, tensors = taken_apart(exact)
+    nodes = nodes_of(metadata)
+    at = next(i for i, node in enumerate(nodes) if name in node)
+    kernel, before, after = nodes[at], nodes[:at], nodes[at + 1 :]
+    shift = 45
+
+    def moved(part):
+        return [part[0] + shift] if isinstance(part, list) and part[0] >= at else part
+
+    chain = [["list", 0, 0], *(["list", *[[at + i]] * 2] for i in range(shift - 1))]
+    kernel[kernel.index(name) + 1] = [at + shift - 1]
+    nodes = [*before, *chain, kernel, *([n[0], *map(moved, n[1:])] for n in after)]
+    put_together(tmp_path / "model", {**metadata, "structure": json.dumps(nodes)}, tensors)
+    refused(tmp_path / "model", "refer to each other too often")
+
+
+ALIKE = {
+    "integers": lambda i: i * (2**61 - 1) + 1,
+    "negative": lambda i: -i * (2**61 - 1) - 3,
+    "floats": lambda i: float(2**70) * i,
+}
+
+
+@pytest.mark.parametrize("form", ["set", "frozenset", "dict", "ordered dict"])
+@pytest.mark.parametrize("kind", ALIKE)
+def test_keys_of_equal_hashes(form, kind, exact, tmp_path):
+    def make(nodes):
+        nodes.tensors.append(np.zeros(600_000))  # there is room for them
+        parts = [ALIKE[kind](i) for i in range(60_000)]
+        return nodes.add(form, *([p for k in parts for p in (k, 0)] if "dict" in form else parts))
+
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "must have texts as keys")
+
+
+def test_small_integers_are_keys(exact, tmp_path):
+    with_attribute(tmp_path / "model", exact, lambda nodes: nodes.add("set", *range(9000)))
+    assert skgpstoch.load(tmp_path / "model").note_ == set(range(9000))
+
+
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<i8", "|u1"])
+def test_floats_of_another_type(dtype, exact, tmp_path):
+    """Each takes 32 bytes, instead of 2."""
+    make = lambda nodes: nodes.add("floats", nodes.add_array(np.ones(3_000_000, dtype)))  # noqa: E731
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "is not a list")
+
+
+def test_too_many_floats(exact, tmp_path):
+    make = lambda nodes: nodes.add("floats", nodes.add_array(np.ones(2**20 + 1)))  # noqa: E731
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "is not a list")
+
+
+def test_a_half_of_no_matrices(exact, tmp_path):
+    """Which has no numbers, but very many rows."""
+
+    def make(nodes):
+        n = 10**8
+        nodes.tensors.append(np.empty((0, n * (n + 1) // 2)))
+        return nodes.add("array", len(nodes.tensors) - 1, "<f8", f"0,{n},{n}", "0,1,2", "lower")
+
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "is not square")
+
+
+TYPES = [
+    "<U500000000",
+    "<M8[0s]",
+    "(9999,9999)<f8",
+    "<f8,<f8",
+    "V2000000000",
+    "|O",
+    "M8[",
+    "<c16",
+    "object",
+]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_types_of_scalars_that_are_none(dtype, exact, tmp_path):
+    value = "a" if "U" in dtype else 1
+    with_attribute(tmp_path / "model", exact, lambda nodes: nodes.add("scalar", dtype, value))
+    refused(tmp_path / "model", "is not a type of these|cannot have the type")
+
+
+@pytest.mark.parametrize(
+    "zone", ["dateutil//dev/stdin", "../../etc/passwd", "/etc/passwd", "a/..", "America"]
+)
+def test_time_zones_are_no_paths(zone, exact, tmp_path):
+    """Some would be opened."""
+    make = lambda nodes: nodes.add("timestamp", nodes.add("scalar", "<M8[ns]", 0), zone)  # noqa: E731
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "is not a time zone")
+
+
+def test_classes_are_no_functions(sparse, tmp_path):
+    """A transformer would call them."""
+    metadata, tensors = taken_apart(sparse)
+    nodes = nodes_of(metadata)
+    first(nodes, "ufunc")[:] = ["type", "nn.Linear"]
+    put_together(tmp_path / "model", {**metadata, "structure": json.dumps(nodes)}, tensors)
+    refused(tmp_path / "model", "a class of objects cannot be a value")
+
+
+def test_small_objects_are_counted(exact, tmp_path):
+    """A generator takes far more memory than its node."""
+
+    def make(nodes):
+        key = nodes.add_array(np.arange(624, dtype=np.uint32))
+        states = [nodes.add("random state", key, 0, 0, 0.0) for _ in range(9000)]
+        return nodes.add("list", *states)
+
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "far more memory|too many")
+
+
+def test_letters_that_are_none(exact, tmp_path):
+    """A letter from outside makes all others of a text take four bytes."""
+    data = exact.read_bytes()
+    (tmp_path / "model").write_bytes(data.replace(b'"GaussianProcess', '"Gaussian😀'.encode(), 1))
+    refused(tmp_path / "model", "ascii")
+
+
+# ---- numbers that are not finite -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["exact", "sparse"])
+def test_arrays_must_be_finite(name, value, request, tmp_path):
+    """With the name of the attribute; what is not refused decides no prediction."""
+    path, n_refused = request.getfixturevalue(name), 0
+    metadata, tensors = taken_apart(path)
+    model = skgpstoch.load(path)
+    for i, a in enumerate(tensors):
+        if a.dtype.kind != "f" or not a.size:
+            continue
+        edited = [b.copy() for b in tensors]
+        edited[i].flat[-1] = value
+        put_together(tmp_path / "model", dict(metadata), edited)
+        found = raised_by(skgpstoch.load, tmp_path / "model")
+        if isinstance(found, ValueError):
+            n_refused += 1
+            assert "is not finite: it is" in str(found)
+            assert ("is NaN" in str(found)) == np.isnan(value)
+        else:
+            np.testing.assert_array_equal(
+                found.predict(X, return_std=True), model.predict(X, return_std=True)
+            )
+    assert n_refused > 3
+
+
+def test_an_attribute_that_is_not_finite_has_its_name(exact, tmp_path):
+    metadata, tensors = taken_apart(exact)
+    nodes = nodes_of(metadata)
+    whole = nodes[-1]
+    (number,) = whole[whole.index("alpha_") + 1]
+    tensors[nodes[number][1]].flat[0] = np.nan
+    put_together(tmp_path / "model", metadata, tensors)
+    refused(tmp_path / "model", r"GaussianProcessRegressor\.alpha_ is not finite: it is NaN")
+
+
+def test_a_weight_that_is_not_finite_has_its_name(sparse, tmp_path):
+    model = skgpstoch.load(sparse)
+    name, weight = next(iter(model.posterior_.named_parameters()))
+    weight.data.fill_(np.inf)
+    with pytest.raises(ValueError, match=rf"{name.rpartition('.')[2]} is not finite: it is inf"):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("text", ["1e999", "-1e999"])
+def test_numbers_that_python_takes_for_infinite(text, exact, tmp_path):
+    metadata, tensors = taken_apart(exact)
+    metadata["structure"] = metadata["structure"].replace('["list",1.0,', f'["list",{text},', 1)
+    put_together(tmp_path / "model", metadata, tensors)
+    refused(tmp_path / "model", "a part must be a finite number")
+
+
+def test_what_people_read_need_not_be_finite(sparse, tmp_path):
+    model = skgpstoch.load(sparse)
+    model.loss_curve_ = [float("nan")] * 30
+    model.scores_ = {"a": -np.inf}
+    model.save(tmp_path / "model")
+    again = skgpstoch.load(tmp_path / "model")
+    assert np.isnan(again.loss_curve_).all()
+    assert again.scores_ == model.scores_
+
+
+def test_pickles_have_no_limits():
+    """Only what a stranger may have written has them."""
+    nodes = [["tuple", 0], *[["tuple", [i]] for i in range(400)]]
+    value = Unpacker(Names()).value(PackedState(json.dumps(nodes), [], []))
+    assert json.dumps(value).count("[") == 401
+    with pytest.raises(ValueError, match="nested"):
+        Unpacker(Names(), limits.Limits(10**6)).value(PackedState(json.dumps(nodes), [], []))

@@ -35,7 +35,8 @@ def check_alike(estimator: Any, group: Group, X: Any) -> None:
         estimator._validate_params()
         asked = asked_for(estimator, X)
     told = [json.loads(t) for t in group.gather(np.array([json.dumps(asked)], dtype=object))]
-    for name in sorted({name for each in told for name in each}):
+    names = {name for each in told for name in each}
+    for name in sorted(names, key=lambda name: (name != "estimator", name)):
         if len({each.get(name) for each in told}) > 1:
             group.check_same(name, asked.get(name, "nothing"))
 

@@ -31,8 +31,8 @@ from skgpstoch.recipes.budget import Budget, members_in_time
 from skgpstoch.training import checkpoint as checkpoints
 from skgpstoch.training.checkpoint import Checkpoint
 from skgpstoch.training.loop import HURRIED_STEPS, train
-from skgpstoch.training.minibatches import Permuted
 from skgpstoch.training.optimizers import make_optimizer, one_cycle
+from skgpstoch.training.tables import InMemory
 
 N_ROWS, BATCH = 40, 10  # four steps an epoch
 
@@ -76,7 +76,7 @@ def run(objective, seconds=None, max_iter=25, **options):
     X = torch.zeros(N_ROWS, 1)
     return train(
         objective,
-        Permuted(X, Rows(X)),
+        InMemory(X, Rows(X)),
         optimizer=objective.optimizer,
         deadline=deadline,
         max_iter=max_iter,

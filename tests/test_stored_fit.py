@@ -228,13 +228,13 @@ def test_the_first_pass_is_a_part_of_max_time(n_rows, table, monkeypatch):
 
 def test_a_step_of_rows_that_count_is_timed(table, monkeypatch):
     X, y = table
-    timed, drawn = [], stored_rows.Buffered.drawn
+    timed, drawn = [], stored_rows.InChunks.drawn
 
     def watched(*args):
         timed.append(drawn(*args))
         return timed[-1]
 
-    monkeypatch.setattr(stored_rows.Buffered, "drawn", watched)
+    monkeypatch.setattr(stored_rows.InChunks, "drawn", watched)
     weight = np.where(np.arange(N) < 1000, 0.0, 1.0)  # of the first chunks all are 0
     model = DeepKernelEnsembleRegressor(max_time=0.5, batch_size=64, hidden_layer_sizes=(8,))
     with warnings.catch_warnings():

@@ -39,6 +39,7 @@ from ..recipes.plan import Folds, Plan, Sizes
 from ..recipes.recipe import Fitted, Problem, Recipe
 from ..recipes.warm_start import Start
 from ..training.history import History
+from ..training.tables import InMemory
 from .alike import check_alike
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .checkpoint_key import checkpoint_of, described, seed_of
@@ -198,7 +199,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         order = order_of_rows(data, generator) if plan.shuffles else None
         places = places if order is None else inverse_order(order)[places]
         X, rows = self._tensors(data, plan.dtype, device, order, plan.folds)
-        problem = Problem(X, rows, self._x_scaling, plan, generator, start)
+        problem = Problem(InMemory(X, rows), self._x_scaling, plan, generator, start)
         if recipe.deadline is None:
             run = begin(recipe, problem, checkpoint)
         else:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
 
 from ..data.arrays import readable
 from ..data.deadline import Clock, Deadline
@@ -32,7 +33,7 @@ from ..recipes.recipe import Problem, Recipe
 from ..recipes.warm_start import Start
 from ..training.checkpoint import CheckpointOfGroup
 from ..training.interrupts import AGAIN, is_marked, marking
-from ..training.minibatches import Shared, Table
+from ..training.tables import OnRanks, Table
 from .alike import NO_ROWS
 from .checkpoint_key import checkpoint_of, sampling_seed, seed_of
 from .first_rank import adopt, fit_on_first
@@ -237,10 +238,10 @@ def prepare(
     seed = int(group.first(sampling_seed(estimator)))
     sample = sample_of(group, data, rank.first, rank.numbers, seed)
 
-    def table(dtype: str, device: torch.device, rows: Rows) -> Shared:
-        X, own_rows = estimator._tensors(data, dtype, device)
-        own_rows = replace(own_rows, whole=rank.whole)
-        return Shared(X, own_rows, rank.first, (sample.own, sample.places), seed)
+    def table(dtype: str, X: Tensor, rows: Rows) -> OnRanks:
+        own_X, own_rows = estimator._tensors(data, dtype, X.device)
+        own = own_X, replace(own_rows, whole=rank.whole)
+        return OnRanks(X, rows, own, rank.first, (sample.own, sample.places), seed)
 
     run = begin_from_sample(estimator, recipe, sample.data, sizes, rank.whole, start, seed, table)
     return run._replace(numbers=sample.numbers), sample.data
@@ -254,11 +255,11 @@ def begin_from_sample(
     whole: Whole,
     start: Start | None,
     seed: int,
-    table: Callable[[str, torch.device, Rows], Table],
+    table: Callable[[str, Tensor, Rows], Table],
 ) -> Run:
     """Make the objective from a sample, and the run that trains it on all rows of a table.
 
-    `table` makes it from a dtype, a device, and the sample's rows.
+    `table` makes it from a dtype, and the sample's X and rows.
     """
     plan = within_sample(recipe.plan(sizes, start), len(sample))
     checkpoint = None
@@ -271,8 +272,8 @@ def begin_from_sample(
     estimator._set_scalings(recipe, sample, start)
     X, rows = estimator._tensors(sample, plan.dtype, device, None, plan.folds)
     of_all = replace(rows, whole=replace(whole, group=ALONE))
-    shared = table(plan.dtype, device, rows)
-    problem = Problem(X, of_all, estimator._x_scaling, plan, generator, start, shared)
+    shared = table(plan.dtype, X, of_all)
+    problem = Problem(shared, estimator._x_scaling, plan, generator, start)
     if recipe.deadline is None:
         run = begin(recipe, problem, checkpoint)
     else:

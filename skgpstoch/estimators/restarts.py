@@ -54,7 +54,7 @@ def best_of_restarts(run: Run, train_first: Callable[[Run], History]) -> tuple[R
             best = min(best, trained, key=lambda t: t.loss)
             if trained.history.status == "interrupted":
                 break
-    return best.run._replace(generator=run.generator, checkpoint=run.checkpoint), best.history
+    return best.run._replace(problem=run.problem, checkpoint=run.checkpoint), best.history
 
 
 def restarts(run: Run) -> list[Run]:
@@ -73,7 +73,8 @@ def restarts(run: Run) -> list[Run]:
             moved.model.likelihood.log_noise.data.fill_(theta[-1])
         moved.step_end()  # within bounds
         generator = torch.Generator(run.X.device).manual_seed(run.generator.initial_seed())
-        runs.append(run._replace(objective=moved, generator=generator, checkpoint=None))
+        problem = run.problem._replace(generator=generator)
+        runs.append(run._replace(problem=problem, objective=moved, checkpoint=None))
     return runs
 
 

@@ -11,7 +11,7 @@ import json
 import math
 import time
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from ..data.rows import Data, Rows, Whole
 from ..data.scan import Scan, scan
 from ..recipes.plan import Sizes
 from ..recipes.recipe import Recipe
-from ..training.stored_rows import EPOCH_ROWS, StoredTable
+from ..training.stored_rows import EPOCH_ROWS, InChunks
 from .checkpoint_key import sampling_seed
 from .first_rank import fit_on_first
 from .group_fit import (
@@ -81,15 +81,11 @@ def fit_in_chunks(estimator: Any, recipe: Recipe, sample: Data, first: FirstPass
     sizes = Sizes(n, n_given, sample.X.shape[1], sample.y_std is not None)
     refuse_whole(estimator, recipe.sums_rows(recipe.plan(sizes, start)), whole.n_rows)
 
-    def table(dtype: str, device: torch.device, rows: Rows) -> StoredTable:
-        X, of_sample = estimator._tensors(sample, dtype, device)
-        none = X[:0], of_sample[:0]
-        tensors = ToTensors(estimator, recipe, dtype, device, none)
-        known, numbers = replace(whole, sample=of_sample), (first.sample.rows, first.is_own)
-        in_memory = X, of_sample
-        return StoredTable(
-            first.source, first.n_rows, tensors, in_memory, known, *numbers, first.seed
-        )
+    def table(dtype: str, X: Tensor, rows: Rows) -> InChunks:
+        none = X[:0], replace(rows[:0], fold=None)
+        tensors = ToTensors(estimator, recipe, dtype, X.device, none)
+        numbers = first.sample.rows, first.is_own
+        return InChunks(X, rows, first.source, first.n_rows, tensors, whole, *numbers, first.seed)
 
     with training_together(estimator, whole.group):
         run = begin_from_sample(estimator, recipe, sample, sizes, whole, start, first.seed, table)
@@ -97,7 +93,7 @@ def fit_in_chunks(estimator: Any, recipe: Recipe, sample: Data, first: FirstPass
         try:
             estimator._fit_run(recipe, run, sample, sample)
         finally:
-            cast(StoredTable, run.shared).reader.close()
+            run.table.close()
 
 
 def warn_if_over(estimator: Any, seconds: float) -> None:

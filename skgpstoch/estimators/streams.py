@@ -20,8 +20,8 @@ from ..recipes.plan import Sizes
 from ..recipes.recipe import Problem, Recipe
 from ..recipes.warm_start import Start
 from ..training.loop import train
-from ..training.minibatches import Permuted
 from ..training.optimizers import make_optimizer
+from ..training.tables import InMemory
 from .alike import refuse_group
 from .base import BaseGP, Run, changed_parameters, representations
 from .checkpoint_key import SILENT
@@ -59,7 +59,7 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
     run = prepare(estimator, recipe, data, first)
     history = train(
         run.objective,
-        Permuted(run.X, run.rows),
+        run.table,
         optimizer=run.optimizer,
         max_iter=1,
         batch_size=run.plan.batch_size,
@@ -89,15 +89,15 @@ def prepare(estimator: BaseGP, recipe: Recipe, data: Data, first: bool) -> Run:
     if first:
         estimator._set_scalings(recipe, data, None)
     X, rows = estimator._tensors(data, plan.dtype, device)
+    problem = Problem(InMemory(X, rows), estimator._x_scaling, plan, generator)
     kept = kept_stream(estimator, plan.solver)
     if kept is None:
-        problem = Problem(X, rows, estimator._x_scaling, plan, generator)
         objective = recipe.stream(problem, posterior).to(X.device)
     else:
         objective = copy.deepcopy(kept.objective).to(X.device)
         objective.attach(X, rows)
     optimizer = resumed_optimizer(estimator, objective, plan.solver, kept)
-    return Run(X, rows, plan, objective, optimizer, generator, None)
+    return Run(problem, objective, optimizer)
 
 
 def kept_stream(estimator: BaseGP, solver: str) -> Stream | None:

@@ -19,8 +19,8 @@ from ..objectives.exact import ExactObjective
 from ..objectives.optimal_q import optimal_q
 from ..objectives.variational import VariationalObjective
 from ..training.loop import train
-from ..training.minibatches import Permuted
 from ..training.optimizers import constant, make_optimizer
+from ..training.tables import InMemory
 from .feature_builder import FeatureBuilder
 from .recipe import Problem
 
@@ -59,7 +59,7 @@ def learn_from_some_rows(objective: VariationalObjective, problem: Problem) -> N
         return
     train(
         exact,
-        Permuted(X, rows),
+        InMemory(X, rows),
         optimizer=make_optimizer("lbfgs", exact.param_groups(), 1.0, exact.step_end),
         max_iter=LBFGS_EPOCHS,
         batch_size=len(X),

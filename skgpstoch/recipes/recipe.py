@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -32,7 +32,7 @@ from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
 from ..training.history import History
-from ..training.minibatches import Table
+from ..training.tables import Table
 from .budget import Budget
 from .error_findings import (
     BESIDE_NOISE,
@@ -63,25 +63,32 @@ from .warm_start import Start
 class Problem(NamedTuple):
     """Scaled rows, and the plan to fit them."""
 
-    X: Tensor  # (N, d)
-    rows: Rows
+    table: Table
     x_scaling: Scaling
     plan: Plan
     generator: torch.Generator
     start: Start | None = None
-    shared: Table | None = None  # all rows (stored, or of several ranks), if X is a sample of them
 
     @property
-    def n_epoch(self) -> int:
-        """Number of rows in an epoch, held-out ones included."""
-        return self.rows.n_all if self.shared is None else self.shared.n_epoch
+    def X(self) -> Tensor:
+        """The inputs that are in memory, (N, d)."""
+        return self.table.X
+
+    @property
+    def rows(self) -> Rows:
+        """What else is known of these rows."""
+        return self.table.rows
+
+    def on(self, X: Tensor, rows: Rows) -> Problem:
+        """Return the problem with other rows in memory."""
+        return self._replace(table=replace(self.table, X=X, rows=rows))
 
     def trained(self) -> Problem:
         """Return the problem without held-out rows, which come first."""
         if self.rows.fold is None:
             return self
         n = self.rows.n_held_out
-        return self._replace(X=self.X[n:], rows=self.rows.after(n))
+        return self.on(self.X[n:], self.rows.after(n))
 
 
 class Fitted(NamedTuple):

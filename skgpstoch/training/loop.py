@@ -24,8 +24,8 @@ from .checkpoint import AnyCheckpoint, copy_of, optimizer_can_be_in, same_form, 
 from .global_rng import global_rng
 from .history import MAX_ROLLBACKS, History
 from .interrupts import AGAIN, is_marked, keeps_best, share_interrupt, was_interrupted
-from .minibatches import Minibatches
 from .optimizers import Schedule
+from .tables import Table
 
 HURRIED_STEPS = 20  # least number of steps, even if time is short; fewer are worse than none
 
@@ -45,7 +45,7 @@ class Trainer:
 
     objective: Objective
     optimizer: Optimizer | None
-    source: Minibatches
+    source: Table
     max_iter: int
     batch_size: int
     schedule: Schedule
@@ -471,7 +471,7 @@ class Trainer:
 
 def train(
     objective: Objective,
-    source: Minibatches,
+    source: Table,
     *,
     optimizer: Optimizer | None,
     checkpoint: AnyCheckpoint | None = None,
@@ -485,7 +485,7 @@ def train(
     objective : Objective
         The objective. Afterwards it is at the best iterate if `evaluate` is given, or else at the
         last one.
-    source : Minibatches
+    source : Table
         Makes the minibatches of each epoch, on the device of training.
     optimizer : Optimizer or None
         From :func:`make_optimizer`, over the objective's parameter groups; None if it has none.

@@ -26,6 +26,7 @@ from sklearn.gaussian_process.kernels import DotProduct
 from torch import Tensor, nn
 
 from skgpstoch import SCGDGaussianProcessRegressor
+from skgpstoch.estimators.tables import AllHere
 from skgpstoch.training.loop import Trainer
 
 Step = Callable[[Tensor], object]  # of the indices of the rows of a minibatch
@@ -49,7 +50,8 @@ def make_data(n: int, seed: int) -> tuple[Tensor, Tensor]:
 
 def training_step(model: Any, X: Tensor, y: Tensor) -> Step:
     """One step of the package's training loop, as a fit of this estimator would begin it."""
-    run = model._prepare(model._recipe(), model._validate(X.numpy(), y.numpy(), True), None)
+    recipe, data = model._recipe(), model._validate(X.numpy(), y.numpy(), True)
+    run = model._prepare(recipe, AllHere.of(recipe, data), None)
     trainer = Trainer(
         run.objective,
         run.optimizer,

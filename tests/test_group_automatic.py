@@ -12,11 +12,11 @@ from sklearn.base import clone
 from thread_group import on_ranks
 
 from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
+from skgpstoch.data import row_sample
 from skgpstoch.data.tables import TableEncoder
 from skgpstoch.distributed import process_group
 from skgpstoch.ensembles import automatic_classifier, automatic_regressor, group_race
 from skgpstoch.ensembles.process import ExactProcessRegressor
-from skgpstoch.estimators import group_fit
 
 pd = pytest.importorskip("pandas")
 
@@ -51,9 +51,8 @@ def flights(n=N, seed=0):
 @pytest.fixture
 def many(monkeypatch):
     """Rows are many, a sample has 100 of them, and networks are small, in float64."""
-    for module in (group_fit, group_race):
-        monkeypatch.setattr(module, "GATHERED_ROWS", 0)
-        monkeypatch.setattr(module, "most_sampled", lambda n_features: 100)
+    for name, most in (("SAMPLE_ROWS", 100), ("MERGED_ROWS", 100), ("GATHERED_ROWS", 0)):
+        monkeypatch.setattr(row_sample, name, most)
     small = {"dtype": "float64", "max_iter": 2, "n_estimators": 2, "hidden_layer_sizes": (8,)}
     for module in (automatic_regressor, automatic_classifier):
         of_networks = functools.partial(module.of_networks, **small)

@@ -20,20 +20,14 @@ from skgpstoch import (
     on_interrupt,
     predict_to,
 )
-from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows, table_scan
+from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows, row_sample, table_scan
 from skgpstoch.data.arrays import resolve_seed
 from skgpstoch.data.reduce import ALONE
 from skgpstoch.data.row_hash import row_hashes
 from skgpstoch.data.table_scan import Held, held_by, merged, read_as
 from skgpstoch.data.tables import TableEncoder
-from skgpstoch.ensembles import (
-    automatic_classifier,
-    automatic_regressor,
-    group_race,
-    stored_automatic,
-)
+from skgpstoch.ensembles import automatic_classifier, automatic_regressor
 from skgpstoch.ensembles.stored_automatic import EncodedRows, StoredSample
-from skgpstoch.estimators import group_fit
 from skgpstoch.training import interrupts
 from skgpstoch.training.loop import Trainer
 
@@ -54,8 +48,8 @@ def table():
 
 @pytest.fixture
 def few_are_many(monkeypatch):
-    monkeypatch.setattr(group_fit, "SAMPLE_ROWS", 700)
-    monkeypatch.setattr(group_fit, "MERGED_ROWS", 700)
+    monkeypatch.setattr(row_sample, "SAMPLE_ROWS", 700)
+    monkeypatch.setattr(row_sample, "MERGED_ROWS", 700)
 
 
 @pytest.fixture
@@ -186,7 +180,7 @@ def test_levels_and_missing_values_that_the_sample_has_not(table, few_are_many, 
 
 
 def test_columns_that_are_missing_in_the_sample(few_are_many, monkeypatch):
-    monkeypatch.setattr(stored_automatic, "most_sampled", lambda n_features: 50)
+    monkeypatch.setattr(row_sample, "SAMPLE_ROWS", 50)
     X = np.full((200, 2), np.nan, dtype=object)
     X[:, 0] = np.arange(200.0)
     X[np.setdiff1d(np.arange(200), sampled_numbers(50, 200))[0], 1] = "late"
@@ -231,10 +225,8 @@ M = 400
 @pytest.fixture
 def whole_batches(monkeypatch):
     """Each step is by all rows, so that the order of rows changes rounding alone."""
-    for name in ("SAMPLE_ROWS", "MERGED_ROWS"):
-        monkeypatch.setattr(group_fit, name, 300)
-    for module in (group_fit, group_race):
-        monkeypatch.setattr(module, "GATHERED_ROWS", 0)
+    for name, most in (("SAMPLE_ROWS", 300), ("MERGED_ROWS", 300), ("GATHERED_ROWS", 0)):
+        monkeypatch.setattr(row_sample, name, most)
     small = {"dtype": "float64", "max_iter": 2, "n_estimators": 2, "hidden_layer_sizes": (8,)}
     normal = {"likelihood": "gaussian", "noise": "constant", "loss": "elbo"}
     for module, more in ((automatic_regressor, normal), (automatic_classifier, {})):

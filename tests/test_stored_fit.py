@@ -27,10 +27,10 @@ from skgpstoch import (
     SVGPRegressor,
     predict_to,
 )
-from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
+from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows, row_sample
 from skgpstoch.data.reduce import ONE, using
 from skgpstoch.data.rows import Rows
-from skgpstoch.estimators import group_fit, stored_fit
+from skgpstoch.estimators import tables
 from skgpstoch.models import sparse
 from skgpstoch.objectives import ensemble
 from skgpstoch.objectives.ensemble import EnsembleObjective
@@ -45,9 +45,9 @@ KERNEL = ConstantKernel(1.0, "fixed") * RBF(1.5, "fixed")
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch):
     """Take a table that is small for a large one, of which a sample decides."""
-    monkeypatch.setattr(group_fit, "SAMPLE_ROWS", 300)
-    monkeypatch.setattr(group_fit, "MERGED_ROWS", 300)
-    monkeypatch.setattr(group_fit, "GATHERED_ROWS", 0)
+    monkeypatch.setattr(row_sample, "SAMPLE_ROWS", 300)
+    monkeypatch.setattr(row_sample, "MERGED_ROWS", 300)
+    monkeypatch.setattr(row_sample, "GATHERED_ROWS", 0)
 
 
 @pytest.fixture(scope="module")
@@ -214,8 +214,8 @@ def test_the_first_pass_is_a_part_of_max_time(n_rows, table, monkeypatch):
     def ended(estimator, recipe, *rest):
         raise ValueError(f"{recipe.deadline.left():.3f} s are left")
 
-    monkeypatch.setattr(stored_fit, "fit_numbered", ended)
-    monkeypatch.setattr(stored_fit, "fit_in_chunks", ended)
+    monkeypatch.setattr(DeepKernelEnsembleRegressor, "_fit", ended)
+    monkeypatch.setattr(DeepKernelEnsembleRegressor, "_prepare", ended)
     model = DeepKernelEnsembleRegressor(max_time=0.05)
     with (
         pytest.warns(
@@ -327,7 +327,7 @@ def test_short_epochs_come_to_all_rows(size, rows, table, monkeypatch):
     """Also to the last of each unit, where units are more than an epoch reads of them."""
     X, y = table
     monkeypatch.setattr(stored_rows, "EPOCH_ROWS", 500)
-    monkeypatch.setattr(stored_fit, "EPOCH_ROWS", 500)
+    monkeypatch.setattr(tables, "EPOCH_ROWS", 500)
     seen = recorded(monkeypatch, RunningObjective)
     params = {"n_inducing": 80, "solver": "collapsed", "max_iter": 8, "random_state": 0}
     on_ranks(lambda group: SVGPRegressor(**params).fit(rows(X, y)), size)

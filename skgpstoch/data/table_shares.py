@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from .columns import EMPTY, LEVEL, Column, ReadTable
 from .reduce import Group
-
-
-def of_every_rank(group: Group, own: Any) -> list[Any]:
-    """Return each rank's object; pickle is safe, as all ranks run the same program."""
-    sent = torch.frombuffer(bytearray(pickle.dumps(own)), dtype=torch.uint8)
-    return [pickle.loads(share.numpy().tobytes()) for share in group.shares(sent)]
 
 
 def read_alike(group: Group, table: ReadTable | None, beside: Any) -> ReadTable | None:
@@ -47,7 +39,7 @@ def read_alike(group: Group, table: ReadTable | None, beside: Any) -> ReadTable 
     names = None if table is None else [column.name for column in table.columns]
     check_same_said(group, "Columns of X and y", None if table is None else [names, beside])
     own = None if table is None else [kind_of(column) for column in table.columns]
-    told = [kinds for kinds in of_every_rank(group, own) if kinds is not None]
+    told = [kinds for kinds in group.every(own) if kinds is not None]
     by_column = zip(*told, strict=True)
     kinds = [next((kind for kind in ranks if kind), None) for ranks in by_column]
     said = None if own is None else [k or agreed for k, agreed in zip(own, kinds, strict=True)]
@@ -56,7 +48,7 @@ def read_alike(group: Group, table: ReadTable | None, beside: Any) -> ReadTable 
         columns = zip(table.columns, kinds, strict=True)
         table = ReadTable([of_kind(column, kind) for column, kind in columns], table.array)
     found = None if table is None else [held(column) for column in table.columns]
-    held_by = [each for each in of_every_rank(group, found) if each is not None]
+    held_by = [each for each in group.every(found) if each is not None]
     if table is None:
         return None
     return with_elsewhere(table, [frozenset().union(*sets) for sets in zip(*held_by, strict=True)])
@@ -64,7 +56,7 @@ def read_alike(group: Group, table: ReadTable | None, beside: Any) -> ReadTable 
 
 def check_same_said(group: Group, name: str, own: Any) -> None:
     """Check that `own` is the same on all ranks where it is not None."""
-    texts = [t for t in of_every_rank(group, own and json.dumps(own, default=str)) if t]
+    texts = [t for t in group.every(own and json.dumps(own, default=str)) if t]
     group.check_same(name, json.dumps(own, default=str) if own else texts[0])
 
 

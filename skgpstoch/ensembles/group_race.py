@@ -18,25 +18,18 @@ from sklearn.base import is_classifier
 from ..data.arrays import resolve_seed
 from ..data.chunk import Chunk
 from ..data.columns import ReadTable
-from ..data.deadline import Deadline
+from ..data.deadline import ClockOfGroup, Deadline
 from ..data.level_sums import Told
 from ..data.messages import muted
 from ..data.reduce import Group, agreed, doing
+from ..data.row_sample import are_few, chosen_rows, most_sampled, offsets, sample_of
 from ..data.rows import Data
-from ..data.shares import chosen_rows, offsets
-from ..data.table_shares import joined_tables, of_every_rank, read_alike
+from ..data.table_shares import joined_tables, read_alike
 from ..data.tables import read_table
 from ..estimators.alike import NO_ROWS, check_alike
 from ..estimators.callbacks import Fits
 from ..estimators.first_rank import adopt, fit_on_first
-from ..estimators.group_fit import (
-    GATHERED_ROWS,
-    ClockOfGroup,
-    classes_of,
-    counts,
-    most_sampled,
-    sample_of,
-)
+from ..estimators.opening import classes_of, counts
 from ..estimators.validation import check_numbers, check_weight
 from .race import race
 
@@ -73,8 +66,8 @@ def race_in_group(estimator: Any, group: Group, X: Any, y: Any, sample_weight: A
         first, n = offsets(group, 0 if given is None else len(given))
         if n < 2:
             raise ValueError(f"X must have at least 2 rows on all ranks together, got {n}.")
-        is_few = n <= max(GATHERED_ROWS, estimator._most_raced)
-        all_rows = rows_of_ranks(of_every_rank(group, given)) if is_few else None
+        is_few = are_few(n, estimator._most_raced)
+        all_rows = rows_of_ranks(group.every(given)) if is_few else None
 
     def task(n_parts: int) -> Fits:
         return Fits(estimator, X, y, n_parts)
@@ -127,7 +120,7 @@ def read_rows(estimator: Any, group: Group, X: Any, y: Any, sample_weight: Any) 
     if not group.flag(given is not None):
         raise ValueError(NO_ROWS)
     found = None if given is None else {n: getattr(estimator, n, None) for n in NOTED}
-    told = next(each for each in of_every_rank(group, found) if each is not None)
+    told = next(each for each in group.every(found) if each is not None)
     for name, value in told.items():
         vars(estimator).pop(name, None)
         if value is not None:
@@ -158,10 +151,10 @@ def rows_of_ranks(parts: Sequence[Given | None]) -> Given:
 
 def encoded(estimator: Any, group: Group, given: Given | None, first: int, seed: int) -> Data:
     """Learn from a sample of all rows how they are encoded, and encode this rank's."""
-    n_columns = max(of_every_rank(group, 0 if given is None else len(given.table.columns)))
+    n_columns = max(group.every(0 if given is None else len(given.table.columns)))
     n_own = 0 if given is None else len(given)
     own, places = chosen_rows(group, seed, first, n_own, most_sampled(n_columns))
-    parts = of_every_rank(group, None if given is None else given[own.numpy()])
+    parts = group.every(None if given is None else given[own.numpy()])
     sample = rows_of_ranks(parts)[np.argsort(group.gather(places.numpy()))]
     given = sample[:0] if given is None else given
     if is_classifier(estimator):

@@ -17,23 +17,20 @@ import numpy as np
 
 from ..data.arrays import resolve_seed
 from ..data.chunk import Chunk, checked
-from ..data.deadline import Deadline, seconds_left
+from ..data.deadline import ClockOfGroup, Deadline, seconds_left
 from ..data.level_sums import FoldMeans, Told
 from ..data.messages import muted, warn
 from ..data.reduce import ALONE, Group, agreed, current, doing
-from ..data.row_hash import row_hashes
-from ..data.row_sample import SmallestHashes, smallest_of
+from ..data.row_sample import SmallestHashes, joint_sample, most_sampled
 from ..data.row_source import RowSource, refuse_other_columns
 from ..data.rows import Data
 from ..data.stored import is_frame
 from ..data.table_scan import Held, held_by, merged, read_as
-from ..data.table_shares import of_every_rank
 from ..data.tables import TableEncoder
 from ..estimators.alike import check_alike
 from ..estimators.callbacks import Fits
 from ..estimators.first_rank import adopt, fit_on_first
-from ..estimators.group_fit import ClockOfGroup, most_sampled
-from ..estimators.stored_fit import refuse_given
+from ..estimators.opening import refuse_given
 from ..estimators.validation import check_numbers
 from .group_race import transformed
 from .race import Entrant, Judged
@@ -171,7 +168,7 @@ class StoredSample(NamedTuple):
             raise ValueError(f"{source!r} has no rows of positive weight.")
         refuse_columns(type(automatic).__name__, source, sample)
         n_rows = int(group.gather(np.array([own.n_rows])).sum())
-        held = merged([each for each in of_every_rank(group, own.held) if each is not None])
+        held = merged([each for each in group.every(own.held) if each is not None])
         with agreed(group):
             sample = replace(sample, X=as_given(source, sample.X))
         if len(sample) == n_rows:  # put them in order, as arrays are
@@ -242,18 +239,6 @@ def refuse_columns(name: str, source: RowSource, sample: Chunk) -> None:
             raise ValueError(
                 f"{source!r} has {column}, which {name} does not support. Leave it out."
             )
-
-
-def joint_sample(group: Group, own: Chunk | None, n_sample: int, seed: int) -> Chunk | None:
-    """Return the sample of all ranks' rows, from the sample of each."""
-    if group.size == 1:
-        return own
-    hashes = row_hashes(seed, np.empty(0) if own is None else own.rows)
-    smallest = np.sort(group.gather(hashes))[:n_sample]
-    if own is not None:
-        own = own[hashes <= smallest[-1]]
-    parts = [part for part in of_every_rank(group, own) if part is not None and len(part)]
-    return smallest_of(parts, n_sample, seed)
 
 
 # ---- rows as models see them ---------------------------------------------------------------------

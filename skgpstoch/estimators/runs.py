@@ -29,6 +29,14 @@ from ..training.loop import Trainer, train
 from ..training.optimizers import make_optimizer
 from ..training.tables import Table
 
+BATCH_LAYERS = (
+    torch.nn.BatchNorm1d,
+    torch.nn.BatchNorm2d,
+    torch.nn.BatchNorm3d,
+    torch.nn.SyncBatchNorm,
+)
+INSTANCE_LAYERS = (torch.nn.InstanceNorm1d, torch.nn.InstanceNorm2d, torch.nn.InstanceNorm3d)
+
 TRIAL_STEPS, TRIAL_SECONDS = 5, 0.2  # steps that are timed, and seconds after which they end
 
 
@@ -92,10 +100,30 @@ class Run(NamedTuple):
 def begin(recipe: Recipe, problem: Problem, checkpoint: AnyCheckpoint | None) -> Run:
     """Make the objective and its optimiser."""
     plan, objective = problem.plan, recipe.objective(problem).to(problem.X.device)
+    if problem.table.group.size > 1:
+        refuse_batch_statistics(objective)
     optimizer = optimizer_of(objective, plan)
     if optimizer is None and objective.is_closed():  # there is nothing to train, only to solve
         problem = problem._replace(plan=replace(plan, max_iter=1))
     return Run(problem, objective, optimizer, checkpoint, all_members=plan.folds.n_folds)
+
+
+def refuse_batch_statistics(objective: torch.nn.Module) -> None:
+    """Raise a ValueError if a layer of the user averages over the rows of a minibatch."""
+    for layer in objective.modules():
+        if averages_rows(layer):
+            raise ValueError(
+                f"feature_map must not contain {type(layer).__name__} in a group of "
+                "processes, because each rank would average over its own rows only. Use "
+                "LayerNorm or GroupNorm."
+            )
+
+
+def averages_rows(layer: torch.nn.Module) -> bool:
+    """Tell whether a torch layer averages over the rows of a minibatch."""
+    if isinstance(layer, INSTANCE_LAYERS):
+        return layer.track_running_stats
+    return isinstance(layer, BATCH_LAYERS)
 
 
 def optimizer_of(objective: Objective, plan: Plan) -> torch.optim.Optimizer | None:

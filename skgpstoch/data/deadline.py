@@ -7,10 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-
-from .reduce import Group
-
 Clock = Callable[[], float]
 """Returns seconds since some fixed time, and never goes back."""
 
@@ -83,16 +79,3 @@ class Allowance:
         """Return the share of the time since the first check in which this thread had a core."""
         seconds = self.used() - self.spent
         return (self.deadline.core_clock() - self.core_start) / seconds if seconds > 0.0 else 1.0
-
-
-class ClockOfGroup:
-    """Seconds since it was made, on the rank where most have passed, so that ranks agree."""
-
-    def __init__(self, group: Group) -> None:
-        self.group, self.began = group, time.monotonic()
-
-    def __call__(self) -> float:
-        """Return the seconds; every rank has to call it."""
-        passed = torch.tensor([time.monotonic() - self.began], dtype=torch.float64)
-        self.group.max_(passed)
-        return float(passed)

@@ -459,6 +459,19 @@ def agreed(group: Group) -> Iterator[None]:
     group.agree(error)
 
 
+class ClockOfGroup:
+    """Seconds since it was made, on the rank where most have passed, so that ranks agree."""
+
+    def __init__(self, group: Group) -> None:
+        self.group, self.began = group, time.monotonic()
+
+    def __call__(self) -> float:
+        """Return the seconds; every rank has to call it."""
+        passed = torch.tensor([time.monotonic() - self.began], dtype=torch.float64)
+        self.group.max_(passed)
+        return float(passed)
+
+
 # ---- gradients -----------------------------------------------------------------------------------
 
 

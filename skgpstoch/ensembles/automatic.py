@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -18,8 +17,6 @@ from sklearn.utils.validation import check_is_fitted
 from ..data.arrays import resolve_seed
 from ..data.deadline import Deadline
 from ..data.findings import Diagnosis, Finding
-from ..data.reduce import ALONE, current
-from ..data.row_source import is_source
 from ..data.rows import Data
 from ..data.tables import TableEncoder, validate_table
 from ..docstrings import documented
@@ -28,16 +25,14 @@ from ..estimators.callbacks import CallbackSupportMixin, Fits, with_callbacks
 from ..estimators.context import fitting
 from ..estimators.importances import averaged_importances
 from ..estimators.parameters import AUTO
-from ..estimators.validation import as_floats, check_numbers
 from ..methods.deep_kernel_ensemble.plan import ensemble_plan
 from ..persistence.estimator import SavedEstimator
 from ..recipes.findings import of_features, of_rows
 from ..recipes.parameters import Training
-from .group_race import race_in_group
 from .race import Entrant, Judged, race, weights_of
+from .read_tables import read
 from .report import Report
 from .stacking import diagnosis_of_parts
-from .stored_automatic import fit_stored
 
 PROCESS_SECONDS = 4.0  # least max_time for processes of the most rows
 PROCESS_SHARE = 0.4  # of the time, for processes if networks may follow
@@ -194,21 +189,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
     @fitting
     @with_callbacks
     def _fit_to(self, X: Any, y: Any, sample_weight: Any) -> Any:
-        began = time.monotonic()
-        if is_source(X):
-            fit_stored(self, X, y, sample_weight)
-            return self
-        if (group := current()) is not ALONE:
-            race_in_group(self, group, X, y, sample_weight)
-            return self
-        self._validate_params()
-        check_numbers(self)
-        if sample_weight is not None:
-            as_floats(sample_weight, "sample_weight")  # or an error that names it
-        rows = self._checked(X, y, sample_weight, least=2)
-        counts = np.ones(len(rows[1]), dtype=bool) if rows[2] is None else rows[2] > 0.0
-        numbers = np.flatnonzero(counts)
-        self._fit_rows(*rows, numbers, began, lambda n_parts: Fits(self, X, y, n_parts))
+        read(self, X, y, sample_weight).fit(self)
         return self
 
     def _fit_rows(

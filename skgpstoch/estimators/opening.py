@@ -14,9 +14,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ..data.arrays import readable
 from ..data.chunk import Chunk
-from ..data.deadline import ClockOfGroup
 from ..data.messages import muted, warn
-from ..data.reduce import ALONE, Group, agreed, current, doing
+from ..data.reduce import ALONE, ClockOfGroup, Group, agreed, current, doing
 from ..data.row_sample import are_few, chosen_rows, joint_sample, most_sampled, offsets, sample_of
 from ..data.row_source import RowSource, is_source
 from ..data.rows import Data, Whole

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from ..data.arrays import resolve_seed
 from ..data.chunk import Chunk
-from ..data.deadline import ClockOfGroup, Deadline
-from ..data.reduce import ALONE, Group
+from ..data.deadline import Deadline
+from ..data.reduce import ALONE, ClockOfGroup, Group
 from ..data.row_source import RowSource
 from ..data.rows import Data, Rows, Whole, inverse_order
 from ..recipes.plan import Plan, Sizes, within_sample

@@ -59,9 +59,11 @@ def training_step(model: Any, X: Tensor, y: Tensor) -> Step:
         max_iter=100,
         batch_size=run.plan.batch_size,
         schedule=run.plan.schedule,
-        generator=run.generator,
+        generator=run.problem.generator,
     )
-    return lambda rows: trainer.train_step(run.X.index_select(0, rows), run.rows[rows])
+    return lambda rows: trainer.train_step(
+        run.problem.X.index_select(0, rows), run.problem.rows[rows]
+    )
 
 
 def our_step(X: Tensor, y: Tensor, b: int, D: int, seed: int) -> Step:

@@ -411,7 +411,7 @@ def test_groups_of_the_optimiser(funnel):
     plan = recipe.plan(Sizes(100, 100))
     rows = Rows(torch.zeros(100, 1, dtype=torch.float64))
     scaling = recipe.input_scaling(funnel[0], None)
-    objective = recipe.objective(Problem(InMemory(X, rows), scaling, plan, torch.Generator()))
+    objective = recipe.objective(Problem.of(InMemory(X, rows), scaling, plan, torch.Generator()))
     scales, network, rest = objective.param_groups()
     assert [tuple(p.shape) for p in scales["params"]] == [(2, 1, 1)]
     assert scales["rate"] > network["rate"] == rest["rate"]

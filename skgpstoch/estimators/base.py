@@ -36,7 +36,7 @@ from ..recipes.recipe import Fitted, Problem, Recipe
 from ..recipes.warm_start import Start
 from ..training.history import History
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
-from .checkpoint_key import checkpoint_of, described, seed_of
+from .checkpoint_key import described
 from .context import fitting, numeric_context, predicting
 from .importances import posterior_importances, representative_rows, spread_of
 from .opening import note_read, opened
@@ -164,14 +164,11 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     def _prepare(self, recipe: Recipe, given: Given, start: Start | None) -> Run:
         """Plan, scale the rows, and make the objective."""
         plan = given.within(recipe.plan(given.sizes, start))
-        checkpoint, seed = None, given.seed_of(self)
-        if self.checkpoint_dir is not None:
-            file = checkpoint_of(self, given.data, seed, start, plan.beta, *given.shape)
-            checkpoint, seed = given.kept_in(file), seed_of(self, file, seed)
+        checkpoint, seed = given.kept(self, given.seed_of(self), start, plan.beta)
         generator = torch.Generator(resolve_device(self.device)).manual_seed(seed)
         self._set_scalings(recipe, given.data, start)
         table, places = given.scaled(self._tensors, plan, generator)
-        problem = Problem(table, self._x_scaling, plan, generator, start)
+        problem = Problem.of(table, self._x_scaling, plan, generator, start)
         if recipe.deadline is None:
             run = begin(recipe, problem, checkpoint)
         else:
@@ -191,7 +188,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
                 )
 
         run, history = best_of_restarts(run, first)
-        run.objective.calibrate(run.X, run.rows)
+        run.objective.calibrate(run.problem.X, run.problem.rows)
         return run, history
 
     def _set_scalings(self, recipe: Recipe, data: Data, start: Start | None) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
 
 from ..data.arrays import readable
 from ..data.chunk import Chunk
@@ -18,12 +19,14 @@ from ..data.messages import muted, warn
 from ..data.reduce import ALONE, ClockOfGroup, Group, agreed, current, doing
 from ..data.row_sample import are_few, chosen_rows, joint_sample, most_sampled, offsets, sample_of
 from ..data.row_source import RowSource, is_source
-from ..data.rows import Data, Whole
+from ..data.rows import Data, Rows, Whole
 from ..data.scan import scan
 from ..recipes.recipe import Recipe
+from ..training.stored_rows import EPOCH_ROWS, InChunks
+from ..training.tables import OnRanks, Pair
 from .alike import NO_ROWS, check_alike
 from .checkpoint_key import sampling_seed
-from .tables import AllHere, Given, OfChunks, OfRanks, all_of_ranks
+from .tables import AllHere, Given, Sampled, Scaled
 from .targets import learn_targets, with_transformed_targets
 
 KNOWN_BESIDE = ("y", "sample_weight", "exposure", "y_std")
@@ -75,22 +78,31 @@ def of_ranks(
     data = with_targets_alike(estimator, group, data, first)
     with agreed(group):
         recipe.check(data)
+
+    def all_here() -> AllHere:
+        return AllHere(data=data.map(group.gather), numbers=group.gather(numbers), clock=clock)
+
     if are_few(n):
-        return recipe, all_of_ranks(data, numbers, clock)
+        return recipe, all_here()
     weight = torch.tensor([data.n_effective], dtype=torch.float64)
     group.sum_(weight)
     seed = int(group.first(sampling_seed(estimator)))
-    sample = sample_of(group, data, first, numbers, seed)
-    return recipe, OfRanks(
+    sample, whole = sample_of(group, data, first, numbers, seed), Whole(n, float(weight), group)
+
+    def table(X: Tensor, rows: Rows, tensors: Scaled, dtype: str) -> OnRanks:
+        own_X, own_rows = tensors(data, dtype, X.device)
+        own = own_X, replace(own_rows, whole=whole)
+        return OnRanks(X, rows, own, first, (sample.own, sample.places), seed)
+
+    return recipe, Sampled(
         data=sample.data,
         numbers=sample.numbers,
         clock=clock,
-        whole=Whole(n, float(weight), group),
+        whole=whole,
+        n_epoch=n,
         seed=seed,
-        own=data,
-        own_numbers=numbers,
-        first=first,
-        sampled=(sample.own, sample.places),
+        table=table,
+        all_here=all_here,
     )
 
 
@@ -219,16 +231,25 @@ def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[R
             raise ValueError(f"{chunk.where}: {error}") from error
         return data
 
-    return recipe, OfChunks(
-        data=weighed(data, sample),
+    def table(X: Tensor, rows: Rows, tensors: Scaled, dtype: str) -> InChunks:
+        none = X[:0], replace(rows[:0], fold=None)
+
+        def of_chunk(chunk: Chunk) -> Pair:
+            return tensors(checked(chunk), dtype, X.device) if len(chunk) else none
+
+        is_own = np.isin(sample.rows, [] if found.sample is None else found.sample.rows)
+        of_sample = sample.rows, is_own, seed
+        return InChunks(X, rows, part, found.n_rows, of_chunk, whole, *of_sample)
+
+    data, whole = weighed(data, sample), Whole(n_rows, weight, group)
+    return recipe, Sampled(
+        data=data,
         numbers=sample.rows,
         clock=clock,
-        whole=Whole(n_rows, weight, group),
+        whole=whole,
+        n_epoch=min(n_rows, EPOCH_ROWS),
         seed=seed,
-        is_own=np.isin(sample.rows, [] if found.sample is None else found.sample.rows),
-        source=part,
-        n_own=found.n_rows,
-        checked=checked,
+        table=table,
     )
 
 

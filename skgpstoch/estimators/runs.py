@@ -12,11 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..data.deadline import Clock, Deadline
 from ..data.devices import is_host
-from ..data.rows import Rows
 from ..objectives.base import Objective
 from ..objectives.closing import FULL, N_EVALUATIONS, SURE
 from ..posteriors.base import Posterior
@@ -58,24 +56,9 @@ class Run(NamedTuple):
         return self.problem.table
 
     @property
-    def X(self) -> Tensor:
-        """The inputs that are in memory."""
-        return self.problem.X
-
-    @property
-    def rows(self) -> Rows:
-        """What else is known of these."""
-        return self.problem.rows
-
-    @property
     def plan(self) -> Plan:
         """How to train."""
         return self.problem.plan
-
-    @property
-    def generator(self) -> torch.Generator:
-        """Draws the minibatches."""
-        return self.problem.generator
 
     @property
     def n_untrained(self) -> int:
@@ -94,7 +77,7 @@ class Run(NamedTuple):
         """Return the same on one rank alone; in a group, the posterior of the sample."""
         if self.table.group.size == 1:
             return self.solution()
-        return self.objective.solution(self.X, self.rows)
+        return self.objective.solution(self.problem.X, self.problem.rows)
 
 
 def begin(recipe: Recipe, problem: Problem, checkpoint: AnyCheckpoint | None) -> Run:
@@ -143,8 +126,10 @@ def train_run(run: Run, **hooks: Any) -> History:
         max_iter=plan.max_iter,
         batch_size=plan.batch_size,
         schedule=plan.schedule,
-        generator=run.generator,
-        evaluate=functools.partial(objective.evaluate, run.X, run.rows) if plan.evaluates else None,
+        generator=run.problem.generator,
+        evaluate=functools.partial(objective.evaluate, run.problem.X, run.problem.rows)
+        if plan.evaluates
+        else None,
         evaluate_every=1 if objective.is_still else math.ceil(plan.max_iter / N_EVALUATIONS),
         n_iter_no_change=plan.patience,
         tol=plan.tol,
@@ -177,10 +162,13 @@ def begin_in_time(
             plan = within_sample(plan, len(problem.X))
         problem.generator.set_state(state)  # so networks are those of a fit with so many members
         fold = plan.folds.numbers(len(problem.X), problem.X.device)
-        problem = problem._replace(plan=plan, table=problem.table.folded(fold))
+        table = problem.table.folded(fold)
+        problem = problem._replace(plan=plan, rows=table.rows, table=table)
         run = begin(recipe, problem, checkpoint)
         per_step *= plan.folds.n_folds / all_members
-    closing = run.objective.hurry(run.X, run.rows, deadline, n_steps(run) * per_step)
+    closing = run.objective.hurry(
+        run.problem.X, run.problem.rows, deadline, n_steps(run) * per_step
+    )
     return run._replace(deadline=deadline.earlier(SURE * closing), all_members=all_members)
 
 
@@ -196,8 +184,8 @@ def seconds_per_step(run: Run, clock: Clock) -> float:
     """
     plan, objective = run.plan, run.objective
     before, seconds = copy_of(objective.state_dict()), [clock()]
-    generator = torch.Generator(run.X.device)
-    generator.set_state(run.generator.get_state())
+    generator = torch.Generator(run.problem.X.device)
+    generator.set_state(run.problem.generator.get_state())
     source = run.minibatches()
     options: dict[str, Any] = {"max_iter": plan.max_iter, "batch_size": plan.batch_size}
     trial = Trainer(
@@ -238,6 +226,6 @@ def budget_of(run: Run, history: History) -> Budget | None:
     is_cut = history.status == "deadline" and done < wanted
     is_cut = is_cut or n_members < run.all_members or closing != FULL
     budget = Budget(done, wanted, n_members, run.all_members, closing.name, not is_cut)
-    if run.table.is_sampled or not is_host(run.X.device):
+    if run.table.is_sampled or not is_host(run.problem.X.device):
         return budget  # its thread also waits for other ranks, for rows or for a device
     return budget._replace(core_share=history.core_share, n_threads=torch.get_num_threads())

@@ -65,7 +65,7 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
         batch_size=run.plan.batch_size,
         # Features must not change faster than the averages of them follow.
         schedule=lambda *_: min(STREAM_RATE, run.objective.stream_rate(run.plan.batch_size)),
-        generator=run.generator,
+        generator=run.problem.generator,
     )
     history.loss_curve = [*getattr(estimator, "loss_curve_", []), *history.loss_curve]
     estimator._finish(recipe, run, run.objective.running_solution(), history, data)
@@ -89,7 +89,7 @@ def prepare(estimator: BaseGP, recipe: Recipe, data: Data, first: bool) -> Run:
     if first:
         estimator._set_scalings(recipe, data, None)
     X, rows = estimator._tensors(data, plan.dtype, device)
-    problem = Problem(InMemory(X, rows), estimator._x_scaling, plan, generator)
+    problem = Problem.of(InMemory(X, rows), estimator._x_scaling, plan, generator)
     kept = kept_stream(estimator, plan.solver)
     if kept is None:
         objective = recipe.stream(problem, posterior).to(X.device)

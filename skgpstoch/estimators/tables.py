@@ -12,23 +12,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..data.arrays import resolve_seed
-from ..data.chunk import Chunk
 from ..data.deadline import Deadline
 from ..data.reduce import ALONE, ClockOfGroup, Group
-from ..data.row_source import RowSource
 from ..data.rows import Data, Rows, Whole, inverse_order
 from ..recipes.plan import Plan, Sizes, within_sample
 from ..recipes.recipe import Recipe
 from ..training.checkpoint import AnyCheckpoint, Checkpoint, CheckpointOfGroup
-from ..training.stored_rows import EPOCH_ROWS, InChunks
-from ..training.tables import InMemory, OnRanks, Pair, Table
+from ..training.tables import InMemory, Pair, Table
+from .checkpoint_key import checkpoint_of, seed_of
 from .first_rank import fit_on_first, training_together
 
 Scaled = Callable[..., Pair]
@@ -91,14 +89,12 @@ class Given(ABC):
         """Return the seed of the fit."""
         return resolve_seed(estimator.random_state)
 
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        """What distinguishes all rows from others with the same rows in memory."""
-        return ()
-
-    def kept_in(self, file: Checkpoint) -> AnyCheckpoint:
-        """Return the checkpoint of all ranks."""
-        return file
+    def kept(self, estimator: Any, seed: int, *more: Any) -> tuple[AnyCheckpoint | None, int]:
+        """Return the checkpoint of exactly this fit, if there shall be one, and the fit's seed."""
+        if estimator.checkpoint_dir is None:
+            return None, seed
+        file = checkpoint_of(estimator, self.data, seed, *more)
+        return file, seed_of(estimator, file, seed)
 
     @abstractmethod
     def scaled(
@@ -166,23 +162,27 @@ def order_of_rows(data: Data, generator: torch.Generator) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled(Given):
-    """Base class of rows of which only a sample is known to all ranks; they train together.
+    """Rows of which all ranks know only a sample; they train together.
 
     Parameters
     ----------
     whole : Whole
         Size, weight and processes of all rows of all ranks.
+    n_epoch : int
+        Number of rows in an epoch, held-out ones included.
     seed : int
         Seed of the sample, and of the minibatches.
+    table : callable
+        Makes the table from the sample's X and rows, :data:`Scaled` and the dtype.
+    all_here : callable or None, default=None
+        Gathers all rows; None: they may not fit into memory.
     """
 
     whole: Whole
+    n_epoch: int
     seed: int
-
-    @property
-    def n_epoch(self) -> int:
-        """Number of rows in an epoch, held-out ones included."""
-        return self.whole.n_rows
+    table: Callable[[Tensor, Rows, Scaled, str], Table]
+    all_here: Callable[[], AllHere] | None = None
 
     @property
     def sizes(self) -> Sizes:
@@ -201,12 +201,16 @@ class Sampled(Given):
                 run.table.close()
 
     def gathered(self, estimator: Any, recipe: Recipe) -> Given:
-        plan = recipe.plan(self.sizes, estimator._start())
-        return self if recipe.sums_rows(plan) else self.all_here(estimator)
-
-    @abstractmethod
-    def all_here(self, estimator: Any) -> AllHere:
-        """Return all rows, in this process."""
+        if recipe.sums_rows(recipe.plan(self.sizes, estimator._start())):
+            return self
+        if self.all_here is None:
+            raise ValueError(
+                f"{type(estimator).__name__} with these parameters needs all "
+                f"{self.whole.n_rows:,} rows in memory at once. Pass arrays, or use an estimator "
+                "that trains on minibatches, such as SVGPRegressor or "
+                "AutoGaussianProcessRegressor."
+            )
+        return self.all_here()
 
     def deadline(self, seconds: float) -> Deadline:
         return Deadline(seconds, self.clock)  # which counts from the beginning
@@ -217,100 +221,14 @@ class Sampled(Given):
     def seed_of(self, estimator: Any) -> int:
         return self.seed
 
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        return ((self.whole.n_rows, self.whole.weight),)
-
-    def kept_in(self, file: Checkpoint) -> AnyCheckpoint:
-        return CheckpointOfGroup(file, self.group)
+    def kept(self, estimator: Any, seed: int, *more: Any) -> tuple[AnyCheckpoint | None, int]:
+        shape = self.whole.n_rows, self.whole.weight  # the sample may be that of other rows
+        file, seed = super().kept(estimator, seed, *more, shape)
+        return None if file is None else CheckpointOfGroup(cast(Checkpoint, file), self.group), seed
 
     def scaled(
         self, tensors: Scaled, plan: Plan, generator: torch.Generator
     ) -> tuple[Table, np.ndarray]:
         X, rows = tensors(self.data, plan.dtype, generator.device, None, plan.folds)
         rows = replace(rows, whole=replace(self.whole, group=ALONE))
-        return self.table(X, rows, tensors, plan), np.arange(len(self.data))
-
-    @abstractmethod
-    def table(self, X: Tensor, rows: Rows, tensors: Scaled, plan: Plan) -> Table:
-        """Return the table whose sample is scaled."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OfRanks(Sampled):
-    """Rows of several ranks, in memory.
-
-    Parameters
-    ----------
-    own : Data
-        The rows of this rank that count.
-    own_numbers : ndarray of shape (n,)
-        Their places among all that ranks were given.
-    first : int
-        Place of the first of them among all that count.
-    sampled : tuple of ndarray
-        Which of them are in the sample, and where.
-    """
-
-    own: Data
-    own_numbers: np.ndarray
-    first: int
-    sampled: tuple[np.ndarray, np.ndarray]
-
-    def all_here(self, estimator: Any) -> AllHere:
-        return all_of_ranks(self.own, self.own_numbers, self.clock)
-
-    def table(self, X: Tensor, rows: Rows, tensors: Scaled, plan: Plan) -> Table:
-        own_X, own_rows = tensors(self.own, plan.dtype, X.device)
-        own = own_X, replace(own_rows, whole=self.whole)
-        return OnRanks(X, rows, own, self.first, self.sampled, self.seed)
-
-
-def all_of_ranks(own: Data, numbers: np.ndarray, clock: ClockOfGroup) -> AllHere:
-    """Return the rows of all ranks, of which these, with these numbers, are this rank's."""
-    gather = clock.group.gather
-    return AllHere(data=own.map(gather), numbers=gather(numbers), clock=clock)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OfChunks(Sampled):
-    """Rows that are read in chunks; in a group each rank reads units of its own.
-
-    Parameters
-    ----------
-    is_own : ndarray of shape (m,)
-        Whether each row of the sample is of this process.
-    source : RowSource
-        The rows of this process.
-    n_own : int
-        How many of these have a weight.
-    checked : callable
-        Validates a chunk.
-    """
-
-    is_own: np.ndarray
-    source: RowSource
-    n_own: int
-    checked: Callable[[Chunk], Data]
-
-    @property
-    def n_epoch(self) -> int:
-        return min(self.whole.n_rows, EPOCH_ROWS)
-
-    def all_here(self, estimator: Any) -> AllHere:
-        """Raise a ValueError, because the rows may not fit into memory."""
-        raise ValueError(
-            f"{type(estimator).__name__} with these parameters needs all "
-            f"{self.whole.n_rows:,} rows in memory at once. Pass arrays, or use an estimator that "
-            "trains on minibatches, such as SVGPRegressor or AutoGaussianProcessRegressor."
-        )
-
-    def table(self, X: Tensor, rows: Rows, tensors: Scaled, plan: Plan) -> Table:
-        none = X[:0], replace(rows[:0], fold=None)
-
-        def of_chunk(chunk: Chunk) -> Pair:
-            return tensors(self.checked(chunk), plan.dtype, X.device) if len(chunk) else none
-
-        assert self.numbers is not None
-        of_sample = self.numbers, self.is_own, self.seed
-        return InChunks(X, rows, self.source, self.n_own, of_chunk, self.whole, *of_sample)
+        return self.table(X, rows, tensors, plan.dtype), np.arange(len(self.data))

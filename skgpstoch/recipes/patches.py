@@ -286,7 +286,7 @@ class Patches(InducingBuilder):
         most_points = max(1, n * M // (M + M2)) if M2 else n
         plan = replace(problem.plan, n_inducing=min(M, most_points), n_orthogonal=min(M2, n // 2))
         given = fitted_points(parts[0], X) if parts else [None, None]
-        problem = problem.on(X, rows)._replace(plan=plan)
+        problem = problem._replace(X=X, rows=rows, plan=plan)
         both = self.chosen_rows(problem, kernel, nn.Identity(), given)
         unit = input_unit(X, rows)
         unit = torch.full_like(unit, float(unit.square().mean().sqrt()))

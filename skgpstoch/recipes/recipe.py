@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -63,32 +63,25 @@ from .warm_start import Start
 class Problem(NamedTuple):
     """Scaled rows, and the plan to fit them."""
 
-    table: Table
+    X: Tensor  # (N, d); all rows or, as `rows`, a sample of them
+    rows: Rows
+    table: Table  # all rows
     x_scaling: Scaling
     plan: Plan
     generator: torch.Generator
     start: Start | None = None
 
-    @property
-    def X(self) -> Tensor:
-        """The inputs that are in memory, (N, d)."""
-        return self.table.X
-
-    @property
-    def rows(self) -> Rows:
-        """What else is known of these rows."""
-        return self.table.rows
-
-    def on(self, X: Tensor, rows: Rows) -> Problem:
-        """Return the problem with other rows in memory."""
-        return self._replace(table=replace(self.table, X=X, rows=rows))
+    @classmethod
+    def of(cls, table: Table, *what: Any) -> Problem:
+        """Return the problem of a table; the other arguments are scaling, plan and so on."""
+        return cls(table.X, table.rows, table, *what)
 
     def trained(self) -> Problem:
         """Return the problem without held-out rows, which come first."""
         if self.rows.fold is None:
             return self
         n = self.rows.n_held_out
-        return self.on(self.X[n:], self.rows.after(n))
+        return self._replace(X=self.X[n:], rows=self.rows.after(n))
 
 
 class Fitted(NamedTuple):

@@ -51,7 +51,7 @@ def make_data(n: int, seed: int) -> tuple[Tensor, Tensor]:
 def training_step(model: Any, X: Tensor, y: Tensor) -> Step:
     """One step of the package's training loop, as a fit of this estimator would begin it."""
     recipe, data = model._recipe(), model._validate(X.numpy(), y.numpy(), True)
-    run = model._prepare(recipe, AllHere.of(recipe, data), None)
+    run = AllHere.of(recipe, data).prepared(model, recipe, None)
     trainer = Trainer(
         run.objective,
         run.optimizer,

@@ -31,6 +31,7 @@ from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows, row_sample
 from skgpstoch.data.reduce import ONE, using
 from skgpstoch.data.rows import Rows
 from skgpstoch.estimators import opening
+from skgpstoch.estimators.tables import Sampled
 from skgpstoch.models import sparse
 from skgpstoch.objectives import ensemble
 from skgpstoch.objectives.ensemble import EnsembleObjective
@@ -215,7 +216,7 @@ def test_the_first_pass_is_a_part_of_max_time(n_rows, table, monkeypatch):
         raise ValueError(f"{recipe.deadline.left():.3f} s are left")
 
     monkeypatch.setattr(DeepKernelEnsembleRegressor, "_fit", ended)
-    monkeypatch.setattr(DeepKernelEnsembleRegressor, "_prepare", ended)
+    monkeypatch.setattr(Sampled, "prepared", lambda given, *args: ended(*args))
     model = DeepKernelEnsembleRegressor(max_time=0.05)
     with (
         pytest.warns(

@@ -23,7 +23,7 @@ from ..data.kinds import real_target
 from ..data.level_sums import FoldMeans, Told
 from ..data.messages import muted, warn
 from ..data.reduce import ALONE, ClockOfGroup, Group, agreed, current, doing
-from ..data.row_sample import are_few, chosen_rows, joint_sample, most_sampled, offsets
+from ..data.row_sample import are_few, chosen_rows, most_sampled, offsets
 from ..data.row_source import RowSource, is_source, refuse_other_columns
 from ..data.rows import Data
 from ..data.scan import Scan, Tally
@@ -34,7 +34,7 @@ from ..data.tables import TableEncoder, read_table
 from ..estimators.alike import check_alike
 from ..estimators.callbacks import Fits
 from ..estimators.first_rank import adopt, fit_on_first
-from ..estimators.opening import alike, classes_of, counts, refuse_given
+from ..estimators.opening import alike, classes_of, counts, first_pass, refuse_given
 from ..estimators.validation import as_floats, check_numbers, check_weight
 from .race import race
 
@@ -78,13 +78,13 @@ class TableRows:
 def read(automatic: Any, X: Any, y: Any, sample_weight: Any) -> Read:
     """Validate parameters and rows; read rows once if they come in chunks."""
     clock, name = ClockOfGroup(current()), type(automatic).__name__
-    if clock.group is ALONE and not is_source(X):
-        return read_here(automatic, clock, X, y, sample_weight)
     with doing(f"{name}.fit, reading rows"):
         check_alike(automatic, clock.group, X)
         if is_source(X):
             return read_source(automatic, clock, X, y, sample_weight)
-        return read_ranks(automatic, clock, X, y, sample_weight)
+        if clock.group is not ALONE:
+            return read_ranks(automatic, clock, X, y, sample_weight)
+        return read_here(automatic, clock, X, y, sample_weight)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +205,6 @@ def transformed(automatic: Any, y: np.ndarray) -> np.ndarray:
 
 def read_here(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weight: Any) -> AllRead:
     """Validate rows that are all here."""
-    automatic._validate_params()
     check_numbers(automatic)
     if sample_weight is not None:
         as_floats(sample_weight, "sample_weight")  # or an error that names it
@@ -314,20 +313,19 @@ def read_source(
         check_numbers(automatic)
         source.check_has_target()
         refuse_given(y, sample_weight)
-    seed = int(group.first(resolve_seed(automatic.random_state)))
-    with agreed(group):
-        part = source if group is ALONE else source.share(group.rank, group.size)
-        n_sample, of_sample = most_sampled(source.example.X.shape[1]), resolve_seed(seed)
-        own, held = read_through(automatic, part, n_sample, of_sample)
-    sample = joint_sample(group, own.sample, n_sample, of_sample)
-    if sample is None:
-        raise ValueError(f"{source!r} has no rows of positive weight.")
+    seed, held = int(group.first(resolve_seed(automatic.random_state))), None
+
+    def look(part: RowSource) -> tuple[int, Scan]:
+        nonlocal held
+        n_sample = most_sampled(source.example.X.shape[1])
+        own, held = read_through(automatic, part, n_sample, resolve_seed(seed))
+        return n_sample, own
+
+    first = first_pass(group, source, resolve_seed(seed), look)
+    sample = first.sample
     refuse_columns(type(automatic).__name__, source, sample)
-    n_rows = int(group.gather(np.array([own.n_rows])).sum())
     with agreed(group):
         sample = replace(sample, X=as_given(source, sample.X))
-    if is_whole := len(sample) == n_rows:  # put them in order, as arrays are
-        sample = sample[np.argsort(sample.rows)]
     X, targets, weight = automatic._checked(sample.X, sample.y, sample.weight, least=2)
     source.is_learned = True
     if not is_frame(sample.X) and source.feature_names is not None:
@@ -337,25 +335,21 @@ def read_source(
         return Fits(automatic, sample.X, sample.y, n_parts)
 
     rows = TableRows(X, targets, weight, sample.rows, sample.rows)
-    if is_whole:
+    if first.is_whole:
         return AllRead(rows=rows, clock=clock, task=task)
     of_all = merged([each for each in group.every(held) if each is not None])
-    rows = replace(rows, table=read_as(X, automatic.categorical_features, of_all))
-    classes = None
-    if is_classifier(automatic):
-        classes = classes_of(group, [] if own.classes is None else own.classes)
     seconds = automatic.max_time
     is_late = seconds is not None and clock() > LONGEST_PASS * seconds
     return ChunksRead(
-        rows=rows,
+        rows=replace(rows, table=read_as(X, automatic.categorical_features, of_all)),
         clock=clock,
         task=task,
-        n_rows=n_rows,
+        n_rows=first.n_rows,
         seed=seed,
-        classes=classes,
+        classes=first.classes,
         source=source,
-        part=part,
-        found=own,
+        part=first.part,
+        found=first.own,
         is_late=is_late,
     )
 

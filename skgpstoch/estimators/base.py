@@ -21,7 +21,6 @@ from ..data.devices import (
     map_blocks,
     prediction_device,
     ran_out_of_memory,
-    resolve_device,
 )
 from ..data.findings import Diagnosis
 from ..data.messages import warn
@@ -32,7 +31,7 @@ from ..persistence.estimator import SavedEstimator
 from ..posteriors.base import Posterior
 from ..recipes.findings import causes
 from ..recipes.plan import Folds, Plan
-from ..recipes.recipe import Fitted, Problem, Recipe
+from ..recipes.recipe import Fitted, Recipe
 from ..recipes.warm_start import Start
 from ..training.history import History
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
@@ -43,8 +42,8 @@ from .opening import note_read, opened
 from .parameters import RunParameters
 from .progress import is_verbose, progress_of
 from .restarts import best_of_restarts
-from .runs import Run, begin, begin_in_time, budget_of, train_run
-from .tables import AllHere, Given
+from .runs import Run, budget_of, train_run
+from .tables import AllHere
 from .validation import check_numbers, known_noise, validate_inputs
 
 keep_freed_memory()
@@ -143,7 +142,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     def _train_recipe(self, recipe: Recipe, data: Data, start: Start | None) -> History:
         """Plan, train, and set the fitted attributes."""
         given = data if data.weight is None or recipe.numbers_rows else data.counted()
-        run = self._prepare(recipe, AllHere.of(recipe, given), start)
+        run = AllHere.of(recipe, given).prepared(self, recipe, start)
         return self._fit_run(recipe, run, data, given)
 
     def _fit_run(self, recipe: Recipe, run: Run, data: Data, given: Data) -> History:
@@ -160,20 +159,6 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
             if callbacks is not None:
                 callbacks.on_end()
         return history
-
-    def _prepare(self, recipe: Recipe, given: Given, start: Start | None) -> Run:
-        """Plan, scale the rows, and make the objective."""
-        plan = given.within(recipe.plan(given.sizes, start))
-        checkpoint, seed = given.kept(self, given.seed_of(self), start, plan.beta)
-        generator = torch.Generator(resolve_device(self.device)).manual_seed(seed)
-        self._set_scalings(recipe, given.data, start)
-        table, places = given.scaled(self._tensors, plan, generator)
-        problem = Problem.of(table, self._x_scaling, plan, generator, start)
-        if recipe.deadline is None:
-            run = begin(recipe, problem, checkpoint)
-        else:
-            run = begin_in_time(recipe, problem, given.sizes, checkpoint, recipe.deadline)
-        return run._replace(places=places, numbers=given.numbers)
 
     def _train(self, run: Run, callbacks: FitCallbacks | None) -> tuple[Run, History]:
         """Train, from several starts if the plan has them, and return the best."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from ..data.reduce import ALONE, ClockOfGroup, Group, agreed, current, doing
 from ..data.row_sample import are_few, chosen_rows, joint_sample, most_sampled, offsets, sample_of
 from ..data.row_source import RowSource, is_source
 from ..data.rows import Data, Rows, Whole
-from ..data.scan import scan
+from ..data.scan import Scan, scan
 from ..recipes.recipe import Recipe
 from ..training.stored_rows import EPOCH_ROWS, InChunks
 from ..training.tables import OnRanks, Pair
@@ -40,21 +41,17 @@ def opened(estimator: Any, X: Any, y: Any, *of_rows: Any) -> tuple[Recipe, Given
     Rank 0 will have the rows if they are few; otherwise all ranks know a sample.
     """
     clock = ClockOfGroup(current())
-    if clock.group is ALONE:
-        estimator._validate_params()
-    else:
-        with doing(f"{type(estimator).__name__}.fit, comparing parameters"):
-            check_alike(estimator, clock.group, X)
     with doing(f"{type(estimator).__name__}.fit, reading rows"):
+        check_alike(estimator, clock.group, X)
         if is_source(X):
             refuse_given(y, *of_rows)
             return of_source(estimator, clock, X)
         if clock.group is not ALONE:
             return of_ranks(estimator, clock, X, y, of_rows)
-    data = estimator._validate(X, y, True, *of_rows)
-    recipe = estimator._recipe()
-    recipe.check(data)
-    return recipe, AllHere(data=data, clock=clock)
+        data = estimator._validate(X, y, True, *of_rows)
+        recipe = estimator._recipe()
+        recipe.check(data)
+        return recipe, AllHere(data=data, clock=clock)
 
 
 # ---- rows of several ranks -----------------------------------------------------------------------
@@ -191,36 +188,79 @@ def with_targets_alike(estimator: Any, group: Group, data: Data, first: int) -> 
 # ---- rows that are read in chunks ----------------------------------------------------------------
 
 
-def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[Recipe, Given]:
-    """Read the rows once, each rank its own: count them, find the classes, and draw a sample."""
-    group, labelled = clock.group, is_classifier(estimator)
-    seed = int(group.first(sampling_seed(estimator)))
+class FirstPass(NamedTuple):
+    """What a pass over the rows of a source finds.
+
+    Parameters
+    ----------
+    part : RowSource
+        What this rank reads of it.
+    own : Scan
+        Facts about these rows.
+    sample : Chunk
+        Random rows of all ranks; all rows, in order, if they are few.
+    n_rows : int
+        How many rows of all ranks have a weight.
+    classes : ndarray or None
+        Their labels, if targets are labels.
+    """
+
+    part: RowSource
+    own: Scan
+    sample: Chunk
+    n_rows: int
+    classes: np.ndarray | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the sample is all rows."""
+        return self.n_rows == len(self.sample)
+
+
+def first_pass(
+    group: Group, source: RowSource, seed: int, look: Callable[[RowSource], tuple[int, Scan]]
+) -> FirstPass:
+    """Read the rows of a source once, each rank its own.
+
+    `look` reads a part, and returns the size of the sample and the facts.
+    """
     with agreed(group):
         source.check_has_target()
         part = source if group is ALONE else source.share(group.rank, group.size)
-        n_sample = most_sampled(source.n_features)
-        found = scan(part, n_sample, seed, classes=labelled)
-    totals = torch.tensor([found.n_rows, found.n_effective], dtype=torch.float64)
-    group.sum_(totals)
-    n_rows, weight = int(totals[0]), float(totals[1])
-    sample = joint_sample(group, found.sample, n_sample, seed)
+        n_sample, own = look(part)
+    n_rows = int(group.gather(np.array([own.n_rows])).sum())
+    sample = joint_sample(group, own.sample, n_sample, seed)
     if sample is None:
-        raise ValueError("X has no rows of positive weight.")
-    if is_whole := n_rows == len(sample):  # put them in order, as arrays are
+        raise ValueError(f"{source!r} has no rows of positive weight.")
+    if n_rows == len(sample):  # put them in order, as arrays are
         sample = sample[np.argsort(sample.rows)]
     classes = None
-    if labelled:
-        classes = classes_of(group, [] if found.classes is None else found.classes)
+    if group.flag(own.classes is not None):
+        classes = classes_of(group, [] if own.classes is None else own.classes)
+    return FirstPass(part, own, sample, n_rows, classes)
+
+
+def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[Recipe, Given]:
+    """Read the rows of a source once, and validate a sample."""
+    group = clock.group
+    seed = int(group.first(sampling_seed(estimator)))
+
+    def look(part: RowSource) -> tuple[int, Scan]:
+        n_sample = most_sampled(source.n_features)
+        return n_sample, scan(part, n_sample, seed, classes=is_classifier(estimator))
+
+    first = first_pass(group, source, seed, look)
+    sample, own = first.sample, first.own
     with muted(group.rank > 0):
         warn_if_over(estimator, clock())
     with agreed(group):
-        given = validated(estimator, sample, True, classes)
+        given = validated(estimator, sample, True, first.classes)
     learn_targets(estimator, given, group)
     with agreed(group):
         data = with_transformed_targets(estimator, given, reset=False)
         recipe = estimator._recipe()
         recipe.check(data)
-    if is_whole:
+    if first.is_whole:
         return recipe, AllHere(data=data, numbers=sample.rows, clock=clock)
 
     def checked(chunk: Chunk) -> Data:
@@ -237,17 +277,19 @@ def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[R
         def of_chunk(chunk: Chunk) -> Pair:
             return tensors(checked(chunk), dtype, X.device) if len(chunk) else none
 
-        is_own = np.isin(sample.rows, [] if found.sample is None else found.sample.rows)
+        is_own = np.isin(sample.rows, [] if own.sample is None else own.sample.rows)
         of_sample = sample.rows, is_own, seed
-        return InChunks(X, rows, part, found.n_rows, of_chunk, whole, *of_sample)
+        return InChunks(X, rows, first.part, own.n_rows, of_chunk, whole, *of_sample)
 
-    data, whole = weighed(data, sample), Whole(n_rows, weight, group)
+    weight = torch.tensor([own.n_effective], dtype=torch.float64)
+    group.sum_(weight)
+    whole = Whole(first.n_rows, float(weight), group)
     return recipe, Sampled(
-        data=data,
+        data=weighed(data, sample),
         numbers=sample.rows,
         clock=clock,
         whole=whole,
-        n_epoch=min(n_rows, EPOCH_ROWS),
+        n_epoch=min(first.n_rows, EPOCH_ROWS),
         seed=seed,
         table=table,
     )

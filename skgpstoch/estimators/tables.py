@@ -20,14 +20,17 @@ from torch import Tensor
 
 from ..data.arrays import resolve_seed
 from ..data.deadline import Deadline
+from ..data.devices import resolve_device
 from ..data.reduce import ALONE, ClockOfGroup, Group
 from ..data.rows import Data, Rows, Whole, inverse_order
 from ..recipes.plan import Plan, Sizes, within_sample
-from ..recipes.recipe import Recipe
+from ..recipes.recipe import Problem, Recipe
+from ..recipes.warm_start import Start
 from ..training.checkpoint import AnyCheckpoint, Checkpoint, CheckpointOfGroup
 from ..training.tables import InMemory, Pair, Table
 from .checkpoint_key import checkpoint_of, seed_of
 from .first_rank import fit_on_first, training_together
+from .runs import Run, begin, begin_in_time
 
 Scaled = Callable[..., Pair]
 """Scales data to tensors of a dtype on a device, in an order, with folds (`BaseGP._tensors`)."""
@@ -80,6 +83,20 @@ class Given(ABC):
         return Deadline(self.clock.began + seconds)
 
     # ---- preparing ---------------------------------------------------------------------------
+
+    def prepared(self, estimator: Any, recipe: Recipe, start: Start | None) -> Run:
+        """Plan, scale the rows, and make the objective."""
+        plan = self.within(recipe.plan(self.sizes, start))
+        checkpoint, seed = self.kept(estimator, self.seed_of(estimator), start, plan.beta)
+        generator = torch.Generator(resolve_device(estimator.device)).manual_seed(seed)
+        estimator._set_scalings(recipe, self.data, start)
+        table, places = self.scaled(estimator._tensors, plan, generator)
+        problem = Problem.of(table, estimator._x_scaling, plan, generator, start)
+        if recipe.deadline is None:
+            run = begin(recipe, problem, checkpoint)
+        else:
+            run = begin_in_time(recipe, problem, self.sizes, checkpoint, recipe.deadline)
+        return run._replace(places=places, numbers=self.numbers)
 
     def within(self, plan: Plan) -> Plan:
         """Return a plan that holds out only rows in memory."""
@@ -194,7 +211,7 @@ class Sampled(Given):
     def fit(self, estimator: Any, recipe: Recipe) -> None:
         """Train in step with the other ranks."""
         with training_together(estimator, self.group):
-            run = estimator._prepare(recipe, self, estimator._start())
+            run = self.prepared(estimator, recipe, estimator._start())
             try:
                 estimator._fit_run(recipe, run, self.data, self.data)
             finally:

@@ -44,6 +44,7 @@ from skgpstoch.ensembles.stacking import ConstantVarianceRegressor, StackedDensi
 from skgpstoch.estimators.runs import Run, refuse_batch_statistics
 from skgpstoch.training import interrupts
 from skgpstoch.training.loop import Trainer
+from skgpstoch.training.pace import Pace
 
 N = 600
 RNG = np.random.default_rng(0)
@@ -706,11 +707,11 @@ def test_a_group_looks_at_its_clock_less_often_than_it_steps():
         looks.append(trainer.step)
         return passed()
 
-    trainer.allowance = SimpleNamespace(share=share)
+    trainer.pace = Pace(SimpleNamespace(share=share), source.group)
     steps = [*range(700), *range(650, 5000)]  # after a roll-back at the 700th
     for trainer.step in steps:
         if trainer.is_late():
             break
-        assert abs(trainer.share_used(trainer.allowance) - passed()) < 0.15
+        assert abs(trainer.pace.used(trainer.step) - passed()) < 0.15
     assert abs(passed() - 1.0) < 0.01
     assert len(looks) < 0.15 * trainer.step

@@ -208,7 +208,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         entrants = self._entrants(data)
         fits = task(2 * len(entrants))
         self._keep(*race(entrants, fits, data, deadline), data, data.size, numbers, deadline)
-        fits.on_end()
+        fits.tell_end()
 
     def _keep(
         self,

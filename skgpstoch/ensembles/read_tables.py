@@ -176,7 +176,7 @@ class SampleRead(Read):
                 common = np.intersect1d(held_out.rows, known)
                 each.model.held_out_ = held_out.of(common).among(known)
             automatic._keep(found, [], data, self.n_rows, self.rows.numbers, deadline)
-            fits.on_end()
+            fits.tell_end()
         adopt(automatic, group)
 
 

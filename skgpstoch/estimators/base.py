@@ -34,6 +34,8 @@ from ..recipes.plan import Folds, Plan
 from ..recipes.recipe import Fitted, Recipe
 from ..recipes.warm_start import Start
 from ..training.history import History
+from ..training.loop import Observer
+from ..training.observers import Printed
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .checkpoint_key import described
 from .context import fitting, numeric_context, predicting
@@ -157,22 +159,18 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         self._finish(recipe, run, run.solution(), history, data)
         with agreed(group):
             if callbacks is not None:
-                callbacks.on_end()
+                callbacks.tell_end()
         return history
 
     def _train(self, run: Run, callbacks: FitCallbacks | None) -> tuple[Run, History]:
         """Train, from several starts if the plan has them, and return the best."""
 
-        def first(run: Run) -> History:
-            with progress_of(self) as progress:
-                return train_run(
-                    run,
-                    on_epoch=None if callbacks is None else callbacks.on_epoch,
-                    on_step=progress,
-                    verbose=is_verbose(self.verbose),
-                )
-
-        run, history = best_of_restarts(run, first)
+        watching: list[Observer] = [] if callbacks is None else [callbacks]
+        if is_verbose(self.verbose):
+            watching = [Printed(), *watching]
+        elif (line := progress_of(self)) is not None:
+            watching = [line, *watching]
+        run, history = best_of_restarts(run, lambda run: train_run(run, *watching))
         run.objective.calibrate(run.problem.X, run.problem.rows)
         return run, history
 

@@ -23,7 +23,8 @@ from ..recipes.plan import Plan, Sizes, within_sample
 from ..recipes.recipe import Problem, Recipe
 from ..training.checkpoint import AnyCheckpoint, copy_of
 from ..training.history import History
-from ..training.loop import Trainer, train
+from ..training.loop import Observer, Trainer, train
+from ..training.observers import Saved
 from ..training.optimizers import make_optimizer
 from ..training.tables import Table
 
@@ -114,14 +115,14 @@ def optimizer_of(objective: Objective, plan: Plan) -> torch.optim.Optimizer | No
     return make_optimizer(plan.solver, objective.param_groups(), plan.rate, objective.step_end)
 
 
-def train_run(run: Run, **hooks: Any) -> History:
-    """Train a run in place; hooks are those of :func:`~skgpstoch.training.loop.train`."""
+def train_run(run: Run, *observers: Observer) -> History:
+    """Train a run in place."""
     objective, plan = run.objective, run.plan
+    saved = [] if run.checkpoint is None else [Saved(run.checkpoint)]
     return train(
         objective,
         run.minibatches(),
         optimizer=run.optimizer,
-        checkpoint=run.checkpoint,
         deadline=run.deadline,
         max_iter=plan.max_iter,
         batch_size=plan.batch_size,
@@ -134,7 +135,7 @@ def train_run(run: Run, **hooks: Any) -> History:
         n_iter_no_change=plan.patience,
         tol=plan.tol,
         stops_when_level=plan.stops_when_level,
-        **hooks,
+        observers=[*saved, *observers],
     )
 
 

@@ -7,7 +7,6 @@ rank after rank, rows that are read in chunks as they are stored.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from .chunk import Chunk, concatenated
 from .reduce import Group
 from .row_hash import row_hashes
-from .rows import MERGED_ROWS, Data
+from .rows import MERGED_ROWS
 
 GATHERED_ROWS = MERGED_ROWS  # up to which rank 0 fits for all
 SAMPLE_ROWS = 100_000
@@ -84,37 +83,6 @@ def chosen_rows(group: Group, seed: int, first: int, n_local: int, k: int) -> tu
     chosen = group.gather_tensor(hashes).sort().values[:k]
     places = torch.searchsorted(chosen, hashes)
     return positions[places < len(chosen)], places[places < len(chosen)]
-
-
-class Sample(NamedTuple):
-    """Some of the rows of all ranks, in an order that all ranks share.
-
-    Parameters
-    ----------
-    data : Data
-        These m rows.
-    numbers : ndarray of shape (m,)
-        Their places among the rows that all ranks were given.
-    own, places : ndarray of shape (m_own,)
-        Which of this rank's rows are among them, and where.
-    """
-
-    data: Data
-    numbers: np.ndarray
-    own: np.ndarray
-    places: np.ndarray
-
-
-def sample_of(group: Group, data: Data, first: int, numbers: np.ndarray, seed: int) -> Sample:
-    """Return a sample of the rows of all ranks; this rank's are `data`, from place `first` on.
-
-    `numbers` (n,) identify them in the sample.
-    """
-    most = most_sampled(data.X.shape[1])
-    own, places = (part.numpy() for part in chosen_rows(group, seed, first, len(data), most))
-    order = np.argsort(group.gather(places))
-    rows = data[own].map(lambda column: group.gather(column)[order])
-    return Sample(rows, group.gather(numbers[own])[order], own, places)
 
 
 # ---- rows that are read in chunks ----------------------------------------------------------------

@@ -208,20 +208,3 @@ def check_same_said(group: Group, name: str, own: Any) -> None:
     """Check that `own` is the same on all ranks where it is not None."""
     texts = [t for t in group.every(own and json.dumps(own, default=str)) if t]
     group.check_same(name, json.dumps(own, default=str) if own else texts[0])
-
-
-def joined_tables(parts: Sequence[ReadTable]) -> ReadTable:
-    """Join the rows of tables with the same columns."""
-    every = zip(*(part.columns for part in parts), strict=True)
-    arrays = [part.array for part in parts if part.array is not None]
-    return ReadTable(
-        [joined(columns) for columns in every], np.concatenate(arrays) if arrays else None
-    )
-
-
-def joined(columns: Sequence[Column]) -> Column:
-    """Join the rows of several columns; take order and time zone from any that has them."""
-    values = np.concatenate([column.values for column in columns])
-    order = max((column.order for column in columns), key=len)
-    zones = [column.time_zone for column in columns if column.time_zone is not None]
-    return columns[0]._replace(values=values, order=order, time_zone=zones[0] if zones else None)

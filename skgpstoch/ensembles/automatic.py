@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from ..data.rows import Data
 from ..data.tables import TableEncoder, validate_table
 from ..docstrings import documented
 from ..estimators.base import BaseGP
-from ..estimators.callbacks import CallbackSupportMixin, Fits, with_callbacks
+from ..estimators.callbacks import CallbackSupportMixin, with_callbacks
 from ..estimators.context import fitting
 from ..estimators.importances import averaged_importances
 from ..estimators.parameters import AUTO
@@ -29,7 +29,7 @@ from ..methods.deep_kernel_ensemble.plan import ensemble_plan
 from ..persistence.estimator import SavedEstimator
 from ..recipes.findings import of_features, of_rows
 from ..recipes.parameters import Training
-from .race import Entrant, Judged, race, weights_of
+from .race import Entrant, Judged, weights_of
 from .read_tables import read
 from .report import Report
 from .stacking import diagnosis_of_parts
@@ -191,24 +191,6 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
     def _fit_to(self, X: Any, y: Any, sample_weight: Any) -> Any:
         read(self, X, y, sample_weight).fit(self)
         return self
-
-    def _fit_rows(
-        self,
-        X: Any,
-        y: Any,
-        weight: Any,
-        numbers: np.ndarray,
-        began: float,
-        task: Callable[[int], Fits],
-    ) -> None:
-        """Fit to valid rows, all of which are here; `numbers` identify those that count."""
-        self._note_classes(np.unique(y if weight is None else y[weight > 0.0]))
-        data = self._learned(X, y, weight)
-        deadline = None if self.max_time is None else Deadline(began + self.max_time)
-        entrants = self._entrants(data)
-        fits = task(2 * len(entrants))
-        self._keep(*race(entrants, fits, data, deadline), data, data.size, numbers, deadline)
-        fits.tell_end()
 
     def _keep(
         self,

@@ -9,7 +9,7 @@ which for training rows is that of the rows of other folds. All ranks then train
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
@@ -17,7 +17,7 @@ import numpy as np
 from sklearn.base import is_classifier
 
 from ..data.arrays import resolve_seed
-from ..data.chunk import Chunk, checked
+from ..data.chunk import Chunk, checked, concatenated
 from ..data.deadline import Deadline
 from ..data.kinds import real_target
 from ..data.level_sums import FoldMeans, Told
@@ -29,7 +29,7 @@ from ..data.rows import Data
 from ..data.scan import Scan, Tally
 from ..data.sorted_rows import warn_if_sorted
 from ..data.stored import is_frame
-from ..data.table_parts import Held, held_by, joined_tables, merged, read_alike, read_as
+from ..data.table_parts import Held, held_by, merged, read_alike, read_as
 from ..data.tables import TableEncoder, read_table
 from ..estimators.alike import check_alike
 from ..estimators.callbacks import Fits
@@ -43,36 +43,6 @@ LONGEST_PASS = 1 / 3
 
 NOTED = ("n_features_in_", "feature_names_in_")
 """Attributes that the validation of rows sets on an estimator."""
-
-
-@dataclass(frozen=True)
-class TableRows:
-    """Rows (n,) as the user gave them; ``rows[some]`` selects some.
-
-    Parameters
-    ----------
-    table : ReadTable, frame or array
-        Their columns.
-    y, weight : ndarray
-        Targets, and weights or None.
-    numbers : ndarray of shape (n,)
-        Numbers of those that count among all that were given.
-    known : ndarray of shape (n,) or None, default=None
-        The numbers by which networks know them.
-    """
-
-    table: Any
-    y: np.ndarray
-    weight: np.ndarray | None
-    numbers: np.ndarray
-    known: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def __getitem__(self, some: Any) -> TableRows:
-        weight, known = (c if c is None else c[some] for c in (self.weight, self.known))
-        return TableRows(self.table[some], self.y[some], weight, self.numbers[some], known)
 
 
 def read(automatic: Any, X: Any, y: Any, sample_weight: Any) -> Read:
@@ -93,17 +63,22 @@ class Read(ABC):
 
     Parameters
     ----------
-    rows : TableRows
-        All rows, or a sample that all ranks share.
+    rows : Chunk
+        All rows, or a sample that all ranks share; X is read, or as the user gave it.
     clock : ClockOfGroup
         Counts the seconds of the fit, and knows the ranks that fit together.
     task : callable
         Tells callbacks that a fit begins, of so many models.
     """
 
-    rows: TableRows
+    rows: Chunk
     clock: ClockOfGroup
     task: Callable[[int], Fits]
+
+    @property
+    def y(self) -> np.ndarray:
+        """Their targets."""
+        return cast(np.ndarray, self.rows.y)
 
     @abstractmethod
     def fit(self, automatic: Any) -> None:
@@ -114,9 +89,20 @@ class AllRead(Read):
     """All rows, in this process; rank 0 fits for all."""
 
     def fit(self, automatic: Any) -> None:
-        rows = self.rows
-        given = rows.table, rows.y, rows.weight, rows.numbers, self.clock.began, self.task
-        fit_on_first(automatic, self.clock.group, lambda: automatic._fit_rows(*given))
+        fit_on_first(automatic, self.clock.group, lambda: self.fit_here(automatic))
+
+    def fit_here(self, automatic: Any) -> None:
+        """Fit several models."""
+        rows, y, seconds = self.rows, self.y, automatic.max_time
+        counts = slice(None) if rows.weight is None else rows.weight > 0.0
+        automatic._note_classes(np.unique(y[counts]))
+        data = automatic._learned(rows.X, y, rows.weight)
+        deadline = None if seconds is None else Deadline(self.clock.began + seconds)
+        entrants = automatic._entrants(data)
+        fits = self.task(2 * len(entrants))
+        found, given_up = race(entrants, fits, data, deadline)
+        automatic._keep(found, given_up, data, data.size, rows.rows[counts], deadline)
+        fits.tell_end()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +111,8 @@ class SampleRead(Read):
 
     Parameters
     ----------
+    known : ndarray of shape (m,)
+        The numbers by which networks know the sample's rows.
     n_rows : int
         How many rows there are in all.
     seed : int
@@ -133,6 +121,7 @@ class SampleRead(Read):
         The labels of all rows, if targets are labels.
     """
 
+    known: np.ndarray
     n_rows: int
     seed: int
     classes: np.ndarray | None
@@ -150,11 +139,11 @@ class SampleRead(Read):
         if self.classes is not None:
             automatic._note_classes(self.classes)
         rows = self.rows
-        data = automatic._learned(rows.table, rows.y, rows.weight)
+        data = automatic._learned(rows.X, self.y, rows.weight)
         encoder: TableEncoder = automatic._encoder
-        told = Told.of(rows.y, rows.weight, self.classes)
+        told = Told.of(self.y, rows.weight, self.classes)
         by_fold = encoder.learn_levels(self.clock.group, self.parts(automatic), told)
-        X = encoder.transform_training(rows.table, rows.numbers, by_fold)
+        X = encoder.transform_training(rows.X, rows.rows, by_fold)
         return replace(data, X=X), by_fold
 
     def fit(self, automatic: Any) -> None:
@@ -170,12 +159,11 @@ class SampleRead(Read):
                 make=lambda left: networks.make(left).set_params(random_state=self.seed)
             )
             found, _ = race([seeded], fits, given, deadline)
-            known = cast(np.ndarray, self.rows.known)
             for each in found:
                 held_out = each.model.held_out_
-                common = np.intersect1d(held_out.rows, known)
-                each.model.held_out_ = held_out.of(common).among(known)
-            automatic._keep(found, [], data, self.n_rows, self.rows.numbers, deadline)
+                common = np.intersect1d(held_out.rows, self.known)
+                each.model.held_out_ = held_out.of(common).among(self.known)
+            automatic._keep(found, [], data, self.n_rows, self.rows.rows, deadline)
             fits.tell_end()
         adopt(automatic, group)
 
@@ -209,8 +197,7 @@ def read_here(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weight
     if sample_weight is not None:
         as_floats(sample_weight, "sample_weight")  # or an error that names it
     table, targets, weight = automatic._checked(X, y, sample_weight, least=2)
-    counted = np.ones(len(targets), dtype=bool) if weight is None else weight > 0.0
-    rows = TableRows(table, targets, weight, np.flatnonzero(counted))
+    rows = Chunk(table, np.arange(len(targets)), "X", targets, weight)
     return AllRead(rows=rows, clock=clock, task=lambda n_parts: Fits(automatic, X, y, n_parts))
 
 
@@ -229,16 +216,28 @@ def read_ranks(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weigh
         return Fits(automatic, X, y, n_parts)
 
     if are_few(n, automatic._most_raced):
-        rows = joined_rows(group.every(given))
+        rows = rows_of_ranks(group, given)
         with muted(group.rank > 0):
-            check_weight(Data(rows.y, rows.y), rows.weight, least=2, keeps=True)
+            check_weight(Data(rows.rows, rows.rows), rows.weight, least=2, keeps=True)
         return AllRead(rows=rows, clock=clock, task=task)
     seed = int(group.first(resolve_seed(automatic.random_state)))
-    sample = sampled(group, given, first, resolve_seed(seed))
-    given = sample[:0] if given is None else given
-    classes = classes_of(group, given.y) if is_classifier(automatic) else None
+    n_own = 0 if given is None else len(given)
+    most = most_sampled(max(group.every(0 if given is None else len(given.X.columns))))
+    chosen, places = (
+        part.numpy() for part in chosen_rows(group, resolve_seed(seed), first, n_own, most)
+    )
+    order = np.argsort(group.gather(places))
+    sample = rows_of_ranks(group, None if given is None else given[chosen])[order]
+    own = sample[:0] if given is None else given
     return RanksRead(
-        rows=sample, clock=clock, task=task, n_rows=n, seed=seed, classes=classes, own=given
+        rows=sample,
+        clock=clock,
+        task=task,
+        known=group.gather(first + chosen)[order],
+        n_rows=n,
+        seed=seed,
+        classes=classes_of(group, own.y) if is_classifier(automatic) else None,
+        own=own,
     )
 
 
@@ -246,20 +245,19 @@ def read_ranks(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weigh
 class RanksRead(SampleRead):
     """Rows of several ranks, in memory; `own` are this rank's."""
 
-    own: TableRows
+    own: Chunk
 
     def parts(self, automatic: Any) -> Iterable[Chunk]:
-        own = self.own
-        return [Chunk(own.table, own.numbers, "rows of this rank", own.y, own.weight)]
+        return [self.own]
 
     def encoded(self, automatic: Any, by_fold: Mapping[int, FoldMeans]) -> Data:
         own = self.own
-        X = automatic._encoder.transform_training(own.table, own.numbers, by_fold)
+        X = automatic._encoder.transform_training(own.X, own.rows, by_fold)
         with agreed(self.clock.group):
-            return Data(X, transformed(automatic, own.y), own.weight)
+            return Data(X, transformed(automatic, cast(np.ndarray, own.y)), own.weight)
 
 
-def own_rows(automatic: Any, group: Group, X: Any, y: Any, weight: Any) -> TableRows | None:
+def own_rows(automatic: Any, group: Group, X: Any, y: Any, weight: Any) -> Chunk | None:
     """Validate this rank's rows (None if it has none), and check that all ranks have one table."""
     given, (first, _) = None, offsets(group, len(X))
     with agreed(group):
@@ -267,38 +265,22 @@ def own_rows(automatic: Any, group: Group, X: Any, y: Any, weight: Any) -> Table
         if counts(X, weight):
             X, y, weight = automatic._checked(X, y, weight, least=1)
             table = read_table(X, automatic.categorical_features)
-            given = TableRows(table, y, weight, first + np.arange(len(y)))
+            given = Chunk(table, first + np.arange(len(y)), "rows of this rank", y, weight)
             if weight is not None:
                 given = given[weight > 0.0]
     alike(automatic, group, NOTED, given and ())
-    beside = None if given is None else [given.y.shape[1:], given.y.dtype.kind in "OUS"]
-    read = read_alike(group, None if given is None else given.table, beside)
+    beside = None if given is None else [y.shape[1:], y.dtype.kind in "OUS"]
+    read = read_alike(group, None if given is None else given.X, beside)
     has_weights = group.flag(given is not None and given.weight is not None)
     if given is None:
         return None
     weight = np.ones(len(given)) if has_weights and given.weight is None else given.weight
-    return replace(given, table=read, weight=weight)
+    return replace(given, X=read, weight=weight)
 
 
-def sampled(group: Group, given: TableRows | None, first: int, seed: int) -> TableRows:
-    """Return a sample of the rows of all ranks; this rank's begin at place `first`."""
-    n_own = 0 if given is None else len(given)
-    n_columns = max(group.every(0 if given is None else len(given.table.columns)))
-    own, places = chosen_rows(group, seed, first, n_own, most_sampled(n_columns))
-    mine = None if given is None else replace(given, known=first + np.arange(n_own))[own.numpy()]
-    return joined_rows(group.every(mine))[np.argsort(group.gather(places.numpy()))]
-
-
-def joined_rows(parts: Sequence[TableRows | None]) -> TableRows:
+def rows_of_ranks(group: Group, own: Chunk | None) -> Chunk:
     """Return the rows of all ranks, in the order of ranks."""
-    some = [part for part in parts if part is not None]
-
-    def joined(name: str) -> np.ndarray | None:  # all ranks have the column, or none
-        columns = [getattr(part, name) for part in some if getattr(part, name) is not None]
-        return np.concatenate(columns) if columns else None
-
-    columns = (joined(name) for name in ("y", "weight", "numbers", "known"))
-    return TableRows(joined_tables([part.table for part in some]), *cast(Any, columns))
+    return concatenated([part for part in group.every(own) if part is not None])
 
 
 # ---- rows that are read in chunks ----------------------------------------------------------------
@@ -334,16 +316,17 @@ def read_source(
     def task(n_parts: int) -> Fits:
         return Fits(automatic, sample.X, sample.y, n_parts)
 
-    rows = TableRows(X, targets, weight, sample.rows, sample.rows)
+    rows = replace(sample, X=X, y=targets, weight=weight)
     if first.is_whole:
         return AllRead(rows=rows, clock=clock, task=task)
     of_all = merged([each for each in group.every(held) if each is not None])
     seconds = automatic.max_time
     is_late = seconds is not None and clock() > LONGEST_PASS * seconds
     return ChunksRead(
-        rows=replace(rows, table=read_as(X, automatic.categorical_features, of_all)),
+        rows=replace(rows, X=read_as(X, automatic.categorical_features, of_all)),
         clock=clock,
         task=task,
+        known=rows.rows,
         n_rows=first.n_rows,
         seed=seed,
         classes=first.classes,
@@ -385,7 +368,7 @@ class ChunksRead(SampleRead):
             "all rows."
         )
         if self.clock.group.rank == 0:
-            yield Chunk(rows.table, rows.numbers, "the sample", rows.y, rows.weight)
+            yield rows
 
     def every_part(self) -> Generator[Chunk, None, None]:
         """Yield this rank's rows that count, as the user's transformer leaves them."""

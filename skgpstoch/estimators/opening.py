@@ -18,7 +18,7 @@ from ..data.arrays import readable
 from ..data.chunk import Chunk
 from ..data.messages import muted, warn
 from ..data.reduce import ALONE, ClockOfGroup, Group, agreed, current, doing
-from ..data.row_sample import are_few, chosen_rows, joint_sample, most_sampled, offsets, sample_of
+from ..data.row_sample import are_few, chosen_rows, joint_sample, most_sampled, offsets
 from ..data.row_source import RowSource, is_source
 from ..data.rows import Data, Rows, Whole
 from ..data.scan import Scan, scan
@@ -84,16 +84,21 @@ def of_ranks(
     weight = torch.tensor([data.n_effective], dtype=torch.float64)
     group.sum_(weight)
     seed = int(group.first(sampling_seed(estimator)))
-    sample, whole = sample_of(group, data, first, numbers, seed), Whole(n, float(weight), group)
+    most = most_sampled(data.X.shape[1])
+    chosen, places = (part.numpy() for part in chosen_rows(group, seed, first, len(data), most))
+    order, whole = np.argsort(group.gather(places)), Whole(n, float(weight), group)
+
+    def sampled(column: np.ndarray) -> np.ndarray:
+        return group.gather(column[chosen])[order]
 
     def table(X: Tensor, rows: Rows, tensors: Scaled, dtype: str) -> OnRanks:
         own_X, own_rows = tensors(data, dtype, X.device)
         own = own_X, replace(own_rows, whole=whole)
-        return OnRanks(X, rows, own, first, (sample.own, sample.places), seed)
+        return OnRanks(X, rows, own, first, (chosen, places), seed)
 
     return recipe, Sampled(
-        data=sample.data,
-        numbers=sample.numbers,
+        data=data.map(sampled),
+        numbers=sampled(numbers),
         clock=clock,
         whole=whole,
         n_epoch=n,

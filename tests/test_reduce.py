@@ -13,6 +13,7 @@ from thread_group import Board, ThreadGroup, on_ranks
 from torch import nn
 
 from skgpstoch.data import row_sample
+from skgpstoch.data.counter_hash import row_hashes
 from skgpstoch.data.reduce import (
     ALONE,
     WorkerLostError,
@@ -20,7 +21,6 @@ from skgpstoch.data.reduce import (
     current,
     using,
 )
-from skgpstoch.data.row_hash import row_hashes
 from skgpstoch.data.row_sample import chosen_rows, offsets
 
 N_ROWS = 40

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from .chunk import Chunk, concatenated
+from .counter_hash import row_hashes
 from .reduce import Group
-from .row_hash import row_hashes
 from .rows import MERGED_ROWS
 
 GATHERED_ROWS = MERGED_ROWS  # up to which rank 0 fits for all

@@ -26,7 +26,7 @@ from sklearn.gaussian_process.kernels import DotProduct
 from torch import Tensor, nn
 
 from skgpstoch import SCGDGaussianProcessRegressor
-from skgpstoch.estimators.tables import AllHere
+from skgpstoch.estimators.given import AllHere
 from skgpstoch.training.loop import Trainer
 
 Step = Callable[[Tensor], object]  # of the indices of the rows of a minibatch

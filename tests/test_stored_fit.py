@@ -31,7 +31,7 @@ from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows, row_sample
 from skgpstoch.data.reduce import ONE, using
 from skgpstoch.data.rows import Rows
 from skgpstoch.estimators import opening
-from skgpstoch.estimators.tables import Sampled
+from skgpstoch.estimators.given import Sampled
 from skgpstoch.models import sparse
 from skgpstoch.objectives import ensemble
 from skgpstoch.objectives.ensemble import EnsembleObjective

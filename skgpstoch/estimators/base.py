@@ -39,13 +39,13 @@ from ..training.observers import Printed
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .checkpoint_key import described
 from .context import fitting, numeric_context, predicting
+from .given import AllHere
 from .importances import posterior_importances, representative_rows, spread_of
 from .opening import note_read, opened
 from .parameters import RunParameters
 from .progress import is_verbose, progress_of
 from .restarts import best_of_restarts
 from .runs import Run, budget_of, train_run
-from .tables import AllHere
 from .validation import check_numbers, known_noise, validate_inputs
 
 keep_freed_memory()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from ..data.arrays import readable
 from ..data.chunk import Chunk
 from ..data.messages import muted, warn
 from ..data.reduce import ALONE, ClockOfGroup, Group, agreed, current, doing
-from ..data.row_sample import are_few, chosen_rows, joint_sample, most_sampled, offsets
+from ..data.row_sample import are_few, chosen_rows, most_sampled, offsets
 from ..data.row_source import RowSource, is_source
 from ..data.rows import Data, Rows, Whole
 from ..data.scan import Scan, scan
@@ -27,7 +26,8 @@ from ..training.stored_rows import EPOCH_ROWS, InChunks
 from ..training.tables import OnRanks, Pair
 from .alike import NO_ROWS, check_alike
 from .checkpoint_key import sampling_seed
-from .tables import AllHere, Given, Sampled, Scaled
+from .first_pass import classes_of, first_pass
+from .given import AllHere, Given, Sampled, Scaled
 from .targets import learn_targets, with_transformed_targets
 
 KNOWN_BESIDE = ("y", "sample_weight", "exposure", "y_std")
@@ -159,15 +159,6 @@ def counts(X: Any, sample_weight: Any = None, *of_rows: Any) -> bool:
     return True
 
 
-def classes_of(group: Group, y: Any, sample_weight: Any = None) -> np.ndarray:
-    """Return the labels of all ranks' rows that count."""
-    y = np.asarray(y)
-    counts = np.ones(len(y), dtype=bool) if sample_weight is None else np.asarray(sample_weight) > 0
-    with contextlib.suppress(TypeError, IndexError):  # which the check of rows explains
-        y = y[counts]
-    return np.unique(group.gather(np.unique(y) if y.ndim == 1 and len(y) else y.ravel()[:0]))
-
-
 def in_words(estimator: Any, data: Data) -> str:
     """Say which columns rows have, in the user's words."""
     names, shape = getattr(estimator, "feature_names_in_", None), estimator._y_shape
@@ -191,58 +182,6 @@ def with_targets_alike(estimator: Any, group: Group, data: Data, first: int) -> 
 
 
 # ---- rows that are read in chunks ----------------------------------------------------------------
-
-
-class FirstPass(NamedTuple):
-    """What a pass over the rows of a source finds.
-
-    Parameters
-    ----------
-    part : RowSource
-        What this rank reads of it.
-    own : Scan
-        Facts about these rows.
-    sample : Chunk
-        Random rows of all ranks; all rows, in order, if they are few.
-    n_rows : int
-        How many rows of all ranks have a weight.
-    classes : ndarray or None
-        Their labels, if targets are labels.
-    """
-
-    part: RowSource
-    own: Scan
-    sample: Chunk
-    n_rows: int
-    classes: np.ndarray | None
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the sample is all rows."""
-        return self.n_rows == len(self.sample)
-
-
-def first_pass(
-    group: Group, source: RowSource, seed: int, look: Callable[[RowSource], tuple[int, Scan]]
-) -> FirstPass:
-    """Read the rows of a source once, each rank its own.
-
-    `look` reads a part, and returns the size of the sample and the facts.
-    """
-    with agreed(group):
-        source.check_has_target()
-        part = source if group is ALONE else source.share(group.rank, group.size)
-        n_sample, own = look(part)
-    n_rows = int(group.gather(np.array([own.n_rows])).sum())
-    sample = joint_sample(group, own.sample, n_sample, seed)
-    if sample is None:
-        raise ValueError(f"{source!r} has no rows of positive weight.")
-    if n_rows == len(sample):  # put them in order, as arrays are
-        sample = sample[np.argsort(sample.rows)]
-    classes = None
-    if group.flag(own.classes is not None):
-        classes = classes_of(group, [] if own.classes is None else own.classes)
-    return FirstPass(part, own, sample, n_rows, classes)
 
 
 def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[Recipe, Given]:

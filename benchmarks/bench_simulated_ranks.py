@@ -118,7 +118,10 @@ def trainer_of(n_inducing: int, n_rows: int, seed: int) -> Trainer:
             model.fit(*made_up(N_ROWS, 0, 1))
     except ReadyError as got:
         trainer: Trainer = got.args[0]
-    trainer.source = dataclasses.replace(trainer.source, group=WithoutRows())  # a Dealt
+    X, rows = trainer.source.own  # of a table on ranks
+    whole = dataclasses.replace(rows.whole, group=WithoutRows())
+    own = X, dataclasses.replace(rows, whole=whole)
+    trainer.source = dataclasses.replace(trainer.source, own=own)
     trainer.objective.train()
     return trainer
 

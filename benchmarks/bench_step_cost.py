@@ -26,6 +26,7 @@ from sklearn.gaussian_process.kernels import DotProduct
 from torch import Tensor, nn
 
 from skgpstoch import SCGDGaussianProcessRegressor
+from skgpstoch.estimators.given import AllHere
 from skgpstoch.training.loop import Trainer
 
 Step = Callable[[Tensor], object]  # of the indices of the rows of a minibatch
@@ -49,7 +50,8 @@ def make_data(n: int, seed: int) -> tuple[Tensor, Tensor]:
 
 def training_step(model: Any, X: Tensor, y: Tensor) -> Step:
     """One step of the package's training loop, as a fit of this estimator would begin it."""
-    run = model._prepare(model._recipe(), model._validate(X.numpy(), y.numpy(), True), None)
+    recipe, data = model._recipe(), model._validate(X.numpy(), y.numpy(), True)
+    run = AllHere.of(recipe, data).prepared(model, recipe, None)
     trainer = Trainer(
         run.objective,
         run.optimizer,
@@ -57,9 +59,11 @@ def training_step(model: Any, X: Tensor, y: Tensor) -> Step:
         max_iter=100,
         batch_size=run.plan.batch_size,
         schedule=run.plan.schedule,
-        generator=run.generator,
+        generator=run.problem.generator,
     )
-    return lambda rows: trainer.train_step(run.X.index_select(0, rows), run.rows[rows])
+    return lambda rows: trainer.train_step(
+        run.problem.X.index_select(0, rows), run.problem.rows[rows]
+    )
 
 
 def our_step(X: Tensor, y: Tensor, b: int, D: int, seed: int) -> Step:

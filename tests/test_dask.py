@@ -25,8 +25,8 @@ from distributed import Client, LocalCluster, WorkerPlugin  # noqa: E402
 from skgpstoch import SCGDGaussianProcessRegressor, SVGPClassifier, SVGPRegressor  # noqa: E402
 from skgpstoch.dask import fit, predict, ranks, restarts  # noqa: E402
 from skgpstoch.dask.rows import runs  # noqa: E402
+from skgpstoch.data import row_sample  # noqa: E402
 from skgpstoch.data.reduce import WorkerLostError, using  # noqa: E402
-from skgpstoch.estimators import group_fit  # noqa: E402
 from skgpstoch.training.checkpoint import CheckpointOfGroup  # noqa: E402
 
 TIMEOUT = 60.0
@@ -63,7 +63,7 @@ class Prepared(WorkerPlugin):
         self.folder = folder
 
     def setup(self, worker):
-        group_fit.GATHERED_ROWS = FEW
+        row_sample.GATHERED_ROWS = FEW
         save, load, victim = CheckpointOfGroup.save, CheckpointOfGroup.load, self.folder / "victim"
 
         def save_or_die(checkpoint, state):
@@ -125,7 +125,7 @@ def in_time(function, *args, **kwargs):
 def by_threads(estimator, *shares):
     """The model of ranks that are threads, each with rows from one place to the next."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(group_fit, "GATHERED_ROWS", FEW)
+        patched.setattr(row_sample, "GATHERED_ROWS", FEW)
 
         def fit_share(group):
             own = slice(shares[group.rank], shares[group.rank + 1])

@@ -30,9 +30,10 @@ from skgpstoch.objectives.optimal_q import damped_newton
 from skgpstoch.recipes.budget import Budget, members_in_time
 from skgpstoch.training import checkpoint as checkpoints
 from skgpstoch.training.checkpoint import Checkpoint
-from skgpstoch.training.loop import HURRIED_STEPS, train
-from skgpstoch.training.minibatches import Permuted
+from skgpstoch.training.loop import HURRIED_STEPS, Observer, train
+from skgpstoch.training.observers import Saved
 from skgpstoch.training.optimizers import make_optimizer, one_cycle
+from skgpstoch.training.tables import InMemory
 
 N_ROWS, BATCH = 40, 10  # four steps an epoch
 
@@ -76,7 +77,7 @@ def run(objective, seconds=None, max_iter=25, **options):
     X = torch.zeros(N_ROWS, 1)
     return train(
         objective,
-        Permuted(X, Rows(X)),
+        InMemory(X, Rows(X)),
         optimizer=objective.optimizer,
         deadline=deadline,
         max_iter=max_iter,
@@ -181,13 +182,16 @@ def test_a_resumed_run_has_what_was_left(tmp_path, monkeypatch):
     whole, killed, resumed = (Slow(Clock()) for _ in range(3))
     expected = run(whole, seconds=60.0)
 
-    def kill(history):
-        if history.n_iter == 7:
-            raise RuntimeError("killed")
+    class Killer(Observer):
+        def on_epoch(self, trainer):
+            if trainer.history.n_iter == 7:
+                raise RuntimeError("killed")
+
+    saved = Saved(Checkpoint(tmp_path, "a"))
 
     with pytest.raises(RuntimeError, match="killed"):
-        run(killed, 60.0, on_epoch=kill, checkpoint=Checkpoint(tmp_path, "a"))
-    history = run(resumed, 60.0, checkpoint=Checkpoint(tmp_path, "a"))
+        run(killed, 60.0, observers=[saved, Killer()])
+    history = run(resumed, 60.0, observers=[Saved(Checkpoint(tmp_path, "a"))])
     assert history.status == "deadline"
     assert history.n_steps == expected.n_steps
     assert len(resumed.rates) == expected.n_steps - 28

@@ -38,8 +38,8 @@ from skgpstoch.recipes.plan import Plan, Sizes
 from skgpstoch.recipes.recipe import Problem
 from skgpstoch.training.history import History
 from skgpstoch.training.loop import Trainer
-from skgpstoch.training.minibatches import Permuted
 from skgpstoch.training.optimizers import SCHEDULES
+from skgpstoch.training.tables import InMemory
 
 QUICK = {"hidden_layer_sizes": (16,), "max_iter": 20, "n_estimators": 2, "random_state": 0}
 
@@ -411,7 +411,7 @@ def test_groups_of_the_optimiser(funnel):
     plan = recipe.plan(Sizes(100, 100))
     rows = Rows(torch.zeros(100, 1, dtype=torch.float64))
     scaling = recipe.input_scaling(funnel[0], None)
-    objective = recipe.objective(Problem(X, rows, scaling, plan, torch.Generator()))
+    objective = recipe.objective(Problem.of(InMemory(X, rows), scaling, plan, torch.Generator()))
     scales, network, rest = objective.param_groups()
     assert [tuple(p.shape) for p in scales["params"]] == [(2, 1, 1)]
     assert scales["rate"] > network["rate"] == rest["rate"]
@@ -464,7 +464,7 @@ def test_training_ends_if_losses_are_better_and_scores_are_not(losses, ends):
     trainer = Trainer(
         objective,
         None,
-        Permuted(X, Rows(X)),
+        InMemory(X, Rows(X)),
         9,
         1,
         SCHEDULES["constant"],

@@ -29,8 +29,8 @@ from two_ranks import (
 
 from skgpstoch import distributed
 from skgpstoch.data import devices
+from skgpstoch.data.counter_hash import row_hashes
 from skgpstoch.data.reduce import ALONE, TimeoutOfDeviceError, current, wait_for
-from skgpstoch.data.row_hash import row_hashes
 from skgpstoch.distributed import WorkerLostError, process_group
 
 LAUNCHED = ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK"]

@@ -12,11 +12,12 @@ from sklearn.base import clone
 from thread_group import on_ranks
 
 from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
+from skgpstoch.data import row_sample
 from skgpstoch.data.tables import TableEncoder
 from skgpstoch.distributed import process_group
-from skgpstoch.ensembles import automatic_classifier, automatic_regressor, group_race
+from skgpstoch.ensembles import automatic_classifier, automatic_regressor
 from skgpstoch.ensembles.process import ExactProcessRegressor
-from skgpstoch.estimators import group_fit
+from skgpstoch.ensembles.read_tables import read
 
 pd = pytest.importorskip("pandas")
 
@@ -51,9 +52,8 @@ def flights(n=N, seed=0):
 @pytest.fixture
 def many(monkeypatch):
     """Rows are many, a sample has 100 of them, and networks are small, in float64."""
-    for module in (group_fit, group_race):
-        monkeypatch.setattr(module, "GATHERED_ROWS", 0)
-        monkeypatch.setattr(module, "most_sampled", lambda n_features: 100)
+    for name, most in (("SAMPLE_ROWS", 100), ("MERGED_ROWS", 100), ("GATHERED_ROWS", 0)):
+        monkeypatch.setattr(row_sample, name, most)
     small = {"dtype": "float64", "max_iter": 2, "n_estimators": 2, "hidden_layer_sizes": (8,)}
     for module in (automatic_regressor, automatic_classifier):
         of_networks = functools.partial(module.of_networks, **small)
@@ -131,9 +131,9 @@ def test_a_target_is_not_told_of_its_own_row(many):
     def told(group):
         mine = slice(None) if group.size == 1 else slice(80 * group.rank, 80 * (group.rank + 1))
         model = clone(REGRESSOR)
-        given = group_race.read_rows(model, group, X[mine], y[mine], None)
-        first = 80 * group.rank
-        return group_race.encoded(model, group, given, first, seed=0).X
+        table = read(model, X[mine], y[mine], None)
+        _, by_fold = table.learn(model)
+        return table.encoded(model, by_fold).X
 
     whole, halves = on_ranks(told, 1)[0], np.vstack(on_ranks(told, 2))
     assert_allclose(halves, whole, atol=1e-14)
@@ -149,8 +149,7 @@ def test_levels_are_told_by_the_rows_of_all_ranks(many):
     def encoder(group):
         mine = slice(None) if group.size == 1 else slice(80 * group.rank, 80 * (group.rank + 1))
         model = clone(REGRESSOR)
-        given = group_race.read_rows(model, group, X[mine], y[mine], None)
-        group_race.encoded(model, group, given, 80 * group.rank, seed=0)
+        read(model, X[mine], y[mine], None).learn(model)
         return model._encoder
 
     alone = TableEncoder()

@@ -37,14 +37,14 @@ from skgpstoch import (
     SVGPRegressor,
     on_interrupt,
 )
-from skgpstoch.data import SequenceRows
+from skgpstoch.data import SequenceRows, row_sample
 from skgpstoch.data.reduce import ONE, current, using
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.ensembles.stacking import ConstantVarianceRegressor, StackedDensityRegressor
-from skgpstoch.estimators import group_fit
-from skgpstoch.estimators.runs import Run
+from skgpstoch.estimators.runs import Run, refuse_batch_statistics
 from skgpstoch.training import interrupts
 from skgpstoch.training.loop import Trainer
+from skgpstoch.training.pace import Pace
 
 N = 600
 RNG = np.random.default_rng(0)
@@ -63,9 +63,9 @@ KNOWN = {"random_state": 0, "dtype": "float64"}
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch):
     """Take a table that is small for a large one, of which a sample decides."""
-    monkeypatch.setattr(group_fit, "SAMPLE_ROWS", 250)
-    monkeypatch.setattr(group_fit, "MERGED_ROWS", 250)
-    monkeypatch.setattr(group_fit, "GATHERED_ROWS", 0)
+    monkeypatch.setattr(row_sample, "SAMPLE_ROWS", 250)
+    monkeypatch.setattr(row_sample, "MERGED_ROWS", 250)
+    monkeypatch.setattr(row_sample, "GATHERED_ROWS", 0)
 
 
 def small(cls=SVGPRegressor, **params):
@@ -169,7 +169,7 @@ SUMMED = {
 def test_the_same_model_however_rows_are_split(name, monkeypatch):
     model, tolerance = SUMMED[name]
     if "ensemble" in name:  # whose means are closed where the sample is all rows
-        monkeypatch.setattr(group_fit, "SAMPLE_ROWS", N)
+        monkeypatch.setattr(row_sample, "SAMPLE_ROWS", N)
     y = LABELS if "classes" in name else Y
     found = check_splits(model, tolerance, y, splits=CUTS if name == "natural" else FEWER_CUTS)
     if "classes" in name:
@@ -269,7 +269,7 @@ def test_a_transformation_of_targets_is_that_of_rank_0(is_stored):
 
 
 def test_few_transformed_targets_are_those_of_one_process(monkeypatch):
-    monkeypatch.setattr(group_fit, "GATHERED_ROWS", N)
+    monkeypatch.setattr(row_sample, "GATHERED_ROWS", N)
     model = small(target_transform="yeo-johnson")
     alone = clone(model).fit(X[:60], np.exp(Y[:60]))
     for each in fitted(model, [0, 0, 5, 60], X[:60], np.exp(Y[:60])):
@@ -281,7 +281,7 @@ def test_targets_that_cannot_be_transformed_are_an_error_of_all():
     y[N - 1] = -1.0
     for most in (N, 20):  # whether it is in the sample
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(group_fit, "most_sampled", lambda n_features, most=most: most)
+            patched.setattr(row_sample, "SAMPLE_ROWS", most)
             fit = lambda g: small(target_transform="log").fit(X[part_of(g)], y[part_of(g)])  # noqa: E731
             all_raise(fit, "y must be")
     all_raise(
@@ -292,7 +292,7 @@ def test_targets_that_cannot_be_transformed_are_an_error_of_all():
 
 @pytest.mark.parametrize("is_gathered", [False, True])
 def test_held_out_rows_have_the_numbers_that_were_given(is_gathered, monkeypatch):
-    monkeypatch.setattr(group_fit, "GATHERED_ROWS", N * is_gathered)
+    monkeypatch.setattr(row_sample, "GATHERED_ROWS", N * is_gathered)
     weight = (np.arange(N) % 3 > 0).astype(float)
     weight[100:200] = 0.0  # the rows of one rank
     model = DeepKernelEnsembleRegressor(
@@ -476,7 +476,7 @@ def test_few_rows_are_fitted_as_in_one_process(name):
 
 
 def test_few_rows_of_minibatch_estimators_too(monkeypatch):
-    monkeypatch.setattr(group_fit, "GATHERED_ROWS", N)
+    monkeypatch.setattr(row_sample, "GATHERED_ROWS", N)
     weight = np.arange(60) % 3
     alone = small().fit(X[:60], Y[:60], sample_weight=weight)
     models = fitted(small(), [0, 5, 60], X[:60], Y[:60], sample_weight=weight)
@@ -672,23 +672,23 @@ def test_parameters_that_differ_are_an_error_on_all(monkeypatch):
 def test_layers_that_average_over_rows_are_refused():
     averages = torch.nn.Sequential(torch.nn.InstanceNorm1d(3, track_running_stats=True))
     with pytest.raises(ValueError, match="feature_map must not contain InstanceNorm1d in a group"):
-        group_fit.refuse_batch_statistics(averages)
-    group_fit.refuse_batch_statistics(torch.nn.Sequential(torch.nn.InstanceNorm1d(3)))
+        refuse_batch_statistics(averages)
+    refuse_batch_statistics(torch.nn.Sequential(torch.nn.InstanceNorm1d(3)))
 
 
 def test_gathering_few_rows_is_a_part_of_max_time(monkeypatch):
-    shared_rows = group_fit.shared_rows
+    validate = DeepKernelEnsembleRegressor._given
 
     def slow(*args):
         time.sleep(0.1)
-        return shared_rows(*args)
+        return validate(*args)
 
     def ended(estimator, recipe, *rows):
         raise ValueError(f"{recipe.deadline.left():.3f} s are left")
 
-    monkeypatch.setattr(group_fit, "GATHERED_ROWS", 10**6)
-    monkeypatch.setattr(group_fit, "shared_rows", slow)
-    monkeypatch.setattr(group_fit, "fit_numbered", ended)
+    monkeypatch.setattr(row_sample, "GATHERED_ROWS", 10**6)
+    monkeypatch.setattr(DeepKernelEnsembleRegressor, "_given", slow)
+    monkeypatch.setattr(DeepKernelEnsembleRegressor, "_fit", ended)
     with using(ONE), pytest.raises(ValueError, match=r"^-.* s are left"):
         DeepKernelEnsembleRegressor(max_time=0.05).fit(X, Y)
 
@@ -707,11 +707,11 @@ def test_a_group_looks_at_its_clock_less_often_than_it_steps():
         looks.append(trainer.step)
         return passed()
 
-    trainer.allowance = SimpleNamespace(share=share)
+    trainer.pace = Pace(SimpleNamespace(share=share), source.group)
     steps = [*range(700), *range(650, 5000)]  # after a roll-back at the 700th
     for trainer.step in steps:
         if trainer.is_late():
             break
-        assert abs(trainer.share_used(trainer.allowance) - passed()) < 0.15
+        assert abs(trainer.pace.used(trainer.step) - passed()) < 0.15
     assert abs(passed() - 1.0) < 0.01
     assert len(looks) < 0.15 * trainer.step

@@ -30,8 +30,8 @@ from skgpstoch.objectives.natural import ProfiledObjective, RunningObjective
 from skgpstoch.objectives.optimal_q import optimal_q
 from skgpstoch.posteriors.conjugate import ConjugatePosterior, ConjugateWeights
 from skgpstoch.training.loop import train
-from skgpstoch.training.minibatches import Permuted
 from skgpstoch.training.optimizers import constant, make_optimizer
+from skgpstoch.training.tables import InMemory
 
 F64 = torch.float64
 
@@ -67,7 +67,7 @@ def targets(likelihood, f):
 def trained(objective, X, rows, solver, max_iter=15):
     history = train(
         objective,
-        Permuted(X, rows),
+        InMemory(X, rows),
         optimizer=make_optimizer(solver, objective.param_groups(), 0.05),
         max_iter=1 if solver == "lbfgs" else max_iter,
         batch_size=len(X) if solver == "lbfgs" else len(X) // 2,

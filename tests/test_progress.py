@@ -11,6 +11,7 @@ from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegresso
 from skgpstoch.data.deadline import Allowance, Deadline
 from skgpstoch.estimators.progress import PAUSE, SILENT_SECONDS, ProgressLine, progress_of
 from skgpstoch.training.history import History
+from skgpstoch.training.pace import Pace
 
 
 class Terminal(io.StringIO):
@@ -20,7 +21,8 @@ class Terminal(io.StringIO):
 
 def training(step=30, n_steps=120, allowance=None):
     history = History(loss_curve=[1.0, 0.9], scores=[0.51234], scored_epochs=[2])
-    return types.SimpleNamespace(step=step, n_steps=n_steps, allowance=allowance, history=history)
+    known = {"step": step, "n_steps": n_steps, "pace": Pace(allowance), "history": history}
+    return types.SimpleNamespace(**known)
 
 
 @pytest.fixture
@@ -32,13 +34,13 @@ def line():
 
 
 def test_the_line_appears_after_a_while(line):
-    line(training())
+    line.on_step(training())
     line.times.now += 0.99 * SILENT_SECONDS
-    line(training())
-    line.end()
+    line.on_step(training())
+    line.on_end(training())
     assert line.stream.getvalue() == ""
     line.times.now += 0.02 * SILENT_SECONDS
-    line(training())
+    line.on_step(training())
     wanted = "\rSVGPRegressor: epoch 3, step 30 of 120, score 0.5123 (nats per row), 30 s left"
     assert line.stream.getvalue() == wanted
 
@@ -46,7 +48,7 @@ def test_the_line_appears_after_a_while(line):
 def test_it_is_updated_in_place_but_not_often(line):
     line.times.now += SILENT_SECONDS
     for _ in range(100):
-        line(training())
+        line.on_step(training())
         line.times.now += PAUSE / 10
     assert 9 <= line.stream.getvalue().count("\r") <= 11
     assert "\n" not in line.stream.getvalue()
@@ -55,13 +57,13 @@ def test_it_is_updated_in_place_but_not_often(line):
 def test_shorter_texts_leave_nothing_of_longer_ones(line):
     line.write("long text")
     line.write("short")
-    line.end()
+    line.on_end(training())
     assert line.stream.getvalue() == "\rlong text\rshort    \r     \r"
 
 
 def test_a_deadline_says_how_much_time_is_left(line):
     line.times.now += SILENT_SECONDS
-    line(training(allowance=Allowance(Deadline(line.times.now + 7.0, line.clock))))
+    line.on_step(training(allowance=Allowance(Deadline(line.times.now + 7.0, line.clock))))
     assert line.stream.getvalue().endswith(" 7 s left")
 
 
@@ -73,20 +75,16 @@ def test_defaults_have_it(cls):
 def test_it_is_for_those_who_can_see_it(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     for verbose, is_shown in (("auto", True), (0, False), (1, False)):
-        with progress_of(SVGPRegressor(verbose=verbose)) as line:
-            assert (line is not None) == is_shown
+        assert (progress_of(SVGPRegressor(verbose=verbose)) is not None) == is_shown
     for stream in (io.StringIO(), None):
         monkeypatch.setattr(sys, "stderr", stream)
-        with progress_of(SVGPRegressor(verbose="auto")) as line:
-            assert line is None
+        assert progress_of(SVGPRegressor(verbose="auto")) is None
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     kernel = types.SimpleNamespace(get_ipython=lambda: types.SimpleNamespace(kernel=None))
     monkeypatch.setitem(sys.modules, "IPython", kernel)
-    with progress_of(SVGPRegressor(verbose="auto")) as line:
-        assert line is not None
+    assert progress_of(SVGPRegressor(verbose="auto")) is not None
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: "another")
-    with progress_of(SVGPRegressor(verbose="auto")) as line:
-        assert line is None
+    assert progress_of(SVGPRegressor(verbose="auto")) is None
 
 
 def test_fits_show_it_and_clean_up(monkeypatch, capsys):

@@ -12,7 +12,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from thread_group import Board, ThreadGroup, on_ranks
 from torch import nn
 
-from skgpstoch.data import shares
+from skgpstoch.data import row_sample
+from skgpstoch.data.counter_hash import row_hashes
 from skgpstoch.data.reduce import (
     ALONE,
     WorkerLostError,
@@ -20,8 +21,7 @@ from skgpstoch.data.reduce import (
     current,
     using,
 )
-from skgpstoch.data.row_hash import row_hashes
-from skgpstoch.data.shares import chosen_rows, offsets
+from skgpstoch.data.row_sample import chosen_rows, offsets
 
 N_ROWS = 40
 cuts = st.lists(st.integers(0, N_ROWS), min_size=2, max_size=2).map(sorted)
@@ -282,7 +282,7 @@ def test_chosen_rows_are_the_same_however_they_are_dealt(cuts, seed, k):
 
 def test_hashes_are_taken_block_by_block(monkeypatch):
     expected = chosen_rows(ALONE, 5, 100, 50, 10)
-    monkeypatch.setattr(shares, "HASHED_ROWS", 7)
+    monkeypatch.setattr(row_sample, "HASHED_ROWS", 7)
     for one, other in zip(chosen_rows(ALONE, 5, 100, 50, 10), expected, strict=True):
         assert_array_equal(one, other)
 

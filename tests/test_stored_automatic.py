@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -20,20 +21,14 @@ from skgpstoch import (
     on_interrupt,
     predict_to,
 )
-from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows, table_scan
+from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows, row_sample, table_parts
 from skgpstoch.data.arrays import resolve_seed
+from skgpstoch.data.counter_hash import row_hashes
 from skgpstoch.data.reduce import ALONE
-from skgpstoch.data.row_hash import row_hashes
-from skgpstoch.data.table_scan import Held, held_by, merged, read_as
+from skgpstoch.data.table_parts import Held, held_by, merged, read_as
 from skgpstoch.data.tables import TableEncoder
-from skgpstoch.ensembles import (
-    automatic_classifier,
-    automatic_regressor,
-    group_race,
-    stored_automatic,
-)
-from skgpstoch.ensembles.stored_automatic import EncodedRows, StoredSample
-from skgpstoch.estimators import group_fit
+from skgpstoch.ensembles import automatic_classifier, automatic_regressor
+from skgpstoch.ensembles.read_tables import read, read_through
 from skgpstoch.training import interrupts
 from skgpstoch.training.loop import Trainer
 
@@ -54,8 +49,8 @@ def table():
 
 @pytest.fixture
 def few_are_many(monkeypatch):
-    monkeypatch.setattr(group_fit, "SAMPLE_ROWS", 700)
-    monkeypatch.setattr(group_fit, "MERGED_ROWS", 700)
+    monkeypatch.setattr(row_sample, "SAMPLE_ROWS", 700)
+    monkeypatch.setattr(row_sample, "MERGED_ROWS", 700)
 
 
 @pytest.fixture
@@ -94,10 +89,9 @@ def levels_told(is_late=False):
     frame, y = pd.DataFrame({"x": np.arange(N) * 0.1, "level": level}), rng.normal(size=N)
     model = AutoGaussianProcessRegressor(max_time=9.0, random_state=0)
     source = SequenceRows(frame, y, chunk_rows=300)
-    stored = StoredSample.of(model, ALONE, source)
-    stored.learned(model, stored.sample.X, stored.sample.y, None)
-    by_fold = stored.levels_told(model, ALONE, stored.sample.y, None, is_late)
-    X = np.concatenate([chunk.X for chunk in EncodedRows(source, model, by_fold).chunks()])
+    stored = replace(read(model, source, None, None), is_late=is_late)
+    _, by_fold = stored.learn(model)
+    X = np.concatenate([chunk.X for chunk in stored.encoded(model, by_fold).X.chunks()])
     return model, X[:, 1], frame, y
 
 
@@ -185,20 +179,18 @@ def test_levels_and_missing_values_that_the_sample_has_not(table, few_are_many, 
     assert len(model._encoder.missing_columns) == 2  # of a, which is missing once, and of b
 
 
-def test_columns_that_are_missing_in_the_sample(few_are_many, monkeypatch):
-    monkeypatch.setattr(stored_automatic, "most_sampled", lambda n_features: 50)
+def test_columns_that_are_missing_in_the_sample():
     X = np.full((200, 2), np.nan, dtype=object)
     X[:, 0] = np.arange(200.0)
     X[np.setdiff1d(np.arange(200), sampled_numbers(50, 200))[0], 1] = "late"
     source = SequenceRows(X, np.arange(200.0), chunk_rows=30)
     automatic = AutoGaussianProcessRegressor(random_state=0)
-    stored = StoredSample.of(automatic, ALONE, source)
-    held = [known._replace(where="") for known in stored.held]
-    assert held == [
+    found, held = read_through(automatic, source, 50, resolve_seed(resolve_seed(0)))
+    assert [known._replace(where="") for known in held] == [
         Held("0", "numbers", ""),
         Held("1", "categories", "", levels=frozenset(["late"]), is_missing=True),
     ]
-    table = read_as(stored.sample.X, "from_dtype", stored.held)
+    table = read_as(found.sample.X, "from_dtype", held)
     assert table.columns[1].kind == "categories"
     assert table.columns[1].levels == {None, "late"}
 
@@ -217,7 +209,7 @@ def test_kinds_of_columns_in_any_order():
 
 
 def test_too_many_levels_are_not_kept(monkeypatch):
-    monkeypatch.setattr(table_scan, "MOST_LEVELS", 3)
+    monkeypatch.setattr(table_parts, "MOST_LEVELS", 3)
     parts = [held_by(np.array([list(each)], dtype=object).T, [0], "") for each in ("ab", "bcd")]
     assert merged(parts[:1])[0].elsewhere == {"a", "b"}
     assert merged(parts)[0].elsewhere == frozenset()
@@ -231,10 +223,8 @@ M = 400
 @pytest.fixture
 def whole_batches(monkeypatch):
     """Each step is by all rows, so that the order of rows changes rounding alone."""
-    for name in ("SAMPLE_ROWS", "MERGED_ROWS"):
-        monkeypatch.setattr(group_fit, name, 300)
-    for module in (group_fit, group_race):
-        monkeypatch.setattr(module, "GATHERED_ROWS", 0)
+    for name, most in (("SAMPLE_ROWS", 300), ("MERGED_ROWS", 300), ("GATHERED_ROWS", 0)):
+        monkeypatch.setattr(row_sample, name, most)
     small = {"dtype": "float64", "max_iter": 2, "n_estimators": 2, "hidden_layer_sizes": (8,)}
     normal = {"likelihood": "gaussian", "noise": "constant", "loss": "elbo"}
     for module, more in ((automatic_regressor, normal), (automatic_classifier, {})):
@@ -316,10 +306,8 @@ def test_levels_are_told_alike_by_chunks_of_any_ranks(hard, whole_batches):
     source = functools.partial(SequenceRows, frame, y, weight, chunk_rows=70)
 
     def of_chunks(group):
-        own, found = clone(model), StoredSample.of(clone(model), group, source())
-        X, targets, w = own._checked(found.sample.X, found.sample.y, found.sample.weight, least=2)
-        found.learned(own, X, targets, w)
-        by_fold = found.levels_told(own, group, targets, w, False)
+        own = clone(model)
+        _, by_fold = read(own, source(), None, None).learn(own)
         return {j: means.means for j, means in by_fold.items()}
 
     alone, several = of_chunks(ALONE), on_ranks(of_chunks, 3)

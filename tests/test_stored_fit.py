@@ -27,10 +27,11 @@ from skgpstoch import (
     SVGPRegressor,
     predict_to,
 )
-from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
+from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows, row_sample
 from skgpstoch.data.reduce import ONE, using
 from skgpstoch.data.rows import Rows
-from skgpstoch.estimators import group_fit, stored_fit
+from skgpstoch.estimators import opening
+from skgpstoch.estimators.given import Sampled
 from skgpstoch.models import sparse
 from skgpstoch.objectives import ensemble
 from skgpstoch.objectives.ensemble import EnsembleObjective
@@ -45,9 +46,9 @@ KERNEL = ConstantKernel(1.0, "fixed") * RBF(1.5, "fixed")
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch):
     """Take a table that is small for a large one, of which a sample decides."""
-    monkeypatch.setattr(group_fit, "SAMPLE_ROWS", 300)
-    monkeypatch.setattr(group_fit, "MERGED_ROWS", 300)
-    monkeypatch.setattr(group_fit, "GATHERED_ROWS", 0)
+    monkeypatch.setattr(row_sample, "SAMPLE_ROWS", 300)
+    monkeypatch.setattr(row_sample, "MERGED_ROWS", 300)
+    monkeypatch.setattr(row_sample, "GATHERED_ROWS", 0)
 
 
 @pytest.fixture(scope="module")
@@ -214,8 +215,8 @@ def test_the_first_pass_is_a_part_of_max_time(n_rows, table, monkeypatch):
     def ended(estimator, recipe, *rest):
         raise ValueError(f"{recipe.deadline.left():.3f} s are left")
 
-    monkeypatch.setattr(stored_fit, "fit_numbered", ended)
-    monkeypatch.setattr(stored_fit, "fit_in_chunks", ended)
+    monkeypatch.setattr(DeepKernelEnsembleRegressor, "_fit", ended)
+    monkeypatch.setattr(Sampled, "prepared", lambda given, *args: ended(*args))
     model = DeepKernelEnsembleRegressor(max_time=0.05)
     with (
         pytest.warns(
@@ -228,13 +229,13 @@ def test_the_first_pass_is_a_part_of_max_time(n_rows, table, monkeypatch):
 
 def test_a_step_of_rows_that_count_is_timed(table, monkeypatch):
     X, y = table
-    timed, drawn = [], stored_rows.Buffered.drawn
+    timed, drawn = [], stored_rows.InChunks.drawn
 
     def watched(*args):
         timed.append(drawn(*args))
         return timed[-1]
 
-    monkeypatch.setattr(stored_rows.Buffered, "drawn", watched)
+    monkeypatch.setattr(stored_rows.InChunks, "drawn", watched)
     weight = np.where(np.arange(N) < 1000, 0.0, 1.0)  # of the first chunks all are 0
     model = DeepKernelEnsembleRegressor(max_time=0.5, batch_size=64, hidden_layer_sizes=(8,))
     with warnings.catch_warnings():
@@ -327,7 +328,7 @@ def test_short_epochs_come_to_all_rows(size, rows, table, monkeypatch):
     """Also to the last of each unit, where units are more than an epoch reads of them."""
     X, y = table
     monkeypatch.setattr(stored_rows, "EPOCH_ROWS", 500)
-    monkeypatch.setattr(stored_fit, "EPOCH_ROWS", 500)
+    monkeypatch.setattr(opening, "EPOCH_ROWS", 500)
     seen = recorded(monkeypatch, RunningObjective)
     params = {"n_inducing": 80, "solver": "collapsed", "max_iter": 8, "random_state": 0}
     on_ranks(lambda group: SVGPRegressor(**params).fit(rows(X, y)), size)

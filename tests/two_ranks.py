@@ -27,12 +27,12 @@ import torch.distributed as dist
 from sklearn.exceptions import ConvergenceWarning
 
 from skgpstoch import AutoGaussianProcessRegressor, SVGPRegressor, on_interrupt
-from skgpstoch.data import SequenceRows, reduce
+from skgpstoch.data import SequenceRows, reduce, row_sample
 from skgpstoch.data.reduce import average_gradients, current, doing
-from skgpstoch.data.shares import chosen_rows, offsets
+from skgpstoch.data.row_sample import chosen_rows, offsets
 from skgpstoch.distributed import WorkerLostError, process_group
-from skgpstoch.ensembles import automatic_regressor, group_race
-from skgpstoch.estimators import first_rank, group_fit
+from skgpstoch.ensembles import automatic_regressor
+from skgpstoch.estimators import first_rank
 from skgpstoch.training import checkpoint
 from skgpstoch.training.loop import Trainer
 
@@ -224,10 +224,8 @@ def automatic(folder):
     X, y = np.stack([x.astype(object), town], axis=1), np.sin(x) + 0.1 * rng.normal(size=120)
     small = functools.partial(automatic_regressor.of_networks, max_iter=2, n_estimators=2)
     with contextlib.ExitStack() as stack:
-        for module in (group_fit, group_race):
-            stack.enter_context(unittest.mock.patch.object(module, "GATHERED_ROWS", 50))
-        for name in ("SAMPLE_ROWS", "MERGED_ROWS"):
-            stack.enter_context(unittest.mock.patch.object(group_fit, name, 50))
+        for name in ("SAMPLE_ROWS", "MERGED_ROWS", "GATHERED_ROWS"):
+            stack.enter_context(unittest.mock.patch.object(row_sample, name, 50))
         stack.enter_context(unittest.mock.patch.object(automatic_regressor, "of_networks", small))
         model = AutoGaussianProcessRegressor(random_state=0)
         stack.enter_context(unittest.mock.patch.object(type(model), "_most_raced", 50))
@@ -273,9 +271,9 @@ def few_are_many(gathered=0):
     """Take few rows for many, of which a sample decides; and write every checkpoint."""
     with contextlib.ExitStack() as stack:
         for place, name, value in (
-            (group_fit, "SAMPLE_ROWS", SAMPLE),
-            (group_fit, "MERGED_ROWS", SAMPLE),
-            (group_fit, "GATHERED_ROWS", gathered),
+            (row_sample, "SAMPLE_ROWS", SAMPLE),
+            (row_sample, "MERGED_ROWS", SAMPLE),
+            (row_sample, "GATHERED_ROWS", gathered),
             (checkpoint, "CHECKPOINT_SECONDS", 0.0),
         ):
             stack.enter_context(unittest.mock.patch.object(place, name, value))

@@ -13,7 +13,7 @@ from distributed.protocol import pickle
 from ..data.arrays import resolve_seed
 from ..data.messages import warn
 from ..distributed import check_parameters
-from ..estimators.group_fit import averages_rows
+from ..estimators.runs import averages_rows
 from .ranks import Job
 from .restarts import with_restarts
 from .rows import check_columns, partitioned

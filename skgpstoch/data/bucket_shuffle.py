@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from .counter_hash import row_hashes
 from .parquet_writer import parquet_file
-from .row_hash import row_hashes
 
 HASHES = "skgpstoch.hash"  # a column of buckets
 

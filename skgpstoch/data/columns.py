@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
@@ -80,6 +80,22 @@ class ReadTable:
     def __getitem__(self, rows: Any) -> ReadTable:
         columns = [column._replace(values=column.values[rows]) for column in self.columns]
         return ReadTable(columns, None if self.array is None else self.array[rows])
+
+    def joined(self, others: Sequence[ReadTable]) -> ReadTable:
+        """Return a table with the rows of others, which have the same columns, below its own."""
+        parts = [self, *others]
+        every = zip(*(part.columns for part in parts), strict=True)
+        arrays = [part.array for part in parts if part.array is not None]
+        array = np.concatenate(arrays) if arrays else None
+        return ReadTable([joined(columns) for columns in every], array)
+
+
+def joined(columns: Sequence[Column]) -> Column:
+    """Join the rows of several columns; take order and time zone from any that has them."""
+    values = np.concatenate([column.values for column in columns])
+    order = max((column.order for column in columns), key=len)
+    zones = [column.time_zone for column in columns if column.time_zone is not None]
+    return columns[0]._replace(values=values, order=order, time_zone=zones[0] if zones else None)
 
 
 def narwhals() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,6 +26,26 @@ def splitmix64(x: Tensor) -> Tensor:
 def uniform(bits: Tensor) -> Tensor:
     """Convert random bits to numbers strictly between 0 and 1."""
     return (((bits >> 12) & (2**52 - 1)).double() + 0.5) * 2.0**-52
+
+
+def row_hashes(seed: int, rows: np.ndarray) -> np.ndarray:
+    """Return SplitMix64 of row numbers (n,) in the sequence of a seed: (n,), int64.
+
+    Different rows have different hashes, and the order of hashes is a random order of rows. The
+    rows with the k smallest hashes are a random sample, which does not depend on which rows a
+    process holds, or on the order in which it reads them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skgpstoch.data.counter_hash import row_hashes
+    >>> hashes = row_hashes(0, np.arange(1000))
+    >>> bool((row_hashes(0, np.array([7, 3])) == hashes[[7, 3]]).all())
+    True
+    """
+    numbers = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64))
+    hashes: np.ndarray = splitmix64(numbers + sequence_start(seed)).numpy()
+    return hashes
 
 
 def _int64(value: int) -> int:

@@ -23,9 +23,9 @@ from .categories import (
     shrunk,
     sums,
 )
+from .counter_hash import row_hashes
 from .numeric import Numbers
 from .reduce import Group
-from .row_hash import row_hashes
 
 MOST_CLASS_MEANS = 20  # most classes, the most frequent ones, whose shares encode a level
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import pickle
 import re
 import time
 from abc import ABC, abstractmethod
@@ -165,6 +166,11 @@ class Group(ABC):
         every = [decoded(share.numpy().tobytes(), k) for k, share in enumerate(self.shares(sent))]
         return np.concatenate([share for share in every if len(share)] or every[:1])
 
+    def every(self, own: Any) -> list[Any]:
+        """Return each rank's object; pickle is safe, as all ranks run the same program."""
+        sent = torch.frombuffer(bytearray(pickle.dumps(own)), dtype=torch.uint8)
+        return [pickle.loads(share.numpy().tobytes()) for share in self.shares(sent)]
+
     def average_(self, *tensors: Tensor) -> None:
         """Take the mean over ranks, in place, packed as in :meth:`sum_`."""
         self.sum_(*tensors)
@@ -266,6 +272,10 @@ class Alone(Group):
     def gather(self, array: np.ndarray) -> np.ndarray:
         """Return it."""
         return array
+
+    def every(self, own: Any) -> list[Any]:
+        """Return the object."""
+        return [own]
 
     def average_(self, *tensors: Tensor) -> None:
         """Leave them."""
@@ -447,6 +457,19 @@ def agreed(group: Group) -> Iterator[None]:
     except Exception as raised:
         error = raised
     group.agree(error)
+
+
+class ClockOfGroup:
+    """Seconds since it was made, on the rank where most have passed, so that ranks agree."""
+
+    def __init__(self, group: Group) -> None:
+        self.group, self.began = group, time.monotonic()
+
+    def __call__(self) -> float:
+        """Return the seconds; every rank has to call it."""
+        passed = torch.tensor([time.monotonic() - self.began], dtype=torch.float64)
+        self.group.max_(passed)
+        return float(passed)
 
 
 # ---- gradients -----------------------------------------------------------------------------------

@@ -1,13 +1,91 @@
-"""A random sample of rows that does not depend on the order or the split of the rows."""
+"""Random samples of rows, which do not depend on the order or the split of the rows.
+
+A sample has the rows with the smallest hashes of their numbers. Rows on several ranks are numbered
+rank after rank, rows that are read in chunks as they are stored.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from .chunk import Chunk, concatenated
-from .row_hash import row_hashes
+from .counter_hash import row_hashes
+from .equal_rows import MERGED_ROWS
+from .reduce import Group
+
+GATHERED_ROWS = MERGED_ROWS  # up to which rank 0 fits for all
+SAMPLE_ROWS = 100_000
+SAMPLE_NUMBERS = 50_000_000  # of X in a sample, at most
+HASHED_ROWS = 1 << 20  # whose hashes are in memory at a time
+
+
+def most_sampled(n_features: int) -> int:
+    """Return how many rows a sample has at most."""
+    return min(SAMPLE_ROWS, max(MERGED_ROWS, SAMPLE_NUMBERS // n_features))
+
+
+def are_few(n_rows: int, most: int = 0) -> bool:
+    """Tell whether rank 0 may gather these rows, or so many, and fit for all."""
+    return n_rows <= max(GATHERED_ROWS, most)
+
+
+# ---- rows on several ranks -----------------------------------------------------------------------
+
+
+def offsets(group: Group, n_local: int) -> tuple[int, int]:
+    """Return the number of this rank's first row, and how many rows there are in all.
+
+    Rows are numbered rank after rank, as :meth:`~Group.gather` orders them.
+    """
+    if group.size == 1:
+        return 0, n_local
+    counts = torch.zeros(group.size, dtype=torch.int64)
+    counts[group.rank] = n_local
+    group.sum_(counts)
+    return int(counts[: group.rank].sum()), int(counts.sum())
+
+
+def chosen_rows(group: Group, seed: int, first: int, n_local: int, k: int) -> tuple[Tensor, Tensor]:
+    """Choose k random rows; the choice does not depend on how rows are split over ranks.
+
+    They are the rows with the smallest hashes of their numbers.
+
+    Parameters
+    ----------
+    group : Group
+        All ranks.
+    seed : int
+        Seed of the choice.
+    first, n_local : int
+        Number of this rank's first row (:func:`offsets`), and how many rows it has.
+    k : int
+        Number of rows to choose; all rows if there are fewer.
+
+    Returns
+    -------
+    positions : Tensor of shape (k_local,)
+        Positions of this rank's chosen rows, by increasing hashes.
+    places : Tensor of shape (k_local,)
+        Position of each of them among all chosen rows, in the order of hashes.
+    """
+    hashes, positions = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
+    for start in range(0, n_local, HASHED_ROWS):
+        n_rows = min(HASHED_ROWS, n_local - start)
+        numbers = np.arange(first + start, first + start + n_rows)
+        hashes = torch.cat([hashes, torch.from_numpy(row_hashes(seed, numbers))])
+        positions = torch.cat([positions, torch.arange(start, start + n_rows)])
+        hashes, smallest = hashes.topk(min(k, len(hashes)), largest=False)
+        positions = positions[smallest]
+    chosen = group.gather_tensor(hashes).sort().values[:k]
+    places = torch.searchsorted(chosen, hashes)
+    return positions[places < len(chosen)], places[places < len(chosen)]
+
+
+# ---- rows that are read in chunks ----------------------------------------------------------------
 
 
 class SmallestHashes:
@@ -66,3 +144,15 @@ def smallest_of(samples: Iterable[Chunk], size: int, seed: int) -> Chunk | None:
     for sample in samples:
         smallest.add(sample)
     return smallest.sample()
+
+
+def joint_sample(group: Group, own: Chunk | None, size: int, seed: int) -> Chunk | None:
+    """Return the sample of all ranks' rows, from the sample of each."""
+    if group.size == 1:
+        return own
+    hashes = row_hashes(seed, np.empty(0) if own is None else own.rows)
+    smallest = np.sort(group.gather(hashes))[:size]
+    if own is not None:
+        own = own[hashes <= smallest[-1]]
+    parts = [part for part in group.every(own) if part is not None and len(part)]
+    return smallest_of(parts, size, seed)

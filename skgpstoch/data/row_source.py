@@ -173,6 +173,10 @@ class RowSource(ABC):
         """
         return read_ahead(self.checked(self.read(None)))
 
+    def known(self, n_sample: int) -> Any:
+        """Return what an earlier pass has found (:func:`~.scan.scan`); None if there was none."""
+        return None
+
     def shuffled(self, seed: int, epoch: int, buffer_rows: int | None = None) -> Iterator[Chunk]:
         """Yield the rows of positive weight in random order, each once, from a shuffle buffer.
 

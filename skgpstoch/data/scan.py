@@ -32,12 +32,15 @@ class Scan:
     sample : Chunk or None
         The rows with the smallest hashes of their numbers, in the order of hashes; None if there
         are none.
+    extremes : ndarray of shape (2,) or (2, P), or None
+        The least and the largest y, if it holds numbers.
     """
 
     n_rows: int
     n_effective: float
     classes: np.ndarray | None
     sample: Chunk | None
+    extremes: np.ndarray | None = None
 
 
 def scan(source: RowSource, n_sample: int, seed: int, classes: bool = False) -> Scan:
@@ -63,6 +66,8 @@ def scan(source: RowSource, n_sample: int, seed: int, classes: bool = False) -> 
         If chunks are invalid, see :meth:`RowSource.chunks`, or if there are more than 10,000
         labels.
     """
+    if (known := source.known(n_sample)) is not None:
+        return known
     tally = Tally(n_sample, seed, classes)
     for chunk in source.chunks():
         tally.add(chunk)
@@ -80,6 +85,7 @@ class Tally:
         self.n_rows, self.n_effective = 0, 0.0
         self.classes: np.ndarray | None = None
         self.blocks: Blocks | None = None
+        self.extremes: np.ndarray | None = None
 
     def add(self, chunk: Chunk) -> None:
         """Add a chunk."""
@@ -103,9 +109,11 @@ class Tally:
 
     def add_numbers(self, chunk: Chunk) -> None:
         """Add targets that are numbers."""
-        y = as_dtype(chunk.y, np.dtype(np.float64), f"{chunk.where}: y").reshape(len(chunk), -1)
+        y = as_dtype(chunk.y, np.dtype(np.float64), f"{chunk.where}: y")
         weight = np.ones(len(y)) if chunk.weight is None else chunk.weight
-        self.add_block(NumberBlocks.of(y, weight))
+        self.add_block(NumberBlocks.of(y.reshape(len(y), -1), weight))
+        known = y if self.extremes is None else np.concatenate([self.extremes, y])
+        self.extremes = np.stack([known.min(0), known.max(0)])
 
     def add_block(self, block: Blocks) -> None:
         """Add the moments, or label counts, of a chunk's y."""
@@ -113,7 +121,8 @@ class Tally:
 
     def scan(self) -> Scan:
         """Return the facts about all chunks so far."""
-        return Scan(self.n_rows, self.n_effective, self.classes, self.smallest.sample())
+        sample = self.smallest.sample()
+        return Scan(self.n_rows, self.n_effective, self.classes, sample, self.extremes)
 
 
 def unique_labels(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:

@@ -45,9 +45,11 @@ def take(X: Any, index: Any) -> Any:
 
 
 def join(parts: Sequence[Any]) -> Any:
-    """Stack arrays or frames one below the other."""
+    """Stack arrays, frames or tables one below the other."""
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
+    if hasattr(parts[0], "joined"):  # columns that have been read
+        return parts[0].joined(parts[1:])
     if hasattr(parts[0], "iloc"):
         import pandas as pd  # installed, as there is a frame
 

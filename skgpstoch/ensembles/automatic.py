@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -17,29 +16,26 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..data.arrays import resolve_seed
 from ..data.deadline import Deadline
-from ..data.equal_rows import n_observations, observations
+from ..data.equal_rows import observations
 from ..data.findings import Diagnosis, Finding
-from ..data.reduce import ALONE, current
-from ..data.row_source import is_source
 from ..data.rows import Data
 from ..data.tables import TableEncoder, validate_table
 from ..docstrings import documented
 from ..estimators.base import BaseGP
-from ..estimators.callbacks import CallbackSupportMixin, Fits, with_callbacks
+from ..estimators.callbacks import CallbackSupportMixin, with_callbacks
 from ..estimators.context import fitting
 from ..estimators.importances import averaged_importances
 from ..estimators.parameters import AUTO
-from ..estimators.validation import as_floats, check_numbers
 from ..methods.deep_kernel_ensemble.plan import ensemble_plan
 from ..persistence.estimator import SavedEstimator
 from ..recipes.findings import of_features, of_rows
 from ..recipes.parameters import Training
 from .floor import floor_of
-from .group_race import race_in_group
-from .race import Entrant, Judged, race, weights_of
+from .race import Entrant, Judged, weights_of
+from .read_tables import read
 from .report import Report
 from .stacking import diagnosis_of_parts
-from .stored_automatic import fit_stored
+from .table_fit import in_numbers
 
 PROCESS_SECONDS = 4.0  # least max_time for processes of the most rows
 PROCESS_SHARE = 0.4  # of the time, for processes if networks may follow
@@ -150,12 +146,6 @@ def usual_epochs(model: Any, data: Data) -> int:
     return ensemble_plan(Training.of(model), n_rows, of_classes=is_classifier(model)).max_iter
 
 
-def in_numbers(data: Data) -> Data:
-    """Return the same rows with numbers (n, P) for targets, which may be labels."""
-    y = data.y if data.y.ndim > 1 else np.unique(data.y, return_inverse=True)[1][:, None]
-    return replace(data, y=y)
-
-
 # ---- estimators ----------------------------------------------------------------------------------
 
 
@@ -208,42 +198,8 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
     @fitting
     @with_callbacks
     def _fit_to(self, X: Any, y: Any, sample_weight: Any) -> Any:
-        began = time.monotonic()
-        if is_source(X):
-            fit_stored(self, X, y, sample_weight)
-            return self
-        if (group := current()) is not ALONE:
-            race_in_group(self, group, X, y, sample_weight)
-            return self
-        self._validate_params()
-        check_numbers(self)
-        if sample_weight is not None:
-            as_floats(sample_weight, "sample_weight")  # or an error that names it
-        rows = self._checked(X, y, sample_weight, least=2)
-        counts = np.ones(len(rows[1]), dtype=bool) if rows[2] is None else rows[2] > 0.0
-        numbers = np.flatnonzero(counts)
-        self._fit_rows(*rows, numbers, began, lambda n_parts: Fits(self, X, y, n_parts))
+        read(self, X, y, sample_weight).fit(self)
         return self
-
-    def _fit_rows(
-        self,
-        X: Any,
-        y: Any,
-        weight: Any,
-        numbers: np.ndarray,
-        began: float,
-        task: Callable[[int], Fits],
-    ) -> None:
-        """Fit to valid rows, all of which are here; `numbers` identify those that count."""
-        self._note_classes(np.unique(y if weight is None else y[weight > 0.0]))
-        data = self._learned(X, y, weight)
-        counts = n_observations(in_numbers(data))
-        data, numbers = data.repeated(counts), np.repeat(numbers, counts)
-        deadline = None if self.max_time is None else Deadline(began + self.max_time)
-        entrants = self._entrants(data)
-        fits = task(2 * len(entrants))
-        self._keep(*race(entrants, fits, data, deadline), data, data.size, numbers, deadline)
-        fits.on_end()
 
     def _keep(
         self,

@@ -37,6 +37,7 @@ LOGISTIC_STEPS = 10_000  # of logistic regression, which needs some hundred
 BEHIND = 0.02  # nats per row by which a fit may be behind
 CERTAIN = 2.0  # standard errors by which it must be
 FEWEST_ROWS = 10
+FEWEST_JUDGED = 100  # held-out rows that may say that a fit is behind
 
 
 class Floor(NamedTuple):
@@ -110,7 +111,7 @@ def of_floor(floor: list[Judged], held_out: HeldOutPredictions) -> Iterator[Find
         gain = held_out.of(rows).log_density - each.model.held_out_.of(rows).log_density
         mean, error = float(gain.mean()), float(gain.std() / math.sqrt(len(rows)))
         found = Finding("linear model", "X", mean, -BEHIND, category=ConvergenceWarning)
-        if mean < -BEHIND and mean < -CERTAIN * error:
+        if len(rows) >= FEWEST_JUDGED and mean < -BEHIND and mean < -CERTAIN * error:
             found = found._replace(
                 severity="problem",
                 text=f"A linear model predicts rows that were held out better, by {-mean:.2g} "

@@ -309,7 +309,7 @@ class StackedDensityRegressor(
         )
         self.estimators_ = [next(of_used) if w > 0.0 else None for w in self.weights_]
         self.named_estimators_ = dict(zip(names, self.estimators_, strict=True))
-        fits.on_end()
+        fits.tell_end()
         return self
 
     @documented(BaseGP.diagnose)

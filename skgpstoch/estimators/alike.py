@@ -12,7 +12,7 @@ import torch
 
 from ..data.arrays import fingerprint
 from ..data.messages import internal_frames, loop_of
-from ..data.reduce import Group, agreed, current
+from ..data.reduce import ALONE, Group, agreed, current
 from ..data.row_source import RowSource
 from .checkpoint_key import SILENT, described
 
@@ -29,6 +29,9 @@ def check_alike(estimator: Any, group: Group, X: Any) -> None:
     ValueError
         On every rank; it names the parameter that differs.
     """
+    if group is ALONE:
+        estimator._validate_params()
+        return
     if group.size > 1:
         refuse_loop()
     with agreed(group):

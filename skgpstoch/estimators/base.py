@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,41 +14,38 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ..data.arrays import Scaling, resolve_seed, row_blocks
-from ..data.deadline import Deadline
+from ..data.arrays import Scaling, row_blocks
 from ..data.devices import (
     HOST,
     is_host,
     map_blocks,
     prediction_device,
     ran_out_of_memory,
-    resolve_device,
 )
-from ..data.equal_rows import inverse_order, merged, observations
 from ..data.findings import Diagnosis
 from ..data.messages import warn
-from ..data.reduce import ALONE, agreed, current, doing
-from ..data.row_source import is_source
+from ..data.reduce import agreed, current
 from ..data.rows import Data, Rows
 from ..maths.allocator import keep_freed_memory
 from ..persistence.estimator import SavedEstimator
 from ..posteriors.base import Posterior
 from ..recipes.findings import causes
-from ..recipes.plan import Folds, Plan, Sizes
-from ..recipes.recipe import Fitted, Problem, Recipe
+from ..recipes.plan import Folds, Plan
+from ..recipes.recipe import Fitted, Recipe
 from ..recipes.warm_start import Start
 from ..training.history import History
-from .alike import check_alike
+from ..training.loop import Observer
+from ..training.observers import Printed
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
-from .checkpoint_key import checkpoint_of, described, seed_of
+from .checkpoint_key import described
 from .context import fitting, numeric_context, predicting
-from .group_fit import fit_in_group
+from .given import AllHere
 from .importances import posterior_importances, representative_rows, spread_of
+from .opening import note_read, opened
 from .parameters import RunParameters
 from .progress import is_verbose, progress_of
 from .restarts import best_of_restarts
-from .runs import Run, begin, begin_in_time, budget_of, train_run
-from .stored_fit import fit_stored_rows
+from .runs import Run, budget_of, train_run
 from .validation import check_numbers, known_noise, validate_inputs
 
 keep_freed_memory()
@@ -131,25 +126,10 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     @with_callbacks
     def _fit_to(self, X: Any, y: Any, *of_rows: Any) -> Any:
         """Fit to the user's data; `of_rows` are in the order of `_validate`."""
-        began, group = time.monotonic(), current()
-        if group is ALONE:
-            self._validate_params()
-        else:
-            with doing(f"{type(self).__name__}.fit, comparing parameters"):
-                check_alike(self, group, X)
-        if is_source(X):
-            fit_stored_rows(self, X, y, *of_rows)
-            return self
-        if group is not ALONE:
-            fit_in_group(self, group, X, y, *of_rows)
-            return self
-        data = self._validate(X, y, True, *of_rows)
-        recipe = self._recipe()
-        recipe.check(data)
-        if getattr(self, "max_time", None) is not None:
-            recipe = replace(recipe, deadline=Deadline(began + self.max_time))
-        self._fit(recipe, data)
-        self._diagnosis.warn()
+        recipe, given = opened(self, X, y, *of_rows)
+        given = given.gathered(self, recipe)
+        given.fit(self, given.in_time(self, recipe))
+        note_read(self, X)
         return self
 
     def _fit(self, recipe: Recipe, data: Data) -> History:
@@ -165,7 +145,8 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     def _train_recipe(self, recipe: Recipe, data: Data, start: Start | None) -> History:
         """Plan, train, and set the fitted attributes."""
         given = data if data.weight is None or recipe.numbers_rows else data.counted()
-        return self._fit_run(recipe, self._prepare(recipe, given, start), data, given)
+        run = AllHere.of(recipe, given, start).prepared(self, recipe, start)
+        return self._fit_run(recipe, run, data, given)
 
     def _fit_run(self, recipe: Recipe, run: Run, data: Data, given: Data) -> History:
         """Train, make the closing pass, and set the fitted attributes."""
@@ -179,46 +160,19 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         self._finish(recipe, run, run.solution(), history, data)
         with agreed(group):
             if callbacks is not None:
-                callbacks.on_end()
+                callbacks.tell_end()
         return history
-
-    def _prepare(self, recipe: Recipe, data: Data, start: Start | None) -> Run:
-        """Put rows in random order, plan, and make the objective."""
-        sizes = sizes_of(data)
-        data, places = as_units(recipe, data, recipe.plan(sizes, start))
-        sizes = sizes._replace(n_rows=len(data))
-        plan = recipe.plan(sizes, start)
-        checkpoint, seed = None, resolve_seed(self.random_state)
-        if self.checkpoint_dir is not None:
-            checkpoint = checkpoint_of(self, data, seed, start, plan.beta)
-            seed = seed_of(self, checkpoint, seed)
-        generator = torch.Generator(resolve_device(self.device)).manual_seed(seed)
-        self._set_scalings(recipe, data, start)
-        device = generator.device
-        order = order_of_rows(data, generator) if plan.shuffles else None
-        places = places if order is None else inverse_order(order)[places]
-        X, rows = self._tensors(data, plan.dtype, device, order, plan.folds)
-        problem = Problem(X, rows, self._x_scaling, plan, generator, start)
-        if recipe.deadline is None:
-            run = begin(recipe, problem, checkpoint)
-        else:
-            run = begin_in_time(recipe, problem, sizes, checkpoint, recipe.deadline)
-        return run._replace(places=places)
 
     def _train(self, run: Run, callbacks: FitCallbacks | None) -> tuple[Run, History]:
         """Train, from several starts if the plan has them, and return the best."""
 
-        def first(run: Run) -> History:
-            with progress_of(self) as progress:
-                return train_run(
-                    run,
-                    on_epoch=None if callbacks is None else callbacks.on_epoch,
-                    on_step=progress,
-                    verbose=is_verbose(self.verbose),
-                )
-
-        run, history = best_of_restarts(run, first)
-        run.objective.calibrate(run.X, run.rows)
+        watching: list[Observer] = [] if callbacks is None else [callbacks]
+        if is_verbose(self.verbose):
+            watching = [Printed(), *watching]
+        elif (line := progress_of(self)) is not None:
+            watching = [line, *watching]
+        run, history = best_of_restarts(run, lambda run: train_run(run, *watching))
+        run.objective.calibrate(run.problem.X, run.problem.rows)
         return run, history
 
     def _set_scalings(self, recipe: Recipe, data: Data, start: Start | None) -> None:
@@ -383,29 +337,6 @@ def changed_parameters(estimator: Any) -> dict[str, str]:
         for name in now
         if now[name] != before.get(name)
     }
-
-
-def sizes_of(data: Data) -> Sizes:
-    """Return the sizes of rows before any are merged."""
-    return Sizes(len(data), data.size, data.X.shape[1], data.y_std is not None)
-
-
-def as_units(recipe: Recipe, data: Data, plan: Plan) -> tuple[Data, np.ndarray]:
-    """Merge rows as the recipe allows; return them and where each given row went."""
-    if not recipe.merges_rows:
-        return data, np.arange(len(data))
-    if recipe.keeps_apart(plan):
-        return observations(data, len(data) if recipe.merges_many else None)
-    return merged(data)
-
-
-def order_of_rows(data: Data, generator: torch.Generator) -> np.ndarray:
-    """Return a random order of rows, (N,); the first ones validate.
-
-    Rows may come sorted by their values, so any other rule than chance would hold out rows by
-    their columns.
-    """
-    return torch.randperm(len(data), generator=generator, device=generator.device).cpu().numpy()
 
 
 def warn_if_hopeless(history: History, n_outputs: int) -> None:

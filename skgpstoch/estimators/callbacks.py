@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..training.history import History
+from ..training.loop import Observer, Trainer
 
 if TYPE_CHECKING:
 
@@ -51,13 +51,13 @@ class FitTask:
             self.context = estimator._init_callback_context(max_subtasks=n_parts)
             self.context.call_on_fit_task_begin(**self.known)
 
-    def on_end(self) -> None:
+    def tell_end(self) -> None:
         """Tell callbacks that the estimator is fitted."""
         if self.context is not None:
             self.context.call_on_fit_task_end(**self.known)
 
 
-class FitCallbacks(FitTask):
+class FitCallbacks(FitTask, Observer):
     """A fit in epochs; its run has the plan, and the posterior at the present iterate."""
 
     def __init__(self, estimator: Any, X: np.ndarray, y: np.ndarray, run: Any) -> None:
@@ -65,8 +65,9 @@ class FitCallbacks(FitTask):
         self.run = run
         self.announced = 0
 
-    def on_epoch(self, history: History) -> bool:
+    def on_epoch(self, trainer: Trainer) -> bool:
         """Tell callbacks that an epoch has ended; return whether to stop."""
+        history = trainer.history
         if self.context is None or history.n_iter <= self.announced:  # done before a roll-back
             return False
         self.announced = history.n_iter

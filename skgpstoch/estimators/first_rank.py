@@ -1,4 +1,4 @@
-"""Let rank 0 of a group fit for all, if rows are few or training is not a sum over rows."""
+"""Come to one model on all ranks: rank 0 fits for all, or all train in step and take its model."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
 from ..data.arrays import readable
 from ..data.columns import is_frame, narwhals
+from ..data.messages import muted, warn
 from ..data.reduce import ALONE, Group, WorkerLostError, agreed, current, doing, using
 from ..training.interrupts import (
+    AGAIN,
     handled_by,
     is_marked,
     marking,
@@ -37,6 +40,22 @@ def fit_on_first(estimator: Any, group: Group, fit: Callable[[], Any]) -> None:
     with doing(f"{type(estimator).__name__}.fit, by rank 0 for all"):
         on_first(group, fit)
         adopt(estimator, group)
+
+
+@contextlib.contextmanager
+def training_together(estimator: Any, group: Group) -> Iterator[None]:
+    """Train in step in the block: interrupts leave marks, rank 0 warns, and all get its model."""
+    with doing(f"{type(estimator).__name__}.fit, training"), muted(group.rank > 0):
+        with marking() if group.size > 1 else contextlib.nullcontext():
+            yield
+            adopt(estimator, group)
+            is_late = is_marked()
+        estimator._diagnosis.warn()
+    if is_late:
+        warn(
+            f"The fit was interrupted after training had ended; the model is complete. {AGAIN}",
+            ConvergenceWarning,
+        )
 
 
 def on_first(group: Group, work: Callable[[], Any]) -> None:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from ..data.deadline import Clock
 from ..data.reduce import current
-from ..training.loop import Trainer
+from ..training.loop import Observer, Trainer
 
 SILENT_SECONDS = 10.0  # seconds before the line appears
 PAUSE = 0.3  # seconds between two of its states
 
 
 @dataclass
-class ProgressLine:
+class ProgressLine(Observer):
     """Progress of a fit on one line, which is updated in place.
 
     Parameters
@@ -43,7 +41,7 @@ class ProgressLine:
         self.began = self.clock()
         self.due = self.began + SILENT_SECONDS
 
-    def __call__(self, trainer: Trainer) -> None:
+    def on_step(self, trainer: Trainer) -> None:
         """Show how far training is, unless the line is fresh."""
         now = self.clock()
         if now < self.due:
@@ -57,7 +55,7 @@ class ProgressLine:
         self.stream.flush()
         self.width = len(text)
 
-    def end(self) -> None:
+    def on_end(self, trainer: Trainer) -> None:
         """Erase the line."""
         if self.width:
             self.write("")
@@ -65,18 +63,12 @@ class ProgressLine:
             self.stream.flush()
 
 
-@contextlib.contextmanager
-def progress_of(estimator: Any) -> Iterator[ProgressLine | None]:
-    """Yield the line of an estimator's fit, or None if nobody wants it or could read it."""
+def progress_of(estimator: Any) -> ProgressLine | None:
+    """Return the line of an estimator's fit, or None if nobody wants it or could read it."""
     is_read = current().size == 1 and (is_terminal(sys.stderr) or is_notebook())
     if estimator.verbose != "auto" or not is_read or multiprocessing.parent_process() is not None:
-        yield None
-        return
-    line = ProgressLine(sys.stderr, type(estimator).__name__)
-    try:
-        yield line
-    finally:
-        line.end()
+        return None
+    return ProgressLine(sys.stderr, type(estimator).__name__)
 
 
 def described(trainer: Trainer, seconds: float) -> str:
@@ -86,8 +78,8 @@ def described(trainer: Trainer, seconds: float) -> str:
     if h.scores:
         parts.append(f"score {h.scores[-1]:.4f} (nats per row)")
     left = seconds * (n_steps - trainer.step) / trainer.step
-    if trainer.allowance is not None:
-        left = min(left, trainer.allowance.deadline.left())
+    if (allowance := trainer.pace.allowance) is not None:
+        left = min(left, allowance.deadline.left())
     return ", ".join([*parts, f"{max(left, 0.0):.0f} s left"])
 
 

@@ -54,14 +54,14 @@ def best_of_restarts(run: Run, train_first: Callable[[Run], History]) -> tuple[R
             best = min(best, trained, key=lambda t: t.loss)
             if trained.history.status == "interrupted":
                 break
-    return best.run._replace(generator=run.generator, checkpoint=run.checkpoint), best.history
+    return best.run._replace(problem=run.problem, checkpoint=run.checkpoint), best.history
 
 
 def restarts(run: Run) -> list[Run]:
     """Return copies of a run at other hyper-parameters, drawn by its generator's seed."""
     objective: Any = run.objective
     likely, learns_noise = likely_hyperparameters(objective, run)
-    random_state = np.random.RandomState(run.generator.initial_seed() % 2**32)
+    random_state = np.random.RandomState(run.problem.generator.initial_seed() % 2**32)
     runs = []
     low, high = likely.T
     for theta in random_state.uniform(low, high, (run.plan.n_restarts, len(likely))):
@@ -72,8 +72,11 @@ def restarts(run: Run) -> list[Run]:
         if learns_noise:
             moved.model.likelihood.log_noise.data.fill_(theta[-1])
         moved.step_end()  # within bounds
-        generator = torch.Generator(run.X.device).manual_seed(run.generator.initial_seed())
-        runs.append(run._replace(objective=moved, generator=generator, checkpoint=None))
+        generator = torch.Generator(run.problem.X.device).manual_seed(
+            run.problem.generator.initial_seed()
+        )
+        problem = run.problem._replace(generator=generator)
+        runs.append(run._replace(problem=problem, objective=moved, checkpoint=None))
     return runs
 
 
@@ -82,8 +85,8 @@ def likely_hyperparameters(objective: Any, run: Run) -> tuple[np.ndarray, bool]:
     """Return likely ranges of the trained ones, (n, 2), and whether the last is the noise."""
     features, likelihood = objective.model.features, objective.model.likelihood
     is_real = isinstance(likelihood, AdditiveNoise)
-    variance = float(run.rows.y.var(0, correction=0).mean()) if is_real else LATENT_VARIANCE
-    some = features.network(run.X[:SCALE_ROWS]).cpu().double().numpy()
+    variance = float(run.problem.rows.y.var(0, correction=0).mean()) if is_real else LATENT_VARIANCE
+    some = features.network(run.problem.X[:SCALE_ROWS]).cpu().double().numpy()
     bounds = likely_bounds(to_sklearn(features.kernel), some, variance)
     free = [p.requires_grad for p in features.kernel.parameters() for _ in range(p.numel())]
     bounds = bounds[np.array(free, dtype=bool)]
@@ -106,5 +109,5 @@ def train_again(run: Run, n_threads: int) -> Trained:
 
 def loss_of(run: Run) -> float:
     """Return the loss of all rows, per row; infinite rather than NaN."""
-    loss = run.objective.evaluate(run.X, run.rows)
+    loss = run.objective.evaluate(run.problem.X, run.problem.rows)
     return loss if math.isfinite(loss) else math.inf

@@ -12,12 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..data.deadline import Clock, Deadline
 from ..data.devices import is_host
-from ..data.reduce import current
-from ..data.rows import Rows
 from ..objectives.base import Objective
 from ..objectives.closing import FULL, N_EVALUATIONS, SURE
 from ..posteriors.base import Posterior
@@ -26,64 +23,92 @@ from ..recipes.plan import Plan, Sizes, within_sample
 from ..recipes.recipe import Problem, Recipe
 from ..training.checkpoint import AnyCheckpoint, copy_of
 from ..training.history import History
-from ..training.loop import Trainer, train
-from ..training.minibatches import Minibatches, Permuted, Table
+from ..training.loop import Observer, Trainer, train
+from ..training.observers import Saved
 from ..training.optimizers import make_optimizer
+from ..training.tables import Table
+
+BATCH_LAYERS = (
+    torch.nn.BatchNorm1d,
+    torch.nn.BatchNorm2d,
+    torch.nn.BatchNorm3d,
+    torch.nn.SyncBatchNorm,
+)
+INSTANCE_LAYERS = (torch.nn.InstanceNorm1d, torch.nn.InstanceNorm2d, torch.nn.InstanceNorm3d)
 
 TRIAL_STEPS, TRIAL_SECONDS = 5, 0.2  # steps that are timed, and seconds after which they end
 
 
 class Run(NamedTuple):
-    """What a fit trains, on what, and how."""
+    """A problem, and what solves it."""
 
-    X: Tensor
-    rows: Rows
-    plan: Plan
+    problem: Problem
     objective: Objective
     optimizer: torch.optim.Optimizer | None
-    generator: torch.Generator
-    checkpoint: AnyCheckpoint | None
+    checkpoint: AnyCheckpoint | None = None
     deadline: Deadline | None = None  # of training
     all_members: int = 1  # without a deadline
     places: np.ndarray | None = None  # which row of X each given row of positive weight became
     numbers: np.ndarray | None = None  # of the rows of X, if they are a sample
-    shared: Table | None = None  # of which X and `rows` are a sample
+
+    @property
+    def table(self) -> Table:
+        """The rows."""
+        return self.problem.table
+
+    @property
+    def plan(self) -> Plan:
+        """How to train."""
+        return self.problem.plan
 
     @property
     def n_untrained(self) -> int:
         """How many of the first rows no member is trained on."""
         return self.plan.folds.n_untrained if self.plan.folds.size else 0
 
-    def minibatches(self) -> Minibatches:
+    def minibatches(self) -> Table:
         """Return the source of minibatches, made from rows that some member trains on."""
-        n = self.n_untrained
-        if self.shared is not None:
-            return self.shared.minibatches(self.rows.fold, n)
-        return Permuted(*self.objective.minibatch_source(self.X[n:], self.rows[n:]))
+        return self.table.trained(self.n_untrained, self.objective.minibatch_source)
 
     def solution(self) -> Posterior:
         """Return the posterior at the present iterate."""
-        if self.shared is None:
-            return self.objective.solution(self.X, self.rows)
-        return self.objective.solution(self.shared.X, self.shared.with_folds(self.rows.fold))
+        return self.objective.solution(*self.table.every_row())
 
     def seen_solution(self) -> Posterior:
         """Return the same on one rank alone; in a group, the posterior of the sample."""
-        if self.shared is None or current().size == 1:
+        if self.table.group.size == 1:
             return self.solution()
-        return self.objective.solution(self.X, self.rows)
+        return self.objective.solution(self.problem.X, self.problem.rows)
 
 
 def begin(recipe: Recipe, problem: Problem, checkpoint: AnyCheckpoint | None) -> Run:
     """Make the objective and its optimiser."""
     problem = problem._replace(start=recipe.start(problem))
     plan, objective = problem.plan, recipe.objective(problem).to(problem.X.device)
+    if problem.table.group.size > 1:
+        refuse_batch_statistics(objective)
     optimizer = optimizer_of(objective, plan)
     if optimizer is None and objective.is_closed():  # there is nothing to train, only to solve
-        plan = replace(plan, max_iter=1)
-    members = plan.folds.n_folds
-    rest = problem.generator, checkpoint, None, members, None, None, problem.shared
-    return Run(problem.X, problem.rows, plan, objective, optimizer, *rest)
+        problem = problem._replace(plan=replace(plan, max_iter=1))
+    return Run(problem, objective, optimizer, checkpoint, all_members=plan.folds.n_folds)
+
+
+def refuse_batch_statistics(objective: torch.nn.Module) -> None:
+    """Raise a ValueError if a layer of the user averages over the rows of a minibatch."""
+    for layer in objective.modules():
+        if averages_rows(layer):
+            raise ValueError(
+                f"feature_map must not contain {type(layer).__name__} in a group of "
+                "processes, because each rank would average over its own rows only. Use "
+                "LayerNorm or GroupNorm."
+            )
+
+
+def averages_rows(layer: torch.nn.Module) -> bool:
+    """Tell whether a torch layer averages over the rows of a minibatch."""
+    if isinstance(layer, INSTANCE_LAYERS):
+        return layer.track_running_stats
+    return isinstance(layer, BATCH_LAYERS)
 
 
 def optimizer_of(objective: Objective, plan: Plan) -> torch.optim.Optimizer | None:
@@ -91,24 +116,26 @@ def optimizer_of(objective: Objective, plan: Plan) -> torch.optim.Optimizer | No
     return make_optimizer(plan.solver, objective.param_groups(), plan.rate, objective.step_end)
 
 
-def train_run(run: Run, **hooks: Any) -> History:
-    """Train a run in place; hooks are those of :func:`~skgpstoch.training.loop.train`."""
+def train_run(run: Run, *observers: Observer) -> History:
+    """Train a run in place."""
     objective, plan = run.objective, run.plan
+    saved = [] if run.checkpoint is None else [Saved(run.checkpoint)]
     return train(
         objective,
         run.minibatches(),
         optimizer=run.optimizer,
-        checkpoint=run.checkpoint,
         deadline=run.deadline,
         max_iter=plan.max_iter,
         batch_size=plan.batch_size,
         schedule=plan.schedule,
-        generator=run.generator,
-        evaluate=functools.partial(objective.evaluate, run.X, run.rows) if plan.evaluates else None,
+        generator=run.problem.generator,
+        evaluate=functools.partial(objective.evaluate, run.problem.X, run.problem.rows)
+        if plan.evaluates
+        else None,
         evaluate_every=1 if objective.is_still else math.ceil(plan.max_iter / N_EVALUATIONS),
         n_iter_no_change=plan.patience,
         tol=plan.tol,
-        **hooks,
+        observers=[*saved, *observers],
     )
 
 
@@ -132,14 +159,17 @@ def begin_in_time(
         n_members = members_in_time(all_members, n_steps(run), deadline.left() / per_step)
     if n_members < all_members:
         plan = recipe.plan_of(sizes, n_members)
-        if problem.shared is not None:
+        if problem.table.is_sampled:
             plan = within_sample(plan, len(problem.X))
         problem.generator.set_state(state)  # so networks are those of a fit with so many members
         fold = plan.folds.numbers(len(problem.X), problem.X.device)
-        problem = problem._replace(plan=plan, rows=replace(problem.rows, fold=fold))
+        table = problem.table.folded(fold)
+        problem = problem._replace(plan=plan, rows=table.rows, table=table)
         run = begin(recipe, problem, checkpoint)
         per_step *= plan.folds.n_folds / all_members
-    closing = run.objective.hurry(run.X, run.rows, deadline, n_steps(run) * per_step)
+    closing = run.objective.hurry(
+        run.problem.X, run.problem.rows, deadline, n_steps(run) * per_step
+    )
     return run._replace(deadline=deadline.earlier(SURE * closing), all_members=all_members)
 
 
@@ -155,8 +185,8 @@ def seconds_per_step(run: Run, clock: Clock) -> float:
     """
     plan, objective = run.plan, run.objective
     before, seconds = copy_of(objective.state_dict()), [clock()]
-    generator = torch.Generator(run.X.device)
-    generator.set_state(run.generator.get_state())
+    generator = torch.Generator(run.problem.X.device)
+    generator.set_state(run.problem.generator.get_state())
     source = run.minibatches()
     options: dict[str, Any] = {"max_iter": plan.max_iter, "batch_size": plan.batch_size}
     trial = Trainer(
@@ -197,6 +227,6 @@ def budget_of(run: Run, history: History) -> Budget | None:
     is_cut = history.status == "deadline" and done < wanted
     is_cut = is_cut or n_members < run.all_members or closing != FULL
     budget = Budget(done, wanted, n_members, run.all_members, closing.name, not is_cut)
-    if run.shared is not None or not is_host(run.X.device):
+    if run.table.is_sampled or not is_host(run.problem.X.device):
         return budget  # its thread also waits for other ranks, for rows or for a device
     return budget._replace(core_share=history.core_share, n_threads=torch.get_num_threads())

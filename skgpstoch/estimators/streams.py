@@ -24,8 +24,8 @@ from ..recipes.recipe import Problem, Recipe
 from ..recipes.variational import VariationalRecipe
 from ..recipes.warm_start import Start
 from ..training.loop import train
-from ..training.minibatches import Permuted
 from ..training.optimizers import make_optimizer
+from ..training.tables import InMemory
 from .alike import refuse_group
 from .base import BaseGP, Run, changed_parameters, representations
 from .checkpoint_key import SILENT
@@ -63,13 +63,13 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
     run = prepare(estimator, recipe, data, first)
     history = train(
         run.objective,
-        Permuted(run.X, run.rows),
+        run.table,
         optimizer=run.optimizer,
         max_iter=1,
         batch_size=run.plan.batch_size,
         # Features must not change faster than the averages of them follow.
         schedule=lambda *_: min(STREAM_RATE, run.objective.stream_rate(run.plan.batch_size)),
-        generator=run.generator,
+        generator=run.problem.generator,
     )
     history.loss_curve = [*getattr(estimator, "loss_curve_", []), *history.loss_curve]
     estimator._finish(recipe, run, run.objective.running_solution(), history, data)
@@ -93,15 +93,15 @@ def prepare(estimator: BaseGP, recipe: Recipe, data: Data, first: bool) -> Run:
     if first:
         estimator._set_scalings(recipe, data, None)
     X, rows = estimator._tensors(data, plan.dtype, device)
+    problem = Problem.of(InMemory(X, rows), estimator._x_scaling, plan, generator)
     kept = kept_stream(estimator, plan.solver)
     if kept is None:
-        problem = Problem(X, rows, estimator._x_scaling, plan, generator)
         objective = recipe.stream(problem, posterior).to(X.device)
     else:
         objective = copy.deepcopy(kept.objective).to(X.device)
         objective.attach(X, rows)
     optimizer = resumed_optimizer(estimator, objective, plan.solver, kept)
-    return Run(X, rows, plan, objective, optimizer, generator, None)
+    return Run(problem, objective, optimizer)
 
 
 def kept_stream(estimator: BaseGP, solver: str) -> Stream | None:

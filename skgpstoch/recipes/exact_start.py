@@ -19,8 +19,8 @@ from ..models.sparse import SparseModel
 from ..objectives.exact import ExactObjective
 from ..objectives.optimal_q import optimal_q
 from ..training.loop import train
-from ..training.minibatches import Permuted
 from ..training.optimizers import constant, make_optimizer
+from ..training.tables import InMemory
 from .feature_builder import FeatureBuilder
 from .recipe import Problem
 from .warm_start import Start
@@ -64,7 +64,7 @@ def learn(exact: ExactObjective, X: Tensor, rows: Rows, generator: torch.Generat
         return
     train(
         exact,
-        Permuted(X, rows),
+        InMemory(X, rows),
         optimizer=make_optimizer("lbfgs", exact.param_groups(), 1.0, exact.step_end),
         max_iter=LBFGS_EPOCHS,
         batch_size=len(X),

@@ -32,7 +32,7 @@ from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..objectives.base import Objective
 from ..posteriors.base import Posterior
 from ..training.history import History
-from ..training.minibatches import Table
+from ..training.tables import Table
 from .budget import Budget
 from .error_findings import (
     BESIDE_NOISE,
@@ -63,18 +63,18 @@ from .warm_start import Start
 class Problem(NamedTuple):
     """Scaled rows, and the plan to fit them."""
 
-    X: Tensor  # (N, d)
+    X: Tensor  # (N, d); all rows or, as `rows`, a sample of them
     rows: Rows
+    table: Table  # all rows
     x_scaling: Scaling
     plan: Plan
     generator: torch.Generator
     start: Start | None = None
-    shared: Table | None = None  # all rows (stored, or of several ranks), if X is a sample of them
 
-    @property
-    def n_epoch(self) -> int:
-        """Number of rows in an epoch, held-out ones included."""
-        return self.rows.n_all if self.shared is None else self.shared.n_epoch
+    @classmethod
+    def of(cls, table: Table, *what: Any) -> Problem:
+        """Return the problem of a table; the other arguments are scaling, plan and so on."""
+        return cls(table.X, table.rows, table, *what)
 
     def trained(self) -> Problem:
         """Return the problem without held-out rows, which come first."""

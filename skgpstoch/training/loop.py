@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -20,17 +20,15 @@ from ..data.reduce import ALONE, Group, agreed, average_gradients
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
-from .checkpoint import AnyCheckpoint, copy_of, optimizer_can_be_in, same_form, summary
+from .checkpoint import copy_of, optimizer_can_be_in, same_form
 from .global_rng import global_rng
 from .history import MAX_ROLLBACKS, History
 from .interrupts import AGAIN, is_marked, keeps_best, share_interrupt, was_interrupted
-from .minibatches import Minibatches
 from .optimizers import Schedule
+from .pace import Pace
+from .tables import Table
 
 HURRIED_STEPS = 20  # least number of steps, even if time is short; fewer are worse than none
-
-LOOKS = 0.05
-"""Share of the remaining time after which a group checks the clock again."""
 
 APART = 1e-4
 """Difference between ranks' sums of parameters, absolute and relative, that is not rounding."""
@@ -39,13 +37,30 @@ HARM = 0.5
 """Nats per row by which the start must be better than every iterate to be preferred."""
 
 
+class Observer:
+    """Watches a training run; hooks that a subclass does not define do nothing."""
+
+    def on_start(self, trainer: Trainer) -> None:
+        """See a run before its first epoch; its state may be set."""
+
+    def on_step(self, trainer: Trainer) -> None:
+        """See a run after a step."""
+
+    def on_epoch(self, trainer: Trainer) -> bool:
+        """See a run after a sound epoch; return whether it ends."""
+        return False
+
+    def on_end(self, trainer: Trainer) -> None:
+        """See a run when it has ended, be it by an error."""
+
+
 @dataclass
 class Trainer:
     """The state of a training run; only :func:`train` uses it."""
 
     objective: Objective
     optimizer: Optimizer | None
-    source: Minibatches
+    source: Table
     max_iter: int
     batch_size: int
     schedule: Schedule
@@ -54,11 +69,8 @@ class Trainer:
     evaluate_every: int = 1
     n_iter_no_change: float = math.inf
     tol: float = 0.0
-    on_epoch: Callable[[History], bool] | None = None
-    checkpoint: AnyCheckpoint | None = None
-    allowance: Allowance | None = None
-    on_step: Callable[[Trainer], None] | None = None
-    verbose: bool = False
+    pace: Pace = field(default_factory=Pace)
+    observers: Sequence[Observer] = ()
     history: History = field(default_factory=History)
     start_state: dict[str, Tensor] | None = None
     best_state: dict[str, Tensor] | None = None
@@ -66,10 +78,8 @@ class Trainer:
     failure: Exception | None = None  # the last error that ended an epoch
     step: int = 0
     scored_position: float = 0.0
-    asked_at: int = -1  # step at which the group last checked the clock; −1: unknown
-    share: float = 0.0  # share of the time that had passed then
-    pace: float = 0.0  # share of the time that a step takes
-    ask_at: int = 0  # step at which to check the clock again
+    is_evaluated: bool = False  # whether the last epoch was
+    is_complete: bool = False  # whether training has ended without an error
     rate: float = 1.0  # halved by every rollback
     is_cut: bool = False  # whether any rank was interrupted; the ranks exchange this in each step
 
@@ -84,34 +94,12 @@ class Trainer:
 
     def position(self) -> float:
         """Return the position in the schedule, in steps: by steps made, or by time if later."""
-        if self.allowance is None:
-            return self.step
-        share = min(self.share_used(self.allowance), self.step / HURRIED_STEPS)
+        share = min(self.pace.used(self.step), self.step / HURRIED_STEPS)
         return max(self.step, share * self.n_steps)
 
     def is_late(self) -> bool:
         """Whether the deadline has passed."""
-        return (
-            self.allowance is not None
-            and self.step >= HURRIED_STEPS
-            and self.share_used(self.allowance) >= 1.0
-        )
-
-    def share_used(self, allowance: Allowance) -> float:
-        """Return the share of the time used; a group extrapolates it between exchanges."""
-        if self.group.size == 1:
-            return allowance.share()
-        if not self.asked_at <= self.step < self.ask_at:
-            self.look_at_clock(allowance)
-        return self.share + self.pace * (self.step - self.asked_at)
-
-    def look_at_clock(self, allowance: Allowance) -> None:
-        """Exchange the time in the group, and decide when to do so again."""
-        share, n_steps = allowance.share(), self.step - self.asked_at
-        if self.asked_at >= 0 and n_steps > 0:
-            self.pace = (share - self.share) / n_steps
-        wait = LOOKS * (1.0 - share) / self.pace if self.pace > 0.0 else 0.0
-        self.asked_at, self.share, self.ask_at = self.step, share, self.step + max(1, int(wait))
+        return self.step >= HURRIED_STEPS and self.pace.used(self.step) >= 1.0
 
     @property
     def group(self) -> Group:
@@ -146,11 +134,11 @@ class Trainer:
         self.score_last()
 
     def is_stopped(self) -> bool:
-        """Whether a callback on any rank stops training; its error is raised on all ranks."""
-        stops = False
+        """Whether an observer on any rank stops training; its error is raised on all ranks."""
+        stops: list[bool] = []
         with agreed(self.group):
-            stops = self.on_epoch is not None and self.on_epoch(self.history)
-        return self.group.flag(stops)
+            stops += [observer.on_epoch(self) for observer in self.observers]
+        return self.group.flag(any(stops))
 
     def is_due(self) -> bool:
         """Whether to evaluate and save after this epoch."""
@@ -167,18 +155,14 @@ class Trainer:
                 if not math.isfinite(loss):
                     return False
                 self.history.loss_curve.append(loss)
-                is_due = self.is_due()
-                if is_due and not self.score():
+                self.is_evaluated = self.is_due()
+                if self.is_evaluated and not self.score():
                     return False
         except (NotPositiveDefiniteError, torch.linalg.LinAlgError) as error:
             self.failure = error
             return False
-        if self.verbose and self.group.rank == 0:
-            self.report()
-        if is_due:
+        if self.is_evaluated:
             self.safe = self.state_dict()
-            if self.checkpoint is not None and self.step == self.history.n_iter * self.n_batches:
-                self.checkpoint.save(self.safe)
         return True
 
     def told_loss(self, loss: float) -> float:
@@ -236,8 +220,8 @@ class Trainer:
                 continue
             total += self.train_step(X, rows) * rows.n_all
             n_seen += rows.n_all
-            if self.on_step is not None:
-                self.on_step(self)
+            for observer in self.observers:
+                observer.on_step(self)
             if self.is_late() or self.is_cut:
                 break
         self.objective.epoch_end()
@@ -291,7 +275,7 @@ class Trainer:
             return True
         self.objective.eval()
         score, h = self.group.first(self.evaluate()), self.history
-        self.asked_at, self.ask_at = -1, 0  # check the clock again, because this took time
+        self.pace.forget()  # this took time
         if not math.isfinite(score):
             return False
         h.scores.append(score)
@@ -317,24 +301,10 @@ class Trainer:
             return
         start = copy_of(self.objective.state_dict())
         self.objective.eval()
-        with self.undisturbed(), self.reserved():
+        with self.undisturbed(), self.pace.reserved():
             self.history.start_score = self.group.first(self.evaluate())
         self.start_state = copy_of(self.objective.state_dict())
         self.objective.load_state_dict(start)
-
-    @contextlib.contextmanager
-    def reserved(self) -> Iterator[None]:
-        """Reserve as much time before the deadline as the block takes, to run it again at the end.
-
-        The deadline becomes earlier by the time that the block takes.
-        """
-        if self.allowance is None:
-            yield
-            return
-        left = self.allowance.deadline.left()
-        yield
-        seconds = left - self.allowance.deadline.left()
-        self.allowance.deadline = self.allowance.deadline.earlier(seconds)
 
     def choose(self) -> None:
         """Set the objective to its best iterate, or to the start if that is far better."""
@@ -380,11 +350,6 @@ class Trainer:
         found = self.objective.is_still and getattr(self.optimizer, "converged", False)
         return found or self.objective.has_converged()
 
-    def report(self) -> None:
-        h = self.history
-        score = f", score {h.scores[-1]:.4f}" if h.scored_epochs[-1:] == [h.n_iter] else ""
-        print(f"Epoch {h.n_iter}: loss {h.loss_curve[-1]:.4f}{score} (nats per row)")
-
     def state_dict(self) -> dict[str, Any]:
         """Return all that :meth:`load_state_dict` needs to continue to the bitwise same result."""
         state = {
@@ -398,7 +363,7 @@ class Trainer:
             "best_state": self.best_state,
             "step": self.step,
             "rate": self.rate,
-            "elapsed": 0.0 if self.allowance is None else self.allowance.used(),
+            "elapsed": self.pace.elapsed(),
             "generator": self.generator.get_state(),
         }
 
@@ -413,29 +378,6 @@ class Trainer:
         self.scored_position = self.position()
         self.rate = state["rate"]
         self.generator.set_state(state["generator"].cpu())
-
-    def resume(self, checkpoint: AnyCheckpoint) -> None:
-        """Continue from a checkpoint if there is a usable one; otherwise change nothing."""
-        start = self.state_dict()
-        try:
-            state = checkpoint.load(self.source.device)
-            if state is None:
-                return
-            if not self.can_be_in(state):
-                raise ValueError("it belongs to another fit")
-            if self.allowance is not None:
-                self.allowance.spent = state["elapsed"]
-            self.load_state_dict(state)
-            if not self.objective.is_finite():
-                raise ValueError("its parameters are not finite")
-        except Exception as error:  # damaged files make torch raise many kinds of errors
-            if self.allowance is not None:
-                self.allowance.spent = 0.0
-            self.load_state_dict(start)
-            warn(
-                f"The checkpoint {checkpoint.path} cannot be read ({summary(error)}); the "
-                "fit starts from the beginning."
-            )
 
     def can_be_in(self, state: dict[str, Any]) -> bool:
         """Whether a state can belong to this run."""
@@ -466,10 +408,9 @@ class Trainer:
 
 def train(
     objective: Objective,
-    source: Minibatches,
+    source: Table,
     *,
     optimizer: Optimizer | None,
-    checkpoint: AnyCheckpoint | None = None,
     deadline: Deadline | None = None,
     **options: Any,
 ) -> History:
@@ -480,19 +421,17 @@ def train(
     objective : Objective
         The objective. Afterwards it is at the best iterate if `evaluate` is given, or else at the
         last one.
-    source : Minibatches
+    source : Table
         Makes the minibatches of each epoch, on the device of training.
     optimizer : Optimizer or None
         From :func:`make_optimizer`, over the objective's parameter groups; None if it has none.
-    checkpoint : Checkpoint or None, default=None
-        Where to resume from and save to.
     deadline : Deadline or None, default=None
         Time at which training ends. If time is short, the schedule goes faster, so that it ends by
         then. A resumed run has the seconds that were left. At least twenty steps are made.
     **options
         The remaining fields of :class:`Trainer`: `max_iter`, `batch_size`, `schedule`,
         `generator`, and optionally `evaluate`, `evaluate_every`, `n_iter_no_change`, `tol`,
-        `on_epoch`, `on_step`, `verbose`.
+        `observers`.
 
     Returns
     -------
@@ -504,22 +443,22 @@ def train(
     NotPositiveDefiniteError
         If training keeps diverging after ten halvings of the learning rate.
     """
-    allowance = None if deadline is None else Allowance(deadline)
-    trainer = Trainer(
-        objective, optimizer, source, checkpoint=checkpoint, allowance=allowance, **options
-    )
-    if checkpoint is not None:
-        trainer.resume(checkpoint)
+    pace = Pace(None if deadline is None else Allowance(deadline), source.group)
+    trainer = Trainer(objective, optimizer, source, pace=pace, **options)
     try:
-        trainer.fit_loop()
-    except KeyboardInterrupt:
-        if source.group.size > 1 or not keeps_best():  # other ranks would not know of it
-            raise
-        trainer.interrupt()
-    trainer.history.n_steps = trainer.step
-    if allowance is not None:
-        trainer.history.core_share = allowance.core_share()
-    trainer.choose()
-    if checkpoint is not None and trainer.history.status != "interrupted":
-        checkpoint.remove()
+        for observer in trainer.observers:
+            observer.on_start(trainer)
+        try:
+            trainer.fit_loop()
+        except KeyboardInterrupt:
+            if source.group.size > 1 or not keeps_best():  # other ranks would not know of it
+                raise
+            trainer.interrupt()
+        trainer.history.n_steps = trainer.step
+        trainer.history.core_share = pace.core_share()
+        trainer.choose()
+        trainer.is_complete = True
+    finally:
+        for observer in trainer.observers:
+            observer.on_end(trainer)
     return trainer.history

@@ -7,7 +7,7 @@ Memory is bounded by the source's buffer.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,11 +21,12 @@ from ..data.chunk import Chunk
 from ..data.reduce import Group
 from ..data.row_source import RowSource
 from ..data.rows import Rows, Whole
+from .tables import Pair, Table
 
 EPOCH_ROWS = 1_000_000
 """Most rows in an epoch; the next epoch has other rows."""
 
-Tensors = Callable[[Chunk], tuple[Tensor, Rows]]
+Tensors = Callable[[Chunk], Pair]
 """Turns a chunk into its scaled X and rows, on the device of training."""
 
 
@@ -231,12 +232,12 @@ class Stored:
         return X if self.name == "X" else getattr(rows, self.name)
 
 
-# ---- minibatches ---------------------------------------------------------------------------------
+# ---- the table -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Buffered:
-    """Minibatches from the shuffle buffer of a source, without the held-out rows.
+class InChunks(Table):
+    """Rows that are read in chunks: minibatches come from the shuffle buffer of a source.
 
     In a group, each rank has a part of every minibatch, as large as its share of the rows, from the
     units that it reads.
@@ -245,45 +246,81 @@ class Buffered:
     ----------
     source : RowSource
         The rows of this process.
+    n_own : int
+        Number of these with a positive weight.
     tensors : callable
         Turns a chunk into tensors.
-    sample : tuple of Tensor and Rows
-        The sample of all ranks' rows that is in memory.
-    folds : Folded
-        Held-out rows.
-    counts : tuple of int
-        Number of rows that each rank trains on.
-    mean_weight : float
-        Mean weight of a row.
+    whole : Whole
+        Size, weight and processes of all rows of all ranks.
+    sampled, is_own : ndarray of shape (m,)
+        Numbers of the sample's rows, in its order, and whether each belongs to this process.
     seed : int
-        Seed of the order.
-    group : Group
-        The processes, which have the other parts.
+        Seed of the order of minibatches.
+    n_untrained : int, default=0
+        How many of the sample's first rows are not trained on.
+    counts : list of int
+        Number of rows that each rank trains on, of a table that :meth:`trained` returns.
     """
 
     source: RowSource
+    n_own: int
     tensors: Tensors
-    sample: tuple[Tensor, Rows]
-    folds: Folded
-    counts: tuple[int, ...]
-    mean_weight: float
+    whole: Whole
+    sampled: np.ndarray
+    is_own: np.ndarray
     seed: int
-    group: Group
+    n_untrained: int = 0
+    counts: Sequence[int] = ()
     kept: dict[str, Any] = field(default_factory=dict)  # where the next epoch goes on reading
 
     @property
-    def device(self) -> torch.device:
-        """Where training happens."""
-        return self.sample[0].device
+    def group(self) -> Group:
+        return self.whole.group
 
     @property
     def n_rows(self) -> int:
-        """Number of rows in an epoch."""
-        return min(sum(self.counts), EPOCH_ROWS)
+        return min(self.whole.n_rows - self.n_untrained, EPOCH_ROWS)
+
+    def trained(self, n_untrained: int, source: Callable[[Tensor, Rows], Pair]) -> InChunks:
+        n_own = self.n_own - int(self.is_own[:n_untrained].sum())
+        counts = self.group.gather(np.array([n_own])).tolist()
+        return replace(self, n_untrained=n_untrained, counts=counts, kept={})
+
+    @cached_property
+    def none(self) -> Pair:
+        """The tensors of a chunk without rows."""
+        return self.X[:0], replace(self.rows[:0], fold=None)
+
+    @cached_property
+    def reader(self) -> Reader:
+        """The reader for full passes over all rows."""
+        return Reader(self.source, self.n_own, self.tensors, self.none)
+
+    def every_row(self) -> tuple[Any, Rows]:
+        """Return all rows, without folds, which no full pass needs."""
+        columns: dict[str, Any] = {name: Stored(self.reader, name) for name in self.none[1].columns}
+        sample = replace(self.rows, fold=None, whole=None)
+        return Stored(self.reader, "X"), Rows(**columns, whole=replace(self.whole, sample=sample))
+
+    def close(self) -> None:
+        if "reader" in vars(self):
+            self.reader.close()
+
+    # ---- minibatches -------------------------------------------------------------------------
+
+    @cached_property
+    def folds(self) -> Folded:
+        """Rows that are held out of training."""
+        return Folded.of_sample(self.sampled, self.rows.fold, self.n_untrained)
+
+    def part_of(self, n_rows: int) -> Whole:
+        """Describe a minibatch of so many rows in the whole group."""
+        return Whole(n_rows, n_rows * (self.whole.weight / self.whole.n_rows), self.group)
 
     def quota(self, rank: int) -> int:
         """Return how many rows of an epoch a rank has."""
-        below = [sum(self.counts[:k]) * self.n_rows // sum(self.counts) for k in (rank, rank + 1)]
+        counts = self.counts
+        below = [sum(counts[:k]) * self.n_rows // sum(counts) for k in (rank, rank + 1)]
         return below[1] - below[0]
 
     def epoch(
@@ -294,11 +331,11 @@ class Buffered:
         cuts = [edges * self.quota(rank) // n_batches for rank in range(self.group.size)]
         sizes = np.sum([np.diff(cut) for cut in cuts], axis=0).tolist()
         own = np.diff(cuts[self.group.rank]).tolist()
-        none = self.sample[0][:0], self.sample[1][:0]
+        none = self.X[:0], self.rows[:0]
         with self.opened(number) as flow:
             for n, m in zip(sizes, own, strict=True):
                 X, rows = joined(flow.take(m)) if m else none
-                yield X, replace(rows, whole=Whole(n, n * self.mean_weight, self.group))
+                yield X, replace(rows, whole=self.part_of(n))
 
     @contextmanager
     def opened(self, number: int) -> Iterator[Flow]:
@@ -309,103 +346,24 @@ class Buffered:
         unless the previous epoch has just ended there.
         """
         quota, n_own = self.quota(self.group.rank), self.counts[self.group.rank]
+        what = n_own, self.tensors, self.folds
         if self.source.n_units is not None and quota == n_own:
-            with closing(Flow(self.source.shuffled(self.seed, number), *self.what)) as flow:
+            with closing(Flow(self.source.shuffled(self.seed, number), *what)) as flow:
                 yield flow
             return
         first, before = divmod(number * quota, max(n_own, 1))
         flow, at = self.kept.pop("flow", (None, -1))
         if flow is None or at != number:
-            flow = Flow(endless(self.source, n_own, self.seed, first), *self.what)
+            flow = Flow(endless(self.source, n_own, self.seed, first), *what)
             while before:  # in pieces, to bound the memory; these rows are discarded
                 flow.take(piece := min(before, self.source.buffer_rows))
                 before -= piece
         yield flow
         self.kept["flow"] = flow, number + 1
 
-    @property
-    def what(self) -> tuple[int, Tensors, Folded]:
-        """The arguments of :class:`Flow` after `chunks`."""
-        return self.counts[self.group.rank], self.tensors, self.folds
-
     def drawn(self, n_rows: int, generator: torch.Generator) -> tuple[Tensor, Rows]:
-        """Return so many rows of the sample, equally many on each rank, to time a step."""
-        X, rows = self.sample
+        """Return so many rows of the sample, equally many on each rank."""
         n = max(1, n_rows // self.group.size)
-        some, n_all = torch.arange(n, device=self.device) % len(X), n * self.group.size
-        return X[some], replace(
-            rows[some], whole=Whole(n_all, n_all * self.mean_weight, self.group)
-        )
-
-
-# ---- a table -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class StoredTable:
-    """The rows of a source as a table for a fit, like :class:`~.minibatches.Shared`.
-
-    Parameters
-    ----------
-    source : RowSource
-        The rows of this process.
-    n_rows : int
-        Number of these with a positive weight.
-    tensors : callable
-        Turns a chunk into tensors.
-    sample : tuple of Tensor and Rows
-        The sample of all ranks' rows that is in memory.
-    whole : Whole
-        Size, weight and processes of all rows of all ranks.
-    sampled, is_own : ndarray of shape (m,)
-        Numbers of the sample's rows, in its order, and whether each belongs to this process.
-    seed : int
-        Seed of the order of minibatches.
-    """
-
-    source: RowSource
-    n_rows: int
-    tensors: Tensors
-    sample: tuple[Tensor, Rows]
-    whole: Whole
-    sampled: np.ndarray
-    is_own: np.ndarray
-    seed: int
-
-    @property
-    def n_epoch(self) -> int:
-        """Number of rows in an epoch."""
-        return min(self.whole.n_rows, EPOCH_ROWS)
-
-    @cached_property
-    def reader(self) -> Reader:
-        """The reader for full passes over all rows."""
-        X, rows = self.sample
-        return Reader(self.source, self.n_rows, self.tensors, (X[:0], rows[:0]))
-
-    @property
-    def X(self) -> Any:
-        """The inputs of all rows, of which slices can be taken in order."""
-        return Stored(self.reader, "X")
-
-    def with_folds(self, fold: Tensor | None) -> Rows:
-        """Return the rows' other columns, likewise, without folds, which no full pass needs."""
-        known = self.reader.none[1].columns
-        columns: dict[str, Any] = {name: Stored(self.reader, name) for name in known}
-        return Rows(**columns, whole=self.whole)
-
-    def minibatches(self, fold: Tensor | None, n_untrained: int) -> Buffered:
-        """Return minibatches of all rows but the first `n_untrained` ones of the sample."""
-        group = self.whole.group
-        n_own = self.n_rows - int(self.is_own[:n_untrained].sum())
-        counts = group.gather(np.array([n_own]))
-        return Buffered(
-            self.source,
-            self.tensors,
-            (self.sample[0], replace(self.sample[1], fold=fold)),
-            Folded.of_sample(self.sampled, fold, n_untrained),
-            tuple(counts.tolist()),
-            self.whole.weight / self.whole.n_rows,
-            self.seed,
-            group,
-        )
+        some = torch.arange(n, device=self.device) % len(self.X)
+        whole = self.part_of(n * self.group.size)
+        return self.X[some], replace(self.rows[some], whole=whole)

@@ -611,7 +611,7 @@ def test_memory_that_runs_out_on_the_host_is_named(error, monkeypatch):
     def out_of_memory(*args):
         raise error
 
-    monkeypatch.setattr(SCGDGaussianProcessRegressor, "_prepare", out_of_memory)
+    monkeypatch.setattr(SCGDGaussianProcessRegressor, "_train_recipe", out_of_memory)
     model = SCGDGaussianProcessRegressor(hidden_layer_sizes=10**9)
     with pytest.raises(
         MemoryError, match=r"ran out of memory .*hidden_layer_sizes \(now 1000000000"

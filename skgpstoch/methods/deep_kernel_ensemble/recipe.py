@@ -147,7 +147,7 @@ class EnsembleRecipe(Recipe):
             model.to(problem.X.device),
             rows,
             weight_decay=decay,
-            scale_rate=scale_rate(plan, problem.n_epoch),
+            scale_rate=scale_rate(plan, problem.table.n_rows),
             noise_bounds=self.kernel.noise_bounds,
             calibrates=self.calibrates,
         )

@@ -1,13 +1,16 @@
-"""Scan the columns of a table that is read in chunks: kinds, levels, missing values."""
+"""Tables in parts, chunks or those of ranks: what the columns of all of them hold."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .columns import EMPTY, LEVEL, Column, ReadTable, columns_of, is_frame, names_of, narwhals
-from .table_shares import of_kind
+from .reduce import Group
 from .tables import category_mask, read_table
 
 MOST_LEVELS = 100_000
@@ -85,6 +88,11 @@ class Held(NamedTuple):
         return self.kind if self.time_zone is None else f"{self.kind} in {self.time_zone}"
 
     @property
+    def told(self) -> list[Any]:
+        """What must be the same on all ranks."""
+        return [self.name, self.kind, self.time_zone, list(map(str, self.order))]
+
+    @property
     def elsewhere(self) -> frozenset:
         """Levels, with None if a value is missing."""
         return (self.levels or frozenset()) | frozenset([None] if self.is_missing else [])
@@ -143,5 +151,60 @@ def as_held(column: Column, known: Held) -> Column:
     """Return a column of some rows with the kind, order and levels that it has in all rows."""
     if known.kind == EMPTY:
         return column
-    column = of_kind(column, [known.name, known.kind])
+    column = of_kind(column, known.kind)
     return column._replace(time_zone=known.time_zone, order=known.order, elsewhere=known.elsewhere)
+
+
+def of_kind(column: Column, kind: str) -> Column:
+    """Return a column as one of this kind; if its kind differs, all its values are missing."""
+    if column.kind == kind:
+        return column
+    n = len(column.values)
+    missing = np.full(n, None, dtype=object) if kind == LEVEL else np.full(n, np.nan)
+    return Column(column.name, kind, missing)
+
+
+# ---- parts of ranks ------------------------------------------------------------------------------
+
+
+def read_alike(group: Group, table: ReadTable | None, beside: Any) -> ReadTable | None:
+    """Return this rank's rows, with columns of the kinds that all ranks agree on.
+
+    A column whose values are all missing here gets the kind that it has on other ranks.
+
+    Parameters
+    ----------
+    group : Group
+        All ranks.
+    table : ReadTable or None
+        This rank's rows; None if it has none.
+    beside : object
+        Another object, which must be the same on all ranks with rows, and fit into JSON.
+
+    Returns
+    -------
+    table : ReadTable or None
+        The rows, whose columns know the levels and missing values on other ranks.
+
+    Raises
+    ------
+    ValueError
+        On every rank, if ranks have different columns, or different kinds of values in them.
+    """
+    columns = None if table is None else table.columns
+    names = None if columns is None else [column.name for column in columns]
+    check_same_said(group, "Columns of X and y", names and [names, beside])
+    own = None if columns is None else [Held.by(column, "this rank") for column in columns]
+    every = [each for each in group.every(own) if each is not None]
+    by_column = zip(*every, strict=True)
+    kinds = [next((x.told for x in ranks if x.kind != EMPTY), None) for ranks in by_column]
+    pairs = None if own is None else zip(own, kinds, strict=True)
+    said = pairs and [kind if each.kind == EMPTY else each.told for each, kind in pairs]
+    check_same_said(group, "Kinds of columns of X", said)
+    return None if table is None else read_as(table, None, merged(every))
+
+
+def check_same_said(group: Group, name: str, own: Any) -> None:
+    """Check that `own` is the same on all ranks where it is not None."""
+    texts = [t for t in group.every(own and json.dumps(own, default=str)) if t]
+    group.check_same(name, json.dumps(own, default=str) if own else texts[0])

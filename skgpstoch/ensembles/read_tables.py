@@ -1,0 +1,274 @@
+"""Read the table of a recommended default: here, on several ranks, or in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+from sklearn.base import is_classifier
+
+from ..data.arrays import resolve_seed
+from ..data.chunk import Chunk, concatenated
+from ..data.kinds import real_target
+from ..data.level_sums import FoldMeans
+from ..data.messages import muted, warn
+from ..data.reduce import ALONE, ClockOfGroup, Group, agreed, current, doing
+from ..data.row_sample import are_few, chosen_rows, most_sampled, offsets
+from ..data.row_source import RowSource, is_source, refuse_other_columns
+from ..data.rows import Data
+from ..data.scan import Scan, Tally
+from ..data.sorted_rows import warn_if_sorted
+from ..data.stored import is_frame
+from ..data.table_parts import Held, held_by, merged, read_alike, read_as
+from ..data.tables import read_table
+from ..estimators.alike import check_alike
+from ..estimators.callbacks import Fits
+from ..estimators.opening import alike, classes_of, counts, first_pass, refuse_given
+from ..estimators.validation import as_floats, check_numbers, check_weight
+from .encoded_rows import EncodedRows, as_given, transformed, with_checked_targets
+from .table_fit import AllRead, Read, SampleRead
+
+LONGEST_PASS = 1 / 3
+"""Share of `max_time`: after a longer pass there is no second one, to leave time for training."""
+
+NOTED = ("n_features_in_", "feature_names_in_")
+"""Attributes that the validation of rows sets on an estimator."""
+
+
+def read(automatic: Any, X: Any, y: Any, sample_weight: Any) -> Read:
+    """Validate parameters and rows; read rows once if they come in chunks."""
+    clock, name = ClockOfGroup(current()), type(automatic).__name__
+    with doing(f"{name}.fit, reading rows"):
+        check_alike(automatic, clock.group, X)
+        if is_source(X):
+            return read_source(automatic, clock, X, y, sample_weight)
+        if clock.group is not ALONE:
+            return read_ranks(automatic, clock, X, y, sample_weight)
+        return read_here(automatic, clock, X, y, sample_weight)
+
+
+# ---- rows in this process ------------------------------------------------------------------------
+
+
+def read_here(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weight: Any) -> AllRead:
+    """Validate rows that are all here."""
+    check_numbers(automatic)
+    if sample_weight is not None:
+        as_floats(sample_weight, "sample_weight")  # or an error that names it
+    table, targets, weight = automatic._checked(X, y, sample_weight, least=2)
+    rows = Chunk(table, np.arange(len(targets)), "X", targets, weight)
+    return AllRead(rows=rows, clock=clock, task=lambda n_parts: Fits(automatic, X, y, n_parts))
+
+
+# ---- rows of several ranks -----------------------------------------------------------------------
+
+
+def read_ranks(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weight: Any) -> Read:
+    """Validate this rank's rows, and sample or gather those of all ranks."""
+    group = clock.group
+    given = own_rows(automatic, group, X, y, sample_weight)
+    first, n = offsets(group, 0 if given is None else len(given))
+    if n < 2:
+        raise ValueError(f"X must have at least 2 rows on all ranks together, got {n}.")
+
+    def task(n_parts: int) -> Fits:
+        return Fits(automatic, X, y, n_parts)
+
+    if are_few(n, automatic._most_raced):
+        rows = rows_of_ranks(group, given)
+        with muted(group.rank > 0):
+            check_weight(Data(rows.rows, rows.rows), rows.weight, least=2, keeps=True)
+        return AllRead(rows=rows, clock=clock, task=task)
+    seed = int(group.first(resolve_seed(automatic.random_state)))
+    n_own = 0 if given is None else len(given)
+    most = most_sampled(max(group.every(0 if given is None else len(given.X.columns))))
+    chosen, places = (
+        part.numpy() for part in chosen_rows(group, resolve_seed(seed), first, n_own, most)
+    )
+    order = np.argsort(group.gather(places))
+    sample = rows_of_ranks(group, None if given is None else given[chosen])[order]
+    own = sample[:0] if given is None else given
+    return RanksRead(
+        rows=sample,
+        clock=clock,
+        task=task,
+        known=group.gather(first + chosen)[order],
+        n_rows=n,
+        seed=seed,
+        classes=classes_of(group, own.y) if is_classifier(automatic) else None,
+        own=own,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RanksRead(SampleRead):
+    """Rows of several ranks, in memory; `own` are this rank's."""
+
+    own: Chunk
+
+    def parts(self, automatic: Any) -> Iterable[Chunk]:
+        return [self.own]
+
+    def encoded(self, automatic: Any, by_fold: Mapping[int, FoldMeans]) -> Data:
+        own = self.own
+        X = automatic._encoder.transform_training(own.X, own.rows, by_fold)
+        with agreed(self.clock.group):
+            return Data(X, transformed(automatic, cast(np.ndarray, own.y)), own.weight)
+
+
+def own_rows(automatic: Any, group: Group, X: Any, y: Any, weight: Any) -> Chunk | None:
+    """Validate this rank's rows (None if it has none), and check that all ranks have one table."""
+    given, (first, _) = None, offsets(group, len(X))
+    with agreed(group):
+        check_numbers(automatic)
+        if counts(X, weight):
+            X, y, weight = automatic._checked(X, y, weight, least=1)
+            table = read_table(X, automatic.categorical_features)
+            given = Chunk(table, first + np.arange(len(y)), "rows of this rank", y, weight)
+            if weight is not None:
+                given = given[weight > 0.0]
+    alike(automatic, group, NOTED, given and ())
+    beside = None if given is None else [y.shape[1:], y.dtype.kind in "OUS"]
+    read = read_alike(group, None if given is None else given.X, beside)
+    has_weights = group.flag(given is not None and given.weight is not None)
+    if given is None:
+        return None
+    weight = np.ones(len(given)) if has_weights and given.weight is None else given.weight
+    return replace(given, X=read, weight=weight)
+
+
+def rows_of_ranks(group: Group, own: Chunk | None) -> Chunk:
+    """Return the rows of all ranks, in the order of ranks."""
+    return concatenated([part for part in group.every(own) if part is not None])
+
+
+# ---- rows that are read in chunks ----------------------------------------------------------------
+
+
+def read_source(
+    automatic: Any, clock: ClockOfGroup, source: RowSource, y: Any, sample_weight: Any
+) -> Read:
+    """Read all rows once, each rank its own, and draw a sample."""
+    group = clock.group
+    with agreed(group):
+        check_numbers(automatic)
+        source.check_has_target()
+        refuse_given(y, sample_weight)
+    seed, held = int(group.first(resolve_seed(automatic.random_state))), None
+
+    def look(part: RowSource) -> tuple[int, Scan]:
+        nonlocal held
+        n_sample = most_sampled(source.example.X.shape[1])
+        own, held = read_through(automatic, part, n_sample, resolve_seed(seed))
+        return n_sample, own
+
+    first = first_pass(group, source, resolve_seed(seed), look)
+    sample = first.sample
+    refuse_columns(type(automatic).__name__, source, sample)
+    with agreed(group):
+        sample = replace(sample, X=as_given(source, sample.X))
+    X, targets, weight = automatic._checked(sample.X, sample.y, sample.weight, least=2)
+    source.is_learned = True
+    if not is_frame(sample.X) and source.feature_names is not None:
+        automatic.feature_names_in_ = np.array(source.feature_names, dtype=object)
+
+    def task(n_parts: int) -> Fits:
+        return Fits(automatic, sample.X, sample.y, n_parts)
+
+    rows = replace(sample, X=X, y=targets, weight=weight)
+    if first.is_whole:
+        return AllRead(rows=rows, clock=clock, task=task)
+    of_all = merged([each for each in group.every(held) if each is not None])
+    seconds = automatic.max_time
+    is_late = seconds is not None and clock() > LONGEST_PASS * seconds
+    return ChunksRead(
+        rows=replace(rows, X=read_as(X, automatic.categorical_features, of_all)),
+        clock=clock,
+        task=task,
+        known=rows.rows,
+        n_rows=first.n_rows,
+        seed=seed,
+        classes=first.classes,
+        source=source,
+        part=first.part,
+        found=first.own,
+        is_late=is_late,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunksRead(SampleRead):
+    """Rows that are read in chunks; in a group each rank reads units of its own.
+
+    Parameters
+    ----------
+    source, part : RowSource
+        The table, and what this rank reads of it.
+    found : Scan
+        What the first pass found there.
+    is_late : bool
+        Whether there is no time to read all rows once more.
+    """
+
+    source: RowSource
+    part: RowSource
+    found: Scan
+    is_late: bool
+
+    def parts(self, automatic: Any) -> Generator[Chunk, None, None]:
+        """Yield all rows or, if it is too late for that, the sample, on one rank."""
+        rows = self.rows
+        if not self.is_late:
+            yield from self.every_part()
+            return
+        warn(
+            f"max_time={automatic.max_time} leaves no time to read all rows once more, so "
+            f"categories are encoded from {len(rows):,} random rows only. Raise max_time to use "
+            "all rows."
+        )
+        if self.clock.group.rank == 0:
+            yield rows
+
+    def every_part(self) -> Generator[Chunk, None, None]:
+        """Yield this rank's rows that count, as the user's transformer leaves them."""
+        for chunk in self.part.read(None):
+            counted = with_checked_targets(chunk).counted()
+            if len(counted):
+                yield replace(counted, X=as_given(self.source, counted.X))
+
+    def encoded(self, automatic: Any, by_fold: Mapping[int, FoldMeans]) -> Data:
+        """Return the source, encoded chunk by chunk, in place of X and y."""
+        rows = EncodedRows(self.source, automatic, by_fold, self.found)
+        return Data(cast(Any, rows), cast(Any, None))
+
+
+def read_through(
+    automatic: Any, source: RowSource, n_sample: int, seed: int
+) -> tuple[Scan, list[Held] | None]:
+    """Read all rows of a source once; return facts about them, and what their columns hold."""
+    labelled, held = is_classifier(automatic), None
+    tally = Tally(n_sample, seed, labelled)
+    for chunk in source.read(None):
+        refuse_other_columns(chunk, source.example)
+        counted = with_checked_targets(chunk).counted()
+        if len(counted):
+            if not labelled:
+                real_target(counted.y)  # or an error that says what is wrong
+            tally.add(counted)
+            X = as_given(source, counted.X)
+            found = held_by(X, automatic.categorical_features, chunk.where)
+            held = found if held is None else merged([held, found])
+    if tally.blocks is not None:
+        warn_if_sorted(source, tally.blocks)
+    return tally.scan(), held
+
+
+def refuse_columns(name: str, source: RowSource, sample: Chunk) -> None:
+    """Raise a ValueError if rows have columns that the defaults do not support."""
+    for column in ("exposure", "y_std"):
+        if getattr(sample, column) is not None:
+            raise ValueError(
+                f"{source!r} has {column}, which {name} does not support. Leave it out."
+            )

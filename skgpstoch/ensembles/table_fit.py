@@ -1,0 +1,147 @@
+"""Fit a recommended default to a table that was read, wherever it is.
+
+Rank 0 fits several models if rows are few. If there are many, a sample says how columns become
+numbers and what y is like; it does not depend on which rank has which rows. The levels of
+categories, and where values are missing, come from all rows. So does the target at each level,
+which for training rows is that of the rows of other folds. All ranks then train the networks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from ..data.chunk import Chunk
+from ..data.deadline import Deadline
+from ..data.equal_rows import n_observations
+from ..data.level_sums import FoldMeans, Told
+from ..data.messages import muted
+from ..data.reduce import ClockOfGroup, doing
+from ..data.rows import Data
+from ..data.tables import TableEncoder
+from ..estimators.callbacks import Fits
+from ..estimators.first_rank import adopt, fit_on_first
+from .race import race
+
+
+@dataclass(frozen=True, kw_only=True)
+class Read(ABC):
+    """Base class of a table.
+
+    Parameters
+    ----------
+    rows : Chunk
+        All rows, or a sample that all ranks share; X is read, or as the user gave it.
+    clock : ClockOfGroup
+        Counts the seconds of the fit, and knows the ranks that fit together.
+    task : callable
+        Tells callbacks that a fit begins, of so many models.
+    """
+
+    rows: Chunk
+    clock: ClockOfGroup
+    task: Callable[[int], Fits]
+
+    @property
+    def y(self) -> np.ndarray:
+        """Their targets."""
+        return cast(np.ndarray, self.rows.y)
+
+    @abstractmethod
+    def fit(self, automatic: Any) -> None:
+        """Fit models, and weigh them."""
+
+
+class AllRead(Read):
+    """All rows, in this process; rank 0 fits for all."""
+
+    def fit(self, automatic: Any) -> None:
+        fit_on_first(automatic, self.clock.group, lambda: self.fit_here(automatic))
+
+    def fit_here(self, automatic: Any) -> None:
+        """Fit several models."""
+        rows, y, seconds = self.rows, self.y, automatic.max_time
+        counts = slice(None) if rows.weight is None else rows.weight > 0.0
+        automatic._note_classes(np.unique(y[counts]))
+        data = automatic._learned(rows.X, y, rows.weight)
+        times = n_observations(in_numbers(data))
+        data, numbers = data.repeated(times), np.repeat(rows.rows[counts], times)
+        deadline = None if seconds is None else Deadline(self.clock.began + seconds)
+        entrants = automatic._entrants(data)
+        fits = self.task(2 * len(entrants))
+        found, given_up = race(entrants, fits, data, deadline)
+        automatic._keep(found, given_up, data, data.size, numbers, deadline)
+        fits.tell_end()
+
+
+def in_numbers(data: Data) -> Data:
+    """Return the same rows with numbers (n, P) for targets, which may be labels."""
+    y = data.y if data.y.ndim > 1 else np.unique(data.y, return_inverse=True)[1][:, None]
+    return replace(data, y=y)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleRead(Read):
+    """Base class of tables of which only a sample is known to all ranks.
+
+    Parameters
+    ----------
+    known : ndarray of shape (m,)
+        The numbers by which networks know the sample's rows.
+    n_rows : int
+        How many rows there are in all.
+    seed : int
+        Seed of the networks, whose own sample has the same rows.
+    classes : ndarray or None
+        The labels of all rows, if targets are labels.
+    """
+
+    known: np.ndarray
+    n_rows: int
+    seed: int
+    classes: np.ndarray | None
+
+    @abstractmethod
+    def parts(self, automatic: Any) -> Iterable[Chunk]:
+        """Yield this rank's rows, for the target at levels."""
+
+    @abstractmethod
+    def encoded(self, automatic: Any, by_fold: Mapping[int, FoldMeans]) -> Data:
+        """Return this rank's rows as networks take them."""
+
+    def learn(self, automatic: Any) -> tuple[Data, dict[int, FoldMeans]]:
+        """Learn how to encode rows; return the encoded sample, and the target at levels."""
+        if self.classes is not None:
+            automatic._note_classes(self.classes)
+        rows = self.rows
+        data = automatic._learned(rows.X, self.y, rows.weight)
+        encoder: TableEncoder = automatic._encoder
+        told = Told.of(self.y, rows.weight, self.classes)
+        by_fold = encoder.learn_levels(self.clock.group, self.parts(automatic), told)
+        X = encoder.transform_training(rows.X, rows.rows, by_fold)
+        return replace(data, X=X), by_fold
+
+    def fit(self, automatic: Any) -> None:
+        """Learn how to encode rows, and train networks on all of them."""
+        group, name, seconds = self.clock.group, type(automatic).__name__, automatic.max_time
+        with doing(f"{name}.fit, encoding rows"), muted(group.rank > 0):
+            data, by_fold = self.learn(automatic)
+            given = self.encoded(automatic, by_fold)
+        deadline = None if seconds is None else Deadline(seconds, self.clock)
+        with doing(f"{name}.fit"), muted(group.rank > 0):
+            fits, networks = self.task(1), automatic._networks(data)
+            seeded = networks._replace(
+                make=lambda left: networks.make(left).set_params(random_state=self.seed)
+            )
+            found, _ = race([seeded], fits, given, deadline)
+            for each in found:
+                held_out = each.model.held_out_
+                common = np.intersect1d(held_out.rows, self.known)
+                each.model.held_out_ = held_out.of(common).among(self.known)
+            automatic._keep(found, [], data, self.n_rows, self.rows.rows, deadline)
+            fits.tell_end()
+        adopt(automatic, group)

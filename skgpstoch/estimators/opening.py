@@ -1,0 +1,281 @@
+"""Validate the rows of a fit, wherever they are, and read them once if they are in chunks."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import is_classifier
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from ..data.arrays import readable
+from ..data.chunk import Chunk
+from ..data.messages import muted, warn
+from ..data.reduce import ALONE, ClockOfGroup, Group, agreed, current, doing
+from ..data.row_sample import are_few, chosen_rows, most_sampled, offsets
+from ..data.row_source import RowSource, is_source
+from ..data.rows import Data, Rows, Whole
+from ..data.scan import Scan, scan
+from ..recipes.recipe import Recipe
+from ..training.stored_rows import EPOCH_ROWS, InChunks
+from ..training.tables import OnRanks, Pair
+from .alike import NO_ROWS, check_alike
+from .checkpoint_key import sampling_seed
+from .first_pass import classes_of, first_pass
+from .given import AllHere, Given, Sampled, Scaled
+from .targets import learn_targets, with_transformed_targets
+
+KNOWN_BESIDE = ("y", "sample_weight", "exposure", "y_std")
+FOUND = ("n_features_in_", "feature_names_in_", "_y_shape", "_fitted_with_exposure")
+"""Attributes that the validation of rows sets on an estimator, except classes."""
+
+
+def opened(estimator: Any, X: Any, y: Any, *of_rows: Any) -> tuple[Recipe, Given]:
+    """Validate parameters and rows; return the recipe, which is checked for the rows, and these.
+
+    Rank 0 will have the rows if they are few; otherwise all ranks know a sample.
+    """
+    clock = ClockOfGroup(current())
+    with doing(f"{type(estimator).__name__}.fit, reading rows"):
+        check_alike(estimator, clock.group, X)
+        if is_source(X):
+            refuse_given(y, *of_rows)
+            return of_source(estimator, clock, X)
+        if clock.group is not ALONE:
+            return of_ranks(estimator, clock, X, y, of_rows)
+        data = estimator._validate(X, y, True, *of_rows)
+        recipe = estimator._recipe()
+        recipe.check(data)
+        return recipe, AllHere(data=data, clock=clock)
+
+
+# ---- rows of several ranks -----------------------------------------------------------------------
+
+
+def of_ranks(
+    estimator: Any, clock: ClockOfGroup, X: Any, y: Any, of_rows: tuple[Any, ...]
+) -> tuple[Recipe, Given]:
+    """Validate this rank's rows, and sample or gather those of all ranks."""
+    group = clock.group
+    given, recipe = shared_rows(estimator, group, X, y, of_rows), estimator._recipe()
+    data = given if recipe.numbers_rows else given.counted()
+    if group.flag(data.weight is not None):
+        data = data.weighed()
+    numbers = offsets(group, len(X))[0] + places_of(data, given)
+    first, n = offsets(group, len(data))
+    if n < 2:
+        raise ValueError(
+            f"X must have at least two rows of positive weight on all ranks together, got {n}."
+        )
+    data = with_targets_alike(estimator, group, data, first)
+    with agreed(group):
+        recipe.check(data)
+
+    def all_here() -> AllHere:
+        return AllHere(data=data.map(group.gather), numbers=group.gather(numbers), clock=clock)
+
+    if are_few(n):
+        return recipe, all_here()
+    weight = torch.tensor([data.n_effective], dtype=torch.float64)
+    group.sum_(weight)
+    seed = int(group.first(sampling_seed(estimator)))
+    most = most_sampled(data.X.shape[1])
+    chosen, places = (part.numpy() for part in chosen_rows(group, seed, first, len(data), most))
+    order, whole = np.argsort(group.gather(places)), Whole(n, float(weight), group)
+
+    def sampled(column: np.ndarray) -> np.ndarray:
+        return group.gather(column[chosen])[order]
+
+    def table(X: Tensor, rows: Rows, tensors: Scaled, dtype: str) -> OnRanks:
+        own_X, own_rows = tensors(data, dtype, X.device)
+        own = own_X, replace(own_rows, whole=whole)
+        return OnRanks(X, rows, own, first, (chosen, places), seed)
+
+    return recipe, Sampled(
+        data=data.map(sampled),
+        numbers=sampled(numbers),
+        clock=clock,
+        whole=whole,
+        n_epoch=n,
+        seed=seed,
+        table=table,
+        all_here=all_here,
+    )
+
+
+def shared_rows(estimator: Any, group: Group, X: Any, y: Any, of_rows: tuple[Any, ...]) -> Data:
+    """Validate this rank's rows, if any, and check that all ranks have rows of one table."""
+    has_rows, data = counts(X, *of_rows), None
+    if is_classifier(estimator):
+        classes = classes_of(group, y, *of_rows)
+        of_rows, estimator.classes_ = (*of_rows, classes), classes
+    with agreed(group):
+        if has_rows:
+            data = estimator._given(X, y, True, *of_rows)
+    own = None if data is None else (in_words(estimator, data), replace(data[:0], weight=None))
+    words, none = alike(estimator, group, FOUND, own)
+    group.check_same("Columns of X and y", words if own is None else own[0])
+    return none if data is None else data
+
+
+def alike(estimator: Any, group: Group, names: tuple[str, ...], own: Any) -> Any:
+    """Return what the first rank with rows has; `own` is None on ranks without rows.
+
+    These take the attributes with these names, too, which the validation of rows sets.
+
+    Raises
+    ------
+    ValueError
+        On every rank, if none has rows.
+    """
+    known = vars(estimator)
+    found = None if own is None else (own, {n: known[n] for n in names if n in known})
+    told = next((each for each in group.every(found) if each is not None), None)
+    if told is None:
+        raise ValueError(NO_ROWS)
+    if own is None:
+        known.update(told[1])
+    return told[0]
+
+
+def places_of(data: Data, given: Data) -> np.ndarray:
+    """Return which of the given rows these are: all, or those of positive weight."""
+    if given.weight is None or len(data) == len(given):
+        return np.arange(len(data))
+    return np.flatnonzero(given.weight)
+
+
+def counts(X: Any, sample_weight: Any = None, *of_rows: Any) -> bool:
+    """Tell whether this rank has any row that counts; invalid weights are left to validation."""
+    if not len(X) or sample_weight is None:
+        return len(X) > 0
+    with contextlib.suppress(TypeError, ValueError):
+        return not np.all(np.asarray(readable(sample_weight)) == 0)
+    return True
+
+
+def in_words(estimator: Any, data: Data) -> str:
+    """Say which columns rows have, in the user's words."""
+    names, shape = getattr(estimator, "feature_names_in_", None), estimator._y_shape
+    of_X = f"X of shape (n, {data.X.shape[1]})" + ("" if names is None else f": {', '.join(names)}")
+    of_y = f", y of shape {('n', *shape)}".replace("'", "")
+    beside = [f.name for f in fields(data)[2:] if f.name != "weight"]
+    others = [name for name in beside if getattr(data, name) is not None]
+    return f"{of_X}{of_y}" + (f", with {', '.join(others)}" if others else "")
+
+
+def with_targets_alike(estimator: Any, group: Group, data: Data, first: int) -> Data:
+    """Return rows with transformed targets; the transformer is fitted to a sample of all rows."""
+    sample = data
+    if getattr(estimator, "target_transform", None) is not None:
+        most = most_sampled(data.X.shape[1])
+        own = np.sort(chosen_rows(group, 0, first, len(data), most)[0].numpy())
+        sample = Data(data.y, data.y, data.weight)[own].map(group.gather)
+    learn_targets(estimator, sample, group)
+    with agreed(group):
+        return with_transformed_targets(estimator, data, reset=False)
+
+
+# ---- rows that are read in chunks ----------------------------------------------------------------
+
+
+def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[Recipe, Given]:
+    """Read the rows of a source once, and validate a sample."""
+    group = clock.group
+    seed = int(group.first(sampling_seed(estimator)))
+
+    def look(part: RowSource) -> tuple[int, Scan]:
+        n_sample = most_sampled(source.n_features)
+        return n_sample, scan(part, n_sample, seed, classes=is_classifier(estimator))
+
+    first = first_pass(group, source, seed, look)
+    sample, own = first.sample, first.own
+    with muted(group.rank > 0):
+        warn_if_over(estimator, clock())
+    with agreed(group):
+        given = validated(estimator, sample, True, first.classes)
+    learn_targets(estimator, given, group)
+    with agreed(group):
+        data = with_transformed_targets(estimator, given, reset=False)
+        recipe = estimator._recipe()
+        recipe.check(data)
+    if first.is_whole:
+        return recipe, AllHere(data=data, numbers=sample.rows, clock=clock)
+
+    def checked(chunk: Chunk) -> Data:
+        try:
+            data = weighed(validated(estimator, chunk, False), chunk)
+            recipe.check_rows(data)
+        except ValueError as error:
+            raise ValueError(f"{chunk.where}: {error}") from error
+        return data
+
+    def table(X: Tensor, rows: Rows, tensors: Scaled, dtype: str) -> InChunks:
+        none = X[:0], replace(rows[:0], fold=None)
+
+        def of_chunk(chunk: Chunk) -> Pair:
+            return tensors(checked(chunk), dtype, X.device) if len(chunk) else none
+
+        is_own = np.isin(sample.rows, [] if own.sample is None else own.sample.rows)
+        of_sample = sample.rows, is_own, seed
+        return InChunks(X, rows, first.part, own.n_rows, of_chunk, whole, *of_sample)
+
+    weight = torch.tensor([own.n_effective], dtype=torch.float64)
+    group.sum_(weight)
+    whole = Whole(first.n_rows, float(weight), group)
+    return recipe, Sampled(
+        data=weighed(data, sample),
+        numbers=sample.rows,
+        clock=clock,
+        whole=whole,
+        n_epoch=min(first.n_rows, EPOCH_ROWS),
+        seed=seed,
+        table=table,
+    )
+
+
+def refuse_given(y: Any, *of_rows: Any) -> None:
+    """Raise a ValueError if anything is given besides a source, which has it all."""
+    for name, value in zip(KNOWN_BESIDE, (y, *of_rows), strict=False):
+        if value is not None:
+            raise ValueError(
+                f"{name} must be None if X is a source of rows, which holds it itself. Pass "
+                "it to the source."
+            )
+
+
+def warn_if_over(estimator: Any, seconds: float) -> None:
+    """Warn if the first pass, which took so many seconds, used up the time."""
+    if seconds >= (getattr(estimator, "max_time", None) or math.inf):
+        warn(
+            "max_time was used up by the first pass over the rows, which took "
+            f"{seconds:.2g} s. The fit takes longer, because it also needs some steps and a "
+            "short closing pass. Raise max_time, or fit to fewer rows.",
+            ConvergenceWarning,
+        )
+
+
+def validated(estimator: Any, rows: Chunk, reset: bool, classes: Any = None) -> Data:
+    """Return rows as the estimator validates them; leave targets untransformed if `reset`."""
+    check = estimator._given if reset else estimator._validate
+    known = (classes,) if is_classifier(estimator) else (rows.exposure, rows.y_std)
+    data: Data = check(rows.X, rows.y, reset, rows.weight, *known)
+    return data
+
+
+def weighed(data: Data, rows: Chunk) -> Data:
+    """Return validated rows with explicit weights if the source has weights."""
+    return data if rows.weight is None else data.weighed()
+
+
+def note_read(estimator: Any, X: Any) -> None:
+    """After a fit, note that a source was learned from, and its columns' names."""
+    if isinstance(X, RowSource):
+        X.is_learned = True
+        if X.feature_names is not None:
+            estimator.feature_names_in_ = np.array(X.feature_names, dtype=object)

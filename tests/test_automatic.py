@@ -142,19 +142,21 @@ def test_callbacks_of_the_automatic_choice(step, monkeypatch, small):
 
 
 def test_few_rows_have_a_process_alone(few):
-    assert list(few.estimators_) == few.scores_["model"] == ["process"]
+    assert list(few.estimators_) == ["process"]
+    assert few.scores_["model"] == ["process", "linear"]
+    assert few.scores_["weight"] == [1.0, 0.0]
     assert_array_equal(few.weights_, [1.0])
     process = few.estimators_["process"]
-    assert_allclose(few.scores_["score"], process.held_out_.log_density.mean())
+    assert_allclose(few.scores_["score"][0], process.held_out_.log_density.mean())
     assert few.budget_ is None
 
 
 def test_networks_and_process_are_mixed(mixed, step):
     X, y = step
-    assert mixed.scores_["model"] == ["process", "networks"]
+    assert mixed.scores_["model"] == ["process", "networks", "linear"]
     assert list(mixed.estimators_) == ["process", "networks"]
     assert_allclose(mixed.weights_.sum(), 1.0)
-    assert_array_equal(mixed.scores_["weight"], mixed.weights_)
+    assert_array_equal(mixed.scores_["weight"], [*mixed.weights_, 0.0])
     parts = [model.log_predictive_density(X, y) for model in mixed.estimators_.values()]
     expected = np.log(mixed.weights_ @ np.exp(parts))
     assert_allclose(mixed.log_predictive_density(X, y), expected)
@@ -170,8 +172,8 @@ def test_scouts_that_add_nothing_are_not_followed(step, monkeypatch, small):
     monkeypatch.setattr(DeepKernelEnsembleRegressor, "fit", spy)
     monkeypatch.setattr(race, "LEAST_GAIN", np.inf)
     model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
-    assert model.scores_["model"] == ["process", "networks"]
-    assert model.scores_["weight"] == [1.0, 0.0]
+    assert model.scores_["model"] == ["process", "networks", "linear"]
+    assert model.scores_["weight"] == [1.0, 0.0, 0.0]
     assert list(model.estimators_) == ["process"]
     (scout,) = fits
     assert scout["n_estimators"] == automatic.SCOUTS
@@ -597,7 +599,7 @@ def test_classes_have_names(mixed_classes):
     model, X, names = mixed_classes
     assert model.score(X, names) > 0.9
     held_out = [each.held_out_.log_density.mean() for each in model.estimators_.values()]
-    assert_allclose(model.scores_["score"], held_out)
+    assert_allclose(model.scores_["score"][:-1], held_out)
     assert_allclose(np.exp(model.predict_log_proba(X)), model.predict_proba(X), atol=1e-12)
     codes = np.searchsorted(model.classes_, names)
     of_labels = model.predict_log_proba(X)[np.arange(150), codes]
@@ -698,5 +700,5 @@ def test_inputs_very_far_away(cls, step, small):
 def test_a_smooth_function_is_left_to_the_process():
     X, y = make_friedman1(250, noise=0.5, random_state=0)
     model = AutoGaussianProcessRegressor(random_state=0).fit(X[:200], y[:200])
-    assert model.scores_["weight"] == [1.0, 0.0]
+    assert model.scores_["weight"] == [1.0, 0.0, 0.0]
     assert model.score(X[200:], y[200:]) > 0.9

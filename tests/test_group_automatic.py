@@ -19,6 +19,9 @@ from skgpstoch.ensembles import automatic_classifier, automatic_regressor
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.ensembles.read_tables import read
 
+# Networks of few epochs, which a linear model is ahead of.
+pytestmark = pytest.mark.filterwarnings("ignore:A linear model predicts rows")
+
 pd = pytest.importorskip("pandas")
 
 N = 160

@@ -32,6 +32,9 @@ from skgpstoch.ensembles.read_tables import read, read_through
 from skgpstoch.training import interrupts
 from skgpstoch.training.loop import Trainer
 
+# Networks of few epochs, which a linear model is ahead of.
+pytestmark = pytest.mark.filterwarnings("ignore:A linear model predicts rows")
+
 N = 1600
 
 

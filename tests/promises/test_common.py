@@ -16,6 +16,7 @@ from conftest import (
     HELD_OUT,
     NETWORKS,
     few_rows,
+    harmful,
     sklearn_checks,
 )
 from sklearn.base import clone, is_classifier
@@ -78,6 +79,7 @@ too_few_rows = pytest.mark.filterwarnings(
 
 @at_bounds
 @few_rows
+@harmful
 @sklearn_checks([small(cls) for cls in ESTIMATORS])
 def test_sklearn_check(estimator, check, monkeypatch, request):
     monkeypatch.setattr(rvm, "NEWTON_STEPS", 2)  # of functions that hardly any sweep has pruned
@@ -102,6 +104,7 @@ def test_checks_of_processes(estimator, check):
 @pytest.mark.slow
 @at_bounds
 @few_rows
+@harmful
 @too_few_rows
 @parametrize_with_checks([cls(**FEWER_STEPS.get(cls, {})) for cls in ESTIMATORS])
 def test_sklearn_check_of_the_defaults(estimator, check):

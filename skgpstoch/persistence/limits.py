@@ -89,7 +89,8 @@ class Limits:
         if self.bytes_left < 0:
             raise ValueError("the objects up to here take far more memory than the file")
         check_hooks(value)
-        for place, part in enumerate(parts if form != "cells" else ()):  # levels may be missing
+        looked_at = parts if self.unknown and form != "cells" else ()  # levels may be missing
+        for place, part in enumerate(looked_at):
             if isinstance(part, list) and part[0] in self.unknown:
                 found = self.unknown[part[0]]
                 self.keep(form, value, label(form, parts, place), found)
@@ -152,8 +153,10 @@ def bytes_of(value: Any) -> int:
         return value.nbytes + sys.getsizeof(None)
     if is_long_list_of_floats(value):
         return sys.getsizeof(value) + sys.getsizeof(0.0) * len(value)
-    least = next((n for cls, n in BYTES.items() if isinstance(value, cls)), 0)
-    return least or sys.getsizeof(value) + sys.getsizeof(getattr(value, "__dict__", None))
+    for cls, n_bytes in BYTES.items():
+        if isinstance(value, cls):
+            return n_bytes
+    return sys.getsizeof(value) + sys.getsizeof(getattr(value, "__dict__", None))
 
 
 def unknown_in(value: Any) -> Unknown | None:

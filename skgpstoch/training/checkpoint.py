@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..data.devices import HOST
 from ..data.messages import warn
 from ..data.reduce import Group
 from ..data.whole_file import remove_leftovers
@@ -75,10 +76,10 @@ class Checkpoint:
         metadata, state = read_state(file, ENTRIES)
         if metadata["fit"] != self.identity:
             raise ValueError("it belongs to another fit")
-        value = moved(value_of(state, OnlyNumbers(), file.tell()), device)
+        value = value_of(state, OnlyNumbers(), file.tell())
         if not isinstance(value, dict):
             raise ValueError("it is not a checkpoint")
-        return value
+        return value if device == HOST else moved(value, device)
 
     def save(self, state: dict[str, Any]) -> None:
         """Write atomically, so that a kill while writing leaves the previous checkpoint intact.
@@ -88,7 +89,7 @@ class Checkpoint:
         if self.has_failed or time.monotonic() - self.written < CHECKPOINT_SECONDS:
             return
         try:
-            packed = Packer(OnlyNumbers()).state(state)
+            packed = Packer(OnlyNumbers()).state(moved(state, HOST))
             write_state(self.path, {"fit": self.identity}, packed)
         except OSError as error:
             self.has_failed = True
@@ -158,9 +159,7 @@ AnyCheckpoint = Checkpoint | CheckpointOfGroup
 
 
 def moved(value: Any, device: torch.device) -> Any:
-    """Return a state, which is on the CPU, with its tensors on a device."""
-    if device.type == "cpu":
-        return value
+    """Return a state with its tensors on a device."""
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, dict):

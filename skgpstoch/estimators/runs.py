@@ -104,7 +104,8 @@ def train_run(run: Run, **hooks: Any) -> History:
         schedule=plan.schedule,
         generator=run.generator,
         evaluate=functools.partial(objective.evaluate, run.X, run.rows) if plan.evaluates else None,
-        evaluate_every=1 if objective.is_still else math.ceil(plan.max_iter / N_EVALUATIONS),
+        # L-BFGS often ends after few epochs, which must not depend on max_iter.
+        evaluate_every=1 if plan.solver == "lbfgs" else math.ceil(plan.max_iter / N_EVALUATIONS),
         n_iter_no_change=plan.patience,
         tol=plan.tol,
         stops_when_level=plan.stops_when_level,

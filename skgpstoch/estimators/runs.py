@@ -132,7 +132,8 @@ def train_run(run: Run, *observers: Observer) -> History:
         evaluate=functools.partial(objective.evaluate, run.problem.X, run.problem.rows)
         if plan.evaluates
         else None,
-        evaluate_every=1 if objective.is_still else math.ceil(plan.max_iter / N_EVALUATIONS),
+        # L-BFGS often ends after few epochs, which must not depend on max_iter.
+        evaluate_every=1 if plan.solver == "lbfgs" else math.ceil(plan.max_iter / N_EVALUATIONS),
         n_iter_no_change=plan.patience,
         tol=plan.tol,
         observers=[*saved, *observers],

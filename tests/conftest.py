@@ -43,6 +43,8 @@ import skgpstoch.training.optimizers
 from skgpstoch.data import devices
 from skgpstoch.estimators.finite_parameters import FiniteParameters
 
+collect_ignore = ["reading_child.py"]  # a program of tests/fuzzed.py
+
 # Before the first backward pass of the process, when torch counts devices.
 if pretend_device.WHY_NOT is None:
     pretend_device.install()

@@ -362,6 +362,7 @@ def test_estimators_around_others_tell_of_each(sine, two_classes):
     assert names == [
         "few rows",
         "many features",
+        "linear model",
         "coverage of groups",
         "mean error",
         "explained variance",

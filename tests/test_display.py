@@ -459,8 +459,8 @@ def test_weights_of_the_automatic_choice(data):
     X, y = data
     model = AutoGaussianProcessRegressor(random_state=0).fit(X[:40], y[:40])
     display = StackingWeightsDisplay.from_estimator(model)
-    assert [bar.get_width() for bar in display.bars_] == [1.0]
-    assert display.ax_.get_yticklabels()[0].get_text() == "process"
+    assert [bar.get_width() for bar in display.bars_] == [0.0, 1.0]
+    assert [t.get_text() for t in display.ax_.get_yticklabels()] == ["linear", "process"]
     with pytest.raises(TypeError, match="named_estimators_"):
         StackingWeightsDisplay.from_estimator(SelectKBest().fit(X, y))
 

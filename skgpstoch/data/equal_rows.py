@@ -158,14 +158,16 @@ def digests(columns: list[np.ndarray]) -> np.ndarray:
 def in_order(data: Data, keys: np.ndarray) -> np.ndarray:
     """Return row positions sorted by contents, in an order that units and origins do not change.
 
-    Rows are sorted by the first columns of X, of which small differences do not count, then by y,
-    then by these differences; digests and weights decide ties.
+    Rows are sorted by the first columns of X, then by y; digests and weights decide ties. Small
+    differences in X do not count before y in a table of few cells.
     """
     X = data.X[:, :LEADING_COLUMNS].astype(np.float64)
     low, high = X.min(0), X.max(0)
     bins = np.rint((X - low) / np.where(high > low, high - low, 1.0) * N_BINS)
+    are_few = n_distinct(bins) <= FEW_SHARED * len(data)
+    columns = [*bins.T, *data.y.T, *X.T] if are_few else [*X.T, *data.y.T]
     weight = np.ones(len(data)) if data.weight is None else data.weight
-    return np.lexsort((weight, keys, *reversed([*bins.T, *data.y.T, *X.T])))
+    return np.lexsort((weight, keys, *reversed(columns)))
 
 
 def inverse_order(order: np.ndarray) -> np.ndarray:

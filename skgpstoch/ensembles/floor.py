@@ -25,6 +25,7 @@ from ..data.findings import Finding
 from ..data.held_out import HeldOutPredictions, of_classes
 from ..data.rows import Data
 from ..maths.gaussian import LOG_2PI
+from ..training.interrupts import was_interrupted
 from .race import Judged
 
 FLOOR = "linear"
@@ -50,7 +51,12 @@ def floor_of(data: Data, is_classifier: bool, seed: int, deadline: Deadline | No
     """Return the floor for encoded rows; nothing if there are too few, or there is no time."""
     began, n = time.perf_counter(), len(data)
     is_late = deadline is not None and deadline.left() < SECONDS_FOR_FLOOR
-    if is_late or n < FEWEST_ROWS or min(n, MOST_TRAINED) * data.X.shape[1] > MOST_NUMBERS:
+    if (
+        is_late
+        or was_interrupted()
+        or n < FEWEST_ROWS
+        or min(n, MOST_TRAINED) * data.X.shape[1] > MOST_NUMBERS
+    ):
         return []
     weight = np.ones(n) if data.weight is None else data.weight
     X = scaled(data.X, Scaling.standard(data.X, data.weight))

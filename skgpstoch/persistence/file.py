@@ -24,7 +24,7 @@ from torch import nn
 
 from ..data.messages import warn
 from .forms import DAMAGE, Function
-from .limits import Limits
+from .limits import NodeLimits
 from .registry import PACKAGE
 from .state import Names, PackedState, Packer, Unpacker
 from .strict_json import parsed
@@ -198,7 +198,7 @@ def read_state(file: BinaryIO, entries: set[str]) -> tuple[dict[str, str], Packe
 
 def value_of(state: PackedState, names: Names, n_bytes: int) -> Any:
     """Return the object in a file of `n_bytes` bytes, whoever has written it."""
-    limits = Limits(MOST_TIMES * n_bytes + FREE_BYTES)
+    limits = NodeLimits(MOST_TIMES * n_bytes + FREE_BYTES)
     return Unpacker(names, limits).value(state, lambda text: parsed(text, n_bytes))
 
 

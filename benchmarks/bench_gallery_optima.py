@@ -67,7 +67,7 @@ def sine_of_few_rows(seed: int) -> tuple[Array, Array]:
     """plot_compare_gpr_krr."""
     rng = np.random.RandomState(seed)
     X = np.linspace(0, 30, num=1_000).reshape(-1, 1)
-    X = X[rng.choice(np.arange(1_000), size=40, replace=False)]
+    X = X[rng.choice(np.arange(400), size=40, replace=False)]
     return X, np.sin(X[:, 0]) + 0.5 * rng.randn(40)
 
 

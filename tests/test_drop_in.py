@@ -43,7 +43,12 @@ from sklearn.preprocessing import StandardScaler
 
 import skgpstoch.data.devices
 import skgpstoch.kernels.matrices
-from skgpstoch import GaussianProcessClassifier, GaussianProcessRegressor, metrics
+from skgpstoch import (
+    GaussianProcessClassifier,
+    GaussianProcessRegressor,
+    SVGPRegressor,
+    metrics,
+)
 from skgpstoch.training.starts import likely_bounds
 
 TheirRegressor = sklearn.gaussian_process.GaussianProcessRegressor
@@ -1919,6 +1924,39 @@ def test_an_interrupted_start_cuts_training_short(rows, monkeypatch):
         model.fit(*rows)
     assert len(calls) == model.estimator_.n_iter_ == 1
     assert model.score(*rows) > 0.5
+
+
+# ---- what searches find ----
+SINE = 1.0 * ExpSineSquared(1.0, 5.0, periodicity_bounds=(1e-2, 1e1))
+
+
+def sine_of_the_gallery(seed):
+    """Rows of scikit-learn's comparison of kernel ridge regression and processes."""
+    rng = np.random.RandomState(seed)
+    X = np.linspace(0, 30, 1000)[rng.choice(np.arange(400), 40, replace=False)][:, None]
+    return X, np.sin(X[:, 0]) + 0.5 * rng.randn(40)
+
+
+def test_searches_of_a_period_end_where_scikit_learns_do():
+    """From a start that is four fifths of the period, with a bound beyond it."""
+    gains = []
+    for seed in range(20):
+        X, y = sine_of_the_gallery(seed)
+        models = [
+            cls(SINE + WhiteKernel(0.1)) for cls in (GaussianProcessRegressor, TheirRegressor)
+        ]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            ours, theirs = (m.fit(X, y).log_marginal_likelihood_value_ for m in models)
+        gains.append(ours - theirs)
+    assert sum(gain < -0.01 for gain in gains) <= 2
+
+
+def test_a_sparse_process_finds_the_period_too():
+    for seed in range(5):
+        model = SVGPRegressor(SINE, random_state=0).fit(*sine_of_the_gallery(seed))
+        period = model.kernel_.get_params()["k2__periodicity"]
+        assert period == pytest.approx(2 * np.pi, rel=0.1)
 
 
 # ---- where searches start ----

@@ -1,4 +1,4 @@
-"""L-BFGS within bounds: optima inside and on the bounds, walls, restarts from a saved state."""
+"""L-BFGS within bounds: optima inside and on the bounds, steps, walls, restarts from a state."""
 
 import copy
 import itertools
@@ -81,11 +81,11 @@ def test_points_do_not_depend_on_the_units_of_the_loss(unit):
         ProjectedLBFGS(params, project, max_iter=8, tol=0.0).step(closure)
         points.append(torch.stack(seen[:20]))
     torch.testing.assert_close(points[1], points[0], rtol=1e-6, atol=1e-6)
-    assert float((points[0][1] - points[0][0]).abs().sum()) == pytest.approx(1.0)
+    assert float((points[0][1] - points[0][0]).abs().sum()) == pytest.approx(0.25)
 
 
 def test_values_never_grow_from_step_to_step():
-    params, project, closure, _ = problem([-1.2, 1.0, 3.0, -2.0], -4.0, 4.0)
+    params, project, closure, _ = problem([-1.2, 1.0, -0.5, 0.8], -4.0, 4.0)
     optimizer = make_optimizer("lbfgs", [{"params": params}], 0.1, project)
     values = [float(optimizer.step(closure)) for _ in range(12)]
     assert all(b <= a for a, b in itertools.pairwise(values))
@@ -146,6 +146,26 @@ def test_steps_grow_where_the_first_was_short():
     ProjectedLBFGS(params, project, max_iter=50, tol=1e-15).step(closure)
     torch.testing.assert_close(torch.cat(params).detach(), torch.full((4,), 1e5, dtype=F64))
     assert len(seen) < 20
+
+
+@pytest.mark.parametrize("high", [0.8, 5.0])
+def test_a_first_step_does_not_leap_over_the_nearest_minimum(high):
+    """As of a period: minima 1 apart, of which farther ones are lower, and a bound among them."""
+
+    def waves(x):
+        ripple = 1.0 - torch.cos(2.0 * np.pi * x[0])
+        return 300.0 * (ripple - 0.1 * x[0]) + (x[1:] - 1.0).square().sum()
+
+    params, project, closure, seen = problem([-0.2, 0.0, 0.0, 0.0], -5.0, high, waves)
+    optimizer = ProjectedLBFGS(params, project, max_iter=100, tol=1e-14)
+    optimizer.step(closure)
+    found = torch.cat(params).detach()
+    assert float(found[0]) == pytest.approx(0.0, abs=0.01)
+    nearest = torch.tensor([1.0] * 3, dtype=F64).clamp(max=high)
+    torch.testing.assert_close(found[1:], nearest, atol=1e-4, rtol=0.0)
+    leap = seen[0].clone()
+    leap[0] += 1.0
+    assert float(waves(leap)) < float(waves(seen[0]))  # a leap would have been a gain
 
 
 def test_evaluations_are_as_few_as_those_of_scipy():

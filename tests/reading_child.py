@@ -14,12 +14,6 @@ import torch
 import skgpstoch
 from skgpstoch.training.checkpoint import Checkpoint
 
-answers = os.fdopen(os.dup(1), "w")
-os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-warnings.simplefilter("ignore")
-torch.set_num_threads(1)
-signal.signal(signal.SIGALRM, lambda *_: stop())
-
 
 def predicted(path):
     """Load and, if that works, predict; what the predictions are is not the file's promise."""
@@ -60,19 +54,29 @@ def start():
     return measured()
 
 
-print("ready", file=answers, flush=True)
-for line in sys.stdin:
-    kind, _, path = line.strip().partition(" ")
-    before = start()
-    try:
-        outcome, after = {"model": predicted, "checkpoint": resumed}[kind](path)
-    except ValueError:
-        outcome, after = "refused", measured()
-    except Exception as error:
-        outcome, after = f"raised {type(error).__name__}", measured()
-    seconds, most = (b - a for a, b in zip(before, after, strict=True))
-    print(
-        json.dumps({"outcome": outcome, "seconds": seconds, "bytes": most}),
-        file=answers,
-        flush=True,
-    )
+def main():
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGALRM, stop)
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        kind, _, path = line.strip().partition(" ")
+        before = start()
+        try:
+            outcome, after = {"model": predicted, "checkpoint": resumed}[kind](path)
+        except ValueError:
+            outcome, after = "refused", measured()
+        except Exception as error:
+            outcome, after = f"raised {type(error).__name__}", measured()
+        seconds, most = (b - a for a, b in zip(before, after, strict=True))
+        print(
+            json.dumps({"outcome": outcome, "seconds": seconds, "bytes": most}),
+            file=answers,
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -353,10 +353,22 @@ def test_what_people_read_need_not_be_finite(sparse, tmp_path):
     assert again.scores_ == model.scores_
 
 
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_what_is_unbounded_may_be_infinite(value, tmp_path):
+    kernel = sk.Matern(nu=value)
+    model = GaussianProcessRegressor(kernel, optimizer=None)
+    if np.isnan(value):
+        with pytest.raises(ValueError, match=r"Matern\.nu is not finite: it is NaN"):
+            model.save(tmp_path / "model")
+    else:
+        model.save(tmp_path / "model")
+        assert skgpstoch.load(tmp_path / "model").kernel == kernel
+
+
 def test_pickles_have_no_limits():
     """Only what a stranger may have written has them."""
     nodes = [["tuple", 0], *[["tuple", [i]] for i in range(400)]]
     value = Unpacker(Names()).value(PackedState(json.dumps(nodes), [], []))
     assert json.dumps(value).count("[") == 401
     with pytest.raises(ValueError, match="nested"):
-        Unpacker(Names(), limits.Limits(10**6)).value(PackedState(json.dumps(nodes), [], []))
+        Unpacker(Names(), limits.FileLimits(10**6)).value(PackedState(json.dumps(nodes), [], []))

@@ -13,7 +13,7 @@ import numpy as np
 
 KINDS = "biuf"  # kinds of numbers: bool, integers, floats
 ITEM_SIZES = (1, 2, 4, 8)
-DTYPES = {"|b1", "<f2", "<f4", "<f8", "|i1", "|u1", *(f"<{k}{n}" for k in "iu" for n in (2, 4, 8))}
+STORED = {"|b1", "<f2", "<f4", "<f8", "|i1", "|u1", *(f"<{k}{n}" for k in "iu" for n in (2, 4, 8))}
 FEWEST = 16  # smaller arrays are stored as they are
 ALIGNMENT = 64  # bytes, as in torch: results of linear algebra may depend on it
 HALVES = ("", "lower", "upper", "symmetric")
@@ -76,7 +76,7 @@ def restored(payload: np.ndarray, layout: Layout) -> np.ndarray:
 def check(payload: np.ndarray, layout: Layout) -> None:
     """Raise a ValueError if a layout is not valid, or does not match the payload."""
     dtype, shape, axes, half = layout
-    is_layout = dtype in DTYPES and sorted(axes) == list(range(len(shape))) and half in HALVES
+    is_layout = dtype in STORED and sorted(axes) == list(range(len(shape))) and half in HALVES
     if not is_layout or min(shape, default=0) < 0:
         raise ValueError("the array layout is not valid")
     if half and (len(shape) < 2 or shape[-1] != shape[-2] or 0 in shape):

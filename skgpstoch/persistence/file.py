@@ -24,14 +24,14 @@ from torch import nn
 
 from ..data.messages import warn
 from .forms import DAMAGE, Function
-from .limits import NodeLimits
+from .limits import FileLimits
 from .registry import PACKAGE
 from .state import Names, PackedState, Packer, Unpacker
 from .strict_json import parsed
 from .tensor_file import header_of, read, table_of, write
 
 FILE_FORMAT = "1"
-MOST_TIMES = 3  # objects may take at most so many times the file's size in memory
+MOST_OF_THE_FILE = 3  # objects may take at most so many times the file's size in memory
 FREE_BYTES = 2**24  # memory that they may take however small a file is: about 5,000 modules
 OWN = "own."  # prefix of the names of the user's classes and functions
 INSTEAD = {
@@ -198,7 +198,7 @@ def read_state(file: BinaryIO, entries: set[str]) -> tuple[dict[str, str], Packe
 
 def value_of(state: PackedState, names: Names, n_bytes: int) -> Any:
     """Return the object in a file of `n_bytes` bytes, whoever has written it."""
-    limits = NodeLimits(MOST_TIMES * n_bytes + FREE_BYTES)
+    limits = FileLimits(MOST_OF_THE_FILE * n_bytes + FREE_BYTES)
     return Unpacker(names, limits).value(state, lambda text: parsed(text, n_bytes))
 
 

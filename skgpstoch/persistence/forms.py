@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from . import forms_of_values as of
-from .forms_of_values import TORCH_DTYPES, WORDS, Parts, Types, all_are, numbered, pairs, word
+from .forms_of_values import DTYPES, WORDS, Parts, Types, all_are, numbered, pairs, word
 from .registry import REQUESTS, UFUNCS
 
 Function = types.FunctionType
@@ -187,7 +187,7 @@ FORMS: dict[str, Form] = {
     ),
     "tensor": Form(of.tensor, of.tensor_of, ((np.ndarray,), TEXT_OR_NONE)),
     "parameter": Form(of.parameter, lambda parts: nn.Parameter(*parts), ((Tensor,), (bool,))),
-    "torch type": Form(of.torch_type, lambda parts: TORCH_DTYPES[parts[0]], TEXT),
+    "torch type": Form(of.torch_type, lambda parts: DTYPES[parts[0]], TEXT),
     "torch device": Form(word, lambda parts: torch.device(parts[0]), TEXT),
     "torch size": Form(numbered, torch.Size),
     "timestamp": Form(of.timestamp, of.timestamp_of, ((np.datetime64,), TEXT_OR_NONE)),

@@ -24,11 +24,11 @@ MOST_BYTES_OF_A_TEXT = 256  # in an array, for each string and each of its lette
 MOST_BYTES_OF_TEXTS = 2**26  # in an array
 MOST_FLOATS = 2**20  # in a list that is stored as an array, which takes eight times as much memory
 WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-TORCH_DTYPES = {
-    str(t).partition(".")[2]: t for t in vars(torch).values() if isinstance(t, torch.dtype)
+DTYPES = {str(t).partition(".")[2]: t for t in vars(torch).values() if isinstance(t, torch.dtype)}
+OF_SCALARS: dict[str, Types] = {
+    **{"b": (bool,), "i": (int,), "u": (int,), "f": (float, int)},
+    **{"U": (str,), "m": (int,), "M": (int,)},
 }
-OF_SCALARS: dict[str, Types] = {"b": (bool,), "i": (int,), "u": (int,), "f": (float, int)}
-OF_SCALARS |= {"U": (str,), "m": (int,), "M": (int,)}
 ENDS = (int, float, np.integer, np.floating)  # of intervals
 STATE_OF_TWISTER = 624  # numbers
 OF_PANDAS = {"Timestamp": "timestamp", "Period": "period", "Interval": "interval"}

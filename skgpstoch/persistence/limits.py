@@ -1,4 +1,4 @@
-"""NodeLimits of what a file may hold, so that reading it, and whatever walks it later, stays quick.
+"""FileLimits of what a file may hold, so that reading it, and whatever walks it later, stays quick.
 
 Nodes refer to nodes before them, so no node is ever walked to be checked: what a node is follows
 from what its parts are. A limit is checked before the object is made, because hashing or comparing
@@ -16,7 +16,6 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import nn
 
-from ..data.target_branches import OnBranch
 from .forms import OBJECTS
 from .forms_of_values import form_of_level, is_long_list_of_floats
 from .registry import known_classes
@@ -28,9 +27,9 @@ MOST_KEYS = 256  # of a set or dict; more of them may be made to have equal hash
 QUICK_KEYS = 2**20  # integers below this have hashes that hardly collide
 MOST_IN_A_KEY = 16
 LONGEST_NAME = 120  # of an attribute, in messages
-NUMBER_TYPES = (np.ndarray, np.floating, float)
-PLAIN_TYPES = (bool, int, float, str, type(None), torch.dtype)
-PLACES_OF_KEYS = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered dict": (0, 2)}
+WITH_NUMBERS = (np.ndarray, np.floating, float)
+OF_KEYS = (bool, int, float, str, type(None), torch.dtype)
+WHERE_KEYS_ARE = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered dict": (0, 2)}
 """Which parts are keys: the first one, and how many parts further the next one is."""
 
 MAY_BE_UNKNOWN = re.compile(
@@ -38,6 +37,9 @@ MAY_BE_UNKNOWN = re.compile(
     r"\W(cdf|error|gain|gap|latent_std|limit|log_p|moved|value)\b"
 )
 """Fields for people to read, which may be NaN or infinite without changing a prediction."""
+
+MAY_BE_INFINITE = re.compile(r"\.(high|low|nu)\b")
+"""Fields of laws and kernels that are infinite where nothing bounds them."""
 
 BYTES = {nn.Module: 3000, torch.Tensor: 800, np.random.RandomState: 8000}
 """What objects take at least, without parts that are counted elsewhere."""
@@ -50,7 +52,7 @@ class Unknown(NamedTuple):
     is_nan: bool
 
 
-class NodeLimits:
+class FileLimits:
     """Check nodes one after the other.
 
     Parameters
@@ -77,8 +79,8 @@ class NodeLimits:
             raise ValueError(f"it is nested more than {MOST_DEPTH} deep")
         if self.walks[-1] > MOST_REPEATS * self.n_parts + FREE_PARTS:
             raise ValueError("its parts refer to each other too often")
-        if form in PLACES_OF_KEYS:
-            first, step = PLACES_OF_KEYS[form]
+        if form in WHERE_KEYS_ARE:
+            first, step = WHERE_KEYS_ARE[form]
             check_keys(values[first::step])
         fields = values[1:] if form in OBJECTS or form == "sequence" else values
         if any(isinstance(value, type) and value in self.classes for value in fields):
@@ -133,7 +135,7 @@ def is_flat(key: Any) -> bool:
     """Tell whether a key is a number, a text, or a short tuple of them."""
     inner = key if type(key) in (tuple, frozenset) else (key,)
     return len(inner) <= MOST_IN_A_KEY and all(
-        type(v) in PLAIN_TYPES or isinstance(v, np.generic) or form_of_level(v) for v in inner
+        type(v) in OF_KEYS or isinstance(v, np.generic) or form_of_level(v) for v in inner
     )
 
 
@@ -164,7 +166,7 @@ def unknown_in(value: Any) -> Unknown | None:
     """Return whether an array or a number itself is not finite; a tensor's array tells it first."""
     if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
         value = value.float().numpy()
-    if not isinstance(value, NUMBER_TYPES) or np.asarray(value).dtype.kind != "f":
+    if not isinstance(value, WITH_NUMBERS) or np.asarray(value).dtype.kind != "f":
         return None
     return None if np.isfinite(value).all() else Unknown("", bool(np.isnan(value).any()))
 
@@ -172,8 +174,7 @@ def unknown_in(value: Any) -> Unknown | None:
 def may_be_unknown(value: Any, where: str, is_nan: bool) -> bool:
     """Tell whether a field need not be finite; parameters of estimators may be infinite."""
     name = re.split(r"\W", where)[1]
-    if isinstance(value, BaseEstimator) and name in type(value)._get_param_names() and not is_nan:
-        return True
-    if isinstance(value, OnBranch) and name in ("low", "high") and not is_nan:  # of the targets
-        return True
-    return name != "_parameters" and bool(MAY_BE_UNKNOWN.search(where))
+    is_parameter = isinstance(value, BaseEstimator) and name in type(value)._get_param_names()
+    if is_nan or not (is_parameter or MAY_BE_INFINITE.match(where)):
+        return name != "_parameters" and bool(MAY_BE_UNKNOWN.search(where))
+    return True

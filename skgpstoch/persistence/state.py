@@ -20,7 +20,7 @@ import torch
 
 from . import forms
 from .arrays import Layout, is_plain, kept, restored
-from .limits import NodeLimits
+from .limits import FileLimits
 from .registry import known_functions, known_types, name_of
 
 ATOMS = (bool, int, str, type(None))
@@ -149,11 +149,11 @@ class Unpacker:
     ----------
     names : Names
         Names of classes and functions.
-    limits : NodeLimits or None, default=None
+    limits : FileLimits or None, default=None
         What a file from a stranger may hold. None: anything.
     """
 
-    def __init__(self, names: Names, limits: NodeLimits | None = None) -> None:
+    def __init__(self, names: Names, limits: FileLimits | None = None) -> None:
         self.names = names
         self.limits = limits
         self.made: list[Any] = []

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 BYTES_OF_A_VALUE = 64  # most memory that a value takes
-MOST_JSON_TIMES = 4  # values may take at most so many times the file's size in memory
+MOST_TIMES = 4  # values may take at most so many times the file's size in memory
 FREE_VALUES = 10_000  # so many values are always allowed
 MOST_VALUES = 500_000  # more are never
 
@@ -21,7 +21,7 @@ def parsed(text: str, n_bytes: int) -> Any:
         If it is not JSON, has a key twice, or would take far more memory than the file.
     """
     n_values = sum(map(text.count, ",[{"))
-    most = min(FREE_VALUES + MOST_JSON_TIMES * n_bytes // BYTES_OF_A_VALUE, MOST_VALUES)
+    most = min(FREE_VALUES + MOST_TIMES * n_bytes // BYTES_OF_A_VALUE, MOST_VALUES)
     if n_values > most:
         raise ValueError(
             f"its lists or dicts have {n_values} values, too many for a file of {n_bytes} bytes; "

@@ -26,7 +26,7 @@ from ..persistence.state import Names, Packer
 CHECKPOINT_SECONDS = 2.0
 """Least seconds between two checkpoints, so that writing them never dominates a fit."""
 SUFFIX = ".safetensors"
-CHECKPOINT_ENTRIES = {"format", "fit", "structure", "sha256"}
+IN_A_CHECKPOINT = {"format", "fit", "structure", "sha256"}
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Checkpoint:
 
     def read(self, file: BinaryIO, device: torch.device) -> dict[str, Any]:
         """Return the state in an open file."""
-        metadata, state = read_state(file, CHECKPOINT_ENTRIES)
+        metadata, state = read_state(file, IN_A_CHECKPOINT)
         if metadata["fit"] != self.identity:
             raise ValueError("it belongs to another fit")
         value = value_of(state, OnlyNumbers(), file.tell())

@@ -21,7 +21,7 @@ ARMIJO = 1e-4  # share of the decrease predicted by the slope that a step must a
 WOLFE = 0.9  # share of the starting slope below which the slope must fall
 GROWTH = 4.0  # factor of a step if the slope is still steep
 FIRST = 0.25  # sum of the moves of a first step; a longer one may leap over the nearest minimum
-FARTHEST = 4.0  # sum of moves to which a first step may grow
+LONGEST_FIRST = 4.0  # sum of moves to which a first step may grow
 NARROW_BOUNDS = 1e-3  # width of a bracket, relative to the step, that is narrow enough
 SHORTEST, LONGEST = 0.1, 0.9  # a bracket is divided between these shares of its width
 TRIALS = 25
@@ -99,7 +99,7 @@ class BoundedLBFGS:
             if not pairs:  # scales are unknown, and the loss's units tell nothing
                 steepness = float(direction.abs().sum())
                 direction *= FIRST / max(steepness, self.flat)
-                longest = (FARTHEST if steepness > self.flat else 1.0) / FIRST
+                longest = (LONGEST_FIRST if steepness > self.flat else 1.0) / FIRST
             found = self.search(evaluate, x, value, slope, direction, longest)
             if found is None and pairs:
                 pairs.clear()  # with the same curvature it would fail again

@@ -71,7 +71,8 @@ def of_tails(error: np.ndarray, Z: np.ndarray, are_noise: bool) -> Iterator[Find
     rule = len(far) <= FEW_FAR * len(error) and (
         np.square(size[far]).sum() > RULING * np.square(size).sum()
     )
-    found = Finding(OUTLIERS if rule else TAILS, "y", len(far) / len(error), MOST_FAR)
+    limit = max(MOST_FAR, (LEAST_FAR - 1) / len(error))
+    found = Finding(OUTLIERS if rule else TAILS, "y", len(far) / len(error), limit)
     are_many = are_noise and len(far) > max(LEAST_MANY, MANY_FAR * len(error))
     if len(far) < max(LEAST_FAR, MOST_FAR * len(error)):
         yield found

@@ -11,6 +11,7 @@ from skgpstoch import (
     AutoGaussianProcessClassifier,
     AutoGaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
+    SolveGPRegressor,
 )
 from skgpstoch.data.equal_rows import merged, n_observations, observations
 from skgpstoch.data.rows import Data
@@ -158,8 +159,13 @@ def test_inputs_that_are_shaken_change_no_prediction(cls):
     assert moved(constructor(cls)()) < 1e-3
 
 
+# Deep processes take minutes. SOLVE-GP's q(w) has no correlations between its two sets of points,
+# which are others where rows are merged: its predictions move by up to .006.
+SETTLED = [c for c in ESTIMATORS if c not in [*IMAGES, *DEEP, SolveGPRegressor]]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("cls", [cls for cls in ESTIMATORS if cls not in IMAGES + DEEP], ids=named)
+@pytest.mark.parametrize("cls", SETTLED, ids=named)
 @pytest.mark.filterwarnings("ignore")  # of few rows
 def test_inputs_that_are_shaken_move_predictions_no_farther_than_if_shaken_otherwise(cls):
     """Training in many small steps lets differences of rounding grow, merged or not."""

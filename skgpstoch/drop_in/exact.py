@@ -1,15 +1,11 @@
 """Exact Gaussian-process regression: all rows, any kernel, one Cholesky factor.
 
-Rasmussen & Williams, *Gaussian Processes for Machine Learning*, MIT Press, 2006, Algorithm 2.1 and
-section 5.4.1. With targets y = f(x) + ε, f ~ GP(0, k), ε_i ~ N(0, noise_i), and k(X, X) including
-the WhiteKernels of the expression,
+With targets y = f(x) + ε, f ~ GP(0, k), ε_i ~ N(0, noise_i), and k(X, X) including the WhiteKernels
+of the expression, hyper-parameters are θ̂ = argmax log N(y | 0, k(X, X) + diag(noise)).
 
-    θ̂ = argmax log N(y | 0, C),   C = k(X, X) + diag(noise) = LLᵀ,   α = C⁻¹y
-    f* ~ N(k(X*, X)α,  k(X*, X*) − VᵀV),   V = L⁻¹k(X, X*)
-
-The evidence, its gradient and the search are in :mod:`skgpstoch.training.exact_search`; covariance
-matrices are in :mod:`skgpstoch.kernels.matrices`. The estimator with this method, among others, is
-:class:`~skgpstoch.GaussianProcessRegressor`.
+The mathematics is in :mod:`skgpstoch.maths.exact_solver`, the search in
+:mod:`skgpstoch.training.exact_search`, covariance matrices in :mod:`skgpstoch.kernels.matrices`.
+The estimator with this method, among others, is :class:`~skgpstoch.GaussianProcessRegressor`.
 """
 
 from __future__ import annotations
@@ -28,12 +24,12 @@ from ..data.devices import map_blocks
 from ..data.messages import warn
 from ..kernels import Kernel, from_sklearn, split_noise
 from ..kernels.matrices import covariance_of
-from ..maths.gaussian import LOG_2PI
-from ..maths.linalg import NotPositiveDefiniteError, cholesky_, extended_cholesky, log_det
-from ..posteriors.exact import ExactPosterior, conditional_variance
+from ..maths.exact_solver import ExactSolver
+from ..maths.linalg import NotPositiveDefiniteError, cholesky_
+from ..posteriors.exact import ExactPosterior
 from ..posteriors.functions import Functions, prior_functions
 from ..posteriors.gradients import MomentGradients, gradients_by_blocks
-from ..training.exact_search import TrainingSet, factorise, search_evidence
+from ..training.exact_search import TrainingSet, search_evidence
 
 NEGATIVE_SHARE = 1e-8  # of the prior variance, by which a variance is negative without a warning
 
@@ -45,6 +41,15 @@ class ExactFit(NamedTuple):
     L: np.ndarray
     alpha: np.ndarray
     value: float
+
+    @classmethod
+    def of(cls, kernel: sk.Kernel, solver: ExactSolver, value: float) -> ExactFit:
+        """Keep L and α as arrays."""
+        return cls(kernel, solver.L.cpu().numpy(), solver.A.cpu().numpy(), value)
+
+    def solver(self, device: torch.device) -> ExactSolver:
+        """Return what solves for C."""
+        return ExactSolver(*(borrowed(a).to(device) for a in (self.L, self.alpha)))
 
 
 def fit(
@@ -62,16 +67,15 @@ def fit(
         If the covariance is not positive definite at the best θ.
     """
     kernel, value = search_evidence(kernel, rows, optimizer, n_restarts, random_state)
-    factors = factorise(rows.covariance(kernel), *rows.tensors())
-    if factors is None:
+    solver = rows.solver(kernel)
+    if solver is None:
         raise not_positive_definite(kernel)
-    L, alpha = (factor.cpu().numpy() for factor in factors)
-    if not math.isfinite(value) or not np.isfinite(alpha).all():
+    if not math.isfinite(value) or not bool(solver.A.isfinite().all()):
         raise ValueError(
             f"The marginal likelihood is not finite with the kernel {kernel}. y is probably "
             "on an extreme scale; set normalize_y=True."
         )
-    return ExactFit(kernel, L, alpha, value)
+    return ExactFit.of(kernel, solver, value)
 
 
 def not_positive_definite(kernel: sk.Kernel) -> NotPositiveDefiniteError:
@@ -100,12 +104,9 @@ def extended(fitted: ExactFit, rows: TrainingSet, more: TrainingSet) -> ExactFit
             raise not_positive_definite(fitted.kernel)
         return corner
 
-    L = extended_cholesky(borrowed(fitted.L).to(k.device), k.cross(more.X), C, factor)
     Y = torch.cat([rows.tensors()[0], Y])
-    alpha = torch.cholesky_solve(Y, L)
-    normaliser = Y.shape[1] * 0.5 * (log_det(L) + len(Y) * LOG_2PI)
-    value = float(-0.5 * (Y * alpha).sum() - normaliser)
-    return ExactFit(fitted.kernel, L.cpu().numpy(), alpha.cpu().numpy(), value)
+    solver = fitted.solver(k.device).extended(k.cross(more.X), C, Y, factor)
+    return ExactFit.of(fitted.kernel, solver, float(solver.log_density(Y)))
 
 
 # ---- predictions ---------------------------------------------------------------------------------
@@ -153,16 +154,16 @@ class ExactModel(NamedTuple):
     def moments(self, X: Any, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and variance (0 unless `with_variance`), each (N*, P), by blocks of rows."""
         k = self.rows.covariance(self.fitted.kernel)
-        L, alpha = (borrowed(a).to(k.device) for a in (self.fitted.L, self.fitted.alpha))
-        mean, var = np.empty((len(X), alpha.shape[1])), np.zeros(len(X))
+        solver = self.fitted.solver(k.device)
+        mean, var = np.empty((len(X), solver.A.shape[1])), np.zeros(len(X))
         least = [0.0]
 
         def compute(block: slice) -> None:
             K_star = k.cross(X[block])  # (b, N)
-            mean[block] = (K_star @ alpha).cpu().numpy()
+            mean[block] = solver.mean(K_star).cpu().numpy()
             if with_variance:
                 prior = k.diag(X[block])
-                of_block = conditional_variance(prior, L, K_star)
+                of_block = solver.variance(prior, K_star)
                 least.append(float((of_block / prior.clamp_min(np.finfo(np.float64).tiny)).min()))
                 var[block] = of_block.clamp_min_(0.0).cpu().numpy()
 
@@ -176,12 +177,10 @@ class ExactModel(NamedTuple):
 
     def joint(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return mean (N*, P) and covariance (N*, N*, P): O(N*²) memory."""
-        mean, _ = self.moments(X, with_variance=False)
         k = self.rows.covariance(self.fitted.kernel)
-        L = borrowed(self.fitted.L).to(k.device)
-        V = torch.linalg.solve_triangular(L, k.cross(X).mT, upper=False)  # (N, N*)
-        cov = k.among(X).addmm_(V.mT, V, alpha=-1).cpu().numpy()
-        return mean, np.repeat(cov[..., None], mean.shape[1], 2)
+        solver, K_star = self.fitted.solver(k.device), k.cross(X)
+        mean, cov = solver.mean(K_star), solver.covariance(k.among(X), K_star)
+        return mean.cpu().numpy(), np.repeat(cov.cpu().numpy()[..., None], mean.shape[1], 2)
 
     def gradients(self, X: np.ndarray) -> MomentGradients:
         """Return mean and standard deviation, and their gradients with respect to the inputs."""
@@ -201,13 +200,10 @@ class ExactModel(NamedTuple):
 
         Its f includes the white noise unless it is `latent`.
         """
-        X, Y, L, alpha = (
-            torch.tensor(a, dtype=torch.float64, device=self.rows.device)
-            for a in (self.rows.X, self.rows.Y, self.fitted.L, self.fitted.alpha)
-        )
-        kernel = self.fitted.kernel
-        kernel = in_torch(split_noise(kernel)[0] if latent else kernel, self.rows.device)
-        return ExactPosterior.from_factor(kernel, X, Y, L, alpha)
+        device, kernel = self.rows.device, self.fitted.kernel
+        X, Y = (torch.tensor(a, dtype=torch.float64, device=device) for a in self.rows[:2])
+        kernel = in_torch(split_noise(kernel)[0] if latent else kernel, device)
+        return ExactPosterior.from_solver(kernel, X, Y, self.fitted.solver(device))
 
 
 def in_torch(kernel: sk.Kernel, device: torch.device) -> Kernel:

@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from ..kernels.matrices import Covariance
+from ..maths.exact_solver import ExactSolver
 from ..maths.linalg import cholesky_, inverse_, mirror_
-from ..posteriors.exact import conditional_variance
 
 GAIN = 1e-10
 """Nats of log p(y, f): a Newton iteration that gains less is flat."""
@@ -193,8 +193,8 @@ def latent(
 
     They come from K* (N*, N), prior variances (N*,), and L (N, N), W^½ (N,) and r (N,) at the mode.
     """
-    var = conditional_variance(prior, L, K_star * W_sr)
-    return K_star @ residual, var.clamp_min_(0.0)
+    solver = ExactSolver(L, residual[:, None])
+    return K_star @ residual, solver.variance(prior, K_star * W_sr).clamp_min_(0.0)
 
 
 def probability(mean: Tensor, var: Tensor) -> Tensor:

@@ -27,9 +27,9 @@ from torch import Tensor
 
 from ..kernels import from_sklearn
 from ..kernels.matrices import Covariance
-from ..maths.linalg import cholesky_, eigh, inverse_, log_det, mirror_
+from ..maths.linalg import eigh, log_det
 from ..recipes.kernel_choice import MOST_RELEVANT_INPUTS
-from ..training.exact_search import Search
+from ..training.exact_search import Evidence, Search
 from ..training.projected_lbfgs import quasi_newton
 from .process_evidence import FARTHEST_DEVIATIONS, SEARCH_LIMITS
 
@@ -85,7 +85,7 @@ class PriorKernel(NamedTuple):
         return self.mean + self.std * z
 
 
-class LabelEvidence:
+class LabelEvidence(Evidence):
     """log p(Y | θ) + log p(θ) as a function of z = (θ − prior mean)/prior deviation, (D,).
 
     Parameters
@@ -103,30 +103,24 @@ class LabelEvidence:
     def __init__(
         self, prior: PriorKernel, covariance: Covariance, Y: Tensor, weight: Tensor
     ) -> None:
+        super().__init__(covariance, Y, 1.0 / weight)
         self.prior = prior
-        self.covariance = covariance
-        self.Y, self.weight = Y, weight
-        self.C = covariance.empty()
+        self.weight = weight
 
     def __call__(self, z: np.ndarray, eval_gradient: bool = True) -> tuple[float, np.ndarray]:
         """Return nats, up to a constant, and their gradient; C = K + diag(1/w), in units of σ².
 
         With σ² = tr(YᵀC⁻¹Y)/(nP) the evidence is −½P(n log σ² + log|C|).
         """
-        self.covariance.set_theta(self.prior.theta(z))
-        pull = self.covariance.gram_(self.C, eval_gradient)
-        C, Y, n, P = self.C, self.Y, float(self.weight.sum()), self.Y.shape[1]
-        C.diagonal().add_(1.0 / self.weight)
-        if not cholesky_(C):
+        solver, pull = self.solved(self.prior.theta(z), eval_gradient)
+        if solver is None:
             return -math.inf, np.zeros_like(z)
-        A = torch.cholesky_solve(Y, C)
-        variance = float((Y * A).sum()) / (n * P)
-        value = -0.5 * P * (n * math.log(variance) + float(log_det(C))) - 0.5 * float(z @ z)
+        n, P = float(self.weight.sum()), self.Y.shape[1]
+        variance = float(solver.square(self.Y)) / (n * P)
+        value = -0.5 * P * (n * math.log(variance) + float(log_det(solver.L))) - 0.5 * float(z @ z)
         if pull is None:
             return value, np.zeros_like(z)
-        inverse_(C)
-        G = C.mul_(-0.5 * P).addmm_(A, A.mT, alpha=0.5 / variance)
-        return value, self.prior.std * pull(G) - z
+        return value, self.prior.std * pull(solver.slope_(variance)) - z
 
     def slopes_without(self, z: np.ndarray, fold: Tensor, n_folds: int) -> np.ndarray:
         """Return the gradients, (F, D), of the evidence of the rows without each fold (N,).
@@ -134,14 +128,11 @@ class LabelEvidence:
         They are 0 if the labels of the others are all the same. With C⁻¹ of all rows, that of the
         others is C⁻¹ − C⁻¹[:, f] C⁻¹[f, f]⁻¹ C⁻¹[f, :].
         """
-        self.covariance.set_theta(self.prior.theta(z))
-        pull, C = self.covariance.gram_(self.C, True), self.C
-        C.diagonal().add_(1.0 / self.weight)
+        solver, pull = self.solved(self.prior.theta(z), True)
         slopes = np.zeros((n_folds, len(z)))
-        if pull is None or not cholesky_(C):
+        if pull is None or solver is None:
             return slopes
-        inverse_(C)
-        mirror_(C)
+        C = torch.cholesky_inverse(solver.L)
         for k in range(n_folds):
             own, weight = fold == k, self.weight.masked_fill(fold == k, 0.0)
             if bool((self.Y[~own] == self.Y[~own][:1]).all()):

@@ -24,9 +24,8 @@ import torch
 from torch import Tensor
 
 from ..kernels.distances import Profile, matern_3, rbf, squared_distance
-from ..maths.gaussian import LOG_2PI
-from ..maths.linalg import cholesky, cholesky_, inverse_, log_det, mirror_, tri_solve
-from ..posteriors.exact import conditional_variance, leave_one_out
+from ..maths.exact_solver import ExactSolver
+from ..maths.linalg import cholesky, mirror_
 from ..recipes.kernel_choice import MOST_RELEVANT_INPUTS
 from ..training.exact_search import Limits, Search
 
@@ -173,7 +172,7 @@ class LogPosterior:
         return value - 0.5 * float(z @ z), gradient.cpu().numpy() * self.std - z
 
     def evidence(self, z: Tensor) -> tuple[float, Tensor]:
-        """Return log p(y | θ) and its gradient by θ, from G = ½(ααᵀ − C⁻¹): ∂ = tr(G ∂C/∂θ)."""
+        """Return log p(y | θ) and its gradient by θ: ∂ = tr(G ∂C/∂θ), G the slope by C."""
         X, y, relative = self.rows.X, self.rows.y, self.rows.relative_noise
         theta, gradient = Theta.of(z, *self.sizes), torch.zeros_like(z)
         c, b = theta[:2]
@@ -186,15 +185,13 @@ class LogPosterior:
         if self.shape.is_linear:
             C.addmm_(A, A.mT, alpha=float(b))
         C.diagonal().add_(v * relative)
-        if not cholesky_(C):
+        solver = ExactSolver.of_(C, y[:, None])
+        if solver is None:
             return -math.inf, gradient
-        alpha = tri_solve(C, tri_solve(C, y[:, None]), transpose=True)[:, 0]  # copies no matrix
         # A mean of w copies is known with noise v/w; the copies are at their mean.
         others = self.rows.weight - 1.0
-        value = -0.5 * (y @ alpha + log_det(C) + len(y) * LOG_2PI + others @ v.log())
-        inverse_(C)
-        mirror_(C)
-        G = C.mul_(-0.5).addr_(alpha, alpha, alpha=0.5)
+        value = solver.log_density(y[:, None]) - 0.5 * others @ v.log()
+        G = mirror_(solver.slope_())
         for j, part in theta.parts_of_noise(self.rows.missing):
             gradient[j] = G.diagonal() @ (part * relative) - 0.5 * others @ (part / v)
         by_scale = torch.zeros_like(A[0])  # ∂/∂log ℓ of each input, (d,)
@@ -253,9 +250,8 @@ class Process(NamedTuple):
         """Condition on rows."""
         theta = Theta.of(torch.from_numpy(z).to(rows.X), *shape.sizes(rows))
         noise = theta.noise_where(rows.missing) * rows.relative_noise
-        L = factor(shape, theta, rows.X, noise)
-        alpha = torch.cholesky_solve(rows.y[:, None], L)[:, 0]
-        return cls(shape, theta, rows.X, noise, alpha, [L])
+        L, A = ExactSolver.given(factor(shape, theta, rows.X, noise), rows.y[:, None])
+        return cls(shape, theta, rows.X, noise, A[:, 0], [L])
 
     @property
     def L(self) -> Tensor:
@@ -263,6 +259,11 @@ class Process(NamedTuple):
         if not self.held:
             self.held.append(factor(self.shape, self.theta, self.X, self.noise))
         return self.held[0]
+
+    @property
+    def solver(self) -> ExactSolver:
+        """What solves for C."""
+        return ExactSolver(self.L, self.alpha[:, None])
 
     def kept(self) -> dict[str, Any]:
         """Return what pickles and files keep: all but the factor, which is most of the memory."""
@@ -299,14 +300,13 @@ class Process(NamedTuple):
     def moments(self, X: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of y, its noise included, each (N*,)."""
         K_star = covariance(self.shape, self.theta, X, self.X)  # (N*, N)
-        var = conditional_variance(variance(self.shape, self.theta, X), self.L, K_star)
+        var = self.solver.variance(variance(self.shape, self.theta, X), K_star)
         return K_star @ self.alpha, var.clamp_min(0.0) + self.theta.noise_where(missing)
 
     def joint(self, X: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean (N*,) and covariance (N*, N*) of y, its noise included."""
         K_star = covariance(self.shape, self.theta, X, self.X)
-        V = torch.linalg.solve_triangular(self.L, K_star.mT, upper=False)  # (N, N*)
-        cov = covariance(self.shape, self.theta, X, X).addmm_(V.mT, V, alpha=-1.0)
+        cov = self.solver.covariance(covariance(self.shape, self.theta, X, X), K_star)
         cov.diagonal().add_(self.theta.noise_where(missing))
         return K_star @ self.alpha, cov
 
@@ -316,10 +316,7 @@ class Process(NamedTuple):
         Each is (N,). The variance is that of a new y, with noise v. The density, up to constants,
         is that of the row with its weight, as in p(y | θ).
         """
-        inverse, v = self.L.clone(), self.theta.noise_where(rows.missing)
-        inverse_(inverse)
-        q = inverse.diagonal()
-        residual, var = leave_one_out(self.alpha, q, v * rows.relative_noise)
-        others = rows.weight - 1.0  # as in `LogPosterior.evidence`
-        log_p = 0.5 * (q.log() - q * residual.square() - others * v.log())
-        return residual, var + v, log_p
+        (A, var), v = self.solver.left_out(), self.theta.noise_where(rows.missing)
+        residual, others = A[:, 0], rows.weight - 1.0  # as in `LogPosterior.evidence`
+        log_p = -0.5 * (var.log() + residual.square() / var + others * v.log())
+        return residual, (var - v * rows.relative_noise).clamp_min(0.0) + v, log_p

@@ -26,8 +26,9 @@ from ..estimators.streams import StreamingRegressor
 from ..features.fourier import has_features
 from ..kernels import check_length_scales
 from ..likelihoods.real import Gaussian
+from ..maths.exact_solver import ExactSolver
 from ..maths.gaussian import LOG_2PI
-from ..maths.linalg import cholesky, log_det
+from ..maths.linalg import log_det
 from ..objectives.base import Objective, surrogate
 from ..objectives.evidence import AsMean, FiniteObjective, ridged
 from ..posteriors.exact import ExactPosterior, noisy, repetition
@@ -119,13 +120,10 @@ class KernelBSGDObjective(Objective):
         y, n = rows.y.double(), len(X) * self.mean_weight
         noise = self.likelihood.noise_variance  # (P,)
         with torch.no_grad():
-            C = noisy(K, noise, rows)  # (P, b, b)
-            L = cholesky(C, "kernel matrix of a minibatch")
-            C_inv = torch.cholesky_inverse(L)
-            alpha = (C_inv @ y.mT[..., None])[..., 0]  # C⁻¹y, (P, b)
-            evidence = (y.mT * alpha).sum(1) + log_det(L) + len(X) * LOG_2PI  # −2 log N(y | 0, C)
-            value = 0.5 * (evidence + repetition(noise, rows)).sum() / n
-            dC = 0.5 * (C_inv - alpha[:, :, None] * alpha[:, None]) / n  # (P, b, b)
+            Y = y.mT[..., None]  # (P, b, 1)
+            solver = ExactSolver.of(noisy(K, noise, rows), Y, "kernel matrix of a minibatch")
+            value = (0.5 * repetition(noise, rows) - solver.log_density(Y)).sum() / n
+            dC = -solver.slope() / n  # (P, b, b)
             of_rows = dC.diagonal(dim1=-2, dim2=-1)
             if rows.weight is not None:
                 of_rows = of_rows / rows.weight.double()

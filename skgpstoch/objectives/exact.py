@@ -20,8 +20,9 @@ from torch import Tensor
 from ..data.rows import Rows
 from ..features.inducing import InducingFeatures
 from ..likelihoods.real import Gaussian
+from ..maths.exact_solver import ExactSolver
 from ..maths.gaussian import LOG_2PI
-from ..maths.linalg import NotPositiveDefiniteError, cholesky_, inverse_, log_det, mirror_
+from ..maths.linalg import NotPositiveDefiniteError, mirror_
 from ..models.sparse import SparseModel
 from .base import surrogate
 from .lbfgs import rejected
@@ -103,23 +104,15 @@ def gaussian_evidence(K: Tensor, D: Tensor, r: Tensor) -> tuple[Tensor, tuple[Te
 
     K and its derivative are (N, N); D, r and their derivatives are (N, P).
     """
-    n, n_outputs = r.shape
-    value, dK, dD, dr = (
-        r.new_zeros(()),
-        torch.zeros_like(K),
-        torch.empty_like(D),
-        torch.empty_like(r),
-    )
-    for p in range(n_outputs):
+    value, dK, dD, dr = r.new_zeros(()), torch.zeros_like(K), D.clone(), r.clone()
+    for p in range(r.shape[1]):
         C = K.clone()
         C.diagonal().add_(D[:, p])
-        if not cholesky_(C):
+        solver = ExactSolver.of_(C, r[:, [p]])
+        if solver is None:
             raise NotPositiveDefiniteError("The covariance of all rows is not positive definite.")
-        alpha = torch.cholesky_solve(r[:, p, None], C)  # (N, 1)
-        value = value - 0.5 * (r[:, p] @ alpha[:, 0] + log_det(C) + n * LOG_2PI)
-        inverse_(C)
-        mirror_(C)
-        G = C.mul_(-0.5).addmm_(alpha, alpha.mT, alpha=0.5)
+        value = value + solver.log_density(r[:, [p]])
+        G = mirror_(solver.slope_())
         dK += G
-        dD[:, p], dr[:, p] = G.diagonal(), -alpha[:, 0]
+        dD[:, p], dr[:, p] = G.diagonal(), -solver.A[:, 0]
     return value, (dK, dD, dr)

@@ -1,11 +1,6 @@
 """Exact Gaussian-process regression, O(n³) time and O(n²) memory, for kernels without features.
 
-Rasmussen & Williams, *Gaussian Processes for Machine Learning*, MIT Press, 2006, chapter 2: with
-C = K + diag(noise) = LLᵀ and A = C⁻¹Y, for P outputs that share the kernel,
-
-    log p(Y | X) = −½ tr(YᵀA) − P·(Σᵢ log Lᵢᵢ + n/2·log 2π)                       (Algorithm 2.1)
-    E f* = K*A,   cov f* = K** − VᵀV,   V = L⁻¹K*ᵀ                                (Algorithm 2.1)
-
+The mathematics is in :mod:`skgpstoch.maths.exact_solver`, and
 :mod:`skgpstoch.training.exact_search` searches for hyper-parameters.
 """
 
@@ -20,16 +15,11 @@ from torch import Tensor, nn
 from ..data.rows import Rows
 from ..kernels import Kernel, scaled
 from ..likelihoods.real import Gaussian
+from ..maths.exact_solver import ExactSolver
 from ..maths.gaussian import LOG_2PI, Marginals, standard_normal
-from ..maths.linalg import add_diagonal, cholesky, extended_cholesky, log_det, tri_solve
+from ..maths.linalg import add_diagonal, cholesky
 from .base import Posterior
 from .functions import Functions, prior_functions, updated_functions
-
-
-def conditional_variance(prior: Tensor, L: Tensor, K_star: Tensor) -> Tensor:
-    """Return diag(K** − VᵀV), (N*,), from prior variances (N*,), the factor L and K* (N*, N)."""
-    V = tri_solve(L, K_star.mT)  # (N, N*)
-    return prior - torch.linalg.vecdot(V, V, dim=0)
 
 
 def noisy(K: Tensor, noise: Tensor, rows: Rows) -> Tensor:
@@ -53,25 +43,6 @@ def repetition(noise: Tensor, rows: Rows) -> Tensor:
         return torch.zeros_like(noise)
     others = rows.n_effective - len(rows)
     return rows.weight.to(noise).log().sum() + others * (noise.log() + LOG_2PI)
-
-
-def leave_one_out(alpha: Tensor, precision: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Predict every row from the others: y minus its mean, and the variance of f, each (N,).
-
-    Rasmussen & Williams, eqs. 5.10 to 5.12: with α = C⁻¹y and q = diag C⁻¹, for rows whose noise
-    variance in C is s, y − μ₋ = α/q and v₋ = 1/q − s.
-
-    Parameters
-    ----------
-    alpha, precision, noise : Tensor of shape (N,)
-        α, q and s.
-
-    Returns
-    -------
-    residual, variance : Tensor of shape (N,)
-        y − μ₋ and v₋; a new y has its noise variance in addition.
-    """
-    return alpha / precision, (1.0 / precision - noise).clamp_min(0.0)
 
 
 class ExactPosterior(Posterior):
@@ -103,15 +74,14 @@ class ExactPosterior(Posterior):
         with torch.no_grad():
             noise, y = likelihood.noise_variance, rows.y
             C = noisy(kernel(network(X)).double(), noise, rows)
-            L = cholesky(C, "kernel matrix of all rows")
-            alpha = torch.cholesky_solve(y.mT[..., None], L)[..., 0].mT  # (K + σ²I)⁻¹y, (N, P)
+            solver = ExactSolver.of(C, y.mT[..., None], "kernel matrix of all rows")
             constant = repetition(noise, rows)
         self.likelihood = likelihood
-        self._keep(kernel, network, rows.n_effective, X, y, L, alpha, constant)
+        self._keep(kernel, network, rows.n_effective, X, y, solver, constant)
 
     @classmethod
-    def from_factor(
-        cls, kernel: Kernel, X: Tensor, y: Tensor, L: Tensor, alpha: Tensor
+    def from_solver(
+        cls, kernel: Kernel, X: Tensor, y: Tensor, solver: ExactSolver
     ) -> ExactPosterior:
         """Return p(f | y) from a known factor L (N, N), which all outputs share.
 
@@ -119,17 +89,34 @@ class ExactPosterior(Posterior):
         """
         posterior = cls.__new__(cls)
         nn.Module.__init__(posterior)
-        factor, constant = L.expand(alpha.shape[1], -1, -1), torch.zeros_like(alpha[0])
-        posterior._keep(kernel, nn.Identity(), float(len(X)), X, y, factor, alpha, constant)
+        of_outputs = ExactSolver(solver.L.expand(y.shape[1], -1, -1), solver.A.mT[..., None])
+        posterior._keep(
+            kernel, nn.Identity(), float(len(X)), X, y, of_outputs, torch.zeros_like(y[0])
+        )
         return posterior
 
-    def _keep(self, kernel: Kernel, network: nn.Module, n_rows: float, *buffers: Tensor) -> None:
-        """Store the parts, and X, y, factor, alpha and constant as buffers."""
+    def _keep(
+        self,
+        kernel: Kernel,
+        network: nn.Module,
+        n_rows: float,
+        X: Tensor,
+        y: Tensor,
+        solver: ExactSolver,
+        constant: Tensor,
+    ) -> None:
+        """Store the parts; the solver is that of every output, (P, N, N) and (P, N, 1)."""
         self.kernel = kernel
         self.network = network
         self._n_rows = n_rows
-        for name, value in zip(("X", "y", "factor", "alpha", "constant"), buffers, strict=True):
+        buffers = {"X": X, "y": y, "factor": solver.L, "alpha": solver.A[..., 0].mT}
+        for name, value in {**buffers, "constant": constant}.items():
             self.register_buffer(name, value)
+
+    @property
+    def solver(self) -> ExactSolver:
+        """What solves for every output, with L (P, N, N) and A (P, N, 1)."""
+        return ExactSolver(self.factor, self.alpha.mT[..., None])
 
     @torch.no_grad()
     def scale_(self, factor: float) -> ExactPosterior:
@@ -151,36 +138,31 @@ class ExactPosterior(Posterior):
         C = noisy(self.kernel(G).double(), noise, rows)
         K = self.kernel(G, self.network(self.X)).double()  # (k, N)
         prior = C.diagonal(dim1=-2, dim2=-1).mean(-1)
-        L = extended_cholesky(
-            self.factor, K, C, lambda S: cholesky(S, "kernel matrix of all rows", prior)
+        X, y = torch.cat([self.X, X]), torch.cat([self.y, rows.y])
+        solver = self.solver.extended(
+            K, C, y.mT[..., None], lambda S: cholesky(S, "kernel matrix of all rows", prior)
         )
-        y = torch.cat([self.y, rows.y])
-        alpha = torch.cholesky_solve(y.mT[..., None], L)[..., 0].mT
         n_rows, constant = self.n_rows + rows.n_effective, self.constant + repetition(noise, rows)
         other = copy.copy(self)
         other._buffers = dict(self._buffers)
-        other._keep(
-            self.kernel, self.network, n_rows, torch.cat([self.X, X]), y, L, alpha, constant
-        )
+        other._keep(self.kernel, self.network, n_rows, X, y, solver, constant)
         return other
 
     def log_evidence(self) -> Tensor:
-        fit = (self.y * self.alpha).sum(0)
-        return -0.5 * (fit + log_det(self.factor) + len(self.X) * LOG_2PI + self.constant)
+        return self.solver.log_density(self.y.mT[..., None]) - 0.5 * self.constant
 
     def marginals(self, X: Tensor) -> Marginals:
         G = self.network(X)
         K_star = self.kernel(G, self.network(self.X))  # (N*, N)
-        V = tri_solve(self.factor, K_star.mT.expand(len(self.factor), -1, -1))  # (P, N, N*)
+        of_outputs = K_star.expand(len(self.factor), -1, -1)
         # Rounding can leave −1e-16 at a noiseless training row.
-        var = (self.kernel.diag(G) - V.square().sum(1)).clamp_min(0.0)
+        var = self.solver.variance(self.kernel.diag(G), of_outputs).clamp_min(0.0)  # (P, N*)
         return Marginals((K_star @ self.alpha)[None], var.mT[None])
 
     def covariance(self, X: Tensor) -> Tensor:
         G = self.network(X)
-        K = self.kernel(self.network(self.X), G)  # (N, N*)
-        V = tri_solve(self.factor, K.expand(len(self.factor), -1, -1))
-        return self.kernel(G) - V.mT @ V
+        K_star = self.kernel(G, self.network(self.X))  # (N*, N)
+        return self.solver.covariance(self.kernel(G), K_star.expand(len(self.factor), -1, -1))
 
     @torch.no_grad()
     def functions(self, n_samples: int, generator: torch.Generator) -> Functions:

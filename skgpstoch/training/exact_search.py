@@ -1,10 +1,7 @@
-"""Compute the exact marginal likelihood of a kernel, and search for its best hyper-parameters θ.
+"""Search for the hyper-parameters θ of a kernel that maximise the exact marginal likelihood.
 
-Rasmussen & Williams, *Gaussian Processes for Machine Learning*, MIT Press, 2006, chapters 2 and 5:
-with C = K + diag(noise) = LLᵀ and A = C⁻¹Y, for P outputs that share the kernel,
-
-    log p(Y | X) = −½ tr(YᵀA) − P·(Σᵢ log Lᵢᵢ + n/2·log 2π)                       (Algorithm 2.1)
-    ∂/∂θ_j = tr(G ∂K/∂θ_j),   G = ½(AAᵀ − P·C⁻¹)                                  (eq. 5.9)
+The mathematics is in :mod:`skgpstoch.maths.exact_solver`; with G = ∂ log p(Y | X)/∂C, the gradient
+is ∂/∂θ_j = tr(G ∂K/∂θ_j).
 
 Optimisers have the same interface as in scikit-learn. Here, "fmin_l_bfgs_b" names our own
 :class:`~skgpstoch.training.projected_lbfgs.BoundedLBFGS`, for two reasons. SciPy's L-BFGS-B cannot
@@ -29,9 +26,8 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from ..data.messages import warn
-from ..kernels.matrices import Covariance, covariance_of
-from ..maths.gaussian import LOG_2PI
-from ..maths.linalg import cholesky_, inverse_, log_det
+from ..kernels.matrices import Covariance, Pull, covariance_of
+from ..maths.exact_solver import ExactSolver
 from .interrupts import AGAIN, keeps_best, was_interrupted
 from .jobs import threads_as
 from .projected_lbfgs import BoundedLBFGS
@@ -79,38 +75,18 @@ class Evidence:
 
     def __call__(self, theta: np.ndarray, eval_gradient: bool = True) -> tuple[float, np.ndarray]:
         """Return the value and its gradient; −inf and 0 if C is not positive definite."""
+        solver, pull = self.solved(theta, eval_gradient)
+        value = -math.inf if solver is None else np.float64(solver.log_density(self.Y))
+        if solver is None or not math.isfinite(value):
+            return -math.inf, np.zeros(len(theta))
+        return value, np.zeros(len(theta)) if pull is None else pull(solver.slope_())
+
+    def solved(self, theta: np.ndarray, pulls: bool) -> tuple[ExactSolver | None, Pull | None]:
+        """Return what solves for C at θ, if it has a factor, and the gradient of K if `pulls`."""
         self.covariance.set_theta(theta)
-        pull = self.covariance.gram_(self.C, eval_gradient)
-        A, zero = solve_(self.C, self.Y, self.noise), np.zeros_like(theta, dtype=np.float64)
-        if A is None:
-            return -math.inf, zero
-        n, n_outputs = self.Y.shape
-        normaliser = n_outputs * 0.5 * (log_det(self.C) + n * LOG_2PI)
-        value = np.float64(-0.5 * (self.Y * A).sum() - normaliser)
-        if not math.isfinite(value):
-            return -math.inf, zero
-        if pull is None:
-            return value, zero
-        inverse_(self.C)
-        G = self.C.mul_(-0.5 * n_outputs).addmm_(A, A.mT, alpha=0.5)
-        return value, pull(G)
-
-
-def factorise(covariance: Covariance, Y: Tensor, noise: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return L (N, N) and A (N, P) at the present θ; None if C is not positive definite."""
-    C = covariance.empty()
-    covariance.gram_(C)
-    A = solve_(C, Y, noise)
-    return None if A is None else (C, A)
-
-
-def solve_(K: Tensor, Y: Tensor, noise: Tensor) -> Tensor | None:
-    """Overwrite K with the factor L of C = K + diag(noise), and return A = C⁻¹Y (N, P).
-
-    Return None if C is not positive definite.
-    """
-    K.diagonal().add_(noise)
-    return torch.cholesky_solve(Y, K) if cholesky_(K) else None
+        pull = self.covariance.gram_(self.C, pulls)
+        self.C.diagonal().add_(self.noise)
+        return ExactSolver.of_(self.C, self.Y), pull
 
 
 class TrainingSet(NamedTuple):
@@ -124,6 +100,10 @@ class TrainingSet(NamedTuple):
     def evidence(self, kernel: sk.Kernel) -> Evidence:
         """Return log p(Y | X) as a function of θ."""
         return Evidence(self.covariance(kernel), *self.tensors())
+
+    def solver(self, kernel: sk.Kernel) -> ExactSolver | None:
+        """Return what solves for C; None if it has no factor."""
+        return self.evidence(kernel).solved(kernel.theta, False)[0]
 
     def covariance(self, kernel: sk.Kernel) -> Covariance:
         """Return the kernel's covariance of the rows."""

@@ -36,7 +36,7 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.data.findings import Diagnosis, Finding, cells
-from skgpstoch.drop_in import left_out
+from skgpstoch.maths.exact_solver import ExactSolver
 from skgpstoch.recipes import error_findings, findings
 from skgpstoch.training.history import History
 
@@ -644,7 +644,8 @@ def test_an_exact_fit_looks_at_rows_without_themselves():
     assert found.value < found.limit
     assert "explain only" in found.text
 
-    error, variance = left_out.left_out(blind.L_, blind.alpha_, np.array([7]))[1:]
+    solver = ExactSolver(torch.from_numpy(blind.L_), torch.from_numpy(blind.alpha_[:, None]))
+    error, variance = (a.numpy()[7] for a in solver.left_out())
     others = np.arange(300) != 7
     fixed = GaussianProcessRegressor(blind.kernel_, optimizer=None).fit(
         X[others], blind.y_train_[others]

@@ -11,7 +11,6 @@ The estimator with this method, among others, is :class:`~skgpstoch.GaussianProc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +28,7 @@ from ..maths.linalg import NotPositiveDefiniteError, cholesky_
 from ..posteriors.exact import ExactPosterior
 from ..posteriors.functions import Functions, prior_functions
 from ..posteriors.gradients import MomentGradients, gradients_by_blocks
-from ..training.exact_search import TrainingSet, search_evidence
+from ..training.exact_search import TrainingSet
 
 NEGATIVE_SHARE = 1e-8  # of the prior variance, by which a variance is negative without a warning
 
@@ -52,24 +51,22 @@ class ExactFit(NamedTuple):
         return ExactSolver(*(borrowed(a).to(device) for a in (self.L, self.alpha)))
 
 
-def fit(
-    kernel: sk.Kernel,
-    rows: TrainingSet,
-    optimizer: str | Callable | None,
-    n_restarts: int,
-    random_state: np.random.RandomState,
-) -> ExactFit:
+def fit(kernel: sk.Kernel, rows: TrainingSet, search: tuple) -> ExactFit:
     """Maximise the evidence from the kernel's θ and from random ones, and condition on the rows.
+
+    `search` is the optimiser, the number of restarts and the random state.
 
     Raises
     ------
     NotPositiveDefiniteError
         If the covariance is not positive definite at the best θ.
     """
-    kernel, value = search_evidence(kernel, rows, optimizer, n_restarts, random_state)
-    solver = rows.solver(kernel)
+    kernel = rows.best(kernel, search)
+    evidence = rows.evidence(kernel)
+    solver, _ = evidence.solved(kernel.theta, False)
     if solver is None:
         raise not_positive_definite(kernel)
+    value = float(solver.log_density(evidence.Y))
     if not math.isfinite(value) or not bool(solver.A.isfinite().all()):
         raise ValueError(
             f"The marginal likelihood is not finite with the kernel {kernel}. y is probably "

@@ -24,7 +24,7 @@ from ..objectives.lbfgs import gradients_at
 from ..objectives.optimal_q import optimal_q
 from ..posteriors.gradients import MomentGradients
 from ..recipes.feature_builder import USUAL_BATCH
-from ..training.exact_search import TrainingSet, search_evidence
+from ..training.exact_search import CUT_SHORT, TrainingSet
 from .noise import LEAST_START_NOISE, Noise, free_noise, noise_level, with_noise
 
 EXACT_START_ROWS = 1000  # random ones; training starts from their exact optimum
@@ -86,14 +86,12 @@ def start_kernel(
 
     `search` is the optimiser, the number of restarts and the random state.
     """
-    optimizer, n_restarts, random_state = search
-    if optimizer is None or noise.kernel.n_dims == 0:
+    if search[0] is None or noise.kernel.n_dims == 0:
         return noise.kernel
-    some = random_state.permutation(len(X))[:EXACT_START_ROWS]
+    some = search[2].permutation(len(X))[:EXACT_START_ROWS]
     alpha = alpha[some] if alpha.ndim else alpha
     rows = TrainingSet(X[some], Y[some], alpha, device)
-    then = " Training on all rows is cut short."
-    found, _ = search_evidence(noise.kernel, rows, optimizer, n_restarts, random_state, then)
+    found = rows.best(noise.kernel, search, CUT_SHORT)
     return with_noise(found, LEAST_START_NOISE * float(np.mean(np.square(Y))))
 
 

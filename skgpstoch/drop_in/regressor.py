@@ -33,9 +33,8 @@ from ..recipes.findings import causes
 from ..training.exact_search import TrainingSet
 from . import exact
 from .base import checked_theta
-from .left_out import of_left_out
+from .exact_findings import of_left_out, of_missing_noise
 from .many_rows import ManyRowsModel, bound_at, choose, make_regressor, start_kernel
-from .missing_noise import of_missing_noise
 from .noise import exceeds_jitter, fitted_kernel, noise_of, trained_kernel, without_alpha
 from .predictions import GaussianPredictor, Predictive
 
@@ -192,23 +191,22 @@ class GaussianProcessRegressor(GaussianPredictor):
             )
 
     def _fit_exact(self, kernel: sk.Kernel, rows: TrainingSet, search: tuple) -> None:
-        fitted = exact.fit(kernel, rows, *search)
+        fitted = exact.fit(kernel, rows, search)
         self.kernel_, self.L_, value = fitted.kernel, fitted.L, fitted.value
         self.alpha_ = fitted.alpha.reshape(self.y_train_.shape)
         self.log_marginal_likelihood_value_ = value
         self.estimator_: Any = None
         unit = float(Scaling.standard(rows.Y).scale.max())
-        found = [*self._findings({"": self.kernel_}, unit), *self._left_out(rows)]
+        found = [*self._findings({"": self.kernel_}, unit), *self._of_rows(fitted, rows)]
         self._diagnosis = Diagnosis(causes(found))
         self._diagnosis.warn()
 
-    def _left_out(self, rows: TrainingSet) -> Iterator[Finding]:
+    def _of_rows(self, fitted: exact.ExactFit, rows: TrainingSet) -> Iterator[Finding]:
         """Yield findings from leave-one-out predictions and from noise, if rows are numeric."""
         if not self.kernel_.requires_vector_input:
             return
-        given = self._kernel()
         found = [
-            *of_left_out(self.kernel_, given, rows.X, rows.noise, self.L_, self.alpha_),
+            *of_left_out(fitted, self._kernel(), rows.X, rows.noise),
             *of_missing_noise(self.kernel_, rows.X, rows.Y, rows.noise),
         ]
         learns = self.optimizer is not None and self.kernel_.n_dims

@@ -12,8 +12,7 @@ from sklearn.multiclass import OneVsRestClassifier
 
 from ..data.numeric import Numbers
 from ..drop_in.classifier import GaussianProcessClassifier
-from ..drop_in.laplace import BinaryLaplaceClassifier
-from ..drop_in.laplace_evidence import COEFFICIENTS, LAMBDAS
+from ..drop_in.laplace import COEFFICIENTS, LAMBDAS, BinaryLaplaceClassifier
 from ..drop_in.many_rows import ManyRowsModel
 from ..drop_in.regressor import GaussianProcessRegressor
 from ..ensembles.automatic_classifier import AutoGaussianProcessClassifier

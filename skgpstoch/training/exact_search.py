@@ -34,6 +34,7 @@ from .projected_lbfgs import BoundedLBFGS
 from .starts import draw_starts, likely_bounds
 
 MIN_ALPHA = 1e-10
+CUT_SHORT = " Training on all rows is cut short."
 MAX_ITER = 1000
 MEMORY = 10
 TOL = 2.2e-9
@@ -97,14 +98,6 @@ class TrainingSet(NamedTuple):
     noise: np.ndarray
     device: torch.device
 
-    def evidence(self, kernel: sk.Kernel) -> Evidence:
-        """Return log p(Y | X) as a function of θ."""
-        return Evidence(self.covariance(kernel), *self.tensors())
-
-    def solver(self, kernel: sk.Kernel) -> ExactSolver | None:
-        """Return what solves for C; None if it has no factor."""
-        return self.evidence(kernel).solved(kernel.theta, False)[0]
-
     def covariance(self, kernel: sk.Kernel) -> Covariance:
         """Return the kernel's covariance of the rows."""
         return covariance_of(kernel, self.X, self.device)
@@ -116,36 +109,56 @@ class TrainingSet(NamedTuple):
         )
         return Y, noise
 
+    def evidence(self, kernel: sk.Kernel) -> Evidence:
+        """Return log p(Y | X) as a function of θ."""
+        return Evidence(self.covariance(kernel), *self.tensors())
+
+    def best(self, kernel: sk.Kernel, search: tuple, then: str = "") -> sk.Kernel:
+        """Return the kernel at the best θ; arguments are as for :func:`best_kernel`."""
+        variance = float(np.mean(np.square(self.Y)))
+        return best_kernel(kernel, self.evidence, self.X, variance, search, then)
+
 
 def best_on(kernel: sk.Kernel, X: Tensor, Y: Tensor) -> sk.Kernel:
     """Return the kernel that maximises the marginal likelihood of these few rows, Y (N, P)."""
     rows, targets = (a.cpu().double().numpy() for a in (X, Y))
     some = TrainingSet(rows, targets, np.array(MIN_ALPHA), X.device)
-    then = " Training on all rows is cut short."
     random_state = np.random.RandomState(0)  # not used, as there are no restarts
-    return search_evidence(kernel, some, "fmin_l_bfgs_b", 0, random_state, then)[0]
+    return some.best(kernel, ("fmin_l_bfgs_b", 0, random_state), CUT_SHORT)
 
 
-def search_evidence(
+def best_kernel(
     kernel: sk.Kernel,
-    rows: TrainingSet,
-    optimizer: str | Callable | None,
-    n_restarts: int,
-    random_state: np.random.RandomState,
+    make: Callable[[sk.Kernel], Objective],
+    X: Any,
+    variance: float,
+    search: tuple,
     then: str = "",
-) -> tuple[sk.Kernel, float]:
-    """Return the kernel at the best θ, and the evidence there."""
-    kernel = clone(kernel)
+) -> sk.Kernel:
+    """Return the kernel at the best θ of the objective that `make` makes of it.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel
+        The kernel at the start of the search.
+    make : callable
+        Maps a kernel to the function of its θ.
+    X, variance
+        Rows, and the variance of functions of them, which suit random starts.
+    search : tuple
+        The optimiser or None, the number of restarts and the random state.
+    then : str, default=""
+        As for :func:`maximise`.
+    """
+    kernel, (optimizer, n_restarts, random_state) = clone(kernel), search
     if optimizer is None or kernel.n_dims == 0:
-        return kernel, rows.evidence(kernel)(kernel.theta, False)[0]
+        return kernel
     start, bounds = kernel.theta, kernel.bounds
-    make = functools.partial(rows.evidence, kernel)
-    likely = (
-        likely_bounds(kernel, rows.X, float(np.mean(np.square(rows.Y)))) if n_restarts else bounds
-    )
-    optimum = maximise(make, start, bounds, likely, optimizer, n_restarts, random_state, then)
+    likely = likely_bounds(kernel, X, variance) if n_restarts else bounds
+    of_kernel = functools.partial(make, kernel)
+    optimum = maximise(of_kernel, start, bounds, likely, optimizer, n_restarts, random_state, then)
     kernel.theta = optimum.theta
-    return kernel, optimum.value
+    return kernel
 
 
 # ---- searches ------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import torch
 from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 
-from ..data.devices import HOST
 from ..data.findings import Finding
 from ..kernels import split_noise
 from ..kernels.matrices import why_object
@@ -31,7 +30,8 @@ from ..recipes.findings import (
     distinct_rows,
     neighbour_and_variation,
 )
-from .exact import ExactFit
+from ..training.exact_search import TrainingSet
+from .exact import ExactModel
 from .noise import NEGLIGIBLE_ALPHA, exceeds_jitter
 
 LEAST_EXPLAINED = 0.1  # of the variance of f at a row, by all other rows
@@ -44,29 +44,18 @@ MOST_MISSED = 10.0  # nats of all compared rows, for one more parameter
 # ---- rows that are left out ----------------------------------------------------------------------
 
 
-def of_left_out(
-    fitted: ExactFit, given: sk.Kernel, X: np.ndarray, noise: np.ndarray
-) -> Iterator[Finding]:
-    """Yield findings on whether rows predict each other, and whether some are far off.
+def of_left_out(model: ExactModel, given: sk.Kernel) -> Iterator[Finding]:
+    """Yield findings on whether rows of numbers predict each other, and whether some are far off.
 
-    Parameters
-    ----------
-    fitted : ExactFit
-        The fit.
-    given : sklearn kernel
-        The kernel where the search began.
-    X : ndarray of shape (n, d)
-        The rows, of numbers.
-    noise : ndarray of shape () or (n,)
-        Known noise variances besides the WhiteKernel's.
+    `given` is the kernel where the search began.
     """
+    X = model.rows.X
     if len(X) < FEW_TO_LEARN:
         return
     rows = judged_rows(X)
-    left_out = fitted.solver(HOST).left_out()
-    error, variance = (a.numpy()[rows] for a in left_out)
-    f, noise_level = split_noise(fitted.kernel)
-    own = np.broadcast_to(noise, len(X))[rows] + noise_level
+    error, variance = (a.cpu().numpy()[rows] for a in model.solver.left_out())
+    f, noise_level = split_noise(model.kernel)
+    own = np.broadcast_to(model.rows.noise, len(X))[rows] + noise_level
     before, _ = neighbour_and_variation(split_noise(given)[0], X[distinct_rows(X)])
     yield of_explained(f, f.diag(X[rows]), variance - own, own, before)
     are_noise = bool(own.mean() > BESIDE_NOISE * variance.mean())
@@ -100,20 +89,12 @@ def of_explained(
 # ---- noise ---------------------------------------------------------------------------------------
 
 
-def of_missing_noise(
-    kernel: sk.Kernel, X: np.ndarray, Y: np.ndarray, noise: np.ndarray
-) -> Iterator[Finding]:
+def of_missing_noise(kernel: sk.Kernel, given: TrainingSet) -> Iterator[Finding]:
     """Yield by how many nats noise would make some rows more probable; nothing if there is some.
 
-    Parameters
-    ----------
-    kernel : sklearn kernel
-        The fitted one.
-    X, Y : ndarrays of shapes (n, d) and (n, P)
-        The rows.
-    noise : ndarray of shape () or (n,)
-        alpha.
+    `kernel` is the fitted one, and the noise of the rows is alpha.
     """
+    X, Y, noise, _ = given
     Y = Y[:, np.ptp(Y, axis=0).astype(bool) & ~exceeds_jitter(float(np.mean(noise)), Y)]
     if split_noise(kernel)[1] or len(X) < FEW_TO_LEARN or why_object(kernel) or not Y.size:
         return

@@ -191,23 +191,23 @@ class GaussianProcessRegressor(GaussianPredictor):
             )
 
     def _fit_exact(self, kernel: sk.Kernel, rows: TrainingSet, search: tuple) -> None:
-        fitted = exact.fit(kernel, rows, search)
-        self.kernel_, self.L_, value = fitted.kernel, fitted.L, fitted.value
-        self.alpha_ = fitted.alpha.reshape(self.y_train_.shape)
-        self.log_marginal_likelihood_value_ = value
+        model = exact.ExactModel.fitted(kernel, rows, search)
+        self.kernel_, self.L_ = model.kernel, model.L
+        self.alpha_ = model.alpha.reshape(self.y_train_.shape)
+        self.log_marginal_likelihood_value_ = model.log_evidence()
         self.estimator_: Any = None
         unit = float(Scaling.standard(rows.Y).scale.max())
-        found = [*self._findings({"": self.kernel_}, unit), *self._of_rows(fitted, rows)]
+        found = [*self._findings({"": self.kernel_}, unit), *self._of_rows(model)]
         self._diagnosis = Diagnosis(causes(found))
         self._diagnosis.warn()
 
-    def _of_rows(self, fitted: exact.ExactFit, rows: TrainingSet) -> Iterator[Finding]:
+    def _of_rows(self, model: exact.ExactModel) -> Iterator[Finding]:
         """Yield findings from leave-one-out predictions and from noise, if rows are numeric."""
         if not self.kernel_.requires_vector_input:
             return
         found = [
-            *of_left_out(fitted, self._kernel(), rows.X, rows.noise),
-            *of_missing_noise(self.kernel_, rows.X, rows.Y, rows.noise),
+            *of_left_out(model, self._kernel()),
+            *of_missing_noise(model.kernel, model.rows),
         ]
         learns = self.optimizer is not None and self.kernel_.n_dims
         yield from found if learns else (each.noted() for each in found)
@@ -300,8 +300,8 @@ class GaussianProcessRegressor(GaussianPredictor):
     def _extend_exact(self, X: Any, Y: np.ndarray, noise: np.ndarray) -> None:
         model = self._exact_model()
         more = TrainingSet(X, Y, noise, model.rows.device)
-        fitted = exact.extended(model.fitted, model.rows, more)
-        self.L_, self.log_marginal_likelihood_value_ = fitted.L, fitted.value
+        fitted = model.extended(more)
+        self.L_, self.log_marginal_likelihood_value_ = fitted.L, fitted.log_evidence()
         self.alpha_ = fitted.alpha.reshape(-1, *self.y_train_.shape[1:])
 
     def _extend_many(self, X: np.ndarray, Y: np.ndarray, alpha: np.ndarray | None) -> None:
@@ -398,9 +398,8 @@ class GaussianProcessRegressor(GaussianPredictor):
     def _exact_model(self) -> exact.ExactModel:
         """Return the model of an exact fit, without the noise of its rows."""
         Y = self.y_train_.reshape(len(self.y_train_), -1)
-        fitted = exact.ExactFit(self.kernel_, self.L_, self.alpha_.reshape(Y.shape), 0.0)
         rows = TrainingSet(self.X_train_, Y, np.zeros(()), prediction_device(self.device))
-        return exact.ExactModel(fitted, rows)
+        return exact.ExactModel(self.kernel_, rows, self.L_, self.alpha_.reshape(Y.shape))
 
     @property
     def feature_importances_(self) -> np.ndarray:

@@ -71,12 +71,11 @@ def _(model: GaussianProcessRegressor, X: Value) -> Weighted:
     noise = model._known_noise() / np.square(scaling.scale)
     if model.estimator_ is not None:
         return Weighted((1.0,), (of_many_rows(predicting, noise, X).in_units(*scaling),))
-    fitted = predicting.fitted
-    kernel = known(fitted.kernel)
+    kernel = known(predicting.kernel)
     K_star = covariance(kernel, X, np.asarray(model.X_train_, np.float64))
-    var = given_rows(variance(kernel, X), K_star, fitted.L)
-    mean = K_star @ fitted.alpha
-    std = (var + (noise + np.zeros((1, fitted.alpha.shape[1])))).sqrt()
+    var = given_rows(variance(kernel, X), K_star, predicting.L)
+    mean = K_star @ predicting.alpha
+    std = (var + (noise + np.zeros((1, predicting.alpha.shape[1])))).sqrt()
     return Weighted(
         (1.0,), (MixtureValues.of([Component(mean, std)], Family()).in_units(*scaling),)
     )

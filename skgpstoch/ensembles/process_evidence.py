@@ -132,11 +132,17 @@ def prior(n_features: int, n_missing: int) -> Tensor:
 
 def covariance(shape: Shape, theta: Theta, X: Tensor, Z: Tensor) -> Tensor:
     """Return k(X, Z), (N, M)."""
-    A, B = (shape.inputs(rows) / theta.length_scale for rows in (X, Z))
-    K = X.new_full((len(A), len(B)), CONSTANT_VARIANCE)
-    if shape.profile is not None:
-        K += theta.signal * shape.profile(squared_distance(A, B))[0]
-    return K.addmm_(A, B.mT, alpha=float(theta.slope)) if shape.is_linear else K
+    return made(shape, theta, *(shape.inputs(rows) / theta.length_scale for rows in (X, Z)))[0]
+
+
+def made(shape: Shape, theta: Theta, A: Tensor, B: Tensor | None) -> tuple[Tensor, Any]:
+    """Return k of inputs in length-scales, and κ with its slope, each (N, M); no B is A."""
+    other = A if B is None else B
+    K = A.new_full((len(A), len(other)), CONSTANT_VARIANCE)
+    radial = None if shape.profile is None else shape.profile(squared_distance(A, B))
+    if radial is not None:
+        K.add_(radial[0], alpha=float(theta.signal))
+    return K.addmm_(A, other.mT, alpha=float(theta.slope)) if shape.is_linear else K, radial
 
 
 def variance(shape: Shape, theta: Theta, X: Tensor) -> Tensor:
@@ -178,12 +184,7 @@ class LogPosterior:
         c, b = theta[:2]
         v = theta.noise_where(self.rows.missing)  # (N,)
         A = X / theta.length_scale  # (N, d)
-        C = X.new_full((len(X), len(X)), CONSTANT_VARIANCE)
-        if self.shape.profile is not None:
-            kappa, slope = self.shape.profile(squared_distance(A, None))  # (N, N)
-            C.add_(kappa, alpha=float(c))
-        if self.shape.is_linear:
-            C.addmm_(A, A.mT, alpha=float(b))
+        C, radial = made(self.shape, theta, A, None)
         C.diagonal().add_(v * relative)
         solver = ExactSolver.of_(C, y[:, None])
         if solver is None:
@@ -199,7 +200,8 @@ class LogPosterior:
             along = b * (A * (G @ A)).sum(0)
             gradient[1] = along.sum()
             by_scale -= 2.0 * along
-        if self.shape.profile is not None:
+        if radial is not None:
+            kappa, slope = radial
             gradient[0] = c * torch.dot(G.view(-1), kappa.view(-1))
             W = G.mul_(slope).mul_(c)
             by_scale -= 4.0 * (W.sum(1) @ A.square() - (A * (W @ A)).sum(0))

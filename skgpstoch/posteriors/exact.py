@@ -19,7 +19,7 @@ from ..maths.exact_solver import ExactSolver
 from ..maths.gaussian import LOG_2PI, Marginals, standard_normal
 from ..maths.linalg import add_diagonal, cholesky
 from .base import Posterior
-from .functions import Functions, prior_functions, updated_functions
+from .functions import Functions, posterior_functions
 
 
 def noisy(K: Tensor, noise: Tensor, rows: Rows) -> Tensor:
@@ -37,12 +37,12 @@ def repetition(noise: Tensor, rows: Rows) -> Tensor:
     """Return what the weights w of rows add to −2 log N(y | 0, K + diag(σ²/w)), (P,).
 
     w equal observations count as their mean, which has the noise variance σ²/w, and as w − 1
-    further observations at that mean.
+    further observations at that mean. σ² is (P,) or (N, P).
     """
     if rows.weight is None:
-        return torch.zeros_like(noise)
-    others = rows.n_effective - len(rows)
-    return rows.weight.to(noise).log().sum() + others * (noise.log() + LOG_2PI)
+        return noise.new_zeros(noise.shape[-1])
+    w = rows.weight.to(noise)[:, None]
+    return ((w - 1.0) * (noise.log() + LOG_2PI) + w.log()).sum(0)
 
 
 class ExactPosterior(Posterior):
@@ -167,18 +167,13 @@ class ExactPosterior(Posterior):
     @torch.no_grad()
     def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
         G = self.network(self.X)
-        (N, P), kernel = self.alpha.shape, self.kernel
-        f = prior_functions(kernel, G.shape[1], n_samples, P, generator)
-        noise = self.factor.square().sum(-1) - kernel.diag(G)  # diag(LLᵀ − K), (P, N)
-        z = standard_normal((n_samples, N, P), self.alpha, generator)
-        error = self.y - f(G) - noise.clamp_min(0.0).sqrt().mT * z  # (S, N, P)
-        V = torch.cholesky_solve(error.permute(2, 1, 0), self.factor).permute(2, 1, 0)
+        noise = self.factor.square().sum(-1) - self.kernel.diag(G)  # diag(LLᵀ − K), (P, N)
 
-        def values(X: Tensor) -> Tensor:
-            return of_outputs(self.network(X))
+        def solve(error: Tensor) -> Tensor:
+            return ExactSolver.given(self.factor, error.permute(2, 1, 0)).A.permute(2, 1, 0)
 
-        of_outputs = updated_functions(f, kernel, G, V)
-        return values
+        given = G, self.y, noise.clamp_min(0.0).mT, solve
+        return posterior_functions(self.kernel, self.network, *given, n_samples, generator)
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         mean = self.marginals(X).mean[0]  # (N, P)

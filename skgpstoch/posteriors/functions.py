@@ -70,12 +70,35 @@ def prior_functions(
     return values
 
 
-def updated_functions(
-    prior: Functions, kernel: Kernel, G_train: Tensor, coefficients: Tensor
+def posterior_functions(
+    kernel: Kernel,
+    network: nn.Module,
+    G: Tensor,
+    y: Tensor,
+    noise: Tensor,
+    solve: Functions,
+    n_samples: int,
+    generator: torch.Generator,
 ) -> Functions:
-    """Return f + k(·, X)V, for V = C⁻¹(y − f(X) − ε) (S, N, P) (13)."""
+    """Draw f(g(x)) given y, f + k(·, X)V for V = C⁻¹(y − f(X) − ε), (13).
 
-    def values(G: Tensor) -> Tensor:
-        return prior(G) + kernel(G, G_train) @ coefficients
+    Parameters
+    ----------
+    kernel, network
+        k and g.
+    G, y, noise : Tensor of shape (N, D), (N, P) and (N, P) or (N, 1)
+        g of the rows, their targets, and the variance of ε.
+    solve : callable
+        Maps (S, N, P) to the product with C⁻¹.
+    n_samples, generator
+        As for :func:`prior_functions`.
+    """
+    f = prior_functions(kernel, G.shape[1], n_samples, y.shape[1], generator)
+    z = standard_normal((n_samples, *y.shape), y, generator)
+    V = solve(y - f(G) - noise.sqrt() * z)  # (S, N, P)
+
+    def values(X: Tensor) -> Tensor:
+        at = network(X)
+        return f(at) + kernel(at, G) @ V
 
     return values

@@ -23,11 +23,11 @@ from ..kernels import Kernel, scaled
 from ..kernels.products import KernelRows, low_rank
 from ..likelihoods.real import Gaussian
 from ..maths.conjugate_gradients import COLUMNS, Product, conjugate_gradients
-from ..maths.gaussian import Marginals, standard_normal
+from ..maths.gaussian import Marginals
 from ..maths.linalg import NotPositiveDefiniteError, cholesky
 from ..maths.pivoted_cholesky import LowRankInverse
 from .base import Posterior
-from .functions import Functions, prior_functions, updated_functions
+from .functions import Functions, posterior_functions
 
 POSTERIOR_RANK = 500  # rank of the preconditioner
 TOL_MEAN, TOL_VARIANCE = 1e-8, 1e-6  # relative tolerances of residuals
@@ -174,18 +174,12 @@ class IterativePosterior(Posterior):
 
     @torch.no_grad()
     def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
-        X, (N, P) = self.X.double(), self.alpha.shape
-        f = prior_functions(self.kernel, X.shape[1], n_samples, P, generator)
-        z = standard_normal((n_samples, N, P), self.alpha, generator)
-        y = self.product(self.alpha)
-        error = y - f(X) - self.noise.sqrt() * z  # (S, N, P)
-        V = self.solve(error.transpose(0, 1).flatten(1), TOL_MEAN)
-        of_outputs = updated_functions(f, self.kernel, X, V.unflatten(1, (-1, P)).transpose(0, 1))
+        def solve(error: Tensor) -> Tensor:
+            V = self.solve(error.transpose(0, 1).flatten(1), TOL_MEAN)
+            return V.unflatten(1, error.shape[::2]).transpose(0, 1)
 
-        def values(X: Tensor) -> Tensor:
-            return of_outputs(self.network(X))
-
-        return values
+        given = self.X.double(), self.product(self.alpha), self.noise, solve
+        return posterior_functions(self.kernel, self.network, *given, n_samples, generator)
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         mean = self.cross(X) @ self.alpha  # (N, P)

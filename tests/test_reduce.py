@@ -13,7 +13,7 @@ from thread_group import Board, ThreadGroup, on_ranks
 from torch import nn
 
 from skgpstoch.data import row_sample
-from skgpstoch.data.counter_hash import row_hashes
+from skgpstoch.data.counter_rng import row_hashes
 from skgpstoch.data.reduce import (
     ALONE,
     WorkerLostError,

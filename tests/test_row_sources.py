@@ -25,7 +25,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
-from skgpstoch.data.counter_hash import row_hashes
+from skgpstoch.data.counter_rng import row_hashes
 from skgpstoch.data.parquet_writer import write_parquet
 from skgpstoch.data.read_ahead import read_ahead
 from skgpstoch.data.scan import scan

@@ -23,7 +23,7 @@ from .categories import (
     shrunk,
     sums,
 )
-from .counter_hash import row_hashes
+from .counter_rng import row_hashes
 from .numeric import Numbers
 from .reduce import Group
 

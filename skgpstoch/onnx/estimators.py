@@ -27,13 +27,18 @@ from ..estimators.classifier import Classifier
 from ..estimators.regressor import Regressor
 from ..features.network import FARTHEST_INPUT
 from ..kernels.distances import Profile, matern_3, rbf
-from .classes import laplace_probability, of_two, probabilities
-from .distributions import Component, Family, MixtureValues, Weighted, total
-from .graph import Value
+from .distributions import Component, Family, MixtureValues, Weighted, rounded_moments, total
+from .graph import CannotExport, Value
 from .kernels import covariance, known, radial, squared_distance, variance
-from .lattice import rounded_moments
-from .posteriors import LatentValues, given_rows, latents, predictive
-from .refusals import CannotExport
+from .posteriors import (
+    LatentValues,
+    given_rows,
+    laplace_probability,
+    latents,
+    of_two,
+    predictive,
+    probabilities,
+)
 
 PROFILES: dict[Profile, float] = {rbf: math.inf, matern_3: 1.5}
 """ν of the kernel profiles that exact processes use."""

@@ -18,8 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..data.asked import check_coverage
 from .estimators import class_probabilities, distribution, moments
-from .graph import Graph, Value, model_of
-from .refusals import CannotExport
+from .graph import CannotExport, Graph, Value, model_of
 
 OF_NUMBERS = ("mean", "std", "quantiles")
 OF_CLASSES = ("label", "probabilities")

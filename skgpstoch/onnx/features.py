@@ -13,9 +13,8 @@ from torch import nn
 from ..features import basis_functions, fourier, network, orthogonal, sums
 from ..features.base import FeatureMap
 from ..features.inducing import Covariances, InducingFeatures
-from .graph import Value
+from .graph import CannotExport, Value
 from .kernels import covariance, number, variance
-from .refusals import CannotExport
 from .series import normal_cdf
 
 

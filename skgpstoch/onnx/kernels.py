@@ -11,8 +11,7 @@ from sklearn.gaussian_process import kernels as sk
 
 from ..kernels import Tied, contains, from_sklearn
 from ..kernels import expressions as k
-from .graph import Value
-from .refusals import CannotExport
+from .graph import CannotExport, Value
 from .series import log1p
 
 DIRECT_COLUMNS = 32  # up to so many columns, take differences one by one, as in predictions

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -16,7 +15,7 @@ from .inducing import InducingFeatures
 
 
 class CompositeFeatures(FeatureMap):
-    """Operations that apply to every part alike, however the parts' features are combined."""
+    """Base class of maps that combine several maps with inducing points."""
 
     @property
     def each(self) -> list[InducingFeatures]:
@@ -59,36 +58,6 @@ class CompositeFeatures(FeatureMap):
 
     def members(self, X: Tensor) -> Tensor:
         return self.basis(X).phi[None]
-
-    def clamp_(self) -> None:
-        for part in self.each:
-            part.clamp_()
-
-    def failures(self) -> list[Tensor]:
-        return [failed for part in self.each for failed in part.failures()]
-
-    def forgive(self) -> None:
-        for part in self.each:
-            part.forgive()
-
-    def close(self) -> None:
-        for part in self.each:
-            part.close()
-
-    def freeze(self) -> None:
-        for part in self.each:
-            part.freeze()
-
-    @contextmanager
-    def frozen(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for part in self.each:
-                stack.enter_context(part.frozen())
-            yield
-
-    def reopen(self, keep_variance: bool = False) -> None:
-        for part in self.each:
-            part.reopen(keep_variance)
 
 
 class SumFeatures(CompositeFeatures):

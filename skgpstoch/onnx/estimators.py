@@ -29,7 +29,7 @@ from ..features.network import FARTHEST_INPUT
 from ..kernels.distances import Profile, matern_3, rbf
 from .distributions import Component, Family, MixtureValues, Weighted, rounded_moments, total
 from .graph import CannotExport, Value
-from .kernels import covariance, known, radial, squared_distance, variance
+from .kernels import covariance, known, radial, squared_distance
 from .posteriors import (
     LatentValues,
     given_rows,
@@ -80,7 +80,7 @@ def _(model: GaussianProcessRegressor, X: Value) -> Weighted:
     fitted = predicting.fitted
     kernel = known(fitted.kernel)
     K_star = covariance(kernel, X, np.asarray(model.X_train_, np.float64))
-    var = given_rows(variance(kernel, X), K_star, fitted.L)
+    var = given_rows(covariance(kernel, X), K_star, fitted.L)
     mean = K_star @ fitted.alpha
     std = (var + (noise + np.zeros((1, fitted.alpha.shape[1])))).sqrt()
     return Weighted(
@@ -230,7 +230,7 @@ def second_class(model: BinaryLaplaceClassifier, X: Value) -> Value:
     kernel = known(model.kernel_)
     K_star = covariance(kernel, X, np.asarray(model.X_train_, np.float64))
     residual = model.weight_ * (model.y_train_ - model.pi_)
-    var = given_rows(variance(kernel, X), K_star * model.W_sr_, model.L_)
+    var = given_rows(covariance(kernel, X), K_star * model.W_sr_, model.L_)
     return laplace_probability(LatentValues(K_star @ residual[:, None], var), LAMBDAS, COEFFICIENTS)
 
 

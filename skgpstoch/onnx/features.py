@@ -14,7 +14,7 @@ from ..features import basis_functions, fourier, network, orthogonal, sums
 from ..features.base import FeatureMap
 from ..features.inducing import Covariances, InducingFeatures
 from .graph import CannotExport, Value
-from .kernels import covariance, number, variance
+from .kernels import covariance, number
 from .series import normal_cdf
 
 
@@ -183,7 +183,7 @@ def _(features: InducingFeatures, X: Value) -> FeatureValues:
     G = embedded(features, X)
     Z, _, inverse = state(features)
     kernel = plain_kernel(features)
-    return FeatureValues(covariance(kernel, G, Z) @ inverse.T, variance(kernel, G))
+    return FeatureValues(covariance(kernel, G, Z) @ inverse.T, covariance(kernel, G))
 
 
 @basis.register
@@ -196,7 +196,7 @@ def _(features: orthogonal.OrthogonalFeatures, X: Value) -> FeatureValues:
     for points, found in zip(np.split(Z_v, ends), orthogonal.sets_of(others), strict=True):
         c = covariance(kernel, G, points) - phi @ found.P.T
         phi = X.graph.concat([phi, c @ found.inverse.T], 1)
-    return FeatureValues(phi, variance(kernel, G))
+    return FeatureValues(phi, covariance(kernel, G))
 
 
 @basis.register
@@ -206,7 +206,7 @@ def _(features: orthogonal.DecoupledFeatures, X: Value) -> FeatureValues:
     kernel = plain_kernel(features)
     P_u = covariance(kernel, G, Z) @ inverse.T
     shift = covariance(kernel, G, Z_v) @ number(features.coefficients) - P_u @ weighted.T
-    return FeatureValues(P_u, variance(kernel, G), shift)
+    return FeatureValues(P_u, covariance(kernel, G), shift)
 
 
 @basis.register

@@ -29,7 +29,7 @@ from ..posteriors.exact import ExactPosterior
 from .distributions import Component, Family, MixtureValues, skewed, total
 from .features import FeatureValues, basis, columns, layer
 from .graph import CannotExport, Value
-from .kernels import covariance, number, variance
+from .kernels import covariance, number
 from .series import normal_cdf
 
 
@@ -56,7 +56,7 @@ def _(posterior: ExactPosterior, X: Value) -> list[LatentValues]:
     G = layer(posterior.network, X)
     Z = number(posterior.network(posterior.X))
     K_star = covariance(posterior.kernel, G, Z)  # (N*, N)
-    prior = variance(posterior.kernel, G)
+    prior = covariance(posterior.kernel, G)
     var = [given_rows(prior, K_star, L) for L in number(posterior.factor)]
     alpha = number(posterior.alpha)
     var = var if len(var) == alpha.shape[1] else var * alpha.shape[1]
@@ -115,7 +115,7 @@ def _(posterior: ChevronPosterior, X: Value) -> list[LatentValues]:
     for r in range(1, W.shape[2]):
         var = var + (phi @ W[..., r]).square()
     if model.augments:
-        prior = variance(model.basis.kernel, X)
+        prior = covariance(model.basis.kernel, X)
         squares = phi.square() @ number(model.row_precision)
         var = var + prior.square() / (squares + prior)
     return [LatentValues(mean, var)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from onnx import TensorProto
@@ -12,6 +12,7 @@ from scipy.special import ndtri, stdtrit
 
 from ..ensembles.lattice import MOST_CELLS, WINDOW, Lattice
 from ..likelihoods.shared_precision import t_nodes
+from ..likelihoods.skewed import SkewMap
 from .graph import CannotExport, Value
 from .series import normal_cdf, normal_density, student_cdf, student_density
 
@@ -25,33 +26,6 @@ class Component(NamedTuple):
     mean: Value
     scale: Value
     weight: float = 1.0
-
-
-class Skew(NamedTuple):
-    """y → m + s·T((y − m)/s), an increasing function: see :mod:`skgpstoch.likelihoods.skewed`."""
-
-    mean: Value
-    std: Value
-    C: np.ndarray
-    S: np.ndarray
-    shift: Value
-    scale: Value
-
-    def __call__(self, y: Value) -> Value:
-        u = (y - self.mean) / self.std
-        w = u * self.C + (u.square() + 1.0).sqrt() * self.S
-        return self.mean + self.std * (w - self.shift) / self.scale
-
-    def inverse_and_slope(self, y: Value) -> tuple[Value, Value]:
-        """Return T⁻¹ of y, and the slope of T there."""
-        w = self.shift + self.scale * (y - self.mean) / self.std
-        u = w * self.C - (w.square() + 1.0).sqrt() * self.S
-        slope = (u / (u.square() + 1.0).sqrt() * self.S + self.C) / self.scale
-        return self.mean + self.std * u, slope
-
-    def in_units(self, offset: np.ndarray, scale: np.ndarray) -> Skew:
-        """Return the map of y·scale + offset."""
-        return self._replace(mean=self.mean * scale + offset, std=self.std * scale)
 
 
 class Family(NamedTuple):
@@ -111,15 +85,15 @@ class MixtureValues(NamedTuple):
         Means and scales of the components, (N, P, K).
     weight : ndarray of shape (K,)
         Weights of the components, with sum 1.
-    skew : Skew or None, default=None
-        Map that is applied to draws of the mixture; None for no map.
+    skew : SkewMap or None, default=None
+        Map, of values, that is applied to draws of the mixture; None for no map.
     """
 
     family: Family
     mean: Value
     scale: Value
     weight: np.ndarray
-    skew: Skew | None = None
+    skew: Any = None
 
     @classmethod
     def of(cls, components: Sequence[Component], family: Family) -> MixtureValues:
@@ -152,17 +126,19 @@ class MixtureValues(NamedTuple):
 
     def cdf_and_density(self, y: Value) -> tuple[Value, Value]:
         """Return P(Y ≤ y) and p(y), each (N, P)."""
-        slope = None
-        if self.skew is not None:
-            y, slope = self.skew.inverse_and_slope(y)
+        skew, slope = self.skew, None
+        if skew is not None:
+            u = skew.deviation(y)
+            y, slope = skew.mean + skew.std * u, skew.rise(u) / skew.scale
         cdf, density = self.family.cdf_and_density((y.unsqueeze(2) - self.mean) / self.scale)
         density = self.averaged(density / self.scale)
         return self.averaged(cdf), density if slope is None else density / slope
 
     def in_units(self, offset: np.ndarray, scale: np.ndarray) -> MixtureValues:
         """Return the mixture of y·scale + offset, with scale and offset (P,)."""
-        skew = None if self.skew is None else self.skew.in_units(offset, scale)
-        mean = self.mean * scale[:, None] + offset[:, None]
+        skew, mean = self.skew, self.mean * scale[:, None] + offset[:, None]
+        if skew is not None:
+            skew = skew._replace(mean=skew.mean * scale + offset, std=skew.std * scale)
         return self._replace(mean=mean, scale=self.scale * scale[:, None], skew=skew)
 
 
@@ -234,7 +210,7 @@ def skewed(symmetric: MixtureValues, epsilon: np.ndarray) -> MixtureValues:
     h = expected(lambda u: (u.square() + 1.0).sqrt())
     k = expected(lambda u: u * (u.square() + 1.0).sqrt())
     b = (np.square(C) + np.square(S) * (2.0 - h.square()) + k * (2.0 * C * S)).sqrt()
-    return symmetric._replace(skew=Skew(mean, std, C, S, h * S, b))
+    return symmetric._replace(skew=SkewMap(*cast(Any, (mean, std, C, S, h * S, b))))
 
 
 # ---- targets on a lattice ------------------------------------------------------------------------

@@ -119,7 +119,7 @@ def to_onnx(
             )
         found = of_numbers(model, X, named, levels)
     about = f"Predictions of a {type(model).__name__} of skgpstoch"
-    return model_of(graph, {"X": width}, found, about)
+    return model_of(graph, width, found, about)
 
 
 def check_can_be_asked(model: Any) -> None:

@@ -17,6 +17,8 @@ from .graph import CannotExport, Value
 from .kernels import covariance, number
 from .series import normal_cdf
 
+ACTIVATED = {nn.ReLU: "Relu", nn.Tanh: "Tanh", nn.Sigmoid: "Sigmoid"}
+
 
 class FeatureValues(NamedTuple):
     """The values of a feature map at rows; see :class:`skgpstoch.features.base.Basis`."""
@@ -81,19 +83,11 @@ def _(module: network.PeriodicInputs, X: Value) -> Value:
     return X.graph.concat([waves, X], 2)
 
 
-@layer.register
-def _(module: nn.ReLU, X: Value) -> Value:
-    return X.map("Relu")
-
-
-@layer.register
-def _(module: nn.Tanh, X: Value) -> Value:
-    return X.map("Tanh")
-
-
-@layer.register
-def _(module: nn.Sigmoid, X: Value) -> Value:
-    return X.map("Sigmoid")
+@layer.register(nn.ReLU)
+@layer.register(nn.Tanh)
+@layer.register(nn.Sigmoid)
+def _(module: nn.Module, X: Value) -> Value:
+    return X.map(next(name for kind, name in ACTIVATED.items() if isinstance(module, kind)))
 
 
 @layer.register

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -18,8 +18,7 @@ from ..data.reduce import ALONE, ClockOfGroup, Group, agreed, current, doing
 from ..data.row_sample import are_few, chosen_rows, most_sampled, offsets
 from ..data.row_source import RowSource, is_source, refuse_other_columns
 from ..data.rows import Data
-from ..data.scan import Scan, Tally
-from ..data.sorted_rows import warn_if_sorted
+from ..data.scan import Scan, scanned
 from ..data.stored import is_frame
 from ..data.table_parts import Held, held_by, merged, read_alike, read_as
 from ..data.tables import read_table
@@ -249,20 +248,21 @@ def read_through(
 ) -> tuple[Scan, list[Held] | None]:
     """Read all rows of a source once; return facts about them, and what their columns hold."""
     labelled, held = is_classifier(automatic), None
-    tally = Tally(n_sample, seed, labelled)
-    for chunk in source.read(None):
-        refuse_other_columns(chunk, source.example)
-        counted = with_checked_targets(chunk).counted()
-        if len(counted):
-            if not labelled:
-                real_target(counted.y)  # or an error that says what is wrong
-            tally.add(counted)
-            X = as_given(source, counted.X)
-            found = held_by(X, automatic.categorical_features, chunk.where)
-            held = found if held is None else merged([held, found])
-    if tally.blocks is not None:
-        warn_if_sorted(source, tally.blocks)
-    return tally.scan(), held
+
+    def counted_chunks() -> Iterator[Chunk]:
+        nonlocal held
+        for chunk in source.read(None):
+            refuse_other_columns(chunk, source.example)
+            counted = with_checked_targets(chunk).counted()
+            if len(counted):
+                if not labelled:
+                    real_target(counted.y)  # or an error that says what is wrong
+                yield counted
+                X = as_given(source, counted.X)
+                found = held_by(X, automatic.categorical_features, chunk.where)
+                held = found if held is None else merged([held, found])
+
+    return scanned(source, counted_chunks(), n_sample, seed, labelled), held
 
 
 def refuse_columns(name: str, source: RowSource, sample: Chunk) -> None:

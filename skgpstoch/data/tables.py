@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,12 +13,18 @@ from sklearn.utils.validation import validate_data
 from .arrays import all_finite, readable, row_blocks
 from .categories import (
     Joined,
+    NewRows,
     OneHot,
     TargetMeans,
     Targets,
     codes_of,
     levels_of,
     missing_columns_of,
+    new_levels,
+    placed,
+    stand_ins,
+    warn_of_new_levels,
+    with_levels,
 )
 from .chunk import Chunk
 from .columns import (
@@ -40,7 +46,6 @@ from .level_sums import FoldMeans, LevelSums, Told, add_up
 from .messages import muted, warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
 from .reduce import Group, agreed
-from .unknown_levels import NewRows, new_levels, stand_ins, warn_of_new_levels, with_levels
 
 MOST_ONE_HOT = 10  # most levels for a plain one-hot encoding
 CONVERSIONS = {
@@ -337,6 +342,15 @@ class TableEncoder:
     def missing_columns(self) -> list[int]:
         """Positions of the encoded columns that are 1 where a value is missing, and 0 elsewhere."""
         return missing_columns_of(self.encoders)
+
+    def rows_by_level(self, Z: np.ndarray) -> Iterator[tuple[str, Any, np.ndarray]]:
+        """Yield a column's name, a level, and a mask (n,) of the encoded rows Z that have it.
+
+        The columns are one-hot or ordered categories, and numbers with at most two values.
+        """
+        for name, (first, each) in zip(self.names, placed(self.encoders), strict=True):
+            for level, rows in each.rows_by_level(Z[:, first : first + each.width]):
+                yield name, level, rows
 
     def of_columns(self, of_encoded: np.ndarray) -> np.ndarray:
         """Sum values of encoded columns, (n_encoded,), for each column of X: (n_features,)."""

@@ -16,7 +16,6 @@ from ..data.arrays import Scaling
 from ..data.deadline import Deadline
 from ..data.findings import Finding
 from ..data.held_out import mixture_of
-from ..data.level_rows import rows_by_level
 from ..data.messages import warn
 from ..data.reduce import current
 from ..data.rows import Data
@@ -275,7 +274,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         weight = np.ones(len(data)) if data.weight is None else data.weight
         judged = held_out, weight[held_out.rows]
         done = share_done(self.budget_)
-        by_level = rows_by_level(self._encoder, data.X[held_out.rows])
+        by_level = self._encoder.rows_by_level(data.X[held_out.rows])
         coverage = coverage_by_group(*judged, by_level)
         self._tables = calibration_by_group(*judged), limits(*judged, done), coverage
         is_of_y = self.target != "count" and self.target_transformer_ is None

@@ -49,13 +49,10 @@ class SkewMap(NamedTuple):
         """m + s·T⁻¹((y − m)/s)."""
         return self.mean + self.std * self.deviation(y)
 
-    def rise(self, u: Tensor) -> Tensor:
-        """b·T'(u)."""
-        return self.C + self.S * u / (1.0 + u.square()).sqrt()
-
     def log_slope(self, y: Tensor) -> Tensor:
         """log T'((y − m)/s)."""
-        return self.rise((y - self.mean) / self.std).log() - self.scale.log()
+        u = (y - self.mean) / self.std
+        return (self.C + self.S * u / (1.0 + u.square()).sqrt()).log() - self.scale.log()
 
 
 class Skewed(AdditiveNoise):

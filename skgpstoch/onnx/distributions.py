@@ -129,7 +129,8 @@ class MixtureValues(NamedTuple):
         skew, slope = self.skew, None
         if skew is not None:
             u = skew.deviation(y)
-            y, slope = skew.mean + skew.std * u, skew.rise(u) / skew.scale
+            y = skew.mean + skew.std * u
+            slope = (u / (u.square() + 1.0).sqrt() * skew.S + skew.C) / skew.scale
         cdf, density = self.family.cdf_and_density((y.unsqueeze(2) - self.mean) / self.scale)
         density = self.averaged(density / self.scale)
         return self.averaged(cdf), density if slope is None else density / slope

@@ -12,6 +12,7 @@ from sklearn.gaussian_process import kernels as sk
 from torch.testing import assert_close
 
 from skgpstoch import SCGDGaussianProcessRegressor
+from skgpstoch.data.counter_rng import counter_normal
 from skgpstoch.features.base import FeatureMap, JoinedFeatures
 from skgpstoch.features.fourier import KernelFeatures, base_frequencies, has_features
 from skgpstoch.features.network import (
@@ -22,7 +23,6 @@ from skgpstoch.features.network import (
     output_width,
 )
 from skgpstoch.kernels import from_sklearn
-from skgpstoch.maths.counter_rng import counter_normal
 
 IDENTITY = torch.nn.Identity()
 STATIONARY = [

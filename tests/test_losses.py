@@ -39,8 +39,8 @@ from skgpstoch.likelihoods import (
     Poisson,
     StudentT,
 )
-from skgpstoch.likelihoods.normal_proposals import peak, widest
 from skgpstoch.likelihoods.rejection import accept_reject
+from skgpstoch.likelihoods.sampled import peak, widest
 from skgpstoch.losses import (
     ExpectedLogLikelihood,
     FullyIndependent,

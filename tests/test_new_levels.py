@@ -10,8 +10,8 @@ from scipy.integrate import trapezoid
 from scipy.special import ndtri
 
 from skgpstoch import AutoGaussianProcessRegressor
+from skgpstoch.data.categories import STAND_INS
 from skgpstoch.data.tables import TableEncoder
-from skgpstoch.data.unknown_levels import STAND_INS
 from skgpstoch.distributions.joined import JoinedLaw
 from skgpstoch.distributions.normal import NormalLaw
 from skgpstoch.ensembles import automatic_regressor

@@ -372,7 +372,7 @@ def test_distribution_functions_are_right_in_the_tails(df):
     graph = Graph()
     given = Value(graph, "X")
     cdf = normal_cdf(given) if df is None else student_cdf(df, given)
-    found = run(model_of(graph, {"X": 1}, {"cdf": (cdf, 11, [None, 1])}, ""), z[:, None])["cdf"]
+    found = run(model_of(graph, 1, {"cdf": (cdf, 11, [None, 1])}, ""), z[:, None])["cdf"]
     counts = exact > 1e-300
     np.testing.assert_allclose(found[counts, 0], exact[counts], rtol=3e-12)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from skgpstoch import AutoGaussianProcessRegressor, GaussianProcessRegressor
-from skgpstoch.data import rivals
+from skgpstoch.estimators import context as rivals
 
 
 def warnings_of_fit(model, monkeypatch, n_threads=4, seconds=10.0, rate=300.0):

@@ -23,7 +23,7 @@ from skgpstoch import (
 )
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows, row_sample, table_parts
 from skgpstoch.data.arrays import resolve_seed
-from skgpstoch.data.counter_hash import row_hashes
+from skgpstoch.data.counter_rng import row_hashes
 from skgpstoch.data.reduce import ALONE
 from skgpstoch.data.table_parts import Held, held_by, merged, read_as
 from skgpstoch.data.tables import TableEncoder

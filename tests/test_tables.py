@@ -25,11 +25,10 @@ from skgpstoch.data import ParquetRows
 from skgpstoch.data.arrays import Scaling, quantiles
 from skgpstoch.data.categories import TargetMeans, Targets, prior_rows, sums
 from skgpstoch.data.columns import columns_of, zone_name
-from skgpstoch.data.counts import looks_like_counts
-from skgpstoch.data.level_rows import rows_by_level
 from skgpstoch.data.level_sums import LevelSums, Told, folds_of
 from skgpstoch.data.tables import TableEncoder, category_mask
 from skgpstoch.ensembles import automatic_classifier
+from skgpstoch.ensembles.automatic_regressor import looks_like_counts
 
 pytestmark = pytest.mark.filterwarnings("ignore:max_time=0.01 could not be kept")
 
@@ -130,7 +129,7 @@ def test_rows_by_level():
     )
     encoder = TableEncoder()
     Z = encoder.fit_transform(X, j % 7 + 0.0)
-    found = {(name, level): rows for name, level, rows in rows_by_level(encoder, Z)}
+    found = {(name, level): rows for name, level, rows in encoder.rows_by_level(Z)}
     names = {name for name, _ in found}
     assert names == {"'three'", "'flag'", "'two'", "'many'", "'size'"}
     assert_array_equal(found["'three'", None], X["three"].isna())

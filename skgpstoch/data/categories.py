@@ -8,6 +8,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from .columns import LEVEL, Column
+from .messages import warn
+from .numeric import Encoder, Level
+
 UNSEEN_LEVEL = -1  # the code of a level that training rows do not have
 N_FOLDS = 5  # folds of training rows; each is encoded with the target means of the others
 SHUFFLE_SEED = 0  # fixed seed of the folds, so that they depend only on the rows' contents
@@ -25,19 +29,18 @@ def codes_of(labels: np.ndarray, levels: dict[Hashable, int]) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class OneHot:
+class OneHot(Encoder):
     """One-hot columns, one for each level; a single 0/1 column for two levels, 0.5 if unseen."""
 
     levels: dict[Hashable, int]
 
     @property
     def width(self) -> int:
-        """Number of encoded columns."""
         return len(self.levels) if len(self.levels) > 2 else len(self.levels) - 1
 
     @property
     def missing_columns(self) -> list[int]:
-        """Positions of columns that flag missing values: the last level's, if it is missing."""
+        """Position of the last level, if it is a missing value."""
         return [self.width - 1] if None in self.levels and self.width else []
 
     def __call__(self, labels: np.ndarray) -> np.ndarray:
@@ -47,34 +50,39 @@ class OneHot:
             return np.where(codes == UNSEEN_LEVEL, 0.5, codes)
         return (codes == np.arange(self.width)).astype(np.float64)
 
+    def rows_by_level(self, part: np.ndarray) -> Iterator[Level]:
+        for level, code in self.levels.items() if self.width else ():
+            yield level, part[:, 0] == code if self.width == 1 else part[:, code] == 1.0
+
 
 @dataclass(frozen=True)
-class Joined:
+class Joined(Encoder):
     """Several encoders of one column, whose encoded columns are stacked side by side."""
 
     parts: tuple[Any, ...]
 
     @property
     def width(self) -> int:
-        """Number of encoded columns."""
         return sum(part.width for part in self.parts)
 
     @property
     def missing_columns(self) -> list[int]:
-        """Positions of columns that flag missing values."""
         return missing_columns_of(self.parts)
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
-        """Encode a column (n,): (n, width)."""
         return np.hstack([part(values) for part in self.parts])
 
+    def rows_by_level(self, part: np.ndarray) -> Iterator[Level]:
+        for first, each in placed(self.parts):
+            yield from each.rows_by_level(part[:, first : first + each.width])
 
-def missing_columns_of(encoders: Sequence[Any]) -> list[int]:
+
+def missing_columns_of(encoders: Sequence[Encoder]) -> list[int]:
     """Return the positions of columns that flag missing values, for encoders side by side."""
     return [start + j for start, encoder in placed(encoders) for j in encoder.missing_columns]
 
 
-def placed(encoders: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+def placed(encoders: Sequence[Encoder]) -> Iterator[tuple[int, Encoder]]:
     """Yield encoders side by side, each with the position of its first column."""
     starts = np.cumsum([0, *(encoder.width for encoder in encoders)]).tolist()
     yield from zip(starts, encoders, strict=False)
@@ -139,7 +147,7 @@ def copies_not_told(inputs: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class TargetMeans:
+class TargetMeans(Encoder):
     """Mean of each target at each level, shrunk towards the mean of all rows.
 
     ȳ_l = (Σ_{i∈l} w_i y_i + m ȳ) / (Σ_{i∈l} w_i + m),   m = σ²_within / σ²_between,
@@ -153,13 +161,7 @@ class TargetMeans:
 
     @property
     def width(self) -> int:
-        """Number of encoded columns."""
         return self.means.shape[1]
-
-    @property
-    def missing_columns(self) -> list[int]:
-        """Positions of columns that flag missing values: none."""
-        return []
 
     @classmethod
     def fit(
@@ -169,12 +171,10 @@ class TargetMeans:
         codes, y, n_levels = codes_of(labels[targets.row], levels), targets.y, len(levels)
         n, total = sums(codes, n_levels, y, targets.weight)  # (L, 1), (L, P)
         prior = prior_rows(n, total, sums(codes, n_levels, y**2, targets.weight)[1])
-        encoded = np.empty(y.shape)
-        for k in range(N_FOLDS):
-            own = targets.fold == k
-            less, lost = sums(codes[own], n_levels, y[own], targets.own[own])
-            encoded[own] = shrunk(n - less, total - lost, prior)[codes[own]]
-        return cls(levels, shrunk(n, total, prior)), encoded[targets.group]
+        found = cls(levels, shrunk(n, total, prior))
+        less, lost = sums_by_fold(codes, targets.fold, n_levels, y, targets.own)
+        without = without_folds(n, total, prior, less, lost)
+        return found, without[targets.fold, codes][targets.group]
 
     def __call__(self, labels: np.ndarray) -> np.ndarray:
         """Encode labels (n,) of new rows: (n, P)."""
@@ -188,6 +188,22 @@ def sums(
     n = np.bincount(codes, weight, n_levels)[:, None]
     total = np.stack([np.bincount(codes, weight * column, n_levels) for column in y.T], axis=1)
     return n, total
+
+
+def sums_by_fold(
+    codes: np.ndarray, fold: np.ndarray, n_levels: int, y: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the same of the rows of each fold, (N_FOLDS, L) and (N_FOLDS, L, P)."""
+    n, total = sums(fold * n_levels + codes, N_FOLDS * n_levels, y, weight)
+    return n.reshape(N_FOLDS, n_levels), total.reshape(N_FOLDS, n_levels, y.shape[1])
+
+
+def without_folds(
+    n: np.ndarray, total: np.ndarray, prior: np.ndarray, less: np.ndarray, lost: np.ndarray
+) -> np.ndarray:
+    """Return the means of levels without the rows of each fold, (N_FOLDS, L + 1, P)."""
+    pairs = zip(less, lost, strict=True)
+    return np.stack([shrunk(n - of_n[:, None], total - of_y, prior) for of_n, of_y in pairs])
 
 
 def shrunk(n: np.ndarray, total: np.ndarray, prior: np.ndarray) -> np.ndarray:
@@ -217,3 +233,73 @@ def prior_rows(n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndar
     between = (spread - within) / ((n_rows - (n**2).sum() / n_rows) / (n_levels - 1))
     within = np.maximum(within, np.finfo(np.float64).tiny)
     return np.asarray(within / np.maximum(between, within / n_rows))
+
+
+# ---- levels that training rows did not have ------------------------------------------------------
+
+
+STAND_INS = 24  # number of known levels in place of a new one; repeated if there are fewer
+
+
+class NewRows(NamedTuple):
+    """Rows with levels that training rows did not have: their numbers (m,) and encodings.
+
+    The encodings (K, m, d) have K known levels in place of the new ones.
+    """
+
+    rows: np.ndarray
+    stand_ins: np.ndarray
+
+
+def new_levels(column: Column, known: set) -> np.ndarray:
+    """Return the mask (n,) of rows of a column with a level that training rows did not have.
+
+    A missing value is such a level if no training row had one.
+    """
+    if column.kind != LEVEL or not known - {None}:
+        return np.zeros(len(column.values), dtype=bool)
+    return np.array([v not in known for v in column.values.tolist()], dtype=bool)
+
+
+def stand_ins(levels: Sequence[set | None]) -> list[np.ndarray]:
+    """Return, for each column, K known levels to replace new ones, as an array of objects.
+
+    The levels are permuted separately for each column, so that they occur in many combinations.
+    """
+    rng, found = np.random.RandomState(SHUFFLE_SEED), []
+    for known in levels:
+        of_column = np.array([None, *sorted((known or set()) - {None})], dtype=object)[1:]
+        order = of_column[rng.permutation(len(of_column))]
+        found.append(np.resize(order, STAND_INS) if len(order) else np.full(STAND_INS, None))
+    return found
+
+
+def with_levels(columns: list[Column], is_new: np.ndarray, levels: Sequence[Any]) -> list[Column]:
+    """Return columns with `levels` in place of new levels, where `is_new` (d, n)."""
+    found = []
+    for column, at, level in zip(columns, is_new, levels, strict=True):
+        if at.any():
+            values = column.values.copy()
+            values[at] = level
+            column = column._replace(values=values)
+        found.append(column)
+    return found
+
+
+def warn_of_new_levels(column: Column, known: set, predicted: str) -> None:
+    """Warn of levels that training rows did not have; `predicted` says what is predicted there."""
+    if column.kind != LEVEL or not known - {None}:
+        return
+    new = set(column.values.tolist()) - known
+    if new - {None}:
+        warn(
+            f"Column {column.name} of X has levels that the training rows did not have, "
+            f"such as {min(new - {None}, key=str)!r}. Predictions for these rows are "
+            f"{predicted}."
+        )
+    if None in new:
+        warn(
+            f"Column {column.name} of X has missing values, but it had none in the "
+            f"training rows. Predictions for these rows are {predicted}. If values will "
+            "be missing at prediction time, train with some missing too."
+        )

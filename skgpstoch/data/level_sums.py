@@ -22,8 +22,10 @@ from .categories import (
     prior_rows,
     shrunk,
     sums,
+    sums_by_fold,
+    without_folds,
 )
-from .counter_hash import row_hashes
+from .counter_rng import row_hashes
 from .numeric import Numbers
 from .reduce import Group
 
@@ -125,9 +127,9 @@ class LevelSums:
         is_known = codes >= 0
         codes, fold, y = codes[is_known], fold[is_known], y[is_known]
         w = np.ones(len(codes)) if weight is None else weight[is_known]
-        n, total = sums(fold * len(self.levels) + codes, self.n.size, y, w)
-        self.n += n.reshape(self.n.shape)
-        self.total += total.reshape(self.total.shape)
+        n, total = sums_by_fold(codes, fold, len(self.levels), y, w)
+        self.n += n
+        self.total += total
         self.squares += sums(codes, len(self.levels), y**2, w)[1]
 
     @property
@@ -139,12 +141,8 @@ class LevelSums:
         """Return the encoders for new rows and for training rows."""
         n, total = self.n.sum(0)[:, None], self.total.sum(0)
         prior = prior_rows(n, total, self.squares)
-        by_fold = [
-            shrunk(n - less[:, None], total - lost, prior)
-            for less, lost in zip(self.n, self.total, strict=True)
-        ]
-        of_all = TargetMeans(self.levels, shrunk(n, total, prior))
-        return of_all, FoldMeans(self.levels, np.stack(by_fold))
+        without = without_folds(n, total, prior, self.n, self.total)
+        return TargetMeans(self.levels, shrunk(n, total, prior)), FoldMeans(self.levels, without)
 
 
 def add_up(group: Group, every: Mapping[int, LevelSums]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +18,33 @@ LEAST_PERIODS = 1.5  # dates must span so many periods for sine and cosine to ad
 STEPS_OF_PERIOD = 2.0  # a period must be so many times the smallest difference of dates
 
 
+Level = tuple[Any, np.ndarray]  # a level, None if it is missing, and which rows have it, (n,)
+
+
+class Encoder(ABC):
+    """Base class of encoders of one column."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Number of encoded columns."""
+
+    @property
+    def missing_columns(self) -> list[int]:
+        """Positions of encoded columns that flag missing values."""
+        return []
+
+    @abstractmethod
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Encode a column (n,): (n, width)."""
+
+    def rows_by_level(self, part: np.ndarray) -> Iterator[Level]:
+        """Yield the levels, if they are few, and their rows among encoded ones, (n, width)."""
+        return iter(())
+
+
 @dataclass(frozen=True)
-class Numbers:
+class Numbers(Encoder):
     """Encoder of numbers: missing ones become the median, and a further column flags them.
 
     Parameters
@@ -63,12 +90,10 @@ class Numbers:
 
     @property
     def width(self) -> int:
-        """Number of encoded columns."""
         return int(self.varies) + int(self.flags)
 
     @property
     def missing_columns(self) -> list[int]:
-        """Positions of columns that flag missing values."""
         return [self.width - 1] if self.flags else []
 
     def keeps(self, values: np.ndarray) -> bool:
@@ -76,7 +101,6 @@ class Numbers:
         return self.varies and not self.flags and self.scaling is None and all_finite(values)
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
-        """Encode a column (n,): (n, width)."""
         if not self.flags and self.varies and np.isnan(values).any():
             warn(
                 f"Column {self.name} of X has missing values, but it had none in the "
@@ -99,9 +123,26 @@ class Numbers:
             return values
         return np.arcsinh((values - self.scaling.offset) / self.scaling.scale)
 
+    def rows_by_level(self, part: np.ndarray) -> Iterator[Level]:
+        """Yield two numbers, if there are no others, and missing values."""
+        if self.varies and self.scaling is None:
+            found = part[:, 0] if not self.flags else part[part[:, -1] == 0.0, 0]
+            values = np.unique(found).tolist()
+            few = dict(zip(values, values, strict=True)) if len(values) <= 2 else {}
+            yield from self.rows_at(few, part)
+
+    def rows_at(self, levels: Mapping[Any, float], part: np.ndarray) -> Iterator[Level]:
+        """Yield levels, given their numbers, and missing values."""
+        missing = part[:, -1] == 1.0 if self.flags else np.zeros(len(part), dtype=bool)
+        if self.varies:
+            for level, value in levels.items():
+                yield level, (part[:, 0] == self.scaled(np.array(float(value)))) & ~missing
+        if missing.any():
+            yield None, missing
+
 
 @dataclass(frozen=True)
-class Dates:
+class Dates(Encoder):
     """Encoder of dates: days, and sine and cosine of the periods (day, week, year) that fit."""
 
     days: Numbers
@@ -124,16 +165,13 @@ class Dates:
 
     @property
     def width(self) -> int:
-        """Number of encoded columns."""
         return self.days.width + 2 * len(self.periods)
 
     @property
     def missing_columns(self) -> list[int]:
-        """Positions of columns that flag missing values."""
         return self.days.missing_columns
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
-        """Encode a column (n,): (n, width)."""
         waves = []
         for period in self.periods:
             angle = 2.0 * np.pi * (values / period)
@@ -142,7 +180,7 @@ class Dates:
 
 
 @dataclass(frozen=True)
-class Ordered:
+class Ordered(Encoder):
     """Encoder of ordered categories: the position of each level."""
 
     places: dict[Hashable, int]
@@ -157,17 +195,18 @@ class Ordered:
 
     @property
     def width(self) -> int:
-        """Number of encoded columns."""
         return self.numbers.width
 
     @property
     def missing_columns(self) -> list[int]:
-        """Positions of columns that flag missing values."""
         return self.numbers.missing_columns
 
     def __call__(self, labels: np.ndarray) -> np.ndarray:
         """Encode labels (n,), unknown ones as missing: (n, width)."""
         return self.numbers.filled(places_of(labels, self.places))  # callers warn of new levels
+
+    def rows_by_level(self, part: np.ndarray) -> Iterator[Level]:
+        return self.numbers.rows_at(self.places, part)
 
 
 def numbers_of(column: Column, values: np.ndarray, weight: np.ndarray | None) -> Numbers:

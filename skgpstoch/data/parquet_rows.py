@@ -12,8 +12,8 @@ import numpy as np
 
 from .chunk import Chunk
 from .parquet_columns import refuse_type, roles_of
+from .read_ahead import BUFFER_PARTS
 from .row_source import CHUNK_ROWS, RowSource, in_turn, share_of
-from .shuffle_buffer import BUFFER_PARTS
 from .stored import is_frame
 
 READ_BYTES = 2**18

@@ -1,17 +1,27 @@
-"""Write Parquet files by row group: whole, or not at all."""
+"""Write Parquet files by row group, whole or not at all; put rows in random order on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from .chunk import SAID, Chunk
+from .counter_rng import row_hashes
 from .stored import is_frame
 from .whole_file import whole_file
+
+try:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+except ImportError as error:
+    raise ImportError(
+        "Parquet files need pyarrow. Install it with `pip install pyarrow`."
+    ) from error
 
 
 def write_parquet(path: str | Path, column_names: Sequence[str], arrays: Iterable[Any]) -> None:
@@ -43,8 +53,6 @@ def write_parquet(path: str | Path, column_names: Sequence[str], arrays: Iterabl
 
 def table_from(columns: Sequence[Any], names: Sequence[str]) -> Any:
     """Return a pyarrow table of arrays (m,)."""
-    import pyarrow as pa
-
     if len(columns) != len(names):
         raise ValueError(
             f"There must be {len(names)} columns ({', '.join(names)}), got {len(columns)}."
@@ -54,8 +62,6 @@ def table_from(columns: Sequence[Any], names: Sequence[str]) -> Any:
 
 def table_of(chunk: Chunk, names: Sequence[str] | None) -> Any:
     """Return a pyarrow table of a chunk; columns of X without a name are x0, x1, ..."""
-    import pyarrow as pa
-
     columns: dict[str, Any] = {}
     if is_frame(chunk.X):
         for name in chunk.X.columns:
@@ -80,12 +86,6 @@ def parquet_file(path: str | Path) -> Generator[Any, None, None]:
     The file gets its name at the end of the block, and is removed after an error. All tables must
     have the types of the first one.
     """
-    try:
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise ImportError(
-            "Parquet files need pyarrow. Install it with `pip install pyarrow`."
-        ) from error
     writers: list[Any] = []
     with whole_file(path) as unfinished:
 
@@ -103,3 +103,110 @@ def parquet_file(path: str | Path) -> Generator[Any, None, None]:
             raise
         for writer in writers:
             writer.close()
+
+
+# ---- rows in random order ------------------------------------------------------------------------
+
+
+HASHES = "skgpstoch.hash"  # a column of buckets
+
+
+def shuffle_tables(
+    tables: Iterable[tuple[np.ndarray, Any]], n_rows: int, path: Path, seed: int, n_buffer: int
+) -> None:
+    """Write rows to a Parquet file in the order of hashes of their numbers.
+
+    Parameters
+    ----------
+    tables : iterable of (ndarray, Table)
+        Row numbers and pyarrow tables of rows, all with the schema of the first.
+    n_rows : int
+        Total number of rows.
+    path : Path
+        The file to write.
+    seed : int
+        Seed of the order.
+    n_buffer : int
+        Most rows in memory; a bucket, and a row group of the file, has about half as many.
+    """
+    n_buckets = max(1, -(-2 * n_rows // n_buffer))
+    with (
+        TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder,
+        parquet_file(path) as write,
+    ):
+        buckets = Buckets(Path(folder), n_buckets, n_buffer)
+        for rows, table in tables:
+            buckets.add(row_hashes(seed, rows), table)
+        for table in buckets.tables():
+            write(table)
+
+
+class Buckets:
+    """Files of rows whose hashes are in a range.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder for the files.
+    n_buckets : int
+        Number of ranges, all of equal length.
+    n_buffer : int
+        Buffer size in rows. When half of it is full, all rows are written, so that a file is opened
+        only once for many rows.
+    """
+
+    def __init__(self, folder: Path, n_buckets: int, n_buffer: int) -> None:
+        self.folder = folder
+        self.width = 2.0**64 / n_buckets
+        self.paths = [folder / f"{k}.arrows" for k in range(n_buckets)]
+        self.n_buffer = n_buffer
+        self.held: list[Any] = []
+        self.n_held = 0
+        self.schema: Any = None
+
+    def add(self, hashes: np.ndarray, table: Any) -> None:
+        """Add rows with their hashes."""
+        self.schema = table.schema if self.schema is None else self.schema
+        table = table.cast(self.schema).append_column(HASHES, pa.array(hashes))
+        self.held.append(table)
+        self.n_held += len(table)
+        if 2 * self.n_held >= self.n_buffer:  # sorting makes one copy
+            self.flush()
+
+    def flush(self) -> None:
+        """Append the held rows to the files, to each file as a new stream."""
+        if not self.held:
+            return
+        table = in_order(self.held)
+        self.held, self.n_held = [], 0
+        hashes = table[HASHES].to_numpy().astype(np.float64) + 2.0**63
+        bucket = np.minimum(hashes / self.width, len(self.paths) - 1).astype(np.int64)
+        starts = np.searchsorted(bucket, np.arange(len(self.paths) + 1)).tolist()
+        for path, start, stop in zip(self.paths, starts, starts[1:], strict=False):
+            if stop > start:
+                with path.open("ab") as file, pa.ipc.new_stream(file, table.schema) as stream:
+                    stream.write_table(table.slice(start, stop - start))
+
+    def tables(self) -> Iterator[Any]:
+        """Yield the rows of each file in the order of hashes."""
+        self.flush()
+        for path in self.paths:
+            if path.exists():
+                yield in_order(streams(path)).drop_columns([HASHES])
+                path.unlink()
+
+
+def in_order(tables: list[Any]) -> Any:
+    """Join tables into one, in the order of hashes."""
+    table = pa.concat_tables(tables).unify_dictionaries()
+    return table.take(np.argsort(table[HASHES].to_numpy()))
+
+
+def streams(path: Path) -> list[Any]:
+    """Return the tables in a file, one for each stream."""
+    tables = []
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        while file.tell() < size:
+            tables.append(pa.ipc.open_stream(file).read_all())
+    return tables

@@ -9,11 +9,9 @@ whether it has rows or not. :data:`ALONE`, a single process, is a group too; its
 from __future__ import annotations
 
 import contextlib
-import json
 import pickle
 import re
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -24,9 +22,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from .devices import HOST, is_host
-
-PLAIN = (str, bool, int, float, type(None))
-"""Types that arrays of objects may hold to be gathered; JSON stores them exactly."""
 
 Operation = Callable[..., "dist.Work"]
 
@@ -57,11 +52,11 @@ class WorkerLostError(RuntimeError):
 # ---- groups --------------------------------------------------------------------------------------
 
 
-class Group(ABC):
+class Group:
     """Ranks that call the same methods in the same order.
 
-    A subclass defines three operations on a flat tensor, `_combine`, `_spread` and `_collect`. All
-    other methods use these.
+    A subclass for several ranks defines three operations on a flat tensor, `_combine`, `_spread`
+    and `_collect`. All other methods use these; those of a single rank return their arguments.
 
     Attributes
     ----------
@@ -74,17 +69,17 @@ class Group(ABC):
     rank: int
     size: int
 
-    @abstractmethod
     def _combine(self, flat: Tensor, operation: str) -> None:
         """Replace `flat` (n,) by its "sum" or "max" over ranks, in place."""
+        raise NotImplementedError(f"{type(self).__name__} must define _combine")
 
-    @abstractmethod
     def _spread(self, flat: Tensor) -> None:
         """Replace `flat` (n,) by that of rank 0, in place."""
+        raise NotImplementedError(f"{type(self).__name__} must define _spread")
 
-    @abstractmethod
     def _collect(self, flat: Tensor) -> list[Tensor]:
         """Return each rank's `flat` (n,), which has the same size on all ranks."""
+        raise NotImplementedError(f"{type(self).__name__} must define _collect")
 
     def _place(self, tensor: Tensor) -> torch.device:
         """Return the device on which a tensor is exchanged."""
@@ -103,6 +98,8 @@ class Group(ABC):
         self._reduce(tensors, "max")
 
     def _reduce(self, tensors: Sequence[Tensor], operation: str) -> None:
+        if self.size == 1:
+            return
         floats = [tensor for tensor in tensors if tensor.is_floating_point()]
         is_short = all(tensor.dtype == torch.float32 for tensor in floats)
         integers = [tensor for tensor in tensors if not tensor.is_floating_point()]
@@ -115,18 +112,19 @@ class Group(ABC):
 
     def broadcast_(self, *tensors: Tensor) -> None:
         """Copy rank 0's tensors to all ranks, bit for bit, in place and by one collective."""
-        if tensors:
-            flat = packed(
-                [as_bytes(each) for each in tensors], torch.uint8, self._place(tensors[0])
-            )
-            self._spread(flat)
-            pieces = flat.split([each.numel() * each.element_size() for each in tensors])
-            with torch.no_grad():
-                for each, piece in zip(tensors, pieces, strict=True):
-                    each.copy_(piece.clone().view(each.dtype).view(each.shape))
+        if self.size == 1 or not tensors:
+            return
+        flat = packed([as_bytes(each) for each in tensors], torch.uint8, self._place(tensors[0]))
+        self._spread(flat)
+        pieces = flat.split([each.numel() * each.element_size() for each in tensors])
+        with torch.no_grad():
+            for each, piece in zip(tensors, pieces, strict=True):
+                each.copy_(piece.clone().view(each.dtype).view(each.shape))
 
     def shares(self, tensor: Tensor) -> list[Tensor]:
         """Return each rank's tensor; numbers of rows may differ, and be 0."""
+        if self.size == 1:
+            return [tensor]
         counts = torch.zeros(self.size, dtype=torch.int64)
         counts[self.rank] = len(tensor)
         self.sum_(counts)
@@ -141,33 +139,21 @@ class Group(ABC):
 
     def gather_tensor(self, tensor: Tensor) -> Tensor:
         """Return all rows, in the order of ranks; shapes (n_rank, ·) may differ only in n_rank."""
-        return torch.cat(self.shares(tensor))
+        return tensor if self.size == 1 else torch.cat(self.shares(tensor))
 
     def gather(self, array: np.ndarray) -> np.ndarray:
-        """Return all rows of an array, in the order of ranks.
+        """Return all rows of an array (n_rank, ...), in the order of ranks: (n, ...).
 
-        Parameters
-        ----------
-        array : ndarray of shape (n_rank, ...)
-            Numbers, dates, strings, or objects that are strings, numbers or None. Dtypes are
-            promoted to a common one; those of shares without rows are ignored.
-
-        Returns
-        -------
-        rows : ndarray of shape (n, ...)
-            All rows, the same on all ranks.
-
-        Raises
-        ------
-        TypeError
-            On every rank, if a share has other objects.
+        Dtypes are promoted to a common one; those of shares without rows are ignored.
         """
-        sent = torch.frombuffer(bytearray(encoded(array)), dtype=torch.uint8)
-        every = [decoded(share.numpy().tobytes(), k) for k, share in enumerate(self.shares(sent))]
-        return np.concatenate([share for share in every if len(share)] or every[:1])
+        every = self.every(array)
+        shares = [share for share in every if len(share)] or every[:1]
+        return shares[0] if len(shares) == 1 else np.concatenate(shares)
 
     def every(self, own: Any) -> list[Any]:
         """Return each rank's object; pickle is safe, as all ranks run the same program."""
+        if self.size == 1:
+            return [own]
         sent = torch.frombuffer(bytearray(pickle.dumps(own)), dtype=torch.uint8)
         return [pickle.loads(share.numpy().tobytes()) for share in self.shares(sent)]
 
@@ -213,13 +199,11 @@ class Group(ABC):
         if not self.flag(error is not None):
             return
         kind = next((k for k in (ValueError, TypeError) if isinstance(error, k)), RuntimeError)
-        own = [] if error is None else [[self.rank, kind.__name__, str(error)]]
-        rank, name, message = self.gather(np.array(own, dtype=object).reshape(-1, 3))[0]
+        every = self.every(None if error is None else (kind, str(error)))
         if error is not None:
             raise error
-        raise {"ValueError": ValueError, "TypeError": TypeError}.get(name, RuntimeError)(
-            f"rank {rank}: {message}"
-        )
+        rank, (kind, message) = next((k, told) for k, told in enumerate(every) if told)
+        raise kind(f"rank {rank}: {message}")
 
     def check_same(self, name: str, value: str) -> None:
         """Check that a string, such as a digest, is the same on all ranks.
@@ -229,9 +213,9 @@ class Group(ABC):
         ValueError
             On every rank, if it is not. The message names the values and their ranks.
         """
-        values = self.gather(np.array([value], dtype=object))
+        values = self.every(value)
         if len(set(values)) > 1:
-            places = {each: np.flatnonzero(values == each).tolist() for each in values}
+            places = {each: [k for k, v in enumerate(values) if v == each] for each in values}
             said = "; ".join(f"{each} on ranks {ranks}" for each, ranks in places.items())
             raise ValueError(
                 f"{name} must be the same on all ranks, got {said}. Fit estimators with equal "
@@ -240,65 +224,12 @@ class Group(ABC):
 
 
 class Alone(Group):
-    """A single process, which has all rows; methods return their arguments without a copy."""
+    """A single process, which has all rows."""
 
     rank, size = 0, 1
 
     def __reduce__(self) -> str:
         return "ALONE"
-
-    def _combine(self, flat: Tensor, operation: str) -> None:
-        """Leave it."""
-
-    def _spread(self, flat: Tensor) -> None:
-        """Leave it."""
-
-    def _collect(self, flat: Tensor) -> list[Tensor]:
-        return [flat]
-
-    def sum_(self, *tensors: Tensor) -> None:
-        """Leave them."""
-
-    max_ = broadcast_ = sum_
-
-    def shares(self, tensor: Tensor) -> list[Tensor]:
-        """Return the tensor itself."""
-        return [tensor]
-
-    def gather_tensor(self, tensor: Tensor) -> Tensor:
-        """Return it."""
-        return tensor
-
-    def gather(self, array: np.ndarray) -> np.ndarray:
-        """Return it."""
-        return array
-
-    def every(self, own: Any) -> list[Any]:
-        """Return the object."""
-        return [own]
-
-    def average_(self, *tensors: Tensor) -> None:
-        """Leave them."""
-
-    def first(self, value: float) -> float:
-        """Return it."""
-        return value
-
-    def first_bytes(self, content: bytes) -> bytes:
-        """Return them."""
-        return content
-
-    def flag(self, value: bool) -> bool:
-        """Return it."""
-        return value
-
-    def agree(self, error: Exception | None) -> None:
-        """Raise it."""
-        if error is not None:
-            raise error
-
-    def check_same(self, name: str, value: str) -> None:
-        """Accept it."""
 
 
 ALONE = Alone()
@@ -512,30 +443,3 @@ def unpack_(tensors: Sequence[Tensor], flat: Tensor) -> None:
 def as_bytes(tensor: Tensor) -> Tensor:
     """Return a tensor's bytes, (n,)."""
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
-
-
-def encoded(array: np.ndarray) -> bytes:
-    """Return an array as bytes, without pickle: JSON and, on the next line, numbers."""
-    told: dict[str, Any] = {"shape": array.shape, "dtype": array.dtype.str}
-    if not array.dtype.hasobject:
-        return json.dumps(told).encode() + b"\n" + array.tobytes()
-    items = [x.item() if isinstance(x, np.generic) else x for x in array.ravel().tolist()]
-    others = sorted({type(item).__name__ for item in items if not isinstance(item, PLAIN)})
-    told = {"others": others} if others else {**told, "items": items}
-    return json.dumps(told).encode()
-
-
-def decoded(sent: bytes, rank: int) -> np.ndarray:
-    """Return the array that :func:`encoded` converted to bytes."""
-    line, _, content = sent.partition(b"\n")
-    told = json.loads(line)
-    if "others" in told:
-        raise TypeError(
-            f"rank {rank}: objects must be strings, numbers or None to be sent to other ranks, got "
-            f"{', '.join(told['others'])}."
-        )
-    if "items" not in told:
-        return np.ndarray(told["shape"], told["dtype"], bytearray(content))
-    array = np.empty(len(told["items"]), dtype=object)
-    array[:] = told["items"]
-    return array.reshape(told["shape"])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .chunk import Chunk, concatenated
-from .counter_hash import row_hashes
+from .counter_rng import row_hashes
 from .equal_rows import MERGED_ROWS
 from .reduce import Group
 

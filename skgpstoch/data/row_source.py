@@ -13,11 +13,19 @@ from typing import Any, Self
 
 import numpy as np
 
-from .chunk import BESIDES_X, SAID, Chunk, as_target, checked
-from .chunk_inputs import Inputs, fitted_transform, inputs_of, is_fitted
-from .read_ahead import read_ahead
+from .chunk import (
+    BESIDES_X,
+    SAID,
+    Chunk,
+    Inputs,
+    as_target,
+    checked,
+    fitted_transform,
+    inputs_of,
+    is_fitted,
+)
+from .read_ahead import mixed, read_ahead
 from .row_sample import SmallestHashes
-from .shuffle_buffer import mixed
 
 CHUNK_ROWS = 65_536
 """Number of rows that are read at a time."""
@@ -232,7 +240,7 @@ class RowSource(ABC):
         ValueError
             If the rows are read from this file.
         """
-        from .bucket_shuffle import shuffle_tables  # needs pyarrow
+        from .parquet_writer import shuffle_tables  # needs pyarrow
 
         self.check_path(path)
         shuffle_tables(self.tables(), self.count(), Path(path), seed, self.buffer_rows)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .chunk import Chunk, as_dtype
+from .messages import warn
 from .row_sample import SmallestHashes
 from .row_source import RowSource
-from .sorted_rows import Blocks, LabelBlocks, NumberBlocks, merged_blocks, warn_if_sorted
 
 MOST_LABELS = 10_000
 """Most labels for y to be taken for classes."""
+
+MOST_EXPLAINED = 0.05
+"""Share of y's variance that the content of a shuffle buffer may explain. Its mean is then .2 σ
+from that of all rows, five times as far as that of a minibatch of 512 random rows."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +72,18 @@ def scan(source: RowSource, n_sample: int, seed: int, classes: bool = False) -> 
         If chunks are invalid, see :meth:`RowSource.chunks`, or if there are more than 10,000
         labels.
     """
-    if (known := source.known(n_sample)) is not None:
-        return known
+    known: Scan | None = source.known(n_sample)
+    return known or scanned(source, source.chunks(), n_sample, seed, classes)
+
+
+def scanned(
+    source: RowSource, chunks: Iterable[Chunk], n_sample: int, seed: int, classes: bool
+) -> Scan:
+    """Return facts about chunks, which are those of a source; warn if its rows are sorted."""
     tally = Tally(n_sample, seed, classes)
-    for chunk in source.chunks():
+    for chunk in chunks:
         tally.add(chunk)
-    if tally.blocks is not None:
+    if tally.blocks:
         warn_if_sorted(source, tally.blocks)
     return tally.scan()
 
@@ -84,7 +96,7 @@ class Tally:
         self.has_labels = classes
         self.n_rows, self.n_effective = 0, 0.0
         self.classes: np.ndarray | None = None
-        self.blocks: Blocks | None = None
+        self.blocks: list[Any] = []
         self.extremes: np.ndarray | None = None
 
     def add(self, chunk: Chunk) -> None:
@@ -105,19 +117,15 @@ class Tally:
         labels, codes = unique_labels(chunk)
         counts = np.bincount(codes, chunk.weight, len(labels))
         self.classes = merged_classes(self.classes, labels)
-        self.add_block(LabelBlocks.of(labels, counts))
+        self.blocks.append(LabelCounts(labels, counts))
 
     def add_numbers(self, chunk: Chunk) -> None:
         """Add targets that are numbers."""
         y = as_dtype(chunk.y, np.dtype(np.float64), f"{chunk.where}: y")
         weight = np.ones(len(y)) if chunk.weight is None else chunk.weight
-        self.add_block(NumberBlocks.of(y.reshape(len(y), -1), weight))
+        self.blocks.append(Moments.of(y.reshape(len(y), -1), weight))
         known = y if self.extremes is None else np.concatenate([self.extremes, y])
         self.extremes = np.stack([known.min(0), known.max(0)])
-
-    def add_block(self, block: Blocks) -> None:
-        """Add the moments, or label counts, of a chunk's y."""
-        self.blocks = merged_blocks(self.blocks, block)
 
     def scan(self) -> Scan:
         """Return the facts about all chunks so far."""
@@ -145,13 +153,10 @@ def unique_labels(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"{chunk.where}: y must hold labels of one type: {error}.") from error
 
 
-def merged_classes(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarray | None:
+def merged_classes(known: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
     """Return the sorted union of labels."""
-    known = [labels for labels in (first, second) if labels is not None]
-    if not known:
-        return None
     try:
-        merged = np.unique(np.concatenate(known))
+        merged = labels if known is None else np.unique(np.concatenate([known, labels]))
     except TypeError as error:
         raise ValueError(f"y must hold labels of one type: {error}.") from error
     if len(merged) > MOST_LABELS:
@@ -160,3 +165,95 @@ def merged_classes(first: np.ndarray | None, second: np.ndarray | None) -> np.nd
             "numbers; use a regressor."
         )
     return merged
+
+
+# ---- sorted rows, which are alike if they are read together --------------------------------------
+
+
+class Moments(NamedTuple):
+    """Moments of y in a chunk: Σw, the mean and the central moments, (P,) each."""
+
+    weight: float
+    mean: np.ndarray
+    second: np.ndarray
+    third: np.ndarray
+    fourth: np.ndarray
+
+    @classmethod
+    def of(cls, y: np.ndarray, w: np.ndarray) -> Moments:
+        """Return the moments of one chunk, from y (m, P) and weights (m,)."""
+        weight = w.sum()
+        mean = w @ y / weight
+        away = y - mean
+        with np.errstate(over="ignore"):  # `explained` ignores infinite moments
+            central = [w @ away**k / weight for k in (2, 3, 4)]
+        return cls(weight, mean, *central)
+
+    @staticmethod
+    def explained(chunks: Sequence[Moments]) -> float:
+        """Return the share of the variance of y, or of its squared deviations, that chunks explain.
+
+        The share is in [0, 1]. Chunks of random rows explain neither. If rows are sorted by y,
+        chunks differ in their means; if they are sorted by |y|, in their squared deviations.
+        """
+        weight, mean, second, third, fourth = map(np.stack, zip(*chunks, strict=True))
+        share = weight / weight.sum()
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            off = mean - share @ mean
+            of_mean = share @ off**2 / (share @ (second + off**2))
+            square = second + off**2  # mean of (y − ȳ)², and of its square
+            fourth = fourth + 4 * off * third + 6 * off**2 * second + off**4
+            centre = share @ square
+            of_square = share @ (square - centre) ** 2 / (share @ fourth - centre**2)
+        found = np.concatenate([of_mean, of_square])
+        return float(np.max(found, initial=0.0, where=np.isfinite(found)))
+
+
+class LabelCounts(NamedTuple):
+    """Labels of a chunk, and the weight of the rows with each label."""
+
+    labels: np.ndarray
+    counts: np.ndarray
+
+    @staticmethod
+    def explained(chunks: Sequence[LabelCounts]) -> float:
+        """Return the share of the labels' variance that chunks explain, Goodman and Kruskal's τ."""
+        classes = np.unique(np.concatenate([chunk.labels for chunk in chunks]))
+        total, within = np.zeros(len(classes)), 0.0
+        for labels, counts in chunks:
+            total[np.searchsorted(classes, labels)] += counts
+            within += np.square(counts).sum() / counts.sum()
+        n = total.sum()
+        chance = np.square(total).sum() / n
+        return float((within - chance) / (n - chance)) if n > chance else 0.0
+
+
+def warn_if_sorted(source: RowSource, chunks: Sequence[Any]) -> None:
+    """Warn if the shuffle buffer does not mix the rows of a source.
+
+    Parameters
+    ----------
+    source : RowSource
+        Source whose rows were read.
+    chunks : sequence of Moments or of LabelCounts
+        What y was in each chunk.
+    """
+    n_rows, n_chunks = source.n_rows, len(chunks)
+    if n_rows is None or n_rows <= max(source.buffer_rows, n_chunks):
+        return
+    chance = (n_chunks - 1) / (n_rows - 1)  # what chunks of random rows explain
+    explained = (type(chunks[0]).explained(chunks) - chance) / (1.0 - chance)
+    held = source.buffer_rows / n_rows  # share of the rows
+    in_buffer = 1.0 if source.n_units is None else held * source.n_units
+    # If rows are sorted, the mean of those in the buffer moves through 1 − held of y's range.
+    if explained * (1.0 - held) ** 2 <= MOST_EXPLAINED * max(in_buffer, 1.0):
+        return
+    warn(
+        f"The rows seem to be sorted: the chunk that a row is in ({n_chunks} chunks) "
+        f"explains {explained:.0%} of the variance of y (or of its square). The shuffle "
+        f"buffer holds only {source.buffer_rows:,} of {n_rows:,} rows, so minibatches are "
+        "not random samples, and predictions, above all intervals, can be useless. Write "
+        "the rows in random order once with rows.shuffle_to(path) and fit to that file, or "
+        "raise buffer_rows.",
+        about="sorted rows",
+    )

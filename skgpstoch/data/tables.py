@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,12 +13,18 @@ from sklearn.utils.validation import validate_data
 from .arrays import all_finite, readable, row_blocks
 from .categories import (
     Joined,
+    NewRows,
     OneHot,
     TargetMeans,
     Targets,
     codes_of,
     levels_of,
     missing_columns_of,
+    new_levels,
+    placed,
+    stand_ins,
+    warn_of_new_levels,
+    with_levels,
 )
 from .chunk import Chunk
 from .columns import (
@@ -40,7 +46,6 @@ from .level_sums import FoldMeans, LevelSums, Told, add_up
 from .messages import muted, warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
 from .reduce import Group, agreed
-from .unknown_levels import NewRows, new_levels, stand_ins, warn_of_new_levels, with_levels
 
 MOST_ONE_HOT = 10  # most levels for a plain one-hot encoding
 CONVERSIONS = {
@@ -193,15 +198,12 @@ class TableEncoder:
         self.encoders: list[Any] = [simple_encoder(column, w) for column in kept]
         many = [j for j, encoder in enumerate(self.encoders) if encoder is None]
         self.levels = [c.levels if c.kind == LEVEL else None for c in kept]
-        told = {}
+        own = {}
         if many:
             targets = Told.of(y[counts], w, classes)(y[counts])
-            means, found = target_means(kept, many, targets, w)
-            for j, encoder, own in zip(many, means, found, strict=True):
-                self.encoders[j] = encoder
-                told[j] = encoder(columns[j].values)
-                told[j][counts, : own.shape[1]] = own
-        return self._encoded(table.array, columns, told)
+            for j, encoder, means in zip(many, *target_means(kept, many, targets, w), strict=True):
+                self.encoders[j], own[j] = encoder, means
+        return self._encoded(table, own, counts)
 
     def learn_levels(
         self, group: Group, parts: Iterable[Chunk], told: Told
@@ -253,12 +255,9 @@ class TableEncoder:
         by_fold : dict of int to FoldMeans
             The result of :meth:`learn_levels`.
         """
-        table, told = self._table(X), {}
-        for j, means in by_fold.items():
-            labels = table.columns[j].values
-            told[j], own = self.encoders[j](labels), means(labels, numbers)
-            told[j][:, : own.shape[1]] = own
-        return self._encoded(table.array, table.columns, told)
+        table = self._table(X)
+        own = {j: means(table.columns[j].values, numbers) for j, means in by_fold.items()}
+        return self._encoded(table, own)
 
     def transform(self, X: Any) -> np.ndarray:
         """Encode new rows.
@@ -273,13 +272,13 @@ class TableEncoder:
         Z : ndarray of shape (n_samples, n_encoded)
             The encoded rows in float64, or X itself if it needs no encoding.
         """
-        columns = self._read(X)
-        for column, known in zip(columns, self.levels, strict=True):
+        table = self._table(X)
+        for column, known in zip(table.columns, self.levels, strict=True):
             if known is not None:
                 warn_of_new_levels(
                     column, known, "those for an average level, so their uncertainty is too small"
                 )
-        return self._encoded(X, columns, {})
+        return self._encoded(table)
 
     def transform_with_new(self, X: Any) -> tuple[np.ndarray, NewRows | None]:
         """Encode new rows; also encode rows with new levels with known levels in their place.
@@ -293,7 +292,8 @@ class TableEncoder:
         new : NewRows or None
             Rows with new levels; None if all levels are known.
         """
-        columns = self._read(X)
+        table = self._table(X)
+        columns = table.columns
         is_new = np.zeros((len(columns), len(X)), dtype=bool)
         for j, (column, known) in enumerate(zip(columns, self.levels, strict=True)):
             if known is not None:
@@ -301,7 +301,7 @@ class TableEncoder:
                     column, known, "mixtures of the predictions for the known levels"
                 )
                 is_new[j] = new_levels(column, known)
-        Z, rows = self._encoded(X, columns, {}), np.flatnonzero(is_new.any(0))
+        Z, rows = self._encoded(table), np.flatnonzero(is_new.any(0))
         if not len(rows):
             return Z, None
         few = [column._replace(values=column.values[rows]) for column in columns]
@@ -310,10 +310,12 @@ class TableEncoder:
             for levels in zip(*stand_ins(self.levels), strict=True)
         ]
         with muted(True):  # we have warned of missing values
-            return Z, NewRows(rows, np.stack([self._encoded(None, each, {}) for each in filled]))
+            return Z, NewRows(rows, np.stack([self._encoded(ReadTable(each)) for each in filled]))
 
-    def _read(self, X: Any) -> list[Column]:
-        """Return the columns of new rows; check that their kinds are those of training rows."""
+    def _table(self, X: Any) -> ReadTable:
+        """Return the columns of rows; check that their kinds are those of training rows."""
+        if isinstance(X, ReadTable):
+            return X
         columns = columns_of(X, [kind == LEVEL for kind in self.kinds])
         for column, kind, zone in zip(columns, self.kinds, self.time_zones, strict=True):
             if column.kind not in (kind, EMPTY) and kind != EMPTY:
@@ -327,16 +329,21 @@ class TableEncoder:
                     f"the training rows were in {in_zone(zone)}. Convert it, for example "
                     "with pandas' dt.tz_convert or dt.tz_localize."
                 )
-        return columns
-
-    def _table(self, X: Any) -> ReadTable:
-        """Return rows of the training table, read if necessary."""
-        return X if isinstance(X, ReadTable) else ReadTable(self._read(X), array_of(X))
+        return ReadTable(columns, array_of(X))
 
     @property
     def missing_columns(self) -> list[int]:
         """Positions of the encoded columns that are 1 where a value is missing, and 0 elsewhere."""
         return missing_columns_of(self.encoders)
+
+    def rows_by_level(self, Z: np.ndarray) -> Iterator[tuple[str, Any, np.ndarray]]:
+        """Yield a column's name, a level, and a mask (n,) of the encoded rows Z that have it.
+
+        The columns are one-hot or ordered categories, and numbers with at most two values.
+        """
+        for name, (first, each) in zip(self.names, placed(self.encoders), strict=True):
+            for level, rows in each.rows_by_level(Z[:, first : first + each.width]):
+                yield name, level, rows
 
     def of_columns(self, of_encoded: np.ndarray) -> np.ndarray:
         """Sum values of encoded columns, (n_encoded,), for each column of X: (n_features,)."""
@@ -345,23 +352,23 @@ class TableEncoder:
         np.add.at(found, np.repeat(np.arange(len(widths)), widths), of_encoded[: sum(widths)])
         return found
 
-    def _encoded(self, X: Any, columns: list[Column], told: dict[int, np.ndarray]) -> np.ndarray:
-        """Encode columns; use the given codes in `told` for those that it contains."""
-        if (
-            isinstance(X, np.ndarray)
-            and X.dtype.kind == "f"
-            and all(
-                isinstance(encoder, Numbers) and encoder.keeps(column.values)
-                for encoder, column in zip(self.encoders, columns, strict=True)
-            )
+    def _encoded(
+        self, table: ReadTable, own: Mapping[int, np.ndarray] | None = None, rows: Any = slice(None)
+    ) -> np.ndarray:
+        """Encode columns; `own` are the target means that these rows get in place of all rows'."""
+        pairs = list(zip(self.encoders, table.columns, strict=True))
+        if table.array is not None and all(
+            isinstance(encoder, Numbers) and encoder.keeps(column.values)
+            for encoder, column in pairs
         ):
-            return X
-        widths = [encoder.width for encoder in self.encoders]
-        Z = np.zeros((len(columns[0].values), max(sum(widths), 1)))  # at least a constant column
-        ends = np.cumsum(widths)
-        for j, (encoder, column) in enumerate(zip(self.encoders, columns, strict=True)):
-            part = told[j] if j in told else encoder(column.values)
-            Z[:, ends[j] - widths[j] : ends[j]] = part
+            return table.array
+        width = sum(encoder.width for encoder in self.encoders)
+        Z = np.zeros((len(table), max(width, 1)))  # at least a constant column
+        for j, (first, encoder) in enumerate(placed(self.encoders)):
+            part = Z[:, first : first + encoder.width]
+            part[:] = encoder(table.columns[j].values)
+            if own and j in own:
+                part[rows, : own[j].shape[1]] = own[j]
         return Z
 
 

@@ -5,11 +5,10 @@ artists; `from_estimator` and `from_predictions` compute and draw at once. Only 
 matplotlib, which is optional.
 """
 
+from .bars import FeatureImportancesDisplay, StackingWeightsDisplay
 from .images import InducingPatchesDisplay, PatchResponsesDisplay
-from .importances import FeatureImportancesDisplay
 from .predictions import PredictionIntervalDisplay, RegressionCalibrationDisplay
 from .report import ReportDisplay
-from .stacking import StackingWeightsDisplay
 from .training import ADMMConvergenceDisplay, LearningCurveDisplay
 
 __all__ = [

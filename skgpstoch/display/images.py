@@ -19,8 +19,7 @@ from sklearn.utils import check_scalar
 
 from ..docstrings import documented
 from ..scores import unwrapped
-from .base import FITTED, PLOTTED, Display, fitted_with
-from .drawing import draw_outline, draw_place, show
+from .base import FITTED, PLOTTED, Display, draw_outline, draw_place, fitted_with, show
 
 if TYPE_CHECKING:
     import matplotlib.axes

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..docstrings import documented
+from .bars import StackingWeightsDisplay
 from .base import FITTED, Display, fitted_with
-from .stacking import StackingWeightsDisplay
 
 if TYPE_CHECKING:
     import numpy.typing

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.target_branches import BISECTIONS, brief, inverse_of, quietly
-from ..data.target_transforms import GIVEN_BACK
+from ..data.target_transforms import BISECTIONS, GIVEN_BACK, brief, inverse_of, quietly
 
 PROBED = 257  # numbers at which a map is evaluated
 NEAR_REACH = 4.0  # standard deviations on both sides within which a map must be monotone

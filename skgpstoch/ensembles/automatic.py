@@ -30,8 +30,7 @@ from ..methods.deep_kernel_ensemble.plan import ensemble_plan
 from ..persistence.estimator import SavedEstimator
 from ..recipes.findings import of_features, of_rows
 from ..recipes.parameters import Training
-from .floor import floor_of
-from .race import Entrant, Judged, weights_of
+from .race import Entrant, Judged, floor_of, weights_of
 from .read_tables import read
 from .report import Report
 from .stacking import diagnosis_of_parts

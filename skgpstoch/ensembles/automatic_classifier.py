@@ -19,8 +19,7 @@ from ..methods.deep_kernel_ensemble.estimators import DeepKernelEnsembleClassifi
 from .automatic import Automatic, of_networks, of_processes
 from .class_mixture import ClassParts, MixtureClassifier
 from .class_process import ExactProcessClassifier
-from .floor import of_floor
-from .race import Entrant, Judged
+from .race import Entrant, Judged, of_floor
 from .report import class_calibration, class_limits, share_done
 
 MOST_CLASSES = 1000  # whose probabilities are many numbers for each row

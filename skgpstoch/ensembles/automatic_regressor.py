@@ -13,11 +13,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.arrays import Scaling
-from ..data.counts import looks_like_counts
 from ..data.deadline import Deadline
 from ..data.findings import Finding
 from ..data.held_out import mixture_of
-from ..data.level_rows import rows_by_level
 from ..data.messages import warn
 from ..data.reduce import current
 from ..data.rows import Data
@@ -32,13 +30,12 @@ from ..estimators.targets import fitted_alike
 from ..estimators.validation import check_weight
 from ..methods.deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
 from .automatic import Automatic, of_networks, of_processes, usual_epochs
-from .floor import of_floor
 from .held_out_errors import of_held_out_errors
 from .lattice import OnLattice, lattice_of
 from .mixture import Mixture, MixtureRegressor, Parts
 from .new_levels import WithNewLevels
 from .process import ExactProcessRegressor
-from .race import Entrant, Judged
+from .race import Entrant, Judged, of_floor
 from .report import calibration_by_group, coverage_by_group, limits, of_coverage, share_done
 from .transformed_model import TransformedModel
 
@@ -277,7 +274,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         weight = np.ones(len(data)) if data.weight is None else data.weight
         judged = held_out, weight[held_out.rows]
         done = share_done(self.budget_)
-        by_level = rows_by_level(self._encoder, data.X[held_out.rows])
+        by_level = self._encoder.rows_by_level(data.X[held_out.rows])
         coverage = coverage_by_group(*judged, by_level)
         self._tables = calibration_by_group(*judged), limits(*judged, done), coverage
         is_of_y = self.target != "count" and self.target_transformer_ is None
@@ -336,3 +333,21 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         """
         (_, (model,)), X = self._parts(X)
         return np.asarray(model.log_predictive_probability(X, y))
+
+
+FEWEST_COUNTS = 5  # least number of different values; fewer may be grades
+REPEATED = 0.5  # least share of rows whose value occurs more than once
+
+
+def looks_like_counts(y: np.ndarray) -> bool:
+    """Tell whether y (n,) or (n, 1) may be counts: whole numbers, not negative, many repeated.
+
+    There must be at least five different values, without a common divisor, which rounded amounts
+    would have.
+    """
+    if y.dtype.kind not in "fiu" or y.size != len(y) or not (y >= 0).all() or (y % 1 != 0).any():
+        return False
+    values, times = np.unique(y, return_counts=True)
+    has_unit = np.gcd.reduce(values.astype(np.int64)) > 1
+    is_repeated = times[times > 1].sum() > REPEATED * len(y)
+    return bool(len(values) >= FEWEST_COUNTS and is_repeated and not has_unit)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..likelihoods.classes import Bernoulli
+from ..likelihoods import Bernoulli
 from ..likelihoods.probabilities import BLOCK_FLOATS, PREDICTIVE_POINTS, moments_at_nodes
 from ..maths.gaussian import Marginals
 from ..maths.linalg import add_diagonal, cholesky, inverse_, mirror_, tri_solve

@@ -11,11 +11,11 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_array
 
 from ..data.arrays import readable
+from ..data.asked import FITS_AGAIN, NO_FUNCTION, Lacking
 from ..docstrings import documented
 from ..estimators.classifier import Classifier
 from ..persistence.estimator import SavedEstimator
 from .class_deviations import deviation_about
-from .lacking import FITS_AGAIN, NO_FUNCTION, Lacking
 
 
 class ClassParts(NamedTuple):

@@ -11,7 +11,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import _safe_indexing, check_random_state
 
 from ..data.arrays import row_blocks
-from ..data.asked import check_coverage, check_n_samples
+from ..data.asked import FITS_AGAIN, NO_FUNCTION, Lacking, check_coverage, check_n_samples
 from ..data.devices import BLOCK_ROWS
 from ..distributions.mixed import AskedLaw, MixedLaw
 from ..distributions.normal import NormalLaw
@@ -19,7 +19,6 @@ from ..distributions.predictive import PredictiveDistribution, targets_of
 from ..docstrings import documented
 from ..estimators.regressor import Regressor
 from ..persistence.estimator import SavedEstimator
-from .lacking import FITS_AGAIN, NO_FUNCTION, Lacking
 
 ONE_MODEL = "SVGPRegressor and GaussianProcessRegressor have it."
 

@@ -21,8 +21,8 @@ from sklearn.utils import check_random_state
 
 from ..data.arrays import row_blocks
 from ..data.asked import check_coverage
+from ..data.categories import NewRows
 from ..data.devices import BLOCK_ROWS
-from ..data.unknown_levels import NewRows
 from ..distributions.joined import JoinedLaw, in_place
 from ..distributions.mixed import AskedLaw, MixedBlocks
 from ..distributions.predictive import PredictiveDistribution

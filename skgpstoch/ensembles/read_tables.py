@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -18,17 +18,22 @@ from ..data.reduce import ALONE, ClockOfGroup, Group, agreed, current, doing
 from ..data.row_sample import are_few, chosen_rows, most_sampled, offsets
 from ..data.row_source import RowSource, is_source, refuse_other_columns
 from ..data.rows import Data
-from ..data.scan import Scan, Tally
-from ..data.sorted_rows import warn_if_sorted
+from ..data.scan import Scan, scanned
 from ..data.stored import is_frame
 from ..data.table_parts import Held, held_by, merged, read_alike, read_as
 from ..data.tables import read_table
 from ..estimators.alike import check_alike
-from ..estimators.callbacks import Fits
 from ..estimators.opening import alike, classes_of, counts, first_pass, refuse_given
 from ..estimators.validation import as_floats, check_numbers, check_weight
-from .encoded_rows import EncodedRows, as_given, transformed, with_checked_targets
-from .table_fit import AllRead, Read, SampleRead
+from .table_fit import (
+    AllRead,
+    EncodedRows,
+    Read,
+    SampleRead,
+    as_given,
+    transformed,
+    with_checked_targets,
+)
 
 LONGEST_PASS = 1 / 3
 """Share of `max_time`: after a longer pass there is no second one, to leave time for training."""
@@ -59,7 +64,7 @@ def read_here(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weight
         as_floats(sample_weight, "sample_weight")  # or an error that names it
     table, targets, weight = automatic._checked(X, y, sample_weight, least=2)
     rows = Chunk(table, np.arange(len(targets)), "X", targets, weight)
-    return AllRead(rows=rows, clock=clock, task=lambda n_parts: Fits(automatic, X, y, n_parts))
+    return AllRead(rows=rows, clock=clock, given=(X, y))
 
 
 # ---- rows of several ranks -----------------------------------------------------------------------
@@ -68,32 +73,29 @@ def read_here(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weight
 def read_ranks(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weight: Any) -> Read:
     """Validate this rank's rows, and sample or gather those of all ranks."""
     group = clock.group
-    given = own_rows(automatic, group, X, y, sample_weight)
-    first, n = offsets(group, 0 if given is None else len(given))
+    own = own_rows(automatic, group, X, y, sample_weight)
+    n_own = 0 if own is None else len(own)
+    first, n = offsets(group, n_own)
     if n < 2:
         raise ValueError(f"X must have at least 2 rows on all ranks together, got {n}.")
 
-    def task(n_parts: int) -> Fits:
-        return Fits(automatic, X, y, n_parts)
-
     if are_few(n, automatic._most_raced):
-        rows = rows_of_ranks(group, given)
+        rows = rows_of_ranks(group, own)
         with muted(group.rank > 0):
             check_weight(Data(rows.rows, rows.rows), rows.weight, least=2, keeps=True)
-        return AllRead(rows=rows, clock=clock, task=task)
+        return AllRead(rows=rows, clock=clock, given=(X, y))
     seed = int(group.first(resolve_seed(automatic.random_state)))
-    n_own = 0 if given is None else len(given)
-    most = most_sampled(max(group.every(0 if given is None else len(given.X.columns))))
+    most = most_sampled(max(group.every(0 if own is None else len(own.X.columns))))
     chosen, places = (
         part.numpy() for part in chosen_rows(group, resolve_seed(seed), first, n_own, most)
     )
     order = np.argsort(group.gather(places))
-    sample = rows_of_ranks(group, None if given is None else given[chosen])[order]
-    own = sample[:0] if given is None else given
+    sample = rows_of_ranks(group, None if own is None else own[chosen])[order]
+    own = sample[:0] if own is None else own
     return RanksRead(
         rows=sample,
         clock=clock,
-        task=task,
+        given=(X, y),
         known=group.gather(first + chosen)[order],
         n_rows=n,
         seed=seed,
@@ -174,19 +176,17 @@ def read_source(
     if not is_frame(sample.X) and source.feature_names is not None:
         automatic.feature_names_in_ = np.array(source.feature_names, dtype=object)
 
-    def task(n_parts: int) -> Fits:
-        return Fits(automatic, sample.X, sample.y, n_parts)
-
+    given = sample.X, sample.y
     rows = replace(sample, X=X, y=targets, weight=weight)
     if first.is_whole:
-        return AllRead(rows=rows, clock=clock, task=task)
+        return AllRead(rows=rows, clock=clock, given=given)
     of_all = merged([each for each in group.every(held) if each is not None])
     seconds = automatic.max_time
     is_late = seconds is not None and clock() > LONGEST_PASS * seconds
     return ChunksRead(
         rows=replace(rows, X=read_as(X, automatic.categorical_features, of_all)),
         clock=clock,
-        task=task,
+        given=given,
         known=rows.rows,
         n_rows=first.n_rows,
         seed=seed,
@@ -249,20 +249,21 @@ def read_through(
 ) -> tuple[Scan, list[Held] | None]:
     """Read all rows of a source once; return facts about them, and what their columns hold."""
     labelled, held = is_classifier(automatic), None
-    tally = Tally(n_sample, seed, labelled)
-    for chunk in source.read(None):
-        refuse_other_columns(chunk, source.example)
-        counted = with_checked_targets(chunk).counted()
-        if len(counted):
-            if not labelled:
-                real_target(counted.y)  # or an error that says what is wrong
-            tally.add(counted)
-            X = as_given(source, counted.X)
-            found = held_by(X, automatic.categorical_features, chunk.where)
-            held = found if held is None else merged([held, found])
-    if tally.blocks is not None:
-        warn_if_sorted(source, tally.blocks)
-    return tally.scan(), held
+
+    def counted_chunks() -> Iterator[Chunk]:
+        nonlocal held
+        for chunk in source.read(None):
+            refuse_other_columns(chunk, source.example)
+            counted = with_checked_targets(chunk).counted()
+            if len(counted):
+                if not labelled:
+                    real_target(counted.y)  # or an error that says what is wrong
+                yield counted
+                X = as_given(source, counted.X)
+                found = held_by(X, automatic.categorical_features, chunk.where)
+                held = found if held is None else merged([held, found])
+
+    return scanned(source, counted_chunks(), n_sample, seed, labelled), held
 
 
 def refuse_columns(name: str, source: RowSource, sample: Chunk) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -92,15 +92,20 @@ class FeatureMap(Module):
 
     # ---- for training and after it -----------------------------------------------------------
 
+    @property
+    def each(self) -> Sequence[FeatureMap]:
+        """The maps that this map combines, all of which the methods below apply to."""
+        return ()
+
     def clamp_(self) -> None:
         """Bring hyper-parameters of kernels back within their bounds."""
-        for part in self.children():
+        for part in self.each or self.children():
             if hasattr(part, "clamp_"):
                 cast(Any, part).clamp_()
 
     def failures(self) -> list[Tensor]:
         """One-element flags: whether a factorisation has failed since :meth:`forgive`."""
-        return []
+        return [failed for part in self.each for failed in part.failures()]
 
     def is_sound(self) -> bool:
         """Whether no factorisation has failed since :meth:`forgive`."""
@@ -108,21 +113,32 @@ class FeatureMap(Module):
 
     def forgive(self) -> None:
         """Clear the record of failed factorisations."""
+        for part in self.each:
+            part.forgive()
 
     def close(self) -> None:
         """End training: from now on use the least jitter, and raise errors at once."""
+        for part in self.each:
+            part.close()
 
     def freeze(self) -> None:
         """Cache the state on which rows are conditioned, for predictions with fixed parameters."""
+        for part in self.each:
+            part.freeze()
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """Freeze the map within a block, but not in training or with gradients."""
-        yield
+        with ExitStack() as stack:
+            for part in self.each:
+                stack.enter_context(part.frozen())
+            yield
 
     def reopen(self, keep_variance: bool = False) -> None:
         """Undo :meth:`close`, :meth:`freeze` and, unless it is kept, :meth:`scale_variance`."""
         self.amplitude = self.amplitude if keep_variance else 1.0
+        for part in self.each:
+            part.reopen(keep_variance)
 
     def scale_variance(self, factor: float) -> None:
         """Multiply k by a factor, for predictions."""

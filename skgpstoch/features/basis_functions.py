@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from .. import kernels
+from ..data.counter_rng import counter_normal
 from ..data.devices import is_host
 from ..kernels import check_length_scales
-from ..maths.counter_rng import counter_normal
 from ..maths.modules import Module
 from .fourier import (
     amplitude,
@@ -86,7 +86,7 @@ class FourierBasis(BasisFunctions):
     """Random Fourier features of sums of products of RBF and Matérn kernels; S = I.
 
     φ_j(x) = √(2c/m)·cos(ω_j·x) and φ_{j+⌈m/2⌉}(x) = √(2c/m)·sin(ω_j·x), ω_j a function of the seed
-    and of j (:func:`~skgpstoch.maths.counter_rng.counter_normal`), x of d = `n_inputs` numbers.
+    and of j (:func:`~skgpstoch.data.counter_rng.counter_normal`), x of d = `n_inputs` numbers.
     Frequencies are dealt to the terms of the sum in turn.
     """
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import kernels
+from ..data.counter_rng import counter_normal
 from ..kernels import check_length_scales
-from ..maths.counter_rng import counter_normal
 from ..maths.modules import Module
 from .base import FeatureMap
 

@@ -239,7 +239,7 @@ class InducingFeatures(ConditionedFeatures):
         return self.project(G, *points, *self.condition(*points))
 
     def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        K, inverse = self.condition(*self.embedded_points())
+        K, inverse, *_ = self.condition(*self.embedded_points())
         return ((K, inverse),)
 
     def state(self) -> list[Tensor]:

@@ -167,10 +167,6 @@ class DecoupledFeatures(_WithOrthogonalPoints):
         self.n_columns = min(n_columns, len(self.others))
         self.scale = 1.0  # of k now, in units of that in training
 
-    def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        K, inverse, _ = self.condition(*self.embedded_points())
-        return ((K, inverse),)
-
     def condition(self, *points: Tensor) -> list[Tensor]:
         """K_uu, L_u⁻¹ in float64, and aᵀP_u(O), (P, M)."""
         Z, Z_v = points

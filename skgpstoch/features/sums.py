@@ -9,9 +9,55 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from .base import Basis
-from .composite import CompositeFeatures
+from ..kernels import Kernel
+from .base import Basis, FeatureMap
 from .inducing import InducingFeatures
+
+
+class CompositeFeatures(FeatureMap):
+    """Base class of maps that combine several maps with inducing points."""
+
+    @property
+    def each(self) -> list[InducingFeatures]:
+        """The parts."""
+        raise NotImplementedError(f"{type(self).__name__} must define each")
+
+    @property
+    def shown(self) -> InducingFeatures:
+        """The part whose kernel, network and points represent the whole map."""
+        return self.each[0]
+
+    @property
+    def kernel(self) -> Kernel:
+        """Kernel of the part that is shown."""
+        return self.shown.kernel
+
+    @property
+    def network(self) -> nn.Module:
+        """That of the part that is shown."""
+        return self.shown.network
+
+    @property
+    def points(self) -> Tensor:
+        """Those of the part that is shown."""
+        return self.shown.points
+
+    @property
+    def others(self) -> Tensor | None:
+        """Orthogonal points of that part, if it has any."""
+        return getattr(self.shown, "others", None)
+
+    def all_points(self) -> list[Tensor]:
+        """Of every part."""
+        return [points for part in self.each for points in part.all_points()]
+
+    def learn_points(self, learn: bool) -> None:
+        """Whether the points are trained."""
+        for part in self.each:
+            part.learn_points(learn)
+
+    def members(self, X: Tensor) -> Tensor:
+        return self.basis(X).phi[None]
 
 
 class SumFeatures(CompositeFeatures):

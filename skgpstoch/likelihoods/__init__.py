@@ -7,10 +7,10 @@ y = f + ε, for classes and for counts. Expectations are computed in log space, 
 from __future__ import annotations
 
 from .base import Likelihood, make_likelihood
-from .classes import Bernoulli, Categorical
+from .classes import Categorical
 from .counts import Poisson
 from .heavy_tailed import Laplace, StudentT
-from .one_vs_rest import OneVsRest
+from .logistic import Bernoulli, OneVsRest
 from .probabilities import ClassLikelihood
 from .real import AdditiveNoise, Gaussian
 from .shared_precision import SharedStudentT

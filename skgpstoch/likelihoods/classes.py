@@ -10,10 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..data.rows import Rows
-from ..maths.gaussian import Marginals, log_ndtr, log_root, quadrature_nodes, quasi_random_nodes
-from . import logistic
+from ..maths.gaussian import Marginals, log_root, quadrature_nodes, quasi_random_nodes
 from .base import Gradients, check_link, differentiate, mixture_log_mean, named
-from .probabilities import PREDICTIVE_POINTS, ClassLikelihood, in_blocks, probit_variance
+from .probabilities import PREDICTIVE_POINTS, ClassLikelihood, in_blocks
 from .rejection import Draws, accept_reject
 
 TRAINING_POINTS = 128
@@ -27,103 +26,6 @@ TRAINING_NODES = 32
 
 PREDICTIVE_NODES = 64
 """Quadrature nodes for robustmax's probabilities."""
-
-
-@named("bernoulli", link="logit")
-class Bernoulli(ClassLikelihood):
-    """Bernoulli likelihood for two classes: P(y = 1) = g(f) with y in {0, 1}.
-
-    With the logit link every expectation is a sum of truncated normal moments, which is exact up to
-    rounding for any mean and variance.
-
-    Parameters
-    ----------
-    link : {"logit", "probit"}, default="logit"
-        The inverse of g, which is the logistic function ("logit") or Φ ("probit").
-
-    References
-    ----------
-    H. Cohen, F. Rodriguez Villegas and D. Zagier, "Convergence Acceleration of Alternating Series",
-    Experimental Mathematics 9, 2000: the coefficients cₖ.
-
-    Examples
-    --------
-    >>> from skgpstoch.likelihoods import Bernoulli
-    >>> Bernoulli("probit")
-    Bernoulli(link='probit')
-    """
-
-    def __init__(self, link: str = "logit") -> None:
-        super().__init__()
-        self.link = check_link(link, ("logit", "probit"))
-
-    def extra_repr(self) -> str:
-        return f"link={self.link!r}"
-
-    def for_classes(self, n_classes: int) -> Bernoulli:
-        if n_classes > 2:
-            raise ValueError(
-                f"likelihood={self!r} is for two classes, but y has {n_classes}; use "
-                "'softmax' or 'robustmax'."
-            )
-        return self
-
-    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        """Return log g(±f), elementwise, with + if y = 1 and − if y = 0."""
-        signed = (2.0 * y - 1.0) * f
-        return F.logsigmoid(signed) if self.link == "logit" else log_ndtr(signed)
-
-    def log_means(self, q: Marginals) -> Tensor:
-        """Return log E_q[g(f)] of each component, (S, N, P)."""
-        if self.link == "probit":
-            return log_ndtr(q.mean / (1.0 + q.var).sqrt())
-        return logistic.log_mean(q)
-
-    def moments(self, q: Marginals) -> Marginals:
-        """Return the mean p = P(y = 1) and the variance p(1 − p)."""
-        p = self.log_means(q).exp()
-        return Marginals(p, p * self.log_means(Marginals(-q.mean, q.var)).exp())
-
-    def class_probabilities(self, q: Marginals) -> Marginals:
-        """Return the mean and variance of g(f), each (S, N, P).
-
-        With the logit link they are exact up to rounding.
-        """
-        variance = logistic.variance if self.link == "logit" else probit_variance
-        floats = q.mean.shape[-1] * len(logistic.NODES)
-        return Marginals(self.log_means(q).exp(), in_blocks(variance, q, floats))
-
-    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw 1 with probability g(f), else 0."""
-        p = torch.sigmoid(f) if self.link == "logit" else torch.special.ndtr(f)
-        return torch.bernoulli(p, generator=generator)
-
-    def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
-        """Use quadrature with the probit link, and an exact sum with the logit link."""
-        if self.link == "probit":
-            return super().expected_log_prob(y, q)
-        signed = Marginals((2.0 * y - 1.0) * q.mean, q.var)
-        return logistic.expected_log(signed).mean(0).sum(-1)
-
-    def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        """Return the value and its derivatives: E[±g(∓f)] and −½E[g(f)g(−f)] for the logit link."""
-        if self.link == "probit":
-            return super().expected_gradients(y, q)
-        sign = 2.0 * y - 1.0
-        with torch.no_grad():
-            value, slope, d_var = logistic.log_expectations(Marginals(sign * q.mean, q.var))
-        return value[0].sum(-1), sign * slope[0], d_var[0]
-
-    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
-        """Return log E_q[g(±f)], in closed form."""
-        signed = Marginals((2.0 * y - 1.0) * q.mean, q.var)
-        return mixture_log_mean(self.log_means(signed).sum(-1))
-
-    def initial_mean(self, rows: Rows) -> Tensor:
-        """Return g⁻¹ of the share of ones, with half a row added to either class."""
-        (n_ones,) = rows.total(rows.weighted(rows.y).sum(0))
-        share = (n_ones + 0.5) / (rows.counted_for() + 1.0)
-        return torch.logit(share) if self.link == "logit" else torch.special.ndtri(share)
 
 
 @named("robustmax", link="robustmax")

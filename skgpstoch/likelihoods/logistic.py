@@ -1,4 +1,6 @@
-"""Expectations of the logistic function g(f) = 1/(1 + exp(−f)) under Gaussians, exact to rounding.
+"""Likelihoods of two classes, or of each class against all others; import them from their package.
+
+Expectations of the logistic function g(f) = 1/(1 + exp(−f)) under Gaussians are exact to rounding.
 
 In x = exp(−|f|) ≤ 1, g is 1/(1 + x) where f > 0 and x/(1 + x) where f < 0. As Σ (−1)ᵏcₖxᵏ is
 1/(1 + x) to 10⁻¹⁵, every expectation is a sum of truncated normal moments E[xᵏ·1(±f > 0)], whatever
@@ -15,15 +17,205 @@ import math
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..data.devices import constants
+from ..data.rows import Rows
 from ..maths.first_order import with_slopes
-from ..maths.gaussian import LOG_2PI, Marginals, log_half_moment
+from ..maths.gaussian import LOG_2PI, Marginals, log_half_moment, log_ndtr
+from .base import Gradients, check_link, mixture_log_mean, named
+from .probabilities import ClassLikelihood, in_blocks, probit_variance
 
 N_TERMS = 20  # of the series
 NARROW_VARIANCE = 1.0  # of f, below which nodes take the place of the series, which cancels
 NODES = (-9.0, 11.01, 0.25)  # of the standard normal: from, to and step
 """Of trapezoids, in standard deviations of f: exact to rounding for narrow f."""
+
+
+@named("bernoulli", link="logit")
+class Bernoulli(ClassLikelihood):
+    """Bernoulli likelihood for two classes: P(y = 1) = g(f) with y in {0, 1}.
+
+    With the logit link every expectation is a sum of truncated normal moments, which is exact up to
+    rounding for any mean and variance.
+
+    Parameters
+    ----------
+    link : {"logit", "probit"}, default="logit"
+        The inverse of g, which is the logistic function ("logit") or Φ ("probit").
+
+    References
+    ----------
+    H. Cohen, F. Rodriguez Villegas and D. Zagier, "Convergence Acceleration of Alternating Series",
+    Experimental Mathematics 9, 2000: the coefficients cₖ.
+
+    Examples
+    --------
+    >>> from skgpstoch.likelihoods import Bernoulli
+    >>> Bernoulli("probit")
+    Bernoulli(link='probit')
+    """
+
+    def __init__(self, link: str = "logit") -> None:
+        super().__init__()
+        self.link = check_link(link, ("logit", "probit"))
+
+    def extra_repr(self) -> str:
+        return f"link={self.link!r}"
+
+    def for_classes(self, n_classes: int) -> Bernoulli:
+        if n_classes > 2:
+            raise ValueError(
+                f"likelihood={self!r} is for two classes, but y has {n_classes}; use "
+                "'softmax' or 'robustmax'."
+            )
+        return self
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """Return log g(±f), elementwise, with + if y = 1 and − if y = 0."""
+        signed = (2.0 * y - 1.0) * f
+        return F.logsigmoid(signed) if self.link == "logit" else log_ndtr(signed)
+
+    def log_means(self, q: Marginals) -> Tensor:
+        """Return log E_q[g(f)] of each component, (S, N, P)."""
+        if self.link == "probit":
+            return log_ndtr(q.mean / (1.0 + q.var).sqrt())
+        return log_mean(q)
+
+    def moments(self, q: Marginals) -> Marginals:
+        """Return the mean p = P(y = 1) and the variance p(1 − p)."""
+        p = self.log_means(q).exp()
+        return Marginals(p, p * self.log_means(Marginals(-q.mean, q.var)).exp())
+
+    def class_probabilities(self, q: Marginals) -> Marginals:
+        """Return the mean and variance of g(f), each (S, N, P).
+
+        With the logit link they are exact up to rounding.
+        """
+        function = variance if self.link == "logit" else probit_variance
+        floats = q.mean.shape[-1] * len(NODES)
+        return Marginals(self.log_means(q).exp(), in_blocks(function, q, floats))
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw 1 with probability g(f), else 0."""
+        p = torch.sigmoid(f) if self.link == "logit" else torch.special.ndtr(f)
+        return torch.bernoulli(p, generator=generator)
+
+    def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
+        """Use quadrature with the probit link, and an exact sum with the logit link."""
+        if self.link == "probit":
+            return super().expected_log_prob(y, q)
+        signed = Marginals((2.0 * y - 1.0) * q.mean, q.var)
+        return expected_log(signed).mean(0).sum(-1)
+
+    def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
+        """Return the value and its derivatives: E[±g(∓f)] and −½E[g(f)g(−f)] for the logit link."""
+        if self.link == "probit":
+            return super().expected_gradients(y, q)
+        sign = 2.0 * y - 1.0
+        with torch.no_grad():
+            value, slope, d_var = log_expectations(Marginals(sign * q.mean, q.var))
+        return value[0].sum(-1), sign * slope[0], d_var[0]
+
+    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
+        """Return log E_q[g(±f)], in closed form."""
+        signed = Marginals((2.0 * y - 1.0) * q.mean, q.var)
+        return mixture_log_mean(self.log_means(signed).sum(-1))
+
+    def initial_mean(self, rows: Rows) -> Tensor:
+        """Return g⁻¹ of the share of ones, with half a row added to either class."""
+        (n_ones,) = rows.total(rows.weighted(rows.y).sum(0))
+        share = (n_ones + 0.5) / (rows.counted_for() + 1.0)
+        return torch.logit(share) if self.link == "logit" else torch.special.ndtri(share)
+
+
+class OneVsRest(ClassLikelihood):
+    """Likelihood for C classes with a separate logistic model of each class against all others.
+
+    The targets y hold class codes, in shape (N, 1). The evidence bound is the sum of the bounds of
+    C two-class models, so nothing couples the latent functions. The class probabilities are those
+    of the two-class models, normalised to sum to 1.
+
+    Parameters
+    ----------
+    n_classes : int
+        Number C of classes.
+
+    Examples
+    --------
+    >>> from skgpstoch.likelihoods import OneVsRest
+    >>> OneVsRest(3)
+    OneVsRest(n_classes=3)
+    """
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__()
+        self.n_classes = n_classes
+        self.one = Bernoulli("logit")
+
+    def extra_repr(self) -> str:
+        return f"n_classes={self.n_classes}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"
+
+    def for_classes(self, n_classes: int) -> OneVsRest:
+        raise ValueError(
+            f"likelihood={self!r} is only for estimators that choose it themselves, such as "
+            "QSGPClassifier. Use 'softmax' or 'robustmax'."
+        )
+
+    def n_latents(self, n_outputs: int) -> int:
+        return self.n_classes
+
+    def indicators(self, y: Tensor) -> Tensor:
+        """Return 1 in the column of each row's class, else 0: (N, C)."""
+        return (y == torch.arange(self.n_classes, device=y.device)).to(y)
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """Return the sum over classes of log g(±f), (..., N, 1) nats."""
+        return self.one.log_prob(self.indicators(y), f).sum(-1, keepdim=True)
+
+    def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
+        """Return E_q[log p(y | f)] of each row, exact up to rounding: (N,) nats."""
+        return self.one.expected_log_prob(self.indicators(y), q)
+
+    def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
+        """Return the value of each row, and the derivatives of each class's own model."""
+        return self.one.expected_gradients(self.indicators(y), q)
+
+    def moments(self, q: Marginals) -> Marginals:
+        """Return the probabilities p of the classes, and p(1 − p)."""
+        p = torch.softmax(self.one.log_means(q), -1)
+        return Marginals(p, p * (1.0 - p))
+
+    def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
+        """Return the log probability of each row's class, (N,) nats."""
+        log_p = torch.log_softmax(self.one.log_means(q), -1)  # (S, N, C)
+        return mixture_log_mean((log_p * self.indicators(y)).sum(-1))
+
+    def log_class_probs(self, f: Tensor) -> Tensor:
+        """Return log(g(f_c)/Σ g(f_j)) of every class."""
+        return torch.log_softmax(F.logsigmoid(f), -1)
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw a class code for each row of f (..., N, C): (..., N, 1)."""
+        p = torch.softmax(F.logsigmoid(f), -1)
+        flat = torch.multinomial(p.reshape(-1, self.n_classes), 1, generator=generator)
+        return flat.reshape(*f.shape[:-1], 1).to(f)
+
+    def initial_mean(self, rows: Rows) -> Tensor:
+        """Return the logit of each class's share, with half a row added to either side."""
+        (count,) = rows.total(rows.weighted(self.indicators(rows.y)).sum(0))
+        return torch.logit((count + 0.5) / (rows.counted_for() + 1.0))
+
+
+def logistic_likelihood(n_classes: int) -> ClassLikelihood:
+    """Return "bernoulli" for two classes, or :class:`OneVsRest` for more."""
+    return Bernoulli("logit") if n_classes == 2 else OneVsRest(n_classes)
+
+
+# ---- expectations of the logistic function -------------------------------------------------------
 
 
 def _alternating_coefficients(n_terms: int) -> np.ndarray:

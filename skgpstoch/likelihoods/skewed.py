@@ -40,10 +40,14 @@ class SkewMap(NamedTuple):
         w = self.C * u + self.S * (1.0 + u.square()).sqrt()
         return self.mean + self.std * (w - self.shift) / self.scale
 
-    def inverse(self, y: Tensor) -> Tensor:
-        """T⁻¹, with −ε for ε."""
+    def deviation(self, y: Tensor) -> Tensor:
+        """u = T⁻¹((y − m)/s), with −ε for ε."""
         w = self.shift + self.scale * (y - self.mean) / self.std
-        return self.mean + self.std * (self.C * w - self.S * (1.0 + w.square()).sqrt())
+        return self.C * w - self.S * (1.0 + w.square()).sqrt()
+
+    def inverse(self, y: Tensor) -> Tensor:
+        """m + s·T⁻¹((y − m)/s)."""
+        return self.mean + self.std * self.deviation(y)
 
     def log_slope(self, y: Tensor) -> Tensor:
         """log T'((y − m)/s)."""

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from ..data.devices import block_rows, constants
 from ..features.base import Basis, FeatureMap
-from ..features.composite import CompositeFeatures
 from ..features.inducing import InducingFeatures
+from ..features.sums import CompositeFeatures
 from ..maths.gaussian import normal_nodes, standard_normal
 from ..maths.linalg import cholesky
 from ..maths.modules import Module

@@ -36,7 +36,7 @@ from ..calibration.held_out import (
 from ..data.deadline import Clock, Deadline
 from ..data.rows import UNSEEN, Rows
 from ..features.network import NetworkFeatures
-from ..likelihoods.classes import Bernoulli, Categorical
+from ..likelihoods import Bernoulli, Categorical
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..losses import LogLoss
 from ..maths.gaussian import Marginals

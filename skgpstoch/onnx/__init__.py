@@ -10,6 +10,6 @@ if find_spec("onnx") is None:
 
 from .converter import register_converters
 from .export import export, to_onnx
-from .refusals import CannotExport
+from .graph import CannotExport
 
 __all__ = ["CannotExport", "export", "register_converters", "to_onnx"]

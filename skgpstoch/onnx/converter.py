@@ -12,8 +12,7 @@ import skgpstoch
 
 from ..drop_in.base import DropIn
 from .export import to_onnx
-from .graph import OPSET
-from .refusals import CannotExport
+from .graph import OPSET, CannotExport
 
 OF_TYPES = {
     "DoubleTensorType": TensorProto.DOUBLE,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from onnx import TensorProto
 from scipy.special import ndtri, stdtrit
 
+from ..ensembles.lattice import MOST_CELLS, WINDOW, Lattice
 from ..likelihoods.shared_precision import t_nodes
-from .graph import Value
-from .refusals import CannotExport
+from ..likelihoods.skewed import SkewMap
+from .graph import CannotExport, Value
 from .series import normal_cdf, normal_density, student_cdf, student_density
 
 QUANTILE_STEPS = 80  # most steps for a quantile; six or seven are usual
@@ -24,33 +26,6 @@ class Component(NamedTuple):
     mean: Value
     scale: Value
     weight: float = 1.0
-
-
-class Skew(NamedTuple):
-    """y → m + s·T((y − m)/s), an increasing function: see :mod:`skgpstoch.likelihoods.skewed`."""
-
-    mean: Value
-    std: Value
-    C: np.ndarray
-    S: np.ndarray
-    shift: Value
-    scale: Value
-
-    def __call__(self, y: Value) -> Value:
-        u = (y - self.mean) / self.std
-        w = u * self.C + (u.square() + 1.0).sqrt() * self.S
-        return self.mean + self.std * (w - self.shift) / self.scale
-
-    def inverse_and_slope(self, y: Value) -> tuple[Value, Value]:
-        """Return T⁻¹ of y, and the slope of T there."""
-        w = self.shift + self.scale * (y - self.mean) / self.std
-        u = w * self.C - (w.square() + 1.0).sqrt() * self.S
-        slope = (u / (u.square() + 1.0).sqrt() * self.S + self.C) / self.scale
-        return self.mean + self.std * u, slope
-
-    def in_units(self, offset: np.ndarray, scale: np.ndarray) -> Skew:
-        """Return the map of y·scale + offset."""
-        return self._replace(mean=self.mean * scale + offset, std=self.std * scale)
 
 
 class Family(NamedTuple):
@@ -110,15 +85,15 @@ class MixtureValues(NamedTuple):
         Means and scales of the components, (N, P, K).
     weight : ndarray of shape (K,)
         Weights of the components, with sum 1.
-    skew : Skew or None, default=None
-        Map that is applied to draws of the mixture; None for no map.
+    skew : SkewMap or None, default=None
+        Map, of values, that is applied to draws of the mixture; None for no map.
     """
 
     family: Family
     mean: Value
     scale: Value
     weight: np.ndarray
-    skew: Skew | None = None
+    skew: Any = None
 
     @classmethod
     def of(cls, components: Sequence[Component], family: Family) -> MixtureValues:
@@ -151,17 +126,20 @@ class MixtureValues(NamedTuple):
 
     def cdf_and_density(self, y: Value) -> tuple[Value, Value]:
         """Return P(Y ≤ y) and p(y), each (N, P)."""
-        slope = None
-        if self.skew is not None:
-            y, slope = self.skew.inverse_and_slope(y)
+        skew, slope = self.skew, None
+        if skew is not None:
+            u = skew.deviation(y)
+            y = skew.mean + skew.std * u
+            slope = (u / (u.square() + 1.0).sqrt() * skew.S + skew.C) / skew.scale
         cdf, density = self.family.cdf_and_density((y.unsqueeze(2) - self.mean) / self.scale)
         density = self.averaged(density / self.scale)
         return self.averaged(cdf), density if slope is None else density / slope
 
     def in_units(self, offset: np.ndarray, scale: np.ndarray) -> MixtureValues:
         """Return the mixture of y·scale + offset, with scale and offset (P,)."""
-        skew = None if self.skew is None else self.skew.in_units(offset, scale)
-        mean = self.mean * scale[:, None] + offset[:, None]
+        skew, mean = self.skew, self.mean * scale[:, None] + offset[:, None]
+        if skew is not None:
+            skew = skew._replace(mean=skew.mean * scale + offset, std=skew.std * scale)
         return self._replace(mean=mean, scale=self.scale * scale[:, None], skew=skew)
 
 
@@ -233,4 +211,33 @@ def skewed(symmetric: MixtureValues, epsilon: np.ndarray) -> MixtureValues:
     h = expected(lambda u: (u.square() + 1.0).sqrt())
     k = expected(lambda u: u * (u.square() + 1.0).sqrt())
     b = (np.square(C) + np.square(S) * (2.0 - h.square()) + k * (2.0 * C * S)).sqrt()
-    return symmetric._replace(skew=Skew(mean, std, C, S, h * S, b))
+    return symmetric._replace(skew=SkewMap(*cast(Any, (mean, std, C, S, h * S, b))))
+
+
+# ---- targets on a lattice ------------------------------------------------------------------------
+
+
+def rounded_moments(given: Weighted, lattice: Lattice) -> tuple[Value, Value]:
+    """Return mean and variance of y, (N, 1), if a share of y is rounded to the nearest atom.
+
+    If many atoms are within six standard deviations, they are those of the density.
+    """
+    mean, var = given.moments()
+    graph, std, edges, share = mean.graph, var.sqrt(), lattice.edges[None], lattice.weight
+    low, high = (below(mean + std * z, edges) for z in (-WINDOW, WINDOW))
+    cdf, _ = given.cdf_and_density(graph.constant(edges))  # (N, J − 1)
+    place = np.arange(edges.shape[1], dtype=np.float64)[None]
+    cdf = graph.where(low - place > 0.0, 0.0, graph.where(high - place > 0.0, cdf, 1.0))
+    end = mean * 0.0
+    P = graph.concat([cdf, end + 1.0], 1) - graph.concat([end, cdf], 1)
+    from_mean = lattice.atoms - mean
+    shift = (P * from_mean).sum(1) * share
+    square = (P * from_mean.square()).sum(1) * share + var * (1.0 - share)
+    is_coarse = high - low < MOST_CELLS
+    rounded = (square - shift.square()).at_least(0.0)
+    return graph.where(is_coarse, mean + shift, mean), graph.where(is_coarse, rounded, var)
+
+
+def below(y: Value, edges: np.ndarray) -> Value:
+    """Return how many edges (1, J − 1) are below y (N, 1), as (N, 1)."""
+    return (y - edges > 0.0).map("Cast", to=TensorProto.DOUBLE).sum(1)

@@ -26,13 +26,18 @@ from ..estimators.classifier import Classifier
 from ..estimators.regressor import Regressor
 from ..features.network import FARTHEST_INPUT
 from ..kernels.distances import Profile, matern_3, rbf
-from .classes import laplace_probability, of_two, probabilities
-from .distributions import Component, Family, MixtureValues, Weighted, total
-from .graph import Value
-from .kernels import covariance, known, radial, squared_distance, variance
-from .lattice import rounded_moments
-from .posteriors import LatentValues, given_rows, latents, predictive
-from .refusals import CannotExport
+from .distributions import Component, Family, MixtureValues, Weighted, rounded_moments, total
+from .graph import CannotExport, Value
+from .kernels import covariance, known, radial, squared_distance
+from .posteriors import (
+    LatentValues,
+    given_rows,
+    laplace_probability,
+    latents,
+    of_two,
+    predictive,
+    probabilities,
+)
 
 PROFILES: dict[Profile, float] = {rbf: math.inf, matern_3: 1.5}
 """ν of the kernel profiles that exact processes use."""
@@ -73,7 +78,7 @@ def _(model: GaussianProcessRegressor, X: Value) -> Weighted:
         return Weighted((1.0,), (of_many_rows(predicting, noise, X).in_units(*scaling),))
     kernel = known(predicting.kernel)
     K_star = covariance(kernel, X, np.asarray(model.X_train_, np.float64))
-    var = given_rows(variance(kernel, X), K_star, predicting.L)
+    var = given_rows(covariance(kernel, X), K_star, predicting.L)
     mean = K_star @ predicting.alpha
     std = (var + (noise + np.zeros((1, predicting.alpha.shape[1])))).sqrt()
     return Weighted(
@@ -223,7 +228,7 @@ def second_class(model: BinaryLaplaceClassifier, X: Value) -> Value:
     kernel = known(model.kernel_)
     K_star = covariance(kernel, X, np.asarray(model.X_train_, np.float64))
     residual = model.weight_ * (model.y_train_ - model.pi_)
-    var = given_rows(variance(kernel, X), K_star * model.W_sr_, model.L_)
+    var = given_rows(covariance(kernel, X), K_star * model.W_sr_, model.L_)
     return laplace_probability(LatentValues(K_star @ residual[:, None], var), LAMBDAS, COEFFICIENTS)
 
 

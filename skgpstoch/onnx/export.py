@@ -18,8 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..data.asked import check_coverage
 from .estimators import class_probabilities, distribution, moments
-from .graph import Graph, Value, model_of
-from .refusals import CannotExport
+from .graph import CannotExport, Graph, Value, model_of
 
 OF_NUMBERS = ("mean", "std", "quantiles")
 OF_CLASSES = ("label", "probabilities")
@@ -120,7 +119,7 @@ def to_onnx(
             )
         found = of_numbers(model, X, named, levels)
     about = f"Predictions of a {type(model).__name__} of skgpstoch"
-    return model_of(graph, {"X": width}, found, about)
+    return model_of(graph, width, found, about)
 
 
 def check_can_be_asked(model: Any) -> None:

@@ -13,10 +13,11 @@ from torch import nn
 from ..features import basis_functions, fourier, network, orthogonal, sums
 from ..features.base import FeatureMap
 from ..features.inducing import Covariances, InducingFeatures
-from .graph import Value
-from .kernels import covariance, number, variance
-from .refusals import CannotExport
+from .graph import CannotExport, Value
+from .kernels import covariance, number
 from .series import normal_cdf
+
+ACTIVATED = {nn.ReLU: "Relu", nn.Tanh: "Tanh", nn.Sigmoid: "Sigmoid"}
 
 
 class FeatureValues(NamedTuple):
@@ -82,19 +83,11 @@ def _(module: network.PeriodicInputs, X: Value) -> Value:
     return X.graph.concat([waves, X], 2)
 
 
-@layer.register
-def _(module: nn.ReLU, X: Value) -> Value:
-    return X.map("Relu")
-
-
-@layer.register
-def _(module: nn.Tanh, X: Value) -> Value:
-    return X.map("Tanh")
-
-
-@layer.register
-def _(module: nn.Sigmoid, X: Value) -> Value:
-    return X.map("Sigmoid")
+@layer.register(nn.ReLU)
+@layer.register(nn.Tanh)
+@layer.register(nn.Sigmoid)
+def _(module: nn.Module, X: Value) -> Value:
+    return X.map(next(name for kind, name in ACTIVATED.items() if isinstance(module, kind)))
 
 
 @layer.register
@@ -184,7 +177,7 @@ def _(features: InducingFeatures, X: Value) -> FeatureValues:
     G = embedded(features, X)
     Z, _, inverse = state(features)
     kernel = plain_kernel(features)
-    return FeatureValues(covariance(kernel, G, Z) @ inverse.T, variance(kernel, G))
+    return FeatureValues(covariance(kernel, G, Z) @ inverse.T, covariance(kernel, G))
 
 
 @basis.register
@@ -197,7 +190,7 @@ def _(features: orthogonal.OrthogonalFeatures, X: Value) -> FeatureValues:
     for points, found in zip(np.split(Z_v, ends), orthogonal.sets_of(others), strict=True):
         c = covariance(kernel, G, points) - phi @ found.P.T
         phi = X.graph.concat([phi, c @ found.inverse.T], 1)
-    return FeatureValues(phi, variance(kernel, G))
+    return FeatureValues(phi, covariance(kernel, G))
 
 
 @basis.register
@@ -207,7 +200,7 @@ def _(features: orthogonal.DecoupledFeatures, X: Value) -> FeatureValues:
     kernel = plain_kernel(features)
     P_u = covariance(kernel, G, Z) @ inverse.T
     shift = covariance(kernel, G, Z_v) @ number(features.coefficients) - P_u @ weighted.T
-    return FeatureValues(P_u, variance(kernel, G), shift)
+    return FeatureValues(P_u, covariance(kernel, G), shift)
 
 
 @basis.register

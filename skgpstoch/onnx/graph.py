@@ -13,9 +13,22 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+USUAL_CURE = (
+    "Save the model with its method save or with joblib.dump, or fit one of the models "
+    "that skgpstoch.onnx.export supports (see its documentation)."
+)
+
+
+class CannotExport(NotImplementedError):  # noqa: N818
+    """Raised if a part of a model has no ONNX graph; a NotImplementedError that names the part."""
+
+    def __init__(self, part: Any, cure: str = USUAL_CURE) -> None:
+        name = part if isinstance(part, str) else type(part).__name__
+        super().__init__(f"ONNX export does not support {name}. {cure}")
+
+
 OPSET = 18
 IR_VERSION = 9  # IR version of the first ONNX Runtime that has this opset
-MAIN_DOMAIN = ""
 
 
 class Value:
@@ -53,9 +66,6 @@ class Value:
 
     def __matmul__(self, other: Any) -> Value:
         return self.graph.call("MatMul", self, other)
-
-    def __rmatmul__(self, other: Any) -> Value:
-        return self.graph.call("MatMul", other, self)
 
     def __pow__(self, exponent: float) -> Value:
         return self.square() if exponent == 2 else self.graph.call("Pow", self, exponent)
@@ -125,14 +135,6 @@ class Value:
         """Remove an axis of length 1."""
         return self.graph.call("Squeeze", self, np.array([axis]))
 
-    def transpose(self, *axes: int) -> Value:
-        """Return the value with its axes in this order."""
-        return self.graph.call("Transpose", self, perm=list(axes))
-
-    def reshape(self, *shape: int) -> Value:
-        """Return the value in another shape; 0 keeps a length, −1 infers it."""
-        return self.graph.call("Reshape", self, np.array(shape))
-
 
 class Graph:
     """Nodes and constants; `call` adds a node to the block that is being written."""
@@ -160,30 +162,13 @@ class Graph:
             a = a.astype(np.float64)
         return self._exact(a)
 
-    def value(self, given: Any) -> Value:
-        """Return a value unchanged, and an array or a number as a constant."""
-        return given if isinstance(given, Value) else self.constant(given)
-
-    def call(
-        self, operator: str, *inputs: Any, domain: str = MAIN_DOMAIN, **attributes: Any
-    ) -> Value:
-        """Add a node with one output, and return it."""
-        return self.call_many(operator, 1, *inputs, domain=domain, **attributes)[0]
-
-    def call_many(
-        self,
-        operator: str,
-        n_outputs: int,
-        *inputs: Any,
-        domain: str = MAIN_DOMAIN,
-        **attributes: Any,
-    ) -> list[Value]:
-        """Add a node with several outputs, and return these."""
-        names = [self.value(given).name for given in inputs]
-        outputs = [self.new_name(operator) for _ in range(n_outputs)]
-        node = helper.make_node(operator, names, outputs, domain=domain, **attributes)
-        self.nodes.append(node)
-        return [Value(self, name) for name in outputs]
+    def call(self, operator: str, *inputs: Any, **attributes: Any) -> Value:
+        """Add a node with one output, and return it; inputs may be arrays or numbers."""
+        values = [x if isinstance(x, Value) else self.constant(x) for x in inputs]
+        output = Value(self, self.new_name(operator))
+        names = [value.name for value in values]
+        self.nodes.append(helper.make_node(operator, names, [output.name], **attributes))
+        return output
 
     def concat(self, parts: Sequence[Any], axis: int) -> Value:
         """Put values one after another along an axis."""
@@ -251,7 +236,7 @@ class Graph:
 
 def model_of(
     graph: Graph,
-    inputs: dict[str, int],
+    n_columns: int,
     outputs: dict[str, tuple[Value, int, Sequence[Any]]],
     about: str,
 ) -> onnx.ModelProto:
@@ -261,29 +246,22 @@ def model_of(
     ----------
     graph : Graph
         The graph.
-    inputs : dict of str to int
-        Input matrices: names and numbers of columns.
+    n_columns : int
+        Number of columns of its input X.
     outputs : dict of str to (Value, int, sequence)
         Outputs: names and (value, element type, shape).
     about : str
         Text for the model's documentation.
     """
-    given = [
-        helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["n_samples", width])
-        for name, width in inputs.items()
-    ]
+    X = helper.make_tensor_value_info("X", TensorProto.DOUBLE, ["n_samples", n_columns])
     named, nodes = [], list(graph.nodes)
     for name, (value, kind, shape) in outputs.items():
         nodes.append(helper.make_node("Identity", [value.name], [name]))
         named.append(helper.make_tensor_value_info(name, kind, list(shape)))
     made = helper.make_graph(
-        nodes, "skgpstoch", given, named, initializer=list(graph.constants.values())
+        nodes, "skgpstoch", [X], named, initializer=list(graph.constants.values())
     )
-    domains = {node.domain for node in nodes} - {MAIN_DOMAIN}
-    versions = [
-        helper.make_opsetid(MAIN_DOMAIN, OPSET),
-        *(helper.make_opsetid(d, 1) for d in domains),
-    ]
+    versions = [helper.make_opsetid("", OPSET)]  # of ONNX's own operators
     model = helper.make_model(made, opset_imports=versions, producer_name="skgpstoch")
     model.ir_version = IR_VERSION
     model.doc_string = about

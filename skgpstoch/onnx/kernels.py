@@ -11,8 +11,7 @@ from sklearn.gaussian_process import kernels as sk
 
 from ..kernels import Tied, contains, from_sklearn
 from ..kernels import expressions as k
-from .graph import Value
-from .refusals import CannotExport
+from .graph import CannotExport, Value
 from .series import log1p
 
 DIRECT_COLUMNS = 32  # up to so many columns, take differences one by one, as in predictions
@@ -45,7 +44,7 @@ def radial(r2: Value, nu: float) -> Value:
 
 
 def known(kernel: sk.Kernel) -> Any:
-    """Convert a scikit-learn kernel for `covariance` and `variance`.
+    """Convert a scikit-learn kernel for `covariance`.
 
     Convert it to our torch kernel, except a PairwiseKernel, which predictions leave to
     scikit-learn.
@@ -69,118 +68,88 @@ def known(kernel: sk.Kernel) -> Any:
 
 
 @functools.singledispatch
-def covariance(kernel: Any, X: Value, Z: np.ndarray) -> Value:
-    """Return k(X, Z), (N, M) or a shape that broadcasts to it."""
-    raise CannotExport(kernel)
+def covariance(kernel: Any, X: Value, Z: np.ndarray | None = None) -> Value:
+    """Return k(X, Z), (N, M), or without Z k(x, x), (N, 1), with white noise.
 
-
-@functools.singledispatch
-def variance(kernel: Any, X: Value) -> Value:
-    """Return k(x, x), (N, 1) or a shape that broadcasts to it, with white noise."""
+    The shape may be one that broadcasts to these.
+    """
     raise CannotExport(kernel)
 
 
 @covariance.register
-def _(kernel: k.Radial, X: Value, Z: np.ndarray) -> Value:
+def _(kernel: k.Radial, X: Value, Z: np.ndarray | None = None) -> Value:
+    if Z is None:
+        return everywhere(1.0, X)
     if kernel.nu is None:
         raise CannotExport(kernel)
     return radial(squared_distance(X, Z, kernel.length_scale), kernel.nu)
 
 
 @covariance.register
-def _(kernel: k.RationalQuadratic, X: Value, Z: np.ndarray) -> Value:
+def _(kernel: k.RationalQuadratic, X: Value, Z: np.ndarray | None = None) -> Value:
+    if Z is None:
+        return everywhere(1.0, X)
     alpha, r2 = float(number(kernel.alpha)), squared_distance(X, Z, kernel.length_scale)
     return (-alpha * log1p(r2 / (2.0 * alpha))).exp()
 
 
 @covariance.register
-def _(kernel: k.ExpSineSquared, X: Value, Z: np.ndarray) -> Value:
+def _(kernel: k.ExpSineSquared, X: Value, Z: np.ndarray | None = None) -> Value:
+    if Z is None:
+        return everywhere(1.0, X)
     r = squared_distance(X, Z, kernel.periodicity).sqrt()
     wave = (math.pi * r).map("Sin") / float(number(kernel.length_scale))
     return (-2.0 * wave.square()).exp()
 
 
-@variance.register(k.Radial)
-@variance.register(k.RationalQuadratic)
-@variance.register(k.ExpSineSquared)
-def _(kernel: Any, X: Value) -> Value:
-    return X.graph.constant(np.ones((1, 1)))
+@covariance.register
+def _(kernel: k.DotProduct, X: Value, Z: np.ndarray | None = None) -> Value:
+    return products(X, Z) + float(number(kernel.sigma_0)) ** 2
 
 
 @covariance.register
-def _(kernel: k.DotProduct, X: Value, Z: np.ndarray) -> Value:
-    return X @ Z.T + float(number(kernel.sigma_0)) ** 2
-
-
-@variance.register
-def _(kernel: k.DotProduct, X: Value) -> Value:
-    return X.square().sum(1) + float(number(kernel.sigma_0)) ** 2
+def _(kernel: k.Constant, X: Value, Z: np.ndarray | None = None) -> Value:
+    return everywhere(float(number(kernel.constant_value)), X, Z)
 
 
 @covariance.register
-def _(kernel: k.Constant, X: Value, Z: np.ndarray) -> Value:
-    return X.columns([0]) * np.zeros((1, len(Z))) + float(number(kernel.constant_value))
-
-
-@variance.register
-def _(kernel: k.Constant, X: Value) -> Value:
-    return X.graph.constant(np.full((1, 1), float(number(kernel.constant_value))))
+def _(kernel: k.WhiteNoise, X: Value, Z: np.ndarray | None = None) -> Value:
+    return everywhere(0.0 if Z is not None else float(number(kernel.noise_level)), X, Z)
 
 
 @covariance.register
-def _(kernel: k.WhiteNoise, X: Value, Z: np.ndarray) -> Value:
-    return X.columns([0]) * np.zeros((1, len(Z)))
-
-
-@variance.register
-def _(kernel: k.WhiteNoise, X: Value) -> Value:
-    return X.graph.constant(np.full((1, 1), float(number(kernel.noise_level))))
-
-
-@covariance.register
-def _(kernel: Tied, X: Value, Z: np.ndarray) -> Value:
+def _(kernel: Tied, X: Value, Z: np.ndarray | None = None) -> Value:
     return covariance(kernel.kernel, X, Z)
-
-
-@variance.register
-def _(kernel: Tied, X: Value) -> Value:
-    return variance(kernel.kernel, X)
 
 
 @covariance.register(sk.Sum)
 @covariance.register(k.Sum)
-def _(kernel: Any, X: Value, Z: np.ndarray) -> Value:
+def _(kernel: Any, X: Value, Z: np.ndarray | None = None) -> Value:
     return covariance(kernel.k1, X, Z) + covariance(kernel.k2, X, Z)
-
-
-@variance.register(sk.Sum)
-@variance.register(k.Sum)
-def _(kernel: Any, X: Value) -> Value:
-    return variance(kernel.k1, X) + variance(kernel.k2, X)
 
 
 @covariance.register(sk.Product)
 @covariance.register(k.Product)
-def _(kernel: Any, X: Value, Z: np.ndarray) -> Value:
+def _(kernel: Any, X: Value, Z: np.ndarray | None = None) -> Value:
     return covariance(kernel.k1, X, Z) * covariance(kernel.k2, X, Z)
-
-
-@variance.register(sk.Product)
-@variance.register(k.Product)
-def _(kernel: Any, X: Value) -> Value:
-    return variance(kernel.k1, X) * variance(kernel.k2, X)
 
 
 @covariance.register(sk.Exponentiation)
 @covariance.register(k.Exponentiation)
-def _(kernel: Any, X: Value, Z: np.ndarray) -> Value:
+def _(kernel: Any, X: Value, Z: np.ndarray | None = None) -> Value:
     return covariance(kernel.kernel, X, Z) ** kernel.exponent
 
 
-@variance.register(sk.Exponentiation)
-@variance.register(k.Exponentiation)
-def _(kernel: Any, X: Value) -> Value:
-    return variance(kernel.kernel, X) ** kernel.exponent
+def everywhere(value: float, X: Value, Z: np.ndarray | None = None) -> Value:
+    """Return one value for all pairs of rows, or without Z for all rows."""
+    if Z is None:
+        return X.graph.constant(np.full((1, 1), value))
+    return X.columns([0]) * np.zeros((1, len(Z))) + value
+
+
+def products(X: Value, Z: np.ndarray | None) -> Value:
+    """Return the inner products of rows X and Z, (N, M), or without Z ‖x‖², (N, 1)."""
+    return X.square().sum(1) if Z is None else X @ Z.T
 
 
 # ---- PairwiseKernel ------------------------------------------------------------------------------
@@ -192,22 +161,18 @@ SMALLEST = np.finfo(np.float64).tiny  # a smaller norm counts as 0; the cosines 
 
 
 @covariance.register
-def _(kernel: sk.PairwiseKernel, X: Value, Z: np.ndarray) -> Value:
+def _(kernel: sk.PairwiseKernel, X: Value, Z: np.ndarray | None = None) -> Value:
     if kernel.metric in OF_PRODUCTS:
         if kernel.metric == "cosine":
-            X, Z = X / norms(X), Z / np.maximum(np.linalg.norm(Z, axis=1), SMALLEST)[:, None]
-        return of_product(kernel, X @ Z.T)
+            X = X / X.square().sum(1).sqrt().at_least(SMALLEST)
+            if Z is not None:
+                Z = Z / np.maximum(np.linalg.norm(Z, axis=1), SMALLEST)[:, None]
+        return of_product(kernel, products(X, Z))
+    if Z is None:
+        return everywhere(1.0, X)
     parts = [X.columns([j]) - Z[:, j] for j in range(Z.shape[1])]
     sizes = (part.square() if kernel.metric == "rbf" else part.abs() for part in parts)
     return (-float(kernel.gamma) * functools.reduce(Value.__add__, sizes)).exp()
-
-
-@variance.register
-def _(kernel: sk.PairwiseKernel, X: Value) -> Value:
-    if kernel.metric in OF_DISTANCES:
-        return X.graph.constant(np.ones((1, 1)))
-    X = X / norms(X) if kernel.metric == "cosine" else X
-    return of_product(kernel, X.square().sum(1))
 
 
 def of_product(kernel: sk.PairwiseKernel, product: Value) -> Value:
@@ -217,8 +182,3 @@ def of_product(kernel: sk.PairwiseKernel, product: Value) -> Value:
     given = kernel.pairwise_kernels_kwargs or {}
     inner = float(kernel.gamma) * product + float(given.get("coef0", COEF0))
     return inner ** float(given.get("degree", DEGREE))
-
-
-def norms(X: Value) -> Value:
-    """Return ‖x‖ of each row, (N, 1)."""
-    return X.square().sum(1).sqrt().at_least(SMALLEST)

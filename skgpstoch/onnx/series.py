@@ -9,8 +9,7 @@ import numpy as np
 from numpy.polynomial import chebyshev, polynomial
 from scipy.special import erfcx, gammaln, roots_jacobi
 
-from .graph import Value
-from .refusals import CannotExport
+from .graph import CannotExport, Value
 
 DEGREES = (16, 18, 20, 22, 24, 28, 32, 40, 48, 64)  # degrees to try
 SERIES_ERROR = 1e-13  # largest relative error of a good series

@@ -24,7 +24,7 @@ from ..data.findings import Finding
 from ..data.rows import Data, Rows
 from ..features.basis_functions import BasisFunctions, FourierBasis, KernelBasis
 from ..likelihoods.base import Likelihood
-from ..likelihoods.one_vs_rest import OneVsRest
+from ..likelihoods.logistic import OneVsRest
 from ..likelihoods.real import AdditiveNoise
 from ..objectives.blockwise import BasisObjective, BlockwiseObjective
 from ..posteriors.chevron import ChevronModel

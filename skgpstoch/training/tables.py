@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.counter_hash import sequence_start, splitmix64, uniform
+from ..data.counter_rng import sequence_start, splitmix64, uniform
 from ..data.reduce import ALONE, Group
 from ..data.rows import Rows, Whole
 

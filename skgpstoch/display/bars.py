@@ -1,4 +1,4 @@
-"""Plots of how much predictions depend on each input."""
+"""Bars: how much predictions depend on each input, and the weights of the models of a mixture."""
 
 from __future__ import annotations
 
@@ -119,3 +119,99 @@ def known_names(estimator: Any, fitted: Any) -> list[str]:
     if isinstance(outer, Pipeline) and hasattr(outer[:-1], "get_feature_names_out"):
         return list(outer[:-1].get_feature_names_out())
     return [f"x{j}" for j in range(len(fitted.feature_importances_))]
+
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class StackingWeightsDisplay(Display):
+    """The weights of stacked models, the largest on top, with the scores of each alone.
+
+    A model may score well and have no weight, because another model predicts the same, only better.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the models.
+    weights : array-like of shape (n_models,)
+        Weights of the models; they sum to 1.
+    scores : array-like of shape (n_models,)
+        Mean log density of held-out rows for each model, in nats per row; greater is better.
+
+    Attributes
+    ----------
+    bars_ : matplotlib BarContainer
+        One bar for each weight, from the bottom up.
+    texts_ : list of matplotlib Text
+        The scores, in the order of the bars.
+    ax_ : matplotlib Axes
+        Axes drawn on.
+    figure_ : matplotlib Figure
+        Figure of the axes.
+
+    See Also
+    --------
+    skgpstoch.StackedDensityRegressor : Finds the weights.
+
+    Examples
+    --------
+    >>> from skgpstoch.display import StackingWeightsDisplay
+    >>> display = StackingWeightsDisplay(names=["a", "b"], weights=[0.9, 0.1], scores=[0.5, 0.2])
+    >>> [text.get_text() for text in display.plot().texts_]
+    ['0.200', '0.500']
+    """
+
+    names: Any
+    weights: ArrayLike
+    scores: ArrayLike
+
+    @documented(PLOTTED)
+    def plot(self, ax: matplotlib.axes.Axes | None = None, **kwargs: Any) -> StackingWeightsDisplay:
+        """Draw the bars.
+
+        Parameters
+        ----------
+        **kwargs : dict
+            Keywords for matplotlib's `barh`.
+        """
+        ax = self._open(ax)
+        weights, scores = (np.asarray(a, dtype=np.float64) for a in (self.weights, self.scores))
+        order = np.lexsort((scores, weights))
+        self.bars_ = ax.barh([str(self.names[j]) for j in order], weights[order], **kwargs)
+        labels = [f"{scores[j]:.3f}" for j in order]
+        self.texts_ = list(ax.bar_label(self.bars_, labels, padding=4))
+        ax.set(
+            xlim=(0.0, 1.15),
+            xlabel="Weight (next to the bars: log density of held-out rows, nats per row)",
+        )
+        return self
+
+    @classmethod
+    @documented(FITTED)
+    def from_estimator(
+        cls, estimator: Any, *, ax: matplotlib.axes.Axes | None = None, **kwargs: Any
+    ) -> StackingWeightsDisplay:
+        """Draw the weights of a fitted estimator.
+
+        Parameters
+        ----------
+        estimator : object
+            Fitted :class:`~skgpstoch.StackedDensityRegressor` or
+            :class:`~skgpstoch.AutoGaussianProcessRegressor`; a pipeline that ends in one, or a
+            hyperparameter search over either.
+
+        Raises
+        ------
+        TypeError
+            If the estimator has no `scores_`, or its `scores_` are not scores of models.
+        """
+        fitted = fitted_with("scores_", estimator, cls)
+        if isinstance(fitted.scores_, dict):
+            names, weights, scores = (fitted.scores_[c] for c in ("model", "weight", "score"))
+        else:
+            fitted_with("named_estimators_", estimator, cls)
+            names, weights = list(fitted.named_estimators_), fitted.weights_
+            scores = fitted.scores_
+        return cls(names=names, weights=weights, scores=scores).plot(ax, **kwargs)

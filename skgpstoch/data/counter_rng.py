@@ -38,7 +38,7 @@ def row_hashes(seed: int, rows: np.ndarray) -> np.ndarray:
     Examples
     --------
     >>> import numpy as np
-    >>> from skgpstoch.data.counter_hash import row_hashes
+    >>> from skgpstoch.data.counter_rng import row_hashes
     >>> hashes = row_hashes(0, np.arange(1000))
     >>> bool((row_hashes(0, np.array([7, 3])) == hashes[[7, 3]]).all())
     True
@@ -51,3 +51,23 @@ def row_hashes(seed: int, rows: np.ndarray) -> np.ndarray:
 def _int64(value: int) -> int:
     """Return value modulo 2⁶⁴, as the signed integer that torch stores."""
     return (value + 2**63) % 2**64 - 2**63
+
+
+def counter_normal(seed: int, index: Tensor, n_columns: int, stream: int = 0) -> Tensor:
+    """Return standard normal numbers that depend only on (seed, stream, index, column).
+
+    The result z (m, n_columns) is float64. `index` (m,) are integer positions in the sequence that
+    `seed` and `stream` determine. A row does not depend on which other rows are requested, so
+    features need not be stored. The numbers are Φ⁻¹ of SplitMix64 of a counter.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skgpstoch.data.counter_rng import counter_normal
+    >>> z = counter_normal(0, torch.arange(1000), 3)
+    >>> bool((counter_normal(0, torch.tensor([7, 3]), 3) == z[[7, 3]]).all())
+    True
+    """
+    column = torch.arange(n_columns, device=index.device)
+    bits = splitmix64(splitmix64(index + sequence_start(seed, stream))[:, None] + column)
+    return torch.special.ndtri(uniform(bits))

@@ -31,7 +31,7 @@ from ...estimators.parameters import (
 from ...estimators.regressor import Regressor
 from ...likelihoods.base import Likelihood, make_likelihood
 from ...likelihoods.heavy_tailed import Laplace
-from ...likelihoods.one_vs_rest import logistic_likelihood
+from ...likelihoods.logistic import logistic_likelihood
 from ...likelihoods.real import Gaussian
 from ...objectives.blockwise import BasisObjective
 from ...objectives.proximal import ProximalObjective

@@ -38,7 +38,7 @@ from ...estimators.docs import public_estimator
 from ...estimators.regressor import Regressor
 from ...features.basis_functions import KernelBasis
 from ...likelihoods.base import Likelihood
-from ...likelihoods.one_vs_rest import logistic_likelihood
+from ...likelihoods.logistic import logistic_likelihood
 from ...likelihoods.real import Gaussian
 from ...maths.linalg import NotPositiveDefiniteError, cholesky
 from ...objectives.blockwise import (

@@ -18,9 +18,11 @@ from skgpstoch.ensembles import process_fit
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.ensembles.process_evidence import (
     KERNEL_SHAPES,
+    Inputs,
     LogPosterior,
     Process,
     ProcessRows,
+    Theta,
     covariance,
     laplace_draws,
     search,
@@ -40,13 +42,14 @@ def fitted(table):
     return ExactProcessRegressor(random_state=0).fit(*table)
 
 
-def some_rows(n=12, d=3, seed=0, weighted=True):
+def some_rows(n=12, d=3, seed=0, weighted=True, groups=None):
     rng = np.random.default_rng(seed)
     weight = rng.choice([0.5, 1.0, 2.0, 3.5], n) if weighted else np.ones(n)
     precision = rng.choice([1.0, 1.0, 0.1], n)
     columns = rng.standard_normal((n, d)), rng.standard_normal(n), weight, precision
     missing = np.arange(2 * n).reshape(n, 2) % [3, 4] == 0
-    return ProcessRows(*map(torch.from_numpy, (*columns, missing.astype(float))))
+    inputs = Inputs.of(np.arange(d) if groups is None else groups, rng.uniform(0.2, 0.5, d), 2)
+    return ProcessRows(*map(torch.from_numpy, (*columns, missing.astype(float))), inputs)
 
 
 def some_z(name, rows):
@@ -75,13 +78,16 @@ def test_evidence_is_that_of_all_copies(name):
 
 
 @EACH_SHAPE
-@pytest.mark.parametrize("d", [3, 70])
-def test_gradients_of_the_evidence(name, d):
-    """With a length-scale for each input, or one for all of very many."""
-    rows = some_rows(d=d)
+@pytest.mark.parametrize(
+    ("n_scales", "groups"),
+    [(3, range(3)), (2, [5, 0, 5, 5]), (1, range(70)), (1, [0, 0, *range(66)])],
+)
+def test_gradients_of_the_evidence(name, n_scales, groups):
+    """With a length-scale for each input, for levels together, or one for all of very many."""
+    rows = some_rows(d=len(groups), groups=np.array(groups))
     objective = LogPosterior(KERNEL_SHAPES[name], rows)
     z = some_z(name, rows)
-    assert len(z) == 3 + ({3: 3, 70: 1}[d] + 2 if KERNEL_SHAPES[name].is_linear else 0)
+    assert len(z) == 3 + (n_scales + 2 if KERNEL_SHAPES[name].is_linear else 0)
     slope = approx_fprime(z, lambda z: objective(z)[0], 1e-6)
     assert_allclose(objective(z)[1], slope, rtol=1e-4, atol=1e-4)
 
@@ -89,7 +95,8 @@ def test_gradients_of_the_evidence(name, d):
 def test_the_search_ends_where_the_gradient_does(table):
     X, y = ((a - a.mean(0)) / a.std(0) for a in table)
     ones = np.ones(len(y))
-    rows = ProcessRows(*map(torch.from_numpy, (X, y, ones, ones, np.empty((len(y), 0)))))
+    columns = map(torch.from_numpy, (X, y, ones, ones, np.empty((len(y), 0))))
+    rows = ProcessRows(*columns, Inputs.of(np.arange(6), np.ones(6), 0))
     objective = LogPosterior(KERNEL_SHAPES["rbf"], rows)
     z = search(objective, np.zeros(9))
     assert np.abs(objective(z)[1]).max() < 0.5
@@ -99,6 +106,22 @@ def test_the_search_ends_where_the_gradient_does(table):
     found = np.array([objective(draw)[0] for draw in draws])
     assert (found < objective(z)[0]).all()
     assert (found > objective(z)[0] - 3.0).all()  # a normal density has fallen by ½
+
+
+def test_levels_of_a_category_have_effects_of_one_variance():
+    """In the line's covariance: their indicators, centred, in one unit, whatever their shares."""
+    codes = np.random.default_rng(0).choice(4, 50, p=[0.1, 0.2, 0.3, 0.4])
+    onehot = (codes[:, None] == np.arange(4)).astype(float)
+    std = onehot.std(0)
+    X = torch.from_numpy((onehot - onehot.mean(0)) / std)
+    inputs = Inputs.of(np.zeros(4, int), std, 0)
+    A = X / Theta.of(torch.zeros(4, dtype=torch.float64), inputs).length_scale
+    indicators = torch.from_numpy(onehot - onehot.mean(0))
+    assert_allclose(A / A[0, 0] * indicators[0, 0], indicators, atol=1e-12)
+    median = Theta.of(
+        torch.zeros(4, dtype=torch.float64), Inputs.of(np.zeros(1, int), np.ones(1), 0)
+    )
+    assert_allclose((A * median.length_scale).square().sum(1).mean(), 1.0)
 
 
 # ---- rows that are left out --------------------------------------------------------------------

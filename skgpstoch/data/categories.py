@@ -9,8 +9,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from .columns import LEVEL, Column
+from .equal_rows import units
 from .messages import warn
 from .numeric import Encoder, Level
+from .rows import Data
 
 UNSEEN_LEVEL = -1  # the code of a level that training rows do not have
 N_FOLDS = 5  # folds of training rows; each is encoded with the target means of the others
@@ -39,6 +41,10 @@ class OneHot(Encoder):
         return len(self.levels) if len(self.levels) > 2 else len(self.levels) - 1
 
     @property
+    def widths(self) -> list[int]:
+        return [self.width] if self.width else []
+
+    @property
     def missing_columns(self) -> list[int]:
         """Position of the last level, if it is a missing value."""
         return [self.width - 1] if None in self.levels and self.width else []
@@ -53,28 +59,6 @@ class OneHot(Encoder):
     def rows_by_level(self, part: np.ndarray) -> Iterator[Level]:
         for level, code in self.levels.items() if self.width else ():
             yield level, part[:, 0] == code if self.width == 1 else part[:, code] == 1.0
-
-
-@dataclass(frozen=True)
-class Joined(Encoder):
-    """Several encoders of one column, whose encoded columns are stacked side by side."""
-
-    parts: tuple[Any, ...]
-
-    @property
-    def width(self) -> int:
-        return sum(part.width for part in self.parts)
-
-    @property
-    def missing_columns(self) -> list[int]:
-        return missing_columns_of(self.parts)
-
-    def __call__(self, values: np.ndarray) -> np.ndarray:
-        return np.hstack([part(values) for part in self.parts])
-
-    def rows_by_level(self, part: np.ndarray) -> Iterator[Level]:
-        for first, each in placed(self.parts):
-            yield from each.rows_by_level(part[:, first : first + each.width])
 
 
 def missing_columns_of(encoders: Sequence[Encoder]) -> list[int]:
@@ -92,58 +76,39 @@ def placed(encoders: Sequence[Encoder]) -> Iterator[tuple[int, Encoder]]:
 
 
 class Targets(NamedTuple):
-    """Training rows and their targets, with equal rows merged into groups.
+    """Training rows and their targets, in an order of contents, and folds of them.
 
-    Groups are in the order of their contents. So sums are the same to the last bit, whatever the
-    order of rows is, and whether a row occurs twice or has weight 2.
+    Copies of one observation are merged, and stay in one fold. So sums are the same to the last
+    bit, whatever the order of rows is. Rows that agree by chance (:mod:`.equal_rows`) are rows of
+    their own, with folds that do not depend on y: if all rows of a level and a target were in one
+    fold, the mean without them would reveal the target.
     """
 
-    row: np.ndarray  # (G,), one row of each group
-    group: np.ndarray  # (n,), the group of each row
-    y: np.ndarray  # (G, P)
-    weight: np.ndarray  # (G,)
-    fold: np.ndarray  # (G,)
-    own: np.ndarray  # (G,), number of rows in each group that its fold must not see
+    row: np.ndarray  # (m,), one of the rows that were merged
+    place: np.ndarray  # (n,), where each row went
+    y: np.ndarray  # (m, P)
+    weight: np.ndarray  # (m,)
+    fold: np.ndarray  # (m,)
 
     @classmethod
     def of(cls, columns: list[np.ndarray], y: np.ndarray, weight: np.ndarray | None) -> Targets:
-        """Group equal rows, and assign groups to folds that depend only on the rows' contents.
+        """Order rows, and assign them to folds.
 
         Parameters
         ----------
         columns : list of ndarray of shape (n,)
-            Numbers or codes that tell rows apart.
+            Finite numbers or codes that tell rows apart.
         y : ndarray of shape (n, P)
             Targets.
         weight : ndarray of shape (n,) or None
             Positive weights.
         """
-        keys = np.stack([*columns, *y.T])  # (k, n)
-        order = np.lexsort(keys[::-1])
-        is_first = np.ones(len(y), dtype=bool)
-        is_first[1:] = (keys[:, order[1:]] != keys[:, order[:-1]]).any(0)
-        group = np.empty(len(y), dtype=np.intp)
-        group[order] = np.cumsum(is_first) - 1
-        row = order[is_first]
-        fold = np.random.RandomState(SHUFFLE_SEED).permutation(len(row)) % N_FOLDS
-        weight = np.bincount(group, weight)
-        return cls(
-            row, group, y[row], weight, fold, copies_not_told(np.stack(columns)[:, row], weight)
-        )
-
-
-def copies_not_told(inputs: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return how many rows of each group its fold must not see, (G,).
-
-    These are all rows, if no other group has the same inputs. If the same inputs (k, G), in order,
-    have several targets, it is only one row: a mean without all rows of one target would reveal
-    which target is left out. For the same reason a group of many rows is spread over the folds.
-    """
-    is_new = np.r_[True, (inputs[:, 1:] != inputs[:, :-1]).any(0)]
-    cell = np.cumsum(is_new) - 1
-    several = np.bincount(cell)[cell] > 1
-    few = np.where(several, np.minimum(weight, 1.0), weight)
-    return np.where(weight < N_FOLDS, few, weight / N_FOLDS)
+        rows, place = units(Data(np.stack(columns, axis=1), y, weight))
+        row = np.empty(len(rows), dtype=np.intp)
+        row[place] = np.arange(len(y))
+        fold = np.random.RandomState(SHUFFLE_SEED).permutation(len(rows)) % N_FOLDS
+        weight = np.ones(len(rows)) if rows.weight is None else rows.weight
+        return cls(row, place, rows.y, weight, fold)
 
 
 @dataclass(frozen=True)
@@ -172,9 +137,9 @@ class TargetMeans(Encoder):
         n, total = sums(codes, n_levels, y, targets.weight)  # (L, 1), (L, P)
         prior = prior_rows(n, total, sums(codes, n_levels, y**2, targets.weight)[1])
         found = cls(levels, shrunk(n, total, prior))
-        less, lost = sums_by_fold(codes, targets.fold, n_levels, y, targets.own)
+        less, lost = sums_by_fold(codes, targets.fold, n_levels, y, targets.weight)
         without = without_folds(n, total, prior, less, lost)
-        return found, without[targets.fold, codes][targets.group]
+        return found, without[targets.fold, codes][targets.place]
 
     def __call__(self, labels: np.ndarray) -> np.ndarray:
         """Encode labels (n,) of new rows: (n, P)."""

@@ -12,7 +12,7 @@ them leave together (:func:`observations`).
 
 Which of the two it is shows in the whole table (:func:`agree_by_chance`). Weights say how much a
 row counts, and not that others agree with it, so a row always leaves with its whole weight. The
-exception are counts in a table of categories, which stand for as many observations.
+exception are counts beside distinct rows of categories, which stand for as many observations.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ LEADING_COLUMNS = 16  # columns of X by which rows are sorted
 N_BINS = 5040  # of a column, in whose middle up to ten values are that are evenly spaced
 FEW_SHARED = 0.2  # distinct inputs or targets for each row, at or below which they are few
 OFTEN_MIXED = 1.05  # distinct pairs (x, y) for each x, from which equal x often differ in y
+MOST_COUNTED = 0.9  # distinct rows for each row, from which weights can be counts of equal rows
 FEWEST_COPIED = 10  # distinct rows that a table has before it is given several times
 
 
@@ -103,6 +104,16 @@ def observations(data: Data, most: int | None = None) -> tuple[Data, np.ndarray]
     return data[order].repeated(counts[order]), starts[inverse_order(order)]
 
 
+def units(data: Data) -> tuple[Data, np.ndarray]:
+    """Return the same of any number of rows, but let each row, whatever its weight, be one."""
+    equal = EqualRows.among(data, len(data))
+    if equal is not None and not agree_by_chance(data, equal):
+        return equal.merged(data)
+    keys = digests([data.X, data.y]) if equal is None else equal.keys
+    order = in_order(data, keys)
+    return data[order], inverse_order(order)
+
+
 def n_observations(data: Data) -> np.ndarray:
     """Return for how many of the :func:`observations` each row stands, (n,); 1 for copies."""
     equal = EqualRows.among(data)
@@ -129,10 +140,12 @@ def agree_by_chance(data: Data, equal: EqualRows) -> bool:
 def n_counted(data: Data, equal: EqualRows) -> np.ndarray:
     """Return for how many observations each row stands, (n,): its weight, if that is a count.
 
-    Only a table in which equal inputs have different targets has counts; `MERGED_ROWS` rows are
-    enough for those of any size.
+    Only a table of distinct rows in which equal inputs have different targets has counts;
+    `MERGED_ROWS` rows are enough for those of any size.
     """
     ones, weight = np.ones(len(data), dtype=np.int64), data.weight
+    if len(equal.first) < MOST_COUNTED * len(data):
+        return ones
     if weight is None or (weight != np.round(weight)).any() or (weight == weight[0]).all():
         return ones
     if len(equal.first) < OFTEN_MIXED * n_distinct(data.X):

@@ -36,9 +36,7 @@ def folds_of(numbers: np.ndarray) -> np.ndarray:
     """Return the fold of each row, (n,), which depends on its number in the whole table.
 
     A row of weight 2 is therefore in one fold, while two equal rows are mostly in two folds, and
-    see each other. If folds depended on contents, as in memory, all rows with the same inputs and
-    target would be in one fold, and leaving them out would reveal their target. In memory, counting
-    the copies prevents that (`copies_not_told`), but chunks would have to be sorted first.
+    see each other: to find copies, as in memory, chunks would have to be sorted first.
     """
     return row_hashes(SHUFFLE_SEED, numbers) % N_FOLDS
 

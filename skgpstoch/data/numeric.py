@@ -30,6 +30,11 @@ class Encoder(ABC):
         """Number of encoded columns."""
 
     @property
+    def widths(self) -> list[int]:
+        """Numbers of encoded columns that are one input together: one, unless they are levels."""
+        return [1] * self.width
+
+    @property
     def missing_columns(self) -> list[int]:
         """Positions of encoded columns that flag missing values."""
         return []

@@ -12,7 +12,6 @@ from sklearn.utils.validation import validate_data
 
 from .arrays import all_finite, readable, row_blocks
 from .categories import (
-    Joined,
     NewRows,
     OneHot,
     TargetMeans,
@@ -47,7 +46,7 @@ from .messages import muted, warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
 from .reduce import Group, agreed
 
-MOST_ONE_HOT = 10  # most levels for a plain one-hot encoding
+MOST_ONE_HOT = 50  # most levels for one column each; more have means of the target
 CONVERSIONS = {
     NUMBER: ", for example with pandas.to_numeric",
     DATE: ", for example with pandas.to_datetime",
@@ -56,8 +55,6 @@ LEAST_NUMBERS = 20  # least number of levels that read as numbers, to warn of st
 NUMBERS_SHARE = 0.8  # least share of such levels
 LEAST_DATES = 5  # least number of levels, all of them dates, to warn of strings as dates
 STANDS_FOR_MISSING = {"", "-", "--", "?", "na", "n/a", "none", "null", "missing", "unknown", "."}
-MOST_BESIDE = 50  # most levels for one-hot beside the target mean; 100 cost .05 nats (flights)
-ROWS_PER_LEVEL = 15.0  # needed for that: 12 cost .1 nats (mpg), 17 and 65 gained .15 (txhousing)
 
 
 # ---- validation ----------------------------------------------------------------------------------
@@ -143,9 +140,8 @@ class TableEncoder:
       asinh((x − median)/width), with the width from quantiles.
     - Dates become days, with sine and cosine of the periods (day, week, year) that they cover.
     - Ordered categories become the positions of their levels.
-    - Other categories become one column for each level (one-hot), if there are at most ten levels.
+    - Other categories become one column for each level (one-hot), if there are at most 50 levels.
       With more, a column has the mean target at the level; training rows get means of other rows.
-      Up to 50 levels, with 15 rows for each, become both.
     - A missing category is a level of its own. A level that training rows did not have is 0 in all
       one-hot columns (0.5 in a single one), and has the overall mean.
     - Constant columns are left out.
@@ -224,8 +220,11 @@ class TableEncoder:
         by_fold : dict of int to FoldMeans
             Encoders of training rows, for :meth:`transform_training`.
         """
-        known = {j: means_of(encoder) for j, encoder in enumerate(self.encoders)}
-        every = {j: LevelSums(m.levels, told.n_targets) for j, m in known.items() if m is not None}
+        every = {
+            j: LevelSums(encoder.levels, told.n_targets)
+            for j, encoder in enumerate(self.encoders)
+            if isinstance(encoder, TargetMeans)
+        }
         if not every:
             return {}
         with agreed(group):
@@ -238,7 +237,7 @@ class TableEncoder:
         by_fold = {}
         for j, of_column in every.items():
             means, by_fold[j] = of_column.means()
-            self.encoders[j] = beside_one_hot(means, of_column.n_rows)
+            self.encoders[j] = means
         return by_fold
 
     def transform_training(
@@ -335,6 +334,12 @@ class TableEncoder:
     def missing_columns(self) -> list[int]:
         """Positions of the encoded columns that are 1 where a value is missing, and 0 elsewhere."""
         return missing_columns_of(self.encoders)
+
+    @property
+    def groups(self) -> list[int]:
+        """For each encoded column a number, which the one-hot levels of a column share."""
+        widths = [w for each in self.encoders for w in each.widths] or [1]
+        return np.repeat(np.arange(len(widths)), widths).tolist()
 
     def rows_by_level(self, Z: np.ndarray) -> Iterator[tuple[str, Any, np.ndarray]]:
         """Yield a column's name, a level, and a mask (n,) of the encoded rows Z that have it.
@@ -462,15 +467,20 @@ def simple_encoder(column: Column, weight: np.ndarray | None) -> Any:
     return OneHot(levels) if len(levels) <= MOST_ONE_HOT else None
 
 
+def ranks(column: Column) -> np.ndarray:
+    """Return the ranks of a column's values, (n,); a missing value is the last."""
+    if column.kind == LEVEL:
+        return codes_of(column.values, levels_of(column.levels)).astype(np.float64)
+    return np.unique(column.values, return_inverse=True)[1].astype(np.float64)
+
+
 def target_means(
     columns: list[Column], many: list[int], y: np.ndarray, weight: np.ndarray | None
 ) -> tuple[list[Any], list[np.ndarray]]:
     """Return encoders of the columns of many levels, and the encoded training rows."""
     levels = [levels_of(columns[j].levels) for j in many]
-    codes = [codes_of(columns[j].values, known) for j, known in zip(many, levels, strict=True)]
-    numbers = [c.values for c in columns if c.kind != LEVEL][:LEADING_COLUMNS]
-    known = [np.where(np.isnan(values), np.inf, values) for values in numbers]
-    targets = Targets.of([*codes, *known], y, weight)
+    leading = [columns[j] for j in many] + [c for j, c in enumerate(columns) if j not in many]
+    targets = Targets.of([ranks(column) for column in leading[:LEADING_COLUMNS]], y, weight)
     for j, found in zip(many, levels, strict=True):
         if len(found) == len(targets.row):
             warn(
@@ -482,20 +492,4 @@ def target_means(
         TargetMeans.fit(columns[j].values, found, targets)
         for j, found in zip(many, levels, strict=True)
     ]
-    n_rows = targets.weight.sum()
-    encoders = [beside_one_hot(means, n_rows) for means, _ in fits]
-    return encoders, [encoded for _, encoded in fits]
-
-
-def means_of(encoder: Any) -> TargetMeans | None:
-    """Return the target means that an encoder contains, or None."""
-    first = encoder.parts[0] if isinstance(encoder, Joined) else encoder
-    return first if isinstance(first, TargetMeans) else None
-
-
-def beside_one_hot(means: TargetMeans, n_rows: float) -> Any:
-    """Return target means, joined with one-hot columns if there are enough rows for each level."""
-    n_levels = len(means.levels)
-    if n_levels > MOST_BESIDE or n_rows < ROWS_PER_LEVEL * n_levels:
-        return means
-    return Joined((means, OneHot(means.levels)))
+    return [means for means, _ in fits], [encoded for _, encoded in fits]

@@ -242,9 +242,9 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         n = data.size
         if self.target == "count":
             return [self._networks(data)]
-        missing = self._encoder.missing_columns
-        limits = MOST_FOR_PROCESS, FEWEST_FOR_NETWORKS
-        found = of_processes(ExactProcessRegressor, self, n, *limits, missing_columns=missing)
+        limits, encoder = (MOST_FOR_PROCESS, FEWEST_FOR_NETWORKS), self._encoder
+        known = {"missing_columns": encoder.missing_columns, "groups": encoder.groups}
+        found = of_processes(ExactProcessRegressor, self, n, *limits, **known)
         if n >= FEWEST_FOR_NETWORKS:
             networks = self._networks(data)
             is_patient = self.max_time is None or self.max_time >= PATIENT_SECONDS

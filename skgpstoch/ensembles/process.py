@@ -37,7 +37,7 @@ from ..persistence.estimator import SavedEstimator
 from ..recipes.kernel_choice import MOST_RELEVANT_INPUTS
 from ..training.interrupts import AGAIN, keeps_best, was_interrupted
 from .mixture import MixtureRegressor
-from .process_evidence import KERNEL_SHAPES, Process, ProcessRows
+from .process_evidence import KERNEL_SHAPES, Inputs, Process, ProcessRows
 from .process_fit import FittedKernel, antithetic, fit_kernel, relative_weights, target_precisions
 from .stacking import stacking_weights
 from .student_mixture import StudentMixture, Tails, averaged
@@ -93,6 +93,9 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
     missing_columns : array-like of int or None, default=None
         Positions of columns of X that are 1 where a value of the row is missing, and 0 elsewhere.
         Each has a learned variance, which is added to the noise of y in such rows.
+    groups : array-like of int of shape (n_features,) or None, default=None
+        A number for each column of X; columns with the same number are the one-hot levels of one
+        category, and share a length-scale. None: each column is an input of its own.
     max_time : float or None, default=None
         Time limit in seconds: another kernel is not tried if it would probably take longer. One
         kernel is always fitted.
@@ -141,10 +144,12 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
     """
 
     missing_columns: Sequence[int] | None = None
+    groups: Sequence[int] | None = None
 
     _parameter_constraints: ClassVar[dict[str, list]] = {
         **ProcessParameters._parameter_constraints,
         "missing_columns": ["array-like", None],
+        "groups": ["array-like", None],
     }
 
     # ---- fit ---------------------------------------------------------------------------------
@@ -216,7 +221,9 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         )
         of_rows = (weight, precision, self._missing(rows.X))
         w, tau, missing = (torch.from_numpy(a).to(device) for a in of_rows)
-        return [ProcessRows(X, y[:, p], w, tau[:, p], missing) for p in range(y.shape[1])]
+        groups = checked_groups(self.groups, rows.X.shape[1])
+        inputs = Inputs.of(groups, self._x_scaling.scale, missing.shape[1]).to(device)
+        return [ProcessRows(X, y[:, p], w, tau[:, p], missing, inputs) for p in range(y.shape[1])]
 
     def _missing(self, X: np.ndarray) -> np.ndarray:
         """Return where values are missing, (N, q); for very many columns, how many are, (N, 1)."""
@@ -412,6 +419,22 @@ def checked_columns(given: Any, n_columns: int) -> np.ndarray:
             f"{n_columns - 1}, got {given!r}."
         )
     return columns
+
+
+def checked_groups(given: Any, n_columns: int) -> np.ndarray:
+    """Return the group of each column, (n_columns,).
+
+    Raises
+    ------
+    ValueError
+        If `given` is neither None nor an integer for each column.
+    """
+    groups = np.arange(n_columns) if given is None else np.asarray(given)
+    if groups.shape != (n_columns,) or (n_columns and groups.dtype.kind not in "iu"):
+        raise ValueError(
+            f"groups must be None or {n_columns} integers, one for each column of X, got {given!r}."
+        )
+    return groups
 
 
 def fit_in_turn(

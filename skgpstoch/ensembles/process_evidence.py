@@ -1,8 +1,9 @@
 """Learn the hyper-parameters θ of an exact process from few rows, for one output.
 
 The covariance is that of a smooth function, a line and a constant, on inputs a = x/ℓ that each
-have a length-scale. Row i counts wᵢ times and has noise vᵢ/τᵢ. If an input is missing (mᵢⱼ = 1),
-its unknown effect on f is additional noise.
+have a length-scale. The levels of a category have one together (:class:`Inputs`), so that each of
+them has a random effect on the line, of a learned variance. Row i counts wᵢ times and has noise
+vᵢ/τᵢ. If an input is missing (mᵢⱼ = 1), its unknown effect on f is additional noise.
 
     k(x, x') = c·κ(‖a − a'‖) + b·aᵀa' + m,   C = K + diag(v/(wτ)),
     vᵢ = σ² + Σⱼ sⱼmᵢⱼ,   θ = log(c, b, σ², ℓ, s)
@@ -43,6 +44,60 @@ DIFFERENCE = 1e-3  # of z, for second derivatives
 MOST_ROWS = 20_000  # of a file, to factorise again: ten times what processes are recommended for
 
 
+class Inputs(NamedTuple):
+    """Which columns of X share a length-scale, and the unit of each in it.
+
+    The levels of a category are one input. With their common unit, the root of their summed
+    variances, it has variance 1, as other inputs have, and rare levels do not count for more. With
+    more than `MOST_RELEVANT_INPUTS` inputs there is a single length-scale.
+
+    Parameters
+    ----------
+    place : Tensor of shape (d,)
+        Which length-scale a column has.
+    unit : Tensor of shape (d,)
+        The column's unit, for X of variance 1.
+    n_inputs, n_missing : int
+        Number of inputs, and q of columns that say what is missing.
+    """
+
+    place: Tensor
+    unit: Tensor
+    n_inputs: int
+    n_missing: int
+
+    @classmethod
+    def of(cls, groups: np.ndarray, std: np.ndarray, n_missing: int) -> Inputs:
+        """Return the inputs of columns with these groups and standard deviations, each (d,)."""
+        _, place = np.unique(groups, return_inverse=True)
+        total = np.sqrt(np.bincount(place, std**2))
+        unit = np.where(np.bincount(place)[place] > 1, total[place] / std, 1.0)
+        n_inputs = len(total)
+        if n_inputs > MOST_RELEVANT_INPUTS:
+            place = np.zeros_like(place)
+        return cls(torch.from_numpy(place), torch.from_numpy(unit), n_inputs, n_missing)
+
+    @property
+    def n_scales(self) -> int:
+        """Number of length-scales."""
+        return self.n_inputs if self.n_inputs <= MOST_RELEVANT_INPUTS else 1
+
+    def prior(self) -> Tensor:
+        """Return prior means and deviations of θ, (2, D)."""
+        log_scale, std = LENGTH_SCALE_PRIOR
+        of_scale = (log_scale + 0.5 * math.log(max(self.n_inputs, 1)), std)
+        pairs = [SIGNAL_PRIOR, SLOPE_PRIOR, NOISE_PRIOR, *[of_scale] * self.n_scales]
+        pairs += [NOISE_PRIOR] * self.n_missing  # of (−4, 2) to (−1.5, 1.5) all within .01 nats
+        return torch.tensor(pairs, dtype=torch.float64, device="cpu").T
+
+    def to(self, device: torch.device) -> Inputs:
+        """Move to a device."""
+        return self._replace(place=self.place.to(device), unit=self.unit.to(device))
+
+
+NONE = Inputs.of(np.empty(0, dtype=np.intp), np.empty(0), 0)
+
+
 class Shape(NamedTuple):
     """A kernel without its hyper-parameters: which κ, if any, and whether there is a line."""
 
@@ -53,13 +108,13 @@ class Shape(NamedTuple):
         """Return the columns that matter, (N, d): none for a constant."""
         return X if self.is_linear else X[:, :0]
 
-    def sizes(self, rows: ProcessRows) -> tuple[int, int]:
-        """Return how many columns of X, and how many that say what is missing, matter."""
-        return self.inputs(rows.X).shape[1], self.inputs(rows.missing).shape[1]
+    def known(self, rows: ProcessRows) -> Inputs:
+        """Return the inputs that matter: none for a constant."""
+        return rows.inputs if self.is_linear else NONE.to(rows.X.device)
 
     def start(self, rows: ProcessRows) -> np.ndarray:
         """Return z where the prior is highest, (D,)."""
-        return np.zeros(prior(*self.sizes(rows)).shape[1])
+        return np.zeros(self.known(rows).prior().shape[1])
 
 
 KERNEL_SHAPES = {
@@ -73,7 +128,7 @@ KERNEL_SHAPES = {
 class ProcessRows(NamedTuple):
     """Scaled rows of one output: X (N, d), and y, weights w and precisions τ, each (N,).
 
-    `missing` (N, q) is 1 where an input is missing.
+    `missing` (N, q) is 1 where an input is missing; `inputs` says what columns X has.
     """
 
     X: Tensor
@@ -81,6 +136,7 @@ class ProcessRows(NamedTuple):
     weight: Tensor
     precision: Tensor
     missing: Tensor
+    inputs: Inputs
 
     @property
     def relative_noise(self) -> Tensor:
@@ -89,11 +145,11 @@ class ProcessRows(NamedTuple):
 
     def some(self, index: Tensor) -> ProcessRows:
         """Return rows by their numbers."""
-        return ProcessRows(*(column[index] for column in self))
+        return ProcessRows(*(column[index] for column in self[:-1]), self.inputs)
 
 
 class Theta(NamedTuple):
-    """Hyper-parameters: c, b and σ², each (), ℓ (d,) or (1,), and s (q,)."""
+    """Hyper-parameters: c, b and σ², each (), ℓ of the columns of X (d,), and s (q,)."""
 
     signal: Tensor
     slope: Tensor
@@ -102,32 +158,21 @@ class Theta(NamedTuple):
     missing: Tensor
 
     @classmethod
-    def of(cls, z: Tensor, n_features: int, n_missing: int) -> Theta:
+    def of(cls, z: Tensor, inputs: Inputs) -> Theta:
         """Return what z stands for."""
-        mean, std = prior(n_features, n_missing).to(z)
+        mean, std = inputs.prior().to(z)
         c, b, noise = (values := (mean + std * z).exp())[:3]
-        first = len(values) - n_missing
-        return cls(c, b, noise, values[3:first], values[first:])
+        first = len(values) - inputs.n_missing
+        return cls(c, b, noise, values[3:first][inputs.place] * inputs.unit, values[first:])
 
     def noise_where(self, missing: Tensor) -> Tensor:
         """Return v (N,) of rows with missing inputs (N, q); for a constant none matters."""
         return self.noise + missing[:, : len(self.missing)] @ self.missing
 
-    def parts_of_noise(self, missing: Tensor) -> list[tuple[int, Tensor]]:
-        """Return the summands of v, each with the place of its logarithm in θ."""
-        first = 3 + len(self.length_scale)
+    def parts_of_noise(self, missing: Tensor, first: int) -> list[tuple[int, Tensor]]:
+        """Return the summands of v, each with the place of its logarithm in θ; `first` is s's."""
         parts = self.missing[:, None] * missing.mT  # (q, N)
         return [(2, self.noise), *enumerate(parts, first)]
-
-
-def prior(n_features: int, n_missing: int) -> Tensor:
-    """Return prior means and deviations of θ, (2, D)."""
-    n_scales = n_features if n_features <= MOST_RELEVANT_INPUTS else 1
-    log_scale, std = LENGTH_SCALE_PRIOR
-    of_scale = (log_scale + 0.5 * math.log(max(n_features, 1)), std)
-    pairs = [SIGNAL_PRIOR, SLOPE_PRIOR, NOISE_PRIOR, *[of_scale] * n_scales]
-    pairs += [NOISE_PRIOR] * n_missing  # of (−4, 2) to (−1.5, 1.5) all within .01 nats
-    return torch.tensor(pairs, dtype=torch.float64, device="cpu").T
 
 
 def covariance(shape: Shape, theta: Theta, X: Tensor, Z: Tensor) -> Tensor:
@@ -168,9 +213,9 @@ class LogPosterior:
 
     def __init__(self, shape: Shape, rows: ProcessRows) -> None:
         self.shape = shape
+        self.inputs = shape.known(rows)
         self.rows = rows._replace(X=shape.inputs(rows.X), missing=shape.inputs(rows.missing))
-        self.sizes = shape.sizes(rows)
-        self.std = prior(*self.sizes)[1].numpy()
+        self.std = self.inputs.prior()[1].numpy()
 
     def __call__(self, z: np.ndarray, eval_gradient: bool = True) -> tuple[float, np.ndarray]:
         """Return nats, up to a constant; −inf where the covariance is not positive definite."""
@@ -180,7 +225,7 @@ class LogPosterior:
     def evidence(self, z: Tensor) -> tuple[float, Tensor]:
         """Return log p(y | θ) and its gradient by θ: ∂ = tr(G ∂C/∂θ), G the slope by C."""
         X, y, relative = self.rows.X, self.rows.y, self.rows.relative_noise
-        theta, gradient = Theta.of(z, *self.sizes), torch.zeros_like(z)
+        theta, gradient = Theta.of(z, self.inputs), torch.zeros_like(z)
         c, b = theta[:2]
         v = theta.noise_where(self.rows.missing)  # (N,)
         A = X / theta.length_scale  # (N, d)
@@ -193,9 +238,10 @@ class LogPosterior:
         others = self.rows.weight - 1.0
         value = solver.log_density(y[:, None]) - 0.5 * others @ v.log()
         G = mirror_(solver.slope_())
-        for j, part in theta.parts_of_noise(self.rows.missing):
+        after = 3 + self.inputs.n_scales
+        for j, part in theta.parts_of_noise(self.rows.missing, after):
             gradient[j] = G.diagonal() @ (part * relative) - 0.5 * others @ (part / v)
-        by_scale = torch.zeros_like(A[0])  # ∂/∂log ℓ of each input, (d,)
+        by_scale = torch.zeros_like(A[0])  # ∂/∂log ℓ of each column, (d,)
         if self.shape.is_linear:
             along = b * (A * (G @ A)).sum(0)
             gradient[1] = along.sum()
@@ -205,8 +251,7 @@ class LogPosterior:
             gradient[0] = c * torch.dot(G.view(-1), kappa.view(-1))
             W = G.mul_(slope).mul_(c)
             by_scale -= 4.0 * (W.sum(1) @ A.square() - (A * (W @ A)).sum(0))
-        is_one = len(theta.length_scale) < len(by_scale)  # for all inputs
-        gradient[3 : 3 + len(theta.length_scale)] = by_scale.sum() if is_one else by_scale
+        gradient[3:after].index_add_(0, self.inputs.place, by_scale)
         return float(value), gradient
 
 
@@ -250,7 +295,7 @@ class Process(NamedTuple):
     @classmethod
     def given(cls, shape: Shape, z: np.ndarray, rows: ProcessRows) -> Process:
         """Condition on rows."""
-        theta = Theta.of(torch.from_numpy(z).to(rows.X), *shape.sizes(rows))
+        theta = Theta.of(torch.from_numpy(z).to(rows.X), shape.known(rows))
         noise = theta.noise_where(rows.missing) * rows.relative_noise
         L, A = ExactSolver.given(factor(shape, theta, rows.X, noise), rows.y[:, None])
         return cls(shape, theta, rows.X, noise, A[:, 0], [L])

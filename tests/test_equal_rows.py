@@ -1,6 +1,7 @@
 """Equal rows: copies of one observation, or observations that agree by chance."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import DEEP, DROP_IN, ESTIMATORS, HELD_OUT, IMAGES, NETWORKS, constructor, named
 from numpy.testing import assert_allclose, assert_array_equal
@@ -62,6 +63,16 @@ def test_a_table_that_is_given_several_times_counts_once(labels):
     assert len(observations(Data(np.tile(X, (10, 1)), np.tile(y, (10, 1))))[0]) == 40
 
 
+def test_a_table_of_categories_that_is_given_several_times_is_read_once():
+    X, y = (np.repeat(column, 3, 0) for column in cells())
+    rows = observations(Data(*cells()))[0]
+    found, places = observations(Data(X, y))
+    assert_array_equal(found.X, rows.X)
+    assert_array_equal(found.y, rows.y)
+    assert_array_equal(found.X[places], X)
+    assert_array_equal(np.bincount(places), 3)
+
+
 @pytest.mark.parametrize("make", [cells, smooth])
 def test_the_order_depends_on_contents_alone(make):
     X, y = make()
@@ -99,6 +110,25 @@ def test_weights_of_other_tables_are_no_counts(weight):
     found, places = observations(Data(*smooth(), weight))
     assert_array_equal(found.weight[places], weight)
     assert (n_observations(Data(*smooth(), weight)) == 1).all()
+
+
+def test_weights_of_rows_that_occur_several_times_are_no_counts():
+    given = Data(*cells(), np.arange(300) % 4 + 1.0)
+    found, places = observations(given)
+    assert_array_equal(found.weight[places], given.weight)
+
+
+@pytest.mark.parametrize("n_levels", [20, 120])
+def test_a_category_of_many_levels_that_tells_nothing_of_y_is_not_believed(n_levels):
+    """Neither by predictions nor by the score; a mean at a level could tell the row's own y."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"a": rng.integers(n_levels, size=600).astype(str)})
+    y = (rng.random(600) < 0.3).astype(int)
+    model = AutoGaussianProcessClassifier(random_state=0).fit(X, y)
+    entropy = -np.log([0.7, 0.3]) @ [0.7, 0.3]
+    p = model.predict_proba(X)
+    assert -(np.log(p) @ [0.7, 0.3]).mean() < entropy + 0.05
+    assert max(model.scores_["score"]) < -entropy + 0.05
 
 
 def test_the_choice_of_held_out_rows_does_not_depend_on_y():

@@ -41,7 +41,7 @@ def people():
     """A frame with all that users have, and a target that depends on it."""
     rng = np.random.default_rng(0)
     n = 200
-    town = np.array([f"town {j}" for j in range(60)])[rng.integers(60, size=n)]
+    town = np.array([f"town {j}" for j in range(200)])[rng.integers(200, size=n)]
     frame = pd.DataFrame(
         {
             "age": rng.normal(40.0, 10.0, n),
@@ -533,15 +533,15 @@ def test_other_levels_are_not_counted():
 def test_means_at_levels_do_not_tell_what_y_is():
     """All of a class at a level agree in everything, and y does not depend on the level."""
     rng = np.random.default_rng(0)
-    X = pd.DataFrame({"a": rng.integers(60, size=900).astype(str)})
-    y = rng.integers(2, size=900)
+    X = pd.DataFrame({"a": rng.integers(120, size=1800).astype(str)})
+    y = rng.integers(2, size=1800)
     Z = TableEncoder().fit_transform(X, y, None, np.array([0, 1]))[:, 0]
     assert abs(Z[y == 1].mean() - Z[y == 0].mean()) < 0.1 * Z.std()
 
 
 def test_copies_are_told_the_same_without_each_other():
     rng = np.random.default_rng(0)
-    X = pd.DataFrame({"a": rng.integers(60, size=300).astype(str), "b": rng.normal(size=300)})
+    X = pd.DataFrame({"a": rng.integers(150, size=300).astype(str), "b": rng.normal(size=300)})
     y = rng.normal(size=300)
     once, twice = encoded(X, y), encoded(pd.concat([X, X]), np.r_[y, y])
     weighted = encoded(X, y, np.full(300, 2.0))

@@ -99,9 +99,24 @@ def observations(data: Data, most: int | None = None) -> tuple[Data, np.ndarray]
         return data, np.arange(len(data))
     if not agree_by_chance(data, equal):
         return equal.merged(data)
+    if (times := times_given(equal)) > 1:
+        return once(data, equal, times)
     counts, order = n_counted(data, equal), in_order(data, equal.keys)
     starts = np.concatenate([[0], np.cumsum(counts[order])[:-1]])
     return data[order].repeated(counts[order]), starts[inverse_order(order)]
+
+
+def times_given(equal: EqualRows) -> int:
+    """Return how many times the whole table occurs in itself."""
+    counts = np.bincount(equal.group)
+    return int(np.gcd.reduce(counts)) if len(counts) >= FEWEST_COPIED else 1
+
+
+def once(data: Data, equal: EqualRows, times: int) -> tuple[Data, np.ndarray]:
+    """Return a table that is given several times once, with the sums of weights."""
+    order = in_order(data, equal.keys)  # equal rows are next to each other
+    weight = None if data.weight is None else data.weight[order].reshape(-1, times).sum(1)
+    return replace(data[order[::times]], weight=weight), inverse_order(order) // times
 
 
 def units(data: Data) -> tuple[Data, np.ndarray]:
@@ -130,9 +145,7 @@ def agree_by_chance(data: Data, equal: EqualRows) -> bool:
     """
     n_pairs, n_targets = len(equal.first), n_distinct(data.y)
     n_inputs = n_distinct(data.X if data.exposure is None else np.hstack([data.X, data.exposure]))
-    counts = np.bincount(equal.group)
-    times = int(np.gcd.reduce(counts)) if n_pairs >= FEWEST_COPIED else 1
-    few = FEW_SHARED * len(data) / times
+    few = FEW_SHARED * len(data) / times_given(equal)
     is_mixed = n_pairs >= OFTEN_MIXED * n_inputs and 2 * n_targets <= n_pairs
     return bool(is_mixed or (n_inputs <= few and n_targets <= few))
 

@@ -46,7 +46,7 @@ from .messages import muted, warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
 from .reduce import Group, agreed
 
-MOST_ONE_HOT = 50  # most levels for one column each; more have means of the target
+MOST_ONE_HOT = 100  # most levels for one column each; more have means of the target
 CONVERSIONS = {
     NUMBER: ", for example with pandas.to_numeric",
     DATE: ", for example with pandas.to_datetime",
@@ -140,7 +140,7 @@ class TableEncoder:
       asinh((x − median)/width), with the width from quantiles.
     - Dates become days, with sine and cosine of the periods (day, week, year) that they cover.
     - Ordered categories become the positions of their levels.
-    - Other categories become one column for each level (one-hot), if there are at most 50 levels.
+    - Other categories become one column for each level (one-hot), if there are at most 100 levels.
       With more, a column has the mean target at the level; training rows get means of other rows.
     - A missing category is a level of its own. A level that training rows did not have is 0 in all
       one-hot columns (0.5 in a single one), and has the overall mean.

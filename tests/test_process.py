@@ -18,9 +18,9 @@ from skgpstoch.ensembles import process_fit
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.ensembles.process_evidence import (
     KERNEL_SHAPES,
-    Inputs,
     LogPosterior,
     Process,
+    ProcessInputs,
     ProcessRows,
     Theta,
     covariance,
@@ -48,7 +48,9 @@ def some_rows(n=12, d=3, seed=0, weighted=True, groups=None):
     precision = rng.choice([1.0, 1.0, 0.1], n)
     columns = rng.standard_normal((n, d)), rng.standard_normal(n), weight, precision
     missing = np.arange(2 * n).reshape(n, 2) % [3, 4] == 0
-    inputs = Inputs.of(np.arange(d) if groups is None else groups, rng.uniform(0.2, 0.5, d), 2)
+    inputs = ProcessInputs.of(
+        np.arange(d) if groups is None else groups, rng.uniform(0.2, 0.5, d), 2
+    )
     return ProcessRows(*map(torch.from_numpy, (*columns, missing.astype(float))), inputs)
 
 
@@ -96,7 +98,7 @@ def test_the_search_ends_where_the_gradient_does(table):
     X, y = ((a - a.mean(0)) / a.std(0) for a in table)
     ones = np.ones(len(y))
     columns = map(torch.from_numpy, (X, y, ones, ones, np.empty((len(y), 0))))
-    rows = ProcessRows(*columns, Inputs.of(np.arange(6), np.ones(6), 0))
+    rows = ProcessRows(*columns, ProcessInputs.of(np.arange(6), np.ones(6), 0))
     objective = LogPosterior(KERNEL_SHAPES["rbf"], rows)
     z = search(objective, np.zeros(9))
     assert np.abs(objective(z)[1]).max() < 0.5
@@ -114,12 +116,12 @@ def test_levels_of_a_category_have_effects_of_one_variance():
     onehot = (codes[:, None] == np.arange(4)).astype(float)
     std = onehot.std(0)
     X = torch.from_numpy((onehot - onehot.mean(0)) / std)
-    inputs = Inputs.of(np.zeros(4, int), std, 0)
+    inputs = ProcessInputs.of(np.zeros(4, int), std, 0)
     A = X / Theta.of(torch.zeros(4, dtype=torch.float64), inputs).length_scale
     indicators = torch.from_numpy(onehot - onehot.mean(0))
     assert_allclose(A / A[0, 0] * indicators[0, 0], indicators, atol=1e-12)
     median = Theta.of(
-        torch.zeros(4, dtype=torch.float64), Inputs.of(np.zeros(1, int), np.ones(1), 0)
+        torch.zeros(4, dtype=torch.float64), ProcessInputs.of(np.zeros(1, int), np.ones(1), 0)
     )
     assert_allclose((A * median.length_scale).square().sum(1).mean(), 1.0)
 
@@ -522,3 +524,13 @@ def test_tails_that_are_light_are_normal():
     residual = np.linspace(-2.0, 2.0, 7)[None]
     found = left_out(residual, np.ones((1, 7))).log_density(Tails(0.0, 1e8))
     assert_allclose(found, norm.logpdf(residual[0]), rtol=1e-6)
+
+
+def test_many_large_errors_are_no_mistakes():
+    """Half of the rows have no noise, by which the others' errors would be gross."""
+    rng = np.random.default_rng(4)
+    X = np.column_stack([rng.integers(0, 2, 150), *(rng.integers(0, 3, 150) == np.c_[:3])])
+    y = np.where(X[:, 0] == 1.0, 1.0, rng.standard_normal(150))
+    model = ExactProcessRegressor(groups=[0, 1, 1, 1], random_state=0).fit(X, y)
+    found = model.predict(np.unique(X[X[:, 0] == 0.0], axis=0))
+    assert np.abs(found).max() < 0.4

@@ -255,7 +255,7 @@ def same_on_all(models, X, predict="predict"):
 def hard(table):
     """M rows with strings, a column of many levels, a rare level and a rare missing value."""
     frame, _, y = table
-    many = np.random.default_rng(1).integers(40, size=M).astype(str)
+    many = np.random.default_rng(1).integers(120, size=M).astype(str)
     frame = frame[:M].assign(place=frame["place"][:M].astype(str), many=many)
     frame.loc[M - 1, ["a", "many"]] = np.nan, "rare"
     return frame, y[:M]

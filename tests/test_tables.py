@@ -560,6 +560,11 @@ def test_shares_of_classes():
 # ---- scaling where a few rows rule -------------------------------------------------------------
 
 
+def test_whole_numbers_are_scaled_as_numbers_are():
+    A = np.arange(12).reshape(6, 2) ** 2
+    assert_array_equal(Scaling.standard(A), Scaling.standard(A.astype(float)))
+
+
 def test_quantiles_count_rows_as_their_weights():
     rng = np.random.default_rng(0)
     a, w = rng.normal(size=50), rng.integers(1, 4, size=50)

@@ -69,7 +69,8 @@ class Scaling(NamedTuple):
 
         mean = mean_of(lambda rows: A[rows] / top)
         std = np.sqrt(mean_of(lambda rows: np.square(A[rows] / top - mean)))
-        constant = std <= 10 * np.finfo(A.dtype).eps * np.abs(mean)
+        kind = A.dtype if A.dtype.kind == "f" else mean.dtype
+        constant = std <= 10 * np.finfo(kind).eps * np.abs(mean)
         return cls(mean * top, np.where(constant, 1.0, std * top))
 
     @classmethod

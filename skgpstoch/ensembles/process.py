@@ -37,7 +37,7 @@ from ..persistence.estimator import SavedEstimator
 from ..recipes.kernel_choice import MOST_RELEVANT_INPUTS
 from ..training.interrupts import AGAIN, keeps_best, was_interrupted
 from .mixture import MixtureRegressor
-from .process_evidence import KERNEL_SHAPES, Inputs, Process, ProcessRows
+from .process_evidence import KERNEL_SHAPES, Process, ProcessInputs, ProcessRows
 from .process_fit import FittedKernel, antithetic, fit_kernel, relative_weights, target_precisions
 from .stacking import stacking_weights
 from .student_mixture import StudentMixture, Tails, averaged
@@ -222,7 +222,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         of_rows = (weight, precision, self._missing(rows.X))
         w, tau, missing = (torch.from_numpy(a).to(device) for a in of_rows)
         groups = checked_groups(self.groups, rows.X.shape[1])
-        inputs = Inputs.of(groups, self._x_scaling.scale, missing.shape[1]).to(device)
+        inputs = ProcessInputs.of(groups, self._x_scaling.scale, missing.shape[1]).to(device)
         return [ProcessRows(X, y[:, p], w, tau[:, p], missing, inputs) for p in range(y.shape[1])]
 
     def _missing(self, X: np.ndarray) -> np.ndarray:

@@ -1,9 +1,9 @@
 """Learn the hyper-parameters θ of an exact process from few rows, for one output.
 
 The covariance is that of a smooth function, a line and a constant, on inputs a = x/ℓ that each
-have a length-scale. The levels of a category have one together (:class:`Inputs`), so that each of
-them has a random effect on the line, of a learned variance. Row i counts wᵢ times and has noise
-vᵢ/τᵢ. If an input is missing (mᵢⱼ = 1), its unknown effect on f is additional noise.
+have a length-scale. The levels of a category have one together (:class:`ProcessInputs`), so that
+each of them has a random effect on the line, of a learned variance. Row i counts wᵢ times and has
+noise vᵢ/τᵢ. If an input is missing (mᵢⱼ = 1), its unknown effect on f is additional noise.
 
     k(x, x') = c·κ(‖a − a'‖) + b·aᵀa' + m,   C = K + diag(v/(wτ)),
     vᵢ = σ² + Σⱼ sⱼmᵢⱼ,   θ = log(c, b, σ², ℓ, s)
@@ -44,7 +44,7 @@ DIFFERENCE = 1e-3  # of z, for second derivatives
 MOST_ROWS = 20_000  # of a file, to factorise again: ten times what processes are recommended for
 
 
-class Inputs(NamedTuple):
+class ProcessInputs(NamedTuple):
     """Which columns of X share a length-scale, and the unit of each in it.
 
     The levels of a category are one input. With their common unit, the root of their summed
@@ -67,7 +67,7 @@ class Inputs(NamedTuple):
     n_missing: int
 
     @classmethod
-    def of(cls, groups: np.ndarray, std: np.ndarray, n_missing: int) -> Inputs:
+    def of(cls, groups: np.ndarray, std: np.ndarray, n_missing: int) -> ProcessInputs:
         """Return the inputs of columns with these groups and standard deviations, each (d,)."""
         _, place = np.unique(groups, return_inverse=True)
         total = np.sqrt(np.bincount(place, std**2))
@@ -90,12 +90,12 @@ class Inputs(NamedTuple):
         pairs += [NOISE_PRIOR] * self.n_missing  # of (−4, 2) to (−1.5, 1.5) all within .01 nats
         return torch.tensor(pairs, dtype=torch.float64, device="cpu").T
 
-    def to(self, device: torch.device) -> Inputs:
+    def to(self, device: torch.device) -> ProcessInputs:
         """Move to a device."""
         return self._replace(place=self.place.to(device), unit=self.unit.to(device))
 
 
-NONE = Inputs.of(np.empty(0, dtype=np.intp), np.empty(0), 0)
+NONE = ProcessInputs.of(np.empty(0, dtype=np.intp), np.empty(0), 0)
 
 
 class Shape(NamedTuple):
@@ -108,7 +108,7 @@ class Shape(NamedTuple):
         """Return the columns that matter, (N, d): none for a constant."""
         return X if self.is_linear else X[:, :0]
 
-    def known(self, rows: ProcessRows) -> Inputs:
+    def known(self, rows: ProcessRows) -> ProcessInputs:
         """Return the inputs that matter: none for a constant."""
         return rows.inputs if self.is_linear else NONE.to(rows.X.device)
 
@@ -136,7 +136,7 @@ class ProcessRows(NamedTuple):
     weight: Tensor
     precision: Tensor
     missing: Tensor
-    inputs: Inputs
+    inputs: ProcessInputs
 
     @property
     def relative_noise(self) -> Tensor:
@@ -158,7 +158,7 @@ class Theta(NamedTuple):
     missing: Tensor
 
     @classmethod
-    def of(cls, z: Tensor, inputs: Inputs) -> Theta:
+    def of(cls, z: Tensor, inputs: ProcessInputs) -> Theta:
         """Return what z stands for."""
         mean, std = inputs.prior().to(z)
         c, b, noise = (values := (mean + std * z).exp())[:3]

@@ -20,6 +20,7 @@ from .student_mixture import LeftOut, Tails, calibrated
 NORMAL_SCALE = 1.4826  # of a normal distribution, over the median of its deviations
 GROSS_TARGET = 20.0  # deviations from the median, beyond which a target is less precise at first
 GROSS_ERROR = 10.0  # deviations from what other rows predict, beyond which it stays so
+MOST_GROSS = 0.1  # share of such errors; more are not mistakes, but noise that differs by row
 SETTLING_ROUNDS = 2  # of searches, in which precisions and hyper-parameters settle
 
 
@@ -134,7 +135,9 @@ def gross_precisions(error: torch.Tensor, middle: torch.Tensor, most: float) -> 
     """Return 1, or 1/error² for errors larger than `most`, whose noise is as large as they are.
 
     Errors are in units of the standard deviation of normal errors with this median, `middle`; if
-    that is 0, none is large.
+    that is 0, or very many were large, none is.
     """
     unit = torch.where(middle > 0.0, NORMAL_SCALE * middle, torch.inf)
-    return torch.where(error > most * unit, unit / error, 1.0).square()
+    is_gross = error > most * unit
+    is_gross &= is_gross.double().mean(0) <= MOST_GROSS
+    return torch.where(is_gross, unit / error, 1.0).square()

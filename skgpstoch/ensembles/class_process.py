@@ -26,7 +26,6 @@ from ..estimators.importances import difference_importances
 from ..estimators.validation import check_weight, validate_inputs
 from ..features.network import FARTHEST_INPUT
 from ..training.interrupts import was_interrupted
-from .class_deviations import Contrasts, deviation_about, probability_moments
 from .class_fit import (
     BLIND_ROWS,
     ClassRows,
@@ -37,7 +36,14 @@ from .class_fit import (
     left_out_mixture,
     log_probabilities,
 )
-from .class_mixture import ClassParts, MixtureClassifier, codes_of
+from .class_mixture import (
+    ClassParts,
+    Contrasts,
+    MixtureClassifier,
+    codes_of,
+    deviation_about,
+    probability_moments,
+)
 from .class_modes import PointFeatures
 from .process import SEARCH_ROWS, ProcessParameters, fit_in_turn
 from .process_fit import relative_weights

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..data.arrays import readable
 from ..docstrings import documented
-from ..estimators.classifier import Classifier
+from ..estimators.classifier import Classifier, codes_of
 from ..likelihoods.classes import Bernoulli
 from ..likelihoods.probabilities import BLOCK_FLOATS, PREDICTIVE_POINTS, moments_at_nodes
 from ..maths.gaussian import Marginals
@@ -133,26 +133,6 @@ def log_mixture(log_p: np.ndarray, weights: np.ndarray, confidence: float) -> np
     """Return normalised τ log Σ_k w_k p_k, (N, C), from log p (K, N, C)."""
     mixed = logsumexp(log_p, axis=0, b=weights[:, None, None])
     return np.asarray(log_softmax(confidence * mixed, axis=1))
-
-
-def codes_of(y: np.ndarray, classes: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray:
-    """Return the position of each label among the classes, (n,).
-
-    Raises
-    ------
-    ValueError
-        If a label that `counts`, (n,), is not among them.
-    """
-    codes = np.searchsorted(classes, y).clip(max=len(classes) - 1)
-    unknown = classes[codes] != y
-    if counts is not None:
-        unknown &= counts
-    if unknown.any():
-        raise ValueError(
-            f"y has the class {y[unknown][:1].tolist()[0]!r}, which the model was not "
-            f"fitted to: the classes are {classes.tolist()}."
-        )
-    return np.asarray(codes)
 
 
 # ---- deviations of probabilities -----------------------------------------------------------------

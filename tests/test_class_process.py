@@ -16,7 +16,6 @@ from sklearn.metrics import log_loss
 
 from skgpstoch import GaussianProcessClassifier
 from skgpstoch.ensembles import class_fit, class_process
-from skgpstoch.ensembles.class_deviations import Contrasts, deviation_about
 from skgpstoch.ensembles.class_fit import (
     ClassRows,
     FittedProcess,
@@ -32,6 +31,7 @@ from skgpstoch.ensembles.class_fit import (
     problems_of,
     unit_kernel,
 )
+from skgpstoch.ensembles.class_mixture import Contrasts, deviation_about
 from skgpstoch.ensembles.class_modes import (
     BestTheta,
     LabelEvidence,
@@ -488,7 +488,7 @@ def test_deviations_are_those_of_draws_about_the_mode(n_classes, all_features):
 def test_more_unknowns_are_independent_functions(monkeypatch):
     model, new = fixed_process(3)
     joint = model.predict_std(new)
-    monkeypatch.setattr("skgpstoch.ensembles.class_deviations.MOST_UNKNOWNS", 3)
+    monkeypatch.setattr("skgpstoch.ensembles.class_mixture.MOST_UNKNOWNS", 3)
     ratio = model.predict_std(new) / joint
     assert 1.0 < np.median(ratio) < 1.4
 

@@ -23,7 +23,6 @@ from skgpstoch.ensembles.process_evidence import (
     ProcessInputs,
     ProcessRows,
     Theta,
-    covariance,
     laplace_draws,
     search,
 )
@@ -71,9 +70,9 @@ def test_evidence_is_that_of_all_copies(name):
     each = rows.weight.long()
     X, y, tau = (column.repeat_interleave(each, 0) for column in (rows.X, rows.y, rows.precision))
     noise = process.theta.noise_where(rows.missing).repeat_interleave(each, 0)
-    C = covariance(shape, process.theta, X, X) + torch.diag(noise / tau)
+    C = process.covariance.among(shape.inputs(X)) + torch.diag(noise / tau)
     expected = multivariate_normal(np.zeros(len(y)), C.numpy()).logpdf(y.numpy())
-    value = LogPosterior(shape, rows).evidence(z)[0]
+    value = LogPosterior(shape, rows)(z.numpy())[0] + 0.5 * float(z @ z)
     of_copies = 0.5 * ((rows.weight - 1.0) * (rows.precision.log() - np.log(2.0 * np.pi))).sum()
     copies = 0.5 * rows.weight.log().sum()  # of the mean of copies, given which they are known
     assert_allclose(value + float(of_copies - copies), expected, rtol=1e-10)
@@ -117,12 +116,11 @@ def test_levels_of_a_category_have_effects_of_one_variance():
     std = onehot.std(0)
     X = torch.from_numpy((onehot - onehot.mean(0)) / std)
     inputs = ProcessInputs.of(np.zeros(4, int), std, 0)
-    A = X / Theta.of(torch.zeros(4, dtype=torch.float64), inputs).length_scale
+    A = X / Theta.of(np.zeros(4), inputs, torch.device("cpu")).length_scale
     indicators = torch.from_numpy(onehot - onehot.mean(0))
     assert_allclose(A / A[0, 0] * indicators[0, 0], indicators, atol=1e-12)
-    median = Theta.of(
-        torch.zeros(4, dtype=torch.float64), ProcessInputs.of(np.zeros(1, int), np.ones(1), 0)
-    )
+    one = ProcessInputs.of(np.zeros(1, int), np.ones(1), 0)
+    median = Theta.of(np.zeros(4), one, torch.device("cpu"))
     assert_allclose((A * median.length_scale).square().sum(1).mean(), 1.0)
 
 

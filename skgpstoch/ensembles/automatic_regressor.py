@@ -243,7 +243,10 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         if self.target == "count":
             return [self._networks(data)]
         limits, encoder = (MOST_FOR_PROCESS, FEWEST_FOR_NETWORKS), self._encoder
-        known = {"missing_columns": encoder.missing_columns, "groups": encoder.groups}
+        known: dict[str, Any] = {
+            "missing_columns": encoder.missing_columns,
+            "groups": encoder.groups,
+        }
         found = of_processes(ExactProcessRegressor, self, n, *limits, **known)
         if n >= FEWEST_FOR_NETWORKS:
             networks = self._networks(data)

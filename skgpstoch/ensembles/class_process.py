@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,13 @@ from ..data.equal_rows import observations
 from ..data.held_out import of_classes
 from ..data.rows import Data
 from ..docstrings import documented
-from ..estimators.classifier import Classifier
+from ..estimators.classifier import Classifier, coded
 from ..estimators.context import fitting, predicting
 from ..estimators.first_rank import fits_on_first
 from ..estimators.importances import difference_importances
 from ..estimators.validation import check_weight, validate_inputs
 from ..features.network import FARTHEST_INPUT
 from ..training.interrupts import was_interrupted
-from .class_deviations import Contrasts, deviation_about, probability_moments
 from .class_fit import (
     BLIND_ROWS,
     ClassRows,
@@ -37,7 +36,13 @@ from .class_fit import (
     left_out_mixture,
     log_probabilities,
 )
-from .class_mixture import ClassParts, MixtureClassifier, codes_of
+from .class_mixture import (
+    ClassParts,
+    Contrasts,
+    MixtureClassifier,
+    deviation_about,
+    probability_moments,
+)
 from .class_modes import PointFeatures
 from .process import SEARCH_ROWS, ProcessParameters, fit_in_turn
 from .process_fit import relative_weights
@@ -180,15 +185,8 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         X, y = validate_inputs(self, X, y, reset=True, ensure_min_samples=2)
         check_classification_targets(y)
         data = check_weight(Data(np.asarray(X, np.float64), y), sample_weight, keeps=True)
-        counts = np.ones(len(data), bool) if data.weight is None else data.weight > 0.0
-        self.classes_ = np.unique(y[counts])
-        if len(self.classes_) < 2:
-            raise ValueError(
-                f"{type(self).__name__} needs at least two classes, but y has one class: "
-                f"{self.classes_.tolist()}."
-            )
-        codes = codes_of(y, self.classes_, counts)
-        return replace(data, y=codes.astype(np.float64)[:, None])
+        data, self.classes_ = coded(self, data)
+        return data
 
     def _scaled(self, data: Data, rng: np.random.Generator, device: torch.device) -> ClassRows:
         """Scale rows, and assign them to folds."""

@@ -222,7 +222,7 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         of_rows = (weight, precision, self._missing(rows.X))
         w, tau, missing = (torch.from_numpy(a).to(device) for a in of_rows)
         groups = checked_groups(self.groups, rows.X.shape[1])
-        inputs = ProcessInputs.of(groups, self._x_scaling.scale, missing.shape[1]).to(device)
+        inputs = ProcessInputs.of(groups, self._x_scaling.scale, missing.shape[1])
         return [ProcessRows(X, y[:, p], w, tau[:, p], missing, inputs) for p in range(y.shape[1])]
 
     def _missing(self, X: np.ndarray) -> np.ndarray:

@@ -1,9 +1,8 @@
 """Learn the hyper-parameters θ of an exact process from few rows, for one output.
 
 The covariance is that of a smooth function, a line and a constant, on inputs a = x/ℓ that each
-have a length-scale. The levels of a category have one together (:class:`ProcessInputs`), so that
-each of them has a random effect on the line, of a learned variance. Row i counts wᵢ times and has
-noise vᵢ/τᵢ. If an input is missing (mᵢⱼ = 1), its unknown effect on f is additional noise.
+have a length-scale. Row i counts wᵢ times and has noise vᵢ/τᵢ. If an input is missing (mᵢⱼ = 1),
+its unknown effect on f is additional noise.
 
     k(x, x') = c·κ(‖a − a'‖) + b·aᵀa' + m,   C = K + diag(v/(wτ)),
     vᵢ = σ² + Σⱼ sⱼmᵢⱼ,   θ = log(c, b, σ², ℓ, s)
@@ -17,6 +16,7 @@ from differences of gradients. Everything below is in terms of z = (θ − prior
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -24,11 +24,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..kernels.distances import Profile, matern_3, rbf, squared_distance
+from ..kernels.distances import Profile, matern_3, rbf
+from ..kernels.matrices import TermsCovariance
+from ..kernels.traces import Factor, KernelTerm, SumOfProducts, line, line_diagonal, one, radial
 from ..maths.exact_solver import ExactSolver
 from ..maths.linalg import cholesky, mirror_
 from ..recipes.kernel_choice import MOST_RELEVANT_INPUTS
-from ..training.exact_search import Limits, Search
+from ..training.exact_search import Evidence, Limits, Search
 
 # Prior medians and deviations of logarithms, for X and y of variance 1. Chosen on ten tables of 50,
 # 100 and 200 rows, where most choices came within .01 nats.
@@ -53,16 +55,16 @@ class ProcessInputs(NamedTuple):
 
     Parameters
     ----------
-    place : Tensor of shape (d,)
+    place : ndarray of shape (d,)
         Which length-scale a column has.
-    unit : Tensor of shape (d,)
+    unit : ndarray of shape (d,)
         The column's unit, for X of variance 1.
     n_inputs, n_missing : int
         Number of inputs, and q of columns that say what is missing.
     """
 
-    place: Tensor
-    unit: Tensor
+    place: np.ndarray
+    unit: np.ndarray
     n_inputs: int
     n_missing: int
 
@@ -75,27 +77,40 @@ class ProcessInputs(NamedTuple):
         n_inputs = len(total)
         if n_inputs > MOST_RELEVANT_INPUTS:
             place = np.zeros_like(place)
-        return cls(torch.from_numpy(place), torch.from_numpy(unit), n_inputs, n_missing)
+        return cls(place, unit, n_inputs, n_missing)
 
     @property
     def n_scales(self) -> int:
         """Number of length-scales."""
         return self.n_inputs if self.n_inputs <= MOST_RELEVANT_INPUTS else 1
 
-    def prior(self) -> Tensor:
+    @property
+    def first_missing(self) -> int:
+        """Place of the first of s in θ."""
+        return 3 + self.n_scales
+
+    def prior(self) -> np.ndarray:
         """Return prior means and deviations of θ, (2, D)."""
         log_scale, std = LENGTH_SCALE_PRIOR
         of_scale = (log_scale + 0.5 * math.log(max(self.n_inputs, 1)), std)
         pairs = [SIGNAL_PRIOR, SLOPE_PRIOR, NOISE_PRIOR, *[of_scale] * self.n_scales]
         pairs += [NOISE_PRIOR] * self.n_missing  # of (−4, 2) to (−1.5, 1.5) all within .01 nats
-        return torch.tensor(pairs, dtype=torch.float64, device="cpu").T
+        return np.array(pairs).T
 
-    def to(self, device: torch.device) -> ProcessInputs:
-        """Move to a device."""
-        return self._replace(place=self.place.to(device), unit=self.unit.to(device))
+    def of_columns(self, log_theta: np.ndarray) -> np.ndarray:
+        """Return log(c, b) and log ℓ of each column, (2 + d,), of all log θ (D,)."""
+        log_scale = log_theta[3 : self.first_missing][self.place] + np.log(self.unit)
+        return np.concatenate([log_theta[:2], log_scale])
+
+    def summed(self, slopes: np.ndarray) -> np.ndarray:
+        """Return slopes by log θ, (D,), of those by what :meth:`of_columns` returns."""
+        found = np.zeros(self.first_missing + self.n_missing)
+        found[:2] = slopes[:2]
+        np.add.at(found[3:], self.place, slopes[2:])
+        return found
 
 
-NONE = ProcessInputs.of(np.empty(0, dtype=np.intp), np.empty(0), 0)
+NO_INPUTS = ProcessInputs.of(np.empty(0, dtype=np.intp), np.empty(0), 0)
 
 
 class Shape(NamedTuple):
@@ -110,11 +125,25 @@ class Shape(NamedTuple):
 
     def known(self, rows: ProcessRows) -> ProcessInputs:
         """Return the inputs that matter: none for a constant."""
-        return rows.inputs if self.is_linear else NONE.to(rows.X.device)
+        return rows.inputs if self.is_linear else NO_INPUTS
 
     def start(self, rows: ProcessRows) -> np.ndarray:
         """Return z where the prior is highest, (D,)."""
         return np.zeros(self.known(rows).prior().shape[1])
+
+    def covariance(self, theta: Theta, X: Tensor) -> TermsCovariance:
+        """Return the covariance of rows, whose own θ is log(c, b, ℓ)."""
+        variances = torch.stack([theta.signal, theta.slope])
+        values = np.concatenate([a.cpu().numpy() for a in (variances, theta.length_scale)])
+        n = len(values)
+        terms, scales = [KernelTerm((n,))], slice(2, n)
+        if self.profile is not None:
+            smooth = functools.partial(radial, self.profile)
+            terms.append(KernelTerm((0,), (Factor(smooth, scales, one),)))
+        if self.is_linear:
+            terms.append(KernelTerm((1,), (Factor(line, scales, line_diagonal),)))
+        kernel = SumOfProducts(terms, np.append(values, CONSTANT_VARIANCE), np.arange(n + 1) < n)
+        return TermsCovariance(kernel, self.inputs(X), X.device)
 
 
 KERNEL_SHAPES = {
@@ -145,7 +174,8 @@ class ProcessRows(NamedTuple):
 
     def some(self, index: Tensor) -> ProcessRows:
         """Return rows by their numbers."""
-        return ProcessRows(*(column[index] for column in self[:-1]), self.inputs)
+        X, y, weight, precision, missing = (column[index] for column in self[:5])
+        return ProcessRows(X, y, weight, precision, missing, self.inputs)
 
 
 class Theta(NamedTuple):
@@ -158,101 +188,64 @@ class Theta(NamedTuple):
     missing: Tensor
 
     @classmethod
-    def of(cls, z: Tensor, inputs: ProcessInputs) -> Theta:
-        """Return what z stands for."""
-        mean, std = inputs.prior().to(z)
-        c, b, noise = (values := (mean + std * z).exp())[:3]
-        first = len(values) - inputs.n_missing
-        return cls(c, b, noise, values[3:first][inputs.place] * inputs.unit, values[first:])
+    def of(cls, log_theta: np.ndarray, inputs: ProcessInputs, device: torch.device) -> Theta:
+        """Return what logarithms (D,) stand for."""
+        columns = torch.from_numpy(np.exp(inputs.of_columns(log_theta))).to(device)
+        values = torch.from_numpy(np.exp(log_theta)).to(device)
+        c, b, noise = values[:3]
+        return cls(c, b, noise, columns[2:], values[inputs.first_missing :])
 
     def noise_where(self, missing: Tensor) -> Tensor:
         """Return v (N,) of rows with missing inputs (N, q); for a constant none matters."""
         return self.noise + missing[:, : len(self.missing)] @ self.missing
 
     def parts_of_noise(self, missing: Tensor, first: int) -> list[tuple[int, Tensor]]:
-        """Return the summands of v, each with the place of its logarithm in θ; `first` is s's."""
+        """Return the summands of v, each with its place in θ, where s starts at `first`."""
         parts = self.missing[:, None] * missing.mT  # (q, N)
         return [(2, self.noise), *enumerate(parts, first)]
-
-
-def covariance(shape: Shape, theta: Theta, X: Tensor, Z: Tensor) -> Tensor:
-    """Return k(X, Z), (N, M)."""
-    return made(shape, theta, *(shape.inputs(rows) / theta.length_scale for rows in (X, Z)))[0]
-
-
-def made(shape: Shape, theta: Theta, A: Tensor, B: Tensor | None) -> tuple[Tensor, Any]:
-    """Return k of inputs in length-scales, and κ with its slope, each (N, M); no B is A."""
-    other = A if B is None else B
-    K = A.new_full((len(A), len(other)), CONSTANT_VARIANCE)
-    radial = None if shape.profile is None else shape.profile(squared_distance(A, B))
-    if radial is not None:
-        K.add_(radial[0], alpha=float(theta.signal))
-    return K.addmm_(A, other.mT, alpha=float(theta.slope)) if shape.is_linear else K, radial
-
-
-def variance(shape: Shape, theta: Theta, X: Tensor) -> Tensor:
-    """Return k(x, x), (N,)."""
-    k = X.new_full((len(X),), CONSTANT_VARIANCE)
-    if shape.profile is not None:
-        k += theta.signal
-    return k + theta.slope * (X / theta.length_scale).square().sum(1) if shape.is_linear else k
-
-
-def factor(shape: Shape, theta: Theta, X: Tensor, noise: Tensor) -> Tensor:
-    """Return L (N, N) of C = K + diag(noise)."""
-    C = covariance(shape, theta, X, X)
-    C.diagonal().add_(noise)
-    return cholesky(C, "covariance of the rows")
 
 
 # ---- θ given rows --------------------------------------------------------------------------------
 
 
-class LogPosterior:
+class LogPosterior(Evidence):
     """log p(y | θ) + log p(θ) as a function of z, (D,), with its gradient."""
 
     def __init__(self, shape: Shape, rows: ProcessRows) -> None:
-        self.shape = shape
+        self.rows = rows._replace(missing=shape.inputs(rows.missing))
         self.inputs = shape.known(rows)
-        self.rows = rows._replace(X=shape.inputs(rows.X), missing=shape.inputs(rows.missing))
-        self.std = self.inputs.prior()[1].numpy()
+        self.mean, self.std = self.inputs.prior()
+        covariance = shape.covariance(self.theta(self.mean), rows.X)
+        super().__init__(covariance, rows.y[:, None], rows.relative_noise)
+
+    def theta(self, log_theta: np.ndarray) -> Theta:
+        """Return what logarithms stand for."""
+        return Theta.of(log_theta, self.inputs, self.rows.y.device)
 
     def __call__(self, z: np.ndarray, eval_gradient: bool = True) -> tuple[float, np.ndarray]:
-        """Return nats, up to a constant; −inf where the covariance is not positive definite."""
-        value, gradient = self.evidence(torch.from_numpy(z).to(self.rows.X))
-        return value - 0.5 * float(z @ z), gradient.cpu().numpy() * self.std - z
+        """Return nats, up to a constant; −inf where the covariance is not positive definite.
 
-    def evidence(self, z: Tensor) -> tuple[float, Tensor]:
-        """Return log p(y | θ) and its gradient by θ: ∂ = tr(G ∂C/∂θ), G the slope by C."""
-        X, y, relative = self.rows.X, self.rows.y, self.rows.relative_noise
-        theta, gradient = Theta.of(z, self.inputs), torch.zeros_like(z)
-        c, b = theta[:2]
+        A mean of w copies is known with noise v/w; the copies are at their mean.
+        """
+        theta = self.theta(log_theta := self.mean + self.std * z)
+        relative, others = self.rows.relative_noise, self.rows.weight - 1.0
         v = theta.noise_where(self.rows.missing)  # (N,)
-        A = X / theta.length_scale  # (N, d)
-        C, radial = made(self.shape, theta, A, None)
-        C.diagonal().add_(v * relative)
-        solver = ExactSolver.of_(C, y[:, None])
+        self.noise = v * relative
+        solver, pull = self.solved(self.inputs.of_columns(log_theta), eval_gradient)
         if solver is None:
-            return -math.inf, gradient
-        # A mean of w copies is known with noise v/w; the copies are at their mean.
-        others = self.rows.weight - 1.0
-        value = solver.log_density(y[:, None]) - 0.5 * others @ v.log()
-        G = mirror_(solver.slope_())
-        after = 3 + self.inputs.n_scales
-        for j, part in theta.parts_of_noise(self.rows.missing, after):
-            gradient[j] = G.diagonal() @ (part * relative) - 0.5 * others @ (part / v)
-        by_scale = torch.zeros_like(A[0])  # ∂/∂log ℓ of each column, (d,)
-        if self.shape.is_linear:
-            along = b * (A * (G @ A)).sum(0)
-            gradient[1] = along.sum()
-            by_scale -= 2.0 * along
-        if radial is not None:
-            kappa, slope = radial
-            gradient[0] = c * torch.dot(G.view(-1), kappa.view(-1))
-            W = G.mul_(slope).mul_(c)
-            by_scale -= 4.0 * (W.sum(1) @ A.square() - (A * (W @ A)).sum(0))
-        gradient[3:after].index_add_(0, self.inputs.place, by_scale)
-        return float(value), gradient
+            return -math.inf, -z
+        value = float(solver.log_density(self.Y) - 0.5 * others @ v.log()) - 0.5 * float(z @ z)
+        if pull is None:
+            return value, -z
+        G = solver.slope_()
+        places = self.inputs.first_missing
+        of_noise = {
+            j: float(G.diagonal() @ (part * relative) - 0.5 * others @ (part / v))
+            for j, part in theta.parts_of_noise(self.rows.missing, places)
+        }
+        gradient = self.inputs.summed(pull(G))
+        gradient[list(of_noise)] = list(of_noise.values())
+        return value, self.std * gradient - z
 
 
 def search(objective: LogPosterior, start: np.ndarray) -> np.ndarray:
@@ -295,17 +288,28 @@ class Process(NamedTuple):
     @classmethod
     def given(cls, shape: Shape, z: np.ndarray, rows: ProcessRows) -> Process:
         """Condition on rows."""
-        theta = Theta.of(torch.from_numpy(z).to(rows.X), shape.known(rows))
+        inputs = shape.known(rows)
+        mean, std = inputs.prior()
+        theta = Theta.of(mean + std * z, inputs, rows.y.device)
         noise = theta.noise_where(rows.missing) * rows.relative_noise
-        L, A = ExactSolver.given(factor(shape, theta, rows.X, noise), rows.y[:, None])
-        return cls(shape, theta, rows.X, noise, A[:, 0], [L])
+        process = cls(shape, theta, rows.X, noise, rows.y, [])
+        return process._replace(alpha=ExactSolver.given(process.L, rows.y[:, None]).A[:, 0])
 
     @property
     def L(self) -> Tensor:
         """The factor of C, (N, N)."""
         if not self.held:
-            self.held.append(factor(self.shape, self.theta, self.X, self.noise))
+            k = self.covariance
+            C = k.empty()
+            k.gram_(C)
+            C.diagonal().add_(self.noise)
+            self.held.append(cholesky(mirror_(C), "covariance of the rows"))
         return self.held[0]
+
+    @property
+    def covariance(self) -> TermsCovariance:
+        """The covariance of the rows."""
+        return self.shape.covariance(self.theta, self.X)
 
     @property
     def solver(self) -> ExactSolver:
@@ -342,18 +346,20 @@ class Process(NamedTuple):
 
     def mean(self, X: Tensor) -> Tensor:
         """Return the mean of y, (N*,)."""
-        return covariance(self.shape, self.theta, X, self.X) @ self.alpha
+        return self.covariance.cross(self.shape.inputs(X)) @ self.alpha
 
     def moments(self, X: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of y, its noise included, each (N*,)."""
-        K_star = covariance(self.shape, self.theta, X, self.X)  # (N*, N)
-        var = self.solver.variance(variance(self.shape, self.theta, X), K_star)
+        k, X = self.covariance, self.shape.inputs(X)
+        K_star = k.cross(X)  # (N*, N)
+        var = self.solver.variance(k.diag(X), K_star)
         return K_star @ self.alpha, var.clamp_min(0.0) + self.theta.noise_where(missing)
 
     def joint(self, X: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean (N*,) and covariance (N*, N*) of y, its noise included."""
-        K_star = covariance(self.shape, self.theta, X, self.X)
-        cov = self.solver.covariance(covariance(self.shape, self.theta, X, X), K_star)
+        k, X = self.covariance, self.shape.inputs(X)
+        K_star = k.cross(X)
+        cov = self.solver.covariance(k.among(X), K_star)
         cov.diagonal().add_(self.theta.noise_where(missing))
         return K_star @ self.alpha, cov
 

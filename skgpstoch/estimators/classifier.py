@@ -50,23 +50,8 @@ class Classifier(ClassifierMixin, BaseGP):
         check_labels(y)
         self._y_shape = ()
         data = check_weight(Data(X, y), sample_weight, least, keeps=reset)
-        counts = np.ones(len(data), bool) if data.weight is None else data.weight > 0.0
-        if reset:
-            self.classes_ = np.unique(data.y[counts]) if classes is None else classes
-        if len(self.classes_) < 2:
-            raise ValueError(
-                f"{type(self).__name__} needs at least two classes, but y has one class: "
-                f"{self.classes_.tolist()}."
-            )
-        codes = np.searchsorted(self.classes_, data.y).clip(max=len(self.classes_) - 1)
-        unknown = (self.classes_[codes] != data.y) & counts
-        if unknown.any():
-            raise ValueError(
-                f"y has the class {np.asarray(data.y)[unknown][:1].tolist()[0]!r}, "
-                "which the model was not fitted to: the classes are "
-                f"{self.classes_.tolist()}."
-            )
-        return replace(data, y=codes.astype(np.float64)[:, None])
+        data, self.classes_ = coded(self, data, classes if reset else self.classes_)
+        return data
 
     def _marginals(self, X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return mean and variance of the latent functions, and the mean of y: each (n, P)."""
@@ -204,3 +189,39 @@ class Classifier(ClassifierMixin, BaseGP):
         check_is_fitted(self)
         data = self._validate(X, y, reset=False)
         return self._log_probabilities(data.X, data.y)[:, 0]
+
+
+def coded(estimator: Any, data: Data, classes: np.ndarray | None = None) -> tuple[Data, np.ndarray]:
+    """Return the rows with codes of their classes as y, (n, 1), and the classes.
+
+    By default, the classes are those of the rows with a positive weight.
+    """
+    counts = np.ones(len(data), bool) if data.weight is None else data.weight > 0.0
+    classes = np.unique(data.y[counts]) if classes is None else classes
+    if len(classes) < 2:
+        raise ValueError(
+            f"{type(estimator).__name__} needs at least two classes, but y has one class: "
+            f"{classes.tolist()}."
+        )
+    codes = codes_of(data.y, classes, counts)
+    return replace(data, y=codes.astype(np.float64)[:, None]), classes
+
+
+def codes_of(y: np.ndarray, classes: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray:
+    """Return the position of each label among the classes, (n,).
+
+    Raises
+    ------
+    ValueError
+        If a label that `counts`, (n,), is not among them.
+    """
+    codes = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+    unknown = classes[codes] != y
+    if counts is not None:
+        unknown &= counts
+    if unknown.any():
+        raise ValueError(
+            f"y has the class {y[unknown][:1].tolist()[0]!r}, which the model was not "
+            f"fitted to: the classes are {classes.tolist()}."
+        )
+    return np.asarray(codes)

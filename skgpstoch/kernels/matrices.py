@@ -69,7 +69,8 @@ class Covariance(ABC):
         return max(LEAST_ROWS, block_elements(self.device) // self.n_rows)
 
     def _tensor(self, values: Any) -> Tensor:
-        return torch.tensor(np.asarray(values), dtype=torch.float64, device=self.device)
+        values = values if isinstance(values, Tensor) else torch.tensor(np.asarray(values))
+        return values.to(self.device, torch.float64)
 
     def empty(self) -> Tensor:
         """Return an uninitialised matrix (N, N)."""
@@ -86,7 +87,7 @@ class Covariance(ABC):
 class TermsCovariance(Covariance):
     """Covariances of a sum of products of kernels on vectors; the gradient needs no graph."""
 
-    def __init__(self, terms: SumOfProducts, X: np.ndarray, device: torch.device) -> None:
+    def __init__(self, terms: SumOfProducts, X: Any, device: torch.device) -> None:
         self.terms = terms
         self.device = device
         rows = self._tensor(X)
@@ -122,7 +123,7 @@ class TermsCovariance(Covariance):
             total += self.terms.traces(lower_weights_(G, block), made)
         return total[self.terms.is_free]
 
-    def _points(self, X: np.ndarray) -> Points:
+    def _points(self, X: Any) -> Points:
         """Return other rows, centred on the training rows' centre."""
         return Points.about(self._tensor(X), self.centre)
 
@@ -131,18 +132,18 @@ class TermsCovariance(Covariance):
         return self.terms.fill_(a.X.new_empty(len(a.X), len(b.X)), self.terms.made(a, b))
 
     @torch.no_grad()
-    def cross(self, X: np.ndarray) -> Tensor:
+    def cross(self, X: Any) -> Tensor:
         return self._between(self._points(X), self.points)
 
     @torch.no_grad()
-    def among(self, X: np.ndarray) -> Tensor:
+    def among(self, X: Any) -> Tensor:
         points = self._points(X)
         K = self._between(points, points)
         K.diagonal().add_(self.terms.white_variance)
         return K
 
     @torch.no_grad()
-    def diag(self, X: np.ndarray) -> Tensor:
+    def diag(self, X: Any) -> Tensor:
         return self.terms.diagonal(self._points(X))
 
 

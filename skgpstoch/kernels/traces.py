@@ -121,18 +121,15 @@ class SumOfProducts:
 
     def fill_(self, K: Tensor, made: Made) -> Tensor:
         """Overwrite K (N, M) with the covariances, without white noise."""
-        K.zero_()
+        K.fill_(sum(self.variance(term) for term in self.terms if not term.factors))
         for term, factors in zip(self.terms, made, strict=True):
-            c = self.variance(term)
             if factors:
-                K.add_(product(factors), alpha=c)
-            else:
-                K.add_(c)
+                K.add_(product(factors), alpha=self.variance(term))
         return K
 
     def diagonal(self, a: Points) -> Tensor:
         """Return k(a, a), (N,), white noise included."""
-        total = torch.full_like(a.X[:, 0], self.white_variance)
+        total = a.X.new_full((len(a.X),), self.white_variance)
         for term in self.terms:
             factors = [factor.diagonal(self.values[factor.at], a) for factor in term.factors]
             total += math.prod(factors, start=self.variance(term))
@@ -147,7 +144,7 @@ class SumOfProducts:
                 others = factors[:k] + factors[k + 1 :]
                 total[factor.at] += c * back(W * product(others) if others else W).cpu().numpy()
             if any(self.is_free[i] for i in term.constants):
-                whole = c * float((W * product(factors)).sum() if factors else W.sum())
+                whole = c * float(inner(W, product(factors)) if factors else W.sum())
                 for i in term.constants:
                     total[i] += whole
         return total
@@ -159,6 +156,11 @@ class SumOfProducts:
             for i in term.constants:
                 total[i] += self.variance(term) * trace
         return total
+
+
+def inner(W: Tensor, K: Tensor) -> Tensor:
+    """Return Σᵢⱼ Wᵢⱼ Kᵢⱼ, ()."""
+    return torch.dot(W.reshape(-1), K.reshape(-1))
 
 
 def product(factors: list[tuple[Tensor, Back]]) -> Tensor:
@@ -304,6 +306,23 @@ def dot_product(values: np.ndarray, a: Points, b: Points) -> tuple[Tensor, Back]
 def dot_product_diagonal(values: np.ndarray, a: Points) -> Tensor:
     """κ(x, x), (N,)."""
     return a.X.square().sum(1).add_(float(values[0]) ** 2)
+
+
+def line(values: np.ndarray, a: Points, b: Points) -> tuple[Tensor, Back]:
+    """κ = Σ_d x_d y_d/ℓ_d², with one length-scale or one for each column."""
+    scales = torch.from_numpy(values).to(a.X)
+    A, B = a.X / scales, b.X / scales
+
+    def back(W: Tensor) -> Tensor:
+        along = (A * (W @ B)).sum(0).mul_(-2.0)
+        return along.sum()[None] if len(values) == 1 else along
+
+    return A @ B.mT, back
+
+
+def line_diagonal(values: np.ndarray, a: Points) -> Tensor:
+    """κ(x, x), (N,)."""
+    return (a.X / torch.from_numpy(values).to(a.X)).square().sum(1)
 
 
 def scaled(a: Points, b: Points, length_scale: np.ndarray | float) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..data.rows import Rows
 from ..likelihoods.real import Gaussian
 from ..models.sparse import SparseModel
-from ..objectives.exact import ExactObjective
+from ..objectives.all_rows import ExactObjective
 from ..objectives.optimal_q import optimal_q
 from ..training.loop import train
 from ..training.optimizers import constant, make_optimizer

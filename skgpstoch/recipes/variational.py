@@ -32,10 +32,9 @@ from ..models.hyper_prior import HyperPrior
 from ..models.layers import DeepFeatures
 from ..models.sparse import ConstantMean, RowScale, SparseModel
 from ..objectives.adam import GradientObjective
-from ..objectives.all_rows import AllRowsObjective
+from ..objectives.all_rows import AllRowsObjective, ExactObjective
 from ..objectives.collapsed import CollapsedObjective
 from ..objectives.dual import DualObjective
-from ..objectives.exact import ExactObjective
 from ..objectives.lbfgs import FullBatchObjective
 from ..objectives.natural import ProfiledObjective, RunningObjective
 from ..objectives.optimal_q import optimal_q

@@ -39,6 +39,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import skgpstoch
 import skgpstoch.objectives.optimal_q
+import skgpstoch.recipes.layers
 import skgpstoch.training.optimizers
 from skgpstoch.data import devices
 from skgpstoch.estimators.finite_parameters import FiniteParameters
@@ -48,6 +49,9 @@ collect_ignore = ["reading_child.py"]  # a program of tests/fuzzed.py
 # Before the first backward pass of the process, when torch counts devices.
 if pretend_device.WHY_NOT is None:
     pretend_device.install()
+
+# Deep processes predict with 64 draws of their layers: a quarter of these is the same code.
+DEEP_DRAWS = skgpstoch.recipes.layers.PREDICTIVE_DRAWS = 16
 
 # What collection makes stays: to look through it again and again takes seconds.
 gc.disable()

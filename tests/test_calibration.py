@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import cumulative_trapezoid, trapezoid
 from scipy.optimize import minimize_scalar
@@ -215,6 +216,7 @@ def spread_out(request):
     return plain, model
 
 
+@slow_cases("laplace")
 def test_means_stay_and_deviations_are_spread(spread_out):
     plain, _ = spread_out
     X, unit = np.linspace(-3, 3, 40)[:, None], plain._y_scaling.scale
@@ -229,6 +231,7 @@ def test_means_stay_and_deviations_are_spread(spread_out):
     assert_allclose(ratio * next(latent), next(latent), rtol=1e-9)
 
 
+@slow_cases("laplace")
 def test_the_spread_distribution_is_one(spread_out):
     """Distribution function, intervals, densities, and draws."""
     _, model = spread_out
@@ -580,6 +583,7 @@ def held_out_of(X, y, fraction):
     ],
     ids=repr,
 )
+@slow_cases(r"noise': 'input'\}", r"shared_student_t'\}$")
 def test_models_predict_what_the_search_promised(params, outlying, monkeypatch):
     promised, best = [], HeldOut.best
 

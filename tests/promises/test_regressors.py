@@ -908,6 +908,7 @@ def test_layer_sizes(quick, sine, layers):
 
 @pytest.mark.parametrize("solver", ["adam", "adadelta"])
 @pytest.mark.parametrize("schedule", ["one-cycle", "constant", "theory"])
+@slow_cases("(constant|theory)-adadelta")
 def test_solvers_and_schedules(quick_finite, sine, solver, schedule):
     rate = {"adam": 0.02, "adadelta": 1.0}[solver]
     model = quick_finite(
@@ -919,7 +920,7 @@ def test_solvers_and_schedules(quick_finite, sine, solver, schedule):
 
 
 @pytest.mark.parametrize("batch_size", [1, 64, 10_000, "auto"])
-@slow_cases("10000")
+@slow_cases("SVGPRegressor-1", "10000")
 def test_batch_sizes(quick, sine, batch_size):
     X, y = (a[:40] for a in sine) if batch_size == 1 else sine
     model = quick(batch_size=batch_size, max_iter=4, learning_rate_init=0.003).fit(X, y)

@@ -41,7 +41,7 @@ import skgpstoch
 import skgpstoch.objectives.optimal_q
 import skgpstoch.recipes.layers
 import skgpstoch.training.optimizers
-from skgpstoch.data import devices
+from skgpstoch.data import devices, row_sample
 from skgpstoch.estimators.finite_parameters import FiniteParameters
 
 collect_ignore = ["reading_child.py"]  # a program of tests/fuzzed.py
@@ -249,6 +249,13 @@ def few_newton_steps(monkeypatch):
 def few_newton_steps_from_both_starts(monkeypatch):
     """Two to the best q(w), and two from the other start."""
     cut_newton(monkeypatch, False)
+
+
+@pytest.fixture
+def few_are_many(monkeypatch):
+    """Take a table that is small for a large one, of which 300 rows decide."""
+    for name, most in (("SAMPLE_ROWS", 300), ("MERGED_ROWS", 300), ("GATHERED_ROWS", 0)):
+        monkeypatch.setattr(row_sample, name, most)
 
 
 @pytest.fixture

@@ -553,6 +553,7 @@ def outlying():
 
 
 @pytest.mark.parametrize("beta", [[0.1, 1.0], 0.5])
+@slow_cases("beta0")
 def test_deviations_are_scaled_and_means_stay(beta, outlying):
     model = sparse(beta=beta, calibrate=True, max_iter=4).fit(*outlying)
     plain = sparse(beta=beta, calibrate=False, max_iter=4).fit(*outlying)
@@ -652,6 +653,7 @@ def test_tails_and_outliers_of_one_model(outlying):
 
 
 @pytest.mark.parametrize("params", [{"loss": "square"}, {"likelihood": "poisson"}], ids=repr)
+@slow_cases("square")
 def test_where_there_is_nothing_to_calibrate(params, outlying):
     X, y = outlying
     y = np.round(np.exp(y)) if "likelihood" in params else y

@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from thread_group import on_ranks
@@ -165,6 +166,7 @@ def test_levels_are_told_by_the_rows_of_all_ranks(many):
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars", "array"])
+@slow_cases("polars")
 def test_few_rows_are_those_of_one_process(kind, monkeypatch):
     monkeypatch.setattr(automatic_regressor, "FEWEST_FOR_NETWORKS", 10**6)
     of_one = functools.partial(ExactProcessRegressor, kernels=["rbf"])

@@ -70,7 +70,8 @@ LEARNING = ("check_classifiers_train", "check_regressors_train")
 CHECKED = {name: family for name, family in FAMILIES.items() if name not in ("deep", "images")}
 CHECKED["layers"] = FAMILIES["deep"] + FAMILIES["images"]
 
-# Checks of how inputs are read, which is in one place for all estimators.
+# Checks of how inputs are read, in one place for all: one regressor and one classifier have them.
+READERS = FAMILIES["finite"] + FAMILIES["sparse classes"]
 OF_INPUTS = ("check_classifier_data_not_an_array", "check_regressor_data_not_an_array")
 
 # scikit-learn's checks that fit nothing, or refuse it: of a few milliseconds, so of every class.
@@ -189,7 +190,8 @@ def checks_by_family(pairs):
     for model, check in pairs:
         name = check.func.__name__
         chosen = representatives(names.index(name), having[name], CHECKED)
-        chosen = chosen[:2] if name in OF_INPUTS else chosen
+        if name in OF_INPUTS:
+            chosen = [cls for cls in chosen if cls in READERS]
         others = type(model) not in chosen and name not in QUICK_CHECKS
         repeated = name in LEARNING and dict(check.keywords) != {"readonly_memmap": True}
         yield pytest.param(model, check, marks=unless(others or repeated))

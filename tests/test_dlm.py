@@ -655,7 +655,7 @@ RESUMED = {
     ("name", "epoch"),
     [(name, epoch) for name in RESUMED for epoch in ((7,) if name == "choice of fixed" else (2,))],
 )
-@by_default("log", "^choice-", "adam")
+@by_default("log", "adam")
 def test_a_killed_fit_resumes_to_the_same_bits(sine, tmp_path, monkeypatch, name, epoch):
     """Also where it died in a later fit than the first."""
     params = {"max_iter": 3, "batch_size": 25, "n_inducing": 5, **RESUMED[name]}

@@ -1154,6 +1154,7 @@ def test_gradient_of_the_log_loss_objective(name, shape):
 
 @pytest.mark.parametrize("shape", [{"M2": 3}], ids=str)
 @every
+@slow_cases("softmax", "laplace", "probit", "poisson-")
 def test_best_mean_given_covariances(name, shape, monkeypatch):
     """Newton's steps end where (C1) is stationary in m; S is kept; a full batch agrees."""
     P = 2 if name in ("gaussian", "student_t", "poisson") else 1

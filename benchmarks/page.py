@@ -75,7 +75,8 @@ def machine(name: str) -> str:
 def by_table(score: str) -> pd.DataFrame:
     """Return a score for nineteen tables and the models that were run on all."""
     table = pd.concat([read("bench_density_2500"), read("bench_frames")])
-    return table[table["split"] == 0].pivot_table(score, "set", "model").dropna(axis=1)
+    table = table.query("split == 0 and rows == 2500")
+    return table.pivot_table(score, "set", "model").dropna(axis=1)
 
 
 def coverage() -> pd.DataFrame:

@@ -7,7 +7,7 @@ import warnings
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # for gallery.py and initials.py
+sys.path.insert(0, str(Path(__file__).parent))  # for gallery.py, initials.py and measured.py
 sys.path.insert(1, str(Path(__file__).parents[1]))  # for benchmarks
 
 from initials import escape_initials
@@ -29,6 +29,7 @@ extensions = [
     "matplotlib.sphinxext.plot_directive",  # a page's figure is drawn by the code that it shows
     "numpydoc",
     "sphinx_gallery.gen_gallery",
+    "measured",  # tables from the benchmarks' CSVs
 ]
 exclude_patterns = ["_build", "_templates"]
 templates_path = ["_templates"]

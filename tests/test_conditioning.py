@@ -25,7 +25,7 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.data.rows import Rows
-from skgpstoch.likelihoods.real import Gaussian
+from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths.linalg import NotPositiveDefiniteError
 from skgpstoch.objectives.optimal_q import evidence_bound, optimal_q
 from skgpstoch.posteriors.blocks import moments_of

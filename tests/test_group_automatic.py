@@ -11,6 +11,7 @@ from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from thread_group import on_ranks
+from three_tables import same_on_all
 
 from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
 from skgpstoch.data import row_sample
@@ -76,14 +77,6 @@ def on_parts(model, X, y, cuts, weights=None, expect=None):
         return clone(model).fit(X[mine], y[mine], **of_rows)
 
     return on_ranks(fit, len(cuts) - 1, expect)
-
-
-def same_on_all(models, X, predict="predict"):
-    """Return the predictions of models that are the same to the last bit."""
-    found = [getattr(model, predict)(X) for model in models]
-    for other in found[1:]:
-        assert_array_equal(other, found[0])
-    return found[0]
 
 
 @pytest.mark.filterwarnings("ignore:X has")

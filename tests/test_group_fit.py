@@ -24,6 +24,7 @@ from thread_group import on_ranks
 
 from skgpstoch import (
     BSGDGaussianProcessRegressor,
+    ConstantVarianceRegressor,
     DeepGPRegressor,
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
@@ -34,6 +35,7 @@ from skgpstoch import (
     MinimaxGaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
     SolveGPRegressor,
+    StackedDensityRegressor,
     SVGPClassifier,
     SVGPRegressor,
     on_interrupt,
@@ -41,7 +43,6 @@ from skgpstoch import (
 from skgpstoch.data import SequenceRows, row_sample
 from skgpstoch.data.reduce import ONE, current, using
 from skgpstoch.ensembles.process import ExactProcessRegressor
-from skgpstoch.ensembles.stacking import ConstantVarianceRegressor, StackedDensityRegressor
 from skgpstoch.estimators.runs import Run, refuse_batch_statistics
 from skgpstoch.training import interrupts
 from skgpstoch.training.loop import Trainer

@@ -22,7 +22,7 @@ from skgpstoch import QSRVMClassifier, QSRVMRegressor
 from skgpstoch.data.rows import Rows
 from skgpstoch.features.basis_functions import KernelBasis
 from skgpstoch.kernels import from_sklearn
-from skgpstoch.likelihoods.real import Gaussian
+from skgpstoch.likelihoods import Gaussian
 from skgpstoch.methods.qsgp.stochastic_rvm import StochasticRelevance, relevant_part
 from skgpstoch.posteriors.chevron import ChevronModel, ChevronPosterior
 

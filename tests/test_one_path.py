@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -170,6 +171,7 @@ def test_held_out_rows_have_the_numbers_that_were_given(fits, n_rows, monkeypatc
     ],
     ids=["svgp", "networks"],
 )
+@slow_cases("networks-(in_one_order|on_ranks_in_chunks)")
 def test_classes_of_any_rows_are_everybodys(fits, model):
     """In order, so that ranks and chunks have few each; one is in the last row alone."""
     order = np.argsort(Y, kind="stable")

@@ -981,6 +981,7 @@ def test_sample_weight_2_is_the_row_twice(data):
 
 
 @pytest.mark.parametrize("solver", ["newton", "adagrad", "sgd"])
+@slow_cases("adagrad")
 def test_classes_are_any_labels(solver):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
@@ -1000,6 +1001,7 @@ def test_classes_are_any_labels(solver):
 
 
 @pytest.mark.parametrize("basis", ["fourier", "inducing"])
+@slow_cases("inducing")
 def test_adagrad_learns_a_sine(basis, data):
     X, y = data
     options = {**QUICK, "basis": basis, "n_dense": 0}
@@ -1204,6 +1206,7 @@ def test_the_variance_of_an_estimate_is_measured():
 
 
 @pytest.mark.parametrize("kind", BASES)
+@slow_cases("dense")
 def test_the_optimum_is_where_proximal_steps_without_noise_end(kind):
     """With all rows and functions, in blocks: the exact posterior, mean and covariance."""
     model, (X, rows) = make_model(kind, 8, c=8), make_rows(12)
@@ -1221,6 +1224,7 @@ def test_the_optimum_is_where_proximal_steps_without_noise_end(kind):
 
 @pytest.mark.filterwarnings("ignore:Training ended after max_iter")
 @pytest.mark.parametrize(("basis", "size"), [("fourier", 20), ("inducing", 60)])
+@slow_cases("inducing")
 def test_proximal_steps_learn_as_newton_does(basis, size):
     """Of functions that are drawn; at the same number of sweeps."""
     X = 1.5 * normal(120, 2).numpy()

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import fitted_once
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -54,6 +55,7 @@ def latent(model, X):
 
 # ---- far from all rows
 @pytest.mark.parametrize("n_classes", [2, 3])
+@slow_cases("^3")
 def test_far_from_the_rows_there_is_a_probability(n_classes, halves):
     """Basis functions are 0 there, or subnormal, and so is the variance of the latent function."""
     X, y = halves
@@ -120,6 +122,7 @@ def test_precisions_noise_and_weights_are_stationary(sinc):
 
 # ---- attributes
 @pytest.mark.parametrize(("dtype", "own_kernel"), [("float32", True), ("float64", False)])
+@slow_cases("float64")
 def test_attributes_are_the_mean(dtype, own_kernel, sinc):
     X, y = sinc[0] + 3.0, 5.0 * sinc[1] - 7.0
     options = {**QUICK, "kernel": KERNEL if own_kernel else None}
@@ -226,6 +229,7 @@ def test_there_is_no_warm_start(cls):
 
 # ---- classes
 @pytest.mark.parametrize("labels", [["no", "yes", "yes"], ["a", "b", "c"]])
+@slow_cases("labels0")
 def test_classifier(labels, halves):
     X, code = halves
     y = np.array(labels)[code]

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from shared import Names
 from sklearn.base import clone
@@ -253,6 +254,7 @@ def hard(table):
 
 
 @pytest.mark.parametrize("size", [1, 3, 8])  # of 7 row groups
+@slow_cases("^[13]$")
 def test_ranks_read_row_groups_of_their_own(size, hard, whole_batches, tmp_path):
     pytest.importorskip("pyarrow")
     frame, y = hard

@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from pages import DOC, run_page
 from sklearn.exceptions import ConvergenceWarning
@@ -110,6 +111,7 @@ REGRESSORS = {
 
 
 @pytest.mark.parametrize("name", REGRESSORS)
+@slow_cases("student_t", "networks")
 def test_regressors_learn_from_a_shuffle_buffer(name, table, new):
     X, y = table
     rows = SequenceRows(X, y, chunk_rows=317, buffer_rows=700)

@@ -669,6 +669,7 @@ def test_folds_of_rows_too_many_to_merge(cv, sine, monkeypatch):
 
 
 @pytest.mark.parametrize("times", [0.2, 5.0])
+@slow_cases(r"5\.0")
 def test_noise_is_that_of_a_single_row(times, sine):
     """Weights that are all the same leave the noise what it is."""
     X, y = sine
@@ -862,6 +863,7 @@ def test_unfinished_searches_and_bounds_get_warnings(sine):
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
+@slow_cases("1e-12")
 def test_units_do_not_matter(scale, sine):
     X, y = sine
     model = ADMMGaussianProcessRegressor(random_state=0).fit(X, y)

@@ -358,7 +358,7 @@ def test_published_steps_draw_without_bias():
     objective = published_model(m=12, n=12, c=3)
     model, std = objective.model, objective.model.std.clone()
     draws, values = torch.Generator().manual_seed(1), []
-    for _ in range(800):
+    for _ in range(400):
         groups = torch.randperm(12, generator=draws)[:4]
         values.append(float(objective.forward(groups, Rows(groups[:, None]), draws).detach()))
         model.std.copy_(std)

@@ -651,6 +651,7 @@ KERNELS = [
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
+@slow_cases(r"RBF\(length_scale=\[1, 5\]\)$", r"-RBF\(length_scale=1\)$")
 def test_kernel_expressions(quick_finite, sine, kernel):
     before = copy.deepcopy(kernel)
     model = quick_finite(kernel=kernel, hidden_layer_sizes=(), n_components=60, max_iter=15).fit(

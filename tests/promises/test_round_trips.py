@@ -234,7 +234,7 @@ def test_every_estimator_with_every_likelihood_and_kernel(cls, kernel, tmp_path)
     ],
     ids=["exact", "Laplace", "sparse"],
 )
-@slow_cases(r"sparse-(0\.7|1\.41|Exp)")
+@slow_cases(r"exact-(0\.7|1\.41)", r"Laplace-(0\.7|1\.41|Exp)", r"sparse-(0\.7|1\.41|Exp)")
 def test_every_kernel(make, kernel, tmp_path):
     model = fit(make(kernel), X[:, :1])
     check_ways(model, tmp_path, QUERY[:, :1], FEW_WAYS)

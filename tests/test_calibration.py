@@ -265,6 +265,7 @@ def test_the_spread_density_is_that_of_its_distribution(outlying):
     assert_allclose(trapezoid(p * y, y), mean, atol=1e-2 * std)
 
 
+@slow_cases("laplace")
 def test_covariances_are_spread(spread_out):
     plain, model = spread_out
     X = np.linspace(-2, 2, 5)[:, None]

@@ -557,6 +557,7 @@ def test_many_draws_find_what_is_exact():
 
 
 @scalars
+@slow_cases("narrow", "heavy", "exposure")
 def test_draws_follow_the_product(name):
     found, y, q = cases(name, 5)
     with torch.no_grad():
@@ -1154,7 +1155,7 @@ def test_gradient_of_the_log_loss_objective(name, shape):
 
 @pytest.mark.parametrize("shape", [{"M2": 3}], ids=str)
 @every
-@slow_cases("softmax", "laplace", "probit", "poisson-")
+@slow_cases("robustmax", "poisson_softplus", "softmax", "laplace", "probit", "poisson-")
 def test_best_mean_given_covariances(name, shape, monkeypatch):
     """Newton's steps end where (C1) is stationary in m; S is kept; a full batch agrees."""
     P = 2 if name in ("gaussian", "student_t", "poisson") else 1

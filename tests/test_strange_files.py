@@ -191,7 +191,7 @@ ALIKE = {
 
 @pytest.mark.parametrize("form", ["set", "frozenset", "dict", "ordered dict"])
 @pytest.mark.parametrize("kind", ALIKE)
-@slow_cases("negative")
+@slow_cases("floats-(set|dict)", "integers-(frozenset|ordered)", "negative")
 def test_keys_of_equal_hashes(form, kind, exact, tmp_path):
     def make(nodes):
         nodes.tensors.append(np.zeros(600_000))  # there is room for them

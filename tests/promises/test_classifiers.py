@@ -343,6 +343,7 @@ def test_robustmax_probabilities_are_those_of_winning(quick_classifier, three_cl
     assert_allclose(model.predict_proba(GRID), expected, atol=0.02)
 
 
+@slow_cases("two', 'softmax")
 def test_probabilities_do_not_depend_on_batch_order_or_call(any_model):
     model, _, _ = any_model
     rng = np.random.default_rng(1)

@@ -121,6 +121,7 @@ def test_every_epoch_of_a_deterministic_solver_is_a_candidate(cls, scores_of_cho
 
 @pytest.mark.parametrize("cls", by_family("the last iterate", STOPPED))
 @pytest.mark.filterwarnings("ignore:Training ended after", "ignore:No epoch of training")
+@slow_cases("ConvolutionalGPClassifier")
 def test_training_that_a_callback_stops_keeps_the_best_of_all_epochs(cls, sine, scores_of_choice):
     for epoch in (0, 1, 4):
         model = quick(cls, max_iter=400, early_stopping=True)
@@ -132,6 +133,7 @@ def test_training_that_a_callback_stops_keeps_the_best_of_all_epochs(cls, sine, 
 
 @pytest.mark.parametrize("cls", by_family("the last iterate", SCHEDULED))
 @pytest.mark.filterwarnings("ignore:Training ended after")
+@slow_cases("ConvolutionalGPClassifier")
 def test_a_longer_schedule_is_not_worse_on_other_rows(cls, sine):
     scores = []
     for max_iter in (25, 100):

@@ -253,6 +253,9 @@ def test_interval_widens_with_the_coverage(fitted):
 
 
 @pytest.mark.parametrize("latent", [False, True])
+@slow_cases(
+    "(network|fourier)-True", "DLMRegressor-two outputs-False", "FITCRegressor-two outputs-True"
+)
 def test_draws_have_the_predicted_moments(any_model, latent):
     model, _, _ = any_model
     X, S = GRID[::8], 20_000

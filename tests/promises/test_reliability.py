@@ -1064,6 +1064,7 @@ def test_constant_and_duplicated_columns(quick_kind, sine):
 @few_iterations
 @nothing_to_learn
 @pytest.mark.filterwarnings("ignore:Errors have heavy tails")
+@slow_cases("ensemble", "fourier", "collapsed", "student", "SVGPRegressor, adam")
 def test_duplicated_rows(quick_kind, sine):
     X, y = np.repeat(sine[0][:8], 25, axis=0), np.repeat(sine[1][:8], 25)
     sound(quick_kind(max_iter=5).fit(X, y), X, y)
@@ -1114,7 +1115,13 @@ def test_more_columns_than_rows(quick_kind):
 
 @few_iterations
 @pytest.mark.parametrize("scale", [1e-150, 1e150])
-@slow_cases("FITC.*-1", r"student_t.*\+", "ensemble.*-150", r"DLM.*\+")
+@slow_cases(
+    "(fourier|collapsed|BSGD|log_loss).*-1e-150",
+    "FITC.*-1",
+    r"student_t.*\+",
+    "ensemble.*-150",
+    r"DLM.*\+",
+)
 def test_scale_of_the_target(quick_kind, sine, scale):
     X, y = sine
     unit = fitted_once(quick_kind(max_iter=5), X, y)

@@ -273,6 +273,7 @@ def test_outputs_weights_and_names(tmp_path):
     "cls", [SCGDGaussianProcessRegressor, SVGPRegressor, DLMRegressor, SVGPClassifier], ids=named
 )
 @pytest.mark.parametrize("name", ["save", "pickle"])
+@slow_cases("save-(SCGD|DLM)", "pickle-(SVGPR|SVGPC)")
 def test_streams_go_on(cls, name, tmp_path):
     model = constructor(cls)(max_iter=2)
     y = np.where(Y > 0, "up", "down") if is_classifier(model) else Y

@@ -1167,6 +1167,9 @@ DIFFICULT = {
 @pytest.mark.filterwarnings("ignore:Outliers in X")
 @pytest.mark.parametrize("convert", DIFFICULT.values(), ids=DIFFICULT)
 @pytest.mark.parametrize("inducing_points", ["kmeans", "conditional_variance"])
+@slow_cases(
+    "kmeans-(constant|nothing|tiny|far|an outlier)", "conditional_variance-(duplicated|huge|a grid)"
+)
 def test_difficult_inputs(quick_any, sine, convert, inducing_points):
     model = quick_any(inducing_points=inducing_points, n_inducing=20, max_iter=3)
     X, y = labelled(model, sine)
@@ -1257,6 +1260,7 @@ def test_a_stream_improves_the_model(quick_any, solver):
 
 
 @pytest.mark.parametrize("solver", ["natural", "adam", "collapsed"])
+@slow_cases("adam")
 def test_a_stream_goes_on_from_a_fit(quick_any, sine, solver):
     model = quick_any(solver=solver, max_iter=12, early_stopping=True)
     X, y = labelled(model, sine)

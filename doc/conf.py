@@ -7,9 +7,13 @@ import warnings
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # for gallery.py and initials.py
+sys.path.insert(0, str(Path(__file__).parent))  # for gallery.py, initials.py and measured.py
+sys.path.insert(1, str(Path(__file__).parents[1]))  # for benchmarks
 
 from initials import escape_initials
+
+import benchmarks.page
+import benchmarks.papers.page
 
 project = "skgpstoch"
 author = "skgpstoch developers"
@@ -25,6 +29,7 @@ extensions = [
     "matplotlib.sphinxext.plot_directive",  # a page's figure is drawn by the code that it shows
     "numpydoc",
     "sphinx_gallery.gen_gallery",
+    "measured",  # tables from the benchmarks' CSVs
 ]
 exclude_patterns = ["_build", "_templates"]
 templates_path = ["_templates"]
@@ -73,6 +78,13 @@ def without_path(message, category, *place, **more):
     return f"{category.__name__}: {message}\n"
 
 
+def write_pages(app):
+    """Write the pages that are made from the benchmarks' CSVs."""
+    pages = {"benchmarks": benchmarks.page, "papers_reproduced": benchmarks.papers.page}
+    for name, source in pages.items():
+        Path(app.srcdir, f"{name}.rst").write_text("\n".join(source.page()) + "\n")
+
+
 def escape_in_page(app, docname, source):
     source[0] = escape_initials(source[0])
 
@@ -83,5 +95,6 @@ def escape_in_docstring(app, what, name, obj, options, lines):
 
 def setup(app):
     warnings.formatwarning = without_path  # outputs of the gallery name no files of the builder
+    app.connect("builder-inited", write_pages)
     app.connect("source-read", escape_in_page)
     app.connect("autodoc-process-docstring", escape_in_docstring, priority=900)  # after numpydoc

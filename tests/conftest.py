@@ -39,8 +39,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import skgpstoch
 import skgpstoch.objectives.optimal_q
+import skgpstoch.recipes.layers
 import skgpstoch.training.optimizers
-from skgpstoch.data import devices
+from skgpstoch.data import devices, row_sample
 from skgpstoch.estimators.finite_parameters import FiniteParameters
 
 collect_ignore = ["reading_child.py"]  # a program of tests/fuzzed.py
@@ -48,6 +49,9 @@ collect_ignore = ["reading_child.py"]  # a program of tests/fuzzed.py
 # Before the first backward pass of the process, when torch counts devices.
 if pretend_device.WHY_NOT is None:
     pretend_device.install()
+
+# Deep processes predict with 64 draws of their layers: a quarter of these is the same code.
+DEEP_DRAWS = skgpstoch.recipes.layers.PREDICTIVE_DRAWS = 16
 
 # What collection makes stays: to look through it again and again takes seconds.
 gc.disable()
@@ -245,6 +249,13 @@ def few_newton_steps(monkeypatch):
 def few_newton_steps_from_both_starts(monkeypatch):
     """Two to the best q(w), and two from the other start."""
     cut_newton(monkeypatch, False)
+
+
+@pytest.fixture
+def few_are_many(monkeypatch):
+    """Take a table that is small for a large one, of which 300 rows decide."""
+    for name, most in (("SAMPLE_ROWS", 300), ("MERGED_ROWS", 300), ("GATHERED_ROWS", 0)):
+        monkeypatch.setattr(row_sample, name, most)
 
 
 @pytest.fixture

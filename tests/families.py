@@ -65,6 +65,15 @@ PROMISES = (
 
 LEARNING = ("check_classifiers_train", "check_regressors_train")
 
+# Of scikit-learn's checks, deep and convolutional models take turns: their shell is that of sparse
+# models, and no check is about layers or patches.
+CHECKED = {name: family for name, family in FAMILIES.items() if name not in ("deep", "images")}
+CHECKED["layers"] = FAMILIES["deep"] + FAMILIES["images"]
+
+# Checks of how inputs are read, in one place for all: one regressor and one classifier have them.
+READERS = FAMILIES["finite"] + FAMILIES["sparse classes"]
+OF_INPUTS = ("check_classifier_data_not_an_array", "check_regressor_data_not_an_array")
+
 # scikit-learn's checks that fit nothing, or refuse it: of a few milliseconds, so of every class.
 QUICK_CHECKS = {
     "check_all_zero_sample_weights_error",
@@ -102,10 +111,10 @@ def named(cls):
     return cls.__name__.replace("GaussianProcessRegressor", "Gaussian")
 
 
-def representatives(turn, classes):
+def representatives(turn, classes, families=FAMILIES):
     """The class of each family whose turn it is, of those given."""
     found = []
-    for family in FAMILIES.values():
+    for family in families.values():
         members = [cls for cls in family if cls in classes]
         found += [members[turn % len(members)]] if members else []
     return found
@@ -180,7 +189,9 @@ def checks_by_family(pairs):
     }
     for model, check in pairs:
         name = check.func.__name__
-        chosen = representatives(names.index(name), having[name])
+        chosen = representatives(names.index(name), having[name], CHECKED)
+        if name in OF_INPUTS:
+            chosen = [cls for cls in chosen if cls in READERS]
         others = type(model) not in chosen and name not in QUICK_CHECKS
         repeated = name in LEARNING and dict(check.keywords) != {"readonly_memmap": True}
         yield pytest.param(model, check, marks=unless(others or repeated))

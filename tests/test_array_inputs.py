@@ -5,6 +5,7 @@ import pytest
 import sklearn
 import torch
 from conftest import named
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
@@ -26,6 +27,7 @@ def dispatch(request, monkeypatch):
     [GPR, GaussianProcessClassifier(), SVGPRegressor(n_inducing=5, max_iter=2, random_state=0)],
     ids=lambda model: named(type(model)),
 )
+@slow_cases("on-SVGP")
 def test_tensors_are_read(model, dispatch, sine):
     X, y = (a[:40] for a in sine)
     y = y > 0.0 if isinstance(model, GaussianProcessClassifier) else y

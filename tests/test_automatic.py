@@ -58,8 +58,10 @@ def small_networks_of_classes(**params):
 
 @pytest.fixture
 def small(monkeypatch):
-    """Networks of few units and steps."""
+    """Networks of few units and steps, and processes of one kernel."""
     monkeypatch.setattr(automatic_regressor, "DeepKernelEnsembleRegressor", small_networks)
+    of_one = functools.partial(ExactProcessRegressor, kernels=["rbf"])
+    monkeypatch.setattr(automatic_regressor, "ExactProcessRegressor", of_one)
     monkeypatch.setattr(
         automatic_classifier, "DeepKernelEnsembleClassifier", small_networks_of_classes
     )

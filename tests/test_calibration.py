@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import cumulative_trapezoid, trapezoid
 from scipy.optimize import minimize_scalar
@@ -215,6 +216,7 @@ def spread_out(request):
     return plain, model
 
 
+@slow_cases("laplace")
 def test_means_stay_and_deviations_are_spread(spread_out):
     plain, _ = spread_out
     X, unit = np.linspace(-3, 3, 40)[:, None], plain._y_scaling.scale
@@ -229,6 +231,7 @@ def test_means_stay_and_deviations_are_spread(spread_out):
     assert_allclose(ratio * next(latent), next(latent), rtol=1e-9)
 
 
+@slow_cases("laplace")
 def test_the_spread_distribution_is_one(spread_out):
     """Distribution function, intervals, densities, and draws."""
     _, model = spread_out
@@ -262,6 +265,7 @@ def test_the_spread_density_is_that_of_its_distribution(outlying):
     assert_allclose(trapezoid(p * y, y), mean, atol=1e-2 * std)
 
 
+@slow_cases("laplace")
 def test_covariances_are_spread(spread_out):
     plain, model = spread_out
     X = np.linspace(-2, 2, 5)[:, None]
@@ -550,6 +554,7 @@ def outlying():
 
 
 @pytest.mark.parametrize("beta", [[0.1, 1.0], 0.5])
+@slow_cases("beta0")
 def test_deviations_are_scaled_and_means_stay(beta, outlying):
     model = sparse(beta=beta, calibrate=True, max_iter=4).fit(*outlying)
     plain = sparse(beta=beta, calibrate=False, max_iter=4).fit(*outlying)
@@ -580,6 +585,7 @@ def held_out_of(X, y, fraction):
     ],
     ids=repr,
 )
+@slow_cases(r"noise': 'input'\}", r"shared_student_t'\}$")
 def test_models_predict_what_the_search_promised(params, outlying, monkeypatch):
     promised, best = [], HeldOut.best
 
@@ -648,6 +654,7 @@ def test_tails_and_outliers_of_one_model(outlying):
 
 
 @pytest.mark.parametrize("params", [{"loss": "square"}, {"likelihood": "poisson"}], ids=repr)
+@slow_cases("square")
 def test_where_there_is_nothing_to_calibrate(params, outlying):
     X, y = outlying
     y = np.round(np.exp(y)) if "likelihood" in params else y

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ESTIMATORS, IMAGES, fitted_once, named, quick_parameters
-from families import by_family
+from families import by_family, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import is_classifier
 from sklearn.exceptions import NotFittedError
@@ -25,7 +25,7 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.data.rows import Rows
-from skgpstoch.likelihoods.real import Gaussian
+from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths.linalg import NotPositiveDefiniteError
 from skgpstoch.objectives.optimal_q import evidence_bound, optimal_q
 from skgpstoch.posteriors.blocks import moments_of
@@ -51,6 +51,7 @@ def same_predictions(a, b, rtol=1e-8):
 
 @pytest.mark.parametrize("kernel", [KERNEL, PairwiseKernel(gamma=0.5, metric="rbf")], ids=str)
 @pytest.mark.parametrize("alpha", [1e-10, 0.03, "rows"])
+@slow_cases(r"(0\.03|rows)-Pairwise")
 def test_as_a_fit_to_all_rows(kernel, alpha, rows):
     X, y, X_new, y_new = rows
     of_rows = np.linspace(0.01, 0.2, len(y) + len(y_new))
@@ -162,6 +163,7 @@ SPARSE = [
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("model", SPARSE, ids=lambda model: f"{named(type(model))}-{model.solver}")
+@slow_cases("SVGPRegressor-auto")
 def test_sparse_posteriors_have_the_best_q_of_all_rows(model, rows):
     X, y, X_new, y_new = rows
     weight = np.linspace(0.5, 2.0, len(y_new))

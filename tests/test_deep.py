@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import DEEP, named
+from conftest import DEEP, DEEP_DRAWS, named
 from families import by_default
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import NotFittedError
@@ -470,7 +470,7 @@ def test_a_warm_start_goes_on_with_the_points_that_there_are(step, posterior):
     noise = model.posterior_.features.inner[0].noise
     with pytest.warns(UserWarning, match="6 rows are too few"):
         model.fit(X[:6], y[:6])
-    assert model.posterior_.features.n_nodes == 64
+    assert model.posterior_.features.n_nodes == DEEP_DRAWS
     assert {part.jitter for part in model.posterior_.features.each[:-1]} == {1e-5}
     assert model.posterior_.features.inner[0].noise == noise
     assert model.layers_[0].inducing_points.shape == (8, 2)

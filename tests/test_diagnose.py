@@ -393,6 +393,7 @@ TIGHT = [
 
 
 @pytest.mark.parametrize(("cls", "params"), cases_by_family("bounds are told of once", TIGHT))
+@slow_cases("BSGD")
 def test_all_that_learn_a_kernel_tell_of_bounds_once(cls, params, sine):
     X, y = (a[:80] for a in sine)
     kernel = RBF(0.3, (0.2, 0.4)) + WhiteKernel(0.1)
@@ -558,6 +559,7 @@ def test_warnings_as_errors_end_each_fit_of_a_search(sine):
 
 
 @pytest.mark.parametrize("params", [{"beta": [0.1, 1.0]}, {"hyperparameters": "fixed"}])
+@slow_cases("params1")
 def test_a_choice_between_fits_warns_once(params, sine):
     model = DLMRegressor(n_inducing=300, max_iter=2, random_state=0, **params)
     said = said_by(lambda: model.fit(*sine))
@@ -602,6 +604,7 @@ def test_healthy_defaults_say_nothing(sine, two_classes):
         assert not said_by(lambda model=model: model.fit(*two_classes))
 
 
+@pytest.mark.pages
 def test_the_page_does_what_it_says():
     said = said_by(lambda: run_page(DOC / "user_guide" / "why_is_my_fit_bad.rst"))
     words = ["Raise n_inducing, now 5", "f is almost constant over the rows"]
@@ -611,6 +614,7 @@ def test_the_page_does_what_it_says():
 
 
 @pytest.mark.parametrize("size", [30.0, 1e4])
+@slow_cases("^30")
 def test_outliers_are_told_and_no_reason_for_more_points(size):
     """They made all errors alike, and the advice was to raise n_inducing."""
     rng = np.random.default_rng(0)
@@ -750,6 +754,7 @@ def test_targets_that_are_mostly_noise_to_a_kernel_without_noise():
 
 
 @pytest.mark.parametrize("normal", [False, True])
+@slow_cases("False")
 def test_skewed_targets(normal):
     X, g = noisy(500, 0.3)
     kernel = 1.0 * RBF([1.0, 1.0]) + WhiteKernel()

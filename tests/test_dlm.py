@@ -148,7 +148,7 @@ def combinations():
 
 
 @pytest.mark.parametrize(("cls", "likelihood", "loss", "params"), list(combinations()))
-@slow_cases("product", "smoothed", "biased")
+@slow_cases("square-adam$", "product", "smoothed", "biased")
 def test_every_loss_with_every_likelihood(cls, likelihood, loss, params, small):
     X, targets = small
     y = targets[likelihood]
@@ -432,6 +432,7 @@ def test_exposures_in_the_choice(counts):
 
 
 @pytest.mark.parametrize("seed", range(3))
+@slow_cases("^[12]")
 def test_rare_classes_are_trained_on(sine, seed):
     X, _ = sine
     y = np.where(X[:, 0] > 0.0, "up", "down").astype(object)
@@ -487,6 +488,7 @@ def test_outputs_in_the_choice(sine):
 
 
 @every_direct
+@slow_cases("Classifier")
 def test_few_rows_in_the_choice(quick_direct):
     X = np.arange(12.0).reshape(6, 2)
     for n_rows in (3, 4, 6):
@@ -653,7 +655,7 @@ RESUMED = {
     ("name", "epoch"),
     [(name, epoch) for name in RESUMED for epoch in ((7,) if name == "choice of fixed" else (2,))],
 )
-@by_default("log", "^choice-", "adam")
+@by_default("log", "adam")
 def test_a_killed_fit_resumes_to_the_same_bits(sine, tmp_path, monkeypatch, name, epoch):
     """Also where it died in a later fit than the first."""
     params = {"max_iter": 3, "batch_size": 25, "n_inducing": 5, **RESUMED[name]}

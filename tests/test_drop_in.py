@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 import sklearn.gaussian_process
 import torch
+from families import slow_cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -663,6 +664,7 @@ COUNTS = np.random.default_rng(6).integers(0, 4, 40)
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("multi_class", ["one_vs_rest", "one_vs_one"])
+@slow_cases("one_vs_rest-3", "one_vs_one-2")
 def test_a_weight_is_a_number_of_rows(n_classes, multi_class, labels):
     X, *of_classes = labels
     y = of_classes[n_classes - 2]
@@ -958,6 +960,7 @@ def compare_to_exact(model, rows, atol=1e-3, query=QUERY):
     ],
     ids=["free", "first", "fixed", "alpha", "both", "alpha+fixed", "middle"],
 )
+@slow_cases("middle", "both")
 def test_noise_of_many_rows(kernel, alpha, rows):
     check_noise_of_many_rows("svgp", kernel, alpha, rows)
 
@@ -1075,6 +1078,7 @@ def test_a_white_kernel_is_added_where_there_is_no_noise(rows):
         *(("svgp", noise, None) for noise in ("fixed", "none")),
     ],
 )
+@slow_cases("svgp-(fixed|none)-fmin", "solve-first", "svgp-first-None")
 def test_the_bound_at_any_theta(method, noise, optimizer, rows):
     """With all rows as inducing points it is the marginal likelihood, alpha and noise included."""
     X, y = rows

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import trapezoid
 from scipy.optimize import minimize
@@ -258,6 +259,7 @@ def test_callbacks_are_told_of_every_fit(step):
 
 @pytest.mark.parametrize("params", [{"beta": [0.1, 1.0]}, {"calibrate": True}], ids=repr)
 @pytest.mark.parametrize("hyperparameters", ["joint", "fixed"])
+@slow_cases("fixed-.*beta")
 def test_callbacks_of_fits_within_a_fit_end(params, hyperparameters, step):
     """Threads of progress bars, say."""
     pytest.importorskip("sklearn.callback")

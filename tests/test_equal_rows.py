@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import DEEP, DROP_IN, ESTIMATORS, HELD_OUT, IMAGES, NETWORKS, constructor, named
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import is_classifier
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
@@ -143,6 +144,7 @@ def test_the_choice_of_held_out_rows_does_not_depend_on_y():
 
 
 @pytest.mark.parametrize("n", [150, 500])
+@slow_cases("500")
 def test_probabilities_of_cells_are_their_shares(n):
     X, y = cells(n)
     model = AutoGaussianProcessClassifier(random_state=0).fit(X[:, :1], y[:, 0])
@@ -160,6 +162,7 @@ def test_means_of_cells_are_found_where_y_has_no_noise():
 
 
 @pytest.mark.parametrize("weight", [1.3, 2.0])
+@slow_cases(r"1\.3")
 def test_equal_weights_change_no_prediction(weight):
     X, y = smooth(60)
     y = np.sin(2.0 * X[:, 0]) + 0.3 * y[:, 0]
@@ -184,6 +187,7 @@ def moved(model, seeds=(None, 1)):
 
 @pytest.mark.parametrize("cls", [*DROP_IN, *HELD_OUT, *NETWORKS, SCGDGaussianProcessRegressor])
 @pytest.mark.filterwarnings("ignore")  # what fits of few steps say is not asked here
+@slow_cases("EnsembleRegressor")
 def test_inputs_that_are_shaken_change_no_prediction(cls):
     """Merged or not, equal rows count as often as rows that are almost equal."""
     assert moved(constructor(cls)()) < 1e-3

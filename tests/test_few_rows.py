@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from families import by_default
+from families import by_default, slow_cases
 from shared import kill
 from sklearn.datasets import make_friedman1, make_moons
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
@@ -91,6 +91,7 @@ def noisy(seed, n_rows=20, n_inputs=12):
 
 
 @pytest.mark.parametrize("cls", [SVGPRegressor, SolveGPRegressor, FITCRegressor])
+@slow_cases("Solve")
 def test_intervals_of_few_rows_are_wide_enough(cls):
     """They hold .84 to .86; without a prior .69 to .75, as the noise was 1e-6 in four of six."""
     held = []
@@ -254,6 +255,7 @@ def test_the_bound_at_sites_of_all_rows(inputs, name, weighted):
 
 @pytest.mark.parametrize("orthogonal", [False, True], ids=["one block", "two blocks"])
 @pytest.mark.parametrize("likelihood", [Bernoulli(), Poisson(), StudentT(0.1)], ids=repr)
+@slow_cases("two blocks")
 def test_the_bound_at_sites_touches_the_best_one(inputs, likelihood, orthogonal):
     X, f, _ = inputs
     rows = make_rows(likelihood, f, weighted=True)
@@ -423,6 +425,7 @@ def test_a_classifier_is_at_its_optimum(n_rows):
     ],
     ids=repr,
 )
+@slow_cases("n_inducing")
 def test_a_weight_is_a_number_of_rows(model, is_class):
     X, y = make_moons(40, noise=0.3, random_state=0)
     y = y if is_class else X[:, 0] + 0.1 * y
@@ -494,6 +497,7 @@ def test_full_batch_objectives_say_whether_they_are_still():
 
 
 @pytest.mark.parametrize("variance", [30.0, 1e3, 1e4])
+@slow_cases(r"^1000\.", "^30")
 def test_wide_priors_of_counts_have_the_optimum_of_other_searches(variance):
     """From the prior, where any rate is expected, Newton's steps do not end in time."""
     rng = np.random.default_rng(0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ESTIMATORS, fitted_once, named, quick_parameters
-from families import by_family
+from families import by_family, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import is_classifier
 from sklearn.exceptions import NotFittedError
@@ -54,6 +54,7 @@ def check_moments(model, draws, options):
     "kernel", [KERNEL, 0.5 * RBF(2.0) + 0.3 * DotProduct() + RBF(0.7)], ids=str
 )
 @pytest.mark.parametrize("alpha", [0.01, np.linspace(0.01, 1.0, 40)], ids=["one", "rows"])
+@slow_cases("one-0", "rows-1")
 def test_moments_of_the_drop_in(kernel, alpha, rows):
     model = GaussianProcessRegressor(kernel, alpha=alpha, optimizer=None, normalize_y=True)
     model.fit(*rows)
@@ -83,6 +84,7 @@ def test_moments_of_the_prior():
     ],
     ids=lambda model: named(type(model)),
 )
+@slow_cases("SVGPRegressor0", "SolveGPRegressor[12]")
 def test_moments_of_other_posteriors(model, rows):
     model = fitted_once(model, *rows)
     draws = model.sample_functions(N_DRAWS, random_state=0)(GRID)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import fitted_once
-from families import by_default
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 from sklearn.base import clone
@@ -296,6 +296,7 @@ def test_fits_end_at_the_least_error(scheme, sine):
 
 @pytest.mark.parametrize(("scheme", "begin"), [("holdout", 0.25), ("consensus", 3.0)])
 @pytest.mark.parametrize("unit", [1.0, 100.0])
+@slow_cases(r"100\.0-consensus", r"1\.0-holdout")
 def test_coordinate_steps_get_to_the_optimum_of_joint_ones(scheme, begin, unit, sine):
     """Not relaxed, they go a hundredth of the way in ten iterations."""
     X, y = sine
@@ -575,6 +576,7 @@ def test_one_seed_gives_the_same_bits_and_touches_nothing(sine):
 
 
 @pytest.mark.parametrize("scheme", ["naive", "consensus"])
+@slow_cases("naive")
 def test_jobs_give_the_same_model(scheme, sine):
     options = {"scheme": scheme, "random_state": 0, "max_iter": 3, "tol": 0.0}
     with warnings.catch_warnings():
@@ -653,6 +655,7 @@ def test_weights_are_repetitions(sine):
 
 
 @pytest.mark.parametrize("cv", [None, 3, 0.25])
+@slow_cases("None")
 def test_folds_of_rows_too_many_to_merge(cv, sine, monkeypatch):
     """Copies stay together, a row of weight 2 is the row twice, and no order matters."""
     monkeypatch.setattr(equal_rows, "MERGED_ROWS", 10)
@@ -666,6 +669,7 @@ def test_folds_of_rows_too_many_to_merge(cv, sine, monkeypatch):
 
 
 @pytest.mark.parametrize("times", [0.2, 5.0])
+@slow_cases(r"5\.0")
 def test_noise_is_that_of_a_single_row(times, sine):
     """Weights that are all the same leave the noise what it is."""
     X, y = sine
@@ -859,6 +863,7 @@ def test_unfinished_searches_and_bounds_get_warnings(sine):
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
+@slow_cases("1e-12")
 def test_units_do_not_matter(scale, sine):
     X, y = sine
     model = ADMMGaussianProcessRegressor(random_state=0).fit(X, y)

@@ -7,9 +7,11 @@ import warnings
 
 import numpy as np
 import pytest
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from thread_group import on_ranks
+from three_tables import same_on_all
 
 from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
 from skgpstoch.data import row_sample
@@ -75,14 +77,6 @@ def on_parts(model, X, y, cuts, weights=None, expect=None):
         return clone(model).fit(X[mine], y[mine], **of_rows)
 
     return on_ranks(fit, len(cuts) - 1, expect)
-
-
-def same_on_all(models, X, predict="predict"):
-    """Return the predictions of models that are the same to the last bit."""
-    found = [getattr(model, predict)(X) for model in models]
-    for other in found[1:]:
-        assert_array_equal(other, found[0])
-    return found[0]
 
 
 @pytest.mark.filterwarnings("ignore:X has")
@@ -165,6 +159,7 @@ def test_levels_are_told_by_the_rows_of_all_ranks(many):
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars", "array"])
+@slow_cases("polars")
 def test_few_rows_are_those_of_one_process(kind, monkeypatch):
     monkeypatch.setattr(automatic_regressor, "FEWEST_FOR_NETWORKS", 10**6)
     of_one = functools.partial(ExactProcessRegressor, kernels=["rbf"])

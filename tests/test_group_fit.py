@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from shared import global_state
 from sklearn.base import BaseEstimator, clone
@@ -23,6 +24,7 @@ from thread_group import on_ranks
 
 from skgpstoch import (
     BSGDGaussianProcessRegressor,
+    ConstantVarianceRegressor,
     DeepGPRegressor,
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
@@ -33,6 +35,7 @@ from skgpstoch import (
     MinimaxGaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
     SolveGPRegressor,
+    StackedDensityRegressor,
     SVGPClassifier,
     SVGPRegressor,
     on_interrupt,
@@ -40,11 +43,12 @@ from skgpstoch import (
 from skgpstoch.data import SequenceRows, row_sample
 from skgpstoch.data.reduce import ONE, current, using
 from skgpstoch.ensembles.process import ExactProcessRegressor
-from skgpstoch.ensembles.stacking import ConstantVarianceRegressor, StackedDensityRegressor
 from skgpstoch.estimators.runs import Run, refuse_batch_statistics
 from skgpstoch.training import interrupts
 from skgpstoch.training.loop import Trainer
 from skgpstoch.training.pace import Pace
+
+pytestmark = pytest.mark.usefixtures("few_are_many")
 
 N = 600
 RNG = np.random.default_rng(0)
@@ -58,14 +62,6 @@ OF_NEW = np.sin(NEW[:, 0]) * np.cos(NEW[:, 1])
 CUTS = {"one": [0, N], "uneven": [0, 0, 599, N], "two": [0, 250, N]}
 FEWER_CUTS = {name: CUTS[name] for name in ("one", "uneven")}
 KNOWN = {"random_state": 0, "dtype": "float64"}
-
-
-@pytest.fixture(autouse=True)
-def few_are_many(monkeypatch):
-    """Take a table that is small for a large one, of which a sample decides."""
-    monkeypatch.setattr(row_sample, "SAMPLE_ROWS", 250)
-    monkeypatch.setattr(row_sample, "MERGED_ROWS", 250)
-    monkeypatch.setattr(row_sample, "GATHERED_ROWS", 0)
 
 
 def small(cls=SVGPRegressor, **params):
@@ -166,6 +162,7 @@ SUMMED = {
 
 
 @pytest.mark.parametrize("name", SUMMED)
+@slow_cases("scgd_small", "^ensemble$")
 def test_the_same_model_however_rows_are_split(name, monkeypatch):
     model, tolerance = SUMMED[name]
     if "ensemble" in name:  # whose means are closed where the sample is all rows
@@ -188,6 +185,7 @@ def test_the_same_model_however_rows_are_split(name, monkeypatch):
     ],
     ids=["laplace", "poisson", "bernoulli", "softmax"],
 )
+@slow_cases("softmax")
 def test_likelihoods_begin_alike_however_rows_are_split(model, y):
     """Where a first step begins is where the rows of all ranks are, not those of one."""
     order = np.argsort(y, kind="stable")  # the first rank has small ones, and the first class
@@ -231,13 +229,6 @@ def test_what_is_known_of_rows_is_shared():
     check_splits(small(solver="collapsed"), 1e-11, np.column_stack([Y, F]))
 
 
-def test_targets_are_transformed_alike():
-    """A sample of all rows says how, though ranks have other targets."""
-    model = small(solver="collapsed", target_transform="yeo-johnson")
-    found = check_splits(model, 1e-9, np.sort(np.exp(Y)), X[np.argsort(Y)])
-    assert np.sqrt(np.mean((np.log(found.predict(NEW)) - OF_NEW) ** 2)) < 0.4
-
-
 N_FITS = itertools.count()
 
 
@@ -268,14 +259,6 @@ def test_a_transformation_of_targets_is_that_of_rank_0(is_stored):
     assert_allclose(means[0], on_ranks(fit, 3)[0].predict(NEW), atol=1e-9)
 
 
-def test_few_transformed_targets_are_those_of_one_process(monkeypatch):
-    monkeypatch.setattr(row_sample, "GATHERED_ROWS", N)
-    model = small(target_transform="yeo-johnson")
-    alone = clone(model).fit(X[:60], np.exp(Y[:60]))
-    for each in fitted(model, [0, 0, 5, 60], X[:60], np.exp(Y[:60])):
-        assert_array_equal(each.predict(NEW), alone.predict(NEW))
-
-
 def test_targets_that_cannot_be_transformed_are_an_error_of_all():
     y = np.exp(Y)
     y[N - 1] = -1.0
@@ -288,28 +271,6 @@ def test_targets_that_cannot_be_transformed_are_an_error_of_all():
         lambda group: small(likelihood="poisson", target_transform="log").fit(X, np.round(y)),
         "target_transform must be None if y holds counts",
     )
-
-
-@pytest.mark.parametrize("is_gathered", [False, True])
-def test_held_out_rows_have_the_numbers_that_were_given(is_gathered, monkeypatch):
-    monkeypatch.setattr(row_sample, "GATHERED_ROWS", N * is_gathered)
-    weight = (np.arange(N) % 3 > 0).astype(float)
-    weight[100:200] = 0.0  # the rows of one rank
-    model = DeepKernelEnsembleRegressor(
-        n_estimators=2, max_iter=2, hidden_layer_sizes=(10,), **KNOWN
-    )
-    for each in fitted(model, [0, 100, 200, N], sample_weight=weight):
-        held_out = each.held_out_
-        y = held_out.mean[:, 0] + held_out.error[:, 0]
-        assert_allclose(y, Y[held_out.rows])
-
-
-def test_a_class_that_one_rank_sees_is_everybodys():
-    order = np.argsort(LABELS, kind="stable")
-    names = np.array(["low", "mid", "high"])[LABELS[order]]
-    models = fitted(small(SVGPClassifier), [0, 300, N], X[order], names)
-    assert_array_equal(models[0].classes_, ["high", "low", "mid"])
-    assert_array_equal(models[1].classes_, models[0].classes_)
 
 
 def test_stopping_early_is_decided_together():
@@ -475,15 +436,6 @@ def test_few_rows_are_fitted_as_in_one_process(name):
         assert set(vars(each)) == set(vars(alone))
 
 
-def test_few_rows_of_minibatch_estimators_too(monkeypatch):
-    monkeypatch.setattr(row_sample, "GATHERED_ROWS", N)
-    weight = np.arange(60) % 3
-    alone = small().fit(X[:60], Y[:60], sample_weight=weight)
-    models = fitted(small(), [0, 5, 60], X[:60], Y[:60], sample_weight=weight)
-    for each in models:
-        assert_array_equal(each.predict(NEW), alone.predict(NEW))
-
-
 def test_gathered_rows_of_any_kind():
     frame = pd.DataFrame(X[:80], columns=["a", "b"])
     model = ConstantVarianceRegressor(small(n_inducing=5), cv=2)
@@ -574,6 +526,7 @@ def test_verbose_is_of_rank_0(capsys):
 
 @pytest.mark.parametrize("presses", [[1], [0, 1]])
 @pytest.mark.parametrize("solver", ["natural", "collapsed", "adam"])
+@slow_cases("(collapsed|adam)-presses0")
 def test_an_interrupt_of_any_rank_ends_all_at_the_same_step(presses, solver, monkeypatch, recwarn):
     """As the handler of SIGINT does, in the middle of an epoch."""
     step_end = Trainer.train_step

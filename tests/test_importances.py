@@ -133,6 +133,7 @@ def test_weights_are_rows_that_come_twice():
     ],
     ids=["sparse", "network", "exact", "classes"],
 )
+@slow_cases("classes")
 def test_constant_columns_have_none(model):
     constant = np.column_stack([X / SCALE, np.full(80, 1e6)])
     assert model.fit(constant, target(model)).feature_importances_[-1] == 0.0

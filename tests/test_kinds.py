@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from families import slow_cases
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.linear_model import Ridge
 
@@ -96,6 +97,7 @@ def test_dates_among_inputs_are_named(X):
     ],
     ids=lambda y: f"{type(y).__name__} {getattr(y, 'dtype', '')}",
 )
+@slow_cases("Float64_1", "list", "Int64")
 def test_numbers_of_any_kind_are_targets(y, X):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a fit of one step

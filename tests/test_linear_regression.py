@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from families import slow_cases
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize, minimize_scalar
 from scipy.stats import norm
@@ -144,6 +145,7 @@ def test_grid_of_ridges():
 
 
 @pytest.mark.parametrize("seed", SEEDS[::2])
+@slow_cases("^[24]")
 def test_most_likely_against_brute_force(seed):
     Z, y = make_data(seed, K=1, noise=10 ** (seed / 2 - 1))
     s = spectrum(batch_statistics(Z, y))

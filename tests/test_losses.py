@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from families import slow_cases
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 from scipy.special import gammaln, log_ndtr, logsumexp
@@ -419,6 +420,7 @@ N_DRAWS = 25_000
 
 
 @scalars
+@slow_cases("narrow_laplace", "heavy", "exposure")
 def test_product_sampling_is_unbiased(name):
     """α and δ of each row within 4 standard errors, which the integral knows."""
     found, y, q = cases(name, 4)
@@ -434,6 +436,7 @@ def test_product_sampling_is_unbiased(name):
 @pytest.mark.parametrize(
     "name", ["gaussian", "laplace", "narrow_laplace", "student_t", "heavy_student_t"]
 )
+@slow_cases("narrow", "heavy")
 def test_product_sampling_is_unbiased_for_the_likelihoods_parameters(name):
     """d log Z/dθ = E[∂ log p(y | f)/∂θ] of noise, scale and degrees of freedom."""
     log_p, defaults = LOG_P[name]
@@ -457,6 +460,7 @@ def test_product_sampling_is_unbiased_for_the_likelihoods_parameters(name):
 
 
 @pytest.mark.parametrize("name", ["gaussian", "laplace", "logit", "probit", "exp"])
+@slow_cases("gaussian")
 def test_the_papers_proposals_are_unbiased(name):
     """α and δ within 4 standard errors, where y is not far from what q expects."""
     y_, means = (
@@ -553,6 +557,7 @@ def test_many_draws_find_what_is_exact():
 
 
 @scalars
+@slow_cases("narrow", "heavy", "exposure")
 def test_draws_follow_the_product(name):
     found, y, q = cases(name, 5)
     with torch.no_grad():
@@ -627,6 +632,7 @@ def sweep(name, n=9):
 
 
 @scalars
+@slow_cases("narrow_laplace", "heavy", "exposure")
 def test_envelopes_are_upper_bounds_whose_mass_is_what_is_accepted(name):
     likelihood = SCALARS[name]()
     found, y, q = cases(name)
@@ -657,6 +663,7 @@ def test_envelopes_are_upper_bounds_whose_mass_is_what_is_accepted(name):
 
 
 @scalars
+@slow_cases("narrow_laplace", "heavy", "exposure")
 def test_proposals_are_accepted_whatever_the_row_is(name):
     y, q = sweep(name)
     draws = SCALARS[name]().product_samples(y, q, 5, generator(9))
@@ -739,6 +746,7 @@ sampled = pytest.mark.parametrize("name", [n for n in ALL_LIKELIHOODS if n != "r
 
 
 @sampled
+@slow_cases("laplace", "poisson$")
 def test_one_draw_gives_the_gradient_of_the_expected_loss_and_many_the_log_losss(name):
     """E ∇ log p(y | f) = ∇ E log p(y | f): the bias of S = 1, which falls with S."""
     n = 20_000
@@ -1147,6 +1155,7 @@ def test_gradient_of_the_log_loss_objective(name, shape):
 
 @pytest.mark.parametrize("shape", [{"M2": 3}], ids=str)
 @every
+@slow_cases("robustmax", "poisson_softplus", "softmax", "laplace", "probit", "poisson-")
 def test_best_mean_given_covariances(name, shape, monkeypatch):
     """Newton's steps end where (C1) is stationary in m; S is kept; a full batch agrees."""
     P = 2 if name in ("gaussian", "student_t", "poisson") else 1

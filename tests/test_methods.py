@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from families import by_default
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal, norm
 from sklearn.base import clone
@@ -580,6 +580,7 @@ def test_kernel_bsgd_is_the_exact_gp_of_the_minibatch(expression):
 # ---- the running statistics
 @pytest.mark.parametrize("b", [1, 4, 20])
 @pytest.mark.parametrize("averaging", ["auto", "theory", 0.02, 0.9])
+@slow_cases("-4$")
 def test_time_average_of_the_running_statistics_is_exact(averaging, b):
     """Σ_t F̃_t/T → F for fixed θ, whatever the batch size."""
     generator = torch.Generator().manual_seed(b)

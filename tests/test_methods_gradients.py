@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from families import slow_cases
 from torch.testing import assert_close
 
 from skgpstoch.data.rows import Rows
@@ -158,6 +159,7 @@ def test_bias_of_bsgd_shows_and_shrinks_with_the_minibatch():
 # ---- MINIMAX
 @pytest.mark.parametrize("noise", ["learned", "validation"])
 @pytest.mark.parametrize("seed", SEEDS)
+@slow_cases("^[12]-validation", "^0-learned")
 def test_minimax_descends_along_an_unbiased_gradient(seed, noise):
     p = make_problem(seed)
     objective = make_minimax(p, noise=noise)
@@ -173,6 +175,7 @@ def test_minimax_descends_along_an_unbiased_gradient(seed, noise):
 
 @pytest.mark.parametrize("b", [1, BATCH])
 @pytest.mark.parametrize("held_out", [0, 20])
+@slow_cases("0-5", "20-1")
 def test_minimax_ascends_along_an_unbiased_gradient(held_out, b):
     """μ(A − F)/‖A‖ with F of the rows that are trained on, whatever the minibatch."""
     fold = torch.full((40,), -1)
@@ -211,6 +214,7 @@ def test_minimax_takes_independent_rows_for_its_two_steps():
 
 # ---- folds
 @pytest.mark.parametrize("b", [1, 2, BATCH])
+@slow_cases("^[25]")
 def test_running_statistics_of_members_are_unbiased_for_any_minibatch(b):
     """A member's average is over the rows that it sees, though some minibatches have none."""
     fold = torch.arange(40) % 2

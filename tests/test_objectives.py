@@ -95,7 +95,13 @@ LIKELIHOODS = {
         for j, solver in enumerate(["natural", "adam", "lbfgs"])
     ],
 )
-@slow_cases("softmax-lbfgs", "network-student_t-lbfgs")
+@slow_cases(
+    "bernoulli-(natural|lbfgs)",
+    "laplace-adam",
+    "softmax-adam",
+    "softmax-lbfgs",
+    "network-student_t-lbfgs",
+)
 def test_likelihoods_train_on_finite_features(kind, name, solver, inputs):
     few = (name, solver) == ("softmax", "lbfgs")  # evaluations of many steps of Newton's
     X, f = (a[: 25 if few else 40] for a in inputs)

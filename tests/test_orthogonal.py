@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from families import slow_cases
 from numpy.testing import assert_allclose
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 from torch.testing import assert_close
@@ -194,6 +195,7 @@ QUICK = {"n_inducing": 8, "random_state": 0, "max_iter": 4}
         DeepGPRegressor(posterior="solve", n_orthogonal=[6, 5], **QUICK),
     ],
 )
+@slow_cases("model4")
 def test_estimators_of_sets(model):
     y = Y[:, 0] > 0 if isinstance(model, SolveGPClassifier) else Y[:, 0]
     model.fit(X, y)

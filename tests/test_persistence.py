@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from families import by_default
+from families import by_default, slow_cases
 from made_by_hand import first, nodes_of, put_together, taken_apart
 from numpy.testing import assert_array_equal
 from scipy import special
@@ -428,6 +428,7 @@ def unshifted(z):
     ],
     ids=["ufunc", "pipeline", "quantiles", "function"],
 )
+@slow_cases("quantiles")
 def test_transformers_of_targets_come_back(transform, is_known, tmp_path):
     model = sparse(target_transform=transform).fit(X, Y)
     model.save(tmp_path / "model")

@@ -5,6 +5,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
+from conftest import DEEP_DRAWS
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process.kernels import RBF
 from torch import nn
@@ -150,7 +151,7 @@ def test_few_rows_are_drawn_more_than_once(n_rows, n_samples, expected):
     features = drawn(
         DeepFeatures([nn.Identity()], SimpleNamespace(n_features=1, blocks=(1,))), n_samples, n_rows
     )
-    assert (features.n_samples, features.n_nodes) == (expected, 64)
+    assert (features.n_samples, features.n_nodes) == (expected, DEEP_DRAWS)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 import sklearn.gaussian_process
 import torch
 from conftest import CLASSIFIERS, ESTIMATORS, IMAGES, fitted_once, quick_parameters
-from families import by_family
+from families import by_family, slow_cases
 from numpy.testing import assert_allclose
 from sklearn.base import is_classifier
 from sklearn.gaussian_process.kernels import (
@@ -82,6 +82,7 @@ def test_gradients_of_several_targets(rows):
 
 
 @pytest.mark.parametrize("method", ["sgpr", "svgp", "solve", "scgd"])
+@slow_cases("scgd")
 def test_gradients_for_many_rows(method, sine):
     model = GaussianProcessRegressor(
         1.0 * RBF() + WhiteKernel(0.1), method=method, optimizer=None, random_state=0

@@ -199,7 +199,7 @@ def test_terms_of_any_column_without_bias(kind, size):
 
 @pytest.mark.parametrize(("size", "n_batch", "n_control"), [(1, 2, 2), (2, 1, 0)])
 @pytest.mark.parametrize(("kind", "m"), [("fourier", 4), ("dense", 3), ("diagonal", 3)])
-@slow_cases("(dense|diagonal)-3-2")
+@slow_cases("diagonal", "dense-3-2")
 def test_estimates_of_the_bound_without_bias(kind, m, n_control, size, n_batch):
     """All of (D1): μ, dense and diagonal columns, log|S|; and the gradients of all of it (F.1)."""
     model, (X, rows) = make_model(kind, m, c=1), make_rows()
@@ -293,6 +293,7 @@ def test_all_rows_and_all_functions_give_the_bound_itself(kind, n_control):
 
 @pytest.mark.parametrize("kind", BASES)
 @pytest.mark.parametrize("n_control", [0, 20])
+@slow_cases("0-dense", "20-fourier")
 def test_draws_of_larger_problems_are_about_the_bound(kind, n_control):
     model, (X, rows) = make_model(kind, 40, c=3), make_rows(60)
     objective = stochastic(model, X, rows, n_control, batch_size=20)
@@ -554,6 +555,7 @@ def test_full_covariance_in_one_block_is_bayesian_linear_regression(kind):
 
 @pytest.mark.parametrize("kind", BASES)
 @pytest.mark.parametrize("c", [0, 3, 8])
+@slow_cases("0-dense", "3-fourier", "8-fourier")
 def test_small_blocks_converge_to_the_same(kind, c):
     model, (X, rows) = make_model(kind, 8, c=c), make_rows(15)
     sweeps(blockwise(model, X, rows), 60, 2 if kind == "fourier" else 5)
@@ -979,6 +981,7 @@ def test_sample_weight_2_is_the_row_twice(data):
 
 
 @pytest.mark.parametrize("solver", ["newton", "adagrad", "sgd"])
+@slow_cases("adagrad")
 def test_classes_are_any_labels(solver):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
@@ -998,6 +1001,7 @@ def test_classes_are_any_labels(solver):
 
 
 @pytest.mark.parametrize("basis", ["fourier", "inducing"])
+@slow_cases("inducing")
 def test_adagrad_learns_a_sine(basis, data):
     X, y = data
     options = {**QUICK, "basis": basis, "n_dense": 0}
@@ -1202,6 +1206,7 @@ def test_the_variance_of_an_estimate_is_measured():
 
 
 @pytest.mark.parametrize("kind", BASES)
+@slow_cases("dense")
 def test_the_optimum_is_where_proximal_steps_without_noise_end(kind):
     """With all rows and functions, in blocks: the exact posterior, mean and covariance."""
     model, (X, rows) = make_model(kind, 8, c=8), make_rows(12)
@@ -1219,6 +1224,7 @@ def test_the_optimum_is_where_proximal_steps_without_noise_end(kind):
 
 @pytest.mark.filterwarnings("ignore:Training ended after max_iter")
 @pytest.mark.parametrize(("basis", "size"), [("fourier", 20), ("inducing", 60)])
+@slow_cases("inducing")
 def test_proximal_steps_learn_as_newton_does(basis, size):
     """Of functions that are drawn; at the same number of sweeps."""
     X = 1.5 * normal(120, 2).numpy()

@@ -345,11 +345,11 @@ def test_predictions_that_explain_nothing_are_noted(y, unit):
 
 def test_mean_errors_of_few_rows_and_many_outputs_are_chance():
     """They are judged by Student's t, and by the number of outputs."""
-    draws, alarms = np.random.default_rng(0).standard_normal((300, 5, 20)), 0
+    draws, alarms = np.random.default_rng(0).standard_normal((100, 5, 20)), 0
     for error in draws:
         two = np.column_stack([*error.T])
         alarms += any(
             found.severity == "problem"
             for found in named("mean error", predicted(two, np.zeros(20), 1.0), np.ones(5))
         )
-    assert alarms <= 5
+    assert alarms <= 2

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import fitted_once
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -22,7 +23,7 @@ from skgpstoch import QSRVMClassifier, QSRVMRegressor
 from skgpstoch.data.rows import Rows
 from skgpstoch.features.basis_functions import KernelBasis
 from skgpstoch.kernels import from_sklearn
-from skgpstoch.likelihoods.real import Gaussian
+from skgpstoch.likelihoods import Gaussian
 from skgpstoch.methods.qsgp.stochastic_rvm import StochasticRelevance, relevant_part
 from skgpstoch.posteriors.chevron import ChevronModel, ChevronPosterior
 
@@ -54,6 +55,7 @@ def latent(model, X):
 
 # ---- far from all rows
 @pytest.mark.parametrize("n_classes", [2, 3])
+@slow_cases("^3")
 def test_far_from_the_rows_there_is_a_probability(n_classes, halves):
     """Basis functions are 0 there, or subnormal, and so is the variance of the latent function."""
     X, y = halves
@@ -120,6 +122,7 @@ def test_precisions_noise_and_weights_are_stationary(sinc):
 
 # ---- attributes
 @pytest.mark.parametrize(("dtype", "own_kernel"), [("float32", True), ("float64", False)])
+@slow_cases("float64")
 def test_attributes_are_the_mean(dtype, own_kernel, sinc):
     X, y = sinc[0] + 3.0, 5.0 * sinc[1] - 7.0
     options = {**QUICK, "kernel": KERNEL if own_kernel else None}
@@ -226,6 +229,7 @@ def test_there_is_no_warm_start(cls):
 
 # ---- classes
 @pytest.mark.parametrize("labels", [["no", "yes", "yes"], ["a", "b", "c"]])
+@slow_cases("labels0")
 def test_classifier(labels, halves):
     X, code = halves
     y = np.array(labels)[code]
@@ -354,7 +358,7 @@ def test_published_steps_draw_without_bias():
     objective = published_model(m=12, n=12, c=3)
     model, std = objective.model, objective.model.std.clone()
     draws, values = torch.Generator().manual_seed(1), []
-    for _ in range(800):
+    for _ in range(400):
         groups = torch.randperm(12, generator=draws)[:4]
         values.append(float(objective.forward(groups, Rows(groups[:, None]), draws).detach()))
         model.std.copy_(std)

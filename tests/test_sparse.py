@@ -419,6 +419,7 @@ def random_family(seed, degenerate):
 
 
 @pytest.mark.parametrize("degenerate", [False, True])
+@slow_cases("True")
 def test_bounds_are_in_order(degenerate):
     """SGPR(Z) ≤ ODVGP ≤ SOLVE ≤ SGPR(Z ∪ O) ≤ log1p ≤ the exact evidence; SGPR ≤ (14) ≤ that.
 
@@ -618,7 +619,7 @@ STATIONARY = {"softmax": 1e-2, "robustmax": 5e-3}
 
 @pytest.mark.parametrize("shape", [{"M2": 4}, {"M2": 4, "prior": True}], ids=str)
 @likelihoods
-@slow_cases("robustmax.*prior")
+@slow_cases(r"laplace-\{'M2': 4\}$", r"student_t-\{'M2': 4, 'prior", "robustmax.*prior")
 def test_best_q_is_stationary(name, shape):
     """From zero sites, for every likelihood."""
     P = 2 if name in ("student_t", "poisson") else 1
@@ -871,6 +872,7 @@ def minimise_q(objective, p):
     ],
     ids=str,
 )
+@slow_cases(r"logit-\{'M2': 3\}$")
 def test_solvers_agree_on_q(name, shape):
     p = make_problem(5, n=16, M=4, likelihood=ALL_LIKELIHOODS[name](), **shape)
     best = optimal_q.optimal_q(p.model, p.X, p.rows, tol=1e-15, max_iter=200)

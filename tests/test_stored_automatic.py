@@ -9,11 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from shared import Names
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from thread_group import on_ranks
+from three_tables import on_every_table, same_on_all
 
 from skgpstoch import (
     AutoGaussianProcessClassifier,
@@ -137,17 +139,15 @@ def sampled_numbers(size, n_rows=N):
     return np.argsort(row_hashes(seed, np.arange(n_rows)))[:size]
 
 
-def test_few_rows_are_a_table_in_memory(table):
-    frame, _, y = table
-    few, weight = slice(80), np.where(np.arange(80) % 4 == 0, 0.0, 1.0)
-    of_arrays = AutoGaussianProcessRegressor(random_state=0).fit(frame[few], y[few], weight)
+@on_every_table
+def test_few_rows_are_a_table_in_memory(fits, table):
+    X, y, weight = table[0][:80], table[2][:80], np.where(np.arange(80) % 4 == 0, 0.0, 1.0)
     model = AutoGaussianProcessRegressor(random_state=0)
-    model.fit(SequenceRows(frame[few], y[few], weight, chunk_rows=30))
-    assert list(model.estimators_) == list(of_arrays.estimators_) == ["process"]
-    assert_array_equal(model.predict(frame), of_arrays.predict(frame))
-    for each in (model, of_arrays):
-        held_out = each.estimators_["process"].held_out_
-        assert_allclose(held_out.mean + held_out.error, y[held_out.rows, None], atol=1e-6)
+    whole, models = clone(model).fit(X, y, weight), fits(model, X, y, sample_weight=weight)
+    assert list(models[-1].estimators_) == list(whole.estimators_) == ["process"]
+    assert_array_equal(same_on_all(models, table[0]), whole.predict(table[0]))
+    held_out = models[-1].estimators_["process"].held_out_
+    assert_allclose(held_out.mean + held_out.error, y[held_out.rows, None], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -243,14 +243,6 @@ def on_parts(model, source, size, expect=None):
     return on_ranks(lambda group: clone(model).fit(source()), size, expect)
 
 
-def same_on_all(models, X, predict="predict"):
-    """Return the predictions of models that are the same to the last bit."""
-    found = [getattr(model, predict)(X) for model in models]
-    for other in found[1:]:
-        assert_array_equal(other, found[0])
-    return found[0]
-
-
 @pytest.fixture
 def hard(table):
     """M rows with strings, a column of many levels, a rare level and a rare missing value."""
@@ -262,6 +254,7 @@ def hard(table):
 
 
 @pytest.mark.parametrize("size", [1, 3, 8])  # of 7 row groups
+@slow_cases("^[13]$")
 def test_ranks_read_row_groups_of_their_own(size, hard, whole_batches, tmp_path):
     pytest.importorskip("pyarrow")
     frame, y = hard
@@ -331,14 +324,6 @@ def test_classes_and_weights_of_ranks(table, whole_batches):
     alone = clone(model).fit(SequenceRows(frame, labels, weight, chunk_rows=200))
     proba = same_on_all(models, frame, "predict_proba")
     assert_allclose(proba, alone.predict_proba(frame), atol=5e-3)  # iterations end by a tolerance
-
-
-def test_few_stored_rows_are_those_of_one_process(table):
-    frame, _, y = table
-    rows = functools.partial(SequenceRows, frame[:80], y[:80], chunk_rows=30)
-    model = AutoGaussianProcessRegressor(random_state=0)
-    alone = clone(model).fit(rows())
-    assert_array_equal(same_on_all(on_parts(model, rows, 2), frame), alone.predict(frame))
 
 
 def test_what_is_wrong_with_rows_is_told_on_all_ranks(hard, whole_batches):

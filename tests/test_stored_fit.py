@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from pages import DOC, run_page
 from sklearn.exceptions import ConvergenceWarning
@@ -18,7 +19,6 @@ from sklearn.preprocessing import StandardScaler
 from thread_group import on_ranks
 
 from skgpstoch import (
-    DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
     DLMRegressor,
     QSGPRegressor,
@@ -27,7 +27,7 @@ from skgpstoch import (
     SVGPRegressor,
     predict_to,
 )
-from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows, row_sample
+from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
 from skgpstoch.data.reduce import ONE, using
 from skgpstoch.data.rows import Rows
 from skgpstoch.estimators import opening
@@ -39,16 +39,10 @@ from skgpstoch.objectives.natural import RunningObjective
 from skgpstoch.training import checkpoint, stored_rows
 from skgpstoch.training.loop import Trainer
 
+pytestmark = pytest.mark.usefixtures("few_are_many")
+
 N, NEW = 2000, 200
 KERNEL = ConstantKernel(1.0, "fixed") * RBF(1.5, "fixed")
-
-
-@pytest.fixture(autouse=True)
-def few_are_many(monkeypatch):
-    """Take a table that is small for a large one, of which a sample decides."""
-    monkeypatch.setattr(row_sample, "SAMPLE_ROWS", 300)
-    monkeypatch.setattr(row_sample, "MERGED_ROWS", 300)
-    monkeypatch.setattr(row_sample, "GATHERED_ROWS", 0)
 
 
 @pytest.fixture(scope="module")
@@ -87,27 +81,7 @@ def chunks_of(*arrays, size):
     return lambda: (tuple(a[i : i + size] for a in arrays) for i in range(0, n, size))
 
 
-def sources(X, y, weight=None):
-    known = (X, y) if weight is None else (X, y, weight)
-    yield SequenceRows(X, y, sample_weight=weight, chunk_rows=317)
-    yield SequenceRows(X, y, sample_weight=weight, chunk_rows=10 * N)
-    yield ChunkRows(chunks_of(*known, size=450))
-
-
 # ---- the closing pass ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("is_weighted", [False, True])
-def test_a_closing_pass_is_that_of_arrays(table, new, is_weighted):
-    X, y = table
-    weight = np.random.default_rng(3).integers(0, 3, N).astype(float) if is_weighted else None
-    whole = closed().fit(X, y, weight)
-    for source in sources(X, y, weight):
-        model = closed().fit(source)
-        assert_allclose(model.predict(new[0]), whole.predict(new[0]), atol=1e-10)
-        assert_allclose(model.predict_std(new[0]), whole.predict_std(new[0]), atol=1e-10)
-        bounds = [m.log_marginal_likelihood_value_ for m in (model, whole)]
-        assert_allclose(*bounds, rtol=1e-9)
 
 
 def test_newtons_passes_are_those_of_arrays(table, new):
@@ -117,24 +91,6 @@ def test_newtons_passes_are_those_of_arrays(table, new):
     whole = closed(**params).fit(X, counts)
     model = closed(**params).fit(SequenceRows(X, counts, chunk_rows=317))
     assert_allclose(model.predict(new[0]), whole.predict(new[0]), rtol=1e-3)
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_ranks_read_units_of_their_own(table, new, size):
-    X, y = table
-    whole = closed().fit(X, y)
-    models = on_ranks(lambda group: closed().fit(SequenceRows(X, y, chunk_rows=317)), size)
-    for model in models:
-        assert_allclose(model.predict(new[0]), whole.predict(new[0]), atol=1e-10)
-        assert_array_equal(model.predict(new[0]), models[0].predict(new[0]))
-
-
-def test_a_rank_without_units(table, new):
-    X, y = table
-    whole = closed().fit(X, y)
-    models = on_ranks(lambda group: closed().fit(SequenceRows(X, y, chunk_rows=1500)), 3)
-    for model in models:
-        assert_allclose(model.predict(new[0]), whole.predict(new[0]), atol=1e-10)
 
 
 # ---- training ------------------------------------------------------------------------------------
@@ -155,6 +111,7 @@ REGRESSORS = {
 
 
 @pytest.mark.parametrize("name", REGRESSORS)
+@slow_cases("student_t", "networks")
 def test_regressors_learn_from_a_shuffle_buffer(name, table, new):
     X, y = table
     rows = SequenceRows(X, y, chunk_rows=317, buffer_rows=700)
@@ -163,45 +120,6 @@ def test_regressors_learn_from_a_shuffle_buffer(name, table, new):
     assert np.sqrt(np.mean((model.predict(new[0]) - new[1]) ** 2)) < 0.12
     assert model.n_features_in_ == 2
     assert not [t for t in threading.enumerate() if t.name == "read_ahead"]
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        SVGPClassifier(n_inducing=20, solver="natural", max_iter=3, random_state=0),
-        DeepKernelEnsembleClassifier(
-            hidden_layer_sizes=(16,), n_estimators=2, max_iter=5, random_state=0
-        ),
-    ],
-    ids=["svgp", "networks"],
-)
-def test_classifiers_know_all_classes(model, table):
-    X, y = table
-    labels = np.array(["low", "middle", "high"], dtype=object)[np.digitize(y, [-0.4, 0.4])]
-    labels[N - 1] = "once"  # which the sample need not have
-    model.fit(SequenceRows(X, labels, chunk_rows=317, buffer_rows=700))
-    assert model.classes_.tolist() == ["high", "low", "middle", "once"]
-    assert model.score(X, labels) > 0.8
-
-
-def test_few_rows_are_fitted_as_arrays_are(table):
-    X, y = table
-    rows = SequenceRows(X[:200], y[:200], chunk_rows=30)
-    params = {"n_inducing": 20, "solver": "natural", "max_iter": 5, "random_state": 0}
-    model = SVGPRegressor(**params).fit(rows)
-    whole = SVGPRegressor(**params).fit(X[:200], y[:200])
-    assert_allclose(model.predict(X[:200]), whole.predict(X[:200]), atol=1e-6)
-
-
-def test_few_rows_keep_their_numbers(table):
-    X, y = table[0][:200], table[1][:200].copy()
-    y[7] += 5.0
-    weight = np.where(np.arange(200) % 4 == 0, 0.0, 1.0)
-    model = DeepKernelEnsembleRegressor(n_estimators=2, max_iter=2, random_state=0)
-    of_arrays = model.fit(X, y, weight).held_out_
-    held_out = model.fit(SequenceRows(X, y, weight, chunk_rows=30)).held_out_
-    assert_array_equal(held_out.rows, of_arrays.rows)
-    assert_allclose(held_out.mean + held_out.error, y[held_out.rows, None], atol=1e-6)
 
 
 @pytest.mark.parametrize("n_rows", [200, 400])  # few, and many
@@ -257,17 +175,6 @@ def test_passes_are_in_order(table):
     with pytest.raises(IndexError, match="Rows are read in order"):
         reader.block(slice(900, 1000))
     reader.close()
-
-
-def test_several_outputs_and_transformed_targets(table, new):
-    X, y = table
-    both = np.stack([np.exp(y), np.exp(-y)], 1)
-    model = SVGPRegressor(
-        n_inducing=80, solver="collapsed", max_iter=4, target_transform="log", random_state=0
-    )
-    model.fit(SequenceRows(X, both, chunk_rows=317))
-    expected = np.exp(np.stack([new[1], -new[1]], 1))
-    assert np.abs(np.log(model.predict(new[0]) / expected)).mean() < 0.1
 
 
 # ---- what a sample must not decide ---------------------------------------------------------------
@@ -360,27 +267,6 @@ def test_without_a_random_state_a_killed_fit_resumes(is_stored, table, tmp_path,
     fit()
     assert begun == [0, 1, 2, 2, 3]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_few_weights_that_are_not_1(table, new):
-    X, y = table
-    weight = np.ones(N)
-    weight[[3, 1700]] = 2.0, 3.0
-    whole = closed().fit(X, y, weight)
-    model = closed().fit(SequenceRows(X, y, sample_weight=weight, chunk_rows=100))
-    assert_allclose(model.predict(new[0]), whole.predict(new[0]), atol=1e-10)
-    trained = SVGPRegressor(n_inducing=80, solver="collapsed", max_iter=3, random_state=0)
-    trained.fit(SequenceRows(X, y, sample_weight=weight, chunk_rows=100))
-    assert trained.posterior_.n_rows == N + 3
-
-
-def test_targets_outside_the_sample_are_checked(table):
-    X, y = table
-    counts = np.random.default_rng(0).poisson(np.exp(y)).astype(float)
-    counts[1990] = 2.5
-    model = closed(likelihood="poisson", kernel=KERNEL)
-    with pytest.raises(ValueError, match="y must hold counts"):
-        model.fit(SequenceRows(X, counts, chunk_rows=317))
 
 
 def test_networks_that_are_closed_keep_no_features_of_all_rows(table, monkeypatch):

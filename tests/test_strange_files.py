@@ -6,6 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from families import slow_cases
 from made_by_hand import first, nodes_of, put_together, taken_apart, with_attribute
 from sklearn.gaussian_process import kernels as sk
 from sklearn.preprocessing import FunctionTransformer
@@ -190,6 +191,7 @@ ALIKE = {
 
 @pytest.mark.parametrize("form", ["set", "frozenset", "dict", "ordered dict"])
 @pytest.mark.parametrize("kind", ALIKE)
+@slow_cases("floats-(set|dict)", "integers-(frozenset|ordered)", "negative")
 def test_keys_of_equal_hashes(form, kind, exact, tmp_path):
     def make(nodes):
         nodes.tensors.append(np.zeros(600_000))  # there is room for them
@@ -294,6 +296,7 @@ def test_letters_that_are_none(exact, tmp_path):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["exact", "sparse"])
+@slow_cases("sparse-.*inf")
 def test_arrays_must_be_finite(name, value, request, tmp_path):
     """With the name of the attribute; what is not refused decides no prediction."""
     path, n_refused = request.getfixturevalue(name), 0

@@ -80,6 +80,7 @@ WRAPPED = {
 
 
 @pytest.mark.parametrize("name", WRAPPED)
+@slow_cases("target of a search")
 def test_what_is_inside_predicts_the_original_target(name, rows, alone):
     X, y = rows
     model = FrozenEstimator(WRAPPED[name]().fit(X, y))
@@ -99,6 +100,7 @@ def test_what_is_inside_predicts_the_original_target(name, rows, alone):
 
 
 @pytest.mark.parametrize("name", WRAPPED)
+@slow_cases("target of a search")
 def test_what_is_inside_is_diagnosed(name, rows, alone):
     X, y = rows
     found = gp.diagnose(WRAPPED[name]().fit(X, y))
@@ -246,6 +248,7 @@ def test_a_transformer_with_an_end(rows):
 @pytest.mark.parametrize(
     "transformer", [QuantileTransformer(n_quantiles=20), MinMaxScaler(clip=True)], ids=str
 )
+@slow_cases("MinMax")
 def test_targets_are_within_what_a_transformer_clips(transformer, rows):
     X, y = rows
     model = TransformedTargetRegressor(sparse(), transformer=transformer).fit(X, y)
@@ -309,6 +312,7 @@ def test_a_target_transform_must_be_monotone(rows):
 
 
 @pytest.mark.parametrize("pair", [(np.reciprocal, np.reciprocal), (np.sqrt, np.square)])
+@slow_cases("pair1")
 def test_predictions_keep_to_the_branch_of_the_targets(pair, rows, tmp_path):
     """Both inverses turn at z = 0, which is within the reach of predictions."""
     X, y = rows
@@ -384,6 +388,7 @@ OURS = {
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", OURS)
+@slow_cases("robust", "Laplace")
 def test_a_transformed_target_is_that_of_scikit_learn(name, rows, tmp_path):
     X, y = rows
     inner = OURS[name]

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.papers`: run a table of a paper, or write the page of all of them."""
+"""`python -m benchmarks.papers`: run a table of a paper."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from pathlib import Path
 
 from . import __doc__ as usage
 from .catalogue import PAPERS
-from .page import write_page
 from .running import run_table
 from .tables import RESULTS
 
 
 def main() -> None:
     args = arguments().parse_args()
-    if args.paper == "page":
-        write_page()
-        return
     tables = PAPERS[args.paper].tables
     if args.table not in tables:
         raise SystemExit(f"--table must be one of {', '.join(tables)}, got {args.table!r}.")
@@ -41,7 +37,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "benchmarks.papers", description=usage, formatter_class=formatter
     )
-    parser.add_argument("paper", choices=[*PAPERS, "page"])
+    parser.add_argument("paper", choices=PAPERS)
     tables = "; ".join(f"{name}: {', '.join(paper.tables)}" for name, paper in PAPERS.items())
     parser.add_argument("--table", help=f"by the paper's number or our name ({tables})")
     parser.add_argument("--data", type=Path, help="folder that holds uci/NAME/")

@@ -12,11 +12,11 @@ from typing import Any, Literal
 Cell = dict[str, str]  # a row of a table: column → text
 Figures = dict[str, Any]
 Verdict = Literal["reproduced", "missed", "not run", "no data", "not printed"]
+NO_FIGURE = ("not run", "no data")
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "papers"
 DEVIATION = "_deviation"
-TRUTH = "_truth"
 WITHIN = 2.0  # published deviations, within which a figure is reproduced
 
 
@@ -27,9 +27,9 @@ class Table:
     paper: str
     name: str
     title: str
-    measures: Mapping[str, Literal["low", "high", "true"]]
-    """Measure → whether low or high figures are good, or those near a truth that is known, which is
-    in a column of its own. The first one decides of a cell. Not every cell has them all."""
+    measures: Mapping[str, Literal["low", "high", "near"]]
+    """Measure → whether low or high figures are good, or those near the printed one. The first one
+    decides of a cell. Not every cell has them all."""
     run: Callable[[Cell, Path, int], Figures]
     """Cell, folder of data, seed → the measures, and the settings that gave them."""
     settings: str = ""
@@ -38,6 +38,8 @@ class Table:
     """Text of a cell → why cells that have it are not run."""
     prints: str = ""
     """The table whose printed figures these are; empty: the one of this name."""
+    stands_for: Mapping[str, str] = field(default_factory=dict)
+    """Text of a cell → the paper's own, where several cells have one printed row."""
     needs_data: bool = True
     """Whether cells are run on data sets, and not on rows that are drawn."""
     results: Path = RESULTS
@@ -68,8 +70,13 @@ class Table:
     def key_columns(self) -> list[str]:
         with self.published_path.open(newline="") as file:
             columns = next(csv.reader(file))
-        measured = {m + end for m in self.measures for end in ("", DEVIATION, TRUTH)}
+        measured = {m + end for m in self.measures for end in ("", DEVIATION)}
         return [column for column in columns if column not in measured]
+
+    def printed_row(self, cell: Cell) -> tuple[str, ...]:
+        """The row of the paper that a cell stands beside."""
+        texts = (self.stands_for.get(text, text) for text in self.key(cell))
+        return (self.published_path.name, *texts)
 
     def why_lacking(self, cell: Cell) -> str:
         """Why a cell cannot be run here; empty if it can."""
@@ -77,19 +84,13 @@ class Table:
         return next(filter(None, texts), "")
 
     def verdict(self, cell: Cell, measured: Cell | None, measure: str) -> Verdict:
-        """Whether a figure is within published deviations of the printed one, or better.
-
-        Of an estimate of what is known: within these of the truth.
-        """
+        """Whether a figure is within published deviations of the printed one, or better."""
         if measured is None or not measured.get(measure):
             return "no data" if self.why_lacking(cell) else "not run"
         if not cell[measure]:
             return "not printed"
-        if (good := self.measures[measure]) == "true":
-            worse = abs(float(measured[measure]) - float(cell[measure + TRUTH]))
-        else:
-            sign = 1.0 if good == "low" else -1.0
-            worse = sign * (float(measured[measure]) - float(cell[measure]))
+        more = float(measured[measure]) - float(cell[measure])
+        worse = {"low": more, "high": -more, "near": abs(more)}[self.measures[measure]]
         return "reproduced" if worse <= WITHIN * deviation(cell, measure) else "missed"
 
 

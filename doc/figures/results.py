@@ -1,17 +1,13 @@
 """The measurements under benchmarks/results, for the figures of this documentation."""
 
-from pathlib import Path
-
 import matplotlib.pyplot as plt
 import pandas as pd
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+from benchmarks.page import by_table, read
+
+__all__ = ["OTHERS", "OURS", "RIVALS", "by_table", "dots", "read", "subplots"]
+
 OURS, OTHERS = "C0", "0.6"  # of every figure: ours in colour, others in greys
-
-
-def read(name: str) -> pd.DataFrame:
-    """Return the rows of a CSV."""
-    return pd.read_csv(RESULTS / f"{name}.csv")
 
 
 def subplots(*shape: int, **settings):
@@ -27,12 +23,6 @@ RIVALS = {  # as the CSVs name them → as readers know them
     "HistGradientBoosting": "boosted trees",
     "RealMLP": "RealMLP",
 }
-
-
-def by_table(score: str) -> pd.DataFrame:
-    """Return a score of ours ("auto") and the rivals for nineteen tables, by name, of split 0."""
-    table = pd.concat([read("bench_density_2500"), read("bench_frames")])
-    return table[table["split"] == 0].pivot_table(score, "set", "model")
 
 
 def dots(axis, table: pd.DataFrame) -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import BASIS, constructor, fitted_once, named
+from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -43,6 +44,7 @@ def assert_same(a, b, X):
 
 @every_basis
 @pytest.mark.parametrize("solver", ["newton", "adagrad"])
+@slow_cases("newton-QSGPClassifier", "adagrad-QSRVM")
 def test_one_seed_gives_the_same_bits_and_touches_nothing(cls, solver, data):
     if solver == "adagrad" and "solver" not in cls().get_params():
         pytest.skip("has one solver")
@@ -90,6 +92,7 @@ def test_ctrl_c_leaves_a_usable_model(cls, data, monkeypatch):
 
 
 @every_basis
+@slow_cases("QSGPClassifier")
 def test_a_killed_fit_resumes_to_the_same_bits(cls, data, monkeypatch, tmp_path):
     X, y = data(cls)
     monkeypatch.setattr(checkpoint_module, "CHECKPOINT_SECONDS", 0.0)
@@ -134,6 +137,7 @@ def test_queries_from_many_threads(cls, data):
 
 
 @every_basis
+@slow_cases("QSGPClassifier")
 def test_weights_are_repetitions(cls, data):
     X, y = data(cls)
     weight = np.arange(ROWS) % 3

@@ -128,7 +128,7 @@ def fixed_kernel(variance):
     ],
     ids=str,
 )
-@slow_cases("0, 1", "'yes'", "2.0", "10")
+@slow_cases("True", "0, 1", "'yes'", "2.0", "10")
 def test_labels(quick_classifier, sine, names):
     X, y = sine
     codes = np.digitize(y, np.quantile(y, np.arange(1, len(names)) / len(names)))
@@ -283,6 +283,7 @@ def any_model(request, quick_classifier, two_classes, three_classes):
     return fitted_once(quick_classifier(likelihood=likelihood, max_iter=15), X, y), X, y
 
 
+@slow_cases("two', 'softmax")
 def test_the_forms_of_the_prediction_agree(any_model):
     model, X, y = any_model
     probability = model.predict_proba(X)
@@ -342,6 +343,7 @@ def test_robustmax_probabilities_are_those_of_winning(quick_classifier, three_cl
     assert_allclose(model.predict_proba(GRID), expected, atol=0.02)
 
 
+@slow_cases("two', 'softmax")
 def test_probabilities_do_not_depend_on_batch_order_or_call(any_model):
     model, _, _ = any_model
     rng = np.random.default_rng(1)
@@ -363,6 +365,7 @@ def test_probabilities_do_not_depend_on_batch_order_or_call(any_model):
     by_family("certainty of probabilities", [cls for cls in ESTIMATORS if is_classifier(cls())]),
 )
 @pytest.mark.parametrize("n_classes", [2, 3])
+@slow_cases("3-DeepGP")
 def test_every_classifier_knows_how_certain_its_probabilities_are(cls, n_classes):
     """At most ½, the same for both of two classes, and whatever the batch."""
     X = np.random.default_rng(0).uniform(-2, 2, (60, 16))  # images, too, of 4 by 4
@@ -525,6 +528,7 @@ def test_a_class_that_never_comes(quick_classifier, two_classes):
     assert model.score(X, y) > 0.7
 
 
+@slow_cases("two")
 def test_streams_forget_nothing_that_fit_knew(quick_classifier, labelled):
     X, y = labelled
     model = quick_classifier(max_iter=30).fit(X, y)

@@ -19,6 +19,7 @@ from conftest import (
     harmful,
     sklearn_checks,
 )
+from families import slow_cases
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
@@ -97,7 +98,11 @@ def test_sklearn_check(estimator, check, monkeypatch, request):
         ExactProcessClassifier(kernels=["rbf"]),
     ]
 )
+@slow_cases(
+    "check_(dtype|f_contig|dont|sample_weights|n_features|fit2d|pipeline|positive|readonly)"
+)
 def test_checks_of_processes(estimator, check):
+    """The automatic estimators, which predict by them, have the others in the default run."""
     check(estimator)
 
 

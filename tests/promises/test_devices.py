@@ -29,7 +29,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import DROP_IN, ESTIMATORS, FINITE_ONE, IMAGES, OF_OTHERS, constructor, named
-from families import PROMISES, by_default, representatives, some_of, unless
+from families import PROMISES, by_default, representatives, slow_cases, some_of, unless
 from numpy.testing import assert_allclose, assert_array_equal
 from shared import Calls, kill
 from sklearn.base import clone, is_classifier
@@ -326,6 +326,7 @@ def pairs():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("scenario", "cls"), list(pairs()))
+@slow_cases("plain-(SVGP|SCGD)", "stream-SCGD")
 def test_every_estimator_is_the_same_to_the_last_bit(
     scenario, cls, alike, pretend, monkeypatch, tmp_path
 ):
@@ -553,6 +554,7 @@ moved = pytest.mark.parametrize(
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @moved
+@slow_cases("DLM")
 def test_models_predict_on_either_device(cls, alike, pretend):
     """Fitted on the device: on the CPU after a pickle, and back again; nothing is left behind."""
     case = Case(cls, "pretend")
@@ -701,6 +703,7 @@ FIRST = [
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", some_of(QUIET, FIRST))
+@slow_cases("dlm classes")
 def test_steps_wait_once_at_most(name, steps):
     """And copy nothing onto the device, but for constants that are placed in the first."""
     cls, params = QUIET[name]

@@ -18,7 +18,7 @@ from conftest import (
     few_rows,
     fitted_once,
 )
-from families import by_family
+from families import by_family, slow_cases
 from sklearn.base import clone, is_classifier
 from sklearn.ensemble import AdaBoostClassifier
 from sklearn.gaussian_process.kernels import RBF, DotProduct, RationalQuadratic
@@ -212,6 +212,7 @@ def check_form(form, model, columns, known):
 @few_rows  # of one kind of label
 @pytest.mark.parametrize("kind", kinds(EIGHTHS))
 @pytest.mark.parametrize("name", FORMS)
+@slow_cases("(strided|object|big-endian|Float64|polars|tensor|bfloat16).*-(sparse|classes)")
 def test_the_same_numbers_are_the_same_model(kind, name):
     if (kind, name) == ("classes", "object"):
         pytest.skip("scikit-learn refuses labels that are objects")
@@ -221,6 +222,7 @@ def test_the_same_numbers_are_the_same_model(kind, name):
 @few_rows
 @pytest.mark.parametrize("kind", kinds(EIGHTHS))
 @pytest.mark.parametrize("name", WHOLE)
+@slow_cases("(boolean|bool|int8 tensor)-(sparse|classes)")
 def test_zeros_and_ones_may_be_of_any_type(kind, name):
     check_form(WHOLE[name], *kinds(ZEROS_AND_ONES)[kind])
 

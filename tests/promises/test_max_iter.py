@@ -79,6 +79,7 @@ def scores_of_choice(monkeypatch):
 
 @pytest.mark.parametrize("cls", STILL)
 @pytest.mark.parametrize("n", [90, 200])
+@slow_cases("90-(Solve|FITC)")
 def test_more_epochs_than_are_needed_change_nothing(cls, n):
     X, y = sine_in_noise(n)
     values = [
@@ -91,7 +92,7 @@ def test_more_epochs_than_are_needed_change_nothing(cls, n):
 
 
 @pytest.mark.parametrize("make", ENDING.values(), ids=ENDING)
-@slow_cases("(orthogonal|basis|relevance) classes")
+@slow_cases("^basis$", "all rows", "(orthogonal|basis|relevance) classes")
 def test_a_solver_that_ends_does_not_depend_on_max_iter(make, sine):
     X, y = sine[0][:100], sine[1][:100]
     model = make(random_state=0)
@@ -108,7 +109,7 @@ def test_a_solver_that_ends_does_not_depend_on_max_iter(make, sine):
 def test_every_epoch_of_a_deterministic_solver_is_a_candidate(cls, scores_of_choice):
     X, y = sine_in_noise(60)
     found = []
-    for epoch in range(10):
+    for epoch in range(5):
         model = cls(1.0 * RBF(), n_inducing=10, random_state=0, max_iter=1000)
         model.set_callbacks(Stop(epoch)).fit(X, y)
         assert model.loss_curve_[model.best_iter_ - 1] == min(model.loss_curve_)
@@ -120,8 +121,9 @@ def test_every_epoch_of_a_deterministic_solver_is_a_candidate(cls, scores_of_cho
 
 @pytest.mark.parametrize("cls", by_family("the last iterate", STOPPED))
 @pytest.mark.filterwarnings("ignore:Training ended after", "ignore:No epoch of training")
+@slow_cases("ConvolutionalGPClassifier")
 def test_training_that_a_callback_stops_keeps_the_best_of_all_epochs(cls, sine, scores_of_choice):
-    for epoch in range(10):
+    for epoch in (0, 1, 4):
         model = quick(cls, max_iter=400, early_stopping=True)
         model.set_callbacks(Stop(epoch)).fit(*labelled(model, sine))
         assert model.n_iter_ == epoch + 1
@@ -131,9 +133,10 @@ def test_training_that_a_callback_stops_keeps_the_best_of_all_epochs(cls, sine, 
 
 @pytest.mark.parametrize("cls", by_family("the last iterate", SCHEDULED))
 @pytest.mark.filterwarnings("ignore:Training ended after")
+@slow_cases("ConvolutionalGPClassifier")
 def test_a_longer_schedule_is_not_worse_on_other_rows(cls, sine):
     scores = []
-    for max_iter in (60, 240):
+    for max_iter in (25, 100):
         model = quick(cls, max_iter=max_iter)
         X, y = labelled(model, sine)
         model.fit(X[::2], y[::2])

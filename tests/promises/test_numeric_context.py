@@ -166,7 +166,7 @@ KINDS = {
 
 @pytest.mark.parametrize("where", EITHER)
 @pytest.mark.parametrize("kind", KINDS)
-@slow_cases("float64")
+@slow_cases("student|laplace|learned weights", "float64")
 def test_models_of_every_kind_are_the_same_to_the_bit(kind, where, sine):
     cls, params = KINDS[kind]
     assert_unmoved(small(cls, **params), sine, where)

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import torch
 from conftest import DROP_IN, ESTIMATORS, IMAGES, constructor
-from families import named
+from families import named, slow_cases
 from numpy.testing import assert_array_equal
 from sklearn.base import is_regressor
 from sklearn.exceptions import DataConversionWarning
@@ -114,6 +114,7 @@ def assert_same(found, wanted):
 
 
 @pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
+@slow_cases("BSGD", "Minimax", "FITC", "DLM", "QSRVM", "SolveGP")
 def test_a_column_of_targets_is_one_output(make):
     rows = PIXELS if "image_shape" in make().get_params() else X
     wanted = make().fit(rows, Y)
@@ -155,6 +156,7 @@ def test_two_columns_are_two_outputs(make):
     ],
     ids=["array", "lists", "objects", "view", "tensor", "nullable", "polars"],
 )
+@slow_cases("view", "tensor", "objects")
 def test_columns_of_any_kind_are_one_output(y):
     wanted = SPARSE(random_state=0).fit(X, Y)
     model = of_column(SPARSE(random_state=0), X, y)

@@ -253,6 +253,9 @@ def test_interval_widens_with_the_coverage(fitted):
 
 
 @pytest.mark.parametrize("latent", [False, True])
+@slow_cases(
+    "(network|fourier)-True", "DLMRegressor-two outputs-False", "FITCRegressor-two outputs-True"
+)
 def test_draws_have_the_predicted_moments(any_model, latent):
     model, _, _ = any_model
     X, S = GRID[::8], 20_000
@@ -651,6 +654,7 @@ KERNELS = [
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
+@slow_cases(r"RBF\(length_scale=\[1, 5\]\)$", r"-RBF\(length_scale=1\)$")
 def test_kernel_expressions(quick_finite, sine, kernel):
     before = copy.deepcopy(kernel)
     model = quick_finite(kernel=kernel, hidden_layer_sizes=(), n_components=60, max_iter=15).fit(
@@ -908,6 +912,7 @@ def test_layer_sizes(quick, sine, layers):
 
 @pytest.mark.parametrize("solver", ["adam", "adadelta"])
 @pytest.mark.parametrize("schedule", ["one-cycle", "constant", "theory"])
+@slow_cases("(constant|theory)-adadelta")
 def test_solvers_and_schedules(quick_finite, sine, solver, schedule):
     rate = {"adam": 0.02, "adadelta": 1.0}[solver]
     model = quick_finite(
@@ -919,7 +924,7 @@ def test_solvers_and_schedules(quick_finite, sine, solver, schedule):
 
 
 @pytest.mark.parametrize("batch_size", [1, 64, 10_000, "auto"])
-@slow_cases("10000")
+@slow_cases("SVGPRegressor-1", "10000")
 def test_batch_sizes(quick, sine, batch_size):
     X, y = (a[:40] for a in sine) if batch_size == 1 else sine
     model = quick(batch_size=batch_size, max_iter=4, learning_rate_init=0.003).fit(X, y)

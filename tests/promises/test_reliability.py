@@ -151,6 +151,7 @@ def global_state():
 @every_finite
 @pytest.mark.parametrize("random_state", [None])
 @pytest.mark.parametrize("kind", ["network", "fourier", "dropout"])
+@slow_cases("(fourier|dropout)-None-(BSGD|Minimax)")
 def test_global_state_is_untouched(finite, sine, random_state, kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     X, y = sine
@@ -242,6 +243,7 @@ REPRODUCIBLE = {
 
 
 @each_kind(REPRODUCIBLE)
+@slow_cases("BSGD", "SCGDGaussian-(network|learned)")
 def test_a_seed_names_the_result_to_the_bit(quick_finite, sine, params):
     X, y = sine
     params = {**params, "max_iter": 4}
@@ -493,6 +495,7 @@ def test_ctrl_c_in_a_callback_keeps_the_best_iterate(quick, sine):
 
 @every_objective
 @pytest.mark.parametrize(("batch", "early_stopping"), [(0, False), (31, True)])
+@slow_cases("31-True-(BSGD|svgp)")
 def test_ctrl_c_in_a_batch(quick, sine, batch, early_stopping):
     """Two batches make an epoch; in the first of them there is no iterate but the initial one."""
     X, y = sine
@@ -628,6 +631,7 @@ def assert_same_fit(model, reference):
 
 
 @pytest.mark.parametrize("how", KILLS)
+@slow_cases("SVGP.*(second|last|fourth)")
 def test_a_killed_fit_resumes_to_the_same_bits(quick, sine, tmp_path, monkeypatch, capsys, how):
     params = {"max_iter": EPOCHS, "batch_size": 100}
     reference = fitted_once(quick(**params), *sine)
@@ -647,6 +651,7 @@ def test_a_killed_fit_resumes_to_the_same_bits(quick, sine, tmp_path, monkeypatc
 
 
 @each_kind(RESUMED)
+@slow_cases("SCGDGaussian-(network|float64|learned)")
 def test_whatever_is_trained_resumes(quick_finite, sine, tmp_path, monkeypatch, params):
     params = {**params, "max_iter": EPOCHS}
     reference = quick_finite(**params).fit(*sine)
@@ -878,6 +883,7 @@ def test_a_process_killed_by_the_system_resumes_to_the_same_bits(tmp_path, capsy
 # ----------------------------------------------------------------------------- non-finite training
 @every_objective
 @pytest.mark.parametrize(("batch", "value"), [(0, np.nan), (5, np.inf)])
+@slow_cases("0-nan-(BSGD|svgp)", "5-inf-(Minimax|SVGP)")
 def test_a_loss_that_is_not_finite_once_is_rolled_back(quick, sine, batch, value):
     X, y = sine
     module = Hooked(in_training(lambda Z: Z * value, batch))
@@ -1027,6 +1033,10 @@ nothing_to_learn = pytest.mark.filterwarnings(
 @few_iterations
 @nothing_to_learn
 @pytest.mark.parametrize("value", [0.0, -1e8])
+@slow_cases(
+    r"(BSGD|ensemble|fourier|FITC|student).*-0\.0",
+    "(SCGDGaussian, network|DLM|collapsed|SVGPRegressor, adam|log_loss).*-1",
+)
 def test_constant_target(quick_kind, sine, value):
     X, _ = sine
     y = np.full(len(X), value)
@@ -1037,7 +1047,7 @@ def test_constant_target(quick_kind, sine, value):
 
 @few_iterations
 @nothing_to_learn
-@slow_cases("student_t", "ensemble")
+@slow_cases("FITC", "SCGDGaussian, network", "SVGPRegressor, adam", "student_t", "ensemble")
 def test_constant_and_duplicated_columns(quick_kind, sine):
     X, y = sine
     plain = fitted_once(quick_kind(max_iter=5), X, y).score(X, y)
@@ -1054,6 +1064,7 @@ def test_constant_and_duplicated_columns(quick_kind, sine):
 @few_iterations
 @nothing_to_learn
 @pytest.mark.filterwarnings("ignore:Errors have heavy tails")
+@slow_cases("ensemble", "fourier", "collapsed", "student", "SVGPRegressor, adam")
 def test_duplicated_rows(quick_kind, sine):
     X, y = np.repeat(sine[0][:8], 25, axis=0), np.repeat(sine[1][:8], 25)
     sound(quick_kind(max_iter=5).fit(X, y), X, y)
@@ -1061,7 +1072,11 @@ def test_duplicated_rows(quick_kind, sine):
 
 @few_iterations
 @pytest.mark.parametrize(("n_rows", "n_outputs"), [(2, 1), (3, 2), (12, 1)])
-@slow_cases("-3-2")
+@slow_cases(
+    "(BSGD|ensemble|fourier|FITC|student).*-2-1",
+    "(SCGDGaussian, network|DLM|collapsed|SVGPRegressor, adam|log_loss).*-12-1",
+    "-3-2",
+)
 def test_few_rows(quick_kind, sine, n_rows, n_outputs):
     X, y = sine[0][:n_rows], sine[1][:n_rows]
     if n_outputs == 2:
@@ -1078,12 +1093,14 @@ def test_few_rows(quick_kind, sine, n_rows, n_outputs):
 
 
 @few_iterations
+@slow_cases("BSGD", "SCGDGaussian, network", "DLM", "FITC", "log_loss")
 def test_one_column(quick_kind, sine):
     X, y = sine[0][:, :1], sine[1]
     assert sound(quick_kind(max_iter=10).fit(X, y), X, y).score(X, y) > 0.3
 
 
 @few_iterations
+@slow_cases("ensemble", "fourier", "collapsed", "student", "SVGPRegressor, adam")
 def test_more_columns_than_rows(quick_kind):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(20, 100))
@@ -1098,7 +1115,13 @@ def test_more_columns_than_rows(quick_kind):
 
 @few_iterations
 @pytest.mark.parametrize("scale", [1e-150, 1e150])
-@slow_cases("FITC.*-1", r"student_t.*\+", "ensemble.*-150", r"DLM.*\+")
+@slow_cases(
+    "(fourier|collapsed|BSGD|log_loss).*-1e-150",
+    "FITC.*-1",
+    r"student_t.*\+",
+    "ensemble.*-150",
+    r"DLM.*\+",
+)
 def test_scale_of_the_target(quick_kind, sine, scale):
     X, y = sine
     unit = fitted_once(quick_kind(max_iter=5), X, y)
@@ -1109,6 +1132,7 @@ def test_scale_of_the_target(quick_kind, sine, scale):
 
 @few_iterations
 @pytest.mark.parametrize("offset", [1e9])
+@slow_cases("BSGD", "SCGDGaussian, network", "DLM", "FITC", "student")
 def test_offset_of_the_inputs(quick_kind, sine, offset):
     """Time stamps, say: what the kernel does not depend on must not cost digits."""
     X, y = sine
@@ -1136,6 +1160,7 @@ def test_scale_of_the_inputs_that_are_standardised(quick, sine, scale):
 
 @few_iterations
 @pytest.mark.filterwarnings("ignore:Outliers in X")  # as there should be: tests/test_diagnose.py
+@slow_cases("ensemble", "fourier", "collapsed", "SVGPRegressor, adam", "log_loss")
 def test_outliers(quick_kind, sine):
     X, y = (a.copy() for a in sine)
     X[3], y[5] = 1e6, -1e6

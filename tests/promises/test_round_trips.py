@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import DEEP, ESTIMATORS, IMAGES, SPARSE, constructor, named
-from families import by_family, some_of
+from families import by_family, slow_cases, some_of
 from sklearn.base import clone, is_classifier
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.gaussian_process import kernels as sk
@@ -183,6 +183,7 @@ def test_data_frames(y, tmp_path):
 @pytest.mark.parametrize(
     ("cls", "likelihood"), [(cls, name) for cls, names in LIKELIHOODS.items() for name in names]
 )
+@slow_cases("DLMRegressor-(gaussian|student_t|laplace|poisson)")
 def test_every_likelihood(cls, likelihood, tmp_path):
     params = {"n_components": 20, "n_subset": 20} if cls is QSGPRegressor else QUICK
     params = {**params, "max_iter": 2, "random_state": 0}
@@ -192,6 +193,7 @@ def test_every_likelihood(cls, likelihood, tmp_path):
 
 @pytest.mark.parametrize("likelihood", OF_CLASSES)
 @pytest.mark.parametrize("cls", [SVGPClassifier, DLMClassifier], ids=named)
+@slow_cases("DLM")
 def test_every_likelihood_of_classes(cls, likelihood, tmp_path):
     y = np.where(Y > 0, "up", "down") if likelihood == "bernoulli" else CLASSES
     check_ways(fit(cls(likelihood=likelihood, **QUICK), y=y), tmp_path, ways=FEW_WAYS)
@@ -232,6 +234,7 @@ def test_every_estimator_with_every_likelihood_and_kernel(cls, kernel, tmp_path)
     ],
     ids=["exact", "Laplace", "sparse"],
 )
+@slow_cases(r"exact-(0\.7|1\.41)", r"Laplace-(0\.7|1\.41|Exp)", r"sparse-(0\.7|1\.41|Exp)")
 def test_every_kernel(make, kernel, tmp_path):
     model = fit(make(kernel), X[:, :1])
     check_ways(model, tmp_path, QUERY[:, :1], FEW_WAYS)
@@ -270,6 +273,7 @@ def test_outputs_weights_and_names(tmp_path):
     "cls", [SCGDGaussianProcessRegressor, SVGPRegressor, DLMRegressor, SVGPClassifier], ids=named
 )
 @pytest.mark.parametrize("name", ["save", "pickle"])
+@slow_cases("save-(SCGD|DLM)", "pickle-(SVGPR|SVGPC)")
 def test_streams_go_on(cls, name, tmp_path):
     model = constructor(cls)(max_iter=2)
     y = np.where(Y > 0, "up", "down") if is_classifier(model) else Y

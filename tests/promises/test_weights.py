@@ -187,7 +187,15 @@ FITS = {
 @pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize("case", FITS)
 @slow_cases(
-    "fixed", "variance", "^(BSGD|SolveGPC)", "brier", "log$", "student-t", "kmeans", "learned-noise"
+    "^robustmax",
+    "fixed",
+    "variance",
+    "^(BSGD|SolveGPC)",
+    "brier",
+    "log$",
+    "student-t",
+    "kmeans",
+    "learned-noise",
 )
 def test_integer_weights_are_repeated_rows(case, problem):
     cls, params, kind = FITS[case]
@@ -364,6 +372,7 @@ STREAMS = [cls for cls in WEIGHTED if cls is not MinimaxGaussianProcessRegressor
 
 
 @pytest.mark.parametrize("cls", STREAMS, ids=named)
+@slow_cases("DLMClassifier", "SVGPRegressor", "SolveGPClassifier")
 def test_streams_of_whole_chunks(cls, problem):
     """A minibatch that is a chunk is the same rows either way."""
     X, y, _ = problem(kind_of(cls))
@@ -433,6 +442,7 @@ EVIDENCE = {
 
 
 @pytest.mark.parametrize("case", EVIDENCE)
+@slow_cases("Minimax", "periodic", "student", "poisson")
 def test_evidence_is_that_of_repeated_rows(case, problem):
     cls, params, kind = EVIDENCE[case]
     X, y, known = problem(kind)
@@ -445,6 +455,7 @@ def test_evidence_is_that_of_repeated_rows(case, problem):
 
 
 @pytest.mark.parametrize("case", EVIDENCE)
+@slow_cases("BSGD", "errors", "laplace", "square")
 def test_evidence_of_the_fit_is_that_of_its_rows(case, problem):
     """In the units of y, of a weighted fit."""
     cls, params, kind = EVIDENCE[case]
@@ -592,6 +603,7 @@ def loss_called(name):
 
 
 @pytest.mark.parametrize(("kind", "loss", "solver"), OBJECTIVES)
+@slow_cases("softmax-elbo-lbfgs")
 def test_steps_with_all_rows(kind, loss, solver):
     """Loss, gradient and running averages of two steps, then q."""
     X, rows, X2, rows2 = make_rows(kind=kind)
@@ -617,6 +629,7 @@ def test_steps_with_other_features(shape, solver):
 
 
 @pytest.mark.parametrize(("kind", "loss"), sorted({case[:2] for case in OBJECTIVES}))
+@slow_cases("robustmax-(elbo|square)")
 def test_closing_pass_and_held_out_score(kind, loss):
     X, rows, X2, rows2 = make_rows(kind=kind, P=1 if kind in OTHERS else 2, n_held_out=6)
     model = make_model(rows, X, kind, loss_called(loss))
@@ -633,6 +646,7 @@ def test_closing_pass_and_held_out_score(kind, loss):
 
 
 @pytest.mark.parametrize(("kind", "loss"), sorted({case[:2] for case in OBJECTIVES}))
+@slow_cases("robustmax-elbo")
 def test_bounds_of_all_rows(kind, loss):
     """The best value where there is one, and the evidence lower bound, at any q."""
     X, rows, X2, rows2 = make_rows(kind=kind)
@@ -796,6 +810,7 @@ def test_finite_minibatches_average_to_all_rows(case, n_held_out):
 
 
 @pytest.mark.parametrize("case", ["scgd", "minimax", "natural", "adam"])
+@slow_cases("adam")
 def test_random_minibatches_are_unbiased(case):
     """z-scores of the mean gradient of many draws, against that of the repeated rows."""
     X, rows, X2, rows2 = make_rows(seed=3)
@@ -983,6 +998,7 @@ def test_initial_values_of_likelihoods(kind):
 
 # ---- what weights may be ------------------------------------------------------------------------
 @pytest.mark.parametrize("cls", COVERING_WEIGHTED, ids=named)
+@slow_cases("BSGD", "Minimax")
 def test_weight_zero_is_absence(cls, problem):
     X, y, _ = problem(kind_of(cls))
     w, there = WEIGHTS.astype(float), WEIGHTS > 0
@@ -997,7 +1013,7 @@ def test_weight_zero_is_absence(cls, problem):
 
 
 @pytest.mark.parametrize("cls", COVERING_WEIGHTED, ids=named)
-@slow_cases("DLM")
+@slow_cases("Minimax", "BSGD", "DLM")
 def test_ones_are_none(cls, problem, monkeypatch):
     """With zeros beside them as well; in fits, streams and evidence, of many rows or few."""
     X, y, _ = problem(kind_of(cls))
@@ -1060,6 +1076,7 @@ def test_wrong_weights_are_refused(cls, wrong, problem):
 
 
 @pytest.mark.parametrize("cls", OF_EACH_FAMILY, ids=named)
+@slow_cases("DLM")
 def test_weights_of_any_kind_and_unchanged(cls, problem):
     X, y, _ = problem(kind_of(cls))
     model = constructor(cls)(max_iter=2)
@@ -1077,6 +1094,7 @@ def test_weights_of_any_kind_and_unchanged(cls, problem):
 
 
 @pytest.mark.parametrize("cls", [*FINITE, *BOUNDED], ids=named)
+@slow_cases("BSGD", "Minimax", "DLM")
 def test_twice_the_weights_are_twice_the_rows(cls, problem):
     """Not the same model: weights are no mere proportions."""
     X, y, _ = problem("real")
@@ -1225,6 +1243,7 @@ def test_equal_errors_are_more_noise(loss, solver):
 
 @pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize("cls", SPARSE_REGRESSORS, ids=named)
+@slow_cases("SVGP", "FITC")
 def test_no_error_is_no_error(cls, problem):
     X, y, _ = problem("real")
     solver = "natural" if cls is DLMRegressor else "lbfgs"
@@ -1384,6 +1403,7 @@ def test_adaboost(problem):
 
 
 @pytest.mark.parametrize("cls", [SVGPRegressor, SCGDGaussianProcessRegressor, SVGPClassifier])
+@slow_cases("SVGPRegressor")
 def test_bagging_is_fits_to_repeated_rows(cls, problem):
     X, y, _ = problem(kind_of(cls))
     base = constructor(cls)(max_iter=3)

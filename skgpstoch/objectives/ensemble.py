@@ -421,22 +421,22 @@ class EnsembleObjective(Objective):
 
     @torch.no_grad()
     def hurry(self, X: Tensor, rows: Rows, deadline: Deadline, wanted: float) -> float:
-        cost = self.closing_cost(X, rows, deadline.clock)
+        cost = self.closing_cost(X, rows, deadline)
         self.closing = cost.choose(deadline.left(), wanted)
         seconds, now = cost.of(self.closing), deadline.clock()
         self.deadline = deadline._replace(end=max(deadline.end, now + seconds) + GRACE)
         return seconds
 
-    def closing_cost(self, X: Tensor, rows: Rows, clock: Clock) -> ClosingCost:
+    def closing_cost(self, X: Tensor, rows: Rows, deadline: Deadline) -> ClosingCost:
         """Measure the parts of the closing pass on a few rows."""
         K, n, of_weights, of_calibration = len(self.folds), self.n_judges(rows), 0.0, 0.0
-        model, q = self.member(0), self.q(0)
+        model, q, clock = self.member(0), self.q(0), deadline.clock
 
         def solve(m: int) -> float:
             return seconds_of(lambda: self.closed(model, q, X[:m], rows[:m], USUAL_STEPS), clock)
 
         if self.closes(rows):
-            of_weights = K * extrapolated(solve, len(rows))
+            of_weights = K * extrapolated(solve, len(rows), deadline.left())
         if not n:
             return ClosingCost(of_weights, 0.0)
         m = min(n, BLOCKS[-1])

@@ -241,6 +241,7 @@ CLASSIFIERS = {
 def test_classifiers(name, labels):
     model = CLASSIFIERS[name].set_params(random_state=0)
     assert_same_classes(model.fit(X, labels.astype(int)))
+    assert_same_classes(model, 10.0 * X_NEW)
 
 
 def test_probit_and_labels():

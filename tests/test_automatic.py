@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+import time
 import warnings
 from types import SimpleNamespace
 
@@ -704,3 +705,17 @@ def test_a_smooth_function_is_left_to_the_process():
     model = AutoGaussianProcessRegressor(random_state=0).fit(X[:200], y[:200])
     assert model.scores_["weight"] == [1.0, 0.0, 0.0]
     assert model.score(X[200:], y[200:]) > 0.9
+
+
+def test_networks_are_not_tried_if_hardly_any_time_is_left(monkeypatch):
+    fit = ExactProcessRegressor.fit
+
+    def slow(self, *args, **kwargs):
+        time.sleep(1.0)
+        return fit(self.set_params(kernels=["linear"]), *args, **kwargs)
+
+    monkeypatch.setattr(ExactProcessRegressor, "fit", slow)
+    X = np.random.default_rng(0).uniform(-1.0, 1.0, (300, 2))
+    with pytest.warns(ConvergenceWarning, match="max_time was too short to try networks: process"):
+        model = AutoGaussianProcessRegressor(max_time=1.0, random_state=0).fit(X, X[:, 0])
+    assert "networks" not in model.leaderboard_["model"].tolist()

@@ -276,6 +276,9 @@ def test_seconds_of_many_rows_follow_from_those_of_few():
 
     for n_rows in (5, 100, 700, 10_000):
         assert_allclose(extrapolated(seconds, n_rows), seconds(n_rows))
+    calls = []
+    assert extrapolated(lambda n: calls.append(n) or seconds(n), 10_000, most=1.0) == seconds(128)
+    assert calls == [128]  # there is no time to measure more, either
 
 
 def test_newton_steps_end_with_the_time():

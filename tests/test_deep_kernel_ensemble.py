@@ -653,3 +653,20 @@ def test_there_are_no_parameters_without_use(name):
 def test_there_are_no_streams():
     assert not hasattr(DeepKernelEnsembleRegressor(), "partial_fit")
     assert not hasattr(DeepKernelEnsembleClassifier(), "partial_fit")
+
+
+def test_counts_and_classes_do_not_run_away_from_their_rows():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3.0, 3.0, (300, 1))
+    y = rng.poisson(np.exp(0.6 * X[:, 0] + 0.2)).astype(float)
+    far = np.array([[6.2], [10.0], [1e3], [1e30]])
+    options = {"n_estimators": 2, "max_iter": 30, "random_state": 0}
+    counts = DeepKernelEnsembleRegressor(likelihood="poisson", **options).fit(X, y)
+    mean, std = counts.predict(far, return_std=True)
+    assert_array_equal(mean, mean[0])
+    assert_array_equal(std, std[0])
+    assert mean[0] < 5.0 * y.max()
+    classes = DeepKernelEnsembleClassifier(**options).fit(X, y > 2.0)
+    p = classes.predict_proba(far)
+    assert_array_equal(p, p[[0]].repeat(4, 0))
+    assert p[0, 1] != classes.predict_proba([[5.0]])[0, 1]

@@ -890,3 +890,19 @@ def test_an_accelerator_finds_what_the_cpu_does(params, sine, pretend):
 
     for one, other in zip(found("pretend"), found(None), strict=True):
         assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_coordinate_steps_that_cycle_keep_the_best_iterate():
+    rng = np.random.default_rng(19)
+    n, d = int(rng.integers(25, 70)), int(rng.integers(1, 4))
+    X = rng.uniform(-3, 3, (n, d))
+    y = np.sin(2 * X[:, 0]) + 0.3 * rng.standard_normal(n)
+    kernel = 1.0 * sk.RationalQuadratic()
+    model = ADMMGaussianProcessRegressor(kernel, solver="coordinate", max_iter=40, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="did not converge in 40"):
+        model.fit(X, y)
+    assert model.loss_curve_[-1] > model.loss_curve_[0] > min(model.loss_curve_)  # they cycle
+    assert model.best_iter_ < model.n_iter_ == 40
+    best = model.history_["theta"][model.best_iter_ - 1, 0]
+    assert model.history_["loss"][model.best_iter_ - 1, 0] < 1.01 * min(model.loss_curve_)
+    assert math.log(model.kernel_.k2.alpha) == pytest.approx(best[1])

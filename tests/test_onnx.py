@@ -243,6 +243,8 @@ CLASSIFIERS = {
 def test_classifiers(name, labels):
     model = CLASSIFIERS[name].set_params(random_state=0)
     assert_same_classes(model.fit(X, labels.astype(int)))
+    if name == "ensemble":  # inputs far from all rows count as nearer ones
+        assert_same_classes(model, 10.0 * X_NEW)
 
 
 def test_probit_and_labels():

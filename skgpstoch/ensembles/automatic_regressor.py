@@ -117,7 +117,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
     ----------
     target : {"auto", "count"}, default="auto"
         "auto" takes y as numbers. "count" takes y as counts, which have a Poisson distribution with
-        an uncertain rate; only networks are fitted.
+        an uncertain rate; only networks are fitted, and an input beyond the interval of the
+        training rows by more than half its length is taken as at that distance.
     discrete : "auto" or False, default="auto"
         Whether y may be on a lattice: few distinct values, or rounded readings. If "auto" finds
         that it is, draws, means and deviations are those of the rounded y, and `predict_atoms`

@@ -26,6 +26,31 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
+class InputLimits(Module):
+    """Clamp each input to the interval of the training rows, made twice as wide: (N, d) → (N, d).
+
+    Networks go on linearly where there were no rows, and exponentials of them without end.
+
+    Parameters
+    ----------
+    X : Tensor of shape (N, d)
+        Training rows.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, X: Tensor) -> None:
+        super().__init__()
+        low, high = X.aminmax(dim=0)
+        half = 0.5 * (high - low)
+        self.register_buffer("low", low - half)
+        self.register_buffer("high", high + half)
+
+    def forward(self, X: Tensor) -> Tensor:
+        return X.clamp(self.low, self.high)
+
+
 class NetworkFeatures(FeatureMap):
     """φ(x) = g(x): the linear kernel on the outputs of a network, or of an ensemble of networks.
 
@@ -40,16 +65,25 @@ class NetworkFeatures(FeatureMap):
     skip : int, default=0
         Number of inputs d, for the features φ(x) = [s·g(x), x/√d, 1]; the network then need not
         learn the function's linear part and mean. The scale s is 1 until it is set. 0: φ(x) = g(x).
+    limits : InputLimits or None, default=None
+        What keeps inputs near those of training rows; None: nothing.
     """
 
     network: nn.Module
     scale: Tensor
 
     def __init__(
-        self, network: nn.Module, n_features: int, n_members: int = 1, skip: int = 0
+        self,
+        network: nn.Module,
+        n_features: int,
+        n_members: int = 1,
+        skip: int = 0,
+        limits: InputLimits | None = None,
     ) -> None:
         super().__init__()
         self.network = network
+        if limits is not None:
+            self.limits = limits
         self.skip = skip
         self.register_buffer("scale", torch.ones((), dtype=torch.float32, device="cpu"))
         self.n_features = n_features + (skip + 1 if skip else 0)
@@ -58,6 +92,8 @@ class NetworkFeatures(FeatureMap):
 
     def members(self, X: Tensor) -> Tensor:
         X = X.clamp(-FARTHEST_INPUT, FARTHEST_INPUT)  # further away squares and waves would be NaN
+        if (limits := getattr(self, "limits", None)) is not None:
+            X = limits(X)
         Z = self.network(X)
         if Z.ndim == 2:
             Z = Z[None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -98,13 +99,16 @@ def seconds_of(action: Callable[[], object], clock: Clock) -> float:
     return clock() - start
 
 
-def extrapolated(seconds: Callable[[int], float], n_rows: int) -> float:
+def extrapolated(seconds: Callable[[int], float], n_rows: int, most: float = math.inf) -> float:
     """Extrapolate the seconds for so many rows from those for two smaller numbers of rows.
 
-    Measure each twice, because the first run compiles kernels, and other work may interfere.
+    Measure each twice, because the first run compiles kernels, and other work may interfere; but
+    only once if even the few rows take longer than `most` seconds.
     """
     few, many = (min(n, n_rows) for n in BLOCKS)
-    at_few, at_many = (min(seconds(n), seconds(n)) for n in (few, many))
+    if (once := seconds(few)) > most:
+        return once
+    at_few, at_many = min(once, seconds(few)), min(seconds(many), seconds(many))
     if few == many:
         return at_few
     per_row = max(at_many - at_few, 0.0) / (many - few)

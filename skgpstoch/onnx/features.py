@@ -123,6 +123,8 @@ def finite(features: FeatureMap, members: Value) -> FeatureValues:
 def _(features: network.NetworkFeatures, X: Value) -> FeatureValues:
     far = network.FARTHEST_INPUT
     X = X.at_least(-far).at_most(far)
+    if (limits := getattr(features, "limits", None)) is not None:
+        X = X.at_least(number(limits.low)).at_most(number(limits.high))
     Z = stacked(layer(features.network, X), features)
     if not features.skip:
         return finite(features, Z)

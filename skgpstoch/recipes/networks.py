@@ -14,7 +14,7 @@ from .. import kernels
 from ..data.arrays import Scaling
 from ..features.base import FeatureMap
 from ..features.fourier import KernelFeatures
-from ..features.network import NetworkFeatures, multilayer_perceptron, output_width
+from ..features.network import InputLimits, NetworkFeatures, multilayer_perceptron, output_width
 from .kernel_choice import KernelChoice
 from .parameters import positive_integers
 
@@ -134,10 +134,11 @@ def finite_features(
     n_components: int,
     n_members: int,
     generator: torch.Generator,
+    limits: InputLimits | None = None,
 ) -> FeatureMap:
     """Make features φ, before training: a network's outputs, or features of a kernel on them."""
     if kernel.expression is None:
-        return NetworkFeatures(network, width, n_members, skip=n_inputs)
+        return NetworkFeatures(network, width, n_members, n_inputs, limits)
     seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
     expression = kernels.from_sklearn(kernel.expression)
     return KernelFeatures(expression, network, width, n_components, seed, n_members)

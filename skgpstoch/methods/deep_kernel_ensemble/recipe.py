@@ -31,7 +31,9 @@ from ...data.findings import Finding
 from ...data.held_out import HeldOutPredictions, of_classes
 from ...data.rows import Data, Rows
 from ...features.base import FeatureMap
-from ...features.network import InputScales, multilayer_perceptron
+from ...features.network import InputLimits, InputScales, multilayer_perceptron
+from ...likelihoods.counts import Poisson
+from ...likelihoods.probabilities import ClassLikelihood
 from ...likelihoods.real import AdditiveNoise
 from ...losses import Loss
 from ...models.sparse import ConstantMean, RowScale, SparseModel
@@ -163,8 +165,10 @@ class EnsembleRecipe(Recipe):
             network, width = self.waved(problem, K), self.network.layers[-1]
         else:
             network, width = build_network(self.network, X, generator)
+        needs_limits = self.has_networks and isinstance(self.likelihood, Poisson | ClassLikelihood)
+        limits = InputLimits(X) if needs_limits else None
         return finite_features(
-            self.kernel, network, width, X.shape[1], self.n_components, K, generator
+            self.kernel, network, width, X.shape[1], self.n_components, K, generator, limits
         )
 
     def waved(self, problem: Problem, n_members: int) -> nn.Module:

@@ -133,8 +133,11 @@ class ADMMGaussianProcessRegressor(TargetParameters, Regressor):
         "objective", the augmented Lagrangian, and "loss", the squared error, both per held-out
         number; "gap", ‖Cz − y‖/‖y‖; "rho"; "z_norm"; and "theta", of shape (`n_iter_`, n_searches,
         n_dims), the logarithms of the kernel's hyper-parameters, and of the noise if it is learned.
-    n_iter_, best_iter_ : int
+    n_iter_ : int
         Number of iterations.
+    best_iter_ : int
+        The iteration whose hyper-parameters are kept, 0 for the start: the last one, unless it
+        predicts held-out rows worse than one before. With scheme="naive", the latest of the folds'.
 
     See Also
     --------

@@ -240,6 +240,9 @@ class MultiplierSearch(Module):
     ended: Tensor  # whether all conjugate gradients did, ()
     failed: Tensor  # (K,)
     pace: Tensor  # of coordinate steps, (2, D)
+    least: Tensor  # the least loss of an iteration that met its constraints, ()
+    best_theta: Tensor  # its θ, (D,)
+    best_iter: Tensor  # and its number, 0 for the start, ()
 
     def __init__(self, folds: list[Fold], theta: Tensor, rho: float, max_iter: int) -> None:
         super().__init__()
@@ -251,6 +254,9 @@ class MultiplierSearch(Module):
         self.register_buffer("numbers", numbers)
         self.register_buffer("records", numbers.new_zeros(max_iter, len(numbers) + len(theta)))
         self.register_buffer("pace", first_pace(len(theta), rho).to(theta.device))
+        self.register_buffer("least", numbers.new_full((), math.inf))
+        self.register_buffer("best_theta", theta.clone())
+        self.register_buffer("best_iter", torch.zeros_like(no, dtype=torch.int64))
         self.register_buffer("done", no)
         self.register_buffer("ended", ~no)
         self.register_buffer("failed", no.repeat(len(folds)))
@@ -290,6 +296,30 @@ class MultiplierSearch(Module):
         self.records[n_iter:] = torch.cat([self.numbers, self.theta])  # where it stays if it ends
         self.done.fill_(state.has_settled(tol))
         self.ended &= state.ended
+        if state.is_met(tol) and not state.diverged:
+            self.remember(state, n_iter + 1)
+
+    def remember(self, state: State, n_iter: int) -> None:
+        """Keep this θ if its loss is less than that of all before."""
+        if state.loss < float(self.least):
+            self.least.fill_(state.loss)
+            self.best_theta.copy_(state.theta)
+            self.best_iter.fill_(n_iter)
+
+    def choose(self, n_iter: int, options: Options) -> None:
+        """Go back to the best θ, if the search ended elsewhere.
+
+        Coordinate steps can cycle. Where they have not settled, the constraint may not hold, so the
+        loss says little: it is computed anew.
+        """
+        if bool(self.done) and self.number("loss") <= float(self.least):
+            self.best_iter.fill_(n_iter)
+            return
+        at_end, failures = begin(self.state(), options)
+        if not failures:
+            self.remember(at_end, n_iter)
+        self.theta.copy_(self.best_theta)
+        self.numbers[RECORDED.index("loss")] = self.least
 
 
 # ---- (11a) and (11b) ---------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -103,6 +103,8 @@ class CrossValidationObjective(Objective):
             begun = parallel(delayed(begin)(state, inner) for state in states)
             self.leave_out(searches, [failures for _, failures in begun])
             states = [state for state, _ in begun]
+            for search, state in zip(searches, states, strict=True):
+                search.remember(state, 0)
         pairs = [(s, state) for s, state in zip(searches, states, strict=True) if s.alive]
         found = parallel(delayed(iterate)(state, self.bounds, inner) for _, state in pairs)
         for (search, _), state in zip(pairs, found, strict=True):
@@ -146,6 +148,11 @@ class CrossValidationObjective(Objective):
         return min((searches for searches in alive if searches), key=loss_of)
 
     @property
+    def best_iter(self) -> int:
+        """The iteration whose θ is kept, the latest of all searches; 0 is the start."""
+        return max(int(search.best_iter) for search in self.best)
+
+    @property
     def is_exact(self) -> bool:
         """Whether all conjugate gradients of the best restart converged."""
         return all(bool(search.ended) for search in self.best)
@@ -160,6 +167,10 @@ class CrossValidationObjective(Objective):
     def solution(self, X: Tensor, rows: Rows) -> ExactPosterior | IterativePosterior:
         """Return the posterior of all rows at the mean θ."""
         options = self.options
+        for restart in cast(Any, self.restarts):
+            for search in restart:
+                if search.alive:
+                    search.choose(int(self.n_iter), options)
         theta = torch.stack([search.theta for search in self.best]).mean(0)
         kernel, noise = at_theta(*options[:3], theta)
         kernel, rows = kernel.to(X.device), rows.to(torch.float64)

@@ -181,6 +181,7 @@ class CrossValidationRecipe(Recipe):
         objective = cast(CrossValidationObjective, fitted.objective)
         return {
             "history_": objective.history(fitted.history.n_iter),
+            "best_iter_": objective.best_iter,
             "kernel_": self.fitted_kernel(posterior, fitted.x_scaling),
             **fitted.of_noise(posterior.likelihood),
         }
@@ -227,7 +228,20 @@ class CrossValidationRecipe(Recipe):
                 text=f"ADMM did not converge in {most} iterations.",
                 advice="Raise max_iter or tol.",
             )
-        yield from (steps, noise, ended)
+        yield from (steps, noise, ended, self.first_is_best(fitted))
+
+    def first_is_best(self, fitted: Fitted) -> Finding:
+        """Return whether no iteration improved on the start of the search."""
+        is_first = cast(CrossValidationObjective, fitted.objective).best_iter == 0
+        found = Finding("start kept", "kernel", int(is_first), 1, category=ConvergenceWarning)
+        if not is_first:
+            return found
+        return found._replace(
+            severity="problem",
+            text="No iteration predicts held-out rows better than the hyper-parameters that the "
+            "search started from, which are kept.",
+            advice="Start from another kernel, set n_restarts, or set solver='joint'.",
+        )
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         check_shared_noise(posterior, rows)

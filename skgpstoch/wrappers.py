@@ -151,7 +151,7 @@ def log_predictive_density(estimator: Any, X: Any, y: Any, **of_rows: Any) -> np
         Log densities in nats, for y in its own units; for counts, log probabilities.
     """
     distribution = predict_distribution(estimator, X, **of_rows)
-    return distribution.joint_logpdf(targets_of(distribution, y))
+    return distribution.joint_logpdf(targets_of(distribution.shape, y))
 
 
 @documented(predict_distribution)

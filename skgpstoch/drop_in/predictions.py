@@ -306,7 +306,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
     def _given(self, X: Any, y: Any, function: Callable) -> np.ndarray:
         """Apply a function to the distributions and to y, which may be a column if P = 1."""
         distribution = self.predict_distribution(X)
-        return function(distribution, targets_of(distribution, y))
+        return function(distribution, targets_of(distribution.shape, y))
 
 
 def shaped_gradients(found: MomentGradients) -> tuple[np.ndarray, np.ndarray]:

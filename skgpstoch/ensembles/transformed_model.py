@@ -47,12 +47,12 @@ class TransformedModel:
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """As the mixture's."""
         distribution = self.predict_distribution(X)
-        return distribution.joint_logpdf(targets_of(distribution, y))
+        return distribution.joint_logpdf(targets_of(distribution.shape, y))
 
     def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
         """As the mixture's."""
         distribution = self.predict_distribution(X)
-        return distribution.cdf(targets_of(distribution, y))
+        return distribution.cdf(targets_of(distribution.shape, y))
 
     def predict_interval(self, X: Any, coverage: Any) -> np.ndarray:
         """As the mixture's."""

@@ -1,20 +1,29 @@
-"""Predictive distributions of y, from a posterior and a likelihood."""
+"""What a fitted regressor predicts of y, from its posterior and its likelihood."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.arrays import Scaling
+from ..data.arrays import Scaling, resolve_seed
+from ..data.devices import map_blocks
+from ..data.rows import Rows
 from ..distributions.law import Law
+from ..distributions.transformed import transformed, transformed_draws
+from ..likelihoods.real import AdditiveNoise, Noiseless
 from ..maths.gaussian import Marginals
-from .context import predicting
+from ..posteriors.gradients import MomentGradients, gradients_by_blocks
+from .base import BaseGP
+from .context import numeric_context, predicting
+from .predictions import PredictedRows
+from .targets import KNOWN_AND_TRANSFORMED, transformer_of
+from .validation import check_column, check_y_std, known_noise
 
 LIGHT_SCALE = 1.0 / 3.0  # of exponential tails: exp(2y) then has a mean, with room to spare
 
@@ -137,3 +146,110 @@ class PredictedLaw(Law):
 def array(values: Tensor) -> np.ndarray:
     """Return a tensor as an array."""
     return np.asarray(values.cpu().numpy())
+
+
+class PredictedByPosterior(PredictedRows):
+    """What a fitted regressor predicts of y, or of f if `latent`, in the user's units."""
+
+    def __init__(self, model: BaseGP, X: Any, latent: bool, exposure: Any, y_std: Any) -> None:
+        if y_std is not None and transformer_of(model) is not None:
+            raise ValueError(KNOWN_AND_TRANSFORMED)
+        self.model, self.given, self.latent = model, (X, exposure, y_std), latent
+        self.X, self.posterior = model._query(X)
+        self.rows = known_rows(self.X, exposure, y_std, model._y_scaling.scale)
+        self.transformer = None if latent else transformer_of(model)
+        self.n_rows, self.output_shape = len(self.X), model._y_shape
+        self.block_rows = self.posterior.block_rows
+        if not latent and self.transformer is None:
+            self.unit = model._y_scaling.scale
+
+    def law(self, rows: slice) -> Law:
+        X, known, parts = self.X[rows], self.rows[rows], list[PredictedLaw]()
+
+        def add(block: slice) -> None:
+            q, likelihood = self.posterior.predictive(X[block], known[block])
+            own = Noiseless() if self.latent else likelihood
+            parts.append(PredictedLaw(q, own, self.model._y_scaling))
+
+        map_blocks(add, len(X), self.block_rows)
+        law = PredictedLaw.joined(parts)
+        return law if self.transformer is None else transformed(law, self.transformer)
+
+    def mean(self) -> np.ndarray:
+        if not self.posterior.has_cheap_mean or self.transformer is not None:
+            return self.moments()[0]
+        self.posterior.likelihood.of(self.rows)  # or an error
+        offset, scale = self.model._y_scaling  # noise has no mean, and variances are expensive
+        (mean,) = self.by_blocks(lambda rows: (array(self.posterior.mean(self.X[rows])),))
+        return mean * scale + offset
+
+    def draws(self, n_samples: int, random_state: Any) -> np.ndarray:
+        generator = torch.Generator(self.X.device).manual_seed(resolve_seed(random_state))
+        with predicting():  # (n_samples, N, P)
+            if self.latent:
+                drawn = self.posterior.sample(self.X, n_samples, generator)
+            else:
+                drawn = self.posterior.sample_y(self.X, self.rows, n_samples, generator)
+        offset, scale = self.model._y_scaling
+        draws = np.moveaxis(array(drawn) * scale + offset, 0, -1)
+        return draws if self.transformer is None else transformed_draws(draws, self.transformer)
+
+    def targets(self, y: Any) -> np.ndarray:
+        X, exposure, y_std = self.given
+        y = cast(Any, self.model)._checked(X, y, None, exposure, y_std).y
+        return y if self.transformer is None else self.transformer.inverse_transform(y)
+
+    def joint_moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean, (n, P), and the covariance, (n, n, P)."""
+        posterior = self.posterior
+        if not self.latent and not isinstance(posterior.likelihood, AdditiveNoise):
+            raise ValueError(
+                f"return_cov=True needs latent=True with {posterior.likelihood!r}, because "
+                "with this likelihood y is not f plus independent noise."
+            )
+        if self.transformer is not None:
+            raise ValueError(
+                "return_cov=True needs latent=True with target_transform, because only the "
+                "transformed target has a covariance."
+            )
+        np.empty((self.n_rows, self.n_rows))  # a MemoryError would come later; raise it now
+        with predicting():
+            q, likelihood = posterior.predictive(self.X, self.rows)
+            cov = posterior.covariance(self.X)
+            if not self.latent:
+                noise = cast(AdditiveNoise, likelihood)
+                cov = noise.joint_covariance(q, cov, posterior.between(self.X))
+        offset, scale = self.model._y_scaling
+        mean = array(q.mixture_moments()[0]) * scale + offset
+        return mean, np.moveaxis(array(cov), 0, -1) * scale**2
+
+
+def gradients_of(model: BaseGP, X: Any, latent: bool) -> MomentGradients:
+    """Return mean and standard deviation of y, or f, and their gradients, in the user's units."""
+    if not latent and transformer_of(model) is not None:
+        raise ValueError(
+            "predict_gradient needs latent=True with target_transform, because it has "
+            "the gradients of f, the transformed target, but not the gradients of y."
+        )
+    X, posterior = model._query(X)
+
+    def moments(block: Tensor) -> tuple[Tensor, Tensor]:
+        q, likelihood = posterior.predictive(block, Rows(block[:, :1]))
+        return (q if latent else likelihood.moments(q)).mixture_moments()
+
+    with numeric_context():
+        found = gradients_by_blocks(moments, X, X.device, posterior.block_rows)
+    of_y, unit = found.scaled(*model._y_scaling), model._x_scaling.scale
+    slopes = (of_y.mean_gradient / unit, of_y.std_gradient / unit)
+    return MomentGradients(of_y.mean, of_y.std, *slopes)
+
+
+def known_rows(X: Tensor, exposure: Any, y_std: Any, scale: np.ndarray) -> Rows:
+    """Return per-row inputs other than X and y, for targets in units of `scale` (P,)."""
+    e = s = None
+    if exposure is not None:
+        e = torch.from_numpy(check_column(exposure, len(X), "exposure")).to(X)
+    if y_std is not None:
+        y_std = check_y_std(y_std, (len(X), len(scale)))
+        s = torch.from_numpy(known_noise(y_std, scale)).to(X)
+    return Rows(X[:, :1], exposure=e, noise=s)  # nothing reads its y

@@ -1,11 +1,11 @@
-"""Compute moments of targets on a lattice; see :mod:`skgpstoch.ensembles.lattice`."""
+"""Compute moments of targets on a lattice; see :mod:`skgpstoch.ensembles.rounded_targets`."""
 
 from __future__ import annotations
 
 import numpy as np
 from onnx import TensorProto
 
-from ..ensembles.lattice import MOST_CELLS, WINDOW, Lattice
+from ..ensembles.rounded_targets import MOST_CELLS, WINDOW, Lattice
 from .distributions import Weighted
 from .graph import Value
 

@@ -35,15 +35,13 @@ from skgpstoch import (
 from skgpstoch.data.arrays import Scaling
 from skgpstoch.data.target_transforms import YeoJohnsonTarget
 from skgpstoch.distributions import PredictiveDistribution
-from skgpstoch.distributions.joined import JoinedLaw
-from skgpstoch.distributions.kinks import kinks_between
-from skgpstoch.distributions.mixed import MixedBlocks, MixedLaw
+from skgpstoch.distributions.mixed import JoinedLaw, MixedBlocks, MixedLaw
 from skgpstoch.distributions.normal import NormalLaw
-from skgpstoch.distributions.transformed import TRIMMED, transformed
+from skgpstoch.distributions.transformed import TRIMMED, kinks_between, transformed
 from skgpstoch.distributions.truncated import TruncatedLaw
 from skgpstoch.ensembles.rounded_targets import Lattice, LatticeLaw
 from skgpstoch.ensembles.student_mixture import StudentMixture
-from skgpstoch.estimators.predicted import PredictedLaw
+from skgpstoch.estimators.posterior_law import PredictedLaw
 from skgpstoch.likelihoods import Gaussian, Laplace, Poisson, SharedStudentT, StudentT
 from skgpstoch.likelihoods.real import Noiseless
 from skgpstoch.likelihoods.skewed import Skewed

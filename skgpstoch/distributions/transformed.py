@@ -12,15 +12,15 @@ to the range between its quantiles 0.001 and 0.999. Moments that need y above 10
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..maths.quadrature import Integrand, integrate_between
-from .kinks import kinks_between
 from .law import BREAKS, TOLERANCE, Law, moments_by_tails
-from .targets import UNBOUNDED, TargetMap
+from .target_map import UNBOUNDED, TargetMap
 from .truncated import TruncatedLaw
 
 TRIMMED = 1e-3  # probability cut off on either side if moments may not exist
@@ -28,6 +28,11 @@ NEGLIGIBLE = 1e-6  # share of the largest part of a moment
 LOOKED_AT = 65  # numbers at which the parts of a moment are evaluated
 TO_END = 0.95  # share of the way to an end of the map, where it may rise without bound
 LIGHT_REACH = 40.0  # standard deviations beyond which light tails are negligible
+CELLS = 4096  # cells in the first search
+JUMP = 1e-4  # relative change of the slope within a short cell that tells a kink
+KINK_PRECISION = 1e-8  # error of kinks, in standard deviations; moments are then right to 1e-6
+LEAST_SIZE = 1e-11  # shortest cell relative to the numbers; in shorter ones differences lose digits
+MOST_KINKED = 65_536  # cells with kinks; if there are more, they come from rounding
 KINK_REACH = 10.0  # standard deviations beyond which integrals are not split at kinks
 
 
@@ -213,6 +218,41 @@ class TransformedLaw(Law):
             return self.map.slope(z.ravel(), of_each, p).reshape(z.shape)
 
         return slope
+
+
+def kinks_between(
+    g: Callable[[np.ndarray], np.ndarray], low: float, high: float, unit: float
+) -> np.ndarray:
+    """Return the numbers at which the slope of g jumps, ascending, (K,).
+
+    At a kink, second differences within a cell differ by the jump however short the cell is;
+    elsewhere they vanish. Cells that contain kinks are halved repeatedly.
+
+    Parameters
+    ----------
+    g : callable
+        The map g, of arrays of any shape.
+    low, high : float
+        Ends of the interval that is searched.
+    unit : float
+        Unit of `KINK_PRECISION`, to which kinks are located.
+    """
+    size = (high - low) / CELLS
+    least = max(KINK_PRECISION * unit, LEAST_SIZE * max(abs(low), abs(high)))
+    start = low + size * np.arange(CELLS)
+    while len(start):
+        y = g(start[:, None] + 0.25 * size * np.arange(-1, 6))  # (C, 7), one beyond either end
+        with np.errstate(invalid="ignore"):  # infinite values have no differences
+            turn, rise = np.diff(y, 2), np.abs(y[:, -1] - y[:, 0])
+            start = start[np.ptp(turn, axis=1) > JUMP * rise]
+        if size <= least or len(start) > MOST_KINKED:
+            break
+        size *= 0.5
+        start = np.sort(np.concatenate([start, start + size]))
+    if len(start) > MOST_KINKED:
+        return np.empty(0)
+    is_next = np.diff(start, prepend=-np.inf) > 1.5 * size  # neighbouring cells share one kink
+    return start[is_next] + 0.5 * size
 
 
 def transformed(law: Law, transformer: Any) -> TransformedLaw:

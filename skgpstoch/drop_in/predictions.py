@@ -42,16 +42,17 @@ class Predictive(Protocol):
 
 
 class PredictedByModel(PredictedRows):
-    """What a model predicts at valid rows, in the units of y; `noise` (P,) is that of new rows."""
+    """What a drop-in's model predicts at valid rows, in the units of y."""
 
-    def __init__(self, model: Predictive, scaling: Scaling, X: Any, noise: np.ndarray) -> None:
-        self.model, self.scaling, self.X, self.noise = model, scaling, X, noise
+    def __init__(self, estimator: GaussianPredictor, X: Any) -> None:
+        (self.model, scaling), self.X = estimator._model(), X
+        self.scaling, self.known_noise = scaling, estimator._known_noise
         self.n_rows = len(X)
         self.output_shape = () if len(scaling.scale) == 1 else (len(scaling.scale),)
 
     @predicting()
     def mean_and_variance(self, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean and the variance without that noise, each (n, P)."""
+        """Return the mean and the variance without known noise, each (n, P)."""
         mean, var = self.model.moments(self.X, with_variance)
         return mean * self.scaling.scale + self.scaling.offset, var * np.square(self.scaling.scale)
 
@@ -70,7 +71,7 @@ class PredictedByModel(PredictedRows):
     def whole(self) -> NormalLaw:
         """The law of all rows."""
         mean, var = self.mean_and_variance(with_variance=True)
-        return NormalLaw(mean, np.sqrt(var + self.noise))
+        return NormalLaw(mean, np.sqrt(var + self.known_noise()))
 
     def law(self, rows: slice) -> NormalLaw:
         return self.whole.of(rows)
@@ -96,8 +97,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         """Return the variance of new rows' noise that `predict` leaves out, (P,)."""
 
     def _predicted(self, X: Any) -> PredictedByModel:
-        X = self._validated(X, reset=False)
-        return PredictedByModel(*self._model(), X, self._known_noise())
+        return PredictedByModel(self, self._validated(X, reset=False))
 
     def predict(
         self,

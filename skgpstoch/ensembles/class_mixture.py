@@ -15,7 +15,7 @@ from ..docstrings import documented
 from ..estimators.classifier import Classifier
 from ..persistence.estimator import SavedEstimator
 from .class_deviations import deviation_about
-from .lacking import FITS_AGAIN, NO_FUNCTION, Lacking
+from .mixture import FITS_AGAIN, NO_FUNCTION, MissingMethod
 
 
 class ClassParts(NamedTuple):
@@ -41,8 +41,8 @@ class MixtureClassifier(ClassifierMixin, SavedEstimator):
 
     classes_: np.ndarray
 
-    partial_fit = Lacking(FITS_AGAIN, "SVGPClassifier has it.")
-    latent_mean_and_variance = Lacking(
+    partial_fit = MissingMethod(FITS_AGAIN, "SVGPClassifier has it.")
+    latent_mean_and_variance = MissingMethod(
         NO_FUNCTION, "Use predict_std for the uncertainty of the probabilities."
     )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -12,26 +13,54 @@ from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.validation import _num_samples
 
 from ..distributions.law import Law
-from ..distributions.mixed import AskedLaw, MixedLaw
+from ..distributions.mixed import MixedLaw
 from ..distributions.normal import NormalLaw
 from ..distributions.transformed import transformed, transformed_draws
 from ..estimators.predictions import PredictedRows, PredictiveRegressor
-from .lacking import FITS_AGAIN, NO_FUNCTION, Lacking
 
+FITS_AGAIN = "its models are combined on held-out rows, so more rows need a new fit"
+NO_FUNCTION = "it combines several models and has no single function f"
 ONE_MODEL = "SVGPRegressor and GaussianProcessRegressor have it."
 
 Draw = Callable[[int, int], np.ndarray]
 """Draws y, (n_rows, P, n_samples), given a number of draws and a seed."""
 
 
+class MissingMethod:
+    """Stands for a missing method: `hasattr` is False, and the error says what to use instead.
+
+    Parameters
+    ----------
+    why : str
+        Why there is no such method.
+    instead : str
+        What to call, or which class has it.
+    """
+
+    def __init__(self, why: str, instead: str) -> None:
+        self.why, self.instead = why, instead
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, model: object, owner: type) -> NoReturn:
+        raise AttributeError(
+            f"{owner.__name__} has no {self.name}: {self.why}. {self.instead}",
+            name=self.name,
+            obj=owner if model is None else model,
+        )
+
+
 class MixtureRegressor(RegressorMixin, PredictiveRegressor):
     """Mean, deviation, intervals, draws, densities and distributions of a mixture."""
 
-    condition_on = Lacking(FITS_AGAIN, ONE_MODEL)
-    partial_fit = Lacking(FITS_AGAIN, ONE_MODEL)
-    predict_gradient = Lacking(NO_FUNCTION, ONE_MODEL)
-    sample_functions = Lacking(NO_FUNCTION, f"Use sample_y to draw at given rows. {ONE_MODEL}")
-    log_marginal_likelihood = Lacking(
+    condition_on = MissingMethod(FITS_AGAIN, ONE_MODEL)
+    partial_fit = MissingMethod(FITS_AGAIN, ONE_MODEL)
+    predict_gradient = MissingMethod(NO_FUNCTION, ONE_MODEL)
+    sample_functions = MissingMethod(
+        NO_FUNCTION, f"Use sample_y to draw at given rows. {ONE_MODEL}"
+    )
+    log_marginal_likelihood = MissingMethod(
         "it combines several models and has no single prior",
         f"Use log_predictive_density to score rows. {ONE_MODEL}",
     )
@@ -135,3 +164,39 @@ class AskedRows(PredictedRows):
     def draws(self, n_samples: int, random_state: Any) -> np.ndarray:
         draws = np.asarray(self.model.sample_y(self.X, n_samples, random_state=random_state))
         return draws.reshape(self.n_rows, -1, n_samples)
+
+
+@dataclass(frozen=True)
+class AskedLaw(Law):
+    """Law of y at X from a model's `predict`, `predictive_cdf` and `log_predictive_density`."""
+
+    model: Any
+    X: Any
+    n_outputs: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.X), self.n_outputs
+
+    def of(self, rows: Any) -> AskedLaw:
+        numbers = np.arange(len(self.X))[rows]
+        return AskedLaw(self.model, _safe_indexing(self.X, numbers), self.n_outputs)
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        mean, std = self.model.predict(self.X, return_std=True)
+        return np.reshape(mean, self.shape), np.reshape(std, self.shape)
+
+    def mean(self) -> np.ndarray:
+        return np.reshape(self.model.predict(self.X), self.shape)
+
+    def cdf(self, y: np.ndarray) -> np.ndarray:
+        return np.reshape(self.model.predictive_cdf(self.X, self._given(y)), self.shape)
+
+    def log_density(self, y: np.ndarray) -> np.ndarray:
+        return np.reshape(self.joint_log_density(y), self.shape)  # of one output
+
+    def joint_log_density(self, y: np.ndarray) -> np.ndarray:
+        return np.asarray(self.model.log_predictive_density(self.X, self._given(y)))
+
+    def _given(self, y: np.ndarray) -> np.ndarray:
+        return y[:, 0] if self.n_outputs == 1 else y

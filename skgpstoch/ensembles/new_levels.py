@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 
 from ..data.unknown_levels import NewRows
-from ..distributions.joined import JoinedLaw, in_place
 from ..distributions.law import Law
-from ..distributions.mixed import MixedBlocks
+from ..distributions.mixed import JoinedLaw, MixedBlocks, in_place
 from ..estimators.predictions import PredictedRows
 from .mixture import mixed_draws
 

@@ -1,4 +1,4 @@
-"""Check the arguments of predictions: coverage, number of draws, names."""
+"""What users ask of estimators: names and values of arguments, and methods that are missing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable
 from inspect import Parameter, signature
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NoReturn
 
 from .row_source import check_no_source
 
@@ -99,3 +99,32 @@ def check_n_samples(n_samples: Any) -> int:
     if isinstance(n_samples, bool) or not isinstance(n_samples, Integral) or n_samples < 1:
         raise ValueError(f"n_samples must be an integer of at least 1, got {n_samples!r}.")
     return int(n_samples)
+
+
+FITS_AGAIN = "its models are combined on held-out rows, so more rows need a new fit"
+NO_FUNCTION = "it combines several models and has no single function f"
+
+
+class Lacking:
+    """Stands for a missing method: `hasattr` is False, and the error says what to use instead.
+
+    Parameters
+    ----------
+    why : str
+        Why there is no such method.
+    instead : str
+        What to call, or which class has it.
+    """
+
+    def __init__(self, why: str, instead: str) -> None:
+        self.why, self.instead = why, instead
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, model: object, owner: type) -> NoReturn:
+        raise AttributeError(
+            f"{owner.__name__} has no {self.name}: {self.why}. {self.instead}",
+            name=self.name,
+            obj=owner if model is None else model,
+        )

@@ -11,11 +11,11 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_array
 
 from ..data.arrays import readable
+from ..data.asked import FITS_AGAIN, NO_FUNCTION, Lacking
 from ..docstrings import documented
 from ..estimators.classifier import Classifier
 from ..persistence.estimator import SavedEstimator
 from .class_deviations import deviation_about
-from .mixture import FITS_AGAIN, NO_FUNCTION, MissingMethod
 
 
 class ClassParts(NamedTuple):
@@ -41,8 +41,8 @@ class MixtureClassifier(ClassifierMixin, SavedEstimator):
 
     classes_: np.ndarray
 
-    partial_fit = MissingMethod(FITS_AGAIN, "SVGPClassifier has it.")
-    latent_mean_and_variance = MissingMethod(
+    partial_fit = Lacking(FITS_AGAIN, "SVGPClassifier has it.")
+    latent_mean_and_variance = Lacking(
         NO_FUNCTION, "Use predict_std for the uncertainty of the probabilities."
     )
 

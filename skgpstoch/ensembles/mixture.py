@@ -5,62 +5,34 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.validation import _num_samples
 
+from ..data.asked import FITS_AGAIN, NO_FUNCTION, Lacking
 from ..distributions.law import Law
 from ..distributions.mixed import MixedLaw
 from ..distributions.normal import NormalLaw
 from ..distributions.transformed import transformed, transformed_draws
 from ..estimators.predictions import PredictedRows, PredictiveRegressor
 
-FITS_AGAIN = "its models are combined on held-out rows, so more rows need a new fit"
-NO_FUNCTION = "it combines several models and has no single function f"
 ONE_MODEL = "SVGPRegressor and GaussianProcessRegressor have it."
 
 Draw = Callable[[int, int], np.ndarray]
 """Draws y, (n_rows, P, n_samples), given a number of draws and a seed."""
 
 
-class MissingMethod:
-    """Stands for a missing method: `hasattr` is False, and the error says what to use instead.
-
-    Parameters
-    ----------
-    why : str
-        Why there is no such method.
-    instead : str
-        What to call, or which class has it.
-    """
-
-    def __init__(self, why: str, instead: str) -> None:
-        self.why, self.instead = why, instead
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, model: object, owner: type) -> NoReturn:
-        raise AttributeError(
-            f"{owner.__name__} has no {self.name}: {self.why}. {self.instead}",
-            name=self.name,
-            obj=owner if model is None else model,
-        )
-
-
 class MixtureRegressor(RegressorMixin, PredictiveRegressor):
     """Mean, deviation, intervals, draws, densities and distributions of a mixture."""
 
-    condition_on = MissingMethod(FITS_AGAIN, ONE_MODEL)
-    partial_fit = MissingMethod(FITS_AGAIN, ONE_MODEL)
-    predict_gradient = MissingMethod(NO_FUNCTION, ONE_MODEL)
-    sample_functions = MissingMethod(
-        NO_FUNCTION, f"Use sample_y to draw at given rows. {ONE_MODEL}"
-    )
-    log_marginal_likelihood = MissingMethod(
+    condition_on = Lacking(FITS_AGAIN, ONE_MODEL)
+    partial_fit = Lacking(FITS_AGAIN, ONE_MODEL)
+    predict_gradient = Lacking(NO_FUNCTION, ONE_MODEL)
+    sample_functions = Lacking(NO_FUNCTION, f"Use sample_y to draw at given rows. {ONE_MODEL}")
+    log_marginal_likelihood = Lacking(
         "it combines several models and has no single prior",
         f"Use log_predictive_density to score rows. {ONE_MODEL}",
     )

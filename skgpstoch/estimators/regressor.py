@@ -17,10 +17,9 @@ from ..data.asked import check_coverage, check_n_samples
 from ..data.rows import Data
 from ..distributions.predictive import PredictiveDistribution
 from ..docstrings import documented
-from ..objectives.conditioning import conditioned
-from .alike import refuse_group
 from .base import BaseGP, predictor
-from .context import fitting, predicting
+from .conditioning import condition
+from .context import predicting
 from .functions import SampledFunctions
 from .posterior_law import PredictedByPosterior, gradients_of
 from .predictions import PredictiveRegressor, interval_of
@@ -232,7 +231,6 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
 
     # ---- more rows ---------------------------------------------------------------------------
 
-    @fitting
     def condition_on(
         self,
         X: Any,
@@ -276,15 +274,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             If an argument is invalid, or rows cannot be added to this kind of posterior; the
             estimator is then as it was before.
         """
-        refuse_group("condition_on")
-        X, rows, posterior = self._labelled(self._checked(X, y, sample_weight, exposure, y_std))
-        # Parts may be shared with the posterior before, which is restored after a failure.
-        self._set_posterior(conditioned(copy.deepcopy(posterior), X, rows))
-        if hasattr(self, "log_marginal_likelihood_value_"):
-            value = float(self.posterior_.log_evidence().sum())
-            unit = float(np.log(self._y_scaling.scale).sum())
-            self.log_marginal_likelihood_value_ = value - self.posterior_.n_rows * unit
-        return self
+        return condition(self, X, y, sample_weight, exposure, y_std)
 
     # ---- scores ------------------------------------------------------------------------------
 

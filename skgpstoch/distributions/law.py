@@ -125,18 +125,16 @@ class Law(ABC):
             return self._crps_of_counts(y)
         mean, std = self.moments()
         breaks = mean + np.array(BREAKS)[:, None, None] * std
-        found = np.empty(self.shape)
-        for p in range(self.shape[1]):
-            at = y[:, p]
+        each = zip(y.T, np.moveaxis(breaks, 2, 0), std.T, strict=True)
+        return np.stack([self._crps_of(p, *of_output) for p, of_output in enumerate(each)], 1)
 
-            def error(
-                row: np.ndarray, t: np.ndarray, p: int = p, at: np.ndarray = at
-            ) -> np.ndarray:
-                return np.square(self.tail(row, t, t >= at[row, None], p))
+    def _crps_of(self, p: int, y: np.ndarray, breaks: np.ndarray, std: np.ndarray) -> np.ndarray:
+        """Return the CRPS of output p, (N,)."""
 
-            between = np.vstack([breaks[..., p], at])
-            found[:, p] = integrate_between(error, between, TOLERANCE * std[:, p])
-        return found
+        def error(row: np.ndarray, t: np.ndarray) -> np.ndarray:
+            return np.square(self.tail(row, t, t >= y[row, None], p))
+
+        return integrate_between(error, np.vstack([breaks, y]), TOLERANCE * std)
 
     def between_counts(self, k: np.ndarray) -> np.ndarray:
         """Return P(Y ≤ k) of counts, as a function that is smooth between counts."""
@@ -145,17 +143,20 @@ class Law(ABC):
     def _crps_of_counts(self, y: np.ndarray) -> np.ndarray:
         probabilities = LEAST_TAIL, 0.25, 0.75, 1.0 - LEAST_TAIL
         low, first, third, high = (self.quantile(p) for p in probabilities)
-        found = np.empty(self.shape)
-        for p in range(self.shape[1]):
+        ends = np.stack([y, low, high, third - first + 1.0])
+        return np.stack([self._counts_of(p, *ends[..., p]) for p in range(self.shape[1])], 1)
 
-            def below(row: np.ndarray, k: np.ndarray, p: int = p) -> np.ndarray:
-                numbers = np.repeat(k.reshape(-1, 1), self.shape[1], 1)
-                law = self.of(np.repeat(row, k.shape[1]))
-                return law.between_counts(numbers)[:, p].reshape(k.shape)
+    def _counts_of(
+        self, p: int, y: np.ndarray, low: np.ndarray, high: np.ndarray, unit: np.ndarray
+    ) -> np.ndarray:
+        """Return the CRPS of counts of output p, (N,), by :func:`crps_of_counts`."""
 
-            ends = low[:, p], high[:, p], (third - first)[:, p] + 1.0
-            found[:, p] = crps_of_counts(y[:, p], *ends, below)
-        return found
+        def below(row: np.ndarray, k: np.ndarray) -> np.ndarray:
+            numbers = np.repeat(k.reshape(-1, 1), self.shape[1], 1)
+            law = self.of(np.repeat(row, k.shape[1]))
+            return law.between_counts(numbers)[:, p].reshape(k.shape)
+
+        return crps_of_counts(y, low, high, unit, below)
 
     def tail(self, row: np.ndarray, t: np.ndarray, is_above: np.ndarray, p: int) -> np.ndarray:
         """Return P(Y > t) of output p if `is_above`, else P(Y ≤ t), at t (I, m) of rows (I,)."""

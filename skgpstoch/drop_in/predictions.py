@@ -12,12 +12,11 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from ..data.arrays import Scaling, random_numbers, resolve_seed
 from ..data.asked import check_n_samples
 from ..distributions.normal import NormalLaw
-from ..distributions.predictive import PredictiveDistribution
 from ..docstrings import documented
 from ..estimators.context import predicting
-from ..estimators.functions import SampledFunctions
 from ..estimators.predictions import PredictedRows, PredictiveRegressor
 from ..estimators.regressor import Regressor
+from ..estimators.sampled_functions import SampledFunctions
 from ..posteriors.gradients import MomentGradients
 from .base import DropIn
 
@@ -220,16 +219,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         """
         return shaped(np.sqrt(self._predicted(X).mean_and_variance(with_variance=True)[1]))
 
-    @documented(INPUTS, PredictiveRegressor.predict_distribution)
-    def predict_distribution(self, X: Any) -> PredictiveDistribution:
-        """Predict the normal distribution of y at each row.
-
-        Its variance includes alpha, unlike that of `predict`, if alpha is one number: the noise of
-        new rows is not known if alpha has a value for each training row. Intervals, densities and
-        probabilities are those of this distribution.
-        """
-        return self._predicted(X).distribution()
-
+    predict_distribution = PredictiveRegressor.predict_distribution
     predict_interval = PredictiveRegressor.predict_interval
     log_predictive_density = PredictiveRegressor.log_predictive_density
     predictive_cdf = PredictiveRegressor.predictive_cdf

@@ -70,14 +70,15 @@ class PredictedRows(ABC):
         return mean, std
 
     def interval(self, coverage: float) -> np.ndarray:
-        """Return the ends of central intervals, (n_rows, 2, P)."""
+        """Return the ends of central intervals, (n_rows, 2) or (n_rows, 2, P) as the user's y."""
         tail = 0.5 - 0.5 * coverage
 
         def ends(rows: slice) -> tuple[np.ndarray, ...]:
             law = self.law(rows)
             return tuple(least_counts(law, law.quantile(q), q) for q in (tail, 1.0 - tail))
 
-        return np.stack(self.by_blocks(ends), 1)
+        both = np.stack(self.by_blocks(ends), 1)
+        return both[..., 0] if self.output_shape == () else both
 
     def cdf(self, y: Any) -> np.ndarray:
         """Return P(Y ≤ y), (n_rows, P)."""
@@ -179,7 +180,7 @@ class PredictiveRegressor(SavedEstimator):
             Lower and upper end, in the units of y.
         """
         coverage = check_coverage(coverage)
-        return interval_of(self._predicted(X), coverage)
+        return self._predicted(X).interval(coverage)
 
     @documented(predict)
     def predict_distribution(self, X: Any) -> PredictiveDistribution:
@@ -246,9 +247,3 @@ class PredictiveRegressor(SavedEstimator):
         n_samples = check_n_samples(n_samples)
         found = self._predicted(X)
         return found.shaped(found.draws(n_samples, random_state))
-
-
-def interval_of(found: PredictedRows, coverage: float) -> np.ndarray:
-    """Return intervals in the shape of the user's y: (n, 2) or (n, 2, P)."""
-    interval = found.interval(coverage)
-    return interval[..., 0] if found.output_shape == () else interval

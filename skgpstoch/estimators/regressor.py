@@ -20,9 +20,9 @@ from ..docstrings import documented
 from .base import BaseGP, predictor
 from .conditioning import condition
 from .context import predicting
-from .functions import SampledFunctions
 from .posterior_law import PredictedByPosterior, gradients_of
-from .predictions import PredictiveRegressor, interval_of
+from .predictions import PredictiveRegressor
+from .sampled_functions import SampledFunctions
 from .targets import check_exposed, check_shape, with_transformed_targets
 from .validation import check_column, check_weight, check_y_std, fewest_rows, validate_inputs
 
@@ -156,7 +156,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
     ) -> np.ndarray:
         """Predict the central interval that contains y with probability `coverage`."""
         coverage = check_coverage(coverage)
-        return interval_of(self._predicted(X, latent, exposure, y_std), coverage)
+        return self._predicted(X, latent, exposure, y_std).interval(coverage)
 
     @documented(PredictiveRegressor.predict_distribution, predict)
     def predict_distribution(

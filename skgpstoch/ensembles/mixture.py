@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -18,6 +18,7 @@ from ..distributions.mixed import MixedLaw
 from ..distributions.normal import NormalLaw
 from ..distributions.transformed import transformed, transformed_draws
 from ..estimators.predictions import PredictedRows, PredictiveRegressor
+from ..persistence.estimator import SavedEstimator
 
 ONE_MODEL = "SVGPRegressor and GaussianProcessRegressor have it."
 
@@ -40,8 +41,9 @@ class MixtureRegressor(RegressorMixin, PredictiveRegressor):
 
 def predicted_by(model: Any, X: Any) -> PredictedRows:
     """Return what a fitted regressor, ours or another one, predicts at rows of X."""
-    own = getattr(model, "_predicted", None)
-    return AskedRows(model, X) if own is None else own(X)
+    if isinstance(model, SavedEstimator):
+        return cast(Any, model)._predicted(X)
+    return AskedRows(model, X)
 
 
 class MixedRows(PredictedRows):

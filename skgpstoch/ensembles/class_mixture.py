@@ -13,7 +13,7 @@ from sklearn.utils import check_array
 from ..data.arrays import readable
 from ..data.asked import FITS_AGAIN, NO_FUNCTION, Lacking
 from ..docstrings import documented
-from ..estimators.classifier import Classifier, codes_of
+from ..estimators.classifier import Classifier
 from ..persistence.estimator import SavedEstimator
 from .class_deviations import deviation_about
 
@@ -111,3 +111,23 @@ def log_mixture(log_p: np.ndarray, weights: np.ndarray, confidence: float) -> np
     """Return normalised τ log Σ_k w_k p_k, (N, C), from log p (K, N, C)."""
     mixed = logsumexp(log_p, axis=0, b=weights[:, None, None])
     return np.asarray(log_softmax(confidence * mixed, axis=1))
+
+
+def codes_of(y: np.ndarray, classes: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray:
+    """Return the position of each label among the classes, (n,).
+
+    Raises
+    ------
+    ValueError
+        If a label that `counts`, (n,), is not among them.
+    """
+    codes = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+    unknown = classes[codes] != y
+    if counts is not None:
+        unknown &= counts
+    if unknown.any():
+        raise ValueError(
+            f"y has the class {y[unknown][:1].tolist()[0]!r}, which the model was not "
+            f"fitted to: the classes are {classes.tolist()}."
+        )
+    return np.asarray(codes)

@@ -58,7 +58,14 @@ class Classifier(ClassifierMixin, BaseGP):
                 f"{type(self).__name__} needs at least two classes, but y has one class: "
                 f"{self.classes_.tolist()}."
             )
-        codes = codes_of(data.y, self.classes_, counts)
+        codes = np.searchsorted(self.classes_, data.y).clip(max=len(self.classes_) - 1)
+        unknown = (self.classes_[codes] != data.y) & counts
+        if unknown.any():
+            raise ValueError(
+                f"y has the class {np.asarray(data.y)[unknown][:1].tolist()[0]!r}, "
+                "which the model was not fitted to: the classes are "
+                f"{self.classes_.tolist()}."
+            )
         return replace(data, y=codes.astype(np.float64)[:, None])
 
     def _marginals(self, X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -197,23 +204,3 @@ class Classifier(ClassifierMixin, BaseGP):
         check_is_fitted(self)
         data = self._validate(X, y, reset=False)
         return self._log_probabilities(data.X, data.y)[:, 0]
-
-
-def codes_of(y: np.ndarray, classes: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray:
-    """Return the position of each label among the classes, (n,).
-
-    Raises
-    ------
-    ValueError
-        If a label that `counts`, (n,), is not among them.
-    """
-    codes = np.searchsorted(classes, y).clip(max=len(classes) - 1)
-    unknown = classes[codes] != y
-    if counts is not None:
-        unknown &= counts
-    if unknown.any():
-        raise ValueError(
-            f"y has the class {y[unknown][:1].tolist()[0]!r}, which the model was not "
-            f"fitted to: the classes are {classes.tolist()}."
-        )
-    return np.asarray(codes)

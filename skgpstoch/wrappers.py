@@ -29,6 +29,7 @@ from .distributions.normal import NormalLaw
 from .distributions.predictive import PredictiveDistribution, targets_of
 from .distributions.transformed import transformed, transformed_draws
 from .docstrings import documented
+from .estimators.predictions import PredictiveRegressor
 
 __all__ = [
     "diagnose",
@@ -38,6 +39,13 @@ __all__ = [
     "predict_std",
     "sample_y",
 ]
+
+
+OUTERMOST = """Parameters
+----------
+X : array-like of shape (n_samples, n_features)
+    Inputs, as the outermost wrapper takes them.
+"""
 
 
 def predict_distribution(estimator: Any, X: Any, **of_rows: Any) -> PredictiveDistribution:
@@ -88,74 +96,31 @@ def predict_distribution(estimator: Any, X: Any, **of_rows: Any) -> PredictiveDi
     return found
 
 
-@documented(predict_distribution)
+@documented(OUTERMOST, PredictiveRegressor.predict_std, predict_distribution)
 def predict_std(estimator: Any, X: Any, **of_rows: Any) -> np.ndarray:
-    """Predict the standard deviation of y at each row.
-
-    Returns
-    -------
-    y_std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-        In the units of y.
-    """
+    """Predict the standard deviation of y at each row."""
     return predict_distribution(estimator, X, **of_rows).std()
 
 
-@documented(predict_distribution)
+@documented(OUTERMOST, PredictiveRegressor.predict_interval, predict_distribution)
 def predict_interval(estimator: Any, X: Any, coverage: float = 0.95, **of_rows: Any) -> np.ndarray:
-    """Predict the central interval that contains y with probability `coverage`.
-
-    Parameters
-    ----------
-    coverage : float, default=0.95
-        Probability of the interval, between 0 and 1.
-
-    Returns
-    -------
-    interval : ndarray of shape (n_samples, 2) or (n_samples, 2, n_outputs)
-        Lower and upper end, in the units of y.
-    """
+    """Predict the central interval that contains y with probability `coverage`."""
     coverage = check_coverage(coverage)
     return np.stack(predict_distribution(estimator, X, **of_rows).interval(coverage), 1)
 
 
-@documented(predict_distribution)
+@documented(OUTERMOST, PredictiveRegressor.log_predictive_density, predict_distribution)
 def log_predictive_density(estimator: Any, X: Any, y: Any, **of_rows: Any) -> np.ndarray:
-    """Return the log density log p(y | x, data) of each row, summed over outputs.
-
-    Parameters
-    ----------
-    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        Targets.
-
-    Returns
-    -------
-    log_density : ndarray of shape (n_samples,)
-        Log densities in nats, for y in its own units; for counts, log probabilities.
-    """
+    """Return the log density log p(y | x, data) of each row, summed over outputs."""
     distribution = predict_distribution(estimator, X, **of_rows)
     return distribution.joint_logpdf(targets_of(distribution.shape, y))
 
 
-@documented(predict_distribution)
+@documented(PredictiveRegressor.sample_y, predict_distribution)
 def sample_y(
     estimator: Any, X: Any, n_samples: int = 1, random_state: Any = 0, **of_rows: Any
 ) -> np.ndarray:
-    """Draw y jointly at the rows of X.
-
-    Parameters
-    ----------
-    X : array-like of shape (n_samples_X, n_features)
-        Inputs.
-    n_samples : int, default=1
-        Number of draws.
-    random_state : int, RandomState instance or None, default=0
-        Seed of the draws; None draws differently at each call.
-
-    Returns
-    -------
-    y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
-        Draws, in the units of y.
-    """
+    """Draw y jointly at the rows of X."""
     n_samples = check_n_samples(n_samples)
     estimator, X, maps = unwrapped(estimator, X)
     if not hasattr(estimator, "sample_y"):

@@ -237,7 +237,7 @@ class PredictiveRegressor(SavedEstimator):
         n_samples : int, default=1
             Number of draws.
         random_state : int, RandomState instance or None, default=0
-            Seed.
+            Seed; None draws differently at each call.
 
         Returns
         -------

@@ -67,7 +67,7 @@ class MixedRows(PredictedRows):
         """Draw y jointly at all rows, each time from a part that is drawn by the weights."""
         return mixed_draws(self.weights, [p.draws for p in self.parts], n_samples, random_state)
 
-    def targets(self, y: Any) -> np.ndarray:
+    def targets(self, y: Any) -> Any:
         for part in self.parts:
             part.targets(y)  # or an error
         return super().targets(y)

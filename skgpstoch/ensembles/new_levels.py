@@ -82,7 +82,7 @@ class RowsWithNewLevels(PredictedRows):
 
         return mixed_draws([1.0 / K] * K, [of_level(k) for k in range(K)], n_samples, random_state)
 
-    def targets(self, y: Any) -> np.ndarray:
+    def targets(self, y: Any) -> Any:
         return self.whole.targets(y)
 
     def _parts(self, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -300,7 +300,7 @@ class RoundedRows(PredictedRows):
         draws = self.of_density.draws(n_samples, int(rng.randint(2**31 - 1)))
         return self.lattice.drawn(draws, rng)
 
-    def targets(self, y: Any) -> np.ndarray:
+    def targets(self, y: Any) -> Any:
         return self.of_density.targets(y)
 
     def atom_probabilities(self) -> np.ndarray:

@@ -194,10 +194,12 @@ class PredictedByPosterior(PredictedRows):
         draws = np.moveaxis(array(drawn) * scale + offset, 0, -1)
         return draws if self.transformer is None else transformed_draws(draws, self.transformer)
 
-    def targets(self, y: Any) -> np.ndarray:
+    def targets(self, y: Any) -> Any:
         X, exposure, y_std = self.given
         y = cast(Any, self.model)._checked(X, y, None, exposure, y_std).y
-        return y if self.transformer is None else self.transformer.inverse_transform(y)
+        if self.transformer is None:  # blocks of an accelerator wait for no copies
+            return self.model._y_scaling.tensor(y, torch.float64, self.X.device)
+        return self.transformer.inverse_transform(y)
 
     def joint_moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean, (n, P), and the covariance, (n, n, P)."""

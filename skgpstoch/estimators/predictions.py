@@ -11,7 +11,7 @@ import numpy as np
 from ..data.asked import check_coverage, check_n_samples
 from ..data.devices import BLOCK_ROWS, map_blocks
 from ..distributions.law import Law
-from ..distributions.predictive import PredictiveDistribution, below, least_counts, targets_of
+from ..distributions.predictive import PredictiveDistribution, least_counts, targets_of
 from ..docstrings import documented
 from ..persistence.estimator import SavedEstimator
 from .context import predicting
@@ -52,8 +52,8 @@ class PredictedRows(ABC):
     def draws(self, n_samples: int, random_state: Any) -> np.ndarray:
         """Draw y jointly at all rows: (n_rows, P, n_samples)."""
 
-    def targets(self, y: Any) -> np.ndarray:
-        """Return valid values of y, (n_rows, P), or raise a ValueError."""
+    def targets(self, y: Any) -> Any:
+        """Return valid values of y as the laws take them, (n_rows, P), or raise a ValueError."""
         return targets_of((self.n_rows, *self.output_shape), y).reshape(self.n_rows, -1)
 
     # ---- what derives from them ------------------------------------------------------------------
@@ -83,7 +83,7 @@ class PredictedRows(ABC):
     def cdf(self, y: Any) -> np.ndarray:
         """Return P(Y ≤ y), (n_rows, P)."""
         y = self.targets(y)
-        return self.by_blocks(lambda rows: (below(self.law(rows), y[rows]),))[0]
+        return self.by_blocks(lambda rows: (self.law(rows).cdf(y[rows]).clip(0.0, 1.0),))[0]
 
     def log_density(self, y: Any) -> np.ndarray:
         """Return the joint log density of the outputs, (n_rows,) nats."""

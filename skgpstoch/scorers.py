@@ -241,7 +241,7 @@ def judged(
     """Return the distributions of y at the rows of X, and y in the distributions' shape."""
     check_exposed(unwrapped(estimator, X)[0], of_rows.get("exposure"))
     distribution = predict_distribution(estimator, X, **of_rows)
-    return distribution, targets_of(distribution, y)
+    return distribution, targets_of(distribution.shape, y)
 
 
 neg_log_predictive_density_scorer = NegLogPredictiveDensityScorer()

@@ -29,6 +29,7 @@ from .distributions.normal import NormalLaw
 from .distributions.predictive import PredictiveDistribution, targets_of
 from .distributions.transformed import transformed, transformed_draws
 from .docstrings import documented
+from .estimators.predictions import PredictiveRegressor
 
 __all__ = [
     "diagnose",
@@ -38,6 +39,13 @@ __all__ = [
     "predict_std",
     "sample_y",
 ]
+
+
+OUTERMOST = """Parameters
+----------
+X : array-like of shape (n_samples, n_features)
+    Inputs, as the outermost wrapper takes them.
+"""
 
 
 def predict_distribution(estimator: Any, X: Any, **of_rows: Any) -> PredictiveDistribution:
@@ -80,114 +88,41 @@ def predict_distribution(estimator: Any, X: Any, **of_rows: Any) -> PredictiveDi
     >>> predict_distribution(model.fit(X, np.sin(X[:, 0])), X)
     PredictiveDistribution(n_samples=50)
     """
-    check_regressor(estimator)
-    inner = inside(estimator)
-    if inner is not None:
-        return predict_distribution(inner, X, **of_rows)
-    if isinstance(estimator, Pipeline):
-        return predict_distribution(estimator[-1], before_last(estimator, X), **of_rows)
-    if isinstance(estimator, TransformedTargetRegressor):
-        check_is_fitted(estimator)
-        given = predict_distribution(estimator.regressor_, X, **of_rows)
-        law = transformed(given.law, estimator.transformer_)
-        return PredictiveDistribution(law, (law.shape[1],) if estimator._training_dim > 1 else ())
-    if hasattr(estimator, "predict_distribution"):
-        check_names(estimator, estimator.predict_distribution, of_rows)
-        return estimator.predict_distribution(X, **of_rows)
-    if not predicts_std(estimator):
-        raise TypeError(
-            "estimator must be a regressor with predict_distribution, or with predict(X, "
-            f"return_std=True), got {estimator!r}. Wrap it in ConstantVarianceRegressor, "
-            "which adds a constant variance."
-        )
-    check_names(estimator, estimator.predict, of_rows)
-    mean, std = (np.asarray(part) for part in estimator.predict(X, return_std=True, **of_rows))
-    columns = (part.reshape(len(part), -1) for part in (mean, std))
-    return PredictiveDistribution(NormalLaw(*columns), mean.shape[1:])
+    estimator, X, maps = unwrapped(estimator, X)
+    found = distribution_of(estimator, X, of_rows)
+    for transformer, has_columns in maps:
+        law = transformed(found.law, transformer)
+        found = PredictiveDistribution(law, (law.shape[1],) if has_columns else ())
+    return found
 
 
-@documented(predict_distribution)
+@documented(OUTERMOST, PredictiveRegressor.predict_std, predict_distribution)
 def predict_std(estimator: Any, X: Any, **of_rows: Any) -> np.ndarray:
-    """Predict the standard deviation of y at each row.
-
-    Returns
-    -------
-    y_std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-        In the units of y.
-    """
+    """Predict the standard deviation of y at each row."""
     return predict_distribution(estimator, X, **of_rows).std()
 
 
-@documented(predict_distribution)
+@documented(OUTERMOST, PredictiveRegressor.predict_interval, predict_distribution)
 def predict_interval(estimator: Any, X: Any, coverage: float = 0.95, **of_rows: Any) -> np.ndarray:
-    """Predict the central interval that contains y with probability `coverage`.
-
-    Parameters
-    ----------
-    coverage : float, default=0.95
-        Probability of the interval, between 0 and 1.
-
-    Returns
-    -------
-    interval : ndarray of shape (n_samples, 2) or (n_samples, 2, n_outputs)
-        Lower and upper end, in the units of y.
-    """
+    """Predict the central interval that contains y with probability `coverage`."""
     coverage = check_coverage(coverage)
     return np.stack(predict_distribution(estimator, X, **of_rows).interval(coverage), 1)
 
 
-@documented(predict_distribution)
+@documented(OUTERMOST, PredictiveRegressor.log_predictive_density, predict_distribution)
 def log_predictive_density(estimator: Any, X: Any, y: Any, **of_rows: Any) -> np.ndarray:
-    """Return the log density log p(y | x, data) of each row, summed over outputs.
-
-    Parameters
-    ----------
-    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        Targets.
-
-    Returns
-    -------
-    log_density : ndarray of shape (n_samples,)
-        Log densities in nats, for y in its own units; for counts, log probabilities.
-    """
+    """Return the log density log p(y | x, data) of each row, summed over outputs."""
     distribution = predict_distribution(estimator, X, **of_rows)
-    return distribution.joint_logpdf(targets_of(distribution, y))
+    return distribution.joint_logpdf(targets_of(distribution.shape, y))
 
 
-@documented(predict_distribution)
+@documented(PredictiveRegressor.sample_y, predict_distribution)
 def sample_y(
     estimator: Any, X: Any, n_samples: int = 1, random_state: Any = 0, **of_rows: Any
 ) -> np.ndarray:
-    """Draw y jointly at the rows of X.
-
-    Parameters
-    ----------
-    X : array-like of shape (n_samples_X, n_features)
-        Inputs.
-    n_samples : int, default=1
-        Number of draws.
-    random_state : int, RandomState instance or None, default=0
-        Seed of the draws; None draws differently at each call.
-
-    Returns
-    -------
-    y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
-        Draws, in the units of y.
-    """
+    """Draw y jointly at the rows of X."""
     n_samples = check_n_samples(n_samples)
-    check_regressor(estimator)
-    inner = inside(estimator)
-    if inner is not None:
-        return sample_y(inner, X, n_samples, random_state, **of_rows)
-    if isinstance(estimator, Pipeline):
-        X = before_last(estimator, X)
-        return sample_y(estimator[-1], X, n_samples, random_state, **of_rows)
-    if isinstance(estimator, TransformedTargetRegressor):
-        check_is_fitted(estimator)
-        draws = sample_y(estimator.regressor_, X, n_samples, random_state, **of_rows)
-        if draws.ndim == 2 or estimator._training_dim > 1:
-            return transformed_draws(draws, estimator.transformer_)
-        return transformed_draws(draws[:, 0], estimator.transformer_)
+    estimator, X, maps = unwrapped(estimator, X)
     if not hasattr(estimator, "sample_y"):
         raise TypeError(
             f"estimator must be a regressor with sample_y, got {estimator!r}. For draws "
@@ -195,7 +130,11 @@ def sample_y(
             "X).sample(n_samples)."
         )
     check_names(estimator, estimator.sample_y, of_rows)
-    return np.asarray(estimator.sample_y(X, n_samples, random_state, **of_rows))
+    draws = np.asarray(estimator.sample_y(X, n_samples, random_state, **of_rows))
+    for transformer, has_columns in maps:
+        draws = draws if draws.ndim == 2 or has_columns else draws[:, 0]
+        draws = transformed_draws(draws, transformer)
+    return draws
 
 
 def diagnose(estimator: Any) -> Diagnosis:
@@ -229,13 +168,7 @@ def diagnose(estimator: Any) -> Diagnosis:
     >>> diagnose(model.fit(X, np.sin(X[:, 0]))).problems
     []
     """
-    inner = inside(estimator)
-    if isinstance(estimator, Pipeline):
-        inner = estimator[-1]
-    elif isinstance(estimator, TransformedTargetRegressor):
-        check_is_fitted(estimator)
-        inner = estimator.regressor_
-    if inner is not None:
+    if (inner := inside(estimator)) is not None:
         return diagnose(inner)
     if isinstance(estimator, type) or not hasattr(estimator, "diagnose"):
         raise TypeError(
@@ -266,22 +199,53 @@ def check_regressor(estimator: Any) -> None:
 
 
 def inside(estimator: Any) -> Any:
-    """Return a search's best estimator or a frozen estimator; None for anything else."""
+    """Return what a fitted wrapper holds; None if the estimator is no wrapper."""
     if hasattr(estimator, "best_estimator_"):
         return estimator.best_estimator_
     if hasattr(estimator, "refit") and hasattr(estimator, "estimator"):  # DLMRegressor has refit
         raise NotFittedError(
             f"{estimator!r} has no best_estimator_. Fit the search first, with refit=True."
         )
-    return estimator.estimator if isinstance(estimator, FrozenEstimator) else None
+    if isinstance(estimator, FrozenEstimator):
+        return estimator.estimator
+    if isinstance(estimator, Pipeline):
+        return estimator[-1]
+    if isinstance(estimator, TransformedTargetRegressor):
+        check_is_fitted(estimator)
+        return estimator.regressor_
+    return None
 
 
-def predicts_std(estimator: Any) -> bool:
-    """Tell whether a regressor's `predict` has the parameter `return_std`."""
+def unwrapped(estimator: Any, X: Any) -> tuple[Any, Any, list[tuple[Any, bool]]]:
+    """Return the regressor in wrappers, X as it sees it, and what was done to its targets.
+
+    The latter are transformers, the innermost first, and whether their targets had columns.
+    """
+    check_regressor(estimator)
+    maps: list[tuple[Any, bool]] = []
+    while (inner := inside(estimator)) is not None:
+        if isinstance(estimator, Pipeline) and len(estimator) > 1:
+            X = estimator[:-1].transform(X)
+        if isinstance(estimator, TransformedTargetRegressor):
+            maps.insert(0, (estimator.transformer_, estimator._training_dim > 1))
+        estimator = inner
+        check_regressor(estimator)
+    return estimator, X, maps
+
+
+def distribution_of(estimator: Any, X: Any, of_rows: dict[str, Any]) -> PredictiveDistribution:
+    """Return the distributions that a regressor predicts; normal ones if it has deviations only."""
+    if hasattr(estimator, "predict_distribution"):
+        check_names(estimator, estimator.predict_distribution, of_rows)
+        return estimator.predict_distribution(X, **of_rows)
     predict = getattr(estimator, "predict", None)
-    return predict is not None and "return_std" in signature(predict).parameters
-
-
-def before_last(pipeline: Pipeline, X: Any) -> Any:
-    """Return X as the last step of a pipeline sees it."""
-    return pipeline[:-1].transform(X) if len(pipeline) > 1 else X
+    if predict is None or "return_std" not in signature(predict).parameters:
+        raise TypeError(
+            "estimator must be a regressor with predict_distribution, or with predict(X, "
+            f"return_std=True), got {estimator!r}. Wrap it in ConstantVarianceRegressor, "
+            "which adds a constant variance."
+        )
+    check_names(estimator, predict, of_rows)
+    mean, std = (np.asarray(part) for part in predict(X, return_std=True, **of_rows))
+    columns = (part.reshape(len(part), -1) for part in (mean, std))
+    return PredictiveDistribution(NormalLaw(*columns), mean.shape[1:])

@@ -12,7 +12,7 @@ from scipy.special import ndtri
 from skgpstoch import AutoGaussianProcessRegressor
 from skgpstoch.data.categories import STAND_INS
 from skgpstoch.data.tables import TableEncoder
-from skgpstoch.distributions.joined import JoinedLaw
+from skgpstoch.distributions.mixed import JoinedLaw
 from skgpstoch.distributions.normal import NormalLaw
 from skgpstoch.ensembles import automatic_regressor
 from skgpstoch.ensembles.process import ExactProcessRegressor

@@ -245,6 +245,19 @@ def test_random_numbers_go_on():
     assert_array_equal(back.standard_normal(5), generator.standard_normal(5))
 
 
+@pytest.mark.parametrize("name", registry.RETIRED)
+def test_objects_that_are_not_needed_any_more_are_left_out(name):
+    nodes = [
+        ["type", name],
+        ["type", "AutoGaussianProcessRegressor"],
+        ["object", [0], "models", None],
+        ["object", [1], "_model", [2], "max_time", 3.0],
+    ]
+    model = Unpacker(Names()).value(PackedState(json.dumps(nodes), [], []))
+    assert vars(model) == {"max_time": 3.0}
+    assert vars(again(model)) == vars(model)
+
+
 def test_circles_are_refused():
     circle: list = []
     circle.append(circle)

@@ -11,7 +11,6 @@ import torch
 
 from ..maths.gaussian import inverse
 from ..maths.quadrature import integrate_between
-from .counts import LEAST_TAIL, crps_of_counts
 
 BREAKS = (-200.0, -40.0, -10.0, -4.0, -1.5, 0.0, 1.5, 4.0, 10.0, 40.0, 200.0)
 """Standard deviations from the mean at which integrals are split. Beyond the outermost, the squared
@@ -20,6 +19,10 @@ probability integrates to 10⁻⁷ of a deviation at most, by Cantelli's inequal
 TOLERANCE = 1e-8  # error of integrals over an interval, in standard deviations
 
 LEAST_PROBABILITY = 1e-16  # smallest probability of draws by quantiles
+FEW_COUNTS = 256  # counts that are summed one by one
+LEAST_TAIL = 1e-9  # probability on either side that is neglected
+PANELS = 2.0 ** np.arange(-24, 1)  # interval ends where integration of the rest starts
+PRECISION = 1e-8  # error of integrals over an interval, in interquartile ranges
 
 
 class Law(ABC):
@@ -122,18 +125,16 @@ class Law(ABC):
             return self._crps_of_counts(y)
         mean, std = self.moments()
         breaks = mean + np.array(BREAKS)[:, None, None] * std
-        found = np.empty(self.shape)
-        for p in range(self.shape[1]):
-            at = y[:, p]
+        each = zip(y.T, np.moveaxis(breaks, 2, 0), std.T, strict=True)
+        return np.stack([self._crps_of(p, *of_output) for p, of_output in enumerate(each)], 1)
 
-            def error(
-                row: np.ndarray, t: np.ndarray, p: int = p, at: np.ndarray = at
-            ) -> np.ndarray:
-                return np.square(self.tail(row, t, t >= at[row, None], p))
+    def _crps_of(self, p: int, y: np.ndarray, breaks: np.ndarray, std: np.ndarray) -> np.ndarray:
+        """Return the CRPS of output p, (N,)."""
 
-            between = np.vstack([breaks[..., p], at])
-            found[:, p] = integrate_between(error, between, TOLERANCE * std[:, p])
-        return found
+        def error(row: np.ndarray, t: np.ndarray) -> np.ndarray:
+            return np.square(self.tail(row, t, t >= y[row, None], p))
+
+        return integrate_between(error, np.vstack([breaks, y]), TOLERANCE * std)
 
     def between_counts(self, k: np.ndarray) -> np.ndarray:
         """Return P(Y ≤ k) of counts, as a function that is smooth between counts."""
@@ -142,17 +143,20 @@ class Law(ABC):
     def _crps_of_counts(self, y: np.ndarray) -> np.ndarray:
         probabilities = LEAST_TAIL, 0.25, 0.75, 1.0 - LEAST_TAIL
         low, first, third, high = (self.quantile(p) for p in probabilities)
-        found = np.empty(self.shape)
-        for p in range(self.shape[1]):
+        ends = np.stack([y, low, high, third - first + 1.0])
+        return np.stack([self._counts_of(p, *ends[..., p]) for p in range(self.shape[1])], 1)
 
-            def below(row: np.ndarray, k: np.ndarray, p: int = p) -> np.ndarray:
-                numbers = np.repeat(k.reshape(-1, 1), self.shape[1], 1)
-                law = self.of(np.repeat(row, k.shape[1]))
-                return law.between_counts(numbers)[:, p].reshape(k.shape)
+    def _counts_of(
+        self, p: int, y: np.ndarray, low: np.ndarray, high: np.ndarray, unit: np.ndarray
+    ) -> np.ndarray:
+        """Return the CRPS of counts of output p, (N,), by :func:`crps_of_counts`."""
 
-            ends = low[:, p], high[:, p], (third - first)[:, p] + 1.0
-            found[:, p] = crps_of_counts(y[:, p], *ends, below)
-        return found
+        def below(row: np.ndarray, k: np.ndarray) -> np.ndarray:
+            numbers = np.repeat(k.reshape(-1, 1), self.shape[1], 1)
+            law = self.of(np.repeat(row, k.shape[1]))
+            return law.between_counts(numbers)[:, p].reshape(k.shape)
+
+        return crps_of_counts(y, low, high, unit, below)
 
     def tail(self, row: np.ndarray, t: np.ndarray, is_above: np.ndarray, p: int) -> np.ndarray:
         """Return P(Y > t) of output p if `is_above`, else P(Y ≤ t), at t (I, m) of rows (I,)."""
@@ -203,3 +207,46 @@ def signed_tail(law: Law, row: np.ndarray, z: np.ndarray, centre: np.ndarray, p:
     is_above = z >= centre[row, None]
     tail = law.tail(row, z, is_above, p)
     return np.where(is_above, tail, -tail)
+
+
+Below = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Maps rows (I,) and numbers k (I, m) to P(Y ≤ k), smooth between counts."""
+
+
+def crps_of_counts(
+    y: np.ndarray, low: np.ndarray, high: np.ndarray, unit: np.ndarray, below: Below
+) -> np.ndarray:
+    """Return the CRPS of counts y (N,), from sums of squared probabilities.
+
+        CRPS = Σ_{k<y} F(k)² + Σ_{k≥y} (1 − F(k))²
+
+    If there are many counts, a sum of g(k) from k = a is replaced by the integral from a − ½, where
+    F is interpolated smoothly between counts. The Euler-Maclaurin corrections are
+    (g(a) − g(a − 1))/24 at the start and −(F(y) − F(y − 1))/12 at the kink.
+
+    Nearly all probability is between `low` and `high` (N,). `unit` (N,) is the width of the
+    distributions, to which the error of integrals is relative.
+    """
+    row, every = np.arange(len(y)), np.arange(FEW_COUNTS)
+    few = np.minimum(high + 1.0, low + FEW_COUNTS)  # the first count that is not summed
+
+    def error(row: np.ndarray, k: np.ndarray, is_above: np.ndarray) -> np.ndarray:
+        return np.square(below(row, k) - is_above)
+
+    k = low[:, None] + every[: max(int((few - low).max()), 1)]
+    each = error(row, k, k >= y[:, None])
+    total = np.where(k < few[:, None], each, 0.0).sum(1)
+    total += np.maximum(y - 1.0 - high, 0.0) + np.maximum(low - y, 0.0)
+    is_long = high + 1.0 > few
+    if not is_long.any():
+        return np.asarray(total)
+    start, end = few - 0.5, np.where(is_long, high + 0.5, few - 0.5)
+    kink = np.clip(y - 0.5, start, end)
+    breaks = np.vstack([start, start + (end - start) * PANELS[:, None], kink])
+    total += integrate_between(
+        lambda row, t: error(row, t, t >= kink[row, None]), breaks, PRECISION * unit
+    )
+    at_start = np.diff(error(row, np.stack([few - 1.0, few], 1), (y <= few)[:, None]))[:, 0]
+    mass = np.diff(below(row, np.maximum(np.stack([y - 1.0, y], 1), 0.0)))[:, 0]
+    total += np.where(is_long, at_start, 0.0) / 24.0
+    return total - np.where((kink > start) & (kink < end), mass, 0.0) / 12.0

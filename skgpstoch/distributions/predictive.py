@@ -259,8 +259,8 @@ class PredictiveDistribution:
             ) from error
 
 
-def targets_of(distribution: PredictiveDistribution, y: Any) -> np.ndarray:
-    """Return y as an array of the distribution's shape; of one output it may be a column.
+def targets_of(shape: tuple[int, ...], y: Any) -> np.ndarray:
+    """Return y as an array of the shape of predictions; of one output it may be a column.
 
     Raises
     ------
@@ -268,11 +268,9 @@ def targets_of(distribution: PredictiveDistribution, y: Any) -> np.ndarray:
         If y has another shape, or is not finite.
     """
     y = check_array(readable(y), dtype=np.float64, ensure_2d=False, input_name="y")
-    y = y if distribution.output_shape else one_output(y)
-    if y.shape != distribution.shape:
-        raise ValueError(
-            f"y must have the shape {distribution.shape} of predictions, got {y.shape}."
-        )
+    y = one_output(y) if len(shape) == 1 else y
+    if y.shape != shape:
+        raise ValueError(f"y must have the shape {shape} of predictions, got {y.shape}.")
     return y
 
 

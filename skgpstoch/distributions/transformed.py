@@ -12,15 +12,15 @@ to the range between its quantiles 0.001 and 0.999. Moments that need y above 10
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..maths.quadrature import Integrand, integrate_between
-from .kinks import kinks_between
 from .law import BREAKS, TOLERANCE, Law, moments_by_tails
-from .targets import UNBOUNDED, TargetMap
+from .target_map import UNBOUNDED, TargetMap
 from .truncated import TruncatedLaw
 
 TRIMMED = 1e-3  # probability cut off on either side if moments may not exist
@@ -28,6 +28,11 @@ NEGLIGIBLE = 1e-6  # share of the largest part of a moment
 LOOKED_AT = 65  # numbers at which the parts of a moment are evaluated
 TO_END = 0.95  # share of the way to an end of the map, where it may rise without bound
 LIGHT_REACH = 40.0  # standard deviations beyond which light tails are negligible
+CELLS = 4096  # cells in the first search
+JUMP = 1e-4  # relative change of the slope within a short cell that tells a kink
+KINK_PRECISION = 1e-8  # error of kinks, in standard deviations; moments are then right to 1e-6
+LEAST_SIZE = 1e-11  # shortest cell relative to the numbers; in shorter ones differences lose digits
+MOST_KINKED = 65_536  # cells with kinks; if there are more, they come from rounding
 KINK_REACH = 10.0  # standard deviations beyond which integrals are not split at kinks
 
 
@@ -96,30 +101,27 @@ class TransformedLaw(Law):
         if self.map.is_affine:
             mean, std = self.law.moments()
             return self.map.inverse(mean), std * np.exp(self.map.log_slope(mean, std))
-        centre, mean, std = self.law.place()[0], np.empty(self.shape), np.empty(self.shape)
-        for p in range(self.shape[1]):
-            breaks, unit, width = self._breaks(p)
-            c, slope = self._column(centre[:, p], p), self._slope_of(p, width)
-
-            def weight(
-                row: np.ndarray,
-                z: np.ndarray,
-                p: int = p,
-                c: np.ndarray = c,
-                slope: Integrand = slope,
-            ) -> tuple[np.ndarray, np.ndarray]:
-                return self._column(z, p) - c[row, None], slope(row, z)
-
-            with np.errstate(over="ignore", invalid="ignore"):
-                rest, rest_of_square = self._beyond_numbers(p, centre[:, p], breaks)
-                breaks = np.where(rest == 0.0, breaks, centre[:, p])
-                first, second = moments_by_tails(self.law, p, centre[:, p], breaks, unit, weight)
-                mean[:, p] = c + first + rest
-                var = second - np.square(first)
-            is_finite = np.isfinite(second) & (rest == 0.0) & (rest_of_square == 0.0)
-            var = np.where(is_finite, var, np.inf)
-            std[:, p] = np.sqrt(np.maximum(var, 0.0))
+        centres = self.law.place()[0].T
+        each = [self._moments_of(p, centre) for p, centre in enumerate(centres)]
+        mean, std = (np.stack(moment, 1) for moment in zip(*each, strict=True))
         return mean, std
+
+    def _moments_of(self, p: int, centre: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and standard deviation of output p, (N,) each."""
+        breaks, unit, width = self._breaks(p)
+        c, slope = self._column(centre, p), self._slope_of(p, width)
+
+        def weight(row: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return self._column(z, p) - c[row, None], slope(row, z)
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            rest, rest_of_square = self._beyond_numbers(p, centre, breaks)
+            breaks = np.where(rest == 0.0, breaks, centre)
+            first, second = moments_by_tails(self.law, p, centre, breaks, unit, weight)
+            mean = c + first + rest
+            var = second - np.square(first)
+        is_finite = np.isfinite(second) & (rest == 0.0) & (rest_of_square == 0.0)
+        return mean, np.sqrt(np.maximum(np.where(is_finite, var, np.inf), 0.0))
 
     def _beyond_numbers(
         self, p: int, centre: np.ndarray, breaks: np.ndarray
@@ -144,29 +146,25 @@ class TransformedLaw(Law):
         z, where = self._before(y)
         if self.map.is_affine:
             return self.law.crps(z) * np.exp(self.map.log_slope(z, self._unit()))
-        found = np.empty(self.shape)
-        for p in range(self.shape[1]):
-            breaks, unit, width = self._breaks(p)
-            ends = self._column(breaks[[0, -1]], p)  # y at both
-            is_out = where[:, p] != 0.0
-            nearest = np.where(np.abs(ends[0] - y[:, p]) < np.abs(ends[1] - y[:, p]), 0, -1)
-            at = np.where(is_out, np.where(nearest == 0, breaks[0], breaks[-1]), z[:, p])
-            slope = self._slope_of(p, width)
+        each = enumerate(zip(y.T, z.T, where.T != 0.0, strict=True))
+        return np.stack([self._crps_of_output(p, *of_output) for p, of_output in each], 1)
 
-            def error(
-                row: np.ndarray,
-                t: np.ndarray,
-                p: int = p,
-                at: np.ndarray = at,
-                slope: Integrand = slope,
-            ) -> np.ndarray:
-                tail = self.law.tail(row, t, t >= at[row, None], p)
-                return np.square(tail) * np.abs(slope(row, t))
+    def _crps_of_output(
+        self, p: int, y: np.ndarray, z: np.ndarray, is_out: np.ndarray
+    ) -> np.ndarray:
+        """Return the CRPS of output p, (N,), of which some y are out of the range of g."""
+        breaks, unit, width = self._breaks(p)
+        ends, slope = self._column(breaks[[0, -1]], p), self._slope_of(p, width)  # y at both
+        is_low = np.abs(ends[0] - y) < np.abs(ends[1] - y)
+        at = np.where(is_out, np.where(is_low, breaks[0], breaks[-1]), z)
 
-            integral = integrate_between(error, np.vstack([breaks, at]), TOLERANCE * unit)
-            beyond = np.abs(y[:, p] - np.where(nearest == 0, ends[0], ends[1]))
-            found[:, p] = integral + np.where(is_out, beyond, 0.0)
-        return found
+        def error(row: np.ndarray, t: np.ndarray) -> np.ndarray:
+            tail = self.law.tail(row, t, t >= at[row, None], p)
+            return np.square(tail) * np.abs(slope(row, t))
+
+        integral = integrate_between(error, np.vstack([breaks, at]), TOLERANCE * unit)
+        beyond = np.abs(y - np.where(is_low, ends[0], ends[1]))
+        return integral + np.where(is_out, beyond, 0.0)
 
     def _breaks(self, p: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return where integrals of output p are split, (K, N), and the widths of y and z, (N,)."""
@@ -213,6 +211,41 @@ class TransformedLaw(Law):
             return self.map.slope(z.ravel(), of_each, p).reshape(z.shape)
 
         return slope
+
+
+def kinks_between(
+    g: Callable[[np.ndarray], np.ndarray], low: float, high: float, unit: float
+) -> np.ndarray:
+    """Return the numbers at which the slope of g jumps, ascending, (K,).
+
+    At a kink, second differences within a cell differ by the jump however short the cell is;
+    elsewhere they vanish. Cells that contain kinks are halved repeatedly.
+
+    Parameters
+    ----------
+    g : callable
+        The map g, of arrays of any shape.
+    low, high : float
+        Ends of the interval that is searched.
+    unit : float
+        Unit of `KINK_PRECISION`, to which kinks are located.
+    """
+    size = (high - low) / CELLS
+    least = max(KINK_PRECISION * unit, LEAST_SIZE * max(abs(low), abs(high)))
+    start = low + size * np.arange(CELLS)
+    while len(start):
+        y = g(start[:, None] + 0.25 * size * np.arange(-1, 6))  # (C, 7), one beyond either end
+        with np.errstate(invalid="ignore"):  # infinite values have no differences
+            turn, rise = np.diff(y, 2), np.abs(y[:, -1] - y[:, 0])
+            start = start[np.ptp(turn, axis=1) > JUMP * rise]
+        if size <= least or len(start) > MOST_KINKED:
+            break
+        size *= 0.5
+        start = np.sort(np.concatenate([start, start + size]))
+    if len(start) > MOST_KINKED:
+        return np.empty(0)
+    is_next = np.diff(start, prepend=-np.inf) > 1.5 * size  # neighbouring cells share one kink
+    return start[is_next] + 0.5 * size
 
 
 def transformed(law: Law, transformer: Any) -> TransformedLaw:

@@ -57,22 +57,25 @@ class TruncatedLaw(Law):
         return middle, np.minimum(self.law.place()[1], self.quantile(0.84) - self.quantile(0.16))
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        (middle, unit), mean, std = self.place(), np.empty(self.shape), np.empty(self.shape)
         ends = (np.broadcast_to(end, self.shape) for end in (self.low, self.high))
         low, high = (np.clip(end, *self._reach()) for end in ends)
-        for p in range(self.shape[1]):
-            c, u = middle[:, p], unit[:, p]
-            breaks = np.clip(c + np.array(BREAKS)[:, None] * u, low[:, p], high[:, p])
-            breaks = np.vstack([low[:, p], breaks, high[:, p]])
-
-            def weight(
-                row: np.ndarray, z: np.ndarray, c: np.ndarray = c
-            ) -> tuple[np.ndarray, np.ndarray]:
-                return z - c[row, None], np.ones_like(z)
-
-            first, second = moments_by_tails(self, p, c, breaks, u, weight)
-            mean[:, p], std[:, p] = c + first, np.sqrt(np.maximum(second - first**2, 0.0))
+        columns = enumerate(zip(*(a.T for a in (*self.place(), low, high)), strict=True))
+        each = [self._moments_of(p, *of_output) for p, of_output in columns]
+        mean, std = (np.stack(moment, 1) for moment in zip(*each, strict=True))
         return mean, std
+
+    def _moments_of(
+        self, p: int, middle: np.ndarray, unit: np.ndarray, low: np.ndarray, high: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and standard deviation of output p, (N,) each, by integrals up to ends."""
+        breaks = np.clip(middle + np.array(BREAKS)[:, None] * unit, low, high)
+
+        def weight(row: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return z - middle[row, None], np.ones_like(z)
+
+        breaks = np.vstack([low, breaks, high])
+        first, second = moments_by_tails(self, p, middle, breaks, unit, weight)
+        return middle + first, np.sqrt(np.maximum(second - first**2, 0.0))
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
         return np.where(self._is_inside(y), self.law.log_density(y) - self._log_inside(), -np.inf)

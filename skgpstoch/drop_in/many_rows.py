@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.gaussian_process import kernels as sk
 
 from ..data.messages import warn
-from ..estimators.predictions import gradients_of
+from ..estimators.posterior_law import gradients_of
 from ..kernels import from_sklearn, split_white_noise
 from ..kernels.matrices import set_theta, why_object
 from ..maths.linalg import NotPositiveDefiniteError

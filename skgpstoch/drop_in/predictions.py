@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
 from ..data.arrays import Scaling, random_numbers, resolve_seed
-from ..data.asked import check_coverage, check_n_samples
+from ..data.asked import check_n_samples
 from ..distributions.normal import NormalLaw
-from ..distributions.predictive import PredictiveDistribution, targets_of
 from ..docstrings import documented
 from ..estimators.context import predicting
-from ..estimators.functions import SampledFunctions
+from ..estimators.predictions import PredictedRows, PredictiveRegressor
 from ..estimators.regressor import Regressor
+from ..estimators.sampled_functions import SampledFunctions
 from ..posteriors.gradients import MomentGradients
 from .base import DropIn
 
@@ -40,6 +40,50 @@ class Predictive(Protocol):
         """Return mean and standard deviation, and their gradients with respect to the inputs."""
 
 
+class PredictedByModel(PredictedRows):
+    """What a drop-in's model predicts at valid rows, in the units of y."""
+
+    def __init__(self, estimator: GaussianPredictor, X: Any) -> None:
+        (self.model, scaling), self.X = estimator._model(), X
+        self.scaling, self.known_noise = scaling, estimator._known_noise
+        self.n_rows = len(X)
+        self.output_shape = () if len(scaling.scale) == 1 else (len(scaling.scale),)
+
+    @predicting()
+    def mean_and_variance(self, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean and the variance without known noise, each (n, P)."""
+        mean, var = self.model.moments(self.X, with_variance)
+        return mean * self.scaling.scale + self.scaling.offset, var * np.square(self.scaling.scale)
+
+    @predicting()
+    def joint(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean (n, P) and the covariance (n, n, P)."""
+        mean, cov = self.model.joint(self.X)
+        return mean * self.scaling.scale + self.scaling.offset, cov * np.square(self.scaling.scale)
+
+    @predicting()
+    def gradients(self) -> MomentGradients:
+        """Return mean and standard deviation, and their gradients."""
+        return self.model.gradients(self.X).scaled(*self.scaling)
+
+    @functools.cached_property
+    def whole(self) -> NormalLaw:
+        """The law of all rows."""
+        mean, var = self.mean_and_variance(with_variance=True)
+        return NormalLaw(mean, np.sqrt(var + self.known_noise()))
+
+    def law(self, rows: slice) -> NormalLaw:
+        return self.whole.of(rows)
+
+    def draws(self, n_samples: int, random_state: Any) -> np.ndarray:
+        rng, (mean, cov) = random_numbers(random_state), self.joint()
+        draws = [
+            rng.multivariate_normal(mean[:, p], cov[..., p], n_samples).T
+            for p in range(mean.shape[1])
+        ]
+        return np.stack(draws, 1)
+
+
 class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
     """Predictions from the moments of y, which the model of a subclass computes."""
 
@@ -47,28 +91,12 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
     def _model(self) -> tuple[Predictive, Scaling]:
         """Return the model that predicts, and the units of y."""
 
-    @predicting()
-    def _moments(self, X: Any, with_variance: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and variance, each (n, P), in the units of y."""
-        X = self._validated(X, reset=False)
-        model, (offset, scale) = self._model()
-        mean, var = model.moments(X, with_variance)
-        return mean * scale + offset, var * np.square(scale)
+    @abstractmethod
+    def _known_noise(self) -> np.ndarray:
+        """Return the variance of new rows' noise that `predict` leaves out, (P,)."""
 
-    @predicting()
-    def _joint(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean (n, P) and covariance (n, n, P), in the units of y."""
-        X = self._validated(X, reset=False)
-        model, (offset, scale) = self._model()
-        mean, cov = model.joint(X)
-        return mean * scale + offset, cov * np.square(scale)
-
-    @predicting()
-    def _gradients(self, X: Any) -> MomentGradients:
-        """Return mean and standard deviation, and their gradients, in the units of y."""
-        X = self._validated(X, reset=False)
-        model, scaling = self._model()
-        return model.gradients(X).scaled(*scaling)
+    def _predicted(self, X: Any) -> PredictedByModel:
+        return PredictedByModel(self, self._validated(X, reset=False))
 
     def predict(
         self,
@@ -126,9 +154,9 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
                 X, return_std, return_cov, return_mean_grad, return_std_grad
             )
         if return_cov:
-            mean, cov = self._joint(X)
+            mean, cov = self._predicted(X).joint()
             return shaped(mean), shaped(cov)
-        mean, var = self._moments(X, with_variance=return_std)
+        mean, var = self._predicted(X).mean_and_variance(with_variance=return_std)
         if return_std:
             return shaped(mean), shaped(np.sqrt(var))
         return shaped(mean)
@@ -147,7 +175,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
             )
         if return_std_grad and not return_std:
             raise ValueError("return_std_grad=True needs return_std=True.")
-        found = self._gradients(X)
+        found = self._predicted(X).gradients()
         if len(found.mean) != 1:
             raise ValueError(
                 "return_mean_grad and return_std_grad need one row, as in scikit-optimize, "
@@ -178,11 +206,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         TypeError
             If the kernel does not run in torch.
         """
-        return shaped_gradients(self._gradients(X))
-
-    @abstractmethod
-    def _known_noise(self) -> np.ndarray:
-        """Return the variance of new rows' noise that `predict` leaves out, (P,)."""
+        return shaped_gradients(self._predicted(X).gradients())
 
     @documented(INPUTS)
     def predict_std(self, X: Any) -> np.ndarray:
@@ -193,52 +217,13 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         y_std : ndarray of shape (n_samples,) or (n_samples, n_targets)
             The same as from `predict` with `return_std`.
         """
-        return shaped(np.sqrt(self._moments(X, with_variance=True)[1]))
+        return shaped(np.sqrt(self._predicted(X).mean_and_variance(with_variance=True)[1]))
 
-    @documented(INPUTS, Regressor.predict_interval)
-    def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
-        """Predict the central interval that contains y with probability `coverage`.
-
-        Returns
-        -------
-        interval : ndarray of shape (n_samples, 2) or (n_samples, 2, n_targets)
-            Lower and upper end.
-        """
-        return np.stack(self.predict_distribution(X).interval(check_coverage(coverage)), 1)
-
-    @documented(INPUTS, Regressor.predict_distribution)
-    def predict_distribution(self, X: Any) -> PredictiveDistribution:
-        """Predict the normal distribution of y at each row.
-
-        Its variance includes alpha, unlike that of `predict`, if alpha is one number: the noise of
-        new rows is not known if alpha has a value for each training row.
-        """
-        mean, var = self._moments(X, with_variance=True)
-        var = var + self._known_noise()
-        return PredictiveDistribution(NormalLaw(mean, np.sqrt(var)), shaped(mean[:1]).shape[1:])
-
-    @documented(Regressor.sample_y)
-    def sample_y(self, X: Any, n_samples: Any = 1, random_state: Any = 0) -> np.ndarray:
-        """Draw y jointly at the rows of X, from the posterior or the prior.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples_X, n_features) or list of object
-            Inputs.
-
-        Returns
-        -------
-        y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
-            Draws.
-        """
-        n_samples = check_n_samples(n_samples)
-        random_state = random_numbers(random_state)
-        mean, cov = self._joint(X)
-        draws = [
-            random_state.multivariate_normal(mean[:, p], cov[..., p], n_samples).T
-            for p in range(mean.shape[1])
-        ]
-        return draws[0] if len(draws) == 1 else np.stack(draws, 1)
+    predict_distribution = PredictiveRegressor.predict_distribution
+    predict_interval = PredictiveRegressor.predict_interval
+    log_predictive_density = PredictiveRegressor.log_predictive_density
+    predictive_cdf = PredictiveRegressor.predictive_cdf
+    sample_y = PredictiveRegressor.sample_y
 
     @documented(Regressor.sample_functions)
     def sample_functions(self, n_samples: Any = 1, random_state: Any = 0) -> SampledFunctions:
@@ -266,47 +251,6 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
     @abstractmethod
     def _functions(self, n_samples: int, seed: int) -> SampledFunctions:
         """Return functions that are drawn from the model."""
-
-    @documented(INPUTS)
-    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """Return the log density of each row's y, summed over targets.
-
-        The density is that of `predict_distribution`.
-
-        Parameters
-        ----------
-        y : array-like of shape (n_samples,) or (n_samples, n_targets)
-            Targets.
-
-        Returns
-        -------
-        log_density : ndarray of shape (n_samples,)
-            Log densities in nats.
-        """
-        return self._given(X, y, PredictiveDistribution.joint_logpdf)
-
-    @documented(INPUTS)
-    def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
-        """Return P(Y ≤ y | x, data) of each row, where Y is normal.
-
-        It is that of `predict_distribution`.
-
-        Parameters
-        ----------
-        y : array-like of shape (n_samples,) or (n_samples, n_targets)
-            Values at which to evaluate it.
-
-        Returns
-        -------
-        probability : ndarray of shape (n_samples,) or (n_samples, n_targets)
-            Probabilities. They are uniform over new rows if predictions are calibrated.
-        """
-        return self._given(X, y, PredictiveDistribution.cdf)
-
-    def _given(self, X: Any, y: Any, function: Callable) -> np.ndarray:
-        """Apply a function to the distributions and to y, which may be a column if P = 1."""
-        distribution = self.predict_distribution(X)
-        return function(distribution, targets_of(distribution, y))
 
 
 def shaped_gradients(found: MomentGradients) -> tuple[np.ndarray, np.ndarray]:

@@ -24,10 +24,10 @@ from ..estimators.alike import refuse_group
 from ..estimators.context import fitting, predicting
 from ..estimators.docs import public_estimator
 from ..estimators.first_rank import fits_on_first
-from ..estimators.functions import SampledFunctions
 from ..estimators.importances import difference_importances, spread_of
 from ..estimators.parameters import NOT_NEGATIVE, POSITIVE_INTEGER
 from ..estimators.regressor import Regressor
+from ..estimators.sampled_functions import SampledFunctions
 from ..posteriors.functions import Functions
 from ..recipes.findings import causes
 from ..training.exact_search import TrainingSet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from sklearn.base import MultiOutputMixin
@@ -25,19 +25,19 @@ from ..distributions.transformed import transformed
 from ..docstrings import documented
 from ..estimators.docs import public_estimator
 from ..estimators.parameters import AUTO, TRANSFORM
+from ..estimators.predictions import PredictedRows
 from ..estimators.regressor import Regressor
 from ..estimators.targets import fitted_alike
 from ..estimators.validation import check_weight
 from ..methods.deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
 from .automatic import Automatic, of_networks, of_processes, usual_epochs
 from .held_out_errors import of_held_out_errors
-from .lattice import OnLattice, lattice_of
-from .mixture import Mixture, MixtureRegressor, Parts
-from .new_levels import WithNewLevels
+from .mixture import MixedRows, MixtureRegressor, TransformedRows, predicted_by
+from .new_levels import RowsWithNewLevels
 from .process import ExactProcessRegressor
 from .race import Entrant, Judged, of_floor
 from .report import calibration_by_group, coverage_by_group, limits, of_coverage, share_done
-from .transformed_model import TransformedModel
+from .rounded_targets import RoundedRows, lattice_of
 
 FEWEST_FOR_NETWORKS = 200  # rows; with fewer, a process predicts better, and sooner
 MOST_FOR_PROCESS = 2000  # rows whose matrix is factorised in a second
@@ -93,11 +93,11 @@ def late_gain(scores: list[float]) -> float:
     return min(scores[: (len(scores) + 1) // 2]) - min(scores)
 
 
-def mean_log_slope(model: TransformedModel, data: Data) -> float:
+def mean_log_slope(transformer: Any, data: Data) -> float:
     """Return the mean over rows of log |dz/dy|, summed over outputs, at the z of these rows."""
     z = data.y.reshape(len(data.y), -1)
     points = NormalLaw(z, np.broadcast_to(Scaling.standard(z, data.weight).scale, z.shape))
-    slopes = transformed(points, model.transformer).map.log_slope(z, points.std)
+    slopes = transformed(points, transformer).map.log_slope(z, points.std)
     return float(-np.average(slopes.sum(1), weights=data.weight))
 
 
@@ -266,10 +266,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         self, found: list[Judged], weights: np.ndarray, data: Data, floor: list[Judged]
     ) -> list[Finding]:
         self.weights_ = weights
-        mixture = Mixture(weights.tolist(), [each.model for each in found])
-        self._model = self._of_y(mixture)
         if self.target_transformer_ is not None:
-            gain = mean_log_slope(TransformedModel(mixture, self.target_transformer_), data)
+            gain = mean_log_slope(self.target_transformer_, data)
             self.scores_["score"] = [score + gain for score in self.scores_["score"]]
         lattice = self._lattice
         self.atoms_ = None if lattice is None else lattice.atoms
@@ -285,22 +283,22 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         of_errors = of_held_out_errors(*judged) if is_of_y else ()
         return [*of_floor(floor, held_out), *of_coverage(coverage), *of_errors]
 
-    def _parts(self, X: Any) -> tuple[Parts, Any]:
+    def _predicted(self, X: Any) -> PredictedRows:
+        return MixedRows([1.0], [self._of_y(X)])
+
+    def _of_y(self, X: Any) -> PredictedRows:
+        """Return predictions of the targets, from a mixture for the transformed ones."""
         check_is_fitted(self)
         X, new = self._encoder.transform_with_new(validate_table(self, X, reset=False))
-        if new is None:
-            return Parts([1.0], [self._model]), X
-        mixture = Mixture(self.weights_.tolist(), list(self.estimators_.values()))
-        rows = np.arange(len(X))  # it takes rows by their numbers
-        return Parts([1.0], [self._of_y(WithNewLevels(mixture, X, new))]), rows
-
-    def _of_y(self, model: Any) -> Any:
-        """Return a model of the targets, from a model of the transformed ones."""
+        found = self._mixed(X) if new is None else RowsWithNewLevels(self._mixed, X, new)
         if self.target_transformer_ is not None:
-            model = TransformedModel(model, self.target_transformer_)
-        if self._lattice is not None:
-            model = OnLattice(model, self._lattice)
-        return model
+            found = TransformedRows(found, self.target_transformer_)
+        return found if self._lattice is None else RoundedRows(found, self._lattice)
+
+    def _mixed(self, X: np.ndarray) -> PredictedRows:
+        """Return the mixture of what the models predict at encoded rows."""
+        models = self.estimators_.values()
+        return MixedRows(self.weights_.tolist(), [predicted_by(model, X) for model in models])
 
     @available_if(has_lattice)
     def predict_atoms(self, X: Any) -> np.ndarray:
@@ -316,8 +314,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         probability : ndarray of shape (n_samples, n_atoms)
             Probabilities of `atoms_`; each row sums to `atom_weight_`.
         """
-        (_, (model,)), X = self._parts(X)
-        return np.asarray(model.predict_atoms(X))
+        return cast(RoundedRows, self._of_y(X)).atom_probabilities()
 
     @available_if(has_lattice)
     def log_predictive_probability(self, X: Any, y: Any) -> np.ndarray:
@@ -335,8 +332,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         log_probability : ndarray of shape (n_samples,)
             In nats; −∞ for a number that is not in `atoms_`.
         """
-        (_, (model,)), X = self._parts(X)
-        return np.asarray(model.log_predictive_probability(X, y))
+        return cast(RoundedRows, self._of_y(X)).log_probability(y)
 
 
 FEWEST_COUNTS = 5  # least number of different values; fewer may be grades

@@ -111,11 +111,7 @@ class MixtureClassifier(ClassifierMixin, SavedEstimator):
         reported = np.exp(log_mixture(log_p, weights, confidence))
         return deviation_about(reported, mean, std, confidence)
 
-    @documented(Classifier.predict)
-    def predict(self, X: Any) -> np.ndarray:
-        """Predict the most probable class."""
-        best = self.predict_proba(X).argmax(1)
-        return self.classes_[best]
+    predict = Classifier.predict
 
     @documented(Classifier.log_predictive_density)
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:

@@ -17,162 +17,83 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_random_state
 
-from ..data.arrays import row_blocks
-from ..data.asked import check_coverage
 from ..data.categories import NewRows
-from ..data.devices import BLOCK_ROWS
-from ..distributions.joined import JoinedLaw, in_place
-from ..distributions.mixed import AskedLaw, MixedBlocks
-from ..distributions.predictive import PredictiveDistribution
-from .mixture import Mixture, distribution_of
+from ..distributions.law import Law
+from ..distributions.mixed import JoinedLaw, MixedBlocks, in_place
+from ..estimators.predictions import PredictedRows
+from .mixture import mixed_draws
 
 
-class Columns:
-    """A fitted model that sees some columns of X: a part of a mixture that is drawn from."""
-
-    def __init__(self, model: Any, columns: slice) -> None:
-        self.model = model
-        self.columns = columns
-
-    def sample_y(self, X: np.ndarray, n_samples: int, random_state: Any) -> np.ndarray:
-        """As the model's."""
-        draws = self.model.sample_y(X[:, self.columns], n_samples, random_state=random_state)
-        return np.asarray(draws)
-
-
-class AmongLevels:
-    """A fitted model of rows (K, n, d), whose predictions are mixtures over the first axis."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-
-    def _asked(self, X: np.ndarray) -> tuple[MixedBlocks, tuple[int, ...]]:
-        rows = X.reshape(-1, X.shape[-1])
-        output_shape = np.shape(self.model.predict(rows[:1]))[1:]
-        law = AskedLaw(self.model, rows, int(np.prod(output_shape)))
-        return MixedBlocks(law, len(X)), output_shape
-
-    def predict(self, X: np.ndarray, return_std: bool = False) -> Any:
-        """Predict the mean of the mixture, and if asked its standard deviation."""
-        law, output_shape = self._asked(X)
-        if return_std:
-            return tuple(a.reshape(-1, *output_shape) for a in law.moments())
-        return law.mean().reshape(-1, *output_shape)
-
-    def predict_distribution(self, X: np.ndarray) -> PredictiveDistribution:
-        """Predict the mixture at each row."""
-        found = distribution_of(self.model, X.reshape(-1, X.shape[-1]))
-        return PredictiveDistribution(MixedBlocks(found.law, len(X)), found.output_shape)
-
-    def log_predictive_density(self, X: np.ndarray, y: Any) -> np.ndarray:
-        """Return log p(y | x) of each row."""
-        return self._asked(X)[0].joint_log_density(y.reshape(len(y), -1))
-
-    def predictive_cdf(self, X: np.ndarray, y: Any) -> np.ndarray:
-        """Return P(Y ≤ y | x) of each row."""
-        law, output_shape = self._asked(X)
-        return law.cdf(y.reshape(len(y), -1)).reshape(-1, *output_shape)
-
-    def predict_interval(self, X: np.ndarray, coverage: Any) -> np.ndarray:
-        """Return the interval of each row, some rows at a time."""
-        check_coverage(coverage)
-        ends = []
-        for rows in row_blocks(X.shape[1], max(1, BLOCK_ROWS // len(X))):
-            distribution = self.predict_distribution(X[:, rows])
-            ends.append(np.stack(distribution.interval(coverage), 1))
-        return np.concatenate(ends)
-
-
-class WithNewLevels:
-    """A fitted model that takes rows of a table by their numbers: a part of mixtures.
+class RowsWithNewLevels(PredictedRows):
+    """Predictions of rows of which some have new levels: mixtures over K known levels.
 
     Parameters
     ----------
-    model : object
-        With the predictions of :class:`~skgpstoch.ensembles.mixture.MixtureRegressor`.
+    ask : callable
+        Returns what a model predicts at rows as it sees them.
     table : ndarray of shape (n, d)
         Rows as the model sees them.
     new : NewRows
         Which of them have new levels, and the levels that stand in for these.
     """
 
-    def __init__(self, model: Any, table: np.ndarray, new: NewRows) -> None:
-        K, _, d = new.stand_ins.shape
-        self.model = model
-        self.table = table
-        self.stand_ins = new.stand_ins
-        self.place = np.full(len(table), -1)  # among the rows of new levels
-        self.place[new.rows] = np.arange(len(new.rows))
-        self.among_levels = AmongLevels(model)
-        parts = [Columns(model, slice(k * d, (k + 1) * d)) for k in range(K)]
-        self.drawn_from = Mixture([1.0 / K] * K, parts)
+    def __init__(
+        self, ask: Callable[[np.ndarray], PredictedRows], table: np.ndarray, new: NewRows
+    ) -> None:
+        self.ask, self.table, self.new = ask, table, new
+        self.whole = ask(table)
+        self.n_rows, self.output_shape = self.whole.n_rows, self.whole.output_shape
+        self.unit, self.n_levels = self.whole.unit, len(new.stand_ins)
 
-    def predict(self, X: np.ndarray, return_std: bool = False) -> Any:
-        """As the mixture's."""
-        if not return_std:
-            return self._gathered(X, lambda model, seen, _: model.predict(seen))
-        both = self._gathered(X, lambda model, seen, _: stacked(model.predict(seen, True)))
-        return both[..., 0], both[..., 1]
-
-    def predict_distribution(self, X: np.ndarray) -> PredictiveDistribution:
-        """As the mixture's."""
-        places, parts = [], []
-        for place, model, seen in self._parts(X):
-            places.append(place)
-            parts.append(distribution_of(model, seen))
-        law = JoinedLaw.of_parts([part.law for part in parts], places)
-        return PredictiveDistribution(law, parts[0].output_shape)
-
-    def log_predictive_density(self, X: np.ndarray, y: Any) -> np.ndarray:
-        """As the mixture's."""
-        y = np.asarray(y)
-        return self._gathered(X, lambda model, seen, at: model.log_predictive_density(seen, y[at]))
-
-    def predictive_cdf(self, X: np.ndarray, y: Any) -> np.ndarray:
-        """As the mixture's."""
-        y = np.asarray(y)
-        return self._gathered(X, lambda model, seen, at: model.predictive_cdf(seen, y[at]))
-
-    def predict_interval(self, X: np.ndarray, coverage: Any) -> np.ndarray:
-        """As the mixture's."""
-        return self._gathered(X, lambda model, seen, _: model.predict_interval(seen, coverage))
-
-    def sample_y(self, X: np.ndarray, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """As the mixture's: in each draw the same known levels stand in for all rows."""
-        seed = check_random_state(random_state)
-        side_by_side = np.concatenate(list(self._with_stand_ins(X)), axis=1)  # (n, K·d)
-        return self.drawn_from.sample_y(side_by_side, n_samples, random_state=seed)
-
-    def _with_stand_ins(self, X: np.ndarray) -> np.ndarray:
-        """Return rows with each of the stand-ins, (K, n, d)."""
-        is_new = self.place[X] >= 0
-        rows = np.repeat(self.table[X][None], len(self.stand_ins), axis=0)  # (K, n, d)
-        rows[:, is_new] = self.stand_ins[:, self.place[X[is_new]]]
-        return rows
-
-    def _parts(self, X: np.ndarray) -> list[tuple[np.ndarray, Any, np.ndarray]]:
-        """Return rows without new levels and rows with them: places, a model, and what it sees."""
-        known, new = (np.flatnonzero(at) for at in (self.place[X] < 0, self.place[X] >= 0))
-        found = []
+    def law(self, rows: slice) -> Law:
+        parts, places = [], []
+        known, new, among = self._parts(rows)
         if len(known):
-            found.append((known, self.model, self.table[X[known]]))
+            parts.append(all_of(self.ask(self.table[rows][known])))
+            places.append(known)
         if len(new):
-            found.append((new, self.among_levels, self._with_stand_ins(X[new])))
-        return found
+            parts.append(MixedBlocks(all_of(self.ask(among)), self.n_levels))
+            places.append(new)
+        return JoinedLaw.of_parts(parts, places)
 
-    def _gathered(
-        self, X: np.ndarray, ask: Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
-    ) -> np.ndarray:
-        """Ask the model, and the mixture, for their rows, and put the answers in place."""
-        places, parts = [], []
-        for place, model, seen in self._parts(X):
-            places.append(place)
-            parts.append(np.asarray(ask(model, seen, place)))
-        return in_place(parts, places)
+    def mean(self) -> np.ndarray:
+        parts, places = [], []
+        known, new, among = self._parts(slice(None))
+        if len(known):
+            parts.append(self.ask(self.table[known]).mean())
+            places.append(known)
+        of_levels = self.ask(among).mean().reshape(self.n_levels, len(new), -1)
+        weights = np.full(self.n_levels, 1.0 / self.n_levels)
+        parts.append(np.average(of_levels, axis=0, weights=weights))
+        return in_place(parts, [*places, new])
+
+    def draws(self, n_samples: int, random_state: Any) -> np.ndarray:
+        """Draw y jointly; in each draw, levels of the same number stand in for all rows' levels."""
+        K = self.n_levels
+
+        def of_level(k: int) -> Callable[[int, int], np.ndarray]:
+            def draw(n: int, seed: int) -> np.ndarray:
+                rows = self.table.copy()
+                rows[self.new.rows] = self.new.stand_ins[k]
+                return self.ask(rows).draws(n, seed)
+
+            return draw
+
+        return mixed_draws([1.0 / K] * K, [of_level(k) for k in range(K)], n_samples, random_state)
+
+    def targets(self, y: Any) -> Any:
+        return self.whole.targets(y)
+
+    def _parts(self, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return places of known rows and of new ones among some, and the latter K times."""
+        numbers = np.arange(self.n_rows)[rows]
+        is_new = np.isin(numbers, self.new.rows)
+        here = np.isin(self.new.rows, numbers)
+        among = self.new.stand_ins[:, here].reshape(-1, self.table.shape[1])
+        return np.flatnonzero(~is_new), np.flatnonzero(is_new), among
 
 
-def stacked(pair: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """Return mean and deviation side by side."""
-    return np.stack(pair, axis=-1)
+def all_of(found: PredictedRows) -> Law:
+    """Return the law of all rows."""
+    return found.law(slice(0, found.n_rows))

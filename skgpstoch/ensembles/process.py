@@ -13,30 +13,26 @@ import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
-from ..data.arrays import Scaling, readable, resolve_seed, row_blocks
-from ..data.asked import check_coverage, check_n_samples
-from ..data.devices import BLOCK_ROWS, block_elements, map_blocks, prediction_device, resolve_device
+from ..data.arrays import Scaling, resolve_seed
+from ..data.devices import block_elements, map_blocks, prediction_device, resolve_device
 from ..data.equal_rows import observations
 from ..data.held_out import joint, mixture_of
-from ..data.kinds import one_output
 from ..data.messages import warn
 from ..data.rows import Data
-from ..distributions.predictive import PredictiveDistribution
 from ..docstrings import documented
 from ..estimators.context import fitting, predicting
 from ..estimators.first_rank import fits_on_first
 from ..estimators.importances import difference_importances
 from ..estimators.parameters import POSITIVE
+from ..estimators.predictions import PredictedRows, PredictiveRegressor
 from ..estimators.regressor import Regressor
 from ..estimators.validation import check_weight, validate_inputs
 from ..features.network import FARTHEST_INPUT
 from ..maths.linalg import cholesky
-from ..persistence.estimator import SavedEstimator
 from ..recipes.kernel_choice import MOST_RELEVANT_INPUTS
 from ..training.interrupts import AGAIN, keeps_best, was_interrupted
-from .mixture import MixtureRegressor
 from .process_evidence import KERNEL_SHAPES, Process, ProcessInputs, ProcessRows
 from .process_fit import FittedKernel, antithetic, fit_kernel, relative_weights, target_precisions
 from .stacking import stacking_weights
@@ -75,7 +71,9 @@ class ProcessParameters:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin, SavedEstimator):
+class ExactProcessRegressor(
+    ProcessParameters, MultiOutputMixin, RegressorMixin, PredictiveRegressor
+):
     """A mixture of exact Gaussian processes, for up to a few thousand rows.
 
     It mixes a smooth process, a rougher one, a linear model and a constant, each with a learned
@@ -238,27 +236,13 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
 
     # ---- predictions -------------------------------------------------------------------------
 
-    @predicting()
-    def distribution(self, X: Any) -> StudentMixture:
-        """Return the distributions of y at the rows of X, in the user's units."""
-        X, missing, processes = self._query(X)
-
-        def moments(process: Process, rows: slice) -> tuple[torch.Tensor, ...]:
-            return process.moments(X[rows], missing[rows])
-
-        mean, var = of_processes(processes, moments, np.empty((2, *shape_of(processes), len(X))))
-        factor, df = np.moveaxis(np.array(self._tails), -1, 0)[:, :, None, None]  # (K, 1, 1, P)
-        offset, unit = self._y_scaling
-        scale = np.exp(factor) * np.sqrt(var) * unit
-        return StudentMixture(self.weights_, mean * unit + offset, scale, df)
-
-    def _mean(self, X: Any) -> np.ndarray:
-        """Return only the mean of these, (N, P), which needs no linear systems."""
-        return self._mean_at(*self._query(X)[::2])
+    def _predicted(self, X: Any) -> PredictedByProcesses:
+        check_is_fitted(self)
+        return PredictedByProcesses(self, validate_inputs(self, X, reset=False))
 
     @predicting()
     def _mean_at(self, X: torch.Tensor, processes: list[list[list[Process]]]) -> np.ndarray:
-        """Return the same of scaled rows."""
+        """Return the mean of y at scaled rows, (N, P), which needs no linear systems."""
 
         def means(process: Process, rows: slice) -> tuple[torch.Tensor, ...]:
             return (process.mean(X[rows]),)
@@ -278,14 +262,6 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
 
         return difference_importances(mean, self._x_scaling)
 
-    def _query(self, X: Any) -> tuple[torch.Tensor, torch.Tensor, list[list[list[Process]]]]:
-        """Return scaled rows, what they miss, and the processes, on the device of predictions."""
-        check_is_fitted(self)
-        X = validate_inputs(self, X, reset=False)
-        missing = self._missing(X)
-        X, processes = self._placed(X)
-        return X, torch.from_numpy(missing).to(X.device), processes
-
     def _placed(self, X: np.ndarray) -> tuple[torch.Tensor, list[list[list[Process]]]]:
         """Return scaled rows, and the processes, on the device of predictions."""
         device = prediction_device(self.device)
@@ -293,106 +269,49 @@ class ExactProcessRegressor(ProcessParameters, MultiOutputMixin, RegressorMixin,
         scaled = self._x_scaling.tensor(X, torch.float64, device)
         return scaled.clamp(-FARTHEST_INPUT, FARTHEST_INPUT), processes
 
-    def _shaped(self, a: np.ndarray) -> np.ndarray:
-        """(N, P, ...) → the shape of the user's y."""
-        return a[:, 0] if self._y_shape == () else a
 
-    def _targets(self, y: Any) -> np.ndarray:
-        """Return valid y, (N, P)."""
-        y = check_array(readable(y), dtype=np.float64, ensure_2d=False, input_name="y")
-        if one_output(y).shape[1:] != self._y_shape:
-            shape = ("n_samples", *self._y_shape)
-            raise ValueError(f"y must have the shape {shape} of predictions, got {y.shape}.")
-        return y.reshape(len(y), -1)
+class PredictedByProcesses(PredictedRows):
+    """What a mixture of exact processes predicts of y, in the user's units."""
 
-    @documented(MixtureRegressor.predict)
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Predict the mean of y, and if asked its standard deviation."""
-        if not return_std:
-            return self._by_blocks(X, lambda X, rows: (self._mean(X),))[0]
-        return tuple(self._by_blocks(X, lambda X, rows: self.distribution(X).moments()))
+    def __init__(self, model: ExactProcessRegressor, X: np.ndarray) -> None:
+        self.model, missing = model, model._missing(X)
+        self.X, self.processes = model._placed(X)
+        self.missing = torch.from_numpy(missing).to(self.X.device)
+        self.n_rows, self.output_shape = len(X), model._y_shape
 
-    @documented(Regressor.predict_std)
-    def predict_std(self, X: Any) -> np.ndarray:
-        """Predict the standard deviation of y at each row."""
-        return np.asarray(self.predict(X, return_std=True)[1])
+    def law(self, rows: slice) -> StudentMixture:
+        X, missing, model = self.X[rows], self.missing[rows], self.model
 
-    @documented(Regressor.predict_interval)
-    def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
-        """Predict the central interval that contains y with probability `coverage`."""
-        tail = 0.5 - 0.5 * check_coverage(coverage)
+        def moments(process: Process, block: slice) -> tuple[torch.Tensor, ...]:
+            return process.moments(X[block], missing[block])
 
-        def ends(X: Any, rows: slice) -> tuple[np.ndarray, ...]:
-            distribution = self.distribution(X)
-            return distribution.quantile(tail), distribution.quantile(1.0 - tail)
+        found = np.empty((2, *shape_of(self.processes), len(X)))
+        mean, var = of_processes(self.processes, moments, found)
+        factor, df = np.moveaxis(np.array(model._tails), -1, 0)[:, :, None, None]  # (K, 1, 1, P)
+        offset, unit = model._y_scaling
+        scale = np.exp(factor) * np.sqrt(var) * unit
+        return StudentMixture(model.weights_, mean * unit + offset, scale, df)
 
-        return np.stack(self._by_blocks(X, ends), 1)
+    def mean(self) -> np.ndarray:
+        return self.by_blocks(lambda rows: (self.model._mean_at(self.X[rows], self.processes),))[0]
 
-    @documented(Regressor.predict_distribution)
-    def predict_distribution(self, X: Any) -> PredictiveDistribution:
-        """Predict the distribution of y at each row."""
-        return PredictiveDistribution(self.distribution(X), self._y_shape)
-
-    @documented(Regressor.predictive_cdf)
-    def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
-        """Return P(Y ≤ y | x, data) of each row."""
-        y = self._targets(y)
-
-        def cdf(X: Any, rows: slice) -> tuple[np.ndarray]:
-            return (self.distribution(X).cdf(y[rows]),)
-
-        return self._by_blocks(X, cdf, y)[0]
-
-    @documented(Regressor.log_predictive_density)
-    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """Return the log density log p(y | x, data) of each row, summed over outputs."""
-        y = self._targets(y)
-
-        def density(X: Any, rows: slice) -> tuple[np.ndarray]:
-            return (self.distribution(X).joint_log_density(y[rows])[:, None],)
-
-        (log_density,) = self._by_blocks(X, density, y)
-        return log_density.reshape(len(y))
-
-    def _by_blocks(
-        self,
-        X: Any,
-        compute: Callable[[Any, slice], tuple[np.ndarray, ...]],
-        y: np.ndarray | None = None,
-    ) -> list[np.ndarray]:
-        """Compute arrays (N, P) from blocks of X and their places, and give them the shape of y."""
-        check_is_fitted(self)
-        X = validate_inputs(self, X, reset=False)
-        if y is not None and len(y) != len(X):
-            shape = (len(X), *self._y_shape)
-            raise ValueError(f"y must have the shape {shape} of predictions, got {len(y)} rows.")
-        blocks = [compute(X[rows], rows) for rows in row_blocks(len(X), BLOCK_ROWS)]
-        return [self._shaped(np.concatenate(parts)) for parts in zip(*blocks, strict=True)]
-
-    @documented(Regressor.sample_y)
     @predicting()
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Draw y jointly at the rows of X, each time from a drawn kernel and hyper-parameters.
-
-        Returns
-        -------
-        y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
-            Draws, in the units of y.
-        """
-        X, missing, processes = self._query(X)
+    def draws(self, n_samples: int, random_state: Any) -> np.ndarray:
+        """Draw y jointly at all rows, each time from a drawn kernel and hyper-parameters."""
         rng = np.random.default_rng(resolve_seed(random_state))
-        K, P, S = shape_of(processes)
-        kernels = rng.choice(K, check_n_samples(n_samples), p=self.weights_)
-        draws = np.empty((len(X), P, len(kernels)))
+        K, P, S = shape_of(self.processes)
+        kernels = rng.choice(K, n_samples, p=self.model.weights_)
+        draws = np.empty((self.n_rows, P, n_samples))
         for p in range(P):
-            of_output = np.stack([kernels, rng.integers(S, size=len(kernels))])
+            of_output = np.stack([kernels, rng.integers(S, size=n_samples)])
             for k, s in np.unique(of_output, axis=1).T:
                 asked = (of_output == [[k], [s]]).all(0)
-                mean, cov = (a.cpu().numpy() for a in processes[k][p][s].joint(X, missing))
-                draws[:, p, asked] = student_draws(mean, cov, self._tails[k][p], asked.sum(), rng)
-        return self._shaped(
-            draws * self._y_scaling.scale[:, None] + self._y_scaling.offset[:, None]
-        )
+                joint = self.processes[k][p][s].joint(self.X, self.missing)
+                mean, cov = (a.cpu().numpy() for a in joint)
+                tails = self.model._tails[k][p]
+                draws[:, p, asked] = student_draws(mean, cov, tails, asked.sum(), rng)
+        offset, unit = self.model._y_scaling
+        return draws * unit[:, None] + offset[:, None]
 
 
 # ---- parts ---------------------------------------------------------------------------------------

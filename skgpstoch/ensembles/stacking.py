@@ -44,10 +44,10 @@ from ..estimators.context import fitting
 from ..estimators.first_rank import fits_on_first
 from ..estimators.importances import averaged_importances
 from ..estimators.parameters import N_JOBS, TRANSFORM
+from ..estimators.predictions import PredictedRows
 from ..estimators.regressor import Regressor
 from ..estimators.validation import as_floats, check_numbers, validate_inputs
-from .mixture import MixtureRegressor, Normals, Parts
-from .transformed_model import TransformedModel
+from .mixture import MixedRows, MixtureRegressor, NormalRows, TransformedRows, predicted_by
 
 PRIOR_OF_EACH = 0.5  # rows in favour of each estimator, so that few rows alone do not decide
 KEPT_WEIGHT = 0.001  # estimators with a smaller weight are left out
@@ -335,15 +335,16 @@ class StackedDensityRegressor(
         """The weighted mean of the estimators' importances."""
         return averaged_importances(*self._used())
 
-    def _used(self) -> Parts:
-        """Return the estimators that have a weight."""
+    def _used(self) -> tuple[list[float], list[Any]]:
+        """Return weights and estimators, without those of weight 0."""
         check_is_fitted(self, "weights_")
         pairs = zip(self.weights_, self.estimators_, strict=True)
         weights, models = zip(*((float(w), m) for w, m in pairs if w > 0.0), strict=True)
-        return Parts(list(weights), list(models))
+        return list(weights), list(models)
 
-    def _parts(self, X: Any) -> tuple[Parts, Any]:
-        return self._used(), X
+    def _predicted(self, X: Any) -> PredictedRows:
+        weights, models = self._used()
+        return MixedRows(weights, [predicted_by(model, X) for model in models])
 
 
 class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
@@ -426,10 +427,10 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
         check_is_fitted(self)
         return np.asarray(self.estimator_.feature_importances_)
 
-    def _parts(self, X: Any) -> tuple[Parts, Any]:
+    def _predicted(self, X: Any) -> PredictedRows:
         check_is_fitted(self)
         X = validate_inputs(self, X, reset=False)
-        model: Any = Normals(self.estimator_, self.std_)
+        found: PredictedRows = NormalRows(self.estimator_.predict(X), self.std_)
         if self.target_transformer_ is not None:
-            model = TransformedModel(model, self.target_transformer_)
-        return Parts([1.0], [model]), X
+            found = TransformedRows(found, self.target_transformer_)
+        return MixedRows([1.0], [found])

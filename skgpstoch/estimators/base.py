@@ -18,7 +18,6 @@ from ..data.arrays import Scaling, row_blocks
 from ..data.devices import (
     HOST,
     is_host,
-    map_blocks,
     prediction_device,
     ran_out_of_memory,
 )
@@ -38,11 +37,12 @@ from ..training.loop import Observer
 from ..training.observers import Printed
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .checkpoint_key import described
-from .context import fitting, numeric_context, predicting
+from .context import fitting, numeric_context
 from .given import AllHere
 from .importances import posterior_importances, representative_rows, spread_of
 from .opening import note_read, opened
 from .parameters import RunParameters
+from .predictions import collected
 from .progress import is_verbose, progress_of
 from .restarts import best_of_restarts
 from .runs import Run, budget_of, train_run
@@ -303,23 +303,12 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     def _collect(
         self, n_rows: int, compute: Callable[[slice], tuple[Tensor, ...]]
     ) -> list[np.ndarray]:
-        """Compute blocks of rows, and put them together.
+        """Compute tensors of blocks of rows, and put them together as arrays."""
 
-        Results are copied into arrays that are allocated first: small arrays kept from each block
-        would fragment the memory.
-        """
-        whole: list[np.ndarray] = []
+        def arrays(block: slice) -> list[np.ndarray]:
+            return [part.cpu().numpy() for part in compute(block)]
 
-        @predicting()
-        def add(block: slice) -> None:
-            parts = [part.cpu().numpy() for part in compute(block)]
-            if not whole:
-                whole.extend(np.empty((n_rows, *part.shape[1:]), part.dtype) for part in parts)
-            for array, part in zip(whole, parts, strict=True):
-                array[block] = part
-
-        map_blocks(add, n_rows, self.posterior_.block_rows)
-        return whole
+        return collected(arrays, n_rows, self.posterior_.block_rows)
 
 
 def representations(estimator: Any, names: Iterable[str]) -> dict[str, str]:

@@ -1,181 +1,249 @@
-"""Predictions of a fitted regressor, in blocks of rows."""
+"""The one door for predictions: whatever is predicted of y derives from its law, here and once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ..data.arrays import resolve_seed
-from ..data.rows import Data, Rows
+from ..data.asked import check_coverage, check_n_samples
+from ..data.devices import BLOCK_ROWS, map_blocks
 from ..distributions.law import Law
-from ..distributions.transformed import transformed, transformed_draws
-from ..likelihoods.real import AdditiveNoise, Noiseless
-from ..posteriors.gradients import MomentGradients, gradients_by_blocks
-from .base import BaseGP
-from .context import numeric_context, predicting
-from .predicted import PredictedLaw
-from .targets import KNOWN_AND_TRANSFORMED, transformer_of
-from .validation import check_column, check_y_std, known_noise, warn_of_overflow
+from ..distributions.predictive import PredictiveDistribution, least_counts, targets_of
+from ..docstrings import documented
+from ..persistence.estimator import SavedEstimator
+from .context import predicting
+from .validation import warn_of_overflow
+
+Block = Callable[[slice], Sequence[np.ndarray]]
+"""Computes arrays of some rows, each (·, ...)."""
 
 
-def predicted_by_blocks(
-    model: BaseGP,
-    X: Any,
-    compute: Callable[[PredictedLaw, slice], tuple[np.ndarray, ...]],
-    latent: bool,
-    exposure: Any,
-    y_std: Any,
-) -> list[np.ndarray]:
-    """Compute something from the distributions of the (transformed) target, or of f, in blocks."""
-    if y_std is not None and transformer_of(model) is not None:
-        raise ValueError(KNOWN_AND_TRANSFORMED)
-    X, posterior = model._query(X)
-    rows = known_rows(X, exposure, y_std, model._y_scaling.scale)
+class PredictedRows(ABC):
+    """What a model predicts of y at rows of X: their law, block by block, and joint draws.
 
-    def of_block(block: slice) -> tuple[Tensor, ...]:
-        q, likelihood = posterior.predictive(X[block], rows[block])
-        law = PredictedLaw(q, Noiseless() if latent else likelihood, model._y_scaling)
-        return tuple(map(torch.from_numpy, compute(law, block)))
+    A wrapper of models (a mixture, a transformed target, ...) is a function of laws and of draws,
+    so it makes one of these from others.
 
-    return model._collect(len(X), of_block)
+    Attributes
+    ----------
+    n_rows : int
+        Number of rows.
+    output_shape : tuple of int
+        () if the user's y has one dimension, else (P,).
+    block_rows : int
+        Number of rows that are predicted at a time.
+    unit : float or ndarray of shape (P,)
+        Units of y in which moments may overflow; infinite if they cannot.
+    """
 
+    n_rows: int
+    output_shape: tuple[int, ...]
+    block_rows: int = BLOCK_ROWS
+    unit: Any = np.inf
 
-def by_blocks(
-    model: BaseGP,
-    X: Any,
-    compute: Callable[[Law, slice], tuple[np.ndarray, ...]],
-    latent: bool,
-    exposure: Any,
-    y_std: Any,
-) -> list[np.ndarray]:
-    """Compute something from the distributions of y, or of f, in blocks of rows."""
-    transformer = None if latent else transformer_of(model)
+    @abstractmethod
+    def law(self, rows: slice) -> Law:
+        """Return the distributions of y at some rows."""
 
-    def of_block(law: PredictedLaw, block: slice) -> tuple[np.ndarray, ...]:
-        return compute(law if transformer is None else transformed(law, transformer), block)
+    @abstractmethod
+    def draws(self, n_samples: int, random_state: Any) -> np.ndarray:
+        """Draw y jointly at all rows: (n_rows, P, n_samples)."""
 
-    return predicted_by_blocks(model, X, of_block, latent, exposure, y_std)
+    def targets(self, y: Any) -> Any:
+        """Return valid values of y as the laws take them, (n_rows, P), or raise a ValueError."""
+        return targets_of((self.n_rows, *self.output_shape), y).reshape(self.n_rows, -1)
 
+    # ---- what derives from them ------------------------------------------------------------------
 
-def of_targets(model: BaseGP, data: Data, function: Callable[[Any, Any], np.ndarray]) -> np.ndarray:
-    """Apply a function to the distributions of y and to the targets, in blocks of rows."""
-    X, rows, posterior = model._labelled(data)
-    transformer = transformer_of(model)
+    def mean(self) -> np.ndarray:
+        """Return the mean of y, (n_rows, P), which may be cheaper than the law."""
+        return self.by_blocks(lambda rows: (self.law(rows).mean(),))[0]
 
-    def of_block(block: slice) -> tuple[Tensor]:
-        law = PredictedLaw(*posterior.predictive(X[block], rows[block]), model._y_scaling)
-        if transformer is None:
-            return (torch.from_numpy(function(law, rows.y[block])),)
-        y = transformer.inverse_transform(data.y[block])
-        return (torch.from_numpy(function(transformed(law, transformer), y)),)
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean and the standard deviation of y, each (n_rows, P)."""
+        mean, std = self.by_blocks(lambda rows: self.law(rows).moments())
+        with np.errstate(invalid="ignore"):
+            warn_of_overflow(std / self.unit)
+        return mean, std
 
-    return model._collect(len(X), of_block)[0]
+    def interval(self, coverage: float) -> np.ndarray:
+        """Return the ends of central intervals, (n_rows, 2) or (n_rows, 2, P) as the user's y."""
+        tail = 0.5 - 0.5 * coverage
 
+        def ends(rows: slice) -> tuple[np.ndarray, ...]:
+            law = self.law(rows)
+            return tuple(least_counts(law, law.quantile(q), q) for q in (tail, 1.0 - tail))
 
-def moments_of(
-    model: BaseGP, X: Any, latent: bool, exposure: Any, y_std: Any
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of y, or of f, in the units of y: each (n, P)."""
-    mean, std = by_blocks(model, X, lambda law, _: law.moments(), latent, exposure, y_std)
-    if not latent and transformer_of(model) is None:
-        warn_of_overflow(std / model._y_scaling.scale)
-    return mean, std
+        both = np.stack(self.by_blocks(ends), 1)
+        return both[..., 0] if self.output_shape == () else both
 
+    def cdf(self, y: Any) -> np.ndarray:
+        """Return P(Y ≤ y), (n_rows, P)."""
+        y = self.targets(y)
+        return self.by_blocks(lambda rows: (self.law(rows).cdf(y[rows]).clip(0.0, 1.0),))[0]
 
-def mean_of(model: BaseGP, X: Any, latent: bool, exposure: Any, y_std: Any) -> np.ndarray:
-    """Return the mean of y, or of f, in the units of y, (n, P)."""
-    is_cheap = hasattr(model, "posterior_") and model.posterior_.has_cheap_mean
-    if not is_cheap or not (latent or transformer_of(model) is None):
-        return moments_of(model, X, latent, exposure, y_std)[0]
-    X, posterior = model._query(X)  # noise has no mean, and variances are expensive
-    offset, scale = model._y_scaling
-    posterior.likelihood.of(known_rows(X, exposure, y_std, scale))
-    (mean,) = model._collect(len(X), lambda block: (posterior.mean(X[block]),))
-    return mean * scale + offset
+    def log_density(self, y: Any) -> np.ndarray:
+        """Return the joint log density of the outputs, (n_rows,) nats."""
+        y = self.targets(y)
+        return self.by_blocks(lambda rows: (self.law(rows).joint_log_density(y[rows]),))[0]
 
+    @predicting()
+    def distribution(self) -> PredictiveDistribution:
+        """Return the distributions of y at all rows."""
+        return PredictiveDistribution(self.law(slice(0, self.n_rows)), self.output_shape)
 
-def joint_moments_of(
-    model: BaseGP, X: Any, latent: bool, y_std: Any
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean of y, or of f, (n, P), and its covariance (n, n, P), in the units of y."""
-    X, posterior = model._query(X)
-    if not latent and not isinstance(posterior.likelihood, AdditiveNoise):
-        raise ValueError(
-            f"return_cov=True needs latent=True with {posterior.likelihood!r}, because "
-            "with this likelihood y is not f plus independent noise."
-        )
-    if not latent and transformer_of(model) is not None:
-        raise ValueError(
-            "return_cov=True needs latent=True with target_transform, because only the "
-            "transformed target has a covariance."
-        )
-    np.empty((len(X), len(X)))  # a MemoryError would come later; raise it now
-    offset, scale = model._y_scaling
-    with predicting():
-        q, likelihood = posterior.predictive(X, known_rows(X, None, y_std, scale))
-        cov = posterior.covariance(X)
-        if not latent:
-            noise = cast(AdditiveNoise, likelihood)
-            cov = noise.joint_covariance(q, cov, posterior.between(X))
-    mean = q.mixture_moments()[0].cpu().numpy() * scale + offset
-    return mean, np.moveaxis(cov.cpu().numpy(), 0, -1) * scale**2
+    def by_blocks(self, compute: Block) -> list[np.ndarray]:
+        """Compute arrays of all rows from those of blocks."""
+        return collected(compute, self.n_rows, self.block_rows)
+
+    def shaped(self, a: np.ndarray) -> np.ndarray:
+        """(n_rows, P, ...) → the shape of the user's y."""
+        return a[:, 0] if self.output_shape == () else a
 
 
-def draws_of(
-    model: BaseGP,
-    X: Any,
-    n_samples: int,
-    random_state: Any,
-    latent: bool,
-    exposure: Any,
-    y_std: Any,
-) -> np.ndarray:
-    """Return joint draws of y, or of f, in the units of y: (n, P, n_samples)."""
-    X, posterior = model._query(X)
-    offset, scale = model._y_scaling
-    rows = known_rows(X, exposure, y_std, scale)
-    generator = torch.Generator(X.device).manual_seed(resolve_seed(random_state))
-    with predicting():  # (n_samples, N, P)
-        if latent:
-            drawn = posterior.sample(X, n_samples, generator)
-        else:
-            drawn = posterior.sample_y(X, rows, n_samples, generator)
-    draws = np.moveaxis(drawn.cpu().numpy() * scale + offset, 0, -1)
-    if not latent and (transformer := transformer_of(model)) is not None:
-        draws = transformed_draws(draws, transformer)
-    return draws
+def collected(compute: Block, n_rows: int, size: int) -> list[np.ndarray]:
+    """Compute blocks of rows, and put them together.
+
+    Results are copied into arrays that are allocated first: small arrays kept from each block would
+    fragment the memory.
+    """
+    whole: list[np.ndarray] = []
+
+    @predicting()
+    def add(block: slice) -> None:
+        parts = compute(block)
+        if not whole:
+            whole.extend(np.empty((n_rows, *part.shape[1:]), part.dtype) for part in parts)
+        for array, part in zip(whole, parts, strict=True):
+            array[block] = part
+
+    map_blocks(add, n_rows, size)
+    return whole
 
 
-def gradients_of(model: BaseGP, X: Any, latent: bool) -> MomentGradients:
-    """Return mean and standard deviation of y, or f, and their gradients, in the user's units."""
-    if not latent and transformer_of(model) is not None:
-        raise ValueError(
-            "predict_gradient needs latent=True with target_transform, because it has "
-            "the gradients of f, the transformed target, but not the gradients of y."
-        )
-    X, posterior = model._query(X)
+class PredictiveRegressor(SavedEstimator):
+    """Mean, deviation, intervals, draws, densities and distributions of y."""
 
-    def moments(block: Tensor) -> tuple[Tensor, Tensor]:
-        q, likelihood = posterior.predictive(block, Rows(block[:, :1]))
-        return (q if latent else likelihood.moments(q)).mixture_moments()
+    @abstractmethod
+    def _predicted(self, X: Any) -> PredictedRows:
+        """Return what the model predicts at valid rows; raise an error if it is not fitted."""
 
-    with numeric_context():
-        found = gradients_by_blocks(moments, X, X.device, posterior.block_rows)
-    of_y, unit = found.scaled(*model._y_scaling), model._x_scaling.scale
-    slopes = (of_y.mean_gradient / unit, of_y.std_gradient / unit)
-    return MomentGradients(of_y.mean, of_y.std, *slopes)
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Predict the mean of y, and if asked its standard deviation.
 
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        return_std : bool, default=False
+            Whether to return the standard deviation at each row.
 
-def known_rows(X: Tensor, exposure: Any, y_std: Any, scale: np.ndarray) -> Rows:
-    """Return per-row inputs other than X and y, for targets in units of `scale` (P,)."""
-    e = s = None
-    if exposure is not None:
-        e = torch.from_numpy(check_column(exposure, len(X), "exposure")).to(X)
-    if y_std is not None:
-        y_std = check_y_std(y_std, (len(X), len(scale)))
-        s = torch.from_numpy(known_noise(y_std, scale)).to(X)
-    return Rows(X[:, :1], exposure=e, noise=s)  # nothing reads its y
+        Returns
+        -------
+        y_mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Mean.
+        y_std : ndarray of the shape of y_mean
+            Only if `return_std`.
+        """
+        found = self._predicted(X)
+        if return_std:
+            return tuple(map(found.shaped, found.moments()))
+        return found.shaped(found.mean())
+
+    @documented(predict)
+    def predict_std(self, X: Any) -> np.ndarray:
+        """Predict the standard deviation of y at each row.
+
+        Returns
+        -------
+        y_std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            In the units of y.
+        """
+        found = self._predicted(X)
+        return found.shaped(found.moments()[1])
+
+    @documented(predict)
+    def predict_interval(self, X: Any, coverage: Any = 0.95) -> np.ndarray:
+        """Predict the central interval that contains y with probability `coverage`.
+
+        Parameters
+        ----------
+        coverage : float, default=0.95
+            Probability, between 0 and 1.
+
+        Returns
+        -------
+        interval : ndarray of shape (n_samples, 2) or (n_samples, 2, n_outputs)
+            Lower and upper end, in the units of y.
+        """
+        coverage = check_coverage(coverage)
+        return self._predicted(X).interval(coverage)
+
+    @documented(predict)
+    def predict_distribution(self, X: Any) -> PredictiveDistribution:
+        """Predict the distribution of y at each row.
+
+        Returns
+        -------
+        distribution : PredictiveDistribution
+            Distributions with the methods `mean`, `std`, `pdf`, `cdf`, `ppf`, `interval`, `crps`,
+            `sample` and others, in O(n_samples) memory.
+        """
+        return self._predicted(X).distribution()
+
+    @documented(predict)
+    def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
+        """Return P(Y ≤ y | x, data) of each row.
+
+        Parameters
+        ----------
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Values at which to evaluate it.
+
+        Returns
+        -------
+        probability : ndarray of the shape of y
+            Probabilities. They are uniform over new rows if predictions are calibrated.
+        """
+        found = self._predicted(X)
+        return found.shaped(found.cdf(y))
+
+    @documented(predict)
+    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
+        """Return the log density log p(y | x, data) of each row, summed over outputs.
+
+        Parameters
+        ----------
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+
+        Returns
+        -------
+        log_density : ndarray of shape (n_samples,)
+            Log densities in nats, for y in its own units; for counts, log probabilities.
+        """
+        return self._predicted(X).log_density(y)
+
+    def sample_y(self, X: Any, n_samples: Any = 1, random_state: Any = 0) -> np.ndarray:
+        """Draw y jointly at the rows of X, from the posterior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples_X, n_features)
+            Inputs.
+        n_samples : int, default=1
+            Number of draws.
+        random_state : int, RandomState instance or None, default=0
+            Seed; None draws differently at each call.
+
+        Returns
+        -------
+        y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
+            Draws, in the units of y.
+        """
+        n_samples = check_n_samples(n_samples)
+        found = self._predicted(X)
+        return found.shaped(found.draws(n_samples, random_state))

@@ -15,26 +15,15 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from ..data.arrays import readable, resolve_seed
 from ..data.asked import check_coverage, check_n_samples
 from ..data.rows import Data
-from ..distributions.law import Law
 from ..distributions.predictive import PredictiveDistribution
-from ..distributions.transformed import transformed
 from ..docstrings import documented
 from .base import BaseGP, predictor
 from .conditioning import condition
 from .context import predicting
-from .functions import SampledFunctions
-from .predicted import PredictedLaw
-from .predictions import (
-    by_blocks,
-    draws_of,
-    gradients_of,
-    joint_moments_of,
-    mean_of,
-    moments_of,
-    of_targets,
-    predicted_by_blocks,
-)
-from .targets import check_exposed, check_shape, transformer_of, with_transformed_targets
+from .posterior_law import PredictedByPosterior, gradients_of
+from .predictions import PredictiveRegressor
+from .sampled_functions import SampledFunctions
+from .targets import check_exposed, check_shape, with_transformed_targets
 from .validation import check_column, check_weight, check_y_std, fewest_rows, validate_inputs
 
 
@@ -79,10 +68,12 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
 
     # ---- predictions -------------------------------------------------------------------------
 
-    def _shaped(self, a: np.ndarray) -> np.ndarray:
-        """(n, P, ...) → the shape of the user's y."""
-        return a[:, 0] if self._y_shape == () else a
+    def _predicted(
+        self, X: Any, latent: bool = False, exposure: Any = None, y_std: Any = None
+    ) -> PredictedByPosterior:
+        return PredictedByPosterior(self, X, latent, exposure, y_std)
 
+    @documented(PredictiveRegressor.predict)
     def predict(
         self,
         X: Any,
@@ -97,10 +88,6 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Inputs.
-        return_std : bool, default=False
-            Whether to return the standard deviation at each row.
         return_cov : bool, default=False
             Whether to return the covariance between rows, which takes O(n_samples²) memory.
         latent : bool, default=False
@@ -121,26 +108,22 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         """
         if return_std and return_cov:
             raise ValueError("return_std and return_cov cannot both be True; ask for one of them.")
+        found = self._predicted(X, latent, exposure, y_std)
         if return_cov:
-            mean, cov = joint_moments_of(self, X, latent, y_std)
-            return self._shaped(mean), cov[..., 0] if self._y_shape == () else cov
+            mean, cov = found.joint_moments()
+            return found.shaped(mean), cov[..., 0] if self._y_shape == () else cov
         if return_std:
-            mean, std = moments_of(self, X, latent, exposure, y_std)
-            return self._shaped(mean), self._shaped(std)
-        return self._shaped(mean_of(self, X, latent, exposure, y_std))
+            mean, std = found.moments()
+            return found.shaped(mean), found.shaped(std)
+        return found.shaped(found.mean())
 
-    @documented(predict)
+    @documented(PredictiveRegressor.predict_std, predict)
     def predict_std(
         self, X: Any, *, latent: bool = False, exposure: Any = None, y_std: Any = None
     ) -> np.ndarray:
-        """Predict the standard deviation of y at each row.
-
-        Returns
-        -------
-        y_std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            In the units of y.
-        """
-        return self._shaped(moments_of(self, X, latent, exposure, y_std)[1])
+        """Predict the standard deviation of y at each row."""
+        found = self._predicted(X, latent, exposure, y_std)
+        return found.shaped(found.moments()[1])
 
     @documented(predict)
     def predict_gradient(self, X: Any, *, latent: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -158,9 +141,10 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             Gradient of the standard deviation; 0 where that is 0 and has no gradient.
         """
         found = gradients_of(self, X, latent)
-        return self._shaped(found.mean_gradient), self._shaped(found.std_gradient)
+        both = found.mean_gradient, found.std_gradient
+        return (both[0][:, 0], both[1][:, 0]) if self._y_shape == () else both
 
-    @documented(predict)
+    @documented(PredictiveRegressor.predict_interval, predict)
     def predict_interval(
         self,
         X: Any,
@@ -170,51 +154,18 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         exposure: Any = None,
         y_std: Any = None,
     ) -> np.ndarray:
-        """Predict the central interval that contains y with probability `coverage`.
+        """Predict the central interval that contains y with probability `coverage`."""
+        coverage = check_coverage(coverage)
+        return self._predicted(X, latent, exposure, y_std).interval(coverage)
 
-        Parameters
-        ----------
-        coverage : float, default=0.95
-            Probability, between 0 and 1.
-
-        Returns
-        -------
-        interval : ndarray of shape (n_samples, 2) or (n_samples, 2, n_outputs)
-            Lower and upper end, in the units of y.
-        """
-        tail = 0.5 - 0.5 * check_coverage(coverage)
-
-        def ends(law: Law, _: slice) -> tuple[np.ndarray, ...]:
-            return law.quantile(tail), law.quantile(1.0 - tail)
-
-        interval = np.stack(by_blocks(self, X, ends, latent, exposure, y_std), 1)
-        return interval[..., 0] if self._y_shape == () else interval
-
-    @documented(predict)
+    @documented(PredictiveRegressor.predict_distribution, predict)
     def predict_distribution(
         self, X: Any, *, latent: bool = False, exposure: Any = None, y_std: Any = None
     ) -> PredictiveDistribution:
-        """Predict the distribution of y at each row.
+        """Predict the distribution of y at each row."""
+        return self._predicted(X, latent, exposure, y_std).distribution()
 
-        Returns
-        -------
-        distribution : PredictiveDistribution
-            Distributions with the methods `mean`, `std`, `pdf`, `cdf`, `ppf`, `interval`, `crps`,
-            `sample` and others, in O(n_samples) memory.
-        """
-        parts: list[PredictedLaw] = []
-
-        def keep(law: PredictedLaw, _: slice) -> tuple[np.ndarray, ...]:
-            parts.append(law)
-            return ()
-
-        predicted_by_blocks(self, X, keep, latent, exposure, y_std)
-        law: Law = PredictedLaw.joined(parts)
-        if not latent and (transformer := transformer_of(self)) is not None:
-            law = transformed(law, transformer)
-        return PredictiveDistribution(law, self._y_shape)
-
-    @documented(predict)
+    @documented(PredictiveRegressor.sample_y, predict)
     def sample_y(
         self,
         X: Any,
@@ -229,25 +180,14 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples_X, n_features)
-            Inputs.
-        n_samples : int, default=1
-            Number of draws.
-        random_state : int, RandomState instance or None, default=0
-            Seed.
         latent : bool, default=False
             Whether to draw the latent f, without the noise.
         exposure : float or array-like of shape (n_samples_X,), default=None
             Factor of the rates of counts, for a Poisson likelihood; None is 1.
-
-        Returns
-        -------
-        y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
-            Draws, in the units of y.
         """
         n_samples = check_n_samples(n_samples)
-        draws = draws_of(self, X, n_samples, random_state, latent, exposure, y_std)
-        return self._shaped(draws)
+        found = self._predicted(X, latent, exposure, y_std)
+        return found.shaped(found.draws(n_samples, random_state))
 
     @documented(sample_y)
     def sample_functions(self, n_samples: Any = 1, random_state: Any = 0) -> SampledFunctions:
@@ -362,41 +302,18 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         y = check_array(readable(y), dtype=np.float64, order="C", ensure_2d=False, input_name="y")
         return float(r2_score(y, predicted, sample_weight=sample_weight))
 
-    @documented(predict)
+    @documented(PredictiveRegressor.log_predictive_density, predict)
     def log_predictive_density(
         self, X: Any, y: Any, *, exposure: Any = None, y_std: Any = None
     ) -> np.ndarray:
-        """Return the log density log p(y | x, data) of each row, summed over outputs.
+        """Return the log density log p(y | x, data) of each row, summed over outputs."""
+        return self._predicted(X, False, exposure, y_std).log_density(y)
 
-        Parameters
-        ----------
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
-
-        Returns
-        -------
-        log_density : ndarray of shape (n_samples,)
-            Log densities in nats, for y in its own units; for counts, log probabilities.
-        """
-        data = self._checked(X, y, None, exposure, y_std)
-        return of_targets(self, data, lambda law, y: law.joint_log_density(y))
-
-    @documented(predict)
+    @documented(PredictiveRegressor.predictive_cdf, predict)
     def predictive_cdf(self, X: Any, y: Any, *, y_std: Any = None) -> np.ndarray:
-        """Return P(Y ≤ y | x, data) of each row.
-
-        Parameters
-        ----------
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Values at which to evaluate it.
-
-        Returns
-        -------
-        probability : ndarray of the shape of y
-            Probabilities. They are uniform over new rows if predictions are calibrated.
-        """
-        data = self._checked(X, y, None, None, y_std)
-        return self._shaped(of_targets(self, data, lambda law, y: law.cdf(y)))
+        """Return P(Y ≤ y | x, data) of each row."""
+        found = self._predicted(X, False, None, y_std)
+        return found.shaped(found.cdf(y))
 
     def _checked(self, X: Any, y: Any, *of_rows: Any) -> Data:
         """Return validated rows to score; `of_rows` are in the order of `_validate`."""

@@ -10,7 +10,7 @@ import numpy as np
 from onnx import TensorProto
 from scipy.special import ndtri, stdtrit
 
-from ..ensembles.lattice import MOST_CELLS, WINDOW, Lattice
+from ..ensembles.rounded_targets import MOST_CELLS, WINDOW, Lattice
 from ..likelihoods.shared_precision import t_nodes
 from ..likelihoods.skewed import SkewMap
 from .graph import CannotExport, Value

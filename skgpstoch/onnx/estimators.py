@@ -18,7 +18,6 @@ from ..drop_in.regressor import GaussianProcessRegressor
 from ..ensembles.automatic_classifier import AutoGaussianProcessClassifier
 from ..ensembles.automatic_regressor import AutoGaussianProcessRegressor
 from ..ensembles.class_process import ExactProcessClassifier
-from ..ensembles.lattice import OnLattice
 from ..ensembles.process import ExactProcessRegressor
 from ..ensembles.process_evidence import CONSTANT_VARIANCE, Process
 from ..ensembles.stacking import StackedDensityRegressor
@@ -140,9 +139,8 @@ def of_process(process: Process, X: Value, missing: Value | None) -> tuple[Value
 @distribution.register
 def _(model: AutoGaussianProcessRegressor, X: Value) -> Weighted:
     refuse_transformed(model)
-    X, mixture = encoded(model._encoder, X), model._model
-    mixture = mixture.model if isinstance(mixture, OnLattice) else mixture
-    return joined(mixture.weights, mixture.models, X)
+    models = list(model.estimators_.values())
+    return joined(model.weights_, models, encoded(model._encoder, X))
 
 
 @distribution.register
@@ -159,10 +157,8 @@ def moments(model: Any, given: Weighted) -> tuple[Value, Value]:
     if isinstance(model, GaussianProcessRegressor):
         mean, var = given.moments()
         return mean, var - model._known_noise()
-    inner = getattr(model, "_model", None)
-    if isinstance(inner, OnLattice):
-        return rounded_moments(given, inner.lattice)
-    return given.moments()
+    lattice = getattr(model, "_lattice", None)
+    return given.moments() if lattice is None else rounded_moments(given, lattice)
 
 
 def joined(weights: Any, models: list[Any], X: Value) -> Weighted:

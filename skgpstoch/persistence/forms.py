@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from . import forms_of_values as of
 from .forms_of_values import DTYPES, WORDS, Parts, Types, all_are, numbered, pairs, word
-from .registry import REQUESTS, UFUNCS
+from .registry import REQUESTS, UFUNCS, Retired
 
 Function = types.FunctionType
 Fields = dict[str, Any]
@@ -115,9 +115,9 @@ def module_of(cls: Any, fields: Fields) -> nn.Module:
 
 
 def object_of(cls: type, fields: Fields) -> Any:
-    """Return an object, without calling its constructor."""
+    """Return an object, without calling its constructor and without what is not needed any more."""
     made: Any = object.__new__(cls)
-    vars(made).update(fields)
+    vars(made).update((k, v) for k, v in fields.items() if not isinstance(v, Retired))
     return made
 
 

@@ -104,6 +104,13 @@ UFUNCS: dict[str, np.ufunc] = {name: getattr(np, name) for name in OF_NUMPY.spli
 PREFIXES = {"torch": "nn", "sklearn": "sklearn"}
 WARNINGS = (UserWarning, RuntimeWarning, FutureWarning, exceptions.ConvergenceWarning)
 
+RETIRED = ("Mixture", "OnLattice", "TransformedModel")
+"""Classes of which earlier versions saved objects that are not needed any more."""
+
+
+class Retired:
+    """Stands for an object of such a class, until the object that refers to it is restored."""
+
 
 @functools.cache
 def known_classes() -> dict[str, type]:
@@ -125,7 +132,8 @@ def known_functions() -> dict[str, Callable]:
 def known_types() -> dict[str, type]:
     """Return the types that a file may hold as values, instead of their instances."""
     plain = (bool, int, float, str, *WARNINGS)
-    return {cls.__name__: cls for cls in plain} | known_classes()
+    gone = dict.fromkeys(RETIRED, Retired)
+    return {cls.__name__: cls for cls in plain} | gone | known_classes()
 
 
 def _found(kind: Callable[[object], bool]) -> Iterator:

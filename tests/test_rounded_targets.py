@@ -10,9 +10,15 @@ from scipy.stats import norm
 from sklearn.linear_model import LinearRegression
 
 from skgpstoch.distributions.normal import NormalLaw
-from skgpstoch.ensembles import lattice as room
-from skgpstoch.ensembles.lattice import Lattice, LatticeLaw, OnLattice, grid_of, lattice_of
-from skgpstoch.ensembles.mixture import MixtureRegressor, Normals, Parts
+from skgpstoch.ensembles import rounded_targets as room
+from skgpstoch.ensembles.mixture import MixedRows, MixtureRegressor, NormalRows
+from skgpstoch.ensembles.rounded_targets import (
+    Lattice,
+    LatticeLaw,
+    RoundedRows,
+    grid_of,
+    lattice_of,
+)
 
 RNG = np.random.default_rng(0)
 INPUTS = RNG.standard_normal((1000, 2))
@@ -126,10 +132,30 @@ def test_units_of_gaps():
 # ---- what is predicted ---------------------------------------------------------------------------
 
 STD = 0.7
-LINE = Normals(LinearRegression().fit([[0.0], [1.0]], [5.0, 6.0]), STD)
+REGRESSION = LinearRegression().fit([[0.0], [1.0]], [5.0, 6.0])
+
+
+class Line(MixtureRegressor):
+    """Normal distributions about a line, of y on a lattice if one is given."""
+
+    def __init__(self, lattice=None):
+        self.lattice = lattice
+
+    def _predicted(self, X):
+        found = NormalRows(REGRESSION.predict(X), STD)
+        return found if self.lattice is None else RoundedRows(found, self.lattice)
+
+    def predict_atoms(self, X):
+        return self._predicted(X).atom_probabilities()
+
+    def log_predictive_probability(self, X, y):
+        return self._predicted(X).log_probability(y)
+
+
+LINE = Line()
 QUERY = np.linspace(-3.0, 3.0, 13)[:, None]
 UNEVEN = Lattice(np.array([3.0, 4.0, 4.2, 5.0, 6.0, 8.0]), 0.95)
-MODEL = OnLattice(LINE, UNEVEN)
+MODEL = Line(UNEVEN)
 
 
 def test_probabilities_are_masses_of_cells():
@@ -158,13 +184,13 @@ def test_log_probabilities_are_those_of_atoms():
     assert (MODEL.log_predictive_probability(QUERY, y) == -np.inf).all()
     of_column = MODEL.log_predictive_probability(QUERY, y[:, None])
     assert_array_equal(of_column, MODEL.log_predictive_probability(QUERY, y))
-    with pytest.raises(ValueError, match=r"y must have the shape \(13,\), got \(13, 2\)"):
+    with pytest.raises(ValueError, match=r"shape \(13,\) of predictions, got \(13, 2\)"):
         MODEL.log_predictive_probability(QUERY, np.stack([y, y], 1))
 
 
 def test_probabilities_far_out_are_those_of_the_density():
     """A difference of distribution functions has none of their digits."""
-    fine = OnLattice(LINE, Lattice(np.arange(0.0, 40.0, 0.01), 0.999))
+    fine = Line(Lattice(np.arange(0.0, 40.0, 0.01), 0.999))
     for y in (11.0, 13.0, 30.0):
         found = fine.log_predictive_probability(np.zeros((1, 1)), np.array([y]))
         assert_allclose(found, norm.logpdf(y, 5.0, STD) + np.log(0.01 * 0.999), rtol=1e-3)
@@ -197,7 +223,7 @@ def test_draws_and_moments_are_of_atoms():
 
 
 def test_fine_lattices_leave_moments_as_they_are():
-    fine = OnLattice(LINE, Lattice(np.arange(0.0, 11.0, 0.01), 0.999))
+    fine = Line(Lattice(np.arange(0.0, 11.0, 0.01), 0.999))
     for a, b in zip(fine.predict(QUERY, True), LINE.predict(QUERY, True), strict=True):
         assert_array_equal(a, b)
 
@@ -223,17 +249,18 @@ def test_the_batch_changes_nothing(monkeypatch):
 
 
 class Mixture(MixtureRegressor):
-    """Of models that are fitted."""
+    """Of several such models, in equal shares."""
 
     def __init__(self, models):
         self.models = models
 
-    def _parts(self, X):
-        return Parts([1.0 / len(self.models)] * len(self.models), self.models), X
+    def _predicted(self, X):
+        weights = [1.0 / len(self.models)] * len(self.models)
+        return MixedRows(weights, [model._predicted(X) for model in self.models])
 
 
 def test_models_on_a_lattice_are_parts_of_mixtures():
-    alone, both = Mixture([MODEL]), Mixture([MODEL, OnLattice(LINE, UNEVEN)])
+    alone, both = Mixture([MODEL]), Mixture([MODEL, Line(UNEVEN)])
     for a, b in zip(MODEL.predict(QUERY, True), alone.predict(QUERY, True), strict=True):
         assert_array_equal(a, b)
     assert_allclose(both.predict_std(QUERY), alone.predict_std(QUERY), rtol=1e-9)

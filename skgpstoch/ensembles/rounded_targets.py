@@ -12,21 +12,18 @@ Draws, their mean and deviation, and probabilities of atoms are those of Y. Dens
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.utils import _safe_indexing, check_array, check_random_state
+from sklearn.utils import check_random_state
 
 from ..data.arrays import row_blocks
-from ..data.devices import BLOCK_ROWS
 from ..data.equal_rows import observations
-from ..data.kinds import one_output
 from ..data.rows import Data
 from ..distributions.law import Law
-from ..distributions.predictive import PredictiveDistribution
-from .mixture import distribution_of
+from ..estimators.predictions import PredictedRows
 
 LEAST_SHARED = 0.9  # of the rows must have the y of another row
 ROWS_AN_ATOM = 10  # on average, unless atoms are a grid
@@ -286,67 +283,31 @@ class LatticeLaw(Law):
         return at_end + np.log(np.abs(width)) + np.log(-np.expm1(-decay) / decay)
 
 
-class OnLattice:
-    """A model of one output and its predictions on a lattice: a part of mixtures.
+class RoundedRows(PredictedRows):
+    """Predictions of one y on a lattice, from those of y before it was rounded."""
 
-    Parameters
-    ----------
-    model : object
-        With the predictions of :class:`~skgpstoch.ensembles.mixture.MixtureRegressor`.
-    lattice : Lattice
-        Lattice of y.
-    """
+    def __init__(self, of_density: PredictedRows, lattice: Lattice) -> None:
+        self.of_density, self.lattice = of_density, lattice
+        self.n_rows, self.output_shape = of_density.n_rows, of_density.output_shape
+        self.unit = of_density.unit
 
-    def __init__(self, model: Any, lattice: Lattice) -> None:
-        self.model = model
-        self.lattice = lattice
+    def law(self, rows: slice) -> LatticeLaw:
+        return LatticeLaw(self.of_density.law(rows), self.lattice)
 
-    def predict_distribution(self, X: Any) -> PredictiveDistribution:
-        """As the model's, with the moments, draws and probabilities of y on the lattice."""
-        given = distribution_of(self.model, X)
-        return PredictiveDistribution(LatticeLaw(given.law, self.lattice), given.output_shape)
-
-    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """As the model's: a log density, comparable with those of other models."""
-        return np.asarray(self.model.log_predictive_density(X, y))
-
-    def predictive_cdf(self, X: Any, y: Any) -> np.ndarray:
-        """As the model's."""
-        return np.asarray(self.model.predictive_cdf(X, y))
-
-    def predict_interval(self, X: Any, coverage: float) -> np.ndarray:
-        """As the model's."""
-        return np.asarray(self.model.predict_interval(X, coverage))
-
-    def sample_y(self, X: Any, n_samples: int, random_state: Any) -> np.ndarray:
-        """As the model's, but for a share π of the draws the nearest atom."""
+    def draws(self, n_samples: int, random_state: Any) -> np.ndarray:
+        """Draw y jointly at all rows; a share π of the draws is the nearest atom."""
         rng = check_random_state(random_state)
-        draws = self.model.sample_y(X, n_samples, random_state=int(rng.randint(2**31 - 1)))
+        draws = self.of_density.draws(n_samples, int(rng.randint(2**31 - 1)))
         return self.lattice.drawn(draws, rng)
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Predict the mean of y and, if asked, its standard deviation, as those of draws."""
-        found = [law.moments() for law in self._laws(X)]
-        shape = (-1, *distribution_of(self.model, _safe_indexing(X, [0])).output_shape)
-        mean, std = (np.concatenate(parts).reshape(shape) for parts in zip(*found, strict=True))
-        return (mean, std) if return_std else mean
+    def targets(self, y: Any) -> Any:
+        return self.of_density.targets(y)
 
-    def predict_atoms(self, X: Any) -> np.ndarray:
+    def atom_probabilities(self) -> np.ndarray:
         """Return the probability π·P_j(x) of each atom, (n, J); each row sums to π."""
-        return np.concatenate([law.atom_probabilities() for law in self._laws(X)])
+        return self.by_blocks(lambda rows: (self.law(rows).atom_probabilities(),))[0]
 
-    def log_predictive_probability(self, X: Any, y: Any) -> np.ndarray:
+    def log_probability(self, y: Any) -> np.ndarray:
         """Return the log probability of each y, (n,), in nats; −∞ for a number that is no atom."""
-        y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
-        y = one_output(y)
-        if y.shape != (len(X),):
-            raise ValueError(f"y must have the shape {(len(X),)}, got {y.shape}.")
-        laws, blocks = self._laws(X), row_blocks(len(X), BLOCK_ROWS)
-        found = [law.log_probability(y[rows, None]) for law, rows in zip(laws, blocks, strict=True)]
-        return np.concatenate(found)[:, 0]
-
-    def _laws(self, X: Any) -> Iterator[LatticeLaw]:
-        """Yield the distributions of blocks of rows."""
-        for rows in row_blocks(len(X), BLOCK_ROWS):
-            block = _safe_indexing(X, np.arange(len(X))[rows])
-            yield LatticeLaw(distribution_of(self.model, block).law, self.lattice)
+        y = super().targets(y)
+        return self.by_blocks(lambda rows: (self.law(rows).log_probability(y[rows])[:, 0],))[0]

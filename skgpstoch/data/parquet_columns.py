@@ -42,7 +42,7 @@ class Roles:
         """Names of all columns that are read."""
         return list(self.schema.names)
 
-    def chunk(self, table: Any, rows: np.ndarray, where: str) -> Chunk:
+    def chunk(self, where: str, rows: np.ndarray, table: Any) -> Chunk:
         """Return stored rows, a pyarrow table, as a chunk."""
         if self.dtype is None:
             X = table.select(self.features).replace_schema_metadata(None).to_pandas()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
@@ -86,11 +85,6 @@ class Held(NamedTuple):
     def said(self) -> str:
         """Description of its values for messages."""
         return self.kind if self.time_zone is None else f"{self.kind} in {self.time_zone}"
-
-    @property
-    def told(self) -> list[Any]:
-        """What must be the same on all ranks."""
-        return [self.name, self.kind, self.time_zone, list(map(str, self.order))]
 
     @property
     def elsewhere(self) -> frozenset:
@@ -179,7 +173,7 @@ def read_alike(group: Group, table: ReadTable | None, beside: Any) -> ReadTable 
     table : ReadTable or None
         This rank's rows; None if it has none.
     beside : object
-        Another object, which must be the same on all ranks with rows, and fit into JSON.
+        Another object, which must have the same repr on all ranks with rows.
 
     Returns
     -------
@@ -191,20 +185,11 @@ def read_alike(group: Group, table: ReadTable | None, beside: Any) -> ReadTable 
     ValueError
         On every rank, if ranks have different columns, or different kinds of values in them.
     """
-    columns = None if table is None else table.columns
-    names = None if columns is None else [column.name for column in columns]
-    check_same_said(group, "Columns of X and y", names and [names, beside])
-    own = None if columns is None else [Held.by(column, "this rank") for column in columns]
+    own = None
+    if table is not None:
+        held = [Held.by(column, f"rank {group.rank}") for column in table.columns]
+        own = repr([[column.name for column in table.columns], beside]), held
     every = [each for each in group.every(own) if each is not None]
-    by_column = zip(*every, strict=True)
-    kinds = [next((x.told for x in ranks if x.kind != EMPTY), None) for ranks in by_column]
-    pairs = None if own is None else zip(own, kinds, strict=True)
-    said = pairs and [kind if each.kind == EMPTY else each.told for each, kind in pairs]
-    check_same_said(group, "Kinds of columns of X", said)
-    return None if table is None else read_as(table, None, merged(every))
-
-
-def check_same_said(group: Group, name: str, own: Any) -> None:
-    """Check that `own` is the same on all ranks where it is not None."""
-    texts = [t for t in group.every(own and json.dumps(own, default=str)) if t]
-    group.check_same(name, json.dumps(own, default=str) if own else texts[0])
+    group.check_same("Columns of X and y", every[0][0] if own is None else own[0])
+    known = merged([held for _, held in every])
+    return None if table is None else read_as(table, None, known)

@@ -251,14 +251,29 @@ class NewRows(NamedTuple):
     stand_ins: np.ndarray
 
 
-def new_levels(column: Column, known: set) -> np.ndarray:
+def new_levels(column: Column, known: set, predicted: str) -> np.ndarray:
     """Return the mask (n,) of rows of a column with a level that training rows did not have.
 
-    A missing value is such a level if no training row had one.
+    A missing value is such a level if no training row had one. Warn of new levels; `predicted` says
+    what is predicted there.
     """
-    if column.kind != LEVEL or not known - {None}:
-        return np.zeros(len(column.values), dtype=bool)
-    return np.array([v not in known for v in column.values.tolist()], dtype=bool)
+    labels = column.values.tolist()
+    if column.kind != LEVEL or not known - {None} or known.issuperset(labels):
+        return np.zeros(len(labels), dtype=bool)
+    new = set(labels) - known
+    if new - {None}:
+        warn(
+            f"Column {column.name} of X has levels that the training rows did not have, "
+            f"such as {min(new - {None}, key=str)!r}. Predictions for these rows are "
+            f"{predicted}."
+        )
+    if None in new:
+        warn(
+            f"Column {column.name} of X has missing values, but it had none in the "
+            f"training rows. Predictions for these rows are {predicted}. If values will "
+            "be missing at prediction time, train with some missing too."
+        )
+    return np.array([label in new for label in labels], dtype=bool)
 
 
 def stand_ins(levels: Sequence[set | None]) -> list[np.ndarray]:
@@ -284,22 +299,3 @@ def with_levels(columns: list[Column], is_new: np.ndarray, levels: Sequence[Any]
             column = column._replace(values=values)
         found.append(column)
     return found
-
-
-def warn_of_new_levels(column: Column, known: set, predicted: str) -> None:
-    """Warn of levels that training rows did not have; `predicted` says what is predicted there."""
-    if column.kind != LEVEL or not known - {None}:
-        return
-    new = set(column.values.tolist()) - known
-    if new - {None}:
-        warn(
-            f"Column {column.name} of X has levels that the training rows did not have, "
-            f"such as {min(new - {None}, key=str)!r}. Predictions for these rows are "
-            f"{predicted}."
-        )
-    if None in new:
-        warn(
-            f"Column {column.name} of X has missing values, but it had none in the "
-            f"training rows. Predictions for these rows are {predicted}. If values will "
-            "be missing at prediction time, train with some missing too."
-        )

@@ -5,17 +5,24 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from itertools import starmap
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from .chunk import Chunk
-from .parquet_columns import refuse_type, roles_of
 from .read_ahead import BUFFER_PARTS
 from .row_source import CHUNK_ROWS, RowSource, in_turn, share_of
 from .stored import is_frame
+
+with suppress(ImportError):  # `opened` says what is missing
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from .parquet_columns import refuse_type, roles_of
 
 READ_BYTES = 2**18
 """Bytes of a column that are read at a time; without a limit it would be a whole row group."""
@@ -148,9 +155,6 @@ class ParquetRows(RowSource):
             If the row group cannot be read, or its columns or rows have changed since the file was
             opened.
         """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         done = 0
 
         def piece(batch: Any) -> tuple[np.ndarray, Any]:
@@ -247,13 +251,8 @@ def opened(path: str) -> tuple[Any, list[int]]:
     ImportError, ValueError
         If pyarrow is not installed; if the file is not a Parquet file, or is damaged.
     """
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise ImportError(
-            "ParquetRows needs pyarrow. Install it with `pip install pyarrow`."
-        ) from error
+    if find_spec("pyarrow") is None:
+        raise ImportError("ParquetRows needs pyarrow. Install it with `pip install pyarrow`.")
     try:
         with pq.ParquetFile(path) as file:
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]

@@ -7,11 +7,10 @@ each part of the rows computes its own sums, and these are added.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from typing import NamedTuple, Self
 
 import numpy as np
-import torch
 
 from .arrays import Scaling
 from .categories import (
@@ -27,7 +26,6 @@ from .categories import (
 )
 from .counter_rng import row_hashes
 from .numeric import Numbers
-from .reduce import Group
 
 MOST_CLASS_MEANS = 20  # most classes, the most frequent ones, whose shares encode a level
 
@@ -143,9 +141,3 @@ class LevelSums:
         prior = prior_rows(n, total, self.squares)
         without = without_folds(n, total, prior, self.n, self.total)
         return TargetMeans(self.levels, shrunk(n, total, prior)), FoldMeans(self.levels, without)
-
-
-def add_up(group: Group, every: Mapping[int, LevelSums]) -> None:
-    """Add the sums of several columns over ranks, in place."""
-    arrays = [a for s in every.values() for a in (s.n, s.total, s.squares)]
-    group.sum_(*map(torch.from_numpy, arrays))

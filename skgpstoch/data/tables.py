@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.utils import check_array, check_X_y
 from sklearn.utils.validation import validate_data
 
@@ -41,7 +42,7 @@ from .columns import (
 )
 from .equal_rows import LEADING_COLUMNS
 from .kinds import one_output, real_target, with_two_dimensions
-from .level_sums import FoldMeans, LevelSums, Told, add_up
+from .level_sums import FoldMeans, LevelSums, Told
 from .messages import muted, warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
 from .reduce import Group, agreed
@@ -232,7 +233,8 @@ class TableEncoder:
                 columns, y = self._table(part.X).columns, told(part.y)
                 for j, of_column in every.items():
                     of_column.add(columns[j].values, part.rows, y, part.weight)
-        add_up(group, every)
+        arrays = [a for sums in every.values() for a in (sums.n, sums.total, sums.squares)]
+        group.sum_(*map(torch.from_numpy, arrays))
         by_fold = {}
         for j, of_column in every.items():
             means, by_fold[j] = of_column.means()

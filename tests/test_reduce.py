@@ -14,7 +14,7 @@ from torch import nn
 
 from skgpstoch.data import row_sample
 from skgpstoch.data.counter_rng import row_hashes
-from skgpstoch.data.reduce import (
+from skgpstoch.data.groups import (
     ALONE,
     WorkerLostError,
     average_gradients,

@@ -41,7 +41,7 @@ def folds_of(numbers: np.ndarray) -> np.ndarray:
     return row_hashes(SHUFFLE_SEED, numbers) % N_FOLDS
 
 
-class Told(NamedTuple):
+class LevelTargets(NamedTuple):
     """The values whose means encode a level: the scaled y, or an indicator for each class."""
 
     tame: tuple[Numbers, ...]  # one for each target that is a number

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from .chunk import Chunk
+from .frames import is_frame
 from .read_ahead import BUFFER_PARTS
 from .row_source import CHUNK_ROWS, RowSource, in_turn, share_of
-from .stored import is_frame
 
 with suppress(ImportError):  # `opened` says what is missing
     import pyarrow as pa

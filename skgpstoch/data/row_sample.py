@@ -15,7 +15,7 @@ from torch import Tensor
 from .chunk import Chunk, concatenated
 from .counter_rng import row_hashes
 from .equal_rows import MERGED_ROWS
-from .reduce import Group
+from .groups import Group
 
 GATHERED_ROWS = MERGED_ROWS  # up to which rank 0 fits for all
 SAMPLE_ROWS = 100_000

@@ -11,6 +11,7 @@ import torch
 from sklearn.utils import check_array, check_X_y
 from sklearn.utils.validation import validate_data
 
+from .array_inputs import one_output, real_target, with_two_dimensions
 from .arrays import all_finite, readable, row_blocks
 from .categories import (
     Joined,
@@ -41,11 +42,10 @@ from .columns import (
     refuse_infinite,
 )
 from .equal_rows import LEADING_COLUMNS
-from .kinds import one_output, real_target, with_two_dimensions
-from .level_sums import FoldMeans, LevelSums, Told
+from .groups import Group, agreed
+from .level_sums import FoldMeans, LevelSums, LevelTargets
 from .messages import muted, warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
-from .reduce import Group, agreed
 
 MOST_ONE_HOT = 10  # most levels for a plain one-hot encoding
 CONVERSIONS = {
@@ -199,13 +199,13 @@ class TableEncoder:
         self.levels = [c.levels if c.kind == LEVEL else None for c in kept]
         own = {}
         if many:
-            targets = Told.of(y[counts], w, classes)(y[counts])
+            targets = LevelTargets.of(y[counts], w, classes)(y[counts])
             for j, encoder, means in zip(many, *target_means(kept, many, targets, w), strict=True):
                 self.encoders[j], own[j] = encoder, means
         return self._encoded(table, own, counts)
 
     def learn_levels(
-        self, group: Group, parts: Iterable[Chunk], told: Told
+        self, group: Group, parts: Iterable[Chunk], told: LevelTargets
     ) -> dict[int, FoldMeans]:
         """Learn the target means at levels from all rows of a table, not only from a sample.
 
@@ -215,7 +215,7 @@ class TableEncoder:
             The ranks; all know the same levels.
         parts : iterable of Chunk
             This rank's rows of positive weight; read only if there are columns of many levels.
-        told : Told
+        told : LevelTargets
             The values whose means encode levels.
 
         Returns

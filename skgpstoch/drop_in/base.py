@@ -11,10 +11,10 @@ from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from ..data.array_inputs import real_target
 from ..data.arrays import readable
 from ..data.devices import resolve_device
 from ..data.findings import Diagnosis, Finding
-from ..data.kinds import real_target
 from ..docstrings import documented
 from ..estimators.base import BaseGP
 from ..estimators.validation import check_numbers, validate_inputs

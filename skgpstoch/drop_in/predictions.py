@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
+from ..data.arguments import check_coverage, check_n_samples
 from ..data.arrays import Scaling, random_numbers, resolve_seed
-from ..data.asked import check_coverage, check_n_samples
 from ..distributions.normal import NormalLaw
 from ..distributions.predictive import PredictiveDistribution, targets_of
 from ..docstrings import documented

@@ -10,8 +10,8 @@ from scipy.special import log_softmax, logsumexp
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_array
 
+from ..data.arguments import FITS_AGAIN, NO_FUNCTION, MissingMethod
 from ..data.arrays import readable
-from ..data.asked import FITS_AGAIN, NO_FUNCTION, Lacking
 from ..docstrings import documented
 from ..estimators.classifier import Classifier
 from ..persistence.estimator import SavedEstimator
@@ -41,8 +41,8 @@ class MixtureClassifier(ClassifierMixin, SavedEstimator):
 
     classes_: np.ndarray
 
-    partial_fit = Lacking(FITS_AGAIN, "SVGPClassifier has it.")
-    latent_mean_and_variance = Lacking(
+    partial_fit = MissingMethod(FITS_AGAIN, "SVGPClassifier has it.")
+    latent_mean_and_variance = MissingMethod(
         NO_FUNCTION, "Use predict_std for the uncertainty of the probabilities."
     )
 

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils import _safe_indexing, check_array, check_random_state
 
+from ..data.array_inputs import one_output
 from ..data.arrays import row_blocks
 from ..data.devices import BLOCK_ROWS
 from ..data.equal_rows import observations
-from ..data.kinds import one_output
 from ..data.rows import Data
 from ..distributions.law import Law
 from ..distributions.predictive import PredictiveDistribution

@@ -10,8 +10,8 @@ from scipy.special import logsumexp
 from sklearn.base import RegressorMixin
 from sklearn.utils import _safe_indexing, check_random_state
 
+from ..data.arguments import FITS_AGAIN, NO_FUNCTION, MissingMethod, check_coverage, check_n_samples
 from ..data.arrays import row_blocks
-from ..data.asked import FITS_AGAIN, NO_FUNCTION, Lacking, check_coverage, check_n_samples
 from ..data.devices import BLOCK_ROWS
 from ..distributions.mixed import AskedLaw, MixedLaw
 from ..distributions.normal import NormalLaw
@@ -33,11 +33,13 @@ class Parts(NamedTuple):
 class MixtureRegressor(RegressorMixin, SavedEstimator):
     """Mean, deviation, intervals, draws, densities and distributions of a mixture."""
 
-    condition_on = Lacking(FITS_AGAIN, ONE_MODEL)
-    partial_fit = Lacking(FITS_AGAIN, ONE_MODEL)
-    predict_gradient = Lacking(NO_FUNCTION, ONE_MODEL)
-    sample_functions = Lacking(NO_FUNCTION, f"Use sample_y to draw at given rows. {ONE_MODEL}")
-    log_marginal_likelihood = Lacking(
+    condition_on = MissingMethod(FITS_AGAIN, ONE_MODEL)
+    partial_fit = MissingMethod(FITS_AGAIN, ONE_MODEL)
+    predict_gradient = MissingMethod(NO_FUNCTION, ONE_MODEL)
+    sample_functions = MissingMethod(
+        NO_FUNCTION, f"Use sample_y to draw at given rows. {ONE_MODEL}"
+    )
+    log_marginal_likelihood = MissingMethod(
         "it combines several models and has no single prior",
         f"Use log_predictive_density to score rows. {ONE_MODEL}",
     )

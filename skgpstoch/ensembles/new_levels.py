@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from ..data.arguments import check_coverage
 from ..data.arrays import row_blocks
-from ..data.asked import check_coverage
 from ..data.categories import NewRows
 from ..data.devices import BLOCK_ROWS
 from ..distributions.joined import JoinedLaw, in_place

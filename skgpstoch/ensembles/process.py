@@ -15,12 +15,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_array, check_is_fitted
 
+from ..data.arguments import check_coverage, check_n_samples
+from ..data.array_inputs import one_output
 from ..data.arrays import Scaling, readable, resolve_seed, row_blocks
-from ..data.asked import check_coverage, check_n_samples
 from ..data.devices import BLOCK_ROWS, block_elements, map_blocks, prediction_device, resolve_device
 from ..data.equal_rows import observations
 from ..data.held_out import joint, mixture_of
-from ..data.kinds import one_output
 from ..data.messages import warn
 from ..data.rows import Data
 from ..distributions.predictive import PredictiveDistribution

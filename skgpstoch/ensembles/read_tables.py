@@ -9,18 +9,18 @@ from typing import Any, cast
 import numpy as np
 from sklearn.base import is_classifier
 
+from ..data.array_inputs import real_target
 from ..data.arrays import resolve_seed
 from ..data.chunk import Chunk, concatenated
-from ..data.kinds import real_target
+from ..data.frames import is_frame
+from ..data.groups import ALONE, ClockOfGroup, Group, agreed, current, doing
 from ..data.level_sums import FoldMeans
 from ..data.messages import muted, warn
-from ..data.reduce import ALONE, ClockOfGroup, Group, agreed, current, doing
 from ..data.row_sample import are_few, chosen_rows, most_sampled, offsets
 from ..data.row_source import RowSource, is_source, refuse_other_columns
 from ..data.rows import Data
 from ..data.scan import Scan, scanned
-from ..data.stored import is_frame
-from ..data.table_parts import Held, held_by, merged, read_alike, read_as
+from ..data.table_parts import ColumnFacts, facts_of, merged, read_alike, read_as
 from ..data.tables import read_table
 from ..estimators.alike import check_alike
 from ..estimators.opening import alike, classes_of, counts, first_pass, refuse_given
@@ -158,12 +158,12 @@ def read_source(
         check_numbers(automatic)
         source.check_has_target()
         refuse_given(y, sample_weight)
-    seed, held = int(group.first(resolve_seed(automatic.random_state))), None
+    seed, facts = int(group.first(resolve_seed(automatic.random_state))), None
 
     def look(part: RowSource) -> tuple[int, Scan]:
-        nonlocal held
+        nonlocal facts
         n_sample = most_sampled(source.example.X.shape[1])
-        own, held = read_through(automatic, part, n_sample, resolve_seed(seed))
+        own, facts = read_through(automatic, part, n_sample, resolve_seed(seed))
         return n_sample, own
 
     first = first_pass(group, source, resolve_seed(seed), look)
@@ -180,7 +180,7 @@ def read_source(
     rows = replace(sample, X=X, y=targets, weight=weight)
     if first.is_whole:
         return AllRead(rows=rows, clock=clock, given=given)
-    of_all = merged([each for each in group.every(held) if each is not None])
+    of_all = merged([each for each in group.every(facts) if each is not None])
     seconds = automatic.max_time
     is_late = seconds is not None and clock() > LONGEST_PASS * seconds
     return ChunksRead(
@@ -246,12 +246,12 @@ class ChunksRead(SampleRead):
 
 def read_through(
     automatic: Any, source: RowSource, n_sample: int, seed: int
-) -> tuple[Scan, list[Held] | None]:
+) -> tuple[Scan, list[ColumnFacts] | None]:
     """Read all rows of a source once; return facts about them, and what their columns hold."""
-    labelled, held = is_classifier(automatic), None
+    labelled, facts = is_classifier(automatic), None
 
     def counted_chunks() -> Iterator[Chunk]:
-        nonlocal held
+        nonlocal facts
         for chunk in source.read(None):
             refuse_other_columns(chunk, source.example)
             counted = with_checked_targets(chunk).counted()
@@ -260,10 +260,10 @@ def read_through(
                     real_target(counted.y)  # or an error that says what is wrong
                 yield counted
                 X = as_given(source, counted.X)
-                found = held_by(X, automatic.categorical_features, chunk.where)
-                held = found if held is None else merged([held, found])
+                found = facts_of(X, automatic.categorical_features, chunk.where)
+                facts = found if facts is None else merged([facts, found])
 
-    return scanned(source, counted_chunks(), n_sample, seed, labelled), held
+    return scanned(source, counted_chunks(), n_sample, seed, labelled), facts
 
 
 def refuse_columns(name: str, source: RowSource, sample: Chunk) -> None:

@@ -18,9 +18,9 @@ import numpy as np
 from ..data.chunk import Chunk, checked
 from ..data.deadline import Deadline
 from ..data.equal_rows import n_observations
-from ..data.level_sums import FoldMeans, Told
+from ..data.groups import ClockOfGroup, doing
+from ..data.level_sums import FoldMeans, LevelTargets
 from ..data.messages import muted
-from ..data.reduce import ClockOfGroup, doing
 from ..data.row_source import RowSource
 from ..data.rows import Data
 from ..data.scan import Scan
@@ -122,7 +122,7 @@ class SampleRead(Read):
         rows = self.rows
         data = automatic._learned(rows.X, self.y, rows.weight)
         encoder: TableEncoder = automatic._encoder
-        told = Told.of(self.y, rows.weight, self.classes)
+        told = LevelTargets.of(self.y, rows.weight, self.classes)
         by_fold = encoder.learn_levels(self.clock.group, self.parts(automatic), told)
         X = encoder.transform_training(rows.X, rows.rows, by_fold)
         return replace(data, X=X), by_fold

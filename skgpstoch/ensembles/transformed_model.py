@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils import _safe_indexing
 
+from ..data.arguments import check_coverage
 from ..data.arrays import row_blocks
-from ..data.asked import check_coverage
 from ..data.devices import BLOCK_ROWS
 from ..distributions.predictive import PredictiveDistribution, targets_of
 from ..distributions.transformed import transformed, transformed_draws

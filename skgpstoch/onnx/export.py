@@ -16,7 +16,7 @@ from sklearn.model_selection._search import BaseSearchCV
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from ..data.asked import check_coverage
+from ..data.arguments import check_coverage
 from .estimators import class_probabilities, distribution, moments
 from .graph import CannotExport, Graph, Value, model_of
 

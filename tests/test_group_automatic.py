@@ -136,7 +136,7 @@ def test_a_target_is_not_told_of_its_own_row(many):
         model = clone(REGRESSOR)
         table = read(model, X[mine], y[mine], None)
         _, by_fold = table.learn(model)
-        return table.encoded(model, by_fold).X
+        return table.encoded(by_fold).X
 
     whole, halves = on_ranks(told, 1)[0], np.vstack(on_ranks(told, 2))
     assert_allclose(halves, whole, atol=1e-14)

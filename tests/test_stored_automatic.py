@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -27,7 +26,7 @@ from skgpstoch.data.counter_rng import row_hashes
 from skgpstoch.data.groups import ALONE
 from skgpstoch.data.table_parts import ColumnFacts, facts_of, merged, read_as
 from skgpstoch.data.tables import TableEncoder
-from skgpstoch.ensembles import automatic_classifier, automatic_regressor
+from skgpstoch.ensembles import automatic_classifier, automatic_regressor, read_tables
 from skgpstoch.ensembles.read_tables import read, read_through
 from skgpstoch.training import interrupts
 from skgpstoch.training.loop import Trainer
@@ -92,9 +91,12 @@ def levels_told(is_late=False):
     frame, y = pd.DataFrame({"x": np.arange(N) * 0.1, "level": level}), rng.normal(size=N)
     model = AutoGaussianProcessRegressor(max_time=9.0, random_state=0)
     source = SequenceRows(frame, y, chunk_rows=300)
-    stored = replace(read(model, source, None, None), is_late=is_late)
+    with pytest.MonkeyPatch.context() as patched:
+        if is_late:
+            patched.setattr(read_tables, "LONGEST_PASS", 0.0)
+        stored = read(model, source, None, None)
     _, by_fold = stored.learn(model)
-    X = np.concatenate([chunk.X for chunk in stored.encoded(model, by_fold).X.chunks()])
+    X = np.concatenate([chunk.X for chunk in stored.encoded(by_fold).X.chunks()])
     return model, X[:, 1], frame, y
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -26,7 +26,6 @@ from ..estimators.alike import check_alike
 from ..estimators.opening import alike, classes_of, counts, first_pass, refuse_given
 from ..estimators.validation import as_floats, check_numbers, check_weight
 from .table_fit import (
-    AllRead,
     EncodedRows,
     Read,
     SampleRead,
@@ -57,14 +56,14 @@ def read(automatic: Any, X: Any, y: Any, sample_weight: Any) -> Read:
 # ---- rows in this process ------------------------------------------------------------------------
 
 
-def read_here(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weight: Any) -> AllRead:
+def read_here(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weight: Any) -> Read:
     """Validate rows that are all here."""
     check_numbers(automatic)
     if sample_weight is not None:
         as_floats(sample_weight, "sample_weight")  # or an error that names it
     table, targets, weight = automatic._checked(X, y, sample_weight, least=2)
     rows = Chunk(table, np.arange(len(targets)), "X", targets, weight)
-    return AllRead(rows=rows, clock=clock, given=(X, y))
+    return Read(rows=rows, clock=clock, given=(X, y))
 
 
 # ---- rows of several ranks -----------------------------------------------------------------------
@@ -83,7 +82,7 @@ def read_ranks(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weigh
         rows = rows_of_ranks(group, own)
         with muted(group.rank > 0):
             check_weight(Data(rows.rows, rows.rows), rows.weight, least=2, keeps=True)
-        return AllRead(rows=rows, clock=clock, given=(X, y))
+        return Read(rows=rows, clock=clock, given=(X, y))
     seed = int(group.first(resolve_seed(automatic.random_state)))
     most = most_sampled(max(group.every(0 if own is None else len(own.X.columns))))
     chosen, places = (
@@ -91,33 +90,24 @@ def read_ranks(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weigh
     )
     order = np.argsort(group.gather(places))
     sample = rows_of_ranks(group, None if own is None else own[chosen])[order]
-    own = sample[:0] if own is None else own
-    return RanksRead(
+    rows = sample[:0] if own is None else own
+
+    def encoded(by_fold: Mapping[int, FoldMeans]) -> Data:
+        X = automatic._encoder.transform_training(rows.X, rows.rows, by_fold)
+        with agreed(group):
+            return Data(X, transformed(automatic, cast(np.ndarray, rows.y)), rows.weight)
+
+    return SampleRead(
         rows=sample,
         clock=clock,
         given=(X, y),
         known=group.gather(first + chosen)[order],
         n_rows=n,
         seed=seed,
-        classes=classes_of(group, own.y) if is_classifier(automatic) else None,
-        own=own,
+        classes=classes_of(group, rows.y) if is_classifier(automatic) else None,
+        parts=lambda: [rows],
+        encoded=encoded,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RanksRead(SampleRead):
-    """Rows of several ranks, in memory; `own` are this rank's."""
-
-    own: Chunk
-
-    def parts(self, automatic: Any) -> Iterable[Chunk]:
-        return [self.own]
-
-    def encoded(self, automatic: Any, by_fold: Mapping[int, FoldMeans]) -> Data:
-        own = self.own
-        X = automatic._encoder.transform_training(own.X, own.rows, by_fold)
-        with agreed(self.clock.group):
-            return Data(X, transformed(automatic, cast(np.ndarray, own.y)), own.weight)
 
 
 def own_rows(automatic: Any, group: Group, X: Any, y: Any, weight: Any) -> Chunk | None:
@@ -179,69 +169,46 @@ def read_source(
     given = sample.X, sample.y
     rows = replace(sample, X=X, y=targets, weight=weight)
     if first.is_whole:
-        return AllRead(rows=rows, clock=clock, given=given)
+        return Read(rows=rows, clock=clock, given=given)
     of_all = merged([each for each in group.every(facts) if each is not None])
+    rows = replace(rows, X=read_as(X, automatic.categorical_features, of_all))
     seconds = automatic.max_time
     is_late = seconds is not None and clock() > LONGEST_PASS * seconds
-    return ChunksRead(
-        rows=replace(rows, X=read_as(X, automatic.categorical_features, of_all)),
+
+    def parts() -> Iterable[Chunk]:
+        """Return all rows or, if it is too late for that, the sample, on one rank."""
+        if not is_late:
+            return counted_rows(source, first.part)
+        warn(
+            f"max_time={seconds} leaves no time to read all rows once more, so categories are "
+            f"encoded from {len(rows):,} random rows only. Raise max_time to use all rows."
+        )
+        return [rows] if group.rank == 0 else []
+
+    def encoded(by_fold: Mapping[int, FoldMeans]) -> Data:
+        """Return the source, encoded chunk by chunk, in place of X and y."""
+        table = EncodedRows(source, automatic, by_fold, first.own)
+        return Data(cast(Any, table), cast(Any, None))
+
+    return SampleRead(
+        rows=rows,
         clock=clock,
         given=given,
         known=rows.rows,
         n_rows=first.n_rows,
         seed=seed,
         classes=first.classes,
-        source=source,
-        part=first.part,
-        found=first.own,
-        is_late=is_late,
+        parts=parts,
+        encoded=encoded,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChunksRead(SampleRead):
-    """Rows that are read in chunks; in a group each rank reads units of its own.
-
-    Parameters
-    ----------
-    source, part : RowSource
-        The table, and what this rank reads of it.
-    found : Scan
-        What the first pass found there.
-    is_late : bool
-        Whether there is no time to read all rows once more.
-    """
-
-    source: RowSource
-    part: RowSource
-    found: Scan
-    is_late: bool
-
-    def parts(self, automatic: Any) -> Generator[Chunk, None, None]:
-        """Yield all rows or, if it is too late for that, the sample, on one rank."""
-        rows = self.rows
-        if not self.is_late:
-            yield from self.every_part()
-            return
-        warn(
-            f"max_time={automatic.max_time} leaves no time to read all rows once more, so "
-            f"categories are encoded from {len(rows):,} random rows only. Raise max_time to use "
-            "all rows."
-        )
-        if self.clock.group.rank == 0:
-            yield rows
-
-    def every_part(self) -> Generator[Chunk, None, None]:
-        """Yield this rank's rows that count, as the user's transformer leaves them."""
-        for chunk in self.part.read(None):
-            counted = with_checked_targets(chunk).counted()
-            if len(counted):
-                yield replace(counted, X=as_given(self.source, counted.X))
-
-    def encoded(self, automatic: Any, by_fold: Mapping[int, FoldMeans]) -> Data:
-        """Return the source, encoded chunk by chunk, in place of X and y."""
-        rows = EncodedRows(self.source, automatic, by_fold, self.found)
-        return Data(cast(Any, rows), cast(Any, None))
+def counted_rows(source: RowSource, part: RowSource) -> Iterator[Chunk]:
+    """Yield the rows of a part that count, as the user's transformer leaves them."""
+    for chunk in part.read(None):
+        counted = with_checked_targets(chunk).counted()
+        if len(counted):
+            yield replace(counted, X=as_given(source, counted.X))
 
 
 def read_through(

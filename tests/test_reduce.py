@@ -155,6 +155,15 @@ def test_gathered_tensors_are_the_table(dtype, cuts):
         assert torch.equal(rows, table)
 
 
+def test_objects_that_cannot_be_sent_are_refused_everywhere():
+    def gather(group):
+        return group.gather(np.array([1, {}][group.rank == 1 :], dtype=object))
+
+    for error in on_ranks(gather, expect=TypeError):
+        assert str(error).startswith("rank 0: objects must be strings, numbers or None")
+        assert str(error).endswith("got dict.")
+
+
 # ---- decisions ---------------------------------------------------------------------------------
 
 

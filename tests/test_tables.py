@@ -23,10 +23,17 @@ from skgpstoch import (
 )
 from skgpstoch.data import ParquetRows
 from skgpstoch.data.arrays import Scaling, quantiles
-from skgpstoch.data.categories import TargetMeans, Targets, prior_rows, sums
 from skgpstoch.data.columns import columns_of, zone_name
-from skgpstoch.data.level_sums import LevelSums, LevelTargets, folds_of
 from skgpstoch.data.tables import TableEncoder, category_mask
+from skgpstoch.data.target_means import (
+    LevelSums,
+    LevelTargets,
+    TargetMeans,
+    Targets,
+    folds_of,
+    prior_rows,
+    sums,
+)
 from skgpstoch.ensembles import automatic_classifier
 from skgpstoch.ensembles.automatic_regressor import looks_like_counts
 

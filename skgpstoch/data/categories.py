@@ -1,10 +1,10 @@
-"""Encode categories as numbers: one column for each level, or the target's mean at the level."""
+"""Encode categories as one column for each level, and replace levels that training rows lacked."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from .messages import warn
 from .numeric import Encoder, Level
 
 UNSEEN_LEVEL = -1  # the code of a level that training rows do not have
-N_FOLDS = 5  # folds of training rows; each is encoded with the target means of the others
 SHUFFLE_SEED = 0  # fixed seed of the folds, so that they depend only on the rows' contents
 
 
@@ -86,153 +85,6 @@ def placed(encoders: Sequence[Encoder]) -> Iterator[tuple[int, Encoder]]:
     """Yield encoders side by side, each with the position of its first column."""
     starts = np.cumsum([0, *(encoder.width for encoder in encoders)]).tolist()
     yield from zip(starts, encoders, strict=False)
-
-
-# ---- target statistics ---------------------------------------------------------------------------
-
-
-class Targets(NamedTuple):
-    """Training rows and their targets, with equal rows merged into groups.
-
-    Groups are in the order of their contents. So sums are the same to the last bit, whatever the
-    order of rows is, and whether a row occurs twice or has weight 2.
-    """
-
-    row: np.ndarray  # (G,), one row of each group
-    group: np.ndarray  # (n,), the group of each row
-    y: np.ndarray  # (G, P)
-    weight: np.ndarray  # (G,)
-    fold: np.ndarray  # (G,)
-    own: np.ndarray  # (G,), number of rows in each group that its fold must not see
-
-    @classmethod
-    def of(cls, columns: list[np.ndarray], y: np.ndarray, weight: np.ndarray | None) -> Targets:
-        """Group equal rows, and assign groups to folds that depend only on the rows' contents.
-
-        Parameters
-        ----------
-        columns : list of ndarray of shape (n,)
-            Numbers or codes that tell rows apart.
-        y : ndarray of shape (n, P)
-            Targets.
-        weight : ndarray of shape (n,) or None
-            Positive weights.
-        """
-        keys = np.stack([*columns, *y.T])  # (k, n)
-        order = np.lexsort(keys[::-1])
-        is_first = np.ones(len(y), dtype=bool)
-        is_first[1:] = (keys[:, order[1:]] != keys[:, order[:-1]]).any(0)
-        group = np.empty(len(y), dtype=np.intp)
-        group[order] = np.cumsum(is_first) - 1
-        row = order[is_first]
-        fold = np.random.RandomState(SHUFFLE_SEED).permutation(len(row)) % N_FOLDS
-        weight = np.bincount(group, weight)
-        return cls(
-            row, group, y[row], weight, fold, copies_not_told(np.stack(columns)[:, row], weight)
-        )
-
-
-def copies_not_told(inputs: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return how many rows of each group its fold must not see, (G,).
-
-    These are all rows, if no other group has the same inputs. If the same inputs (k, G), in order,
-    have several targets, it is only one row: a mean without all rows of one target would reveal
-    which target is left out. For the same reason a group of many rows is spread over the folds.
-    """
-    is_new = np.r_[True, (inputs[:, 1:] != inputs[:, :-1]).any(0)]
-    cell = np.cumsum(is_new) - 1
-    several = np.bincount(cell)[cell] > 1
-    few = np.where(several, np.minimum(weight, 1.0), weight)
-    return np.where(weight < N_FOLDS, few, weight / N_FOLDS)
-
-
-@dataclass(frozen=True)
-class TargetMeans(Encoder):
-    """Mean of each target at each level, shrunk towards the mean of all rows.
-
-    ȳ_l = (Σ_{i∈l} w_i y_i + m ȳ) / (Σ_{i∈l} w_i + m),   m = σ²_within / σ²_between,
-
-    which is the best linear prediction of a level's mean if levels are random. The variances are
-    those of the analysis of variance. Training rows get means without their own fold.
-    """
-
-    levels: dict[Hashable, int]
-    means: np.ndarray  # (n_levels + 1, P), the last one for unseen levels
-
-    @property
-    def width(self) -> int:
-        return self.means.shape[1]
-
-    @classmethod
-    def fit(
-        cls, labels: np.ndarray, levels: dict[Hashable, int], targets: Targets
-    ) -> tuple[Self, np.ndarray]:
-        """Return the encoder, and training rows encoded without their own folds, (n, P)."""
-        codes, y, n_levels = codes_of(labels[targets.row], levels), targets.y, len(levels)
-        n, total = sums(codes, n_levels, y, targets.weight)  # (L, 1), (L, P)
-        prior = prior_rows(n, total, sums(codes, n_levels, y**2, targets.weight)[1])
-        found = cls(levels, shrunk(n, total, prior))
-        less, lost = sums_by_fold(codes, targets.fold, n_levels, y, targets.own)
-        without = without_folds(n, total, prior, less, lost)
-        return found, without[targets.fold, codes][targets.group]
-
-    def __call__(self, labels: np.ndarray) -> np.ndarray:
-        """Encode labels (n,) of new rows: (n, P)."""
-        return self.means[codes_of(labels, self.levels)]
-
-
-def sums(
-    codes: np.ndarray, n_levels: int, y: np.ndarray, weight: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return Σ w and Σ w y of the rows at each level, (L, 1) and (L, P)."""
-    n = np.bincount(codes, weight, n_levels)[:, None]
-    total = np.stack([np.bincount(codes, weight * column, n_levels) for column in y.T], axis=1)
-    return n, total
-
-
-def sums_by_fold(
-    codes: np.ndarray, fold: np.ndarray, n_levels: int, y: np.ndarray, weight: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same of the rows of each fold, (N_FOLDS, L) and (N_FOLDS, L, P)."""
-    n, total = sums(fold * n_levels + codes, N_FOLDS * n_levels, y, weight)
-    return n.reshape(N_FOLDS, n_levels), total.reshape(N_FOLDS, n_levels, y.shape[1])
-
-
-def without_folds(
-    n: np.ndarray, total: np.ndarray, prior: np.ndarray, less: np.ndarray, lost: np.ndarray
-) -> np.ndarray:
-    """Return the means of levels without the rows of each fold, (N_FOLDS, L + 1, P)."""
-    pairs = zip(less, lost, strict=True)
-    return np.stack([shrunk(n - of_n[:, None], total - of_y, prior) for of_n, of_y in pairs])
-
-
-def shrunk(n: np.ndarray, total: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """Return means of levels, shrunk towards the mean of all rows, which comes last: (L + 1, P)."""
-    mean = total.sum(0) / (n.sum() or 1.0)  # 0 if there are no rows
-    return np.vstack([(total + prior * mean) / (n + prior), mean])
-
-
-def prior_rows(n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndarray:
-    """Return m, the number of rows that the overall mean counts for at each level: (P,).
-
-    m is at most the number of all rows.
-
-    Parameters
-    ----------
-    n, total, squares : ndarray of shape (L, 1), (L, P) and (L, P)
-        Σ w, Σ w y and Σ w y² at each level; some levels may have no rows.
-    """
-    seen = n[:, 0] > 0.0
-    n, total, squares = n[seen], total[seen], squares[seen]
-    n_rows, n_levels = n.sum(), len(n)
-    if n_levels < 2:  # the level's mean is the overall mean
-        return np.full(total.shape[1], n_rows)
-    mean = total.sum(0) / n_rows
-    within = (squares - total**2 / n).sum(0) / max(n_rows - n_levels, 1.0)
-    spread = (n * (total / n - mean) ** 2).sum(0) / (n_levels - 1)
-    between = (spread - within) / ((n_rows - (n**2).sum() / n_rows) / (n_levels - 1))
-    within = np.maximum(within, np.finfo(np.float64).tiny)
-    return np.asarray(within / np.maximum(between, within / n_rows))
 
 
 # ---- levels that training rows did not have ------------------------------------------------------

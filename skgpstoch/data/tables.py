@@ -17,8 +17,6 @@ from .categories import (
     Joined,
     NewRows,
     OneHot,
-    TargetMeans,
-    Targets,
     codes_of,
     levels_of,
     missing_columns_of,
@@ -43,9 +41,9 @@ from .columns import (
 )
 from .equal_rows import LEADING_COLUMNS
 from .groups import Group, agreed
-from .level_sums import FoldMeans, LevelSums, LevelTargets
 from .messages import muted, warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
+from .target_means import FoldMeans, LevelSums, LevelTargets, TargetMeans, Targets
 
 MOST_ONE_HOT = 10  # most levels for a plain one-hot encoding
 CONVERSIONS = {

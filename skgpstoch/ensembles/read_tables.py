@@ -14,7 +14,6 @@ from ..data.arrays import resolve_seed
 from ..data.chunk import Chunk, concatenated
 from ..data.frames import is_frame
 from ..data.groups import ALONE, ClockOfGroup, Group, agreed, current, doing
-from ..data.level_sums import FoldMeans
 from ..data.messages import muted, warn
 from ..data.row_sample import are_few, chosen_rows, most_sampled, offsets
 from ..data.row_source import RowSource, is_source, refuse_other_columns
@@ -22,6 +21,7 @@ from ..data.rows import Data
 from ..data.scan import Scan, scanned
 from ..data.table_parts import ColumnFacts, facts_of, merged, read_alike, read_as
 from ..data.tables import read_table
+from ..data.target_means import FoldMeans
 from ..estimators.alike import check_alike
 from ..estimators.opening import alike, classes_of, counts, first_pass, refuse_given
 from ..estimators.validation import as_floats, check_numbers, check_weight

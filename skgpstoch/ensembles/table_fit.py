@@ -18,12 +18,12 @@ from ..data.chunk import Chunk, checked
 from ..data.deadline import Deadline
 from ..data.equal_rows import n_observations
 from ..data.groups import ClockOfGroup, doing
-from ..data.level_sums import FoldMeans, LevelTargets
 from ..data.messages import muted
 from ..data.row_source import RowSource
 from ..data.rows import Data
 from ..data.scan import Scan
 from ..data.tables import TableEncoder
+from ..data.target_means import FoldMeans, LevelTargets
 from ..estimators.callbacks import Fits
 from ..estimators.first_rank import adopt, fit_on_first
 from .race import race

@@ -50,20 +50,12 @@ def read(automatic: Any, X: Any, y: Any, sample_weight: Any) -> Read:
             return read_source(automatic, clock, X, y, sample_weight)
         if clock.group is not ALONE:
             return read_ranks(automatic, clock, X, y, sample_weight)
-        return read_here(automatic, clock, X, y, sample_weight)
-
-
-# ---- rows in this process ------------------------------------------------------------------------
-
-
-def read_here(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weight: Any) -> Read:
-    """Validate rows that are all here."""
-    check_numbers(automatic)
-    if sample_weight is not None:
-        as_floats(sample_weight, "sample_weight")  # or an error that names it
-    table, targets, weight = automatic._checked(X, y, sample_weight, least=2)
-    rows = Chunk(table, np.arange(len(targets)), "X", targets, weight)
-    return Read(rows=rows, clock=clock, given=(X, y))
+        check_numbers(automatic)
+        if sample_weight is not None:
+            as_floats(sample_weight, "sample_weight")  # or an error that names it
+        table, targets, weight = automatic._checked(X, y, sample_weight, least=2)
+        rows = Chunk(table, np.arange(len(targets)), "X", targets, weight)
+        return Read(rows=rows, clock=clock, given=(X, y))
 
 
 # ---- rows of several ranks -----------------------------------------------------------------------

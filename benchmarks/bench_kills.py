@@ -48,7 +48,7 @@ from _common import Array, Row, append_csv, environment, parser, set_threads
 
 from skgpstoch import SCGDGaussianProcessRegressor, SVGPRegressor
 from skgpstoch import distributed as of_ranks
-from skgpstoch.data.reduce import WorkerLostError, current
+from skgpstoch.data.groups import WorkerLostError, current
 from skgpstoch.estimators import base
 from skgpstoch.training.loop import Trainer
 

@@ -47,7 +47,7 @@ from bench_two_processes import BATCH_SIZE, INPUTS, N_INDUCING, launch, made_up
 from torch import Tensor
 
 from skgpstoch import SVGPRegressor
-from skgpstoch.data.reduce import ONE, Group, using
+from skgpstoch.data.groups import ONE, Group, using
 from skgpstoch.maths.linalg import to_diagonal
 from skgpstoch.training.loop import Trainer
 

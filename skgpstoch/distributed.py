@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeout
 
 from .data.devices import accelerator_of_process
-from .data.reduce import ONE, Group, TorchGroup, WorkerLostError, doing, reason_of, using
+from .data.groups import ONE, Group, TorchGroup, WorkerLostError, doing, reason_of, using
 
 __all__ = ["WorkerLostError", "process_group"]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from .data.asked import check_coverage
+from .data.arguments import check_coverage
+from .data.frames import is_frame
 from .data.read_ahead import read_ahead
 from .data.row_source import RowSource
-from .data.stored import is_frame
 from .wrappers import predict_distribution
 
 __all__ = ["predict_to"]

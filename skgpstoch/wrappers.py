@@ -23,7 +23,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from .data.asked import check_coverage, check_n_samples, check_names
+from .data.arguments import check_coverage, check_n_samples, check_names
 from .data.findings import Diagnosis
 from .distributions.normal import NormalLaw
 from .distributions.predictive import PredictiveDistribution, targets_of

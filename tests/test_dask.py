@@ -23,10 +23,10 @@ dd = pytest.importorskip("dask.dataframe")
 from distributed import Client, LocalCluster, WorkerPlugin  # noqa: E402
 
 from skgpstoch import SCGDGaussianProcessRegressor, SVGPClassifier, SVGPRegressor  # noqa: E402
-from skgpstoch.dask import fit, predict, ranks, restarts  # noqa: E402
+from skgpstoch.dask import fit, fitting, predict, ranks  # noqa: E402
 from skgpstoch.dask.rows import runs  # noqa: E402
 from skgpstoch.data import row_sample  # noqa: E402
-from skgpstoch.data.reduce import WorkerLostError, using  # noqa: E402
+from skgpstoch.data.groups import WorkerLostError, using  # noqa: E402
 from skgpstoch.training.checkpoint import CheckpointOfGroup  # noqa: E402
 
 TIMEOUT = 60.0
@@ -272,7 +272,7 @@ def test_ranks_end_soon_after_an_interrupt_of_the_caller(client, monkeypatch):
     client.wait_for_workers(2, timeout=SECONDS)
     there = chunked(X, *SIXTHS), chunked(Y, *SIXTHS)
     with monkeypatch.context() as patched:
-        patched.setattr(restarts, "ended", interrupted)
+        patched.setattr(fitting, "ended", interrupted)
         with pytest.raises(KeyboardInterrupt):
             fit(model(max_iter=100_000), *there, client=client, timeout=SECONDS)
     wait_until(lambda: not any(are_ranks()))

@@ -30,7 +30,7 @@ from two_ranks import (
 from skgpstoch import distributed
 from skgpstoch.data import devices
 from skgpstoch.data.counter_rng import row_hashes
-from skgpstoch.data.reduce import ALONE, TimeoutOfDeviceError, current, wait_for
+from skgpstoch.data.groups import ALONE, TimeoutOfDeviceError, current, wait_for
 from skgpstoch.distributed import WorkerLostError, process_group
 
 LAUNCHED = ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK"]

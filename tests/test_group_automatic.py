@@ -130,7 +130,7 @@ def test_a_target_is_not_told_of_its_own_row(many):
         model = clone(REGRESSOR)
         table = read(model, X[mine], y[mine], None)
         _, by_fold = table.learn(model)
-        return table.encoded(model, by_fold).X
+        return table.encoded(by_fold).X
 
     whole, halves = on_ranks(told, 1)[0], np.vstack(on_ranks(told, 2))
     assert_allclose(halves, whole, atol=1e-14)
@@ -181,7 +181,7 @@ def test_what_is_wrong_on_one_rank_is_told_on_all(many):
     X, y = flights()
     wrong = [
         (X.rename(columns={"x": "z"}), y, None, "Columns of X and y must be the same"),
-        (X.assign(x=X["x"].astype(str)), y, None, "Kinds of columns of X must be the same"),
+        (X.assign(x=X["x"].astype(str)), y, None, "rank 1: column 'x' of X holds categories, but"),
         (X.assign(x=np.inf), y, None, "Column 'x' of X contains infinity"),
         (X, y, -np.ones(N), "egative values in data passed to `sample_weight`"),
         (X, np.column_stack([y, y]), None, "Columns of X and y must be the same"),

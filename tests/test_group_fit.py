@@ -41,7 +41,7 @@ from skgpstoch import (
     on_interrupt,
 )
 from skgpstoch.data import SequenceRows, row_sample
-from skgpstoch.data.reduce import ONE, current, using
+from skgpstoch.data.groups import ONE, current, using
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.estimators.runs import Run, refuse_batch_statistics
 from skgpstoch.training import interrupts

@@ -20,7 +20,7 @@ from skgpstoch import (
     SVGPClassifier,
     SVGPRegressor,
 )
-from skgpstoch.data.kinds import real_target
+from skgpstoch.data.array_inputs import real_target
 
 N = 24
 DAYS = np.datetime64("2020-01-01") + np.arange(N).astype("timedelta64[D]")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -26,10 +25,10 @@ from skgpstoch import (
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows, row_sample, table_parts
 from skgpstoch.data.arrays import resolve_seed
 from skgpstoch.data.counter_rng import row_hashes
-from skgpstoch.data.reduce import ALONE
-from skgpstoch.data.table_parts import Held, held_by, merged, read_as
+from skgpstoch.data.groups import ALONE
+from skgpstoch.data.table_parts import ColumnFacts, facts_of, merged, read_as
 from skgpstoch.data.tables import TableEncoder
-from skgpstoch.ensembles import automatic_classifier, automatic_regressor
+from skgpstoch.ensembles import automatic_classifier, automatic_regressor, read_tables
 from skgpstoch.ensembles.read_tables import read, read_through
 from skgpstoch.training import interrupts
 from skgpstoch.training.loop import Trainer
@@ -94,9 +93,12 @@ def levels_told(is_late=False):
     frame, y = pd.DataFrame({"x": np.arange(N) * 0.1, "level": level}), rng.normal(size=N)
     model = AutoGaussianProcessRegressor(max_time=9.0, random_state=0)
     source = SequenceRows(frame, y, chunk_rows=300)
-    stored = replace(read(model, source, None, None), is_late=is_late)
+    with pytest.MonkeyPatch.context() as patched:
+        if is_late:
+            patched.setattr(read_tables, "LONGEST_PASS", 0.0)
+        stored = read(model, source, None, None)
     _, by_fold = stored.learn(model)
-    X = np.concatenate([chunk.X for chunk in stored.encoded(model, by_fold).X.chunks()])
+    X = np.concatenate([chunk.X for chunk in stored.encoded(by_fold).X.chunks()])
     return model, X[:, 1], frame, y
 
 
@@ -190,8 +192,8 @@ def test_columns_that_are_missing_in_the_sample():
     automatic = AutoGaussianProcessRegressor(random_state=0)
     found, held = read_through(automatic, source, 50, resolve_seed(resolve_seed(0)))
     assert [known._replace(where="") for known in held] == [
-        Held("0", "numbers", ""),
-        Held("1", "categories", "", levels=frozenset(["late"]), is_missing=True),
+        ColumnFacts("0", "numbers", ""),
+        ColumnFacts("1", "categories", "", levels=frozenset(["late"]), is_missing=True),
     ]
     table = read_as(found.sample.X, "from_dtype", held)
     assert table.columns[1].kind == "categories"
@@ -201,19 +203,19 @@ def test_columns_that_are_missing_in_the_sample():
 def test_kinds_of_columns_in_any_order():
     numbers, texts = np.array([[1.0], [np.nan]]), np.array([["a"], ["b"]], dtype=object)
     nothing = np.array([[None]])
-    parts = [held_by(X, "from_dtype", f"chunk {k}") for k, X in enumerate((nothing, numbers))]
+    parts = [facts_of(X, "from_dtype", f"chunk {k}") for k, X in enumerate((nothing, numbers))]
     for several in (parts, parts[::-1]):
         assert merged(several)[0][1:3] == ("numbers", "chunk 1")
         assert merged(several)[0].elsewhere == {None}
     with pytest.raises(ValueError, match="chunk 3: column 0 of X holds categories, but numbers"):
-        merged([*parts, held_by(texts, "from_dtype", "chunk 3")])
+        merged([*parts, facts_of(texts, "from_dtype", "chunk 3")])
     with pytest.raises(ValueError, match="chunk 3: Column 0 of X contains infinity"):
-        held_by(np.array([[np.inf]]), "from_dtype", "chunk 3")
+        facts_of(np.array([[np.inf]]), "from_dtype", "chunk 3")
 
 
 def test_too_many_levels_are_not_kept(monkeypatch):
     monkeypatch.setattr(table_parts, "MOST_LEVELS", 3)
-    parts = [held_by(np.array([list(each)], dtype=object).T, [0], "") for each in ("ab", "bcd")]
+    parts = [facts_of(np.array([list(each)], dtype=object).T, [0], "") for each in ("ab", "bcd")]
     assert merged(parts[:1])[0].elsewhere == {"a", "b"}
     assert merged(parts)[0].elsewhere == frozenset()
 

@@ -28,7 +28,7 @@ from skgpstoch import (
     predict_to,
 )
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
-from skgpstoch.data.reduce import ONE, using
+from skgpstoch.data.groups import ONE, using
 from skgpstoch.data.rows import Rows
 from skgpstoch.estimators import opening
 from skgpstoch.estimators.given import Sampled

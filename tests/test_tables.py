@@ -23,10 +23,17 @@ from skgpstoch import (
 )
 from skgpstoch.data import ParquetRows
 from skgpstoch.data.arrays import Scaling, quantiles
-from skgpstoch.data.categories import TargetMeans, Targets, prior_rows, sums
 from skgpstoch.data.columns import columns_of, zone_name
-from skgpstoch.data.level_sums import LevelSums, Told, folds_of
 from skgpstoch.data.tables import TableEncoder, category_mask
+from skgpstoch.data.target_means import (
+    LevelSums,
+    LevelTargets,
+    TargetMeans,
+    Targets,
+    folds_of,
+    prior_rows,
+    sums,
+)
 from skgpstoch.ensembles import automatic_classifier
 from skgpstoch.ensembles.automatic_regressor import looks_like_counts
 
@@ -551,10 +558,13 @@ def test_copies_are_told_the_same_without_each_other():
 
 def test_shares_of_classes():
     y = np.array(["a", "b", "c", "c"])
-    assert_array_equal(Told.of(y, None, np.unique(y))(y).sum(0), [1, 1])
-    assert Told.of(y, None, np.array(["a", "b", "c", "not here"])).labels.tolist() == ["a", "b"]
+    assert_array_equal(LevelTargets.of(y, None, np.unique(y))(y).sum(0), [1, 1])
+    assert LevelTargets.of(y, None, np.array(["a", "b", "c", "not here"])).labels.tolist() == [
+        "a",
+        "b",
+    ]
     y = np.arange(100) % 30
-    assert Told.of(y, None, np.unique(y))(y).shape == (100, 20)
+    assert LevelTargets.of(y, None, np.unique(y))(y).shape == (100, 20)
 
 
 # ---- scaling where a few rows rule -------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from skgpstoch.data.reduce import Group, WorkerLostError, using
+from skgpstoch.data.groups import Group, WorkerLostError, using
 
 SECONDS = 20.0
 """A rank that waits longer for the others hangs."""

@@ -27,8 +27,8 @@ import torch.distributed as dist
 from sklearn.exceptions import ConvergenceWarning
 
 from skgpstoch import AutoGaussianProcessRegressor, SVGPRegressor, on_interrupt
-from skgpstoch.data import SequenceRows, reduce, row_sample
-from skgpstoch.data.reduce import average_gradients, current, doing
+from skgpstoch.data import SequenceRows, groups, row_sample
+from skgpstoch.data.groups import average_gradients, current, doing
 from skgpstoch.data.row_sample import chosen_rows, offsets
 from skgpstoch.distributed import WorkerLostError, process_group
 from skgpstoch.ensembles import automatic_regressor
@@ -158,10 +158,10 @@ def joined(folder):
 
 def as_between_devices(folder):
     """What tensors on accelerators go through, if the host were one; rank 1 is late at last."""
-    elsewhere = unittest.mock.patch.object(reduce, "is_host", return_value=False)
+    elsewhere = unittest.mock.patch.object(groups, "is_host", return_value=False)
     with group_at(folder, "devices"), elsewhere:
         ours = dist.new_group(backend="gloo")
-        group = reduce.TorchGroup(dist.group.WORLD, TIMEOUT, ours)
+        group = groups.TorchGroup(dist.group.WORLD, TIMEOUT, ours)
         total, mine = torch.tensor(1.0 + group.rank), torch.tensor([2.0 * group.rank])
         group.sum_(total)
         group.broadcast_(both := torch.tensor(5 + group.rank))
@@ -171,7 +171,7 @@ def as_between_devices(folder):
             group.sum_(total)
             return found, ""
         try:
-            reduce.TorchGroup(dist.group.WORLD, 0.3, ours).sum_(total)
+            groups.TorchGroup(dist.group.WORLD, 0.3, ours).sum_(total)
         except WorkerLostError as error:
             return found, str(error)
         finally:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..data.devices import HOST
-from ..data.reduce import ALONE, Group
+from ..data.groups import ALONE, Group
 from ..data.rows import Rows
 from ..features.base import Basis
 from ..likelihoods.real import AdditiveNoise

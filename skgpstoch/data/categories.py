@@ -1,21 +1,18 @@
-"""Encode categories as numbers: one column for each level, or the target's mean at the level."""
+"""Encode categories as one column for each level, and replace levels that training rows lacked."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .columns import LEVEL, Column
-from .equal_rows import units
 from .messages import warn
 from .numeric import Encoder, Level
-from .rows import Data
 
 UNSEEN_LEVEL = -1  # the code of a level that training rows do not have
-N_FOLDS = 5  # folds of training rows; each is encoded with the target means of the others
 SHUFFLE_SEED = 0  # fixed seed of the folds, so that they depend only on the rows' contents
 
 
@@ -72,134 +69,6 @@ def placed(encoders: Sequence[Encoder]) -> Iterator[tuple[int, Encoder]]:
     yield from zip(starts, encoders, strict=False)
 
 
-# ---- target statistics ---------------------------------------------------------------------------
-
-
-class Targets(NamedTuple):
-    """Training rows and their targets, in an order of contents, and folds of them.
-
-    Copies of one observation are merged, and stay in one fold. So sums are the same to the last
-    bit, whatever the order of rows is. Rows that agree by chance (:mod:`.equal_rows`) are rows of
-    their own, with folds that do not depend on y: if all rows of a level and a target were in one
-    fold, the mean without them would reveal the target.
-    """
-
-    row: np.ndarray  # (m,), one of the rows that were merged
-    place: np.ndarray  # (n,), where each row went
-    y: np.ndarray  # (m, P)
-    weight: np.ndarray  # (m,)
-    fold: np.ndarray  # (m,)
-
-    @classmethod
-    def of(cls, columns: list[np.ndarray], y: np.ndarray, weight: np.ndarray | None) -> Targets:
-        """Order rows, and assign them to folds.
-
-        Parameters
-        ----------
-        columns : list of ndarray of shape (n,)
-            Finite numbers or codes that tell rows apart.
-        y : ndarray of shape (n, P)
-            Targets.
-        weight : ndarray of shape (n,) or None
-            Positive weights.
-        """
-        rows, place = units(Data(np.stack(columns, axis=1), y, weight))
-        row = np.empty(len(rows), dtype=np.intp)
-        row[place] = np.arange(len(y))
-        fold = np.random.RandomState(SHUFFLE_SEED).permutation(len(rows)) % N_FOLDS
-        weight = np.ones(len(rows)) if rows.weight is None else rows.weight
-        return cls(row, place, rows.y, weight, fold)
-
-
-@dataclass(frozen=True)
-class TargetMeans(Encoder):
-    """Mean of each target at each level, shrunk towards the mean of all rows.
-
-    ȳ_l = (Σ_{i∈l} w_i y_i + m ȳ) / (Σ_{i∈l} w_i + m),   m = σ²_within / σ²_between,
-
-    which is the best linear prediction of a level's mean if levels are random. The variances are
-    those of the analysis of variance. Training rows get means without their own fold.
-    """
-
-    levels: dict[Hashable, int]
-    means: np.ndarray  # (n_levels + 1, P), the last one for unseen levels
-
-    @property
-    def width(self) -> int:
-        return self.means.shape[1]
-
-    @classmethod
-    def fit(
-        cls, labels: np.ndarray, levels: dict[Hashable, int], targets: Targets
-    ) -> tuple[Self, np.ndarray]:
-        """Return the encoder, and training rows encoded without their own folds, (n, P)."""
-        codes, y, n_levels = codes_of(labels[targets.row], levels), targets.y, len(levels)
-        n, total = sums(codes, n_levels, y, targets.weight)  # (L, 1), (L, P)
-        prior = prior_rows(n, total, sums(codes, n_levels, y**2, targets.weight)[1])
-        found = cls(levels, shrunk(n, total, prior))
-        less, lost = sums_by_fold(codes, targets.fold, n_levels, y, targets.weight)
-        without = without_folds(n, total, prior, less, lost)
-        return found, without[targets.fold, codes][targets.place]
-
-    def __call__(self, labels: np.ndarray) -> np.ndarray:
-        """Encode labels (n,) of new rows: (n, P)."""
-        return self.means[codes_of(labels, self.levels)]
-
-
-def sums(
-    codes: np.ndarray, n_levels: int, y: np.ndarray, weight: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return Σ w and Σ w y of the rows at each level, (L, 1) and (L, P)."""
-    n = np.bincount(codes, weight, n_levels)[:, None]
-    total = np.stack([np.bincount(codes, weight * column, n_levels) for column in y.T], axis=1)
-    return n, total
-
-
-def sums_by_fold(
-    codes: np.ndarray, fold: np.ndarray, n_levels: int, y: np.ndarray, weight: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same of the rows of each fold, (N_FOLDS, L) and (N_FOLDS, L, P)."""
-    n, total = sums(fold * n_levels + codes, N_FOLDS * n_levels, y, weight)
-    return n.reshape(N_FOLDS, n_levels), total.reshape(N_FOLDS, n_levels, y.shape[1])
-
-
-def without_folds(
-    n: np.ndarray, total: np.ndarray, prior: np.ndarray, less: np.ndarray, lost: np.ndarray
-) -> np.ndarray:
-    """Return the means of levels without the rows of each fold, (N_FOLDS, L + 1, P)."""
-    pairs = zip(less, lost, strict=True)
-    return np.stack([shrunk(n - of_n[:, None], total - of_y, prior) for of_n, of_y in pairs])
-
-
-def shrunk(n: np.ndarray, total: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """Return means of levels, shrunk towards the mean of all rows, which comes last: (L + 1, P)."""
-    mean = total.sum(0) / (n.sum() or 1.0)  # 0 if there are no rows
-    return np.vstack([(total + prior * mean) / (n + prior), mean])
-
-
-def prior_rows(n: np.ndarray, total: np.ndarray, squares: np.ndarray) -> np.ndarray:
-    """Return m, the number of rows that the overall mean counts for at each level: (P,).
-
-    m is at most the number of all rows.
-
-    Parameters
-    ----------
-    n, total, squares : ndarray of shape (L, 1), (L, P) and (L, P)
-        Σ w, Σ w y and Σ w y² at each level; some levels may have no rows.
-    """
-    seen = n[:, 0] > 0.0
-    n, total, squares = n[seen], total[seen], squares[seen]
-    n_rows, n_levels = n.sum(), len(n)
-    if n_levels < 2:  # the level's mean is the overall mean
-        return np.full(total.shape[1], n_rows)
-    mean = total.sum(0) / n_rows
-    within = (squares - total**2 / n).sum(0) / max(n_rows - n_levels, 1.0)
-    spread = (n * (total / n - mean) ** 2).sum(0) / (n_levels - 1)
-    between = (spread - within) / ((n_rows - (n**2).sum() / n_rows) / (n_levels - 1))
-    within = np.maximum(within, np.finfo(np.float64).tiny)
-    return np.asarray(within / np.maximum(between, within / n_rows))
-
-
 # ---- levels that training rows did not have ------------------------------------------------------
 
 
@@ -216,14 +85,29 @@ class NewRows(NamedTuple):
     stand_ins: np.ndarray
 
 
-def new_levels(column: Column, known: set) -> np.ndarray:
+def new_levels(column: Column, known: set, predicted: str) -> np.ndarray:
     """Return the mask (n,) of rows of a column with a level that training rows did not have.
 
-    A missing value is such a level if no training row had one.
+    A missing value is such a level if no training row had one. Warn of new levels; `predicted` says
+    what is predicted there.
     """
-    if column.kind != LEVEL or not known - {None}:
-        return np.zeros(len(column.values), dtype=bool)
-    return np.array([v not in known for v in column.values.tolist()], dtype=bool)
+    labels = column.values.tolist()
+    if column.kind != LEVEL or not known - {None} or known.issuperset(labels):
+        return np.zeros(len(labels), dtype=bool)
+    new = set(labels) - known
+    if new - {None}:
+        warn(
+            f"Column {column.name} of X has levels that the training rows did not have, "
+            f"such as {min(new - {None}, key=str)!r}. Predictions for these rows are "
+            f"{predicted}."
+        )
+    if None in new:
+        warn(
+            f"Column {column.name} of X has missing values, but it had none in the "
+            f"training rows. Predictions for these rows are {predicted}. If values will "
+            "be missing at prediction time, train with some missing too."
+        )
+    return np.array([label in new for label in labels], dtype=bool)
 
 
 def stand_ins(levels: Sequence[set | None]) -> list[np.ndarray]:
@@ -249,22 +133,3 @@ def with_levels(columns: list[Column], is_new: np.ndarray, levels: Sequence[Any]
             column = column._replace(values=values)
         found.append(column)
     return found
-
-
-def warn_of_new_levels(column: Column, known: set, predicted: str) -> None:
-    """Warn of levels that training rows did not have; `predicted` says what is predicted there."""
-    if column.kind != LEVEL or not known - {None}:
-        return
-    new = set(column.values.tolist()) - known
-    if new - {None}:
-        warn(
-            f"Column {column.name} of X has levels that the training rows did not have, "
-            f"such as {min(new - {None}, key=str)!r}. Predictions for these rows are "
-            f"{predicted}."
-        )
-    if None in new:
-        warn(
-            f"Column {column.name} of X has missing values, but it had none in the "
-            f"training rows. Predictions for these rows are {predicted}. If values will "
-            "be missing at prediction time, train with some missing too."
-        )

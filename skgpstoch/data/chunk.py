@@ -11,8 +11,8 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
-from .kinds import refuse_times
-from .stored import join, names_of, refuse_unstored, take
+from .array_inputs import refuse_times
+from .frames import join, names_of, refuse_unstored, take
 
 BESIDES_X = ("y", "weight", "exposure", "y_std")
 """Names of the arrays that a chunk may hold besides X."""

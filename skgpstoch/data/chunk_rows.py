@@ -9,8 +9,8 @@ import numpy as np
 
 from .arrays import row_blocks
 from .chunk import SAID, Chunk
+from .frames import is_frame, refuse_unstored, stored, take
 from .row_source import CHUNK_ROWS, RowSource, refuse_rank
-from .stored import is_frame, refuse_unstored, stored, take
 
 TUPLE = ("X", "y", "weight")  # meaning of a tuple's entries
 GIVEN = {SAID.get(name, name): name for name in ("X", "y", "weight", "exposure", "y_std")}

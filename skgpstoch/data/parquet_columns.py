@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import types
 
 from .chunk import SAID, Chunk
 
@@ -42,7 +44,7 @@ class Roles:
         """Names of all columns that are read."""
         return list(self.schema.names)
 
-    def chunk(self, table: Any, rows: np.ndarray, where: str) -> Chunk:
+    def chunk(self, where: str, rows: np.ndarray, table: Any) -> Chunk:
         """Return stored rows, a pyarrow table, as a chunk."""
         if self.dtype is None:
             X = table.select(self.features).replace_schema_metadata(None).to_pandas()
@@ -63,20 +65,16 @@ class Roles:
 
 def numbers(column: Any) -> np.ndarray:
     """Return a pyarrow column of numbers or booleans, NaN where it is null."""
-    import pyarrow as pa
-
-    if pa.types.is_boolean(column.type) or pa.types.is_decimal(column.type):
+    if types.is_boolean(column.type) or types.is_decimal(column.type):
         column = column.cast(pa.float64())
     return column.to_numpy()
 
 
 def values(column: Any) -> np.ndarray:
     """Return a pyarrow column of numbers or labels."""
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(column.type):
+    if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if pa.types.is_decimal(column.type):
+    if types.is_decimal(column.type):
         column = column.cast(pa.float64())
     return column.to_numpy()
 
@@ -105,8 +103,6 @@ def roles_of(
     ValueError
         If a file lacks a column, or has one of a type that cannot be read.
     """
-    import pyarrow as pa
-
     listed = {k: [v] if isinstance(v, str) else list(v) for k, v in others.items()}
     taken = [column for columns in listed.values() for column in columns]
     names = feature_names(schemas, features, taken)
@@ -169,8 +165,6 @@ def refuse_twice(roles: Mapping[str, list[str]]) -> None:
 
 def common_type(schemas: Mapping[str, Any], name: str) -> Any:
     """Return the type that a column of all files can be converted to."""
-    import pyarrow as pa
-
     path, first = next(iter(schemas.items()))
     kind = first.field(name).type
     for other, schema in schemas.items():
@@ -187,8 +181,6 @@ def common_type(schemas: Mapping[str, Any], name: str) -> Any:
 
 def is_number(kind: Any) -> bool:
     """Tell whether a type is numeric or boolean."""
-    from pyarrow import types
-
     numeric = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
     return bool(numeric or types.is_boolean(kind))
 
@@ -205,8 +197,6 @@ def refuse_type(name: str, kind: Any, label: bool = False) -> None:
     label : bool, default=False
         Whether it may hold labels.
     """
-    from pyarrow import types
-
     if is_number(kind):
         return
     held = kind.value_type if types.is_dictionary(kind) else kind
@@ -227,8 +217,6 @@ def refuse_type(name: str, kind: Any, label: bool = False) -> None:
 
 def is_short(kind: Any) -> bool:
     """Tell whether float32 can represent all numbers of a type."""
-    from pyarrow import types
-
     if types.is_decimal(kind):
         return False
     return np.result_type(np.float32, kind.to_pandas_dtype()) == np.float32

@@ -5,16 +5,24 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
+from itertools import starmap
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from .chunk import Chunk
-from .parquet_columns import refuse_type, roles_of
+from .frames import is_frame
 from .read_ahead import BUFFER_PARTS
 from .row_source import CHUNK_ROWS, RowSource, in_turn, share_of
-from .stored import is_frame
+
+with suppress(ImportError):  # `opened` says what is missing
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from .parquet_columns import refuse_type, roles_of
 
 READ_BYTES = 2**18
 """Bytes of a column that are read at a time; without a limit it would be a whole row group."""
@@ -35,13 +43,6 @@ class RowGroup(NamedTuple):
     def where(self) -> str:
         """The file and the row group."""
         return f"{self.path}, row group {self.number}"
-
-
-class Piece(NamedTuple):
-    """Some rows of a row group."""
-
-    first: int  # the number of the first of them, counted over all files
-    table: Any  # a pyarrow table
 
 
 class ParquetRows(RowSource):
@@ -136,21 +137,17 @@ class ParquetRows(RowSource):
         """Yield row groups in pieces, in order, or in random order with a generator."""
         for position in in_turn(self.n_units, generator):
             unit = self.units[position]
-            yield from map(partial(self.chunk, unit), self.pieces(unit))  # keeps no piece alive
-
-    def chunk(self, unit: RowGroup, piece: Piece) -> Chunk:
-        """Return a piece of a row group as a chunk."""
-        rows = np.arange(piece.first, piece.first + len(piece.table))
-        return self.roles.chunk(piece.table, rows, unit.where)
+            to_chunk = partial(self.roles.chunk, unit.where)
+            yield from starmap(to_chunk, self.pieces(unit))  # keeps no piece alive
 
     def tables(self) -> Iterator[tuple[np.ndarray, Any]]:
         """Yield row numbers and pyarrow tables of the columns that are used, in order."""
         for unit in self.units:
-            for first, table in self.pieces(unit):
-                yield np.arange(first, first + len(table)), table.cast(self.roles.schema)
+            for rows, table in self.pieces(unit):
+                yield rows, table.cast(self.roles.schema)
 
-    def pieces(self, unit: RowGroup) -> Iterator[Piece]:
-        """Yield the pieces of a row group, without keeping one while the next is read.
+    def pieces(self, unit: RowGroup) -> Iterator[tuple[np.ndarray, Any]]:
+        """Yield row numbers and tables of a row group, and keep none while the next is read.
 
         Raises
         ------
@@ -158,16 +155,13 @@ class ParquetRows(RowSource):
             If the row group cannot be read, or its columns or rows have changed since the file was
             opened.
         """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         done = 0
 
-        def piece(batch: Any) -> Piece:
+        def piece(batch: Any) -> tuple[np.ndarray, Any]:
             nonlocal done
-            done += len(batch)
+            first, done = unit.first + done, done + len(batch)
             table = pa.Table.from_batches([batch]).select(self.roles.used)
-            return Piece(unit.first + done - len(batch), table)
+            return np.arange(first, first + len(batch)), table
 
         n_rows = min(CHUNK_ROWS, max(LEAST_PIECE, self.buffer_rows // BUFFER_PARTS))
         try:
@@ -257,13 +251,8 @@ def opened(path: str) -> tuple[Any, list[int]]:
     ImportError, ValueError
         If pyarrow is not installed; if the file is not a Parquet file, or is damaged.
     """
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise ImportError(
-            "ParquetRows needs pyarrow. Install it with `pip install pyarrow`."
-        ) from error
+    if find_spec("pyarrow") is None:
+        raise ImportError("ParquetRows needs pyarrow. Install it with `pip install pyarrow`.")
     try:
         with pq.ParquetFile(path) as file:
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]

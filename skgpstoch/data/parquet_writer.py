@@ -12,7 +12,7 @@ import numpy as np
 
 from .chunk import SAID, Chunk
 from .counter_rng import row_hashes
-from .stored import is_frame
+from .frames import is_frame
 from .whole_file import whole_file
 
 try:

@@ -6,8 +6,6 @@ rank after rank, rows that are read in chunks as they are stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,7 +13,7 @@ from torch import Tensor
 from .chunk import Chunk, concatenated
 from .counter_rng import row_hashes
 from .equal_rows import MERGED_ROWS
-from .reduce import Group
+from .groups import Group
 
 GATHERED_ROWS = MERGED_ROWS  # up to which rank 0 fits for all
 SAMPLE_ROWS = 100_000
@@ -138,21 +136,16 @@ class SmallestHashes:
         return self.parts[0] if self.parts else None
 
 
-def smallest_of(samples: Iterable[Chunk], size: int, seed: int) -> Chunk | None:
-    """Combine the samples of parts into a sample of all their rows."""
-    smallest = SmallestHashes(size, seed)
-    for sample in samples:
-        smallest.add(sample)
-    return smallest.sample()
-
-
 def joint_sample(group: Group, own: Chunk | None, size: int, seed: int) -> Chunk | None:
     """Return the sample of all ranks' rows, from the sample of each."""
     if group.size == 1:
         return own
     hashes = row_hashes(seed, np.empty(0) if own is None else own.rows)
-    smallest = np.sort(group.gather(hashes))[:size]
+    last = np.sort(group.gather(hashes))[:size][-1:]
     if own is not None:
-        own = own[hashes <= smallest[-1]]
-    parts = [part for part in group.every(own) if part is not None and len(part)]
-    return smallest_of(parts, size, seed)
+        own = own[hashes <= last]
+    smallest = SmallestHashes(size, seed)
+    for part in group.every(own):
+        if part is not None and len(part):
+            smallest.add(part)
+    return smallest.sample()

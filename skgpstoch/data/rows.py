@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .reduce import ALONE, Group
+from .groups import ALONE, Group
 
 UNSEEN = -2  # fold of rows on which no member of an ensemble is trained
 

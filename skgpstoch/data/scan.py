@@ -85,7 +85,8 @@ def scanned(
         tally.add(chunk)
     if tally.blocks:
         warn_if_sorted(source, tally.blocks)
-    return tally.scan()
+    sample = tally.smallest.sample()
+    return Scan(tally.n_rows, tally.n_effective, tally.classes, sample, tally.extremes)
 
 
 class Tally:
@@ -126,11 +127,6 @@ class Tally:
         self.blocks.append(Moments.of(y.reshape(len(y), -1), weight))
         known = y if self.extremes is None else np.concatenate([self.extremes, y])
         self.extremes = np.stack([known.min(0), known.max(0)])
-
-    def scan(self) -> Scan:
-        """Return the facts about all chunks so far."""
-        sample = self.smallest.sample()
-        return Scan(self.n_rows, self.n_effective, self.classes, sample, self.extremes)
 
 
 def unique_labels(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:

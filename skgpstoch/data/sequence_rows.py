@@ -8,8 +8,8 @@ from typing import Any, Self
 import numpy as np
 
 from .chunk import Chunk
+from .frames import names_of, refuse_unstored, stored
 from .row_source import CHUNK_ROWS, RowSource, in_turn, positive, share_of
-from .stored import names_of, refuse_unstored, stored
 
 
 class SequenceRows(RowSource):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
@@ -10,14 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .columns import EMPTY, LEVEL, Column, ReadTable, columns_of, is_frame, names_of, narwhals
-from .reduce import Group
+from .groups import Group
 from .tables import category_mask, read_table
 
 MOST_LEVELS = 100_000
 """Most levels of a column that are kept, because memory must not grow with the rows."""
 
 
-class Held(NamedTuple):
+class ColumnFacts(NamedTuple):
     """Facts about a column in the rows that were read.
 
     Parameters
@@ -47,7 +46,7 @@ class Held(NamedTuple):
     is_missing: bool = False
 
     @classmethod
-    def by(cls, column: Column, where: str) -> Held:
+    def of(cls, column: Column, where: str) -> ColumnFacts:
         """Return the facts about a column of a chunk."""
         missing = column.missing
         if missing.all():
@@ -56,7 +55,7 @@ class Held(NamedTuple):
         known = column.time_zone, column.order, few(frozenset(levels))
         return cls(column.name, column.kind, where, *known, is_missing=bool(missing.any()))
 
-    def merge(self, other: Held) -> Held:
+    def merge(self, other: ColumnFacts) -> ColumnFacts:
         """Return the facts about the rows of both.
 
         Raises
@@ -88,11 +87,6 @@ class Held(NamedTuple):
         return self.kind if self.time_zone is None else f"{self.kind} in {self.time_zone}"
 
     @property
-    def told(self) -> list[Any]:
-        """What must be the same on all ranks."""
-        return [self.name, self.kind, self.time_zone, list(map(str, self.order))]
-
-    @property
     def elsewhere(self) -> frozenset:
         """Levels, with None if a value is missing."""
         return (self.levels or frozenset()) | frozenset([None] if self.is_missing else [])
@@ -108,7 +102,7 @@ def union(first: frozenset | None, second: frozenset | None) -> frozenset | None
     return None if first is None or second is None else few(first | second)
 
 
-def held_by(X: Any, categorical_features: Any, where: str) -> list[Held]:
+def facts_of(X: Any, categorical_features: Any, where: str) -> list[ColumnFacts]:
     """Return the facts about the columns of a chunk.
 
     Raises
@@ -118,7 +112,7 @@ def held_by(X: Any, categorical_features: Any, where: str) -> list[Held]:
     """
     try:
         mask = category_mask(categorical_features, names_of(X), X.shape[1])
-        return [Held.by(column, where) for column in distinct_columns(X, mask)]
+        return [ColumnFacts.of(column, where) for column in distinct_columns(X, mask)]
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from error
 
@@ -135,19 +129,19 @@ def distinct_columns(X: Any, is_category: Any) -> list[Column]:
     return columns
 
 
-def merged(several: Sequence[list[Held]]) -> list[Held]:
+def merged(several: Sequence[list[ColumnFacts]]) -> list[ColumnFacts]:
     """Merge the facts about one or more chunks, or ranks."""
     return reduce(lambda a, b: [x.merge(y) for x, y in zip(a, b, strict=True)], several)
 
 
-def read_as(X: Any, categorical_features: Any, held: Sequence[Held]) -> ReadTable:
+def read_as(X: Any, categorical_features: Any, facts: Sequence[ColumnFacts]) -> ReadTable:
     """Return the columns of some rows, with the facts about all rows."""
     table = read_table(X, categorical_features)
-    pairs = zip(table.columns, held, strict=True)
-    return ReadTable([as_held(column, known) for column, known in pairs], table.array)
+    pairs = zip(table.columns, facts, strict=True)
+    return ReadTable([with_facts(column, known) for column, known in pairs], table.array)
 
 
-def as_held(column: Column, known: Held) -> Column:
+def with_facts(column: Column, known: ColumnFacts) -> Column:
     """Return a column of some rows with the kind, order and levels that it has in all rows."""
     if known.kind == EMPTY:
         return column
@@ -179,7 +173,7 @@ def read_alike(group: Group, table: ReadTable | None, beside: Any) -> ReadTable 
     table : ReadTable or None
         This rank's rows; None if it has none.
     beside : object
-        Another object, which must be the same on all ranks with rows, and fit into JSON.
+        Another object, which must have the same repr on all ranks with rows.
 
     Returns
     -------
@@ -191,20 +185,11 @@ def read_alike(group: Group, table: ReadTable | None, beside: Any) -> ReadTable 
     ValueError
         On every rank, if ranks have different columns, or different kinds of values in them.
     """
-    columns = None if table is None else table.columns
-    names = None if columns is None else [column.name for column in columns]
-    check_same_said(group, "Columns of X and y", names and [names, beside])
-    own = None if columns is None else [Held.by(column, "this rank") for column in columns]
+    own = None
+    if table is not None:
+        facts = [ColumnFacts.of(column, f"rank {group.rank}") for column in table.columns]
+        own = repr([[column.name for column in table.columns], beside]), facts
     every = [each for each in group.every(own) if each is not None]
-    by_column = zip(*every, strict=True)
-    kinds = [next((x.told for x in ranks if x.kind != EMPTY), None) for ranks in by_column]
-    pairs = None if own is None else zip(own, kinds, strict=True)
-    said = pairs and [kind if each.kind == EMPTY else each.told for each, kind in pairs]
-    check_same_said(group, "Kinds of columns of X", said)
-    return None if table is None else read_as(table, None, merged(every))
-
-
-def check_same_said(group: Group, name: str, own: Any) -> None:
-    """Check that `own` is the same on all ranks where it is not None."""
-    texts = [t for t in group.every(own and json.dumps(own, default=str)) if t]
-    group.check_same(name, json.dumps(own, default=str) if own else texts[0])
+    group.check_same("Columns of X and y", every[0][0] if own is None else own[0])
+    known = merged([facts for _, facts in every])
+    return None if table is None else read_as(table, None, known)

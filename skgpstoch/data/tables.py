@@ -7,22 +7,21 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.utils import check_array, check_X_y
 from sklearn.utils.validation import validate_data
 
+from .array_inputs import one_output, real_target, with_two_dimensions
 from .arrays import all_finite, readable, row_blocks
 from .categories import (
     NewRows,
     OneHot,
-    TargetMeans,
-    Targets,
     codes_of,
     levels_of,
     missing_columns_of,
     new_levels,
     placed,
     stand_ins,
-    warn_of_new_levels,
     with_levels,
 )
 from .chunk import Chunk
@@ -40,11 +39,10 @@ from .columns import (
     refuse_infinite,
 )
 from .equal_rows import LEADING_COLUMNS
-from .kinds import one_output, real_target, with_two_dimensions
-from .level_sums import FoldMeans, LevelSums, Told, add_up
+from .groups import Group, agreed
 from .messages import muted, warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
-from .reduce import Group, agreed
+from .target_means import FoldMeans, LevelSums, LevelTargets, TargetMeans, Targets
 
 FEW_LEVELS = 10  # which have one column each
 MOST_ONE_HOT = 100  # most levels for that, if there are enough rows; more have means of the target
@@ -186,8 +184,7 @@ class TableEncoder:
         columns = table.columns
         if isinstance(self.categorical_features, str):  # "from_dtype"
             for column in columns:
-                warn_of_numbers(column)
-                warn_of_dates(column)
+                warn_of_texts(column)
         self.kinds = [column.kind for column in columns]
         self.names = [column.name for column in columns]
         self.time_zones = [column.time_zone for column in columns]
@@ -199,13 +196,13 @@ class TableEncoder:
         self.levels = [c.levels if c.kind == LEVEL else None for c in kept]
         own = {}
         if many:
-            targets = Told.of(y[counts], w, classes)(y[counts])
+            targets = LevelTargets.of(y[counts], w, classes)(y[counts])
             for j, encoder, means in zip(many, *target_means(kept, many, targets, w), strict=True):
                 self.encoders[j], own[j] = encoder, means
         return self._encoded(table, own, counts)
 
     def learn_levels(
-        self, group: Group, parts: Iterable[Chunk], told: Told
+        self, group: Group, parts: Iterable[Chunk], told: LevelTargets
     ) -> dict[int, FoldMeans]:
         """Learn the target means at levels from all rows of a table, not only from a sample.
 
@@ -215,7 +212,7 @@ class TableEncoder:
             The ranks; all know the same levels.
         parts : iterable of Chunk
             This rank's rows of positive weight; read only if there are columns of many levels.
-        told : Told
+        told : LevelTargets
             The values whose means encode levels.
 
         Returns
@@ -236,7 +233,8 @@ class TableEncoder:
                 columns, y = self._table(part.X).columns, told(part.y)
                 for j, of_column in every.items():
                     of_column.add(columns[j].values, part.rows, y, part.weight)
-        add_up(group, every)
+        arrays = [a for sums in every.values() for a in (sums.n, sums.total, sums.squares)]
+        group.sum_(*map(torch.from_numpy, arrays))
         by_fold = {}
         for j, of_column in every.items():
             means, by_fold[j] = of_column.means()
@@ -275,12 +273,16 @@ class TableEncoder:
             The encoded rows in float64, or X itself if it needs no encoding.
         """
         table = self._table(X)
-        for column, known in zip(table.columns, self.levels, strict=True):
-            if known is not None:
-                warn_of_new_levels(
-                    column, known, "those for an average level, so their uncertainty is too small"
-                )
+        self._new(table, "those for an average level, so their uncertainty is too small")
         return self._encoded(table)
+
+    def _new(self, table: ReadTable, predicted: str) -> np.ndarray:
+        """Return the mask (d, n) of levels that training rows did not have, and warn of these."""
+        is_new = np.zeros((len(table.columns), len(table)), dtype=bool)
+        for of_column, column, known in zip(is_new, table.columns, self.levels, strict=True):
+            if known is not None:
+                of_column[:] = new_levels(column, known, predicted)
+        return is_new
 
     def transform_with_new(self, X: Any) -> tuple[np.ndarray, NewRows | None]:
         """Encode new rows; also encode rows with new levels with known levels in their place.
@@ -295,18 +297,11 @@ class TableEncoder:
             Rows with new levels; None if all levels are known.
         """
         table = self._table(X)
-        columns = table.columns
-        is_new = np.zeros((len(columns), len(X)), dtype=bool)
-        for j, (column, known) in enumerate(zip(columns, self.levels, strict=True)):
-            if known is not None:
-                warn_of_new_levels(
-                    column, known, "mixtures of the predictions for the known levels"
-                )
-                is_new[j] = new_levels(column, known)
+        is_new = self._new(table, "mixtures of the predictions for the known levels")
         Z, rows = self._encoded(table), np.flatnonzero(is_new.any(0))
         if not len(rows):
             return Z, None
-        few = [column._replace(values=column.values[rows]) for column in columns]
+        few = table[rows].columns
         filled = [
             with_levels(few, is_new[:, rows], levels)
             for levels in zip(*stand_ins(self.levels), strict=True)
@@ -380,20 +375,24 @@ class TableEncoder:
         return Z
 
 
-def warn_of_numbers(column: Column) -> None:
-    """Warn of a column of strings, most of which read as numbers.
+def warn_of_texts(column: Column) -> None:
+    """Warn of a column of strings, most of which read as numbers, or all of which are dates.
 
     Do not warn if all are whole numbers, which may be codes such as postcodes.
     """
     if column.kind != LEVEL or column.order:
         return
     texts = [level for level in column.levels if isinstance(level, str)]
+    if len(texts) >= LEAST_DATES and all(map(is_date, texts)):  # such as pandas.read_csv returns
+        warn(
+            f"Column {column.name} of X holds dates as strings, such as {min(texts)!r}. They are "
+            "treated as categories. Convert the column, for example with pandas.to_datetime."
+        )
     others = sorted(level for level in texts if not is_number(level))
     n_numbers = len(texts) - len(others)
-    if n_numbers < max(LEAST_NUMBERS, NUMBERS_SHARE * len(texts)):
-        return
-    if any("." in text for text in texts) or STANDS_FOR_MISSING.intersection(
-        map(str.lower, others)
+    has_points = any("." in text for text in texts)
+    if n_numbers >= max(LEAST_NUMBERS, NUMBERS_SHARE * len(texts)) and (
+        has_points or STANDS_FOR_MISSING.intersection(map(str.lower, others))
     ):
         but = f" (not {others[0]!r}, for example)" if others else ""
         warn(
@@ -402,18 +401,6 @@ def warn_of_numbers(column: Column) -> None:
             "If they are numbers, convert the column, for example with "
             "pandas.to_numeric(column, errors='coerce'); if they are categories, add "
             "the column to categorical_features."
-        )
-
-
-def warn_of_dates(column: Column) -> None:
-    """Warn of a column of strings that are dates, such as pandas.read_csv returns."""
-    if column.kind != LEVEL or column.order:
-        return
-    texts = [level for level in column.levels if isinstance(level, str)]
-    if len(texts) >= LEAST_DATES and all(map(is_date, texts)):
-        warn(
-            f"Column {column.name} of X holds dates as strings, such as {min(texts)!r}. They are "
-            "treated as categories. Convert the column, for example with pandas.to_datetime."
         )
 
 

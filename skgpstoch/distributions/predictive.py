@@ -9,10 +9,10 @@ import numpy as np
 from sklearn.utils import check_array
 from sklearn.utils.metaestimators import available_if
 
+from ..data.arguments import check_coverage, check_n_samples
+from ..data.array_inputs import one_output
 from ..data.arrays import random_numbers, readable, row_blocks
-from ..data.asked import check_coverage, check_n_samples
 from ..data.devices import BLOCK_ROWS
-from ..data.kinds import one_output
 from .law import Law
 
 CRPS_ROWS = 512  # rows whose integrals are computed at a time

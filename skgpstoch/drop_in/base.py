@@ -14,10 +14,10 @@ from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from ..data.array_inputs import real_target
 from ..data.arrays import readable
 from ..data.devices import resolve_device
 from ..data.findings import Diagnosis, Finding
-from ..data.kinds import real_target
 from ..docstrings import documented
 from ..estimators.base import BaseGP
 from ..estimators.parameters import NOT_NEGATIVE_INTEGER, POSITIVE_INTEGER

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
+from ..data.arguments import check_n_samples
 from ..data.arrays import Scaling, random_numbers, resolve_seed
-from ..data.asked import check_n_samples
 from ..distributions.normal import NormalLaw
 from ..docstrings import documented
 from ..estimators.context import predicting

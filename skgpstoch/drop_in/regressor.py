@@ -15,10 +15,10 @@ from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import StrOptions
 
+from ..data.array_inputs import one_output
 from ..data.arrays import Scaling, named_array, random_numbers, readable
 from ..data.devices import prediction_device, resolve_device
 from ..data.findings import Diagnosis, Finding
-from ..data.kinds import one_output
 from ..docstrings import documented
 from ..estimators.alike import refuse_group
 from ..estimators.context import fitting, predicting

@@ -15,9 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from ..data.arrays import Scaling
 from ..data.deadline import Deadline
 from ..data.findings import Finding
+from ..data.groups import current
 from ..data.held_out import mixture_of
 from ..data.messages import warn
-from ..data.reduce import current
 from ..data.rows import Data
 from ..data.tables import validate_table
 from ..distributions.normal import NormalLaw

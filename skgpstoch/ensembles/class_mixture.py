@@ -22,8 +22,8 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_array
 from torch import Tensor
 
+from ..data.arguments import FITS_AGAIN, NO_FUNCTION, MissingMethod
 from ..data.arrays import readable
-from ..data.asked import FITS_AGAIN, NO_FUNCTION, Lacking
 from ..docstrings import documented
 from ..estimators.classifier import Classifier, codes_of
 from ..likelihoods.logistic import Bernoulli
@@ -59,8 +59,8 @@ class MixtureClassifier(ClassifierMixin, SavedEstimator):
 
     classes_: np.ndarray
 
-    partial_fit = Lacking(FITS_AGAIN, "SVGPClassifier has it.")
-    latent_mean_and_variance = Lacking(
+    partial_fit = MissingMethod(FITS_AGAIN, "SVGPClassifier has it.")
+    latent_mean_and_variance = MissingMethod(
         NO_FUNCTION, "Use predict_std for the uncertainty of the probabilities."
     )
 

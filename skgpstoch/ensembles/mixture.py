@@ -12,7 +12,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.validation import _num_samples
 
-from ..data.asked import FITS_AGAIN, NO_FUNCTION, Lacking
+from ..data.arguments import FITS_AGAIN, NO_FUNCTION, MissingMethod
 from ..distributions.law import Law
 from ..distributions.mixed import MixedLaw
 from ..distributions.normal import NormalLaw
@@ -29,11 +29,13 @@ Draw = Callable[[int, int], np.ndarray]
 class MixtureRegressor(RegressorMixin, PredictiveRegressor):
     """Mean, deviation, intervals, draws, densities and distributions of a mixture."""
 
-    condition_on = Lacking(FITS_AGAIN, ONE_MODEL)
-    partial_fit = Lacking(FITS_AGAIN, ONE_MODEL)
-    predict_gradient = Lacking(NO_FUNCTION, ONE_MODEL)
-    sample_functions = Lacking(NO_FUNCTION, f"Use sample_y to draw at given rows. {ONE_MODEL}")
-    log_marginal_likelihood = Lacking(
+    condition_on = MissingMethod(FITS_AGAIN, ONE_MODEL)
+    partial_fit = MissingMethod(FITS_AGAIN, ONE_MODEL)
+    predict_gradient = MissingMethod(NO_FUNCTION, ONE_MODEL)
+    sample_functions = MissingMethod(
+        NO_FUNCTION, f"Use sample_y to draw at given rows. {ONE_MODEL}"
+    )
+    log_marginal_likelihood = MissingMethod(
         "it combines several models and has no single prior",
         f"Use log_predictive_density to score rows. {ONE_MODEL}",
     )

@@ -53,10 +53,6 @@ class Entrant(NamedTuple):
     adapt: Callable[[Any, Judged, Data], Any] | None = None
     least_gain: float = -math.inf
 
-    def is_scouted(self, found: list[Judged]) -> bool:
-        """Tell whether a scout is of use: to spare the model, if there are others, or adapt it."""
-        return self.scout is not None and (bool(found) or self.adapt is not None)
-
 
 class Judged(NamedTuple):
     """A fitted model, and the seconds that its fit took."""
@@ -94,8 +90,7 @@ def race(
     found: list[Judged] = []
     given_up: list[Judged] = []
     seconds = math.inf if deadline is None else deadline.left()
-    for entrant in entrants:
-        name, make, scout, adapt, least_gain = entrant
+    for name, make, scout, adapt, least_gain in entrants:
         if was_interrupted():  # the interrupted model has warned
             break
         if found and deadline is not None and deadline.left() < LEAST_SHARE * seconds:
@@ -107,7 +102,8 @@ def race(
             break
         try:
             tried = None
-            if scout is not None and entrant.is_scouted(found):
+            # A scout may spare the model, if there are others, or adapt it.
+            if scout is not None and (found or adapt is not None):
                 few = scout(seconds_left(deadline))
                 tried = fitted(fits.next(f"{name}, a few"), name, few, data)
                 if found and gain_of(tried, found, data) < max(least_gain, LEAST_GAIN):
@@ -123,7 +119,8 @@ def race(
         except KeyboardInterrupt:
             if not (found and keeps_best()):
                 raise
-            warn_without(name)
+            said = f"The fit was interrupted; the model does without {name}. {AGAIN}"
+            warn(said, ConvergenceWarning)
             break
     return found, given_up
 
@@ -150,11 +147,6 @@ def with_budget_of(model: Judged, scout: Judged) -> Judged:
     wanted = {name: model.model.budget_[name] for name in ("all_steps", "all_estimators")}
     scout.model.budget_ = {**scout.model.budget_, **wanted, "is_enough": False}
     return scout._replace(seconds=scout.seconds + model.seconds)
-
-
-def warn_without(name: str) -> None:
-    """Warn that Ctrl-C came before a model was fitted."""
-    warn(f"The fit was interrupted; the model does without {name}. {AGAIN}", ConvergenceWarning)
 
 
 def held_out_densities(found: list[Judged], data: Data) -> tuple[np.ndarray, np.ndarray | None]:

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 from sklearn.base import is_classifier
 
+from ..data.array_inputs import real_target
 from ..data.arrays import resolve_seed
 from ..data.chunk import Chunk, concatenated
-from ..data.kinds import real_target
-from ..data.level_sums import FoldMeans
+from ..data.frames import is_frame
+from ..data.groups import ALONE, ClockOfGroup, Group, agreed, current, doing
 from ..data.messages import muted, warn
-from ..data.reduce import ALONE, ClockOfGroup, Group, agreed, current, doing
 from ..data.row_sample import are_few, chosen_rows, most_sampled, offsets
 from ..data.row_source import RowSource, is_source, refuse_other_columns
 from ..data.rows import Data
 from ..data.scan import Scan, scanned
-from ..data.stored import is_frame
-from ..data.table_parts import Held, held_by, merged, read_alike, read_as
+from ..data.table_parts import ColumnFacts, facts_of, merged, read_alike, read_as
 from ..data.tables import read_table
+from ..data.target_means import FoldMeans
 from ..estimators.alike import check_alike
 from ..estimators.opening import alike, classes_of, counts, first_pass, refuse_given
 from ..estimators.validation import as_floats, check_numbers, check_weight
 from .table_fit import (
-    AllRead,
     EncodedRows,
     Read,
     SampleRead,
@@ -51,20 +50,12 @@ def read(automatic: Any, X: Any, y: Any, sample_weight: Any) -> Read:
             return read_source(automatic, clock, X, y, sample_weight)
         if clock.group is not ALONE:
             return read_ranks(automatic, clock, X, y, sample_weight)
-        return read_here(automatic, clock, X, y, sample_weight)
-
-
-# ---- rows in this process ------------------------------------------------------------------------
-
-
-def read_here(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weight: Any) -> AllRead:
-    """Validate rows that are all here."""
-    check_numbers(automatic)
-    if sample_weight is not None:
-        as_floats(sample_weight, "sample_weight")  # or an error that names it
-    table, targets, weight = automatic._checked(X, y, sample_weight, least=2)
-    rows = Chunk(table, np.arange(len(targets)), "X", targets, weight)
-    return AllRead(rows=rows, clock=clock, given=(X, y))
+        check_numbers(automatic)
+        if sample_weight is not None:
+            as_floats(sample_weight, "sample_weight")  # or an error that names it
+        table, targets, weight = automatic._checked(X, y, sample_weight, least=2)
+        rows = Chunk(table, np.arange(len(targets)), "X", targets, weight)
+        return Read(rows=rows, clock=clock, given=(X, y))
 
 
 # ---- rows of several ranks -----------------------------------------------------------------------
@@ -83,7 +74,7 @@ def read_ranks(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weigh
         rows = rows_of_ranks(group, own)
         with muted(group.rank > 0):
             check_weight(Data(rows.rows, rows.rows), rows.weight, least=2, keeps=True)
-        return AllRead(rows=rows, clock=clock, given=(X, y))
+        return Read(rows=rows, clock=clock, given=(X, y))
     seed = int(group.first(resolve_seed(automatic.random_state)))
     most = most_sampled(max(group.every(0 if own is None else len(own.X.columns))))
     chosen, places = (
@@ -91,33 +82,24 @@ def read_ranks(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weigh
     )
     order = np.argsort(group.gather(places))
     sample = rows_of_ranks(group, None if own is None else own[chosen])[order]
-    own = sample[:0] if own is None else own
-    return RanksRead(
+    rows = sample[:0] if own is None else own
+
+    def encoded(by_fold: Mapping[int, FoldMeans]) -> Data:
+        X = automatic._encoder.transform_training(rows.X, rows.rows, by_fold)
+        with agreed(group):
+            return Data(X, transformed(automatic, cast(np.ndarray, rows.y)), rows.weight)
+
+    return SampleRead(
         rows=sample,
         clock=clock,
         given=(X, y),
         known=group.gather(first + chosen)[order],
         n_rows=n,
         seed=seed,
-        classes=classes_of(group, own.y) if is_classifier(automatic) else None,
-        own=own,
+        classes=classes_of(group, rows.y) if is_classifier(automatic) else None,
+        parts=lambda: [rows],
+        encoded=encoded,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RanksRead(SampleRead):
-    """Rows of several ranks, in memory; `own` are this rank's."""
-
-    own: Chunk
-
-    def parts(self, automatic: Any) -> Iterable[Chunk]:
-        return [self.own]
-
-    def encoded(self, automatic: Any, by_fold: Mapping[int, FoldMeans]) -> Data:
-        own = self.own
-        X = automatic._encoder.transform_training(own.X, own.rows, by_fold)
-        with agreed(self.clock.group):
-            return Data(X, transformed(automatic, cast(np.ndarray, own.y)), own.weight)
 
 
 def own_rows(automatic: Any, group: Group, X: Any, y: Any, weight: Any) -> Chunk | None:
@@ -158,12 +140,12 @@ def read_source(
         check_numbers(automatic)
         source.check_has_target()
         refuse_given(y, sample_weight)
-    seed, held = int(group.first(resolve_seed(automatic.random_state))), None
+    seed, facts = int(group.first(resolve_seed(automatic.random_state))), None
 
     def look(part: RowSource) -> tuple[int, Scan]:
-        nonlocal held
+        nonlocal facts
         n_sample = most_sampled(source.example.X.shape[1])
-        own, held = read_through(automatic, part, n_sample, resolve_seed(seed))
+        own, facts = read_through(automatic, part, n_sample, resolve_seed(seed))
         return n_sample, own
 
     first = first_pass(group, source, resolve_seed(seed), look)
@@ -179,79 +161,56 @@ def read_source(
     given = sample.X, sample.y
     rows = replace(sample, X=X, y=targets, weight=weight)
     if first.is_whole:
-        return AllRead(rows=rows, clock=clock, given=given)
-    of_all = merged([each for each in group.every(held) if each is not None])
+        return Read(rows=rows, clock=clock, given=given)
+    of_all = merged([each for each in group.every(facts) if each is not None])
+    rows = replace(rows, X=read_as(X, automatic.categorical_features, of_all))
     seconds = automatic.max_time
     is_late = seconds is not None and clock() > LONGEST_PASS * seconds
-    return ChunksRead(
-        rows=replace(rows, X=read_as(X, automatic.categorical_features, of_all)),
+
+    def parts() -> Iterable[Chunk]:
+        """Return all rows or, if it is too late for that, the sample, on one rank."""
+        if not is_late:
+            return counted_rows(source, first.part)
+        warn(
+            f"max_time={seconds} leaves no time to read all rows once more, so categories are "
+            f"encoded from {len(rows):,} random rows only. Raise max_time to use all rows."
+        )
+        return [rows] if group.rank == 0 else []
+
+    def encoded(by_fold: Mapping[int, FoldMeans]) -> Data:
+        """Return the source, encoded chunk by chunk, in place of X and y."""
+        table = EncodedRows(source, automatic, by_fold, first.own)
+        return Data(cast(Any, table), cast(Any, None))
+
+    return SampleRead(
+        rows=rows,
         clock=clock,
         given=given,
         known=rows.rows,
         n_rows=first.n_rows,
         seed=seed,
         classes=first.classes,
-        source=source,
-        part=first.part,
-        found=first.own,
-        is_late=is_late,
+        parts=parts,
+        encoded=encoded,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChunksRead(SampleRead):
-    """Rows that are read in chunks; in a group each rank reads units of its own.
-
-    Parameters
-    ----------
-    source, part : RowSource
-        The table, and what this rank reads of it.
-    found : Scan
-        What the first pass found there.
-    is_late : bool
-        Whether there is no time to read all rows once more.
-    """
-
-    source: RowSource
-    part: RowSource
-    found: Scan
-    is_late: bool
-
-    def parts(self, automatic: Any) -> Generator[Chunk, None, None]:
-        """Yield all rows or, if it is too late for that, the sample, on one rank."""
-        rows = self.rows
-        if not self.is_late:
-            yield from self.every_part()
-            return
-        warn(
-            f"max_time={automatic.max_time} leaves no time to read all rows once more, so "
-            f"categories are encoded from {len(rows):,} random rows only. Raise max_time to use "
-            "all rows."
-        )
-        if self.clock.group.rank == 0:
-            yield rows
-
-    def every_part(self) -> Generator[Chunk, None, None]:
-        """Yield this rank's rows that count, as the user's transformer leaves them."""
-        for chunk in self.part.read(None):
-            counted = with_checked_targets(chunk).counted()
-            if len(counted):
-                yield replace(counted, X=as_given(self.source, counted.X))
-
-    def encoded(self, automatic: Any, by_fold: Mapping[int, FoldMeans]) -> Data:
-        """Return the source, encoded chunk by chunk, in place of X and y."""
-        rows = EncodedRows(self.source, automatic, by_fold, self.found)
-        return Data(cast(Any, rows), cast(Any, None))
+def counted_rows(source: RowSource, part: RowSource) -> Iterator[Chunk]:
+    """Yield the rows of a part that count, as the user's transformer leaves them."""
+    for chunk in part.read(None):
+        counted = with_checked_targets(chunk).counted()
+        if len(counted):
+            yield replace(counted, X=as_given(source, counted.X))
 
 
 def read_through(
     automatic: Any, source: RowSource, n_sample: int, seed: int
-) -> tuple[Scan, list[Held] | None]:
+) -> tuple[Scan, list[ColumnFacts] | None]:
     """Read all rows of a source once; return facts about them, and what their columns hold."""
-    labelled, held = is_classifier(automatic), None
+    labelled, facts = is_classifier(automatic), None
 
     def counted_chunks() -> Iterator[Chunk]:
-        nonlocal held
+        nonlocal facts
         for chunk in source.read(None):
             refuse_other_columns(chunk, source.example)
             counted = with_checked_targets(chunk).counted()
@@ -260,10 +219,10 @@ def read_through(
                     real_target(counted.y)  # or an error that says what is wrong
                 yield counted
                 X = as_given(source, counted.X)
-                found = held_by(X, automatic.categorical_features, chunk.where)
-                held = found if held is None else merged([held, found])
+                found = facts_of(X, automatic.categorical_features, chunk.where)
+                facts = found if facts is None else merged([facts, found])
 
-    return scanned(source, counted_chunks(), n_sample, seed, labelled), held
+    return scanned(source, counted_chunks(), n_sample, seed, labelled), facts
 
 
 def refuse_columns(name: str, source: RowSource, sample: Chunk) -> None:

@@ -33,8 +33,8 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from ..data.array_inputs import one_output, real_target
 from ..data.findings import Diagnosis
-from ..data.kinds import one_output, real_target
 from ..data.messages import warn
 from ..data.target_transforms import fitted_transform
 from ..docstrings import documented

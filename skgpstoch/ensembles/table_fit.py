@@ -8,8 +8,7 @@ which for training rows is that of the rows of other folds. All ranks then train
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
@@ -18,21 +17,21 @@ import numpy as np
 from ..data.chunk import Chunk, checked
 from ..data.deadline import Deadline
 from ..data.equal_rows import n_observations
-from ..data.level_sums import FoldMeans, Told
+from ..data.groups import ClockOfGroup, doing
 from ..data.messages import muted
-from ..data.reduce import ClockOfGroup, doing
 from ..data.row_source import RowSource
 from ..data.rows import Data
 from ..data.scan import Scan
 from ..data.tables import TableEncoder
+from ..data.target_means import FoldMeans, LevelTargets
 from ..estimators.callbacks import Fits
 from ..estimators.first_rank import adopt, fit_on_first
 from .race import race
 
 
 @dataclass(frozen=True, kw_only=True)
-class Read(ABC):
-    """Base class of a table.
+class Read:
+    """A table of which all rows are in this process; rank 0 fits for all.
 
     Parameters
     ----------
@@ -53,15 +52,8 @@ class Read(ABC):
         """Their targets."""
         return cast(np.ndarray, self.rows.y)
 
-    @abstractmethod
     def fit(self, automatic: Any) -> None:
         """Fit models, and weigh them."""
-
-
-class AllRead(Read):
-    """All rows, in this process; rank 0 fits for all."""
-
-    def fit(self, automatic: Any) -> None:
         fit_on_first(automatic, self.clock.group, lambda: self.fit_here(automatic))
 
     def fit_here(self, automatic: Any) -> None:
@@ -88,7 +80,7 @@ def in_numbers(data: Data) -> Data:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleRead(Read):
-    """Base class of tables of which only a sample is known to all ranks.
+    """A table of which only a sample is known to all ranks.
 
     Parameters
     ----------
@@ -100,20 +92,18 @@ class SampleRead(Read):
         Seed of the networks, whose own sample has the same rows.
     classes : ndarray or None
         The labels of all rows, if targets are labels.
+    parts : callable
+        Yields this rank's rows, for the target at levels.
+    encoded : callable
+        Given encodings of levels, returns this rank's rows as networks take them.
     """
 
     known: np.ndarray
     n_rows: int
     seed: int
     classes: np.ndarray | None
-
-    @abstractmethod
-    def parts(self, automatic: Any) -> Iterable[Chunk]:
-        """Yield this rank's rows, for the target at levels."""
-
-    @abstractmethod
-    def encoded(self, automatic: Any, by_fold: Mapping[int, FoldMeans]) -> Data:
-        """Return this rank's rows as networks take them."""
+    parts: Callable[[], Iterable[Chunk]]
+    encoded: Callable[[Mapping[int, FoldMeans]], Data]
 
     def learn(self, automatic: Any) -> tuple[Data, dict[int, FoldMeans]]:
         """Learn how to encode rows; return the encoded sample, and the target at levels."""
@@ -122,8 +112,8 @@ class SampleRead(Read):
         rows = self.rows
         data = automatic._learned(rows.X, self.y, rows.weight)
         encoder: TableEncoder = automatic._encoder
-        told = Told.of(self.y, rows.weight, self.classes)
-        by_fold = encoder.learn_levels(self.clock.group, self.parts(automatic), told)
+        told = LevelTargets.of(self.y, rows.weight, self.classes)
+        by_fold = encoder.learn_levels(self.clock.group, self.parts(), told)
         X = encoder.transform_training(rows.X, rows.rows, by_fold)
         return replace(data, X=X), by_fold
 
@@ -132,7 +122,7 @@ class SampleRead(Read):
         group, name, seconds = self.clock.group, type(automatic).__name__, automatic.max_time
         with doing(f"{name}.fit, encoding rows"), muted(group.rank > 0):
             data, by_fold = self.learn(automatic)
-            given = self.encoded(automatic, by_fold)
+            given = self.encoded(by_fold)
         deadline = None if seconds is None else Deadline(seconds, self.clock)
         with doing(f"{name}.fit"), muted(group.rank > 0):
             fits, networks = Fits(automatic, *self.given, 1), automatic._networks(data)

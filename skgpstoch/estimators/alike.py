@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from ..data.arrays import fingerprint
+from ..data.groups import ALONE, Group, agreed, current
 from ..data.messages import internal_frames, loop_of
-from ..data.reduce import ALONE, Group, agreed, current
 from ..data.row_source import RowSource
 from .checkpoint_key import SILENT, described
 

@@ -22,8 +22,8 @@ from ..data.devices import (
     ran_out_of_memory,
 )
 from ..data.findings import Diagnosis
+from ..data.groups import agreed, current
 from ..data.messages import warn
-from ..data.reduce import agreed, current
 from ..data.rows import Data, Rows
 from ..maths.allocator import keep_freed_memory
 from ..persistence.estimator import SavedEstimator

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..data.array_inputs import one_output
 from ..data.chunk import Chunk
-from ..data.kinds import one_output
-from ..data.reduce import ALONE, Group, agreed
+from ..data.groups import ALONE, Group, agreed
 from ..data.row_sample import joint_sample
 from ..data.row_source import RowSource
 from ..data.scan import Scan

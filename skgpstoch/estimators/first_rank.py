@@ -20,8 +20,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ..data.arrays import readable
 from ..data.columns import is_frame, narwhals
+from ..data.groups import ALONE, Group, WorkerLostError, agreed, current, doing, using
 from ..data.messages import muted, warn
-from ..data.reduce import ALONE, Group, WorkerLostError, agreed, current, doing, using
 from ..training.interrupts import (
     AGAIN,
     handled_by,

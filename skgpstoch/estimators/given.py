@@ -22,7 +22,7 @@ from ..data.arrays import resolve_seed
 from ..data.deadline import Deadline
 from ..data.devices import resolve_device
 from ..data.equal_rows import inverse_order, merged, observations
-from ..data.reduce import ALONE, ClockOfGroup, Group
+from ..data.groups import ALONE, ClockOfGroup, Group
 from ..data.rows import Data, Rows, Whole
 from ..recipes.plan import Plan, Sizes, within_sample
 from ..recipes.recipe import Problem, Recipe

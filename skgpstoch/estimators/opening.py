@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ..data.arrays import readable
 from ..data.chunk import Chunk
+from ..data.groups import ALONE, ClockOfGroup, Group, agreed, current, doing
 from ..data.messages import muted, warn
-from ..data.reduce import ALONE, ClockOfGroup, Group, agreed, current, doing
 from ..data.row_sample import are_few, chosen_rows, most_sampled, offsets
 from ..data.row_source import RowSource, is_source
 from ..data.rows import Data, Rows, Whole

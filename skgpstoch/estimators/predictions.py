@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.asked import check_coverage, check_n_samples
+from ..data.arguments import check_coverage, check_n_samples
 from ..data.devices import BLOCK_ROWS, map_blocks
 from ..distributions.law import Law
 from ..distributions.predictive import PredictiveDistribution, least_counts, targets_of

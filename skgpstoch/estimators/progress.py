@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from ..data.deadline import Clock
-from ..data.reduce import current
+from ..data.groups import current
 from ..training.loop import Observer, Trainer
 
 SILENT_SECONDS = 10.0  # seconds before the line appears

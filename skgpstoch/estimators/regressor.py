@@ -12,8 +12,8 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_is_fitted
 
+from ..data.arguments import check_coverage, check_n_samples
 from ..data.arrays import readable, resolve_seed
-from ..data.asked import check_coverage, check_n_samples
 from ..data.rows import Data
 from ..distributions.predictive import PredictiveDistribution
 from ..docstrings import documented

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.reduce import ALONE, Group, agreed
+from ..data.groups import ALONE, Group, agreed
 from ..data.rows import Data
 from ..data.target_transforms import fitted_transform
 from ..likelihoods.base import regression_likelihood

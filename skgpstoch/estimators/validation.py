@@ -14,10 +14,10 @@ from sklearn.utils._param_validation import Interval, InvalidParameterError
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from ..data.array_inputs import checked_kinds, one_output
 from ..data.arrays import MOST_INTEGER, readable
-from ..data.kinds import checked_kinds, one_output
+from ..data.groups import current
 from ..data.messages import warn
-from ..data.reduce import current
 from ..data.rows import Data
 from ..likelihoods.base import largest
 

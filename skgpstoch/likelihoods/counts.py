@@ -117,7 +117,7 @@ class Poisson(Likelihood):
         """
         if self.link == "exp":
             log_mean = self.log_rate(q.mean + 0.5 * q.var)
-            log_excess = 2.0 * log_mean + _log_expm1(q.var)
+            log_excess = 2.0 * log_mean + (q.var + torch.log(-torch.expm1(-q.var)))  # e^v − 1
             most = math.log(largest(q.mean.dtype))
             mean, excess = log_mean.clamp_max(most).exp(), log_excess.clamp_max(most).exp()
             return Marginals(mean, mean + excess)
@@ -314,11 +314,6 @@ def _derivatives(likelihood: Poisson, y: Tensor, f: Tensor) -> tuple[Tensor, Ten
     ratio = (F.logsigmoid(f) - _log_softplus(f)).exp()  # g′/g
     first = y * ratio - exposure * s
     return first, y * ratio * (1.0 - s - ratio) - exposure * s * (1.0 - s)
-
-
-def _log_expm1(v: Tensor) -> Tensor:
-    """Return log(exp(v) − 1) without overflow."""
-    return v + torch.log(-torch.expm1(-v))
 
 
 def _log_softplus(f: Tensor) -> Tensor:

@@ -17,8 +17,33 @@ from .real import AdditiveNoise, gaussian_draws, log_parameter, numbers
 from .rejection import Draws, Envelope, accept_reject
 
 
+class HeavyTailed(AdditiveNoise):
+    """Base class of noise s·ε with a learned scale s and heavy tails."""
+
+    log_scale: Tensor
+
+    @property
+    def scale(self) -> Tensor:
+        """Scale s of the noise, of shape (P,); once rows are set, (N, P) or (S, N, P)."""
+        return self.times_ratio(self.log_scale.exp())
+
+    @property
+    def unit_deviation(self) -> Tensor | float:
+        """Median absolute deviation of ε."""
+        raise NotImplementedError(f"{type(self).__name__} must define unit_deviation")
+
+    @torch.no_grad()
+    def initialise(self, rows: Rows) -> None:
+        """Match the median absolute deviation of y, or the mean one if most of y is equal."""
+        deviation = (rows.y - rows.median(rows.y)).abs()
+        mad, mean = rows.median(deviation), rows.mean(deviation)
+        scale = torch.where(mad > 0.0, mad, mean) / self.unit_deviation
+        scale = torch.where(scale > 0.0, scale.log(), self.log_scale)
+        self.log_scale.copy_(scale.view_as(self.log_scale))
+
+
 @named("laplace")
-class Laplace(AdditiveNoise):
+class Laplace(HeavyTailed):
     """Laplace noise for robust regression: y = f + ε with p(ε) = exp(−|ε|/s)/(2s).
 
     Outliers count as with an absolute loss, which grows linearly in the error.
@@ -41,11 +66,6 @@ class Laplace(AdditiveNoise):
 
     def extra_repr(self) -> str:
         return f"scale={numbers(self.scale)}"
-
-    @property
-    def scale(self) -> Tensor:
-        """Scale s of the noise, of shape (P,); once rows are set, (N, P) or (S, N, P)."""
-        return self.times_ratio(self.log_scale.exp())
 
     @property
     def tail_scale(self) -> Tensor:
@@ -125,14 +145,14 @@ class Laplace(AdditiveNoise):
             d_var = (0.5 / scale - at) / scale
         return in_type_of(q, value, d_mean, d_var)
 
-    @torch.no_grad()
-    def initialise(self, rows: Rows) -> None:
-        """Set s from the median absolute deviation, which is s·log 2."""
-        _set_scale(self.log_scale, rows, math.log(2.0))
+    @property
+    def unit_deviation(self) -> float:
+        """log 2."""
+        return math.log(2.0)
 
 
 @named("student_t")
-class StudentT(AdditiveNoise):
+class StudentT(HeavyTailed):
     """Student-t noise for robust regression: y = f + s·ε with ε ~ t_ν.
 
     The farther away an outlier is, the less it influences f.
@@ -167,11 +187,6 @@ class StudentT(AdditiveNoise):
 
     def extra_repr(self) -> str:
         return f"scale={numbers(self.scale)}, df={numbers(self.df)}"
-
-    @property
-    def scale(self) -> Tensor:
-        """Scale s of the noise, of shape (P,); once rows are set, (N, P) or (S, N, P)."""
-        return self.times_ratio(self.log_scale.exp())
 
     @property
     def df(self) -> Tensor:
@@ -346,18 +361,10 @@ class StudentT(AdditiveNoise):
         draws = gaussian_draws(y, s2 * (-u).exp(), q, n_samples, generator)
         return draws._replace(n_proposed=n_proposed)
 
-    @torch.no_grad()
-    def initialise(self, rows: Rows) -> None:
-        """Set s from the median absolute deviation, which is s·t_ν⁻¹(¾)."""
-        _set_scale(self.log_scale, rows, self.noise_quantile(0.75) / self.scale)
-
-
-def _set_scale(log_scale: Tensor, rows: Rows, mad_of_unit_scale: Tensor | float) -> None:
-    """Match the median absolute deviation of y, or the mean one if more than half of y is equal."""
-    deviation = (rows.y - rows.median(rows.y)).abs()
-    mad, mean = rows.median(deviation), rows.mean(deviation)
-    scale = torch.where(mad > 0.0, mad, mean) / mad_of_unit_scale
-    log_scale.copy_(torch.where(scale > 0.0, scale.log(), log_scale).view_as(log_scale))
+    @property
+    def unit_deviation(self) -> Tensor:
+        """t_ν⁻¹(¾)."""
+        return self.noise_quantile(0.75) / self.scale
 
 
 def _mean_distance(y: Tensor, q: Marginals) -> Tensor:

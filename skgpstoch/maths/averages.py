@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..data.reduce import ALONE, Group
+from ..data.groups import ALONE, Group
 from .linear_regression import Statistics
 from .modules import Module
 

@@ -46,7 +46,7 @@ def register_converters() -> None:
             continue
         given: dict[str, Any] = {"parser": parse_regressor}
         options: dict[str, Any] = {}
-        if is_classifier_class(estimator):
+        if hasattr(estimator, "predict_proba"):
             options = {"zipmap": [True, False, "columns"], "nocl": [True, False]}
             given["parser"] = _parse_sklearn_classifier
         elif estimator is skgpstoch.GaussianProcessRegressor:
@@ -55,11 +55,6 @@ def register_converters() -> None:
             options["optim"] = [None, "cdist"]
         given["options"] = options or None
         update_registered_converter(estimator, f"Skgpstoch{name}", shapes, convert, **given)
-
-
-def is_classifier_class(estimator: type) -> bool:
-    """Tell whether a class is a classifier."""
-    return hasattr(estimator, "predict_proba")
 
 
 def parse_regressor(scope: Any, model: Any, inputs: Any, custom_parsers: Any = None) -> Any:

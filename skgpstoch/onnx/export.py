@@ -16,7 +16,7 @@ from sklearn.model_selection._search import BaseSearchCV
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from ..data.asked import check_coverage
+from ..data.arguments import check_coverage
 from .estimators import class_probabilities, distribution, moments
 from .graph import CannotExport, Graph, Value, model_of
 
@@ -105,7 +105,9 @@ def to_onnx(
     ValueError
         If the model is not fitted, or `outputs` or `quantiles` are not as described.
     """
-    check_can_be_asked(model)
+    check_is_fitted(model)
+    if isinstance(model, Pipeline | BaseSearchCV):
+        raise CannotExport(type(model).__name__, OF_PIPELINES)
     width, graph = n_columns(model), Graph()
     X = Value(graph, "X")
     if is_classifier(model):
@@ -120,13 +122,6 @@ def to_onnx(
         found = of_numbers(model, X, named, levels)
     about = f"Predictions of a {type(model).__name__} of skgpstoch"
     return model_of(graph, width, found, about)
-
-
-def check_can_be_asked(model: Any) -> None:
-    """Raise an error unless the model is a fitted estimator."""
-    check_is_fitted(model)
-    if isinstance(model, Pipeline | BaseSearchCV):
-        raise CannotExport(type(model).__name__, OF_PIPELINES)
 
 
 def n_columns(model: Any) -> int:

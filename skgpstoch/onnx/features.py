@@ -176,17 +176,13 @@ def _(part: fourier.FourierTerm, G: Value) -> Value:
 
 @basis.register
 def _(features: InducingFeatures, X: Value) -> FeatureValues:
-    G = embedded(features, X)
-    Z, _, inverse = state(features)
-    kernel = plain_kernel(features)
+    kernel, G, (Z, _, inverse) = conditioned(features, X)
     return FeatureValues(covariance(kernel, G, Z) @ inverse.T, covariance(kernel, G))
 
 
 @basis.register
 def _(features: orthogonal.OrthogonalFeatures, X: Value) -> FeatureValues:
-    G = embedded(features, X)
-    Z, Z_v, _, inverse, *others = state(features)
-    kernel = plain_kernel(features)
+    kernel, G, (Z, Z_v, _, inverse, *others) = conditioned(features, X)
     phi = covariance(kernel, G, Z) @ inverse.T
     ends = np.cumsum(features.blocks[1:-1])
     for points, found in zip(np.split(Z_v, ends), orthogonal.sets_of(others), strict=True):
@@ -197,9 +193,7 @@ def _(features: orthogonal.OrthogonalFeatures, X: Value) -> FeatureValues:
 
 @basis.register
 def _(features: orthogonal.DecoupledFeatures, X: Value) -> FeatureValues:
-    G = embedded(features, X)
-    Z, Z_v, _, inverse, weighted = state(features)
-    kernel = plain_kernel(features)
+    kernel, G, (Z, Z_v, _, inverse, weighted) = conditioned(features, X)
     P_u = covariance(kernel, G, Z) @ inverse.T
     shift = covariance(kernel, G, Z_v) @ number(features.coefficients) - P_u @ weighted.T
     return FeatureValues(P_u, covariance(kernel, G), shift)
@@ -222,23 +216,23 @@ def _(features: sums.SumFeatures, X: Value) -> FeatureValues:
     return FeatureValues(X.graph.concat(pieces, 1), prior, shift)
 
 
-def embedded(features: InducingFeatures, X: Value) -> Value:
-    """Return g of rows, (N, D); a network below inducing points has a single member."""
-    return stacked(layer(features.network, X), features).squeeze(0)
-
-
 @torch.no_grad()
-def state(features: InducingFeatures) -> list[np.ndarray]:
-    """Return the points and factors that features need, those kept if the features are frozen."""
-    kept = features.kept() if features.n_frozen else features.state()
-    return [number(value) for value in kept]
+def conditioned(features: InducingFeatures, X: Value) -> tuple[Any, Value, list[np.ndarray]]:
+    """Return the kernel, g of rows (N, D), and the points and factors that features need.
 
+    A network below inducing points has a single member. The points and factors are those kept if
+    the features are frozen.
 
-def plain_kernel(features: InducingFeatures) -> Any:
-    """Return the kernel; raise an error if inducing points are not plain inputs."""
+    Raises
+    ------
+    CannotExport
+        If inducing points are not plain inputs.
+    """
+    G = stacked(layer(features.network, X), features).squeeze(0)
+    state = features.kept() if features.n_frozen else features.state()
     if type(features.covariances) is not Covariances:
         raise CannotExport(features.covariances)
-    return features.kernel
+    return features.kernel, G, [number(value) for value in state]
 
 
 # ---- basis functions by the million --------------------------------------------------------------

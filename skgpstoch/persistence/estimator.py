@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 
-from ..data.asked import with_names_checked
+from ..data.arguments import with_names_checked
 from ..documentation import DISTRIBUTION, page_template
 from .file import save
 from .state import Names, PackedState, Packer, Unpacker

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..data.devices import HOST
+from ..data.groups import Group
 from ..data.messages import warn
-from ..data.reduce import Group
 from ..data.whole_file import remove_leftovers
 from ..persistence.file import read_state, value_of, write_state
 from ..persistence.state import Names, Packer

@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 
 from ..data.deadline import Allowance, Deadline
 from ..data.devices import HOST, seed_rng
+from ..data.groups import ALONE, Group, agreed, average_gradients
 from ..data.messages import warn
-from ..data.reduce import ALONE, Group, agreed, average_gradients
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..data.deadline import Allowance
-from ..data.reduce import ALONE, Group
+from ..data.groups import ALONE, Group
 
 LOOKS = 0.05
 """Share of the remaining time after which a group checks the clock again."""

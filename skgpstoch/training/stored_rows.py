@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..data.chunk import Chunk
-from ..data.reduce import Group
+from ..data.groups import Group
 from ..data.row_source import RowSource
 from ..data.rows import Rows, Whole
 from .tables import Pair, Table

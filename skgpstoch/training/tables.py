@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..data.counter_rng import sequence_start, splitmix64, uniform
-from ..data.reduce import ALONE, Group
+from ..data.groups import ALONE, Group
 from ..data.rows import Rows, Whole
 
 Pair = tuple[Tensor, Rows]

@@ -23,6 +23,9 @@ from torch import Tensor, nn
 
 from .devices import HOST, is_host
 
+PLAIN = (str, bool, int, float, type(None), np.generic)
+"""Types that arrays of objects may hold to be gathered."""
+
 Operation = Callable[..., "dist.Work"]
 
 
@@ -145,10 +148,25 @@ class Group:
         """Return all rows of an array (n_rank, ...), in the order of ranks: (n, ...).
 
         Dtypes are promoted to a common one; those of shares without rows are ignored.
+
+        Raises
+        ------
+        TypeError
+            On every rank, if a share has objects that are not strings, numbers or None.
         """
-        every = self.every(array)
+        if self.size == 1:
+            return array
+        objects = array.ravel().tolist() if array.dtype.hasobject else []
+        others = sorted({type(x).__name__ for x in objects if not isinstance(x, PLAIN)})
+        every = self.every(others or array)  # a list in place of the share
+        for rank, share in enumerate(every):
+            if isinstance(share, list):
+                raise TypeError(
+                    f"rank {rank}: objects must be strings, numbers or None to be sent to other "
+                    f"ranks, got {', '.join(share)}."
+                )
         shares = [share for share in every if len(share)] or every[:1]
-        return shares[0] if len(shares) == 1 else np.concatenate(shares)
+        return np.concatenate(shares)
 
     def every(self, own: Any) -> list[Any]:
         """Return each rank's object; pickle is safe, as all ranks run the same program."""

@@ -105,7 +105,7 @@ FITS_AGAIN = "its models are combined on held-out rows, so more rows need a new 
 NO_FUNCTION = "it combines several models and has no single function f"
 
 
-class Lacking:
+class MissingMethod:
     """Stands for a missing method: `hasattr` is False, and the error says what to use instead.
 
     Parameters

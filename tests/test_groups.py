@@ -14,7 +14,7 @@ from torch import nn
 
 from skgpstoch.data import row_sample
 from skgpstoch.data.counter_rng import row_hashes
-from skgpstoch.data.reduce import (
+from skgpstoch.data.groups import (
     ALONE,
     WorkerLostError,
     average_gradients,
@@ -153,6 +153,15 @@ def test_gathered_tensors_are_the_table(dtype, cuts):
     for rows in on_ranks(lambda group: group.gather_tensor(dealt(table, cuts)[group.rank])):
         assert rows.dtype == dtype
         assert torch.equal(rows, table)
+
+
+def test_objects_that_cannot_be_sent_are_refused_everywhere():
+    def gather(group):
+        return group.gather(np.array([1, {}][group.rank == 1 :], dtype=object))
+
+    for error in on_ranks(gather, expect=TypeError):
+        assert str(error).startswith("rank 0: objects must be strings, numbers or None")
+        assert str(error).endswith("got dict.")
 
 
 # ---- decisions ---------------------------------------------------------------------------------

@@ -370,6 +370,6 @@ class Process(NamedTuple):
         is that of the row with its weight, as in p(y | θ).
         """
         (A, var), v = self.solver.left_out(), self.theta.noise_where(rows.missing)
-        residual, others = A[:, 0], rows.weight - 1.0  # as in `LogPosterior.evidence`
+        residual, others = A[:, 0], rows.weight - 1.0  # as in `LogPosterior`
         log_p = -0.5 * (var.log() + residual.square() / var + others * v.log())
         return residual, (var - v * rows.relative_noise).clamp_min(0.0) + v, log_p

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils import check_random_state
 
-from ..data.array_inputs import one_output
 from ..data.arrays import row_blocks
 from ..data.equal_rows import observations
 from ..data.rows import Data

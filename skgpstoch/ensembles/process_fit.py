@@ -20,7 +20,7 @@ from .student_mixture import LeftOut, Tails, calibrated
 NORMAL_SCALE = 1.4826  # of a normal distribution, over the median of its deviations
 GROSS_TARGET = 20.0  # deviations from the median, beyond which a target is less precise at first
 GROSS_ERROR = 10.0  # deviations from what other rows predict, beyond which it stays so
-MOST_GROSS = 0.1  # share of such errors; more are not mistakes, but noise that differs by row
+MOST_GROSS = 0.3  # share of such errors; more are not mistakes, but noise that differs by row
 SETTLING_ROUNDS = 2  # of searches, in which precisions and hyper-parameters settle
 
 

@@ -366,7 +366,7 @@ def test_fits_repeat_and_survive_pickling(funnel):
     ],
     ids=repr,
 )
-@slow_cases("n_waves", "beta", "early")
+@slow_cases("loss': 'square", "n_waves", "beta", "early")
 def test_features_losses_and_likelihoods_combine(params, funnel):
     X, y = (a[:300] for a in funnel)
     model = finite(**params).fit(X, y)

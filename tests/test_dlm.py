@@ -455,6 +455,7 @@ def test_rare_classes_are_trained_on(sine, seed):
     ],
     ids=["array", "list", "series"],
 )
+@slow_cases("list")
 def test_labels_in_the_choice(sine, labels, convert):
     X, y = (a[:100] for a in sine)
     y = np.where(y > 0.0, *labels)

@@ -84,7 +84,7 @@ def test_moments_of_the_prior():
     ],
     ids=lambda model: named(type(model)),
 )
-@slow_cases("SVGPRegressor0", "SolveGPRegressor[12]")
+@slow_cases("SVGPRegressor1", "SVGPRegressor0", "SolveGPRegressor[12]")
 def test_moments_of_other_posteriors(model, rows):
     model = fitted_once(model, *rows)
     draws = model.sample_functions(N_DRAWS, random_state=0)(GRID)

@@ -267,6 +267,7 @@ FIXED_NOISE = {"learn_noise": False, "normalize_y": False, "tol": 1e-5}
 
 
 @pytest.mark.parametrize("scheme", ["holdout", "naive", "consensus"])
+@slow_cases("consensus")
 def test_fits_end_at_the_least_error(scheme, sine):
     X, y = sine
     folds = list(KFold(3).split(X))

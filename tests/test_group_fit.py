@@ -162,7 +162,7 @@ SUMMED = {
 
 
 @pytest.mark.parametrize("name", SUMMED)
-@slow_cases("scgd_small", "^ensemble$")
+@slow_cases("scgd_small", "ensemble_classes")
 def test_the_same_model_however_rows_are_split(name, monkeypatch):
     model, tolerance = SUMMED[name]
     if "ensemble" in name:  # whose means are closed where the sample is all rows
@@ -247,6 +247,7 @@ class Sign(BaseEstimator):
 
 
 @pytest.mark.parametrize("is_stored", [False, True])
+@slow_cases("False")
 def test_a_transformation_of_targets_is_that_of_rank_0(is_stored):
     rows = (SequenceRows(X, Y, chunk_rows=100), None) if is_stored else None
 

@@ -194,6 +194,7 @@ def test_networks_before_weights(activation, sizes):
 
 @pytest.mark.parametrize("labels", [None, TWO, THREE], ids=["numbers", "two", "three"])
 @pytest.mark.parametrize("sizes", [(8, 1), (2,)])
+@slow_cases("sizes0-(two|three)")
 def test_networks_before_points(sizes, labels):
     options = {"hidden_layer_sizes": sizes, "n_inducing": 10, "max_iter": 2, "random_state": 0}
     if labels is None:

@@ -128,7 +128,7 @@ def fixed_kernel(variance):
     ],
     ids=str,
 )
-@slow_cases("True", "0, 1", "'yes'", "2.0", "10")
+@slow_cases(r"\[-1", "True", "0, 1", "'yes'", "2.0", "10")
 def test_labels(quick_classifier, sine, names):
     X, y = sine
     codes = np.digitize(y, np.quantile(y, np.arange(1, len(names)) / len(names)))
@@ -283,7 +283,7 @@ def any_model(request, quick_classifier, two_classes, three_classes):
     return fitted_once(quick_classifier(likelihood=likelihood, max_iter=15), X, y), X, y
 
 
-@slow_cases("two', 'softmax")
+@slow_cases("Bernoulli", "two', 'softmax")
 def test_the_forms_of_the_prediction_agree(any_model):
     model, X, y = any_model
     probability = model.predict_proba(X)

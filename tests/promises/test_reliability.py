@@ -813,6 +813,7 @@ def test_other_methods_and_warm_starts_do_not_resume(sine, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", None], ids=["empty", "text", "cut"])
+@slow_cases("SVGPRegressor-(empty|text)")
 def test_a_damaged_checkpoint_is_no_dead_end(quick, sine, tmp_path, monkeypatch, content):
     """The fit starts anew with a warning, or the error says which file to delete."""
     model = quick(max_iter=EPOCHS, checkpoint_dir=tmp_path)
@@ -941,6 +942,7 @@ def test_an_evaluation_that_is_not_finite_once_is_rolled_back(quick, sine):
 
 
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
+@slow_cases("SVGPRegressor-partial", "SCGDGaussian-fit")
 def test_training_that_keeps_diverging_says_why(quick, sine, method):
     module = Hooked(in_training(lambda Z: Z * np.nan, 4, once=False))
     model = quick(feature_map=module, batch_size=40)
@@ -951,6 +953,7 @@ def test_training_that_keeps_diverging_says_why(quick, sine, method):
 @harmful
 @pytest.mark.parametrize("rate", [1e3, 1e30])
 @each_kind({"network": {}, "fourier": FOURIER, "learned noise": {"noise": "learned"}})
+@slow_cases("BSGD", "learned")
 def test_absurd_learning_rates_recover_or_say_why(quick_finite, sine, rate, params):
     X, y = sine
     model = quick_finite(**params, learning_rate_init=rate, max_iter=5)

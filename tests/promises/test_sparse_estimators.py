@@ -643,6 +643,7 @@ def test_units_of_y(quick_sparse, sine, likelihood):
     ],
     ids=str,
 )
+@slow_cases("RationalQuadratic", "WhiteKernel", r"1\.41\*\*2 \* RBF")
 def test_kernel_expressions(quick_sparse, sine, kernel):
     before = copy.deepcopy(kernel)
     model = quick_sparse(kernel=kernel, n_inducing=20, max_iter=20).fit(*sine)
@@ -861,7 +862,7 @@ def test_exposures_in_streams(quick_sparse, counts):
 
 @pytest.mark.parametrize("y", [np.zeros(200, int), np.full(200, 10**6), np.arange(200) ** 3])
 @pytest.mark.parametrize("solver", ["natural", "adam"])
-@slow_cases("adam-y[12]")
+@slow_cases("natural-y1", "adam-y[12]")
 def test_extreme_counts(quick_sparse, sine, y, solver):
     X, _ = sine
     model = quick_sparse(likelihood="poisson", solver=solver, max_iter=25)

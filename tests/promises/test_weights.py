@@ -187,6 +187,12 @@ FITS = {
 @pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize("case", FITS)
 @slow_cases(
+    "^outputs$",
+    "periodic",
+    "no-hold-out",
+    "^natural$",
+    "^adam$",
+    "Minimax",
     "^robustmax",
     "fixed",
     "variance",
@@ -810,7 +816,7 @@ def test_finite_minibatches_average_to_all_rows(case, n_held_out):
 
 
 @pytest.mark.parametrize("case", ["scgd", "minimax", "natural", "adam"])
-@slow_cases("adam")
+@slow_cases("minimax", "adam")
 def test_random_minibatches_are_unbiased(case):
     """z-scores of the mean gradient of many draws, against that of the repeated rows."""
     X, rows, X2, rows2 = make_rows(seed=3)

@@ -33,8 +33,7 @@ from skgpstoch.models.mixture import MixturePosterior
 from skgpstoch.models.sparse import ConstantMean, RowScale, SparseModel
 from skgpstoch.objectives.base import Objective
 from skgpstoch.objectives.ensemble import EnsembleObjective
-from skgpstoch.recipes.parameters import Training
-from skgpstoch.recipes.plan import Plan, Sizes
+from skgpstoch.recipes.plan import Plan, Sizes, Training
 from skgpstoch.recipes.recipe import Problem
 from skgpstoch.training.history import History
 from skgpstoch.training.loop import Trainer

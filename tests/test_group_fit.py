@@ -43,8 +43,8 @@ from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.ensembles.stacking import ConstantVarianceRegressor, StackedDensityRegressor
 from skgpstoch.estimators.runs import Run, refuse_batch_statistics
 from skgpstoch.training import interrupts
+from skgpstoch.training.history import Pace
 from skgpstoch.training.loop import Trainer
-from skgpstoch.training.pace import Pace
 
 N = 600
 RNG = np.random.default_rng(0)

@@ -9,9 +9,8 @@ import pytest
 
 from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor, SVGPRegressor
 from skgpstoch.data.deadline import Allowance, Deadline
-from skgpstoch.estimators.progress import PAUSE, SILENT_SECONDS, ProgressLine, progress_of
-from skgpstoch.training.history import History
-from skgpstoch.training.pace import Pace
+from skgpstoch.training.history import History, Pace
+from skgpstoch.training.observers import PAUSE, SILENT_SECONDS, ProgressLine, progress_of
 
 
 class Terminal(io.StringIO):
@@ -90,7 +89,7 @@ def test_it_is_for_those_who_can_see_it(monkeypatch):
 def test_fits_show_it_and_clean_up(monkeypatch, capsys):
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr("skgpstoch.estimators.progress.SILENT_SECONDS", 0.0)
+    monkeypatch.setattr("skgpstoch.training.observers.SILENT_SECONDS", 0.0)
     X = [[0.1 * i] for i in range(30)]
     model = SVGPRegressor(n_inducing=5, max_iter=3, solver="adam", verbose="auto", random_state=0)
     model.fit(X, [row[0] for row in X])

@@ -28,8 +28,7 @@ from ..docstrings import documented
 from ..estimators.docs import public_estimator
 from ..estimators.parameters import AUTO, TRANSFORM
 from ..estimators.regressor import Regressor
-from ..estimators.targets import fitted_alike
-from ..estimators.validation import check_weight
+from ..estimators.validation import check_weight, fitted_alike
 from ..methods.deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
 from .automatic import Automatic, of_networks, of_processes, usual_epochs
 from .floor import of_floor

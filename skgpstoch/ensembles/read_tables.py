@@ -23,8 +23,8 @@ from ..data.sorted_rows import warn_if_sorted
 from ..data.stored import is_frame
 from ..data.table_parts import Held, held_by, merged, read_alike, read_as
 from ..data.tables import read_table
-from ..estimators.alike import check_alike
 from ..estimators.callbacks import Fits
+from ..estimators.first_rank import check_alike
 from ..estimators.opening import alike, classes_of, counts, first_pass, refuse_given
 from ..estimators.validation import as_floats, check_numbers, check_weight
 from .encoded_rows import EncodedRows, as_given, transformed, with_checked_targets

@@ -30,22 +30,19 @@ from ..maths.allocator import keep_freed_memory
 from ..persistence.estimator import SavedEstimator
 from ..posteriors.base import Posterior
 from ..recipes.findings import causes
-from ..recipes.plan import Folds, Plan
+from ..recipes.plan import Folds, Plan, Start
 from ..recipes.recipe import Fitted, Recipe
-from ..recipes.warm_start import Start
+from ..training.checkpoint import described
 from ..training.history import History
 from ..training.loop import Observer
-from ..training.observers import Printed
+from ..training.observers import Printed, is_verbose, progress_of
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
-from .checkpoint_key import described
 from .context import fitting, numeric_context, predicting
 from .given import AllHere
 from .importances import posterior_importances, representative_rows, spread_of
 from .opening import note_read, opened
 from .parameters import RunParameters
-from .progress import is_verbose, progress_of
-from .restarts import best_of_restarts
-from .runs import Run, budget_of, train_run
+from .runs import Run, best_of_restarts, budget_of, train_run
 from .validation import check_numbers, known_noise, validate_inputs
 
 keep_freed_memory()

@@ -24,12 +24,16 @@ from ..data.devices import resolve_device
 from ..data.equal_rows import inverse_order, merged, observations
 from ..data.reduce import ALONE, ClockOfGroup, Group
 from ..data.rows import Data, Rows, Whole
-from ..recipes.plan import Plan, Sizes, within_sample
+from ..recipes.plan import Plan, Sizes, Start, within_sample
 from ..recipes.recipe import Problem, Recipe
-from ..recipes.warm_start import Start
-from ..training.checkpoint import AnyCheckpoint, Checkpoint, CheckpointOfGroup
+from ..training.checkpoint import (
+    AnyCheckpoint,
+    Checkpoint,
+    CheckpointOfGroup,
+    checkpoint_of,
+    seed_of,
+)
 from ..training.tables import InMemory, Pair, Table
-from .checkpoint_key import checkpoint_of, seed_of
 from .first_rank import fit_on_first, training_together
 from .runs import Run, begin, begin_in_time
 

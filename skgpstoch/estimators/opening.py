@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,20 +16,20 @@ from torch import Tensor
 
 from ..data.arrays import readable
 from ..data.chunk import Chunk
+from ..data.kinds import one_output
 from ..data.messages import muted, warn
 from ..data.reduce import ALONE, ClockOfGroup, Group, agreed, current, doing
-from ..data.row_sample import are_few, chosen_rows, most_sampled, offsets
+from ..data.row_sample import are_few, chosen_rows, joint_sample, most_sampled, offsets
 from ..data.row_source import RowSource, is_source
 from ..data.rows import Data, Rows, Whole
 from ..data.scan import Scan, scan
 from ..recipes.recipe import Recipe
+from ..training.checkpoint import sampling_seed
 from ..training.stored_rows import EPOCH_ROWS, InChunks
 from ..training.tables import OnRanks, Pair
-from .alike import NO_ROWS, check_alike
-from .checkpoint_key import sampling_seed
-from .first_pass import classes_of, first_pass
+from .first_rank import NO_ROWS, check_alike
 from .given import AllHere, Given, Sampled, Scaled
-from .targets import learn_targets, with_transformed_targets
+from .validation import learn_targets, with_transformed_targets
 
 KNOWN_BESIDE = ("y", "sample_weight", "exposure", "y_std")
 FOUND = ("n_features_in_", "feature_names_in_", "_y_shape", "_fitted_with_exposure")
@@ -279,3 +280,64 @@ def note_read(estimator: Any, X: Any) -> None:
         X.is_learned = True
         if X.feature_names is not None:
             estimator.feature_names_in_ = np.array(X.feature_names, dtype=object)
+
+
+class FirstPass(NamedTuple):
+    """What a pass over the rows of a source finds.
+
+    Parameters
+    ----------
+    part : RowSource
+        What this rank reads of it.
+    own : Scan
+        Facts about these rows.
+    sample : Chunk
+        Random rows of all ranks; all rows, in order, if they are few.
+    n_rows : int
+        How many rows of all ranks have a weight.
+    classes : ndarray or None
+        Their labels, if targets are labels.
+    """
+
+    part: RowSource
+    own: Scan
+    sample: Chunk
+    n_rows: int
+    classes: np.ndarray | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the sample is all rows."""
+        return self.n_rows == len(self.sample)
+
+
+def first_pass(
+    group: Group, source: RowSource, seed: int, look: Callable[[RowSource], tuple[int, Scan]]
+) -> FirstPass:
+    """Read the rows of a source once, each rank its own.
+
+    `look` reads a part, and returns the size of the sample and the facts.
+    """
+    with agreed(group):
+        source.check_has_target()
+        part = source if group is ALONE else source.share(group.rank, group.size)
+        n_sample, own = look(part)
+    n_rows = int(group.gather(np.array([own.n_rows])).sum())
+    sample = joint_sample(group, own.sample, n_sample, seed)
+    if sample is None:
+        raise ValueError(f"{source!r} has no rows of positive weight.")
+    if n_rows == len(sample):  # put them in order, as arrays are
+        sample = sample[np.argsort(sample.rows)]
+    classes = None
+    if group.flag(own.classes is not None):
+        classes = classes_of(group, [] if own.classes is None else own.classes)
+    return FirstPass(part, own, sample, n_rows, classes)
+
+
+def classes_of(group: Group, y: Any, sample_weight: Any = None) -> np.ndarray:
+    """Return the labels of all ranks' rows that count."""
+    y = one_output(np.asarray(y))
+    counts = np.ones(len(y), dtype=bool) if sample_weight is None else np.asarray(sample_weight) > 0
+    with contextlib.suppress(TypeError, IndexError):  # which the check of rows explains
+        y = y[counts]
+    return np.unique(group.gather(np.unique(y) if y.ndim == 1 and len(y) else y.ravel()[:0]))

@@ -18,8 +18,14 @@ from ..posteriors.gradients import MomentGradients, gradients_by_blocks
 from .base import BaseGP
 from .context import numeric_context, predicting
 from .predicted import PredictedLaw
-from .targets import KNOWN_AND_TRANSFORMED, transformer_of
-from .validation import check_column, check_y_std, known_noise, warn_of_overflow
+from .validation import (
+    KNOWN_AND_TRANSFORMED,
+    check_column,
+    check_y_std,
+    known_noise,
+    transformer_of,
+    warn_of_overflow,
+)
 
 
 def predicted_by_blocks(

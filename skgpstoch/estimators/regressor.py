@@ -34,8 +34,17 @@ from .predictions import (
     of_targets,
     predicted_by_blocks,
 )
-from .targets import check_exposed, check_shape, transformer_of, with_transformed_targets
-from .validation import check_column, check_weight, check_y_std, fewest_rows, validate_inputs
+from .validation import (
+    check_column,
+    check_exposed,
+    check_shape,
+    check_weight,
+    check_y_std,
+    fewest_rows,
+    transformer_of,
+    validate_inputs,
+    with_transformed_targets,
+)
 
 
 class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):

@@ -32,10 +32,8 @@ from ..training.exact_search import best_on
 from ..training.optimizers import SCHEDULES, constant, one_cycle
 from .findings import of_number
 from .kernel_choice import START_NOISE, KernelChoice, default_kernel
-from .parameters import Training
-from .plan import Folds, Plan, Sizes
+from .plan import Folds, Plan, Sizes, Start, Training, load_fitted
 from .recipe import Fitted, Problem, Recipe, started
-from .warm_start import Start, load_fitted
 
 MOST_AUTO = 10_000  # most basis functions for "auto"
 LEAST_AUTO = 1_000

@@ -32,10 +32,8 @@ from ..posteriors.conjugate import ConjugatePosterior
 from ..training.optimizers import SCHEDULES
 from .kernel_choice import KernelChoice
 from .networks import Network, network_features
-from .parameters import Training
-from .plan import Folds, Plan, Sizes, epochs
+from .plan import Folds, Plan, Sizes, Start, Training, epochs, load_fitted
 from .recipe import Fitted, Problem, Recipe, check_shared_noise
-from .warm_start import Start, load_fitted
 
 GAUSSIAN = Gaussian()
 MAX_FEATURES = 20_000  # the closing pass takes O(n D² + D³) time and D² numbers

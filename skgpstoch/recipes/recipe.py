@@ -30,10 +30,10 @@ from ..likelihoods.counts import Poisson
 from ..likelihoods.heavy_tailed import Laplace, StudentT
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..objectives.base import Objective
+from ..objectives.closing import Budget
 from ..posteriors.base import Posterior
 from ..training.history import History
 from ..training.tables import Table
-from .budget import Budget
 from .error_findings import (
     BESIDE_NOISE,
     LEAST_WEIGHT,
@@ -55,9 +55,7 @@ from .findings import (
     of_training,
 )
 from .kernel_choice import KernelChoice
-from .parameters import OfParameters
-from .plan import Plan, Sizes
-from .warm_start import Start
+from .plan import OfParameters, Plan, Sizes, Start
 
 
 class Problem(NamedTuple):

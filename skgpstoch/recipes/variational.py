@@ -33,18 +33,16 @@ from ..models.layers import DeepFeatures
 from ..models.sparse import ConstantMean, RowScale, SparseModel
 from ..objectives.adam import GradientObjective
 from ..objectives.all_rows import AllRowsObjective
-from ..objectives.collapsed import CollapsedObjective
-from ..objectives.dual import DualObjective
 from ..objectives.exact import ExactObjective
-from ..objectives.lbfgs import FullBatchObjective
+from ..objectives.lbfgs import CollapsedObjective, DualObjective, FullBatchObjective
 from ..objectives.natural import ProfiledObjective, RunningObjective
 from ..objectives.optimal_q import optimal_q
 from ..objectives.variational import VariationalObjective
 from .exact_start import exact_start
 from .findings import of_number, of_residual
+from .plan import Start, load_fitted
 from .recipe import Fitted, Problem, started
 from .variational_plan import VariationalChoices
-from .warm_start import Start, load_fitted
 
 SOME_ROWS = 200  # rows whose residual variance is checked
 NEGLIGIBLE_RESIDUAL = 1e-3  # residual variance that is always allowed, over the variance of y

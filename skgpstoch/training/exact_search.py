@@ -33,9 +33,8 @@ from ..kernels.matrices import Covariance, covariance_of
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import cholesky_, inverse_, log_det
 from .interrupts import AGAIN, keeps_best, was_interrupted
-from .jobs import threads_as
 from .projected_lbfgs import BoundedLBFGS
-from .starts import draw_starts, likely_bounds
+from .starts import draw_starts, likely_bounds, threads_as
 
 MIN_ALPHA = 1e-10
 MAX_ITER = 1000

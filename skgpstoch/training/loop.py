@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -14,18 +15,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..data.deadline import Allowance, Deadline
-from ..data.devices import HOST, seed_rng
+from ..data.devices import HOST, fork_rng, seed_rng
 from ..data.messages import warn
 from ..data.reduce import ALONE, Group, agreed, average_gradients
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
 from .checkpoint import copy_of, optimizer_can_be_in, same_form
-from .global_rng import global_rng
-from .history import MAX_ROLLBACKS, History
+from .history import MAX_ROLLBACKS, History, Pace
 from .interrupts import AGAIN, is_marked, keeps_best, share_interrupt, was_interrupted
 from .optimizers import Schedule
-from .pace import Pace
 from .tables import Table
 
 HURRIED_STEPS = 20  # least number of steps, even if time is short; fewer are worse than none
@@ -462,3 +461,20 @@ def train(
         for observer in trainer.observers:
             observer.on_end(trainer)
     return trainer.history
+
+
+GLOBAL_GENERATOR = threading.RLock()
+"""Lock of the thread whose epoch uses torch's global generator exclusively."""
+
+
+@contextlib.contextmanager
+def global_rng(device: torch.device) -> Iterator[None]:
+    """Reserve torch's global generator for this thread's fit; restore its state afterwards.
+
+    Dropout of all kinds, RReLU, attention with dropout, and all code that calls ``torch.rand``
+    without a generator can only draw from it. We cannot know what a user's module calls, so every
+    user's module gets it. Our own networks draw nothing from it, so they can train in parallel.
+    Fits in other threads wait, an epoch at a time; other code in the process does not wait.
+    """
+    with GLOBAL_GENERATOR, fork_rng(device):
+        yield

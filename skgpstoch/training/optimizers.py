@@ -10,8 +10,7 @@ import torch
 from torch.optim import Adadelta as TorchAdadelta
 from torch.optim import AdamW, Optimizer
 
-from .light_optimizer import LightOptimizer, unwrapped
-from .projected_lbfgs import ProjectedLBFGS
+from .projected_lbfgs import LightOptimizer, ProjectedLBFGS, unwrapped
 
 Schedule = Callable[[float, int], float]
 """(step, number of steps) → factor of the initial learning rate; with a deadline, steps may jump.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from abc import ABCMeta, abstractmethod
@@ -36,13 +37,14 @@ from ..training.checkpoint import described
 from ..training.history import History
 from ..training.loop import Observer
 from ..training.observers import Printed, is_verbose, progress_of
+from ..training.tables import Sampled, Table
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .context import fitting, numeric_context, predicting
-from .given import AllHere
+from .first_rank import fit_on_first, training_together
 from .importances import posterior_importances, representative_rows, spread_of
 from .opening import note_read, opened
 from .parameters import RunParameters
-from .runs import Run, best_of_restarts, budget_of, train_run
+from .runs import Run, best_of_restarts, budget_of, in_units, prepared, train_run
 from .validation import check_numbers, known_noise, validate_inputs
 
 keep_freed_memory()
@@ -67,6 +69,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
 
     posterior_: Posterior
     validation_scores_: Any
+    held_out_: Any
     _x_scaling: Scaling
     _x_spread: Scaling
     _y_scaling: Scaling
@@ -123,9 +126,14 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     @with_callbacks
     def _fit_to(self, X: Any, y: Any, *of_rows: Any) -> Any:
         """Fit to the user's data; `of_rows` are in the order of `_validate`."""
-        recipe, given = opened(self, X, y, *of_rows)
-        given = given.gathered(self, recipe)
-        given.fit(self, given.in_time(self, recipe))
+        recipe, table = opened(self, X, y, *of_rows)
+        if isinstance(table, Sampled):
+            with training_together(self, table.group):
+                run = prepared(self, recipe, table, self._start())
+                with contextlib.closing(run.table):
+                    self._fit_run(recipe, run, table.data, table.data)
+        else:
+            fit_on_first(self, table.group, lambda: fit_here(self, recipe, table))
         note_read(self, X)
         return self
 
@@ -142,7 +150,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     def _train_recipe(self, recipe: Recipe, data: Data, start: Start | None) -> History:
         """Plan, train, and set the fitted attributes."""
         given = data if data.weight is None or recipe.numbers_rows else data.counted()
-        run = AllHere.of(recipe, given, start).prepared(self, recipe, start)
+        run = prepared(self, recipe, in_units(recipe, given, start), start)
         return self._fit_run(recipe, run, data, given)
 
     def _fit_run(self, recipe: Recipe, run: Run, data: Data, given: Data) -> History:
@@ -214,9 +222,9 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         fitted = fitted._replace(
             objective=run.objective,
             data=data,
-            places=run.places,
+            places=run.table.places,
             budget=budget_of(run, history),
-            numbers=run.numbers,
+            numbers=run.table.numbers,
         )
         self._set_attributes(recipe, fitted)
         self._diagnosis = Diagnosis(causes(recipe.findings(fitted)))
@@ -317,6 +325,15 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
 
         map_blocks(add, n_rows, self.posterior_.block_rows)
         return whole
+
+
+def fit_here(estimator: BaseGP, recipe: Recipe, table: Table) -> None:
+    """Fit to rows that are all here, and warn of what is wrong with the fit."""
+    estimator._fit(recipe, table.data)
+    estimator._diagnosis.warn()
+    held_out: Any = getattr(estimator, "held_out_", None)
+    if held_out is not None and table.numbers is not None:
+        estimator.held_out_ = held_out.known_by(table.numbers)
 
 
 def representations(estimator: Any, names: Iterable[str]) -> dict[str, str]:

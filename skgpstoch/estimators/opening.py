@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
-from torch import Tensor
 
 from ..data.arrays import readable
 from ..data.chunk import Chunk
@@ -21,14 +20,13 @@ from ..data.messages import muted, warn
 from ..data.reduce import ALONE, ClockOfGroup, Group, agreed, current, doing
 from ..data.row_sample import are_few, chosen_rows, joint_sample, most_sampled, offsets
 from ..data.row_source import RowSource, is_source
-from ..data.rows import Data, Rows, Whole
+from ..data.rows import Data, Whole
 from ..data.scan import Scan, scan
 from ..recipes.recipe import Recipe
 from ..training.checkpoint import sampling_seed
-from ..training.stored_rows import EPOCH_ROWS, InChunks
-from ..training.tables import OnRanks, Pair
+from ..training.stored_rows import InChunks
+from ..training.tables import InMemory, OnRanks, Sampled, Table, of_all_ranks
 from .first_rank import NO_ROWS, check_alike
-from .given import AllHere, Given, Sampled, Scaled
 from .validation import learn_targets, with_transformed_targets
 
 KNOWN_BESIDE = ("y", "sample_weight", "exposure", "y_std")
@@ -36,23 +34,43 @@ FOUND = ("n_features_in_", "feature_names_in_", "_y_shape", "_fitted_with_exposu
 """Attributes that the validation of rows sets on an estimator, except classes."""
 
 
-def opened(estimator: Any, X: Any, y: Any, *of_rows: Any) -> tuple[Recipe, Given]:
+def opened(estimator: Any, X: Any, y: Any, *of_rows: Any) -> tuple[Recipe, Table]:
     """Validate parameters and rows; return the recipe, which is checked for the rows, and these.
 
-    Rank 0 will have the rows if they are few; otherwise all ranks know a sample.
+    Rank 0 will have the rows if they are few, or if training is no sum over minibatches; otherwise
+    all ranks know a sample.
     """
     clock = ClockOfGroup(current())
     with doing(f"{type(estimator).__name__}.fit, reading rows"):
         check_alike(estimator, clock.group, X)
         if is_source(X):
             refuse_given(y, *of_rows)
-            return of_source(estimator, clock, X)
-        if clock.group is not ALONE:
-            return of_ranks(estimator, clock, X, y, of_rows)
-        data = estimator._validate(X, y, True, *of_rows)
-        recipe = estimator._recipe()
-        recipe.check(data)
-        return recipe, AllHere(data=data, clock=clock)
+            recipe, table = of_source(estimator, clock, X)
+        elif clock.group is not ALONE:
+            recipe, table = of_ranks(estimator, clock, X, y, of_rows)
+        else:
+            table = InMemory(data=estimator._validate(X, y, True, *of_rows), clock=clock)
+            recipe = estimator._recipe()
+            recipe.check(table.data)
+        if isinstance(table, Sampled):
+            table = gathered(estimator, recipe, table)
+    if (seconds := getattr(estimator, "max_time", None)) is not None:
+        recipe = replace(recipe, deadline=table.deadline(seconds))
+    return recipe, table
+
+
+def gathered(estimator: Any, recipe: Recipe, table: Sampled) -> Table:
+    """Return all rows, if training is not a sum over minibatches."""
+    if recipe.sums_rows(recipe.plan(table.sizes, estimator._start())):
+        return table
+    if (whole := table.gathered()) is None:
+        raise ValueError(
+            f"{type(estimator).__name__} with these parameters needs all "
+            f"{table.whole.n_rows:,} rows in memory at once. Pass arrays, or use an estimator "
+            "that trains on minibatches, such as SVGPRegressor or "
+            "AutoGaussianProcessRegressor."
+        )
+    return whole
 
 
 # ---- rows of several ranks -----------------------------------------------------------------------
@@ -60,7 +78,7 @@ def opened(estimator: Any, X: Any, y: Any, *of_rows: Any) -> tuple[Recipe, Given
 
 def of_ranks(
     estimator: Any, clock: ClockOfGroup, X: Any, y: Any, of_rows: tuple[Any, ...]
-) -> tuple[Recipe, Given]:
+) -> tuple[Recipe, Table]:
     """Validate this rank's rows, and sample or gather those of all ranks."""
     group = clock.group
     given, recipe = shared_rows(estimator, group, X, y, of_rows), estimator._recipe()
@@ -76,12 +94,8 @@ def of_ranks(
     data = with_targets_alike(estimator, group, data, first)
     with agreed(group):
         recipe.check(data)
-
-    def all_here() -> AllHere:
-        return AllHere(data=data.map(group.gather), numbers=group.gather(numbers), clock=clock)
-
     if are_few(n):
-        return recipe, all_here()
+        return recipe, of_all_ranks(data, numbers, clock)
     weight = torch.tensor([data.n_effective], dtype=torch.float64)
     group.sum_(weight)
     seed = int(group.first(sampling_seed(estimator)))
@@ -92,20 +106,16 @@ def of_ranks(
     def sampled(column: np.ndarray) -> np.ndarray:
         return group.gather(column[chosen])[order]
 
-    def table(X: Tensor, rows: Rows, tensors: Scaled, dtype: str) -> OnRanks:
-        own_X, own_rows = tensors(data, dtype, X.device)
-        own = own_X, replace(own_rows, whole=whole)
-        return OnRanks(X, rows, own, first, (chosen, places), seed)
-
-    return recipe, Sampled(
+    return recipe, OnRanks(
         data=data.map(sampled),
         numbers=sampled(numbers),
         clock=clock,
         whole=whole,
-        n_epoch=n,
         seed=seed,
-        table=table,
-        all_here=all_here,
+        own_data=data,
+        own_numbers=numbers,
+        first=first,
+        sampled=(chosen, places),
     )
 
 
@@ -185,7 +195,7 @@ def with_targets_alike(estimator: Any, group: Group, data: Data, first: int) -> 
 # ---- rows that are read in chunks ----------------------------------------------------------------
 
 
-def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[Recipe, Given]:
+def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[Recipe, Table]:
     """Read the rows of a source once, and validate a sample."""
     group = clock.group
     seed = int(group.first(sampling_seed(estimator)))
@@ -206,7 +216,7 @@ def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[R
         recipe = estimator._recipe()
         recipe.check(data)
     if first.is_whole:
-        return recipe, AllHere(data=data, numbers=sample.rows, clock=clock)
+        return recipe, InMemory(data=data, numbers=sample.rows, clock=clock)
 
     def checked(chunk: Chunk) -> Data:
         try:
@@ -216,27 +226,18 @@ def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[R
             raise ValueError(f"{chunk.where}: {error}") from error
         return data
 
-    def table(X: Tensor, rows: Rows, tensors: Scaled, dtype: str) -> InChunks:
-        none = X[:0], replace(rows[:0], fold=None)
-
-        def of_chunk(chunk: Chunk) -> Pair:
-            return tensors(checked(chunk), dtype, X.device) if len(chunk) else none
-
-        is_own = np.isin(sample.rows, [] if own.sample is None else own.sample.rows)
-        of_sample = sample.rows, is_own, seed
-        return InChunks(X, rows, first.part, own.n_rows, of_chunk, whole, *of_sample)
-
     weight = torch.tensor([own.n_effective], dtype=torch.float64)
     group.sum_(weight)
-    whole = Whole(first.n_rows, float(weight), group)
-    return recipe, Sampled(
+    return recipe, InChunks(
         data=weighed(data, sample),
         numbers=sample.rows,
         clock=clock,
-        whole=whole,
-        n_epoch=min(first.n_rows, EPOCH_ROWS),
+        whole=Whole(first.n_rows, float(weight), group),
         seed=seed,
-        table=table,
+        source=first.part,
+        n_own=own.n_rows,
+        checked=checked,
+        is_own=np.isin(sample.rows, [] if own.sample is None else own.sample.rows),
     )
 
 

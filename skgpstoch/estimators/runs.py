@@ -16,8 +16,11 @@ import numpy as np
 import torch
 from joblib import Parallel, delayed
 
+from ..data.arrays import resolve_seed
 from ..data.deadline import Clock, Deadline
-from ..data.devices import is_host
+from ..data.devices import is_host, resolve_device
+from ..data.equal_rows import merged, observations
+from ..data.rows import Data
 from ..kernels import to_sklearn
 from ..kernels.matrices import set_theta
 from ..likelihoods.real import AdditiveNoise
@@ -25,15 +28,15 @@ from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
 from ..objectives.closing import FULL, N_EVALUATIONS, SURE, Budget, members_in_time
 from ..posteriors.base import Posterior
-from ..recipes.plan import Plan, Sizes, within_sample
+from ..recipes.plan import Plan, Start, within_sample
 from ..recipes.recipe import Problem, Recipe
-from ..training.checkpoint import AnyCheckpoint, copy_of
+from ..training.checkpoint import AnyCheckpoint, CheckpointOfGroup, checkpoint_of, copy_of, seed_of
 from ..training.history import History
 from ..training.loop import Observer, Trainer, train
 from ..training.observers import Saved
 from ..training.optimizers import make_optimizer
 from ..training.starts import LATENT_VARIANCE, NOISE_SHARES, likely_bounds, threads_as
-from ..training.tables import Table
+from ..training.tables import InMemory, Sampled, Sizes, Table
 
 BATCH_LAYERS = (
     torch.nn.BatchNorm1d,
@@ -55,8 +58,6 @@ class Run(NamedTuple):
     checkpoint: AnyCheckpoint | None = None
     deadline: Deadline | None = None  # of training
     all_members: int = 1  # without a deadline
-    places: np.ndarray | None = None  # which row of X each given row of positive weight became
-    numbers: np.ndarray | None = None  # of the rows of X, if they are a sample
 
     @property
     def table(self) -> Table:
@@ -86,6 +87,46 @@ class Run(NamedTuple):
         if self.table.group.size == 1:
             return self.solution()
         return self.objective.solution(self.problem.X, self.problem.rows)
+
+
+def in_units(recipe: Recipe, data: Data, start: Start | None) -> InMemory:
+    """Return rows in memory, merged as the recipe allows."""
+    sizes = Sizes(len(data), data.size, data.X.shape[1], data.y_std is not None)
+    if not recipe.merges_rows:
+        units, places = data, np.arange(len(data))
+    elif recipe.keeps_apart(recipe.plan(sizes, start)):
+        units, places = observations(data, len(data) if recipe.merges_many else None)
+    else:
+        units, places = merged(data)
+    return InMemory(data=units, places=places, n_given=sizes.n_given)
+
+
+def prepared(estimator: Any, recipe: Recipe, table: Table, start: Start | None) -> Run:
+    """Plan, scale the rows, and make the objective."""
+    plan = recipe.plan(table.sizes, start)
+    if isinstance(table, Sampled):
+        plan = within_sample(plan, len(table.data))
+    checkpoint, seed = kept(estimator, table, start, plan.beta)
+    generator = torch.Generator(resolve_device(estimator.device)).manual_seed(seed)
+    estimator._set_scalings(recipe, table.data, start)
+    table = table.scaled(estimator._tensors, plan, generator)
+    problem = Problem.of(table, estimator._x_scaling, plan, generator, start)
+    if recipe.deadline is None:
+        return begin(recipe, problem, checkpoint)
+    return begin_in_time(recipe, problem, checkpoint, recipe.deadline)
+
+
+def kept(estimator: Any, table: Table, *more: Any) -> tuple[AnyCheckpoint | None, int]:
+    """Return the checkpoint of exactly this fit, if there shall be one, and the fit's seed."""
+    if isinstance(table, Sampled):  # the sample may be that of other rows
+        seed, more = table.seed, (*more, (table.whole.n_rows, table.whole.weight))
+    else:
+        seed = resolve_seed(estimator.random_state)
+    if estimator.checkpoint_dir is None:
+        return None, seed
+    file = checkpoint_of(estimator, table.data, seed, *more)
+    seed = seed_of(estimator, file, seed)
+    return CheckpointOfGroup(file, table.group) if isinstance(table, Sampled) else file, seed
 
 
 def begin(recipe: Recipe, problem: Problem, checkpoint: AnyCheckpoint | None) -> Run:
@@ -153,7 +194,6 @@ def train_run(run: Run, *observers: Observer) -> History:
 def begin_in_time(
     recipe: Recipe,
     problem: Problem,
-    sizes: Sizes,
     checkpoint: AnyCheckpoint | None,
     deadline: Deadline,
 ) -> Run:
@@ -166,8 +206,8 @@ def begin_in_time(
     if n_members is None:
         n_members = members_in_time(all_members, n_steps(run), deadline.left() / per_step)
     if n_members < all_members:
-        plan = recipe.plan_of(sizes, n_members)
-        if problem.table.is_sampled:
+        plan = recipe.plan_of(problem.table.sizes, n_members)
+        if isinstance(problem.table, Sampled):
             plan = within_sample(plan, len(problem.X))
         problem.generator.set_state(state)  # so networks are those of a fit with so many members
         fold = plan.folds.numbers(len(problem.X), problem.X.device)
@@ -235,7 +275,7 @@ def budget_of(run: Run, history: History) -> Budget | None:
     is_cut = history.status == "deadline" and done < wanted
     is_cut = is_cut or n_members < run.all_members or closing != FULL
     budget = Budget(done, wanted, n_members, run.all_members, closing.name, not is_cut)
-    if run.table.is_sampled or not is_host(run.problem.X.device):
+    if isinstance(run.table, Sampled) or not is_host(run.problem.X.device):
         return budget  # its thread also waits for other ranks, for rows or for a device
     return budget._replace(core_share=history.core_share, n_threads=torch.get_num_threads())
 

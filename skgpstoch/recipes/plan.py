@@ -17,16 +17,7 @@ from ..data.arrays import MOST_INTEGER, plain
 from ..data.rows import UNSEEN
 from ..kernels import Kernel
 from ..training.optimizers import Schedule, constant
-
-
-class Sizes(NamedTuple):
-    """All that a plan may know of the data."""
-
-    n_rows: int  # distinct rows
-    n_given: int  # rows before equal rows were merged, or their total weight if that is more
-    n_features: int = 1
-    has_known_noise: bool = False  # y_std is given
-    streams: bool = False  # the rows are one chunk of a stream
+from ..training.tables import Sizes as Sizes
 
 
 @dataclass(frozen=True)

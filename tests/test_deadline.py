@@ -31,7 +31,8 @@ from skgpstoch.objectives.ensemble import EnsembleObjective
 from skgpstoch.objectives.optimal_q import damped_newton
 from skgpstoch.training import checkpoint as checkpoints
 from skgpstoch.training.checkpoint import Checkpoint
-from skgpstoch.training.loop import HURRIED_STEPS, Observer, train
+from skgpstoch.training.history import HURRIED_STEPS
+from skgpstoch.training.loop import Observer, train
 from skgpstoch.training.observers import Saved
 from skgpstoch.training.optimizers import make_optimizer, one_cycle
 from skgpstoch.training.tables import InMemory

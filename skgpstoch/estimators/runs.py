@@ -246,7 +246,7 @@ def seconds_per_step(run: Run, clock: Clock) -> float:
         **options,
     )
     objective.train()
-    with trial.undisturbed():
+    with objective.undisturbed(run.problem.X.device):
         while len(seconds) < 2 + TRIAL_STEPS and (
             len(seconds) < 3 or seconds[-1] - seconds[1] < TRIAL_SECONDS
         ):

@@ -39,6 +39,39 @@ class History:
         """Whether the start was better than every epoch's iterate, so that it was kept."""
         return self.best_iter == 0 < self.n_iter and math.isfinite(self.best_score)
 
+    def record(self, score: float, tol: float) -> bool:
+        """Take the score of the present iterate, and tell whether it is the best one."""
+        self.scores.append(score)
+        self.scored_epochs.append(self.n_iter)
+        if score < self.best_score - tol:
+            self.improved_iter = self.n_iter
+        if is_best := score < self.best_score:
+            self.best_score, self.best_iter = score, self.n_iter
+        return is_best
+
+    def stands_still(self, n_epochs: float, tol: float, is_scored: bool) -> bool:
+        """Tell whether the score, or the loss without scores, has not improved for so long."""
+        if math.isinf(n_epochs):
+            return False
+        if is_scored:
+            # Count epochs up to the last score only: later ones had no chance to improve it.
+            return bool(self.scores) and self.scored_epochs[-1] - self.improved_iter >= n_epochs
+        recent = int(n_epochs)
+        past = self.loss_curve[:-recent]
+        return bool(past) and min(self.loss_curve[-recent:]) > min(past) - tol
+
+    def overfits(self, n_epochs: float) -> bool:
+        """Tell whether, since the best score, the fit improved only on training rows, for so long.
+
+        If both losses get worse, as with a high learning rate and little noise, better scores may
+        follow.
+        """
+        waited = self.n_iter - self.best_iter
+        if not self.scores or waited < n_epochs:
+            return False
+        recent = self.loss_curve[-(1 + waited // 2) :]
+        return sum(recent) / len(recent) < self.loss_curve[self.best_iter - 1]
+
     def is_sound(self) -> bool:
         """Whether a resumed run can have this history; a file may hold anything."""
         numbers = [*self.loss_curve, *self.scores, self.start_score, self.best_score]
@@ -51,6 +84,8 @@ class History:
             and self.status == "running"
         )
 
+
+HURRIED_STEPS = 20  # least number of steps, even if time is short; fewer are worse than none
 
 LOOKS = 0.05
 """Share of the remaining time after which a group checks the clock again."""
@@ -84,6 +119,15 @@ class Pace:
         if not self.asked_at <= step < self.ask_at:
             self.look_at_clock(self.allowance.share(), step)
         return self.share + self.per_step * (step - self.asked_at)
+
+    def position(self, step: int, n_steps: int) -> float:
+        """Return the position in a schedule, in steps: by steps made, or by time if later."""
+        share = min(self.used(step), step / HURRIED_STEPS)
+        return max(step, share * n_steps)
+
+    def is_late(self, step: int) -> bool:
+        """Tell whether the deadline has passed."""
+        return step >= HURRIED_STEPS and self.used(step) >= 1.0
 
     def look_at_clock(self, share: float, step: int) -> None:
         """Exchange the time in the group, and decide when to do so again."""

@@ -11,7 +11,8 @@ from typing import Any, TextIO
 from ..data.deadline import Clock
 from ..data.messages import warn
 from ..data.reduce import current
-from .checkpoint import AnyCheckpoint, summary
+from .checkpoint import AnyCheckpoint, optimizer_can_be_in, same_form, summary
+from .history import History
 from .loop import Observer, Trainer
 
 
@@ -39,7 +40,7 @@ class Saved(Observer):
             state = self.checkpoint.load(trainer.source.device)
             if state is None:
                 return
-            if not trainer.can_be_in(state):
+            if not can_be_in(trainer, state):
                 raise ValueError("it belongs to another fit")
             trainer.pace.resume(state["elapsed"])
             trainer.load_state_dict(state)
@@ -62,6 +63,21 @@ class Saved(Observer):
         """Remove the file of a complete run."""
         if trainer.is_complete and trainer.history.status != "interrupted":
             self.checkpoint.remove()
+
+
+def can_be_in(trainer: Trainer, state: dict[str, Any]) -> bool:
+    """Tell whether a state can belong to this run."""
+    own, history = trainer.state_dict(), History(**state["history"])
+    kept = [state[name] for name in ("start_state", "best_state")]
+    fixed = ("objective", "step", "rate", "elapsed", "generator")
+    return (
+        all(same_form(own[name], state[name]) for name in fixed)
+        and all(same_form(own["objective"], s) for s in kept if s is not None)
+        and optimizer_can_be_in(trainer.optimizer, state["optimizer"])
+        and history.is_sound()
+        and state["step"] == history.n_iter * trainer.n_batches
+        and state["rate"] == 0.5**history.n_rollbacks
+    )
 
 
 # ---- a line of progress --------------------------------------------------------------------------

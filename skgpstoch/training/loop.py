@@ -192,7 +192,7 @@ class Trainer:
 
     def train_step(self, X: Tensor, rows: Rows) -> Tensor:
         if self.optimizer is None:
-            loss = self.objective(X, rows, self.step_generator()).detach()
+            loss = self.objective(X, rows, step_generator(self.group, self.generator)).detach()
             mark = own_mark(self.group, loss)
             self.group.average_(loss, *mark)
             self.is_cut |= any(mark)
@@ -209,19 +209,13 @@ class Trainer:
     def loss_with_gradient(self, X: Tensor, rows: Rows) -> Tensor:
         """Compute the loss and its gradient; an optimiser may call this several times a step."""
         self.objective.zero_grad()
-        loss = self.objective(X, rows, self.step_generator())
+        loss = self.objective(X, rows, step_generator(self.group, self.generator))
         loss.backward()
         loss = loss.detach()
         mark = own_mark(self.group, loss)
         average_gradients(self.group, self.objective.parameters(), loss, *mark)
         self.is_cut |= any(mark)
         return loss
-
-    def step_generator(self) -> torch.Generator:
-        """Return a generator for the step that starts in the same state on all ranks."""
-        if self.group is ALONE:
-            return self.generator
-        return torch.Generator(self.source.device).manual_seed(drawn_seed(self.generator))
 
     def score(self) -> bool:
         """Score the current iterate (lower is better), keep the best, and tell if it is finite."""
@@ -409,6 +403,13 @@ def told_loss(objective: Objective, loss: float, group: Group, n_epochs: int) ->
 def own_mark(group: Group, loss: Tensor) -> list[Tensor]:
     """Return the mark that tells other ranks of an interrupt; empty without other ranks."""
     return [] if group.size == 1 else [torch.full_like(loss, is_marked())]
+
+
+def step_generator(group: Group, generator: torch.Generator) -> torch.Generator:
+    """Return a generator for the step that starts in the same state on all ranks."""
+    if group is ALONE:
+        return generator
+    return torch.Generator(generator.device).manual_seed(drawn_seed(generator))
 
 
 def drawn_seed(generator: torch.Generator) -> int:

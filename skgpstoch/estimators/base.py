@@ -35,8 +35,7 @@ from ..recipes.plan import Folds, Plan, Start
 from ..recipes.recipe import Fitted, Recipe
 from ..training.checkpoint import described
 from ..training.history import History
-from ..training.loop import Observer
-from ..training.observers import Printed, is_verbose, progress_of
+from ..training.observers import shown
 from ..training.tables import Sampled, Table
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .context import fitting, numeric_context, predicting
@@ -170,12 +169,9 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
 
     def _train(self, run: Run, callbacks: FitCallbacks | None) -> tuple[Run, History]:
         """Train, from several starts if the plan has them, and return the best."""
-
-        watching: list[Observer] = [] if callbacks is None else [callbacks]
-        if is_verbose(self.verbose):
-            watching = [Printed(), *watching]
-        elif (line := progress_of(self)) is not None:
-            watching = [line, *watching]
+        watching = shown(type(self).__name__, self.verbose)
+        if callbacks is not None:
+            watching.append(callbacks)
         run, history = best_of_restarts(run, lambda run: train_run(run, *watching))
         run.objective.calibrate(run.problem.X, run.problem.rows)
         return run, history

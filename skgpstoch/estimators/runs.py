@@ -36,7 +36,7 @@ from ..training.loop import Observer, Trainer, train
 from ..training.observers import Saved
 from ..training.optimizers import make_optimizer
 from ..training.starts import LATENT_VARIANCE, NOISE_SHARES, likely_bounds, threads_as
-from ..training.tables import InMemory, Sampled, Sizes, Table
+from ..training.tables import InMemory, Sampled, Table
 
 BATCH_LAYERS = (
     torch.nn.BatchNorm1d,
@@ -91,14 +91,14 @@ class Run(NamedTuple):
 
 def in_units(recipe: Recipe, data: Data, start: Start | None) -> InMemory:
     """Return rows in memory, merged as the recipe allows."""
-    sizes = Sizes(len(data), data.size, data.X.shape[1], data.y_std is not None)
+    table = InMemory(data=data, places=np.arange(len(data)), n_given=data.size)
     if not recipe.merges_rows:
-        units, places = data, np.arange(len(data))
-    elif recipe.keeps_apart(recipe.plan(sizes, start)):
+        return table
+    if recipe.keeps_apart(recipe.plan(table.sizes, start)):
         units, places = observations(data, len(data) if recipe.merges_many else None)
     else:
         units, places = merged(data)
-    return InMemory(data=units, places=places, n_given=sizes.n_given)
+    return replace(table, data=units, places=places)
 
 
 def prepared(estimator: Any, recipe: Recipe, table: Table, start: Start | None) -> Run:

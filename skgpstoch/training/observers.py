@@ -134,12 +134,14 @@ class ProgressLine(Observer):
             self.stream.flush()
 
 
-def progress_of(estimator: Any) -> ProgressLine | None:
-    """Return the line of an estimator's fit, or None if nobody wants it or could read it."""
+def shown(name: str, verbose: int | str) -> list[Observer]:
+    """Return what shows a fit of this name: each epoch, a line if somebody reads it, or nothing."""
+    if verbose != "auto":
+        return [Printed()] if verbose else []
     is_read = current().size == 1 and (is_terminal(sys.stderr) or is_notebook())
-    if estimator.verbose != "auto" or not is_read or multiprocessing.parent_process() is not None:
-        return None
-    return ProgressLine(sys.stderr, type(estimator).__name__)
+    if not is_read or multiprocessing.parent_process() is not None:
+        return []
+    return [ProgressLine(sys.stderr, name)]
 
 
 def described(trainer: Trainer, seconds: float) -> str:
@@ -152,11 +154,6 @@ def described(trainer: Trainer, seconds: float) -> str:
     if (allowance := trainer.pace.allowance) is not None:
         left = min(left, allowance.deadline.left())
     return ", ".join([*parts, f"{max(left, 0.0):.0f} s left"])
-
-
-def is_verbose(verbose: int | str) -> bool:
-    """Tell whether each epoch is printed."""
-    return verbose != "auto" and bool(verbose)
 
 
 def is_terminal(stream: Any) -> bool:

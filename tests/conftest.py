@@ -41,7 +41,7 @@ import skgpstoch
 import skgpstoch.objectives.optimal_q
 import skgpstoch.training.optimizers
 from skgpstoch.data import devices
-from skgpstoch.estimators.finite_parameters import FiniteParameters
+from skgpstoch.estimators.parameters import FiniteParameters
 
 collect_ignore = ["reading_child.py"]  # a program of tests/fuzzed.py
 

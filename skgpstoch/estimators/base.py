@@ -25,7 +25,7 @@ from ..data.devices import (
 )
 from ..data.findings import Diagnosis
 from ..data.messages import warn
-from ..data.reduce import agreed, current
+from ..data.reduce import agreed
 from ..data.rows import Data, Rows
 from ..maths.allocator import keep_freed_memory
 from ..persistence.estimator import SavedEstimator
@@ -40,7 +40,7 @@ from ..training.tables import Sampled, Table
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .context import fitting, numeric_context, predicting
 from .first_rank import fit_on_first, training_together
-from .importances import posterior_importances, representative_rows, spread_of
+from .importances import posterior_importances, representative_rows
 from .opening import note_read, opened
 from .parameters import RunParameters
 from .runs import Run, best_of_restarts, budget_of, in_units, prepared, train_run
@@ -154,11 +154,15 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
 
     def _fit_run(self, recipe: Recipe, run: Run, data: Data, given: Data) -> History:
         """Train, make the closing pass, and set the fitted attributes."""
-        group, callbacks = current(), None
+        group, callbacks = run.table.group, None
         with agreed(group):
             if group.rank == 0 and getattr(self, "_skl_callbacks", None):
                 callbacks = FitCallbacks(self, given.X, given.y.reshape(-1, *self._y_shape), run)
-        run, history = self._train(run, callbacks)
+        watching = shown(type(self).__name__, self.verbose)
+        if callbacks is not None:
+            watching.append(callbacks)
+        run, history = best_of_restarts(run, lambda run: train_run(run, *watching))
+        run.objective.calibrate(run.problem.X, run.problem.rows)
         if recipe.scales_target:
             warn_if_hopeless(history, given.y.shape[1])
         self._finish(recipe, run, run.solution(), history, data)
@@ -166,26 +170,6 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
             if callbacks is not None:
                 callbacks.tell_end()
         return history
-
-    def _train(self, run: Run, callbacks: FitCallbacks | None) -> tuple[Run, History]:
-        """Train, from several starts if the plan has them, and return the best."""
-        watching = shown(type(self).__name__, self.verbose)
-        if callbacks is not None:
-            watching.append(callbacks)
-        run, history = best_of_restarts(run, lambda run: train_run(run, *watching))
-        run.objective.calibrate(run.problem.X, run.problem.rows)
-        return run, history
-
-    def _set_scalings(self, recipe: Recipe, data: Data, start: Start | None) -> None:
-        if start is None:
-            self._x_scaling = recipe.input_scaling(data.X, data.weight)
-            self._x_spread = spread_of(data.X, data.weight)
-        elif len(self._x_scaling.offset) != data.X.shape[1]:
-            raise ValueError(
-                f"X has {data.X.shape[1]} features, but warm_start=True continues a fit "
-                f"with {len(self._x_scaling.offset)}."
-            )
-        self._y_scaling = recipe.target_scaling(data.y, data.weight)
 
     def _tensors(
         self,

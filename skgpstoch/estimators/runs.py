@@ -37,6 +37,7 @@ from ..training.observers import Saved
 from ..training.optimizers import make_optimizer
 from ..training.starts import LATENT_VARIANCE, NOISE_SHARES, likely_bounds, threads_as
 from ..training.tables import InMemory, Sampled, Table
+from .importances import spread_of
 
 BATCH_LAYERS = (
     torch.nn.BatchNorm1d,
@@ -108,12 +109,25 @@ def prepared(estimator: Any, recipe: Recipe, table: Table, start: Start | None) 
         plan = within_sample(plan, len(table.data))
     checkpoint, seed = kept(estimator, table, start, plan.beta)
     generator = torch.Generator(resolve_device(estimator.device)).manual_seed(seed)
-    estimator._set_scalings(recipe, table.data, start)
+    set_scalings(estimator, recipe, table.data, start)
     table = table.scaled(estimator._tensors, plan, generator)
     problem = Problem.of(table, estimator._x_scaling, plan, generator, start)
     if recipe.deadline is None:
         return begin(recipe, problem, checkpoint)
     return begin_in_time(recipe, problem, checkpoint, recipe.deadline)
+
+
+def set_scalings(estimator: Any, recipe: Recipe, data: Data, start: Start | None) -> None:
+    """Set the scalings of X and y; those of X stay in a warm start."""
+    if start is None:
+        estimator._x_scaling = recipe.input_scaling(data.X, data.weight)
+        estimator._x_spread = spread_of(data.X, data.weight)
+    elif len(estimator._x_scaling.offset) != data.X.shape[1]:
+        raise ValueError(
+            f"X has {data.X.shape[1]} features, but warm_start=True continues a fit "
+            f"with {len(estimator._x_scaling.offset)}."
+        )
+    estimator._y_scaling = recipe.target_scaling(data.y, data.weight)
 
 
 def kept(estimator: Any, table: Table, *more: Any) -> tuple[AnyCheckpoint | None, int]:

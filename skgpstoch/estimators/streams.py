@@ -31,6 +31,7 @@ from .classifier import Classifier
 from .context import fitting, predicting
 from .first_rank import refuse_group
 from .regressor import GeneralRegressor, Regressor
+from .runs import set_scalings
 
 STREAM_RATE = 0.1  # of learning_rate_init: the largest learning rate of a stream
 
@@ -90,7 +91,7 @@ def prepare(estimator: BaseGP, recipe: Recipe, data: Data, first: bool) -> Run:
     start = None if posterior is None else Start(posterior)
     plan = recipe.plan(sizes, start)
     if first:
-        estimator._set_scalings(recipe, data, None)
+        set_scalings(estimator, recipe, data, None)
     X, rows = estimator._tensors(data, plan.dtype, device)
     problem = Problem.of(InMemory(X, rows), estimator._x_scaling, plan, generator)
     kept = kept_stream(estimator, plan.solver)

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from .. import kernels
 from ..data.rows import Data, Rows
 from ..estimators.docs import public_estimator
-from ..estimators.finite_parameters import FiniteParameters
-from ..estimators.parameters import AUTO, POSITIVE_INTEGER
+from ..estimators.parameters import AUTO, POSITIVE_INTEGER, FiniteParameters
 from ..estimators.streams import StreamingRegressor
 from ..features.fourier import has_features
 from ..kernels import check_length_scales

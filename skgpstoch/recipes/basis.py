@@ -33,7 +33,7 @@ from ..training.optimizers import SCHEDULES, constant, one_cycle
 from .findings import of_number
 from .kernel_choice import START_NOISE, KernelChoice, default_kernel
 from .plan import Folds, Plan, Sizes, Start, Training, load_fitted
-from .recipe import Fitted, Problem, Recipe, started
+from .recipe import Fitted, Problem, Recipe, error_findings, started
 
 MOST_AUTO = 10_000  # most basis functions for "auto"
 LEAST_AUTO = 1_000
@@ -367,7 +367,7 @@ class BasisRecipe(Recipe):
             n_rows = data.size - plan.folds.n_untrained
             yield from of_number("n_components", self.basis.n_components, plan.n_inducing, n_rows)
         is_trained = training.is_complete(fitted.history.status)
-        yield from self.error_findings(fitted, self.remedy(plan), is_trained)
+        yield from error_findings(fitted, self.remedy(plan), is_trained)
 
     def remedy(self, plan: Plan) -> str:
         """Return the advice for a fit that misses a part of the function."""

@@ -41,7 +41,7 @@ from ..objectives.variational import VariationalObjective
 from .exact_start import exact_start
 from .findings import of_number, of_residual
 from .plan import Start, load_fitted
-from .recipe import Fitted, Problem, started
+from .recipe import Fitted, Problem, error_findings, started, unit_of
 from .variational_plan import VariationalChoices
 
 SOME_ROWS = 200  # rows whose residual variance is checked
@@ -261,7 +261,7 @@ class VariationalRecipe(VariationalChoices):
                 basis = fitted.posterior.model.features.basis(X)
             noise = self.noise(fitted, data)
             yield from of_residual(basis, some.weight, noise, advice, is_trained)
-        yield from self.error_findings(fitted, advice, is_trained)
+        yield from error_findings(fitted, advice, is_trained)
 
     def noise(self, fitted: Fitted, data: Data) -> float | None:
         """Return the mean noise variance of a row, y_std included; None without additive noise."""
@@ -272,7 +272,7 @@ class VariationalRecipe(VariationalChoices):
         if data.y_std is not None:
             squares = np.square(data.y_std / fitted.y_scaling.scale)  # (n, P)
             known = float(np.average(squares.mean(1), weights=data.weight))
-        return learned + known + NEGLIGIBLE_RESIDUAL * self.unit(data) ** 2
+        return learned + known + NEGLIGIBLE_RESIDUAL * unit_of(self, data) ** 2
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()

@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,27 +97,16 @@ def of_ranks(
         recipe.check(data)
     if are_few(n):
         return recipe, of_all_ranks(data, numbers, clock)
-    weight = torch.tensor([data.n_effective], dtype=torch.float64)
-    group.sum_(weight)
+    whole = whole_of(group, n, data.n_effective)
     seed = int(group.first(sampling_seed(estimator)))
-    most = most_sampled(data.X.shape[1])
-    chosen, places = (part.numpy() for part in chosen_rows(group, seed, first, len(data), most))
-    order, whole = np.argsort(group.gather(places)), Whole(n, float(weight), group)
+    return recipe, OnRanks.sampled_of(data, numbers, clock, whole, seed, first)
 
-    def sampled(column: np.ndarray) -> np.ndarray:
-        return group.gather(column[chosen])[order]
 
-    return recipe, OnRanks(
-        data=data.map(sampled),
-        numbers=sampled(numbers),
-        clock=clock,
-        whole=whole,
-        seed=seed,
-        own_data=data,
-        own_numbers=numbers,
-        first=first,
-        sampled=(chosen, places),
-    )
+def whole_of(group: Group, n_rows: int, own_weight: float) -> Whole:
+    """Describe the rows of all ranks, of which this one has some with this weight."""
+    weight = torch.tensor([own_weight], dtype=torch.float64)
+    group.sum_(weight)
+    return Whole(n_rows, float(weight), group)
 
 
 def shared_rows(estimator: Any, group: Group, X: Any, y: Any, of_rows: tuple[Any, ...]) -> Data:
@@ -217,28 +207,27 @@ def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[R
         recipe.check(data)
     if first.is_whole:
         return recipe, InMemory(data=data, numbers=sample.rows, clock=clock)
-
-    def checked(chunk: Chunk) -> Data:
-        try:
-            data = weighed(validated(estimator, chunk, False), chunk)
-            recipe.check_rows(data)
-        except ValueError as error:
-            raise ValueError(f"{chunk.where}: {error}") from error
-        return data
-
-    weight = torch.tensor([own.n_effective], dtype=torch.float64)
-    group.sum_(weight)
     return recipe, InChunks(
         data=weighed(data, sample),
         numbers=sample.rows,
         clock=clock,
-        whole=Whole(first.n_rows, float(weight), group),
+        whole=whole_of(group, first.n_rows, own.n_effective),
         seed=seed,
         source=first.part,
         n_own=own.n_rows,
-        checked=checked,
+        checked=partial(checked, estimator, recipe),
         is_own=np.isin(sample.rows, [] if own.sample is None else own.sample.rows),
     )
+
+
+def checked(estimator: Any, recipe: Recipe, chunk: Chunk) -> Data:
+    """Return the rows of a chunk as the estimator and its recipe validate them."""
+    try:
+        data = weighed(validated(estimator, chunk, False), chunk)
+        recipe.check_rows(data)
+    except ValueError as error:
+        raise ValueError(f"{chunk.where}: {error}") from error
+    return data
 
 
 def refuse_given(y: Any, *of_rows: Any) -> None:

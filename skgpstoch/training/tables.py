@@ -23,6 +23,7 @@ from ..data.counter_hash import sequence_start, splitmix64, uniform
 from ..data.deadline import Deadline
 from ..data.equal_rows import inverse_order
 from ..data.reduce import ALONE, ClockOfGroup, Group
+from ..data.row_sample import chosen_rows, most_sampled
 from ..data.rows import Data, Rows, Whole
 
 Pair = tuple[Tensor, Rows]
@@ -257,6 +258,28 @@ class OnRanks(Sampled):
     first: int
     sampled: tuple[np.ndarray, np.ndarray]
     own: Pair = UNKNOWN
+
+    @classmethod
+    def sampled_of(
+        cls,
+        data: Data,
+        numbers: np.ndarray,
+        clock: ClockOfGroup,
+        whole: Whole,
+        seed: int,
+        first: int,
+    ) -> Self:
+        """Sample the rows of all ranks, of which this process has these."""
+        group, most = clock.group, most_sampled(data.X.shape[1])
+        chosen, places = (part.numpy() for part in chosen_rows(group, seed, first, len(data), most))
+        order = np.argsort(group.gather(places))
+
+        def sampled(column: np.ndarray) -> np.ndarray:
+            return group.gather(column[chosen])[order]
+
+        known: dict[str, Any] = {"clock": clock, "whole": whole, "seed": seed, "first": first}
+        known |= {"own_data": data, "own_numbers": numbers, "sampled": (chosen, places)}
+        return cls(data=data.map(sampled), numbers=sampled(numbers), **known)
 
     @property
     def n_rows(self) -> int:

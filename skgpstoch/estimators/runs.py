@@ -351,7 +351,8 @@ def restarts(run: Run) -> list[Run]:
         generator = torch.Generator(run.problem.X.device).manual_seed(
             run.problem.generator.initial_seed()
         )
-        problem = run.problem._replace(generator=generator)
+        table = InMemory(run.problem.X, run.problem.rows)  # without what other processes need not
+        problem = run.problem._replace(generator=generator, table=table)
         runs.append(run._replace(problem=problem, objective=moved, checkpoint=None))
     return runs
 

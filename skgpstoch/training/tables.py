@@ -148,9 +148,8 @@ class InMemory(Table):
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(
-            len(self.data), self.n_given, self.data.X.shape[1], self.data.y_std is not None
-        )
+        data = self.data
+        return Sizes(len(data), self.n_given, data.X.shape[1], data.y_std is not None)
 
     def scaled(self, tensors: Scaled, plan: Any, generator: torch.Generator) -> Self:
         """Put the rows in random order, if the plan shuffles; the first ones validate.

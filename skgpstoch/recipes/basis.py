@@ -11,7 +11,7 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -54,34 +54,6 @@ MOST_LATENT_VARIANCE = 100.0
 # ---- builders of basis functions -----------------------------------------------------------------
 
 
-class BasisBuilder(Protocol):
-    """Makes basis functions of a kernel, and describes them before they are made."""
-
-    @property
-    def n_components(self) -> int | str:
-        """Number of basis functions that was asked for."""
-
-    @property
-    def group_size(self) -> int:
-        """Number of basis functions that are evaluated together."""
-
-    def dtype(self, asked: str) -> str:
-        """Return the floating-point type for training."""
-
-    def check(
-        self, kernel: kernels.Kernel | None, n_features: int, augments: bool, learns_kernel: bool
-    ) -> None:
-        """Raise an error if there are no such functions for the kernel or for these settings."""
-
-    def count(self, n_rows: int) -> int:
-        """Return the number m of basis functions for so many training rows."""
-
-    def build(
-        self, kernel: kernels.Kernel, X: Tensor, m: int, generator: torch.Generator
-    ) -> BasisFunctions:
-        """Make the basis functions φ and the prior precision S of their weights."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class FourierFunctions:
     """Random Fourier features, which a seed determines.
@@ -97,17 +69,20 @@ class FourierFunctions:
     group_size = FourierBasis.group_size
 
     def dtype(self, asked: str) -> str:
+        """Return the floating-point type for training."""
         return asked
 
     def check(
         self, kernel: kernels.Kernel | None, n_features: int, augments: bool, learns_kernel: bool
     ) -> None:
+        """Raise an error if there are no such functions for the kernel or for these settings."""
         if augments:
             raise ValueError("augment=True needs basis='inducing', got basis='fourier'.")
         if kernel is not None:
             FourierBasis(kernel, n_features, MOST_AUTO, 0)
 
     def count(self, n_rows: int) -> int:
+        """Return the number m of basis functions for so many training rows."""
         if self.n_components != "auto":
             return int(self.n_components)
         return int(np.clip(n_rows // DIAGONAL_ROWS, LEAST_AUTO, MOST_AUTO))
@@ -115,6 +90,7 @@ class FourierFunctions:
     def build(
         self, kernel: kernels.Kernel, X: Tensor, m: int, generator: torch.Generator
     ) -> BasisFunctions:
+        """Make the basis functions φ and the prior precision S of their weights."""
         seed = int(torch.randint(2**31, (), generator=generator, device=X.device))
         return FourierBasis(kernel, X.shape[1], m, seed)
 
@@ -161,6 +137,10 @@ class KernelFunctions:
         self, kernel: kernels.Kernel, X: Tensor, m: int, generator: torch.Generator
     ) -> BasisFunctions:
         return KernelBasis(kernel, X[:m].clone(), self.is_diagonal)
+
+
+BasisBuilder = FourierFunctions | KernelFunctions
+"""Makes basis functions of a kernel, and describes them before they are made."""
 
 
 # ---- the recipe ----------------------------------------------------------------------------------

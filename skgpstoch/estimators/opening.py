@@ -54,13 +54,13 @@ def opened(estimator: Any, X: Any, y: Any, *of_rows: Any) -> tuple[Recipe, Table
             recipe = estimator._recipe()
             recipe.check(table.data)
         if isinstance(table, Sampled):
-            table = gathered(estimator, recipe, table)
+            table = whole_if_needed(estimator, recipe, table)
     if (seconds := getattr(estimator, "max_time", None)) is not None:
         recipe = replace(recipe, deadline=table.deadline(seconds))
     return recipe, table
 
 
-def gathered(estimator: Any, recipe: Recipe, table: Sampled) -> Table:
+def whole_if_needed(estimator: Any, recipe: Recipe, table: Sampled) -> Table:
     """Return all rows, if training is not a sum over minibatches."""
     if recipe.sums_rows(recipe.plan(table.sizes, estimator._start())):
         return table
@@ -270,6 +270,9 @@ def note_read(estimator: Any, X: Any) -> None:
         X.is_learned = True
         if X.feature_names is not None:
             estimator.feature_names_in_ = np.array(X.feature_names, dtype=object)
+
+
+# ---- the first pass over a source ----------------------------------------------------------------
 
 
 class FirstPass(NamedTuple):

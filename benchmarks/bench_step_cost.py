@@ -26,7 +26,7 @@ from sklearn.gaussian_process.kernels import DotProduct
 from torch import Tensor, nn
 
 from skgpstoch import SCGDGaussianProcessRegressor
-from skgpstoch.estimators.given import AllHere
+from skgpstoch.estimators.runs import in_units, prepared
 from skgpstoch.training.loop import Trainer
 
 Step = Callable[[Tensor], object]  # of the indices of the rows of a minibatch
@@ -51,7 +51,7 @@ def make_data(n: int, seed: int) -> tuple[Tensor, Tensor]:
 def training_step(model: Any, X: Tensor, y: Tensor) -> Step:
     """One step of the package's training loop, as a fit of this estimator would begin it."""
     recipe, data = model._recipe(), model._validate(X.numpy(), y.numpy(), True)
-    run = AllHere.of(recipe, data).prepared(model, recipe, None)
+    run = prepared(model, recipe, in_units(recipe, data, None), None)
     trainer = Trainer(
         run.objective,
         run.optimizer,

@@ -38,7 +38,7 @@ from .drop_in.many_rows import ManyRowsModel
 from .drop_in.regressor import GaussianProcessRegressor
 from .estimators.base import predictor
 from .estimators.regressor import Regressor
-from .estimators.targets import transformer_of
+from .estimators.validation import transformer_of
 from .kernels import split_white_noise
 from .likelihoods.real import AdditiveNoise
 from .maths.linalg import cholesky, tri_solve

@@ -42,7 +42,7 @@ import skgpstoch.objectives.optimal_q
 import skgpstoch.recipes.layers
 import skgpstoch.training.optimizers
 from skgpstoch.data import devices, row_sample
-from skgpstoch.estimators.finite_parameters import FiniteParameters
+from skgpstoch.estimators.parameters import FiniteParameters
 
 collect_ignore = ["reading_child.py"]  # a program of tests/fuzzed.py
 

@@ -21,16 +21,18 @@ from skgpstoch.objectives.closing import (
     FULL,
     LEAST_JUDGES,
     SURE,
+    Budget,
     Closing,
     ClosingCost,
     extrapolated,
+    members_in_time,
 )
 from skgpstoch.objectives.ensemble import EnsembleObjective
 from skgpstoch.objectives.optimal_q import damped_newton
-from skgpstoch.recipes.budget import Budget, members_in_time
 from skgpstoch.training import checkpoint as checkpoints
 from skgpstoch.training.checkpoint import Checkpoint
-from skgpstoch.training.loop import HURRIED_STEPS, Observer, train
+from skgpstoch.training.history import HURRIED_STEPS
+from skgpstoch.training.loop import Observer, train
 from skgpstoch.training.observers import Saved
 from skgpstoch.training.optimizers import make_optimizer, one_cycle
 from skgpstoch.training.tables import InMemory

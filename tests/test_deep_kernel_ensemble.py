@@ -31,14 +31,10 @@ from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.methods.deep_kernel_ensemble.plan import ensemble_plan, scale_rate
 from skgpstoch.models.mixture import MixturePosterior
 from skgpstoch.models.sparse import ConstantMean, RowScale, SparseModel
-from skgpstoch.objectives.base import Objective
 from skgpstoch.objectives.ensemble import EnsembleObjective
-from skgpstoch.recipes.parameters import Training
-from skgpstoch.recipes.plan import Plan, Sizes
+from skgpstoch.recipes.plan import Plan, Sizes, Training
 from skgpstoch.recipes.recipe import Problem
 from skgpstoch.training.history import History
-from skgpstoch.training.loop import Trainer
-from skgpstoch.training.optimizers import SCHEDULES
 from skgpstoch.training.tables import InMemory
 
 QUICK = {"hidden_layer_sizes": (16,), "max_iter": 20, "n_estimators": 2, "random_state": 0}
@@ -455,25 +451,10 @@ def test_training_ends_where_folds_do_not_improve(funnel):
     ],
 )
 def test_training_ends_if_losses_are_better_and_scores_are_not(losses, ends):
-    objective = Objective()
-    objective.overfit_patience = 4
     scores = [2.0, 1.0, *[1.5] * (len(losses) - 2)]
     history = History(losses, scores, list(range(1, len(losses) + 1)), best_iter=2)
-    X = torch.zeros(2, 1)
-    generator = torch.Generator()
-    trainer = Trainer(
-        objective,
-        None,
-        InMemory(X, Rows(X)),
-        9,
-        1,
-        SCHEDULES["constant"],
-        generator,
-        history=history,
-    )
-    assert trainer.overfits() == ends
-    objective.overfit_patience = math.inf
-    assert not trainer.overfits()
+    assert history.overfits(4) == ends
+    assert not history.overfits(math.inf)
 
 
 def of_two_members(n_unseen, n_fold, n):

@@ -30,12 +30,11 @@ from skgpstoch.methods import scgd
 from skgpstoch.methods.scgd import SCGDObjective
 from skgpstoch.models.hyper_prior import HyperPrior
 from skgpstoch.models.sparse import ConstantMean, SparseModel
-from skgpstoch.objectives import all_rows, collapsed, dual, exact
+from skgpstoch.objectives import all_rows, lbfgs
 from skgpstoch.objectives.lbfgs import FullBatchObjective, gradients_at
 from skgpstoch.objectives.optimal_q import optimal_q
 from skgpstoch.posteriors.sites import RowSites
-from skgpstoch.recipes.plan import Sizes
-from skgpstoch.recipes.warm_start import Start
+from skgpstoch.recipes.plan import Sizes, Start
 
 F64 = torch.float64
 KERNEL = 1.3 * Matern([0.8, 1.2], nu=1.5)
@@ -127,8 +126,8 @@ def test_the_gradient_has_that_of_the_prior(inputs, kind):
     others = X[6:11] if kind == "both kinds" else None
     model = make_model(Gaussian(0.2), X if kind == "exact" else X[:6] + 0.1, rows, others)
     model.hyper_prior = HyperPrior.of(rows)
-    cls = {"exact": exact.ExactObjective, "full batch": FullBatchObjective}
-    objective = cls.get(kind, collapsed.CollapsedObjective)(model, len(X))
+    cls = {"exact": all_rows.ExactObjective, "full batch": FullBatchObjective}
+    objective = cls.get(kind, lbfgs.CollapsedObjective)(model, len(X))
     loss = objective(X, rows, generator)
     assert float(loss.detach()) == pytest.approx(objective.evaluate(X, rows), rel=1e-9)
     loss.backward()
@@ -175,16 +174,16 @@ def test_with_all_rows_as_points_the_bound_is_the_exact_evidence(inputs, kind):
     model = make_model(Gaussian(0.2), X, rows)
     params = trained(model)
     found = optimal_q(model, X, rows)
-    value = exact.log_evidence(model, X, rows)
+    value = all_rows.log_evidence(model, X, rows)
     assert float(value.detach()) == pytest.approx(float(found.value), rel=1e-9)
     expected = [-rows.n_effective * g for g in gradients_at(model, X, rows, found, params)]
     assert_gradients(torch.autograd.grad(value, params), expected, rtol=1e-6, atol=1e-7)
 
 
 BOUNDS = {
-    "points": (collapsed.bound_of_points, None),
-    "features": (collapsed.bound_of_features, None),
-    "both kinds": (collapsed.bound_of_features, slice(6, 11)),
+    "points": (lbfgs.bound_of_points, None),
+    "features": (lbfgs.bound_of_features, None),
+    "both kinds": (lbfgs.bound_of_features, slice(6, 11)),
 }
 
 
@@ -243,7 +242,7 @@ def test_the_bound_at_sites_of_all_rows(inputs, name, weighted):
     draws = torch.rand(2, len(X), P, generator=generator, dtype=F64)
     sites = RowSites(0.3 * draws[0] + 0.01, draws[1] - 0.5)
     params, values, gradients = trained(model), [], []
-    for bound_at in (all_rows.bound_at, dual.bound_at):
+    for bound_at in (all_rows.bound_at, lbfgs.bound_at):
         total, kl = bound_at(model, X, rows, sites)
         values.append(float((total - kl).detach()))
         # The first has the gradient of the whole bound, the second that of each part.
@@ -262,15 +261,15 @@ def test_the_bound_at_sites_touches_the_best_one(inputs, likelihood, orthogonal)
     model = make_model(likelihood, X[:5], rows, X[5:9] if orthogonal else None, jitter=1e-10)
     params = [p for p in model.parameters() if p.requires_grad]
     found = optimal_q(model, X, rows, tol=1e-13, max_iter=200)
-    sites = dual.sites_of_rows(model, X, rows, found.q)
-    total, kl = dual.bound_at(model, X, rows, sites)
+    sites = lbfgs.sites_of_rows(model, X, rows, found.q)
+    total, kl = lbfgs.bound_at(model, X, rows, sites)
     assert float((total - kl).detach()) == pytest.approx(float(found.value), rel=1e-9)
     n = rows.n_effective
     expected = [-n * g for g in gradients_at(model, X, rows, found, params)]
     assert_gradients(torch.autograd.grad(total - kl, params), expected, rtol=1e-4, atol=1e-4)
     with torch.no_grad():  # and is below it elsewhere
         model.features.kernel.k2.log_length_scale.add_(0.5)
-    total, kl = dual.bound_at(model, X, rows, sites)
+    total, kl = lbfgs.bound_at(model, X, rows, sites)
     best = optimal_q(model, X, rows, found.sites, tol=1e-10)
     assert float((total - kl).detach()) < float(best.value)
 
@@ -397,7 +396,7 @@ def count_calls(monkeypatch, owner, name):
 
 
 def test_a_fit_ends_when_the_evidence_has_converged(monkeypatch):
-    calls = count_calls(monkeypatch, exact, "log_evidence")
+    calls = count_calls(monkeypatch, all_rows, "log_evidence")
     X, y = make_friedman1(60, random_state=0)
     model = SVGPRegressor(random_state=0).fit(X, y)
     assert model.n_iter_ < 20
@@ -492,8 +491,8 @@ def test_a_start_that_is_worse_is_not_kept(monkeypatch):
 
 def test_full_batch_objectives_say_whether_they_are_still():
     assert FullBatchObjective.is_still
-    assert exact.ExactObjective.is_still
-    assert not dual.DualObjective.is_still
+    assert all_rows.ExactObjective.is_still
+    assert not lbfgs.DualObjective.is_still
 
 
 @pytest.mark.parametrize("variance", [30.0, 1e3, 1e4])

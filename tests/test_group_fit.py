@@ -45,8 +45,8 @@ from skgpstoch.data.groups import ONE, current, using
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.estimators.runs import Run, refuse_batch_statistics
 from skgpstoch.training import interrupts
+from skgpstoch.training.history import Pace
 from skgpstoch.training.loop import Trainer
-from skgpstoch.training.pace import Pace
 
 pytestmark = pytest.mark.usefixtures("few_are_many")
 
@@ -664,7 +664,7 @@ def test_a_group_looks_at_its_clock_less_often_than_it_steps():
     trainer.pace = Pace(SimpleNamespace(share=share), source.group)
     steps = [*range(700), *range(650, 5000)]  # after a roll-back at the 700th
     for trainer.step in steps:
-        if trainer.is_late():
+        if trainer.pace.is_late(trainer.step):
             break
         assert abs(trainer.pace.used(trainer.step) - passed()) < 0.15
     assert abs(passed() - 1.0) < 0.01

@@ -15,8 +15,7 @@ from skgpstoch.features.orthogonal import OrthogonalFeatures
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.models.sparse import ConstantMean, SparseModel, SparsePosterior
-from skgpstoch.objectives.dependent_bound import dependent_bound
-from skgpstoch.objectives.optimal_q import optimal_q
+from skgpstoch.objectives.optimal_q import dependent_bound, optimal_q
 
 F64 = torch.float64
 KERNEL = ConstantKernel(1.3) * Matern([0.8, 1.5], nu=1.5)

@@ -14,8 +14,7 @@ from skgpstoch.features.basis_functions import FourierBasis
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.posteriors.chevron import ChevronModel, ChevronPosterior
 from skgpstoch.recipes.basis import FourierFunctions, KernelFunctions, dense_columns
-from skgpstoch.recipes.plan import Folds, Sizes
-from skgpstoch.recipes.warm_start import Start
+from skgpstoch.recipes.plan import Folds, Sizes, Start
 from skgpstoch.training.optimizers import SCHEDULES
 
 INDUCING = {"basis": "inducing"}

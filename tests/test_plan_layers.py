@@ -24,8 +24,7 @@ from skgpstoch.recipes.kernel_choice import KernelChoice
 from skgpstoch.recipes.layers import Layers, drawn
 from skgpstoch.recipes.networks import Network
 from skgpstoch.recipes.patches import Patches
-from skgpstoch.recipes.plan import Sizes
-from skgpstoch.recipes.warm_start import Start
+from skgpstoch.recipes.plan import Sizes, Start
 
 
 def recipe(cls, **params):

@@ -9,9 +9,8 @@ import pytest
 
 from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor, SVGPRegressor
 from skgpstoch.data.deadline import Allowance, Deadline
-from skgpstoch.estimators.progress import PAUSE, SILENT_SECONDS, ProgressLine, progress_of
-from skgpstoch.training.history import History
-from skgpstoch.training.pace import Pace
+from skgpstoch.training.history import History, Pace
+from skgpstoch.training.observers import PAUSE, SILENT_SECONDS, ProgressLine, shown
 
 
 class Terminal(io.StringIO):
@@ -75,22 +74,23 @@ def test_defaults_have_it(cls):
 def test_it_is_for_those_who_can_see_it(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     for verbose, is_shown in (("auto", True), (0, False), (1, False)):
-        assert (progress_of(SVGPRegressor(verbose=verbose)) is not None) == is_shown
+        found = shown("SVGPRegressor", verbose)
+        assert any(isinstance(each, ProgressLine) for each in found) == is_shown
     for stream in (io.StringIO(), None):
         monkeypatch.setattr(sys, "stderr", stream)
-        assert progress_of(SVGPRegressor(verbose="auto")) is None
+        assert not shown("SVGPRegressor", "auto")
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     kernel = types.SimpleNamespace(get_ipython=lambda: types.SimpleNamespace(kernel=None))
     monkeypatch.setitem(sys.modules, "IPython", kernel)
-    assert progress_of(SVGPRegressor(verbose="auto")) is not None
+    assert shown("SVGPRegressor", "auto")
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: "another")
-    assert progress_of(SVGPRegressor(verbose="auto")) is None
+    assert not shown("SVGPRegressor", "auto")
 
 
 def test_fits_show_it_and_clean_up(monkeypatch, capsys):
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr("skgpstoch.estimators.progress.SILENT_SECONDS", 0.0)
+    monkeypatch.setattr("skgpstoch.training.observers.SILENT_SECONDS", 0.0)
     X = [[0.1 * i] for i in range(30)]
     model = SVGPRegressor(n_inducing=5, max_iter=3, solver="adam", verbose="auto", random_state=0)
     model.fit(X, [row[0] for row in X])

@@ -22,7 +22,7 @@ from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
 from skgpstoch.losses import Log1pBound
 from skgpstoch.models.sparse import ConstantMean, SparseModel, SparsePosterior
-from skgpstoch.objectives import dependent_bound, optimal_q
+from skgpstoch.objectives import optimal_q
 from skgpstoch.objectives.adam import GradientObjective
 from skgpstoch.objectives.elbo import expected_score, sites_of
 from skgpstoch.objectives.lbfgs import FullBatchObjective
@@ -400,7 +400,7 @@ def random_family(seed, degenerate):
         blocks = (False,) if others is None else (False, prior)
         model = SparseModel(features, Gaussian(noise), mean, blocks, loss)
         if dependent:
-            return float(dependent_bound.dependent_bound(model, X, Rows(y)))
+            return float(optimal_q.dependent_bound(model, X, Rows(y)))
         return float(optimal_q.optimal_q(model, X, Rows(y)).value)
 
     union, zero = torch.cat([Z, V]), torch.zeros(n, dtype=F64)
@@ -477,22 +477,18 @@ def test_the_bound_of_dependent_u_and_f(M2, monkeypatch):
     p = make_problem(1, P=2, M2=M2, likelihood=Gaussian(noise))
     expected = appendix_bound(p).detach()
     for block in (2048, 7):
-        monkeypatch.setattr(dependent_bound, "PAIRED_ROWS", block)
-        assert_close(
-            dependent_bound.dependent_bound(p.model, p.X, p.rows), expected, rtol=0, atol=1e-9
-        )
+        monkeypatch.setattr(optimal_q, "PAIRED_ROWS", block)
+        assert_close(optimal_q.dependent_bound(p.model, p.X, p.rows), expected, rtol=0, atol=1e-9)
     times = torch.arange(len(p.X)) % 3
-    weighted = dependent_bound.dependent_bound(p.model, p.X, Rows(p.y, weight=times.to(F64)))
+    weighted = optimal_q.dependent_bound(p.model, p.X, Rows(p.y, weight=times.to(F64)))
     repeated = [a.repeat_interleave(times, 0) for a in (p.X, p.y)]
     assert_close(
         weighted,
-        dependent_bound.dependent_bound(p.model, repeated[0], Rows(repeated[1])),
+        optimal_q.dependent_bound(p.model, repeated[0], Rows(repeated[1])),
         rtol=0,
         atol=1e-9,
     )
-    known = dependent_bound.dependent_bound(
-        p.model, p.X, Rows(p.y, noise=torch.full_like(p.y, 0.3))
-    )
+    known = optimal_q.dependent_bound(p.model, p.X, Rows(p.y, noise=torch.full_like(p.y, 0.3)))
     p.model.likelihood = Gaussian(noise + 0.3)
     assert_close(known, appendix_bound(p).detach(), rtol=0, atol=1e-9)
 

@@ -30,8 +30,7 @@ from skgpstoch import (
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
 from skgpstoch.data.groups import ONE, using
 from skgpstoch.data.rows import Rows
-from skgpstoch.estimators import opening
-from skgpstoch.estimators.given import Sampled
+from skgpstoch.estimators import base
 from skgpstoch.models import sparse
 from skgpstoch.objectives import ensemble
 from skgpstoch.objectives.ensemble import EnsembleObjective
@@ -134,7 +133,7 @@ def test_the_first_pass_is_a_part_of_max_time(n_rows, table, monkeypatch):
         raise ValueError(f"{recipe.deadline.left():.3f} s are left")
 
     monkeypatch.setattr(DeepKernelEnsembleRegressor, "_fit", ended)
-    monkeypatch.setattr(Sampled, "prepared", lambda given, *args: ended(*args))
+    monkeypatch.setattr(base, "prepared", ended)
     model = DeepKernelEnsembleRegressor(max_time=0.05)
     with (
         pytest.warns(
@@ -235,7 +234,7 @@ def test_short_epochs_come_to_all_rows(size, rows, table, monkeypatch):
     """Also to the last of each unit, where units are more than an epoch reads of them."""
     X, y = table
     monkeypatch.setattr(stored_rows, "EPOCH_ROWS", 500)
-    monkeypatch.setattr(opening, "EPOCH_ROWS", 500)
+    monkeypatch.setattr(stored_rows, "EPOCH_ROWS", 500)
     seen = recorded(monkeypatch, RunningObjective)
     params = {"n_inducing": 80, "solver": "collapsed", "max_iter": 8, "random_state": 0}
     on_ranks(lambda group: SVGPRegressor(**params).fit(rows(X, y)), size)

@@ -20,10 +20,9 @@ from ..data.arrays import Scaling, named_array, random_numbers, readable
 from ..data.devices import prediction_device, resolve_device
 from ..data.findings import Diagnosis, Finding
 from ..docstrings import documented
-from ..estimators.alike import refuse_group
 from ..estimators.context import fitting, predicting
 from ..estimators.docs import public_estimator
-from ..estimators.first_rank import fits_on_first
+from ..estimators.first_rank import fits_on_first, refuse_group
 from ..estimators.importances import difference_importances, spread_of
 from ..estimators.parameters import NOT_NEGATIVE, POSITIVE_INTEGER
 from ..estimators.regressor import Regressor

@@ -29,7 +29,7 @@ from ..estimators.parameters import AUTO
 from ..methods.deep_kernel_ensemble.plan import ensemble_plan
 from ..persistence.estimator import SavedEstimator
 from ..recipes.findings import of_features, of_rows
-from ..recipes.parameters import Training
+from ..recipes.plan import Training
 from .race import Entrant, Judged, floor_of, weights_of
 from .read_tables import read
 from .report import Report

@@ -27,8 +27,7 @@ from ..estimators.docs import public_estimator
 from ..estimators.parameters import AUTO, TRANSFORM
 from ..estimators.predictions import PredictedRows
 from ..estimators.regressor import Regressor
-from ..estimators.targets import fitted_alike
-from ..estimators.validation import check_weight
+from ..estimators.validation import check_weight, fitted_alike
 from ..methods.deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
 from .automatic import Automatic, of_networks, of_processes, usual_epochs
 from .held_out_errors import of_held_out_errors

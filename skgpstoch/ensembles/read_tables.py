@@ -22,7 +22,7 @@ from ..data.scan import Scan, scanned
 from ..data.table_parts import ColumnFacts, facts_of, merged, read_alike, read_as
 from ..data.tables import read_table
 from ..data.target_means import FoldMeans
-from ..estimators.alike import check_alike
+from ..estimators.first_rank import check_alike
 from ..estimators.opening import alike, classes_of, counts, first_pass, refuse_given
 from ..estimators.validation import as_floats, check_numbers, check_weight
 from .table_fit import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from abc import ABCMeta, abstractmethod
@@ -22,30 +23,27 @@ from ..data.devices import (
     ran_out_of_memory,
 )
 from ..data.findings import Diagnosis
-from ..data.groups import agreed, current
+from ..data.groups import agreed
 from ..data.messages import warn
 from ..data.rows import Data, Rows
 from ..maths.allocator import keep_freed_memory
 from ..persistence.estimator import SavedEstimator
 from ..posteriors.base import Posterior
 from ..recipes.findings import causes
-from ..recipes.plan import Folds, Plan
+from ..recipes.plan import Folds, Plan, Start
 from ..recipes.recipe import Fitted, Recipe
-from ..recipes.warm_start import Start
+from ..training.checkpoint import described
 from ..training.history import History
-from ..training.loop import Observer
-from ..training.observers import Printed
+from ..training.observers import shown
+from ..training.tables import Sampled, Table
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
-from .checkpoint_key import described
 from .context import fitting, numeric_context
-from .given import AllHere
-from .importances import posterior_importances, representative_rows, spread_of
+from .first_rank import fit_on_first, training_together
+from .importances import posterior_importances, representative_rows
 from .opening import note_read, opened
 from .parameters import RunParameters
 from .predictions import collected
-from .progress import is_verbose, progress_of
-from .restarts import best_of_restarts
-from .runs import Run, budget_of, train_run
+from .runs import Run, best_of_restarts, budget_of, in_units, prepared, train_run
 from .validation import check_numbers, known_noise, validate_inputs
 
 keep_freed_memory()
@@ -70,6 +68,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
 
     posterior_: Posterior
     validation_scores_: Any
+    held_out_: Any
     _x_scaling: Scaling
     _x_spread: Scaling
     _y_scaling: Scaling
@@ -126,9 +125,14 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     @with_callbacks
     def _fit_to(self, X: Any, y: Any, *of_rows: Any) -> Any:
         """Fit to the user's data; `of_rows` are in the order of `_validate`."""
-        recipe, given = opened(self, X, y, *of_rows)
-        given = given.gathered(self, recipe)
-        given.fit(self, given.in_time(self, recipe))
+        recipe, table = opened(self, X, y, *of_rows)
+        if isinstance(table, Sampled):
+            with training_together(self, table.group):
+                run = prepared(self, recipe, table, self._start())
+                with contextlib.closing(run.table):
+                    self._fit_run(recipe, run, table.data, table.data)
+        else:
+            fit_on_first(self, table.group, lambda: fit_here(self, recipe, table))
         note_read(self, X)
         return self
 
@@ -145,16 +149,20 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     def _train_recipe(self, recipe: Recipe, data: Data, start: Start | None) -> History:
         """Plan, train, and set the fitted attributes."""
         given = data if data.weight is None or recipe.numbers_rows else data.counted()
-        run = AllHere.of(recipe, given, start).prepared(self, recipe, start)
+        run = prepared(self, recipe, in_units(recipe, given, start), start)
         return self._fit_run(recipe, run, data, given)
 
     def _fit_run(self, recipe: Recipe, run: Run, data: Data, given: Data) -> History:
         """Train, make the closing pass, and set the fitted attributes."""
-        group, callbacks = current(), None
+        group, callbacks = run.table.group, None
         with agreed(group):
             if group.rank == 0 and getattr(self, "_skl_callbacks", None):
                 callbacks = FitCallbacks(self, given.X, given.y.reshape(-1, *self._y_shape), run)
-        run, history = self._train(run, callbacks)
+        watching = shown(type(self).__name__, self.verbose)
+        if callbacks is not None:
+            watching.append(callbacks)
+        run, history = best_of_restarts(run, lambda run: train_run(run, *watching))
+        run.objective.calibrate(run.problem.X, run.problem.rows)
         if recipe.scales_target:
             warn_if_hopeless(history, given.y.shape[1])
         self._finish(recipe, run, run.solution(), history, data)
@@ -162,29 +170,6 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
             if callbacks is not None:
                 callbacks.tell_end()
         return history
-
-    def _train(self, run: Run, callbacks: FitCallbacks | None) -> tuple[Run, History]:
-        """Train, from several starts if the plan has them, and return the best."""
-
-        watching: list[Observer] = [] if callbacks is None else [callbacks]
-        if is_verbose(self.verbose):
-            watching = [Printed(), *watching]
-        elif (line := progress_of(self)) is not None:
-            watching = [line, *watching]
-        run, history = best_of_restarts(run, lambda run: train_run(run, *watching))
-        run.objective.calibrate(run.problem.X, run.problem.rows)
-        return run, history
-
-    def _set_scalings(self, recipe: Recipe, data: Data, start: Start | None) -> None:
-        if start is None:
-            self._x_scaling = recipe.input_scaling(data.X, data.weight)
-            self._x_spread = spread_of(data.X, data.weight)
-        elif len(self._x_scaling.offset) != data.X.shape[1]:
-            raise ValueError(
-                f"X has {data.X.shape[1]} features, but warm_start=True continues a fit "
-                f"with {len(self._x_scaling.offset)}."
-            )
-        self._y_scaling = recipe.target_scaling(data.y, data.weight)
 
     def _tensors(
         self,
@@ -217,9 +202,9 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         fitted = fitted._replace(
             objective=run.objective,
             data=data,
-            places=run.places,
+            places=run.table.places,
             budget=budget_of(run, history),
-            numbers=run.numbers,
+            numbers=run.table.numbers,
         )
         self._set_attributes(recipe, fitted)
         self._diagnosis = Diagnosis(causes(recipe.findings(fitted)))
@@ -309,6 +294,15 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
             return [part.cpu().numpy() for part in compute(block)]
 
         return collected(arrays, n_rows, self.posterior_.block_rows)
+
+
+def fit_here(estimator: BaseGP, recipe: Recipe, table: Table) -> None:
+    """Fit to rows that are all here, and warn of what is wrong with the fit."""
+    estimator._fit(recipe, table.data)
+    estimator._diagnosis.warn()
+    held_out: Any = getattr(estimator, "held_out_", None)
+    if held_out is not None and table.numbers is not None:
+        estimator.held_out_ = held_out.known_by(table.numbers)
 
 
 def representations(estimator: Any, names: Iterable[str]) -> dict[str, str]:

@@ -1,16 +1,39 @@
-"""condition_on: add rows to a fitted model and keep its hyper-parameters."""
+"""condition_on: add rows to a fitted model, with its hyper-parameters and features unchanged.
+
+Nothing is forgotten: the result is the posterior given all rows, those of the fit and the new ones.
+
+- Exact: the Cholesky factor gets k more rows, which takes O(n²k) instead of O(n³).
+- Finite features: the sums of squares get k more terms.
+- Sparse: q(w) depends on the rows through the sums G and c (:mod:`skgpstoch.posteriors.sites`). For
+  a Gaussian likelihood, the new rows' terms are added, in O(kM² + M³). For other likelihoods the
+  terms of the new rows depend on q(w), and Newton steps find them. The terms of earlier rows stay
+  fixed, because these rows are no longer stored. So the result is exact only for a Gaussian
+  likelihood.
+"""
 
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from ..objectives.conditioning import conditioned
-from .alike import refuse_group
+from ..data.rows import Rows
+from ..maths.linear_regression import Statistics, exact_statistics, spectrum
+from ..models.deep import DeepPosterior
+from ..models.sparse import Solution, SparseModel, SparsePosterior
+from ..objectives.optimal_q import ROUNDING, damped_newton, survey, weighted_sums
+from ..posteriors.base import Posterior
+from ..posteriors.blocks import WeightMoments, moments_of
+from ..posteriors.conjugate import ConjugatePosterior, ConjugateWeights
+from ..posteriors.exact import ExactPosterior
+from ..posteriors.sites import Sites, diagonal_blocks
 from .base import BaseGP
 from .context import fitting
+from .first_rank import refuse_group
 
 
 @fitting
@@ -31,3 +54,104 @@ def evidence_in_units(estimator: BaseGP) -> float:
     posterior, scale = estimator.posterior_, estimator._y_scaling.scale
     value = float(posterior.log_evidence().sum())
     return value - posterior.n_rows * float(np.log(scale).sum())
+
+
+# ---- posteriors ----------------------------------------------------------------------------------
+
+
+ADDED_TOL = 1e-6  # stop if a Newton step gains less, in nats per new row
+MOST_ADDED_STEPS = 50
+
+
+@functools.singledispatch
+@torch.no_grad()
+def conditioned(posterior: Posterior, X: Tensor, rows: Rows) -> Posterior:
+    """Return the posterior given its own rows and these, with the same hyper-parameters.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        The fitted posterior; it is not changed.
+    X, rows : Tensor of shape (K, d) and Rows
+        New rows, in float64 and scaled as those of the fit.
+
+    Raises
+    ------
+    ValueError
+        If this kind of posterior cannot be conditioned on more rows.
+    """
+    raise ValueError(
+        f"{type(posterior).__name__} cannot be conditioned on more rows without a new fit. "
+        "Exact, sparse and finite-dimensional posteriors can."
+    )
+
+
+@conditioned.register
+@torch.no_grad()
+def _(posterior: ExactPosterior, X: Tensor, rows: Rows) -> Posterior:
+    return posterior.extended(X, rows)
+
+
+@conditioned.register
+@torch.no_grad()
+def _(posterior: ConjugatePosterior, X: Tensor, rows: Rows) -> Posterior:
+    features, weights = posterior.features, posterior.weights
+    weight = None if rows.weight is None else rows.weight[None]
+    new = exact_statistics(lambda X: features.basis(X).phi[None], X, rows.y, weight)
+    pairs = zip(weights.spectrum.statistics(), new, strict=True)
+    total = spectrum(Statistics(*(a + b for a, b in pairs)))
+    return ConjugatePosterior(
+        features, ConjugateWeights(total, weights.noise_variance, weights.ridge)
+    )
+
+
+@conditioned.register
+def _(posterior: DeepPosterior, X: Tensor, rows: Rows) -> Posterior:
+    return conditioned.dispatch(Posterior)(posterior, X, rows)
+
+
+@conditioned.register
+@torch.no_grad()
+def _(posterior: SparsePosterior, X: Tensor, rows: Rows) -> Posterior:
+    model = posterior.model
+    if model.covariance != "sites":
+        raise ValueError(
+            f"A posterior trained with {model.loss!r} cannot be conditioned on more rows "
+            "without a new fit, because the covariance of q(w) is not a sum over rows."
+        )
+    old, q = posterior.sites, moments_of(posterior.weights)
+    found = added(model, X, rows, old)
+    elbo = torch.full_like(posterior.elbo, torch.nan)
+    if model.is_conjugate and model.is_bound:
+        gained = found.value - (model.beta * expected_sites(old, q) - model.beta * q.kl)
+        elbo = posterior.elbo + gained
+    return model.posterior(found, elbo, posterior.n_rows + rows.n_effective)
+
+
+def added(model: SparseModel, X: Tensor, rows: Rows, old: Sites) -> Solution:
+    """Return the optimal q(w) given the old rows' sites and the new rows.
+
+    The value is E_q of the old rows' sites, a quadratic function of w, minus the loss of the new
+    rows, minus β KL.
+    """
+
+    def look(q: WeightMoments, exact: bool) -> tuple[Tensor, Sites]:
+        value, new = survey(model, X, rows, q, exact)
+        return value + model.beta * expected_sites(old, q), old + new
+
+    if not model.is_conjugate:
+        limits = (ADDED_TOL * rows.n_effective, ROUNDING * rows.n_effective, MOST_ADDED_STEPS)
+        return damped_newton(look, model.moments, old, *limits)[0]
+    gram, cross, *_ = weighted_sums(model, X, rows)
+    sites = old + Sites(gram / model.beta, cross / model.beta)
+    q = model.moments(sites)
+    return Solution(q, sites, look(q, True)[0])
+
+
+def expected_sites(sites: Sites, q: WeightMoments) -> Tensor:
+    """Return E_q[cᵀw − ½ wᵀGw], summed over outputs, ()."""
+    m = q.mean
+    value = (sites.cross * m).sum() - 0.5 * torch.einsum("ib,bij,jb->", m, sites.precision, m)
+    for G, S in zip(diagonal_blocks(sites.precision, q.sizes), q.covariances, strict=True):
+        value = value - 0.5 * (G.diagonal(dim1=-2, dim2=-1) if S is None else G * S).sum()
+    return value

@@ -4,54 +4,74 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
-from torch import Tensor
 
+from ..data.array_inputs import one_output
 from ..data.arrays import readable
 from ..data.chunk import Chunk
 from ..data.groups import ALONE, ClockOfGroup, Group, agreed, current, doing
 from ..data.messages import muted, warn
-from ..data.row_sample import are_few, chosen_rows, most_sampled, offsets
+from ..data.row_sample import are_few, chosen_rows, joint_sample, most_sampled, offsets
 from ..data.row_source import RowSource, is_source
-from ..data.rows import Data, Rows, Whole
+from ..data.rows import Data, Whole
 from ..data.scan import Scan, scan
 from ..recipes.recipe import Recipe
-from ..training.stored_rows import EPOCH_ROWS, InChunks
-from ..training.tables import OnRanks, Pair
-from .alike import NO_ROWS, check_alike
-from .checkpoint_key import sampling_seed
-from .first_pass import classes_of, first_pass
-from .given import AllHere, Given, Sampled, Scaled
-from .targets import learn_targets, with_transformed_targets
+from ..training.checkpoint import sampling_seed
+from ..training.stored_rows import InChunks
+from ..training.tables import InMemory, OnRanks, Sampled, Table, of_all_ranks
+from .first_rank import NO_ROWS, check_alike
+from .validation import learn_targets, with_transformed_targets
 
 KNOWN_BESIDE = ("y", "sample_weight", "exposure", "y_std")
 FOUND = ("n_features_in_", "feature_names_in_", "_y_shape", "_fitted_with_exposure")
 """Attributes that the validation of rows sets on an estimator, except classes."""
 
 
-def opened(estimator: Any, X: Any, y: Any, *of_rows: Any) -> tuple[Recipe, Given]:
+def opened(estimator: Any, X: Any, y: Any, *of_rows: Any) -> tuple[Recipe, Table]:
     """Validate parameters and rows; return the recipe, which is checked for the rows, and these.
 
-    Rank 0 will have the rows if they are few; otherwise all ranks know a sample.
+    Rank 0 will have the rows if they are few, or if training is no sum over minibatches; otherwise
+    all ranks know a sample.
     """
     clock = ClockOfGroup(current())
     with doing(f"{type(estimator).__name__}.fit, reading rows"):
         check_alike(estimator, clock.group, X)
         if is_source(X):
             refuse_given(y, *of_rows)
-            return of_source(estimator, clock, X)
-        if clock.group is not ALONE:
-            return of_ranks(estimator, clock, X, y, of_rows)
-        data = estimator._validate(X, y, True, *of_rows)
-        recipe = estimator._recipe()
-        recipe.check(data)
-        return recipe, AllHere(data=data, clock=clock)
+            recipe, table = of_source(estimator, clock, X)
+        elif clock.group is not ALONE:
+            recipe, table = of_ranks(estimator, clock, X, y, of_rows)
+        else:
+            table = InMemory(data=estimator._validate(X, y, True, *of_rows), clock=clock)
+            recipe = estimator._recipe()
+            recipe.check(table.data)
+        if isinstance(table, Sampled):
+            table = whole_if_needed(estimator, recipe, table)
+    if (seconds := getattr(estimator, "max_time", None)) is not None:
+        recipe = replace(recipe, deadline=table.deadline(seconds))
+    return recipe, table
+
+
+def whole_if_needed(estimator: Any, recipe: Recipe, table: Sampled) -> Table:
+    """Return all rows, if training is not a sum over minibatches."""
+    if recipe.sums_rows(recipe.plan(table.sizes, estimator._start())):
+        return table
+    if (whole := table.gathered()) is None:
+        raise ValueError(
+            f"{type(estimator).__name__} with these parameters needs all "
+            f"{table.whole.n_rows:,} rows in memory at once. Pass arrays, or use an estimator "
+            "that trains on minibatches, such as SVGPRegressor or "
+            "AutoGaussianProcessRegressor."
+        )
+    return whole
 
 
 # ---- rows of several ranks -----------------------------------------------------------------------
@@ -59,7 +79,7 @@ def opened(estimator: Any, X: Any, y: Any, *of_rows: Any) -> tuple[Recipe, Given
 
 def of_ranks(
     estimator: Any, clock: ClockOfGroup, X: Any, y: Any, of_rows: tuple[Any, ...]
-) -> tuple[Recipe, Given]:
+) -> tuple[Recipe, Table]:
     """Validate this rank's rows, and sample or gather those of all ranks."""
     group = clock.group
     given, recipe = shared_rows(estimator, group, X, y, of_rows), estimator._recipe()
@@ -75,37 +95,18 @@ def of_ranks(
     data = with_targets_alike(estimator, group, data, first)
     with agreed(group):
         recipe.check(data)
-
-    def all_here() -> AllHere:
-        return AllHere(data=data.map(group.gather), numbers=group.gather(numbers), clock=clock)
-
     if are_few(n):
-        return recipe, all_here()
-    weight = torch.tensor([data.n_effective], dtype=torch.float64)
-    group.sum_(weight)
+        return recipe, of_all_ranks(data, numbers, clock)
+    whole = whole_of(group, n, data.n_effective)
     seed = int(group.first(sampling_seed(estimator)))
-    most = most_sampled(data.X.shape[1])
-    chosen, places = (part.numpy() for part in chosen_rows(group, seed, first, len(data), most))
-    order, whole = np.argsort(group.gather(places)), Whole(n, float(weight), group)
+    return recipe, OnRanks.sampled_of(data, numbers, clock, whole, seed, first)
 
-    def sampled(column: np.ndarray) -> np.ndarray:
-        return group.gather(column[chosen])[order]
 
-    def table(X: Tensor, rows: Rows, tensors: Scaled, dtype: str) -> OnRanks:
-        own_X, own_rows = tensors(data, dtype, X.device)
-        own = own_X, replace(own_rows, whole=whole)
-        return OnRanks(X, rows, own, first, (chosen, places), seed)
-
-    return recipe, Sampled(
-        data=data.map(sampled),
-        numbers=sampled(numbers),
-        clock=clock,
-        whole=whole,
-        n_epoch=n,
-        seed=seed,
-        table=table,
-        all_here=all_here,
-    )
+def whole_of(group: Group, n_rows: int, own_weight: float) -> Whole:
+    """Describe the rows of all ranks, of which this one has some with this weight."""
+    weight = torch.tensor([own_weight], dtype=torch.float64)
+    group.sum_(weight)
+    return Whole(n_rows, float(weight), group)
 
 
 def shared_rows(estimator: Any, group: Group, X: Any, y: Any, of_rows: tuple[Any, ...]) -> Data:
@@ -184,7 +185,7 @@ def with_targets_alike(estimator: Any, group: Group, data: Data, first: int) -> 
 # ---- rows that are read in chunks ----------------------------------------------------------------
 
 
-def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[Recipe, Given]:
+def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[Recipe, Table]:
     """Read the rows of a source once, and validate a sample."""
     group = clock.group
     seed = int(group.first(sampling_seed(estimator)))
@@ -205,38 +206,28 @@ def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[R
         recipe = estimator._recipe()
         recipe.check(data)
     if first.is_whole:
-        return recipe, AllHere(data=data, numbers=sample.rows, clock=clock)
-
-    def checked(chunk: Chunk) -> Data:
-        try:
-            data = weighed(validated(estimator, chunk, False), chunk)
-            recipe.check_rows(data)
-        except ValueError as error:
-            raise ValueError(f"{chunk.where}: {error}") from error
-        return data
-
-    def table(X: Tensor, rows: Rows, tensors: Scaled, dtype: str) -> InChunks:
-        none = X[:0], replace(rows[:0], fold=None)
-
-        def of_chunk(chunk: Chunk) -> Pair:
-            return tensors(checked(chunk), dtype, X.device) if len(chunk) else none
-
-        is_own = np.isin(sample.rows, [] if own.sample is None else own.sample.rows)
-        of_sample = sample.rows, is_own, seed
-        return InChunks(X, rows, first.part, own.n_rows, of_chunk, whole, *of_sample)
-
-    weight = torch.tensor([own.n_effective], dtype=torch.float64)
-    group.sum_(weight)
-    whole = Whole(first.n_rows, float(weight), group)
-    return recipe, Sampled(
+        return recipe, InMemory(data=data, numbers=sample.rows, clock=clock)
+    return recipe, InChunks(
         data=weighed(data, sample),
         numbers=sample.rows,
         clock=clock,
-        whole=whole,
-        n_epoch=min(first.n_rows, EPOCH_ROWS),
+        whole=whole_of(group, first.n_rows, own.n_effective),
         seed=seed,
-        table=table,
+        source=first.part,
+        n_own=own.n_rows,
+        checked=partial(checked, estimator, recipe),
+        is_own=np.isin(sample.rows, [] if own.sample is None else own.sample.rows),
     )
+
+
+def checked(estimator: Any, recipe: Recipe, chunk: Chunk) -> Data:
+    """Return the rows of a chunk as the estimator and its recipe validate them."""
+    try:
+        data = weighed(validated(estimator, chunk, False), chunk)
+        recipe.check_rows(data)
+    except ValueError as error:
+        raise ValueError(f"{chunk.where}: {error}") from error
+    return data
 
 
 def refuse_given(y: Any, *of_rows: Any) -> None:
@@ -279,3 +270,67 @@ def note_read(estimator: Any, X: Any) -> None:
         X.is_learned = True
         if X.feature_names is not None:
             estimator.feature_names_in_ = np.array(X.feature_names, dtype=object)
+
+
+# ---- the first pass over a source ----------------------------------------------------------------
+
+
+class FirstPass(NamedTuple):
+    """What a pass over the rows of a source finds.
+
+    Parameters
+    ----------
+    part : RowSource
+        What this rank reads of it.
+    own : Scan
+        Facts about these rows.
+    sample : Chunk
+        Random rows of all ranks; all rows, in order, if they are few.
+    n_rows : int
+        How many rows of all ranks have a weight.
+    classes : ndarray or None
+        Their labels, if targets are labels.
+    """
+
+    part: RowSource
+    own: Scan
+    sample: Chunk
+    n_rows: int
+    classes: np.ndarray | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the sample is all rows."""
+        return self.n_rows == len(self.sample)
+
+
+def first_pass(
+    group: Group, source: RowSource, seed: int, look: Callable[[RowSource], tuple[int, Scan]]
+) -> FirstPass:
+    """Read the rows of a source once, each rank its own.
+
+    `look` reads a part, and returns the size of the sample and the facts.
+    """
+    with agreed(group):
+        source.check_has_target()
+        part = source if group is ALONE else source.share(group.rank, group.size)
+        n_sample, own = look(part)
+    n_rows = int(group.gather(np.array([own.n_rows])).sum())
+    sample = joint_sample(group, own.sample, n_sample, seed)
+    if sample is None:
+        raise ValueError(f"{source!r} has no rows of positive weight.")
+    if n_rows == len(sample):  # put them in order, as arrays are
+        sample = sample[np.argsort(sample.rows)]
+    classes = None
+    if group.flag(own.classes is not None):
+        classes = classes_of(group, [] if own.classes is None else own.classes)
+    return FirstPass(part, own, sample, n_rows, classes)
+
+
+def classes_of(group: Group, y: Any, sample_weight: Any = None) -> np.ndarray:
+    """Return the labels of all ranks' rows that count."""
+    y = one_output(np.asarray(y))
+    counts = np.ones(len(y), dtype=bool) if sample_weight is None else np.asarray(sample_weight) > 0
+    with contextlib.suppress(TypeError, IndexError):  # which the check of rows explains
+        y = y[counts]
+    return np.unique(group.gather(np.unique(y) if y.ndim == 1 and len(y) else y.ravel()[:0]))

@@ -22,8 +22,13 @@ from ..posteriors.gradients import MomentGradients, gradients_by_blocks
 from .base import BaseGP
 from .context import numeric_context, predicting
 from .predictions import PredictedRows
-from .targets import KNOWN_AND_TRANSFORMED, transformer_of
-from .validation import check_column, check_y_std, known_noise
+from .validation import (
+    KNOWN_AND_TRANSFORMED,
+    check_column,
+    check_y_std,
+    known_noise,
+    transformer_of,
+)
 
 LIGHT_SCALE = 1.0 / 3.0  # of exponential tails: exp(2y) then has a mean, with room to spare
 

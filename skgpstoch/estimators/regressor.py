@@ -23,8 +23,16 @@ from .context import predicting
 from .posterior_law import PredictedByPosterior, gradients_of
 from .predictions import PredictiveRegressor
 from .sampled_functions import SampledFunctions
-from .targets import check_exposed, check_shape, with_transformed_targets
-from .validation import check_column, check_weight, check_y_std, fewest_rows, validate_inputs
+from .validation import (
+    check_column,
+    check_exposed,
+    check_shape,
+    check_weight,
+    check_y_std,
+    fewest_rows,
+    validate_inputs,
+    with_transformed_targets,
+)
 
 
 class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):

@@ -1,32 +1,43 @@
-"""One training run: what is trained on which rows, how, and within which time."""
+"""One training run: what is trained on which rows, from how many starts, and in which time."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
 import math
 import statistics
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from joblib import Parallel, delayed
 
+from ..data.arrays import resolve_seed
 from ..data.deadline import Clock, Deadline
-from ..data.devices import is_host
+from ..data.devices import is_host, resolve_device
+from ..data.equal_rows import merged, observations
+from ..data.rows import Data
+from ..kernels import to_sklearn
+from ..kernels.matrices import set_theta
+from ..likelihoods.real import AdditiveNoise
+from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
-from ..objectives.closing import FULL, N_EVALUATIONS, SURE
+from ..objectives.closing import FULL, N_EVALUATIONS, SURE, Budget, members_in_time
 from ..posteriors.base import Posterior
-from ..recipes.budget import Budget, members_in_time
-from ..recipes.plan import Plan, Sizes, within_sample
+from ..recipes.plan import Plan, Start, within_sample
 from ..recipes.recipe import Problem, Recipe
-from ..training.checkpoint import AnyCheckpoint, copy_of
+from ..training.checkpoint import AnyCheckpoint, CheckpointOfGroup, checkpoint_of, copy_of, seed_of
 from ..training.history import History
 from ..training.loop import Observer, Trainer, train
 from ..training.observers import Saved
 from ..training.optimizers import make_optimizer
-from ..training.tables import Table
+from ..training.starts import LATENT_VARIANCE, NOISE_SHARES, likely_bounds, threads_as
+from ..training.tables import InMemory, Sampled, Table
+from .importances import spread_of
 
 BATCH_LAYERS = (
     torch.nn.BatchNorm1d,
@@ -48,8 +59,6 @@ class Run(NamedTuple):
     checkpoint: AnyCheckpoint | None = None
     deadline: Deadline | None = None  # of training
     all_members: int = 1  # without a deadline
-    places: np.ndarray | None = None  # which row of X each given row of positive weight became
-    numbers: np.ndarray | None = None  # of the rows of X, if they are a sample
 
     @property
     def table(self) -> Table:
@@ -79,6 +88,59 @@ class Run(NamedTuple):
         if self.table.group.size == 1:
             return self.solution()
         return self.objective.solution(self.problem.X, self.problem.rows)
+
+
+def in_units(recipe: Recipe, data: Data, start: Start | None) -> InMemory:
+    """Return rows in memory, merged as the recipe allows."""
+    table = InMemory(data=data, places=np.arange(len(data)), n_given=data.size)
+    if not recipe.merges_rows:
+        return table
+    if recipe.keeps_apart(recipe.plan(table.sizes, start)):
+        units, places = observations(data, len(data) if recipe.merges_many else None)
+    else:
+        units, places = merged(data)
+    return replace(table, data=units, places=places)
+
+
+def prepared(estimator: Any, recipe: Recipe, table: Table, start: Start | None) -> Run:
+    """Plan, scale the rows, and make the objective."""
+    plan = recipe.plan(table.sizes, start)
+    if isinstance(table, Sampled):
+        plan = within_sample(plan, len(table.data))
+    checkpoint, seed = kept(estimator, table, start, plan.beta)
+    generator = torch.Generator(resolve_device(estimator.device)).manual_seed(seed)
+    set_scalings(estimator, recipe, table.data, start)
+    table = table.scaled(estimator._tensors, plan, generator)
+    problem = Problem.of(table, estimator._x_scaling, plan, generator, start)
+    if recipe.deadline is None:
+        return begin(recipe, problem, checkpoint)
+    return begin_in_time(recipe, problem, checkpoint, recipe.deadline)
+
+
+def set_scalings(estimator: Any, recipe: Recipe, data: Data, start: Start | None) -> None:
+    """Set the scalings of X and y; those of X stay in a warm start."""
+    if start is None:
+        estimator._x_scaling = recipe.input_scaling(data.X, data.weight)
+        estimator._x_spread = spread_of(data.X, data.weight)
+    elif len(estimator._x_scaling.offset) != data.X.shape[1]:
+        raise ValueError(
+            f"X has {data.X.shape[1]} features, but warm_start=True continues a fit "
+            f"with {len(estimator._x_scaling.offset)}."
+        )
+    estimator._y_scaling = recipe.target_scaling(data.y, data.weight)
+
+
+def kept(estimator: Any, table: Table, *more: Any) -> tuple[AnyCheckpoint | None, int]:
+    """Return the checkpoint of exactly this fit, if there shall be one, and the fit's seed."""
+    if isinstance(table, Sampled):  # the sample may be that of other rows
+        seed, more = table.seed, (*more, (table.whole.n_rows, table.whole.weight))
+    else:
+        seed = resolve_seed(estimator.random_state)
+    if estimator.checkpoint_dir is None:
+        return None, seed
+    file = checkpoint_of(estimator, table.data, seed, *more)
+    seed = seed_of(estimator, file, seed)
+    return CheckpointOfGroup(file, table.group) if isinstance(table, Sampled) else file, seed
 
 
 def begin(recipe: Recipe, problem: Problem, checkpoint: AnyCheckpoint | None) -> Run:
@@ -146,7 +208,6 @@ def train_run(run: Run, *observers: Observer) -> History:
 def begin_in_time(
     recipe: Recipe,
     problem: Problem,
-    sizes: Sizes,
     checkpoint: AnyCheckpoint | None,
     deadline: Deadline,
 ) -> Run:
@@ -159,8 +220,8 @@ def begin_in_time(
     if n_members is None:
         n_members = members_in_time(all_members, n_steps(run), deadline.left() / per_step)
     if n_members < all_members:
-        plan = recipe.plan_of(sizes, n_members)
-        if problem.table.is_sampled:
+        plan = recipe.plan_of(problem.table.sizes, n_members)
+        if isinstance(problem.table, Sampled):
             plan = within_sample(plan, len(problem.X))
         problem.generator.set_state(state)  # so networks are those of a fit with so many members
         fold = plan.folds.numbers(len(problem.X), problem.X.device)
@@ -199,7 +260,7 @@ def seconds_per_step(run: Run, clock: Clock) -> float:
         **options,
     )
     objective.train()
-    with trial.undisturbed():
+    with objective.undisturbed(run.problem.X.device):
         while len(seconds) < 2 + TRIAL_STEPS and (
             len(seconds) < 3 or seconds[-1] - seconds[1] < TRIAL_SECONDS
         ):
@@ -228,6 +289,102 @@ def budget_of(run: Run, history: History) -> Budget | None:
     is_cut = history.status == "deadline" and done < wanted
     is_cut = is_cut or n_members < run.all_members or closing != FULL
     budget = Budget(done, wanted, n_members, run.all_members, closing.name, not is_cut)
-    if run.table.is_sampled or not is_host(run.problem.X.device):
+    if isinstance(run.table, Sampled) or not is_host(run.problem.X.device):
         return budget  # its thread also waits for other ranks, for rows or for a device
     return budget._replace(core_share=history.core_share, n_threads=torch.get_num_threads())
+
+
+# ---- several starts ------------------------------------------------------------------------------
+
+
+SCALE_ROWS = 2000  # whose span tells which length-scales are likely
+
+
+class Trained(NamedTuple):
+    """A run after training, what happened, and the loss of all rows."""
+
+    run: Run
+    history: History
+    loss: float
+
+
+def best_of_restarts(run: Run, train_first: Callable[[Run], History]) -> tuple[Run, History]:
+    """Train a run, and its restarts if it has any (n_restarts); return the best.
+
+    The first training begins where it does without restarts. The others begin at random
+    hyper-parameters of kernel and noise, in ranges that suit the scale of the rows
+    (:mod:`skgpstoch.training.starts`); all else starts the same. They are independent joblib jobs,
+    so how many run at a time does not change the result.
+
+    An interrupt ends the training that is running, and those that have not begun.
+    """
+    others = restarts(run) if run.plan.n_restarts else []
+    history = train_first(run)
+    if not others:
+        return run, history
+    best = Trained(run, history, loss_of(run))
+    if history.status != "interrupted":
+        n_threads = torch.get_num_threads()
+        jobs = (delayed(train_again)(other, n_threads) for other in others)
+        for trained in Parallel(return_as="generator")(jobs):
+            best = min(best, trained, key=lambda t: t.loss)
+            if trained.history.status == "interrupted":
+                break
+    return best.run._replace(problem=run.problem, checkpoint=run.checkpoint), best.history
+
+
+def restarts(run: Run) -> list[Run]:
+    """Return copies of a run at other hyper-parameters, drawn by its generator's seed."""
+    objective: Any = run.objective
+    likely, learns_noise = likely_hyperparameters(objective, run)
+    random_state = np.random.RandomState(run.problem.generator.initial_seed() % 2**32)
+    runs = []
+    low, high = likely.T
+    for theta in random_state.uniform(low, high, (run.plan.n_restarts, len(likely))):
+        moved = copy.deepcopy(objective)
+        of_kernel = theta[:-1] if learns_noise else theta
+        free = [p for p in moved.model.features.kernel.parameters() if p.requires_grad]
+        set_theta(free, of_kernel)
+        if learns_noise:
+            moved.model.likelihood.log_noise.data.fill_(theta[-1])
+        moved.step_end()  # within bounds
+        generator = torch.Generator(run.problem.X.device).manual_seed(
+            run.problem.generator.initial_seed()
+        )
+        table = InMemory(run.problem.X, run.problem.rows)  # without what other processes need not
+        problem = run.problem._replace(generator=generator, table=table)
+        runs.append(run._replace(problem=problem, objective=moved, checkpoint=None))
+    return runs
+
+
+@torch.no_grad()
+def likely_hyperparameters(objective: Any, run: Run) -> tuple[np.ndarray, bool]:
+    """Return likely ranges of the trained ones, (n, 2), and whether the last is the noise."""
+    features, likelihood = objective.model.features, objective.model.likelihood
+    is_real = isinstance(likelihood, AdditiveNoise)
+    variance = float(run.problem.rows.y.var(0, correction=0).mean()) if is_real else LATENT_VARIANCE
+    some = features.network(run.problem.X[:SCALE_ROWS]).cpu().double().numpy()
+    bounds = likely_bounds(to_sklearn(features.kernel), some, variance)
+    free = [p.requires_grad for p in features.kernel.parameters() for _ in range(p.numel())]
+    bounds = bounds[np.array(free, dtype=bool)]
+    if not (is_real and likelihood.log_noise.requires_grad):
+        return bounds, False
+    of_noise = np.clip(np.log(np.multiply(NOISE_SHARES, variance)), *objective.log_noise_bounds)
+    return np.vstack([bounds, of_noise]), True
+
+
+def train_again(run: Run, n_threads: int) -> Trained:
+    """Train from one start, in any process; if that fails, the loss is infinite."""
+    run = run._replace(optimizer=optimizer_of(run.objective, run.plan))
+    try:
+        with threads_as(n_threads):
+            history = train_run(run)
+            return Trained(run, history, loss_of(run))
+    except NotPositiveDefiniteError:
+        return Trained(run, History(status="failed"), math.inf)
+
+
+def loss_of(run: Run) -> float:
+    """Return the loss of all rows, per row; infinite rather than NaN."""
+    loss = run.objective.evaluate(run.problem.X, run.problem.rows)
+    return loss if math.isfinite(loss) else math.inf

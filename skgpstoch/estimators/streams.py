@@ -16,22 +16,22 @@ from ..docstrings import documented
 from ..likelihoods.base import class_likelihood, regression_likelihood
 from ..models.sparse import SparsePosterior
 from ..objectives.base import Objective
-from ..objectives.dependent_bound import dependent_bound
+from ..objectives.optimal_q import dependent_bound
 from ..recipes.feature_builder import FeatureBuilder
 from ..recipes.inducing import InducingPoints
-from ..recipes.plan import Sizes
+from ..recipes.plan import Sizes, Start
 from ..recipes.recipe import Problem, Recipe
 from ..recipes.variational import VariationalRecipe
-from ..recipes.warm_start import Start
+from ..training.checkpoint import SILENT
 from ..training.loop import train
 from ..training.optimizers import make_optimizer
 from ..training.tables import InMemory
-from .alike import refuse_group
 from .base import BaseGP, Run, changed_parameters, representations
-from .checkpoint_key import SILENT
 from .classifier import Classifier
 from .context import fitting, predicting
+from .first_rank import refuse_group
 from .regressor import GeneralRegressor, Regressor
+from .runs import set_scalings
 
 STREAM_RATE = 0.1  # of learning_rate_init: the largest learning rate of a stream
 
@@ -91,7 +91,7 @@ def prepare(estimator: BaseGP, recipe: Recipe, data: Data, first: bool) -> Run:
     start = None if posterior is None else Start(posterior)
     plan = recipe.plan(sizes, start)
     if first:
-        estimator._set_scalings(recipe, data, None)
+        set_scalings(estimator, recipe, data, None)
     X, rows = estimator._tensors(data, plan.dtype, device)
     problem = Problem.of(InMemory(X, rows), estimator._x_scaling, plan, generator)
     kept = kept_stream(estimator, plan.solver)

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from .. import kernels
 from ..data.rows import Data, Rows
 from ..estimators.docs import public_estimator
-from ..estimators.finite_parameters import FiniteParameters
-from ..estimators.parameters import AUTO, POSITIVE_INTEGER
+from ..estimators.parameters import AUTO, POSITIVE_INTEGER, FiniteParameters
 from ..estimators.streams import StreamingRegressor
 from ..features.fourier import has_features
 from ..kernels import check_length_scales
@@ -36,8 +35,8 @@ from ..posteriors.iterative import IterativePosterior
 from ..recipes.evidence import EvidenceRecipe, ExactRecipe
 from ..recipes.kernel_choice import KernelChoice
 from ..recipes.networks import build_network
+from ..recipes.plan import Start, load_fitted
 from ..recipes.recipe import Problem, check_shared_noise
-from ..recipes.warm_start import Start, load_fitted
 
 MAX_EXACT_ROWS = 10_000
 """Up to which a kernel without finite features has a factor of its matrix, of O(n²) memory."""

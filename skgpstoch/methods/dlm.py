@@ -47,10 +47,9 @@ from ..objectives.optimal_q import evidence_bound
 from ..posteriors.blocks import moments_of
 from ..recipes.inducing import InducingPoints
 from ..recipes.kernel_choice import KernelChoice
-from ..recipes.plan import Plan
+from ..recipes.plan import Plan, Start
 from ..recipes.recipe import Fitted, Recipe
 from ..recipes.variational import VariationalRecipe
-from ..recipes.warm_start import Start
 from ..training.history import History
 from ..training.interrupts import keeps_best
 

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from ..data.devices import HOST
 from ..data.rows import Rows
 from ..estimators.docs import public_estimator
-from ..estimators.finite_parameters import FiniteParameters
-from ..estimators.parameters import POSITIVE
+from ..estimators.parameters import POSITIVE, FiniteParameters
 from ..estimators.streams import StreamingRegressor
 from ..features.base import FeatureMap
 from ..maths.gaussian import LOG_2PI

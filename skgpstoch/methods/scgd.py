@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from ..data.rows import Rows
 from ..estimators.docs import public_estimator
-from ..estimators.finite_parameters import FiniteParameters
-from ..estimators.parameters import SHARE
+from ..estimators.parameters import SHARE, FiniteParameters
 from ..estimators.streams import StreamingRegressor
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import log_det, update_inverse_

@@ -13,7 +13,7 @@ so on, if ``n_orthogonal`` has several numbers. The model is that of :mod:`skgps
 with S block-diagonal, q(w) = N(m_u, S_u) N(m_v, S_v); S_v = I makes it ODVGP. The bound is in
 :mod:`skgpstoch.objectives.elbo`, the best q(w) in :mod:`skgpstoch.objectives.optimal_q` and
 :mod:`skgpstoch.posteriors.sites`. The tighter bound of the paper's appendix A is `dependent_bound`
-(:mod:`skgpstoch.objectives.dependent_bound`); ``loss="log1p"`` is another one
+(:func:`skgpstoch.objectives.optimal_q.dependent_bound`); ``loss="log1p"`` is another one
 (:class:`skgpstoch.losses.Log1pBound`).
 """
 

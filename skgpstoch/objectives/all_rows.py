@@ -11,8 +11,8 @@ A = I + κ^½ K κ^½, and the prior N(m, K) of every output,
     a = λ − κm − WK(λ − κm),   μ = Ka + m,   Σ = K − KWK,
     KL = ½(aᵀKa − tr WK + log|A|).
 
-With fixed sites (see :mod:`skgpstoch.objectives.dual`), with α = ∂/∂μ and δ = ∂/∂v of the data
-term, and with E = I − WK, the bound has the gradient
+With fixed sites (see :class:`skgpstoch.objectives.lbfgs.DualObjective`), with α = ∂/∂μ and
+δ = ∂/∂v of the data term, and with E = I − WK, the bound has the gradient
 
     ∂/∂K = Eα aᵀ + E diag(δ) Eᵀ − β(½WKW + ½aaᵀ − WKa aᵀ),   ∂/∂m = Σᵢ (Eα + βWKa)ᵢ.
 

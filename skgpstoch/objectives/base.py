@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.deadline import Deadline
-from ..data.devices import all_hold
+from ..data.devices import all_hold, fork_rng
 from ..data.rows import Rows
 from ..maths.modules import Module
 from ..posteriors.base import Posterior
@@ -58,6 +59,10 @@ class Objective(Module):
         as BatchNorm, behave differently in predictions.
         """
         return self.streams and self.has_user_module
+
+    def undisturbed(self, device: torch.device) -> contextlib.AbstractContextManager[None]:
+        """Return the context of steps and evaluations, with the global generator if needed."""
+        return global_rng(device) if self.has_user_module else contextlib.nullcontext()
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         """Return the loss of a minibatch, X (b, d) and its rows, in nats per row."""
@@ -148,6 +153,23 @@ def evaluating(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         module.train()
+
+
+GLOBAL_GENERATOR = threading.RLock()
+"""Lock of the thread whose epoch uses torch's global generator exclusively."""
+
+
+@contextlib.contextmanager
+def global_rng(device: torch.device) -> Iterator[None]:
+    """Reserve torch's global generator for this thread's fit; restore its state afterwards.
+
+    Dropout of all kinds, RReLU, attention with dropout, and all code that calls ``torch.rand``
+    without a generator can only draw from it. We cannot know what a user's module calls, so every
+    user's module gets it. Our own networks draw nothing from it, so they can train in parallel.
+    Fits in other threads wait, an epoch at a time; other code in the process does not wait.
+    """
+    with GLOBAL_GENERATOR, fork_rng(device):
+        yield
 
 
 class _Surrogate(torch.autograd.Function):

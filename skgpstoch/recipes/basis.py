@@ -11,7 +11,7 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -32,10 +32,8 @@ from ..training.exact_search import best_on
 from ..training.optimizers import SCHEDULES, constant, one_cycle
 from .findings import of_number
 from .kernel_choice import START_NOISE, KernelChoice, default_kernel
-from .parameters import Training
-from .plan import Folds, Plan, Sizes
-from .recipe import Fitted, Problem, Recipe, started
-from .warm_start import Start, load_fitted
+from .plan import Folds, Plan, Sizes, Start, Training, load_fitted
+from .recipe import Fitted, Problem, Recipe, error_findings, started
 
 MOST_AUTO = 10_000  # most basis functions for "auto"
 LEAST_AUTO = 1_000
@@ -56,34 +54,6 @@ MOST_LATENT_VARIANCE = 100.0
 # ---- builders of basis functions -----------------------------------------------------------------
 
 
-class BasisBuilder(Protocol):
-    """Makes basis functions of a kernel, and describes them before they are made."""
-
-    @property
-    def n_components(self) -> int | str:
-        """Number of basis functions that was asked for."""
-
-    @property
-    def group_size(self) -> int:
-        """Number of basis functions that are evaluated together."""
-
-    def dtype(self, asked: str) -> str:
-        """Return the floating-point type for training."""
-
-    def check(
-        self, kernel: kernels.Kernel | None, n_features: int, augments: bool, learns_kernel: bool
-    ) -> None:
-        """Raise an error if there are no such functions for the kernel or for these settings."""
-
-    def count(self, n_rows: int) -> int:
-        """Return the number m of basis functions for so many training rows."""
-
-    def build(
-        self, kernel: kernels.Kernel, X: Tensor, m: int, generator: torch.Generator
-    ) -> BasisFunctions:
-        """Make the basis functions φ and the prior precision S of their weights."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class FourierFunctions:
     """Random Fourier features, which a seed determines.
@@ -99,17 +69,20 @@ class FourierFunctions:
     group_size = FourierBasis.group_size
 
     def dtype(self, asked: str) -> str:
+        """Return the floating-point type for training."""
         return asked
 
     def check(
         self, kernel: kernels.Kernel | None, n_features: int, augments: bool, learns_kernel: bool
     ) -> None:
+        """Raise an error if there are no such functions for the kernel or for these settings."""
         if augments:
             raise ValueError("augment=True needs basis='inducing', got basis='fourier'.")
         if kernel is not None:
             FourierBasis(kernel, n_features, MOST_AUTO, 0)
 
     def count(self, n_rows: int) -> int:
+        """Return the number m of basis functions for so many training rows."""
         if self.n_components != "auto":
             return int(self.n_components)
         return int(np.clip(n_rows // DIAGONAL_ROWS, LEAST_AUTO, MOST_AUTO))
@@ -117,6 +90,7 @@ class FourierFunctions:
     def build(
         self, kernel: kernels.Kernel, X: Tensor, m: int, generator: torch.Generator
     ) -> BasisFunctions:
+        """Make the basis functions φ and the prior precision S of their weights."""
         seed = int(torch.randint(2**31, (), generator=generator, device=X.device))
         return FourierBasis(kernel, X.shape[1], m, seed)
 
@@ -163,6 +137,10 @@ class KernelFunctions:
         self, kernel: kernels.Kernel, X: Tensor, m: int, generator: torch.Generator
     ) -> BasisFunctions:
         return KernelBasis(kernel, X[:m].clone(), self.is_diagonal)
+
+
+BasisBuilder = FourierFunctions | KernelFunctions
+"""Makes basis functions of a kernel, and describes them before they are made."""
 
 
 # ---- the recipe ----------------------------------------------------------------------------------
@@ -369,7 +347,7 @@ class BasisRecipe(Recipe):
             n_rows = data.size - plan.folds.n_untrained
             yield from of_number("n_components", self.basis.n_components, plan.n_inducing, n_rows)
         is_trained = training.is_complete(fitted.history.status)
-        yield from self.error_findings(fitted, self.remedy(plan), is_trained)
+        yield from error_findings(fitted, self.remedy(plan), is_trained)
 
     def remedy(self, plan: Plan) -> str:
         """Return the advice for a fit that misses a part of the function."""

@@ -32,10 +32,8 @@ from ..posteriors.conjugate import ConjugatePosterior
 from ..training.optimizers import SCHEDULES
 from .kernel_choice import KernelChoice
 from .networks import Network, network_features
-from .parameters import Training
-from .plan import Folds, Plan, Sizes, epochs
-from .recipe import Fitted, Problem, Recipe, check_shared_noise
-from .warm_start import Start, load_fitted
+from .plan import Folds, Plan, Sizes, Start, Training, epochs, load_fitted
+from .recipe import Fitted, Problem, Recipe, check_shared_noise, error_findings
 
 GAUSSIAN = Gaussian()
 MAX_FEATURES = 20_000  # the closing pass takes O(n D² + D³) time and D² numbers
@@ -302,7 +300,7 @@ class EvidenceRecipe(ExactRecipe):
         of_kernel = f"Raise n_components, now {self.n_components}."
         advice = of_network if self.kernel.expression is None else of_kernel
         is_trained = self.training.is_complete(fitted.history.status)
-        yield from self.error_findings(fitted, advice, is_trained)
+        yield from error_findings(fitted, advice, is_trained)
 
     def fitted_kernel(self, posterior: ConjugatePosterior) -> sk.Kernel:
         fitted, weights = feature_kernel(posterior.features), posterior.weights

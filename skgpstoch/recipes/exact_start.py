@@ -22,8 +22,8 @@ from ..training.loop import train
 from ..training.optimizers import constant, make_optimizer
 from ..training.tables import InMemory
 from .feature_builder import FeatureBuilder
+from .plan import Start
 from .recipe import Problem
-from .warm_start import Start
 
 LBFGS_TOL = 1e-6  # go on if ten iterations gain at least so many nats per row
 AUTO_TOL = 1e-3  # the same if solver="auto" chose L-BFGS and the points are trained as well

@@ -12,9 +12,8 @@ from ..likelihoods.base import Likelihood
 from ..models.sparse import SparseModel
 from .kernel_choice import KernelChoice
 from .networks import Network
-from .plan import Sizes
+from .plan import Sizes, Start
 from .recipe import Fitted, Problem
-from .warm_start import Start
 
 USUAL_BATCH = 512  # rows of a minibatch
 STEPS = (500, 30, 3000)  # least steps; epochs; most steps

@@ -27,7 +27,7 @@ from ..models.patch_layers import PatchLayer, centre_map
 from .feature_builder import USUAL_BATCH
 from .inducing import InducingBuilder, make_features
 from .layers import NARROWEST, NOISE, beginning, check_draws_of_layers, described_layers
-from .parameters import positive_integers
+from .plan import positive_integers
 from .points import centres_of_clusters
 from .recipe import Fitted, Problem
 from .variational import prior_blocks

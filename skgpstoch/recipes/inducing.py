@@ -26,8 +26,7 @@ from ..models.sparse import SparseModel
 from .feature_builder import STEPS, USUAL_BATCH, FeatureSizes
 from .kernel_choice import KernelChoice, in_units, make_kernel
 from .networks import Network, build_network
-from .parameters import OfParameters, positive_integers
-from .plan import Sizes
+from .plan import OfParameters, Sizes, Start, given_number, positive_integers
 from .points import (
     arrays_of_points,
     choose_points,
@@ -38,7 +37,6 @@ from .points import (
 )
 from .recipe import Fitted, Problem
 from .variational_plan import VariationalChoices
-from .warm_start import Start, given_number
 
 MAX_INDUCING = 512  # most points for "auto"; half if not Gaussian, and half again for few rows
 HALVED_ROWS = 1000  # up to so many rows, "auto" is half of that

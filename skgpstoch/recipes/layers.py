@@ -29,13 +29,11 @@ from ..models.sparse import SparseModel
 from .feature_builder import USUAL_BATCH, FeatureSizes
 from .inducing import InducingBuilder, make_features
 from .kernel_choice import make_kernel, named_kernel
-from .parameters import positive_integers
-from .plan import Sizes
+from .plan import Sizes, Start, positive_integers
 from .points import arrays_of_points, input_unit
 from .recipe import Fitted, Problem
 from .variational import bound_of, prior_blocks
 from .variational_plan import VariationalChoices
-from .warm_start import Start
 
 LAYER_POINTS = 128  # most points per layer for "auto"
 MOST_HIDDEN = 30  # most functions of an inner layer for "auto"

@@ -16,7 +16,7 @@ from ..features.base import FeatureMap
 from ..features.fourier import KernelFeatures
 from ..features.network import InputLimits, NetworkFeatures, multilayer_perceptron, output_width
 from .kernel_choice import KernelChoice
-from .parameters import positive_integers
+from .plan import positive_integers
 
 DECAY_ROWS, MOST_DECAY = 2000, 0.3  # weight_decay="auto" is 2000/n, at most 0.3
 

@@ -39,11 +39,10 @@ from .images import (
 from .inducing import InducingBuilder, make_features
 from .kernel_choice import in_units, named_kernel
 from .layers import drawn, fitted_layers
-from .plan import Sizes
+from .plan import Sizes, Start
 from .points import arrays_of_points, fitted_points, input_unit
 from .recipe import Fitted, Problem
 from .variational_plan import VariationalChoices
-from .warm_start import Start
 
 MOST_PATCHES = 200  # stride="auto" is the least stride with at most so many patches
 MOST_PAIRED = 10_000  # most patches of an image, because the weights are multiplied in pairs

@@ -30,10 +30,10 @@ from ..likelihoods.counts import Poisson
 from ..likelihoods.heavy_tailed import Laplace, StudentT
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..objectives.base import Objective
+from ..objectives.closing import Budget
 from ..posteriors.base import Posterior
 from ..training.history import History
 from ..training.tables import Table
-from .budget import Budget
 from .error_findings import (
     BESIDE_NOISE,
     LEAST_WEIGHT,
@@ -55,9 +55,7 @@ from .findings import (
     of_training,
 )
 from .kernel_choice import KernelChoice
-from .parameters import OfParameters
-from .plan import Plan, Sizes
-from .warm_start import Start
+from .plan import OfParameters, Plan, Sizes, Start
 
 
 class Problem(NamedTuple):
@@ -277,52 +275,6 @@ class Recipe(OfParameters, ABC):
         """Yield how training ended."""
         yield from of_training(fitted.history, fitted.plan.max_iter)
 
-    def error_findings(self, fitted: Fitted, advice: str, is_trained: bool) -> Iterator[Finding]:
-        """Yield whether errors at training rows are more than noise."""
-        likelihood, data = fitted.posterior.likelihood, fitted.whole
-        if data is not None and isinstance(likelihood, Poisson):
-            counts = self.counts(fitted, data, judged_rows(data.X))
-            yield from of_dispersion(*counts, is_trained)
-        if data is None or not isinstance(likelihood, AdditiveNoise):
-            return
-        noise = likelihood.noise_variance.detach().numpy()
-        at_rows, at_nearest = (self.errors(fitted, data, rows) for rows in nearest_rows(data.X))
-        yield from of_errors(at_rows, at_nearest, noise, advice, is_trained)
-        if type(likelihood) is Gaussian and data.y_std is None:
-            rows = np.arange(len(data.X))
-            if (weight := data.weight) is not None:  # rows of little weight hardly affect the fit
-                rows = np.flatnonzero(weight > LEAST_WEIGHT * weight.mean())
-            rows = rows[judged_rows(rows)]
-            error = self.errors(fitted, data, rows)
-            are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * noise))
-            yield from of_tails(error, standardised(data.X[rows]), are_noise)
-
-    def errors(self, fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
-        """Return the errors (m, P) at the training rows with these numbers, for the scaled y."""
-        X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
-        y = (data.y[rows] - fitted.y_scaling.offset) / fitted.y_scaling.scale
-        with torch.no_grad():
-            mean, _ = fitted.posterior.marginals(X).mixture_moments()
-        return y - mean.numpy().reshape(y.shape)
-
-    def counts(
-        self, fitted: Fitted, data: Data, rows: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return y, its predicted mean and variance at numbered training rows, each (m, P)."""
-        X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
-        exposure = None if data.exposure is None else torch.from_numpy(data.exposure[rows])
-        with torch.no_grad():
-            likelihood = fitted.posterior.likelihood.given(exposure)
-            mean, variance = likelihood.moments(fitted.posterior.marginals(X)).mixture_moments()
-        y = data.y[rows].reshape(mean.shape)
-        return y, mean.numpy(), variance.numpy()
-
-    def unit(self, data: Data) -> float:
-        """Return the standard deviation of y in units of f; 1 if f has not the units of y."""
-        if self.scales_target or not isinstance(self.likelihood, AdditiveNoise):
-            return 1.0
-        return float(Scaling.standard(data.y, data.weight).scale.max())
-
     def kernel_findings(
         self, fitted: Fitted, kernel: sk.Kernel, given: KernelChoice, sees_inputs: bool
     ) -> Iterator[Finding]:
@@ -335,7 +287,7 @@ class Recipe(OfParameters, ABC):
         data = fitted.whole
         if not (sees_inputs and data is not None):
             return
-        yield from of_sight(kernel, given.expression, data.X, self.unit(data))
+        yield from of_sight(kernel, given.expression, data.X, unit_of(self, data))
         if is_given:
             yield from of_inputs(kernel, data.X)
 
@@ -347,3 +299,56 @@ class Recipe(OfParameters, ABC):
     def stream(self, problem: Problem, posterior: Any) -> Objective:
         """Make the objective of a stream, from a fitted posterior or None."""
         raise NotImplementedError
+
+
+# ---- findings about errors ----------------------------------------------------------------------
+
+
+def error_findings(fitted: Fitted, advice: str, is_trained: bool) -> Iterator[Finding]:
+    """Yield whether errors at training rows are more than noise."""
+    likelihood, data = fitted.posterior.likelihood, fitted.whole
+    if data is not None and isinstance(likelihood, Poisson):
+        counts = counts_at(fitted, data, judged_rows(data.X))
+        yield from of_dispersion(*counts, is_trained)
+    if data is None or not isinstance(likelihood, AdditiveNoise):
+        return
+    noise = likelihood.noise_variance.detach().numpy()
+    at_rows, at_nearest = (errors_at(fitted, data, rows) for rows in nearest_rows(data.X))
+    yield from of_errors(at_rows, at_nearest, noise, advice, is_trained)
+    if type(likelihood) is Gaussian and data.y_std is None:
+        rows = np.arange(len(data.X))
+        if (weight := data.weight) is not None:  # rows of little weight hardly affect the fit
+            rows = np.flatnonzero(weight > LEAST_WEIGHT * weight.mean())
+        rows = rows[judged_rows(rows)]
+        error = errors_at(fitted, data, rows)
+        are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * noise))
+        yield from of_tails(error, standardised(data.X[rows]), are_noise)
+
+
+def errors_at(fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
+    """Return the errors (m, P) at the training rows with these numbers, for the scaled y."""
+    X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
+    y = (data.y[rows] - fitted.y_scaling.offset) / fitted.y_scaling.scale
+    with torch.no_grad():
+        mean, _ = fitted.posterior.marginals(X).mixture_moments()
+    return y - mean.numpy().reshape(y.shape)
+
+
+def counts_at(
+    fitted: Fitted, data: Data, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return y, its predicted mean and variance at numbered training rows, each (m, P)."""
+    X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
+    exposure = None if data.exposure is None else torch.from_numpy(data.exposure[rows])
+    with torch.no_grad():
+        likelihood = fitted.posterior.likelihood.given(exposure)
+        mean, variance = likelihood.moments(fitted.posterior.marginals(X)).mixture_moments()
+    y = data.y[rows].reshape(mean.shape)
+    return y, mean.numpy(), variance.numpy()
+
+
+def unit_of(recipe: Recipe, data: Data) -> float:
+    """Return the standard deviation of y in units of f; 1 if f has not the units of y."""
+    if recipe.scales_target or not isinstance(recipe.likelihood, AdditiveNoise):
+        return 1.0
+    return float(Scaling.standard(data.y, data.weight).scale.max())

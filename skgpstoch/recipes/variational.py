@@ -33,17 +33,15 @@ from ..models.layers import DeepFeatures
 from ..models.sparse import ConstantMean, RowScale, SparseModel
 from ..objectives.adam import GradientObjective
 from ..objectives.all_rows import AllRowsObjective, ExactObjective
-from ..objectives.collapsed import CollapsedObjective
-from ..objectives.dual import DualObjective
-from ..objectives.lbfgs import FullBatchObjective
+from ..objectives.lbfgs import CollapsedObjective, DualObjective, FullBatchObjective
 from ..objectives.natural import ProfiledObjective, RunningObjective
 from ..objectives.optimal_q import optimal_q
 from ..objectives.variational import VariationalObjective
 from .exact_start import exact_start
 from .findings import of_number, of_residual
-from .recipe import Fitted, Problem, started
+from .plan import Start, load_fitted
+from .recipe import Fitted, Problem, error_findings, started, unit_of
 from .variational_plan import VariationalChoices
-from .warm_start import Start, load_fitted
 
 SOME_ROWS = 200  # rows whose residual variance is checked
 NEGLIGIBLE_RESIDUAL = 1e-3  # residual variance that is always allowed, over the variance of y
@@ -262,7 +260,7 @@ class VariationalRecipe(VariationalChoices):
                 basis = fitted.posterior.model.features.basis(X)
             noise = self.noise(fitted, data)
             yield from of_residual(basis, some.weight, noise, advice, is_trained)
-        yield from self.error_findings(fitted, advice, is_trained)
+        yield from error_findings(fitted, advice, is_trained)
 
     def noise(self, fitted: Fitted, data: Data) -> float | None:
         """Return the mean noise variance of a row, y_std included; None without additive noise."""
@@ -273,7 +271,7 @@ class VariationalRecipe(VariationalChoices):
         if data.y_std is not None:
             squares = np.square(data.y_std / fitted.y_scaling.scale)  # (n, P)
             known = float(np.average(squares.mean(1), weights=data.weight))
-        return learned + known + NEGLIGIBLE_RESIDUAL * self.unit(data) ** 2
+        return learned + known + NEGLIGIBLE_RESIDUAL * unit_of(self, data) ** 2
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()

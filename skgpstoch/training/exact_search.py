@@ -29,9 +29,8 @@ from ..data.messages import warn
 from ..kernels.matrices import Covariance, Pull, covariance_of
 from ..maths.exact_solver import ExactSolver
 from .interrupts import AGAIN, keeps_best, was_interrupted
-from .jobs import threads_as
 from .projected_lbfgs import BoundedLBFGS
-from .starts import draw_starts, likely_bounds
+from .starts import draw_starts, likely_bounds, threads_as
 
 MIN_ALPHA = 1e-10
 CUT_SHORT = " Training on all rows is cut short."

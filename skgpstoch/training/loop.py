@@ -20,15 +20,11 @@ from ..data.messages import warn
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
-from .checkpoint import copy_of, optimizer_can_be_in, same_form
-from .global_rng import global_rng
-from .history import MAX_ROLLBACKS, History
+from .checkpoint import copy_of
+from .history import MAX_ROLLBACKS, History, Pace
 from .interrupts import AGAIN, is_marked, keeps_best, share_interrupt, was_interrupted
 from .optimizers import Schedule
-from .pace import Pace
 from .tables import Table
-
-HURRIED_STEPS = 20  # least number of steps, even if time is short; fewer are worse than none
 
 APART = 1e-4
 """Difference between ranks' sums of parameters, absolute and relative, that is not rounding."""
@@ -93,24 +89,13 @@ class Trainer:
         return self.max_iter * self.n_batches
 
     def position(self) -> float:
-        """Return the position in the schedule, in steps: by steps made, or by time if later."""
-        share = min(self.pace.used(self.step), self.step / HURRIED_STEPS)
-        return max(self.step, share * self.n_steps)
-
-    def is_late(self) -> bool:
-        """Whether the deadline has passed."""
-        return self.step >= HURRIED_STEPS and self.pace.used(self.step) >= 1.0
+        """Return the position in the schedule, in steps."""
+        return self.pace.position(self.step, self.n_steps)
 
     @property
     def group(self) -> Group:
         """The processes that take the same steps, each on its own rows."""
         return self.source.group
-
-    def undisturbed(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context of steps and evaluations, with the global generator if needed."""
-        if self.objective.has_user_module:
-            return global_rng(self.source.device)
-        return contextlib.nullcontext()
 
     def fit_loop(self) -> None:
         """Run epochs until the budget, a stopping rule, a callback or Ctrl-C ends them."""
@@ -120,9 +105,9 @@ class Trainer:
         while self.history.status == "running":
             if self.step >= self.n_steps:
                 self.history.status = "max_iter"
-            elif self.should_stop() or self.overfits() or self.has_converged():
+            elif self.has_converged():
                 self.history.status = "converged"
-            elif self.is_late():
+            elif self.pace.is_late(self.step):
                 self.history.status = "deadline"
             elif not self.run_sound_epoch():
                 self.roll_back()
@@ -143,15 +128,18 @@ class Trainer:
     def is_due(self) -> bool:
         """Whether to evaluate and save after this epoch."""
         n_iter = self.history.n_iter
-        if n_iter % self.evaluate_every == 0 or n_iter == self.max_iter or self.is_late():
+        if n_iter % self.evaluate_every == 0 or n_iter == self.max_iter:
+            return True
+        if self.pace.is_late(self.step):
             return True
         return self.position() - self.scored_position >= self.evaluate_every * self.n_batches
 
     def run_sound_epoch(self) -> bool:
         """Run an epoch and its evaluation; return whether everything is finite afterwards."""
         try:
-            with self.undisturbed():
-                loss = self.told_loss(self.run_epoch())
+            with self.objective.undisturbed(self.source.device):
+                loss, n = self.run_epoch(), self.history.n_iter + 1
+                loss = told_loss(self.objective, loss, self.group, n)
                 if not math.isfinite(loss):
                     return False
                 self.history.loss_curve.append(loss)
@@ -164,32 +152,6 @@ class Trainer:
         if self.is_evaluated:
             self.safe = self.state_dict()
         return True
-
-    def told_loss(self, loss: float) -> float:
-        """Return the loss that all ranks use; NaN if any rank's parameters are not finite.
-
-        Raises
-        ------
-        RuntimeError
-            On every rank, if their parameters differ by more than rounding.
-        """
-        is_sound = math.isfinite(loss) and self.objective.is_finite()
-        if self.group.size == 1:
-            return loss if is_sound else math.nan
-        sizes = [each.detach().double().abs().sum().cpu() for each in self.objective.parameters()]
-        size = torch.stack([torch.tensor(loss, dtype=torch.float64, device=HOST), *sizes])
-        is_lost = torch.tensor([not is_sound], dtype=torch.float64, device=HOST)
-        self.group.max_(is_lost, most := size.clone(), least := -size)
-        if is_lost:
-            return math.nan
-        if (most + least > APART * (1.0 + most))[1:].any():
-            raise RuntimeError(
-                f"Parameters differ between ranks after {self.history.n_iter + 1} epochs, "
-                "so the ranks did not compute the same. Start all with the same versions "
-                "of Python, torch and skgpstoch, and let your own modules draw random "
-                "numbers from torch's global generator only."
-            )
-        return float(most[0])
 
     def roll_back(self) -> None:
         """Return to the last sound state, with half the learning rate."""
@@ -210,7 +172,8 @@ class Trainer:
         """Pass over a permutation of the rows, as time allows; return the mean loss per row."""
         self.objective.train()
         if self.objective.has_user_module:
-            seed_rng(self.source.device, self.draw_seed())  # for the epoch's stochastic layers
+            # for the epoch's stochastic layers
+            seed_rng(self.source.device, drawn_seed(self.generator))
         n_seen, total = 0, torch.zeros((), dtype=torch.float64, device=self.source.device)
         h = self.history
         number = h.n_iter + self.max_iter * h.n_rollbacks  # a roll-back changes the minibatches
@@ -222,15 +185,15 @@ class Trainer:
             n_seen += rows.n_all
             for observer in self.observers:
                 observer.on_step(self)
-            if self.is_late() or self.is_cut:
+            if self.pace.is_late(self.step) or self.is_cut:
                 break
         self.objective.epoch_end()
         return self.objective.epoch_loss(float(total) / n_seen)
 
     def train_step(self, X: Tensor, rows: Rows) -> Tensor:
         if self.optimizer is None:
-            loss = self.objective(X, rows, self.step_generator()).detach()
-            mark = self.own_mark(loss)
+            loss = self.objective(X, rows, step_generator(self.group, self.generator)).detach()
+            mark = own_mark(self.group, loss)
             self.group.average_(loss, *mark)
             self.is_cut |= any(mark)
         else:
@@ -246,27 +209,13 @@ class Trainer:
     def loss_with_gradient(self, X: Tensor, rows: Rows) -> Tensor:
         """Compute the loss and its gradient; an optimiser may call this several times a step."""
         self.objective.zero_grad()
-        loss = self.objective(X, rows, self.step_generator())
+        loss = self.objective(X, rows, step_generator(self.group, self.generator))
         loss.backward()
         loss = loss.detach()
-        mark = self.own_mark(loss)
+        mark = own_mark(self.group, loss)
         average_gradients(self.group, self.objective.parameters(), loss, *mark)
         self.is_cut |= any(mark)
         return loss
-
-    def own_mark(self, loss: Tensor) -> list[Tensor]:
-        """Return the mark that tells other ranks of an interrupt; empty without other ranks."""
-        return [] if self.group.size == 1 else [torch.full_like(loss, is_marked())]
-
-    def step_generator(self) -> torch.Generator:
-        """Return a generator for the step that starts in the same state on all ranks."""
-        if self.group is ALONE:
-            return self.generator
-        return torch.Generator(self.source.device).manual_seed(self.draw_seed())
-
-    def draw_seed(self) -> int:
-        device = self.source.device
-        return int(torch.randint(2**62, (), generator=self.generator, device=device))
 
     def score(self) -> bool:
         """Score the current iterate (lower is better), keep the best, and tell if it is finite."""
@@ -274,16 +223,11 @@ class Trainer:
         if self.evaluate is None:
             return True
         self.objective.eval()
-        score, h = self.group.first(self.evaluate()), self.history
+        score = self.group.first(self.evaluate())
         self.pace.forget()  # this took time
         if not math.isfinite(score):
             return False
-        h.scores.append(score)
-        h.scored_epochs.append(h.n_iter)
-        if score < h.best_score - self.tol:
-            h.improved_iter = h.n_iter
-        if score < h.best_score:
-            h.best_score, h.best_iter = score, h.n_iter
+        if self.history.record(score, self.tol):
             self.best_state = copy_of(self.objective.state_dict())
         return True
 
@@ -292,7 +236,8 @@ class Trainer:
         is_lost = self.group.flag(not self.objective.is_finite())
         if is_lost or self.history.n_iter in self.history.scored_epochs:
             return
-        with self.undisturbed(), contextlib.suppress(NotPositiveDefiniteError):
+        undisturbed = self.objective.undisturbed(self.source.device)
+        with undisturbed, contextlib.suppress(NotPositiveDefiniteError):
             self.score()
 
     def score_start(self) -> None:
@@ -301,7 +246,7 @@ class Trainer:
             return
         start = copy_of(self.objective.state_dict())
         self.objective.eval()
-        with self.undisturbed(), self.pace.reserved():
+        with self.objective.undisturbed(self.source.device), self.pace.reserved():
             self.history.start_score = self.group.first(self.evaluate())
         self.start_state = copy_of(self.objective.state_dict())
         self.objective.load_state_dict(start)
@@ -315,40 +260,16 @@ class Trainer:
             self.objective.load_state_dict(self.best_state)
         self.objective.eval()
 
-    def should_stop(self) -> bool:
-        """Whether the score has not improved by `tol` for `n_iter_no_change` epochs.
-
-        Without scores the loss counts.
-        """
-        h = self.history
-        if math.isinf(self.n_iter_no_change):
-            return False
-        if self.evaluate is not None:
-            if not h.scores:
-                return False
-            # Count epochs up to the last score only: later ones had no chance to improve it.
-            return h.scored_epochs[-1] - h.improved_iter >= self.n_iter_no_change
-        recent = int(self.n_iter_no_change)
-        past = h.loss_curve[:-recent]
-        return bool(past) and min(h.loss_curve[-recent:]) > min(past) - self.tol
-
-    def overfits(self) -> bool:
-        """Whether, since the best score, the fit improved only on training rows.
-
-        If both losses get worse, as with a high learning rate and little noise, better scores may
-        follow.
-        """
-        h = self.history
-        waited = h.n_iter - h.best_iter
-        if not h.scores or waited < self.objective.overfit_patience:
-            return False
-        recent = h.loss_curve[-(1 + waited // 2) :]
-        return sum(recent) / len(recent) < h.loss_curve[h.best_iter - 1]
-
     def has_converged(self) -> bool:
-        """Whether the objective or the optimiser reports convergence."""
-        found = self.objective.is_still and getattr(self.optimizer, "converged", False)
-        return found or self.objective.has_converged()
+        """Whether scores, the objective or the optimiser report that training should end."""
+        h, objective = self.history, self.objective
+        is_scored = self.evaluate is not None
+        if h.stands_still(self.n_iter_no_change, self.tol, is_scored):
+            return True
+        if h.overfits(objective.overfit_patience):
+            return True
+        found = objective.is_still and getattr(self.optimizer, "converged", False)
+        return found or objective.has_converged()
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that :meth:`load_state_dict` needs to continue to the bitwise same result."""
@@ -378,20 +299,6 @@ class Trainer:
         self.scored_position = self.position()
         self.rate = state["rate"]
         self.generator.set_state(state["generator"].cpu())
-
-    def can_be_in(self, state: dict[str, Any]) -> bool:
-        """Whether a state can belong to this run."""
-        own, history = self.state_dict(), History(**state["history"])
-        kept = [state[name] for name in ("start_state", "best_state")]
-        fixed = ("objective", "step", "rate", "elapsed", "generator")
-        return (
-            all(same_form(own[name], state[name]) for name in fixed)
-            and all(same_form(own["objective"], s) for s in kept if s is not None)
-            and optimizer_can_be_in(self.optimizer, state["optimizer"])
-            and history.is_sound()
-            and state["step"] == history.n_iter * self.n_batches
-            and state["rate"] == 0.5**history.n_rollbacks
-        )
 
     def interrupt(self) -> None:
         """After Ctrl-C, continue with the better of the best and the current iterate."""
@@ -462,3 +369,49 @@ def train(
         for observer in trainer.observers:
             observer.on_end(trainer)
     return trainer.history
+
+
+# ---- what ranks exchange -------------------------------------------------------------------------
+
+
+def told_loss(objective: Objective, loss: float, group: Group, n_epochs: int) -> float:
+    """Return the loss that all ranks use; NaN if any rank's parameters are not finite.
+
+    Raises
+    ------
+    RuntimeError
+        On every rank, if their parameters differ by more than rounding.
+    """
+    is_sound = math.isfinite(loss) and objective.is_finite()
+    if group.size == 1:
+        return loss if is_sound else math.nan
+    sizes = [each.detach().double().abs().sum().cpu() for each in objective.parameters()]
+    size = torch.stack([torch.tensor(loss, dtype=torch.float64, device=HOST), *sizes])
+    is_lost = torch.tensor([not is_sound], dtype=torch.float64, device=HOST)
+    group.max_(is_lost, most := size.clone(), least := -size)
+    if is_lost:
+        return math.nan
+    if (most + least > APART * (1.0 + most))[1:].any():
+        raise RuntimeError(
+            f"Parameters differ between ranks after {n_epochs} epochs, so the ranks did not "
+            "compute the same. Start all with the same versions of Python, torch and skgpstoch, "
+            "and let your own modules draw random numbers from torch's global generator only."
+        )
+    return float(most[0])
+
+
+def own_mark(group: Group, loss: Tensor) -> list[Tensor]:
+    """Return the mark that tells other ranks of an interrupt; empty without other ranks."""
+    return [] if group.size == 1 else [torch.full_like(loss, is_marked())]
+
+
+def step_generator(group: Group, generator: torch.Generator) -> torch.Generator:
+    """Return a generator for the step that starts in the same state on all ranks."""
+    if group is ALONE:
+        return generator
+    return torch.Generator(generator.device).manual_seed(drawn_seed(generator))
+
+
+def drawn_seed(generator: torch.Generator) -> int:
+    """Return a seed for another generator."""
+    return int(torch.randint(2**62, (), generator=generator, device=generator.device))

@@ -10,8 +10,7 @@ import torch
 from torch.optim import Adadelta as TorchAdadelta
 from torch.optim import AdamW, Optimizer
 
-from .light_optimizer import LightOptimizer, unwrapped
-from .projected_lbfgs import ProjectedLBFGS
+from .projected_lbfgs import LightOptimizer, ProjectedLBFGS, unwrapped
 
 Schedule = Callable[[float, int], float]
 """(step, number of steps) → factor of the initial learning rate; with a deadline, steps may jump.
@@ -75,19 +74,13 @@ class SparseAdagrad(LightOptimizer):
 class Adam(LightOptimizer, AdamW):
     """torch's AdamW, without the imports for torch.compile."""
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        """Update all parameters."""
-        return unwrapped(AdamW.step)(self, closure)
+    step: Any = torch.no_grad()(unwrapped(AdamW.step))
 
 
 class Adadelta(LightOptimizer, TorchAdadelta):
     """torch's Adadelta, without the imports for torch.compile."""
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        """Update all parameters."""
-        return unwrapped(TorchAdadelta.step)(self, closure)
+    step: Any = torch.no_grad()(unwrapped(TorchAdadelta.step))
 
 
 def check_decay(groups: list[dict[str, Any]]) -> None:

@@ -14,8 +14,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from .light_optimizer import LightOptimizer
+
+def unwrapped(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of torch's optimisers without its wrappers for torch.compile."""
+    return getattr(method, "__wrapped__", method)
+
+
+class LightOptimizer(Optimizer):
+    """An optimiser that does not import torch._dynamo.
+
+    That import takes 1.4 to 3 s, and adds a warning filter.
+    """
+
+    add_param_group = unwrapped(Optimizer.add_param_group)
+    state_dict = unwrapped(Optimizer.state_dict)
+    load_state_dict = unwrapped(Optimizer.load_state_dict)
+
 
 ARMIJO = 1e-4  # share of the decrease predicted by the slope that a step must achieve
 WOLFE = 0.9  # share of the starting slope below which the slope must fall

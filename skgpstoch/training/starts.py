@@ -14,9 +14,12 @@ from a narrower range inside the bounds:
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.gaussian_process import kernels as sk
 
 SHORTEST = 0.1
@@ -92,3 +95,21 @@ def draw_starts(
     low, high = likely.T
     sizes = (CANDIDATES[r % len(CANDIDATES)] for r in range(n_restarts))
     return [random_state.uniform(low, high, (size, len(low))) for size in sizes]
+
+
+@contextlib.contextmanager
+def threads_as(n_threads: int) -> Iterator[None]:
+    """Let torch use `n_threads` threads in the block, as in the process that started the job.
+
+    With another number of threads, sums are rounded differently, and a search may find another
+    optimum. Only joblib's worker processes have another number; it is restored afterwards.
+    """
+    before = torch.get_num_threads()
+    if before == n_threads:
+        yield
+        return
+    torch.set_num_threads(n_threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..data.chunk import Chunk
-from ..data.groups import Group
 from ..data.row_source import RowSource
-from ..data.rows import Rows, Whole
-from .tables import Pair, Table
+from ..data.rows import Data, Rows, Whole
+from .tables import UNKNOWN, Pair, Sampled, Scaled
 
 EPOCH_ROWS = 1_000_000
 """Most rows in an epoch; the next epoch has other rows."""
@@ -235,8 +234,8 @@ class Stored:
 # ---- the table -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class InChunks(Table):
+@dataclass(frozen=True, kw_only=True)
+class InChunks(Sampled):
     """Rows that are read in chunks: minibatches come from the shuffle buffer of a source.
 
     In a group, each rank has a part of every minibatch, as large as its share of the rows, from the
@@ -248,38 +247,42 @@ class InChunks(Table):
         The rows of this process.
     n_own : int
         Number of these with a positive weight.
+    checked : callable
+        Validates a chunk.
+    is_own : ndarray of shape (m,)
+        Whether each row of the sample belongs to this process.
     tensors : callable
         Turns a chunk into tensors.
-    whole : Whole
-        Size, weight and processes of all rows of all ranks.
-    sampled, is_own : ndarray of shape (m,)
-        Numbers of the sample's rows, in its order, and whether each belongs to this process.
-    seed : int
-        Seed of the order of minibatches.
-    n_untrained : int, default=0
-        How many of the sample's first rows are not trained on.
     counts : list of int
         Number of rows that each rank trains on, of a table that :meth:`trained` returns.
     """
 
+    numbers: np.ndarray
     source: RowSource
     n_own: int
-    tensors: Tensors
-    whole: Whole
-    sampled: np.ndarray
+    checked: Callable[[Chunk], Data]
     is_own: np.ndarray
-    seed: int
-    n_untrained: int = 0
+    tensors: Tensors = UNKNOWN
     counts: Sequence[int] = ()
     kept: dict[str, Any] = field(default_factory=dict)  # where the next epoch goes on reading
 
     @property
-    def group(self) -> Group:
-        return self.whole.group
+    def n_epoch(self) -> int:
+        return min(self.whole.n_rows, EPOCH_ROWS)
 
     @property
     def n_rows(self) -> int:
         return min(self.whole.n_rows - self.n_untrained, EPOCH_ROWS)
+
+    def scaled(self, tensors: Scaled, plan: Any, generator: torch.Generator) -> Self:
+        table = super().scaled(tensors, plan, generator)
+
+        def of_chunk(chunk: Chunk) -> Pair:
+            if not len(chunk):
+                return table.none
+            return tensors(self.checked(chunk), plan.dtype, generator.device)
+
+        return replace(table, tensors=of_chunk)
 
     def trained(self, n_untrained: int, source: Callable[[Tensor, Rows], Pair]) -> InChunks:
         n_own = self.n_own - int(self.is_own[:n_untrained].sum())
@@ -311,7 +314,7 @@ class InChunks(Table):
     @cached_property
     def folds(self) -> Folded:
         """Rows that are held out of training."""
-        return Folded.of_sample(self.sampled, self.rows.fold, self.n_untrained)
+        return Folded.of_sample(self.numbers, self.rows.fold, self.n_untrained)
 
     def part_of(self, n_rows: int) -> Whole:
         """Describe a minibatch of so many rows in the whole group."""

@@ -27,9 +27,8 @@ from skgpstoch import (
 from skgpstoch.persistence.file import write_state
 from skgpstoch.persistence.state import Names, Packer
 from skgpstoch.persistence.tensor_file import header_of, read, write
-from skgpstoch.training import checkpoint
+from skgpstoch.training import checkpoint, observers
 from skgpstoch.training.checkpoint import Checkpoint
-from skgpstoch.training.loop import Trainer
 
 SMALL = {
     "hidden_layer_sizes": (4,),
@@ -357,7 +356,7 @@ def test_a_failure_while_loading_leaves_all_as_it_was(
     state = state_of(left)
     LATE[how](state)
     monkeypatch.setattr(Checkpoint, "load", lambda *_: copy.deepcopy(state))
-    monkeypatch.setattr(Trainer, "can_be_in", lambda *_: True)
+    monkeypatch.setattr(observers, "can_be_in", lambda *_: True)
     model = SCGDGaussianProcessRegressor(**SMALL, checkpoint_dir=tmp_path)
     with pytest.warns(UserWarning, match="starts from the beginning"):
         model.fit(*few)

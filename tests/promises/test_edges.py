@@ -39,10 +39,10 @@ from skgpstoch import (
 )
 from skgpstoch.data.rows import Data
 from skgpstoch.estimators.base import representations
-from skgpstoch.estimators.checkpoint_key import checkpoint_of
 from skgpstoch.estimators.validation import validate_inputs
 from skgpstoch.likelihoods import Poisson
 from skgpstoch.maths.gaussian import Marginals
+from skgpstoch.training.checkpoint import checkpoint_of
 
 # ---- numbers that overflow ---------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 import skgpstoch
 from skgpstoch import likelihoods, losses
-from skgpstoch.estimators import finite_parameters, parameters, variational_parameters
+from skgpstoch.estimators import parameters, variational_parameters
 
 ROOT = Path(skgpstoch.__file__).parent
 SOURCES = {path: path.read_text() for path in sorted(ROOT.rglob("*.py"))}
@@ -54,7 +54,7 @@ def test_groups_of_parameters_have_no_methods_and_behaviour_has_one_line(cls):
 
 
 def test_groups_of_the_shell_are_data():
-    files = (parameters, finite_parameters, variational_parameters)
+    files = (parameters, variational_parameters)
     classes = {c for file in files for c in vars(file).values() if inspect.isclass(c)}
     groups = [c for c in classes if c.__name__.endswith("Parameters")]
     assert len(groups) > 10

@@ -18,7 +18,8 @@ from sklearn.cluster import MiniBatchKMeans
 from torch import nn
 
 from skgpstoch import SCGDGaussianProcessRegressor, SVGPClassifier
-from skgpstoch.training.loop import Trainer, global_rng
+from skgpstoch.objectives.base import global_rng
+from skgpstoch.training.loop import Trainer
 
 CPU = torch.device("cpu")
 

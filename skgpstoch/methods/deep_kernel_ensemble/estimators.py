@@ -29,7 +29,7 @@ from ...likelihoods.real import AdditiveNoise
 from ...losses import Loss, make_loss
 from ...recipes.kernel_choice import KernelChoice
 from ...recipes.networks import Network
-from ...recipes.parameters import Training
+from ...recipes.plan import Training
 from ...training.optimizers import SCHEDULES
 from .recipe import EnsembleRecipe
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from ...objectives.ensemble import MANY_ROWS
 from ...recipes.feature_builder import USUAL_BATCH
-from ...recipes.parameters import Training
-from ...recipes.plan import Folds, Plan, epochs
+from ...recipes.plan import Folds, Plan, Training, epochs
 from ...training.optimizers import SCHEDULES
 
 FEW_DIRECT = 4000  # rows up to which there are eight networks, not three

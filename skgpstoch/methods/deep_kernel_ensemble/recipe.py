@@ -42,12 +42,10 @@ from ...objectives.optimal_q import optimal_q
 from ...recipes.evidence import feature_kernel
 from ...recipes.kernel_choice import KernelChoice
 from ...recipes.networks import Network, build_network, finite_features
-from ...recipes.parameters import Training
-from ...recipes.plan import Plan, Sizes
+from ...recipes.plan import Plan, Sizes, Start, Training
 from ...recipes.recipe import Fitted, Problem, Recipe, started
-from ...recipes.solver_choice import check_choices, check_input_noise
 from ...recipes.variational import bound_of
-from ...recipes.warm_start import Start
+from ...recipes.variational_plan import check_choices, check_input_noise
 from .plan import FEW_DIRECT, ensemble_plan, scale_rate
 
 N_WAVES = 8

@@ -20,9 +20,8 @@ from ...kernels import TiedKernel, contains, join_white_noise, to_sklearn
 from ...posteriors.exact import ExactPosterior
 from ...posteriors.iterative import IterativePosterior
 from ...recipes.kernel_choice import START_NOISE, KernelChoice, default_kernel
-from ...recipes.plan import Plan, Sizes
+from ...recipes.plan import Plan, Sizes, Start
 from ...recipes.recipe import Fitted, Problem, Recipe, check_shared_noise
-from ...recipes.warm_start import Start
 from ...training.exact_search import best_on
 from .folds import make_folds
 from .multipliers import Options

@@ -39,10 +39,8 @@ from ...objectives.quadruply import StochasticObjective
 from ...posteriors.chevron import ChevronModel
 from ...recipes.basis import LEAST_STEPS, BasisRecipe, FourierFunctions, KernelFunctions
 from ...recipes.kernel_choice import KernelChoice
-from ...recipes.parameters import Training
-from ...recipes.plan import Plan, Sizes
+from ...recipes.plan import Plan, Sizes, Start, Training
 from ...recipes.recipe import Problem
-from ...recipes.warm_start import Start
 from ...training.optimizers import SCHEDULES
 from .parameters import BasisParameters, BasisRegressionParameters
 

@@ -51,10 +51,8 @@ from ...objectives.blockwise import (
 from ...posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
 from ...recipes.basis import BasisRecipe, KernelFunctions
 from ...recipes.kernel_choice import KernelChoice
-from ...recipes.parameters import Training
-from ...recipes.plan import Plan, Sizes
+from ...recipes.plan import Plan, Sizes, Start, Training
 from ...recipes.recipe import Fitted, Problem
-from ...recipes.warm_start import Start
 from ...training.optimizers import one_cycle
 from .parameters import BasisParameters, BasisRegressionParameters
 from .stochastic_rvm import INFINITE, StochasticRelevance

@@ -30,7 +30,7 @@ from skgpstoch.methods import scgd
 from skgpstoch.methods.scgd import SCGDObjective
 from skgpstoch.models.hyper_prior import HyperPrior
 from skgpstoch.models.sparse import ConstantMean, SparseModel
-from skgpstoch.objectives import all_rows, collapsed, dual, exact
+from skgpstoch.objectives import all_rows, collapsed, dual
 from skgpstoch.objectives.lbfgs import FullBatchObjective, gradients_at
 from skgpstoch.objectives.optimal_q import optimal_q
 from skgpstoch.posteriors.sites import RowSites
@@ -126,7 +126,7 @@ def test_the_gradient_has_that_of_the_prior(inputs, kind):
     others = X[6:11] if kind == "both kinds" else None
     model = make_model(Gaussian(0.2), X if kind == "exact" else X[:6] + 0.1, rows, others)
     model.hyper_prior = HyperPrior.of(rows)
-    cls = {"exact": exact.ExactObjective, "full batch": FullBatchObjective}
+    cls = {"exact": all_rows.ExactObjective, "full batch": FullBatchObjective}
     objective = cls.get(kind, collapsed.CollapsedObjective)(model, len(X))
     loss = objective(X, rows, generator)
     assert float(loss.detach()) == pytest.approx(objective.evaluate(X, rows), rel=1e-9)
@@ -174,7 +174,7 @@ def test_with_all_rows_as_points_the_bound_is_the_exact_evidence(inputs, kind):
     model = make_model(Gaussian(0.2), X, rows)
     params = trained(model)
     found = optimal_q(model, X, rows)
-    value = exact.log_evidence(model, X, rows)
+    value = all_rows.log_evidence(model, X, rows)
     assert float(value.detach()) == pytest.approx(float(found.value), rel=1e-9)
     expected = [-rows.n_effective * g for g in gradients_at(model, X, rows, found, params)]
     assert_gradients(torch.autograd.grad(value, params), expected, rtol=1e-6, atol=1e-7)
@@ -395,7 +395,7 @@ def count_calls(monkeypatch, owner, name):
 
 
 def test_a_fit_ends_when_the_evidence_has_converged(monkeypatch):
-    calls = count_calls(monkeypatch, exact, "log_evidence")
+    calls = count_calls(monkeypatch, all_rows, "log_evidence")
     X, y = make_friedman1(60, random_state=0)
     model = SVGPRegressor(random_state=0).fit(X, y)
     assert model.n_iter_ < 20
@@ -489,7 +489,7 @@ def test_a_start_that_is_worse_is_not_kept(monkeypatch):
 
 def test_full_batch_objectives_say_whether_they_are_still():
     assert FullBatchObjective.is_still
-    assert exact.ExactObjective.is_still
+    assert all_rows.ExactObjective.is_still
     assert not dual.DualObjective.is_still
 
 

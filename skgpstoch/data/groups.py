@@ -183,12 +183,16 @@ class Group:
 
     def first(self, value: float) -> float:
         """Return rank 0's number."""
+        if self.size == 1:
+            return value
         number = torch.tensor(value, dtype=torch.float64)
         self.broadcast_(number)
         return float(number)
 
     def first_bytes(self, content: bytes) -> bytes:
         """Return rank 0's bytes."""
+        if self.size == 1:
+            return content
         size = torch.tensor(len(content))
         self.broadcast_(size)
         buffer = torch.zeros(int(size), dtype=torch.uint8)
@@ -199,6 +203,8 @@ class Group:
 
     def flag(self, value: bool) -> bool:
         """Tell whether `value` is true on any rank."""
+        if self.size == 1:
+            return bool(value)
         flag = torch.tensor(bool(value))
         self.max_(flag)
         return bool(flag)

@@ -51,9 +51,10 @@ def checked_mode(target: Path) -> int | None:
         raise IsADirectoryError(errno.EISDIR, "path must be a file, got a folder", str(target))
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "path must be in an existing folder", str(target))
-    if not target.exists():
+    try:
+        found = target.stat().st_mode
+    except FileNotFoundError:
         return None
-    found = target.stat().st_mode
     if not stat.S_ISREG(found):
         raise OSError(errno.EINVAL, "path must be a file, got a device or a pipe", str(target))
     return stat.S_IMODE(found)

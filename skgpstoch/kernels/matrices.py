@@ -69,8 +69,9 @@ class Covariance(ABC):
         return max(LEAST_ROWS, block_elements(self.device) // self.n_rows)
 
     def _tensor(self, values: Any) -> Tensor:
-        values = values if isinstance(values, Tensor) else torch.tensor(np.asarray(values))
-        return values.to(self.device, torch.float64)
+        if isinstance(values, Tensor):
+            return values.to(self.device, torch.float64)
+        return torch.tensor(np.asarray(values), dtype=torch.float64, device=self.device)
 
     def empty(self) -> Tensor:
         """Return an uninitialised matrix (N, N)."""

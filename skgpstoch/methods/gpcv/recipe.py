@@ -29,6 +29,7 @@ from .objective import CrossValidationObjective
 
 EVIDENCE_ROWS = 500  # whose marginal likelihood finds where the default kernel starts
 ADMM_ITERATIONS = 100  # of "auto"
+FEW_ITERATIONS = 10  # of which the first may be worse than the start
 START_RHO = 100.0  # one step of λ leaves a fiftieth of its error; at the paper's 5 steps oscillate
 
 OfAllRows = ExactPosterior | IterativePosterior
@@ -230,8 +231,9 @@ class CrossValidationRecipe(Recipe):
         yield from (steps, noise, ended, self.first_is_best(fitted))
 
     def first_is_best(self, fitted: Fitted) -> Finding:
-        """Return whether no iteration improved on the start of the search."""
-        is_first = cast(CrossValidationObjective, fitted.objective).best_iter == 0
+        """Return whether no iteration of many improved on the start of the search."""
+        objective = cast(CrossValidationObjective, fitted.objective)
+        is_first = objective.best_iter == 0 and fitted.history.n_iter >= FEW_ITERATIONS
         found = Finding("start kept", "kernel", int(is_first), 1, category=ConvergenceWarning)
         if not is_first:
             return found

@@ -375,3 +375,64 @@ def test_pickles_have_no_limits():
     assert json.dumps(value).count("[") == 401
     with pytest.raises(ValueError, match="nested"):
         Unpacker(Names(), limits.FileLimits(10**6)).value(PackedState(json.dumps(nodes), [], []))
+
+
+# ---- what a later attack found -------------------------------------------------------------------
+
+
+def with_nodes_first(path, to, nodes, arrays=()):
+    """A file with further nodes before its own."""
+    metadata, tensors = taken_apart(path)
+    moved = [moved_by(node, len(nodes), len(arrays)) for node in nodes_of(metadata)]
+    structure = json.dumps([*nodes, *moved])
+    put_together(to, {**metadata, "structure": structure}, [*arrays, *tensors])
+
+
+def moved_by(node, n_nodes, n_arrays):
+    form, *parts = node
+    if form == "array":
+        return [form, parts[0] + n_arrays, *parts[1:]]
+    return [form, *([p[0] + n_nodes] if isinstance(p, list) else p for p in parts)]
+
+
+def test_an_array_is_the_memory_of_one_tensor(exact, tmp_path):
+    """Each of many tensors would be looked through."""
+    half = [["array", 0, "<i2", "1000000", "0", ""]] + [["tensor", [0], "bfloat16"]] * 3000
+    with_nodes_first(exact, tmp_path / "model", half, [np.ones(10**6, "<i2")])
+    refused(tmp_path / "model", "two tensors have the memory of one array")
+
+
+LONG = "a" * 10**6
+WORDY = [["type", LONG], ["function", LONG], ["torch device", LONG], ["float", LONG]]
+
+
+@pytest.mark.parametrize(
+    "node", [*WORDY, ["ufunc", LONG], ["torch type", LONG]], ids=lambda n: n[0]
+)
+def test_messages_are_short(node, exact, tmp_path):
+    with_nodes_first(exact, tmp_path / "model", [node])
+    with pytest.raises(ValueError, match="node 0") as refusal:
+        skgpstoch.load(tmp_path / "model")
+    assert len(str(refusal.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "node", [["scalar", "<f16", 1.0], ["cells", "<U500000000", 1, 0]], ids=["long", "wide"]
+)
+def test_types_that_no_model_has(node, exact, tmp_path):
+    with_nodes_first(exact, tmp_path / "model", [node])
+    refused(tmp_path / "model", "cannot have the type")
+
+
+def test_numbers_for_people_do_not_hide_others(sparse, tmp_path):
+    """The mean becomes a buffer beside a loss, which may be NaN."""
+    metadata, tensors = taken_apart(sparse)
+    nodes = nodes_of(metadata)
+    mean = next(n for n in nodes if n[0] == "module" and nodes[n[1][0]] == ["type", "ConstantMean"])
+    of_parameters = nodes[mean[mean.index("_parameters") + 1][0]]
+    tensor = nodes[of_parameters[2][0]][1]
+    tensors[nodes[nodes[tensor[0]][1][0]][1]][...] = np.nan
+    mean[mean.index("_parameters")] = "_buffers"
+    of_parameters[1:] = ["loss", tensor, "value", tensor]
+    put_together(tmp_path / "model", {**metadata, "structure": json.dumps(nodes)}, tensors)
+    refused(tmp_path / "model", "ConstantMean.value is not finite")

@@ -95,7 +95,7 @@ class Numbers(Encoder):
 
     @property
     def width(self) -> int:
-        return int(self.varies) + int(self.flags)
+        return int(bool(self.varies)) + int(bool(self.flags))
 
     @property
     def missing_columns(self) -> list[int]:

@@ -116,7 +116,7 @@ def half_of(a: np.ndarray) -> str:
     A = bits(a)
     if np.array_equal(A, A.swapaxes(-1, -2)):
         return "symmetric"
-    above = ~lower(a.shape[-1])
+    above = ~np.tri(a.shape[-1], dtype=bool)
     if not any(M[above].any() for M in matrices(A)):
         return "lower"
     return "" if any(M[above.T].any() for M in matrices(A)) else "upper"
@@ -125,24 +125,26 @@ def half_of(a: np.ndarray) -> str:
 def triangles(a: np.ndarray, half: str) -> np.ndarray:
     """Return one half of matrices (..., n, n), row by row: (..., n(n + 1)/2)."""
     n = a.shape[-1]
-    kept = lower(n).T if half == "upper" else lower(n)
-    return np.stack([M[kept] for M in matrices(a)]).reshape(*a.shape[:-2], n * (n + 1) // 2)
+    rows = [matrices(a)[:, i, stored_of(i, half)] for i in range(n)]
+    return np.concatenate(rows, axis=1).reshape(*a.shape[:-2], n * (n + 1) // 2)
 
 
 def fill_triangles(a: np.ndarray, payload: np.ndarray, half: str) -> None:
-    """Fill matrices (..., n, n) from one half of them."""
-    n = a.shape[-1]
-    kept = lower(n).T if half == "upper" else lower(n)
+    """Fill matrices (..., n, n) from one half of them, row by row, without a mask of their size."""
+    A, numbers, first = matrices(a), payload.reshape(-1, payload.shape[-1]), 0
     a[...] = 0
-    for M, numbers in zip(matrices(a), payload.reshape(-1, payload.shape[-1]), strict=True):
+    for i in range(a.shape[-1]):
+        places = stored_of(i, half)
+        after = first + len(range(a.shape[-1])[places])
+        A[:, i, places] = numbers[:, first:after]
         if half == "symmetric":
-            M.T[kept] = numbers
-        M[kept] = numbers
+            A[:, places, i] = numbers[:, first:after]
+        first = after
 
 
-def lower(n: int) -> np.ndarray:
-    """Return where the lower half of a matrix is, (n, n)."""
-    return np.tri(n, dtype=bool)
+def stored_of(i: int, half: str) -> slice:
+    """Return which columns of row i are stored."""
+    return slice(i, None) if half == "upper" else slice(0, i + 1)
 
 
 def matrices(a: np.ndarray) -> np.ndarray:

@@ -110,7 +110,7 @@ def checked_objects(objects: Any) -> dict[str, Any]:
 
 def check_is_given(structure: str, objects: Mapping[str, Any]) -> None:
     """Raise a ValueError that names every class and function that `objects` lacks."""
-    found = set(re.findall(rf'"{re.escape(OWN)}(\w+)"', structure))
+    found = set(re.findall(rf'"{re.escape(OWN)}(\w{{1,200}})"', structure))
     if missing := sorted(found - objects.keys()):
         asked = ", ".join(f"{name!r}: {name}" for name in missing)
         raise ValueError(

@@ -18,7 +18,17 @@ import torch
 from torch import Tensor, nn
 
 from . import forms_of_values as of
-from .forms_of_values import DTYPES, WORDS, Parts, Types, all_are, numbered, pairs, word
+from .forms_of_values import (
+    DTYPES,
+    WORDS,
+    Parts,
+    Types,
+    all_are,
+    numbered,
+    one_of,
+    pairs,
+    word,
+)
 from .registry import REQUESTS, UFUNCS, Retired
 
 Function = types.FunctionType
@@ -35,6 +45,7 @@ DAMAGE = (
 """Errors that may be raised when parts do not belong together."""
 
 FRESH = vars(nn.Module())
+LONGEST_FIELD = 200  # letters of an attribute's name
 
 
 class Form(NamedTuple):
@@ -79,8 +90,10 @@ def instance_of(form: str, make: Callable[[Any, Fields], Any]) -> Callable[[list
 
     def together(parts: list[Any]) -> Any:
         cls, *rest = parts
-        if not all_are(str, rest[::2]):
-            raise ValueError("the names of attributes must be strings")
+        if not all_are(str, rest[::2]) or any(len(name) > LONGEST_FIELD for name in rest[::2]):
+            raise ValueError(
+                f"the names of attributes must be strings of at most {LONGEST_FIELD} letters"
+            )
         return make(checked(cls, form), dict(pairs(rest)))
 
     return together
@@ -178,17 +191,17 @@ FORMS: dict[str, Form] = {
     "sequence": Form(contents, lambda parts: checked(parts[0], "sequence")(parts[1:])),
     "path": Form(word, lambda parts: Path(*parts), TEXT),
     "floats": Form(lambda value: numbered([np.array(value)]), of.floats_of, ((np.ndarray,),)),
-    "float": Form(word, lambda parts: WORDS[parts[0]], TEXT),
+    "float": Form(word, lambda parts: one_of(WORDS, parts[0]), TEXT),
     "scalar": Form(of.scalar, of.scalar_of, ((str,), (bool, int, float, str))),
     "times": Form(of.times, of.array_of_times, ((str,), (np.ndarray,))),
-    "ufunc": Form(lambda f: numbered([f.__name__]), lambda parts: UFUNCS[parts[0]], TEXT),
+    "ufunc": Form(lambda f: numbered([f.__name__]), lambda parts: one_of(UFUNCS, parts[0]), TEXT),
     "random state": Form(
         of.random_state, of.random_state_of, ((np.ndarray,), (int,), (int,), (float, int))
     ),
     "tensor": Form(of.tensor, of.tensor_of, ((np.ndarray,), TEXT_OR_NONE)),
     "parameter": Form(of.parameter, lambda parts: nn.Parameter(*parts), ((Tensor,), (bool,))),
-    "torch type": Form(of.torch_type, lambda parts: DTYPES[parts[0]], TEXT),
-    "torch device": Form(word, lambda parts: torch.device(parts[0]), TEXT),
+    "torch type": Form(of.torch_type, lambda parts: one_of(DTYPES, parts[0]), TEXT),
+    "torch device": Form(word, of.torch_device_of, TEXT),
     "torch size": Form(numbered, torch.Size),
     "timestamp": Form(of.timestamp, of.timestamp_of, ((np.datetime64,), TEXT_OR_NONE)),
     "period": Form(lambda t: numbered([t.ordinal, t.freqstr]), of.period_of, ((int,), (str,))),

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .arrays import FEWEST
+from .arrays import FEWEST, ITEM_SIZES
 from .registry import UFUNCS
 
 Parts = Iterable[tuple[str, Any]]  # where each part is (for messages), and the part
@@ -22,6 +22,7 @@ Types = tuple[type, ...]
 
 MOST_BYTES_OF_A_TEXT = 256  # in an array, for each string and each of its letters
 MOST_BYTES_OF_TEXTS = 2**26  # in an array
+SHOWN = 60  # letters of a text, in messages
 MOST_FLOATS = 2**20  # in a list that is stored as an array, which takes eight times as much memory
 WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 DTYPES = {str(t).partition(".")[2]: t for t in vars(torch).values() if isinstance(t, torch.dtype)}
@@ -60,6 +61,13 @@ def pairs(parts: list[Any]) -> Iterator[tuple[Any, Any]]:
     return zip(parts[::2], parts[1::2], strict=True)
 
 
+def one_of(table: dict[str, Any], name: str) -> Any:
+    """Return what a table has under a name, or raise a ValueError that shows the name's start."""
+    if name not in table:
+        raise ValueError(f"{name[:SHOWN]!r} is not one of the names that this form knows")
+    return table[name]
+
+
 def word(value: Any) -> Parts:
     """Take apart a path, a device, or a number that JSON does not have."""
     return numbered([str(value)])
@@ -92,7 +100,8 @@ def scalar_of(parts: list[Any]) -> Any:
     dtype, value = dtype_of(parts[0], "biufUmM"), parts[1]
     if type(value) not in OF_SCALARS[dtype.kind]:
         raise ValueError(f"a scalar of type {dtype} cannot be a {type(value).__name__}")
-    if dtype.kind == "U" and dtype.itemsize > most_bytes([value]):
+    is_odd = dtype.kind in "biuf" and dtype.itemsize not in ITEM_SIZES  # such as long doubles
+    if is_odd or (dtype.kind == "U" and dtype.itemsize > most_bytes([value])):
         raise ValueError(f"a scalar cannot have the type {dtype}")
     array = np.array(value, np.int64).view(dtype) if dtype.kind in "mM" else np.array(value, dtype)
     return array[()]
@@ -101,7 +110,7 @@ def scalar_of(parts: list[Any]) -> Any:
 def dtype_of(text: str, kinds: str) -> np.dtype:
     """Return a dtype of one of these kinds; NumPy's own reader takes whole programs of types."""
     if not re.fullmatch(rf"[<>|=][{kinds}]\d{{0,9}}(\[([1-9]\d{{0,8}})?[A-Za-z]{{1,2}}\])?", text):
-        raise ValueError(f"{text!r:.40} is not a type of these objects")
+        raise ValueError(f"{text[:SHOWN]!r} is not a type of these objects")
     return np.dtype(text)
 
 
@@ -129,7 +138,8 @@ def array_of_cells(parts: list[Any]) -> np.ndarray:
         raise ValueError("an array of strings or objects has a shape that is none")
     dtype = dtype_of(text, "UO")
     if dtype.kind == "U" and (
-        dtype.itemsize * len(values) > most_bytes(values) or not all_are(str, values)
+        dtype.itemsize * max(len(values), 1) > most_bytes(values) + MOST_BYTES_OF_A_TEXT
+        or not all_are(str, values)
     ):
         raise ValueError(f"an array of strings cannot have the type {dtype}, or its values")
     flat = np.empty(len(values), dtype)
@@ -205,9 +215,16 @@ def tensor_of(parts: list[Any]) -> Tensor:
     """Return a tensor that shares the memory of the array, which nothing else uses."""
     array, dtype = parts
     if dtype not in (None, "bfloat16") or (dtype and array.dtype != np.int16):
-        raise ValueError(f"a tensor of {array.dtype} cannot be of type {dtype!r:.40}")
+        raise ValueError(f"a tensor of {array.dtype} cannot be of type {dtype and dtype[:SHOWN]!r}")
     values = torch.from_numpy(array)
     return values if dtype is None else values.view(torch.bfloat16)
+
+
+def torch_device_of(parts: list[Any]) -> torch.device:
+    """Return a device."""
+    if not re.fullmatch(r"[a-z]{1,20}(:\d{1,4})?", parts[0]):
+        raise ValueError(f"{parts[0][:SHOWN]!r} is not a device")
+    return torch.device(parts[0])
 
 
 def torch_type(dtype: torch.dtype) -> Parts:
@@ -242,7 +259,7 @@ def timestamp_of(parts: list[Any]) -> Any:
     if zone is None:
         return pd.Timestamp(when)
     if not re.fullmatch(ZONE, zone):
-        raise ValueError(f"{zone!r:.40} is not a time zone")
+        raise ValueError(f"{zone[:SHOWN]!r} is not a time zone")
     try:
         return pd.Timestamp(when).tz_localize("UTC").tz_convert(zone)
     except OSError as error:  # a part of the world, which is a folder
@@ -255,7 +272,7 @@ def period_of(parts: list[Any]) -> Any:
 
     ordinal, freq = parts
     if not re.fullmatch(r"[\w-]{1,20}", freq):
-        raise ValueError(f"{freq!r:.40} is not a frequency")
+        raise ValueError(f"{freq[:SHOWN]!r} is not a frequency")
     return pd.Period(ordinal=ordinal, freq=freq)
 
 

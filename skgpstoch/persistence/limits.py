@@ -26,23 +26,27 @@ FREE_PARTS = 100_000  # so many are always allowed
 MOST_KEYS = 256  # of a set or dict; more of them may be made to have equal hashes
 QUICK_KEYS = 2**20  # integers below this have hashes that hardly collide
 MOST_IN_A_KEY = 16
+MOST_UNKNOWN = 200  # arrays and numbers within an object that are not finite
 LONGEST_NAME = 120  # of an attribute, in messages
 WITH_NUMBERS = (np.ndarray, np.floating, float)
 OF_KEYS = (bool, int, float, str, type(None), torch.dtype)
 WHERE_KEYS_ARE = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered dict": (0, 2)}
 """Which parts are keys: the first one, and how many parts further the next one is."""
 
-MAY_BE_UNKNOWN = re.compile(
-    "bound|curve|densit|elbo|evidence|likelihood|loss|patience|score|"
-    r"\W(cdf|error|gain|gap|latent_std|limit|log_p|moved|value)\b"
-)
+MAY_BE_UNKNOWN = re.compile("bound|curve|densit|elbo|evidence|likelihood|loss|patience|score")
 """Fields for people to read, which may be NaN or infinite without changing a prediction."""
+
+IN_RECORDS = re.compile(r"\W(cdf|error|gain|gap|latent_std|limit|log_p|moved|value)\b")
+"""The same, but not of modules, whose parameters may have these names."""
 
 MAY_BE_INFINITE = re.compile(r"\.(high|low|nu)\b")
 """Fields of laws and kernels that are infinite where nothing bounds them."""
 
-BYTES = {nn.Module: 3000, torch.Tensor: 800, np.random.RandomState: 8000}
-"""What objects take at least, without parts that are counted elsewhere."""
+BYTES = {nn.Module: 12_000, torch.Tensor: 800, np.random.RandomState: 100_000}
+"""What objects take at least, without parts that are counted elsewhere.
+
+Modules and random states take more time than memory, so they count for more.
+"""
 
 
 class Unknown(NamedTuple):
@@ -66,7 +70,8 @@ class FileLimits:
         self.n_parts = 0
         self.depths: list[int] = []
         self.walks: list[int] = []  # parts of each node, those of shared nodes counted each time
-        self.unknown: dict[int, Unknown] = {}
+        self.unknown: dict[int, list[Unknown]] = {}
+        self.of_tensors: set[int] = set()  # arrays whose memory a tensor has
         self.classes = frozenset(known_classes().values())
 
     def check_parts(self, form: str, parts: list[Any], values: list[Any]) -> None:
@@ -82,6 +87,10 @@ class FileLimits:
         if form in WHERE_KEYS_ARE:
             first, step = WHERE_KEYS_ARE[form]
             check_keys(values[first::step])
+        if form == "tensor":
+            if self.of_tensors.intersection(inner):
+                raise ValueError("two tensors have the memory of one array")
+            self.of_tensors.update(inner)
         fields = values[1:] if form in OBJECTS or form == "sequence" else values
         if any(isinstance(value, type) and value in self.classes for value in fields):
             raise ValueError("a class of objects cannot be a value")
@@ -94,17 +103,20 @@ class FileLimits:
         check_hooks(value)
         looked_at = parts if self.unknown and form != "cells" else ()  # levels may be missing
         for place, part in enumerate(looked_at):
-            if isinstance(part, list) and part[0] in self.unknown:
-                found = self.unknown[part[0]]
-                self.keep(form, value, label(form, parts, place), found)
+            if isinstance(part, list):
+                for found in self.unknown.get(part[0], ()):
+                    self.keep(form, value, label(form, parts, place), found)
         if (found_here := unknown_in(value)) is not None:
-            self.unknown[len(self.depths) - 1] = found_here
+            self.unknown[len(self.depths) - 1] = [found_here]
 
     def keep(self, form: str, value: Any, where: str, found: Unknown) -> None:
         """Remember a number that is not finite, or raise a ValueError if it decides predictions."""
         where = (where + found.where)[:LONGEST_NAME]
         if form not in OBJECTS:
-            self.unknown.setdefault(len(self.depths) - 1, Unknown(where, found.is_nan))
+            known = self.unknown.setdefault(len(self.depths) - 1, [])
+            if len(known) >= MOST_UNKNOWN:
+                raise ValueError(f"more than {MOST_UNKNOWN} of its parts are not finite")
+            known.append(Unknown(where, found.is_nan))
         elif not may_be_unknown(value, where, found.is_nan):
             name = re.sub(r"^\._(parameters|buffers)\['(.*)'\]$", r".\2", where)
             number = "NaN" if found.is_nan else "infinite"
@@ -165,10 +177,17 @@ def bytes_of(value: Any) -> int:
 def unknown_in(value: Any) -> Unknown | None:
     """Return whether an array or a number itself is not finite; a tensor's array tells it first."""
     if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
-        value = value.float().numpy()
+        return unknown_halves(value.view(torch.int16).numpy())
     if not isinstance(value, WITH_NUMBERS) or np.asarray(value).dtype.kind != "f":
         return None
     return None if np.isfinite(value).all() else Unknown("", bool(np.isnan(value).any()))
+
+
+def unknown_halves(bits: np.ndarray) -> Unknown | None:
+    """Return the same of bfloat16 numbers, by their bits: all ones in the exponent."""
+    blocks = np.array_split(bits.ravel(), 64)
+    largest = max((int((b.astype(np.int32) & 0x7FFF).max()) for b in blocks if b.size), default=0)
+    return None if largest < 0x7F80 else Unknown("", largest > 0x7F80)
 
 
 def may_be_unknown(value: Any, where: str, is_nan: bool) -> bool:
@@ -176,5 +195,8 @@ def may_be_unknown(value: Any, where: str, is_nan: bool) -> bool:
     name = re.split(r"\W", where)[1]
     is_parameter = isinstance(value, BaseEstimator) and name in type(value)._get_param_names()
     if is_nan or not (is_parameter or MAY_BE_INFINITE.match(where)):
-        return name != "_parameters" and bool(MAY_BE_UNKNOWN.search(where))
+        is_told = MAY_BE_UNKNOWN.search(where) or (
+            not isinstance(value, nn.Module) and IN_RECORDS.search(where)
+        )
+        return name != "_parameters" and bool(is_told)
     return True

@@ -20,6 +20,7 @@ import torch
 
 from . import forms
 from .arrays import Layout, is_plain, kept, restored
+from .forms_of_values import SHOWN
 from .limits import FileLimits
 from .registry import known_functions, known_types, name_of
 
@@ -56,7 +57,9 @@ class Names:
         """Return the class or the function of this name, or raise a ValueError."""
         known = known_types() if is_type else known_functions()
         if name not in known:
-            raise ValueError(f"{name!r} is not a class or function that is allowed in a file")
+            raise ValueError(
+                f"{name[:SHOWN]!r} is not a class or function that is allowed in a file"
+            )
         return known[name]
 
     def keep(self, value: Any, path: str) -> None:

@@ -26,6 +26,7 @@ from ..data.rows import Data
 from ..data.whole_file import remove_leftovers
 from ..persistence.file import read_state, value_of, write_state
 from ..persistence.state import Names, Packer
+from .projected_lbfgs import ProjectedLBFGS
 
 CHECKPOINT_SECONDS = 2.0
 """Least seconds between two checkpoints, so that writing them never dominates a fit."""
@@ -199,11 +200,18 @@ def optimizer_can_be_in(optimizer: Optimizer | None, state: dict[str, Any] | Non
         return optimizer is state
     groups = optimizer.state_dict()["param_groups"]
     params = [p for group in optimizer.param_groups for p in group["params"]]
-    n = sum(p.numel() for p in params)  # L-BFGS sees one long vector
+    n = sum(p.numel() for p in params)
+    in_one = isinstance(optimizer, ProjectedLBFGS)  # it sees one long vector
+
+    def fits(i: int, name: str, value: Tensor) -> bool:
+        if in_one or name == "step":
+            return value.numel() in ((1, n) if in_one else (1,))
+        return value.shape == params[i].shape  # fused steps write without a look at it
+
     return same_form(groups, state["param_groups"]) and all(
-        value.numel() in (1, params[i].numel(), n)
+        fits(i, name, value)
         for i, values in state["state"].items()
-        for value in values.values()
+        for name, value in values.items()
         if isinstance(value, Tensor)
     )
 

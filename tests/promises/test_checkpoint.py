@@ -207,6 +207,7 @@ FORGED = {
     "no optimizer": change("optimizer", to=None),
     "an optimizer without groups": change("optimizer", "param_groups", to=[]),
     "a moment of another shape": change("optimizer", "state", 0, "exp_avg", to=torch.zeros(77)),
+    "a moment of one number": change("optimizer", "state", 0, "exp_avg", to=torch.zeros(1)),
     "moments of nothing": change("optimizer", "state", to={99: {"step": torch.zeros(77)}}),
     "a list of moments": change("optimizer", "state", to=[1, 2]),
     "another history": change("history", to={"loss": [1.0]}),

@@ -26,7 +26,7 @@ from .stacking import kept_weights, stacking_weights
 
 PRIOR_ROWS = 1.0  # rows in favour of each model, whatever the data
 LEAST_WEIGHT = 0.1  # below which a model is not worth the time of its predictions
-LEAST_SHARE = 0.2  # of the time, with less of which left no further model is tried
+LEAST_LEFT = 0.2  # of the time, with less of which left no further model is tried
 LEAST_GAIN = 0.003  # nats per row from scouts, for networks to follow: *measured* on 32 tables
 
 
@@ -93,7 +93,7 @@ def race(
     for name, make, scout, adapt, least_gain in entrants:
         if was_interrupted():  # the interrupted model has warned
             break
-        if found and deadline is not None and deadline.left() < LEAST_SHARE * seconds:
+        if found and deadline is not None and deadline.left() < LEAST_LEFT * seconds:
             warn(
                 f"max_time was too short to try {name}: {found[-1].name} took "
                 f"{found[-1].seconds:.2g} s. Raise max_time, or give fewer columns.",

@@ -2,8 +2,10 @@
 
 import functools
 import pickle
+import re
 import time
 import warnings
+from inspect import signature
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +20,7 @@ from sklearn.datasets import load_iris, make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import skgpstoch
 from skgpstoch import (
     AutoGaussianProcessClassifier,
     AutoGaussianProcessRegressor,
@@ -99,7 +102,29 @@ def test_means_of_skewed_targets_are_warned_of(small):
     with pytest.warns(UserWarning, match=r"too low on average.* Set target_transform='log'"):
         AutoGaussianProcessRegressor(random_state=0).fit(X, y)
     model = AutoGaussianProcessRegressor(target_transform="log", random_state=0).fit(X, y)
-    assert "mean error" not in {finding.name for finding in model.diagnose().problems}
+    (found,) = [finding for finding in model.diagnose() if finding.name == "mean error"]
+    assert found.severity == "fine"
+
+
+@pytest.mark.parametrize("name", ["y_std", "exposure"])
+def test_what_the_default_does_not_take_is_taken_by_the_estimators_named(name):
+    with pytest.raises(TypeError, match=f"'{name}': its parameters are") as told:
+        AutoGaussianProcessRegressor().fit(np.eye(3), np.arange(3), **{name: 1.0})
+    named = re.findall(r"\w+Regressor\b", str(told.value))
+    assert {"DeepKernelEnsembleRegressor", "DLMRegressor", "SVGPRegressor"} <= set(named)
+    for each in set(named) - {"AutoGaussianProcessRegressor", "GaussianProcessRegressor"}:
+        assert name in signature(getattr(skgpstoch, each).fit).parameters
+
+
+@pytest.mark.parametrize("c", [1e200, 1e300])
+def test_large_constants_have_small_deviations(c):
+    """Their mean over draws is rounded by 1e184 or more, whose square is infinite."""
+    X = np.linspace(0.0, 1.0, 60)[:, None]
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X, np.full(60, c))
+    mean, std = model.predict(X, return_std=True)
+    assert_array_equal(mean, c)
+    assert (std < 1.0).all()
+    assert np.isfinite(model.predict_distribution(X).crps(c)).all()
 
 
 # ---- scikit-learn ------------------------------------------------------------------------------
@@ -490,8 +515,20 @@ def test_findings_of_time():
 
 
 def test_the_leaderboard_begins_with_the_best(mixed):
-    scores = list(mixed.leaderboard_["score"])
+    scores = list(mixed.leaderboard_["common_score"])
     assert scores == sorted(scores, reverse=True)
+
+
+def test_common_scores_are_of_the_rows_that_all_models_have_predicted():
+    """A model judged on easy rows has the better score, and is the worse one."""
+    data, judged = Data(np.zeros((40, 1)), np.zeros((40, 1))), []
+    for name, rows, level in (("a", np.arange(40), 0.0), ("b", np.arange(20, 40), -0.5)):
+        nothing = np.zeros((len(rows), 1))
+        density = level + 2.0 * (rows >= 20)
+        held_out = HeldOutPredictions(rows, density, *[nothing] * 5)
+        judged.append(race.Judged(name, SimpleNamespace(held_out_=held_out), 1.0))
+    assert [each.score(data) for each in judged] == [1.0, 1.5]
+    assert automatic.common_scores(judged, data) == [2.0, 1.5]
 
 
 def test_fits_are_pickled(mixed, step):

@@ -73,7 +73,8 @@ def read_ranks(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weigh
     if are_few(n, automatic._most_raced):
         rows = rows_of_ranks(group, own)
         with muted(group.rank > 0):
-            check_weight(Data(rows.rows, rows.rows), rows.weight, least=2, keeps=True)
+            checked = check_weight(Data(rows.rows, rows.rows), rows.weight, least=2, keeps=True)
+            rows = replace(rows, weight=checked.weight)
         return Read(rows=rows, clock=clock, given=(X, y))
     seed = int(group.first(resolve_seed(automatic.random_state)))
     most = most_sampled(max(group.every(0 if own is None else len(own.X.columns))))
@@ -208,6 +209,7 @@ def read_through(
 ) -> tuple[Scan, list[ColumnFacts] | None]:
     """Read all rows of a source once; return facts about them, and what their columns hold."""
     labelled, facts = is_classifier(automatic), None
+    names = source.stored_names if source.transform is None else None
 
     def counted_chunks() -> Iterator[Chunk]:
         nonlocal facts
@@ -219,7 +221,7 @@ def read_through(
                     real_target(counted.y)  # or an error that says what is wrong
                 yield counted
                 X = as_given(source, counted.X)
-                found = facts_of(X, automatic.categorical_features, chunk.where)
+                found = facts_of(X, automatic.categorical_features, chunk.where, names)
                 facts = found if facts is None else merged([facts, found])
 
     return scanned(source, counted_chunks(), n_sample, seed, labelled), facts

@@ -25,16 +25,22 @@ from ..data.rows import Data
 from ..data.target_transforms import fitted_transform
 from ..likelihoods.base import largest, regression_likelihood
 
+FEW_SHARED, MOST_SHARED = 10, 1.5
+"""Weights of more rows that sum to no more are shares of all rows, as AdaBoost gives them."""
+
 FEWEST_COUNTED = 0.05
 """If weights sum to a smaller share of the number of rows, warn that they may be proportions."""
 
 MOST_NUMBER = 1e30  # and 1/MOST_NUMBER: limits of numbers that training multiplies in float32
 MOST_ERROR = 1e15  # its square fits into float32, with room for products
+NOT_A_NUMBER = "float() argument must be"  # Python's words
 NO_MISSING = "does not accept missing values encoded as NaN natively"  # scikit-learn's words
 
 
 def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = False) -> Data:
     """Return the data with weights (None if all are 1), without rows of weight 0 unless `keeps`.
+
+    In a fit, `least` is at least 2. Weights that sum to about 1 are then shares of all rows.
 
     Raises
     ------
@@ -58,7 +64,15 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = F
             f"sample_weight must be positive for at least {least} rows, got {counts.sum()}."
         )
     check_range(weight[counts], "sample_weight must be 0 or")
-    if least > 1 and weight.sum() < max(least, FEWEST_COUNTED * counts.sum()):
+    if least > 1 and counts.sum() > FEW_SHARED and weight.sum() <= MOST_SHARED:
+        warn(
+            f"sample_weight sums to {weight.sum():.3g} over {counts.sum()} rows. A weight is a "
+            "number of rows, and these would count as one row together, so they are taken as "
+            f"shares of {counts.sum()} rows. To say so yourself, divide them by their mean.",
+            UserWarning,
+        )
+        weight = weight * (counts.sum() / weight.sum())
+    elif least > 1 and weight.sum() < max(least, FEWEST_COUNTED * counts.sum()):
         warn(
             f"sample_weight sums to {weight.sum():.3g} over {counts.sum()} rows. A weight "
             "is a number of rows, so the data count for that few rows and the prior "
@@ -218,6 +232,15 @@ def validate_inputs(
     floats = {"dtype": (np.float64, np.float32), "order": "C"}
     try:
         checked = validate_data(estimator, *given, **floats, **options)
+    except TypeError as error:
+        if NOT_A_NUMBER not in str(error):
+            raise
+        raise TypeError(
+            f"X must be numeric: {error}{texts_of(given[0])}. Convert dates to numbers, for "
+            "example with (column - column.min()) / numpy.timedelta64(1, 'D'), and periods with "
+            "column.dt.to_timestamp() first, or use AutoGaussianProcessRegressor or "
+            "AutoGaussianProcessClassifier, which accept dates in data frames."
+        ) from error
     except ValueError as error:
         if NO_MISSING in str(error):
             raise ValueError(without_missing(estimator, str(error))) from None
@@ -245,7 +268,7 @@ def without_missing(estimator: BaseEstimator, message: str) -> str:
 
 
 def texts_of(X: Any) -> str:
-    """Say which columns of a frame hold text."""
+    """Say which columns of a frame do not hold numbers."""
     names = [str(name) for name in getattr(X, "columns", ()) if not is_numeric(X[name])]
     return f", in {', '.join(names)}" if names else ""
 

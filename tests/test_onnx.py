@@ -42,6 +42,7 @@ pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 
 from skgpstoch.onnx import CannotExport, export, to_onnx  # noqa: E402
+from skgpstoch.onnx.estimators import arcsinh  # noqa: E402
 from skgpstoch.onnx.graph import Graph, Value, model_of  # noqa: E402
 from skgpstoch.onnx.series import normal_cdf, student_cdf  # noqa: E402
 
@@ -144,6 +145,39 @@ def test_rows_in_float32(kernel):
     rows = X.astype(np.float32)
     assert_same_numbers(GaussianProcessRegressor(kernel, optimizer=None).fit(rows, y))
     assert_same_classes(GaussianProcessClassifier(kernel.k1, optimizer=None).fit(rows, TWO))
+
+
+ENDS = np.array([1e20, 3.4e38, -3.4e38, 1e160, 1e300, -1e300, 1.7e308])
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *[
+            GaussianProcessRegressor(k.Matern(nu=nu), alpha=0.1, optimizer=None)
+            for nu in (1.5, 2.5)
+        ],
+        GaussianProcessRegressor(k.RationalQuadratic(), alpha=0.1, optimizer=None),
+        SVGPRegressor(n_inducing=10, max_iter=2, random_state=0),
+        DeepKernelEnsembleRegressor(
+            n_estimators=2, hidden_layer_sizes=(8,), max_iter=3, random_state=0
+        ),
+    ],
+    ids=str,
+)
+def test_rows_at_the_ends_of_floats_are_as_finite_as_predictions(model):
+    far = X_NEW[: len(ENDS)].copy()
+    far[:, 0] = ENDS
+    mean, std = model.fit(X, y).predict(far, return_std=True)
+    found = run(model, far)
+    np.testing.assert_allclose(found["mean"][:, 0], mean, rtol=1e-6, atol=1e-10)
+    np.testing.assert_allclose(found["std"][:, 0], std, rtol=1e-6)
+
+
+def test_heavy_tails_at_the_ends_of_floats():
+    graph = Graph()
+    proto = model_of(graph, 1, {"found": (arcsinh(Value(graph, "X")), 11, [None, 1])}, "")
+    np.testing.assert_allclose(run(proto, ENDS[:, None])["found"][:, 0], np.arcsinh(ENDS))
 
 
 def test_white_noise_alone():

@@ -37,6 +37,7 @@ from .posteriors import (
     predictive,
     probabilities,
 )
+from .series import FARTHEST_DEVIATE
 
 PROFILES: dict[Profile, float] = {rbf: math.inf, matern_3: 1.5}
 """ν of the kernel profiles that exact processes use."""
@@ -188,6 +189,7 @@ def arcsinh(x: Value) -> Value:
     """Return asinh(x), for either sign; it is accurate to the last digits except near 0."""
     size = x.abs()
     found = (size + (size.square() + 1.0).sqrt()).log()
+    found = x.graph.where(size > FARTHEST_DEVIATE, size.log() + math.log(2.0), found)  # no overflow
     return x.map("Sign") * found
 
 

@@ -7,7 +7,7 @@ import warnings
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # for gallery.py, initials.py and measured.py
+sys.path.insert(0, str(Path(__file__).parent))  # for gallery.py, initials.py, measured.py, …
 sys.path.insert(1, str(Path(__file__).parents[1]))  # for benchmarks
 
 from initials import escape_initials
@@ -29,6 +29,7 @@ extensions = [
     "matplotlib.sphinxext.plot_directive",  # a page's figure is drawn by the code that it shows
     "numpydoc",
     "sphinx_gallery.gen_gallery",
+    "method_tables",
     "measured",  # tables from the benchmarks' CSVs
 ]
 exclude_patterns = ["_build", "_templates"]
@@ -39,6 +40,7 @@ autosummary_generate = True
 # Large packages that few pages need.
 autodoc_mock_imports = ["botorch", "dask", "distributed", "gpytorch", "linear_operator"]
 autosummary_mock_imports = autodoc_mock_imports
+toc_object_entries_show_parents = "hide"  # "On this page" is narrow
 autodoc_typehints = "none"  # numpydoc's Parameters say it
 numpydoc_show_class_members = False  # the class template lists them
 numpydoc_class_members_toctree = False

@@ -1,4 +1,7 @@
-"""Scores of predictive distributions, and scorers for scikit-learn's model selection."""
+"""Scores of predictive distributions, and scorers for scikit-learn's model selection.
+
+Pass a scorer itself as `scoring`. It has no name there, because scikit-learn's list is closed.
+"""
 
 from .scorers import (
     make_coverage_scorer,

@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 from shared import Names
 from sklearn.base import clone
+from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.exceptions import DataConversionWarning
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.linear_model import LinearRegression, Ridge
@@ -356,3 +357,19 @@ def test_densities_that_are_no_numbers_are_refused(step):
 
     with pytest.raises(ValueError, match="got NaN for 100 of 100 held-out rows"):
         StackedDensityRegressor([("a", Nowhere(Ridge())), ("b", sparse())], cv=2).fit(*step)
+
+
+def test_tables_go_to_the_regressor_as_they_are():
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"town": pd.Categorical(rng.choice(["a", "b"], 60)), "x": rng.random(60)})
+    frame.loc[3, "x"] = np.nan
+    y = 3.0 * (frame["town"] == "a").to_numpy() + 0.1 * rng.random(60)
+    trees = HistGradientBoostingRegressor(categorical_features="from_dtype", min_samples_leaf=5)
+    model = ConstantVarianceRegressor(trees).fit(frame, y)
+    assert_array_equal(model.predict(frame), clone(trees).fit(frame, y).predict(frame))
+    assert model.feature_names_in_.tolist() == ["town", "x"]
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[["x", "town"]])
+    with pytest.raises(ValueError, match="Ridge does not accept missing values"):
+        ConstantVarianceRegressor(Ridge()).fit(frame[["x"]].to_numpy(), y)

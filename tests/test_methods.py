@@ -1,6 +1,7 @@
 """The methods against the exact GP, and against the paper's formulas in dense algebra."""
 
 import math
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +18,7 @@ from sklearn.gaussian_process import kernels as sk
 from torch.testing import assert_close
 
 from skgpstoch import (
+    ADMMGaussianProcessRegressor,
     BSGDGaussianProcessRegressor,
     MinimaxGaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
@@ -958,3 +960,25 @@ def test_intervals_of_few_rows_are_wide_enough(cls):
         model.fit(X[rows], y[rows])
         low, high = model.predict_interval(X[1000:]).T
         assert ((y[1000:] >= low) & (y[1000:] <= high)).mean() > 0.82
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ADMMGaussianProcessRegressor(max_iter=2),
+        BSGDGaussianProcessRegressor(sk.RBF(), n_components=None, max_iter=2),
+    ],
+    ids=str,
+)
+def test_exact_processes_keep_their_rows_where_tools_for_scikit_learns_look(model):
+    rng = np.random.default_rng(0)
+    X, y = 5.0 + rng.standard_normal((30, 2)), rng.standard_normal(30)
+    assert not hasattr(model, "X_train_")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, y)
+    order = np.lexsort(model.X_train_.T), np.lexsort(X.T)
+    assert_allclose(model.X_train_[order[0]], X[order[1]])
+    assert_allclose(model.y_train_[order[0]], y[order[1]])
+    features = SCGDGaussianProcessRegressor(max_iter=1, random_state=0).fit(X, y)
+    assert not hasattr(features, "X_train_")

@@ -40,10 +40,12 @@ from skgpstoch.likelihoods import Bernoulli, Poisson
 
 pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
+pd = pytest.importorskip("pandas")
 
 from skgpstoch.onnx import CannotExport, export, to_onnx  # noqa: E402
 from skgpstoch.onnx.graph import Graph, Value, model_of  # noqa: E402
 from skgpstoch.onnx.series import normal_cdf, student_cdf  # noqa: E402
+from skgpstoch.onnx.tables import arcsinh  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
@@ -69,7 +71,8 @@ def run(model_or_proto, X, outputs=None, **options):
         proto.SerializeToString(), settings, providers=["CPUExecutionProvider"]
     )
     names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, {"X": np.asarray(X, np.float64)}), strict=True))
+    given = X if isinstance(X, dict) else {"X": np.asarray(X, np.float64)}
+    return dict(zip(names, session.run(None, given), strict=True))
 
 
 def predicted(model, X, outputs):
@@ -144,6 +147,41 @@ def test_rows_in_float32(kernel):
     rows = X.astype(np.float32)
     assert_same_numbers(GaussianProcessRegressor(kernel, optimizer=None).fit(rows, y))
     assert_same_classes(GaussianProcessClassifier(kernel.k1, optimizer=None).fit(rows, TWO))
+
+
+ENDS = np.array([1e20, 3.4e38, -3.4e38, 1e160, 1e300, -1e300, 1.7e308])
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *[
+            GaussianProcessRegressor(k.Matern(nu=nu), alpha=0.1, optimizer=None)
+            for nu in (1.5, 2.5)
+        ],
+        GaussianProcessRegressor(k.RationalQuadratic(), alpha=0.1, optimizer=None),
+        SVGPRegressor(n_inducing=10, max_iter=2, random_state=0),
+        DeepKernelEnsembleRegressor(
+            n_estimators=2, hidden_layer_sizes=(8,), max_iter=3, random_state=0
+        ),
+    ],
+    ids=str,
+)
+def test_rows_at_the_ends_of_floats_are_as_finite_as_predictions(model):
+    far = X_NEW[: len(ENDS)].copy()
+    far[:, 0] = ENDS
+    mean, std = model.fit(X, y).predict(far, return_std=True)
+    found = run(model, far)
+    np.testing.assert_allclose(found["mean"][:, 0], mean, rtol=1e-6, atol=1e-10)
+    np.testing.assert_allclose(found["std"][:, 0], std, rtol=1e-6)
+
+
+def test_heavy_tails_at_the_ends_of_floats():
+    graph = Graph()
+    proto = model_of(
+        graph, {"X": (11, 1)}, {"found": (arcsinh(Value(graph, "X")), 11, [None, 1])}, ""
+    )
+    np.testing.assert_allclose(run(proto, ENDS[:, None])["found"][:, 0], np.arcsinh(ENDS))
 
 
 def test_white_noise_alone():
@@ -283,6 +321,91 @@ def test_the_default_with_its_calibration(table, discrete):
     assert_same_numbers(model, new)
 
 
+def fed(frame):
+    """Columns as a graph takes them, each (n, 1): strings, numbers, days since 1970."""
+    found = {}
+    for name, column in frame.items():
+        if column.dtype.kind == "M":
+            column = (column - pd.Timestamp(0)) / pd.Timedelta(days=1)
+        elif column.dtype.name == "category" and column.cat.categories.dtype.kind in "iufb":
+            column = column.astype(float)
+        elif column.dtype.kind not in "iufb":
+            found[name] = column.astype(object).fillna("").to_numpy(object)[:, None]
+            continue
+        found[name] = column.to_numpy(np.float64)[:, None]
+    return found
+
+
+def odd_frame(n, seed):
+    """Categories of all kinds, numbers, dates; nearly all with missing values."""
+    rng = np.random.default_rng(seed)
+    sizes = ["s", "m", "l", "xl", "never"]
+    frame = pd.DataFrame(
+        {
+            "x": rng.uniform(-2.0, 2.0, n),
+            "few": rng.choice(np.array(["a", "b", "c", None], dtype=object), n),
+            "two": rng.choice(["yes", "no"], n),
+            "many": rng.integers(0, 20, n).astype(str).astype(object),
+            "size": pd.Categorical(rng.choice(sizes[:4], n), categories=sizes, ordered=True),
+            "code": pd.Categorical(rng.choice([3, 7, 11], n)),
+            "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.uniform(0, 30, n), unit="D"),
+            "add_1": rng.random(n) < 0.5,
+            "same": np.ones(n),
+        }
+    )
+    for name in ("x", "many", "size", "day"):
+        frame.loc[rng.random(n) < 0.1, name] = None
+    F = frame["x"].fillna(1.0) + (frame["few"] == "a") + frame["many"].fillna("3").astype(int) / 5
+    return frame, np.asarray(F + 0.2 * rng.standard_normal(n))
+
+
+def unseen(frame):
+    """Rows some of which have levels, or missing ones, that training rows did not have."""
+    frame = frame.copy()
+    frame["size"] = frame["size"].where(frame.index != 1, "never")
+    frame["code"] = pd.Categorical(frame["code"].astype(int).where(frame.index != 2, 12))
+    frame.loc[[3, 4], "many"], frame.loc[4, "few"], frame.loc[5, "two"] = "new", "new", None
+    return frame
+
+
+@pytest.mark.parametrize("discrete", [False, "auto"])
+@slow_cases("auto")
+def test_tables_with_categories_and_dates(discrete):
+    frame, target = odd_frame(90, 0)
+    model = AutoGaussianProcessRegressor(discrete=discrete, max_time=5, random_state=0)
+    model.fit(frame, np.round(target) if discrete else target)
+    assert (model.atoms_ is not None) == bool(discrete)
+    outputs = ("mean", "std", "quantiles")
+    for new in (odd_frame(15, 1)[0], unseen(odd_frame(15, 1)[0])):
+        found = run(model, fed(new), outputs, quantiles=(0.05, 0.95))
+        exact = predicted(model, new, outputs)
+        for name in outputs:
+            np.testing.assert_allclose(found[name], exact[name], rtol=1e-7)
+
+
+def test_labels_of_tables_with_categories_and_dates():
+    frame, target = odd_frame(90, 0)
+    model = AutoGaussianProcessClassifier(max_time=5, random_state=0)
+    model.fit(frame, np.where(target > np.median(target), "high", "low"))
+    new = unseen(odd_frame(15, 1)[0])
+    found = run(model, fed(new))
+    np.testing.assert_allclose(found["probabilities"], model.predict_proba(new), rtol=1e-7)
+    np.testing.assert_array_equal(found["label"], model.predict(new))
+
+
+def test_columns_that_no_input_can_hold_are_named():
+    frame, target = odd_frame(60, 0)
+    frame.loc[:20, "few"] = ""
+    model = AutoGaussianProcessRegressor(max_time=2, random_state=0).fit(frame[["few"]], target)
+    with pytest.raises(CannotExport, match="'few', which has missing values and empty strings"):
+        to_onnx(model)
+    frame = frame[["two"]].rename(columns={"two": "mean"})
+    model = AutoGaussianProcessRegressor(max_time=2, random_state=0).fit(frame, target)
+    with pytest.raises(CannotExport, match="a column called 'mean', as an output is"):
+        to_onnx(model)
+    to_onnx(model, "std")
+
+
 def test_stacks():
     parts = [
         ("sparse", SVGPRegressor(n_inducing=10, max_iter=2, random_state=0)),
@@ -378,7 +501,9 @@ def test_distribution_functions_are_right_in_the_tails(df):
     graph = Graph()
     given = Value(graph, "X")
     cdf = normal_cdf(given) if df is None else student_cdf(df, given)
-    found = run(model_of(graph, 1, {"cdf": (cdf, 11, [None, 1])}, ""), z[:, None])["cdf"]
+    found = run(model_of(graph, {"X": (11, 1)}, {"cdf": (cdf, 11, [None, 1])}, ""), z[:, None])[
+        "cdf"
+    ]
     counts = exact > 1e-300
     np.testing.assert_allclose(found[counts, 0], exact[counts], rtol=3e-12)
 

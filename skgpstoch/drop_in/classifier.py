@@ -15,6 +15,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.findings import Diagnosis
+from ..data.inner_fits import fitted_inside
 from ..data.rows import Data
 from ..docstrings import documented
 from ..estimators.classifier import Classifier
@@ -191,7 +192,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
             with config_context(enable_metadata_routing=True):  # which passes weights on
                 binary.set_fit_request(sample_weight=True)
                 self.base_estimator_ = together(binary, n_jobs=self.n_jobs)
-                self.base_estimator_.fit(X, y, sample_weight=weight)
+                fitted_inside(self.base_estimator_, X, y, sample_weight=weight)
             pairs = itertools.combinations(self.classes_, 2)
             names = self.classes_ if is_rest else [f"{a} or {b}" for a, b in pairs]
             found = zip(map(str, names), self.base_estimator_.estimators_, strict=True)

@@ -17,6 +17,7 @@ from ..data.arrays import Scaling
 from ..data.deadline import Deadline, seconds_left
 from ..data.findings import Finding
 from ..data.held_out import HeldOutPredictions, of_classes
+from ..data.inner_fits import fitted_inside
 from ..data.messages import warn
 from ..data.rows import Data
 from ..estimators.callbacks import Fit, Fits
@@ -244,7 +245,8 @@ def of_labels(X: np.ndarray, y: np.ndarray, weight: np.ndarray, folds: list) -> 
         if len(np.unique(codes[others])) < len(classes):
             return None
         model = LogisticRegression(max_iter=LOGISTIC_STEPS)
-        p[own] = model.fit(X[others], codes[others], weight[others]).predict_proba(X[own])
+        fitted_inside(model, X[others], codes[others], weight[others])
+        p[own] = model.predict_proba(X[own])
     rows = np.arange(len(X))
     return of_classes(rows, np.log(np.maximum(p[rows, codes], 1e-300)), p, codes)
 
@@ -256,7 +258,7 @@ def of_numbers(X: np.ndarray, y: np.ndarray, weight: np.ndarray, folds: list) ->
     Y = scaled(Y, scaling)
     mean = np.empty_like(Y)
     for others, own in folds:
-        model = RidgeCV(PENALTIES).fit(X[others], Y[others], weight[others])
+        model = fitted_inside(RidgeCV(PENALTIES), X[others], Y[others], weight[others])
         mean[own] = model.predict(X[own]).reshape(len(own), -1)
     error, std = Y - mean, np.empty_like(Y)
     for _, own in folds:

@@ -23,7 +23,7 @@ from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv, cross_val_predict
-from sklearn.utils import _safe_indexing
+from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import (
@@ -36,6 +36,7 @@ from sklearn.utils.validation import (
 from ..data.array_inputs import one_output, real_target
 from ..data.findings import Diagnosis
 from ..data.messages import warn
+from ..data.tables import validate_table
 from ..data.target_transforms import fitted_transform
 from ..docstrings import documented
 from ..estimators.base import BaseGP
@@ -46,7 +47,7 @@ from ..estimators.importances import averaged_importances
 from ..estimators.parameters import N_JOBS, TRANSFORM
 from ..estimators.predictions import PredictedRows
 from ..estimators.regressor import Regressor
-from ..estimators.validation import as_floats, check_numbers, validate_inputs
+from ..estimators.validation import as_floats, check_numbers
 from .mixture import MixedRows, MixtureRegressor, NormalRows, TransformedRows, predicted_by
 
 PRIOR_OF_EACH = 0.5  # rows in favour of each estimator, so that few rows alone do not decide
@@ -353,7 +354,7 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
     Parameters
     ----------
     estimator : regressor
-        Any regressor of scikit-learn.
+        Any regressor of scikit-learn. It checks data frames itself, and missing values.
     cv : int, splitter or iterable, default=5
         Folds whose held-out errors give the variance.
     target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
@@ -401,7 +402,7 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
         """Fit the regressor to all rows, and estimate the variance from folds."""
         self._validate_params()
         check_numbers(self)
-        X, y = validate_inputs(self, X, y, y_numeric=True, ensure_min_samples=2)
+        X, y = validate_table(self, X, y, reset=True, y_numeric=True, ensure_min_samples=2)
         X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
         self.target_transformer_ = None
         if self.target_transform is not None:
@@ -429,8 +430,13 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
 
     def _predicted(self, X: Any) -> PredictedRows:
         check_is_fitted(self)
-        X = validate_inputs(self, X, reset=False)
+        X = validate_table(self, X, reset=False)
         found: PredictedRows = NormalRows(self.estimator_.predict(X), self.std_)
         if self.target_transformer_ is not None:
             found = TransformedRows(found, self.target_transformer_)
         return MixedRows([1.0], [found])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = get_tags(self.estimator).input_tags.allow_nan
+        return tags

@@ -13,10 +13,11 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from ..data.arguments import check_coverage, check_n_samples
-from ..data.arrays import readable, resolve_seed
+from ..data.arrays import Scaling, readable, resolve_seed
 from ..data.rows import Data
 from ..distributions.predictive import PredictiveDistribution
 from ..docstrings import documented
+from ..posteriors.exact import ExactPosterior
 from ..scores import check_exposed
 from .base import BaseGP, predictor
 from .conditioning import condition
@@ -44,6 +45,22 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
     noise_variance_ : float or ndarray of shape (n_outputs,)
         Noise variance, in squared units of y.
     """
+
+    @property
+    def X_train_(self) -> np.ndarray:
+        """Training rows, (n_samples, n_features), if the model is exact and keeps them."""
+        return self._kept_rows("X", self._x_scaling)
+
+    @property
+    def y_train_(self) -> np.ndarray:
+        """Targets of `X_train_` as the process sees them, after any `target_transform`."""
+        return self._kept_rows("y", self._y_scaling).reshape(-1, *self._y_shape)
+
+    def _kept_rows(self, name: str, scaling: Scaling) -> np.ndarray:
+        """Return rows of an exact process in the user's units."""
+        if not isinstance(self.posterior_, ExactPosterior):
+            raise AttributeError(f"This {type(self).__name__} does not keep all training rows.")
+        return getattr(self.posterior_, name).numpy() * scaling.scale + scaling.offset
 
     def _validate(self, X: Any, y: Any, reset: bool, *of_rows: Any) -> Data:
         return with_transformed_targets(self, self._given(X, y, reset, *of_rows), reset)

@@ -12,7 +12,7 @@ import skgpstoch
 
 from ..drop_in.base import DropIn
 from .export import to_onnx
-from .graph import OPSET, CannotExport
+from .graph import ML, ML_OPSET, OPSET, CannotExport
 
 OF_TYPES = {
     "DoubleTensorType": TensorProto.DOUBLE,
@@ -103,15 +103,28 @@ def convert(scope: Any, operator: Any, container: Any) -> None:
     graph = to_onnx(model, outputs).graph
     prefix = scope.get_unique_operator_name("skgpstoch") + "_"
     graph = compose.add_prefix_graph(graph, prefix)
-    given = [variable.full_name for variable in operator.inputs]
-    joined = given[0]
-    if len(given) > 1:
-        joined = prefix + "joined"
-        container.add_node("Concat", given, joined, axis=1, op_version=13)
-    container.add_node("Cast", joined, prefix + "X", to=TensorProto.DOUBLE, op_version=13)
+    add_inputs(operator, container, graph, prefix)
     container.initializers.extend(graph.initializer)
     container.nodes.extend(graph.node)
-    container.node_domain_version_pair_sets.add(("", OPSET))
+    for used in ("", *({ML} & {node.domain for node in graph.node})):
+        container.node_domain_version_pair_sets.add((used, ML_OPSET if used else OPSET))
     for output, found in zip(operator.outputs, graph.output, strict=True):
         kind = OF_TYPES[type(output.type).__name__]
         container.add_node("Cast", found.name, output.full_name, to=kind, op_version=13)
+
+
+def add_inputs(operator: Any, container: Any, graph: Any, prefix: str) -> None:
+    """Add nodes that make a graph's inputs, X or one for each column, of the operator's."""
+    given = [variable.full_name for variable in operator.inputs]
+    if len(graph.input) == 1 and len(given) > 1:
+        joined = prefix + "joined"
+        container.add_node("Concat", given, joined, axis=1, op_version=13)
+        given = [joined]
+    if len(given) != len(graph.input):
+        names = [variable.name.removeprefix(prefix) for variable in graph.input]
+        raise CannotExport(
+            f"{len(given)} inputs for the columns {names}", "Give each column an input of its own."
+        )
+    for name, variable in zip(given, graph.input, strict=True):
+        kind = variable.type.tensor_type.elem_type
+        container.add_node("Cast", name, variable.name, to=kind, op_version=13)

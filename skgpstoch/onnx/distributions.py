@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -166,27 +167,81 @@ class Weighted(NamedTuple):
         cdf, density = (self._averaged(values) for values in zip(*pairs, strict=True))
         return cdf, density
 
-    def quantile(self, probability: float) -> Value:
-        """Return the y with this P(Y ≤ y), (N, P), by Newton steps between bounds."""
-        ends = [end for part in self.parts for end in part.ends(probability)]
-        if len(ends) == 1:
-            return ends[0]
-        graph, tail = ends[0].graph, min(probability, 1.0 - probability)
-        low, high = (functools.reduce(f, ends) for f in (Value.at_most, Value.at_least))
-        start = total([end * (1.0 / len(ends)) for end in ends]).at_least(low).at_most(high)
+    def ends(self, probability: float) -> list[Value]:
+        """Return bounds of the quantile."""
+        return [end for part in self.parts for end in part.ends(probability)]
 
-        def step(y: Value, low: Value, high: Value) -> tuple[Value, list[Value]]:
-            cdf, density = self.cdf_and_density(y)
-            error = cdf - probability
-            is_below = error < 0.0
-            low, high = graph.where(is_below, y, low), graph.where(is_below, high, y)
-            newton = y - error / density.at_least(1e-300)
-            outside = ((newton - low).at_most(high - newton)) < 0.0
-            found = graph.where(outside, 0.5 * (low + high), newton)
-            is_far = -error.abs().max(0).max(1) < -NEAR_QUANTILE * tail
-            return is_far, [found, low, high]
 
-        return graph.repeat(QUANTILE_STEPS, [start, low, high], step)[0]
+class Copies(NamedTuple):
+    """Which of N rows each of M is a copy of, (M,), its share of that row, (M, 1), and N, (1,)."""
+
+    row: Value
+    share: Value
+    n_rows: Value
+
+    def averaged(self, values: Value) -> Value:
+        """Return the averages (N, P) of the values (M, P) at the copies of each row."""
+        return self.reduced(values * self.share, "add", 0.0)
+
+    def reduced(self, values: Value, reduction: str, start: float) -> Value:
+        """Reduce values (M, P) at copies to values of rows, (N, P)."""
+        graph = values.graph
+        shape = graph.concat([self.n_rows, values.shape(1)], 0)
+        empty = graph.call("Expand", start, shape)
+        return graph.call("ScatterND", empty, self.row.unsqueeze(1), values, reduction=reduction)
+
+
+class OverLevels(NamedTuple):
+    """Mixtures, for each row, of the distributions of its copies, each with another level."""
+
+    given: Weighted  # of M copies
+    copies: Copies
+
+    def moments(self) -> tuple[Value, Value]:
+        """Return mean and variance of each row, (N, P)."""
+        m, var = self.given.moments()
+        mean = self.copies.averaged(m)
+        return mean, self.copies.averaged(var + (m - self._copied(mean)).square())
+
+    def cdf_and_density(self, y: Value) -> tuple[Value, Value]:
+        """Return P(Y ≤ y) and p(y), each (N, P)."""
+        cdf, density = self.given.cdf_and_density(self._copied(y))
+        return self.copies.averaged(cdf), self.copies.averaged(density)
+
+    def ends(self, probability: float) -> list[Value]:
+        """Return bounds of the quantile."""
+        return [
+            self.copies.reduced(end, reduction, start)
+            for end in self.given.ends(probability)
+            for reduction, start in (("min", math.inf), ("max", -math.inf))
+        ]
+
+    def _copied(self, values: Value) -> Value:
+        """Return values (N, P) at copies, (M, P)."""
+        return values.columns(self.copies.row, axis=0)
+
+
+def quantile(given: Weighted | OverLevels, probability: float) -> Value:
+    """Return the y with P(Y ≤ y) = p, (N, P), by Newton steps between bounds."""
+    ends = given.ends(probability)
+    if len(ends) == 1:
+        return ends[0]
+    graph, tail = ends[0].graph, min(probability, 1.0 - probability)
+    low, high = (functools.reduce(f, ends) for f in (Value.at_most, Value.at_least))
+    start = total([end * (1.0 / len(ends)) for end in ends]).at_least(low).at_most(high)
+
+    def step(y: Value, low: Value, high: Value) -> tuple[Value, list[Value]]:
+        cdf, density = given.cdf_and_density(y)
+        error = cdf - probability
+        is_below = error < 0.0
+        low, high = graph.where(is_below, y, low), graph.where(is_below, high, y)
+        newton = y - error / density.at_least(1e-300)
+        outside = ((newton - low).at_most(high - newton)) < 0.0
+        found = graph.where(outside, 0.5 * (low + high), newton)
+        is_far = -error.abs().max(0).max(1) < -NEAR_QUANTILE * tail
+        return is_far, [found, low, high]
+
+    return graph.repeat(QUANTILE_STEPS, [start, low, high], step)[0]
 
 
 def total(values: Sequence[Value]) -> Value:
@@ -217,7 +272,7 @@ def skewed(symmetric: MixtureValues, epsilon: np.ndarray) -> MixtureValues:
 # ---- targets on a lattice ------------------------------------------------------------------------
 
 
-def rounded_moments(given: Weighted, lattice: Lattice) -> tuple[Value, Value]:
+def rounded_moments(given: Weighted | OverLevels, lattice: Lattice) -> tuple[Value, Value]:
     """Return mean and variance of y, (N, 1), if a share of y is rounded to the nearest atom.
 
     If many atoms are within six standard deviations, they are those of the density.
@@ -225,10 +280,10 @@ def rounded_moments(given: Weighted, lattice: Lattice) -> tuple[Value, Value]:
     mean, var = given.moments()
     graph, std, edges, share = mean.graph, var.sqrt(), lattice.edges[None], lattice.weight
     low, high = (below(mean + std * z, edges) for z in (-WINDOW, WINDOW))
-    cdf, _ = given.cdf_and_density(graph.constant(edges))  # (N, J − 1)
+    end = mean * 0.0
+    cdf, _ = given.cdf_and_density(end + edges)  # (N, J − 1)
     place = np.arange(edges.shape[1], dtype=np.float64)[None]
     cdf = graph.where(low - place > 0.0, 0.0, graph.where(high - place > 0.0, cdf, 1.0))
-    end = mean * 0.0
     P = graph.concat([cdf, end + 1.0], 1) - graph.concat([end, cdf], 1)
     from_mean = lattice.atoms - mean
     shift = (P * from_mean).sum(1) * share

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from sklearn.multiclass import OneVsRestClassifier
 
-from ..data.numeric import Numbers
 from ..drop_in.classifier import GaussianProcessClassifier
 from ..drop_in.laplace import COEFFICIENTS, LAMBDAS, BinaryLaplaceClassifier
 from ..drop_in.many_rows import ManyRowsModel
@@ -25,7 +24,15 @@ from ..estimators.classifier import Classifier
 from ..estimators.regressor import Regressor
 from ..features.network import FARTHEST_INPUT
 from ..kernels.distances import Profile, matern_3, rbf
-from .distributions import Component, Family, MixtureValues, Weighted, rounded_moments, total
+from .distributions import (
+    Component,
+    Family,
+    MixtureValues,
+    OverLevels,
+    Weighted,
+    rounded_moments,
+    total,
+)
 from .graph import CannotExport, Value
 from .kernels import covariance, known, radial, squared_distance
 from .posteriors import (
@@ -37,6 +44,7 @@ from .posteriors import (
     predictive,
     probabilities,
 )
+from .tables import Columns, encoded, encoded_with_new
 
 PROFILES: dict[Profile, float] = {rbf: math.inf, matern_3: 1.5}
 """ν of the kernel profiles that exact processes use."""
@@ -57,7 +65,7 @@ def scaled(X: Value, scaling: Any) -> Value:
 
 
 @functools.singledispatch
-def distribution(model: Any, X: Value) -> Weighted:
+def distribution(model: Any, X: Value | Columns) -> Weighted | OverLevels:
     """Return the distribution of y at each row of X (N, d)."""
     raise CannotExport(model)
 
@@ -137,10 +145,11 @@ def of_process(process: Process, X: Value, missing: Value | None) -> tuple[Value
 
 
 @distribution.register
-def _(model: AutoGaussianProcessRegressor, X: Value) -> Weighted:
+def _(model: AutoGaussianProcessRegressor, X: Value | Columns) -> Weighted | OverLevels:
     refuse_transformed(model)
-    models = list(model.estimators_.values())
-    return joined(model.weights_, models, encoded(model._encoder, X))
+    Z, copies = encoded_with_new(model._encoder, X)
+    found = joined(model.weights_, list(model.estimators_.values()), Z)
+    return found if copies is None else OverLevels(found, copies)
 
 
 @distribution.register
@@ -148,7 +157,7 @@ def _(model: StackedDensityRegressor, X: Value) -> Weighted:
     return joined(model.weights_, model.estimators_, X)
 
 
-def moments(model: Any, given: Weighted) -> tuple[Value, Value]:
+def moments(model: Any, given: Weighted | OverLevels) -> tuple[Value, Value]:
     """Return mean and variance of y, (N, P), as `predict` does.
 
     For targets on a lattice, they are the moments of the rounded y. The variance of the drop-in
@@ -163,39 +172,16 @@ def moments(model: Any, given: Weighted) -> tuple[Value, Value]:
 
 def joined(weights: Any, models: list[Any], X: Value) -> Weighted:
     """Return the mixture of the models' distributions."""
-    found = [distribution(each, X) for each in models]
+    found = [cast(Weighted, distribution(each, X)) for each in models]
     shares = [w * share for w, each in zip(weights, found, strict=True) for share in each.weights]
     return Weighted(tuple(shares), tuple(part for each in found for part in each.parts))
-
-
-def encoded(encoder: Any, X: Value) -> Value:
-    """Encode a table of numbers as the models see it."""
-    parts = []
-    for j, each in enumerate(encoder.encoders):
-        if type(each) is not Numbers:
-            raise CannotExport(f"a column of X that holds {encoder.kinds[j]}")
-        column = X.columns([j])
-        is_there = X.graph.call("Equal", column, column)
-        filled = X.graph.where(is_there, column, each.fill)
-        if each.varies:
-            parts.append(filled if each.scaling is None else arcsinh(scaled(filled, each.scaling)))
-        if each.flags:
-            parts.append(X.graph.where(is_there, filled * 0.0, filled * 0.0 + 1.0))
-    return X.graph.concat(parts, 1) if parts else X.columns([0]) * 0.0
-
-
-def arcsinh(x: Value) -> Value:
-    """Return asinh(x), for either sign; it is accurate to the last digits except near 0."""
-    size = x.abs()
-    found = (size + (size.square() + 1.0).sqrt()).log()
-    return x.map("Sign") * found
 
 
 # ---- classifiers ---------------------------------------------------------------------------------
 
 
 @functools.singledispatch
-def class_probabilities(model: Any, X: Value) -> Value:
+def class_probabilities(model: Any, X: Value | Columns) -> Value:
     """Return the probabilities of the classes, (N, C), at each row of X (N, d)."""
     raise CannotExport(model)
 
@@ -243,9 +229,9 @@ def _(model: ExactProcessClassifier, X: Value) -> Value:
 
 
 @class_probabilities.register
-def _(model: AutoGaussianProcessClassifier, X: Value) -> Value:
-    X = encoded(model._encoder, X)
-    return mixed([class_probabilities(each, X) for each in model._models], model.weights_, 1.0)
+def _(model: AutoGaussianProcessClassifier, X: Value | Columns) -> Value:
+    Z = encoded(model._encoder, X)
+    return mixed([class_probabilities(each, Z) for each in model._models], model.weights_, 1.0)
 
 
 def mixed(parts: list[Value], weights: Any, confidence: float) -> Value:

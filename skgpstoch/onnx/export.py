@@ -17,8 +17,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.arguments import check_coverage
+from .distributions import quantile
 from .estimators import class_probabilities, distribution, moments
 from .graph import CannotExport, Graph, Value, model_of
+from .tables import Columns, table_inputs
 
 OF_NUMBERS = ("mean", "std", "quantiles")
 OF_CLASSES = ("label", "probabilities")
@@ -42,8 +44,8 @@ def export(
     ----------
     model : estimator
         A fitted estimator of this package: exact, sparse, with finite features or networks, or the
-        recommended default on numeric columns, including its calibration. Deep and convolutional
-        models, and models with another part that has no ONNX graph, raise CannotExport.
+        recommended default, including its encoding of tables and its calibration. Deep and
+        convolutional models, and others with a part that has no ONNX graph, raise CannotExport.
     path : str or os.PathLike
         The file to write.
     outputs : sequence of str or None, default=None
@@ -65,7 +67,11 @@ def export(
 
     Notes
     -----
-    The input is "X", float64 of shape (n_samples, n_features), with any number of rows.
+    The input is "X", float64 of shape (n_samples, n_features), with any number of rows. If a
+    recommended default was fitted to categories or dates, each column is an input with its name
+    ("x0", "x1", ... without names), of shape (n_samples, 1): strings with "" for a missing one, and
+    float64 with NaN for a missing one for numbers, categories that are numbers, and dates, which
+    are days since 1970 in the time zone of training rows.
     "mean" and "std" have the shape (n_samples, n_outputs), "quantiles" (n_samples, n_outputs,
     n_quantiles), "label" (n_samples,) and "probabilities" (n_samples, n_classes). ONNX Runtime's
     CPU provider runs the graph, and predictions agree with the model's to about 1e-10. A graph
@@ -108,8 +114,8 @@ def to_onnx(
     check_is_fitted(model)
     if isinstance(model, Pipeline | BaseSearchCV):
         raise CannotExport(type(model).__name__, OF_PIPELINES)
-    width, graph = n_columns(model), Graph()
-    X = Value(graph, "X")
+    graph, width = Graph(), n_columns(model)
+    X, inputs = table_inputs(model, graph, width)
     if is_classifier(model):
         found = of_classes(model, X, checked(outputs, OF_CLASSES, OF_CLASSES))
     else:
@@ -120,8 +126,13 @@ def to_onnx(
                 'outputs=("mean", "std", "quantiles").'
             )
         found = of_numbers(model, X, named, levels)
+    if both := [name for name in found if name in inputs]:
+        raise CannotExport(
+            f"a column called {both[0]!r}, as an output is",
+            "Rename the column and fit again, or choose other outputs.",
+        )
     about = f"Predictions of a {type(model).__name__} of skgpstoch"
-    return model_of(graph, width, found, about)
+    return model_of(graph, inputs, found, about)
 
 
 def n_columns(model: Any) -> int:
@@ -168,13 +179,15 @@ def checked_levels(given: Any) -> list[float]:
     return levels
 
 
-def of_numbers(model: Any, X: Value, names: Sequence[str], levels: Sequence[float]) -> Found:
+def of_numbers(
+    model: Any, X: Value | Columns, names: Sequence[str], levels: Sequence[float]
+) -> Found:
     """Return the requested outputs of a regressor."""
     given, shape = distribution(model, X), ["n_samples", None]
     found: Found = {}
     for name in names:
         if name == "quantiles":
-            each = [given.quantile(p).unsqueeze(2) for p in levels]
+            each = [quantile(given, p).unsqueeze(2) for p in levels]
             value = X.graph.concat(each, 2)
             found[name] = value, TensorProto.DOUBLE, [*shape, len(levels)]
         else:
@@ -183,7 +196,7 @@ def of_numbers(model: Any, X: Value, names: Sequence[str], levels: Sequence[floa
     return found
 
 
-def of_classes(model: Any, X: Value, names: Sequence[str]) -> Found:
+def of_classes(model: Any, X: Value | Columns, names: Sequence[str]) -> Found:
     """Return the requested outputs of a classifier."""
     p, classes = class_probabilities(model, X), np.asarray(model.classes_)
     found: Found = {}

@@ -6,7 +6,7 @@ computed as series (:mod:`skgpstoch.onnx.series`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ class CannotExport(NotImplementedError):  # noqa: N818
 
 
 OPSET = 18
+ML, ML_OPSET = "ai.onnx.ml", 2  # ONNX's own operators for categories
 IR_VERSION = 9  # IR version of the first ONNX Runtime that has this opset
 
 
@@ -123,9 +124,15 @@ class Value:
         """Return the maximum over an axis; the axis stays, with length 1."""
         return self.graph.call("ReduceMax", self, np.array([axis]), keepdims=1)
 
-    def columns(self, index: Sequence[int] | np.ndarray, axis: int = 1) -> Value:
+    def columns(self, index: Sequence[int] | np.ndarray | Value, axis: int = 1) -> Value:
         """Select these positions along an axis."""
-        return self.graph.call("Gather", self, np.asarray(index, dtype=np.int64), axis=axis)
+        if not isinstance(index, Value):
+            index = self.graph.constant(np.asarray(index, dtype=np.int64))
+        return self.graph.call("Gather", self, index, axis=axis)
+
+    def shape(self, axis: int) -> Value:
+        """Return the length of an axis, (1,)."""
+        return self.map("Shape", start=axis, end=axis + 1)
 
     def unsqueeze(self, axis: int) -> Value:
         """Insert an axis of length 1."""
@@ -143,6 +150,7 @@ class Graph:
         self.blocks: list[list[onnx.NodeProto]] = [[]]
         self.constants: dict[tuple, onnx.TensorProto] = {}
         self.n_names = 0
+        self.taken: set[str] = set()  # names of inputs
 
     @property
     def nodes(self) -> list[onnx.NodeProto]:
@@ -152,7 +160,8 @@ class Graph:
     def new_name(self, stem: str) -> str:
         """Return an unused name."""
         self.n_names += 1
-        return f"{stem.lower()}_{self.n_names}"
+        name = f"{stem.lower()}_{self.n_names}"
+        return self.new_name(stem) if name in self.taken else name
 
     def constant(self, array: Any) -> Value:
         """Return an array or a number as a value; equal contents are stored once."""
@@ -236,7 +245,7 @@ class Graph:
 
 def model_of(
     graph: Graph,
-    n_columns: int,
+    inputs: Mapping[str, tuple[int, int]],
     outputs: dict[str, tuple[Value, int, Sequence[Any]]],
     about: str,
 ) -> onnx.ModelProto:
@@ -246,22 +255,26 @@ def model_of(
     ----------
     graph : Graph
         The graph.
-    n_columns : int
-        Number of columns of its input X.
+    inputs : mapping of str to (int, int)
+        Inputs: names and (element type, number of columns).
     outputs : dict of str to (Value, int, sequence)
         Outputs: names and (value, element type, shape).
     about : str
         Text for the model's documentation.
     """
-    X = helper.make_tensor_value_info("X", TensorProto.DOUBLE, ["n_samples", n_columns])
+    given = [
+        helper.make_tensor_value_info(name, kind, ["n_samples", width])
+        for name, (kind, width) in inputs.items()
+    ]
     named, nodes = [], list(graph.nodes)
     for name, (value, kind, shape) in outputs.items():
         nodes.append(helper.make_node("Identity", [value.name], [name]))
         named.append(helper.make_tensor_value_info(name, kind, list(shape)))
     made = helper.make_graph(
-        nodes, "skgpstoch", [X], named, initializer=list(graph.constants.values())
+        nodes, "skgpstoch", given, named, initializer=list(graph.constants.values())
     )
-    versions = [helper.make_opsetid("", OPSET)]  # of ONNX's own operators
+    domains = {"": OPSET} | {node.domain: ML_OPSET for node in nodes if node.domain}
+    versions = [helper.make_opsetid(*each) for each in domains.items()]
     model = helper.make_model(made, opset_imports=versions, producer_name="skgpstoch")
     model.ir_version = IR_VERSION
     model.doc_string = about

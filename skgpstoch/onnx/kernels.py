@@ -12,7 +12,7 @@ from sklearn.gaussian_process import kernels as sk
 from ..kernels import Tied, contains, from_sklearn
 from ..kernels import expressions as k
 from .graph import CannotExport, Value
-from .series import log1p
+from .series import FARTHEST_DEVIATE, log1p
 
 DIRECT_COLUMNS = 32  # up to so many columns, take differences one by one, as in predictions
 
@@ -26,6 +26,7 @@ def squared_distance(X: Value, Z: np.ndarray, length_scale: Any) -> Value:
     """Return ‖(x − z)/ℓ‖², (N, M), for rows X (N, d) and points Z (M, d)."""
     centre, scale = Z.mean(0), np.broadcast_to(number(length_scale), Z.shape[1])
     A, B = (X - centre) / scale, (Z - centre) / scale
+    A = A.at_least(-FARTHEST_DEVIATE).at_most(FARTHEST_DEVIATE)  # ∞·0 and ∞ − ∞ would be NaN
     if Z.shape[1] <= DIRECT_COLUMNS:
         parts = [(A.columns([j]) - B[:, j]).square() for j in range(Z.shape[1])]
         return functools.reduce(Value.__add__, parts)

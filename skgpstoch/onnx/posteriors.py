@@ -30,7 +30,7 @@ from .distributions import Component, Family, MixtureValues, skewed, total
 from .features import FeatureValues, basis, columns, layer
 from .graph import CannotExport, Value
 from .kernels import covariance, number
-from .series import normal_cdf
+from .series import normal_cdf, softplus
 
 
 class LatentValues(NamedTuple):
@@ -87,7 +87,7 @@ def _(posterior: SparsePosterior, X: Value) -> list[LatentValues]:
     ratio = None
     if model.scale is not None:
         latent = given.phi @ number(model.scale.weights) + UNIT
-        ratio = LEAST_RATIO + latent.map("Softplus")
+        ratio = LEAST_RATIO + softplus(latent)
     return [LatentValues(mean, var + np.zeros((1, weights.mean.shape[1])), ratio)]
 
 

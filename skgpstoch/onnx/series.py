@@ -62,6 +62,11 @@ def log1p(x: Value) -> Value:
     return x.graph.where(is_one, x, u.log() * x / x.graph.where(is_one, 1.0, u - 1.0))
 
 
+def softplus(x: Value) -> Value:
+    """Return log(1 + eˣ), also where eˣ overflows, which ONNX Runtime's own operator does not."""
+    return x.at_least(0.0) + log1p((-x.abs()).exp())
+
+
 # ---- normal --------------------------------------------------------------------------------------
 
 

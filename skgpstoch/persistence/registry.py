@@ -164,12 +164,21 @@ def is_estimator(cls: type) -> bool:
     return issubclass(cls, BaseEstimator)
 
 
+OF_PIPELINES = (
+    "numpy.dtype",
+    "sklearn.metrics._scorer._PassthroughScorer",
+    "sklearn.model_selection._split.KFold",
+    "sklearn.model_selection._split.StratifiedKFold",
+)
+
+
 def trusted_types(*others: type) -> list[str]:
     """Return the names of the types that skops may trust in files with our estimators.
 
     These are estimators and losses, whose state consists of arrays and Python's own types, and
     scikit-learn kernels, which occur in the parameter grids of searches. `others` are further types
-    in searches.
+    in searches. Types of fitted imputers and of searches, which hold only data, are included.
     """
     found = [cls for cls in known_classes().values() if is_estimator(cls) and cls not in OF_SKLEARN]
-    return sorted(f"{cls.__module__}.{cls.__name__}" for cls in (*found, *SKLEARN_KERNELS, *others))
+    names = (f"{cls.__module__}.{cls.__name__}" for cls in (*found, *SKLEARN_KERNELS, *others))
+    return sorted([*names, *OF_PIPELINES])

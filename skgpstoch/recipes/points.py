@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .. import kernels
 from ..data.arrays import Scaling, named_array
+from ..data.inner_fits import fitted_inside
 from ..data.rows import Rows
 from ..features.inducing import InducingFeatures
 from ..maths.pivoted_cholesky import pivoted_cholesky
@@ -105,7 +106,7 @@ def centres_of_clusters(
     )
     # Unlike KMeans, this does not warn if distinct rows are fewer than points. A warning filter
     # would affect other threads.
-    return kmeans.fit(rows, sample_weight=counts).cluster_centers_
+    return fitted_inside(kmeans, rows, sample_weight=counts).cluster_centers_
 
 
 def largest_conditional_variances(kernel: kernels.Kernel, X: Tensor, n_points: int) -> Tensor:

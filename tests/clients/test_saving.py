@@ -7,6 +7,7 @@ from pages import DOC, run_page
 from sklearn.base import is_classifier
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.gaussian_process.kernels import RBF, Matern
+from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -20,6 +21,7 @@ from skgpstoch import (
     LogLoss,
     SquareLoss,
     StackedDensityRegressor,
+    SVGPClassifier,
     SVGPRegressor,
     metrics,
 )
@@ -30,10 +32,6 @@ pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore")]  # thei
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-3, 3, (40, 4))
 Y = np.sin(X[:, 0]) + 0.1 * RNG.standard_normal(40)
-OF_SEARCHES = [  # scikit-learn's own, which skops does not trust
-    "sklearn.metrics._scorer._PassthroughScorer",
-    "sklearn.model_selection._split.KFold",
-]
 QUICK = {"n_inducing": 6, "max_iter": 2, "random_state": 0}
 
 
@@ -56,6 +54,8 @@ def every():
 
 
 INSIDE = [
+    make_pipeline(SimpleImputer(), SVGPRegressor(**QUICK)),
+    GridSearchCV(SVGPClassifier(**QUICK), {"max_iter": [1, 2]}, cv=2),
     make_pipeline(StandardScaler(), SVGPRegressor(**QUICK)),
     TransformedTargetRegressor(SVGPRegressor(**QUICK)),
     GridSearchCV(GaussianProcessRegressor(alpha=0.1), {"kernel": [RBF(), 2.0 * Matern()]}, cv=2),
@@ -84,9 +84,8 @@ def test_skops(model, tmp_path):
     model = fitted(model)
     io.dump(model, tmp_path / "model")
     found = set(io.get_untrusted_types(file=tmp_path / "model"))
-    assert found <= {*skgpstoch.TRUSTED_TYPES, *OF_SEARCHES}
-    trusted = [*skgpstoch.TRUSTED_TYPES, *OF_SEARCHES]
-    again = io.load(tmp_path / "model", trusted=trusted)
+    assert found <= set(skgpstoch.TRUSTED_TYPES)
+    again = io.load(tmp_path / "model", trusted=skgpstoch.TRUSTED_TYPES)
     assert np.array_equal(again.predict(X), model.predict(X))
     if hasattr(model, "predict_std"):
         assert np.array_equal(again.predict_std(X), model.predict_std(X))
@@ -95,7 +94,7 @@ def test_skops(model, tmp_path):
 @pytest.mark.parametrize(
     "model",
     [SVGPRegressor(**QUICK), AutoGaussianProcessRegressor(random_state=0), INSIDE[0]],
-    ids=lambda model: type(model).__name__,
+    ids=["sparse", "default", "pipeline"],
 )
 def test_mlflow(model, tmp_path):
     mlflow = pytest.importorskip("mlflow")

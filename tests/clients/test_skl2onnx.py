@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.compose import make_column_transformer
 from sklearn.pipeline import make_pipeline
@@ -81,3 +82,16 @@ def test_the_drop_in_has_the_options_of_scikit_learns_own_converter():
     both = run(model, X, return_std=True)
     np.testing.assert_array_equal(both[0], alone)
     np.testing.assert_allclose(both[1][:, 0], std, rtol=1e-6)
+
+
+def test_each_column_of_a_table_is_an_input():
+    from skl2onnx.common.data_types import DoubleTensorType, StringTensorType
+
+    frame = pd.DataFrame({"town": np.where(X[:, 1] > 0.0, "Bath", "Hull"), "size": X[:, 0]})
+    model = AutoGaussianProcessRegressor(max_time=3, random_state=0).fit(frame, y)
+    types = {"town": StringTensorType([None, 1]), "size": DoubleTensorType([None, 1])}
+    proto = skl2onnx.convert_sklearn(model, initial_types=list(types.items()), target_opset=18)
+    session = runtime.InferenceSession(proto.SerializeToString())
+    given = {"town": frame[["town"]].to_numpy(object), "size": frame[["size"]].to_numpy()}
+    mean, _ = session.run(None, given)
+    np.testing.assert_allclose(mean[:, 0], model.predict(frame), rtol=1e-7)

@@ -22,7 +22,7 @@ Types = tuple[type, ...]
 
 MOST_BYTES_OF_A_TEXT = 256  # in an array, for each string and each of its letters
 MOST_BYTES_OF_TEXTS = 2**26  # in an array
-SHOWN = 60  # letters of a text, in messages
+LETTERS_SHOWN = 60  # letters of a text, in messages
 MOST_FLOATS = 2**20  # in a list that is stored as an array, which takes eight times as much memory
 WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 DTYPES = {str(t).partition(".")[2]: t for t in vars(torch).values() if isinstance(t, torch.dtype)}
@@ -64,7 +64,7 @@ def pairs(parts: list[Any]) -> Iterator[tuple[Any, Any]]:
 def one_of(table: dict[str, Any], name: str) -> Any:
     """Return what a table has under a name, or raise a ValueError that shows the name's start."""
     if name not in table:
-        raise ValueError(f"{name[:SHOWN]!r} is not one of the names that this form knows")
+        raise ValueError(f"{name[:LETTERS_SHOWN]!r} is not one of the names that this form knows")
     return table[name]
 
 
@@ -110,7 +110,7 @@ def scalar_of(parts: list[Any]) -> Any:
 def dtype_of(text: str, kinds: str) -> np.dtype:
     """Return a dtype of one of these kinds; NumPy's own reader takes whole programs of types."""
     if not re.fullmatch(rf"[<>|=][{kinds}]\d{{0,9}}(\[([1-9]\d{{0,8}})?[A-Za-z]{{1,2}}\])?", text):
-        raise ValueError(f"{text[:SHOWN]!r} is not a type of these objects")
+        raise ValueError(f"{text[:LETTERS_SHOWN]!r} is not a type of these objects")
     return np.dtype(text)
 
 
@@ -215,7 +215,9 @@ def tensor_of(parts: list[Any]) -> Tensor:
     """Return a tensor that shares the memory of the array, which nothing else uses."""
     array, dtype = parts
     if dtype not in (None, "bfloat16") or (dtype and array.dtype != np.int16):
-        raise ValueError(f"a tensor of {array.dtype} cannot be of type {dtype and dtype[:SHOWN]!r}")
+        raise ValueError(
+            f"a tensor of {array.dtype} cannot be of type {dtype and dtype[:LETTERS_SHOWN]!r}"
+        )
     values = torch.from_numpy(array)
     return values if dtype is None else values.view(torch.bfloat16)
 
@@ -223,7 +225,7 @@ def tensor_of(parts: list[Any]) -> Tensor:
 def torch_device_of(parts: list[Any]) -> torch.device:
     """Return a device."""
     if not re.fullmatch(r"[a-z]{1,20}(:\d{1,4})?", parts[0]):
-        raise ValueError(f"{parts[0][:SHOWN]!r} is not a device")
+        raise ValueError(f"{parts[0][:LETTERS_SHOWN]!r} is not a device")
     return torch.device(parts[0])
 
 
@@ -259,7 +261,7 @@ def timestamp_of(parts: list[Any]) -> Any:
     if zone is None:
         return pd.Timestamp(when)
     if not re.fullmatch(ZONE, zone):
-        raise ValueError(f"{zone[:SHOWN]!r} is not a time zone")
+        raise ValueError(f"{zone[:LETTERS_SHOWN]!r} is not a time zone")
     try:
         return pd.Timestamp(when).tz_localize("UTC").tz_convert(zone)
     except OSError as error:  # a part of the world, which is a folder
@@ -272,7 +274,7 @@ def period_of(parts: list[Any]) -> Any:
 
     ordinal, freq = parts
     if not re.fullmatch(r"[\w-]{1,20}", freq):
-        raise ValueError(f"{freq[:SHOWN]!r} is not a frequency")
+        raise ValueError(f"{freq[:LETTERS_SHOWN]!r} is not a frequency")
     return pd.Period(ordinal=ordinal, freq=freq)
 
 

@@ -20,7 +20,7 @@ import torch
 
 from . import forms
 from .arrays import Layout, is_plain, kept, restored
-from .forms_of_values import SHOWN
+from .forms_of_values import LETTERS_SHOWN
 from .limits import FileLimits
 from .registry import known_functions, known_types, name_of
 
@@ -58,7 +58,7 @@ class Names:
         known = known_types() if is_type else known_functions()
         if name not in known:
             raise ValueError(
-                f"{name[:SHOWN]!r} is not a class or function that is allowed in a file"
+                f"{name[:LETTERS_SHOWN]!r} is not a class or function that is allowed in a file"
             )
         return known[name]
 

@@ -35,8 +35,10 @@ def whole_file(path: str | os.PathLike) -> Generator[Path, None, None]:
     partial, lock = locked(target)
     try:
         if mode is not None:
-            os.chmod(partial, mode)
+            os.chmod(partial, mode | stat.S_IWUSR)  # so that a read-only file can be written anew
         yield partial
+        if mode is not None:
+            os.chmod(partial, mode)
         os.replace(partial, target)
     finally:
         with suppress(FileNotFoundError):

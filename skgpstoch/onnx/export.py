@@ -25,7 +25,7 @@ from .tables import Columns, table_inputs
 OF_NUMBERS = ("mean", "std", "quantiles")
 OF_CLASSES = ("label", "probabilities")
 LEVELS = (0.025, 0.5, 0.975)
-OF_PIPELINES = (
+ADVICE_FOR_PIPELINES = (
     "Call skgpstoch.onnx.register_converters() and convert the pipeline with skl2onnx, or "
     "export the fitted estimator at its end."
 )
@@ -113,7 +113,7 @@ def to_onnx(
     """
     check_is_fitted(model)
     if isinstance(model, Pipeline | BaseSearchCV):
-        raise CannotExport(type(model).__name__, OF_PIPELINES)
+        raise CannotExport(type(model).__name__, ADVICE_FOR_PIPELINES)
     graph, width = Graph(), n_columns(model)
     X, inputs = table_inputs(model, graph, width)
     if is_classifier(model):

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
+from sklearn.pipeline import Pipeline
 from torch import nn
 
 from .forms import OBJECTS
@@ -152,7 +153,12 @@ def is_flat(key: Any) -> bool:
 
 
 def check_hooks(value: Any) -> None:
-    """Raise a ValueError if a module has hooks."""
+    """Raise a ValueError if a module has hooks, or a pipeline a folder to load results from."""
+    if isinstance(value, Pipeline) and vars(value).get("memory") is not None:
+        raise ValueError(
+            "a Pipeline has memory, a folder whose files `fit` would run. Set memory=None before "
+            "saving"
+        )
     if isinstance(value, nn.Module):
         hooks = [k for k, v in vars(value).items() if "hook" in k and isinstance(v, dict) and v]
         if hooks:

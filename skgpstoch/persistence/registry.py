@@ -164,7 +164,7 @@ def is_estimator(cls: type) -> bool:
     return issubclass(cls, BaseEstimator)
 
 
-OF_PIPELINES = (
+DATA_ONLY = (
     "numpy.dtype",
     "sklearn.metrics._scorer._PassthroughScorer",
     "sklearn.model_selection._split.KFold",
@@ -181,4 +181,4 @@ def trusted_types(*others: type) -> list[str]:
     """
     found = [cls for cls in known_classes().values() if is_estimator(cls) and cls not in OF_SKLEARN]
     names = (f"{cls.__module__}.{cls.__name__}" for cls in (*found, *SKLEARN_KERNELS, *others))
-    return sorted([*names, *OF_PIPELINES])
+    return sorted([*names, *DATA_ONLY])

@@ -87,6 +87,10 @@ class Law(ABC):
         """Return a centre and a width of each distribution, from which integrals start."""
         return self.moments()
 
+    def extent(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the moments, without warnings where they do not exist."""
+        return self.moments()
+
     @property
     def continuous(self) -> Law:
         """Return the distributions without their atoms."""

@@ -168,7 +168,7 @@ class MixedBlocks(LawOfMixture):
     @property
     def _is_bounded(self) -> bool:
         """Whether Cantelli's bounds hold: the quantiles of all blocks take longer than a search."""
-        return not self.is_discrete and bool(np.isfinite(self.moments()).all())
+        return not self.is_discrete and bool(np.isfinite(self.extent()).all())
 
     def of(self, rows: Any) -> MixedBlocks:
         n_rows = self.shape[0]

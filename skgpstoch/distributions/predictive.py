@@ -310,7 +310,7 @@ def least_counts(law: Law, found: np.ndarray, q: Any) -> np.ndarray:
 
 def far_scores(law: Law, y: np.ndarray) -> np.ndarray:
     """Return the CRPS, as a straight line in y where y is far from all probability."""
-    mean, std = law.moments()
+    mean, std = law.extent()
     with np.errstate(over="ignore", invalid="ignore"):
         reach = np.where(np.isfinite(mean), FAR_AWAY * std, np.inf)
         mean = np.where(np.isfinite(mean), mean, 0.0)

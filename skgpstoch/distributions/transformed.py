@@ -5,25 +5,31 @@
     CRPS = ∫ (F_z(t) − 1[t ≥ z])²·|g′(t)| dt
 
 where z = g⁻¹(y). A decreasing g exchanges F and 1 − F. The mean of exp(z) exists if z is normal. It
-is infinite if z has a Student-t distribution, or a wide Laplace distribution, even if hardly any
-probability is in the tail. For such z, the mean, standard deviation and CRPS are those of y limited
-to the range between its quantiles 0.001 and 0.999. Moments that need y above 10³⁰⁰ are infinite.
+is infinite if z has a wide Laplace distribution, or a Student-t distribution, even if hardly any
+probability is in the tail; `moment_ends` tells whether that matters. Where it does, the mean is the
+median, and the standard deviation is that of y limited to the range between its quantiles 0.001
+and 0.999, as is the CRPS of all such z. Moments that need y above 10³⁰⁰ are infinite.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
+from ..data.messages import warn
 from ..maths.quadrature import Integrand, integrate_between
 from .law import BREAKS, TOLERANCE, Law, moments_by_tails
+from .moment_ends import moment_ends
 from .target_map import UNBOUNDED, TargetMap
 from .truncated import TruncatedLaw
 
 TRIMMED = 1e-3  # probability cut off on either side if moments may not exist
+TRIMMED_RANGE = "that between the quantiles 0.001 and 0.999"
 NEGLIGIBLE = 1e-6  # share of the largest part of a moment
 LOOKED_AT = 65  # numbers at which the parts of a moment are evaluated
 TO_END = 0.95  # share of the way to an end of the map, where it may rise without bound
@@ -98,17 +104,58 @@ class TransformedLaw(Law):
     # ---- of integrals ----------------------------------------------------------------------------
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        if self.map.is_affine:
-            mean, std = self.law.moments()
-            return self.map.inverse(mean), std * np.exp(self.map.log_slope(mean, std))
-        centres = self.law.place()[0].T
-        each = [self._moments_of(p, centre) for p, centre in enumerate(centres)]
-        mean, std = (np.stack(moment, 1) for moment in zip(*each, strict=True))
+        mean, std, exists = self._moments
+        warn_of_lost("mean", ~exists[0], self.map.transformer, "the median")
+        warn_of_lost("standard deviation", ~exists[1], self.map.transformer, TRIMMED_RANGE)
         return mean, std
 
-    def _moments_of(self, p: int, centre: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and standard deviation of output p, (N,) each."""
-        breaks, unit, width = self._breaks(p)
+    def mean(self) -> np.ndarray:
+        mean, _, exists = self._moments
+        warn_of_lost("mean", ~exists[0], self.map.transformer, "the median")
+        return mean
+
+    def extent(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._moments[:2]
+
+    @cached_property
+    def _moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mean and standard deviation, (N, P) each, and whether these exist, (2, N, P)."""
+        if self.map.is_affine:
+            mean, std = self.law.moments()
+            slope = np.exp(self.map.log_slope(mean, std))
+            return self.map.inverse(mean), std * slope, np.ones((2, *self.shape), bool)
+        centres = self.law.place()[0].T
+        each = [self._moments_of(p, centre) for p, centre in enumerate(centres)]
+        mean, std, exists = (np.stack(part, -1) for part in zip(*each, strict=True))
+        if not exists[0].all():
+            mean = np.where(exists[0], mean, self.quantile(0.5))
+        return mean, std, exists
+
+    def _moments_of(self, p: int, centre: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return mean and standard deviation of output p, (N,) each, and whether they exist."""
+        ends, exists = self._ends(p), np.ones((2, len(centre)), bool)
+        heavy = np.flatnonzero(~self._is_light(p))
+        if not len(heavy):
+            return *self._between(p, centre, ends), exists
+        law, width = self.law.of(heavy), self.law.place()[1][heavy, p]
+        limits = self.map.low[p], self.map.high[p]
+        found, exists[:, heavy] = moment_ends(
+            law, p, centre[heavy], width, limits, lambda z: self._column(z, p)
+        )
+        of_mean = ends.copy()
+        of_mean[:, heavy] = np.where(exists[0, heavy], found[0], ends[:, heavy])
+        ends[:, heavy] = np.where(exists[1, heavy], found[1], ends[:, heavy])
+        mean, std = self._between(p, centre, ends)
+        if len(wider := np.flatnonzero(exists[0] > exists[1])):  # a mean, but no variance
+            some = self.of(wider)
+            mean[wider], _ = some._between(p, centre[wider], of_mean[:, wider])
+        return mean, std, exists | np.isinf([mean, std])
+
+    def _between(
+        self, p: int, centre: np.ndarray, ends: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and standard deviation of output p, integrated between ends (2, N) of z."""
+        breaks, unit, width = self._breaks(p, ends)
         c, slope = self._column(centre, p), self._slope_of(p, width)
 
         def weight(row: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -153,7 +200,7 @@ class TransformedLaw(Law):
         self, p: int, y: np.ndarray, z: np.ndarray, is_out: np.ndarray
     ) -> np.ndarray:
         """Return the CRPS of output p, (N,), of which some y are out of the range of g."""
-        breaks, unit, width = self._breaks(p)
+        breaks, unit, width = self._breaks(p, self._ends(p))
         ends, slope = self._column(breaks[[0, -1]], p), self._slope_of(p, width)  # y at both
         is_low = np.abs(ends[0] - y) < np.abs(ends[1] - y)
         at = np.where(is_out, np.where(is_low, breaks[0], breaks[-1]), z)
@@ -166,21 +213,36 @@ class TransformedLaw(Law):
         beyond = np.abs(y - np.where(is_low, ends[0], ends[1]))
         return integral + np.where(is_out, beyond, 0.0)
 
-    def _breaks(self, p: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return where integrals of output p are split, (K, N), and the widths of y and z, (N,)."""
+    def _is_light(self, p: int) -> np.ndarray:
+        """Tell of which rows, (N,), all moments of output p exist."""
+        is_light = np.broadcast_to(self.law.has_light_tails, self.shape)[:, p]
+        return is_light | bool(self.map.is_clipped[:, p].all())
+
+    def _ends(self, p: int) -> np.ndarray:
+        """Return the ends of integrals, (2, N): of heavy tails they are the quantiles `TRIMMED`."""
         mean, std = (part[:, p] for part in self.law.place())
-        breaks = mean + np.array(BREAKS)[:, None] * std
-        is_bounded = self.map.is_clipped[:, p].all()
-        to_end = 1.0 if is_bounded else TO_END
+        to_end = 1.0 if self.map.is_clipped[:, p].all() else TO_END
         low = np.maximum(mean - LIGHT_REACH * std, mean + to_end * (self.map.low[p] - mean))
         high = np.minimum(mean + LIGHT_REACH * std, mean + to_end * (self.map.high[p] - mean))
-        is_light = np.broadcast_to(self.law.has_light_tails, self.shape)[:, p] | is_bounded
+        is_light = self._is_light(p)
         if not is_light.all():
             ends = (self.law.quantile(q)[:, p] for q in (TRIMMED, 1.0 - TRIMMED))
             low, high = (np.where(is_light, a, b) for a, b in zip((low, high), ends, strict=True))
+        return np.stack([low, high])
+
+    def _breaks(self, p: int, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return where integrals of output p are split, (K, N), and the widths of y and z, (N,)."""
+        mean, std = (part[:, p] for part in self.law.place())
+        breaks, (low, high) = mean + np.array(BREAKS)[:, None] * std, ends
         near = np.clip(np.stack([mean - std, mean + std]), low, high)
         unit = 0.5 * np.abs(np.diff(self._column(near, p), axis=0)[0])
-        kinks = kinks_between(lambda z: self._column(z, p), low.min(), high.max(), std.min())
+        reach = (
+            np.maximum(low, mean - LIGHT_REACH * std),
+            np.minimum(high, mean + LIGHT_REACH * std),
+        )
+        kinks = kinks_between(
+            lambda z: self._column(z, p), reach[0].min(), reach[1].max(), std.min()
+        )
         kinks = np.clip(kinks[:, None], mean - KINK_REACH * std, mean + KINK_REACH * std)
         return np.clip(np.vstack([low, breaks, kinks, high]), low, high), unit, std
 
@@ -211,6 +273,24 @@ class TransformedLaw(Law):
             return self.map.slope(z.ravel(), of_each, p).reshape(z.shape)
 
         return slope
+
+
+TOLD_OF: WeakValueDictionary[tuple[int, str], Any] = WeakValueDictionary()
+"""Transformers of fitted models that users were told of, by their identity and a moment's name."""
+
+
+def warn_of_lost(moment: str, is_lost: np.ndarray, transformer: Any, instead: str) -> None:
+    """Warn of rows (N, P) at which a moment does not exist, once for each fitted transformer."""
+    key = id(transformer), moment
+    if not is_lost.any() or key in TOLD_OF:
+        return
+    warn(
+        f"The {moment} of y does not exist at some rows, because the transformed target has heavy "
+        f"tails there: {instead} is given instead. Use medians and intervals, or a likelihood with "
+        "lighter tails.",
+        about=f"lost {moment}",
+    )
+    TOLD_OF[key] = transformer
 
 
 def kinks_between(

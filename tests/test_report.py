@@ -12,6 +12,7 @@ from skgpstoch.data.held_out import (
     mixture_of_classes,
     of_classes,
 )
+from skgpstoch.data.target_transforms import LogTarget
 from skgpstoch.ensembles.held_out_errors import of_held_out_errors
 from skgpstoch.ensembles.report import (
     FEWEST_TESTED,
@@ -316,6 +317,24 @@ def test_a_mean_error_must_be_sure_and_large(y):
         (found,) = named("mean error", predicted(y, mean, 1.0), np.ones(400))
         assert found.severity == "fine"
         assert found.value < found.limit
+
+
+def test_mean_errors_are_those_of_targets_before_their_transformation():
+    """Right for exp(z) if z is predicted as it is, too low if its deviation is."""
+    rng = np.random.default_rng(0)
+    z, n = rng.standard_normal((400, 1)), 400
+    log, columns = LogTarget().fit(np.exp(z)), {}
+    for std in (1.0, 0.3):
+        cdf = norm.cdf(z / std)
+        columns[std] = HeldOutPredictions(
+            np.arange(n), np.zeros(n), z, np.full((n, 1), std), 0.0 * z, 0.0 * z, cdf
+        )
+    fine, low = (
+        next(of_held_out_errors(columns[std], np.ones(n), transformer=log)) for std in (1.0, 0.3)
+    )
+    assert (fine.name, fine.severity, low.severity) == ("mean error", "fine", "problem")
+    assert "too low on average" in low.message
+    assert "Set target_transform=None" in low.message
 
 
 def test_mean_errors_are_those_of_outputs_and_of_repeated_rows(y):

@@ -18,9 +18,8 @@ N_PARTS = 161  # numbers on either side at which the part beyond is evaluated
 FIRST_PART, LAST_PART = 0.3, 1e6  # standard deviations from the centre
 LAST_SHARE = 1e-6  # share of the way to an end of the map that is left out
 FINISHED = 1e-9  # share of the largest part, at which integrals end
-LEAST_CLEAR = (
-    0.2  # share of the largest part from which a moment does not exist; errors are half of it
-)
+LEAST_CLEAR = 0.2  # share of the largest part from which a moment does not exist
+"""A moment whose integral ends at such a share is uncertain by about half of it."""
 
 
 def moment_ends(

@@ -278,8 +278,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         by_level = self._encoder.rows_by_level(data.X[held_out.rows])
         coverage = coverage_by_group(*judged, by_level)
         self._tables = calibration_by_group(*judged), limits(*judged, done), coverage
-        is_of_y = self.target != "count" and self.target_transformer_ is None
-        of_errors = of_held_out_errors(*judged) if is_of_y else ()
+        is_count = self.target == "count"
+        of_errors = () if is_count else of_held_out_errors(*judged, self.target_transformer_)
         return [*of_floor(floor, held_out), *of_coverage(coverage), *of_errors]
 
     def _predicted(self, X: Any) -> PredictedRows:

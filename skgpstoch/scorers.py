@@ -19,8 +19,7 @@ from sklearn import get_config
 from sklearn.utils.metadata_routing import MetadataRequest
 
 from .distributions.predictive import PredictiveDistribution, targets_of
-from .estimators.validation import check_exposed
-from .scores import check_coverage, check_weights, interval_coverage, unwrapped
+from .scores import check_coverage, check_exposed, check_weights, interval_coverage, unwrapped
 from .wrappers import predict_distribution
 
 ROUTED = ("sample_weight", "exposure")

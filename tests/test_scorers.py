@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy.stats import norm
 from sklearn import config_context
 from sklearn.base import clone
@@ -17,6 +18,7 @@ from sklearn.model_selection import (
     GridSearchCV,
     HalvingGridSearchCV,
     KFold,
+    cross_val_predict,
     cross_val_score,
     cross_validate,
     learning_curve,
@@ -25,6 +27,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skgpstoch import SVGPClassifier, SVGPRegressor
+from skgpstoch.display import PredictionIntervalDisplay, RegressionCalibrationDisplay
 from skgpstoch.metrics import (
     continuous_ranked_probability_score,
     make_coverage_scorer,
@@ -248,6 +251,30 @@ def test_exposures_are_routed_to_counts(routing):
     for each in SCORERS:
         with pytest.raises(ValueError, match="exposure must be given"):
             each(fitted, X, y)
+
+
+def test_scikit_learn_does_not_compare_counts_with_predictions_for_exposure_1(routing):
+    rng = np.random.default_rng(0)
+    X, miles = rng.normal(size=(40, 1)), rng.uniform(1.0, 50.0, 40)
+    y = rng.poisson(miles * np.exp(0.5 * X[:, 0]))
+    model = SVGPRegressor(likelihood="poisson", n_inducing=5, max_iter=2, random_state=0)
+    asks = model.set_fit_request(exposure=True)
+    options = {"cv": KFold(2), "params": {"exposure": miles}}
+    how = "exposure must be given.*set_score_request"
+    with pytest.raises(ValueError, match=how):
+        cross_val_score(asks, X, y, scoring="r2", error_score="raise", **options)
+    with pytest.raises(ValueError, match=how):
+        cross_val_predict(asks, X, y, **options)
+    fitted = make_pipeline(StandardScaler(), asks).fit(X, y, exposure=miles)
+    assert fitted.predict(X).shape == (40,)  # of exposure 1
+    for display in (RegressionCalibrationDisplay, PredictionIntervalDisplay):
+        with pytest.raises(ValueError, match="exposure must be given"):
+            display.from_estimator(fitted, X, y)
+        mean, std = fitted[-1].predict(fitted[:-1].transform(X), return_std=True, exposure=miles)
+        both = display.from_estimator(fitted, X, y, exposure=miles)
+        expected = display.from_predictions(y, mean, std)
+        name = "observed" if display is RegressionCalibrationDisplay else "y_interval"
+        assert_allclose(getattr(both, name), getattr(expected, name))
 
 
 # ---- without routing -----------------------------------------------------------------------------

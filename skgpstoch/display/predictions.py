@@ -31,6 +31,8 @@ coverage : float, default=0.95
     Nominal coverage of the central Gaussian intervals, in (0, 1).
 levels : array-like of shape (n_levels,), default=None
     Nominal coverages, in (0, 1); None takes 0.05, 0.1, ..., 0.95.
+exposure : array-like of shape (n_samples,), default=None
+    Exposures of counts, for a model that was fitted with exposures.
 
 Raises
 ------
@@ -163,6 +165,7 @@ class PredictionIntervalDisplay(Display):
         y: ArrayLike,
         *,
         coverage: float = 0.95,
+        exposure: ArrayLike | None = None,
         ax: matplotlib.axes.Axes | None = None,
         **kwargs: Any,
     ) -> PredictionIntervalDisplay:
@@ -178,7 +181,7 @@ class PredictionIntervalDisplay(Display):
         ValueError
             If there are several outputs, or `coverage` is not in (0, 1).
         """
-        mean, std = scores.predict_mean_std(estimator, X)
+        mean, std = predicted(estimator, X, exposure)
         return cls.from_predictions(y, mean, std, coverage=coverage, ax=ax, **kwargs)
 
     @classmethod
@@ -330,6 +333,7 @@ class RegressionCalibrationDisplay(Display):
         *,
         levels: ArrayLike | None = None,
         name: str | None = None,
+        exposure: ArrayLike | None = None,
         ax: matplotlib.axes.Axes | None = None,
         **kwargs: Any,
     ) -> RegressionCalibrationDisplay:
@@ -355,7 +359,7 @@ class RegressionCalibrationDisplay(Display):
         name = type(final_estimator(estimator)).__name__ if name is None else name
         predictor, inputs = scores.unwrapped(estimator, X)
         if not predicts_distributions(predictor):
-            mean, std = scores.predict_mean_std(estimator, X)
+            mean, std = predicted(estimator, X, exposure)
             return cls.from_predictions(y, mean, std, levels=levels, name=name, ax=ax, **kwargs)
         needed = np.abs(2.0 * predictor.predictive_cdf(inputs, y) - 1.0)
         return cls._of_levels_needed(needed, levels, name).plot(ax, **kwargs)
@@ -397,6 +401,13 @@ class RegressionCalibrationDisplay(Display):
         covered = np.searchsorted(np.sort(needed, axis=None), nominal, side="right")  # (n_levels,)
         observed = covered / needed.size
         return cls(nominal=nominal, observed=observed, n_samples=len(needed), estimator_name=name)
+
+
+def predicted(estimator: Any, X: ArrayLike, exposure: Any) -> tuple[NDArray, NDArray]:
+    """Return means and standard deviations of y, or raise a ValueError if exposures are missing."""
+    scores.check_exposed(scores.unwrapped(estimator, X)[0], exposure)
+    of_rows = {} if exposure is None else {"exposure": exposure}
+    return scores.predict_mean_std(estimator, X, **of_rows)
 
 
 def predicts_distributions(predictor: Any) -> bool:

@@ -64,12 +64,12 @@ def of_targets(
     The degrees of freedom are the most likely ones, because models differ in their tails.
     """
     mean, std, error = (a[rows] for a in (held_out.mean, held_out.std, held_out.error))
-    P = mean.shape[1]
+    n = mean.shape[1]
 
     def of_tails(df: float) -> StudentMixture:
         scale = np.maximum(std, np.finfo(float).tiny) * np.sqrt((df - 2.0) / df)
         return StudentMixture(
-            np.ones(1), mean[None, None], scale[None, None], np.full((1, 1, 1, P), df)
+            np.ones(1), mean[None, None], scale[None, None], np.full((1, 1, 1, n), df)
         )
 
     each = map(of_tails, np.geomspace(*TAILS_TRIED, 12))

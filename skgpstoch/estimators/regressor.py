@@ -17,6 +17,7 @@ from ..data.arrays import readable, resolve_seed
 from ..data.rows import Data
 from ..distributions.predictive import PredictiveDistribution
 from ..docstrings import documented
+from ..scores import check_exposed
 from .base import BaseGP, predictor
 from .conditioning import condition
 from .context import predicting
@@ -25,7 +26,7 @@ from .predictions import PredictiveRegressor
 from .sampled_functions import SampledFunctions
 from .validation import (
     check_column,
-    check_exposed,
+    check_not_judged,
     check_shape,
     check_weight,
     check_y_std,
@@ -116,6 +117,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         """
         if return_std and return_cov:
             raise ValueError("return_std and return_cov cannot both be True; ask for one of them.")
+        check_not_judged(self, exposure)
         found = self._predicted(X, latent, exposure, y_std)
         if return_cov:
             mean, cov = found.joint_moments()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pickle
 import reprlib
+import sys
 from dataclasses import replace
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 from ..data.array_inputs import checked_kinds, one_output
 from ..data.arrays import MOST_INTEGER, readable
 from ..data.groups import ALONE, Group, agreed, current
-from ..data.messages import warn
+from ..data.messages import internal_frames, warn
 from ..data.rows import Data
 from ..data.target_transforms import fitted_transform
 from ..likelihoods.base import largest, regression_likelihood
@@ -340,12 +342,22 @@ def fitted_alike(group: Group, transform: Any, y: np.ndarray, weight: np.ndarray
     return pickle.loads(group.first_bytes(content))  # from a process of the same program
 
 
-def check_exposed(model: Any, exposure: Any) -> None:
-    """Raise a ValueError if targets cannot be scored without the exposures of their rows."""
-    if exposure is None and getattr(model, "_fitted_with_exposure", False):
+JUDGES = ("metrics/_scorer.py", "model_selection/_validation.py", "_plot/regression.py")
+"""Files of scikit-learn that compare predictions with y, and call `predict` with X alone."""
+
+
+def check_not_judged(model: Any, exposure: Any) -> None:
+    """Raise a ValueError if scikit-learn is about to compare predictions for exposure 1 with y."""
+    if exposure is not None or not getattr(model, "_fitted_with_exposure", False):
+        return
+    files = (frame.f_code.co_filename for frame in internal_frames(sys._getframe(1)))
+    if any(Path(file).as_posix().endswith(JUDGES) for file in files):
         raise ValueError(
-            "exposure must be given, because the model was fitted with one and cannot "
-            "score y without it."
+            "exposure must be given, because the model was fitted with one, but this function of "
+            "scikit-learn calls predict(X) alone. Use a scorer of skgpstoch.metrics with "
+            "metadata routing: scoring=neg_log_predictive_density_scorer"
+            ".set_score_request(exposure=True) and params={'exposure': ...}; or call "
+            "predict(X, exposure=...) yourself."
         )
 
 

@@ -2,8 +2,10 @@
 
 import functools
 import pickle
+import re
 import time
 import warnings
+from inspect import signature
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +20,7 @@ from sklearn.datasets import load_iris, make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import skgpstoch
 from skgpstoch import (
     AutoGaussianProcessClassifier,
     AutoGaussianProcessRegressor,
@@ -101,6 +104,16 @@ def test_means_of_skewed_targets_are_warned_of(small):
     model = AutoGaussianProcessRegressor(target_transform="log", random_state=0).fit(X, y)
     (found,) = [finding for finding in model.diagnose() if finding.name == "mean error"]
     assert found.severity == "fine"
+
+
+@pytest.mark.parametrize("name", ["y_std", "exposure"])
+def test_what_the_default_does_not_take_is_taken_by_the_estimators_named(name, small):
+    with pytest.raises(TypeError, match=f"'{name}': its parameters are") as told:
+        AutoGaussianProcessRegressor().fit(*small, **{name: 1.0})
+    named = re.findall(r"\w+Regressor\b", str(told.value))
+    assert {"DeepKernelEnsembleRegressor", "DLMRegressor", "SVGPRegressor"} <= set(named)
+    for each in set(named) - {"AutoGaussianProcessRegressor", "GaussianProcessRegressor"}:
+        assert name in signature(getattr(skgpstoch, each).fit).parameters
 
 
 # ---- scikit-learn ------------------------------------------------------------------------------

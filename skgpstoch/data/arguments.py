@@ -12,8 +12,10 @@ from .row_source import check_no_source
 
 FITS = ("fit", "partial_fit")
 ADVICE = {
-    "exposure": "Regressors with likelihood='poisson' predict counts of an exposure.",
-    "y_std": "Regressors with likelihood='gaussian', as SVGPRegressor, take the errors of rows.",
+    "exposure": "Exposures of counts are taken, with likelihood='poisson', by "
+    "DeepKernelEnsembleRegressor, DLMRegressor and SVGPRegressor.",
+    "y_std": "Known errors of rows are taken by DeepKernelEnsembleRegressor, DLMRegressor, "
+    "FITCRegressor and SVGPRegressor, and as alpha=y_std**2 by GaussianProcessRegressor.",
 }
 
 

@@ -107,13 +107,24 @@ def test_means_of_skewed_targets_are_warned_of(small):
 
 
 @pytest.mark.parametrize("name", ["y_std", "exposure"])
-def test_what_the_default_does_not_take_is_taken_by_the_estimators_named(name, small):
+def test_what_the_default_does_not_take_is_taken_by_the_estimators_named(name):
     with pytest.raises(TypeError, match=f"'{name}': its parameters are") as told:
-        AutoGaussianProcessRegressor().fit(*small, **{name: 1.0})
+        AutoGaussianProcessRegressor().fit(np.eye(3), np.arange(3), **{name: 1.0})
     named = re.findall(r"\w+Regressor\b", str(told.value))
     assert {"DeepKernelEnsembleRegressor", "DLMRegressor", "SVGPRegressor"} <= set(named)
     for each in set(named) - {"AutoGaussianProcessRegressor", "GaussianProcessRegressor"}:
         assert name in signature(getattr(skgpstoch, each).fit).parameters
+
+
+@pytest.mark.parametrize("c", [1e200, 1e300])
+def test_large_constants_have_small_deviations(c):
+    """Their mean over draws is rounded by 1e184 or more, whose square is infinite."""
+    X = np.linspace(0.0, 1.0, 60)[:, None]
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X, np.full(60, c))
+    mean, std = model.predict(X, return_std=True)
+    assert_array_equal(mean, c)
+    assert (std < 1.0).all()
+    assert np.isfinite(model.predict_distribution(X).crps(c)).all()
 
 
 # ---- scikit-learn ------------------------------------------------------------------------------

@@ -72,7 +72,8 @@ class StudentMixture(Law):
         return replace(self, centre=self.centre[:, :, rows], scale=self.scale[:, :, rows])
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        mean = self._averaged(self.centre)
+        ends = self.centre.min((0, 1)), self.centre.max((0, 1))
+        mean = np.clip(self._averaged(self.centre), *ends)  # rounding of 1e200 is 1e184
         unit = self.scale.max((0, 1))  # squares of very large or small numbers over- or underflow
         of_each = np.square(self.scale / unit) * self.df / (self.df - 2.0)
         square = self._averaged(of_each + np.square((self.centre - mean) / unit))
@@ -148,7 +149,8 @@ class StudentMixture(Law):
         """Return p(y) for y (N, P), of each output alone, and its derivative, each (N, P)."""
         z = (y - self.centre) / self.scale
         each = np.exp(log_student_t(y - self.centre, self.scale, self.df))
-        slope = -each * (self.df + 1.0) * z / ((self.df + np.square(z)) * self.scale)
+        with np.errstate(over="ignore"):  # the slope is 0 there
+            slope = -each * (self.df + 1.0) * z / ((self.df + np.square(z)) * self.scale)
         return self._averaged(each), self._averaged(slope)
 
     def _averaged(self, values: np.ndarray) -> np.ndarray:
@@ -165,7 +167,9 @@ def log_student_t(error: np.ndarray, scale: np.ndarray, df: np.ndarray | float) 
     """Return log t_ν of errors with a scale, elementwise."""
     half = 0.5 * (np.asarray(df) + 1.0)
     normaliser = gammaln(half) - gammaln(half - 0.5) - 0.5 * np.log(np.pi * np.asarray(df))
-    return normaliser - np.log(scale) - half * np.log1p(np.square(error / scale) / df)
+    with np.errstate(over="ignore"):  # the density is 0 there
+        square = np.square(error / scale)
+    return normaliser - np.log(scale) - half * np.log1p(square / df)
 
 
 # ---- rows that were left out ---------------------------------------------------------------------

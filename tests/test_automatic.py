@@ -515,8 +515,20 @@ def test_findings_of_time():
 
 
 def test_the_leaderboard_begins_with_the_best(mixed):
-    scores = list(mixed.leaderboard_["score"])
+    scores = list(mixed.leaderboard_["common_score"])
     assert scores == sorted(scores, reverse=True)
+
+
+def test_common_scores_are_of_the_rows_that_all_models_have_predicted():
+    """A model judged on easy rows has the better score, and is the worse one."""
+    data, judged = Data(np.zeros((40, 1)), np.zeros((40, 1))), []
+    for name, rows, level in (("a", np.arange(40), 0.0), ("b", np.arange(20, 40), -0.5)):
+        nothing = np.zeros((len(rows), 1))
+        density = level + 2.0 * (rows >= 20)
+        held_out = HeldOutPredictions(rows, density, *[nothing] * 5)
+        judged.append(race.Judged(name, SimpleNamespace(held_out_=held_out), 1.0))
+    assert [each.score(data) for each in judged] == [1.0, 1.5]
+    assert automatic.common_scores(judged, data) == [2.0, 1.5]
 
 
 def test_fits_are_pickled(mixed, step):

@@ -96,7 +96,7 @@ def test_a_diagnosis_prints_as_a_table():
     text = str(Diagnosis(some_findings()))
     assert text == repr(Diagnosis(some_findings()))
     lines = text.splitlines()
-    assert lines[0].split() == ["finding", "where", "value", "limit", "severity"]
+    assert lines[0].split() == ["finding", "where", "value", "problem", "if", "severity"]
     assert lines[1].split() == ["points", "n_inducing", "9", ">4", "problem"]
     assert lines[5:] == [
         "points (n_inducing): Too <few>. Raise it.",

@@ -11,6 +11,8 @@ from .messages import warn
 
 SEVERITIES = ("problem", "note", "fine")
 HEADINGS = ("finding", "where", "value", "limit", "severity")
+SHOWN = ("finding", "where", "value", "problem if", "severity")
+"""Headings of a printed table, whose limits say on which side a problem begins."""
 
 
 class Finding(NamedTuple):
@@ -100,7 +102,7 @@ class Diagnosis(tuple[Finding, ...]):
         return pd.DataFrame([f.line() for f in self], columns=[*HEADINGS, "message"])
 
     def __repr__(self) -> str:
-        table = [HEADINGS, *(cells(finding) for finding in self)]
+        table = [SHOWN, *(cells(finding) for finding in self)]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -113,7 +115,7 @@ class Diagnosis(tuple[Finding, ...]):
 
     def _repr_html_(self) -> str:
         """Show the table in a notebook."""
-        head = "".join(f"<th>{name}</th>" for name in (*HEADINGS, "message"))
+        head = "".join(f"<th>{name}</th>" for name in (*SHOWN, "message"))
         rows = [
             "".join(f"<td>{html.escape(cell)}</td>" for cell in (*cells(f), f.message))
             for f in self

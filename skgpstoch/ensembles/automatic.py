@@ -30,7 +30,7 @@ from ..methods.deep_kernel_ensemble.plan import ensemble_plan
 from ..persistence.estimator import SavedEstimator
 from ..recipes.findings import of_features, of_rows
 from ..recipes.plan import Training
-from .race import Entrant, Judged, floor_of, weights_of
+from .race import FEWEST_ROWS, Entrant, Judged, floor_of, weights_of
 from .read_tables import read
 from .report import Report
 from .stacking import diagnosis_of_parts
@@ -69,10 +69,11 @@ class AutomaticParameters:
     estimators_ : dict of str to estimator
         The fitted models by name, without those of weight 0.
     scores_ : dict of lists
-        Lists "model", "score" (in nats per row, for y in its own units), "weight" and "fit_time"
-        (in seconds). A score is the mean log density, or log probability, of held-out rows. The
-        model "linear" is no part of the mixture: it is what linear or logistic regression on the
-        encoded columns would score, with which to compare the others.
+        Lists "model", "score" and "common_score" (in nats per row, for y in its own units),
+        "weight" and "fit_time" (in seconds). A score is the mean log density, or log probability,
+        of held-out rows; a common one, of those that all models have predicted. The model "linear"
+        is no part of the mixture: it is what linear or logistic regression on the encoded columns
+        would score, with which to compare the others.
     leaderboard_ : DataFrame
         The same as a table, the best model first; needs pandas.
     budget_ : dict or None
@@ -219,6 +220,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         self.scores_ = {
             "model": [each.name for each in judged],
             "score": [each.score(data) for each in judged],
+            "common_score": common_scores(judged, data),
             "weight": weights.tolist() + [0.0] * len(others),
             "fit_time": [each.seconds for each in judged],
         }
@@ -269,7 +271,8 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
 
         check_is_fitted(self)
         table = pd.DataFrame(self.scores_)
-        return table.sort_values("score", ascending=False, ignore_index=True)
+        by = [name for name in ("common_score", "score") if name in table]  # absent in older files
+        return table.sort_values(by, ascending=False, ignore_index=True)
 
     def report(self) -> Report:
         """Tell what was fitted, how well it is calibrated, and what limits it; needs pandas.
@@ -284,15 +287,29 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         -----
         A score is that of one model alone, on rows that it has not seen. A weight says what the
         model adds to the mixture, on rows that none of the models has seen, given a prior of one
-        row in favour of each model. So the model with the best score may have weight 0, for three
+        row in favour of each model. So a model with a better score may have weight 0, for three
         reasons. It may be a short trial of networks that added less than 0.003 nats per row (0.01
         for classes) to the mixture of the others. Its weight may have been below 0.1, which is not
-        worth the time of its predictions. Or its score may be for other rows, fewer or easier ones.
+        worth the time of its predictions. Or its score is for other rows, fewer or easier ones:
+        "common_score", which orders the table, is that for the rows that all have predicted.
         """
         import pandas as pd  # not needed otherwise
 
         check_is_fitted(self)
         return Report(self.leaderboard_, *(pd.DataFrame(table) for table in self._tables if table))
+
+
+def common_scores(judged: list[Judged], data: Data) -> list[float]:
+    """Return mean log densities of the rows that all models have predicted.
+
+    If there are none, or too few to compare, they are the scores of each model's own rows.
+    """
+    densities = np.array([each.held_out(len(data)) for each in judged])  # (K, n)
+    rows = np.flatnonzero(~np.isnan(densities).any(0))
+    if len(rows) < FEWEST_ROWS:
+        return [each.score(data) for each in judged]
+    weight = None if data.weight is None else data.weight[rows]
+    return [float(np.average(of_rows[rows], weights=weight)) for of_rows in densities]
 
 
 def of_time(max_time: float | None, deadline: Deadline | None, first: float) -> Iterator[Finding]:

@@ -267,7 +267,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         self.weights_ = weights
         if self.target_transformer_ is not None:
             gain = mean_log_slope(self.target_transformer_, data)
-            self.scores_["score"] = [score + gain for score in self.scores_["score"]]
+            for key in ("score", "common_score"):
+                self.scores_[key] = [score + gain for score in self.scores_[key]]
         lattice = self._lattice
         self.atoms_ = None if lattice is None else lattice.atoms
         self.atom_weight_ = 0.0 if lattice is None else lattice.weight

@@ -278,7 +278,7 @@ def test_models_that_rows_near_each_other_predict_better_than(scale):
     for model in (gp, sparse):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = named_finding(model.fit(X, y), findings.LOCAL)
+            found = named_finding(model.fit(X, y), findings.NEARBY)
         assert (found.severity == "fine") == (scale < 0.1) == (found.value > found.limit)
         assert found.severity == "fine" or "Rows near each other predict better" in found.text
 

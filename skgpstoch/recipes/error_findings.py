@@ -10,7 +10,7 @@ import torch
 
 from ..data.arrays import Scaling
 from ..data.findings import Finding
-from .findings import DISPERSION, ERRORS, LOCAL, OUTLIERS, TAILS, UNTRAINED, distinct_rows
+from .findings import DISPERSION, ERRORS, NEARBY, OUTLIERS, TAILS, UNTRAINED, distinct_rows
 
 OVER_MEDIAN = 1.4826  # a normal variable's standard deviation over its median absolute value
 FAR_OFF = 5.0  # an error is far off beyond five usual errors: one normal error in two million
@@ -175,7 +175,7 @@ def of_local(
         return
     chance = SURE_PAIRS * gain.std() / math.sqrt(len(gain)) / of_fit
     limit = min(LEAST_LOCAL, 1.0 - float(chance))
-    found = Finding(LOCAL, "kernel", float(of_local / of_fit), limit)
+    found = Finding(NEARBY, "kernel", float(of_local / of_fit), limit)
     if found.value >= limit:
         yield found
         return

@@ -127,6 +127,18 @@ def test_large_constants_have_small_deviations(c):
     assert np.isfinite(model.predict_distribution(X).crps(c)).all()
 
 
+@pytest.mark.parametrize(("size", "is_told"), [(20.0, False), (1e9, True)])
+def test_large_counts_that_networks_predict_too_vaguely(size, is_told):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (150, 1))
+    y = rng.poisson(size * np.exp(np.sin(X[:, 0])))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        AutoGaussianProcessRegressor(target="count", random_state=0).fit(X, y)
+    told = [str(each.message) for each in caught]
+    assert any("intervals are too wide" in text for text in told) == is_told
+
+
 # ---- scikit-learn ------------------------------------------------------------------------------
 
 

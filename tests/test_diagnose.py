@@ -268,6 +268,29 @@ def test_inputs_of_other_units():
     assert not list(findings.of_inputs(RBF(1.0) + DotProduct(), X))
 
 
+@pytest.mark.parametrize("scale", [0.5, 0.02])
+def test_models_that_rows_near_each_other_predict_better_than(scale):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 1, (800, 1))
+    y = np.sin(100 * X[:, 0]) + 0.3 * rng.standard_normal(800)
+    gp = GaussianProcessRegressor(RBF(scale, "fixed") + WhiteKernel(0.1))
+    sparse = SVGPRegressor(RBF(scale, "fixed"), n_inducing=80, random_state=0)
+    for model in (gp, sparse):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = named_finding(model.fit(X, y), findings.NEARBY)
+        assert (found.severity == "fine") == (scale < 0.1) == (found.value > found.limit)
+        assert found.severity == "fine" or "Rows near each other predict better" in found.text
+
+
+def test_noise_is_not_predicted_by_rows_near_each_other():
+    X, y = np.random.default_rng(0).standard_normal((2, 300, 1))
+    rows = np.arange(0, 300, 2)
+    assert only(error_findings.of_local(rows, y[rows], X, y)).value > 1.0
+    copies = np.tile(X, (2, 1)), np.tile(y, (2, 1))  # copies of a row do not predict it
+    assert only(error_findings.of_local(rows, y[rows], *copies)).value > 1.0
+
+
 def test_few_errors_are_alike_by_chance():
     error = np.random.default_rng(0).standard_normal((16, 1))
     nearest = 0.7 * error + np.sqrt(0.51) * error[::-1]

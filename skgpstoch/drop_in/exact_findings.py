@@ -21,7 +21,7 @@ from ..kernels import split_noise
 from ..kernels.matrices import why_object
 from ..maths.exact_solver import ExactSolver
 from ..maths.linalg import log_det
-from ..recipes.error_findings import BESIDE_NOISE, judged_rows, of_tails, standardised
+from ..recipes.error_findings import BESIDE_NOISE, judged_rows, of_local, of_tails, standardised
 from ..recipes.findings import (
     FEW_TO_LEARN,
     LEAST_CORRELATION,
@@ -59,6 +59,7 @@ def of_left_out(model: ExactModel, given: sk.Kernel) -> Iterator[Finding]:
     before, _ = neighbour_and_variation(split_noise(given)[0], X[distinct_rows(X)])
     yield of_explained(f, f.diag(X[rows]), variance - own, own, before)
     are_noise = bool(own.mean() > BESIDE_NOISE * variance.mean())
+    yield from of_local(rows, error, X, model.rows.Y)
     yield from of_tails(error / np.sqrt(variance)[:, None], standardised(X[rows]), are_noise)
 
 

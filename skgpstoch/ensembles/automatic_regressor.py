@@ -30,7 +30,7 @@ from ..estimators.regressor import Regressor
 from ..estimators.validation import check_weight, fitted_alike
 from ..methods.deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
 from .automatic import Automatic, of_networks, of_processes, usual_epochs
-from .held_out_errors import of_held_out_errors
+from .held_out_errors import of_held_out_counts, of_held_out_errors
 from .mixture import MixedRows, MixtureRegressor, TransformedRows, predicted_by
 from .new_levels import RowsWithNewLevels
 from .process import ExactProcessRegressor
@@ -279,8 +279,10 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         by_level = self._encoder.rows_by_level(data.X[held_out.rows])
         coverage = coverage_by_group(*judged, by_level)
         self._tables = calibration_by_group(*judged), limits(*judged, done), coverage
-        is_count = self.target == "count"
-        of_errors = () if is_count else of_held_out_errors(*judged, self.target_transformer_)
+        if self.target == "count":
+            of_errors = of_held_out_counts(*judged)
+        else:
+            of_errors = of_held_out_errors(*judged, self.target_transformer_)
         return [*of_floor(floor, held_out), *of_coverage(coverage), *of_errors]
 
     def _predicted(self, X: Any) -> PredictedRows:

@@ -17,7 +17,8 @@ from ..data.held_out import HeldOutPredictions
 from ..data.target_transforms import inverse_of
 from ..distributions.transformed import transformed
 from ..recipes.error_findings import judged_rows
-from .report import clear_z
+from ..recipes.findings import DISPERSION
+from .report import FEWEST_TESTED, clear_z
 from .student_mixture import StudentMixture
 
 MEAN_ERROR = "mean error"
@@ -26,6 +27,7 @@ LEAST_MEAN_ERROR = 0.05  # standard deviations of y, that it must exceed, too
 EXPLAINED = "explained variance"
 LEAST_VARIANCE_EXPLAINED = 0.02  # of the variance of y
 TAILS_TRIED = (2.5, 400.0)  # degrees of freedom
+FEWEST_COUNTED, LEAST_RATIO = 5.0, 0.1  # counts, and least squared error over variance
 LARGEST_MEAN = 1e100  # squares of larger ones overflow
 
 
@@ -54,6 +56,28 @@ def of_held_out_errors(
             found = of_mean_error(y, mean, weight, most, transformer is not None)
             yield found._replace(where=where)
             yield of_explained_variance(y, mean, weight)._replace(where=where)
+
+
+def of_held_out_counts(held_out: HeldOutPredictions, weight: np.ndarray) -> Iterator[Finding]:
+    """Yield the mean squared error of held-out counts over their predicted variance, if low.
+
+    Networks follow the logarithm of a rate to some per mil, which is far more than the deviation of
+    counts of 10⁹. Small counts are left out: few of them are often all 0.
+    """
+    large = (held_out.mean > FEWEST_COUNTED).all(1)
+    if weight[large].sum() < FEWEST_TESTED:
+        return
+    ratio = np.square(held_out.error[large] / held_out.std[large]).mean(1)
+    found = Finding(DISPERSION, "y", float(np.average(ratio, weights=weight[large])), LEAST_RATIO)
+    if found.value < LEAST_RATIO:
+        found = found._replace(
+            severity="problem",
+            text=f"Held-out counts vary {found.value:.2g} times as much as predicted, so "
+            "intervals are too wide: networks cannot follow rates as well as counts of about "
+            f"{np.median(held_out.mean[large]):.2g} tell them.",
+            advice="Use SVGPRegressor(likelihood='poisson').",
+        )
+    yield found
 
 
 def of_targets(

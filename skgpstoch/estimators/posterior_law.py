@@ -181,7 +181,9 @@ class PredictedByPosterior(PredictedRows):
         return law if self.transformer is None else transformed(law, self.transformer)
 
     def mean(self) -> np.ndarray:
-        if not self.posterior.has_cheap_mean or self.transformer is not None:
+        if self.transformer is not None:
+            return super().mean()  # whether there is a deviation or not
+        if not self.posterior.has_cheap_mean:
             return self.moments()[0]
         self.posterior.likelihood.of(self.rows)  # or an error
         offset, scale = self.model._y_scaling  # noise has no mean, and variances are expensive

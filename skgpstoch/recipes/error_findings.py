@@ -10,11 +10,14 @@ import torch
 
 from ..data.arrays import Scaling
 from ..data.findings import Finding
-from .findings import DISPERSION, ERRORS, OUTLIERS, TAILS, UNTRAINED, distinct_rows
+from .findings import DISPERSION, ERRORS, NEARBY, OUTLIERS, TAILS, UNTRAINED, distinct_rows
 
 OVER_MEDIAN = 1.4826  # a normal variable's standard deviation over its median absolute value
 FAR_OFF = 5.0  # an error is far off beyond five usual errors: one normal error in two million
 MOST_FAR, LEAST_FAR = 0.005, 3  # share and number of far rows from which they are reported
+FEWEST_LOCAL, MOST_LOCAL, LOCAL_BLOCK = 100, 500, 100  # rows that there are, judged, at a time
+LOCAL_WORK = 400_000_000  # numbers of X that judged rows are compared with, about a second
+N_NEAREST, LEAST_LOCAL = 10, 0.8  # nearest rows; and share of the model's squared errors
 JUDGED_ROWS, FAR_ROWS = 1_000, 50  # rows whose errors are checked; far rows compared to neighbours
 MANY_FAR, LEAST_MANY = 0.1, 20  # a larger share and number of far rows are not mere outliers
 FEW_FAR, RULING = 0.02, 0.5  # at most this share of rows, but more than this share of the squares
@@ -135,6 +138,56 @@ def standardised(X: np.ndarray) -> np.ndarray:
     """Return X (n, d) with each column scaled to mean 0 and standard deviation 1."""
     offset, scale = Scaling.standard(X)
     return (X - offset) / scale
+
+
+def of_local(
+    rows: np.ndarray, error: np.ndarray, X: np.ndarray, Y: np.ndarray, is_trained: bool = True
+) -> Iterator[Finding]:
+    """Yield the squared errors of the mean of the ten nearest rows, over those of the fit.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (m,)
+        Numbers of the judged rows, of which at most `MOST_LOCAL` count.
+    error : ndarray of shape (m, P)
+        Errors of the fit at these rows, left out or not, in the units of Y.
+    X, Y : ndarray of shape (n, d), (n, P)
+        All rows. Rows that equal a judged one in X do not predict it.
+    """
+    if len(X) < FEWEST_LOCAL:
+        return
+    most = int(np.clip(LOCAL_WORK // X.size, FEWEST_LOCAL // 2, MOST_LOCAL))
+    few = slice(None, None, -(-len(rows) // most))
+    rows, error = rows[few], error[few]
+    Z, y = torch.from_numpy(standardised(X)).float(), torch.from_numpy(Y)
+    local = np.empty(error.shape)
+    for start in range(0, len(rows), LOCAL_BLOCK):
+        some = rows[start : start + LOCAL_BLOCK]
+        distance = torch.cdist(Z[some], Z, compute_mode="donot_use_mm_for_euclid_dist")
+        distance[distance == 0.0] = math.inf
+        nearest = distance.topk(N_NEAREST, largest=False).indices
+        local[start : start + LOCAL_BLOCK] = (y[some] - y[nearest].mean(1)).numpy()
+    unit = np.abs(error).max(0, initial=0.0)
+    squares = np.square(np.stack([error, local]) / np.where(unit > 0.0, unit, 1.0)).sum(2)
+    of_fit, of_local = squares.mean(1)
+    gain = squares[0] - squares[1]
+    if of_fit == 0.0:
+        return
+    chance = SURE_PAIRS * gain.std() / math.sqrt(len(gain)) / of_fit
+    limit = min(LEAST_LOCAL, 1.0 - float(chance))
+    found = Finding(NEARBY, "kernel", float(of_local / of_fit), limit)
+    if found.value >= limit:
+        yield found
+        return
+    yield found._replace(
+        severity="problem" if is_trained else "note",
+        text="Rows near each other predict better than this model: the mean squared error of the "
+        f"mean of the {N_NEAREST} nearest rows is {found.value:.2g} times that of the model.",
+        advice="Start from a shorter length_scale or let its bounds reach one, raise n_inducing if "
+        "the estimator has it, or use AutoGaussianProcessRegressor."
+        if is_trained
+        else UNTRAINED,
+    )
 
 
 def judged_rows(X: np.ndarray) -> np.ndarray:

@@ -41,6 +41,7 @@ from .error_findings import (
     nearest_rows,
     of_dispersion,
     of_errors,
+    of_local,
     of_tails,
     standardised,
 )
@@ -321,6 +322,8 @@ def error_findings(fitted: Fitted, advice: str, is_trained: bool) -> Iterator[Fi
             rows = np.flatnonzero(weight > LEAST_WEIGHT * weight.mean())
         rows = rows[judged_rows(rows)]
         error = errors_at(fitted, data, rows)
+        Y = ((data.y - fitted.y_scaling.offset) / fitted.y_scaling.scale).reshape(len(data.y), -1)
+        yield from of_local(rows, error, data.X, Y, is_trained)
         are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * noise))
         yield from of_tails(error, standardised(data.X[rows]), are_noise)
 

@@ -8,11 +8,24 @@ import time
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.model_selection import GridSearchCV
 
-from skgpstoch import AutoGaussianProcessRegressor, GaussianProcessRegressor, on_interrupt
+from skgpstoch import (
+    AutoGaussianProcessClassifier,
+    AutoGaussianProcessRegressor,
+    DeepGPRegressor,
+    DeepKernelEnsembleClassifier,
+    DeepKernelEnsembleRegressor,
+    DLMRegressor,
+    GaussianProcessClassifier,
+    GaussianProcessRegressor,
+    SCGDGaussianProcessRegressor,
+    SVGPClassifier,
+    on_interrupt,
+)
 from skgpstoch.ensembles import class_fit, process, process_fit
 from skgpstoch.ensembles.class_process import ExactProcessClassifier
 from skgpstoch.ensembles.process import ExactProcessRegressor
@@ -178,6 +191,79 @@ def test_an_interrupt_between_searches_keeps_a_process(cls, module, part, monkey
         model = cls(random_state=0).fit(X, y)
     assert len(model.kernels_) == 1
     assert np.isfinite(model.log_predictive_density(X, y)).all()
+
+
+@pytest.fixture
+def python_handler():
+    """Python's own handler of Ctrl-C, which workers of a test run may lack."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def pressing_when(name, n_times=1):
+    """Return a trace function that presses Ctrl-C when a function of the package is entered."""
+    presses = [signal.SIGINT] * n_times
+
+    def trace(frame, event, arg):
+        is_ours = "skgpstoch" in frame.f_code.co_filename and frame.f_code.co_name == name
+        if is_ours and interrupts.RECORD.depth and presses:
+            signal.raise_signal(presses.pop())
+
+    return trace
+
+
+def traced_fit(model, trace, y):
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        return model.fit(CLOSING_X, y)
+    finally:
+        sys.settrace(before)
+
+
+CLOSING_X = np.random.default_rng(0).normal(size=(40, 2))
+REAL = np.sin(CLOSING_X[:, 0])
+LABELS = (REAL > 0.1).astype(int)
+QUICK = {"max_iter": 2, "random_state": 0}
+CLOSINGS = {  # estimators, their targets, and functions of their closing passes
+    DeepKernelEnsembleClassifier(n_estimators=2, **QUICK): (LABELS, ["calibrate", "_finish"]),
+    DeepKernelEnsembleRegressor(n_estimators=2, **QUICK): (REAL, ["calibrate", "findings"]),
+    SVGPClassifier(n_inducing=5, **QUICK): (LABELS, ["solution", "budget_of", "causes"]),
+    SCGDGaussianProcessRegressor(**QUICK): (REAL, ["solution", "causes"]),
+    DeepGPRegressor(n_inducing=5, **QUICK): (REAL, ["_finish", "of_rows"]),
+    DLMRegressor(n_inducing=5, **QUICK): (REAL, ["_set_posterior", "_set_attributes"]),
+    GaussianProcessClassifier(RBF()): (LABELS, ["_set_mode", "_findings"]),
+    GaussianProcessRegressor(RBF(), alpha=0.01): (REAL, ["_of_rows", "_findings"]),
+    AutoGaussianProcessClassifier(random_state=0): (LABELS, ["weights_of", "_combine"]),
+    AutoGaussianProcessRegressor(random_state=0): (REAL, ["stacking_weights", "weights_of"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "y", "part"),
+    [(model, y, part) for model, (y, parts) in CLOSINGS.items() for part in parts],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_the_first_in_a_closing_pass_is_remembered(model, y, part, python_handler):
+    trace = pressing_when(part)
+    with on_interrupt("keep"), pytest.warns(ConvergenceWarning, match="interrupted after"):
+        assert np.isfinite(traced_fit(clone(model), trace, y).predict(CLOSING_X)).all()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_second_in_a_closing_pass_ends_everything(python_handler):
+    model = SVGPClassifier(n_inducing=5, **QUICK)
+    with on_interrupt("keep"), pytest.raises(KeyboardInterrupt):
+        traced_fit(model, pressing_when("solution", 2), LABELS)
+    assert not hasattr(model, "posterior_")
+
+
+@pytest.mark.parametrize("part", ["validate_inputs", "solution"])
+def test_nothing_is_remembered_without_a_model_or_a_keyboard(part, python_handler):
+    action = "keep" if part == "validate_inputs" else "raise"  # before any training
+    with on_interrupt(action), pytest.raises(KeyboardInterrupt):
+        traced_fit(SVGPClassifier(n_inducing=5, **QUICK), pressing_when(part), LABELS)
 
 
 # ---- signals -----------------------------------------------------------------------------------

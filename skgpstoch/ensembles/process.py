@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -19,7 +18,6 @@ from ..data.arrays import Scaling, resolve_seed
 from ..data.devices import block_elements, map_blocks, prediction_device, resolve_device
 from ..data.equal_rows import observations
 from ..data.held_out import joint, mixture_of
-from ..data.messages import warn
 from ..data.rows import Data
 from ..docstrings import documented
 from ..estimators.context import fitting, predicting
@@ -32,7 +30,7 @@ from ..estimators.validation import check_weight, validate_inputs
 from ..features.network import FARTHEST_INPUT
 from ..maths.linalg import cholesky
 from ..recipes.kernel_choice import MOST_RELEVANT_INPUTS
-from ..training.interrupts import AGAIN, keeps_best, was_interrupted
+from ..training.interrupts import interruptible, keeps_best, tell, was_interrupted
 from .process_evidence import KERNEL_SHAPES, Process, ProcessInputs, ProcessRows
 from .process_fit import FittedKernel, antithetic, fit_kernel, relative_weights, target_precisions
 from .stacking import stacking_weights
@@ -368,17 +366,15 @@ def fit_in_turn(
         if not is_time_for_more(began, len(fitted), max_time):
             break
         try:
-            fitted.append(fit_one(name, fitted))
+            with interruptible():
+                fitted.append(fit_one(name, fitted))
         except KeyboardInterrupt:
             if not keeps_best():
                 raise
             if not fitted:  # searches now stop at their start
                 fitted.append(fit_one(name, fitted))
         if was_interrupted():
-            warn(
-                f"The fit was interrupted; the best model so far is kept. {AGAIN}",
-                ConvergenceWarning,
-            )
+            tell("The fit was interrupted; the best model so far is kept.")
             break
     return fitted
 

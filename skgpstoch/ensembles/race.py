@@ -21,7 +21,7 @@ from ..data.messages import warn
 from ..data.rows import Data
 from ..estimators.callbacks import Fit, Fits
 from ..maths.gaussian import LOG_2PI
-from ..training.interrupts import AGAIN, keeps_best, was_interrupted
+from ..training.interrupts import interruptible, keeps_best, tell, was_interrupted
 from .stacking import kept_weights, stacking_weights
 
 PRIOR_ROWS = 1.0  # rows in favour of each model, whatever the data
@@ -100,27 +100,31 @@ def race(
                 ConvergenceWarning,
             )
             break
+        tried = None
         try:
-            tried = None
             # A scout may spare the model, if there are others, or adapt it.
             if scout is not None and (found or adapt is not None):
-                few = scout(seconds_left(deadline))
-                tried = fitted(fits.next(f"{name}, a few"), name, few, data)
+                with interruptible():
+                    few = scout(seconds_left(deadline))
+                    tried = fitted(fits.next(f"{name}, a few"), name, few, data)
                 if found and gain_of(tried, found, data) < max(least_gain, LEAST_GAIN):
                     given_up.append(tried)
                     continue
                 if was_interrupted():  # its best so far is what there is
                     found.append(tried)
                     break
-            model = make(seconds_left(deadline))
-            if tried is not None and adapt is not None:
-                model = adapt(model, tried, data)
-            found.append(better_of(tried, fitted(fits.next(name), name, model, data), data))
+            with interruptible():
+                model = make(seconds_left(deadline))
+                if tried is not None and adapt is not None:
+                    model = adapt(model, tried, data)
+                found.append(better_of(tried, fitted(fits.next(name), name, model, data), data))
         except KeyboardInterrupt:
-            if not (found and keeps_best()):
+            if not ((found or tried) and keeps_best()):
                 raise
-            said = f"The fit was interrupted; the model does without {name}. {AGAIN}"
-            warn(said, ConvergenceWarning)
+            if tried is not None:
+                found.append(tried)
+            without = name if tried is None else f"all but a few of {name}"
+            tell(f"The fit was interrupted; the model does without {without}.")
             break
     return found, given_up
 

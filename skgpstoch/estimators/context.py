@@ -60,26 +60,33 @@ def fitting(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def wrapped(estimator: Any, *args: Any, **kwargs: Any) -> Any:
-        state = dict(vars(estimator))
-        try:
-            with (
-                watched_for_rivals(),
-                one_fit(),
-                torch.inference_mode(False),
-                torch.enable_grad(),
-                numeric_context(),
-            ):
-                return method(estimator, *args, **kwargs)
-        except BaseException as error:
-            vars(estimator).clear()
-            vars(estimator).update(state)
-            if RAN_OUT not in str(error) and ran_out_of_memory(error):
-                raise MemoryError(what_to_lower(estimator)) from error
-            if isinstance(error, ValueError) and str(error).startswith(UNKNOWN_Y):
-                raise ValueError(f"{error} {WITHOUT}") from None
-            raise
+        with (
+            one_fit(),
+            restoring(estimator),
+            watched_for_rivals(),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            numeric_context(),
+        ):
+            return method(estimator, *args, **kwargs)
 
     return wrapped
+
+
+@contextlib.contextmanager
+def restoring(estimator: Any) -> Iterator[None]:
+    """Restore the estimator's state if the block raises, and say what to do about the error."""
+    state = dict(vars(estimator))
+    try:
+        yield
+    except BaseException as error:
+        vars(estimator).clear()
+        vars(estimator).update(state)
+        if RAN_OUT not in str(error) and ran_out_of_memory(error):
+            raise MemoryError(what_to_lower(estimator)) from error
+        if isinstance(error, ValueError) and str(error).startswith(UNKNOWN_Y):
+            raise ValueError(f"{error} {WITHOUT}") from None
+        raise
 
 
 def what_to_lower(estimator: BaseEstimator) -> str:

@@ -19,20 +19,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
 
 from ..data.arrays import fingerprint, readable
 from ..data.columns import is_frame, narwhals
 from ..data.groups import ALONE, Group, WorkerLostError, agreed, current, doing, using
-from ..data.messages import internal_frames, loop_of, muted, warn
+from ..data.messages import internal_frames, loop_of, muted
 from ..data.row_source import RowSource
 from ..training.checkpoint import SILENT, described
 from ..training.interrupts import (
-    AGAIN,
+    handle,
     handled_by,
     is_marked,
     marking,
     share_interrupt,
+    tell,
     was_interrupted,
 )
 
@@ -56,10 +56,7 @@ def training_together(estimator: Any, group: Group) -> Iterator[None]:
             is_late = is_marked()
         estimator._diagnosis.warn()
     if is_late:
-        warn(
-            f"The fit was interrupted after training had ended; the model is complete. {AGAIN}",
-            ConvergenceWarning,
-        )
+        tell("The fit was interrupted after training had ended; the model is complete.")
 
 
 def on_first(group: Group, work: Callable[[], Any]) -> None:
@@ -151,7 +148,9 @@ class Pulse:
 
     def handle(self) -> None:
         """End the work as Ctrl-C does, or with the error of a lost rank."""
-        raise KeyboardInterrupt if self.lost is None else self.lost
+        if self.lost is not None:
+            raise self.lost
+        handle()
 
 
 @contextlib.contextmanager

@@ -32,6 +32,7 @@ from ..recipes.plan import Plan, Start, within_sample
 from ..recipes.recipe import Problem, Recipe
 from ..training.checkpoint import AnyCheckpoint, CheckpointOfGroup, checkpoint_of, copy_of, seed_of
 from ..training.history import History
+from ..training.interrupts import was_interrupted
 from ..training.loop import Observer, Trainer, train
 from ..training.observers import Saved
 from ..training.optimizers import make_optimizer
@@ -323,12 +324,12 @@ def best_of_restarts(run: Run, train_first: Callable[[Run], History]) -> tuple[R
     if not others:
         return run, history
     best = Trained(run, history, loss_of(run))
-    if history.status != "interrupted":
+    if history.status != "interrupted" and not was_interrupted():
         n_threads = torch.get_num_threads()
         jobs = (delayed(train_again)(other, n_threads) for other in others)
         for trained in Parallel(return_as="generator")(jobs):
             best = min(best, trained, key=lambda t: t.loss)
-            if trained.history.status == "interrupted":
+            if trained.history.status == "interrupted" or was_interrupted():
                 break
     return best.run._replace(problem=run.problem, checkpoint=run.checkpoint), best.history
 

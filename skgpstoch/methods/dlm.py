@@ -51,7 +51,7 @@ from ..recipes.plan import Plan, Start
 from ..recipes.recipe import Fitted, Recipe
 from ..recipes.variational import VariationalRecipe
 from ..training.history import History
-from ..training.interrupts import keeps_best
+from ..training.interrupts import keeps_best, was_interrupted
 
 LARGE_BETA = 500.0  # above which candidates are further apart
 LEAST_BETA = 0.01
@@ -151,12 +151,12 @@ def choose_beta(
         jobs: Iterator = (delayed(fit)(float(beta)) for beta in path)
         for candidate in Parallel(n_jobs=n_jobs, return_as="generator")(jobs):
             fits.append(candidate)
-            if candidate.interrupted:
+            if candidate.interrupted or was_interrupted():
                 break
     except KeyboardInterrupt:
         if not (fits and keeps_best()):
             raise
-    interrupted = len(fits) < len(path) or fits[-1].interrupted
+    interrupted = len(fits) < len(path) or was_interrupted() or fits[-1].interrupted
     if interrupted:
         warn(
             f"The search for beta was interrupted after {len(fits)} of {len(path)} fits; "

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from ..data.messages import warn
 from ..kernels.matrices import Covariance, Pull, covariance_of
 from ..maths.exact_solver import ExactSolver
-from .interrupts import AGAIN, keeps_best, was_interrupted
+from .interrupts import interruptible, keeps_best, tell, was_interrupted
 from .projected_lbfgs import BoundedLBFGS
 from .starts import draw_starts, likely_bounds, threads_as
 
@@ -205,13 +205,16 @@ class Search:
             self(start, False)
             return self.best._replace(status="interrupted")
         try:
-            if callable(optimizer):
-                return checked(optimizer(self, start, bounds=bounds), start)
-            status = self.lbfgs(start, bounds)
+            with interruptible():
+                if callable(optimizer):
+                    return checked(optimizer(self, start, bounds=bounds), start)
+                status = self.lbfgs(start, bounds)
         except KeyboardInterrupt:
-            if not (math.isfinite(self.best.value) and keeps_best()):
+            if not keeps_best():
                 raise
             status = "interrupted"
+            if not len(self.best.theta):
+                self(start, False)
         return self.best._replace(status=status)
 
     def lbfgs(self, start: np.ndarray, bounds: np.ndarray) -> str:
@@ -288,12 +291,17 @@ def maximise(
     job, n_threads = delayed(search), torch.get_num_threads()
     searches = (job(make_objective, optimizer, thetas, bounds, n_threads) for thetas in starts)
     optima: list[Optimum] = []
-    for optimum in Parallel(return_as="generator")(searches):
-        optima.append(optimum)
-        if optimum.status != "converged":
-            warn_of(optimum.status, then)
-        if optimum.status == "interrupted":
-            break
+    try:
+        for optimum in Parallel(return_as="generator")(searches):
+            optima.append(optimum)
+            if optimum.status != "converged":
+                warn_of(optimum.status, then)
+            if optimum.status == "interrupted":
+                break
+    except KeyboardInterrupt:  # while workers search
+        if not (optima and keeps_best()):
+            raise
+        warn_of("interrupted", then)
     return max(optima, key=lambda optimum: optimum.value)
 
 
@@ -334,8 +342,8 @@ def checked(found: Any, start: np.ndarray) -> Optimum:
 
 def warn_of(status: str, then: str) -> None:
     """Warn that a search was interrupted or did not converge."""
-    words = {
-        "interrupted": f"was interrupted; the best ones so far are kept.{then} {AGAIN}",
-        "unconverged": "did not converge. Scale the data.",
-    }
-    warn(f"The search for hyper-parameters {words[status]}", ConvergenceWarning)
+    search = "The search for hyper-parameters"
+    if status == "interrupted":
+        tell(f"{search} was interrupted; the best ones so far are kept.{then}")
+    else:
+        warn(f"{search} did not converge. Scale the data.", ConvergenceWarning)

@@ -9,8 +9,10 @@ end it. Therefore:
 * If nobody is at the keyboard, the first interrupt raises KeyboardInterrupt.
 * :func:`on_interrupt` makes a block the series, or lets every interrupt raise.
 
-Code that can end early calls :func:`keeps_best` when it catches KeyboardInterrupt. Later parts of
-the same fit call :func:`was_interrupted`, and are skipped or cut short.
+Code that can end early runs in a block of :func:`interruptible`, and calls :func:`keeps_best` when
+it catches KeyboardInterrupt. Once such a block has ended there is a model, whose closing steps are
+owed: until the fit ends or another such block begins, the first interrupt is only remembered. Later
+parts of the same fit call :func:`was_interrupted`, and are skipped or cut short.
 
 In a group of processes, KeyboardInterrupt could come in the middle of an exchange, and that rank
 would then be one exchange behind the others. Therefore the first interrupt in a group only leaves a
@@ -26,6 +28,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+from sklearn.exceptions import ConvergenceWarning
+
+from ..data.messages import warn
 
 SERIES_PAUSE = 10.0
 """Longest pause, in seconds, between two fits of a series; users press Ctrl-C again faster."""
@@ -44,13 +52,17 @@ class Record(threading.local):
     action : str
         "keep" or "raise" in a block of :func:`on_interrupt`; otherwise "auto".
     depth, fit : int
-        Nesting depth of fits, and the number of the outermost fit.
+        1 in a fit and else 0, and the number of the outermost fit.
     ended : float
         Time at which the last outermost fit ended.
     kept_in : int or None
         Number of the fit that an interrupt has ended in this series.
     is_marked : bool
         Whether an interrupt has come in a block of :func:`marking`.
+    is_owed : bool
+        Whether there is a model to be completed, so that the first interrupt is only remembered.
+    is_late : bool
+        Whether the fit has remembered one.
     """
 
     def __init__(self) -> None:
@@ -58,7 +70,7 @@ class Record(threading.local):
         self.depth = self.fit = 0
         self.ended = -SERIES_PAUSE
         self.kept_in: int | None = None
-        self.is_marked = False
+        self.is_marked = self.is_owed = self.is_late = False
 
 
 RECORD = Record()
@@ -114,16 +126,50 @@ def on_interrupt(action: str = "keep") -> Iterator[None]:
 @contextlib.contextmanager
 def one_fit() -> Iterator[None]:
     """Count the block, with all the fits in it, as one fit."""
-    if RECORD.depth == 0:
-        RECORD.fit += 1
-        if RECORD.action == "auto" and time.monotonic() - RECORD.ended > SERIES_PAUSE:
-            RECORD.kept_in = None
-    RECORD.depth += 1
+    if RECORD.depth > 0:
+        yield
+        return
+    RECORD.fit += 1
+    if RECORD.action == "auto" and time.monotonic() - RECORD.ended > SERIES_PAUSE:
+        RECORD.kept_in = None
+    RECORD.is_owed = RECORD.is_late = False
+    RECORD.depth = 1
+    try:
+        with handled_by(handle):
+            yield
+    finally:
+        RECORD.depth = 0
+        RECORD.ended = time.monotonic()
+    if RECORD.is_late:
+        tell(
+            "The fit was interrupted after a training had ended; the model consists of what was "
+            "trained by then."
+        )
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise interrupts in the block, which can end early; afterwards there is a model."""
+    before, RECORD.is_owed = RECORD.is_owed, False
     try:
         yield
-    finally:
-        RECORD.depth -= 1
-        RECORD.ended = time.monotonic()
+    except BaseException:
+        RECORD.is_owed = before
+        raise
+    RECORD.is_owed = True
+
+
+def handle() -> None:
+    """Handle an interrupt in a fit: raise it, unless it is the first and a model is owed.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If it is raised.
+    """
+    if not (RECORD.is_owed and keeps_best()):
+        raise KeyboardInterrupt
+    RECORD.is_late = True
 
 
 def keeps_best() -> bool:
@@ -131,11 +177,17 @@ def keeps_best() -> bool:
     is_auto = RECORD.action == "auto"
     keeps = is_attended() if is_auto else RECORD.action == "keep"
     if keeps and RECORD.kept_in is None:
-        RECORD.kept_in = RECORD.fit
+        RECORD.kept_in, RECORD.is_owed = RECORD.fit, True
         return True
     if is_auto:  # a raised interrupt ends the series
         RECORD.kept_in = None
     return False
+
+
+def tell(what: str) -> None:
+    """Warn of what an interrupt has ended, once."""
+    RECORD.is_late = False
+    warn(f"{what} {AGAIN}", ConvergenceWarning)
 
 
 def was_interrupted() -> bool:
@@ -164,8 +216,18 @@ def is_attended() -> bool:
 # ---- marks -------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Handler:
+    """A handler of SIGINT that is ours."""
+
+    handle: Callable[[], None]
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.handle()
+
+
 @contextlib.contextmanager
-def handled_by(handler: Callable[[], None]) -> Iterator[bool]:
+def handled_by(handle: Callable[[], None]) -> Iterator[bool]:
     """Let a function, which may raise, handle SIGINT in the block instead of Python's handler.
 
     Yields
@@ -175,14 +237,15 @@ def handled_by(handler: Callable[[], None]) -> Iterator[bool]:
         other code has set is kept.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    before = signal.getsignal(signal.SIGINT)
+    if not (is_main and (before is signal.default_int_handler or isinstance(before, Handler))):
         yield False
         return
-    signal.signal(signal.SIGINT, lambda *_: handler())
+    signal.signal(signal.SIGINT, Handler(handle))
     try:
         yield True
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

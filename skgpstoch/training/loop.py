@@ -9,20 +9,25 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 from torch.optim import Optimizer
 
 from ..data.deadline import Allowance, Deadline
 from ..data.devices import HOST, seed_rng
 from ..data.groups import ALONE, Group, agreed, average_gradients
-from ..data.messages import warn
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
 from .checkpoint import copy_of
 from .history import MAX_ROLLBACKS, History, Pace
-from .interrupts import AGAIN, is_marked, keeps_best, share_interrupt, was_interrupted
+from .interrupts import (
+    interruptible,
+    is_marked,
+    keeps_best,
+    share_interrupt,
+    tell,
+    was_interrupted,
+)
 from .optimizers import Schedule
 from .tables import Table
 
@@ -302,10 +307,9 @@ class Trainer:
 
     def interrupt(self) -> None:
         """After Ctrl-C, continue with the better of the best and the current iterate."""
-        warn(
-            f"Training was interrupted after {self.history.n_iter} of {self.max_iter} "
-            f"epochs; the best iterate so far is kept. {AGAIN}",
-            ConvergenceWarning,
+        tell(
+            f"Training was interrupted after {self.history.n_iter} of {self.max_iter} epochs; "
+            "the best iterate so far is kept."
         )
         if self.group.flag(not self.objective.is_finite()):
             self.load_state_dict(self.safe)
@@ -356,7 +360,8 @@ def train(
         for observer in trainer.observers:
             observer.on_start(trainer)
         try:
-            trainer.fit_loop()
+            with interruptible():
+                trainer.fit_loop()
         except KeyboardInterrupt:
             if source.group.size > 1 or not keeps_best():  # other ranks would not know of it
                 raise

@@ -306,12 +306,15 @@ def table(n=120):
     return X, np.sin(X[:, 0]) + 0.1 * X[:, 1]
 
 
-def fit_by(model, seconds, tick, n=120, core_share=1.0):
-    """Fit by a clock that goes on by `tick` whenever it is looked at; one with a core does less."""
+def fit_by(model, seconds, tick, n=120, core_share=1.0, slow=0.0):
+    """Fit by a clock that goes on by `tick` whenever it is looked at; one with a core does less.
+
+    The first ten times it goes on by `slow` in addition.
+    """
     times, clock = itertools.count(), Clock()
 
     def look():
-        clock.now = tick * next(times)
+        clock.now = tick * (n_looks := next(times)) + slow * min(n_looks, 10)
         return clock.now
 
     deadline = Deadline(seconds, look, lambda: core_share * clock.now)
@@ -350,6 +353,16 @@ def test_other_programs_on_the_cores_are_told_of(share, is_busy):
         fit_by(model, 0.9, tick=0.1, core_share=share)
     assert ("training had a core for only 25% of its time" in str(caught[0].message)) == is_busy
     assert_allclose(model.budget_["core_share"], share, rtol=1e-6)
+
+
+def test_time_that_was_left_was_not_too_short():
+    """If other programs end while it runs, a fit that was planned with few networks ends early."""
+    model = DeepKernelEnsembleRegressor(**SMALL)
+    with pytest.warns(ConvergenceWarning, match=r"The fit planned \d of 8 networks") as caught:
+        fit_by(model, 40.0, tick=0.01, slow=1.0)
+    assert "too short" not in str(caught[0].message)
+    assert model.budget_["unused"] > 0.3
+    assert not model.budget_["is_enough"]
 
 
 @pytest.mark.parametrize(("seconds", "is_hurried"), [(0.9, True), (1e6, False)])

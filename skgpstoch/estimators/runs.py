@@ -17,7 +17,7 @@ import torch
 from joblib import Parallel, delayed
 
 from ..data.arrays import resolve_seed
-from ..data.deadline import Clock, Deadline
+from ..data.deadline import Allowance, Clock, Deadline
 from ..data.devices import is_host, resolve_device
 from ..data.equal_rows import merged, observations
 from ..data.rows import Data
@@ -60,6 +60,7 @@ class Run(NamedTuple):
     checkpoint: AnyCheckpoint | None = None
     deadline: Deadline | None = None  # of training
     all_members: int = 1  # without a deadline
+    whole: Allowance | None = None  # of training and the closing pass, if there is a deadline
 
     @property
     def table(self) -> Table:
@@ -213,7 +214,8 @@ def begin_in_time(
     deadline: Deadline,
 ) -> Run:
     """Make a run that ends before a deadline, with fewer members if that predicts better."""
-    state = problem.generator.get_state()
+    state, whole = problem.generator.get_state(), Allowance(deadline)
+    whole.used()  # counts from here
     run = begin(recipe, problem, checkpoint)
     all_members = run.all_members
     per_step = seconds_per_step(run, deadline.clock)
@@ -233,7 +235,8 @@ def begin_in_time(
     closing = run.objective.hurry(
         run.problem.X, run.problem.rows, deadline, n_steps(run) * per_step
     )
-    return run._replace(deadline=deadline.earlier(SURE * closing), all_members=all_members)
+    deadline = deadline.earlier(SURE * closing)
+    return run._replace(deadline=deadline, all_members=all_members, whole=whole)
 
 
 def n_steps(run: Run) -> int:
@@ -292,7 +295,9 @@ def budget_of(run: Run, history: History) -> Budget | None:
     budget = Budget(done, wanted, n_members, run.all_members, closing.name, not is_cut)
     if isinstance(run.table, Sampled) or not is_host(run.problem.X.device):
         return budget  # its thread also waits for other ranks, for rows or for a device
-    return budget._replace(core_share=history.core_share, n_threads=torch.get_num_threads())
+    unused = 0.0 if run.whole is None else 1.0 - run.whole.share()
+    n_threads = torch.get_num_threads()
+    return budget._replace(core_share=history.core_share, n_threads=n_threads, unused=unused)
 
 
 # ---- several starts ------------------------------------------------------------------------------

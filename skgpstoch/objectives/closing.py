@@ -125,6 +125,11 @@ BUSY = 0.7
 *Measured* on four cores with eight other jobs: .13 with four threads, .33 with one."""
 
 
+EARLY = 0.3
+"""If a larger share of max_time is left, the time was not too short: when it was planned, other
+programs slowed the machine down."""
+
+
 def members_in_time(n_members: int, n_wanted: float, n_affordable: float) -> int:
     """Return how many members predict best if there is time for `n_affordable` steps of all.
 
@@ -157,6 +162,8 @@ class Budget(NamedTuple):
         Share of the training time during which the thread had a CPU core.
     n_threads : int, default=1
         Number of torch threads in the fit.
+    unused : float, default=0.0
+        Share of the time that was left at the end.
     """
 
     n_steps: int
@@ -167,6 +174,7 @@ class Budget(NamedTuple):
     is_enough: bool
     core_share: float = 1.0
     n_threads: int = 1
+    unused: float = 0.0
 
     @property
     def shortage(self) -> str:
@@ -181,6 +189,11 @@ class Budget(NamedTuple):
             cut.append(f"{some} of the closing pass over all rows")
         *others, last = cut
         all_cut = f"{', '.join(others)} and {last}" if others else last
+        if self.unused > EARLY:
+            return (
+                f"The fit planned {all_cut}, because the machine was slow when it began, and then "
+                f"left {self.unused:.0%} of max_time unused. Fitting again may predict better."
+            )
         allowed = (
             f"max_time was too short: it allowed {all_cut}. More time gives better predictions."
         )

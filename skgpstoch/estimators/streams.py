@@ -53,6 +53,12 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
     first = not hasattr(estimator, "posterior_")
     if not first:
         check_unchanged(estimator)
+    elif np.shape(X)[:1] == (1,):
+        raise ValueError(
+            "The first call of partial_fit got a single row, but the scalings of X and y and the "
+            "inducing points come from its rows. Collect some hundred rows, at least two, for the "
+            "first call; later calls take single rows."
+        )
     data = estimator._validate(X, y, first, *of_rows)
     recipe = estimator._recipe()
     recipe.check_streams()

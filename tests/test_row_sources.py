@@ -518,6 +518,33 @@ def test_files_are_written_whole_or_not_at_all(tmp_path):
     assert pq.read_table(path).num_rows == 0
 
 
+class Growing:
+    """Rows of a list, which may get longer."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return np.array(self.rows[index])
+
+
+def test_rows_that_were_added_after_opening_are_told_of(tmp_path):
+    """If a longer file begins with a row group of the old size, its other rows were left out."""
+    path, block = tmp_path / "p.parquet", np.ones((4, 2))
+    write_parquet(path, ["a", "y"], [block])
+    rows, grown = ParquetRows(path, "y"), [[0.0], [1.0]]
+    write_parquet(path, ["a", "y"], [block, block])
+    with pytest.raises(ValueError, match="has 8 rows, but had 4 when it was opened"):
+        list(rows.chunks())
+    rows = SequenceRows(Growing(grown))
+    grown += grown
+    with pytest.raises(ValueError, match="X has 4 rows, but had 2 when SequenceRows was made"):
+        list(rows.chunks())
+
+
 def test_memory_is_bounded_by_the_buffer():
     block = np.random.default_rng(0).normal(size=(5000, 8))
     source = ChunkRows(lambda: (block.copy() for _ in range(60)), buffer_rows=20_000)

@@ -94,7 +94,8 @@ class ParquetRows(RowSource):
         schemas = {path: schema for path, (schema, _) in found.items()}
         self.roles = roles_of(schemas, features, given, transforms=transform is not None)
         self.types = {path: types_of(schema, self.roles.used) for path, schema in schemas.items()}
-        self.units = row_groups({path: sizes for path, (_, sizes) in found.items()})
+        sizes = {path: sizes for path, (_, sizes) in found.items()}
+        self.units, self.lengths = row_groups(sizes), {path: sum(n) for path, n in sizes.items()}
 
     def __repr__(self) -> str:
         n_files = len({unit.path for unit in self.units})
@@ -167,6 +168,7 @@ class ParquetRows(RowSource):
         try:
             with pq.ParquetFile(unit.path, buffer_size=READ_BYTES, pre_buffer=False) as file:
                 refuse_changed(unit, self.types[unit.path], file.schema_arrow)
+                n_in_file = file.metadata.num_rows
                 yield from map(
                     piece,
                     file.iter_batches(n_rows, [unit.number], self.roles.used, use_threads=False),
@@ -176,11 +178,8 @@ class ParquetRows(RowSource):
                 f"{unit.where} cannot be read: {error}. The file is damaged, or was changed "
                 "while it was read."
             ) from error
-        if done != unit.n_rows:
-            raise ValueError(
-                f"{unit.where} has {done} rows, but had {unit.n_rows} when it was opened. "
-                "The file was changed; open it again."
-            )
+        refuse_length(unit.where, unit.n_rows, done)
+        refuse_length(unit.path, self.lengths[unit.path], n_in_file)
 
 
 def types_of(schema: Any, names: Sequence[str]) -> dict[str, Any]:
@@ -197,6 +196,15 @@ def refuse_changed(unit: RowGroup, types: dict[str, Any], schema: Any) -> None:
                 f"{unit.where}: column {name!r} is {found.get(name, 'missing')}, but was "
                 f"{kind} when the file was opened. The file was changed; open it again."
             )
+
+
+def refuse_length(where: str, before: int, now: int) -> None:
+    """Raise a ValueError if the number of rows has changed."""
+    if now != before:
+        raise ValueError(
+            f"{where} has {now} rows, but had {before} when it was opened. The file was changed; "
+            "open it again."
+        )
 
 
 def row_groups(sizes: dict[str, list[int]]) -> list[RowGroup]:

@@ -102,7 +102,18 @@ class SequenceRows(RowSource):
         return names_of(self.X)
 
     def read(self, generator: np.random.Generator | None) -> Generator[Chunk, None, None]:
-        """Yield slices in order, or in random order with a generator."""
+        """Yield slices in order, or in random order with a generator.
+
+        Raises
+        ------
+        ValueError
+            If rows cannot be read, or X is longer or shorter than when the source was made.
+        """
+        if (n_now := length(self.X, "X")) != self.n_total:
+            raise ValueError(
+                f"X has {n_now} rows, but had {self.n_total} when SequenceRows was made. Make it "
+                "again."
+            )
         for start in self.starts[in_turn(len(self.starts), generator)].tolist():
             yield self.slice(start, min(start + self.chunk_rows, self.n_total))
 

@@ -26,6 +26,7 @@ from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows, row_sample, tab
 from skgpstoch.data.arrays import resolve_seed
 from skgpstoch.data.counter_rng import row_hashes
 from skgpstoch.data.groups import ALONE
+from skgpstoch.data.parquet_writer import write_parquet
 from skgpstoch.data.table_parts import ColumnFacts, facts_of, merged, read_as
 from skgpstoch.data.tables import TableEncoder
 from skgpstoch.ensembles import automatic_classifier, automatic_regressor, read_tables
@@ -397,3 +398,14 @@ def test_max_time_and_callbacks(hard, whole_batches):
     assert names.begun[0] == names.ended[-1] == ("AutoGaussianProcessRegressor", "fit")
     assert sorted(names.begun) == sorted(names.ended)
     assert ("DeepKernelEnsembleRegressor", "epoch") in names.begun
+
+
+def test_chunks_and_columns_are_named(tmp_path):
+    X, y = np.random.default_rng(0).normal(size=(30, 2)), np.arange(30.0)
+    wider = ChunkRows(lambda: iter([(X, y), (np.ones((30, 3)), y)]))
+    with pytest.raises(ValueError, match="chunk 1: X has 3 columns, but the first rows have 2"):
+        AutoGaussianProcessRegressor().fit(wider)
+    X[3, 1] = np.inf
+    write_parquet(tmp_path / "p.parquet", ["a", "far", "y"], [np.column_stack([X, y])])
+    with pytest.raises(ValueError, match="Column 'far' of X contains infinity"):
+        AutoGaussianProcessRegressor().fit(ParquetRows(tmp_path / "p.parquet", "y"))

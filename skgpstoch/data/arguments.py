@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from inspect import Parameter, signature
 from numbers import Integral, Real
 from typing import Any, NoReturn
@@ -14,6 +15,7 @@ FITS = ("fit", "partial_fit")
 ADVICE = {
     "exposure": "Regressors with likelihood='poisson' predict counts of an exposure.",
     "y_std": "Regressors with likelihood='gaussian', as SVGPRegressor, take the errors of rows.",
+    "n_jobs": "Its threads are torch's: call torch.set_num_threads(n).",
 }
 
 
@@ -31,9 +33,11 @@ def check_names(estimator: Any, method: Callable, names: Iterable[str]) -> None:
     if unknown := sorted(set(names) - known.keys()):
         advice = "".join(f" {ADVICE[name]}" for name in unknown if name in ADVICE)
         taken = ", ".join(name for name in known if name != "self")
+        close = [repr(each) for name in unknown for each in get_close_matches(name, known, 1)]
+        meant = f" Did you mean {', '.join(close)}?" if close else ""
         raise TypeError(
             f"{type(estimator).__name__}.{method.__name__}() got an unexpected keyword "
-            f"argument {', '.join(map(repr, unknown))}: its parameters are {taken}.{advice}"
+            f"argument {', '.join(map(repr, unknown))}: its parameters are {taken}.{meant}{advice}"
         )
 
 

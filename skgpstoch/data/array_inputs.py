@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 from sklearn.exceptions import DataConversionWarning
 
 from .arrays import readable
+from .frames import is_frame, refuse_plan
 from .messages import warn
 
 TIMES = ("date", "time", "duration", "period")
@@ -21,6 +23,7 @@ HOW = {
     "y": "convert it to numbers, for example with (y - y.min()) / numpy.timedelta64(1, 'D'), "
     "and convert predictions back",
 }
+PERIODS = " Periods become dates by column.dt.to_timestamp()."
 LABELS = (
     "Convert y to numbers, or use a classifier, such as AutoGaussianProcessClassifier, if y holds "
     "labels."
@@ -57,6 +60,7 @@ def refuse_times(values: Any, name: str) -> None:
     if held is not None:
         raise ValueError(
             f"{name} must be numeric, got dates or durations, of dtype {held}: {HOW[name]}."
+            f"{PERIODS if held.startswith('period') else ''}"
         )
 
 
@@ -68,6 +72,7 @@ def real_target(y: Any) -> Any:
     ValueError
         If y holds anything but numbers.
     """
+    refuse_plan(y, "y")
     y = readable(y)
     refuse_times(y, "y")
     try:
@@ -109,9 +114,10 @@ def with_two_dimensions(X: Any) -> Any:
     Raises
     ------
     TypeError
-        If it is a dict, or a list of dicts.
+        If it is a dict, a list of dicts, or a frame that is not computed yet.
     ValueError
-        If it has one dimension; for an array, the message is scikit-learn's, without the data.
+        If it has one dimension, or two columns have the same name. For an array, the message is
+        scikit-learn's, without the data.
     """
     if type(X) is dict or (isinstance(X, list) and X and type(X[0]) is dict):
         got = "a dict" if type(X) is dict else "a list of dicts"  # some sparse matrices are dicts
@@ -122,6 +128,8 @@ def with_two_dimensions(X: Any) -> Any:
             "feature, use a data frame of one column, such as frame[['a']]; if it is a single row, "
             "frame.iloc[[0]]."
         )
+    refuse_plan(X, "X")
+    refuse_same_names(X)
     X = readable(X)
     shape: tuple[int, ...] = getattr(X, "shape", ())
     if len(shape) == 1 and shape[0]:
@@ -131,6 +139,17 @@ def with_two_dimensions(X: Any) -> Any:
             "(of a data frame: frame.iloc[[0]])."
         )
     return X
+
+
+def refuse_same_names(X: Any) -> None:
+    """Raise a ValueError if two columns of a frame have the same name."""
+    counts = Counter(list(X.columns) if is_frame(X) else [])
+    name, n = counts.most_common(1)[0] if counts else (None, 0)
+    if n > 1:
+        raise ValueError(
+            f"X has {n} columns called {name!r}, so none can be told from the others. Give each "
+            "its own name, or drop copies: frame.loc[:, ~frame.columns.duplicated()]."
+        )
 
 
 def checked_kinds(X: Any, *y: Any, y_numeric: bool = False) -> tuple[Any, ...]:

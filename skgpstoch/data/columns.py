@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
+from .array_inputs import PERIODS
 from .arrays import all_finite
 
 NUMBER, LEVEL, DATE, EMPTY = "numbers", "categories", "dates", "nothing"
@@ -132,17 +133,23 @@ def is_table(X: Any) -> bool:
     return is_frame(X) or (isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OMm")
 
 
-def columns_of(X: Any, is_category: Iterable[bool] | None = None) -> list[Column]:
-    """Return the columns of a frame or an array; those in `is_category` as categories."""
+def columns_of(
+    X: Any, is_category: Iterable[bool] | None = None, names: Sequence[str] | None = None
+) -> list[Column]:
+    """Return the columns of a frame or an array; those in `is_category` as categories.
+
+    An array may come from a file, with these names.
+    """
     if is_frame(X):
         frame = narwhals().from_native(X, eager_only=True)
-        names, columns = [repr(name) for name in frame.columns], list(frame.iter_columns())
+        known, columns = [repr(name) for name in frame.columns], list(frame.iter_columns())
     else:
-        names, columns = [str(j) for j in range(X.shape[1])], list(X.T)
-    chosen = [False] * len(names) if is_category is None else is_category
+        known = [str(j) for j in range(X.shape[1])] if names is None else list(map(repr, names))
+        columns = list(X.T)
+    chosen = [False] * len(known) if is_category is None else is_category
     return [
         of_categories(name, listed(column)) if asked else column_of(name, column)
-        for name, column, asked in zip(names, columns, chosen, strict=True)
+        for name, column, asked in zip(known, columns, chosen, strict=True)
     ]
 
 
@@ -262,10 +269,11 @@ def of_objects(name: str, a: np.ndarray) -> Column:
 
 def unreadable(name: str, found: str) -> str:
     """Return the message for a column that no model can read."""
+    cure = PERIODS if "Period" in found else ""
     return (
         f"Column {name} of X holds {found}, but every argument must be a string, a number "
         "or a date, and all of one kind. Convert the column to numbers, to a date type or "
-        "to strings (which are taken for categories), or split it into several columns."
+        f"to strings (which are taken for categories), or split it into several columns.{cure}"
     )
 
 

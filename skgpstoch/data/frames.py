@@ -15,14 +15,19 @@ def refuse_unstored(X: Any, name: str) -> None:
     """Raise a TypeError for types without readable rows: sparse matrices, lazy queries, strings."""
     if hasattr(X, "tocsr"):
         raise TypeError(f"{name} must be dense, got a sparse {type(X).__name__}: use X.toarray().")
+    refuse_plan(X, name)
+    if isinstance(X, str | bytes | dict | set):
+        raise TypeError(f"{name} must be an array or a frame of rows, got {type(X).__name__}.")
+
+
+def refuse_plan(X: Any, name: str) -> None:
+    """Raise a TypeError for a frame that is not computed yet."""
     if type(X).__name__ in PLANS:
         raise TypeError(
             f"{name} must hold rows, got a polars LazyFrame. Write it with "
             "frame.sink_parquet(path) and read it with ParquetRows(path), or call "
             "collect() if it fits into memory."
         )
-    if isinstance(X, str | bytes | dict | set):
-        raise TypeError(f"{name} must be an array or a frame of rows, got {type(X).__name__}.")
 
 
 def is_frame(X: Any) -> bool:

@@ -337,6 +337,11 @@ def refuse_other_columns(chunk: Chunk, known: Chunk) -> None:
                 f"{chunk.where} {words} {SAID.get(name, name)}, unlike {known.where}. All "
                 "chunks must have the same parts."
             )
+    n, n_known = np.shape(chunk.X)[1:], np.shape(known.X)[1:]
+    if len(n) == len(n_known) == 1 and n != n_known:
+        raise ValueError(
+            f"{chunk.where}: X has {n[0]} columns, but the first rows have {n_known[0]}."
+        )
 
 
 def with_target_of(chunk: Chunk, y: np.ndarray | None) -> Chunk:

@@ -102,8 +102,10 @@ def union(first: frozenset | None, second: frozenset | None) -> frozenset | None
     return None if first is None or second is None else few(first | second)
 
 
-def facts_of(X: Any, categorical_features: Any, where: str) -> list[ColumnFacts]:
-    """Return the facts about the columns of a chunk.
+def facts_of(
+    X: Any, categorical_features: Any, where: str, names: Sequence[str] | None = None
+) -> list[ColumnFacts]:
+    """Return the facts about the columns of a chunk, which have these names in a file.
 
     Raises
     ------
@@ -112,15 +114,15 @@ def facts_of(X: Any, categorical_features: Any, where: str) -> list[ColumnFacts]
     """
     try:
         mask = category_mask(categorical_features, names_of(X), X.shape[1])
-        return [ColumnFacts.of(column, where) for column in distinct_columns(X, mask)]
+        return [ColumnFacts.of(column, where) for column in distinct_columns(X, mask, names)]
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from error
 
 
-def distinct_columns(X: Any, is_category: Any) -> list[Column]:
+def distinct_columns(X: Any, is_category: Any, names: Sequence[str] | None) -> list[Column]:
     """Return the columns; if X is a frame, those that are not numeric without duplicates."""
     if not is_frame(X):
-        return columns_of(X, is_category)
+        return columns_of(X, is_category, names)
     frame, columns = narwhals().from_native(X, eager_only=True), []
     for j, name in enumerate(frame.columns):
         part = frame.select(name)

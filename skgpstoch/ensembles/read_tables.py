@@ -208,6 +208,7 @@ def read_through(
 ) -> tuple[Scan, list[ColumnFacts] | None]:
     """Read all rows of a source once; return facts about them, and what their columns hold."""
     labelled, facts = is_classifier(automatic), None
+    names = source.stored_names if source.transform is None else None
 
     def counted_chunks() -> Iterator[Chunk]:
         nonlocal facts
@@ -219,7 +220,7 @@ def read_through(
                     real_target(counted.y)  # or an error that says what is wrong
                 yield counted
                 X = as_given(source, counted.X)
-                found = facts_of(X, automatic.categorical_features, chunk.where)
+                found = facts_of(X, automatic.categorical_features, chunk.where, names)
                 facts = found if facts is None else merged([facts, found])
 
     return scanned(source, counted_chunks(), n_sample, seed, labelled), facts

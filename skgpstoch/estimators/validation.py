@@ -28,6 +28,7 @@ FEWEST_COUNTED = 0.05
 
 MOST_NUMBER = 1e30  # and 1/MOST_NUMBER: limits of numbers that training multiplies in float32
 MOST_ERROR = 1e15  # its square fits into float32, with room for products
+NOT_A_NUMBER = "float() argument must be"  # Python's words
 NO_MISSING = "does not accept missing values encoded as NaN natively"  # scikit-learn's words
 
 
@@ -216,6 +217,15 @@ def validate_inputs(
     floats = {"dtype": (np.float64, np.float32), "order": "C"}
     try:
         checked = validate_data(estimator, *given, **floats, **options)
+    except TypeError as error:
+        if NOT_A_NUMBER not in str(error):
+            raise
+        raise TypeError(
+            f"X must be numeric: {error}{texts_of(given[0])}. Convert dates to numbers, for "
+            "example with (column - column.min()) / numpy.timedelta64(1, 'D'), and periods with "
+            "column.dt.to_timestamp() first, or use AutoGaussianProcessRegressor or "
+            "AutoGaussianProcessClassifier, which accept dates in data frames."
+        ) from error
     except ValueError as error:
         if NO_MISSING in str(error):
             raise ValueError(without_missing(estimator, str(error))) from None
@@ -243,7 +253,7 @@ def without_missing(estimator: BaseEstimator, message: str) -> str:
 
 
 def texts_of(X: Any) -> str:
-    """Say which columns of a frame hold text."""
+    """Say which columns of a frame do not hold numbers."""
     names = [str(name) for name in getattr(X, "columns", ()) if not is_numeric(X[name])]
     return f", in {', '.join(names)}" if names else ""
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 
-from ..data.arguments import with_names_checked
+from ..data.arguments import check_names, with_names_checked
 from ..documentation import DISTRIBUTION, page_template
 from .file import save
 from .state import Names, PackedState, Packer, Unpacker
@@ -36,6 +36,12 @@ class SavedEstimator(BaseEstimator):
         for name in vars(cls).keys() & set(CALLED.split()):
             if inspect.isfunction(vars(cls)[name]):
                 setattr(cls, name, with_names_checked(vars(cls)[name]))
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make an estimator; name the parameter that a misspelt one may stand for."""
+        made = super().__new__(cls)
+        check_names(made, cls.__init__, kwargs)
+        return made
 
     @property
     def _doc_link_template(self) -> str:

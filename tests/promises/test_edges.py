@@ -26,6 +26,7 @@ from sklearn.gaussian_process.kernels import RBF, DotProduct, RationalQuadratic
 from skgpstoch import (
     ADMMGaussianProcessRegressor,
     AutoGaussianProcessClassifier,
+    AutoGaussianProcessRegressor,
     BSGDGaussianProcessRegressor,
     ConvolutionalGPRegressor,
     DLMRegressor,
@@ -338,6 +339,48 @@ def test_the_evidence_of_finite_features_ignores_nothing(cls, name):
     model = cls(kernel, hidden_layer_sizes=(), **QUICK).fit(EIGHTHS, COUNTS)
     with pytest.raises(ValueError, match=f"{name} must be None"):
         model.log_marginal_likelihood(EIGHTHS, COUNTS, **{name: 1.0})
+
+
+WHEN = pd.date_range("2020-01-01", periods=20)
+ODD_FRAMES = {
+    "an object column of timestamps": pd.DataFrame({"at": WHEN.astype(object)}),
+    "periods": pd.DataFrame({"at": WHEN.to_period("D")}),
+    "periods as objects": pd.DataFrame({"at": WHEN.to_period("D").astype(object)}),
+    "two of one name": pd.DataFrame(np.ones((20, 2)), columns=["at", "at"]),
+    "a plan": pl.LazyFrame({"at": np.ones(20)}),
+}
+
+
+@pytest.mark.parametrize(
+    ("estimator", "frame", "cure"),
+    [
+        (SVGPRegressor, "an object column of timestamps", "in at. Convert dates to numbers"),
+        (SVGPRegressor, "periods", "Periods become dates by"),
+        (SVGPRegressor, "periods as objects", "in at. Convert dates to numbers"),
+        (AutoGaussianProcessRegressor, "periods as objects", "Periods become dates by"),
+        (SVGPRegressor, "two of one name", "2 columns called 'at'"),
+        (AutoGaussianProcessRegressor, "two of one name", "2 columns called 'at'"),
+        (SVGPRegressor, "a plan", r"call collect\(\)"),
+        (AutoGaussianProcessRegressor, "a plan", r"call collect\(\)"),
+    ],
+)
+def test_frames_that_cannot_be_read_come_with_a_cure(estimator, frame, cure):
+    with pytest.raises((TypeError, ValueError), match=cure):
+        estimator().fit(ODD_FRAMES[frame], np.arange(20.0))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "name", "meant"),
+    [
+        (SVGPRegressor, "n_inducingg", "Did you mean 'n_inducing'?"),
+        (AutoGaussianProcessRegressor, "max_tme", "Did you mean 'max_time'?"),
+        (AutoGaussianProcessRegressor, "n_jobs", "torch.set_num_threads"),
+    ],
+)
+def test_parameters_that_are_misspelt_are_guessed(estimator, name, meant):
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'.*") as raised:
+        estimator(**{name: 1})
+    assert meant in str(raised.value)
 
 
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])

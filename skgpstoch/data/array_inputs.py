@@ -23,7 +23,7 @@ HOW = {
     "y": "convert it to numbers, for example with (y - y.min()) / numpy.timedelta64(1, 'D'), "
     "and convert predictions back",
 }
-PERIODS = " Periods become dates by column.dt.to_timestamp()."
+TO_DATES = " Periods become dates by column.dt.to_timestamp()."
 LABELS = (
     "Convert y to numbers, or use a classifier, such as AutoGaussianProcessClassifier, if y holds "
     "labels."
@@ -60,7 +60,7 @@ def refuse_times(values: Any, name: str) -> None:
     if held is not None:
         raise ValueError(
             f"{name} must be numeric, got dates or durations, of dtype {held}: {HOW[name]}."
-            f"{PERIODS if held.startswith('period') else ''}"
+            f"{TO_DATES if held.startswith('period') else ''}"
         )
 
 

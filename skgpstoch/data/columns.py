@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from .array_inputs import PERIODS
+from .array_inputs import TO_DATES
 from .arrays import all_finite
 
 NUMBER, LEVEL, DATE, EMPTY = "numbers", "categories", "dates", "nothing"
@@ -269,7 +269,7 @@ def of_objects(name: str, a: np.ndarray) -> Column:
 
 def unreadable(name: str, found: str) -> str:
     """Return the message for a column that no model can read."""
-    cure = PERIODS if "Period" in found else ""
+    cure = TO_DATES if "Period" in found else ""
     return (
         f"Column {name} of X holds {found}, but every argument must be a string, a number "
         "or a date, and all of one kind. Convert the column to numbers, to a date type or "

@@ -73,7 +73,8 @@ def read_ranks(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weigh
     if are_few(n, automatic._most_raced):
         rows = rows_of_ranks(group, own)
         with muted(group.rank > 0):
-            check_weight(Data(rows.rows, rows.rows), rows.weight, least=2, keeps=True)
+            checked = check_weight(Data(rows.rows, rows.rows), rows.weight, least=2, keeps=True)
+            rows = replace(rows, weight=checked.weight)
         return Read(rows=rows, clock=clock, given=(X, y))
     seed = int(group.first(resolve_seed(automatic.random_state)))
     most = most_sampled(max(group.every(0 if own is None else len(own.X.columns))))

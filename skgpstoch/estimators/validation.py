@@ -23,6 +23,9 @@ from ..data.rows import Data
 from ..data.target_transforms import fitted_transform
 from ..likelihoods.base import largest, regression_likelihood
 
+FEW_SHARED, MOST_SHARED = 10, 1.5
+"""Weights of more rows that sum to no more are shares of all rows, as AdaBoost gives them."""
+
 FEWEST_COUNTED = 0.05
 """If weights sum to a smaller share of the number of rows, warn that they may be proportions."""
 
@@ -34,6 +37,8 @@ NO_MISSING = "does not accept missing values encoded as NaN natively"  # scikit-
 
 def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = False) -> Data:
     """Return the data with weights (None if all are 1), without rows of weight 0 unless `keeps`.
+
+    In a fit, `least` is at least 2. Weights that sum to about 1 are then shares of all rows.
 
     Raises
     ------
@@ -57,7 +62,15 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = F
             f"sample_weight must be positive for at least {least} rows, got {counts.sum()}."
         )
     check_range(weight[counts], "sample_weight must be 0 or")
-    if least > 1 and weight.sum() < max(least, FEWEST_COUNTED * counts.sum()):
+    if least > 1 and counts.sum() > FEW_SHARED and weight.sum() <= MOST_SHARED:
+        warn(
+            f"sample_weight sums to {weight.sum():.3g} over {counts.sum()} rows. A weight is a "
+            "number of rows, and these would count as one row together, so they are taken as "
+            f"shares of {counts.sum()} rows. To say so yourself, divide them by their mean.",
+            UserWarning,
+        )
+        weight = weight * (counts.sum() / weight.sum())
+    elif least > 1 and weight.sum() < max(least, FEWEST_COUNTED * counts.sum()):
         warn(
             f"sample_weight sums to {weight.sum():.3g} over {counts.sum()} rows. A weight "
             "is a number of rows, so the data count for that few rows and the prior "

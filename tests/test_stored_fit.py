@@ -12,6 +12,7 @@ import torch
 from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from pages import DOC, run_page
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.pipeline import make_pipeline
@@ -28,6 +29,7 @@ from skgpstoch import (
     predict_to,
 )
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
+from skgpstoch.data.counter_rng import row_hashes
 from skgpstoch.data.groups import ONE, using
 from skgpstoch.data.rows import Rows
 from skgpstoch.estimators import base
@@ -36,6 +38,7 @@ from skgpstoch.objectives import ensemble
 from skgpstoch.objectives.ensemble import EnsembleObjective
 from skgpstoch.objectives.natural import RunningObjective
 from skgpstoch.training import checkpoint, stored_rows
+from skgpstoch.training.checkpoint import sampling_seed
 from skgpstoch.training.loop import Trainer
 
 pytestmark = pytest.mark.usefixtures("few_are_many")
@@ -361,6 +364,30 @@ def test_rows_that_one_rank_cannot_read_are_an_error_of_all(table):
     first, second = on_ranks(fit, 2, expect=ValueError)
     assert str(first) == f"rank 1: {second}"
     assert "has 0 rows" in str(second)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "params", "message"),
+    [
+        (2.5, {"likelihood": "poisson"}, "2.5"),
+        (
+            -1.0,
+            {"target_transform": "log", "solver": "natural"},
+            "target_transform='log' is finite, got -1",
+        ),
+        (np.nan, {"solver": "natural"}, "NaN"),
+    ],
+)
+def test_a_row_that_the_sample_has_not_is_an_error_of_all(wrong, params, message, table):
+    """Or the other ranks would wait for the one that reads it."""
+    X, y = table[0].copy(), np.floor(np.exp(table[1])) + 1.0
+    model = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0, **params)
+    (X if wrong != wrong else y)[np.argmax(row_hashes(sampling_seed(model), np.arange(N)))] = wrong
+
+    def fit(group):
+        clone(model).fit(SequenceRows(X, y, chunk_rows=500))
+
+    assert message in str(on_ranks(fit, 2, expect=ValueError)[0])
 
 
 def test_predictions_are_written_by_chunk(table, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -49,7 +49,13 @@ class Scan:
     extremes: np.ndarray | None = None
 
 
-def scan(source: RowSource, n_sample: int, seed: int, classes: bool = False) -> Scan:
+def scan(
+    source: RowSource,
+    n_sample: int,
+    seed: int,
+    classes: bool = False,
+    check: Callable[[Chunk], object] | None = None,
+) -> Scan:
     """Read all rows once, in order, and return facts about them.
 
     The memory is bounded by the sample and one chunk. Sums differ from those of the whole array
@@ -65,6 +71,8 @@ def scan(source: RowSource, n_sample: int, seed: int, classes: bool = False) -> 
         Seed of the sample.
     classes : bool, default=False
         Whether y holds labels. Otherwise it must hold numbers, if there is y.
+    check : callable or None, default=None
+        Raises an error if rows of a chunk are invalid.
 
     Raises
     ------
@@ -73,15 +81,22 @@ def scan(source: RowSource, n_sample: int, seed: int, classes: bool = False) -> 
         labels.
     """
     known: Scan | None = source.known(n_sample)
-    return known or scanned(source, source.chunks(), n_sample, seed, classes)
+    return known or scanned(source, source.chunks(), n_sample, seed, classes, check)
 
 
 def scanned(
-    source: RowSource, chunks: Iterable[Chunk], n_sample: int, seed: int, classes: bool
+    source: RowSource,
+    chunks: Iterable[Chunk],
+    n_sample: int,
+    seed: int,
+    classes: bool,
+    check: Callable[[Chunk], object] | None = None,
 ) -> Scan:
     """Return facts about chunks, which are those of a source; warn if its rows are sorted."""
     tally = Tally(n_sample, seed, classes)
     for chunk in chunks:
+        if check is not None:
+            check(chunk)
         tally.add(chunk)
     if tally.blocks:
         warn_if_sorted(source, tally.blocks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -28,7 +29,7 @@ from ..training.checkpoint import sampling_seed
 from ..training.stored_rows import InChunks
 from ..training.tables import InMemory, OnRanks, Sampled, Table, of_all_ranks
 from .first_rank import NO_ROWS, check_alike
-from .validation import learn_targets, with_transformed_targets
+from .validation import learn_targets, validate_inputs, with_transformed_targets
 
 KNOWN_BESIDE = ("y", "sample_weight", "exposure", "y_std")
 FOUND = ("n_features_in_", "feature_names_in_", "_y_shape", "_fitted_with_exposure")
@@ -192,7 +193,9 @@ def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[R
 
     def look(part: RowSource) -> tuple[int, Scan]:
         n_sample = most_sampled(source.n_features)
-        return n_sample, scan(part, n_sample, seed, classes=is_classifier(estimator))
+        # Later, an error of one rank would leave the others waiting for it.
+        check = None if group.size == 1 else partial(check_early, estimator)
+        return n_sample, scan(part, n_sample, seed, is_classifier(estimator), check)
 
     first = first_pass(group, source, seed, look)
     sample, own = first.sample, first.own
@@ -203,6 +206,9 @@ def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[R
     learn_targets(estimator, given, group)
     with agreed(group):
         data = with_transformed_targets(estimator, given, reset=False)
+        if own.extremes is not None:
+            far = own.extremes.reshape(2, -1)
+            with_transformed_targets(estimator, Data(far, far), reset=False)
         recipe = estimator._recipe()
         recipe.check(data)
     if first.is_whole:
@@ -218,6 +224,21 @@ def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[R
         checked=partial(checked, estimator, recipe),
         is_own=np.isin(sample.rows, [] if own.sample is None else own.sample.rows),
     )
+
+
+def check_early(estimator: Any, chunk: Chunk) -> None:
+    """Raise a ValueError in the first pass if a chunk is not what later passes need."""
+    chunk = chunk.counted()
+    if not len(chunk):
+        return
+    try:
+        probe = copy.copy(estimator)
+        if is_classifier(probe):
+            validate_inputs(probe, chunk.X, reset=True)  # the scan checks labels
+        else:
+            probe._recipe().check_rows(validated(probe, chunk, True))
+    except ValueError as error:
+        raise ValueError(f"{chunk.where}: {error}") from error
 
 
 def checked(estimator: Any, recipe: Recipe, chunk: Chunk) -> Data:

@@ -198,6 +198,7 @@ def test_what_is_wrong_on_one_rank_is_told_on_all(many):
         assert vars(models[0]) == vars(models[1]) == vars(REGRESSOR)
 
 
+@pytest.mark.filterwarnings("ignore:The standard deviation of y does not exist")
 @pytest.mark.parametrize("params", [{"target_transform": "log"}, {"target": "count"}])
 def test_targets_of_other_kinds(params, many):
     X, y = flights()

@@ -33,7 +33,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from ..data.array_inputs import one_output, real_target
+from ..data.array_inputs import one_output, real_target, refuse_times
 from ..data.findings import Diagnosis
 from ..data.messages import warn
 from ..data.tables import validate_table
@@ -402,6 +402,7 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
         """Fit the regressor to all rows, and estimate the variance from folds."""
         self._validate_params()
         check_numbers(self)
+        refuse_times(X, "X")
         X, y = validate_table(self, X, y, reset=True, y_numeric=True, ensure_min_samples=2)
         X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
         self.target_transformer_ = None
@@ -438,5 +439,6 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = get_tags(self.estimator).input_tags.allow_nan
+        if hasattr(self.estimator, "__sklearn_tags__"):  # it is not validated yet
+            tags.input_tags.allow_nan = get_tags(self.estimator).input_tags.allow_nan
         return tags

@@ -22,7 +22,7 @@ from ..recipes.inducing import InducingPoints
 from ..recipes.plan import Sizes, Start
 from ..recipes.recipe import Problem, Recipe
 from ..recipes.variational import VariationalRecipe
-from ..training.checkpoint import SILENT, optimizer_can_be_in
+from ..training.checkpoint import SILENT, has_moments_of
 from ..training.loop import train
 from ..training.optimizers import make_optimizer
 from ..training.tables import InMemory
@@ -123,7 +123,7 @@ def resumed_optimizer(
     """Make the optimiser, in the state in which the last call left it."""
     optimizer = make_optimizer(solver, objective.param_groups(), estimator.learning_rate_init)
     if optimizer is not None and kept is not None:
-        if not optimizer_can_be_in(optimizer, kept.optimizer):
+        if not has_moments_of(optimizer, kept.optimizer):
             raise ValueError(
                 "partial_fit cannot go on, because the optimiser's state does not belong to this "
                 "model. Call fit to start again."

@@ -195,10 +195,15 @@ def summary(error: Exception) -> str:
 
 
 def optimizer_can_be_in(optimizer: Optimizer | None, state: dict[str, Any] | None) -> bool:
-    """Whether a state can belong to an optimiser; torch itself accepts moments of any shape."""
+    """Whether a state can belong to an optimiser, with its present settings."""
     if optimizer is None or state is None:
         return optimizer is state
     groups = optimizer.state_dict()["param_groups"]
+    return same_form(groups, state["param_groups"]) and has_moments_of(optimizer, state)
+
+
+def has_moments_of(optimizer: Optimizer, state: dict[str, Any]) -> bool:
+    """Whether a state's moments have the shapes of parameters, which torch does not check."""
     params = [p for group in optimizer.param_groups for p in group["params"]]
     n = sum(p.numel() for p in params)
     in_one = isinstance(optimizer, ProjectedLBFGS)  # it sees one long vector
@@ -208,7 +213,7 @@ def optimizer_can_be_in(optimizer: Optimizer | None, state: dict[str, Any] | Non
             return value.numel() in ((1, n) if in_one else (1,))
         return value.shape == params[i].shape  # fused steps write without a look at it
 
-    return same_form(groups, state["param_groups"]) and all(
+    return all(
         fits(i, name, value)
         for i, values in state["state"].items()
         for name, value in values.items()

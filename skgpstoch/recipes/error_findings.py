@@ -8,14 +8,15 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from ..data.arrays import Scaling
+from ..data.arrays import Scaling, row_blocks
 from ..data.findings import Finding
 from .findings import DISPERSION, ERRORS, NEARBY, OUTLIERS, TAILS, UNTRAINED, distinct_rows
 
 OVER_MEDIAN = 1.4826  # a normal variable's standard deviation over its median absolute value
 FAR_OFF = 5.0  # an error is far off beyond five usual errors: one normal error in two million
 MOST_FAR, LEAST_FAR = 0.005, 3  # share and number of far rows from which they are reported
-FEWEST_LOCAL, MOST_LOCAL, LOCAL_BLOCK = 100, 500, 100  # rows that there are, judged, at a time
+FEWEST_LOCAL, MOST_LOCAL = 100, 500  # rows that there are, and that are judged
+LOCAL_DISTANCES = 1_000_000  # at a time
 LOCAL_WORK = 400_000_000  # numbers of X that judged rows are compared with, about a second
 N_NEAREST, LEAST_LOCAL = 10, 0.8  # nearest rows; and share of the model's squared errors
 JUDGED_ROWS, FAR_ROWS = 1_000, 50  # rows whose errors are checked; far rows compared to neighbours
@@ -161,12 +162,12 @@ def of_local(
     rows, error = rows[few], error[few]
     Z, y = torch.from_numpy(standardised(X)).float(), torch.from_numpy(Y)
     local = np.empty(error.shape)
-    for start in range(0, len(rows), LOCAL_BLOCK):
-        some = rows[start : start + LOCAL_BLOCK]
+    for block in row_blocks(len(rows), max(1, LOCAL_DISTANCES // len(X))):
+        some = rows[block]
         distance = torch.cdist(Z[some], Z, compute_mode="donot_use_mm_for_euclid_dist")
         distance[distance == 0.0] = math.inf
         nearest = distance.topk(N_NEAREST, largest=False).indices
-        local[start : start + LOCAL_BLOCK] = (y[some] - y[nearest].mean(1)).numpy()
+        local[block] = (y[some] - y[nearest].mean(1)).numpy()
     unit = np.abs(error).max(0, initial=0.0)
     squares = np.square(np.stack([error, local]) / np.where(unit > 0.0, unit, 1.0)).sum(2)
     of_fit, of_local = squares.mean(1)

@@ -6,9 +6,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 from families import slow_cases
 from made_by_hand import first, nodes_of, put_together, taken_apart, with_attribute
 from sklearn.gaussian_process import kernels as sk
+from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 import skgpstoch
@@ -436,3 +438,31 @@ def test_numbers_for_people_do_not_hide_others(sparse, tmp_path):
     of_parameters[1:] = ["loss", tensor, "value", tensor]
     put_together(tmp_path / "model", {**metadata, "structure": json.dumps(nodes)}, tensors)
     refused(tmp_path / "model", "ConstantMean.value is not finite")
+
+
+def test_a_pipeline_has_no_folder_to_load_results_from(tmp_path):
+    """From which `fit` would unpickle what anybody has put there."""
+    steps = [("log", FunctionTransformer(np.log1p, np.expm1))]
+    transform = Pipeline(steps, memory=str(tmp_path / "results"))
+    model = SVGPRegressor(target_transform=transform)
+    with pytest.raises(ValueError, match="Pipeline has memory"):
+        model.save(tmp_path / "model")
+
+
+def one_number(state):
+    state["state"][0]["exp_avg"] = torch.zeros(1)
+
+
+def of_another(state):
+    numbers = state["param_groups"][-1]["params"]
+    state["param_groups"][-1]["params"] = numbers[1:] + numbers[:1]
+
+
+@pytest.mark.parametrize("change", [one_number, of_another])
+def test_moments_of_streams_have_the_shapes_of_parameters(change):
+    """Torch would write beyond them."""
+    kernel = 2.0 * sk.RBF([1.0, 2.0])
+    model = SVGPRegressor(kernel, n_inducing=5, random_state=0).partial_fit(X, Y)
+    change(model._stream.optimizer)
+    with pytest.raises(ValueError, match="optimiser's state does not belong to this model"):
+        model.partial_fit(X, Y)

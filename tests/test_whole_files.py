@@ -157,3 +157,14 @@ def test_a_killed_process_leaves_nothing_that_stays(tmp_path):
     assert_array_equal(skgpstoch.load(path).predict(X), MODEL.predict(X))
     MODEL.save(path)
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_read_only_file_is_replaced_and_stays_read_only(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("before")
+    path.chmod(0o400)
+    with whole_file(path) as partial:
+        assert partial.stat().st_mode & 0o777 == 0o600  # it can be written
+        partial.write_text("after")
+    assert path.read_text() == "after"
+    assert path.stat().st_mode & 0o777 == 0o400

@@ -90,9 +90,9 @@ def observations(data: Data, most: int | None = None) -> tuple[Data, np.ndarray]
     """Return rows that may be held out one by one, and where each given row went, (n,).
 
     Copies are merged as by :func:`merged`, but rows that agree by chance stay as they are, in an
-    order that depends only on contents. Counts in a table of categories become as many rows; a
-    given row went to the first of them. More than `most` rows stay as they are (None:
-    `MERGED_ROWS`).
+    order that depends only on contents. If the whole table is given several times, it counts once.
+    Counts in a table of categories become as many rows; a given row went to the first of them. More
+    than `most` rows stay as they are (None: `MERGED_ROWS`).
     """
     equal = EqualRows.among(data, most)
     if equal is None:
@@ -120,7 +120,11 @@ def once(data: Data, equal: EqualRows, times: int) -> tuple[Data, np.ndarray]:
 
 
 def units(data: Data) -> tuple[Data, np.ndarray]:
-    """Return the same of any number of rows, but let each row, whatever its weight, be one."""
+    """Return rows that may be in different folds, and where each given row went, (n,).
+
+    Copies are merged, among any number of rows. Rows that agree by chance stay as they are, each
+    with its weight.
+    """
     equal = EqualRows.among(data, len(data))
     if equal is not None and not agree_by_chance(data, equal):
         return equal.merged(data)

@@ -238,13 +238,10 @@ class LogPosterior(Evidence):
         if pull is None:
             return value, -z
         G = solver.slope_()
-        places = self.inputs.first_missing
-        of_noise = {
-            j: float(G.diagonal() @ (part * relative) - 0.5 * others @ (part / v))
-            for j, part in theta.parts_of_noise(self.rows.missing, places)
-        }
+        diagonal = G.diagonal() * relative - 0.5 * others / v  # before `pull` overwrites G
         gradient = self.inputs.summed(pull(G))
-        gradient[list(of_noise)] = list(of_noise.values())
+        for j, part in theta.parts_of_noise(self.rows.missing, self.inputs.first_missing):
+            gradient[j] = float((diagonal * part).sum())
         return value, self.std * gradient - z
 
 

@@ -1,4 +1,4 @@
-"""FileLimits of what a file may hold, so that reading it, and whatever walks it later, stays quick.
+"""Limits of what a file may hold, so that reading it, and whatever walks it later, stays quick.
 
 Nodes refer to nodes before them, so no node is ever walked to be checked: what a node is follows
 from what its parts are. A limit is checked before the object is made, because hashing or comparing

@@ -203,18 +203,25 @@ def optimizer_can_be_in(optimizer: Optimizer | None, state: dict[str, Any] | Non
 
 
 def has_moments_of(optimizer: Optimizer, state: dict[str, Any]) -> bool:
-    """Whether a state's moments have the shapes of parameters, which torch does not check."""
+    """Whether a state's moments have the shapes of parameters, which torch does not check.
+
+    Fused steps write as many numbers as a parameter has, whatever the size of a moment.
+    """
     params = [p for group in optimizer.param_groups for p in group["params"]]
+    numbers = [i for group in state["param_groups"] for i in group["params"]]
+    if len(numbers) != len(params) or not set(numbers) >= state["state"].keys():
+        return False
+    of_number = dict(zip(numbers, params, strict=True))  # as torch finds whose a moment is
     n = sum(p.numel() for p in params)
     in_one = isinstance(optimizer, ProjectedLBFGS)  # it sees one long vector
 
-    def fits(i: int, name: str, value: Tensor) -> bool:
-        if in_one or name == "step":
-            return value.numel() in ((1, n) if in_one else (1,))
-        return value.shape == params[i].shape  # fused steps write without a look at it
+    def fits(p: Tensor, name: str, value: Tensor) -> bool:
+        if in_one:
+            return value.numel() in (1, n)
+        return value.numel() == 1 if name == "step" else value.shape == p.shape
 
     return all(
-        fits(i, name, value)
+        fits(of_number[i], name, value)
         for i, values in state["state"].items()
         for name, value in values.items()
         if isinstance(value, Tensor)

@@ -198,7 +198,9 @@ class DeepKernelEnsembleRegressor(
     likelihood : str or Likelihood, default="shared_student_t"
         "gaussian", "student_t", "shared_student_t", "laplace", or "poisson" for counts; or an
         instance of a class of :mod:`skgpstoch.likelihoods`. "shared_student_t" allows for heavy
-        tails and outliers, and needs loss="log". "auto" is "gaussian".
+        tails and outliers, and needs loss="log". "auto" is "gaussian". With "poisson", an
+        input beyond the interval of the training rows by more than half its length is taken as at
+        that distance, because rates would grow without end.
     noise : {"auto", "constant", "input"}, default="auto"
         Whether the scale of additive noise is the same everywhere ("constant") or a function of X
         ("input"): the softplus of a second function of the features, estimated as a point. "auto"

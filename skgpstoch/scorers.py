@@ -18,8 +18,9 @@ from numpy.typing import ArrayLike
 from sklearn import get_config
 from sklearn.utils.metadata_routing import MetadataRequest
 
+from .data.arguments import check_exposed
 from .distributions.predictive import PredictiveDistribution, targets_of
-from .scores import check_coverage, check_exposed, check_weights, interval_coverage, unwrapped
+from .scores import check_coverage, check_weights, interval_coverage, unwrapped
 from .wrappers import predict_distribution
 
 ROUTED = ("sample_weight", "exposure")

@@ -261,15 +261,6 @@ def predict_mean_std(estimator: Any, X: ArrayLike, **of_rows: ArrayLike) -> tupl
     return prediction
 
 
-def check_exposed(model: Any, exposure: Any) -> None:
-    """Raise a ValueError if targets cannot be scored without the exposures of their rows."""
-    if exposure is None and getattr(model, "_fitted_with_exposure", False):
-        raise ValueError(
-            "exposure must be given, because the model was fitted with one and cannot "
-            "score y without it."
-        )
-
-
 def central_interval(mean: NDArray, std: NDArray, coverage: float) -> NDArray:
     """Return the intervals (N, 2) or (N, 2, P) with probability `coverage` under N(mean, std²)."""
     check_coverage(coverage)

@@ -13,8 +13,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import skgpstoch
-from skgpstoch import SVGPRegressor, documentation, likelihoods
+from skgpstoch import SVGPRegressor, likelihoods
 from skgpstoch.ensembles.process import ExactProcessRegressor
+from skgpstoch.persistence import estimator
 
 LINK = r'href="(https://docs\.example/[^"#]*)'
 INITIALS = Path(__file__).parents[1] / "doc" / "initials.py"
@@ -26,7 +27,7 @@ def published(monkeypatch):
     known = Message()
     known["Project-URL"] = "Source, https://code.example/skgpstoch"
     known["Project-URL"] = "Documentation, https://docs.example/stable/"
-    monkeypatch.setattr(documentation, "metadata", lambda name: known)
+    monkeypatch.setattr(estimator, "metadata", lambda name: known)
 
 
 @pytest.mark.parametrize("cls", MODELS, ids=named)
@@ -55,7 +56,7 @@ def test_without_a_published_documentation_there_are_no_links(installed, monkeyp
             raise PackageNotFoundError(name)
         return Message()
 
-    monkeypatch.setattr(documentation, "metadata", metadata)
+    monkeypatch.setattr(estimator, "metadata", metadata)
     assert SVGPRegressor()._get_doc_link() == ""
     assert "skgpstoch.SVGPRegressor.html" not in SVGPRegressor()._repr_html_()
     assert skgpstoch.SVGPRegressor._doc_link_module == "skgpstoch"

@@ -107,6 +107,15 @@ def check_n_samples(n_samples: Any) -> int:
     return int(n_samples)
 
 
+def check_exposed(model: Any, exposure: Any) -> None:
+    """Raise a ValueError if targets cannot be scored without the exposures of their rows."""
+    if exposure is None and getattr(model, "_fitted_with_exposure", False):
+        raise ValueError(
+            "exposure must be given, because the model was fitted with one and cannot "
+            "score y without it."
+        )
+
+
 FITS_AGAIN = "its models are combined on held-out rows, so more rows need a new fit"
 NO_FUNCTION = "it combines several models and has no single function f"
 

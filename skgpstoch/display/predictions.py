@@ -13,6 +13,7 @@ from scipy.special import erf
 from sklearn.utils import check_random_state, check_scalar
 
 from .. import scores
+from ..data.arguments import check_exposed
 from ..docstrings import documented
 from .base import MADE, PLOTTED, Display, final_estimator
 
@@ -405,7 +406,7 @@ class RegressionCalibrationDisplay(Display):
 
 def predicted(estimator: Any, X: ArrayLike, exposure: Any) -> tuple[NDArray, NDArray]:
     """Return means and standard deviations of y, or raise a ValueError if exposures are missing."""
-    scores.check_exposed(scores.unwrapped(estimator, X)[0], exposure)
+    check_exposed(scores.unwrapped(estimator, X)[0], exposure)
     of_rows = {} if exposure is None else {"exposure": exposure}
     return scores.predict_mean_std(estimator, X, **of_rows)
 

@@ -12,13 +12,12 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from ..data.arguments import check_coverage, check_n_samples
+from ..data.arguments import check_coverage, check_exposed, check_n_samples
 from ..data.arrays import Scaling, readable, resolve_seed
 from ..data.rows import Data
 from ..distributions.predictive import PredictiveDistribution
 from ..docstrings import documented
 from ..posteriors.exact import ExactPosterior
-from ..scores import check_exposed
 from .base import BaseGP, predictor
 from .conditioning import condition
 from .context import predicting

@@ -1,25 +1,51 @@
-"""Base class of all estimators: pickle, copy, save, and the link to the documentation."""
+"""Base class of all estimators: pickle, copy, save, and the link to the documentation.
+
+The documentation's root is the URL named Documentation in the package's metadata
+(``[project.urls]`` in pyproject.toml, which installers store as ``Project-URL``). Without it there
+are no links, because dead links would be worse.
+"""
 
 from __future__ import annotations
 
 import copy
 import inspect
 import os
+from importlib.metadata import PackageNotFoundError, metadata
 from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 
 from ..data.arguments import check_names, with_names_checked
-from ..documentation import DISTRIBUTION, page_template
 from .file import save
 from .state import Names, PackedState, Packer, Unpacker
 
+DISTRIBUTION = "skgpstoch"
 CALLED = """
     condition_on fit log_predictive_density partial_fit predict predict_distribution
     predict_gradient predict_interval predict_log_proba predict_proba predict_std predictive_cdf
     sample_functions sample_y score
 """
 """Public methods whose errors name the class of the estimator."""
+
+
+def documentation_root() -> str | None:
+    """Return the documentation URL of the installed package; None if it has none."""
+    try:
+        given = metadata(DISTRIBUTION).get_all("Project-URL") or []
+    except PackageNotFoundError:  # the package runs from its sources
+        return None
+    urls = {
+        label.strip().lower(): url.strip() for label, _, url in (u.partition(",") for u in given)
+    }
+    return urls.get("documentation")
+
+
+def page_template(cls: type) -> str:
+    """Return the address of a class's page, for scikit-learn to fill in; "" if there is none."""
+    root = documentation_root()
+    if root is None or cls.__module__ != DISTRIBUTION:  # only public classes have a page
+        return ""
+    return root.rstrip("/") + "/generated/{estimator_module}.{estimator_name}.html"
 
 
 class SavedEstimator(BaseEstimator):

@@ -147,8 +147,7 @@ def _found(kind: Callable[[object], bool]) -> Iterator:
 
 def is_room(module: str) -> bool:
     """Tell whether fitted models may hold objects of a module's classes."""
-    package, _, rest = module.partition(".")
-    return package == PACKAGE and rest.partition(".")[0] in ROOMS
+    return any(f"{module}.".startswith(f"{PACKAGE}.{room}.") for room in ROOMS)
 
 
 def name_of(value: type | Callable, known: dict) -> str | None:

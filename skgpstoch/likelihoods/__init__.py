@@ -6,6 +6,7 @@ y = f + ε, for classes and for counts. Expectations are computed in log space, 
 
 from __future__ import annotations
 
+from ..maths.gaussian import Marginals as Marginals  # for likelihoods of the user's
 from .base import Likelihood, make_likelihood
 from .classes import Categorical
 from .counts import Poisson

@@ -124,7 +124,7 @@ def known_classes() -> dict[str, type]:
 def known_functions() -> dict[str, Callable]:
     """Return all functions that a file may name: name → function."""
     found = _found(inspect.isfunction)
-    ours = [f for f in found if f.__module__.startswith(f"{PACKAGE}.{FUNCTIONS_OF}.")]
+    ours = [f for f in found if f.__module__.rpartition(".")[0] == f"{PACKAGE}.{FUNCTIONS_OF}"]
     return {f"{f.__module__.rpartition('.')[2]}.{f.__name__}": f for f in ours}
 
 

@@ -14,7 +14,13 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 import skgpstoch
-from skgpstoch import GaussianProcessRegressor, SVGPRegressor
+from skgpstoch import (
+    DeepGPRegressor,
+    GaussianProcessRegressor,
+    SCGDGaussianProcessRegressor,
+    SVGPRegressor,
+)
+from skgpstoch.data.numeric import Numbers
 from skgpstoch.persistence import limits
 from skgpstoch.persistence.state import Names, PackedState, Unpacker
 
@@ -54,6 +60,14 @@ def refused(path, message):
     tracemalloc.stop()
     assert time.perf_counter() - start < 20  # for ever, before
     assert peak < 4 * path.stat().st_size + 2**24
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """Without a transform of the target, which has messages of its own."""
+    path = tmp_path_factory.mktemp("files") / "plain"
+    SVGPRegressor(n_inducing=5, max_iter=2, random_state=0).fit(X, Y).save(path)
+    return path
 
 
 def raised_by(function, *args):
@@ -406,6 +420,7 @@ def test_an_array_is_the_memory_of_one_tensor(exact, tmp_path):
 
 LONG = "a" * 10**6
 WORDY = [["type", LONG], ["function", LONG], ["torch device", LONG], ["float", LONG]]
+WORDY += [["type", f"own.{LONG}"]]
 
 
 @pytest.mark.parametrize(
@@ -466,3 +481,120 @@ def test_moments_of_streams_have_the_shapes_of_parameters(change):
     change(model._stream.optimizer)
     with pytest.raises(ValueError, match="optimiser's state does not belong to this model"):
         model.partial_fit(X, Y)
+
+
+ATTRIBUTES = ["predict", "get_params", "__reduce_ex__", "__module__", "__class__", "_repr_html_"]
+
+
+@pytest.mark.parametrize("name", [*ATTRIBUTES, "__doc_link_template", "__array_interface__"])
+def test_attributes_do_not_hide_methods(name, exact, tmp_path):
+    """Pickle would import a module of the file's choice; a notebook would show the file's HTML."""
+    with_attribute(tmp_path / "model", exact, lambda nodes: nodes.add("type", "str"), name)
+    refused(tmp_path / "model", f"GaussianProcessRegressor cannot have an attribute '{name}'")
+
+
+@pytest.mark.parametrize("name", ["__array_interface__", "__reduce_ex__"])
+def test_nor_do_keys_of_mappings(name, exact, tmp_path):
+    make = lambda nodes: nodes.add("mapping", nodes.add("type", "sklearn.Bunch"), name, "text")  # noqa: E731
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", f"Bunch cannot have an attribute '{name}'")
+
+
+@pytest.mark.parametrize("size", [2**40, 2**63, -(2**63)])
+def test_layers_are_not_huge(size, exact, tmp_path):
+    """MaxPool1d does not return, nor listen to Ctrl-C."""
+
+    def make(nodes):
+        fields = {"kernel_size": size, "stride": 1, "padding": 0, "dilation": 1}
+        parts = (part for field in fields.items() for part in field)
+        return nodes.add("module", nodes.add("type", "nn.MaxPool1d"), *parts)
+
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "MaxPool1d.kernel_size is larger than")
+
+
+# ---- what shows when a model is used -------------------------------------------------------------
+
+
+def edited(source, to, change):
+    """Load a file after a change of its arrays."""
+    metadata, tensors = taken_apart(source)
+    nodes = nodes_of(metadata)
+    change(nodes, tensors)
+    put_together(to, {**metadata, "structure": json.dumps(nodes)}, tensors)
+    return skgpstoch.load(to)
+
+
+def tensor_in(nodes, module, entry):
+    """The array node of a module's parameter or buffer."""
+    at = next(n for n in nodes if n[0] == "module" and nodes[n[1][0]] == ["type", module])
+    entries = [nodes[p[0]] for p in at if isinstance(p, list) and nodes[p[0]][0] == "dict"]
+    part = next(n[n.index(entry) + 1] for n in entries if entry in n)
+    while nodes[part[0]][0] != "array":
+        part = nodes[part[0]][1]
+    return nodes[part[0]]
+
+
+CALLS = {
+    "mean": lambda m: m.predict(X),
+    "std": lambda m: m.predict_std(X),
+    "interval": lambda m: m.predict_interval(X),
+    "density": lambda m: m.log_predictive_density(X, Y),
+    "cdf": lambda m: m.predictive_cdf(X, Y),
+    "distribution": lambda m: m.predict_distribution(X).mean(),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("call", CALLS)
+def test_predictions_are_not_silently_nan(call, plain, tmp_path):
+    def change(nodes, tensors):
+        tensors[tensor_in(nodes, "Constant", "log_constant_value")[1]][...] = 1e160
+
+    model = edited(plain, tmp_path / "model", change)
+    with pytest.raises(ValueError, match="predicts nan for") as failure:
+        CALLS[call](model)
+    if call != "distribution":
+        assert "1e+160, in SVGPRegressor.posterior_.model" in str(failure.value)
+        assert str(tmp_path / "model") in str(failure.value)
+
+
+def test_what_does_not_fit_together_has_its_name(sparse, tmp_path):
+    def change(nodes, tensors):
+        node = tensor_in(nodes, "VariationalWeights", "mean")
+        tensors[node[1]], node[3:] = np.zeros(3), ["3", "0", ""]
+
+    model = edited(sparse, tmp_path / "model", change)
+    with pytest.raises(Exception, match="size") as failure:
+        model.predict(X)
+    (note,) = failure.value.__notes__
+    assert "This happened in SVGPRegressor.posterior_.weights" in note
+    assert str(tmp_path / "model") in note
+
+
+def test_errors_of_the_user_have_no_notes(sparse):
+    model = skgpstoch.load(sparse)
+    for rows in (X[:, :1], "rows", np.full((2, 2), np.nan)):
+        with pytest.raises(ValueError, match=".") as failure:
+            model.predict(rows)
+        assert not hasattr(failure.value, "__notes__")
+    model.fit(X, Y)
+    model.posterior_ = None
+    with pytest.raises(AttributeError) as failure:
+        model.predict(X)
+    assert not hasattr(failure.value, "__notes__")
+
+
+@pytest.mark.parametrize("cls", [SCGDGaussianProcessRegressor, DeepGPRegressor])
+def test_streams_are_saved_with_what_is_not_finite(cls, tmp_path):
+    """A bound's error that nobody knows, and a time that has no end yet."""
+    model = cls(random_state=0).partial_fit(X, Y)
+    model.save(tmp_path / "model")
+    again = skgpstoch.load(tmp_path / "model").partial_fit(X, Y)
+    np.testing.assert_array_equal(again.predict(X), model.partial_fit(X, Y).predict(X))
+
+
+def test_flags_of_columns_are_no_numbers_of_columns():
+    """10^8 columns, which one row would fill."""
+    encoder = Numbers("a", 0.0, 10**8, 10**8, None)
+    assert encoder.filled(np.zeros(3)).shape == (3, encoder.width) == (3, 2)

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 
 from ..data.arguments import check_names, with_names_checked
 from ..documentation import DISTRIBUTION, page_template
+from .failures import with_failures_told
 from .file import save
 from .state import Names, PackedState, Packer, Unpacker
 
@@ -19,7 +20,7 @@ CALLED = """
     predict_gradient predict_interval predict_log_proba predict_proba predict_std predictive_cdf
     sample_functions sample_y score
 """
-"""Public methods whose errors name the class of the estimator."""
+"""Public methods whose errors name the class of the estimator, and what failed."""
 
 
 class SavedEstimator(BaseEstimator):
@@ -35,7 +36,7 @@ class SavedEstimator(BaseEstimator):
         super().__init_subclass__(**kwargs)
         for name in vars(cls).keys() & set(CALLED.split()):
             if inspect.isfunction(vars(cls)[name]):
-                setattr(cls, name, with_names_checked(vars(cls)[name]))
+                setattr(cls, name, with_names_checked(with_failures_told(vars(cls)[name])))
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make an estimator; name the parameter that a misspelt one may stand for."""

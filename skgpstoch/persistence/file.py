@@ -23,7 +23,9 @@ from sklearn.base import BaseEstimator
 from torch import nn
 
 from ..data.messages import warn
+from .failures import mark_loaded
 from .forms import DAMAGE, Function
+from .forms_of_values import one_of
 from .limits import FileLimits
 from .registry import PACKAGE
 from .state import Names, PackedState, Packer, Unpacker
@@ -71,18 +73,18 @@ class FileNames(Names):
         if not name.startswith(OWN):
             return super().value(name, is_type)
         short = name.removeprefix(OWN)
-        if not isinstance(self.objects[short], type if is_type else Function):
+        given = one_of(self.objects, short)
+        if not isinstance(given, type if is_type else Function):
             raise ValueError(
                 f"objects[{short!r}] must be a {'class' if is_type else 'function'}, got "
-                f"{self.objects[short]!r:.80}"
+                f"{given!r:.80}"
             )
-        if self.objects[short].__name__ != short:
+        if given.__name__ != short:
             warn(
-                f"objects[{short!r}] is called {self.objects[short].__name__!r}, but the "
-                f"model was saved with {short!r}. It is used all the same; check that it is "
-                "the same code."
+                f"objects[{short!r}] is called {given.__name__!r}, but the model was saved with "
+                f"{short!r}. It is used all the same; check that it is the same code."
             )
-        return self.objects[short]
+        return given
 
     def keep(self, value: Any, path: str) -> None:
         raise ValueError(
@@ -246,9 +248,11 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
     names = FileNames(objects)
     with open(checked_path(path), "rb") as file:
         try:
-            return loaded(file, names)
+            estimator = loaded(file, names)
         except DAMAGE as error:
             raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {error}.") from error
+    mark_loaded(estimator, path)
+    return estimator
 
 
 def checked_path(path: Any) -> Path:

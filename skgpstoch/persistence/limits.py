@@ -7,6 +7,8 @@ a part may already be what takes for ever.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
 import sys
 from typing import Any, NamedTuple
@@ -18,7 +20,7 @@ from sklearn.pipeline import Pipeline
 from torch import nn
 
 from .forms import OBJECTS
-from .forms_of_values import form_of_level, is_long_list_of_floats
+from .forms_of_values import LETTERS_SHOWN, form_of_level, is_long_list_of_floats
 from .registry import known_classes
 
 MOST_DEPTH = 200  # nodes within each other; those of deep networks have some 25
@@ -28,16 +30,19 @@ MOST_KEYS = 256  # of a set or dict; more of them may be made to have equal hash
 QUICK_KEYS = 2**20  # integers below this have hashes that hardly collide
 MOST_IN_A_KEY = 16
 MOST_UNKNOWN = 200  # arrays and numbers within an object that are not finite
+LARGEST_OF_LAYER = 2**24  # integer of a torch layer: MaxPool1d of 2^40 never ends
 LONGEST_NAME = 120  # of an attribute, in messages
 WITH_NUMBERS = (np.ndarray, np.floating, float)
 OF_KEYS = (bool, int, float, str, type(None), torch.dtype)
 WHERE_KEYS_ARE = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered dict": (0, 2)}
 """Which parts are keys: the first one, and how many parts further the next one is."""
 
-MAY_BE_UNKNOWN = re.compile("bound|curve|densit|elbo|evidence|likelihood|loss|patience|score")
-"""Fields for people to read, which may be NaN or infinite without changing a prediction."""
+MAY_BE_UNKNOWN = re.compile(
+    r"bound|curve|densit|elbo|evidence|likelihood|loss|patience|score|\W(error|moved)\b"
+)
+"""Fields for people to read or for fits, which may be NaN or infinite and change no prediction."""
 
-IN_RECORDS = re.compile(r"\W(cdf|error|gain|gap|latent_std|limit|log_p|moved|value)\b")
+IN_RECORDS = re.compile(r"\W(cdf|gain|gap|latent_std|limit|log_p|value)\b")
 """The same, but not of modules, whose parameters may have these names."""
 
 MAY_BE_INFINITE = re.compile(r"\.(high|low|nu)\b")
@@ -101,7 +106,8 @@ class FileLimits:
         self.bytes_left -= bytes_of(value)
         if self.bytes_left < 0:
             raise ValueError("the objects up to here take far more memory than the file")
-        check_hooks(value)
+        if form in OBJECTS:
+            check_fields(value, form, parts[1::2])
         looked_at = parts if self.unknown and form != "cells" else ()  # levels may be missing
         for place, part in enumerate(looked_at):
             if isinstance(part, list):
@@ -152,20 +158,41 @@ def is_flat(key: Any) -> bool:
     )
 
 
-def check_hooks(value: Any) -> None:
-    """Raise a ValueError if a module has hooks, or a pipeline a folder to load results from."""
-    if isinstance(value, Pipeline) and vars(value).get("memory") is not None:
+def check_fields(value: Any, form: str, names: list[str]) -> None:
+    """Raise a ValueError if fields would be called, hide a method, or make a layer hang."""
+    cls: Any = type(value)
+    fields = vars(value) if hasattr(value, "__dict__") else {}
+    is_layer = isinstance(value, nn.Module) and cls.__module__.startswith("torch.")
+    for name in names:
+        is_hidden = form not in ("mapping", "record") and hides_code(cls, name)
+        if name.startswith("__") or is_hidden:
+            raise ValueError(f"{cls.__name__} cannot have an attribute {name[:LETTERS_SHOWN]!r}")
+        if "hook" in name and isinstance(fields.get(name), dict) and fields[name]:
+            raise ValueError(
+                f"{cls.__name__} has {name}, which a file cannot contain. Remove the hooks before "
+                "saving"
+            )
+        if is_layer and largest_in(fields[name]) > LARGEST_OF_LAYER:
+            raise ValueError(f"{cls.__name__}.{name} is larger than {LARGEST_OF_LAYER}")
+    if isinstance(value, Pipeline) and fields.get("memory") is not None:
         raise ValueError(
             "a Pipeline has memory, a folder whose files `fit` would run. Set memory=None before "
             "saving"
         )
-    if isinstance(value, nn.Module):
-        hooks = [k for k, v in vars(value).items() if "hook" in k and isinstance(v, dict) and v]
-        if hooks:
-            raise ValueError(
-                f"{type(value).__name__} has {hooks}, which a file cannot contain. Remove "
-                "the hooks before saving"
-            )
+
+
+@functools.lru_cache(maxsize=4096)
+def hides_code(cls: type, name: str) -> bool:
+    """Tell whether a field of this name would hide a method or a property of its class."""
+    found = inspect.getattr_static(cls, name, None)
+    is_code = callable(found) or hasattr(found, "__get__")
+    return is_code and not isinstance(found, functools.cached_property)
+
+
+def largest_in(value: Any) -> int:
+    """Return the size of an integer, or the largest of a tuple's; 0 of other values."""
+    inner = value if isinstance(value, tuple | list) else (value,)
+    return max((abs(v) for v in inner if isinstance(v, int)), default=0)
 
 
 def bytes_of(value: Any) -> int:

@@ -82,11 +82,11 @@ def is_on_purpose(error: BaseException) -> bool:
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
-    if at is None:
+    if at is None or not isinstance(error, ValueError | TypeError):
         return False
     package = at.tb_frame.f_globals.get("__name__", "").partition(".")[0]
-    is_ours = package == PACKAGE and at.tb_frame.f_code.co_code[at.tb_lasti] == RAISE
-    return package == "sklearn" or (is_ours and isinstance(error, ValueError | TypeError))
+    is_raised = at.tb_frame.f_code.co_code[at.tb_lasti] == RAISE
+    return package == "sklearn" or (package == PACKAGE and is_raised)
 
 
 def place_of(error: BaseException, estimator: Any) -> str:

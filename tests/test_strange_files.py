@@ -575,7 +575,7 @@ def test_what_does_not_fit_together_has_its_name(sparse, tmp_path):
 def test_errors_of_the_user_have_no_notes(sparse):
     model = skgpstoch.load(sparse)
     for rows in (X[:, :1], "rows", np.full((2, 2), np.nan)):
-        with pytest.raises(ValueError, match="X|array") as failure:
+        with pytest.raises(ValueError, match=r"X|array") as failure:
             model.predict(rows)
         assert not hasattr(failure.value, "__notes__")
     model.fit(X, Y)

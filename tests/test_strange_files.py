@@ -483,6 +483,33 @@ def test_moments_of_streams_have_the_shapes_of_parameters(change):
         model.partial_fit(X, Y)
 
 
+def test_numbers_for_people_are_not_looked_at_for_ever(exact, tmp_path):
+    """Each list would know of 200, at another place."""
+
+    def make(nodes):
+        unknown = nodes.add("list", *[nodes.add("float", "nan")] * 200)
+        return nodes.add("list", *(nodes.add("list", unknown) for _ in range(4000)))
+
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "far more memory than the file")
+
+
+def test_time_zones_are_short(exact, tmp_path):
+    zone = "a" + "/a" * 10**6
+    make = lambda nodes: nodes.add("timestamp", nodes.add("scalar", "<M8[ns]", 0), zone)  # noqa: E731
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "is not a time zone")
+
+
+def test_many_classes_of_ones_own_make_no_long_message(exact, tmp_path):
+    metadata, tensors = taken_apart(exact)
+    structure = json.dumps([f"own.a{i}" for i in range(30_000)])
+    put_together(tmp_path / "model", {**metadata, "structure": structure}, tensors)
+    with pytest.raises(ValueError, match="which a file cannot contain") as refusal:
+        skgpstoch.load(tmp_path / "model")
+    assert len(str(refusal.value)) < 2000
+
+
 ATTRIBUTES = ["predict", "get_params", "__reduce_ex__", "__module__", "__class__", "_repr_html_"]
 
 

@@ -8,6 +8,7 @@ the same form, with other entries.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -26,7 +27,7 @@ from ..data.messages import warn
 from .failures import mark_loaded
 from .forms import DAMAGE, Function
 from .forms_of_values import one_of
-from .limits import FileLimits
+from .limits import LONGEST_NAME, FileLimits
 from .registry import PACKAGE
 from .state import Names, PackedState, Packer, Unpacker
 from .strict_json import parsed
@@ -35,6 +36,7 @@ from .tensor_file import header_of, read, table_of, write
 FILE_FORMAT = "1"
 MOST_OF_THE_FILE = 3  # objects may take at most so many times the file's size in memory
 FREE_BYTES = 2**24  # memory that they may take however small a file is: about 5,000 modules
+MOST_NAMES = 50  # in a message
 OWN = "own."  # prefix of the names of the user's classes and functions
 INSTEAD = {
     False: "use joblib.dump, or skops.io.dump",
@@ -111,9 +113,10 @@ def checked_objects(objects: Any) -> dict[str, Any]:
 
 
 def check_is_given(structure: str, objects: Mapping[str, Any]) -> None:
-    """Raise a ValueError that names every class and function that `objects` lacks."""
-    found = set(re.findall(rf'"{re.escape(OWN)}(\w{{1,200}})"', structure))
-    if missing := sorted(found - objects.keys()):
+    """Raise a ValueError that names the classes and functions that `objects` lacks."""
+    asked_for = re.finditer(rf'"{re.escape(OWN)}(\w{{1,{LONGEST_NAME}}})"', structure)
+    lacking = (match[1] for match in asked_for if match[1] not in objects)
+    if missing := sorted(set(itertools.islice(lacking, MOST_NAMES))):
         asked = ", ".join(f"{name!r}: {name}" for name in missing)
         raise ValueError(
             f"the model uses {', '.join(missing)}, which a file cannot contain. Pass "

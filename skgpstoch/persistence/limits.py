@@ -30,6 +30,7 @@ MOST_KEYS = 256  # of a set or dict; more of them may be made to have equal hash
 QUICK_KEYS = 2**20  # integers below this have hashes that hardly collide
 MOST_IN_A_KEY = 16
 MOST_UNKNOWN = 200  # arrays and numbers within an object that are not finite
+BYTES_OF_UNKNOWN = 1000  # that one counts for wherever its object is referred to
 LARGEST_OF_LAYER = 2**24  # integer of a torch layer: MaxPool1d of 2^40 never ends
 LONGEST_NAME = 120  # of an attribute, in messages
 WITH_NUMBERS = (np.ndarray, np.floating, float)
@@ -103,9 +104,7 @@ class FileLimits:
 
     def check_object(self, form: str, parts: list[Any], value: Any) -> None:
         """Raise a ValueError if an object takes too much memory or has numbers that are unknown."""
-        self.bytes_left -= bytes_of(value)
-        if self.bytes_left < 0:
-            raise ValueError("the objects up to here take far more memory than the file")
+        self.take(bytes_of(value))
         if form in OBJECTS:
             check_fields(value, form, parts[1::2])
         looked_at = parts if self.unknown and form != "cells" else ()  # levels may be missing
@@ -116,8 +115,15 @@ class FileLimits:
         if (found_here := unknown_in(value)) is not None:
             self.unknown[len(self.depths) - 1] = [found_here]
 
+    def take(self, n_bytes: int) -> None:
+        """Raise a ValueError if the objects up to here take too much memory, or too much time."""
+        self.bytes_left -= n_bytes
+        if self.bytes_left < 0:
+            raise ValueError("the objects up to here take far more memory than the file")
+
     def keep(self, form: str, value: Any, where: str, found: Unknown) -> None:
         """Remember a number that is not finite, or raise a ValueError if it decides predictions."""
+        self.take(BYTES_OF_UNKNOWN)
         where = (where + found.where)[:LONGEST_NAME]
         if form not in OBJECTS:
             known = self.unknown.setdefault(len(self.depths) - 1, [])

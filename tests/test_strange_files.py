@@ -487,6 +487,7 @@ def test_numbers_for_people_are_not_looked_at_for_ever(exact, tmp_path):
     """Each list would know of 200, at another place."""
 
     def make(nodes):
+        nodes.tensors.append(np.zeros(600_000))  # there is room for them
         unknown = nodes.add("list", *[nodes.add("float", "nan")] * 200)
         return nodes.add("list", *(nodes.add("list", unknown) for _ in range(4000)))
 

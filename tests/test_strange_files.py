@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from families import slow_cases
-from made_by_hand import first, nodes_of, put_together, taken_apart, with_attribute
+from made_by_hand import Nodes, first, nodes_of, put_together, taken_apart, with_attribute
 from sklearn.gaussian_process import kernels as sk
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -509,6 +509,18 @@ def test_many_classes_of_ones_own_make_no_long_message(exact, tmp_path):
     with pytest.raises(ValueError, match="which a file cannot contain") as refusal:
         skgpstoch.load(tmp_path / "model")
     assert len(str(refusal.value)) < 2000
+
+
+def test_parameters_repeat_no_array(exact, tmp_path):
+    """`clone` copies it each time."""
+    metadata, tensors = taken_apart(exact)
+    *nodes, whole = nodes_of(metadata)
+    nodes = Nodes(nodes, tensors)
+    whole[whole.index("alpha") + 1] = nodes.add("list", *[nodes.add_array(np.ones(10**4))] * 9000)
+    put_together(
+        tmp_path / "model", {**metadata, "structure": json.dumps([*nodes, whole])}, nodes.tensors
+    )
+    refused(tmp_path / "model", "the parts of 'alpha' repeat too often")
 
 
 ATTRIBUTES = ["predict", "get_params", "__reduce_ex__", "__module__", "__class__", "_repr_html_"]

@@ -249,7 +249,9 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
     True
     """
     names = FileNames(objects)
-    with open(checked_path(path), "rb") as file:
+    if checked_path(path).is_fifo():
+        raise ValueError(f"{os.fspath(path)!r} cannot be loaded: it is a pipe, not a file.")
+    with open(path, "rb") as file:
         try:
             estimator = loaded(file, names)
         except DAMAGE as error:

@@ -73,10 +73,11 @@ class FileLimits:
     """
 
     def __init__(self, most_bytes: int) -> None:
-        self.bytes_left = most_bytes
+        self.most_bytes = self.bytes_left = most_bytes
         self.n_parts = 0
         self.depths: list[int] = []
         self.walks: list[int] = []  # parts of each node, those of shared nodes counted each time
+        self.sizes: list[int] = []  # bytes of each node, likewise
         self.unknown: dict[int, list[Unknown]] = {}
         self.of_tensors: set[int] = set()  # arrays whose memory a tensor has
         self.classes = frozenset(known_classes().values())
@@ -87,6 +88,7 @@ class FileLimits:
         self.n_parts += 1 + len(parts)
         self.depths.append(1 + max((self.depths[i] for i in inner), default=0))
         self.walks.append(1 + len(parts) + sum(self.walks[i] for i in inner))
+        self.sizes.append(sum(self.sizes[i] for i in inner))
         if self.depths[-1] > MOST_DEPTH:
             raise ValueError(f"it is nested more than {MOST_DEPTH} deep")
         if self.walks[-1] > MOST_REPEATS * self.n_parts + FREE_PARTS:
@@ -104,9 +106,11 @@ class FileLimits:
 
     def check_object(self, form: str, parts: list[Any], value: Any) -> None:
         """Raise a ValueError if an object takes too much memory or has numbers that are unknown."""
-        self.take(bytes_of(value))
+        self.take(n_bytes := bytes_of(value))
+        self.sizes[-1] += n_bytes
         if form in OBJECTS:
             check_fields(value, form, parts[1::2])
+            self.check_parameters(value, parts)
         looked_at = parts if self.unknown and form != "cells" else ()  # levels may be missing
         for place, part in enumerate(looked_at):
             if isinstance(part, list):
@@ -114,6 +118,13 @@ class FileLimits:
                     self.keep(form, value, label(form, parts, place), found)
         if (found_here := unknown_in(value)) is not None:
             self.unknown[len(self.depths) - 1] = [found_here]
+
+    def check_parameters(self, value: Any, parts: list[Any]) -> None:
+        """Raise a ValueError if a parameter takes much memory once `clone` has copied it."""
+        for name, part in zip(parts[1::2], parts[2::2], strict=True):
+            is_large = isinstance(part, list) and self.sizes[part[0]] > self.most_bytes
+            if is_large and is_parameter(value, name):
+                raise ValueError(f"the parts of {name!r} repeat too often")
 
     def take(self, n_bytes: int) -> None:
         """Raise a ValueError if the objects up to here take too much memory, or too much time."""
@@ -229,11 +240,15 @@ def unknown_halves(bits: np.ndarray) -> Unknown | None:
     return None if largest < 0x7F80 else Unknown("", largest > 0x7F80)
 
 
+def is_parameter(value: Any, name: str) -> bool:
+    """Tell whether a field is a parameter of an estimator."""
+    return isinstance(value, BaseEstimator) and name in type(value)._get_param_names()
+
+
 def may_be_unknown(value: Any, where: str, is_nan: bool) -> bool:
     """Tell whether a field need not be finite; parameters of estimators may be infinite."""
     name = re.split(r"\W", where)[1]
-    is_parameter = isinstance(value, BaseEstimator) and name in type(value)._get_param_names()
-    if is_nan or not (is_parameter or MAY_BE_INFINITE.match(where)):
+    if is_nan or not (is_parameter(value, name) or MAY_BE_INFINITE.match(where)):
         is_told = MAY_BE_UNKNOWN.search(where) or (
             not isinstance(value, nn.Module) and IN_RECORDS.search(where)
         )

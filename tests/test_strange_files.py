@@ -418,6 +418,26 @@ def test_an_array_is_the_memory_of_one_tensor(exact, tmp_path):
     refused(tmp_path / "model", "two tensors have the memory of one array")
 
 
+def test_a_tensor_of_many_parameters_is_looked_through_once(exact, tmp_path, monkeypatch):
+    n = 10**5
+    nodes = [["array", 0, "<i2", f"{n}", "0", ""], ["tensor", [0], "bfloat16"]]
+    calls, of_bits = [], limits.unknown_halves
+    monkeypatch.setattr(limits, "unknown_halves", lambda a: calls.append(1) or of_bits(a))
+    nodes += [["parameter", [1], True]] * 200
+    with_nodes_first(exact, tmp_path / "model", nodes, [np.ones(n, "<i2")])
+    skgpstoch.load(tmp_path / "model")
+    assert len(calls) == 1
+
+
+def test_modules_of_one_dict_count_its_entries(exact, tmp_path):
+    """Each module would go through all of them."""
+    entries = [part for i in range(5000) for part in (f"a{i}", None)]
+    nodes = [["type", "nn.Identity"], ["dict", *entries]]
+    nodes += [["module", [0], "_buffers", [1]]] * 600
+    with_nodes_first(exact, tmp_path / "model", nodes, [np.zeros(10**6)])
+    refused(tmp_path / "model", "far more memory than the file")
+
+
 LONG = "a" * 10**6
 WORDY = [["type", LONG], ["function", LONG], ["torch device", LONG], ["float", LONG]]
 WORDY += [["type", f"own.{LONG}"]]

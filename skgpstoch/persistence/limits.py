@@ -31,6 +31,7 @@ QUICK_KEYS = 2**20  # integers below this have hashes that hardly collide
 MOST_IN_A_KEY = 16
 MOST_UNKNOWN = 200  # arrays and numbers within an object that are not finite
 BYTES_OF_UNKNOWN = 1000  # that one counts for wherever its object is referred to
+BYTES_OF_ENTRY = 100  # that one counts for in each module that has its dict
 LARGEST_OF_LAYER = 2**24  # integer of a torch layer: MaxPool1d of 2^40 never ends
 LONGEST_NAME = 120  # of an attribute, in messages
 WITH_NUMBERS = (np.ndarray, np.floating, float)
@@ -96,6 +97,9 @@ class FileLimits:
         if form in WHERE_KEYS_ARE:
             first, step = WHERE_KEYS_ARE[form]
             check_keys(values[first::step])
+        if form == "module":  # whose making goes through its dicts, which others may share
+            inside = (v for v in values if isinstance(v, dict | list | tuple))
+            self.take(sum(BYTES_OF_ENTRY * len(v) for v in inside))
         if form == "tensor":
             if self.of_tensors.intersection(inner):
                 raise ValueError("two tensors have the memory of one array")
@@ -116,7 +120,8 @@ class FileLimits:
             if isinstance(part, list):
                 for found in self.unknown.get(part[0], ()):
                     self.keep(form, value, label(form, parts, place), found)
-        if (found_here := unknown_in(value)) is not None:
+        # The tensor of a parameter has told it before, and may be shared.
+        if form != "parameter" and (found_here := unknown_in(value)) is not None:
             self.unknown[len(self.depths) - 1] = [found_here]
 
     def check_parameters(self, value: Any, parts: list[Any]) -> None:

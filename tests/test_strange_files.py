@@ -1,5 +1,6 @@
 """Files that a stranger made by hand, with the right digest: refused, whatever they hold."""
 
+import gc
 import json
 import time
 import tracemalloc
@@ -21,7 +22,7 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.data.numeric import Numbers
-from skgpstoch.persistence import limits
+from skgpstoch.persistence import failures, limits
 from skgpstoch.persistence.state import Names, PackedState, Unpacker
 
 RNG = np.random.default_rng(0)
@@ -643,6 +644,20 @@ def test_errors_of_the_user_have_no_notes(sparse):
     with pytest.raises(AttributeError) as failure:
         model.predict(X)
     assert not hasattr(failure.value, "__notes__")
+
+
+def test_estimators_without_a_hash_work_as_well(tmp_path):
+    class Unhashable(SVGPRegressor):
+        __hash__ = None
+
+    Unhashable(n_inducing=3, max_iter=1).fit(X, Y).save(tmp_path / "model")
+    model = skgpstoch.load(tmp_path / "model", objects={"Unhashable": Unhashable})
+    n_loaded = len(failures.LOADED)
+    assert str(tmp_path / "model") in failures.file_of(model)
+    model.predict(X)
+    del model
+    gc.collect()
+    assert len(failures.LOADED) == n_loaded - 1
 
 
 @pytest.mark.parametrize("cls", [SCGDGaussianProcessRegressor, DeepGPRegressor])

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import traceback
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -21,8 +22,8 @@ from .forms import DAMAGE
 from .registry import PACKAGE
 from .state import Names, Packer
 
-LOADED: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-"""Files of the estimators that were loaded, until they are fitted."""
+LOADED: dict[int, str] = {}
+"""Files of the estimators that were loaded, by their id, until they are fitted."""
 
 OF_MODULES = re.compile(r"\._(?:buffers|modules|parameters)\['(\w+)'\]")
 OF_TENSORS = re.compile(r"(\[0\]){1,2}$")
@@ -36,7 +37,7 @@ def with_failures_told(method: Callable) -> Callable:
         try:
             found = method(estimator, *args, **kwargs)
         except DAMAGE as error:
-            if estimator in LOADED and not is_for_users(error):
+            if id(estimator) in LOADED and not is_for_users(error):
                 error.add_note(
                     f"This happened in {place_of(error, estimator)}{file_of(estimator)}. If your "
                     "arguments are right, the parts of the file do not belong together. Get it "
@@ -44,16 +45,22 @@ def with_failures_told(method: Callable) -> Callable:
                 )
             raise
         if method.__name__ == "fit":
-            LOADED.pop(estimator, None)
+            LOADED.pop(id(estimator), None)
         check_known(estimator, found, method.__name__ == "predict")
         return found
 
     return told
 
 
+def mark_loaded(estimator: Any, path: str | os.PathLike) -> None:
+    """Remember the file of an estimator as long as that exists; it may have no hash."""
+    LOADED[id(estimator)] = os.fspath(path)
+    weakref.finalize(estimator, LOADED.pop, id(estimator), None)
+
+
 def file_of(model: Any) -> str:
     """Say which file a model is from, if it was loaded."""
-    return f", loaded from {LOADED[model]!r}" if model in LOADED else ""
+    return f", loaded from {LOADED[id(model)]!r}" if id(model) in LOADED else ""
 
 
 def check_known(model: Any, found: Any, is_mean: bool = False) -> None:

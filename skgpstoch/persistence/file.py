@@ -24,7 +24,7 @@ from sklearn.base import BaseEstimator
 from torch import nn
 
 from ..data.messages import warn
-from .failures import LOADED
+from .failures import mark_loaded
 from .forms import DAMAGE, Function
 from .forms_of_values import one_of
 from .limits import LONGEST_NAME, FileLimits
@@ -256,7 +256,7 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
             estimator = loaded(file, names)
         except DAMAGE as error:
             raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {error}.") from error
-    LOADED[estimator] = os.fspath(path)
+    mark_loaded(estimator, path)
     return estimator
 
 

@@ -37,6 +37,7 @@ FILE_FORMAT = "1"
 MOST_OF_THE_FILE = 3  # objects may take at most so many times the file's size in memory
 FREE_BYTES = 2**24  # memory that they may take however small a file is: about 5,000 modules
 MOST_NAMES = 50  # in a message
+LONGEST_MESSAGE = 5000  # letters
 OWN = "own."  # prefix of the names of the user's classes and functions
 INSTEAD = {
     False: "use joblib.dump, or skops.io.dump",
@@ -255,7 +256,8 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
         try:
             estimator = loaded(file, names)
         except DAMAGE as error:
-            raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {error}.") from error
+            why = str(error)[:LONGEST_MESSAGE]
+            raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {why}.") from error
     mark_loaded(estimator, path)
     return estimator
 

@@ -15,7 +15,7 @@ fcntl: Any = None  # Windows lacks it; but there nobody can remove a file that i
 with suppress(ImportError):
     import fcntl
 
-LETTERS_KEPT = 50  # of a file's name, in that of its unfinished file, which may have 255 bytes
+BYTES_KEPT = 217  # of a file's name in that of its unfinished file, which may have 255
 
 
 @contextmanager
@@ -75,8 +75,13 @@ def remove_leftovers(target: Path) -> None:
 
 def is_unfinished(name: str, of: str) -> bool:
     """Tell whether a name is one that `locked` gives to an unfinished file."""
-    start = f".{of[:LETTERS_KEPT]}."
+    start = start_of(of)
     return name.startswith(start) and name.endswith(".tmp") and len(name) == len(start) + 36
+
+
+def start_of(name: str) -> str:
+    """Return how the names of a file's unfinished files begin."""
+    return f".{name.encode(errors='ignore')[:BYTES_KEPT].decode(errors='ignore')}."
 
 
 def remove_leftover(path: Path) -> None:
@@ -95,7 +100,7 @@ def remove_leftover(path: Path) -> None:
 def locked(target: Path) -> tuple[Path, int | None]:
     """Return a new unfinished file, and the descriptor that holds its lock."""
     while True:
-        partial = target.with_name(f".{target.name[:LETTERS_KEPT]}.{uuid4().hex}.tmp")
+        partial = target.with_name(f"{start_of(target.name)}{uuid4().hex}.tmp")
         opened = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         if fcntl is None:
             os.close(opened)

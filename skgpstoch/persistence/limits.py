@@ -8,7 +8,6 @@ a part may already be what takes for ever.
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 import sys
 from typing import Any, NamedTuple
@@ -114,7 +113,8 @@ class FileLimits:
         self.sizes[-1] += n_bytes
         if form in OBJECTS:
             check_fields(value, form, parts[1::2])
-            self.check_parameters(value, parts)
+            if self.sizes[-1] > self.most_bytes:
+                self.check_parameters(value, parts)
         looked_at = parts if self.unknown and form != "cells" else ()  # levels may be missing
         for place, part in enumerate(looked_at):
             if isinstance(part, list):
@@ -184,18 +184,11 @@ def check_fields(value: Any, form: str, names: list[str]) -> None:
     """Raise a ValueError if fields would be called, hide a method, or make a layer hang."""
     cls: Any = type(value)
     fields = vars(value) if hasattr(value, "__dict__") else {}
-    is_layer = isinstance(value, nn.Module) and cls.__module__.startswith("torch.")
-    for name in names:
-        is_hidden = form not in ("mapping", "record") and hides_code(cls, name)
-        if name.startswith("__") or is_hidden:
-            raise ValueError(f"{cls.__name__} cannot have an attribute {name[:LETTERS_SHOWN]!r}")
-        if "hook" in name and isinstance(fields.get(name), dict) and fields[name]:
-            raise ValueError(
-                f"{cls.__name__} has {name}, which a file cannot contain. Remove the hooks before "
-                "saving"
-            )
-        if is_layer and largest_in(fields[name]) > LARGEST_OF_LAYER:
-            raise ValueError(f"{cls.__name__}.{name} is larger than {LARGEST_OF_LAYER}")
+    hidden = () if form in ("mapping", "record") else code_of(cls).intersection(names)
+    if found := [name for name in names if name.startswith("__") or name in hidden]:
+        raise ValueError(f"{cls.__name__} cannot have an attribute {found[0][:LETTERS_SHOWN]!r}")
+    if isinstance(value, nn.Module):
+        check_module(cls, {name: fields[name] for name in names})
     if isinstance(value, Pipeline) and fields.get("memory") is not None:
         raise ValueError(
             "a Pipeline has memory, a folder whose files `fit` would run. Set memory=None before "
@@ -203,12 +196,29 @@ def check_fields(value: Any, form: str, names: list[str]) -> None:
         )
 
 
-@functools.lru_cache(maxsize=4096)
-def hides_code(cls: type, name: str) -> bool:
-    """Tell whether a field of this name would hide a method or a property of its class."""
-    found = inspect.getattr_static(cls, name, None)
-    is_code = callable(found) or hasattr(found, "__get__")
-    return is_code and not isinstance(found, functools.cached_property)
+def check_module(cls: type, fields: dict[str, Any]) -> None:
+    """Raise a ValueError if a module has hooks, or is a layer with huge integers."""
+    is_layer = cls.__module__.startswith("torch.")
+    for name, field in fields.items():
+        if "hook" in name and isinstance(field, dict) and field:
+            raise ValueError(
+                f"{cls.__name__} has {name}, which a file cannot contain. Remove the hooks before "
+                "saving"
+            )
+        if is_layer and largest_in(field) > LARGEST_OF_LAYER:
+            raise ValueError(f"{cls.__name__}.{name} is larger than {LARGEST_OF_LAYER}")
+
+
+@functools.cache
+def code_of(cls: type) -> frozenset[str]:
+    """Return the names of the methods and properties of a class, which a field would hide."""
+    found = {k: v for base in reversed(cls.__mro__) for k, v in vars(base).items()}
+    return frozenset(
+        name
+        for name, value in found.items()
+        if (callable(value) or hasattr(value, "__get__"))
+        and not isinstance(value, functools.cached_property)
+    )
 
 
 def largest_in(value: Any) -> int:

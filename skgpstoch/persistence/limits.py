@@ -86,9 +86,9 @@ class FileLimits:
         """Raise a ValueError if an object must not be made of these parts."""
         inner = [part[0] for part in parts if isinstance(part, list)]
         self.n_parts += 1 + len(parts)
-        self.depths.append(1 + max((self.depths[i] for i in inner), default=0))
-        self.walks.append(1 + len(parts) + sum(self.walks[i] for i in inner))
-        self.sizes.append(sum(self.sizes[i] for i in inner))
+        self.depths.append(1 + max(map(self.depths.__getitem__, inner), default=0))
+        self.walks.append(1 + len(parts) + sum(map(self.walks.__getitem__, inner)))
+        self.sizes.append(sum(map(self.sizes.__getitem__, inner)))
         if self.depths[-1] > MOST_DEPTH:
             raise ValueError(f"it is nested more than {MOST_DEPTH} deep")
         if self.walks[-1] > MOST_REPEATS * self.n_parts + FREE_PARTS:

@@ -16,18 +16,21 @@ from skgpstoch.training.checkpoint import Checkpoint
 
 
 def predicted(path):
-    """Load and, if that works, predict; what the predictions are is not the file's promise."""
+    """Load and, if that works, predict: numbers, or an error that names a part or what to do."""
     model = skgpstoch.load(path)
     loaded = measured()
     signal.alarm(9)
     try:
-        mean = np.asarray(model.predict(np.zeros((2, model.n_features_in_))))
+        predict = getattr(model, "predict_proba", model.predict)
+        mean = np.asarray(predict(np.zeros((2, getattr(model, "n_features_in_", 4)))))
         is_finite = mean.dtype.kind != "f" or np.isfinite(mean).all()
-        return "predicts" if is_finite else "predicts NaN", loaded
+        return "predicts" if is_finite else "raised no error for NaN", loaded
     except TimeoutError:
         return "predicts slowly", loaded
-    except Exception:
-        return "predicts nothing", loaded
+    except Exception as error:
+        is_told = isinstance(error, ValueError | TypeError) or hasattr(error, "__notes__")
+        kind = type(error).__name__
+        return "predicts nothing" if is_told else f"raised {kind} that names nothing", loaded
     finally:
         signal.alarm(0)
 

@@ -168,3 +168,19 @@ def test_a_read_only_file_is_replaced_and_stays_read_only(tmp_path):
         partial.write_text("after")
     assert path.read_text() == "after"
     assert path.stat().st_mode & 0o777 == 0o400
+
+
+@pytest.mark.parametrize("name", ["a" * 255, "\U0001f600" * 63])
+@posix
+def test_names_may_be_as_long_as_files_have(name, tmp_path):
+    MODEL.save(tmp_path / name)
+    assert os.listdir(tmp_path) == [name]
+    MODEL.save(tmp_path / name)
+    assert_array_equal(skgpstoch.load(tmp_path / name).predict(X), MODEL.predict(X))
+
+
+@posix
+def test_pipes_are_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="it is a pipe"):
+        skgpstoch.load(tmp_path / "pipe")

@@ -119,7 +119,7 @@ class Numbers(Encoder):
         """Encode a column (n,) without a warning of missing values: (n, width)."""
         missing = np.isnan(values)
         filled = np.where(missing, self.fill, values)
-        parts = [self.scaled(filled)] * self.varies + [missing] * self.flags
+        parts = [self.scaled(filled)] * bool(self.varies) + [missing] * bool(self.flags)
         return np.stack(parts, axis=1) if parts else np.empty((len(values), 0))
 
     def scaled(self, values: np.ndarray) -> np.ndarray:

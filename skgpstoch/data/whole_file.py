@@ -15,6 +15,8 @@ fcntl: Any = None  # Windows lacks it; but there nobody can remove a file that i
 with suppress(ImportError):
     import fcntl
 
+BYTES_KEPT = 217  # of a file's name in that of its unfinished file, which may have 255
+
 
 @contextmanager
 def whole_file(path: str | os.PathLike) -> Generator[Path, None, None]:
@@ -73,7 +75,13 @@ def remove_leftovers(target: Path) -> None:
 
 def is_unfinished(name: str, of: str) -> bool:
     """Tell whether a name is one that `locked` gives to an unfinished file."""
-    return name.startswith(f".{of}.") and name.endswith(".tmp") and len(name) == len(of) + 38
+    start = start_of(of)
+    return name.startswith(start) and name.endswith(".tmp") and len(name) == len(start) + 36
+
+
+def start_of(name: str) -> str:
+    """Return how the names of a file's unfinished files begin."""
+    return f".{name.encode(errors='ignore')[:BYTES_KEPT].decode(errors='ignore')}."
 
 
 def remove_leftover(path: Path) -> None:
@@ -92,7 +100,7 @@ def remove_leftover(path: Path) -> None:
 def locked(target: Path) -> tuple[Path, int | None]:
     """Return a new unfinished file, and the descriptor that holds its lock."""
     while True:
-        partial = target.with_name(f".{target.name}.{uuid4().hex}.tmp")
+        partial = target.with_name(f"{start_of(target.name)}{uuid4().hex}.tmp")
         opened = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         if fcntl is None:
             os.close(opened)

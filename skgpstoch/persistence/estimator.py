@@ -16,6 +16,7 @@ from typing import Any, Self
 from sklearn.base import BaseEstimator
 
 from ..data.arguments import check_names, with_names_checked
+from .failures import with_failures_told
 from .file import save
 from .state import Names, PackedState, Packer, Unpacker
 
@@ -25,7 +26,7 @@ CALLED = """
     predict_gradient predict_interval predict_log_proba predict_proba predict_std predictive_cdf
     sample_functions sample_y score
 """
-"""Public methods whose errors name the class of the estimator."""
+"""Public methods whose errors name the class of the estimator, and what failed."""
 
 
 def documentation_root() -> str | None:
@@ -61,7 +62,7 @@ class SavedEstimator(BaseEstimator):
         super().__init_subclass__(**kwargs)
         for name in vars(cls).keys() & set(CALLED.split()):
             if inspect.isfunction(vars(cls)[name]):
-                setattr(cls, name, with_names_checked(vars(cls)[name]))
+                setattr(cls, name, with_names_checked(with_failures_told(vars(cls)[name])))
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make an estimator; name the parameter that a misspelt one may stand for."""

@@ -8,6 +8,7 @@ the same form, with other entries.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -23,8 +24,10 @@ from sklearn.base import BaseEstimator
 from torch import nn
 
 from ..data.messages import warn
+from .failures import mark_loaded
 from .forms import DAMAGE, Function
-from .limits import FileLimits
+from .forms_of_values import one_of
+from .limits import LONGEST_NAME, FileLimits
 from .registry import PACKAGE
 from .state import Names, PackedState, Packer, Unpacker
 from .strict_json import parsed
@@ -33,6 +36,8 @@ from .tensor_file import header_of, read, table_of, write
 FILE_FORMAT = "1"
 MOST_OF_THE_FILE = 3  # objects may take at most so many times the file's size in memory
 FREE_BYTES = 2**24  # memory that they may take however small a file is: about 5,000 modules
+MOST_NAMES = 50  # in a message
+LONGEST_MESSAGE = 5000  # letters
 OWN = "own."  # prefix of the names of the user's classes and functions
 INSTEAD = {
     False: "use joblib.dump, or skops.io.dump",
@@ -71,18 +76,18 @@ class FileNames(Names):
         if not name.startswith(OWN):
             return super().value(name, is_type)
         short = name.removeprefix(OWN)
-        if not isinstance(self.objects[short], type if is_type else Function):
+        given = one_of(self.objects, short)
+        if not isinstance(given, type if is_type else Function):
             raise ValueError(
                 f"objects[{short!r}] must be a {'class' if is_type else 'function'}, got "
-                f"{self.objects[short]!r:.80}"
+                f"{given!r:.80}"
             )
-        if self.objects[short].__name__ != short:
+        if given.__name__ != short:
             warn(
-                f"objects[{short!r}] is called {self.objects[short].__name__!r}, but the "
-                f"model was saved with {short!r}. It is used all the same; check that it is "
-                "the same code."
+                f"objects[{short!r}] is called {given.__name__!r}, but the model was saved with "
+                f"{short!r}. It is used all the same; check that it is the same code."
             )
-        return self.objects[short]
+        return given
 
     def keep(self, value: Any, path: str) -> None:
         raise ValueError(
@@ -109,9 +114,10 @@ def checked_objects(objects: Any) -> dict[str, Any]:
 
 
 def check_is_given(structure: str, objects: Mapping[str, Any]) -> None:
-    """Raise a ValueError that names every class and function that `objects` lacks."""
-    found = set(re.findall(rf'"{re.escape(OWN)}(\w{{1,200}})"', structure))
-    if missing := sorted(found - objects.keys()):
+    """Raise a ValueError that names the classes and functions that `objects` lacks."""
+    asked_for = re.finditer(rf'"{re.escape(OWN)}(\w{{1,{LONGEST_NAME}}})"', structure)
+    lacking = (match[1] for match in asked_for if match[1] not in objects)
+    if missing := sorted(set(itertools.islice(lacking, MOST_NAMES))):
         asked = ", ".join(f"{name!r}: {name}" for name in missing)
         raise ValueError(
             f"the model uses {', '.join(missing)}, which a file cannot contain. Pass "
@@ -244,11 +250,16 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
     True
     """
     names = FileNames(objects)
-    with open(checked_path(path), "rb") as file:
+    if checked_path(path).is_fifo():
+        raise ValueError(f"{os.fspath(path)!r} cannot be loaded: it is a pipe, not a file.")
+    with open(path, "rb") as file:
         try:
-            return loaded(file, names)
+            estimator = loaded(file, names)
         except DAMAGE as error:
-            raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {error}.") from error
+            why = str(error)[:LONGEST_MESSAGE]
+            raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {why}.") from error
+    mark_loaded(estimator, path)
+    return estimator
 
 
 def checked_path(path: Any) -> Path:

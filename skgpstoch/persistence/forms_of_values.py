@@ -33,7 +33,7 @@ OF_SCALARS: dict[str, Types] = {
 ENDS = (int, float, np.integer, np.floating)  # of intervals
 STATE_OF_TWISTER = 624  # numbers
 OF_PANDAS = {"Timestamp": "timestamp", "Period": "period", "Interval": "interval"}
-ZONE = r"[A-Za-z]\w*(/[A-Za-z][\w+-]*)*|UTC[+-]\d\d:\d\d"  # no path, which dateutil would open
+ZONE = r"[A-Za-z]\w*(/[A-Za-z][\w+-]*){0,3}|UTC[+-]\d\d:\d\d"  # no path, which dateutil would open
 
 
 # ---- Python's own --------------------------------------------------------------------------------

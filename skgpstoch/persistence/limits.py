@@ -7,6 +7,7 @@ a part may already be what takes for ever.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from sklearn.pipeline import Pipeline
 from torch import nn
 
 from .forms import OBJECTS
-from .forms_of_values import form_of_level, is_long_list_of_floats
+from .forms_of_values import LETTERS_SHOWN, form_of_level, is_long_list_of_floats
 from .registry import known_classes
 
 MOST_DEPTH = 200  # nodes within each other; those of deep networks have some 25
@@ -28,16 +29,21 @@ MOST_KEYS = 256  # of a set or dict; more of them may be made to have equal hash
 QUICK_KEYS = 2**20  # integers below this have hashes that hardly collide
 MOST_IN_A_KEY = 16
 MOST_UNKNOWN = 200  # arrays and numbers within an object that are not finite
+BYTES_OF_UNKNOWN = 1000  # that one counts for wherever its object is referred to
+BYTES_OF_ENTRY = 100  # that one counts for in each module that has its dict
+LARGEST_OF_LAYER = 2**24  # integer of a torch layer: MaxPool1d of 2^40 never ends
 LONGEST_NAME = 120  # of an attribute, in messages
 WITH_NUMBERS = (np.ndarray, np.floating, float)
 OF_KEYS = (bool, int, float, str, type(None), torch.dtype)
 WHERE_KEYS_ARE = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered dict": (0, 2)}
 """Which parts are keys: the first one, and how many parts further the next one is."""
 
-MAY_BE_UNKNOWN = re.compile("bound|curve|densit|elbo|evidence|likelihood|loss|patience|score")
-"""Fields for people to read, which may be NaN or infinite without changing a prediction."""
+MAY_BE_UNKNOWN = re.compile(
+    r"bound|curve|densit|elbo|evidence|likelihood|loss|patience|score|\W(error|moved)\b"
+)
+"""Fields for people to read or for fits, which may be NaN or infinite and change no prediction."""
 
-IN_RECORDS = re.compile(r"\W(cdf|error|gain|gap|latent_std|limit|log_p|moved|value)\b")
+IN_RECORDS = re.compile(r"\W(cdf|gain|gap|latent_std|limit|log_p|value)\b")
 """The same, but not of modules, whose parameters may have these names."""
 
 MAY_BE_INFINITE = re.compile(r"\.(high|low|nu)\b")
@@ -67,10 +73,11 @@ class FileLimits:
     """
 
     def __init__(self, most_bytes: int) -> None:
-        self.bytes_left = most_bytes
+        self.most_bytes = self.bytes_left = most_bytes
         self.n_parts = 0
         self.depths: list[int] = []
         self.walks: list[int] = []  # parts of each node, those of shared nodes counted each time
+        self.sizes: list[int] = []  # bytes of each node, likewise
         self.unknown: dict[int, list[Unknown]] = {}
         self.of_tensors: set[int] = set()  # arrays whose memory a tensor has
         self.classes = frozenset(known_classes().values())
@@ -79,8 +86,9 @@ class FileLimits:
         """Raise a ValueError if an object must not be made of these parts."""
         inner = [part[0] for part in parts if isinstance(part, list)]
         self.n_parts += 1 + len(parts)
-        self.depths.append(1 + max((self.depths[i] for i in inner), default=0))
-        self.walks.append(1 + len(parts) + sum(self.walks[i] for i in inner))
+        self.depths.append(1 + max(map(self.depths.__getitem__, inner), default=0))
+        self.walks.append(1 + len(parts) + sum(map(self.walks.__getitem__, inner)))
+        self.sizes.append(sum(map(self.sizes.__getitem__, inner)))
         if self.depths[-1] > MOST_DEPTH:
             raise ValueError(f"it is nested more than {MOST_DEPTH} deep")
         if self.walks[-1] > MOST_REPEATS * self.n_parts + FREE_PARTS:
@@ -88,6 +96,9 @@ class FileLimits:
         if form in WHERE_KEYS_ARE:
             first, step = WHERE_KEYS_ARE[form]
             check_keys(values[first::step])
+        if form == "module":  # whose making goes through its dicts, which others may share
+            inside = (v for v in values if isinstance(v, dict | list | tuple))
+            self.take(sum(BYTES_OF_ENTRY * len(v) for v in inside))
         if form == "tensor":
             if self.of_tensors.intersection(inner):
                 raise ValueError("two tensors have the memory of one array")
@@ -98,20 +109,37 @@ class FileLimits:
 
     def check_object(self, form: str, parts: list[Any], value: Any) -> None:
         """Raise a ValueError if an object takes too much memory or has numbers that are unknown."""
-        self.bytes_left -= bytes_of(value)
-        if self.bytes_left < 0:
-            raise ValueError("the objects up to here take far more memory than the file")
-        check_hooks(value)
+        self.take(n_bytes := bytes_of(value))
+        self.sizes[-1] += n_bytes
+        if form in OBJECTS:
+            check_fields(value, form, parts[1::2])
+            if self.sizes[-1] > self.most_bytes:
+                self.check_parameters(value, parts)
         looked_at = parts if self.unknown and form != "cells" else ()  # levels may be missing
         for place, part in enumerate(looked_at):
             if isinstance(part, list):
                 for found in self.unknown.get(part[0], ()):
                     self.keep(form, value, label(form, parts, place), found)
-        if (found_here := unknown_in(value)) is not None:
+        # The tensor of a parameter has told it before, and may be shared.
+        if form != "parameter" and (found_here := unknown_in(value)) is not None:
             self.unknown[len(self.depths) - 1] = [found_here]
+
+    def check_parameters(self, value: Any, parts: list[Any]) -> None:
+        """Raise a ValueError if a parameter takes much memory once `clone` has copied it."""
+        for name, part in zip(parts[1::2], parts[2::2], strict=True):
+            is_large = isinstance(part, list) and self.sizes[part[0]] > self.most_bytes
+            if is_large and is_parameter(value, name):
+                raise ValueError(f"the parts of {name!r} repeat too often")
+
+    def take(self, n_bytes: int) -> None:
+        """Raise a ValueError if the objects up to here take too much memory, or too much time."""
+        self.bytes_left -= n_bytes
+        if self.bytes_left < 0:
+            raise ValueError("the objects up to here take far more memory than the file")
 
     def keep(self, form: str, value: Any, where: str, found: Unknown) -> None:
         """Remember a number that is not finite, or raise a ValueError if it decides predictions."""
+        self.take(BYTES_OF_UNKNOWN)
         where = (where + found.where)[:LONGEST_NAME]
         if form not in OBJECTS:
             known = self.unknown.setdefault(len(self.depths) - 1, [])
@@ -152,20 +180,51 @@ def is_flat(key: Any) -> bool:
     )
 
 
-def check_hooks(value: Any) -> None:
-    """Raise a ValueError if a module has hooks, or a pipeline a folder to load results from."""
-    if isinstance(value, Pipeline) and vars(value).get("memory") is not None:
+def check_fields(value: Any, form: str, names: list[str]) -> None:
+    """Raise a ValueError if fields would be called, hide a method, or make a layer hang."""
+    cls: Any = type(value)
+    fields = vars(value) if hasattr(value, "__dict__") else {}
+    hidden = () if form in ("mapping", "record") else code_of(cls).intersection(names)
+    if found := [name for name in names if name.startswith("__") or name in hidden]:
+        raise ValueError(f"{cls.__name__} cannot have an attribute {found[0][:LETTERS_SHOWN]!r}")
+    if isinstance(value, nn.Module):
+        check_module(cls, {name: fields[name] for name in names})
+    if isinstance(value, Pipeline) and fields.get("memory") is not None:
         raise ValueError(
             "a Pipeline has memory, a folder whose files `fit` would run. Set memory=None before "
             "saving"
         )
-    if isinstance(value, nn.Module):
-        hooks = [k for k, v in vars(value).items() if "hook" in k and isinstance(v, dict) and v]
-        if hooks:
+
+
+def check_module(cls: type, fields: dict[str, Any]) -> None:
+    """Raise a ValueError if a module has hooks, or is a layer with huge integers."""
+    is_layer = cls.__module__.startswith("torch.")
+    for name, field in fields.items():
+        if "hook" in name and isinstance(field, dict) and field:
             raise ValueError(
-                f"{type(value).__name__} has {hooks}, which a file cannot contain. Remove "
-                "the hooks before saving"
+                f"{cls.__name__} has {name}, which a file cannot contain. Remove the hooks before "
+                "saving"
             )
+        if is_layer and largest_in(field) > LARGEST_OF_LAYER:
+            raise ValueError(f"{cls.__name__}.{name} is larger than {LARGEST_OF_LAYER}")
+
+
+@functools.cache
+def code_of(cls: type) -> frozenset[str]:
+    """Return the names of the methods and properties of a class, which a field would hide."""
+    found = {k: v for base in reversed(cls.__mro__) for k, v in vars(base).items()}
+    return frozenset(
+        name
+        for name, value in found.items()
+        if (callable(value) or hasattr(value, "__get__"))
+        and not isinstance(value, functools.cached_property)
+    )
+
+
+def largest_in(value: Any) -> int:
+    """Return the size of an integer, or the largest of a tuple's; 0 of other values."""
+    inner = value if isinstance(value, tuple | list) else (value,)
+    return max((abs(v) for v in inner if isinstance(v, int)), default=0)
 
 
 def bytes_of(value: Any) -> int:
@@ -196,11 +255,15 @@ def unknown_halves(bits: np.ndarray) -> Unknown | None:
     return None if largest < 0x7F80 else Unknown("", largest > 0x7F80)
 
 
+def is_parameter(value: Any, name: str) -> bool:
+    """Tell whether a field is a parameter of an estimator."""
+    return isinstance(value, BaseEstimator) and name in type(value)._get_param_names()
+
+
 def may_be_unknown(value: Any, where: str, is_nan: bool) -> bool:
     """Tell whether a field need not be finite; parameters of estimators may be infinite."""
     name = re.split(r"\W", where)[1]
-    is_parameter = isinstance(value, BaseEstimator) and name in type(value)._get_param_names()
-    if is_nan or not (is_parameter or MAY_BE_INFINITE.match(where)):
+    if is_nan or not (is_parameter(value, name) or MAY_BE_INFINITE.match(where)):
         is_told = MAY_BE_UNKNOWN.search(where) or (
             not isinstance(value, nn.Module) and IN_RECORDS.search(where)
         )

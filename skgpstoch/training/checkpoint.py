@@ -194,6 +194,11 @@ def summary(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
+OF_ADAM = {"step", "exp_avg", "exp_avg_sq"}
+MOMENTS = {"Adadelta": {"step", "square_avg", "acc_delta"}, "SparseAdagrad": {"sum"}}
+"""Names of the moments of each parameter, by optimiser."""
+
+
 def optimizer_can_be_in(optimizer: Optimizer | None, state: dict[str, Any] | None) -> bool:
     """Whether a state can belong to an optimiser, with its present settings."""
     if optimizer is None or state is None:
@@ -213,19 +218,18 @@ def has_moments_of(optimizer: Optimizer, state: dict[str, Any]) -> bool:
         return False
     of_number = dict(zip(numbers, params, strict=True))  # as torch finds whose a moment is
     n = sum(p.numel() for p in params)
-    in_one = isinstance(optimizer, ProjectedLBFGS)  # it sees one long vector
+    names = MOMENTS.get(type(optimizer).__name__, OF_ADAM)
 
-    def fits(p: Tensor, name: str, value: Tensor) -> bool:
-        if in_one:
-            return value.numel() in (1, n)
-        return value.numel() == 1 if name == "step" else value.shape == p.shape
+    def fits(p: Tensor, values: dict[str, Any]) -> bool:
+        if isinstance(optimizer, ProjectedLBFGS):  # it sees one long vector
+            is_alone = values.keys() == {"pairs"}
+            return is_alone and all(a.shape == b.shape == (n,) for a, b in values["pairs"])
+        return not values or (
+            values.keys() == names
+            and all(v.shape == (p.shape if name != "step" else ()) for name, v in values.items())
+        )
 
-    return all(
-        fits(of_number[i], name, value)
-        for i, values in state["state"].items()
-        for name, value in values.items()
-        if isinstance(value, Tensor)
-    )
+    return all(fits(of_number[i], values) for i, values in state["state"].items())
 
 
 def copy_of(state: Any) -> Any:

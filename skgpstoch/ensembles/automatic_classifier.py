@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..data.chunk import Chunk
 from ..data.findings import Finding
 from ..data.held_out import mixture_of_classes
 from ..data.rows import Data
@@ -101,8 +102,8 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
                 "AutoGaussianProcessRegressor; otherwise merge rare classes."
             )
 
-    def _learned(self, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Data:
-        return self._encoded(X, y, weight, self.classes_)
+    def _learned(self, rows: Chunk) -> Data:
+        return self._encoded(rows, self.classes_)
 
     def _networks(self, data: Data) -> Entrant:
         networks = of_networks(DeepKernelEnsembleClassifier, self, data)

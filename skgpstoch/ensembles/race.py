@@ -80,7 +80,8 @@ class Judged(NamedTuple):
 def fitted(fit: Fit, name: str, model: Any, data: Data) -> Judged:
     """Fit a model."""
     began = time.perf_counter()
-    of_rows = {} if data.weight is None else {"sample_weight": data.weight}
+    known = {"sample_weight": data.weight, "y_std": data.y_std}
+    of_rows = {name: column for name, column in known.items() if column is not None}
     return Judged(name, fit(model, data.X, data.y, **of_rows), time.perf_counter() - began)
 
 

@@ -117,6 +117,19 @@ def test_what_an_estimator_does_not_take_is_taken_by_those_named(name):
         assert name in signature(getattr(skgpstoch, each).fit).parameters
 
 
+def test_a_model_of_counts_is_saved(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    y = rng.poisson(np.exp(X[:, 0] / 2))
+    model = AutoGaussianProcessRegressor(target="count", max_time=1, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, y).save(tmp_path / "counts.safetensors")
+    loaded = skgpstoch.load(tmp_path / "counts.safetensors")
+    assert_array_equal(loaded.predict(X), model.predict(X))
+    assert "NaN" not in str(loaded.report())
+
+
 @pytest.mark.parametrize("c", [1e200, 1e300])
 def test_large_constants_have_small_deviations(c):
     """Their mean over draws is rounded by 1e184 or more, whose square is infinite."""

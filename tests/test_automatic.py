@@ -42,6 +42,7 @@ from skgpstoch.ensembles import (
 from skgpstoch.ensembles.class_process import ExactProcessClassifier
 from skgpstoch.ensembles.held_out_errors import of_held_out_counts
 from skgpstoch.ensembles.process import ExactProcessRegressor
+from skgpstoch.ensembles.race import Floor, Judged, of_floor
 from skgpstoch.training.loop import Trainer
 
 BOTH = [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier]
@@ -781,3 +782,40 @@ def test_networks_are_not_tried_if_hardly_any_time_is_left(monkeypatch):
     with pytest.warns(ConvergenceWarning, match="max_time was too short to try networks: process"):
         model = AutoGaussianProcessRegressor(max_time=1.0, random_state=0).fit(X, X[:, 0])
     assert "networks" not in model.leaderboard_["model"].tolist()
+
+
+# ---- rows of any weight, targets of any layout ---------------------------------------------------
+
+
+def test_large_weights_are_those_of_as_many_rows_as_there_are():
+    """80 rows of weight 10,000 are fitted, and judged, as 80 rows."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 2))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.2 * rng.normal(size=80)
+    models = [
+        AutoGaussianProcessRegressor(random_state=0).fit(X, y, sample_weight=weight)
+        for weight in (None, np.full(80, 1e4))
+    ]
+    assert_allclose(models[1].predict(X), models[0].predict(X), atol=1e-6)
+    assert models[1].scores_["model"] == ["process", "linear"]
+    assert all(finding.severity == "fine" for finding in models[1].diagnose())
+    labels = y > 0.0
+    model = AutoGaussianProcessClassifier(random_state=0, max_time=1)
+    assert "process" in model.fit(X, labels, sample_weight=np.full(80, 1e4)).scores_["model"]
+
+
+@pytest.mark.parametrize(("n", "severity"), [(40, "fine"), (100, "problem")])
+def test_the_limit_of_a_linear_model_agrees_with_the_finding(n, severity):
+    held_out = HeldOutPredictions(np.arange(n), np.full(n, -16.0), *[np.zeros((n, 1))] * 5)
+    linear = Judged("linear", Floor(held_out._replace(log_density=np.full(n, -1.0))), 0.0)
+    (found,) = of_floor([linear], held_out)
+    assert (found.severity, found.value < found.limit) == (severity, severity == "problem")
+
+
+@pytest.mark.parametrize("layout", [pd.DataFrame, np.asfortranarray, lambda Y: Y.T.copy().T])
+def test_targets_of_any_layout(layout):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    Y = np.column_stack([X[:, 0], -X[:, 1]]).astype("f4") + np.float32(0.125)
+    models = [AutoGaussianProcessRegressor(random_state=0).fit(X, y) for y in (Y, layout(Y))]
+    assert_allclose(models[1].predict(X), models[0].predict(X), atol=1e-6)

@@ -183,7 +183,7 @@ def digests(columns: list[np.ndarray]) -> np.ndarray:
     """Return 16 bytes that identify each row; they do not end in zeros, which NumPy would drop."""
     found: list[bytes] = []
     for block in row_blocks(len(columns[0]), 512):
-        table = np.hstack([c[block].astype(np.float64) + 0.0 for c in columns])  # −0 becomes 0
+        table = np.hstack([c[block].astype(np.float64, "C") + 0.0 for c in columns])  # −0 is 0
         found += [blake2b(row, digest_size=15).digest() + b"." for row in table]
     return np.array(found)
 

@@ -141,9 +141,14 @@ def of_processes(
     return [Entrant("process", make)]
 
 
+def n_observed(data: Data) -> int:
+    """Return the number of rows to learn from, among which large weights say nothing new."""
+    return len(observations(in_numbers(data))[0])
+
+
 def usual_epochs(model: Any, data: Data) -> int:
     """Return how many epochs networks make at most by default."""
-    n_rows = len(observations(in_numbers(data))[0])  # as networks count them
+    n_rows = n_observed(data)
     return ensemble_plan(Training.of(model), n_rows, of_classes=is_classifier(model)).max_iter
 
 

@@ -17,7 +17,7 @@ from ..estimators.classifier import Classifier
 from ..estimators.docs import public_estimator
 from ..estimators.validation import check_labels, check_weight
 from ..methods.deep_kernel_ensemble.estimators import DeepKernelEnsembleClassifier
-from .automatic import Automatic, of_networks, of_processes
+from .automatic import Automatic, n_observed, of_networks, of_processes
 from .class_mixture import ClassParts, MixtureClassifier
 from .class_process import ExactProcessClassifier
 from .race import Entrant, Judged, of_floor
@@ -110,7 +110,7 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
         return networks._replace(least_gain=LEAST_GAIN_OF_CLASSES)
 
     def _entrants(self, data: Data) -> list[Entrant]:
-        n, limits = data.size, (MOST_OF_CLASSES, FEWEST_OF_CLASSES)
+        n, limits = n_observed(data), (MOST_OF_CLASSES, FEWEST_OF_CLASSES)
         found = of_processes(ExactProcessClassifier, self, n, *limits)
         if n >= FEWEST_OF_CLASSES:
             found.append(self._networks(data))

@@ -31,7 +31,7 @@ from ..estimators.predictions import PredictedRows
 from ..estimators.regressor import Regressor
 from ..estimators.validation import KNOWN_AND_TRANSFORMED, check_weight, fitted_alike
 from ..methods.deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
-from .automatic import Automatic, of_networks, of_processes, usual_epochs
+from .automatic import Automatic, n_observed, of_networks, of_processes, usual_epochs
 from .held_out_errors import of_held_out_counts, of_held_out_errors
 from .mixture import MixedRows, MixtureRegressor, TransformedRows, predicted_by
 from .new_levels import RowsWithNewLevels
@@ -266,7 +266,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         return of_networks(DeepKernelEnsembleRegressor, self, data, **likelihood)
 
     def _entrants(self, data: Data) -> list[Entrant]:
-        n = data.size
+        n = n_observed(data)
         if self.target == "count":
             return [self._networks(data)]
         limits, encoder = (MOST_FOR_PROCESS, FEWEST_FOR_NETWORKS), self._encoder
@@ -305,12 +305,13 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         judged = held_out, weight[held_out.rows]
         done = share_done(self.budget_)
         by_level = self._encoder.rows_by_level(data.X[held_out.rows])
-        coverage = coverage_by_group(*judged, by_level)
+        sure = weight * min(1.0, n_observed(data) / weight.sum())  # as many rows as say something
+        coverage = coverage_by_group(held_out, sure[held_out.rows], by_level)
         self._tables = calibration_by_group(*judged), limits(*judged, done), coverage
         if self.target == "count":
             of_errors = of_held_out_counts(*judged)
         else:
-            certain = weight * relative_precisions(data).mean(1)
+            certain = sure * relative_precisions(data).mean(1)
             errors = held_out, certain[held_out.rows], self.target_transformer_
             of_errors = of_held_out_errors(*errors)
         of_linear = of_floor(floor, held_out) if data.y_std is None else [NO_FLOOR]

@@ -40,6 +40,9 @@ MAY_BE_UNKNOWN = re.compile("bound|curve|densit|elbo|evidence|likelihood|loss|pa
 IN_RECORDS = re.compile(r"\W(cdf|error|gain|gap|latent_std|limit|log_p|moved|value)\b")
 """The same, but not of modules, whose parameters may have these names."""
 
+OF_STREAMS = re.compile(r"\.moved$|\._buffers\['error'\]$")
+"""The same of modules: what `partial_fit` leaves of SCGD, and the unknown error of a deep bound."""
+
 MAY_BE_INFINITE = re.compile(r"\.(high|low|nu)\b")
 """Fields of laws and kernels that are infinite where nothing bounds them."""
 
@@ -202,7 +205,7 @@ def may_be_unknown(value: Any, where: str, is_nan: bool) -> bool:
     is_parameter = isinstance(value, BaseEstimator) and name in type(value)._get_param_names()
     if is_nan or not (is_parameter or MAY_BE_INFINITE.match(where)):
         is_told = MAY_BE_UNKNOWN.search(where) or (
-            not isinstance(value, nn.Module) and IN_RECORDS.search(where)
+            OF_STREAMS.match(where) if isinstance(value, nn.Module) else IN_RECORDS.search(where)
         )
         return name != "_parameters" and bool(is_told)
     return True

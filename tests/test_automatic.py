@@ -26,6 +26,7 @@ from skgpstoch import (
     AutoGaussianProcessRegressor,
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
+    QSGPRegressor,
     on_interrupt,
 )
 from skgpstoch.data.deadline import Deadline
@@ -39,7 +40,9 @@ from skgpstoch.ensembles import (
     race,
 )
 from skgpstoch.ensembles.class_process import ExactProcessClassifier
+from skgpstoch.ensembles.held_out_errors import of_held_out_counts
 from skgpstoch.ensembles.process import ExactProcessRegressor
+from skgpstoch.ensembles.race import Floor, Judged, of_floor
 from skgpstoch.training.loop import Trainer
 
 BOTH = [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier]
@@ -107,13 +110,26 @@ def test_means_of_skewed_targets_are_warned_of(small):
 
 
 @pytest.mark.parametrize("name", ["y_std", "exposure"])
-def test_what_the_default_does_not_take_is_taken_by_the_estimators_named(name):
+def test_what_an_estimator_does_not_take_is_taken_by_those_named(name):
     with pytest.raises(TypeError, match=f"'{name}': its parameters are") as told:
-        AutoGaussianProcessRegressor().fit(np.eye(3), np.arange(3), **{name: 1.0})
+        QSGPRegressor().fit(np.eye(3), np.arange(3), **{name: 1.0})
     named = re.findall(r"\w+Regressor\b", str(told.value))
     assert {"DeepKernelEnsembleRegressor", "DLMRegressor", "SVGPRegressor"} <= set(named)
-    for each in set(named) - {"AutoGaussianProcessRegressor", "GaussianProcessRegressor"}:
+    for each in set(named) - {"QSGPRegressor", "GaussianProcessRegressor"}:
         assert name in signature(getattr(skgpstoch, each).fit).parameters
+
+
+def test_a_model_of_counts_is_saved(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    y = rng.poisson(np.exp(X[:, 0] / 2))
+    model = AutoGaussianProcessRegressor(target="count", max_time=1, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, y).save(tmp_path / "counts.safetensors")
+    loaded = skgpstoch.load(tmp_path / "counts.safetensors")
+    assert_array_equal(loaded.predict(X), model.predict(X))
+    assert "NaN" not in str(loaded.report())
 
 
 @pytest.mark.parametrize("c", [1e200, 1e300])
@@ -127,16 +143,14 @@ def test_large_constants_have_small_deviations(c):
     assert np.isfinite(model.predict_distribution(X).crps(c)).all()
 
 
-@pytest.mark.parametrize(("size", "is_told"), [(20.0, False), (1e9, True)])
-def test_large_counts_that_networks_predict_too_vaguely(size, is_told):
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-2, 2, (150, 1))
-    y = rng.poisson(size * np.exp(np.sin(X[:, 0])))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        AutoGaussianProcessRegressor(target="count", random_state=0).fit(X, y)
-    told = [str(each.message) for each in caught]
-    assert any("intervals are too wide" in text for text in told) == is_told
+def test_counts_that_networks_predict_too_vaguely():
+    mean, std = np.full((60, 1), 1e9), np.full((60, 1), 1e7)
+    of_rows = (np.arange(60), np.zeros(60), np.full((60, 1), 1e4), std, std, mean, np.nan * mean)
+    for scale, severity in ((1.0, "problem"), (1e-3, "fine")):
+        held_out = HeldOutPredictions(*of_rows)._replace(std=scale * std)
+        (found,) = of_held_out_counts(held_out, np.ones(60))
+        assert found.severity == severity
+        assert ("intervals are too wide" in found.text) == (severity == "problem")
 
 
 # ---- scikit-learn ------------------------------------------------------------------------------
@@ -768,3 +782,40 @@ def test_networks_are_not_tried_if_hardly_any_time_is_left(monkeypatch):
     with pytest.warns(ConvergenceWarning, match="max_time was too short to try networks: process"):
         model = AutoGaussianProcessRegressor(max_time=1.0, random_state=0).fit(X, X[:, 0])
     assert "networks" not in model.leaderboard_["model"].tolist()
+
+
+# ---- rows of any weight, targets of any layout ---------------------------------------------------
+
+
+def test_large_weights_are_those_of_as_many_rows_as_there_are():
+    """80 rows of weight 10,000 are fitted, and judged, as 80 rows."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 2))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.2 * rng.normal(size=80)
+    models = [
+        AutoGaussianProcessRegressor(random_state=0).fit(X, y, sample_weight=weight)
+        for weight in (None, np.full(80, 1e4))
+    ]
+    assert_allclose(models[1].predict(X), models[0].predict(X), atol=1e-6)
+    assert models[1].scores_["model"] == ["process", "linear"]
+    assert all(finding.severity == "fine" for finding in models[1].diagnose())
+    labels = y > 0.0
+    model = AutoGaussianProcessClassifier(random_state=0, max_time=1)
+    assert "process" in model.fit(X, labels, sample_weight=np.full(80, 1e4)).scores_["model"]
+
+
+@pytest.mark.parametrize(("n", "severity"), [(40, "fine"), (100, "problem")])
+def test_the_limit_of_a_linear_model_agrees_with_the_finding(n, severity):
+    held_out = HeldOutPredictions(np.arange(n), np.full(n, -16.0), *[np.zeros((n, 1))] * 5)
+    linear = Judged("linear", Floor(held_out._replace(log_density=np.full(n, -1.0))), 0.0)
+    (found,) = of_floor([linear], held_out)
+    assert (found.severity, found.value < found.limit) == (severity, severity == "problem")
+
+
+@pytest.mark.parametrize("layout", [pd.DataFrame, np.asfortranarray, lambda Y: Y.T.copy().T])
+def test_targets_of_any_layout(layout):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    Y = np.column_stack([X[:, 0], -X[:, 1]]).astype("f4") + np.float32(0.125)
+    models = [AutoGaussianProcessRegressor(random_state=0).fit(X, y) for y in (Y, layout(Y))]
+    assert_allclose(models[1].predict(X), models[0].predict(X), atol=1e-6)

@@ -651,3 +651,21 @@ def test_counts_and_classes_do_not_run_away_from_their_rows():
     p = classes.predict_proba(far)
     assert_array_equal(p, p[[0]].repeat(4, 0))
     assert p[0, 1] != classes.predict_proba([[5.0]])[0, 1]
+
+
+@pytest.mark.parametrize("size", [1e6, 1e9])
+def test_large_counts_are_predicted_nearly_as_closely_as_they_tell(size):
+    """Not 13 and 1,200 times as vaguely: training is by counts in a larger unit."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (300, 1))
+
+    def counts(X):
+        return rng.poisson(size * np.exp(0.5 * np.sin(2 * X[:, 0]))).astype(float)
+
+    model = DeepKernelEnsembleRegressor(likelihood="poisson", random_state=0).fit(X, counts(X))
+    new = rng.uniform(-1.8, 1.8, (200, 1))
+    y, (mean, std) = counts(new), model.predict(new, return_std=True)
+    assert np.median(std / np.sqrt(mean)) < 2.0
+    assert np.median(np.abs(y - mean) / std) < 1.0
+    best = 0.5 * np.log(2.0 * np.pi * np.e * mean).mean()
+    assert -model.log_predictive_density(new, y).mean() < best + 0.2

@@ -732,6 +732,23 @@ def test_overdispersed_counts_are_told(spread, severity):
     assert found.value == pytest.approx(expected, rel=1e-6)
 
 
+def test_counts_that_are_predicted_too_vaguely_are_told():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (150, 1))
+    y = rng.poisson(1e9 * np.exp(0.5 * np.sin(2 * X[:, 0])))
+    model = DLMRegressor(likelihood="poisson", n_inducing=20, max_iter=50, random_state=0)
+    with pytest.warns(
+        UserWarning, match=r"Counts vary .* so intervals are too wide.*SVGPRegressor"
+    ):
+        model.fit(X, y)
+    vague = np.full((9, 1), 1e9), np.full((9, 1), 1e9), np.full((9, 1), 1e12)
+    (found,) = error_findings.of_dispersion(*vague, True)
+    assert found.severity == "problem"
+    certain = np.full((9, 1), 1e9), np.full((9, 1), 1e9), np.full((9, 1), 2e9)
+    (found,) = error_findings.of_dispersion(*certain, True)  # of a rough function, whose rows
+    assert found.severity == "fine"  # are fitted one by one
+
+
 # ---- noise that there is, and that is not as it is taken for ------------------------------------
 
 

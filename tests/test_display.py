@@ -690,6 +690,14 @@ def test_a_report_of_numbers_is_drawn():
     assert len(display.axes_) == 2
 
 
+def test_a_report_of_counts_is_drawn():
+    """With errors over predicted deviations, as their intervals have no coverage."""
+    table = {"by": ["std", "mean"], "group": [1, 1], "rmse": [3.0, 2.0], "mean_std": [2.0, 2.0]}
+    board = {"model": ["networks"], "weight": [1.0], "score": [-1.3]}
+    (by_std, by_mean) = ReportDisplay(leaderboard=board, calibration=table).plot().lines_
+    assert_allclose([*by_std.get_ydata(), *by_mean.get_ydata()], [1.5, 1.0])
+
+
 def test_a_report_of_classes_is_drawn():
     X, y = load_digits(return_X_y=True)
     model = AutoGaussianProcessClassifier(random_state=0).fit(X[:80], y[:80])

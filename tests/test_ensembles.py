@@ -373,3 +373,16 @@ def test_tables_go_to_the_regressor_as_they_are():
         model.predict(frame[["x", "town"]])
     with pytest.raises(ValueError, match="Ridge does not accept missing values"):
         ConstantVarianceRegressor(Ridge()).fit(frame[["x"]].to_numpy(), y)
+
+
+def test_draws_of_a_stack_have_the_noise_of_its_drop_in():
+    """Its alpha, which is in the density and the deviation; draws of the drop-in leave it out."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * rng.normal(size=60)
+    alone = GaussianProcessRegressor(alpha=0.1).fit(X, y)
+    stack = StackedDensityRegressor([("exact", GaussianProcessRegressor(alpha=0.1))]).fit(X, y)
+    std = stack.predict(X[:4], return_std=True)[1]
+    assert_allclose(stack.sample_y(X[:4], 20_000).std(1), std, rtol=0.05)
+    of_f = alone.predict(X[:4], return_std=True)[1]
+    assert_allclose(alone.sample_y(X[:4], 20_000).std(1), of_f, rtol=0.05)

@@ -1,5 +1,7 @@
 """Equal rows: copies of one observation, or observations that agree by chance."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,6 +14,7 @@ from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from skgpstoch import (
     AutoGaussianProcessClassifier,
     AutoGaussianProcessRegressor,
+    FITCRegressor,
     SCGDGaussianProcessRegressor,
     SolveGPRegressor,
 )
@@ -218,3 +221,18 @@ def test_a_cell_that_tells_nothing_of_y_gets_the_score_of_the_null():
         gains.append(model.scores_["score"][0] + np.log(2.0))
     error = np.std(gains) / np.sqrt(len(gains))
     assert -0.03 < np.mean(gains) < 3.0 * error
+
+
+def test_rows_that_are_not_merged_have_an_order_too():
+    """Those of FITC, which predicts the same whatever the order; errors tell rows apart."""
+    rng = np.random.default_rng(0)
+    X, order = rng.normal(size=(150, 3)).repeat(2, 0), rng.permutation(300)
+    y, error = np.sin(X[:, 0]) + X[:, 1], rng.uniform(0.1, 0.5, 300)
+
+    def means(order):
+        model = FITCRegressor(n_inducing=10, max_iter=5, random_state=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return model.fit(X[order], y[order], y_std=error[order]).predict(X)
+
+    assert_array_equal(means(order), means(np.arange(300)))

@@ -11,6 +11,7 @@ import pkgutil
 import re
 import sys
 import tracemalloc
+import warnings
 from collections import OrderedDict
 from pathlib import Path
 
@@ -879,3 +880,17 @@ def test_processes_of_too_many_rows_are_refused():
     long = torch.zeros(20_001, 2, dtype=torch.float64)
     with pytest.raises(ValueError, match="at most 20000 rows"):
         again(process._replace(X=long, noise=long[:, 0], alpha=long[:, 0]))
+
+
+@pytest.mark.parametrize("name", ["SCGDGaussianProcessRegressor", "DeepGPRegressor"])
+def test_streams_of_any_kind_are_saved_and_go_on(name, tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 2))
+    y = np.sin(X[:, 0])
+    model = getattr(skgpstoch, name)(random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.partial_fit(X, y).save(tmp_path / "stream.safetensors")
+        loaded = skgpstoch.load(tmp_path / "stream.safetensors")
+        means = [each.partial_fit(X, y).predict(X) for each in (model, loaded)]
+    assert_array_equal(means[1], means[0])

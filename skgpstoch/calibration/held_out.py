@@ -146,8 +146,9 @@ class HeldOut(NamedTuple):
 
     @property
     def has_spread(self) -> bool:
-        """Whether the mixture's deviations can be spread, which needs a learned noise."""
-        is_noise = self.learns_noise and isinstance(self.likelihood, AdditiveNoise)
+        """Whether the mixture's deviations can be spread, which needs noise without known parts."""
+        is_noise = isinstance(self.likelihood, AdditiveNoise) and self.rows.noise is None
+        is_noise = is_noise and self.learns_noise
         return len(self.q.mean) > 1 and is_noise and self.likelihood.scales_by_row
 
     def member(self, k: int) -> HeldOut:

@@ -15,8 +15,9 @@ FITS = ("fit", "partial_fit")
 ADVICE = {
     "exposure": "Exposures of counts are taken, with likelihood='poisson', by "
     "DeepKernelEnsembleRegressor, DLMRegressor and SVGPRegressor.",
-    "y_std": "Known errors of rows are taken by DeepKernelEnsembleRegressor, DLMRegressor, "
-    "FITCRegressor and SVGPRegressor, and as alpha=y_std**2 by GaussianProcessRegressor.",
+    "y_std": "Known errors of rows are taken by AutoGaussianProcessRegressor, "
+    "DeepKernelEnsembleRegressor, DLMRegressor, FITCRegressor and SVGPRegressor, and as "
+    "alpha=y_std**2 by GaussianProcessRegressor.",
     "n_jobs": "Its threads are torch's: call torch.set_num_threads(n).",
 }
 

@@ -59,8 +59,7 @@ class EqualRows(NamedTuple):
         """Find them; None if all rows are equal, or there are more than `most` or too few."""
         if not 1 < len(data) <= (MERGED_ROWS if most is None else most):
             return None
-        known = [c for c in (data.X, data.y, data.exposure, data.y_std) if c is not None]
-        keys = digests(known)
+        keys = digests(data.known())
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
         if len(first) == 1:  # a single row cannot be fitted, but two rows can
             return None
@@ -128,8 +127,12 @@ def units(data: Data) -> tuple[Data, np.ndarray]:
     equal = EqualRows.among(data, len(data))
     if equal is not None and not agree_by_chance(data, equal):
         return equal.merged(data)
-    keys = digests([data.X, data.y]) if equal is None else equal.keys
-    order = in_order(data, keys)
+    return ordered(data, None if equal is None else equal.keys)
+
+
+def ordered(data: Data, keys: np.ndarray | None = None) -> tuple[Data, np.ndarray]:
+    """Return rows in an order that depends on their contents, and where each row went, (n,)."""
+    order = in_order(data, digests(data.known()) if keys is None else keys)
     return data[order], inverse_order(order)
 
 
@@ -180,7 +183,7 @@ def digests(columns: list[np.ndarray]) -> np.ndarray:
     """Return 16 bytes that identify each row; they do not end in zeros, which NumPy would drop."""
     found: list[bytes] = []
     for block in row_blocks(len(columns[0]), 512):
-        table = np.hstack([c[block].astype(np.float64) + 0.0 for c in columns])  # −0 becomes 0
+        table = np.hstack([c[block].astype(np.float64, "C") + 0.0 for c in columns])  # −0 is 0
         found += [blake2b(row, digest_size=15).digest() + b"." for row in table]
     return np.array(found)
 

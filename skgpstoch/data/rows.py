@@ -248,6 +248,11 @@ class Data(_Columns):
     def __getitem__(self, index: Any) -> Data:
         return self.map(lambda column: column[index])
 
+    def known(self) -> list[np.ndarray]:
+        """Return the columns that tell rows apart: all but weights."""
+        columns = (self.X, self.y, self.exposure, self.y_std)
+        return [column for column in columns if column is not None]
+
     @property
     def n_effective(self) -> float:
         """Sum of the weights of the rows."""

@@ -38,7 +38,8 @@ class ReportDisplay(Display):
     leaderboard : DataFrame or dict of sequences
         Columns "model", "weight" and "score", a row for each model.
     calibration : DataFrame or dict of sequences
-        A row for each group. Regression: columns "by" ("std" or "mean"), "group" and "coverage_95".
+        A row for each group. Regression: columns "by" ("std" or "mean"), "group" and "coverage_95"
+        or, for counts, "rmse" and "mean_std".
         Classification: columns "by" ("confidence"), "mean_prediction", "share" and "chance".
 
     Attributes
@@ -46,8 +47,9 @@ class ReportDisplay(Display):
     weights_ : StackingWeightsDisplay
         Plot of the weights.
     lines_ : list of matplotlib Line2D
-        Regression: coverage by predicted std, then by predicted mean. Classification: shares of
-        rows whose predicted class was right.
+        Regression: coverage, or for counts the root mean squared error over the mean predicted
+        std, by predicted std, then by predicted mean. Classification: shares of rows whose
+        predicted class was right.
     axes_ : ndarray of matplotlib Axes
         Axes drawn on.
     figure_ : matplotlib Figure
@@ -89,25 +91,29 @@ class ReportDisplay(Display):
         self.weights_ = StackingWeightsDisplay(
             names=list(board["model"]), weights=board["weight"], scores=board["score"]
         ).plot(left)
-        draw = self._coverage if "coverage_95" in self.calibration else self._reliability
-        self.lines_ = draw(right)
+        of_classes = "share" in self.calibration
+        self.lines_ = (self._reliability if of_classes else self._by_group)(right)
         return self
 
-    def _coverage(self, ax: Any) -> list[Any]:
-        """Draw the coverage of intervals by group."""
-        by, group, share = (
-            np.asarray(self.calibration[name]) for name in ("by", "group", "coverage_95")
-        )
-        ax.axhline(NOMINAL, color="0.35", linestyle="--", linewidth=1.0)
+    def _by_group(self, ax: Any) -> list[Any]:
+        """Draw the coverage of intervals by group or, for counts, errors over deviations."""
+        table = {name: np.asarray(self.calibration[name]) for name in self.calibration}
+        by, group, expected, low = table["by"], table["group"], NOMINAL, LOWEST
+        if "coverage_95" in table:
+            share, label, high = table["coverage_95"], "Coverage of 95 % intervals", 1.01
+        else:
+            share, label = table["rmse"] / table["mean_std"], "Root mean squared error / mean std"
+            expected, low, high = 1.0, 0.0, None
+        ax.axhline(expected, color="0.35", linestyle="--", linewidth=1.0)
         lines = [
             ax.plot(group[by == key], share[by == key], marker, ls="none", label=label)[0]
             for key, (marker, label) in KEYS.items()
         ]
         ax.set(
             xlabel="Group of held-out rows, lowest first",
-            ylabel="Coverage of 95 % intervals",
+            ylabel=label,
             xticks=np.unique(group),
-            ylim=(min(LOWEST, float(share.min()) - 0.02), 1.01),
+            ylim=(min(low, float(share.min()) - 0.02), high),
         )
         ax.legend(title="Grouped by", loc="lower left")
         return lines

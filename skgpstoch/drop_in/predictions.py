@@ -76,7 +76,13 @@ class PredictedByModel(PredictedRows):
         return self.whole.of(rows)
 
     def draws(self, n_samples: int, random_state: Any) -> np.ndarray:
+        return self.drawn(n_samples, random_state, self.known_noise())
+
+    def drawn(self, n_samples: int, random_state: Any, noise: np.ndarray) -> np.ndarray:
+        """Draw y, (n, P, n_samples), with further noise of this variance (P,)."""
         rng, (mean, cov) = random_numbers(random_state), self.joint()
+        if noise.any():
+            cov = cov + np.eye(len(cov))[..., None] * noise
         draws = [
             rng.multivariate_normal(mean[:, p], cov[..., p], n_samples).T
             for p in range(mean.shape[1])
@@ -223,7 +229,13 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
     predict_interval = PredictiveRegressor.predict_interval
     log_predictive_density = PredictiveRegressor.log_predictive_density
     predictive_cdf = PredictiveRegressor.predictive_cdf
-    sample_y = PredictiveRegressor.sample_y
+
+    @documented(PredictiveRegressor.sample_y)
+    def sample_y(self, X: Any, n_samples: Any = 1, random_state: Any = 0) -> np.ndarray:
+        """Draw y jointly at the rows of X, with the noise of a WhiteKernel, but not alpha."""
+        found = self._predicted(X)
+        noise = np.zeros(len(found.scaling.scale))
+        return found.shaped(found.drawn(check_n_samples(n_samples), random_state, noise))
 
     @documented(Regressor.sample_functions)
     def sample_functions(self, n_samples: Any = 1, random_state: Any = 0) -> SampledFunctions:

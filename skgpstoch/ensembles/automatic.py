@@ -6,7 +6,7 @@ from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.arrays import resolve_seed
+from ..data.chunk import Chunk
 from ..data.deadline import Deadline
 from ..data.equal_rows import observations
 from ..data.findings import Diagnosis, Finding
@@ -140,9 +141,14 @@ def of_processes(
     return [Entrant("process", make)]
 
 
+def n_observed(data: Data) -> int:
+    """Return the number of rows to learn from, among which large weights say nothing new."""
+    return len(observations(in_numbers(data))[0])
+
+
 def usual_epochs(model: Any, data: Data) -> int:
     """Return how many epochs networks make at most by default."""
-    n_rows = len(observations(in_numbers(data))[0])  # as networks count them
+    n_rows = n_observed(data)
     return ensemble_plan(Training.of(model), n_rows, of_classes=is_classifier(model)).max_iter
 
 
@@ -170,7 +176,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         """Store the distinct targets of the rows that count, if they are labels."""
 
     @abstractmethod
-    def _learned(self, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Data:
+    def _learned(self, rows: Chunk) -> Data:
         """Learn how to encode rows, and return those that count as models see them."""
 
     def _targets(self, y: np.ndarray) -> np.ndarray:
@@ -197,8 +203,8 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
 
     @fitting
     @with_callbacks
-    def _fit_to(self, X: Any, y: Any, sample_weight: Any) -> Any:
-        read(self, X, y, sample_weight).fit(self)
+    def _fit_to(self, X: Any, y: Any, sample_weight: Any, y_std: Any = None) -> Any:
+        read(self, X, y, sample_weight, y_std).fit(self)
         return self
 
     def _keep(
@@ -233,10 +239,11 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         of_fit = [*of_held_out, *of_time(self.max_time, deadline, judged[0].seconds)]
         self._diagnosis = diagnosis_of(n_rows, data.X.shape[1], self.estimators_, of_fit)
 
-    def _encoded(self, X: Any, y: Any, weight: Any, classes: Any = None) -> Data:
+    def _encoded(self, rows: Chunk, classes: Any = None) -> Data:
         """Learn how to encode X, and return the rows that count as the models see them."""
-        self._encoder = TableEncoder(self.categorical_features)
-        return Data(self._encoder.fit_transform(X, y, weight, classes), y, weight).counted()
+        self._encoder, y = TableEncoder(self.categorical_features), cast(np.ndarray, rows.y)
+        X = self._encoder.fit_transform(rows.X, y, rows.weight, classes)
+        return Data(X, y, rows.weight, y_std=rows.y_std).counted()
 
     def _query(self, X: Any) -> Any:
         check_is_fitted(self)

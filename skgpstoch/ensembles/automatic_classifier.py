@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..data.chunk import Chunk
 from ..data.findings import Finding
 from ..data.held_out import mixture_of_classes
 from ..data.rows import Data
@@ -16,7 +17,7 @@ from ..estimators.classifier import Classifier
 from ..estimators.docs import public_estimator
 from ..estimators.validation import check_labels, check_weight
 from ..methods.deep_kernel_ensemble.estimators import DeepKernelEnsembleClassifier
-from .automatic import Automatic, of_networks, of_processes
+from .automatic import Automatic, n_observed, of_networks, of_processes
 from .class_mixture import ClassParts, MixtureClassifier
 from .class_process import ExactProcessClassifier
 from .race import Entrant, Judged, of_floor
@@ -101,15 +102,15 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
                 "AutoGaussianProcessRegressor; otherwise merge rare classes."
             )
 
-    def _learned(self, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Data:
-        return self._encoded(X, y, weight, self.classes_)
+    def _learned(self, rows: Chunk) -> Data:
+        return self._encoded(rows, self.classes_)
 
     def _networks(self, data: Data) -> Entrant:
         networks = of_networks(DeepKernelEnsembleClassifier, self, data)
         return networks._replace(least_gain=LEAST_GAIN_OF_CLASSES)
 
     def _entrants(self, data: Data) -> list[Entrant]:
-        n, limits = data.size, (MOST_OF_CLASSES, FEWEST_OF_CLASSES)
+        n, limits = n_observed(data), (MOST_OF_CLASSES, FEWEST_OF_CLASSES)
         found = of_processes(ExactProcessClassifier, self, n, *limits)
         if n >= FEWEST_OF_CLASSES:
             found.append(self._networks(data))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
@@ -13,6 +14,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.arrays import Scaling
+from ..data.chunk import Chunk
 from ..data.deadline import Deadline
 from ..data.findings import Finding
 from ..data.groups import current
@@ -27,14 +29,15 @@ from ..estimators.docs import public_estimator
 from ..estimators.parameters import AUTO, TRANSFORM
 from ..estimators.predictions import PredictedRows
 from ..estimators.regressor import Regressor
-from ..estimators.validation import check_weight, fitted_alike
+from ..estimators.validation import KNOWN_AND_TRANSFORMED, check_weight, fitted_alike
 from ..methods.deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
-from .automatic import Automatic, of_networks, of_processes, usual_epochs
+from .automatic import Automatic, n_observed, of_networks, of_processes, usual_epochs
 from .held_out_errors import of_held_out_counts, of_held_out_errors
 from .mixture import MixedRows, MixtureRegressor, TransformedRows, predicted_by
 from .new_levels import RowsWithNewLevels
 from .process import ExactProcessRegressor
-from .race import Entrant, Judged, of_floor
+from .process_fit import relative_precisions
+from .race import BEHIND, Entrant, Judged, of_floor
 from .report import calibration_by_group, coverage_by_group, limits, of_coverage, share_done
 from .rounded_targets import RoundedRows, lattice_of
 
@@ -48,6 +51,18 @@ CLEAR = 0.3  # score of scouts above which noise is small: nats per row of a sta
 NOISY = -0.2  # the same, below which noise is large
 SHORTER = 0.6  # times the usual epochs
 LATE_GAIN = 0.08  # nats per row; if a scout's second half gains less, fewer epochs are enough
+COUNTED_WITH_ERRORS = (
+    "y_std must be None with target='count', because counts have no errors besides their "
+    "distribution. Set target='auto' to model y as real numbers."
+)
+NO_FLOOR = Finding(
+    "linear model",
+    "X",
+    math.nan,
+    -BEHIND,
+    severity="note",
+    text="No linear model was compared, because it cannot take known errors (y_std).",
+)
 
 
 def has_lattice(model: AutoGaussianProcessRegressor) -> bool:
@@ -172,18 +187,24 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
     }
 
     @documented(Regressor.fit)
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AutoGaussianProcessRegressor:
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, *, y_std: Any = None
+    ) -> AutoGaussianProcessRegressor:
         """Fit the models, and choose their weights.
 
         Parameters
         ----------
         X : array-like or frame of shape (n_samples, n_features), or rows of :mod:`skgpstoch.data`
             Inputs: numbers, categories, dates; NaN, None and the like where a value is missing.
-            Rows that are read in chunks include y and weights.
+            Rows that are read in chunks include y, weights and known errors.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each row counts for.
+        y_std : float or array-like of the shape of y, default=None
+            Known standard error of each target, in the units of y, besides the learned noise. None
+            is 0. Scores, calibration and weights use each row's own error; predictions are of
+            targets without one. The networks then have Gaussian noise.
         """
-        return self._fit_to(X, y, sample_weight)
+        return self._fit_to(X, y, sample_weight, y_std)
 
     _most_raced: ClassVar[int] = max(MOST_FOR_PROCESS, MOST_FOR_SCOUTS)
 
@@ -199,8 +220,12 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
     def _note_classes(self, classes: np.ndarray) -> None:
         """Do nothing: a regressor has no classes."""
 
-    def _learned(self, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Data:
-        data = self._encoded(X, y, weight)
+    def _learned(self, rows: Chunk) -> Data:
+        if rows.y_std is not None and self.target == "count":
+            raise ValueError(COUNTED_WITH_ERRORS)
+        if rows.y_std is not None and self.target_transform is not None:
+            raise ValueError(KNOWN_AND_TRANSFORMED)
+        data = self._encoded(rows)
         self._lattice = None
         if self.discrete == "auto" and self.target == "auto":
             self._lattice = lattice_of(data.X, data.y, data.weight)
@@ -236,10 +261,12 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
 
     def _networks(self, data: Data) -> Entrant:
         likelihood = {"likelihood": "poisson"} if self.target == "count" else {}
+        if data.y_std is not None:
+            likelihood = {"likelihood": "gaussian"}  # the only one that knows errors
         return of_networks(DeepKernelEnsembleRegressor, self, data, **likelihood)
 
     def _entrants(self, data: Data) -> list[Entrant]:
-        n = data.size
+        n = n_observed(data)
         if self.target == "count":
             return [self._networks(data)]
         limits, encoder = (MOST_FOR_PROCESS, FEWEST_FOR_NETWORKS), self._encoder
@@ -259,7 +286,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         return found
 
     def _floor(self, data: Data, deadline: Deadline | None) -> list[Judged]:
-        return [] if self.target == "count" else super()._floor(data, deadline)
+        takes_rows = self.target != "count" and data.y_std is None
+        return super()._floor(data, deadline) if takes_rows else []
 
     def _combine(
         self, found: list[Judged], weights: np.ndarray, data: Data, floor: list[Judged]
@@ -277,13 +305,17 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         judged = held_out, weight[held_out.rows]
         done = share_done(self.budget_)
         by_level = self._encoder.rows_by_level(data.X[held_out.rows])
-        coverage = coverage_by_group(*judged, by_level)
+        sure = weight * min(1.0, n_observed(data) / weight.sum())  # as many rows as say something
+        coverage = coverage_by_group(held_out, sure[held_out.rows], by_level)
         self._tables = calibration_by_group(*judged), limits(*judged, done), coverage
         if self.target == "count":
             of_errors = of_held_out_counts(*judged)
         else:
-            of_errors = of_held_out_errors(*judged, self.target_transformer_)
-        return [*of_floor(floor, held_out), *of_coverage(coverage), *of_errors]
+            certain = sure * relative_precisions(data).mean(1)
+            errors = held_out, certain[held_out.rows], self.target_transformer_
+            of_errors = of_held_out_errors(*errors)
+        of_linear = of_floor(floor, held_out) if data.y_std is None else [NO_FLOOR]
+        return [*of_linear, *of_coverage(coverage), *of_errors]
 
     def _predicted(self, X: Any) -> PredictedRows:
         return MixedRows([1.0], [self._of_y(X)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,13 +26,20 @@ from ..estimators.importances import difference_importances
 from ..estimators.parameters import POSITIVE
 from ..estimators.predictions import PredictedRows, PredictiveRegressor
 from ..estimators.regressor import Regressor
-from ..estimators.validation import check_weight, validate_inputs
+from ..estimators.validation import check_weight, check_y_std, known_noise, validate_inputs
 from ..features.network import FARTHEST_INPUT
 from ..maths.linalg import cholesky
 from ..recipes.kernel_choice import MOST_RELEVANT_INPUTS
 from ..training.interrupts import interruptible, keeps_best, tell, was_interrupted
 from .process_evidence import KERNEL_SHAPES, Process, ProcessInputs, ProcessRows
-from .process_fit import FittedKernel, antithetic, fit_kernel, relative_weights, target_precisions
+from .process_fit import (
+    FittedKernel,
+    antithetic,
+    fit_kernel,
+    relative_precisions,
+    relative_weights,
+    target_precisions,
+)
 from .stacking import stacking_weights
 from .student_mixture import StudentMixture, Tails, averaged
 
@@ -153,17 +160,21 @@ class ExactProcessRegressor(
     @documented(Regressor.fit)
     @fitting
     @fits_on_first
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ExactProcessRegressor:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, y_std: Any = None
+    ) -> ExactProcessRegressor:
         """Fit the processes.
 
         Parameters
         ----------
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each row counts for.
+        y_std : float or array-like of the shape of y, default=None
+            Known standard error of each target, in the units of y, besides the learned noise.
         """
         began = time.monotonic()
         self._validate_params()
-        data = self._validated(X, y, sample_weight)
+        data = self._validated(X, y, sample_weight, y_std)
         rows, places = observations(data.counted())
         names = self._chosen(KERNEL_SHAPES, KERNEL_SHAPES)
         device = resolve_device(self.device)
@@ -193,20 +204,23 @@ class ExactProcessRegressor(
         self._tails = [[f.tails for f in of_kernel] for of_kernel in fitted]
         return self
 
-    def _validated(self, X: Any, y: Any, sample_weight: Any) -> Data:
+    def _validated(self, X: Any, y: Any, sample_weight: Any, y_std: Any) -> Data:
         """Return valid rows, and remember the shape of y."""
         options: dict[str, Any] = {"multi_output": True, "y_numeric": True, "reset": True}
         X, y = validate_inputs(self, X, y, ensure_min_samples=2, **options)
         self._y_shape = y.shape[1:]
         X, y = (np.asarray(a, dtype=np.float64) for a in (X, y))
-        return check_weight(Data(X, y.reshape(len(y), -1)), sample_weight, least=2, keeps=True)
+        data = Data(X, y.reshape(len(y), -1))
+        if y_std is not None:
+            data = replace(data, y_std=check_y_std(y_std, data.y.shape))
+        return check_weight(data, sample_weight, least=2, keeps=True)
 
     def _scaled(self, rows: Data, device: torch.device) -> list[ProcessRows]:
         """Scale rows, one set for each output."""
         weight = relative_weights(rows)
-        precision = target_precisions(rows)  # (n, P)
+        precision, certain = target_precisions(rows), relative_precisions(rows)  # (n, P)
         of_outputs = [
-            Scaling.standard(rows.y[:, [p]], weight * precision[:, p])
+            Scaling.standard(rows.y[:, [p]], weight * precision[:, p] * certain[:, p])
             for p in range(rows.y.shape[1])
         ]
         self._x_scaling = Scaling.standard(rows.X, rows.weight)
@@ -219,7 +233,14 @@ class ExactProcessRegressor(
         w, tau, missing = (torch.from_numpy(a).to(device) for a in of_rows)
         groups = checked_groups(self.groups, rows.X.shape[1])
         inputs = ProcessInputs.of(groups, self._x_scaling.scale, missing.shape[1])
-        return [ProcessRows(X, y[:, p], w, tau[:, p], missing, inputs) for p in range(y.shape[1])]
+        known: Sequence[torch.Tensor | None] = [None] * y.shape[1]
+        if rows.y_std is not None:
+            variances = known_noise(rows.y_std, self._y_scaling.scale)  # (n, P)
+            known = torch.from_numpy(variances).to(device).unbind(1)
+        return [
+            ProcessRows(X, y[:, p], w, tau[:, p], missing, inputs, known[p])
+            for p in range(y.shape[1])
+        ]
 
     def _missing(self, X: np.ndarray) -> np.ndarray:
         """Return where values are missing, (N, q); for very many columns, how many are, (N, 1)."""

@@ -2,10 +2,10 @@
 
 The covariance is that of a smooth function, a line and a constant, on inputs a = x/ℓ that each
 have a length-scale. Row i counts wᵢ times and has noise vᵢ/τᵢ. If an input is missing (mᵢⱼ = 1),
-its unknown effect on f is additional noise.
+its unknown effect on f is additional noise, as is a known error eᵢ of the target.
 
     k(x, x') = c·κ(‖a − a'‖) + b·aᵀa' + m,   C = K + diag(v/(wτ)),
-    vᵢ = σ² + Σⱼ sⱼmᵢⱼ,   θ = log(c, b, σ², ℓ, s)
+    vᵢ = σ² + Σⱼ sⱼmᵢⱼ + eᵢ²,   θ = log(c, b, σ², ℓ, s)
 
 Few rows say little about θ, so predictions from its best value alone are too certain. θ has a
 normal prior, where length-scales grow as √d (Hvarfner, Hellsten & Nardi, "Vanilla Bayesian
@@ -157,7 +157,8 @@ KERNEL_SHAPES = {
 class ProcessRows(NamedTuple):
     """Scaled rows of one output: X (N, d), and y, weights w and precisions τ, each (N,).
 
-    `missing` (N, q) is 1 where an input is missing; `inputs` says what columns X has.
+    `missing` (N, q) is 1 where an input is missing; `inputs` says what columns X has; `known` (N,)
+    has the variances e² of known errors, if there are any.
     """
 
     X: Tensor
@@ -166,6 +167,7 @@ class ProcessRows(NamedTuple):
     precision: Tensor
     missing: Tensor
     inputs: ProcessInputs
+    known: Tensor | None = None
 
     @property
     def relative_noise(self) -> Tensor:
@@ -175,7 +177,13 @@ class ProcessRows(NamedTuple):
     def some(self, index: Tensor) -> ProcessRows:
         """Return rows by their numbers."""
         X, y, weight, precision, missing = (column[index] for column in self[:5])
-        return ProcessRows(X, y, weight, precision, missing, self.inputs)
+        known = None if self.known is None else self.known[index]
+        return ProcessRows(X, y, weight, precision, missing, self.inputs, known)
+
+    def noise(self, theta: Theta) -> Tensor:
+        """Return v (N,)."""
+        noise = theta.noise_where(self.missing)
+        return noise if self.known is None else noise + self.known
 
 
 class Theta(NamedTuple):
@@ -196,11 +204,11 @@ class Theta(NamedTuple):
         return cls(c, b, noise, columns[2:], values[inputs.first_missing :])
 
     def noise_where(self, missing: Tensor) -> Tensor:
-        """Return v (N,) of rows with missing inputs (N, q); for a constant none matters."""
+        """Return v (N,) for targets without known errors; for a constant no input matters."""
         return self.noise + missing[:, : len(self.missing)] @ self.missing
 
     def parts_of_noise(self, missing: Tensor, first: int) -> list[tuple[int, Tensor]]:
-        """Return the summands of v, each with its place in θ, where s starts at `first`."""
+        """Return the learned parts of v, each with its place in θ, where s starts at `first`."""
         parts = self.missing[:, None] * missing.mT  # (q, N)
         return [(2, self.noise), *enumerate(parts, first)]
 
@@ -229,7 +237,7 @@ class LogPosterior(Evidence):
         """
         theta = self.theta(log_theta := self.mean + self.std * z)
         relative, others = self.rows.relative_noise, self.rows.weight - 1.0
-        v = theta.noise_where(self.rows.missing)  # (N,)
+        v = self.rows.noise(theta)  # (N,)
         self.noise = v * relative
         solver, pull = self.solved(self.inputs.of_columns(log_theta), eval_gradient)
         if solver is None:
@@ -288,7 +296,7 @@ class Process(NamedTuple):
         inputs = shape.known(rows)
         mean, std = inputs.prior()
         theta = Theta.of(mean + std * z, inputs, rows.y.device)
-        noise = theta.noise_where(rows.missing) * rows.relative_noise
+        noise = rows.noise(theta) * rows.relative_noise
         process = cls(shape, theta, rows.X, noise, rows.y, [])
         return process._replace(alpha=ExactSolver.given(process.L, rows.y[:, None]).A[:, 0])
 
@@ -366,7 +374,7 @@ class Process(NamedTuple):
         Each is (N,). The variance is that of a new y, with noise v. The density, up to constants,
         is that of the row with its weight, as in p(y | θ).
         """
-        (A, var), v = self.solver.left_out(), self.theta.noise_where(rows.missing)
+        (A, var), v = self.solver.left_out(), rows.noise(self.theta)
         residual, others = A[:, 0], rows.weight - 1.0  # as in `LogPosterior`
         log_p = -0.5 * (var.log() + residual.square() / var + others * v.log())
         return residual, (var - v * rows.relative_noise).clamp_min(0.0) + v, log_p

@@ -78,7 +78,7 @@ def fit_kernel(
     processes, *columns = zip(*found, strict=True)
     left_out = LeftOut(*(torch.stack(values).cpu().numpy() for values in columns))
     tails = calibrated(left_out, rows.weight.cpu().numpy())
-    noise = torch.stack([process.theta.noise_where(rows.missing) for process in processes])
+    noise = torch.stack([rows.noise(process.theta) for process in processes])
     held_out = left_out.predictions(tails, rows.y.cpu().numpy(), noise.cpu().numpy())
     return FittedKernel(z, [process.to(HOST) for process in processes], tails, held_out)
 
@@ -109,6 +109,17 @@ def relative_weights(rows: Data) -> np.ndarray:
     """
     weight = np.ones(len(rows)) if rows.weight is None else rows.weight.astype(np.float64)
     return weight / weight.mean()
+
+
+def relative_precisions(rows: Data) -> np.ndarray:
+    """Return how much targets with known errors e say of the scale of y, (n, P): q/(q + e²).
+
+    √q is the deviation of the bulk of y, so that rows without meaning do not set its unit.
+    """
+    if rows.y_std is None:
+        return np.ones((len(rows), rows.y.size // len(rows)))
+    q = np.square(Scaling.quantile(rows.y.reshape(len(rows), -1), rows.weight).scale)
+    return np.asarray(q / np.maximum(q + np.square(rows.y_std), np.finfo(float).tiny))
 
 
 def target_precisions(rows: Data) -> np.ndarray:

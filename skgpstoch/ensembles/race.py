@@ -80,7 +80,8 @@ class Judged(NamedTuple):
 def fitted(fit: Fit, name: str, model: Any, data: Data) -> Judged:
     """Fit a model."""
     began = time.perf_counter()
-    of_rows = {} if data.weight is None else {"sample_weight": data.weight}
+    known = {"sample_weight": data.weight, "y_std": data.y_std}
+    of_rows = {name: column for name, column in known.items() if column is not None}
     return Judged(name, fit(model, data.X, data.y, **of_rows), time.perf_counter() - began)
 
 
@@ -278,8 +279,9 @@ def of_floor(floor: list[Judged], held_out: HeldOutPredictions) -> Iterator[Find
         rows = np.intersect1d(held_out.rows, each.model.held_out_.rows)
         gain = held_out.of(rows).log_density - each.model.held_out_.of(rows).log_density
         mean, error = float(gain.mean()), float(gain.std() / math.sqrt(len(rows)))
-        found = Finding("linear model", "X", mean, -BEHIND, category=ConvergenceWarning)
-        if len(rows) >= FEWEST_JUDGED and mean < -BEHIND and mean < -CERTAIN * error:
+        limit = -max(BEHIND, CERTAIN * error) if len(rows) >= FEWEST_JUDGED else -math.inf
+        found = Finding("linear model", "X", mean, limit, category=ConvergenceWarning)
+        if mean < limit:
             found = found._replace(
                 severity="problem",
                 text=f"A linear model predicts rows that were held out better, by {-mean:.2g} "

@@ -24,7 +24,7 @@ from ..data.tables import read_table
 from ..data.target_means import FoldMeans
 from ..estimators.first_rank import check_alike
 from ..estimators.opening import alike, classes_of, counts, first_pass, refuse_given
-from ..estimators.validation import as_floats, check_numbers, check_weight
+from ..estimators.validation import as_floats, check_numbers, check_weight, check_y_std
 from .table_fit import (
     EncodedRows,
     Read,
@@ -41,30 +41,38 @@ NOTED = ("n_features_in_", "feature_names_in_")
 """Attributes that the validation of rows sets on an estimator."""
 
 
-def read(automatic: Any, X: Any, y: Any, sample_weight: Any) -> Read:
+def read(automatic: Any, X: Any, y: Any, sample_weight: Any, y_std: Any = None) -> Read:
     """Validate parameters and rows; read rows once if they come in chunks."""
     clock, name = ClockOfGroup(current()), type(automatic).__name__
     with doing(f"{name}.fit, reading rows"):
         check_alike(automatic, clock.group, X)
         if is_source(X):
-            return read_source(automatic, clock, X, y, sample_weight)
+            return read_source(automatic, clock, X, y, sample_weight, y_std)
         if clock.group is not ALONE:
-            return read_ranks(automatic, clock, X, y, sample_weight)
+            return read_ranks(automatic, clock, X, y, sample_weight, y_std)
         check_numbers(automatic)
         if sample_weight is not None:
             as_floats(sample_weight, "sample_weight")  # or an error that names it
         table, targets, weight = automatic._checked(X, y, sample_weight, least=2)
-        rows = Chunk(table, np.arange(len(targets)), "X", targets, weight)
+        errors = known_errors(y_std, targets)
+        rows = Chunk(table, np.arange(len(targets)), "X", targets, weight, y_std=errors)
         return Read(rows=rows, clock=clock, given=(X, y))
+
+
+def known_errors(y_std: Any, y: np.ndarray) -> np.ndarray | None:
+    """Return valid errors of targets (n,) or (n, P), (n, P), if they are known."""
+    return None if y_std is None else check_y_std(y_std, (len(y), y.size // max(len(y), 1)))
 
 
 # ---- rows of several ranks -----------------------------------------------------------------------
 
 
-def read_ranks(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weight: Any) -> Read:
+def read_ranks(
+    automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weight: Any, y_std: Any
+) -> Read:
     """Validate this rank's rows, and sample or gather those of all ranks."""
     group = clock.group
-    own = own_rows(automatic, group, X, y, sample_weight)
+    own = own_rows(automatic, group, X, y, sample_weight, y_std)
     n_own = 0 if own is None else len(own)
     first, n = offsets(group, n_own)
     if n < 2:
@@ -88,7 +96,8 @@ def read_ranks(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weigh
     def encoded(by_fold: Mapping[int, FoldMeans]) -> Data:
         X = automatic._encoder.transform_training(rows.X, rows.rows, by_fold)
         with agreed(group):
-            return Data(X, transformed(automatic, cast(np.ndarray, rows.y)), rows.weight)
+            z = transformed(automatic, cast(np.ndarray, rows.y))
+            return Data(X, z, rows.weight, y_std=rows.y_std)
 
     return SampleRead(
         rows=sample,
@@ -103,7 +112,7 @@ def read_ranks(automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weigh
     )
 
 
-def own_rows(automatic: Any, group: Group, X: Any, y: Any, weight: Any) -> Chunk | None:
+def own_rows(automatic: Any, group: Group, X: Any, y: Any, weight: Any, y_std: Any) -> Chunk | None:
     """Validate this rank's rows (None if it has none), and check that all ranks have one table."""
     given, (first, _) = None, offsets(group, len(X))
     with agreed(group):
@@ -111,11 +120,12 @@ def own_rows(automatic: Any, group: Group, X: Any, y: Any, weight: Any) -> Chunk
         if counts(X, weight):
             X, y, weight = automatic._checked(X, y, weight, least=1)
             table = read_table(X, automatic.categorical_features)
-            given = Chunk(table, first + np.arange(len(y)), "rows of this rank", y, weight)
+            numbers, errors = first + np.arange(len(y)), known_errors(y_std, y)
+            given = Chunk(table, numbers, "rows of this rank", y, weight, y_std=errors)
             if weight is not None:
                 given = given[weight > 0.0]
     alike(automatic, group, NOTED, given and ())
-    beside = None if given is None else [y.shape[1:], y.dtype.kind in "OUS"]
+    beside = None if given is None else [y.shape[1:], y.dtype.kind in "OUS", y_std is None]
     read = read_alike(group, None if given is None else given.X, beside)
     has_weights = group.flag(given is not None and given.weight is not None)
     if given is None:
@@ -133,14 +143,14 @@ def rows_of_ranks(group: Group, own: Chunk | None) -> Chunk:
 
 
 def read_source(
-    automatic: Any, clock: ClockOfGroup, source: RowSource, y: Any, sample_weight: Any
+    automatic: Any, clock: ClockOfGroup, source: RowSource, y: Any, sample_weight: Any, y_std: Any
 ) -> Read:
     """Read all rows once, each rank its own, and draw a sample."""
     group = clock.group
     with agreed(group):
         check_numbers(automatic)
         source.check_has_target()
-        refuse_given(y, sample_weight)
+        refuse_given(y, sample_weight, None, y_std)
     seed, facts = int(group.first(resolve_seed(automatic.random_state))), None
 
     def look(part: RowSource) -> tuple[int, Scan]:
@@ -151,7 +161,7 @@ def read_source(
 
     first = first_pass(group, source, resolve_seed(seed), look)
     sample = first.sample
-    refuse_columns(type(automatic).__name__, source, sample)
+    refuse_columns(automatic, source, sample)
     with agreed(group):
         sample = replace(sample, X=as_given(source, sample.X))
     X, targets, weight = automatic._checked(sample.X, sample.y, sample.weight, least=2)
@@ -160,7 +170,8 @@ def read_source(
         automatic.feature_names_in_ = np.array(source.feature_names, dtype=object)
 
     given = sample.X, sample.y
-    rows = replace(sample, X=X, y=targets, weight=weight)
+    errors = known_errors(sample.y_std, targets)
+    rows = replace(sample, X=X, y=targets, weight=weight, y_std=errors)
     if first.is_whole:
         return Read(rows=rows, clock=clock, given=given)
     of_all = merged([each for each in group.every(facts) if each is not None])
@@ -227,10 +238,11 @@ def read_through(
     return scanned(source, counted_chunks(), n_sample, seed, labelled), facts
 
 
-def refuse_columns(name: str, source: RowSource, sample: Chunk) -> None:
-    """Raise a ValueError if rows have columns that the defaults do not support."""
-    for column in ("exposure", "y_std"):
+def refuse_columns(automatic: Any, source: RowSource, sample: Chunk) -> None:
+    """Raise a ValueError if rows have columns that a default does not support."""
+    for column in ("exposure", "y_std") if is_classifier(automatic) else ("exposure",):
         if getattr(sample, column) is not None:
             raise ValueError(
-                f"{source!r} has {column}, which {name} does not support. Leave it out."
+                f"{source!r} has {column}, which {type(automatic).__name__} does not support. "
+                "Leave it out."
             )

@@ -58,10 +58,10 @@ class Report(NamedTuple):
         Held-out rows in groups, by the predicted std and by the predicted mean ("by"), the lowest
         first ("group"): the number of rows ("n_rows"), means of the predictions
         ("mean_prediction", "mean_std"), the root mean squared error ("rmse"), and the shares inside
-        central intervals ("coverage_95", "coverage_80"). For classes: rows in groups by the largest
-        probability, and all rows for each class ("by": "confidence" or "class"); the mean
-        probability ("mean_prediction"), how often it was that class ("share"), and the standard
-        deviation of this share by chance alone ("chance").
+        central intervals ("coverage_95", "coverage_80"), but for counts. For classes: rows in
+        groups by the largest probability, and all rows for each class ("by": "confidence" or
+        "class"); the mean probability ("mean_prediction"), how often it was that class ("share"),
+        and the standard deviation of this share by chance alone ("chance").
     limits : DataFrame
         What keeps predictions from being better: "limit", its "share", and "advice".
     coverage : DataFrame or None
@@ -149,9 +149,10 @@ def group_scores(
         "mean_std": average(std),
         "rmse": unit * np.sqrt(average((error / unit) ** 2)),
     }
-    unknown = np.where(np.isnan(cdf), np.nan, 0.0)  # of counts
+    if np.isnan(cdf).any():  # of counts
+        return scores
     inside = {
-        f"coverage_{100 * coverage:.0f}": average((np.abs(cdf - 0.5) <= 0.5 * coverage) + unknown)
+        f"coverage_{100 * coverage:.0f}": average(np.abs(cdf - 0.5) <= 0.5 * coverage)
         for coverage in COVERAGES
     }
     return scores | inside

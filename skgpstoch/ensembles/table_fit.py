@@ -61,7 +61,7 @@ class Read:
         rows, y, seconds = self.rows, self.y, automatic.max_time
         counts = slice(None) if rows.weight is None else rows.weight > 0.0
         automatic._note_classes(np.unique(y[counts]))
-        data = automatic._learned(rows.X, y, rows.weight)
+        data = automatic._learned(rows)
         times = n_observations(in_numbers(data))
         data, numbers = data.repeated(times), np.repeat(rows.rows[counts], times)
         deadline = None if seconds is None else Deadline(self.clock.began + seconds)
@@ -110,7 +110,7 @@ class SampleRead(Read):
         if self.classes is not None:
             automatic._note_classes(self.classes)
         rows = self.rows
-        data = automatic._learned(rows.X, self.y, rows.weight)
+        data = automatic._learned(rows)
         encoder: TableEncoder = automatic._encoder
         told = LevelTargets.of(self.y, rows.weight, self.classes)
         by_fold = encoder.learn_levels(self.clock.group, self.parts(), told)

@@ -214,6 +214,8 @@ def fits_on_first(fit: Callable) -> Callable:
             return fit(*args, **kwargs)
         given = inspect.signature(fit).bind(*args, **kwargs).arguments
         estimator = given.pop("self")
+        if given.get("y_std") is not None:
+            raise ValueError("y_std must be None where ranks fit together, as only rank 0 fits.")
         with doing(f"{type(estimator).__name__}.fit, gathering rows"):
             check_alike(estimator, group, given["X"])
             rows = gathered(group, given["X"], given["y"], given.get("sample_weight"))

@@ -91,10 +91,12 @@ class EnsembleObjective(Members):
         """
         if self.expects_mixture(rows):
             return self.mixture_loss(X, rows)
+        rows = self.coarse(rows)
         chosen = LOG_SCALES if self.has_confidence and rows.n_unseen else (0.0,)
         some = share_of(self, X, rows, self.closing.scoring)
         losses, count = self.fold_losses(*some, chosen)
-        return float(losses.min()) / count
+        unit = self.count_unit
+        return float(losses.min()) / count + (0.0 if unit is None else float(unit.log().sum()))
 
     def expects_mixture(self, rows: Rows) -> bool:
         """Whether iterates are scored by the expected log density of the calibrated mixture."""
@@ -158,6 +160,8 @@ class EnsembleObjective(Members):
                     found = self.closed(self.member(k), self.q(k), X[own], rows[own])
                     self.means[k] = found.q.mean
                 before = self.calibration.log_scale
+                if self.count_unit is not None and rows.n_unseen:
+                    usual = self.judged(*self.blind(X, rows)).best(USUAL, self.deadline)
                 judged = self.judged(*self.unseen(X[:m], rows[:m]))
                 self.calibration = judged.best(usual, self.deadline)
                 if abs(self.calibration.log_scale - before) < LEAST_CHANGE:

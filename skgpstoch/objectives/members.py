@@ -12,12 +12,14 @@ closed is in :mod:`skgpstoch.objectives.ensemble`.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..data.rows import UNSEEN, Rows
+from ..likelihoods.counts import Poisson
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.gaussian import Marginals
 from ..models.sparse import RowScale, SparseModel
@@ -31,6 +33,9 @@ MOST_FULL = 512  # most features for a full S, with a single latent function
 # fits the log density was the same, but on one table with outliers the mean had larger errors.
 MOST_DIAGONAL = 4000
 MANY_ROWS = 100_000  # from so many rows on, S is diagonal, and m stays as trained
+# Networks follow the logarithm of a rate to some per cent in training. Counts that tell it to 1e-5
+# made gradients explode, and a third of the networks predicted a constant.
+LARGEST_COUNT = 1e4
 
 
 class Members(Objective):
@@ -83,6 +88,10 @@ class Members(Objective):
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
         device = rows.y.device
         self.register_buffer("folds", torch.arange(K, device=device)[:, None])
+        self.count_unit = None
+        if isinstance(model.likelihood, Poisson):
+            unit = rows.mean(rows.y) / LARGEST_COUNT
+            self.count_unit = unit.clamp_min(1.0) if bool((unit > 1.0).any()) else None
         self.n_rows = self.seen(rows).double().sum(1) + rows.beyond  # (K,)
         self.row_share = self.n_rows / max(rows.n_all - rows.n_unseen, 1)
 
@@ -92,6 +101,14 @@ class Members(Objective):
         if rows.fold is not None:
             weight = ((rows.fold != self.folds) & (rows.fold != UNSEEN)).to(weight)
         return weight if rows.weight is None else weight * rows.weight
+
+    def coarse(self, rows: Rows) -> Rows:
+        """Return counts as they are trained on: in a unit in which they tell the rate less well."""
+        if self.count_unit is None:
+            return rows
+        unit = self.count_unit.to(rows.y)
+        exposure = torch.ones_like(rows.y) if rows.exposure is None else rows.exposure
+        return replace(rows, y=rows.y / unit, exposure=exposure / unit)
 
     def param_groups(self) -> list[dict[str, Any]]:
         """Return groups for the optimiser: scales of inputs, networks' parameters, all others."""
@@ -132,6 +149,7 @@ class Members(Objective):
         phi, roots, beta = self.model.features.members(X), self.present_roots(), self.model.beta
         q, latent = self.functions(phi, roots)
         q = Marginals(*(part.flatten(0, 1)[None] for part in q))  # members are rows of their own
+        rows = self.coarse(rows)
         columns = Rows(rows.y, exposure=rows.exposure, noise=rows.noise)
         each = columns.map(lambda column: column.repeat(len(phi), 1))
         likelihood = self.model.likelihood.of(each)

@@ -29,6 +29,7 @@ BESIDE_NOISE = 0.25  # least mean squared error, over the noise variance, for er
 SET_APART = 0.5
 ASKED_PAIRS = 200  # rows whose errors are compared with those at the nearest rows
 MOST_DISPERSION, SURE_DISPERSION = 1.3, 4.0  # least reported ratio; and Poisson standard errors
+LEAST_DISPERSION, VAGUE = 0.1, 10.0  # ratio that is too low, where variances are so many means
 
 ALIKE = 0.4
 """Correlation of the errors at a row and at the nearest other one.
@@ -201,7 +202,8 @@ def of_dispersion(
 ) -> Iterator[Finding]:
     """Yield the mean squared error of counts y (m, P) over the predicted variance.
 
-    (y − μ)²/v has mean 1, and variance 2 + 1/μ if counts are Poisson.
+    (y − μ)²/v has mean 1, and variance 2 + 1/μ if counts are Poisson. It is far lower where f is
+    far less certain than the counts tell it.
     """
     ratio = np.square(y - mean) / variance
     dispersion = float(ratio.mean())
@@ -218,5 +220,14 @@ def of_dispersion(
             "density of counts, or add inputs that explain the variation."
             if is_trained
             else UNTRAINED,
+        )
+    elif dispersion < LEAST_DISPERSION and np.median(variance / mean) > VAGUE:
+        found = found._replace(
+            limit=LEAST_DISPERSION,
+            severity="problem",
+            text=f"Counts vary {dispersion:.2g} times as much as predicted, so intervals are too "
+            f"wide: training did not get as close to rates as counts of about {np.median(y):.2g} "
+            "tell them.",
+            advice="Use SVGPRegressor(likelihood='poisson').",
         )
     yield found

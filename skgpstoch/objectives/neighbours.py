@@ -1,0 +1,171 @@
+"""Learn a kernel from the densities of rows given their neighbours, by minibatches of rows.
+
+    −log p(y) ≈ −Σᵢ log p(y_i | y_N(i))
+
+"vecchia": N(i) are rows before i, in random order, so the sum is a proper density of all rows
+(Vecchia, 1988; Guinness, "Permutation and grouping methods for sharpening Gaussian process
+approximations", Technometrics 60, 2018). "leave_one_out": N(i) are any other rows, so the sum is
+that of predictions (Rasmussen & Williams, sec. 5.4.2; Jankowiak & Pleiss, "Scalable
+cross-validation losses for Gaussian process models", 2021). Either sum is over rows, so minibatches
+are unbiased; neighbours come from all rows.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..calibration.tails import TailChoice, best_tails
+from ..data.rows import Rows
+from ..kernels import Kernel
+from ..kernels.sets import nearness
+from ..likelihoods.real import Gaussian
+from ..likelihoods.shared_precision import SharedStudentT
+from ..maths.conditionals import log_density
+from ..maths.nearest import Nearest
+from ..posteriors.neighbours import NeighbourPosterior, Sets, noise_of_rows
+from .base import Objective, surrogate
+
+JUDGED_ROWS = 4000  # left out to judge scale and tails
+TINY = torch.finfo(torch.float64).tiny
+
+
+class NeighbourObjective(Objective):
+    """−log p(y_i | y_N(i)) of the rows of a minibatch, per row.
+
+    Parameters
+    ----------
+    kernel, network, mean
+        Those of :class:`~skgpstoch.posteriors.neighbours.NeighbourPosterior`.
+    likelihood : Gaussian
+        The noise.
+    noise_bounds : tuple of float
+        Bounds of σ²; equal ends fix it.
+    n_neighbors, n_neighbors_predict : int
+        m in training and in predictions.
+    is_ordered : bool
+        Whether neighbours are earlier rows only.
+    n_epoch : int
+        Number of rows in an epoch, evenly spread over all rows.
+    tails : TailChoice
+        What rows left out may choose.
+    """
+
+    n_done: Tensor
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        network: nn.Module,
+        likelihood: Gaussian,
+        mean: Tensor,
+        *,
+        noise_bounds: tuple[float, float],
+        n_neighbors: int,
+        n_neighbors_predict: int,
+        is_ordered: bool,
+        n_epoch: int,
+        tails: TailChoice,
+    ) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.network = network
+        self.likelihood = likelihood
+        self.likelihood.requires_grad_(noise_bounds[0] < noise_bounds[1])
+        self.noise_bounds = noise_bounds
+        self.mean = nn.Parameter(mean.detach().clone())
+        self.n_neighbors = n_neighbors
+        self.n_neighbors_predict = n_neighbors_predict
+        self.tails = tails
+        self.is_ordered = is_ordered
+        self.n_epoch = n_epoch
+        self.register_buffer("n_done", torch.zeros((), dtype=torch.long, device="cpu"))
+        self.data: tuple[Tensor, Rows] | None = None  # of training
+        self.found: tuple[Tensor, Tensor] | None = None  # in this epoch
+
+    def minibatch_source(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+        """Return places among an epoch's rows for X, which are the same in every epoch."""
+        self.data, self.found = (X, rows), None
+        n = min(self.n_epoch, len(X))
+        return torch.arange(n, device=X.device)[:, None], rows[:n]
+
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        if self.found is None:
+            self.found = self.find()
+        i, N = self.found
+        return self.loss_at(i[X[:, 0]], N[X[:, 0]])
+
+    @torch.no_grad()
+    def find(self) -> tuple[Tensor, Tensor]:
+        """Return the numbers of an epoch's rows, evenly spread over all rows, and neighbours."""
+        X, _ = self.data
+        stride = max(1, len(X) // self.n_epoch)
+        i = torch.arange(min(self.n_epoch, len(X)), device=X.device) * stride
+        i += int(self.n_done) % stride
+        G = self.network(X)
+        nearest = Nearest(G * nearness(self.kernel, G.shape[1]).sqrt().to(G))
+        search = nearest.earlier if self.is_ordered else nearest.others
+        return i, search(i, self.n_neighbors)
+
+    def loss_at(self, i: Tensor, N: Tensor) -> Tensor:
+        """Return the loss of rows i, given rows N."""
+        X, rows = self.data
+        noise, y = self.likelihood.noise_variance, rows.y
+        G = X.double()
+        D = noise_of_rows(noise, rows).double()
+        r = y.double() - self.mean.detach()
+        total, n = 0.0, len(i) * rows.mean_weight
+        sets = Sets.of(G[i], (D[i], r[i]), (G, D, r), N)
+        K = sets.covariances(self.kernel)
+        found = log_density(K.detach(), sets.D.detach(), sets.y)
+        value = -found.value.sum() / n
+        by_mean = found.by_y.sum((1, 2)) / n
+        if sets.is_there is not None:
+            by_mean = (found.by_y * sets.is_there).sum((1, 2)) / n
+        return surrogate(
+            value, (K, -found.by_K / n), (sets.D, -found.by_D / n), (self.mean, by_mean)
+        )
+
+    def step_end(self) -> None:
+        self.kernel.clamp_()
+        low, high = map(math.log, self.noise_bounds)
+        self.likelihood.log_noise.data.clamp_(low, high)
+
+    def epoch_end(self) -> None:
+        self.n_done += 1
+        self.found = None
+
+    def detach_rows(self) -> None:
+        self.data = self.found = None
+
+    # ---- the posterior -----------------------------------------------------------------------
+
+    @torch.no_grad()
+    def solution(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
+        """Return the posterior given all rows, with the tails that suit rows left out."""
+        fitted = copy.deepcopy(self).double().eval()
+        noise = fitted.likelihood.noise_variance
+        parts = fitted.kernel, fitted.network, fitted.likelihood, fitted.mean.detach()
+        posterior = NeighbourPosterior(
+            *parts, X.double(), rows.to(torch.float64), noise, self.n_neighbors_predict, self.n_neighbors
+        )
+        if rows.noise is None:
+            self.calibrate_tails_(posterior, rows)
+        return posterior
+
+    def calibrate_tails_(self, posterior: NeighbourPosterior, rows: Rows) -> None:
+        """Set the scale of kernel and noise, and the likelihood, by rows left out."""
+        i = torch.arange(0, len(rows), math.ceil(len(rows) / JUDGED_ROWS), device=rows.y.device)
+        mean, var = posterior.left_out(i)
+        error = posterior.y[i] + posterior.constant - mean
+        u = (error / (var + posterior.noise[i]).clamp_min(TINY).sqrt()).cpu().numpy()
+        tails = best_tails(u, self.tails)
+        posterior.scale_(tails.scale**2)
+        noise = posterior.variance
+        if math.isinf(tails.df):
+            posterior.likelihood = Gaussian(noise)
+        else:
+            posterior.likelihood = SharedStudentT(noise.sqrt(), torch.full_like(noise, tails.df))

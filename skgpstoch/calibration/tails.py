@@ -7,13 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
+from scipy.special import expit
 
 from .spread import argmin
 
 SCALE_PRIOR = 0.5  # prior standard deviation of log c around 0
-LIMITS = ((-3.0, 3.0), (-2.0, 5.0))  # of log c and log(ν − 2)
-START_TAILS = 1.5  # log(ν − 2), where the search starts
-WORTH = 2.0  # nats, summed over rows, that heavy tails must gain
+LIMITS = ((-4.0, 4.0), (-1.0, 5.0), (-7.0, 2.0), (0.0, 6.0))
+"""Of log c, log(ν − 2), log ε/(1 − ε) and log of the outliers' width."""
+STARTS = ((-0.2, 1.5, -3.0, 1.0), (-1.5, 0.0, -1.0, 3.0))
+WORTH = 2.0  # nats, summed over rows, that each further parameter must gain
 
 
 class TailChoice(NamedTuple):
@@ -25,32 +27,53 @@ class TailChoice(NamedTuple):
 
 
 class Tails(NamedTuple):
-    """Standard deviations are c times as large, and errors have ν degrees of freedom."""
+    """Standard deviations are c times as large, and errors have ν degrees of freedom.
+
+    A share of the rows, the outliers, has deviations that are larger by a factor, the width.
+    """
 
     scale: float
-    df: float  # ν; infinite for a normal distribution
+    df: float = math.inf  # ν; infinite for a normal distribution
+    outliers: tuple[float, float] = (0.0, 1.0)
 
 
 def best_tails(u: np.ndarray, choice: TailChoice) -> Tails:
-    """Return c and ν with the best log score of standardised errors u = (y − μ)/s, (N, P)."""
+    """Return c, ν and outliers with the best log score of standardised errors u = (y − μ)/s."""
 
     def loss(x: np.ndarray) -> float:
-        log_c = x[0] if choice.scales else 0.0
-        z = u * math.exp(-log_c)
-        log_p = stats.norm.logpdf(z) if len(x) == 1 else log_density_of_t(z, 2.0 + math.exp(x[1]))
-        return float(0.5 * (log_c / SCALE_PRIOR) ** 2 - (log_p - log_c).sum())
+        found = tails_of(x, choice.scales)
+        prior = 0.5 * (math.log(found.scale) / SCALE_PRIOR) ** 2 if choice.scales else 0.0
+        return float(prior + WORTH * len(x) - log_density(u, found).sum())
 
-    normal = argmin(loss, np.zeros(1), LIMITS[:1])
-    found = normal
-    if choice.may_be_heavy:
-        heavy = argmin(loss, np.array([normal[0] - 0.2, START_TAILS]), LIMITS)
-        if not choice.may_be_normal or loss(normal) - loss(heavy) > WORTH:
-            found = heavy
-    scale = math.exp(found[0]) if choice.scales else 1.0
-    return Tails(scale, math.inf if len(found) == 1 else 2.0 + math.exp(found[1]))
+    sizes = [1] * choice.may_be_normal + [2, 4] * choice.may_be_heavy
+    found = [
+        argmin(loss, np.array(start[:size]), LIMITS[:size])
+        for size in sizes
+        for start in (STARTS if size == 4 else STARTS[:1])
+    ]
+    return tails_of(min(found, key=loss), choice.scales)
 
 
-def log_density_of_t(z: np.ndarray, df: float) -> np.ndarray:
-    """Return the log density of t_ν."""
-    constant = math.lgamma(0.5 * (df + 1.0)) - math.lgamma(0.5 * df) - 0.5 * math.log(math.pi * df)
-    return constant - 0.5 * (df + 1.0) * np.log1p(z**2 / df)
+def tails_of(x: np.ndarray, scales: bool) -> Tails:
+    """Return what log c, log(ν − 2), the log odds of outliers and the log width mean."""
+    scale = math.exp(x[0]) if scales else 1.0
+    if len(x) == 1:
+        return Tails(scale)
+    outliers = (0.0, 1.0) if len(x) == 2 else (float(expit(x[2])), math.exp(x[3]))
+    return Tails(scale, 2.0 + math.exp(x[1]), outliers)
+
+
+def log_density(u: np.ndarray, tails: Tails) -> np.ndarray:
+    """Return the log density of standardised errors."""
+    share, width = tails.outliers
+
+    def of_scale(scale: float) -> np.ndarray:
+        z = u / scale
+        log_p = stats.norm.logpdf(z) if math.isinf(tails.df) else stats.t.logpdf(z, tails.df)
+        return np.asarray(log_p) - math.log(scale)
+
+    usual = of_scale(tails.scale)
+    if share == 0.0:
+        return usual
+    far = of_scale(tails.scale * width)
+    return np.logaddexp(math.log1p(-share) + usual, math.log(share) + far)

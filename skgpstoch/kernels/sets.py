@@ -39,7 +39,9 @@ def within(kernel: Kernel, S: Tensor) -> Tensor:
             A = (S - S[:, :1]) / kernel.length_scale.to(S)
             return _RadialWithin.apply(A, kernel.profile)
         case kernels.RationalQuadratic() | kernels.ExpSineSquared():
-            return kernel.of_distances(_RadialWithin.apply((S - S[:, :1]) / kernel.unit.to(S), identity))
+            return kernel.of_distances(
+                _RadialWithin.apply((S - S[:, :1]) / kernel.unit.to(S), identity)
+            )
         case _:
             raise TypeError(f"{type(kernel).__name__} has no covariances within sets of rows.")
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,8 @@ from ..maths.nearest import Nearest
 from ..posteriors.neighbours import NeighbourPosterior, Sets, noise_of_rows
 from .base import Objective, surrogate
 
+NOISE_RATE = 3.0  # factor of the learning rate of log σ²
+TRIAL_ROWS = 2000  # on which kernels are compared
 JUDGED_ROWS = 4000  # left out to judge scale and tails
 TINY = torch.finfo(torch.float64).tiny
 
@@ -86,6 +89,14 @@ class NeighbourObjective(Objective):
         self.data: tuple[Tensor, Rows] | None = None  # of training
         self.found: tuple[Tensor, Tensor] | None = None  # in this epoch
 
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Return networks' parameters, others, and the noise, which may have far to go."""
+        network, rest = super().param_groups()
+        of_noise = [p for p in rest["params"] if p is self.likelihood.log_noise]
+        others = [p for p in rest["params"] if p is not self.likelihood.log_noise]
+        noise = {**rest, "params": of_noise, "rate": NOISE_RATE}
+        return [network, {**rest, "params": others}, noise]
+
     def minibatch_source(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
         """Return places among an epoch's rows for X, which are the same in every epoch."""
         self.data, self.found = (X, rows), None
@@ -129,6 +140,13 @@ class NeighbourObjective(Objective):
             value, (K, -found.by_K / n), (sets.D, -found.by_D / n), (self.mean, by_mean)
         )
 
+    @torch.no_grad()
+    def trial_loss(self) -> float:
+        """Return the loss of rows of an epoch, given neighbours under the present kernel."""
+        i, N = self.find()
+        some = slice(None, None, math.ceil(len(i) / TRIAL_ROWS))
+        return float(self.loss_at(i[some], N[some]))
+
     def step_end(self) -> None:
         self.kernel.clamp_()
         low, high = map(math.log, self.noise_bounds)
@@ -150,7 +168,12 @@ class NeighbourObjective(Objective):
         noise = fitted.likelihood.noise_variance
         parts = fitted.kernel, fitted.network, fitted.likelihood, fitted.mean.detach()
         posterior = NeighbourPosterior(
-            *parts, X.double(), rows.to(torch.float64), noise, self.n_neighbors_predict, self.n_neighbors
+            *parts,
+            X.double(),
+            rows.to(torch.float64),
+            noise,
+            self.n_neighbors_predict,
+            self.n_neighbors,
         )
         if rows.noise is None:
             self.calibrate_tails_(posterior, rows)
@@ -169,3 +192,4 @@ class NeighbourObjective(Objective):
             posterior.likelihood = Gaussian(noise)
         else:
             posterior.likelihood = SharedStudentT(noise.sqrt(), torch.full_like(noise, tails.df))
+            posterior.likelihood.outliers = tails.outliers

@@ -43,5 +43,7 @@ class NNGPRegressor(TargetParameters, TrainingParameters, GeneralRegressor):
 
     def _recipe(self) -> NeighbourRecipe:
         name = "gaussian" if self.likelihood == "auto" else self.likelihood
-        choice = TailChoice(True, self.likelihood != "shared_student_t", self.likelihood != "gaussian")
+        choice = TailChoice(
+            True, self.likelihood != "shared_student_t", self.likelihood != "gaussian"
+        )
         return NeighbourRecipe.of(self, likelihood=make_likelihood(name), tails=choice)

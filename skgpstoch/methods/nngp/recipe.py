@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -25,10 +26,12 @@ from ...recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_fre
 from ...recipes.plan import Plan, Sizes, Start, Training, epochs
 from ...recipes.recipe import Fitted, Problem, Recipe
 from ...training.optimizers import SCHEDULES
+from .start import SMOOTHNESS, likeliest
 
 BATCH_ROWS = 256  # "auto"
 EPOCH_STEPS = 30  # between searches for neighbours
-STEPS = 300  # "auto"
+STEPS = (90, 10, 300)  # "auto": so many, and more for each hyper-parameter; at most
+FEW = 16  # neighbours while smoothness is chosen
 PREDICTING = 128  # neighbours of predictions, "auto"
 START_NOISE = 0.1
 
@@ -68,7 +71,9 @@ class NeighbourRecipe(Recipe):
         return Plan(
             solver="adam",
             dtype=t.dtype,
-            max_iter=epochs(STEPS, n_epoch, b) if t.max_iter == "auto" else int(t.max_iter),
+            max_iter=epochs(self.n_steps(sizes.n_features), n_epoch, b)
+            if t.max_iter == "auto"
+            else int(t.max_iter),
             batch_size=b,
             schedule=SCHEDULES[t.learning_rate],
             rate=t.learning_rate_init,
@@ -76,37 +81,64 @@ class NeighbourRecipe(Recipe):
             tol=t.tol,
         )
 
+    def n_steps(self, n_features: int) -> int:
+        """Return the number of training steps for "auto"."""
+        given = self.kernel.expression
+        n_learned = n_features if given is None else given.n_dims
+        least, each, most = STEPS
+        return min(least + each * (n_learned + 3), most)
+
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         return self.kernel.input_scaling(X, weight, standardizes=True)
 
     # ---- objective ---------------------------------------------------------------------------
 
     def objective(self, problem: Problem) -> NeighbourObjective:
-        X, rows, plan = problem.X, problem.rows, problem.plan
+        X, rows, generator = problem.X, problem.rows, problem.generator
+        given = self.kernel.expression
+        if (start := problem.start) is not None:
+            start.check_unchanged()
+            fitted = start.posterior
+            kernel = kernels.to_sklearn(fitted.kernel)
+            return self.made(kernel, problem, fitted.variance, fitted.constant)
+        if given is not None:
+            return self.made(given, problem)
+        t, d = self.training, X.shape[1]
+        makers = [
+            functools.partial(self.made, default_kernel(d, nu), problem, n_neighbors=FEW)
+            for nu in SMOOTHNESS
+        ]
+        best = likeliest(makers, X, rows, t.learning_rate_init, problem.plan.batch_size, generator)
+        noise, mean = best.likelihood.noise_variance.detach(), best.mean.detach()
+        return self.made(kernels.to_sklearn(best.kernel), problem, noise, mean)
+
+    def made(
+        self,
+        expression: sk.Kernel,
+        problem: Problem,
+        noise: Tensor | None = None,
+        mean: Tensor | None = None,
+        n_neighbors: int | None = None,
+    ) -> NeighbourObjective:
+        """Return the objective that starts from a kernel, a noise and a mean."""
+        X, rows = problem.X, problem.rows
         n, d = X.shape
-        expression = self.kernel.expression
-        if expression is None:
-            expression = default_kernel(d, 1.5)
         kernel = kernels.from_sklearn(expression).to(X.device)
         check_length_scales(kernel, d)
         check_nearness(kernel, d)
-        noise = torch.full((rows.y.shape[1],), self.kernel.start_noise, dtype=torch.float64)
-        mean = rows.mean(rows.y.double())
-        if (start := problem.start) is not None:
-            start.check_unchanged(("kernel",))
-            kernel = kernels.from_sklearn(kernels.to_sklearn(start.posterior.kernel)).to(X.device)
-            noise, mean = start.posterior.variance, start.posterior.constant
+        level = rows.y.new_full(rows.y.shape[1:], self.kernel.start_noise).double()
+        asked = self.n_neighbors if n_neighbors is None else min(n_neighbors, self.n_neighbors)
         predicting = PREDICTING if self.n_neighbors_predict is None else self.n_neighbors_predict
         return NeighbourObjective(
             kernel,
             nn.Identity(),
-            Gaussian(noise.to(X.device)),
-            mean.to(X.device),
+            Gaussian((level if noise is None else noise).to(X.device)),
+            (rows.mean(rows.y.double()) if mean is None else mean).to(X.device),
             noise_bounds=self.kernel.noise_bounds,
-            n_neighbors=min(self.n_neighbors, n - 1),
+            n_neighbors=min(asked, n - 1),
             n_neighbors_predict=min(predicting, n),
             is_ordered=self.loss != "leave_one_out",
-            n_epoch=EPOCH_STEPS * plan.batch_size,
+            n_epoch=EPOCH_STEPS * problem.plan.batch_size,
             tails=self.tail_choice,
         )
 

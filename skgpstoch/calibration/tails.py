@@ -26,7 +26,7 @@ class TailChoice(NamedTuple):
     may_be_heavy: bool = True  # whether ν may be finite
 
 
-class Tails(NamedTuple):
+class ErrorTails(NamedTuple):
     """Standard deviations are c times as large, and errors have ν degrees of freedom.
 
     A share of the rows, the outliers, has deviations that are larger by a factor, the width.
@@ -37,7 +37,7 @@ class Tails(NamedTuple):
     outliers: tuple[float, float] = (0.0, 1.0)
 
 
-def best_tails(u: np.ndarray, choice: TailChoice) -> Tails:
+def best_tails(u: np.ndarray, choice: TailChoice) -> ErrorTails:
     """Return c, ν and outliers with the best log score of standardised errors u = (y − μ)/s."""
 
     def loss(x: np.ndarray) -> float:
@@ -54,16 +54,16 @@ def best_tails(u: np.ndarray, choice: TailChoice) -> Tails:
     return tails_of(min(found, key=loss), choice.scales)
 
 
-def tails_of(x: np.ndarray, scales: bool) -> Tails:
+def tails_of(x: np.ndarray, scales: bool) -> ErrorTails:
     """Return what log c, log(ν − 2), the log odds of outliers and the log width mean."""
     scale = math.exp(x[0]) if scales else 1.0
     if len(x) == 1:
-        return Tails(scale)
+        return ErrorTails(scale)
     outliers = (0.0, 1.0) if len(x) == 2 else (float(expit(x[2])), math.exp(x[3]))
-    return Tails(scale, 2.0 + math.exp(x[1]), outliers)
+    return ErrorTails(scale, 2.0 + math.exp(x[1]), outliers)
 
 
-def log_density(u: np.ndarray, tails: Tails) -> np.ndarray:
+def log_density(u: np.ndarray, tails: ErrorTails) -> np.ndarray:
     """Return the log density of standardised errors."""
     share, width = tails.outliers
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import expressions as kernels
 from ..maths.first_order import first_order
+from . import expressions as kernels
 from .distances import FARTHEST, Profile, identity, safe_power
 from .expressions import Kernel
 from .tied import Tied

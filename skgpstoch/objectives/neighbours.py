@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..calibration.tails import TailChoice, best_tails
+from ..data.devices import BLOCK_ROWS
 from ..data.rows import Rows
 from ..kernels import Kernel
 from ..kernels.sets import nearness
@@ -87,6 +88,7 @@ class NeighbourObjective(Objective):
         self.n_epoch = n_epoch
         self.register_buffer("n_done", torch.zeros((), dtype=torch.long, device="cpu"))
         self.data: tuple[Tensor, Rows] | None = None  # of training
+        self.trains_features = any(p.requires_grad for p in network.parameters())
         self.found: tuple[Tensor, Tensor] | None = None  # in this epoch
 
     def param_groups(self) -> list[dict[str, Any]]:
@@ -107,7 +109,16 @@ class NeighbourObjective(Objective):
         if self.found is None:
             self.found = self.find()
         i, N = self.found
-        return self.loss_at(i[X[:, 0]], N[X[:, 0]])
+        return self.loss_at(i[X[:, 0]], N[X[:, 0]], generator)
+
+    def features(self, X: Tensor) -> Tensor:
+        """Return the features of all rows, in float64, block by block and without a graph."""
+        with torch.no_grad():
+            return torch.cat([self.network(block).double() for block in X.split(BLOCK_ROWS)])
+
+    def nearest_of(self, G: Tensor) -> Nearest:
+        """Return what finds neighbours among rows with these features."""
+        return Nearest(G * nearness(self.kernel, G.shape[1]).sqrt().to(G))
 
     @torch.no_grad()
     def find(self) -> tuple[Tensor, Tensor]:
@@ -116,33 +127,35 @@ class NeighbourObjective(Objective):
         stride = max(1, len(X) // self.n_epoch)
         i = torch.arange(min(self.n_epoch, len(X)), device=X.device) * stride
         i += int(self.n_done) % stride
-        G = self.network(X)
-        nearest = Nearest(G * nearness(self.kernel, G.shape[1]).sqrt().to(G))
+        nearest = self.nearest_of(self.features(X))
         search = nearest.earlier if self.is_ordered else nearest.others
         return i, search(i, self.n_neighbors)
 
-    def loss_at(self, i: Tensor, N: Tensor) -> Tensor:
+    def loss_at(self, i: Tensor, N: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Return the loss of rows i, given rows N."""
         X, rows = self.data
-        noise, y = self.likelihood.noise_variance, rows.y
-        G = X.double()
-        D = noise_of_rows(noise, rows).double()
-        r = y.double() - self.mean.detach()
-        total, n = 0.0, len(i) * rows.mean_weight
-        sets = Sets.of(G[i], (D[i], r[i]), (G, D, r), N)
+        n = len(i) * rows.mean_weight
+        if self.trains_features:
+            used, place = torch.cat([i, N.clamp_min(0).flatten()]).unique(return_inverse=True)
+            X, rows = X.index_select(0, used), rows[used]
+            i, N = place[: len(i)], torch.where(N < 0, N, place[len(i) :].view_as(N))
+            G = self.network(X, generator).double()
+        else:
+            G = self.network(X).double()
+        D = noise_of_rows(self.likelihood.noise_variance, rows).double()
+        r = rows.y.double() - self.mean.detach()
+        sets = Sets.of(G.index_select(0, i), (D[i], r[i]), (G, D, r), N)
         K = sets.covariances(self.kernel)
         found = log_density(K.detach(), sets.D.detach(), sets.y)
-        value = -found.value.sum() / n
-        by_mean = found.by_y.sum((1, 2)) / n
-        if sets.is_there is not None:
-            by_mean = (found.by_y * sets.is_there).sum((1, 2)) / n
-        return surrogate(
-            value, (K, -found.by_K / n), (sets.D, -found.by_D / n), (self.mean, by_mean)
-        )
+        by_mean = found.by_y if sets.is_there is None else found.by_y * sets.is_there
+        pairs = [(K, found.by_K), (sets.D, found.by_D), (self.mean, -by_mean.sum((1, 2)))]
+        gradients = [(x, -dx / n) for x, dx in pairs if x.requires_grad]
+        return surrogate(-found.value.sum() / n, *gradients)
 
     @torch.no_grad()
     def trial_loss(self) -> float:
         """Return the loss of rows of an epoch, given neighbours under the present kernel."""
+        self.eval()
         i, N = self.find()
         some = slice(None, None, math.ceil(len(i) / TRIAL_ROWS))
         return float(self.loss_at(i[some], N[some]))
@@ -162,30 +175,33 @@ class NeighbourObjective(Objective):
     # ---- the posterior -----------------------------------------------------------------------
 
     @torch.no_grad()
-    def solution(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
-        """Return the posterior given all rows, with the tails that suit rows left out."""
+    def posterior(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
+        """Return the posterior given these rows, whose tails are those of the noise."""
         fitted = copy.deepcopy(self).double().eval()
         noise = fitted.likelihood.noise_variance
         parts = fitted.kernel, fitted.network, fitted.likelihood, fitted.mean.detach()
-        posterior = NeighbourPosterior(
-            *parts,
-            X.double(),
-            rows.to(torch.float64),
-            noise,
-            self.n_neighbors_predict,
-            self.n_neighbors,
-        )
+        n_neighbors = min(self.n_neighbors_predict, len(X)), self.n_neighbors
+        return NeighbourPosterior(*parts, X.double(), rows.to(torch.float64), noise, *n_neighbors)
+
+    @torch.no_grad()
+    def solution(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
+        """Return the posterior given all rows, with the tails that suit rows left out."""
+        posterior = self.posterior(X, rows)
         if rows.noise is None:
-            self.calibrate_tails_(posterior, rows)
+            self.calibrate_tails_(posterior, X, rows)
+        posterior.find_joint_()
         return posterior
 
-    def calibrate_tails_(self, posterior: NeighbourPosterior, rows: Rows) -> None:
+    def __deepcopy__(self, memo: dict[int, Any]) -> NeighbourObjective:
+        rows = self.data, self.found
+        self.data = self.found = None
+        other = super().__deepcopy__(memo)
+        self.data, self.found = rows
+        return other
+
+    def calibrate_tails_(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows) -> None:
         """Set the scale of kernel and noise, and the likelihood, by rows left out."""
-        i = torch.arange(0, len(rows), math.ceil(len(rows) / JUDGED_ROWS), device=rows.y.device)
-        mean, var = posterior.left_out(i)
-        error = posterior.y[i] + posterior.constant - mean
-        u = (error / (var + posterior.noise[i]).clamp_min(TINY).sqrt()).cpu().numpy()
-        tails = best_tails(u, self.tails)
+        tails = best_tails(self.errors_left_out(posterior, X, rows).cpu().numpy(), self.tails)
         posterior.scale_(tails.scale**2)
         noise = posterior.variance
         if math.isinf(tails.df):
@@ -193,3 +209,10 @@ class NeighbourObjective(Objective):
         else:
             posterior.likelihood = SharedStudentT(noise.sqrt(), torch.full_like(noise, tails.df))
             posterior.likelihood.outliers = tails.outliers
+
+    def errors_left_out(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows) -> Tensor:
+        """Return errors of rows left out in standard deviations, (k, P)."""
+        i = torch.arange(0, len(X), math.ceil(len(X) / JUDGED_ROWS), device=X.device)
+        mean, var = posterior.left_out(i)
+        error = posterior.y[i] + posterior.constant - mean
+        return error / (var + posterior.noise[i]).clamp_min(TINY).sqrt()

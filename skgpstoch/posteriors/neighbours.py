@@ -60,7 +60,8 @@ class Sets(NamedTuple):
         """
         absent = N < 0
         N = N.clamp_min(0)
-        S = torch.cat([G[:, None], all_rows[0][N]], 1)
+        of_neighbours = all_rows[0].index_select(0, N.flatten()).unflatten(0, N.shape)
+        S = torch.cat([G[:, None], of_neighbours], 1)
         D, y = (
             torch.cat([of_row[:, None], of_all[N]], 1).permute(2, 0, 1)
             for of_row, of_all in zip(own, all_rows[1:], strict=True)
@@ -131,7 +132,7 @@ class NeighbourPosterior(Posterior):
             given = {"features": network(X), "y": rows.y - mean, "noise": D}
         for name, value in {**given, "constant": mean, "variance": noise}.items():
             self.register_buffer(name, value.detach().clone())
-        self.register_buffer("joint", self.log_joint(rows))
+        self.register_buffer("joint", torch.full_like(mean, torch.nan))
 
     @property
     def block_rows(self) -> int:
@@ -176,8 +177,7 @@ class NeighbourPosterior(Posterior):
         for name, value in new.items():
             other._buffers[name] = torch.cat([getattr(self, name), value])
         other._n_rows = self.n_rows + rows.n_effective
-        other.joint = other.log_joint(rows)
-        return other
+        return other.find_joint_()
 
     @torch.no_grad()
     def scale_(self, factor: float) -> NeighbourPosterior:
@@ -221,14 +221,15 @@ class NeighbourPosterior(Posterior):
     # ---- the evidence ------------------------------------------------------------------------
 
     @torch.no_grad()
-    def log_joint(self, rows: Rows) -> Tensor:
-        """Return Σ log p(y_i | y_N(i)) with N(i) among rows before i, (P,); NaN if it takes long.
+    def find_joint_(self) -> NeighbourPosterior:
+        """Compute Σ log p(y_i | y_N(i)) with N(i) among rows before i, if that takes little time.
 
-        `rows` are the training rows, for their weights; or the last of them, for all.
+        It is NaN for more rows.
         """
         n, P = self.y.shape
+        self.joint = self.y.new_full((P,), torch.nan)
         if n > MOST_JOINT_ROWS:
-            return self.y.new_full((P,), torch.nan)
+            return self
         nearest, total = Nearest(self.located(self.features)), self.y.new_zeros(P)
         for block in row_blocks(n, BLOCK_ROWS):
             i = torch.arange(block.start, block.stop, device=self.y.device)
@@ -238,7 +239,8 @@ class NeighbourPosterior(Posterior):
                 sets = Sets.of(self.features[i[some]], own, self.all_rows, N[some])
                 found = log_density(sets.covariances(self.kernel), sets.D, sets.y)
                 total += found.value.sum(-1)
-        return total
+        self.joint = total
+        return self
 
     # ---- several rows together ---------------------------------------------------------------
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
 from ...calibration.tails import TailChoice
-from ...docstrings import documented
 from ...estimators.docs import public_estimator
-from ...estimators.parameters import POSITIVE_INTEGER, TargetParameters, TrainingParameters
+from ...estimators.parameters import (
+    ACTIVATION,
+    POSITIVE_INTEGER,
+    NetworkParameters,
+    TargetParameters,
+    TrainingParameters,
+)
 from ...estimators.regressor import GeneralRegressor
 from ...likelihoods.base import make_likelihood
 from .recipe import NeighbourRecipe
@@ -18,7 +23,7 @@ from .recipe import NeighbourRecipe
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class NNGPRegressor(TargetParameters, TrainingParameters, GeneralRegressor):
+class NNGPRegressor(TargetParameters, NetworkParameters, TrainingParameters, GeneralRegressor):
     """Nearest-neighbour Gaussian-process regression: exact where it matters, at any size.
 
     Each prediction is that of the exact process given the rows nearest to it, under the kernel: one
@@ -29,6 +34,7 @@ class NNGPRegressor(TargetParameters, TrainingParameters, GeneralRegressor):
     n_neighbors_predict: int | None = None
     loss: str = "auto"
     likelihood: str = "auto"
+    activation: str = "gelu"
     learning_rate_init: float = 0.1
     dtype: str = "float64"
 
@@ -36,6 +42,7 @@ class NNGPRegressor(TargetParameters, TrainingParameters, GeneralRegressor):
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "n_neighbors": [POSITIVE_INTEGER],
         "n_neighbors_predict": [POSITIVE_INTEGER, None],
+        "activation": ACTIVATION,
         "loss": [StrOptions({"auto", "vecchia", "leave_one_out"})],
         "likelihood": [StrOptions({"auto", "gaussian", "shared_student_t"})],
     }

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, Self, cast
 
 import numpy as np
-import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
@@ -17,19 +16,25 @@ from ... import kernels
 from ...calibration.tails import TailChoice
 from ...data.arrays import Scaling
 from ...data.findings import Finding
-from ...data.rows import Data, Rows
+from ...data.rows import Rows
 from ...kernels import check_length_scales
 from ...kernels.sets import nearness
 from ...likelihoods.real import Gaussian
 from ...objectives.neighbours import NeighbourObjective
 from ...recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
-from ...recipes.plan import Plan, Sizes, Start, Training, epochs
+from ...recipes.networks import Network
+from ...recipes.plan import Folds, Plan, Sizes, Start, Training, epochs
 from ...recipes.recipe import Fitted, Problem, Recipe
 from ...training.optimizers import SCHEDULES
+from .deep import DeepNeighbourObjective, feature_kernel, learned_mean
 from .start import SMOOTHNESS, likeliest
 
 BATCH_ROWS = 256  # "auto"
-EPOCH_STEPS = 30  # between searches for neighbours
+EPOCH_STEPS = (30, 50)  # between searches for neighbours, without and with a network
+DEEP_STEPS = 600
+DEEP_RATE = 0.3  # factor of the learning rate
+NETWORK_RATE = 1.0 / 30.0  # factor of that, for networks
+MOST_HELD_OUT = 2000  # rows
 STEPS = (90, 10, 300)  # "auto": so many, and more for each hyper-parameter; at most
 FEW = 16  # neighbours while smoothness is chosen
 PREDICTING = 128  # neighbours of predictions, "auto"
@@ -49,6 +54,7 @@ class NeighbourRecipe(Recipe):
     """
 
     kernel: KernelChoice
+    network: Network | None
     training: Training
     n_neighbors: int
     n_neighbors_predict: int | None
@@ -58,27 +64,37 @@ class NeighbourRecipe(Recipe):
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:
+        p = parameters
         made = {
-            "kernel": KernelChoice.of(parameters.kernel, START_NOISE),
-            "training": Training.of(parameters),
+            "kernel": KernelChoice.of(p.kernel, START_NOISE),
+            "network": Network.of(
+                p.hidden_layer_sizes, p.feature_map, p.weight_decay, p.activation
+            ),
+            "training": Training.of(p),
         }
         return super().of(parameters, **made | decided)
 
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
-        t, n = self.training, sizes.n_rows
-        b = min(n, BATCH_ROWS if t.batch_size == "auto" else int(t.batch_size))
-        n_epoch = min(n, EPOCH_STEPS * b)
+        t, n, is_deep = self.training, sizes.n_rows, self.network is not None
+        folds = Folds()
+        if is_deep:
+            folds = Folds.of(n, min(t.validation_fraction, MOST_HELD_OUT / n))
+        n_trained = n - folds.n_untrained
+        b = min(n_trained, BATCH_ROWS if t.batch_size == "auto" else int(t.batch_size))
+        n_epoch = min(n_trained, EPOCH_STEPS[is_deep] * b)
+        n_steps = DEEP_STEPS if is_deep else self.n_steps(sizes.n_features)
         return Plan(
             solver="adam",
             dtype=t.dtype,
-            max_iter=epochs(self.n_steps(sizes.n_features), n_epoch, b)
-            if t.max_iter == "auto"
-            else int(t.max_iter),
+            max_iter=epochs(n_steps, n_epoch, b) if t.max_iter == "auto" else int(t.max_iter),
             batch_size=b,
             schedule=SCHEDULES[t.learning_rate],
-            rate=t.learning_rate_init,
+            rate=t.learning_rate_init * (DEEP_RATE if is_deep else 1.0),
             patience=t.n_iter_no_change or math.inf,
             tol=t.tol,
+            holds_out=is_deep,
+            evaluates=is_deep,
+            folds=folds,
         )
 
     def n_steps(self, n_features: int) -> int:
@@ -94,23 +110,49 @@ class NeighbourRecipe(Recipe):
     # ---- objective ---------------------------------------------------------------------------
 
     def objective(self, problem: Problem) -> NeighbourObjective:
-        X, rows, generator = problem.X, problem.rows, problem.generator
         given = self.kernel.expression
         if (start := problem.start) is not None:
             start.check_unchanged()
             fitted = start.posterior
             kernel = kernels.to_sklearn(fitted.kernel)
             return self.made(kernel, problem, fitted.variance, fitted.constant)
+        if self.network is not None:
+            return self.deep(problem)
         if given is not None:
             return self.made(given, problem)
-        t, d = self.training, X.shape[1]
+        return self.likeliest(problem)
+
+    def likeliest(self, problem: Problem) -> NeighbourObjective:
+        """Return the objective that starts from the smoothness that suits the rows best."""
+        X, rows, generator = problem.X, problem.rows, problem.generator
         makers = [
-            functools.partial(self.made, default_kernel(d, nu), problem, n_neighbors=FEW)
+            functools.partial(self.made, default_kernel(X.shape[1], nu), problem, n_neighbors=FEW)
             for nu in SMOOTHNESS
         ]
-        best = likeliest(makers, X, rows, t.learning_rate_init, problem.plan.batch_size, generator)
+        rate = self.training.learning_rate_init
+        best = likeliest(makers, X, rows, rate, problem.plan.batch_size, generator)
         noise, mean = best.likelihood.noise_variance.detach(), best.mean.detach()
         return self.made(kernels.to_sklearn(best.kernel), problem, noise, mean)
+
+    def deep(self, problem: Problem) -> DeepNeighbourObjective:
+        """Return the objective whose network has learned the mean."""
+        network = cast(Network, self.network)
+        features, error = learned_mean(problem, network.layers, network.activation)
+        given = self.kernel.expression
+        expression = feature_kernel(1.5) if given is None else given
+        noise = problem.rows.y.new_full(problem.rows.y.shape[1:], error).double()
+        return self.made(
+            expression,
+            problem,
+            noise.clamp(*self.kernel.noise_bounds),
+            features=features,
+            make=functools.partial(
+                DeepNeighbourObjective,
+                decay=network.decay(problem.rows.n_effective),
+                rate=NETWORK_RATE,
+                plain=None,
+            ),
+        )
 
     def made(
         self,
@@ -119,28 +161,37 @@ class NeighbourRecipe(Recipe):
         noise: Tensor | None = None,
         mean: Tensor | None = None,
         n_neighbors: int | None = None,
+        features: nn.Module | None = None,
+        make: Any = NeighbourObjective,
     ) -> NeighbourObjective:
         """Return the objective that starts from a kernel, a noise and a mean."""
         X, rows = problem.X, problem.rows
         n, d = X.shape
         kernel = kernels.from_sklearn(expression).to(X.device)
-        check_length_scales(kernel, d)
+        if features is not None:
+            d = features(X[:1]).shape[1]
+        check_length_scales(kernel, d, features)
         check_nearness(kernel, d)
         level = rows.y.new_full(rows.y.shape[1:], self.kernel.start_noise).double()
         asked = self.n_neighbors if n_neighbors is None else min(n_neighbors, self.n_neighbors)
         predicting = PREDICTING if self.n_neighbors_predict is None else self.n_neighbors_predict
-        return NeighbourObjective(
+        return make(
             kernel,
-            nn.Identity(),
+            nn.Sequential() if features is None else features,
             Gaussian((level if noise is None else noise).to(X.device)),
             (rows.mean(rows.y.double()) if mean is None else mean).to(X.device),
             noise_bounds=self.kernel.noise_bounds,
             n_neighbors=min(asked, n - 1),
             n_neighbors_predict=min(predicting, n),
-            is_ordered=self.loss != "leave_one_out",
-            n_epoch=EPOCH_STEPS * problem.plan.batch_size,
+            is_ordered=self.is_ordered,
+            n_epoch=EPOCH_STEPS[features is not None] * problem.plan.batch_size,
             tails=self.tail_choice,
         )
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether neighbours of training are earlier rows."""
+        return self.loss == "vecchia" or (self.loss == "auto" and self.network is None)
 
     @property
     def tail_choice(self) -> TailChoice:

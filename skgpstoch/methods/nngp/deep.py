@@ -1,0 +1,137 @@
+"""Features that are learned together with the conditional of each row given its neighbours.
+
+A network first learns the mean of y by its squared error. Principal directions of its last layer,
+beside the inputs, are then the space in which neighbours are found, and everything is trained on
+leave-one-out densities. Rows left out choose the dropout and the iterate.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from sklearn.gaussian_process import kernels as sk
+from torch import Tensor, nn
+
+from ...calibration.tails import TailChoice, best_tails, log_density
+from ...data.rows import Rows
+from ...features.near import NearFeatures
+from ...objectives.base import Objective
+from ...objectives.neighbours import TINY, NeighbourObjective
+from ...posteriors.neighbours import NeighbourPosterior
+from ...recipes.plan import epochs
+from ...recipes.recipe import Problem
+from ...training.loop import train
+from ...training.optimizers import SCHEDULES, make_optimizer
+
+DIRECTIONS = 16  # of the last layer
+DROPOUTS = (0.0, 0.1)  # of which rows left out choose
+MEAN_STEPS, MEAN_RATE, MEAN_BATCH = 1500, 3e-3, 256
+GATE_RATE = 10.0  # factor of the rate of what is not a network's
+DECAY = 1e-2
+
+
+class MeanObjective(Objective):
+    """The squared error of a linear function of the last hidden layer."""
+
+    weight_decay = DECAY
+    rest_rate = GATE_RATE
+
+    def __init__(self, features: NearFeatures, width: int, n_outputs: int) -> None:
+        super().__init__()
+        self.features = features
+        self.network = nn.Sequential(nn.Linear(width, n_outputs).to(features.gate))
+        with torch.no_grad():
+            self.network[0].weight.zero_()
+            self.network[0].bias.zero_()
+
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        f = self.network(self.features.hidden(X, generator))
+        return rows.weighted((f - rows.y.to(f)).square()).sum() / rows.n_effective
+
+    @torch.no_grad()
+    def evaluate(self, X: Tensor, rows: Rows) -> float:
+        """Return the squared error of held-out rows, which come first."""
+        held = slice(rows.n_held_out)
+        f = self.network(self.features.hidden(X[held]))
+        return float((f - rows.y[held].to(f)).square().mean())
+
+
+def learned_mean(
+    problem: Problem, layers: tuple[int, ...], activation: str
+) -> tuple[NearFeatures, float]:
+    """Return features whose last layer predicts y, and the held-out squared error."""
+    X, rows, generator = problem.X, problem.rows, problem.generator
+    n, found = rows.n_held_out, []
+    state = generator.get_state()
+    for dropout in DROPOUTS:
+        generator.set_state(state)
+        features = NearFeatures(X[n:], layers, activation, dropout, DIRECTIONS, generator)
+        objective = MeanObjective(features, layers[-1], rows.y.shape[1])
+        table = problem.table.trained(n, objective.minibatch_source)
+        batch = min(MEAN_BATCH, max(1, table.n_rows // 2))
+        n_epochs = epochs(MEAN_STEPS, table.n_rows, batch)
+        history = train(
+            objective,
+            table,
+            optimizer=make_optimizer("adam", objective.param_groups(), MEAN_RATE),
+            max_iter=n_epochs,
+            batch_size=batch,
+            schedule=SCHEDULES["one-cycle"],
+            generator=generator,
+            evaluate=lambda objective=objective: objective.evaluate(X, rows),
+            evaluate_every=math.ceil(n_epochs / 30),
+        )
+        found.append((history.best_score, objective.features))
+    error, features = min(found, key=lambda pair: pair[0])
+    features.set_directions_(X[n:])
+    return features, error
+
+
+def feature_kernel(nu: float) -> sk.Kernel:
+    """Return a kernel on features, whose scales are their own."""
+    return sk.ConstantKernel(1.0, (1e-5, 1e5)) * sk.Matern(1.0, "fixed", nu=nu)
+
+
+class DeepNeighbourObjective(NeighbourObjective):
+    """The same objective with features that are trained, judged by rows left out.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        Those of :class:`NeighbourObjective`.
+    decay, rate : float
+        Weight decay of networks, and the factor of their learning rate.
+    plain : NeighbourObjective or None
+        The same on the inputs alone, which replaces this one where it predicts rows left out
+        better.
+    """
+
+    plain_score: Tensor
+
+    def __init__(
+        self, *args: Any, decay: float, rate: float, plain: NeighbourObjective | None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.weight_decay, self.network_rate = decay, rate
+        self.plain = [] if plain is None else [plain]  # whose parameters are not trained here
+
+    def errors_held_out(self, X: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return errors of held-out rows in standard deviations, and these, each (k, P)."""
+        n = rows.n_held_out
+        posterior = self.posterior(X[n:], rows[n:])
+        q = posterior.marginals(X[:n].double())
+        s = (q.var[0] + posterior.variance).clamp_min(TINY).sqrt()
+        return (rows.y[:n].double() - q.mean[0]) / s, s
+
+    @torch.no_grad()
+    def evaluate(self, X: Tensor, rows: Rows) -> float:
+        """Return the negative log density of held-out rows with the tails that suit them best."""
+        u, s = self.errors_held_out(X, rows)
+        errors = u.cpu().numpy()
+        density = log_density(errors, best_tails(errors, TailChoice())).sum(1).mean()
+        return float(s.log().sum(1).mean()) - float(density)
+
+    def errors_left_out(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows) -> Tensor:
+        return self.errors_held_out(X, rows)[0]

@@ -8,7 +8,8 @@ leave-one-out densities. Rows left out choose the dropout and the iterate.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from sklearn.gaussian_process import kernels as sk
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from ...calibration.tails import TailChoice, best_tails, log_density
 from ...data.rows import Rows
 from ...features.near import NearFeatures
+from ...maths.modules import Module
 from ...objectives.base import Objective
 from ...objectives.neighbours import TINY, NeighbourObjective
 from ...posteriors.neighbours import NeighbourPosterior
@@ -89,6 +91,17 @@ def learned_mean(
     return features, error
 
 
+class OfUser(Module):
+    """A network of the user, (N, d) → (N, e), whose layers draw from torch's own generator."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, X: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return self.network(X)
+
+
 def feature_kernel(nu: float) -> sk.Kernel:
     """Return a kernel on features, whose scales are their own."""
     return sk.ConstantKernel(1.0, (1e-5, 1e5)) * sk.Matern(1.0, "fixed", nu=nu)
@@ -103,35 +116,57 @@ class DeepNeighbourObjective(NeighbourObjective):
         Those of :class:`NeighbourObjective`.
     decay, rate : float
         Weight decay of networks, and the factor of their learning rate.
-    plain : NeighbourObjective or None
-        The same on the inputs alone, which replaces this one where it predicts rows left out
-        better.
+    plain : Plain or None
+        The same on the inputs alone.
     """
 
-    plain_score: Tensor
-
     def __init__(
-        self, *args: Any, decay: float, rate: float, plain: NeighbourObjective | None, **kwargs: Any
+        self, *args: Any, decay: float, rate: float, plain: Plain | None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         self.weight_decay, self.network_rate = decay, rate
-        self.plain = [] if plain is None else [plain]  # whose parameters are not trained here
+        self.rival = plain
+        self.has_user_module = isinstance(self.network, OfUser)
+        self.replaced_by: NeighbourObjective | None = None
 
-    def errors_held_out(self, X: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return errors of held-out rows in standard deviations, and these, each (k, P)."""
-        n = rows.n_held_out
-        posterior = self.posterior(X[n:], rows[n:])
-        q = posterior.marginals(X[:n].double())
-        s = (q.var[0] + posterior.variance).clamp_min(TINY).sqrt()
-        return (rows.y[:n].double() - q.mean[0]) / s, s
+    def calibrate(self, X: Tensor, rows: Rows) -> None:
+        """Prefer the inputs alone if they predict rows left out better."""
+        rival, self.rival = self.rival, None
+        if rival is not None and rows.n_held_out and rival.score < self.evaluate(X, rows):
+            self.replaced_by = rival.trained()
+
+    def solution(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
+        if self.replaced_by is None:
+            return super().solution(X, rows)
+        return self.replaced_by.solution(X, rows)
 
     @torch.no_grad()
     def evaluate(self, X: Tensor, rows: Rows) -> float:
-        """Return the negative log density of held-out rows with the tails that suit them best."""
-        u, s = self.errors_held_out(X, rows)
-        errors = u.cpu().numpy()
-        density = log_density(errors, best_tails(errors, TailChoice())).sum(1).mean()
-        return float(s.log().sum(1).mean()) - float(density)
+        return score_of(*errors_held_out(self, X, rows))
 
     def errors_left_out(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows) -> Tensor:
-        return self.errors_held_out(X, rows)[0]
+        return errors_held_out(self, X, rows)[0]
+
+
+class Plain(NamedTuple):
+    """The process on the inputs alone: its score on rows left out, and how to train it on all."""
+
+    score: float
+    trained: Callable[[], NeighbourObjective]
+
+
+@torch.no_grad()
+def errors_held_out(objective: NeighbourObjective, X: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+    """Return errors of held-out rows in standard deviations, and these, each (k, P)."""
+    n = rows.n_held_out
+    posterior = objective.posterior(X[n:], rows[n:])
+    mean, var = posterior.marginals(X[:n].double()).mixture_moments()
+    s = (var + posterior.variance).clamp_min(TINY).sqrt()
+    return (rows.y[:n].double() - mean) / s, s
+
+
+def score_of(u: Tensor, s: Tensor) -> float:
+    """Return the negative log density of errors, with the tails that suit them best."""
+    errors = u.cpu().numpy()
+    density = log_density(errors, best_tails(errors, TailChoice())).sum(1).mean()
+    return float(s.log().sum(1).mean()) - float(density)

@@ -22,12 +22,20 @@ from ...kernels.sets import nearness
 from ...likelihoods.real import Gaussian
 from ...objectives.neighbours import NeighbourObjective
 from ...recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
-from ...recipes.networks import Network
+from ...recipes.networks import Network, build_network
 from ...recipes.plan import Folds, Plan, Sizes, Start, Training, epochs
 from ...recipes.recipe import Fitted, Problem, Recipe
 from ...training.optimizers import SCHEDULES
-from .deep import DeepNeighbourObjective, feature_kernel, learned_mean
-from .start import SMOOTHNESS, likeliest
+from .deep import (
+    DeepNeighbourObjective,
+    OfUser,
+    Plain,
+    errors_held_out,
+    feature_kernel,
+    learned_mean,
+    score_of,
+)
+from .start import SMOOTHNESS, likeliest, train_briefly
 
 BATCH_ROWS = 256  # "auto"
 EPOCH_STEPS = (30, 50)  # between searches for neighbours, without and with a network
@@ -105,6 +113,8 @@ class NeighbourRecipe(Recipe):
         return min(least + each * (n_learned + 3), most)
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        if self.network is not None:
+            return self.network.input_scaling(X, weight)
         return self.kernel.input_scaling(X, weight, standardizes=True)
 
     # ---- objective ---------------------------------------------------------------------------
@@ -129,30 +139,47 @@ class NeighbourRecipe(Recipe):
             functools.partial(self.made, default_kernel(X.shape[1], nu), problem, n_neighbors=FEW)
             for nu in SMOOTHNESS
         ]
-        rate = self.training.learning_rate_init
-        best = likeliest(makers, X, rows, rate, problem.plan.batch_size, generator)
+        rate, b = self.training.learning_rate_init, min(problem.plan.batch_size, len(X))
+        best = likeliest(makers, X, rows, rate, b, generator)
         noise, mean = best.likelihood.noise_variance.detach(), best.mean.detach()
         return self.made(kernels.to_sklearn(best.kernel), problem, noise, mean)
 
     def deep(self, problem: Problem) -> DeepNeighbourObjective:
         """Return the objective whose network has learned the mean."""
-        network = cast(Network, self.network)
-        features, error = learned_mean(problem, network.layers, network.activation)
-        given = self.kernel.expression
-        expression = feature_kernel(1.5) if given is None else given
-        noise = problem.rows.y.new_full(problem.rows.y.shape[1:], error).double()
-        return self.made(
-            expression,
-            problem,
-            noise.clamp(*self.kernel.noise_bounds),
-            features=features,
-            make=functools.partial(
-                DeepNeighbourObjective,
-                decay=network.decay(problem.rows.n_effective),
-                rate=NETWORK_RATE,
-                plain=None,
-            ),
+        network, given = cast(Network, self.network), self.kernel.expression
+        y = problem.rows.y
+        level = y.new_full(y.shape[1:], self.kernel.start_noise).double()
+        plain, features = None, None
+        if network.module is None:
+            features, error = learned_mean(problem, network.layers, network.activation)
+            level = level.new_full(level.shape, error).clamp(*self.kernel.noise_bounds)
+        else:
+            features = OfUser(build_network(network, problem.X, problem.generator)[0])
+            network.freeze(features.network)
+        if given is None:
+            plain = self.plain(problem)
+        make = functools.partial(
+            DeepNeighbourObjective,
+            decay=network.decay(problem.rows.n_effective),
+            rate=NETWORK_RATE,
+            plain=plain,
         )
+        expression = feature_kernel(1.5) if given is None else given
+        return self.made(expression, problem, level, features=features, make=make)
+
+    def plain(self, problem: Problem) -> Plain:
+        """Return the score of the process on the inputs alone, and how to train it."""
+        started = self.likeliest(problem.trained())
+        score = score_of(*errors_held_out(started, problem.X, problem.rows))
+
+        def trained() -> NeighbourObjective:
+            objective, n_steps = self.likeliest(problem), self.n_steps(problem.X.shape[1])
+            rate, b = self.training.learning_rate_init, min(BATCH_ROWS, len(problem.X))
+            given = problem.X, problem.rows, rate, b, problem.generator
+            train_briefly(objective, *given, n_steps)
+            return objective
+
+        return Plain(score, trained)
 
     def made(
         self,
@@ -213,18 +240,20 @@ class NeighbourRecipe(Recipe):
 
     def fitted_kernel(self, posterior: Any, x_scaling: Scaling) -> sk.Kernel:
         """Return the kernel for the user's X, with a WhiteKernel if there was one."""
-        kernel = self.kernel.in_units(kernels.to_sklearn(posterior.kernel), x_scaling)
+        kernel = kernels.to_sklearn(posterior.kernel)
+        if sees_inputs(posterior):
+            kernel = self.kernel.in_units(kernel, x_scaling)
         noise = float(posterior.variance.mean())
         return kernels.join_white_noise(kernel, noise, self.kernel.white)
 
     @property
     def learns(self) -> bool:
-        return not self.kernel.is_fixed
+        return self.network is not None or not self.kernel.is_fixed
 
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)
         kernel = self.fitted_kernel(fitted.posterior, fitted.x_scaling)
-        yield from self.kernel_findings(fitted, kernel, self.kernel, True)
+        yield from self.kernel_findings(fitted, kernel, self.kernel, sees_inputs(fitted.posterior))
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         return float(posterior.refit(X, rows).log_evidence().sum())
@@ -235,6 +264,11 @@ def default_kernel(n_features: int, nu: float) -> sk.Kernel:
     n_scales = n_features if n_features <= MOST_RELEVANT_INPUTS else 1
     shape = sk.Matern(np.full(n_scales, math.sqrt(n_features)), (1e-5, 1e5), nu=nu)
     return sk.ConstantKernel(1.0, (1e-5, 1e5)) * shape
+
+
+def sees_inputs(posterior: Any) -> bool:
+    """Tell whether the kernel acts on the inputs themselves."""
+    return type(posterior.network) is nn.Sequential
 
 
 def check_nearness(kernel: kernels.Kernel, n_inputs: int) -> None:

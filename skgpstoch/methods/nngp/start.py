@@ -41,18 +41,30 @@ def likeliest(
     for n_kept, n_steps in ROUNDS:
         left = left[:n_kept]
         for objective in left:
-            table = InMemory(X, rows).trained(0, objective.minibatch_source)
-            groups = objective.param_groups()
-            train(
-                objective,
-                table,
-                optimizer=make_optimizer("adam", groups, rate, objective.step_end),
-                max_iter=epochs(n_steps, table.n_rows, batch_size),
-                batch_size=batch_size,
-                schedule=SCHEDULES["one-cycle"],
-                generator=generator,
-            )
+            train_briefly(objective, X, rows, rate, batch_size, generator, n_steps)
         left.sort(key=NeighbourObjective.trial_loss)
     for objective in left:
         objective.detach_rows()
     return left[0]
+
+
+def train_briefly(
+    objective: NeighbourObjective,
+    X: Tensor,
+    rows: Rows,
+    rate: float,
+    batch_size: int,
+    generator: torch.Generator,
+    n_steps: int,
+) -> None:
+    """Train an objective for so many steps."""
+    table = InMemory(X, rows).trained(0, objective.minibatch_source)
+    train(
+        objective,
+        table,
+        optimizer=make_optimizer("adam", objective.param_groups(), rate, objective.step_end),
+        max_iter=epochs(n_steps, table.n_rows, batch_size),
+        batch_size=batch_size,
+        schedule=SCHEDULES["one-cycle"],
+        generator=generator,
+    )

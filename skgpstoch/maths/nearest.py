@@ -7,6 +7,7 @@ taken in the order of their numbers, so that a query's neighbours do not depend 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ MOST_TREE_DIMENSIONS = 8.0
 8 independent inputs a query takes 86 µs by a tree and 200 by products; with 24, 1,300 and 200."""
 
 PRODUCTS = 1 << 22  # distances that are computed at a time
+GROUP = 16  # rows of which only the nearest is compared with others first
 SPARE = 8  # candidates beyond those wanted, because products round distances
 LEAST_PREFIX = 256  # rows of the smallest tree among earlier rows
 
@@ -31,7 +33,7 @@ class Nearest:
         self.rows = rows.detach().double().contiguous()
         self.uses_trees = is_host(rows.device) and dimensions(self.rows) <= MOST_TREE_DIMENSIONS
         self.trees: dict[int, cKDTree] = {}  # of the first so many rows
-        self.floats = None if self.uses_trees else self.rows.float()
+        self.products: dict[int, Products] = {}  # the same
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -73,17 +75,47 @@ class Nearest:
                 self.trees[size] = cKDTree(self.rows[:size].numpy(), balanced_tree=False)
             found = self.trees[size].query(Q.numpy(), k=range(1, k + 1))[1]
             return torch.from_numpy(np.asarray(found, dtype=np.int64))
-        blocks = Q.split(max(1, PRODUCTS // size))
-        return torch.cat([self._by_products(size, block, k) for block in blocks])
+        if size not in self.products:
+            self.products[size] = Products.of(self.rows[:size])
+        by_products, n_candidates = self.products[size], min(size, k + SPARE)
+        found = []
+        for block in Q.split(max(1, PRODUCTS // size)):
+            near = by_products.nearest(block, n_candidates).sort(1).values
+            exact = (self.rows[near] - block[:, None]).square().sum(-1)
+            found.append(near.gather(1, exact.sort(dim=1, stable=True).indices[:, :k]))
+        return torch.cat(found)
 
-    def _by_products(self, size: int, Q: Tensor, k: int) -> Tensor:
-        rows = self.floats[:size]  # type: ignore[index]
-        centre = rows.mean(0)
-        A, B = Q.float() - centre, rows - centre
-        r2 = torch.addmm(B.square().sum(1), A, B.T, alpha=-2.0)
-        near = r2.topk(min(size, k + SPARE), largest=False).indices.sort(1).values
-        exact = (self.rows[near] - Q[:, None]).square().sum(-1)
-        return near.gather(1, exact.sort(dim=1, stable=True).indices[:, :k])
+
+class Products(NamedTuple):
+    """Rows in float32, less their centre, for distances by products of matrices."""
+
+    centre: Tensor  # (e,)
+    rows: Tensor  # (n + pad, e)
+    norms: Tensor  # (n + pad,); infinite for the padding
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Products:
+        """Prepare rows (n, e); pad them to whole groups."""
+        rows = rows.float()
+        centre, n_pad = rows.mean(0), -len(rows) % GROUP
+        rows = torch.nn.functional.pad(rows - centre, (0, 0, 0, n_pad))
+        norms = rows.square().sum(1)
+        norms[len(norms) - n_pad :] = math.inf
+        return cls(centre, rows, norms)
+
+    def nearest(self, Q: Tensor, k: int) -> Tensor:
+        """Return the numbers of the k nearest rows, (q, k), unordered; products round distances.
+
+        They are in the k groups of rows whose nearest rows are the nearest.
+        """
+        r2 = torch.addmm(self.norms, Q.float() - self.centre, self.rows.T, alpha=-2.0)
+        groups = r2.view(len(Q), -1, GROUP)  # (q, n/GROUP, GROUP)
+        if groups.shape[1] <= k:
+            return r2.topk(k, largest=False, sorted=False).indices
+        best = groups.amin(2).topk(k, largest=False, sorted=False).indices  # (q, k)
+        of_best = groups.gather(1, best[..., None].expand(-1, -1, GROUP)).flatten(1)
+        at = of_best.topk(k, largest=False, sorted=False).indices
+        return best.gather(1, at // GROUP) * GROUP + at % GROUP
 
 
 def dimensions(rows: Tensor) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +46,7 @@ class NearFeatures(Module):
     ) -> None:
         super().__init__()
         d = X.shape[1]
-        kind = {"dtype": torch.float32, "device": X.device}
+        kind: dict[str, Any] = {"dtype": torch.float32, "device": X.device}
         self.limits = InputLimits(X.float())
         self.gate = nn.Parameter(torch.ones(d, **kind))
         self.network = multilayer_perceptron(d, layers, activation, generator)

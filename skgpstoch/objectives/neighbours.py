@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,8 @@ from ..maths.conditionals import log_density
 from ..maths.nearest import Nearest
 from ..posteriors.neighbours import NeighbourPosterior, Sets, noise_of_rows
 from .base import Objective, surrogate
+
+Pair = tuple[Tensor, Rows]
 
 NOISE_RATE = 3.0  # factor of the learning rate of log σ²
 TRIAL_ROWS = 2000  # on which kernels are compared
@@ -87,7 +89,7 @@ class NeighbourObjective(Objective):
         self.is_ordered = is_ordered
         self.n_epoch = n_epoch
         self.register_buffer("n_done", torch.zeros((), dtype=torch.long, device="cpu"))
-        self.data: tuple[Tensor, Rows] | None = None  # of training
+        self.data: Pair | None = None  # of training
         self.trains_features = any(p.requires_grad for p in network.parameters())
         self.found: tuple[Tensor, Tensor] | None = None  # in this epoch
 
@@ -123,7 +125,7 @@ class NeighbourObjective(Objective):
     @torch.no_grad()
     def find(self) -> tuple[Tensor, Tensor]:
         """Return the numbers of an epoch's rows, evenly spread over all rows, and neighbours."""
-        X, _ = self.data
+        X, _ = cast(Pair, self.data)
         stride = max(1, len(X) // self.n_epoch)
         i = torch.arange(min(self.n_epoch, len(X)), device=X.device) * stride
         i += int(self.n_done) % stride
@@ -133,7 +135,7 @@ class NeighbourObjective(Objective):
 
     def loss_at(self, i: Tensor, N: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Return the loss of rows i, given rows N."""
-        X, rows = self.data
+        X, rows = cast(Pair, self.data)
         n = len(i) * rows.mean_weight
         if self.trains_features:
             used, place = torch.cat([i, N.clamp_min(0).flatten()]).unique(return_inverse=True)

@@ -144,18 +144,20 @@ class NeighbourRecipe(Recipe):
         noise, mean = best.likelihood.noise_variance.detach(), best.mean.detach()
         return self.made(kernels.to_sklearn(best.kernel), problem, noise, mean)
 
-    def deep(self, problem: Problem) -> DeepNeighbourObjective:
+    def deep(self, problem: Problem) -> NeighbourObjective:
         """Return the objective whose network has learned the mean."""
         network, given = cast(Network, self.network), self.kernel.expression
         y = problem.rows.y
         level = y.new_full(y.shape[1:], self.kernel.start_noise).double()
-        plain, features = None, None
+        plain = None
+        features: nn.Module
         if network.module is None:
             features, error = learned_mean(problem, network.layers, network.activation)
             level = level.new_full(level.shape, error).clamp(*self.kernel.noise_bounds)
         else:
-            features = OfUser(build_network(network, problem.X, problem.generator)[0])
-            network.freeze(features.network)
+            module, _ = build_network(network, problem.X, problem.generator)
+            network.freeze(module)
+            features = OfUser(module)
         if given is None:
             plain = self.plain(problem)
         make = functools.partial(

@@ -137,13 +137,11 @@ class NeighbourObjective(Objective):
         """Return the loss of rows i, given rows N."""
         X, rows = cast(Pair, self.data)
         n = len(i) * rows.mean_weight
-        if self.trains_features:
-            used, place = torch.cat([i, N.clamp_min(0).flatten()]).unique(return_inverse=True)
-            X, rows = X.index_select(0, used), rows[used]
-            i, N = place[: len(i)], torch.where(N < 0, N, place[len(i) :].view_as(N))
-            G = self.network(X, generator).double()
-        else:
-            G = self.network(X).double()
+        used, place = torch.cat([i, N.clamp_min(0).flatten()]).unique(return_inverse=True)
+        X, rows = X.index_select(0, used), rows[used]
+        i, N = place[: len(i)], torch.where(N < 0, N, place[len(i) :].view_as(N))
+        G = self.network(X, generator) if self.trains_features else self.network(X)
+        G = G.double()
         D = noise_of_rows(self.likelihood.noise_variance, rows).double()
         r = rows.y.double() - self.mean.detach()
         sets = Sets.of(G.index_select(0, i), (D[i], r[i]), (G, D, r), N)

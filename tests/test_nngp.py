@@ -1,0 +1,454 @@
+"""Nearest neighbours: identities with the exact process, and what the estimator promises."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from scipy import stats
+from sklearn.gaussian_process import kernels as sk
+from test_kernels import FIXED, LEAVES, TIED
+from torch import nn
+
+from skgpstoch.calibration.tails import TailChoice, best_tails
+from skgpstoch.data.rows import Rows
+from skgpstoch.kernels import from_sklearn
+from skgpstoch.kernels.sets import nearness, within
+from skgpstoch.likelihoods import Gaussian
+from skgpstoch.maths import nearest as nearest_module
+from skgpstoch.maths.nearest import Nearest
+from skgpstoch.objectives.neighbours import NeighbourObjective
+from skgpstoch.posteriors.exact import repetition
+from skgpstoch.posteriors.neighbours import NeighbourPosterior, noise_of_rows
+
+TIGHT = {"rtol": 1e-10, "atol": 1e-10}
+KERNEL = 1.4 * sk.Matern([0.7, 1.9], nu=1.5) + 0.3 * sk.RationalQuadratic(1.1, 0.8)
+N = 14
+
+
+def data(n=N, P=1, d=2, seed=0, weights=False, errors=False):
+    """Rows of smooth functions and noise."""
+    rng = np.random.default_rng(seed)
+    X = torch.tensor(rng.uniform(-2, 2, (n, d)))
+    y = torch.tensor(np.sin(X.numpy() @ rng.normal(size=(d, P))) + 0.2 * rng.normal(size=(n, P)))
+    weight = torch.tensor(rng.integers(1, 4, n).astype(float)) if weights else None
+    noise = torch.tensor(rng.uniform(0.01, 0.3, (n, P))) if errors else None
+    return X, Rows(y, weight, noise=noise)
+
+
+def objective(X, rows, m, is_ordered=True, kernel=KERNEL, n_epoch=10**6, noise=(0.07, 0.2, 0.04)):
+    """The objective of m neighbours, at fixed hyper-parameters."""
+    P = rows.y.shape[1]
+    made = NeighbourObjective(
+        from_sklearn(kernel),
+        nn.Identity(),
+        Gaussian(torch.tensor(noise[:P], dtype=torch.float64)),
+        torch.linspace(0.1, 0.4, P, dtype=torch.float64),
+        noise_bounds=(1e-8, 1e3),
+        n_neighbors=m,
+        n_neighbors_predict=len(X),
+        is_ordered=is_ordered,
+        n_epoch=n_epoch,
+        tails=TailChoice(False, True, False),
+    )
+    made.source = made.minibatch_source(X, rows)
+    return made
+
+
+def loss(made, rows=None):
+    """The loss of numbered rows, or of all."""
+    X, of_rows = made.source
+    i = torch.arange(len(X)) if rows is None else torch.as_tensor(rows)
+    return made(X[i], of_rows[i], torch.Generator())
+
+
+def gradients(value, module):
+    learned = [p for p in module.parameters() if p.requires_grad]
+    return torch.autograd.grad(value, learned)
+
+
+def covariance(made, X, rows):
+    """K + D of all rows and each output, (P, n, n), with a graph."""
+    K = made.kernel(X)
+    noise = made.likelihood.noise_variance
+    D = noise.expand_as(rows.y) if rows.noise is None else noise + rows.noise
+    return K + torch.diag_embed((D if rows.weight is None else D / rows.weight[:, None]).mT)
+
+
+def log_joint(made, X, rows):
+    """Σ over outputs of the exact log marginal likelihood, written out."""
+    C, r = covariance(made, X, rows), (rows.y - made.mean).mT[..., None]
+    square = (r * torch.linalg.solve(C, r)).sum()
+    n, P = rows.y.shape
+    value = -0.5 * (square + torch.logdet(C).sum() + n * P * math.log(2 * math.pi))
+    noise = made.likelihood.noise_variance
+    D = noise.expand_as(rows.y) if rows.noise is None else noise + rows.noise
+    return value - 0.5 * repetition(D, rows).sum()
+
+
+def log_left_out(made, X, rows):
+    """The same of leave-one-out predictions: Rasmussen & Williams, eqs. 5.10 to 5.12."""
+    C, r = covariance(made, X, rows), (rows.y - made.mean).mT[..., None]
+    precision = torch.linalg.inv(C)
+    v = 1.0 / precision.diagonal(dim1=-2, dim2=-1)
+    error = v * (precision @ r)[..., 0]
+    return -0.5 * (v.log() + error.square() / v + math.log(2 * math.pi)).sum()
+
+
+# ---- the loss ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("errors", [False, True], ids=["", "errors"])
+@pytest.mark.parametrize("P", [1, 3])
+@pytest.mark.parametrize("is_ordered", [True, False], ids=["vecchia", "leave-one-out"])
+def test_with_all_neighbours_the_loss_and_gradients_are_exact(is_ordered, P, errors):
+    X, rows = data(P=P, errors=errors)
+    made = objective(X, rows, N - 1, is_ordered)
+    expected = -(log_joint if is_ordered else log_left_out)(made, X, rows) / N
+    found = loss(made)
+    assert_allclose(found.detach(), expected.detach(), **TIGHT)
+    for a, b in zip(gradients(found, made), gradients(expected, made), strict=True):
+        assert_allclose(a, b, **TIGHT)
+
+
+@pytest.mark.parametrize("errors", [False, True], ids=["", "errors"])
+def test_ordered_losses_of_weighted_rows_are_exact(errors):
+    X, rows = data(P=2, weights=True, errors=errors)
+    made = objective(X, rows, N - 1)
+    expected = -log_joint(made, X, rows) / rows.weight.sum()
+    found = loss(made)
+    assert_allclose(found.detach(), expected.detach(), **TIGHT)
+    for a, b in zip(gradients(found, made), gradients(expected, made), strict=True):
+        assert_allclose(a, b, **TIGHT)
+
+
+def test_a_row_of_weight_2_is_the_row_twice():
+    X, rows = data(P=2)
+    twice = objective(torch.cat([X[:1], X]), Rows(torch.cat([rows.y[:1], rows.y])), N)
+    weight = torch.ones(N, dtype=torch.float64)
+    weight[0] = 2.0
+    once = objective(X, Rows(rows.y, weight), N - 1)
+    a, b = loss(twice), loss(once)
+    assert_allclose(a.detach(), b.detach(), **TIGHT)
+    for of_twice, of_once in zip(gradients(a, twice), gradients(b, once), strict=True):
+        assert_allclose(of_twice, of_once, **TIGHT)
+
+
+@pytest.mark.parametrize("is_ordered", [True, False], ids=["vecchia", "leave-one-out"])
+@pytest.mark.parametrize("b", [1, 2, 3])
+def test_minibatches_are_unbiased(b, is_ordered):
+    X, rows = data(6)
+    made = objective(X, rows, 3, is_ordered)
+    batches = list(itertools.combinations(range(6), b))
+    values = [loss(made, batch) for batch in batches]
+    found = [gradients(value, made) for value in values]
+    whole = loss(made)
+    assert_allclose(sum(v.detach() for v in values) / len(batches), whole.detach(), **TIGHT)
+    for parts, full in zip(zip(*found, strict=True), gradients(whole, made), strict=True):
+        assert_allclose(sum(parts) / len(batches), full, **TIGHT)
+
+
+def test_epochs_take_turns_at_all_rows():
+    X, rows = data(12)
+    made, seen = objective(X, rows, 3, n_epoch=4), []
+    for _ in range(3):
+        seen += made.find()[0].tolist()
+        made.epoch_end()
+    assert sorted(seen) == list(range(12))
+
+
+def test_a_markov_process_needs_one_neighbour():
+    X = torch.sort(torch.tensor(np.random.default_rng(3).uniform(0, 5, (30, 1))), 0).values
+    rows = Rows(torch.sin(X))
+    kernel = 1.7 * sk.Matern(0.8, nu=0.5)
+    made = objective(X, rows, 1, kernel=kernel, noise=(1e-300,))
+    assert_allclose(-loss(made).detach() * 30, log_joint(made, X, rows).detach(), **TIGHT)
+
+
+def kl_from_exact(made, X):
+    """KL(exact ‖ ordered) of y: E log ordered is −½ Σ (log 2πv_i + E r_i²/v_i), E r_i² = v_i."""
+    K, noise = made.kernel(X).detach(), float(made.likelihood.noise_variance.detach())
+    C, total = K + noise * torch.eye(len(X)), 0.0
+    i, found = made.find()
+    for j, N in zip(i.tolist(), found, strict=True):
+        N = N[N >= 0]
+        v = C[j, j] - C[j, N] @ torch.linalg.solve(C[N][:, N], C[N, j])
+        total += 0.5 * float(v.log())
+    return total - 0.5 * float(torch.logdet(C))
+
+
+def test_kl_falls_with_neighbours():
+    X, rows = data(60)
+    kl = [kl_from_exact(objective(X, rows, m), X) for m in (1, 2, 4, 8, 16, 59)]
+    assert all(a > b for a, b in itertools.pairwise(kl))
+    assert_allclose(kl[-1], 0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize("n", [3, 8])
+def test_fewer_earlier_rows_than_neighbours(n):
+    X, rows = data(n)
+    made = objective(X, rows, n + 20)
+    assert_allclose(-loss(made).detach() * n, log_joint(made, X, rows).detach(), **TIGHT)
+
+
+# ---- predictions ---------------------------------------------------------------------------------
+
+
+def posterior(X, rows, m, kernel=KERNEL, **options):
+    made = objective(X, rows, m, kernel=kernel, **options)
+    noise = made.likelihood.noise_variance.detach()
+    parts = made.kernel, made.network, made.likelihood, made.mean.detach()
+    return NeighbourPosterior(*parts, X, rows, noise, m, m), made
+
+
+def exact_predictions(made, X, rows, X_new):
+    """Mean (q, P) and covariance (P, q, q) of f, written out."""
+    C = covariance(made, X, rows).detach()
+    K, prior = made.kernel(X_new, X).detach(), made.kernel(X_new).detach()
+    r = (rows.y - made.mean.detach()).mT[..., None]
+    mean = (K @ torch.linalg.solve(C, r))[..., 0].mT + made.mean.detach()
+    return mean, prior - K @ torch.linalg.solve(C, K.mT.expand(len(C), -1, -1))
+
+
+@pytest.mark.parametrize("errors", [False, True], ids=["", "errors"])
+@pytest.mark.parametrize("weights", [False, True], ids=["", "weights"])
+@pytest.mark.parametrize("P", [1, 3])
+def test_with_all_neighbours_predictions_are_exact(P, weights, errors):
+    X, rows = data(P=P, weights=weights, errors=errors)
+    X_new = torch.cat([data(9, seed=5)[0], X[:2]])
+    found, made = posterior(X, rows, N)
+    mean, cov = exact_predictions(made, X, rows, X_new)
+    marginals = found.marginals(X_new)
+    assert_allclose(marginals.mean[0], mean, **TIGHT)
+    assert_allclose(marginals.var[0].mT, cov.diagonal(dim1=-2, dim2=-1), **TIGHT)
+    assert_allclose(found.covariance(X_new), cov, **TIGHT)
+    assert_allclose(found.log_evidence().sum(), log_joint(made, X, rows).detach(), **TIGHT)
+
+
+def test_joint_draws_have_the_joint_moments():
+    X, rows = data(P=2)
+    X_new = torch.cat([X[:3] + 0.01, data(3, seed=5)[0]])
+    found, made = posterior(X, rows, N)
+    draws = found.sample(X_new, 40_000, torch.Generator().manual_seed(0))  # (q, P, S)
+    mean, cov = exact_predictions(made, X, rows, X_new)
+    assert_allclose(draws.mean(-1), mean, atol=0.02)
+    for p in range(2):
+        assert_allclose(np.cov(draws[:, p].numpy()), cov[p], atol=0.02)
+
+
+def test_left_out_predictions_are_those_without_the_row():
+    X, rows = data(P=2)
+    found, made = posterior(X, rows, N)
+    mean, var = found.left_out(torch.arange(N))
+    for i in range(N):
+        rest = torch.arange(N) != i
+        expected = exact_predictions(made, X[rest], rows[rest], X[i : i + 1])
+        assert_allclose(mean[i], expected[0][0], **TIGHT)
+        assert_allclose(var[i], expected[1][:, 0, 0], **TIGHT)
+
+
+@pytest.mark.parametrize("m", [3, N])
+def test_more_rows(m):
+    X, rows = data(2 * N, P=2, weights=True, errors=True)
+    first, _ = posterior(X[:N], rows[:N], m)
+    before = first.marginals(X).mean.clone()
+    found, (whole, _) = first.extended(X[N:], rows[N:]), posterior(X, rows, m)
+    for a, b in zip(found.marginals(X), whole.marginals(X), strict=True):
+        assert_allclose(a, b, **TIGHT)
+    assert_allclose(found.log_evidence(), whole.log_evidence(), **TIGHT)
+    assert found.n_rows == whole.n_rows
+    assert_allclose(first.marginals(X).mean, before, rtol=0)
+    again = first.refit(X, rows)
+    assert_allclose(again.log_evidence(), whole.log_evidence(), **TIGHT)
+
+
+def test_scaled():
+    X, rows = data(P=2, weights=True, errors=True)
+    found, _ = posterior(X, rows, 5)
+    mean, var = found.marginals(X)
+    found.scale_(4.0)
+    scaled_mean, scaled_var = found.marginals(X)
+    assert_allclose(scaled_mean, mean, **TIGHT)
+    assert_allclose(scaled_var, 4.0 * var, **TIGHT)
+
+
+def test_evidence_after_scaling_is_of_the_scaled_process():
+    X, rows = data(P=2, weights=True)
+    found, made = posterior(X, rows, N)
+    found.scale_(4.0)
+    other, _ = posterior(X, rows, N, 4.0 * KERNEL, noise=(0.28, 0.8))
+    assert_allclose(found.log_evidence(), other.log_evidence(), **TIGHT)
+
+
+# ---- covariances within sets ---------------------------------------------------------------------
+
+POWERS = [
+    sk.RBF(0.7) ** 2,
+    sk.RationalQuadratic(0.9, 1.7) ** 1.5,
+    (sk.DotProduct(0.6) + 1.0) ** 3,
+    sk.ExpSineSquared(1.2, 2.3) * sk.RBF([0.5, 1.0, 2.0]) + sk.WhiteKernel(0.1),
+]
+EXPRESSIONS = LEAVES + FIXED + TIED + POWERS
+
+
+@pytest.mark.parametrize("kernel", EXPRESSIONS, ids=lambda k: str(k)[:50])
+def test_covariances_of_sets_are_those_of_the_kernel(kernel):
+    S = torch.tensor(np.random.default_rng(0).normal(size=(4, 5, 3)))
+    module = from_sklearn(kernel)
+    found = within(module, S).expand(4, 5, 5)
+    expected = torch.stack([module(each) for each in S])
+    assert_allclose(found.detach(), expected.detach(), **TIGHT)
+    learned = [p for p in module.parameters() if p.requires_grad]
+    if not learned:
+        return
+    W = torch.tensor(np.random.default_rng(1).normal(size=(4, 5, 5)))
+    a, b = (torch.autograd.grad((W * K).sum(), learned) for K in (found, expected))
+    for one, other in zip(a, b, strict=True):
+        assert_allclose(one, other, **TIGHT)
+
+
+@pytest.mark.parametrize("kernel", [*POWERS, *TIED, sk.Matern(0.8, nu=2.5)], ids=str)
+def test_gradients_by_the_rows_of_sets(kernel):
+    module = from_sklearn(kernel)
+    S = torch.tensor(np.random.default_rng(0).normal(size=(2, 4, 3)), requires_grad=True)
+    assert torch.autograd.gradcheck(lambda S: within(module, S).expand(2, 4, 4), S)
+
+
+def test_sets_far_from_the_origin_lose_no_digits():
+    S = torch.tensor(np.random.default_rng(0).normal(size=(2, 4, 3)))
+    module = from_sklearn(sk.RBF(0.7))
+    far = within(module, S + 2.0**20)
+    assert_allclose(far.detach(), within(module, (S + 2.0**20) - 2.0**20).detach(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "kernel", [2.0 * sk.RBF([0.5, 1.0, 2.0]), sk.RationalQuadratic(0.9, 1.7), sk.RBF(0.5) ** 2]
+)
+def test_nearness_is_the_curvature_of_the_correlation(kernel):
+    h, zero = 1e-3, np.zeros((1, 3))
+    steps = h * np.eye(3)
+    fall = (1.0 - kernel(zero, steps)[0] / kernel(zero)[0, 0]) / h**2
+    found = nearness(from_sklearn(kernel), 3).numpy()
+    assert_allclose(found / found.sum(), fall / fall.sum(), rtol=1e-4)
+
+
+def test_linear_and_periodic_kernels_have_no_nearest_rows():
+    for kernel in (sk.DotProduct(), sk.ExpSineSquared(), sk.ConstantKernel(), sk.WhiteKernel()):
+        assert not nearness(from_sklearn(kernel), 3).any()
+
+
+# ---- the search ----------------------------------------------------------------------------------
+
+
+def by_hand(rows, q, k, allowed=None):
+    """The k nearest rows to q; those at equal distances in the order of their numbers."""
+    r2 = np.square(rows - q).sum(1)
+    order = np.lexsort((np.arange(len(rows)), r2))
+    if allowed is not None:
+        order = order[allowed[order]]
+    return np.pad(order[:k], (0, max(0, k - len(order))), constant_values=-1)
+
+
+def places(kind, n=400, d=3):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(n, d))
+    if kind == "lattice":  # of many equal distances, and rows that are there several times
+        return np.round(rows)
+    return rows + (1e5 if kind == "far" else 0.0)
+
+
+def finder(rows, uses_trees):
+    """A search by trees, or by products."""
+    found = Nearest(torch.tensor(rows))
+    found.uses_trees = uses_trees
+    found.floats = found.rows.float()
+    return found
+
+
+@pytest.mark.parametrize("uses_trees", [True, False], ids=["trees", "products"])
+@pytest.mark.parametrize("kind", ["normal", "lattice", "far"])
+@pytest.mark.parametrize("k", [1, 7, 40])
+def test_neighbours_are_those_by_hand(k, kind, uses_trees):
+    rows = places(kind)
+    Q = rows[:20] + (0.0 if kind == "lattice" else 0.1)
+    search, numbers = finder(rows, uses_trees), np.arange(len(rows))
+    found = search.of(torch.tensor(Q), k).numpy()
+    assert_allclose(found, [by_hand(rows, q, k) for q in Q])
+    some = np.array([0, 1, 5, 130, 255, 256, 257, 399])
+    others = search.others(torch.tensor(some), k).numpy()
+    assert_allclose(others, [by_hand(rows, rows[i], k, numbers != i) for i in some])
+    earlier = search.earlier(torch.tensor(some), k).numpy()
+    assert_allclose(earlier, [by_hand(rows, rows[i], k, numbers < i) for i in some])
+
+
+@pytest.mark.parametrize("uses_trees", [True, False], ids=["trees", "products"])
+def test_neighbours_do_not_depend_on_the_batch(uses_trees, monkeypatch):
+    rows = places("lattice", d=2)
+    search, Q = finder(rows, uses_trees), torch.tensor(places("lattice", n=50, d=2))
+    together = search.of(Q, 9)
+    apart = torch.cat([search.of(q[None], 9) for q in Q])
+    assert torch.equal(together, apart)
+    monkeypatch.setattr(nearest_module, "PRODUCTS", 1000)
+    assert torch.equal(together, search.of(Q, 9))
+
+
+def test_as_many_neighbours_as_there_are_rows():
+    rows = places("normal", n=5)
+    for uses_trees in (True, False):
+        search = finder(rows, uses_trees)
+        assert search.of(torch.tensor(rows), 9).shape == (5, 5)
+        others = search.others(torch.arange(5), 4)
+        assert all(set(row.tolist()) == set(range(5)) - {i} for i, row in enumerate(others))
+
+
+def test_one_row_many_times():
+    rows = np.repeat(places("normal", n=4), 2000, axis=0)
+    for uses_trees in (True, False):
+        search = finder(rows, uses_trees)
+        assert_allclose(search.of(torch.tensor(rows[:1]), 5).numpy(), [[0, 1, 2, 3, 4]])
+        assert_allclose(search.others(torch.tensor([1]), 3).numpy(), [[0, 2, 3]])
+        assert_allclose(search.earlier(torch.tensor([2]), 4).numpy(), [[0, 1, -1, -1]])
+
+
+# ---- tails ---------------------------------------------------------------------------------------
+
+ANY = TailChoice()
+LAWS = {
+    "normal": stats.norm(scale=1.6),
+    "wide": stats.t(4.0, scale=0.8),
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_tails_are_those_of_the_errors(law):
+    u = LAWS[law].rvs(4000, random_state=0)
+    found = best_tails(u, ANY)
+    assert math.isinf(found.df) == (law == "normal")
+    assert_allclose(found.scale, LAWS[law].kwds["scale"], rtol=0.1)
+    if law == "wide":
+        assert 3.0 < found.df < 5.5
+
+
+def test_outliers_are_found():
+    u = np.concatenate([stats.norm.rvs(size=3900, random_state=0), np.full(100, 40.0)])
+    found = best_tails(u, ANY)
+    usual = best_tails(u[:3900], ANY)
+    assert math.isinf(usual.df)
+    assert found.df < 1e3
+    assert_allclose(found.scale, 1.0, rtol=0.3)
+
+
+def test_tails_that_may_not_be_chosen():
+    u = stats.t(3.0, scale=2.0).rvs(500, random_state=0)
+    assert best_tails(u, TailChoice(scales=False)).scale == 1.0
+    assert math.isinf(best_tails(u, TailChoice(may_be_heavy=False)).df)
+    normal = stats.norm.rvs(size=500, random_state=0)
+    assert math.isfinite(best_tails(normal, TailChoice(may_be_normal=False)).df)
+
+
+def test_noise_of_rows():
+    rows = Rows(torch.zeros(2, 1), torch.tensor([1.0, 4.0]), noise=torch.tensor([[0.5], [1.5]]))
+    found = noise_of_rows(torch.tensor([0.5], dtype=torch.float64), rows)
+    assert_allclose(found, [[1.0], [0.5]])

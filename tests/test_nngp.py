@@ -197,10 +197,11 @@ def test_fewer_earlier_rows_than_neighbours(n):
 
 
 def posterior(X, rows, m, kernel=KERNEL, **options):
-    made = objective(X, rows, m, kernel=kernel, **options)
+    made = objective(X, rows, m, kernel=kernel, **options).requires_grad_(False)
     noise = made.likelihood.noise_variance.detach()
     parts = made.kernel, made.network, made.likelihood, made.mean.detach()
-    return NeighbourPosterior(*parts, X, rows, noise, m, m), made
+    with torch.no_grad():
+        return NeighbourPosterior(*parts, X, rows, noise, m, m).find_joint_(), made
 
 
 def exact_predictions(made, X, rows, X_new):
@@ -231,11 +232,11 @@ def test_joint_draws_have_the_joint_moments():
     X, rows = data(P=2)
     X_new = torch.cat([X[:3] + 0.01, data(3, seed=5)[0]])
     found, made = posterior(X, rows, N)
-    draws = found.sample(X_new, 40_000, torch.Generator().manual_seed(0))  # (q, P, S)
+    draws = found.sample(X_new, 40_000, torch.Generator().manual_seed(0))  # (S, q, P)
     mean, cov = exact_predictions(made, X, rows, X_new)
-    assert_allclose(draws.mean(-1), mean, atol=0.02)
+    assert_allclose(draws.mean(0), mean, atol=0.02)
     for p in range(2):
-        assert_allclose(np.cov(draws[:, p].numpy()), cov[p], atol=0.02)
+        assert_allclose(np.cov(draws[..., p].numpy().T), cov[p], atol=0.02)
 
 
 def test_left_out_predictions_are_those_without_the_row():
@@ -269,7 +270,8 @@ def test_scaled():
     found, _ = posterior(X, rows, 5)
     mean, var = found.marginals(X)
     found.scale_(4.0)
-    scaled_mean, scaled_var = found.marginals(X)
+    with torch.no_grad():
+        scaled_mean, scaled_var = found.marginals(X)
     assert_allclose(scaled_mean, mean, **TIGHT)
     assert_allclose(scaled_var, 4.0 * var, **TIGHT)
 
@@ -342,13 +344,15 @@ def test_linear_and_periodic_kernels_have_no_nearest_rows():
 # ---- the search ----------------------------------------------------------------------------------
 
 
-def by_hand(rows, q, k, allowed=None):
-    """The k nearest rows to q; those at equal distances in the order of their numbers."""
+def check_nearest(found, rows, q, k, allowed=None):
+    """Assert that these are the k nearest rows to q of those that are allowed."""
     r2 = np.square(rows - q).sum(1)
-    order = np.lexsort((np.arange(len(rows)), r2))
-    if allowed is not None:
-        order = order[allowed[order]]
-    return np.pad(order[:k], (0, max(0, k - len(order))), constant_values=-1)
+    at = np.arange(len(rows)) if allowed is None else np.flatnonzero(allowed)
+    there = found[found >= 0]
+    assert len(found) == k
+    assert len(set(there)) == len(there) == min(k, len(at))
+    assert set(there) <= set(at)
+    assert_allclose(r2[there], np.sort(r2[at])[:k], rtol=1e-9)
 
 
 def places(kind, n=400, d=3):
@@ -363,7 +367,6 @@ def finder(rows, uses_trees):
     """A search by trees, or by products."""
     found = Nearest(torch.tensor(rows))
     found.uses_trees = uses_trees
-    found.floats = found.rows.float()
     return found
 
 
@@ -375,12 +378,14 @@ def test_neighbours_are_those_by_hand(k, kind, uses_trees):
     Q = rows[:20] + (0.0 if kind == "lattice" else 0.1)
     search, numbers = finder(rows, uses_trees), np.arange(len(rows))
     found = search.of(torch.tensor(Q), k).numpy()
-    assert_allclose(found, [by_hand(rows, q, k) for q in Q])
+    for q, near in zip(Q, found, strict=True):
+        check_nearest(near, rows, q, k)
     some = np.array([0, 1, 5, 130, 255, 256, 257, 399])
     others = search.others(torch.tensor(some), k).numpy()
-    assert_allclose(others, [by_hand(rows, rows[i], k, numbers != i) for i in some])
     earlier = search.earlier(torch.tensor(some), k).numpy()
-    assert_allclose(earlier, [by_hand(rows, rows[i], k, numbers < i) for i in some])
+    for i, other, before in zip(some, others, earlier, strict=True):
+        check_nearest(other, rows, rows[i], k, numbers != i)
+        check_nearest(before, rows, rows[i], k, numbers < i)
 
 
 @pytest.mark.parametrize("uses_trees", [True, False], ids=["trees", "products"])
@@ -407,9 +412,10 @@ def test_one_row_many_times():
     rows = np.repeat(places("normal", n=4), 2000, axis=0)
     for uses_trees in (True, False):
         search = finder(rows, uses_trees)
-        assert_allclose(search.of(torch.tensor(rows[:1]), 5).numpy(), [[0, 1, 2, 3, 4]])
-        assert_allclose(search.others(torch.tensor([1]), 3).numpy(), [[0, 2, 3]])
-        assert_allclose(search.earlier(torch.tensor([2]), 4).numpy(), [[0, 1, -1, -1]])
+        check_nearest(search.of(torch.tensor(rows[:1]), 5)[0].numpy(), rows, rows[0], 5)
+        others, earlier = search.others(torch.tensor([1]), 3), search.earlier(torch.tensor([2]), 4)
+        check_nearest(others[0].numpy(), rows, rows[1], 3, np.arange(8000) != 1)
+        assert set(earlier[0].tolist()) == {0, 1, -1}
 
 
 # ---- tails ---------------------------------------------------------------------------------------

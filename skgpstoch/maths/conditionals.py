@@ -59,8 +59,12 @@ class LogDensity(NamedTuple):
 
 
 @torch.no_grad()
-def log_density(K: Tensor, D: Tensor, y: Tensor) -> LogDensity:
-    """Return the log density of each set's first row given the others; shapes as above."""
+def log_density(K: Tensor, D: Tensor, y: Tensor, w: Tensor | None = None) -> LogDensity:
+    """Return the log density of each set's first row given the others; shapes as above.
+
+    A first row of weight w (b,) is the mean of w equal observations, which have the noise variance
+    wD; w − 1 of them count as further observations at that mean.
+    """
     c = Conditional.of(K, D, y)
     v = (c.var + D[..., 0]).clamp_min(torch.finfo(K.dtype).tiny)
     r = y[..., 0] - c.mean
@@ -70,8 +74,12 @@ def log_density(K: Tensor, D: Tensor, y: Tensor) -> LogDensity:
     a = torch.cat([torch.zeros_like(r)[..., None], c.alpha], -1)
     # by_v·eeᵀ − by_r·½(eaᵀ + aeᵀ) = ½(ehᵀ + heᵀ)
     h = by_v[..., None] * e - by_r[..., None] * a
-    by_K = torch.einsum("pbi,pbj->bij", e, h)
-    return LogDensity(value, by_K, e * h, by_r[..., None] * e)
+    by_K, by_D = torch.einsum("pbi,pbj->bij", e, h), e * h
+    if w is not None:
+        D_i = D[..., 0]
+        value -= 0.5 * ((w - 1.0) * ((w * D_i).log() + LOG_2PI) + w.log())
+        by_D[..., 0] -= 0.5 * (w - 1.0) / D_i
+    return LogDensity(value, by_K, by_D, by_r[..., None] * e)
 
 
 def factors(C: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Find the rows nearest to others: exactly, by a tree in few dimensions, else by products.
 
-Rows keep their numbers, and a row that is not there has number −1. Rows at equal distances are
-taken in the order of their numbers, so that a query's neighbours do not depend on other queries.
+Rows keep their numbers, and a row that is not there has number −1. Which of the rows at equal
+distances are taken does not depend on other queries.
 """
 
 from __future__ import annotations

@@ -146,7 +146,8 @@ class NeighbourObjective(Objective):
         r = rows.y.double() - self.mean.detach()
         sets = Sets.of(G.index_select(0, i), (D[i], r[i]), (G, D, r), N)
         K = sets.covariances(self.kernel)
-        found = log_density(K.detach(), sets.D.detach(), sets.y)
+        w = None if rows.weight is None else rows.weight[i].double()
+        found = log_density(K.detach(), sets.D.detach(), sets.y, w)
         by_mean = found.by_y if sets.is_there is None else found.by_y * sets.is_there
         pairs = [(K, found.by_K), (sets.D, found.by_D), (self.mean, -by_mean.sum((1, 2)))]
         gradients = [(x, -dx / n) for x, dx in pairs if x.requires_grad]

@@ -104,6 +104,7 @@ class NeighbourPosterior(Posterior):
     features: Tensor
     y: Tensor
     noise: Tensor
+    weight: Tensor
     constant: Tensor
     variance: Tensor
     joint: Tensor
@@ -128,11 +129,16 @@ class NeighbourPosterior(Posterior):
         self.n_joint = n_joint
         self._n_rows = rows.n_effective
         with torch.no_grad():
-            D = noise_of_rows(noise, rows)
-            given = {"features": network(X), "y": rows.y - mean, "noise": D}
+            given = self.columns(X, rows, mean, noise)
         for name, value in {**given, "constant": mean, "variance": noise}.items():
             self.register_buffer(name, value.detach().clone())
         self.register_buffer("joint", torch.full_like(mean, torch.nan))
+
+    def columns(self, X: Tensor, rows: Rows, mean: Tensor, noise: Tensor) -> dict[str, Tensor]:
+        """Return what is kept of training rows."""
+        w = rows.y.new_ones(len(X)) if rows.weight is None else rows.weight.to(rows.y)
+        D = noise_of_rows(noise, rows)
+        return {"features": self.network(X), "y": rows.y - mean, "noise": D, "weight": w}
 
     @property
     def block_rows(self) -> int:
@@ -164,17 +170,18 @@ class NeighbourPosterior(Posterior):
     def log_evidence(self) -> Tensor:
         return self.joint
 
+    def refit(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
+        """Return the posterior given other data, with the same hyper-parameters."""
+        parts = self.kernel, self.network, self.likelihood, self.constant
+        sizes = self.n_neighbors, self.n_joint
+        return NeighbourPosterior(*parts, X, rows, self.variance, *sizes).find_joint_()
+
     def extended(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         """Return the posterior given more rows, with the same hyper-parameters."""
         other = copy.copy(self)
         other._buffers = dict(self._buffers)
         other.__dict__.pop("_nearest", None)
-        new = {
-            "features": self.network(X),
-            "y": rows.y - self.constant,
-            "noise": noise_of_rows(self.variance, rows),
-        }
-        for name, value in new.items():
+        for name, value in self.columns(X, rows, self.constant, self.variance).items():
             other._buffers[name] = torch.cat([getattr(self, name), value])
         other._n_rows = self.n_rows + rows.n_effective
         return other.find_joint_()
@@ -185,7 +192,7 @@ class NeighbourPosterior(Posterior):
         self.kernel = scaled(self.kernel, factor)
         for name in ("noise", "variance"):
             setattr(self, name, factor * getattr(self, name))
-        return self
+        return self if bool(self.joint.isnan().all()) else self.find_joint_()
 
     # ---- predictions -------------------------------------------------------------------------
 
@@ -237,7 +244,8 @@ class NeighbourPosterior(Posterior):
             for some in set_blocks(len(i), N.shape[1] + 1, i.device):
                 own = self.noise[i[some]], self.y[i[some]]
                 sets = Sets.of(self.features[i[some]], own, self.all_rows, N[some])
-                found = log_density(sets.covariances(self.kernel), sets.D, sets.y)
+                K = sets.covariances(self.kernel)
+                found = log_density(K, sets.D, sets.y, self.weight[i[some]])
                 total += found.value.sum(-1)
         self.joint = total
         return self

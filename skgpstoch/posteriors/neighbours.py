@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ from ..maths.nearest import Nearest
 from .base import Posterior
 
 MOST_JOINT_ROWS = 100_000  # up to which a fit also computes the joint density of all rows
+_found: WeakKeyDictionary[nn.Module, Nearest] = WeakKeyDictionary()  # by posterior
 TINY = torch.finfo(torch.float64).tiny
 
 
@@ -147,21 +149,10 @@ class NeighbourPosterior(Posterior):
     @property
     def nearest(self) -> Nearest:
         """Finds neighbours; made when it is needed, and neither saved nor copied."""
-        found = self.__dict__.get("_nearest")
+        found = _found.get(self)
         if found is None or found.rows.device != self.y.device:
-            found = Nearest(self.located(self.features))
-            self.__dict__["_nearest"] = found
+            found = _found[self] = Nearest(self.located(self.features))
         return found
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_nearest"}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> NeighbourPosterior:
-        known = self.__dict__.pop("_nearest", None)
-        other = super().__deepcopy__(memo)
-        if known is not None:
-            self.__dict__["_nearest"] = known
-        return other
 
     def located(self, G: Tensor) -> Tensor:
         """Return features in the units in which the kernel falls, (N, e)."""
@@ -180,7 +171,6 @@ class NeighbourPosterior(Posterior):
         """Return the posterior given more rows, with the same hyper-parameters."""
         other = copy.copy(self)
         other._buffers = dict(self._buffers)
-        other.__dict__.pop("_nearest", None)
         for name, value in self.columns(X, rows, self.constant, self.variance).items():
             other._buffers[name] = torch.cat([getattr(self, name), value])
         other._n_rows = self.n_rows + rows.n_effective

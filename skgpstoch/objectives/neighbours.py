@@ -215,5 +215,5 @@ class NeighbourObjective(Objective):
         """Return errors of rows left out in standard deviations, (k, P)."""
         i = torch.arange(0, len(X), math.ceil(len(X) / JUDGED_ROWS), device=X.device)
         mean, var = posterior.left_out(i)
-        error = posterior.y[i] + posterior.constant - mean
+        error = posterior.residual[i] + posterior.constant - mean
         return error / (var + posterior.noise[i]).clamp_min(TINY).sqrt()

@@ -103,8 +103,9 @@ class NeighbourPosterior(Posterior):
         m of predictions, and of the joint density of all rows.
     """
 
+    inputs: Tensor
     features: Tensor
-    y: Tensor
+    residual: Tensor
     noise: Tensor
     weight: Tensor
     constant: Tensor
@@ -140,7 +141,19 @@ class NeighbourPosterior(Posterior):
         """Return what is kept of training rows."""
         w = rows.y.new_ones(len(X)) if rows.weight is None else rows.weight.to(rows.y)
         D = noise_of_rows(noise, rows)
-        return {"features": self.network(X), "y": rows.y - mean, "noise": D, "weight": w}
+        G, r = self.network(X), rows.y - mean
+        inputs = X[:, :0] if G is X else X  # which no file needs twice
+        return {"inputs": inputs, "features": G, "residual": r, "noise": D, "weight": w}
+
+    @property
+    def X(self) -> Tensor:
+        """The training rows, (N, d)."""
+        return self.inputs if self.inputs.shape[1] else self.features
+
+    @property
+    def y(self) -> Tensor:
+        """Their targets, (N, P)."""
+        return self.residual + self.constant
 
     @property
     def block_rows(self) -> int:
@@ -150,7 +163,7 @@ class NeighbourPosterior(Posterior):
     def nearest(self) -> Nearest:
         """Finds neighbours; made when it is needed, and neither saved nor copied."""
         found = _found.get(self)
-        if found is None or found.rows.device != self.y.device:
+        if found is None or found.rows.device != self.residual.device:
             found = _found[self] = Nearest(self.located(self.features))
         return found
 
@@ -189,11 +202,11 @@ class NeighbourPosterior(Posterior):
     @property
     def all_rows(self) -> tuple[Tensor, Tensor, Tensor]:
         """Features, D and y of the training rows."""
-        return self.features, self.noise, self.y
+        return self.features, self.noise, self.residual
 
     def given(self, G: Tensor, N: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of f at rows G given rows N, each (b, P)."""
-        none = self.y.new_zeros(len(G), self.y.shape[1])
+        none = self.residual.new_zeros(len(G), self.residual.shape[1])
         sets = Sets.of(G, (none, none), self.all_rows, N)
         c = Conditional.of(sets.covariances(self.kernel), sets.D, sets.y)
         return c.mean.mT + self.constant, c.var.clamp_min(0.0).mT
@@ -223,16 +236,16 @@ class NeighbourPosterior(Posterior):
 
         It is NaN for more rows.
         """
-        n, P = self.y.shape
-        self.joint = self.y.new_full((P,), torch.nan)
+        n, P = self.residual.shape
+        self.joint = self.residual.new_full((P,), torch.nan)
         if n > MOST_JOINT_ROWS:
             return self
-        nearest, total = Nearest(self.located(self.features)), self.y.new_zeros(P)
+        nearest, total = Nearest(self.located(self.features)), self.residual.new_zeros(P)
         for block in row_blocks(n, BLOCK_ROWS):
-            i = torch.arange(block.start, block.stop, device=self.y.device)
+            i = torch.arange(block.start, block.stop, device=self.residual.device)
             N = nearest.earlier(i, min(self.n_joint, n - 1))
             for some in set_blocks(len(i), N.shape[1] + 1, i.device):
-                own = self.noise[i[some]], self.y[i[some]]
+                own = self.noise[i[some]], self.residual[i[some]]
                 sets = Sets.of(self.features[i[some]], own, self.all_rows, N[some])
                 K = sets.covariances(self.kernel)
                 found = log_density(K, sets.D, sets.y, self.weight[i[some]])
@@ -246,11 +259,11 @@ class NeighbourPosterior(Posterior):
     def chain(self, X: Tensor) -> Chain:
         """Condition each row of X on training rows and on earlier rows of X."""
         G = self.network(X)
-        place, n = self.located(G), len(self.y)
+        place, n = self.located(G), len(self.residual)
         j = torch.arange(len(G), device=G.device)
         E = Nearest(place).earlier(j, min(self.n_joint, max(1, len(G) - 1)))
         N = torch.cat([torch.where(E < 0, E, E + n), self.nearest.of(place, self.n_neighbors)], 1)
-        none = self.y.new_zeros(len(G), self.y.shape[1])
+        none = self.residual.new_zeros(len(G), self.residual.shape[1])
         joined = zip(self.all_rows, (G, none, none), strict=True)
         all_rows = tuple(torch.cat(pair) for pair in joined)
         U, var = [], []

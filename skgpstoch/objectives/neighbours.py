@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..calibration.tails import TailChoice, best_tails
+from ..calibration.tails import log_density as log_density_of_errors
 from ..data.devices import BLOCK_ROWS
 from ..data.rows import Rows
 from ..kernels import Kernel
@@ -161,6 +162,10 @@ class NeighbourObjective(Objective):
         some = slice(None, None, math.ceil(len(i) / TRIAL_ROWS))
         return float(self.loss_at(i[some], N[some]))
 
+    @torch.no_grad()
+    def evaluate(self, X: Tensor, rows: Rows) -> float:
+        return score_of(*errors_held_out(self, X, rows))
+
     def step_end(self) -> None:
         self.kernel.clamp_()
         low, high = map(math.log, self.noise_bounds)
@@ -181,7 +186,7 @@ class NeighbourObjective(Objective):
         fitted = copy.deepcopy(self).double().eval()
         noise = fitted.likelihood.noise_variance
         parts = fitted.kernel, fitted.network, fitted.likelihood, fitted.mean.detach()
-        n_neighbors = min(self.n_neighbors_predict, len(X)), self.n_neighbors
+        n_neighbors = self.n_neighbors_predict, self.n_neighbors
         return NeighbourPosterior(*parts, X.double(), rows.to(torch.float64), noise, *n_neighbors)
 
     @torch.no_grad()
@@ -217,3 +222,21 @@ class NeighbourObjective(Objective):
         mean, var = posterior.left_out(i)
         error = posterior.residual[i] + posterior.constant - mean
         return error / (var + posterior.noise[i]).clamp_min(TINY).sqrt()
+
+
+@torch.no_grad()
+def errors_held_out(objective: NeighbourObjective, X: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+    """Return errors of held-out rows in standard deviations, and these, each (k, P)."""
+    n = rows.n_held_out
+    posterior = objective.posterior(X[n:], rows[n:])
+    mean, var = posterior.marginals(X[:n].double()).mixture_moments()
+    D = posterior.variance if rows.noise is None else posterior.variance + rows.noise[:n].double()
+    s = (var + D).clamp_min(TINY).sqrt()
+    return (rows.y[:n].double() - mean) / s, s
+
+
+def score_of(u: Tensor, s: Tensor) -> float:
+    """Return the negative log density of errors, with the tails that suit them best."""
+    errors = u.cpu().numpy()
+    density = log_density_of_errors(errors, best_tails(errors, TailChoice())).sum(1).mean()
+    return float(s.log().sum(1).mean()) - float(density)

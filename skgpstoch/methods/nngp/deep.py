@@ -15,12 +15,11 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
-from ...calibration.tails import TailChoice, best_tails, log_density
 from ...data.rows import Rows
 from ...features.near import NearFeatures
 from ...maths.modules import Module
 from ...objectives.base import Objective
-from ...objectives.neighbours import TINY, NeighbourObjective
+from ...objectives.neighbours import NeighbourObjective, errors_held_out
 from ...posteriors.neighbours import NeighbourPosterior
 from ...recipes.plan import epochs
 from ...recipes.recipe import Problem
@@ -162,10 +161,6 @@ class DeepNeighbourObjective(NeighbourObjective):
             return super().solution(X, rows)
         return self.replaced_by.solution(X, rows)
 
-    @torch.no_grad()
-    def evaluate(self, X: Tensor, rows: Rows) -> float:
-        return score_of(*errors_held_out(self, X, rows))
-
     def errors_left_out(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows) -> Tensor:
         return errors_held_out(self, X, rows)[0]
 
@@ -175,20 +170,3 @@ class Plain(NamedTuple):
 
     score: float
     trained: Callable[[], NeighbourObjective]
-
-
-@torch.no_grad()
-def errors_held_out(objective: NeighbourObjective, X: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Return errors of held-out rows in standard deviations, and these, each (k, P)."""
-    n = rows.n_held_out
-    posterior = objective.posterior(X[n:], rows[n:])
-    mean, var = posterior.marginals(X[:n].double()).mixture_moments()
-    s = (var + posterior.variance).clamp_min(TINY).sqrt()
-    return (rows.y[:n].double() - mean) / s, s
-
-
-def score_of(u: Tensor, s: Tensor) -> float:
-    """Return the negative log density of errors, with the tails that suit them best."""
-    errors = u.cpu().numpy()
-    density = log_density(errors, best_tails(errors, TailChoice())).sum(1).mean()
-    return float(s.log().sum(1).mean()) - float(density)

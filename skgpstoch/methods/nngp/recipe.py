@@ -20,7 +20,7 @@ from ...data.rows import Rows
 from ...kernels import check_length_scales
 from ...kernels.sets import nearness
 from ...likelihoods.real import Gaussian
-from ...objectives.neighbours import NeighbourObjective
+from ...objectives.neighbours import NeighbourObjective, errors_held_out, score_of
 from ...recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
 from ...recipes.networks import Network, build_network
 from ...recipes.plan import Folds, Plan, Sizes, Start, Training, epochs
@@ -30,10 +30,8 @@ from .deep import (
     DeepNeighbourObjective,
     OfUser,
     Plain,
-    errors_held_out,
     feature_kernel,
     learned_mean,
-    score_of,
 )
 from .start import SMOOTHNESS, likeliest, train_briefly
 
@@ -84,8 +82,8 @@ class NeighbourRecipe(Recipe):
 
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
         t, n, is_deep = self.training, sizes.n_rows, self.network is not None
-        folds = Folds()
-        if is_deep:
+        holds_out, folds = is_deep or bool(t.early_stopping), Folds()
+        if holds_out:
             folds = Folds.of(n, min(t.validation_fraction, MOST_HELD_OUT / n))
         n_trained = n - folds.n_untrained
         b = min(n_trained, BATCH_ROWS if t.batch_size == "auto" else int(t.batch_size))
@@ -100,8 +98,8 @@ class NeighbourRecipe(Recipe):
             rate=t.learning_rate_init * (DEEP_RATE if is_deep else 1.0),
             patience=t.n_iter_no_change or math.inf,
             tol=t.tol,
-            holds_out=is_deep,
-            evaluates=is_deep,
+            holds_out=holds_out,
+            evaluates=holds_out,
             folds=folds,
         )
 
@@ -195,7 +193,7 @@ class NeighbourRecipe(Recipe):
     ) -> NeighbourObjective:
         """Return the objective that starts from a kernel, a noise and a mean."""
         X, rows = problem.X, problem.rows
-        n, d = X.shape
+        d = X.shape[1]
         kernel = kernels.from_sklearn(expression).to(X.device)
         if features is not None:
             d = features(X[:1]).shape[1]
@@ -210,8 +208,8 @@ class NeighbourRecipe(Recipe):
             Gaussian((level if noise is None else noise).to(X.device)),
             (rows.mean(rows.y.double()) if mean is None else mean).to(X.device),
             noise_bounds=self.kernel.noise_bounds,
-            n_neighbors=min(asked, n - 1),
-            n_neighbors_predict=min(predicting, n),
+            n_neighbors=asked,
+            n_neighbors_predict=predicting,
             is_ordered=self.is_ordered,
             n_epoch=EPOCH_STEPS[features is not None] * problem.plan.batch_size,
             tails=self.tail_choice,
@@ -254,11 +252,25 @@ class NeighbourRecipe(Recipe):
 
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)
+        yield of_neighbours(fitted.posterior.n_neighbors, len(fitted.posterior.residual))
         kernel = self.fitted_kernel(fitted.posterior, fitted.x_scaling)
         yield from self.kernel_findings(fitted, kernel, self.kernel, sees_inputs(fitted.posterior))
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         return float(posterior.refit(X, rows).log_evidence().sum())
+
+
+def of_neighbours(n_neighbors: int, n_rows: int) -> Finding:
+    """Return the share of the rows that a prediction is given."""
+    found = Finding("neighbours", "n_neighbors_predict", n_neighbors, n_rows)
+    if n_neighbors < n_rows:
+        return found
+    return found._replace(
+        severity="note",
+        text=f"There are {n_rows} rows, so every prediction is given all of them: it is that of "
+        "the exact process.",
+        advice="Nothing has to be done. GaussianProcessRegressor is the same process.",
+    )
 
 
 def default_kernel(n_features: int, nu: float) -> sk.Kernel:

@@ -278,7 +278,7 @@ def test_scaled():
 
 def test_evidence_after_scaling_is_of_the_scaled_process():
     X, rows = data(P=2, weights=True)
-    found, made = posterior(X, rows, N)
+    found, _ = posterior(X, rows, N)
     found.scale_(4.0)
     other, _ = posterior(X, rows, N, 4.0 * KERNEL, noise=(0.28, 0.8))
     assert_allclose(found.log_evidence(), other.log_evidence(), **TIGHT)

@@ -11,8 +11,8 @@ from scipy.special import expit
 
 from .spread import argmin
 
-SCALE_PRIOR = 0.5  # prior standard deviation of log c around 0
-LIMITS = ((-4.0, 4.0), (-1.0, 5.0), (-7.0, 2.0), (0.0, 6.0))
+TAIL_SCALE_PRIOR = 0.5  # prior standard deviation of log c around 0
+BOUNDS_OF_TAILS = ((-4.0, 4.0), (-1.0, 5.0), (-7.0, 2.0), (0.0, 6.0))
 """Of log c, log(ν − 2), log ε/(1 − ε) and log of the outliers' width."""
 STARTS = ((-0.2, 1.5, -3.0, 1.0), (-1.5, 0.0, -1.0, 3.0))
 WORTH = 2.0  # nats, summed over rows, that each further parameter must gain
@@ -42,12 +42,12 @@ def best_tails(u: np.ndarray, choice: TailChoice) -> ErrorTails:
 
     def loss(x: np.ndarray) -> float:
         found = tails_of(x, choice.scales)
-        prior = 0.5 * (math.log(found.scale) / SCALE_PRIOR) ** 2 if choice.scales else 0.0
+        prior = 0.5 * (math.log(found.scale) / TAIL_SCALE_PRIOR) ** 2 if choice.scales else 0.0
         return float(prior + WORTH * len(x) - log_density(u, found).sum())
 
     sizes = [1] * choice.may_be_normal + [2, 4] * choice.may_be_heavy
     found = [
-        argmin(loss, np.array(start[:size]), LIMITS[:size])
+        argmin(loss, np.array(start[:size]), BOUNDS_OF_TAILS[:size])
         for size in sizes
         for start in (STARTS if size == 4 else STARTS[:1])
     ]

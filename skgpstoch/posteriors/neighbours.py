@@ -9,7 +9,7 @@ Rows are near if the kernel says so: distances are in its length-scales.
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,9 +27,9 @@ from ..maths.linalg import tri_solve
 from ..maths.nearest import Nearest
 from .base import Posterior
 
-MOST_JOINT_ROWS = 100_000  # up to which a fit also computes the joint density of all rows
+MOST_ORDERED_ROWS = 100_000  # up to which a fit also computes the joint density of all rows
 _found: WeakKeyDictionary[nn.Module, Nearest] = WeakKeyDictionary()  # by posterior
-TINY = torch.finfo(torch.float64).tiny
+LEAST_VARIANCE = torch.finfo(torch.float64).tiny
 
 
 def noise_of_rows(noise: Tensor, rows: Rows) -> Tensor:
@@ -176,7 +176,8 @@ class NeighbourPosterior(Posterior):
 
     def refit(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         """Return the posterior given other data, with the same hyper-parameters."""
-        parts = self.kernel, self.network, self.likelihood, self.constant
+        likelihood = cast(AdditiveNoise, self.likelihood)
+        parts = self.kernel, self.network, likelihood, self.constant
         sizes = self.n_neighbors, self.n_joint
         return NeighbourPosterior(*parts, X, rows, self.variance, *sizes).find_joint_()
 
@@ -238,7 +239,7 @@ class NeighbourPosterior(Posterior):
         """
         n, P = self.residual.shape
         self.joint = self.residual.new_full((P,), torch.nan)
-        if n > MOST_JOINT_ROWS:
+        if n > MOST_ORDERED_ROWS:
             return self
         nearest, total = Nearest(self.located(self.features)), self.residual.new_zeros(P)
         for block in row_blocks(n, BLOCK_ROWS):
@@ -278,7 +279,7 @@ class NeighbourPosterior(Posterior):
         """Return the joint covariance, whose diagonal has the variances of :meth:`marginals`."""
         chain, var = self.chain(X), self.marginals(X).var[0].mT  # (P, N)
         cov = chain.covariance()
-        ratio = (var / cov.diagonal(dim1=-2, dim2=-1).clamp_min(TINY)).sqrt()
+        ratio = (var / cov.diagonal(dim1=-2, dim2=-1).clamp_min(LEAST_VARIANCE)).sqrt()
         return cov * ratio[:, :, None] * ratio[:, None]
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:

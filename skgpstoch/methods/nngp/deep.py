@@ -28,7 +28,7 @@ from ...training.optimizers import SCHEDULES, make_optimizer
 
 DIRECTIONS = 16  # of the last layer
 DROPOUTS = (0.0, 0.1)  # of which rows left out choose, if rows are few
-FEW_ROWS = 5000
+DROPOUT_ROWS = 5000
 """*Measured* (NLPD without and with dropout): kin40k −2.74, −1.74; protein .223, .336. Two
 small and noisy tables gain .13 and .23 nats by it."""
 MEAN_STEPS, MEAN_RATE, MEAN_BATCH = 1500, 3e-3, 256
@@ -74,7 +74,7 @@ def learned_mean(
     X, rows, generator = problem.X, problem.rows, problem.generator
     n, found = rows.n_held_out, []
     state = generator.get_state()
-    for dropout in DROPOUTS if len(X) <= FEW_ROWS else DROPOUTS[:1]:
+    for dropout in DROPOUTS if len(X) <= DROPOUT_ROWS else DROPOUTS[:1]:
         generator.set_state(state)
         features = NearFeatures(X[n:], layers, activation, dropout, DIRECTIONS, generator)
         objective = MeanObjective(features, layers[-1], rows.y.shape[1])

@@ -39,12 +39,12 @@ BATCH_ROWS = 256  # "auto"
 EPOCH_STEPS = (30, 50)  # between searches for neighbours, without and with a network
 DEEP_STEPS = 600
 DEEP_RATE = 0.3  # factor of the learning rate
-NETWORK_RATE = 1.0 / 30.0  # factor of that, for networks
+LAYER_RATE = 1.0 / 30.0  # factor of that, for networks
 MOST_HELD_OUT = 2000  # rows
-STEPS = (90, 10, 300)  # "auto": so many, and more for each hyper-parameter; at most
+KERNEL_STEPS = (90, 10, 300)  # "auto": so many, and more for each hyper-parameter; at most
 FEW = 16  # neighbours while smoothness is chosen
 PREDICTING = 128  # neighbours of predictions, "auto"
-START_NOISE = 0.1
+NOISE_AT_START = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class NeighbourRecipe(Recipe):
     def of(cls, parameters: Any, **decided: Any) -> Self:
         p = parameters
         made = {
-            "kernel": KernelChoice.of(p.kernel, START_NOISE),
+            "kernel": KernelChoice.of(p.kernel, NOISE_AT_START),
             "network": Network.of(
                 p.hidden_layer_sizes, p.feature_map, p.weight_decay, p.activation
             ),
@@ -107,7 +107,7 @@ class NeighbourRecipe(Recipe):
         """Return the number of training steps for "auto"."""
         given = self.kernel.expression
         n_learned = n_features if given is None else given.n_dims
-        least, each, most = STEPS
+        least, each, most = KERNEL_STEPS
         return min(least + each * (n_learned + 3), most)
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
@@ -161,7 +161,7 @@ class NeighbourRecipe(Recipe):
         make = functools.partial(
             DeepNeighbourObjective,
             decay=network.decay(problem.rows.n_effective),
-            rate=NETWORK_RATE,
+            rate=LAYER_RATE,
             plain=plain,
         )
         expression = feature_kernel(1.5) if given is None else given

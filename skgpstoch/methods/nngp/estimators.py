@@ -13,7 +13,6 @@ from ...estimators.docs import public_estimator
 from ...estimators.first_rank import refuse_group
 from ...estimators.parameters import (
     ACTIVATION,
-    POSITIVE_INTEGER,
     NetworkParameters,
     TargetParameters,
     TrainingParameters,
@@ -21,12 +20,15 @@ from ...estimators.parameters import (
 from ...estimators.regressor import GeneralRegressor
 from ...estimators.streams import VariationalRegressor, check_unchanged
 from ...likelihoods.base import make_likelihood
+from .parameters import NeighbourParameters
 from .recipe import NeighbourRecipe
 
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class NNGPRegressor(TargetParameters, NetworkParameters, TrainingParameters, GeneralRegressor):
+class NNGPRegressor(
+    NeighbourParameters, TargetParameters, NetworkParameters, TrainingParameters, GeneralRegressor
+):
     """Nearest-neighbour Gaussian-process regression: exact where it matters, at any size.
 
     Each prediction is that of the exact process given the training rows nearest to it under the
@@ -123,13 +125,8 @@ class NNGPRegressor(TargetParameters, NetworkParameters, TrainingParameters, Gen
     True
     """
 
-    n_neighbors: int = 32
-    n_neighbors_predict: int | None = None
-    loss: str = "auto"
     likelihood: str = "auto"
     activation: str = "gelu"
-    learning_rate_init: float = 0.1
-    dtype: str = "float64"
 
     _first_parameters: ClassVar[tuple[str, ...]] = (
         "n_neighbors",
@@ -137,10 +134,7 @@ class NNGPRegressor(TargetParameters, NetworkParameters, TrainingParameters, Gen
         "hidden_layer_sizes",
     )
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "n_neighbors": [POSITIVE_INTEGER],
-        "n_neighbors_predict": [POSITIVE_INTEGER, None],
         "activation": ACTIVATION,
-        "loss": [StrOptions({"auto", "vecchia", "leave_one_out"})],
         "likelihood": [StrOptions({"auto", "gaussian", "shared_student_t"})],
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = ("likelihood",)

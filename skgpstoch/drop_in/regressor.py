@@ -33,8 +33,24 @@ from ..training.exact_search import TrainingSet
 from . import exact
 from .base import checked_theta
 from .exact_findings import of_left_out, of_missing_noise
-from .many_rows import ManyRowsModel, bound_at, choose, make_regressor, start_kernel
-from .noise import exceeds_jitter, fitted_kernel, noise_of, trained_kernel, without_alpha
+from .many_rows import (
+    EXACT_START_ROWS,
+    ManyRowsModel,
+    choose,
+    evidence_at,
+    make_regressor,
+    settle,
+    start_kernel,
+)
+from .noise import (
+    LEAST_START_NOISE,
+    exceeds_jitter,
+    fitted_kernel,
+    noise_of,
+    trained_kernel,
+    with_noise,
+    without_alpha,
+)
 from .predictions import GaussianPredictor, Predictive
 
 SEVERAL = "; each target has a noise variance of its own, and kernel_ holds their mean"
@@ -132,7 +148,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         "alpha": [NOT_NEGATIVE, "array-like"],
         "normalize_y": ["boolean"],
         "n_targets": [POSITIVE_INTEGER, None],
-        "method": [StrOptions({"auto", "exact", "sgpr", "svgp", "solve", "scgd"})],
+        "method": [StrOptions({"auto", "exact", "nngp", "sgpr", "svgp", "solve", "scgd"})],
     }
 
     # ---- fit ---------------------------------------------------------------------------------
@@ -170,7 +186,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         self._keep(X, y)
         self._alpha_train = alpha
         self.method_, self.method_reason_ = choose(
-            self.method, ("exact", "solve"), len(Y), self.max_exact, kernel
+            self.method, ("exact", "nngp"), len(Y), self.max_exact, kernel
         )
         random_state = random_numbers(self.random_state)
         search = (self.optimizer, self.n_restarts_optimizer, random_state)
@@ -222,8 +238,17 @@ class GaussianProcessRegressor(GaussianPredictor):
     ) -> None:
         Y = y.reshape(len(y), -1)
         noise = noise_of(kernel, alpha, Y)
-        start = start_kernel(noise, X, Y, alpha, search, device)
-        trained = trained_kernel(noise, start, is_fixed=self.optimizer is None)
+        rows = TrainingSet(X, Y, alpha, device)
+        start = start_kernel(noise, rows, search)
+        if self.method == "auto":
+            self.method_, why = settle(noise, start, rows, search[2])
+            self.method_reason_ += why
+        is_found = self.method_ == "nngp" and len(X) <= EXACT_START_ROWS and Y.shape[1] == 1
+        if is_found:  # the exact optimum, for all rows
+            noise = noise._replace(kernel=start)
+        elif self.method_ != "nngp":
+            start = with_noise(start, LEAST_START_NOISE * float(np.mean(np.square(Y))))
+        trained = trained_kernel(noise, start, is_fixed=is_found or self.optimizer is None)
         of_rows = {} if noise.alpha_of_rows is None else {"y_std": np.sqrt(noise.alpha_of_rows)}
         estimator = make_regressor(
             self.method_,
@@ -445,7 +470,7 @@ class GaussianProcessRegressor(GaussianPredictor):
             return rows.evidence(self.kernel_)(theta, eval_gradient)
         if self.method_ == "scgd":
             raise AttributeError(MATRIX.format("log_marginal_likelihood(theta)", self.method_))
-        return bound_at(self.estimator_, self._noise, theta, self.X_train_, self.y_train_)
+        return evidence_at(self.estimator_, self._noise, theta, self.X_train_, self.y_train_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -30,6 +30,7 @@ from ..posteriors.base import Posterior
 from ..posteriors.blocks import WeightMoments, moments_of
 from ..posteriors.conjugate import ConjugatePosterior, ConjugateWeights
 from ..posteriors.exact import ExactPosterior
+from ..posteriors.neighbours import NeighbourPosterior
 from ..posteriors.sites import Sites, diagonal_blocks
 from .base import BaseGP
 from .context import fitting
@@ -88,7 +89,7 @@ def conditioned(posterior: Posterior, X: Tensor, rows: Rows) -> Posterior:
 
 @conditioned.register
 @torch.no_grad()
-def _(posterior: ExactPosterior, X: Tensor, rows: Rows) -> Posterior:
+def _(posterior: ExactPosterior | NeighbourPosterior, X: Tensor, rows: Rows) -> Posterior:
     return posterior.extended(X, rows)
 
 

@@ -56,8 +56,8 @@ class NeighbourObjective(Objective):
         Whether neighbours are earlier rows only.
     n_epoch : int
         Number of rows in an epoch, evenly spread over all rows.
-    tails : TailChoice
-        What rows left out may choose.
+    tails : TailChoice or None
+        What rows left out may choose; None: nothing.
     """
 
     n_done: Tensor
@@ -74,13 +74,13 @@ class NeighbourObjective(Objective):
         n_neighbors_predict: int,
         is_ordered: bool,
         n_epoch: int,
-        tails: TailChoice,
+        tails: TailChoice | None,
     ) -> None:
         super().__init__()
         self.kernel = kernel
         self.network = network
         self.likelihood = likelihood
-        self.likelihood.requires_grad_(noise_bounds[0] < noise_bounds[1])
+        self.likelihood.requires_grad_(bool(noise_bounds[0] < noise_bounds[1]))
         self.noise_bounds = noise_bounds
         self.mean = nn.Parameter(mean.detach().clone())
         self.n_neighbors = n_neighbors
@@ -189,7 +189,7 @@ class NeighbourObjective(Objective):
     def solution(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         """Return the posterior given all rows, with the tails that suit rows left out."""
         posterior = self.posterior(X, rows)
-        if rows.noise is None:
+        if rows.noise is None and self.tails is not None:
             self.calibrate_tails_(posterior, X, rows)
         posterior.find_joint_()
         return posterior

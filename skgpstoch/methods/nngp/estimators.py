@@ -34,6 +34,8 @@ class NNGPRegressor(TargetParameters, NetworkParameters, TrainingParameters, Gen
     n_neighbors_predict: int | None = None
     loss: str = "auto"
     likelihood: str = "auto"
+    mean: str = "constant"
+    calibrate: bool = True
     activation: str = "gelu"
     learning_rate_init: float = 0.1
     dtype: str = "float64"
@@ -43,6 +45,8 @@ class NNGPRegressor(TargetParameters, NetworkParameters, TrainingParameters, Gen
         "n_neighbors": [POSITIVE_INTEGER],
         "n_neighbors_predict": [POSITIVE_INTEGER, None],
         "activation": ACTIVATION,
+        "mean": [StrOptions({"zero", "constant"})],
+        "calibrate": ["boolean"],
         "loss": [StrOptions({"auto", "vecchia", "leave_one_out"})],
         "likelihood": [StrOptions({"auto", "gaussian", "shared_student_t"})],
     }
@@ -53,4 +57,5 @@ class NNGPRegressor(TargetParameters, NetworkParameters, TrainingParameters, Gen
         choice = TailChoice(
             True, self.likelihood != "shared_student_t", self.likelihood != "gaussian"
         )
-        return NeighbourRecipe.of(self, likelihood=make_likelihood(name), tails=choice)
+        tails = choice if self.calibrate else None
+        return NeighbourRecipe.of(self, likelihood=make_likelihood(name), tails=tails)

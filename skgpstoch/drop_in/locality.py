@@ -1,17 +1,18 @@
 """Tell whether a row's neighbours say all that matters about it, or rows far away do too.
 
-At the same hyper-parameters, rows that are left out are predicted twice: given their nearest
-neighbours, and given all other rows through inducing points Z, with k ≈ q = K·Z K_ZZ⁻¹ K_Z·
-(Titsias, "Variational learning of inducing variables in sparse Gaussian processes", AISTATS 2009):
+At the same hyper-parameters, rows are predicted twice: given their nearest neighbours, with
+variance v, and given all other rows through inducing points Z, with variance u (Titsias,
+"Variational learning of inducing variables in sparse Gaussian processes", AISTATS 2009):
 
-    A = L_Z⁻¹K_ZX,   B = I + A D⁻¹Aᵀ,   μ = aᵀB⁻¹A D⁻¹y,   v = k(x, x) − aᵀa + aᵀB⁻¹a,   a = L_Z⁻¹k_Zx.
+    A = L_Z⁻¹K_ZX,   B = I + A D⁻¹Aᵀ,   u = k(x, x) − aᵀa + aᵀB⁻¹a,   a = L_Z⁻¹k_Zx.
 
-Their log densities say which is closer to the exact process there.
+If the kernel is right, log densities of y given neighbours are lower by ½ log((v + σ²)/(u + σ²)) on
+average. (Variances depend on no y, so a few hundred rows tell this more precisely than densities.)
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,40 +25,15 @@ from ..data.rows import Rows
 from ..kernels import Kernel, from_sklearn, split_white_noise
 from ..kernels.sets import nearness
 from ..likelihoods.real import Gaussian
-from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import cholesky, tri_solve
 from ..posteriors.neighbours import NeighbourPosterior
-from ..training.exact_search import TrainingSet
 
-JUDGED_ROWS = 500  # left out
+JUDGED_ROWS = 500
 N_NEIGHBORS = 128  # of predictions, as in NNGPRegressor
 N_INDUCING = 512
-MARGIN = 0.01
-"""Nats per row by which inducing points must predict better, to be worth their time."""
-
-
-class Comparison(NamedTuple):
-    """Mean log densities of rows left out, in nats per row."""
-
-    by_neighbours: float
-    by_inducing: float
-
-    @property
-    def is_local(self) -> bool:
-        """Whether neighbours predict about as well, or better."""
-        return not self.by_inducing > self.by_neighbours + MARGIN
-
-
-class Given(NamedTuple):
-    """Rows X (n, d) and y (n, P), with the variance of their noise, (n, P)."""
-
-    X: Tensor
-    y: Tensor
-    D: Tensor
-
-    def at(self, rows: Tensor) -> Given:
-        """Select rows."""
-        return Given(*(part[rows] for part in self))
+MOST_LOST = 0.012
+"""Nats per row. *Measured* on 6,000 rows, the loss, and how much lower the NLPD of SOLVE-GP is:
+linear + RBF .018 and .022, locally periodic .008 and .002; a Matérn field −.50 and −.09."""
 
 
 def has_neighbours(kernel: sk.Kernel, n_inputs: int) -> bool:
@@ -67,56 +43,40 @@ def has_neighbours(kernel: sk.Kernel, n_inputs: int) -> bool:
 
 
 @torch.no_grad()
-def compare(
-    kernel: sk.Kernel, training_set: TrainingSet, rng: np.random.RandomState
-) -> Comparison:
-    """Predict rows left out with both, at the kernel's hyper-parameters.
+def loss_by_neighbours(
+    kernel: sk.Kernel, X: np.ndarray, noise: np.ndarray, device: torch.device, rng: Any
+) -> float:
+    """Return how much lower densities are given neighbours than given inducing points, nats a row.
 
-    The kernel's WhiteKernel is a part of the rows' noise.
+    `noise`, () or (n,), includes that of the kernel's WhiteKernel.
     """
-    X, Y, noise, device = training_set
-    order = torch.from_numpy(rng.permutation(len(X))).to(device)
-    D = np.broadcast_to(np.reshape(noise, (-1, 1)), Y.shape)
-    rows = Given(*(torch.tensor(a, dtype=torch.float64, device=device) for a in (X, Y, D)))
-    n_judged = min(JUDGED_ROWS, len(X) // 5)
-    judged, given = rows.at(order[:n_judged]), rows.at(order[n_judged:])
+    order = rng.permutation(len(X))
+    D = np.broadcast_to(noise, len(X))[order, None]
+    X_, D = (torch.tensor(a, dtype=torch.float64, device=device) for a in (X[order], D))
+    n = min(JUDGED_ROWS, len(X) // 5)
     k = from_sklearn(split_white_noise(kernel)[0]).to(device)
-    return Comparison(
-        density(judged, *by_neighbours(k, given, judged.X)),
-        density(judged, *by_inducing(k, given, judged.X)),
-    )
+    v = given_neighbours(k, X_[n:], D[n:], X_[:n])
+    u = given_inducing(k, X_[n:], D[n:], X_[:n])
+    own = D[:n, 0]
+    return float(0.5 * ((v + own) / (u + own)).log().mean())
 
 
-def density(judged: Given, mean: Tensor, var: Tensor) -> float:
-    """Return the mean log density of y, over rows and outputs."""
-    v = var.clamp_min(0.0) + judged.D
-    return float(-0.5 * (LOG_2PI + v.log() + (judged.y - mean).square() / v).mean())
+def given_neighbours(kernel: Kernel, X: Tensor, D: Tensor, X_star: Tensor) -> Tensor:
+    """Return the variance of f given y at the nearest rows, (k,)."""
+    zero, m = D.new_zeros(1), min(N_NEIGHBORS, len(X))
+    likelihood, rows = Gaussian(torch.ones_like(zero)), Rows(torch.zeros_like(D), noise=D)
+    posterior = NeighbourPosterior(kernel, nn.Sequential(), likelihood, zero, X, rows, zero, m, m)
+    return posterior.marginals(X_star).var[0, :, 0]
 
 
-def by_neighbours(kernel: Kernel, given: Given, X: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and variance of f given the nearest rows, each (k, P)."""
-    zero = given.y.new_zeros(given.y.shape[1])
-    m = min(N_NEIGHBORS, len(given.X))
-    rows, no_network = Rows(given.y, noise=given.D), nn.Sequential()
-    posterior = NeighbourPosterior(
-        kernel, no_network, Gaussian(zero + 1.0), zero, given.X, rows, zero, m, m
-    )
-    q = posterior.marginals(X)
-    return q.mean[0], q.var[0]
-
-
-def by_inducing(kernel: Kernel, given: Given, X: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and variance of f given all rows through some of them, each (k, P)."""
-    Z, D = given.X[:N_INDUCING], given.D[:, :1]
+def given_inducing(kernel: Kernel, X: Tensor, D: Tensor, X_star: Tensor) -> Tensor:
+    """Return the variance of f given y at all rows, through some of them, (k,)."""
+    Z = X[:N_INDUCING]
     L = cholesky(kernel(Z), "covariance of inducing points")
-    B, Ay = torch.eye(len(Z)).to(L), L.new_zeros(len(Z), given.y.shape[1])
-    for block in row_blocks(len(given.X), BLOCK_ROWS):
-        A = tri_solve(L, kernel(Z, given.X[block])) / D[block].sqrt().mT  # (M, b)
+    B = torch.eye(len(Z)).to(L)
+    for block in row_blocks(len(X), BLOCK_ROWS):
+        A = tri_solve(L, kernel(Z, X[block])) / D[block, 0].sqrt()  # (M, b)
         B.addmm_(A, A.mT)
-        Ay.addmm_(A, given.y[block] / D[block].sqrt())
-    a = tri_solve(L, kernel(Z, X))  # (M, k)
-    L_B = cholesky(B, "precision of inducing points")
-    c = tri_solve(L_B, a)
-    mean = c.mT @ tri_solve(L_B, Ay)
-    var = kernel.diag(X) - a.square().sum(0) + c.square().sum(0)
-    return mean, var[:, None].expand_as(mean)
+    a = tri_solve(L, kernel(Z, X_star))  # (M, k)
+    b = tri_solve(cholesky(B, "precision of inducing points"), a)
+    return kernel.diag(X_star) - a.square().sum(0) + b.square().sum(0)

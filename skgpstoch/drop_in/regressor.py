@@ -34,11 +34,11 @@ from . import exact
 from .base import checked_theta
 from .exact_findings import of_left_out, of_missing_noise
 from .many_rows import (
-    EXACT_START_ROWS,
     ManyRowsModel,
     choose,
     evidence_at,
     make_regressor,
+    searched_all,
     settle,
     start_kernel,
 )
@@ -69,7 +69,7 @@ class GaussianProcessRegressor(GaussianPredictor):
     It has the constructor, the attributes and the methods of
     :class:`sklearn.gaussian_process.GaussianProcessRegressor`, with the same defaults and the same
     meaning, so it is enough to change the import. Up to `max_exact` rows it computes the same
-    posterior, in torch; for more rows, a sparse posterior of the same model. `method_` and
+    posterior, in torch; for more rows, that given the nearest neighbours of each row. `method_` and
     `method_reason_` say which was used, and why.
 
     Parameters
@@ -89,11 +89,13 @@ class GaussianProcessRegressor(GaussianPredictor):
         Whether to standardise the target internally; predictions are in its own units.
     n_targets : int or None, default=None
         Number of targets, for predictions from the prior; None is 1.
-    method : {"auto", "exact", "sgpr", "svgp", "solve", "scgd"}, default="auto"
-        "exact" puts all rows into one matrix. The others are for many rows, with noise. "sgpr" and
+    method : {"auto", "exact", "nngp", "sgpr", "svgp", "solve", "scgd"}, default="auto"
+        "exact" puts all rows into one matrix. The others are for many rows, with noise. "nngp"
+        predicts each row from its nearest neighbours (NNGPRegressor). "sgpr" and
         "svgp" use 512 inducing points, trained on all rows at each step or on minibatches; "solve"
         adds as many orthogonal ones; "scgd" uses 1,000 random Fourier features, for sums and
-        products of RBF and Matern. "auto" is "exact" up to `max_exact` rows, then "solve".
+        products of RBF and Matern. "auto" is "exact" up to `max_exact` rows, then
+        "nngp", or "sgpr" if far rows matter too, as with linear and periodic kernels.
 
     Attributes
     ----------
@@ -243,10 +245,10 @@ class GaussianProcessRegressor(GaussianPredictor):
         if self.method == "auto":
             self.method_, why = settle(noise, start, rows, search[2])
             self.method_reason_ += why
-        is_found = self.method_ == "nngp" and len(X) <= EXACT_START_ROWS and Y.shape[1] == 1
-        if is_found:  # the exact optimum, for all rows
+        is_found = self.method_ == "nngp" and searched_all(rows)
+        if is_found:
             noise = noise._replace(kernel=start)
-        elif self.method_ != "nngp":
+        else:
             start = with_noise(start, LEAST_START_NOISE * float(np.mean(np.square(Y))))
         trained = trained_kernel(noise, start, is_fixed=is_found or self.optimizer is None)
         of_rows = {} if noise.alpha_of_rows is None else {"y_std": np.sqrt(noise.alpha_of_rows)}

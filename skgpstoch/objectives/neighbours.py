@@ -189,7 +189,7 @@ class NeighbourObjective(Objective):
     def solution(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         """Return the posterior given all rows, with the tails that suit rows left out."""
         posterior = self.posterior(X, rows)
-        if rows.noise is None and self.tails is not None:
+        if rows.noise is None:
             self.calibrate_tails_(posterior, X, rows)
         posterior.find_joint_()
         return posterior
@@ -203,6 +203,8 @@ class NeighbourObjective(Objective):
 
     def calibrate_tails_(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows) -> None:
         """Set the scale of kernel and noise, and the likelihood, by rows left out."""
+        if self.tails is None:
+            return
         tails = best_tails(self.errors_left_out(posterior, X, rows).cpu().numpy(), self.tails)
         posterior.scale_(tails.scale**2)
         noise = posterior.variance

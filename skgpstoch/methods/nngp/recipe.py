@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Self, cast
 
 import numpy as np
-from sklearn.gaussian_process import kernels as sk
 import torch
+from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from ... import kernels

@@ -62,13 +62,15 @@ class ClassNeighbourObjective(NeighbourObjective):
         return self.calibrated(X, rows)[0]
 
     @torch.no_grad()
-    def calibrated(self, X: Tensor, rows: Rows, centres: bool = True) -> tuple[NeighbourPosterior, float]:
+    def calibrated(
+        self, X: Tensor, rows: Rows, centres: bool = True
+    ) -> tuple[NeighbourPosterior, float]:
         """Return the same, and the log loss of rows left out, in nats per row."""
         posterior = self.posterior(X, pseudo_targets(rows, len(self.mean), self.alpha))
         posterior.likelihood = self.classes
         if centres:
             centre_(posterior, shares(rows, max(2, len(self.mean))))
-        return posterior, calibrate_(posterior, rows, self.tails.scales)
+        return posterior, calibrate_(posterior, rows, self.tails is not None and self.tails.scales)
 
 
 def pseudo_targets(rows: Rows, n_latents: int, alpha: float) -> Rows:
@@ -98,7 +100,7 @@ def calibrate_(posterior: NeighbourPosterior, rows: Rows, may_change: bool) -> f
 
     found = best_confidence(loss) if may_change else UNCHANGED
     posterior.scale_(found.spread)
-    for part in (posterior.y, posterior.constant):
+    for part in (posterior.residual, posterior.constant):
         part.mul_(found.slope)
     return loss(found) / len(i)
 
@@ -120,5 +122,5 @@ def centre_(posterior: NeighbourPosterior, share: Tensor) -> None:
         q = Marginals(c[None, None], variance[None, None])
         log_p = posterior.likelihood.moments(q).mean[0, 0].log()
         c = c + rate * (target - log_p)
-    posterior.y += constant - c
+    posterior.residual += constant - c
     posterior.constant = c

@@ -57,8 +57,8 @@ class NeighbourObjective(Objective):
         Whether neighbours are earlier rows only.
     n_epoch : int
         Number of rows in an epoch, evenly spread over all rows.
-    tails : TailChoice
-        What rows left out may choose.
+    tails : TailChoice or None
+        What rows left out may choose; None: nothing.
     """
 
     n_done: Tensor
@@ -75,13 +75,13 @@ class NeighbourObjective(Objective):
         n_neighbors_predict: int,
         is_ordered: bool,
         n_epoch: int,
-        tails: TailChoice,
+        tails: TailChoice | None,
     ) -> None:
         super().__init__()
         self.kernel = kernel
         self.network = network
         self.likelihood = likelihood
-        self.likelihood.requires_grad_(noise_bounds[0] < noise_bounds[1])
+        self.likelihood.requires_grad_(bool(noise_bounds[0] < noise_bounds[1]))
         self.noise_bounds = noise_bounds
         self.mean = nn.Parameter(mean.detach().clone())
         self.n_neighbors = n_neighbors
@@ -207,6 +207,8 @@ class NeighbourObjective(Objective):
 
     def calibrate_tails_(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows) -> None:
         """Set the scale of kernel and noise, and the likelihood, by rows left out."""
+        if self.tails is None:
+            return
         tails = best_tails(self.errors_left_out(posterior, X, rows).cpu().numpy(), self.tails)
         posterior.scale_(tails.scale**2)
         noise = posterior.variance

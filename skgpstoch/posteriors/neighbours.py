@@ -9,6 +9,7 @@ Rows are near if the kernel says so: distances are in its length-scales.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
@@ -26,6 +27,7 @@ from ..maths.gaussian import Marginals, standard_normal
 from ..maths.linalg import tri_solve
 from ..maths.nearest import Nearest
 from .base import Posterior
+from .functions import Functions, prior_functions
 
 MOST_ORDERED_ROWS = 100_000  # up to which a fit also computes the joint density of all rows
 _found: WeakKeyDictionary[nn.Module, Nearest] = WeakKeyDictionary()  # by posterior
@@ -205,11 +207,15 @@ class NeighbourPosterior(Posterior):
         """Features, D and y of the training rows."""
         return self.features, self.noise, self.residual
 
-    def given(self, G: Tensor, N: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of f at rows G given rows N, each (b, P)."""
+    def conditional(self, G: Tensor, N: Tensor) -> Conditional:
+        """Return the conditional of f at rows G given rows N."""
         none = self.residual.new_zeros(len(G), self.residual.shape[1])
         sets = Sets.of(G, (none, none), self.all_rows, N)
-        c = Conditional.of(sets.covariances(self.kernel), sets.D, sets.y)
+        return Conditional.of(sets.covariances(self.kernel), sets.D, sets.y)
+
+    def given(self, G: Tensor, N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of f at rows G given rows N, each (b, P)."""
+        c = self.conditional(G, N)
         return c.mean.mT + self.constant, c.var.clamp_min(0.0).mT
 
     def moments(self, G: Tensor, N: Tensor) -> tuple[Tensor, Tensor]:
@@ -237,22 +243,39 @@ class NeighbourPosterior(Posterior):
 
         It is NaN for more rows.
         """
-        n, P = self.residual.shape
-        self.joint = self.residual.new_full((P,), torch.nan)
-        if n > MOST_ORDERED_ROWS:
-            return self
-        nearest, total = Nearest(self.located(self.features)), self.residual.new_zeros(P)
-        for block in row_blocks(n, BLOCK_ROWS):
-            i = torch.arange(block.start, block.stop, device=self.residual.device)
-            N = nearest.earlier(i, min(self.n_joint, n - 1))
-            for some in set_blocks(len(i), N.shape[1] + 1, i.device):
-                own = self.noise[i[some]], self.residual[i[some]]
-                sets = Sets.of(self.features[i[some]], own, self.all_rows, N[some])
-                K = sets.covariances(self.kernel)
-                found = log_density(K, sets.D, sets.y, self.weight[i[some]])
-                total += found.value.sum(-1)
-        self.joint = total
+        if len(self.residual) > MOST_ORDERED_ROWS:
+            self.joint = torch.full_like(self.constant, torch.nan)
+        else:
+            self.joint = self.log_joint(self.kernel, self.variance)[0]
         return self
+
+    def log_joint(
+        self, kernel: Kernel, noise: Tensor, parameters: Sequence[Tensor] = ()
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return Σ log p(y_i | y_N(i)), (P,), with N(i) the nearest among rows before i.
+
+        It is that of any kernel and σ² (P,). Also return the slopes of its sum by parameters on
+        which these depend.
+        """
+        w, r = self.weight, self.residual
+        D = self.noise + (noise - self.variance) / w[:, None]
+        value, slopes = torch.zeros_like(self.constant), [torch.zeros_like(p) for p in parameters]
+        near = nearness(kernel, self.features.shape[1])
+        nearest = Nearest(self.features * near.sqrt().to(self.features))
+        for block in row_blocks(len(r), BLOCK_ROWS):
+            i = torch.arange(block.start, block.stop, device=r.device)
+            N = nearest.earlier(i, min(self.n_joint, len(r) - 1))
+            for some in set_blocks(len(i), N.shape[1] + 1, i.device):
+                own = self.features[i[some]], (D[i[some]], r[i[some]])
+                sets = Sets.of(*own, (self.features, D, r), N[some])
+                K = sets.covariances(kernel)
+                found = log_density(K.detach(), sets.D.detach(), sets.y, w[i[some]])
+                value = value + found.value.sum(-1)
+                if parameters:
+                    surrogate = (K * found.by_K).sum() + (sets.D * found.by_D).sum()
+                    for slope, more in zip(slopes, slopes_of(surrogate, parameters), strict=True):
+                        slope += more
+        return value, slopes
 
     # ---- several rows together ---------------------------------------------------------------
 
@@ -282,11 +305,41 @@ class NeighbourPosterior(Posterior):
         ratio = (var / cov.diagonal(dim1=-2, dim2=-1).clamp_min(LEAST_VARIANCE)).sqrt()
         return cov * ratio[:, :, None] * ratio[:, None]
 
+    def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
+        """Draw f by Matheron's rule, with the neighbours of each row alone."""
+        G, y = self.features, self.residual
+        f = prior_functions(self.kernel, G.shape[1], n_samples, y.shape[1], generator)
+        z = standard_normal((n_samples, *y.shape), y, generator)
+        error = y - f(G) - self.noise.sqrt() * z  # (S, n, P)
+
+        def values(X: Tensor) -> Tensor:
+            at = self.network(X)
+            near = self.nearest.of(self.located(at), self.n_neighbors)
+            update = [
+                self.conditional(at[some], near[some]).beta  # (P, b, m)
+                for some in set_blocks(len(at), near.shape[1] + 1, at.device)
+            ]
+            beta = torch.cat(update, 1)
+            return f(at) + self.constant + torch.einsum("pbm,sbmp->sbp", beta, error[:, near])
+
+        return values
+
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         chain, mean = self.chain(X), self.marginals(X).mean[0]  # (N, P)
         P, N = chain.var.shape
         z = standard_normal((P, N, n_samples), mean, generator)
         return mean + chain.draw(z).permute(2, 1, 0)
+
+
+def slopes_of(value: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradient by each parameter; 0 if the value does not depend on it."""
+    if not parameters or not value.requires_grad:
+        return [torch.zeros_like(p) for p in parameters]
+    found = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
+    return [
+        torch.zeros_like(p) if slope is None else slope.clone()
+        for p, slope in zip(parameters, found, strict=True)
+    ]
 
 
 class Chain(NamedTuple):

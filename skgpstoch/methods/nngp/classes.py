@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ... import kernels
 from ...calibration.tails import TailChoice
@@ -20,7 +20,7 @@ from ...recipes.kernel_choice import KernelChoice
 from ...recipes.plan import Training
 from ...recipes.recipe import Fitted, Problem
 from .parameters import NeighbourParameters
-from .recipe import FEW, START_NOISE, NeighbourRecipe
+from .recipe import FEW, NOISE_AT_START, NeighbourRecipe
 from .start import train_briefly
 
 ALPHAS = (0.1, 0.01)
@@ -43,7 +43,7 @@ class NeighbourClassRecipe(NeighbourRecipe):
     def of(cls, parameters: Any, **decided: Any) -> Self:
         return super(NeighbourRecipe, cls).of(
             parameters,
-            kernel=KernelChoice.of(parameters.kernel, START_NOISE),
+            kernel=KernelChoice.of(parameters.kernel, NOISE_AT_START),
             network=None,
             training=Training.of(parameters),
             tails=TailChoice(),
@@ -77,8 +77,9 @@ class NeighbourClassRecipe(NeighbourRecipe):
     ) -> NeighbourObjective:
         """Return an objective with the hyper-parameters of another, in units of its targets."""
         kernel, noise = earlier.kernel, earlier.likelihood.noise_variance.detach()
-        if self.tail_choice.scales:
-            of = [pseudo_targets(problem.rows, len(noise), a).y for a in (earlier.alpha, alpha)]
+        choice, before_alpha = self.tail_choice, float(cast(Any, earlier).alpha)
+        if choice is not None and choice.scales:
+            of = [pseudo_targets(problem.rows, len(noise), a).y for a in (before_alpha, alpha)]
             before, after = (y.double().var(0).sum() for y in of)
             kernel = kernels.scaled(kernel, float(after / before))
             noise = noise * (after / before)
@@ -88,14 +89,19 @@ class NeighbourClassRecipe(NeighbourRecipe):
         self,
         expression: Any,
         problem: Problem,
-        *given: Tensor | None,
+        noise: Tensor | None = None,
+        mean: Tensor | None = None,
+        n_neighbors: int | None = None,
+        features: nn.Module | None = None,
+        make: Any = None,
         alpha: float | None = None,
-        **settings: Any,
     ) -> NeighbourObjective:
         alpha = self.alphas[0] if alpha is None else alpha
         rows = pseudo_targets(problem.rows, self.likelihood.n_latents(1), alpha)
-        make = functools.partial(ClassNeighbourObjective, classes=self.likelihood, alpha=alpha)
-        return super().made(expression, problem._replace(rows=rows), *given, make=make, **settings)
+        classes: Any = self.likelihood
+        make = functools.partial(ClassNeighbourObjective, classes=classes, alpha=alpha)
+        problem = problem._replace(rows=rows)
+        return super().made(expression, problem, noise, mean, n_neighbors, features, make)
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
         posterior = fitted.posterior

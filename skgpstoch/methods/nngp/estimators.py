@@ -57,6 +57,11 @@ class NNGPRegressor(
     likelihood : {"auto", "gaussian", "shared_student_t"}, default="auto"
         Distribution of y around f. "auto" lets training rows that are left out choose between
         Gaussian errors and those of a Student t; known errors `y_std` need "gaussian" or "auto".
+    mean : {"constant", "zero"}, default="constant"
+        Mean of f far from all rows: a learned constant, or 0.
+    calibrate : bool, default=True
+        Whether training rows that are left out choose the scale of kernel and noise, and the tails;
+        False: those of the likelihood stay. The scale stays where the kernel fixes it.
     hidden_layer_sizes : tuple of int, default=()
         Widths of the layers of a network that is learned together with the kernel: neighbours are
         then near in its outputs. (): neighbours are near in X.
@@ -126,6 +131,8 @@ class NNGPRegressor(
     """
 
     likelihood: str = "auto"
+    mean: str = "constant"
+    calibrate: bool = True
     activation: str = "gelu"
 
     _first_parameters: ClassVar[tuple[str, ...]] = (
@@ -135,6 +142,8 @@ class NNGPRegressor(
     )
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "activation": ACTIVATION,
+        "mean": [StrOptions({"zero", "constant"})],
+        "calibrate": ["boolean"],
         "likelihood": [StrOptions({"auto", "gaussian", "shared_student_t"})],
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = ("likelihood",)
@@ -144,7 +153,8 @@ class NNGPRegressor(
         choice = TailChoice(
             True, self.likelihood != "shared_student_t", self.likelihood != "gaussian"
         )
-        return NeighbourRecipe.of(self, likelihood=make_likelihood(name), tails=choice)
+        tails = choice if self.calibrate else None
+        return NeighbourRecipe.of(self, likelihood=make_likelihood(name), tails=tails)
 
     @documented(VariationalRegressor.partial_fit)
     def partial_fit(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self, cast
 
 import numpy as np
+import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
@@ -55,7 +56,7 @@ class NeighbourRecipe(Recipe):
     ----------
     kernel : KernelChoice
         The kernel and the noise to start from.
-    training, n_neighbors, n_neighbors_predict, loss
+    training, n_neighbors, n_neighbors_predict, loss, mean
         See :class:`~skgpstoch.NNGPRegressor`.
     """
 
@@ -65,7 +66,8 @@ class NeighbourRecipe(Recipe):
     n_neighbors: int
     n_neighbors_predict: int | None
     loss: str
-    tails: TailChoice
+    tails: TailChoice | None
+    mean: str = "constant"
     merges_many: bool = True
 
     @classmethod
@@ -202,11 +204,11 @@ class NeighbourRecipe(Recipe):
         level = rows.y.new_full(rows.y.shape[1:], self.kernel.start_noise).double()
         asked = self.n_neighbors if n_neighbors is None else min(n_neighbors, self.n_neighbors)
         predicting = PREDICTING if self.n_neighbors_predict is None else self.n_neighbors_predict
-        return make(
+        objective: NeighbourObjective = make(
             kernel,
             nn.Sequential() if features is None else features,
             Gaussian((level if noise is None else noise).to(X.device)),
-            (rows.mean(rows.y.double()) if mean is None else mean).to(X.device),
+            (self.start_mean(rows) if mean is None else mean).to(X.device),
             noise_bounds=self.kernel.noise_bounds,
             n_neighbors=asked,
             n_neighbors_predict=predicting,
@@ -214,6 +216,13 @@ class NeighbourRecipe(Recipe):
             n_epoch=EPOCH_STEPS[features is not None] * problem.plan.batch_size,
             tails=self.tail_choice,
         )
+        objective.mean.requires_grad_(self.mean == "constant")
+        return objective
+
+    def start_mean(self, rows: Rows) -> Tensor:
+        """Return the constant to start from, or 0, (P,)."""
+        mean = rows.mean(rows.y.double())
+        return mean if self.mean == "constant" else torch.zeros_like(mean)
 
     @property
     def is_ordered(self) -> bool:
@@ -221,8 +230,10 @@ class NeighbourRecipe(Recipe):
         return self.loss == "vecchia" or (self.loss == "auto" and self.network is None)
 
     @property
-    def tail_choice(self) -> TailChoice:
+    def tail_choice(self) -> TailChoice | None:
         """What rows left out may choose."""
+        if self.tails is None:
+            return None
         given = self.kernel.expression
         is_free = given is None or has_free_scale(given)
         return self.tails._replace(scales=is_free and self.kernel.learns_noise)

@@ -37,7 +37,7 @@ linear + RBF .018 and .022, locally periodic .008 and .002; a Matérn field −.
 
 
 def has_neighbours(kernel: sk.Kernel, n_inputs: int) -> bool:
-    """Tell whether covariance falls with distance, as that of linear and periodic terms does not."""
+    """Tell whether covariance falls with distance; linear and periodic kernels do not."""
     expression = split_white_noise(kernel)[0]
     return bool(nearness(from_sklearn(expression), n_inputs).any())
 
@@ -51,8 +51,8 @@ def loss_by_neighbours(
     `noise`, () or (n,), includes that of the kernel's WhiteKernel.
     """
     order = rng.permutation(len(X))
-    D = np.broadcast_to(noise, len(X))[order, None]
-    X_, D = (torch.tensor(a, dtype=torch.float64, device=device) for a in (X[order], D))
+    given = X[order], np.broadcast_to(noise, len(X))[order, None]
+    X_, D = (torch.tensor(a, dtype=torch.float64, device=device) for a in given)
     n = min(JUDGED_ROWS, len(X) // 5)
     k = from_sklearn(split_white_noise(kernel)[0]).to(device)
     v = given_neighbours(k, X_[n:], D[n:], X_[:n])

@@ -40,9 +40,9 @@ from .noise import Noise, free_noise, noise_level
 
 EXACT_START_ROWS = 1000  # random ones; training starts from their exact optimum
 FAR = "sgpr"
-"""If far rows matter. *Measured*, NLPD and seconds of sgpr, svgp and solve, 3,000 rows: periodic .529
-in 19, .553 in 41, 1.405 in 103; linear + RBF −.775 in 33, −.772 in 29, −.773 in 95; locally periodic
-.353 in 16, .354 in 38, .355 in 126."""
+"""If far rows matter. *Measured*, NLPD and seconds of sgpr, svgp and solve on 3,000 rows: periodic
+.529 in 19, .553 in 41, 1.405 in 103; linear + RBF −.775 in 33, −.772 in 29, −.773 in 95; locally
+periodic .353 in 16, .354 in 38, .355 in 126."""
 MINIBATCH_STEPS = 600  # of training, or one epoch if that is more
 
 SPARSE: dict[str, Callable[..., Any]] = {"svgp": SVGPRegressor, "solve": SolveGPRegressor}
@@ -232,4 +232,4 @@ def bound_at(
     parameters = [*kernel.parameters(), model.likelihood.log_noise]
     *slopes, of_noise = gradients_at(model, X_, rows, at_best, parameters)  # of the loss per row
     of_noise = of_noise / (level + noise.alpha)
-    return at_best.value, *(-rows.n_effective * slope for slope in (*slopes, of_noise))
+    return float(at_best.value), *(-rows.n_effective * slope for slope in (*slopes, of_noise))

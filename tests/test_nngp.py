@@ -1,18 +1,25 @@
 """Nearest neighbours: identities with the exact process, and what the estimator promises."""
 
+import copy
 import itertools
 import math
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.gaussian_process import kernels as sk
 from test_kernels import FIXED, LEAVES, TIED
+from thread_group import on_ranks
 from torch import nn
 
+from skgpstoch import GaussianProcessRegressor, NNGPRegressor
 from skgpstoch.calibration.tails import TailChoice, best_tails
+from skgpstoch.data import ChunkRows, ParquetRows
 from skgpstoch.data.rows import Rows
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.kernels.sets import nearness, within
@@ -458,3 +465,273 @@ def test_noise_of_rows():
     rows = Rows(torch.zeros(2, 1), torch.tensor([1.0, 4.0]), noise=torch.tensor([[0.5], [1.5]]))
     found = noise_of_rows(torch.tensor([0.5], dtype=torch.float64), rows)
     assert_allclose(found, [[1.0], [0.5]])
+
+
+# ---- the estimator -------------------------------------------------------------------------------
+
+FIXED_KERNEL = sk.ConstantKernel(1.3, "fixed") * sk.Matern(0.9, "fixed", nu=2.5) + sk.WhiteKernel(
+    0.02, "fixed"
+)
+GRID = np.column_stack([np.linspace(-3.5, 3.5, 20), np.linspace(2.0, -2.0, 20)])
+QUICK = {"kernel": 1.0 * sk.Matern(nu=1.5), "n_neighbors": 8, "max_iter": 5, "random_state": 0}
+
+
+def of_all_rows(kernel=FIXED_KERNEL, **params):
+    return NNGPRegressor(kernel, n_neighbors=10**6, max_iter=3, random_state=0, **params)
+
+
+def predictions(model, X=GRID):
+    mean, std = model.predict(X, return_std=True)
+    return np.concatenate([mean.reshape(len(X), -1), std.reshape(len(X), -1)], axis=1)
+
+
+@pytest.mark.parametrize("P", [1, 2])
+def test_with_all_rows_it_is_the_exact_estimator(sine, P):
+    """But for its mean, which is learned; here it is 0 by the symmetry of the rows."""
+    X, y = sine[0][:40], sine[1][:40]
+    X, y = np.concatenate([X, X]), np.concatenate([y, -y])
+    Y = y if P == 1 else np.column_stack([y, 2.0 * y])
+    model = of_all_rows(normalize_y=False, likelihood="gaussian").fit(X, Y)
+    exact = GaussianProcessRegressor(FIXED_KERNEL, alpha=0.0, optimizer=None).fit(X, Y)
+    white = model.kernel_.k2.noise_level
+    assert_allclose(white, 0.02)
+    assert_allclose(model.predict(GRID), exact.predict(GRID), atol=1e-6)
+    _, cov = model.predict(GRID, return_cov=True, latent=True)
+    var = model.predict_std(GRID, latent=True) ** 2
+    found = cov if P == 1 else cov[..., 0]
+    assert_allclose(np.diag(found), var if P == 1 else var[:, 0], rtol=1e-9)
+    expected = exact.predict(GRID, return_cov=True)[1]
+    expected = expected if P == 1 else expected[..., 0]
+    assert_allclose(found, expected - 0.02 * np.eye(20), atol=1e-7)
+    value = exact.log_marginal_likelihood_value_
+    assert_allclose(model.log_marginal_likelihood_value_, value, rtol=1e-6)
+    assert_allclose(model.log_marginal_likelihood(X, Y), value, rtol=1e-6)
+
+
+def test_finding_of_all_rows(sine):
+    X, y = sine
+    few, many = (NNGPRegressor(**QUICK).fit(X[:n], y[:n]) for n in (100, 200))
+    for model, is_all in ((few, True), (many, False)):
+        found = {f.name: f for f in model.diagnose()}["neighbours"]
+        assert (found.severity == "note") == is_all
+
+
+def test_order_of_rows_does_not_matter(sine):
+    X, y = sine
+    order = np.random.default_rng(0).permutation(len(X))
+    a, b = NNGPRegressor(**QUICK).fit(X, y), NNGPRegressor(**QUICK).fit(X[order], y[order])
+    assert_array_equal(predictions(a), predictions(b))
+
+
+def test_weight_2_is_the_row_twice(sine):
+    X, y = sine
+    w = np.random.default_rng(0).integers(1, 4, len(X))
+    a = NNGPRegressor(**QUICK).fit(X, y, sample_weight=w)
+    b = NNGPRegressor(**QUICK).fit(np.repeat(X, w, 0), np.repeat(y, w))
+    assert_array_equal(predictions(a), predictions(b))
+    assert a.log_marginal_likelihood_value_ == b.log_marginal_likelihood_value_
+
+
+def test_predictions_do_not_depend_on_the_batch(sine):
+    model = NNGPRegressor(**QUICK).fit(*sine)
+    together = predictions(model)
+    apart = np.concatenate([predictions(model, x[None]) for x in GRID])
+    assert_allclose(together, apart, rtol=1e-12)
+    assert_allclose(predictions(model, GRID[::-1])[::-1], together, rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["condition_on", "partial_fit"])
+def test_appended_rows_are_rows_of_the_fit(sine, method):
+    X, y = sine
+    model = of_all_rows(normalize_y=False, likelihood="gaussian").fit(X[:80], y[:80])
+    kernel = model.kernel_
+    assert getattr(model, method)(X[80:], y[80:]) is model
+    assert model.kernel_ == kernel
+    assert len(model.X_train_) == len(model.y_train_) == len(X)
+    assert_allclose(model.X_train_[80:], X[80:])
+    assert_allclose(model.y_train_[80:], y[80:])
+    assert_allclose(
+        model.log_marginal_likelihood(X, y), model.log_marginal_likelihood_value_, rtol=1e-9
+    )
+
+
+def test_partial_fit_begins_with_a_fit_and_refuses_other_parameters(sine):
+    X, y = sine
+    model = NNGPRegressor(**QUICK).partial_fit(X[:90], y[:90])
+    assert_array_equal(predictions(model), predictions(NNGPRegressor(**QUICK).fit(X[:90], y[:90])))
+    before = predictions(model)
+    for x, t in zip(X[90:95], y[90:95], strict=True):
+        model.partial_fit(x[None], t[None])
+    assert len(model.X_train_) == 95
+    assert not np.allclose(predictions(model), before)
+    with pytest.raises(ValueError, match="partial_fit continues the model"):
+        model.set_params(kernel=sk.RBF()).partial_fit(X, y)
+
+
+def test_gradients_of_predictions(sine):
+    model = NNGPRegressor(**QUICK).fit(*sine)
+    found, of_std = model.predict_gradient(GRID, latent=True)
+    for j, step in enumerate(1e-6 * np.eye(2)):
+        up, down = (predictions_of_f(model, GRID + s) for s in (step, -step))
+        assert_allclose(found[:, j], (up[0] - down[0]) / 2e-6, atol=1e-5)
+        assert_allclose(of_std[:, j], (up[1] - down[1]) / 2e-6, atol=1e-5)
+
+
+def predictions_of_f(model, X):
+    return model.predict(X, return_std=True, latent=True)
+
+
+def test_sample_functions_names_sample_y(sine):
+    with pytest.raises(ValueError, match="sample_y"):
+        NNGPRegressor(**QUICK).fit(*sine).sample_functions()
+
+
+@pytest.mark.parametrize("kernel", [sk.DotProduct(), sk.ExpSineSquared(), sk.ConstantKernel()])
+def test_kernels_without_near_rows_are_refused(sine, kernel):
+    with pytest.raises(ValueError, match="under which no rows are neighbours"):
+        NNGPRegressor(kernel).fit(*sine)
+
+
+def test_exposures_are_refused(sine):
+    X, y = sine
+    with pytest.raises(ValueError, match="exposure"):
+        NNGPRegressor(**QUICK).fit(X, y, exposure=np.ones(len(y)))
+
+
+def test_known_errors(sine):
+    """A row with a large error is hardly heard, and one of small errors is followed."""
+    X, y = sine
+    wrong = y.copy()
+    wrong[:50] += 5.0
+    s = np.where(np.arange(len(y)) < 50, 100.0, 0.01)
+    model = of_all_rows().fit(X, wrong, y_std=s)
+    assert np.abs(model.predict(X) - y).mean() < 0.2
+
+
+def test_classes_of_tails(sine):
+    X, y = sine
+    heavy = y + 0.1 * stats.t(2.2).rvs(len(y), random_state=0)
+    for likelihood, name in (("gaussian", "Gaussian"), ("shared_student_t", "SharedStudentT")):
+        model = NNGPRegressor(**QUICK, likelihood=likelihood).fit(X, heavy)
+        assert type(model.likelihood_).__name__ == name
+        assert np.isfinite(model.log_predictive_density(X, heavy)).all()
+
+
+def test_early_stopping(sine):
+    model = NNGPRegressor(**{**QUICK, "max_iter": 12}, early_stopping=True).fit(*sine)
+    assert len(model.validation_scores_) > 1
+    assert len(model.X_train_) == len(sine[0])
+
+
+def test_a_warm_start_goes_on(sine):
+    X, y = sine
+    model = NNGPRegressor(**QUICK, warm_start=True).fit(X, y)
+    first = model.kernel_
+    model.set_params(max_iter=1, learning_rate_init=1e-9).fit(X, y)
+    assert_allclose(model.kernel_.theta, first.theta, atol=1e-4)
+
+
+def odd_tables():
+    """Tables that are hard on Cholesky factors and searches."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (120, 2))
+    y, more = np.sin(X[:, 0]), rng.normal(size=10_000)
+    lattice = np.stack(np.meshgrid(range(12), range(12)), -1).reshape(-1, 2)
+    many = np.ones((10_000, 2))
+    return {
+        "copies": (np.repeat(X, 3, 0), np.repeat(y, 3)),
+        "places": (np.repeat(X, 3, 0), np.repeat(y, 3) + 0.1 * more[:360]),
+        "a constant column": (np.column_stack([X, np.full(120, 7.0)]), y),
+        "constant columns": (many[:50], more[:50]),
+        "one place": (many, more),
+        "one row": (np.concatenate([many, X]), np.concatenate([many[:, 0], y])),
+        "two rows": (X[:2], y[:2]),
+        "one column": (X[:, :1], y),
+        "hundred columns": (more[:8000].reshape(80, 100), more[8000:8080]),
+        "lattice": (lattice, more[:144]),
+        "a constant target": (X, np.full(120, 3.0)),
+        "tiny": (1e-12 * X, 1e-12 * y),
+        "large": (1e12 * X, 1e12 * y),
+    }
+
+
+ODD = odd_tables()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("loss", ["vecchia", "leave_one_out"])
+def test_odd_tables(loss, name):
+    X, y = ODD[name]
+    model = NNGPRegressor(**QUICK, loss=loss).fit(X, y)
+    some = X[:: max(1, len(X) // 50)]
+    assert np.isfinite(predictions(model, some)).all()
+    assert np.isfinite(model.sample_y(some, 2)).all()
+    assert np.isfinite(model.log_marginal_likelihood_value_)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_exact_interpolation(sine):
+    X = sine[0]
+    y = np.sin(X[:, 0])
+    kernel = 1.0 * sk.Matern(nu=2.5) + sk.WhiteKernel(1e-300, "fixed")
+    model = NNGPRegressor(**{**QUICK, "kernel": kernel}).fit(X, y)
+    assert_allclose(model.predict(X), y, atol=1e-4)
+    assert np.isfinite(predictions(model)).all()
+
+
+def test_chunks_and_parquet(sine, tmp_path):
+    X, y = sine
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    whole = predictions(NNGPRegressor(**QUICK).fit(X, y))
+    chunks = ChunkRows(lambda: ((X[i : i + 70], y[i : i + 70]) for i in range(0, len(X), 70)))
+    assert_array_equal(predictions(NNGPRegressor(**QUICK).fit(chunks)), whole)
+    frame.assign(y=y).to_parquet(tmp_path / "rows.parquet", row_group_size=60)
+    rows = ParquetRows(tmp_path / "rows.parquet", target="y")
+    model = NNGPRegressor(**QUICK).fit(rows)
+    assert_array_equal(predictions(model, pd.DataFrame(GRID, columns=["a", "b"])), whole)
+
+
+def test_two_ranks(sine):
+    X, y = sine
+    whole = predictions(NNGPRegressor(**QUICK).fit(X, y))
+    cut = (0, 70, len(X))
+
+    def fit(group):
+        own = slice(cut[group.rank], cut[group.rank + 1])
+        return predictions(NNGPRegressor(**QUICK).fit(X[own], y[own]))
+
+    for found in on_ranks(fit, 2):
+        assert_array_equal(found, whole)
+
+
+def test_threads(sine):
+    models = [NNGPRegressor(**QUICK).fit(*sine) for _ in range(2)]
+    alone = predictions(models[0])
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: predictions(models[1]), range(8)):
+            assert_array_equal(found, alone)
+
+
+def test_float32(sine):
+    X, y = sine
+    X = X + 1000.0
+    models = [NNGPRegressor(**QUICK, dtype=dtype).fit(X, y) for dtype in ("float32", "float64")]
+    found, expected = (predictions(model, GRID + 1000.0) for model in models)
+    assert_allclose(found, expected, atol=1e-3)
+
+
+def test_column_order(sine):
+    X, y = sine
+    a = NNGPRegressor(**QUICK).fit(X, y)
+    b = NNGPRegressor(**QUICK).fit(np.asfortranarray(X), y)
+    assert_array_equal(predictions(a), predictions(b, np.asfortranarray(GRID)))
+
+
+def test_copies_predict_the_same(sine):
+    """Pickles and deep copies leave out what finds neighbours."""
+    model = NNGPRegressor(**QUICK).fit(*sine)
+    before = predictions(model)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert_array_equal(predictions(other), before)
+    assert len(pickle.dumps(model)) < 100_000

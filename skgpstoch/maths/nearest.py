@@ -42,13 +42,25 @@ class Nearest:
         """Return the numbers of the k rows nearest to each row of Q (q, e), nearest first."""
         return self._among(len(self), Q.detach().double(), min(k, len(self)))
 
+    def at_most(self, k: int) -> int:
+        """Return k, or the number of other rows if there are fewer; at least 1."""
+        return max(1, min(k, len(self) - 1))
+
     def others(self, i: Tensor, k: int) -> Tensor:
-        """Return those nearest to the rows numbered i, without the rows themselves: (q, k)."""
+        """Return those nearest to the rows numbered i, without the rows themselves: (q, k).
+
+        There are n − 1 columns if k is more.
+        """
+        k = self.at_most(k)
         found = self.of(self.rows[i], k + 1)
         return first_where(found, found != i[:, None], k)
 
     def earlier(self, i: Tensor, k: int) -> Tensor:
-        """Return those nearest to the rows numbered i among the rows before them: (q, k)."""
+        """Return those nearest to the rows numbered i among the rows before them: (q, k).
+
+        There are n − 1 columns if k is more.
+        """
+        k = self.at_most(k)
         found = torch.full((len(i), k), -1, dtype=torch.long, device=i.device)
         level = prefixes(i, len(self))
         for size in level.unique().tolist():

@@ -37,7 +37,7 @@ Pair = tuple[Tensor, Rows]
 NOISE_RATE = 3.0  # factor of the learning rate of log σ²
 TRIAL_ROWS = 2000  # on which kernels are compared
 JUDGED_ROWS = 4000  # left out to judge scale and tails
-LEAST_VARIANCE = torch.finfo(torch.float64).tiny
+TINIEST = torch.finfo(torch.float64).tiny
 
 
 class NeighbourObjective(Objective):
@@ -223,7 +223,7 @@ class NeighbourObjective(Objective):
         i = torch.arange(0, len(X), math.ceil(len(X) / JUDGED_ROWS), device=X.device)
         mean, var = posterior.left_out(i)
         error = posterior.residual[i] + posterior.constant - mean
-        return error / (var + posterior.noise[i]).clamp_min(LEAST_VARIANCE).sqrt()
+        return error / (var + posterior.noise[i]).clamp_min(TINIEST).sqrt()
 
 
 @torch.no_grad()
@@ -233,7 +233,7 @@ def errors_held_out(objective: NeighbourObjective, X: Tensor, rows: Rows) -> tup
     posterior = objective.posterior(X[n:], rows[n:])
     mean, var = posterior.marginals(X[:n].double()).mixture_moments()
     D = posterior.variance if rows.noise is None else posterior.variance + rows.noise[:n].double()
-    s = (var + D).clamp_min(LEAST_VARIANCE).sqrt()
+    s = (var + D).clamp_min(TINIEST).sqrt()
     return (rows.y[:n].double() - mean) / s, s
 
 

@@ -31,7 +31,7 @@ from .functions import Functions, prior_functions
 
 MOST_ORDERED_ROWS = 100_000  # up to which a fit also computes the joint density of all rows
 _found: WeakKeyDictionary[nn.Module, Nearest] = WeakKeyDictionary()  # by posterior
-LEAST_VARIANCE = torch.finfo(torch.float64).tiny
+TINIEST = torch.finfo(torch.float64).tiny
 
 
 def noise_of_rows(noise: Tensor, rows: Rows) -> Tensor:
@@ -302,7 +302,7 @@ class NeighbourPosterior(Posterior):
         """Return the joint covariance, whose diagonal has the variances of :meth:`marginals`."""
         chain, var = self.chain(X), self.marginals(X).var[0].mT  # (P, N)
         cov = chain.covariance()
-        ratio = (var / cov.diagonal(dim1=-2, dim2=-1).clamp_min(LEAST_VARIANCE)).sqrt()
+        ratio = (var / cov.diagonal(dim1=-2, dim2=-1).clamp_min(TINIEST)).sqrt()
         return cov * ratio[:, :, None] * ratio[:, None]
 
     def functions(self, n_samples: int, generator: torch.Generator) -> Functions:

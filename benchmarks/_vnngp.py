@@ -7,12 +7,12 @@ import torch
 from _common import Array
 from torch import Tensor
 
-N_EPOCHS, BATCH_ROWS, RATE = 30, 256, 0.01
+N_EPOCHS, BATCH_ROWS, RATE = 60, 256, 0.03
 START_SCALE, START_NOISE = 0.1, 0.1
 
 
 class VNNGP(gpytorch.models.ApproximateGP):
-    """A Matérn-3/2 kernel; every row of X is an inducing point."""
+    """A Matérn-3/2 kernel; every row of X is an inducing point; float32 loses variances."""
 
     def __init__(self, X: Tensor, n_neighbors: int) -> None:
         variational = gpytorch.variational
@@ -41,8 +41,8 @@ class VNNGP(gpytorch.models.ApproximateGP):
 def trained(X: Array, y: Array, n_neighbors: int, seed: int) -> VNNGP:
     """Maximise the bound by Adam, by minibatches of inducing points."""
     torch.manual_seed(seed)
-    inputs, targets = torch.from_numpy(X).float(), torch.from_numpy(y).float()
-    model = VNNGP(inputs, n_neighbors).train()
+    inputs, targets = torch.from_numpy(X).double(), torch.from_numpy(y).double()
+    model = VNNGP(inputs, n_neighbors).double().train()
     elbo = gpytorch.mlls.VariationalELBO(model.likelihood, model, num_data=len(y))
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     n_steps = N_EPOCHS * model.variational_strategy._total_training_batches
@@ -60,6 +60,6 @@ def trained(X: Array, y: Array, n_neighbors: int, seed: int) -> VNNGP:
 def predicted(model: VNNGP, X: Array) -> tuple[Array, Array]:
     """Return mean and standard deviation of y."""
     model.eval()
-    blocks = [model.likelihood(model(rows)) for rows in torch.from_numpy(X).float().split(500)]
+    blocks = [model.likelihood(model(rows)) for rows in torch.from_numpy(X).double().split(500)]
     mean = torch.cat([q.mean for q in blocks]).double().numpy()
     return mean, torch.cat([q.variance for q in blocks]).double().sqrt().numpy()

@@ -14,7 +14,6 @@ from skgpstoch import (
     DeepGPRegressor,
     DeepKernelEnsembleRegressor,
     GaussianProcessRegressor,
-    NNGPRegressor,
     QSGPRegressor,
     QSRVMRegressor,
     SCGDGaussianProcessRegressor,
@@ -27,7 +26,7 @@ N_DRAWS = 500
 KERNEL = 1.3 * Matern([0.9, 3.0], nu=2.5) + WhiteKernel(0.02)
 SPARSE = {"n_inducing": 8, "max_iter": 3, "random_state": 0}
 REGRESSORS = [cls for cls in ESTIMATORS if not is_classifier(cls())]
-REFUSED = [DeepGPRegressor, NNGPRegressor, QSGPRegressor, QSRVMRegressor]
+REFUSED = [DeepGPRegressor, QSGPRegressor, QSRVMRegressor]
 
 
 @pytest.fixture(scope="module")

@@ -477,7 +477,8 @@ QUICK = {"kernel": 1.0 * sk.Matern(nu=1.5), "n_neighbors": 8, "max_iter": 5, "ra
 
 
 def of_all_rows(kernel=FIXED_KERNEL, **params):
-    return NNGPRegressor(kernel, n_neighbors=10**6, max_iter=3, random_state=0, **params)
+    options = {"max_iter": 3, "mean": "zero", "calibrate": False, "random_state": 0}
+    return NNGPRegressor(kernel, n_neighbors=10**6, **options, **params)
 
 
 def predictions(model, X=GRID):
@@ -487,7 +488,7 @@ def predictions(model, X=GRID):
 
 @pytest.mark.parametrize("P", [1, 2])
 def test_with_all_rows_it_is_the_exact_estimator(sine, P):
-    """But for its mean, which is learned; here it is 0 by the symmetry of the rows."""
+    """Whose mean is 0."""
     X, y = sine[0][:40], sine[1][:40]
     X, y = np.concatenate([X, X]), np.concatenate([y, -y])
     Y = y if P == 1 else np.column_stack([y, 2.0 * y])
@@ -581,11 +582,6 @@ def predictions_of_f(model, X):
     return model.predict(X, return_std=True, latent=True)
 
 
-def test_sample_functions_names_sample_y(sine):
-    with pytest.raises(ValueError, match="sample_y"):
-        NNGPRegressor(**QUICK).fit(*sine).sample_functions()
-
-
 @pytest.mark.parametrize("kernel", [sk.DotProduct(), sk.ExpSineSquared(), sk.ConstantKernel()])
 def test_kernels_without_near_rows_are_refused(sine, kernel):
     with pytest.raises(ValueError, match="under which no rows are neighbours"):
@@ -625,7 +621,7 @@ def test_early_stopping(sine):
 
 def test_a_warm_start_goes_on(sine):
     X, y = sine
-    model = NNGPRegressor(**QUICK, warm_start=True).fit(X, y)
+    model = NNGPRegressor(**QUICK, warm_start=True, calibrate=False).fit(X, y)
     first = model.kernel_
     model.set_params(max_iter=1, learning_rate_init=1e-9).fit(X, y)
     assert_allclose(model.kernel_.theta, first.theta, atol=1e-4)

@@ -9,8 +9,8 @@ import numpy as np
 
 from .spread import argmin
 
-PRIOR = 0.5  # prior standard deviation of both logarithms around 0
-LIMITS = ((-3.0, 3.0), (-3.0, 3.0))
+CONFIDENCE_PRIOR = 0.5  # prior standard deviation of both logarithms around 0
+CONFIDENCE_LIMITS = ((-3.0, 3.0), (-3.0, 3.0))
 
 
 class Confidence(NamedTuple):
@@ -20,13 +20,13 @@ class Confidence(NamedTuple):
     spread: float
 
 
-UNCHANGED = Confidence(1.0, 1.0)
+AS_FOUND = Confidence(1.0, 1.0)
 
 
 def best_confidence(loss: Callable[[Confidence], float]) -> Confidence:
     """Return the factors with the least loss, which is summed over rows left out, in nats."""
 
     def total(x: np.ndarray) -> float:
-        return loss(Confidence(*np.exp(x).tolist())) + 0.5 * float(np.square(x / PRIOR).sum())
+        return loss(Confidence(*np.exp(x).tolist())) + 0.5 * float(np.square(x / CONFIDENCE_PRIOR).sum())
 
-    return Confidence(*np.exp(argmin(total, np.zeros(2), LIMITS)).tolist())
+    return Confidence(*np.exp(argmin(total, np.zeros(2), CONFIDENCE_LIMITS)).tolist())

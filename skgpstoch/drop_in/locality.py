@@ -28,7 +28,7 @@ from ..likelihoods.real import Gaussian
 from ..maths.linalg import cholesky, tri_solve
 from ..posteriors.neighbours import NeighbourPosterior
 
-JUDGED_ROWS = 500
+COMPARED_ROWS = 500
 N_NEIGHBORS = 128  # of predictions, as in NNGPRegressor
 N_INDUCING = 512
 MOST_LOST = 0.012
@@ -53,7 +53,7 @@ def loss_by_neighbours(
     order = rng.permutation(len(X))
     given = X[order], np.broadcast_to(noise, len(X))[order, None]
     X_, D = (torch.tensor(a, dtype=torch.float64, device=device) for a in given)
-    n = min(JUDGED_ROWS, len(X) // 5)
+    n = min(COMPARED_ROWS, len(X) // 5)
     k = from_sklearn(split_white_noise(kernel)[0]).to(device)
     v = given_neighbours(k, X_[n:], D[n:], X_[:n])
     u = given_inducing(k, X_[n:], D[n:], X_[:n])

@@ -39,7 +39,7 @@ from .locality import (
 from .noise import Noise, free_noise, noise_level
 
 EXACT_START_ROWS = 1000  # random ones; training starts from their exact optimum
-FAR = "sgpr"
+FAR_METHOD = "sgpr"
 """If far rows matter. *Measured*, NLPD and seconds of sgpr, svgp and solve on 3,000 rows: periodic
 .529 in 19, .553 in 41, 1.405 in 103; linear + RBF −.775 in 33, −.772 in 29, −.773 in 95; locally
 periodic .353 in 16, .354 in 38, .355 in 126."""
@@ -97,7 +97,7 @@ def choose(
 def settle(noise: Noise, start: sk.Kernel, rows: TrainingSet, rng: Any) -> tuple[str, str]:
     """Return "nngp", or the method for kernels under which far rows matter too, and why."""
     if not has_neighbours(start, rows.X.shape[1]):
-        return FAR, f"; {FAR!r} here, because no rows are neighbours under a kernel such as {start}"
+        return FAR_METHOD, f"; {FAR_METHOD!r} here, because no rows are neighbours under a kernel such as {start}"
     level = np.asarray(noise_level(start) + noise.alpha)
     of_rows = level if noise.alpha_of_rows is None else level + noise.alpha_of_rows
     lost = loss_by_neighbours(start, rows.X, of_rows, rows.device, rng)
@@ -107,8 +107,8 @@ def settle(noise: Noise, start: sk.Kernel, rows: TrainingSet, rng: Any) -> tuple
             f": the {N_NEIGHBORS} nearest neighbours of a row tell at most {MOST_LOST} nats less "
             f"of it {than} ({lost:.3f})"
         )
-    return FAR, (
-        f"; {FAR!r} here, because far rows matter: the {N_NEIGHBORS} nearest neighbours of a row "
+    return FAR_METHOD, (
+        f"; {FAR_METHOD!r} here, because far rows matter: the {N_NEIGHBORS} nearest neighbours of a row "
         f"tell {lost:.3f} nats less of it {than}"
     )
 

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..calibration.confidence import UNCHANGED, Confidence, best_confidence
+from ..calibration.confidence import AS_FOUND, Confidence, best_confidence
 from ..data.rows import Rows
 from ..likelihoods.probabilities import ClassLikelihood
 from ..maths.gaussian import Marginals
 from ..posteriors.neighbours import NeighbourPosterior
 from .neighbours import NeighbourObjective
 
-JUDGED_ROWS = 2000  # left out to judge probabilities
+JUDGED_OF_CLASSES = 2000  # left out to judge probabilities
 CENTRE_STEPS = 30
 
 
@@ -89,7 +89,7 @@ def calibrate_(posterior: NeighbourPosterior, rows: Rows, may_change: bool) -> f
 
     Return their log loss, in nats per row.
     """
-    i = torch.arange(0, len(rows), math.ceil(len(rows) / JUDGED_ROWS), device=rows.y.device)
+    i = torch.arange(0, len(rows), math.ceil(len(rows) / JUDGED_OF_CLASSES), device=rows.y.device)
     judged, (mean, var) = rows[i].to(torch.float64), posterior.left_out(i)
     weight = judged.own_weight / len(i)
 
@@ -98,7 +98,7 @@ def calibrate_(posterior: NeighbourPosterior, rows: Rows, may_change: bool) -> f
         log_p = posterior.likelihood.log_predictive(judged.y, q)
         return -float(judged.weighted(log_p).sum()) / weight
 
-    found = best_confidence(loss) if may_change else UNCHANGED
+    found = best_confidence(loss) if may_change else AS_FOUND
     posterior.scale_(found.spread)
     for part in (posterior.residual, posterior.constant):
         part.mul_(found.slope)

@@ -24,7 +24,7 @@ from .recipe import FEW, NOISE_AT_START, NeighbourRecipe
 from .start import train_briefly
 
 ALPHAS = (0.1, 0.01)
-TRIAL_STEPS = 80
+ALPHA_STEPS = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class NeighbourClassRecipe(NeighbourRecipe):
         objective = self.continued(first, problem, alpha, n_neighbors=FEW)
         X, rate = problem.X, self.training.learning_rate_init
         b = min(problem.plan.batch_size, len(X))
-        train_briefly(objective, X, problem.rows, rate, b, problem.generator, TRIAL_STEPS)
+        train_briefly(objective, X, problem.rows, rate, b, problem.generator, ALPHA_STEPS)
         return objective
 
     def continued(

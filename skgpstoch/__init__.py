@@ -18,7 +18,6 @@ from .methods.dlm import DLMClassifier, DLMRegressor
 from .methods.fitc import FITCRegressor
 from .methods.gpcv.admm import ADMMGaussianProcessRegressor
 from .methods.minimax import MinimaxGaussianProcessRegressor
-from .methods.nngp.classes import NNGPClassifier
 from .methods.nngp.estimators import NNGPRegressor
 from .methods.qsgp.qsgp import QSGPClassifier, QSGPRegressor
 from .methods.qsgp.rvm import QSRVMClassifier, QSRVMRegressor
@@ -58,7 +57,6 @@ __all__ = [
     "GaussianProcessRegressor",
     "LogLoss",
     "MinimaxGaussianProcessRegressor",
-    "NNGPClassifier",
     "NNGPRegressor",
     "QSGPClassifier",
     "QSGPRegressor",

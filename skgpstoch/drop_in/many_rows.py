@@ -97,7 +97,10 @@ def choose(
 def settle(noise: Noise, start: sk.Kernel, rows: TrainingSet, rng: Any) -> tuple[str, str]:
     """Return "nngp", or the method for kernels under which far rows matter too, and why."""
     if not has_neighbours(start, rows.X.shape[1]):
-        return FAR_METHOD, f"; {FAR_METHOD!r} here, because no rows are neighbours under a kernel such as {start}"
+        return (
+            FAR_METHOD,
+            f"; {FAR_METHOD!r} here, because no rows are neighbours under a kernel such as {start}",
+        )
     level = np.asarray(noise_level(start) + noise.alpha)
     of_rows = level if noise.alpha_of_rows is None else level + noise.alpha_of_rows
     lost = loss_by_neighbours(start, rows.X, of_rows, rows.device, rng)
@@ -108,8 +111,8 @@ def settle(noise: Noise, start: sk.Kernel, rows: TrainingSet, rng: Any) -> tuple
             f"of it {than} ({lost:.3f})"
         )
     return FAR_METHOD, (
-        f"; {FAR_METHOD!r} here, because far rows matter: the {N_NEIGHBORS} nearest neighbours of a row "
-        f"tell {lost:.3f} nats less of it {than}"
+        f"; {FAR_METHOD!r} here, because far rows matter: the {N_NEIGHBORS} nearest neighbours of "
+        f"a row tell {lost:.3f} nats less of it {than}"
     )
 
 

@@ -112,7 +112,7 @@ class NeighbourPosterior(Posterior):
     weight: Tensor
     constant: Tensor
     variance: Tensor
-    joint: Tensor
+    evidence: Tensor
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class NeighbourPosterior(Posterior):
             given = self.columns(X, rows, mean, noise)
         for name, value in {**given, "constant": mean, "variance": noise}.items():
             self.register_buffer(name, value.detach().clone())
-        self.register_buffer("joint", torch.full_like(mean, torch.nan))
+        self.register_buffer("evidence", torch.full_like(mean, torch.nan))
 
     def columns(self, X: Tensor, rows: Rows, mean: Tensor, noise: Tensor) -> dict[str, Tensor]:
         """Return what is kept of training rows."""
@@ -174,7 +174,7 @@ class NeighbourPosterior(Posterior):
         return G * nearness(self.kernel, G.shape[1]).sqrt().to(G)
 
     def log_evidence(self) -> Tensor:
-        return self.joint
+        return self.evidence
 
     def refit(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         """Return the posterior given other data, with the same hyper-parameters."""
@@ -198,7 +198,7 @@ class NeighbourPosterior(Posterior):
         self.kernel = scaled(self.kernel, factor)
         for name in ("noise", "variance"):
             setattr(self, name, factor * getattr(self, name))
-        return self if bool(self.joint.isnan().all()) else self.find_joint_()
+        return self if bool(self.evidence.isnan().all()) else self.find_joint_()
 
     # ---- predictions -------------------------------------------------------------------------
 
@@ -244,9 +244,9 @@ class NeighbourPosterior(Posterior):
         It is NaN for more rows.
         """
         if len(self.residual) > MOST_ORDERED_ROWS:
-            self.joint = torch.full_like(self.constant, torch.nan)
+            self.evidence = torch.full_like(self.constant, torch.nan)
         else:
-            self.joint = self.log_joint(self.kernel, self.variance)[0]
+            self.evidence = self.log_joint(self.kernel, self.variance)[0]
         return self
 
     def log_joint(

@@ -136,7 +136,6 @@ class NNGPRegressor(
     activation: str = "gelu"
 
     _first_parameters: ClassVar[tuple[str, ...]] = (
-        "n_neighbors",
         "likelihood",
         "hidden_layer_sizes",
     )

@@ -31,7 +31,7 @@ class NeighbourParameters:
     learning_rate_init: float = 0.1
     dtype: str = "float64"
 
-    _first_parameters: ClassVar[tuple[str, ...]] = ("n_neighbors", "loss")
+    _first_parameters: ClassVar[tuple[str, ...]] = ("n_neighbors",)
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "n_neighbors": [POSITIVE_INTEGER],
         "n_neighbors_predict": [POSITIVE_INTEGER, None],

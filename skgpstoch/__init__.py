@@ -18,6 +18,7 @@ from .methods.dlm import DLMClassifier, DLMRegressor
 from .methods.fitc import FITCRegressor
 from .methods.gpcv.admm import ADMMGaussianProcessRegressor
 from .methods.minimax import MinimaxGaussianProcessRegressor
+from .methods.nngp.estimators import NNGPRegressor
 from .methods.qsgp.qsgp import QSGPClassifier, QSGPRegressor
 from .methods.qsgp.rvm import QSRVMClassifier, QSRVMRegressor
 from .methods.scgd import SCGDGaussianProcessRegressor
@@ -56,6 +57,7 @@ __all__ = [
     "GaussianProcessRegressor",
     "LogLoss",
     "MinimaxGaussianProcessRegressor",
+    "NNGPRegressor",
     "QSGPClassifier",
     "QSGPRegressor",
     "QSRVMClassifier",

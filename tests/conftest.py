@@ -35,6 +35,7 @@ import pytest
 import torch
 from families import assert_all_match, checks_by_family, is_left_to_another, is_slow_case, named
 from sklearn.base import is_classifier, is_regressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import skgpstoch
@@ -77,6 +78,7 @@ DROP_IN = [cls for cls in ESTIMATORS if "max_exact" in cls().get_params()]
 BASIS = [cls for cls in ESTIMATORS if "basis_batch_size" in cls().get_params()]
 HELD_OUT = [cls for cls in ESTIMATORS if "block_size" in cls().get_params()]
 NETWORKS = [cls for cls in ESTIMATORS if "n_waves" in cls().get_params()]
+NEIGHBOURS = [cls for cls in ESTIMATORS if "n_neighbors" in cls().get_params()]
 FINITE = [cls for cls in ESTIMATORS if issubclass(cls, FiniteParameters)]
 TRAINED = FINITE + SPARSE
 CLASSIFIERS = [cls for cls in SPARSE if is_classifier(cls())]
@@ -91,6 +93,7 @@ COVERING = [skgpstoch.SolveGPRegressor, skgpstoch.DLMClassifier]
 QUICK_FINITE = {"hidden_layer_sizes": (16,), "n_estimators": 1}
 QUICK_SPARSE = {"n_inducing": 10, "inducing_points": "random"}
 QUICK_BASIS = {"n_subset": 50}
+QUICK_NEIGHBOURS = {"kernel": ConstantKernel() * Matern(nu=1.5), "n_neighbors": 10}
 QUICK_FOURIER = {"n_components": 100}
 QUICK_CONJUGATE = {"solver": "collapsed"}
 QUICK_OTHER = {"solver": "natural"}
@@ -104,6 +107,8 @@ def quick_parameters(cls):
     if cls in BASIS:
         fourier = QUICK_FOURIER if "n_components" in cls().get_params() else {}
         return {**QUICK_BASIS, **fourier, "max_iter": 5, "random_state": 0}
+    if cls in NEIGHBOURS:
+        return {**QUICK_NEIGHBOURS, "max_iter": 10, "random_state": 0}
     own = QUICK_FINITE if cls in FINITE + NETWORKS else QUICK_SPARSE
     if cls in INDUCING:
         own = own | (QUICK_CONJUGATE if cls in BOUNDS else QUICK_OTHER)

@@ -37,6 +37,7 @@ FAMILIES = {
     "images": (sg.ConvolutionalGPClassifier, sg.ConvolutionalGPRegressor),
     "networks": (sg.DeepKernelEnsembleRegressor, sg.DeepKernelEnsembleClassifier),
     "drop-in": (sg.GaussianProcessClassifier, sg.GaussianProcessRegressor),
+    "neighbours": (sg.NNGPRegressor,),
     "held out": (sg.ADMMGaussianProcessRegressor,),
     "automatic": (sg.AutoGaussianProcessRegressor, sg.AutoGaussianProcessClassifier),
     "processes": (ExactProcessRegressor, ExactProcessClassifier),

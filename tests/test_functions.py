@@ -133,7 +133,7 @@ def test_several_targets(rows):
     assert (np.abs(draws.mean(2) - mean) < 5.0 * std / np.sqrt(200)).all()
 
 
-@pytest.mark.parametrize("method", ["sgpr", "scgd"])
+@pytest.mark.parametrize("method", ["sgpr", "scgd", "nngp"])
 def test_many_rows(method, rows):
     model = GaussianProcessRegressor(
         KERNEL, method=method, optimizer=None, normalize_y=True, random_state=0

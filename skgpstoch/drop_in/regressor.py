@@ -33,8 +33,24 @@ from ..training.exact_search import TrainingSet
 from . import exact
 from .base import checked_theta
 from .exact_findings import of_left_out, of_missing_noise
-from .many_rows import ManyRowsModel, bound_at, choose, make_regressor, start_kernel
-from .noise import exceeds_jitter, fitted_kernel, noise_of, trained_kernel, without_alpha
+from .many_rows import (
+    ManyRowsModel,
+    choose,
+    evidence_at,
+    make_regressor,
+    searched_all,
+    settle,
+    start_kernel,
+)
+from .noise import (
+    LEAST_START_NOISE,
+    exceeds_jitter,
+    fitted_kernel,
+    noise_of,
+    trained_kernel,
+    with_noise,
+    without_alpha,
+)
 from .predictions import GaussianPredictor, Predictive
 
 SEVERAL = "; each target has a noise variance of its own, and kernel_ holds their mean"
@@ -53,7 +69,7 @@ class GaussianProcessRegressor(GaussianPredictor):
     It has the constructor, the attributes and the methods of
     :class:`sklearn.gaussian_process.GaussianProcessRegressor`, with the same defaults and the same
     meaning, so it is enough to change the import. Up to `max_exact` rows it computes the same
-    posterior, in torch; for more rows, a sparse posterior of the same model. `method_` and
+    posterior, in torch; for more rows, that given the nearest neighbours of each row. `method_` and
     `method_reason_` say which was used, and why.
 
     Parameters
@@ -73,11 +89,13 @@ class GaussianProcessRegressor(GaussianPredictor):
         Whether to standardise the target internally; predictions are in its own units.
     n_targets : int or None, default=None
         Number of targets, for predictions from the prior; None is 1.
-    method : {"auto", "exact", "sgpr", "svgp", "solve", "scgd"}, default="auto"
-        "exact" puts all rows into one matrix. The others are for many rows, with noise. "sgpr" and
+    method : {"auto", "exact", "nngp", "sgpr", "svgp", "solve", "scgd"}, default="auto"
+        "exact" puts all rows into one matrix. The others are for many rows, with noise. "nngp"
+        predicts each row from its nearest neighbours (NNGPRegressor). "sgpr" and
         "svgp" use 512 inducing points, trained on all rows at each step or on minibatches; "solve"
         adds as many orthogonal ones; "scgd" uses 1,000 random Fourier features, for sums and
-        products of RBF and Matern. "auto" is "exact" up to `max_exact` rows, then "solve".
+        products of RBF and Matern. "auto" is "exact" up to `max_exact` rows, then
+        "nngp", or "sgpr" if far rows matter too, as with linear and periodic kernels.
 
     Attributes
     ----------
@@ -132,7 +150,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         "alpha": [NOT_NEGATIVE, "array-like"],
         "normalize_y": ["boolean"],
         "n_targets": [POSITIVE_INTEGER, None],
-        "method": [StrOptions({"auto", "exact", "sgpr", "svgp", "solve", "scgd"})],
+        "method": [StrOptions({"auto", "exact", "nngp", "sgpr", "svgp", "solve", "scgd"})],
     }
 
     # ---- fit ---------------------------------------------------------------------------------
@@ -170,7 +188,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         self._keep(X, y)
         self._alpha_train = alpha
         self.method_, self.method_reason_ = choose(
-            self.method, ("exact", "solve"), len(Y), self.max_exact, kernel
+            self.method, ("exact", "nngp"), len(Y), self.max_exact, kernel
         )
         random_state = random_numbers(self.random_state)
         search = (self.optimizer, self.n_restarts_optimizer, random_state)
@@ -222,8 +240,17 @@ class GaussianProcessRegressor(GaussianPredictor):
     ) -> None:
         Y = y.reshape(len(y), -1)
         noise = noise_of(kernel, alpha, Y)
-        start = start_kernel(noise, X, Y, alpha, search, device)
-        trained = trained_kernel(noise, start, is_fixed=self.optimizer is None)
+        rows = TrainingSet(X, Y, alpha, device)
+        start = start_kernel(noise, rows, search)
+        if self.method == "auto":
+            self.method_, why = settle(noise, start, rows, search[2])
+            self.method_reason_ += why
+        is_found = self.method_ == "nngp" and searched_all(rows)
+        if is_found:
+            noise = noise._replace(kernel=start)
+        else:
+            start = with_noise(start, LEAST_START_NOISE * float(np.mean(np.square(Y))))
+        trained = trained_kernel(noise, start, is_fixed=is_found or self.optimizer is None)
         of_rows = {} if noise.alpha_of_rows is None else {"y_std": np.sqrt(noise.alpha_of_rows)}
         estimator = make_regressor(
             self.method_,
@@ -445,7 +472,7 @@ class GaussianProcessRegressor(GaussianPredictor):
             return rows.evidence(self.kernel_)(theta, eval_gradient)
         if self.method_ == "scgd":
             raise AttributeError(MATRIX.format("log_marginal_likelihood(theta)", self.method_))
-        return bound_at(self.estimator_, self._noise, theta, self.X_train_, self.y_train_)
+        return evidence_at(self.estimator_, self._noise, theta, self.X_train_, self.y_train_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -3,6 +3,7 @@
 Nothing is forgotten: the result is the posterior given all rows, those of the fit and the new ones.
 
 - Exact: the Cholesky factor gets k more rows, which takes O(n²k) instead of O(n³).
+- Nearest neighbours: rows are appended.
 - Finite features: the sums of squares get k more terms.
 - Sparse: q(w) depends on the rows through the sums G and c (:mod:`skgpstoch.posteriors.sites`). For
   a Gaussian likelihood, the new rows' terms are added, in O(kM² + M³). For other likelihoods the
@@ -30,6 +31,7 @@ from ..posteriors.base import Posterior
 from ..posteriors.blocks import WeightMoments, moments_of
 from ..posteriors.conjugate import ConjugatePosterior, ConjugateWeights
 from ..posteriors.exact import ExactPosterior
+from ..posteriors.neighbours import NeighbourPosterior
 from ..posteriors.sites import Sites, diagonal_blocks
 from .base import BaseGP
 from .context import fitting
@@ -82,13 +84,16 @@ def conditioned(posterior: Posterior, X: Tensor, rows: Rows) -> Posterior:
     """
     raise ValueError(
         f"{type(posterior).__name__} cannot be conditioned on more rows without a new fit. "
-        "Exact, sparse and finite-dimensional posteriors can."
+        "Exact, nearest-neighbour, sparse and finite-dimensional posteriors can."
     )
 
 
-@conditioned.register
+@conditioned.register(ExactPosterior)
+@conditioned.register(NeighbourPosterior)
 @torch.no_grad()
-def _(posterior: ExactPosterior, X: Tensor, rows: Rows) -> Posterior:
+def _(
+    posterior: ExactPosterior | NeighbourPosterior, X: Tensor, rows: Rows
+) -> ExactPosterior | NeighbourPosterior:
     return posterior.extended(X, rows)
 
 

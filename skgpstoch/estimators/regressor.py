@@ -18,6 +18,7 @@ from ..data.rows import Data
 from ..distributions.predictive import PredictiveDistribution
 from ..docstrings import documented
 from ..posteriors.exact import ExactPosterior
+from ..posteriors.neighbours import NeighbourPosterior
 from .base import BaseGP, predictor
 from .conditioning import condition
 from .context import predicting
@@ -47,7 +48,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
 
     @property
     def X_train_(self) -> np.ndarray:
-        """Training rows, (n_samples, n_features), if the model is exact and keeps them."""
+        """Training rows, (n_samples, n_features), if the posterior keeps them."""
         return self._kept_rows("X", self._x_scaling)
 
     @property
@@ -56,8 +57,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         return self._kept_rows("y", self._y_scaling).reshape(-1, *self._y_shape)
 
     def _kept_rows(self, name: str, scaling: Scaling) -> np.ndarray:
-        """Return rows of an exact process in the user's units."""
-        if not isinstance(self.posterior_, ExactPosterior):
+        """Return the rows that a posterior keeps, in the user's units."""
+        if not isinstance(self.posterior_, ExactPosterior | NeighbourPosterior):
             raise AttributeError(f"This {type(self).__name__} does not keep all training rows.")
         return getattr(self.posterior_, name).numpy() * scaling.scale + scaling.offset
 

@@ -193,8 +193,13 @@ class RationalQuadratic(_Stationary):
     alpha = _positive("alpha", "Shape α of the mixture, ().")
     length_scale = _positive("length_scale", "ℓ, ().")
 
+    unit = length_scale
+
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
-        r2 = squared_distance(X, Y, self.length_scale)  # (N, M)
+        return self.of_distances(squared_distance(X, Y, self.unit))  # (N, M)
+
+    def of_distances(self, r2: Tensor) -> Tensor:
+        """Return k of squared distances in length-scales."""
         return torch.exp(-self.alpha * torch.log1p(r2 / (2 * self.alpha)))
 
 
@@ -204,11 +209,17 @@ class ExpSineSquared(_Stationary):
     length_scale = _positive("length_scale", "ℓ, ().")
     periodicity = _positive("periodicity", "Period p in the unit of the inputs, ().")
 
+    unit = periodicity
+
     def forward(self, X: Tensor, Y: Tensor | None = None) -> Tensor:
         # float64: rounding r in float32 would move the phase after some thousand periods
-        r2 = squared_distance(X.double(), Y, self.periodicity)  # (‖x − y‖ / p)², (N, M)
+        r2 = squared_distance(X.double(), Y, self.unit)  # (‖x − y‖ / p)², (N, M)
+        return self.of_distances(r2).to(X.dtype)
+
+    def of_distances(self, r2: Tensor) -> Tensor:
+        """Return k of squared distances in periods."""
         r = safe_power(r2, 0.5)
-        return torch.exp(-2 * (torch.sin(math.pi * r) / self.length_scale).square()).to(X.dtype)
+        return torch.exp(-2 * (torch.sin(math.pi * r) / self.length_scale).square())
 
 
 class DotProduct(_Leaf):

@@ -91,6 +91,17 @@ def default_kernel(n_features: int) -> sk.Kernel:
     return sk.ConstantKernel(1.0, (1e-3, 1e3)) * shape
 
 
+def has_free_scale(kernel: sk.Kernel) -> bool:
+    """Tell whether hyper-parameters can give the kernel any scale."""
+    if isinstance(kernel, sk.Sum):
+        return has_free_scale(kernel.k1) and has_free_scale(kernel.k2)
+    if isinstance(kernel, sk.Product):
+        return has_free_scale(kernel.k1) or has_free_scale(kernel.k2)
+    if isinstance(kernel, sk.Exponentiation | kernels.TiedKernel):
+        return has_free_scale(kernel.kernel)
+    return isinstance(kernel, sk.ConstantKernel) and not kernel.hyperparameter_constant_value.fixed
+
+
 def in_units(kernel: Any, scale: np.ndarray | float) -> None:
     """Multiply a kernel's length-scales and their bounds by `scale`, in place."""
     kernel.length_scale = kernel.length_scale * scale

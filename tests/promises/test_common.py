@@ -14,6 +14,7 @@ from conftest import (
     ESTIMATORS,
     FINITE,
     HELD_OUT,
+    NEIGHBOURS,
     NETWORKS,
     few_rows,
     harmful,
@@ -22,7 +23,7 @@ from conftest import (
 from families import slow_cases
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skgpstoch import DeepGPRegressor
@@ -44,6 +45,8 @@ def small(cls):
         return cls()
     if cls in HELD_OUT:  # whose own kernel starts from a marginal likelihood
         return cls(RBF() + WhiteKernel(0.1), scheme="holdout", tol=1.0)
+    if cls in NEIGHBOURS:
+        return cls(ConstantKernel() * Matern(nu=1.5), n_neighbors=8, max_iter=10)
     if cls in BASIS:
         few = {"n_components": 50, "n_subset": 50} if "n_components" in cls().get_params() else {}
         return cls(**{"n_subset": 0, **few}, max_iter=2)

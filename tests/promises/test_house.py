@@ -27,12 +27,12 @@ MOST_INHERITED = 25
 MOST_IGNORED = 5
 # How large the house may become. Whoever raises a number says why in the commit.
 MOST_ROOMS = 30
-MOST_ARROWS = 157
+MOST_ARROWS = 160
 MOST_METHODS = 30
 LONGEST_MRO = 25
 MOST_PARAMETERS = 32
 MOST_PARAMETERS_OF_IMAGES = 36
-DISTINCT_PARAMETERS = 88
+DISTINCT_PARAMETERS = 91
 
 
 # ---- composition -------------------------------------------------------------------------------

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from ...data.arrays import Scaling
 from ...data.findings import Finding
 from ...data.rows import Data, Rows
-from ...kernels import TiedKernel, contains, join_white_noise, to_sklearn
+from ...kernels import contains, join_white_noise, to_sklearn
 from ...posteriors.exact import ExactPosterior
 from ...posteriors.iterative import IterativePosterior
-from ...recipes.kernel_choice import START_NOISE, KernelChoice, default_kernel
+from ...recipes.kernel_choice import START_NOISE, KernelChoice, default_kernel, has_free_scale
 from ...recipes.plan import Plan, Sizes, Start
 from ...recipes.recipe import Fitted, Problem, Recipe, check_shared_noise
 from ...training.exact_search import best_on
@@ -272,17 +272,6 @@ def fitted_before(posterior: OfAllRows, kernel: sk.Kernel, X: Tensor) -> tuple[s
     kernel = kernel.clone_with_theta(fitted.theta)
     factor = float((fitted.diag(one) / kernel.diag(one))[0])  # which has no place in θ
     return kernel, float(posterior.likelihood.noise_variance.mean()) / factor
-
-
-def has_free_scale(kernel: sk.Kernel) -> bool:
-    """Tell whether hyper-parameters can give the kernel any scale."""
-    if isinstance(kernel, sk.Sum):
-        return has_free_scale(kernel.k1) and has_free_scale(kernel.k2)
-    if isinstance(kernel, sk.Product):
-        return has_free_scale(kernel.k1) or has_free_scale(kernel.k2)
-    if isinstance(kernel, sk.Exponentiation | TiedKernel):
-        return has_free_scale(kernel.kernel)
-    return isinstance(kernel, sk.ConstantKernel) and not kernel.hyperparameter_constant_value.fixed
 
 
 def has_fixed_scale(kernel: sk.Kernel) -> bool:

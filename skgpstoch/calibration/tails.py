@@ -1,0 +1,79 @@
+"""Calibrate the scale and the tails of predictions on rows that were left out."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+from scipy.special import expit
+
+from .spread import argmin
+
+TAIL_SCALE_PRIOR = 0.5  # prior standard deviation of log c around 0
+BOUNDS_OF_TAILS = ((-4.0, 4.0), (-1.0, 5.0), (-7.0, 2.0), (0.0, 6.0))
+"""Of log c, log(ν − 2), log ε/(1 − ε) and log of the outliers' width."""
+STARTS = ((-0.2, 1.5, -3.0, 1.0), (-1.5, 0.0, -1.0, 3.0))
+WORTH = 2.0  # nats, summed over rows, that each further parameter must gain
+
+
+class TailChoice(NamedTuple):
+    """What rows left out may choose."""
+
+    scales: bool = True  # whether c may differ from 1
+    may_be_normal: bool = True  # whether ν may be infinite
+    may_be_heavy: bool = True  # whether ν may be finite
+
+
+class ErrorTails(NamedTuple):
+    """Standard deviations are c times as large, and errors have ν degrees of freedom.
+
+    A share of the rows, the outliers, has deviations that are larger by a factor, the width.
+    """
+
+    scale: float
+    df: float = math.inf  # ν; infinite for a normal distribution
+    outliers: tuple[float, float] = (0.0, 1.0)
+
+
+def best_tails(u: np.ndarray, choice: TailChoice) -> ErrorTails:
+    """Return c, ν and outliers with the best log score of standardised errors u = (y − μ)/s."""
+
+    def loss(x: np.ndarray) -> float:
+        found = tails_of(x, choice.scales)
+        prior = 0.5 * (math.log(found.scale) / TAIL_SCALE_PRIOR) ** 2 if choice.scales else 0.0
+        return float(prior + WORTH * len(x) - log_density(u, found).sum())
+
+    sizes = [1] * choice.may_be_normal + [2, 4] * choice.may_be_heavy
+    found = [
+        argmin(loss, np.array(start[:size]), BOUNDS_OF_TAILS[:size])
+        for size in sizes
+        for start in (STARTS if size == 4 else STARTS[:1])
+    ]
+    return tails_of(min(found, key=loss), choice.scales)
+
+
+def tails_of(x: np.ndarray, scales: bool) -> ErrorTails:
+    """Return what log c, log(ν − 2), the log odds of outliers and the log width mean."""
+    scale = math.exp(x[0]) if scales else 1.0
+    if len(x) == 1:
+        return ErrorTails(scale)
+    outliers = (0.0, 1.0) if len(x) == 2 else (float(expit(x[2])), math.exp(x[3]))
+    return ErrorTails(scale, 2.0 + math.exp(x[1]), outliers)
+
+
+def log_density(u: np.ndarray, tails: ErrorTails) -> np.ndarray:
+    """Return the log density of standardised errors."""
+    share, width = tails.outliers
+
+    def of_scale(scale: float) -> np.ndarray:
+        z = u / scale
+        log_p = stats.norm.logpdf(z) if math.isinf(tails.df) else stats.t.logpdf(z, tails.df)
+        return np.asarray(log_p) - math.log(scale)
+
+    usual = of_scale(tails.scale)
+    if share == 0.0:
+        return usual
+    far = of_scale(tails.scale * width)
+    return np.logaddexp(math.log1p(-share) + usual, math.log(share) + far)

@@ -1,0 +1,97 @@
+"""Condition each of many rows on a few others: one small Cholesky factor a row.
+
+With the covariance of f at row i and at its neighbours N, the noise variances D of y, and
+
+    C = K_NN + D_N,   β = C⁻¹k_Ni,   α = C⁻¹y_N,
+
+the conditional of y_i given y_N is N(μ, v) with
+
+    μ = k_iN α,   v = k_ii + D_i − k_iN β.
+
+With e = (1, −β), a = (0, α), r = y_i − μ = eᵀy, and C of the row and its neighbours together, small
+changes are
+
+    dv = eᵀ dC e,   dr = −eᵀ dC a + eᵀ dy,
+
+so the gradient of log N(y_i | μ, v) needs no further factor.
+
+Shapes: b rows, each the first of a set of q = m + 1; P outputs, each with noise of its own.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .gaussian import LOG_2PI
+from .linalg import cholesky, tri_solve
+
+
+class Conditional(NamedTuple):
+    """The conditional of f_i given y_N, from K (b, q, q), D and y (P, b, q), in float64."""
+
+    beta: Tensor  # β, (P, b, m)
+    alpha: Tensor  # α, (P, b, m)
+    mean: Tensor  # μ, (P, b)
+    var: Tensor  # of f_i, (P, b); rounding may make it negative
+
+    @classmethod
+    def of(cls, K: Tensor, D: Tensor, y: Tensor) -> Conditional:
+        """Factorise the neighbours' covariances."""
+        k = K[:, 1:, 0]  # (b, m)
+        C = K[:, 1:, 1:].expand(*D.shape[:2], -1, -1).clone()
+        C.diagonal(dim1=-2, dim2=-1).add_(D[..., 1:])
+        L = factors(C)
+        both = torch.stack([k.expand_as(y[..., 1:]), y[..., 1:]], -1)  # (P, b, m, 2)
+        beta, alpha = tri_solve(L, tri_solve(L, both), transpose=True).unbind(-1)
+        return cls(beta, alpha, (k * alpha).sum(-1), K[:, 0, 0] - (k * beta).sum(-1))
+
+
+class LogDensity(NamedTuple):
+    """log N(y_i | μ, v) of each row and output, and the derivatives of their sum."""
+
+    value: Tensor  # (P, b)
+    by_K: Tensor  # (b, q, q); may lack symmetry, which K has
+    by_D: Tensor  # (P, b, q)
+    by_y: Tensor  # (P, b, q)
+
+
+@torch.no_grad()
+def log_density(K: Tensor, D: Tensor, y: Tensor, w: Tensor | None = None) -> LogDensity:
+    """Return the log density of each set's first row given the others; shapes as above.
+
+    A first row of weight w (b,) is the mean of w equal observations, which have the noise variance
+    wD; w − 1 of them count as further observations at that mean.
+    """
+    c = Conditional.of(K, D, y)
+    v = (c.var + D[..., 0]).clamp_min(torch.finfo(K.dtype).tiny)
+    r = y[..., 0] - c.mean
+    value = -0.5 * (LOG_2PI + v.log() + r.square() / v)
+    by_v, by_r = 0.5 * (r.square() / v - 1.0) / v, -r / v
+    e = torch.cat([torch.ones_like(r)[..., None], -c.beta], -1)  # (P, b, q)
+    a = torch.cat([torch.zeros_like(r)[..., None], c.alpha], -1)
+    # by_v·eeᵀ − by_r·½(eaᵀ + aeᵀ) = ½(ehᵀ + heᵀ)
+    h = by_v[..., None] * e - by_r[..., None] * a
+    by_K, by_D = torch.einsum("pbi,pbj->bij", e, h), e * h
+    if w is not None:
+        D_i = D[..., 0]
+        value -= 0.5 * ((w - 1.0) * ((w * D_i).log() + LOG_2PI) + w.log())
+        by_D[..., 0] -= 0.5 * (w - 1.0) / D_i
+    return LogDensity(value, by_K, by_D, by_r[..., None] * e)
+
+
+def factors(C: Tensor) -> Tensor:
+    """Return a Cholesky factor of each matrix, (..., m, m); jitter goes where it is needed alone.
+
+    A row's prediction then does not depend on the other rows that are asked for with it.
+    """
+    L, info = torch.linalg.cholesky_ex(C)
+    failed = info > 0
+    if bool(failed.any()):
+        each = [cholesky(one, "covariance matrix of a row's neighbours") for one in C[failed]]
+        L[failed] = torch.stack(each)
+    elif not bool(torch.isfinite(L.diagonal(dim1=-2, dim2=-1)).all()):
+        cholesky(C, "covariance matrix of a row's neighbours")  # which says why
+    return L

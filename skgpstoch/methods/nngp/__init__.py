@@ -1,0 +1,1 @@
+"""NNGP: the exact process on the nearest neighbours of each row."""

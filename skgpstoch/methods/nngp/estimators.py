@@ -1,0 +1,178 @@
+"""NNGP: the exact process, conditioned on the nearest neighbours of each row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sklearn.utils._param_validation import StrOptions
+
+from ...calibration.tails import TailChoice
+from ...docstrings import documented
+from ...estimators.docs import public_estimator
+from ...estimators.first_rank import refuse_group
+from ...estimators.parameters import (
+    ACTIVATION,
+    NetworkParameters,
+    TargetParameters,
+    TrainingParameters,
+)
+from ...estimators.regressor import GeneralRegressor
+from ...estimators.streams import VariationalRegressor, check_unchanged
+from ...likelihoods.base import make_likelihood
+from .parameters import NeighbourParameters
+from .recipe import NeighbourRecipe
+
+
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
+class NNGPRegressor(
+    NeighbourParameters, TargetParameters, NetworkParameters, TrainingParameters, GeneralRegressor
+):
+    """Nearest-neighbour Gaussian-process regression: exact where it matters, at any size.
+
+    Each prediction is that of the exact process given the training rows nearest to it under the
+    kernel, which takes one small Cholesky factor, whatever the number of training rows. It suits
+    targets that vary faster over X than features or inducing points can follow: maps, and tables of
+    many rows. With few rows, or much noise, other estimators predict as well or better. The rows
+    are the model: a saved file contains them.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel or None, default=None
+        The kernel, on X or on the network's outputs: any of scikit-learn's that has a torch version
+        here, and that falls with distance. A top-level WhiteKernel is the noise. Hyper-parameters
+        refer to the scaled y. None: a constant times a Matern kernel with a length-scale for each
+        input, whose nu of 0.5, 1.5 or 2.5 fits the rows best.
+    n_neighbors : int, default=32
+        Number of rows on which each row is conditioned in training; all if there are fewer.
+    n_neighbors_predict : int or None, default=None
+        Number of rows on which predictions are conditioned; None is 128. All if there are fewer:
+        predictions are then those of the exact process.
+    loss : {"auto", "vecchia", "leave_one_out"}, default="auto"
+        "vecchia": the density of each row given neighbours among earlier rows, in random order [1]_
+        [2]_. Its sum approximates the marginal likelihood, and learns long distances, too.
+        "leave_one_out": the density of each row given neighbours among all other rows [3]_. "auto"
+        is "leave_one_out" for networks, else "vecchia".
+    likelihood : {"auto", "gaussian", "shared_student_t"}, default="auto"
+        Distribution of y around f. "auto" lets training rows that are left out choose between
+        Gaussian errors and those of a Student t; known errors `y_std` need "gaussian" or "auto".
+    mean : {"constant", "zero"}, default="constant"
+        Mean of f far from all rows: a learned constant, or 0.
+    calibrate : bool, default=True
+        Whether training rows that are left out choose the scale of kernel and noise, and the tails;
+        False: those of the likelihood stay. The scale stays where the kernel fixes it.
+    hidden_layer_sizes : tuple of int, default=()
+        Widths of the layers of a network that is learned together with the kernel: neighbours are
+        then near in its outputs. (): neighbours are near in X.
+    activation : {"identity", "relu", "tanh", "logistic", "silu", "gelu"}, default="gelu"
+        Activation after every layer.
+    batch_size : int or "auto", default="auto"
+        Number of rows per step; "auto" is 256. Their neighbours come from all rows.
+    max_iter : int or "auto", default="auto"
+        Number of epochs, between which neighbours are searched anew. An epoch has 30 steps, or 50
+        with a network, and takes rows that are spread over the whole table. "auto" makes 100 to 300
+        steps, or 600 with a network.
+    learning_rate_init : float, default=0.1
+        Learning rate of the kernel, or its maximum with learning_rate="one-cycle"; that of networks
+        is a hundredth.
+    early_stopping : bool, default=False
+        Whether to keep the iterate that predicts held-out rows best; predictions then use these
+        rows, too. Networks always do.
+    validation_fraction : float, default=0.1
+        Fraction of the rows to hold out, when rows are held out; at most 2,000 rows.
+    dtype : {"float32", "float64"}, default="float64"
+        Precision of inputs and networks in training. Factors of covariances are always in float64.
+
+    Attributes
+    ----------
+    posterior_ : torch.nn.Module
+        The training rows and the kernel, in float64 on the CPU.
+    kernel_ : sklearn kernel
+        The fitted kernel, on X or on the network's outputs; variances refer to the scaled y.
+    likelihood_ : Likelihood
+        The fitted likelihood, in the units of y.
+    log_marginal_likelihood_value_ : float
+        Σ log p(yᵢ | y of `n_neighbors` earlier rows), in nats, for y in its own units; NaN for more
+        than 100,000 rows.
+    X_train_ : ndarray of shape (n_samples, n_features)
+        The training rows, in random order, without rows of weight 0. Copies are one row.
+    y_train_ : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+        Their targets, after any `target_transform`.
+
+    See Also
+    --------
+    GaussianProcessRegressor : The exact process, for up to some thousand rows.
+    SVGPRegressor : Inducing points, for any likelihood.
+
+    References
+    ----------
+    .. [1] A. V. Vecchia, "Estimation and model identification for continuous spatial processes",
+       JRSS B 50, 1988.
+    .. [2] J. Guinness, "Permutation and grouping methods for sharpening Gaussian process
+       approximations", Technometrics 60, 2018.
+    .. [3] M. Jankowiak, G. Pleiss, "Scalable cross-validation losses for Gaussian process models",
+       2021.
+    .. [4] A. Datta, S. Banerjee, A. O. Finley, A. E. Gelfand, "Hierarchical nearest-neighbor
+       Gaussian process models for large geostatistical datasets", JASA 111, 2016.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.gaussian_process.kernels import Matern
+    >>> from skgpstoch import NNGPRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(0, 10, (1000, 2))
+    >>> y = np.sin(3 * X[:, 0]) * np.cos(3 * X[:, 1]) + 0.1 * rng.standard_normal(1000)
+    >>> model = NNGPRegressor(1.0 * Matern(nu=2.5), random_state=0).fit(X, y)
+    >>> mean, std = model.predict([[0.5, 2.0]], return_std=True)
+    >>> bool(abs(mean[0] - np.sin(1.5) * np.cos(6.0)) < 0.2 and std[0] < 0.3)
+    True
+    """
+
+    likelihood: str = "auto"
+    mean: str = "constant"
+    calibrate: bool = True
+    activation: str = "gelu"
+
+    _first_parameters: ClassVar[tuple[str, ...]] = (
+        "likelihood",
+        "hidden_layer_sizes",
+    )
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "activation": ACTIVATION,
+        "mean": [StrOptions({"zero", "constant"})],
+        "calibrate": ["boolean"],
+        "likelihood": [StrOptions({"auto", "gaussian", "shared_student_t"})],
+    }
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("likelihood",)
+
+    def _recipe(self) -> NeighbourRecipe:
+        name = "gaussian" if self.likelihood == "auto" else self.likelihood
+        choice = TailChoice(
+            True, self.likelihood != "shared_student_t", self.likelihood != "gaussian"
+        )
+        tails = choice if self.calibrate else None
+        return NeighbourRecipe.of(self, likelihood=make_likelihood(name), tails=tails)
+
+    @documented(VariationalRegressor.partial_fit)
+    def partial_fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
+    ) -> Any:
+        """Fit the model at the first call, and append rows to it at later ones.
+
+        Later calls do the same as :meth:`condition_on`: nothing is forgotten, and hyper-parameters
+        stay those of the first call.
+
+        Raises
+        ------
+        ValueError
+            If a parameter or an argument is invalid, or if parameters that define the model have
+            changed since the first call.
+        """
+        refuse_group("partial_fit")
+        if not hasattr(self, "posterior_"):
+            return self.fit(X, y, sample_weight, exposure=exposure, y_std=y_std)
+        self._validate_params()
+        check_unchanged(self)
+        return self.condition_on(X, y, sample_weight, exposure=exposure, y_std=y_std)

@@ -1,0 +1,306 @@
+"""The recipe of NNGP: the kernel and the network, and which rows an epoch takes."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self, cast
+
+import numpy as np
+import torch
+from sklearn.gaussian_process import kernels as sk
+from torch import Tensor, nn
+
+from ... import kernels
+from ...calibration.tails import TailChoice
+from ...data.arrays import Scaling
+from ...data.findings import Finding
+from ...data.rows import Rows
+from ...kernels import check_length_scales
+from ...kernels.sets import nearness
+from ...likelihoods.real import Gaussian
+from ...objectives.neighbours import NeighbourObjective, errors_held_out, score_of
+from ...recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
+from ...recipes.networks import Network, build_network
+from ...recipes.plan import Folds, Plan, Sizes, Start, Training, epochs
+from ...recipes.recipe import Fitted, Problem, Recipe
+from ...training.optimizers import SCHEDULES
+from .deep import (
+    DeepNeighbourObjective,
+    OfUser,
+    Plain,
+    feature_kernel,
+    learned_mean,
+)
+from .start import SMOOTHNESS, likeliest, train_briefly
+
+BATCH_ROWS = 256  # "auto"
+EPOCH_STEPS = (30, 50)  # between searches for neighbours, without and with a network
+DEEP_STEPS = 600
+DEEP_RATE = 0.3  # factor of the learning rate
+LAYER_RATE = 1.0 / 30.0  # factor of that, for networks
+MOST_HELD_OUT = 2000  # rows
+KERNEL_STEPS = (90, 10, 300)  # "auto": so many, and more for each hyper-parameter; at most
+FEW = 16  # neighbours while smoothness is chosen
+PREDICTING = 128  # neighbours of predictions, "auto"
+NOISE_AT_START = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeighbourRecipe(Recipe):
+    """A kernel, learned from the densities of rows given their neighbours.
+
+    Parameters
+    ----------
+    kernel : KernelChoice
+        The kernel and the noise to start from.
+    training, n_neighbors, n_neighbors_predict, loss, mean
+        See :class:`~skgpstoch.NNGPRegressor`.
+    """
+
+    kernel: KernelChoice
+    network: Network | None
+    training: Training
+    n_neighbors: int
+    n_neighbors_predict: int | None
+    loss: str
+    tails: TailChoice | None
+    mean: str = "constant"
+    merges_many: bool = True
+
+    @classmethod
+    def of(cls, parameters: Any, **decided: Any) -> Self:
+        p = parameters
+        made = {
+            "kernel": KernelChoice.of(p.kernel, NOISE_AT_START),
+            "network": Network.of(
+                p.hidden_layer_sizes, p.feature_map, p.weight_decay, p.activation
+            ),
+            "training": Training.of(p),
+        }
+        return super().of(parameters, **made | decided)
+
+    def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
+        t, n, is_deep = self.training, sizes.n_rows, self.network is not None
+        holds_out, folds = is_deep or bool(t.early_stopping), Folds()
+        if holds_out:
+            folds = Folds.of(n, min(t.validation_fraction, MOST_HELD_OUT / n))
+        n_trained = n - folds.n_untrained
+        b = min(n_trained, BATCH_ROWS if t.batch_size == "auto" else int(t.batch_size))
+        n_epoch = min(n_trained, EPOCH_STEPS[is_deep] * b)
+        n_steps = DEEP_STEPS if is_deep else self.n_steps(sizes.n_features)
+        return Plan(
+            solver="adam",
+            dtype=t.dtype,
+            max_iter=epochs(n_steps, n_epoch, b) if t.max_iter == "auto" else int(t.max_iter),
+            batch_size=b,
+            schedule=SCHEDULES[t.learning_rate],
+            rate=t.learning_rate_init * (DEEP_RATE if is_deep else 1.0),
+            patience=t.n_iter_no_change or math.inf,
+            tol=t.tol,
+            holds_out=holds_out,
+            evaluates=holds_out,
+            folds=folds,
+        )
+
+    def n_steps(self, n_features: int) -> int:
+        """Return the number of training steps for "auto"."""
+        given = self.kernel.expression
+        n_learned = n_features if given is None else given.n_dims
+        least, each, most = KERNEL_STEPS
+        return min(least + each * (n_learned + 3), most)
+
+    def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
+        if self.network is not None:
+            return self.network.input_scaling(X, weight)
+        return self.kernel.input_scaling(X, weight, standardizes=True)
+
+    # ---- objective ---------------------------------------------------------------------------
+
+    def objective(self, problem: Problem) -> NeighbourObjective:
+        given = self.kernel.expression
+        if (start := problem.start) is not None:
+            start.check_unchanged()
+            fitted = start.posterior
+            kernel = kernels.to_sklearn(fitted.kernel)
+            return self.made(kernel, problem, fitted.variance, fitted.constant)
+        if self.network is not None:
+            return self.deep(problem)
+        if given is not None:
+            return self.made(given, problem)
+        return self.likeliest(problem)
+
+    def likeliest(self, problem: Problem) -> NeighbourObjective:
+        """Return the objective that starts from the smoothness that suits the rows best."""
+        X, rows, generator = problem.X, problem.rows, problem.generator
+        makers = [
+            functools.partial(self.made, default_kernel(X.shape[1], nu), problem, n_neighbors=FEW)
+            for nu in SMOOTHNESS
+        ]
+        rate, b = self.training.learning_rate_init, min(problem.plan.batch_size, len(X))
+        best = likeliest(makers, X, rows, rate, b, generator)
+        noise, mean = best.likelihood.noise_variance.detach(), best.mean.detach()
+        return self.made(kernels.to_sklearn(best.kernel), problem, noise, mean)
+
+    def deep(self, problem: Problem) -> NeighbourObjective:
+        """Return the objective whose network has learned the mean."""
+        network, given = cast(Network, self.network), self.kernel.expression
+        y = problem.rows.y
+        level = y.new_full(y.shape[1:], self.kernel.start_noise).double()
+        plain = None
+        features: nn.Module
+        if network.module is None:
+            features, error = learned_mean(problem, network.layers, network.activation)
+            level = level.new_full(level.shape, error).clamp(*self.kernel.noise_bounds)
+        else:
+            module, _ = build_network(network, problem.X, problem.generator)
+            network.freeze(module)
+            features = OfUser(module)
+        if given is None:
+            plain = self.plain(problem)
+        make = functools.partial(
+            DeepNeighbourObjective,
+            decay=network.decay(problem.rows.n_effective),
+            rate=LAYER_RATE,
+            plain=plain,
+        )
+        expression = feature_kernel(1.5) if given is None else given
+        return self.made(expression, problem, level, features=features, make=make)
+
+    def plain(self, problem: Problem) -> Plain:
+        """Return the score of the process on the inputs alone, and how to train it."""
+        started = self.likeliest(problem.trained())
+        score = score_of(*errors_held_out(started, problem.X, problem.rows))
+
+        def trained() -> NeighbourObjective:
+            objective, n_steps = self.likeliest(problem), self.n_steps(problem.X.shape[1])
+            rate, b = self.training.learning_rate_init, min(BATCH_ROWS, len(problem.X))
+            given = problem.X, problem.rows, rate, b, problem.generator
+            train_briefly(objective, *given, n_steps)
+            return objective
+
+        return Plain(score, trained)
+
+    def made(
+        self,
+        expression: sk.Kernel,
+        problem: Problem,
+        noise: Tensor | None = None,
+        mean: Tensor | None = None,
+        n_neighbors: int | None = None,
+        features: nn.Module | None = None,
+        make: Any = NeighbourObjective,
+    ) -> NeighbourObjective:
+        """Return the objective that starts from a kernel, a noise and a mean."""
+        X, rows = problem.X, problem.rows
+        d = X.shape[1]
+        kernel = kernels.from_sklearn(expression).to(X.device)
+        if features is not None:
+            d = features(X[:1]).shape[1]
+        check_length_scales(kernel, d, features)
+        check_nearness(kernel, d)
+        level = rows.y.new_full(rows.y.shape[1:], self.kernel.start_noise).double()
+        asked = self.n_neighbors if n_neighbors is None else min(n_neighbors, self.n_neighbors)
+        predicting = PREDICTING if self.n_neighbors_predict is None else self.n_neighbors_predict
+        objective: NeighbourObjective = make(
+            kernel,
+            nn.Sequential() if features is None else features,
+            Gaussian((level if noise is None else noise).to(X.device)),
+            (self.start_mean(rows) if mean is None else mean).to(X.device),
+            noise_bounds=self.kernel.noise_bounds,
+            n_neighbors=asked,
+            n_neighbors_predict=predicting,
+            is_ordered=self.is_ordered,
+            n_epoch=EPOCH_STEPS[features is not None] * problem.plan.batch_size,
+            tails=self.tail_choice,
+        )
+        objective.mean.requires_grad_(self.mean == "constant")
+        return objective
+
+    def start_mean(self, rows: Rows) -> Tensor:
+        """Return the constant to start from, or 0, (P,)."""
+        mean = rows.mean(rows.y.double())
+        return mean if self.mean == "constant" else torch.zeros_like(mean)
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether neighbours of training are earlier rows."""
+        return self.loss == "vecchia" or (self.loss == "auto" and self.network is None)
+
+    @property
+    def tail_choice(self) -> TailChoice | None:
+        """What rows left out may choose."""
+        if self.tails is None:
+            return None
+        given = self.kernel.expression
+        is_free = given is None or has_free_scale(given)
+        return self.tails._replace(scales=is_free and self.kernel.learns_noise)
+
+    # ---- fitted ------------------------------------------------------------------------------
+
+    def attributes(self, fitted: Fitted) -> dict[str, Any]:
+        posterior = fitted.posterior
+        value = float(posterior.log_evidence().sum())
+        return {
+            "kernel_": self.fitted_kernel(posterior, fitted.x_scaling),
+            "log_marginal_likelihood_value_": fitted.in_units(value, posterior.n_rows),
+            **fitted.of_noise(posterior.likelihood),
+        }
+
+    def fitted_kernel(self, posterior: Any, x_scaling: Scaling) -> sk.Kernel:
+        """Return the kernel for the user's X, with a WhiteKernel if there was one."""
+        kernel = kernels.to_sklearn(posterior.kernel)
+        if sees_inputs(posterior):
+            kernel = self.kernel.in_units(kernel, x_scaling)
+        noise = float(posterior.variance.mean())
+        return kernels.join_white_noise(kernel, noise, self.kernel.white)
+
+    @property
+    def learns(self) -> bool:
+        return self.network is not None or not self.kernel.is_fixed
+
+    def findings(self, fitted: Fitted) -> Iterator[Finding]:
+        yield from super().findings(fitted)
+        yield of_neighbours(fitted.posterior.n_neighbors, len(fitted.posterior.residual))
+        kernel = self.fitted_kernel(fitted.posterior, fitted.x_scaling)
+        yield from self.kernel_findings(fitted, kernel, self.kernel, sees_inputs(fitted.posterior))
+
+    def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
+        return float(posterior.refit(X, rows).log_evidence().sum())
+
+
+def of_neighbours(n_neighbors: int, n_rows: int) -> Finding:
+    """Return the share of the rows that a prediction is given."""
+    found = Finding("neighbours", "n_neighbors_predict", n_neighbors, n_rows)
+    if n_neighbors < n_rows:
+        return found
+    return found._replace(
+        severity="note",
+        text=f"There are {n_rows} rows, so every prediction is given all of them: it is that of "
+        "the exact process.",
+        advice="Nothing has to be done. GaussianProcessRegressor is the same process.",
+    )
+
+
+def default_kernel(n_features: int, nu: float) -> sk.Kernel:
+    """Return a kernel for standardised inputs and targets."""
+    n_scales = n_features if n_features <= MOST_RELEVANT_INPUTS else 1
+    shape = sk.Matern(np.full(n_scales, math.sqrt(n_features)), (1e-5, 1e5), nu=nu)
+    return sk.ConstantKernel(1.0, (1e-5, 1e5)) * shape
+
+
+def sees_inputs(posterior: Any) -> bool:
+    """Tell whether the kernel acts on the inputs themselves."""
+    return type(posterior.network) is nn.Sequential
+
+
+def check_nearness(kernel: kernels.Kernel, n_inputs: int) -> None:
+    """Raise a ValueError if no row is nearer than another under a kernel."""
+    if not bool(nearness(kernel, n_inputs).any()):
+        raise ValueError(
+            f"kernel must fall with distance, got {kernels.to_sklearn(kernel)}, under which no "
+            "rows are neighbours. Use SVGPRegressor or SCGDGaussianProcessRegressor for linear and "
+            "periodic kernels, or add a term such as Matern."
+        )

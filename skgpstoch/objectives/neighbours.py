@@ -1,0 +1,244 @@
+"""Learn a kernel from the densities of rows given their neighbours, by minibatches of rows.
+
+    −log p(y) ≈ −Σᵢ log p(y_i | y_N(i))
+
+"vecchia": N(i) are rows before i, in random order, so the sum is a proper density of all rows
+(Vecchia, 1988; Guinness, "Permutation and grouping methods for sharpening Gaussian process
+approximations", Technometrics 60, 2018). "leave_one_out": N(i) are any other rows, so the sum is
+that of predictions (Rasmussen & Williams, sec. 5.4.2; Jankowiak & Pleiss, "Scalable
+cross-validation losses for Gaussian process models", 2021). Either sum is over rows, so minibatches
+are unbiased; neighbours come from all rows.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..calibration.tails import TailChoice, best_tails
+from ..calibration.tails import log_density as log_density_of_errors
+from ..data.devices import BLOCK_ROWS
+from ..data.rows import Rows
+from ..kernels import Kernel
+from ..kernels.sets import nearness
+from ..likelihoods.real import Gaussian
+from ..likelihoods.shared_precision import SharedStudentT
+from ..maths.conditionals import log_density
+from ..maths.nearest import Nearest
+from ..posteriors.neighbours import NeighbourPosterior, Sets, noise_of_rows
+from .base import Objective, surrogate
+
+Pair = tuple[Tensor, Rows]
+
+NOISE_RATE = 3.0  # factor of the learning rate of log σ²
+TRIAL_ROWS = 2000  # on which kernels are compared
+JUDGED_ROWS = 4000  # left out to judge scale and tails
+TINIEST = torch.finfo(torch.float64).tiny
+
+
+class NeighbourObjective(Objective):
+    """−log p(y_i | y_N(i)) of the rows of a minibatch, per row.
+
+    Parameters
+    ----------
+    kernel, network, mean
+        Those of :class:`~skgpstoch.posteriors.neighbours.NeighbourPosterior`.
+    likelihood : Gaussian
+        The noise.
+    noise_bounds : tuple of float
+        Bounds of σ²; equal ends fix it.
+    n_neighbors, n_neighbors_predict : int
+        m in training and in predictions.
+    is_ordered : bool
+        Whether neighbours are earlier rows only.
+    n_epoch : int
+        Number of rows in an epoch, evenly spread over all rows.
+    tails : TailChoice or None
+        What rows left out may choose; None: nothing.
+    """
+
+    n_done: Tensor
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        network: nn.Module,
+        likelihood: Gaussian,
+        mean: Tensor,
+        *,
+        noise_bounds: tuple[float, float],
+        n_neighbors: int,
+        n_neighbors_predict: int,
+        is_ordered: bool,
+        n_epoch: int,
+        tails: TailChoice | None,
+    ) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.network = network
+        self.likelihood = likelihood
+        self.likelihood.requires_grad_(bool(noise_bounds[0] < noise_bounds[1]))
+        self.noise_bounds = noise_bounds
+        self.mean = nn.Parameter(mean.detach().clone())
+        self.n_neighbors = n_neighbors
+        self.n_neighbors_predict = n_neighbors_predict
+        self.tails = tails
+        self.is_ordered = is_ordered
+        self.n_epoch = n_epoch
+        self.register_buffer("n_done", torch.zeros((), dtype=torch.long, device="cpu"))
+        self.data: Pair | None = None  # of training
+        self.trains_features = any(p.requires_grad for p in network.parameters())
+        self.found: tuple[Tensor, Tensor] | None = None  # in this epoch
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Return networks' parameters, others, and the noise, which may have far to go."""
+        network, rest = super().param_groups()
+        of_noise = [p for p in rest["params"] if p is self.likelihood.log_noise]
+        others = [p for p in rest["params"] if p is not self.likelihood.log_noise]
+        noise = {**rest, "params": of_noise, "rate": NOISE_RATE}
+        return [network, {**rest, "params": others}, noise]
+
+    def minibatch_source(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+        """Return places among an epoch's rows for X, which are the same in every epoch."""
+        self.data, self.found = (X, rows), None
+        n = min(self.n_epoch, len(X))
+        return torch.arange(n, device=X.device)[:, None], rows[:n]
+
+    def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
+        if self.found is None:
+            self.found = self.find()
+        i, N = self.found
+        return self.loss_at(i[X[:, 0]], N[X[:, 0]], generator)
+
+    def features(self, X: Tensor) -> Tensor:
+        """Return the features of all rows, in float64, block by block and without a graph."""
+        with torch.no_grad():
+            return torch.cat([self.network(block).double() for block in X.split(BLOCK_ROWS)])
+
+    def nearest_of(self, G: Tensor) -> Nearest:
+        """Return what finds neighbours among rows with these features."""
+        return Nearest(G * nearness(self.kernel, G.shape[1]).sqrt().to(G))
+
+    @torch.no_grad()
+    def find(self) -> tuple[Tensor, Tensor]:
+        """Return the numbers of an epoch's rows, evenly spread over all rows, and neighbours."""
+        X, _ = cast(Pair, self.data)
+        stride = max(1, len(X) // self.n_epoch)
+        i = torch.arange(min(self.n_epoch, len(X)), device=X.device) * stride
+        i += int(self.n_done) % stride
+        nearest = self.nearest_of(self.features(X))
+        search = nearest.earlier if self.is_ordered else nearest.others
+        return i, search(i, self.n_neighbors)
+
+    def loss_at(self, i: Tensor, N: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Return the loss of rows i, given rows N."""
+        X, rows = cast(Pair, self.data)
+        n = len(i) * rows.mean_weight
+        used, place = torch.cat([i, N.clamp_min(0).flatten()]).unique(return_inverse=True)
+        X, rows = X.index_select(0, used), rows[used]
+        i, N = place[: len(i)], torch.where(N < 0, N, place[len(i) :].view_as(N))
+        G = self.network(X, generator) if self.trains_features else self.network(X)
+        G = G.double()
+        D = noise_of_rows(self.likelihood.noise_variance, rows).double()
+        r = rows.y.double() - self.mean.detach()
+        sets = Sets.of(G.index_select(0, i), (D[i], r[i]), (G, D, r), N)
+        K = sets.covariances(self.kernel)
+        w = None if rows.weight is None else rows.weight[i].double()
+        found = log_density(K.detach(), sets.D.detach(), sets.y, w)
+        by_mean = found.by_y if sets.is_there is None else found.by_y * sets.is_there
+        pairs = [(K, found.by_K), (sets.D, found.by_D), (self.mean, -by_mean.sum((1, 2)))]
+        gradients = [(x, -dx / n) for x, dx in pairs if x.requires_grad]
+        return surrogate(-found.value.sum() / n, *gradients)
+
+    @torch.no_grad()
+    def trial_loss(self) -> float:
+        """Return the loss of rows of an epoch, given neighbours under the present kernel."""
+        self.eval()
+        i, N = self.find()
+        some = slice(None, None, math.ceil(len(i) / TRIAL_ROWS))
+        return float(self.loss_at(i[some], N[some]))
+
+    @torch.no_grad()
+    def evaluate(self, X: Tensor, rows: Rows) -> float:
+        return score_of(*errors_held_out(self, X, rows))
+
+    def step_end(self) -> None:
+        self.kernel.clamp_()
+        low, high = map(math.log, self.noise_bounds)
+        self.likelihood.log_noise.data.clamp_(low, high)
+
+    def epoch_end(self) -> None:
+        self.n_done += 1
+        self.found = None
+
+    def detach_rows(self) -> None:
+        self.data = self.found = None
+
+    # ---- the posterior -----------------------------------------------------------------------
+
+    @torch.no_grad()
+    def posterior(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
+        """Return the posterior given these rows, whose tails are those of the noise."""
+        fitted = copy.deepcopy(self).double().eval()
+        noise = fitted.likelihood.noise_variance
+        parts = fitted.kernel, fitted.network, fitted.likelihood, fitted.mean.detach()
+        n_neighbors = self.n_neighbors_predict, self.n_neighbors
+        return NeighbourPosterior(*parts, X.double(), rows.to(torch.float64), noise, *n_neighbors)
+
+    @torch.no_grad()
+    def solution(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
+        """Return the posterior given all rows, with the tails that suit rows left out."""
+        posterior = self.posterior(X, rows)
+        if rows.noise is None:
+            self.calibrate_tails_(posterior, X, rows)
+        posterior.find_joint_()
+        return posterior
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NeighbourObjective:
+        rows = self.data, self.found
+        self.data = self.found = None
+        other = super().__deepcopy__(memo)
+        self.data, self.found = rows
+        return other
+
+    def calibrate_tails_(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows) -> None:
+        """Set the scale of kernel and noise, and the likelihood, by rows left out."""
+        if self.tails is None:
+            return
+        tails = best_tails(self.errors_left_out(posterior, X, rows).cpu().numpy(), self.tails)
+        posterior.scale_(tails.scale**2)
+        noise = posterior.variance
+        if math.isinf(tails.df):
+            posterior.likelihood = Gaussian(noise)
+        else:
+            posterior.likelihood = SharedStudentT(noise.sqrt(), torch.full_like(noise, tails.df))
+            posterior.likelihood.outliers = tails.outliers
+
+    def errors_left_out(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows) -> Tensor:
+        """Return errors of rows left out in standard deviations, (k, P)."""
+        i = torch.arange(0, len(X), math.ceil(len(X) / JUDGED_ROWS), device=X.device)
+        mean, var = posterior.left_out(i)
+        error = posterior.residual[i] + posterior.constant - mean
+        return error / (var + posterior.noise[i]).clamp_min(TINIEST).sqrt()
+
+
+@torch.no_grad()
+def errors_held_out(objective: NeighbourObjective, X: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+    """Return errors of held-out rows in standard deviations, and these, each (k, P)."""
+    n = rows.n_held_out
+    posterior = objective.posterior(X[n:], rows[n:])
+    mean, var = posterior.marginals(X[:n].double()).mixture_moments()
+    D = posterior.variance if rows.noise is None else posterior.variance + rows.noise[:n].double()
+    s = (var + D).clamp_min(TINIEST).sqrt()
+    return (rows.y[:n].double() - mean) / s, s
+
+
+def score_of(u: Tensor, s: Tensor) -> float:
+    """Return the negative log density of errors, with the tails that suit them best."""
+    errors = u.cpu().numpy()
+    density = log_density_of_errors(errors, best_tails(errors, TailChoice())).sum(1).mean()
+    return float(s.log().sum(1).mean()) - float(density)

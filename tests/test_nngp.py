@@ -1,0 +1,733 @@
+"""Nearest neighbours: identities with the exact process, and what the estimator promises."""
+
+import copy
+import itertools
+import math
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
+from sklearn.gaussian_process import kernels as sk
+from test_kernels import FIXED, LEAVES, TIED
+from thread_group import on_ranks
+from torch import nn
+
+from skgpstoch import GaussianProcessRegressor, NNGPRegressor
+from skgpstoch.calibration.tails import TailChoice, best_tails
+from skgpstoch.data import ChunkRows, ParquetRows
+from skgpstoch.data.rows import Rows
+from skgpstoch.kernels import from_sklearn
+from skgpstoch.kernels.sets import nearness, within
+from skgpstoch.likelihoods import Gaussian
+from skgpstoch.maths import nearest as nearest_module
+from skgpstoch.maths.nearest import Nearest
+from skgpstoch.objectives.neighbours import NeighbourObjective
+from skgpstoch.posteriors.exact import repetition
+from skgpstoch.posteriors.neighbours import NeighbourPosterior, noise_of_rows
+
+TIGHT = {"rtol": 1e-10, "atol": 1e-10}
+KERNEL = 1.4 * sk.Matern([0.7, 1.9], nu=1.5) + 0.3 * sk.RationalQuadratic(1.1, 0.8)
+N = 14
+
+
+def data(n=N, P=1, d=2, seed=0, weights=False, errors=False):
+    """Rows of smooth functions and noise."""
+    rng = np.random.default_rng(seed)
+    X = torch.tensor(rng.uniform(-2, 2, (n, d)))
+    y = torch.tensor(np.sin(X.numpy() @ rng.normal(size=(d, P))) + 0.2 * rng.normal(size=(n, P)))
+    weight = torch.tensor(rng.integers(1, 4, n).astype(float)) if weights else None
+    noise = torch.tensor(rng.uniform(0.01, 0.3, (n, P))) if errors else None
+    return X, Rows(y, weight, noise=noise)
+
+
+def objective(X, rows, m, is_ordered=True, kernel=KERNEL, n_epoch=10**6, noise=(0.07, 0.2, 0.04)):
+    """The objective of m neighbours, at fixed hyper-parameters."""
+    P = rows.y.shape[1]
+    made = NeighbourObjective(
+        from_sklearn(kernel),
+        nn.Identity(),
+        Gaussian(torch.tensor(noise[:P], dtype=torch.float64)),
+        torch.linspace(0.1, 0.4, P, dtype=torch.float64),
+        noise_bounds=(1e-8, 1e3),
+        n_neighbors=m,
+        n_neighbors_predict=len(X),
+        is_ordered=is_ordered,
+        n_epoch=n_epoch,
+        tails=TailChoice(False, True, False),
+    )
+    made.source = made.minibatch_source(X, rows)
+    return made
+
+
+def loss(made, rows=None):
+    """The loss of numbered rows, or of all."""
+    X, of_rows = made.source
+    i = torch.arange(len(X)) if rows is None else torch.as_tensor(rows)
+    return made(X[i], of_rows[i], torch.Generator())
+
+
+def gradients(value, module):
+    learned = [p for p in module.parameters() if p.requires_grad]
+    return torch.autograd.grad(value, learned)
+
+
+def covariance(made, X, rows):
+    """K + D of all rows and each output, (P, n, n), with a graph."""
+    K = made.kernel(X)
+    noise = made.likelihood.noise_variance
+    D = noise.expand_as(rows.y) if rows.noise is None else noise + rows.noise
+    return K + torch.diag_embed((D if rows.weight is None else D / rows.weight[:, None]).mT)
+
+
+def log_joint(made, X, rows):
+    """Σ over outputs of the exact log marginal likelihood, written out."""
+    C, r = covariance(made, X, rows), (rows.y - made.mean).mT[..., None]
+    square = (r * torch.linalg.solve(C, r)).sum()
+    n, P = rows.y.shape
+    value = -0.5 * (square + torch.logdet(C).sum() + n * P * math.log(2 * math.pi))
+    noise = made.likelihood.noise_variance
+    D = noise.expand_as(rows.y) if rows.noise is None else noise + rows.noise
+    return value - 0.5 * repetition(D, rows).sum()
+
+
+def log_left_out(made, X, rows):
+    """The same of leave-one-out predictions: Rasmussen & Williams, eqs. 5.10 to 5.12."""
+    C, r = covariance(made, X, rows), (rows.y - made.mean).mT[..., None]
+    precision = torch.linalg.inv(C)
+    v = 1.0 / precision.diagonal(dim1=-2, dim2=-1)
+    error = v * (precision @ r)[..., 0]
+    return -0.5 * (v.log() + error.square() / v + math.log(2 * math.pi)).sum()
+
+
+# ---- the loss ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("errors", [False, True], ids=["", "errors"])
+@pytest.mark.parametrize("P", [1, 3])
+@pytest.mark.parametrize("is_ordered", [True, False], ids=["vecchia", "leave-one-out"])
+def test_with_all_neighbours_the_loss_and_gradients_are_exact(is_ordered, P, errors):
+    X, rows = data(P=P, errors=errors)
+    made = objective(X, rows, N - 1, is_ordered)
+    expected = -(log_joint if is_ordered else log_left_out)(made, X, rows) / N
+    found = loss(made)
+    assert_allclose(found.detach(), expected.detach(), **TIGHT)
+    for a, b in zip(gradients(found, made), gradients(expected, made), strict=True):
+        assert_allclose(a, b, **TIGHT)
+
+
+@pytest.mark.parametrize("errors", [False, True], ids=["", "errors"])
+def test_ordered_losses_of_weighted_rows_are_exact(errors):
+    X, rows = data(P=2, weights=True, errors=errors)
+    made = objective(X, rows, N - 1)
+    expected = -log_joint(made, X, rows) / rows.weight.sum()
+    found = loss(made)
+    assert_allclose(found.detach(), expected.detach(), **TIGHT)
+    for a, b in zip(gradients(found, made), gradients(expected, made), strict=True):
+        assert_allclose(a, b, **TIGHT)
+
+
+def test_a_row_of_weight_2_is_the_row_twice():
+    X, rows = data(P=2)
+    twice = objective(torch.cat([X[:1], X]), Rows(torch.cat([rows.y[:1], rows.y])), N)
+    weight = torch.ones(N, dtype=torch.float64)
+    weight[0] = 2.0
+    once = objective(X, Rows(rows.y, weight), N - 1)
+    a, b = loss(twice), loss(once)
+    assert_allclose(a.detach(), b.detach(), **TIGHT)
+    for of_twice, of_once in zip(gradients(a, twice), gradients(b, once), strict=True):
+        assert_allclose(of_twice, of_once, **TIGHT)
+
+
+@pytest.mark.parametrize("is_ordered", [True, False], ids=["vecchia", "leave-one-out"])
+@pytest.mark.parametrize("b", [1, 2, 3])
+def test_minibatches_are_unbiased(b, is_ordered):
+    X, rows = data(6)
+    made = objective(X, rows, 3, is_ordered)
+    batches = list(itertools.combinations(range(6), b))
+    values = [loss(made, batch) for batch in batches]
+    found = [gradients(value, made) for value in values]
+    whole = loss(made)
+    assert_allclose(sum(v.detach() for v in values) / len(batches), whole.detach(), **TIGHT)
+    for parts, full in zip(zip(*found, strict=True), gradients(whole, made), strict=True):
+        assert_allclose(sum(parts) / len(batches), full, **TIGHT)
+
+
+def test_epochs_take_turns_at_all_rows():
+    X, rows = data(12)
+    made, seen = objective(X, rows, 3, n_epoch=4), []
+    for _ in range(3):
+        seen += made.find()[0].tolist()
+        made.epoch_end()
+    assert sorted(seen) == list(range(12))
+
+
+def test_a_markov_process_needs_one_neighbour():
+    X = torch.sort(torch.tensor(np.random.default_rng(3).uniform(0, 5, (30, 1))), 0).values
+    rows = Rows(torch.sin(X))
+    kernel = 1.7 * sk.Matern(0.8, nu=0.5)
+    made = objective(X, rows, 1, kernel=kernel, noise=(1e-300,))
+    assert_allclose(-loss(made).detach() * 30, log_joint(made, X, rows).detach(), **TIGHT)
+
+
+def kl_from_exact(made, X):
+    """KL(exact ‖ ordered) of y: E log ordered is −½ Σ (log 2πv_i + E r_i²/v_i), E r_i² = v_i."""
+    K, noise = made.kernel(X).detach(), float(made.likelihood.noise_variance.detach())
+    C, total = K + noise * torch.eye(len(X)), 0.0
+    i, found = made.find()
+    for j, N in zip(i.tolist(), found, strict=True):
+        N = N[N >= 0]
+        v = C[j, j] - C[j, N] @ torch.linalg.solve(C[N][:, N], C[N, j])
+        total += 0.5 * float(v.log())
+    return total - 0.5 * float(torch.logdet(C))
+
+
+def test_kl_falls_with_neighbours():
+    X, rows = data(60)
+    kl = [kl_from_exact(objective(X, rows, m), X) for m in (1, 2, 4, 8, 16, 59)]
+    assert all(a > b for a, b in itertools.pairwise(kl))
+    assert_allclose(kl[-1], 0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize("n", [3, 8])
+def test_fewer_earlier_rows_than_neighbours(n):
+    X, rows = data(n)
+    made = objective(X, rows, n + 20)
+    assert_allclose(-loss(made).detach() * n, log_joint(made, X, rows).detach(), **TIGHT)
+
+
+# ---- predictions ---------------------------------------------------------------------------------
+
+
+def posterior(X, rows, m, kernel=KERNEL, **options):
+    made = objective(X, rows, m, kernel=kernel, **options).requires_grad_(False)
+    noise = made.likelihood.noise_variance.detach()
+    parts = made.kernel, made.network, made.likelihood, made.mean.detach()
+    with torch.no_grad():
+        return NeighbourPosterior(*parts, X, rows, noise, m, m).find_joint_(), made
+
+
+def exact_predictions(made, X, rows, X_new):
+    """Mean (q, P) and covariance (P, q, q) of f, written out."""
+    C = covariance(made, X, rows).detach()
+    K, prior = made.kernel(X_new, X).detach(), made.kernel(X_new).detach()
+    r = (rows.y - made.mean.detach()).mT[..., None]
+    mean = (K @ torch.linalg.solve(C, r))[..., 0].mT + made.mean.detach()
+    return mean, prior - K @ torch.linalg.solve(C, K.mT.expand(len(C), -1, -1))
+
+
+@pytest.mark.parametrize("errors", [False, True], ids=["", "errors"])
+@pytest.mark.parametrize("weights", [False, True], ids=["", "weights"])
+@pytest.mark.parametrize("P", [1, 3])
+def test_with_all_neighbours_predictions_are_exact(P, weights, errors):
+    X, rows = data(P=P, weights=weights, errors=errors)
+    X_new = torch.cat([data(9, seed=5)[0], X[:2]])
+    found, made = posterior(X, rows, N)
+    mean, cov = exact_predictions(made, X, rows, X_new)
+    marginals = found.marginals(X_new)
+    assert_allclose(marginals.mean[0], mean, **TIGHT)
+    assert_allclose(marginals.var[0].mT, cov.diagonal(dim1=-2, dim2=-1), **TIGHT)
+    assert_allclose(found.covariance(X_new), cov, **TIGHT)
+    assert_allclose(found.log_evidence().sum(), log_joint(made, X, rows).detach(), **TIGHT)
+
+
+def test_joint_draws_have_the_joint_moments():
+    X, rows = data(P=2)
+    X_new = torch.cat([X[:3] + 0.01, data(3, seed=5)[0]])
+    found, made = posterior(X, rows, N)
+    draws = found.sample(X_new, 40_000, torch.Generator().manual_seed(0))  # (S, q, P)
+    mean, cov = exact_predictions(made, X, rows, X_new)
+    assert_allclose(draws.mean(0), mean, atol=0.02)
+    for p in range(2):
+        assert_allclose(np.cov(draws[..., p].numpy().T), cov[p], atol=0.02)
+
+
+def test_left_out_predictions_are_those_without_the_row():
+    X, rows = data(P=2)
+    found, made = posterior(X, rows, N)
+    mean, var = found.left_out(torch.arange(N))
+    for i in range(N):
+        rest = torch.arange(N) != i
+        expected = exact_predictions(made, X[rest], rows[rest], X[i : i + 1])
+        assert_allclose(mean[i], expected[0][0], **TIGHT)
+        assert_allclose(var[i], expected[1][:, 0, 0], **TIGHT)
+
+
+@pytest.mark.parametrize("m", [3, N])
+def test_more_rows(m):
+    X, rows = data(2 * N, P=2, weights=True, errors=True)
+    first, _ = posterior(X[:N], rows[:N], m)
+    before = first.marginals(X).mean.clone()
+    found, (whole, _) = first.extended(X[N:], rows[N:]), posterior(X, rows, m)
+    for a, b in zip(found.marginals(X), whole.marginals(X), strict=True):
+        assert_allclose(a, b, **TIGHT)
+    assert_allclose(found.log_evidence(), whole.log_evidence(), **TIGHT)
+    assert found.n_rows == whole.n_rows
+    assert_allclose(first.marginals(X).mean, before, rtol=0)
+    again = first.refit(X, rows)
+    assert_allclose(again.log_evidence(), whole.log_evidence(), **TIGHT)
+
+
+def test_scaled():
+    X, rows = data(P=2, weights=True, errors=True)
+    found, _ = posterior(X, rows, 5)
+    mean, var = found.marginals(X)
+    found.scale_(4.0)
+    with torch.no_grad():
+        scaled_mean, scaled_var = found.marginals(X)
+    assert_allclose(scaled_mean, mean, **TIGHT)
+    assert_allclose(scaled_var, 4.0 * var, **TIGHT)
+
+
+def test_evidence_after_scaling_is_of_the_scaled_process():
+    X, rows = data(P=2, weights=True)
+    found, _ = posterior(X, rows, N)
+    found.scale_(4.0)
+    other, _ = posterior(X, rows, N, 4.0 * KERNEL, noise=(0.28, 0.8))
+    assert_allclose(found.log_evidence(), other.log_evidence(), **TIGHT)
+
+
+# ---- covariances within sets ---------------------------------------------------------------------
+
+POWERS = [
+    sk.RBF(0.7) ** 2,
+    sk.RationalQuadratic(0.9, 1.7) ** 1.5,
+    (sk.DotProduct(0.6) + 1.0) ** 3,
+    sk.ExpSineSquared(1.2, 2.3) * sk.RBF([0.5, 1.0, 2.0]) + sk.WhiteKernel(0.1),
+]
+EXPRESSIONS = LEAVES + FIXED + TIED + POWERS
+
+
+@pytest.mark.parametrize("kernel", EXPRESSIONS, ids=lambda k: str(k)[:50])
+def test_covariances_of_sets_are_those_of_the_kernel(kernel):
+    S = torch.tensor(np.random.default_rng(0).normal(size=(4, 5, 3)))
+    module = from_sklearn(kernel)
+    found = within(module, S).expand(4, 5, 5)
+    expected = torch.stack([module(each) for each in S])
+    assert_allclose(found.detach(), expected.detach(), **TIGHT)
+    learned = [p for p in module.parameters() if p.requires_grad]
+    if not learned:
+        return
+    W = torch.tensor(np.random.default_rng(1).normal(size=(4, 5, 5)))
+    a, b = (torch.autograd.grad((W * K).sum(), learned) for K in (found, expected))
+    for one, other in zip(a, b, strict=True):
+        assert_allclose(one, other, **TIGHT)
+
+
+@pytest.mark.parametrize("kernel", [*POWERS, *TIED, sk.Matern(0.8, nu=2.5)], ids=str)
+def test_gradients_by_the_rows_of_sets(kernel):
+    module = from_sklearn(kernel)
+    S = torch.tensor(np.random.default_rng(0).normal(size=(2, 4, 3)), requires_grad=True)
+    assert torch.autograd.gradcheck(lambda S: within(module, S).expand(2, 4, 4), S)
+
+
+def test_sets_far_from_the_origin_lose_no_digits():
+    S = torch.tensor(np.random.default_rng(0).normal(size=(2, 4, 3)))
+    module = from_sklearn(sk.RBF(0.7))
+    far = within(module, S + 2.0**20)
+    assert_allclose(far.detach(), within(module, (S + 2.0**20) - 2.0**20).detach(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "kernel", [2.0 * sk.RBF([0.5, 1.0, 2.0]), sk.RationalQuadratic(0.9, 1.7), sk.RBF(0.5) ** 2]
+)
+def test_nearness_is_the_curvature_of_the_correlation(kernel):
+    h, zero = 1e-3, np.zeros((1, 3))
+    steps = h * np.eye(3)
+    fall = (1.0 - kernel(zero, steps)[0] / kernel(zero)[0, 0]) / h**2
+    found = nearness(from_sklearn(kernel), 3).numpy()
+    assert_allclose(found / found.sum(), fall / fall.sum(), rtol=1e-4)
+
+
+def test_linear_and_periodic_kernels_have_no_nearest_rows():
+    for kernel in (sk.DotProduct(), sk.ExpSineSquared(), sk.ConstantKernel(), sk.WhiteKernel()):
+        assert not nearness(from_sklearn(kernel), 3).any()
+
+
+# ---- the search ----------------------------------------------------------------------------------
+
+
+def check_nearest(found, rows, q, k, allowed=None):
+    """Assert that these are the k nearest rows to q of those that are allowed."""
+    r2 = np.square(rows - q).sum(1)
+    at = np.arange(len(rows)) if allowed is None else np.flatnonzero(allowed)
+    there = found[found >= 0]
+    assert len(found) == k
+    assert len(set(there)) == len(there) == min(k, len(at))
+    assert set(there) <= set(at)
+    assert_allclose(r2[there], np.sort(r2[at])[:k], rtol=1e-9)
+
+
+def places(kind, n=400, d=3):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(n, d))
+    if kind == "lattice":  # of many equal distances, and rows that are there several times
+        return np.round(rows)
+    return rows + (1e5 if kind == "far" else 0.0)
+
+
+def finder(rows, uses_trees):
+    """A search by trees, or by products."""
+    found = Nearest(torch.tensor(rows))
+    found.uses_trees = uses_trees
+    return found
+
+
+@pytest.mark.parametrize("uses_trees", [True, False], ids=["trees", "products"])
+@pytest.mark.parametrize("kind", ["normal", "lattice", "far"])
+@pytest.mark.parametrize("k", [1, 7, 40])
+def test_neighbours_are_those_by_hand(k, kind, uses_trees):
+    rows = places(kind)
+    Q = rows[:20] + (0.0 if kind == "lattice" else 0.1)
+    search, numbers = finder(rows, uses_trees), np.arange(len(rows))
+    found = search.of(torch.tensor(Q), k).numpy()
+    for q, near in zip(Q, found, strict=True):
+        check_nearest(near, rows, q, k)
+    some = np.array([0, 1, 5, 130, 255, 256, 257, 399])
+    others = search.others(torch.tensor(some), k).numpy()
+    earlier = search.earlier(torch.tensor(some), k).numpy()
+    for i, other, before in zip(some, others, earlier, strict=True):
+        check_nearest(other, rows, rows[i], k, numbers != i)
+        check_nearest(before, rows, rows[i], k, numbers < i)
+
+
+@pytest.mark.parametrize("uses_trees", [True, False], ids=["trees", "products"])
+def test_neighbours_do_not_depend_on_the_batch(uses_trees, monkeypatch):
+    rows = places("lattice", d=2)
+    search, Q = finder(rows, uses_trees), torch.tensor(places("lattice", n=50, d=2))
+    together = search.of(Q, 9)
+    apart = torch.cat([search.of(q[None], 9) for q in Q])
+    assert torch.equal(together, apart)
+    monkeypatch.setattr(nearest_module, "PRODUCTS", 1000)
+    assert torch.equal(together, search.of(Q, 9))
+
+
+def test_as_many_neighbours_as_there_are_rows():
+    rows = places("normal", n=5)
+    for uses_trees in (True, False):
+        search = finder(rows, uses_trees)
+        assert search.of(torch.tensor(rows), 9).shape == (5, 5)
+        others = search.others(torch.arange(5), 4)
+        assert all(set(row.tolist()) == set(range(5)) - {i} for i, row in enumerate(others))
+
+
+def test_one_row_many_times():
+    rows = np.repeat(places("normal", n=4), 2000, axis=0)
+    for uses_trees in (True, False):
+        search = finder(rows, uses_trees)
+        check_nearest(search.of(torch.tensor(rows[:1]), 5)[0].numpy(), rows, rows[0], 5)
+        others, earlier = search.others(torch.tensor([1]), 3), search.earlier(torch.tensor([2]), 4)
+        check_nearest(others[0].numpy(), rows, rows[1], 3, np.arange(8000) != 1)
+        assert set(earlier[0].tolist()) == {0, 1, -1}
+
+
+# ---- tails ---------------------------------------------------------------------------------------
+
+ANY = TailChoice()
+LAWS = {
+    "normal": stats.norm(scale=1.6),
+    "wide": stats.t(4.0, scale=0.8),
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_tails_are_those_of_the_errors(law):
+    u = LAWS[law].rvs(4000, random_state=0)
+    found = best_tails(u, ANY)
+    assert math.isinf(found.df) == (law == "normal")
+    assert_allclose(found.scale, LAWS[law].kwds["scale"], rtol=0.1)
+    if law == "wide":
+        assert 3.0 < found.df < 5.5
+
+
+def test_outliers_are_found():
+    u = np.concatenate([stats.norm.rvs(size=3900, random_state=0), np.full(100, 40.0)])
+    found = best_tails(u, ANY)
+    usual = best_tails(u[:3900], ANY)
+    assert math.isinf(usual.df)
+    assert found.df < 1e3
+    assert_allclose(found.scale, 1.0, rtol=0.3)
+
+
+def test_tails_that_may_not_be_chosen():
+    u = stats.t(3.0, scale=2.0).rvs(500, random_state=0)
+    assert best_tails(u, TailChoice(scales=False)).scale == 1.0
+    assert math.isinf(best_tails(u, TailChoice(may_be_heavy=False)).df)
+    normal = stats.norm.rvs(size=500, random_state=0)
+    assert math.isfinite(best_tails(normal, TailChoice(may_be_normal=False)).df)
+
+
+def test_noise_of_rows():
+    rows = Rows(torch.zeros(2, 1), torch.tensor([1.0, 4.0]), noise=torch.tensor([[0.5], [1.5]]))
+    found = noise_of_rows(torch.tensor([0.5], dtype=torch.float64), rows)
+    assert_allclose(found, [[1.0], [0.5]])
+
+
+# ---- the estimator -------------------------------------------------------------------------------
+
+FIXED_KERNEL = sk.ConstantKernel(1.3, "fixed") * sk.Matern(0.9, "fixed", nu=2.5) + sk.WhiteKernel(
+    0.02, "fixed"
+)
+GRID = np.column_stack([np.linspace(-3.5, 3.5, 20), np.linspace(2.0, -2.0, 20)])
+QUICK = {"kernel": 1.0 * sk.Matern(nu=1.5), "n_neighbors": 8, "max_iter": 5, "random_state": 0}
+
+
+def of_all_rows(kernel=FIXED_KERNEL, **params):
+    options = {"max_iter": 3, "mean": "zero", "calibrate": False, "random_state": 0}
+    return NNGPRegressor(kernel, n_neighbors=10**6, **options, **params)
+
+
+def predictions(model, X=GRID):
+    mean, std = model.predict(X, return_std=True)
+    return np.concatenate([mean.reshape(len(X), -1), std.reshape(len(X), -1)], axis=1)
+
+
+@pytest.mark.parametrize("P", [1, 2])
+def test_with_all_rows_it_is_the_exact_estimator(sine, P):
+    """Whose mean is 0."""
+    X, y = sine[0][:40], sine[1][:40]
+    X, y = np.concatenate([X, X]), np.concatenate([y, -y])
+    Y = y if P == 1 else np.column_stack([y, 2.0 * y])
+    model = of_all_rows(normalize_y=False, likelihood="gaussian").fit(X, Y)
+    exact = GaussianProcessRegressor(FIXED_KERNEL, alpha=0.0, optimizer=None).fit(X, Y)
+    white = model.kernel_.k2.noise_level
+    assert_allclose(white, 0.02)
+    assert_allclose(model.predict(GRID), exact.predict(GRID), atol=1e-6)
+    _, cov = model.predict(GRID, return_cov=True, latent=True)
+    var = model.predict_std(GRID, latent=True) ** 2
+    found = cov if P == 1 else cov[..., 0]
+    assert_allclose(np.diag(found), var if P == 1 else var[:, 0], rtol=1e-9)
+    expected = exact.predict(GRID, return_cov=True)[1]
+    expected = expected if P == 1 else expected[..., 0]
+    assert_allclose(found, expected - 0.02 * np.eye(20), atol=1e-7)
+    value = exact.log_marginal_likelihood_value_
+    assert_allclose(model.log_marginal_likelihood_value_, value, rtol=1e-6)
+    assert_allclose(model.log_marginal_likelihood(X, Y), value, rtol=1e-6)
+
+
+def test_finding_of_all_rows(sine):
+    X, y = sine
+    few, many = (NNGPRegressor(**QUICK).fit(X[:n], y[:n]) for n in (100, 200))
+    for model, is_all in ((few, True), (many, False)):
+        found = {f.name: f for f in model.diagnose()}["neighbours"]
+        assert (found.severity == "note") == is_all
+
+
+def test_order_of_rows_does_not_matter(sine):
+    X, y = sine
+    order = np.random.default_rng(0).permutation(len(X))
+    a, b = NNGPRegressor(**QUICK).fit(X, y), NNGPRegressor(**QUICK).fit(X[order], y[order])
+    assert_array_equal(predictions(a), predictions(b))
+
+
+def test_weight_2_is_the_row_twice(sine):
+    X, y = sine
+    w = np.random.default_rng(0).integers(1, 4, len(X))
+    a = NNGPRegressor(**QUICK).fit(X, y, sample_weight=w)
+    b = NNGPRegressor(**QUICK).fit(np.repeat(X, w, 0), np.repeat(y, w))
+    assert_array_equal(predictions(a), predictions(b))
+    assert a.log_marginal_likelihood_value_ == b.log_marginal_likelihood_value_
+
+
+def test_predictions_do_not_depend_on_the_batch(sine):
+    model = NNGPRegressor(**QUICK).fit(*sine)
+    together = predictions(model)
+    apart = np.concatenate([predictions(model, x[None]) for x in GRID])
+    assert_allclose(together, apart, rtol=1e-12)
+    assert_allclose(predictions(model, GRID[::-1])[::-1], together, rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["condition_on", "partial_fit"])
+def test_appended_rows_are_rows_of_the_fit(sine, method):
+    X, y = sine
+    model = of_all_rows(normalize_y=False, likelihood="gaussian").fit(X[:80], y[:80])
+    kernel = model.kernel_
+    assert getattr(model, method)(X[80:], y[80:]) is model
+    assert model.kernel_ == kernel
+    assert len(model.X_train_) == len(model.y_train_) == len(X)
+    assert_allclose(model.X_train_[80:], X[80:])
+    assert_allclose(model.y_train_[80:], y[80:])
+    assert_allclose(
+        model.log_marginal_likelihood(X, y), model.log_marginal_likelihood_value_, rtol=1e-9
+    )
+
+
+def test_partial_fit_begins_with_a_fit_and_refuses_other_parameters(sine):
+    X, y = sine
+    model = NNGPRegressor(**QUICK).partial_fit(X[:90], y[:90])
+    assert_array_equal(predictions(model), predictions(NNGPRegressor(**QUICK).fit(X[:90], y[:90])))
+    before = predictions(model)
+    for x, t in zip(X[90:95], y[90:95], strict=True):
+        model.partial_fit(x[None], t[None])
+    assert len(model.X_train_) == 95
+    assert not np.allclose(predictions(model), before)
+    with pytest.raises(ValueError, match="partial_fit continues the model"):
+        model.set_params(kernel=sk.RBF()).partial_fit(X, y)
+
+
+def test_gradients_of_predictions(sine):
+    model = NNGPRegressor(**QUICK).fit(*sine)
+    found, of_std = model.predict_gradient(GRID, latent=True)
+    for j, step in enumerate(1e-6 * np.eye(2)):
+        up, down = (predictions_of_f(model, GRID + s) for s in (step, -step))
+        assert_allclose(found[:, j], (up[0] - down[0]) / 2e-6, atol=1e-5)
+        assert_allclose(of_std[:, j], (up[1] - down[1]) / 2e-6, atol=1e-5)
+
+
+def predictions_of_f(model, X):
+    return model.predict(X, return_std=True, latent=True)
+
+
+@pytest.mark.parametrize("kernel", [sk.DotProduct(), sk.ExpSineSquared(), sk.ConstantKernel()])
+def test_kernels_without_near_rows_are_refused(sine, kernel):
+    with pytest.raises(ValueError, match="under which no rows are neighbours"):
+        NNGPRegressor(kernel).fit(*sine)
+
+
+def test_exposures_are_refused(sine):
+    X, y = sine
+    with pytest.raises(ValueError, match="exposure"):
+        NNGPRegressor(**QUICK).fit(X, y, exposure=np.ones(len(y)))
+
+
+def test_known_errors(sine):
+    """A row with a large error is hardly heard, and one of small errors is followed."""
+    X, y = sine
+    wrong = y.copy()
+    wrong[:50] += 5.0
+    s = np.where(np.arange(len(y)) < 50, 100.0, 0.01)
+    model = of_all_rows().fit(X, wrong, y_std=s)
+    assert np.abs(model.predict(X) - y).mean() < 0.2
+
+
+def test_classes_of_tails(sine):
+    X, y = sine
+    heavy = y + 0.1 * stats.t(2.2).rvs(len(y), random_state=0)
+    for likelihood, name in (("gaussian", "Gaussian"), ("shared_student_t", "SharedStudentT")):
+        model = NNGPRegressor(**QUICK, likelihood=likelihood).fit(X, heavy)
+        assert type(model.likelihood_).__name__ == name
+        assert np.isfinite(model.log_predictive_density(X, heavy)).all()
+
+
+def test_early_stopping(sine):
+    model = NNGPRegressor(**{**QUICK, "max_iter": 12}, early_stopping=True).fit(*sine)
+    assert len(model.validation_scores_) > 1
+    assert len(model.X_train_) == len(sine[0])
+
+
+def test_a_warm_start_goes_on(sine):
+    X, y = sine
+    model = NNGPRegressor(**QUICK, warm_start=True, calibrate=False).fit(X, y)
+    first = model.kernel_
+    model.set_params(max_iter=1, learning_rate_init=1e-9).fit(X, y)
+    assert_allclose(model.kernel_.theta, first.theta, atol=1e-4)
+
+
+def odd_tables():
+    """Tables that are hard on Cholesky factors and searches."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (120, 2))
+    y, more = np.sin(X[:, 0]), rng.normal(size=10_000)
+    lattice = np.stack(np.meshgrid(range(12), range(12)), -1).reshape(-1, 2)
+    many = np.ones((10_000, 2))
+    return {
+        "copies": (np.repeat(X, 3, 0), np.repeat(y, 3)),
+        "places": (np.repeat(X, 3, 0), np.repeat(y, 3) + 0.1 * more[:360]),
+        "a constant column": (np.column_stack([X, np.full(120, 7.0)]), y),
+        "constant columns": (many[:50], more[:50]),
+        "one place": (many, more),
+        "one row": (np.concatenate([many, X]), np.concatenate([many[:, 0], y])),
+        "two rows": (X[:2], y[:2]),
+        "one column": (X[:, :1], y),
+        "hundred columns": (more[:8000].reshape(80, 100), more[8000:8080]),
+        "lattice": (lattice, more[:144]),
+        "a constant target": (X, np.full(120, 3.0)),
+        "tiny": (1e-12 * X, 1e-12 * y),
+        "large": (1e12 * X, 1e12 * y),
+    }
+
+
+ODD = odd_tables()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("loss", ["vecchia", "leave_one_out"])
+def test_odd_tables(loss, name):
+    X, y = ODD[name]
+    model = NNGPRegressor(**QUICK, loss=loss).fit(X, y)
+    some = X[:: max(1, len(X) // 50)]
+    assert np.isfinite(predictions(model, some)).all()
+    assert np.isfinite(model.sample_y(some, 2)).all()
+    assert np.isfinite(model.log_marginal_likelihood_value_)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_exact_interpolation(sine):
+    X = sine[0]
+    y = np.sin(X[:, 0])
+    kernel = 1.0 * sk.Matern(nu=2.5) + sk.WhiteKernel(1e-300, "fixed")
+    model = NNGPRegressor(**{**QUICK, "kernel": kernel}).fit(X, y)
+    assert_allclose(model.predict(X), y, atol=1e-4)
+    assert np.isfinite(predictions(model)).all()
+
+
+def test_chunks_and_parquet(sine, tmp_path):
+    X, y = sine
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    whole = predictions(NNGPRegressor(**QUICK).fit(X, y))
+    chunks = ChunkRows(lambda: ((X[i : i + 70], y[i : i + 70]) for i in range(0, len(X), 70)))
+    assert_array_equal(predictions(NNGPRegressor(**QUICK).fit(chunks)), whole)
+    frame.assign(y=y).to_parquet(tmp_path / "rows.parquet", row_group_size=60)
+    rows = ParquetRows(tmp_path / "rows.parquet", target="y")
+    model = NNGPRegressor(**QUICK).fit(rows)
+    assert_array_equal(predictions(model, pd.DataFrame(GRID, columns=["a", "b"])), whole)
+
+
+def test_two_ranks(sine):
+    X, y = sine
+    whole = predictions(NNGPRegressor(**QUICK).fit(X, y))
+    cut = (0, 70, len(X))
+
+    def fit(group):
+        own = slice(cut[group.rank], cut[group.rank + 1])
+        return predictions(NNGPRegressor(**QUICK).fit(X[own], y[own]))
+
+    for found in on_ranks(fit, 2):
+        assert_array_equal(found, whole)
+
+
+def test_threads(sine):
+    models = [NNGPRegressor(**QUICK).fit(*sine) for _ in range(2)]
+    alone = predictions(models[0])
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: predictions(models[1]), range(8)):
+            assert_array_equal(found, alone)
+
+
+def test_float32(sine):
+    X, y = sine
+    X = X + 1000.0
+    models = [NNGPRegressor(**QUICK, dtype=dtype).fit(X, y) for dtype in ("float32", "float64")]
+    found, expected = (predictions(model, GRID + 1000.0) for model in models)
+    assert_allclose(found, expected, atol=1e-3)
+
+
+def test_column_order(sine):
+    X, y = sine
+    a = NNGPRegressor(**QUICK).fit(X, y)
+    b = NNGPRegressor(**QUICK).fit(np.asfortranarray(X), y)
+    assert_array_equal(predictions(a), predictions(b, np.asfortranarray(GRID)))
+
+
+def test_copies_predict_the_same(sine):
+    """Pickles and deep copies leave out what finds neighbours."""
+    model = NNGPRegressor(**QUICK).fit(*sine)
+    before = predictions(model)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert_array_equal(predictions(other), before)
+    assert len(pickle.dumps(model)) < 100_000

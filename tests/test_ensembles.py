@@ -355,7 +355,7 @@ def test_densities_that_are_no_numbers_are_refused(step):
         def log_predictive_density(self, X, y):
             return np.full(len(y), np.nan)
 
-    with pytest.raises(ValueError, match="got NaN for 100 of 100 held-out rows"):
+    with pytest.raises(ValueError, match="Nowhere predicts nan for 100 of 100 values"):
         StackedDensityRegressor([("a", Nowhere(Ridge())), ("b", sparse())], cv=2).fit(*step)
 
 

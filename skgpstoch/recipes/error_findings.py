@@ -29,6 +29,7 @@ BESIDE_NOISE = 0.25  # least mean squared error, over the noise variance, for er
 SET_APART = 0.5
 ASKED_PAIRS = 200  # rows whose errors are compared with those at the nearest rows
 MOST_DISPERSION, SURE_DISPERSION = 1.3, 4.0  # least reported ratio; and Poisson standard errors
+LARGE = 100.0  # counts that tell their rates well
 LEAST_DISPERSION, VAGUE = 0.1, 10.0  # ratio that is too low, where variances are so many means
 
 ALIKE = 0.4
@@ -221,7 +222,11 @@ def of_dispersion(
             if is_trained
             else UNTRAINED,
         )
-    elif dispersion < LEAST_DISPERSION and np.median(variance / mean) > VAGUE:
+    elif (
+        dispersion < LEAST_DISPERSION
+        and np.median(y) > LARGE
+        and np.median(variance / mean) > VAGUE
+    ):
         found = found._replace(
             limit=LEAST_DISPERSION,
             severity="problem",

@@ -12,7 +12,7 @@ from scipy.special import expit
 from .spread import argmin
 
 TAIL_SCALE_PRIOR = 0.5  # prior standard deviation of log c around 0
-BOUNDS_OF_TAILS = ((-4.0, 4.0), (-1.0, 5.0), (-7.0, 2.0), (0.0, 6.0))
+BOUNDS_OF_TAILS = ((-8.0, 8.0), (-1.0, 5.0), (-7.0, 2.0), (0.0, 6.0))
 """Of log c, log(ν − 2), log ε/(1 − ε) and log of the outliers' width."""
 STARTS = ((-0.2, 1.5, -3.0, 1.0), (-1.5, 0.0, -1.0, 3.0))
 WORTH = 2.0  # nats, summed over rows, that each further parameter must gain
@@ -37,13 +37,16 @@ class ErrorTails(NamedTuple):
     outliers: tuple[float, float] = (0.0, 1.0)
 
 
-def best_tails(u: np.ndarray, choice: TailChoice) -> ErrorTails:
-    """Return c, ν and outliers with the best log score of standardised errors u = (y − μ)/s."""
+def best_tails(u: np.ndarray, choice: TailChoice, weight: np.ndarray | float = 1.0) -> ErrorTails:
+    """Return c, ν and outliers with the best penalised log score of errors u = (y − μ)/s, (N, P).
+
+    The penalty is a prior on log c, and `WORTH` for each parameter. Rows have weights (N, 1).
+    """
 
     def loss(x: np.ndarray) -> float:
         found = tails_of(x, choice.scales)
         prior = 0.5 * (math.log(found.scale) / TAIL_SCALE_PRIOR) ** 2 if choice.scales else 0.0
-        return float(prior + WORTH * len(x) - log_density(u, found).sum())
+        return float(prior + WORTH * len(x) - (weight * log_density(u, found)).sum())
 
     sizes = [1] * choice.may_be_normal + [2, 4] * choice.may_be_heavy
     found = [

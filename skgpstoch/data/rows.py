@@ -276,6 +276,13 @@ class Data(_Columns):
         """Return the rows with explicit weights, even if they are all 1."""
         return self if self.weight is not None else replace(self, weight=np.ones(len(self)))
 
+    def relative(self) -> Data:
+        """Return the rows with weights whose mean is 1; without weights if they are all equal."""
+        if self.weight is None:
+            return self
+        weight = self.weight / self.weight.mean()
+        return replace(self, weight=None if np.ptp(self.weight) == 0.0 else weight)
+
     def repeated(self, counts: np.ndarray) -> Data:
         """Repeat each row as often as its count, and divide its weight by the count."""
         if (counts == 1).all():

@@ -103,6 +103,8 @@ def in_units(recipe: Recipe, data: Data, start: Start | None) -> InMemory:
         units, places = observations(data, len(data) if recipe.merges_many else None)
     else:
         units, places = merged(data)
+    if recipe.weighs_relatively:
+        units = units.relative()
     return replace(table, data=units, places=places)
 
 

@@ -127,9 +127,11 @@ class NeighbourObjective(Objective):
     def find(self) -> tuple[Tensor, Tensor]:
         """Return the numbers of an epoch's rows, evenly spread over all rows, and neighbours."""
         X, _ = cast(Pair, self.data)
-        stride = max(1, len(X) // self.n_epoch)
-        i = torch.arange(min(self.n_epoch, len(X)), device=X.device) * stride
-        i += int(self.n_done) % stride
+        n, k = len(X), min(self.n_epoch, len(X))
+        # Shifts by the golden ratio are even: every row comes equally often in the long run.
+        shift = 0.5 * (math.sqrt(5.0) - 1.0) * int(self.n_done) % 1.0
+        places = (torch.arange(k, dtype=torch.float64, device=X.device) + shift) * (n / k)
+        i = places.long().clamp_max(n - 1)
         nearest = self.nearest_of(self.features(X))
         search = nearest.earlier if self.is_ordered else nearest.others
         return i, search(i, self.n_neighbors)
@@ -209,7 +211,8 @@ class NeighbourObjective(Objective):
         """Set the scale of kernel and noise, and the likelihood, by rows left out."""
         if self.tails is None:
             return
-        tails = best_tails(self.errors_left_out(posterior, X, rows).cpu().numpy(), self.tails)
+        u, weight = self.errors_left_out(posterior, X, rows)
+        tails = best_tails(u.cpu().numpy(), self.tails, weight.cpu().numpy())
         posterior.scale_(tails.scale**2)
         noise = posterior.variance
         if math.isinf(tails.df):
@@ -218,12 +221,18 @@ class NeighbourObjective(Objective):
             posterior.likelihood = SharedStudentT(noise.sqrt(), torch.full_like(noise, tails.df))
             posterior.likelihood.outliers = tails.outliers
 
-    def errors_left_out(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows) -> Tensor:
-        """Return errors of rows left out in standard deviations, (k, P)."""
+    def errors_left_out(
+        self, posterior: NeighbourPosterior, X: Tensor, rows: Rows
+    ) -> tuple[Tensor, Tensor]:
+        """Return errors of rows left out in standard deviations, (k, P), and weights, (k, 1).
+
+        The errors are those of single observations, whatever the rows' weights.
+        """
         i = torch.arange(0, len(X), math.ceil(len(X) / JUDGED_ROWS), device=X.device)
         mean, var = posterior.left_out(i)
         error = posterior.residual[i] + posterior.constant - mean
-        return error / (var + posterior.noise[i]).clamp_min(TINIEST).sqrt()
+        weight = posterior.weight[i, None]
+        return error / (var + weight * posterior.noise[i]).clamp_min(TINIEST).sqrt(), weight
 
 
 @torch.no_grad()

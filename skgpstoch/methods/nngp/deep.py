@@ -161,8 +161,12 @@ class DeepNeighbourObjective(NeighbourObjective):
             return super().solution(X, rows)
         return self.replaced_by.solution(X, rows)
 
-    def errors_left_out(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows) -> Tensor:
-        return errors_held_out(self, X, rows)[0]
+    def errors_left_out(
+        self, posterior: NeighbourPosterior, X: Tensor, rows: Rows
+    ) -> tuple[Tensor, Tensor]:
+        n = rows.n_held_out
+        weight = rows.weighted(torch.ones_like(rows.y))[:n, :1]
+        return errors_held_out(self, X, rows)[0], weight
 
 
 class Plain(NamedTuple):

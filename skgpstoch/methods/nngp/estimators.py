@@ -35,7 +35,7 @@ class NNGPRegressor(
     kernel, which takes one small Cholesky factor, whatever the number of training rows. It suits
     targets that vary faster over X than features or inducing points can follow: maps, and tables of
     many rows. With few rows, or much noise, other estimators predict as well or better. The rows
-    are the model: a saved file contains them.
+    are the model: a saved file contains them. Weights of rows count relative to their mean.
 
     Parameters
     ----------

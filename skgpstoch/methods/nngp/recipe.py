@@ -69,6 +69,7 @@ class NeighbourRecipe(Recipe):
     tails: TailChoice | None
     mean: str = "constant"
     merges_many: bool = True
+    weighs_relatively: bool = True
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:
@@ -111,6 +112,9 @@ class NeighbourRecipe(Recipe):
         n_learned = n_features if given is None else given.n_dims
         least, each, most = KERNEL_STEPS
         return min(least + each * (n_learned + 3), most)
+
+    def keeps_apart(self, plan: Plan) -> bool:
+        return True  # rows are left out to judge the tails
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         if self.network is not None:

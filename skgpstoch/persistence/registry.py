@@ -33,12 +33,8 @@ from torch import nn
 
 PACKAGE = __name__.partition(".")[0]
 ROOMS = (
-    "calibration",
     "data",
-    "drop_in",
-    "ensembles",
     "estimators",
-    "features",
     "kernels",
     "likelihoods",
     "losses",
@@ -46,8 +42,8 @@ ROOMS = (
     "methods",
     "models",
     "objectives",
-    "posteriors",
 )
+NEVER_SAVED = "estimators.distributions"  # laws are made anew for the rows asked
 FUNCTIONS_OF = "kernels"  # a kernel's profile is a function
 
 SKLEARN_KERNELS: tuple[type, ...] = (
@@ -147,7 +143,10 @@ def _found(kind: Callable[[object], bool]) -> Iterator:
 
 def is_room(module: str) -> bool:
     """Tell whether fitted models may hold objects of a module's classes."""
-    return any(f"{module}.".startswith(f"{PACKAGE}.{room}.") for room in ROOMS)
+    inside = f"{module}.".removeprefix(f"{PACKAGE}.")
+    return inside.startswith(tuple(f"{room}." for room in ROOMS)) and not inside.startswith(
+        f"{NEVER_SAVED}."
+    )
 
 
 def name_of(value: type | Callable, known: dict) -> str | None:

@@ -26,8 +26,8 @@ CLASSES = [n for tree in TREES.values() for n in ast.walk(tree) if isinstance(n,
 MOST_INHERITED = 25
 MOST_IGNORED = 5
 # How large the house may become. Whoever raises a number says why in the commit.
-MOST_ROOMS = 30
-MOST_ARROWS = 160
+MOST_ROOMS = 18
+MOST_ARROWS = 77
 MOST_METHODS = 30
 LONGEST_MRO = 25
 MOST_PARAMETERS = 32

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,26 +11,18 @@ from torch import Tensor
 
 from ..data.arrays import resolve_seed
 from ..data.devices import resolve_device
-from ..data.docstrings import documented
 from ..data.rows import Data
-from ..likelihoods.base import class_likelihood, regression_likelihood
-from ..models.sparse import SparsePosterior
 from ..objectives.base import Objective
-from ..objectives.optimal_q import dependent_bound
 from ..training.checkpoint import SILENT, has_moments_of
 from ..training.loop import train
 from ..training.optimizers import make_optimizer
-from ..training.recipes.feature_builder import FeatureBuilder
-from ..training.recipes.inducing import InducingPoints
 from ..training.recipes.plan import Sizes, Start
 from ..training.recipes.recipe import Problem, Recipe
-from ..training.recipes.variational import VariationalRecipe
 from ..training.tables import InMemory
 from .base import BaseGP, Run, changed_parameters, representations
-from .classifier import Classifier
-from .context import fitting, predicting
+from .context import fitting
 from .first_rank import refuse_group
-from .regressor import GeneralRegressor, Regressor
+from .regressor import Regressor
 from .runs import set_scalings
 
 STREAM_RATE = 0.1  # of learning_rate_init: the largest learning rate of a stream
@@ -204,103 +196,3 @@ class StreamingRegressor(Regressor):
             call.
         """
         return stream(self, X, y, sample_weight)
-
-
-class VariationalRegressor(GeneralRegressor):
-    """A regressor for any likelihood that learns from chunks, too."""
-
-    _builder: ClassVar[type[FeatureBuilder]] = InducingPoints
-
-    def _recipe(self) -> VariationalRecipe:
-        parameters: Any = self
-        likelihood = regression_likelihood(parameters.likelihood)
-        return VariationalRecipe.chosen(self, likelihood, self._builder.of)
-
-    @documented(StreamingRegressor.partial_fit)
-    def partial_fit(
-        self, X: Any, y: Any, sample_weight: Any = None, *, exposure: Any = None, y_std: Any = None
-    ) -> Any:
-        """Make one pass over more rows, for streams.
-
-        The scalings of X and y are those of the first call (or of `fit`). The posterior comes from
-        running averages, and the learning rate is `learning_rate_init` times their averaging rate,
-        a tenth at most. `log_marginal_likelihood_value_` becomes NaN.
-
-        Parameters
-        ----------
-        exposure : float or array-like of shape (n_samples,), default=None
-            As for `fit`.
-        y_std : float or array-like of the shape of y, default=None
-            As for `fit`.
-
-        Raises
-        ------
-        ValueError
-            If a parameter or an argument is invalid, if solver, loss or beta is not for streams, or
-            if parameters that define the model have changed since the first call.
-        """
-        return stream(self, X, y, sample_weight, exposure, y_std)
-
-    @documented(GeneralRegressor.log_marginal_likelihood)
-    def dependent_bound(
-        self, X: Any, y: Any, sample_weight: Any = None, *, y_std: Any = None
-    ) -> float:
-        """Compute another lower bound on log p(y | X), with the fitted hyper-parameters.
-
-        It is the bound of Shi, Titsias and Mnih, appendix A (14), in which the values at the
-        inducing points and the rest of f depend on each other. It is at least Titsias' bound for
-        all inducing points, ordinary and orthogonal. If orthogonal points only have a mean
-        (posterior="odvgp" with whiten=False), it is the bound for the ordinary ones about this
-        mean. It goes through all pairs of rows: O(n²) time, but not memory.
-
-        Returns
-        -------
-        bound : float
-            In nats, summed over rows and outputs, for y in its own units.
-
-        Raises
-        ------
-        ValueError
-            If the likelihood is not Gaussian, or there are several layers.
-        """
-        X, rows, posterior = self._labelled(self._checked(X, y, sample_weight, None, y_std))
-        with predicting():
-            value = float(dependent_bound(cast(SparsePosterior, posterior).model, X, rows))
-        return value - rows.n_effective * float(np.log(self._y_scaling.scale).sum())
-
-
-class VariationalClassifier(Classifier):
-    """A classifier that learns from chunks, too."""
-
-    _builder: ClassVar[type[FeatureBuilder]] = InducingPoints
-
-    def _recipe(self) -> VariationalRecipe:
-        parameters: Any = self
-        likelihood = class_likelihood(parameters.likelihood, len(self.classes_))
-        return VariationalRecipe.chosen(self, likelihood, self._builder.of)
-
-    @documented(VariationalRegressor.partial_fit)
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
-        """Make one pass over more rows, for streams.
-
-        The scaling of X is that of the first call (or of `fit`). The posterior comes from running
-        averages, and the learning rate is `learning_rate_init` times their averaging rate, a tenth
-        at most. `log_marginal_likelihood_value_` becomes NaN.
-
-        Parameters
-        ----------
-        y : array-like of shape (n_samples,)
-            Labels.
-        classes : array-like of shape (n_classes,) or None, default=None
-            All labels that may occur, for the first call; None for those of `y`.
-        """
-        if classes is not None:
-            classes = np.unique(classes)
-            if len(classes) < 2:
-                raise ValueError(f"classes must list at least two labels, got {classes.tolist()}.")
-            if hasattr(self, "posterior_") and not np.array_equal(classes, self.classes_):
-                raise ValueError(
-                    "classes must be the same as in the first call, "
-                    f"{self.classes_.tolist()}, got {classes.tolist()}."
-                )
-        return stream(self, X, y, sample_weight, classes)

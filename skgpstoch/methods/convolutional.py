@@ -28,7 +28,7 @@ from ..estimators import parameters as groups
 from ..estimators import variational_parameters as variational
 from ..estimators.base import BaseGP
 from ..estimators.docs import public_estimator
-from ..estimators.streams import VariationalClassifier, VariationalRegressor
+from ..estimators.variational import VariationalClassifier, VariationalRegressor
 from ..models.patch_responses import responses_of
 from ..models.sparse import SparsePosterior
 from ..training.recipes.patches import OF_PATCHES, Patches

@@ -26,7 +26,7 @@ from ..estimators import parameters as groups
 from ..estimators import variational_parameters as variational
 from ..estimators.base import BaseGP
 from ..estimators.docs import public_estimator
-from ..estimators.streams import VariationalClassifier, VariationalRegressor
+from ..estimators.variational import VariationalClassifier, VariationalRegressor
 from ..models.deep import DeepPosterior
 from ..training.recipes.layers import OF_LAYERS, Layers
 

@@ -37,7 +37,7 @@ from ..estimators import parameters as groups
 from ..estimators import variational_parameters as variational
 from ..estimators.callbacks import with_callbacks
 from ..estimators.docs import public_estimator
-from ..estimators.streams import VariationalClassifier, VariationalRegressor
+from ..estimators.variational import VariationalClassifier, VariationalRegressor
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..likelihoods.real import AdditiveNoise
 from ..losses import Loss, make_loss

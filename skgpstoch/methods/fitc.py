@@ -24,7 +24,8 @@ from ..estimators import parameters as groups
 from ..estimators import variational_parameters as variational
 from ..estimators.docs import public_estimator
 from ..estimators.regressor import Regressor
-from ..estimators.streams import VariationalRegressor, stream
+from ..estimators.streams import stream
+from ..estimators.variational import VariationalRegressor
 from ..likelihoods.real import Gaussian
 from ..losses import FullyIndependent
 from ..training.recipes.inducing import InducingPoints

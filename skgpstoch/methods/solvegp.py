@@ -28,7 +28,7 @@ from sklearn.utils._param_validation import StrOptions
 from ..estimators import parameters as groups
 from ..estimators import variational_parameters as variational
 from ..estimators.docs import public_estimator
-from ..estimators.streams import VariationalClassifier, VariationalRegressor
+from ..estimators.variational import VariationalClassifier, VariationalRegressor
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -21,7 +21,7 @@ from typing import ClassVar
 from ..estimators import parameters as groups
 from ..estimators import variational_parameters as variational
 from ..estimators.docs import public_estimator
-from ..estimators.streams import VariationalClassifier, VariationalRegressor
+from ..estimators.variational import VariationalClassifier, VariationalRegressor
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

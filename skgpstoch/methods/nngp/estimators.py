@@ -17,7 +17,8 @@ from ...estimators.parameters import (
     TrainingParameters,
 )
 from ...estimators.regressor import GeneralRegressor
-from ...estimators.streams import VariationalRegressor, check_unchanged
+from ...estimators.streams import check_unchanged
+from ...estimators.variational import VariationalRegressor
 from ...likelihoods.base import make_likelihood
 from ...models.calibration.tails import TailChoice
 from .parameters import NeighbourParameters

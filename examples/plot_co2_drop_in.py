@@ -87,11 +87,11 @@ ax.legend()
 # %%
 # More rows than one matrix should hold
 # -------------------------------------
-# Above ``max_exact`` rows (5,000 by default), the same call fits a sparse posterior of the same
-# model. To see this with the months of twenty years, we lower ``max_exact``. Then
-# ``log_marginal_likelihood_value_`` is a lower bound; the forecast differs little. Here the
-# correlated noise explains everything, so the level of ``WhiteKernel`` ends at its lower bound.
-# scikit-learn would warn of this, too.
+# Above ``max_exact`` rows (5,000 by default), the same call predicts each row from its nearest
+# rows or, if far rows matter, as under this kernel, from inducing points. To see this with the
+# months of twenty years, we lower ``max_exact``. Then ``log_marginal_likelihood_value_`` is a
+# lower bound; the forecast differs little. Here the correlated noise explains everything, so
+# the level of ``WhiteKernel`` ends at its lower bound. scikit-learn would warn of this, too.
 
 recent = slice(-240, None)
 for max_exact in (5000, 200):
@@ -109,8 +109,7 @@ print(model.method_reason_)
 plt.show()
 
 # %%
-# Twenty thousand rows need no parameter. This fit takes a minute or two on one core, and
-# ``method_`` is "solve":
+# Twenty thousand rows need no parameter; ``method_`` is then "nngp":
 #
 # .. code-block:: python
 #

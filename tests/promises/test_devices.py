@@ -448,7 +448,7 @@ OPTIONS = {  # an estimator's other branches; those in the default run are named
     "basis laplace": (sg.QSGPRegressor, {"likelihood": "laplace"}),
     **{
         f"drop-in {method}": (sg.GaussianProcessRegressor, {"method": method})
-        for method in ("svgp", "solve", "scgd")
+        for method in ("svgp", "nngp", "scgd")
     },
     "drop-in classes": (sg.GaussianProcessClassifier, {"method": "svgp"}),
     "one against one": (sg.GaussianProcessClassifier, {"multi_class": "one_vs_one"}),

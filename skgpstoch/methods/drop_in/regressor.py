@@ -89,13 +89,13 @@ class GaussianProcessRegressor(GaussianPredictor):
         Whether to standardise the target internally; predictions are in its own units.
     n_targets : int or None, default=None
         Number of targets, for predictions from the prior; None is 1.
-    method : {"auto", "exact", "nngp", "sgpr", "svgp", "solve", "scgd"}, default="auto"
+    method : {"auto", "exact", "nngp", "sgpr", "svgp", "scgd"}, default="auto"
         "exact" puts all rows into one matrix. The others are for many rows, with noise. "nngp"
         predicts each row from its nearest neighbours (NNGPRegressor). "sgpr" and
-        "svgp" use 512 inducing points, trained on all rows at each step or on minibatches; "solve"
-        adds as many orthogonal ones; "scgd" uses 1,000 random Fourier features, for sums and
-        products of RBF and Matern. "auto" is "exact" up to `max_exact` rows, then
-        "nngp", or "sgpr" if far rows matter too, as with linear and periodic kernels.
+        "svgp" use 512 inducing points, trained on all rows at each step or on minibatches; "scgd"
+        uses 1,000 random Fourier features, for sums and products of RBF and Matern. "auto" is
+        "exact" up to `max_exact` rows, then "nngp", or "sgpr" if far rows matter too, as with
+        linear and periodic kernels.
 
     Attributes
     ----------
@@ -150,7 +150,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         "alpha": [NOT_NEGATIVE, "array-like"],
         "normalize_y": ["boolean"],
         "n_targets": [POSITIVE_INTEGER, None],
-        "method": [StrOptions({"auto", "exact", "nngp", "sgpr", "svgp", "solve", "scgd"})],
+        "method": [StrOptions({"auto", "exact", "nngp", "sgpr", "svgp", "scgd"})],
     }
 
     # ---- fit ---------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ class GaussianProcessRegressor(GaussianPredictor):
             if self.method_ == "scgd" or more.min() < 0.0:
                 raise ValueError(
                     f"alpha of new rows must be {least:g}, as in fit (or larger, with "
-                    f"method='svgp' or 'solve'); got alpha={alpha} with "
+                    f"method='svgp' or 'sgpr'); got alpha={alpha} with "
                     f"method_={self.method_!r}."
                 )
             of_rows = {"y_std": np.sqrt(more)[:, None] * np.ones(Y.shape[1])}

@@ -434,6 +434,16 @@ def test_neighbours_do_not_depend_on_the_batch(uses_trees, monkeypatch):
     assert torch.equal(together, search.of(Q, 9))
 
 
+@pytest.mark.parametrize("n_levels", [1, 2, 5])
+@pytest.mark.parametrize("n_inputs", [3, 12])
+def test_among_many_rows_at_one_distance_the_first_are_nearest(n_levels, n_inputs):
+    """Products round distances, and there are more ties than spare candidates."""
+    rows = np.random.default_rng(0).integers(0, n_levels, (1000, n_inputs)) + 1e3
+    found = finder(rows, uses_trees=False).of(torch.tensor(rows[:60]), 33)
+    squares = np.square(rows[:60, None] - rows).sum(-1)
+    assert np.array_equal(found, np.argsort(squares, axis=1, kind="stable")[:, :33])
+
+
 def test_as_many_neighbours_as_there_are_rows():
     rows = places("normal", n=5)
     for uses_trees in (True, False):

@@ -1,7 +1,7 @@
 """Find the rows nearest to others: exactly, by a tree in few dimensions, else by products.
 
 Rows keep their numbers, and a row that is not there has number −1. Which of the rows at equal
-distances are taken does not depend on other queries.
+distances are taken does not depend on other queries: by products, those with the smallest numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_TREE_DIMENSIONS = 8.0
 
 PRODUCTS = 1 << 22  # distances that are computed at a time
 GROUP = 16  # rows of which only the nearest is compared with others first
-SPARE = 8  # candidates beyond those wanted, because products round distances
+SPARE = 8  # first candidates beyond those wanted, because products round distances
 LEAST_PREFIX = 256  # rows of the smallest tree among earlier rows
 
 
@@ -89,17 +89,29 @@ class Nearest:
             return torch.from_numpy(np.asarray(found, dtype=np.int64))
         if size not in self.products:
             self.products[size] = Products.of(self.rows[:size])
-        by_products, n_candidates = self.products[size], min(size, k + SPARE)
-        found = []
-        for block in Q.split(max(1, PRODUCTS // size)):
-            near = by_products.nearest(block, n_candidates).sort(1).values
-            exact = (self.rows[near] - block[:, None]).square().sum(-1)
-            found.append(near.gather(1, exact.sort(dim=1, stable=True).indices[:, :k]))
+        return self._by_products(self.products[size], Q, k, min(size, k + SPARE))
+
+    def _by_products(self, products: Products, Q: Tensor, k: int, n_candidates: int) -> Tensor:
+        """Do the same by rounded distances to all rows, and exact ones to some candidates.
+
+        Queries for which a row that is no candidate may be as near are asked again with more.
+        """
+        found, of_query = [], len(products.rows) + n_candidates * Q.shape[1]
+        for block in Q.split(max(1, PRODUCTS // of_query)):
+            candidates, beyond = products.nearest(block, n_candidates)
+            candidates = candidates.sort(1).values
+            exact = (self.rows[candidates] - block[:, None]).square().sum(-1)
+            r2, order = (part[:, :k] for part in exact.sort(dim=1, stable=True))
+            near, is_open = candidates.gather(1, order), r2[:, -1] >= beyond
+            if is_open.any():
+                n_more = min(products.n, 2 * n_candidates)
+                near[is_open] = self._by_products(products, block[is_open], k, n_more)
+            found.append(near)
         return torch.cat(found)
 
 
 class Products(NamedTuple):
-    """Rows in float32, less their centre, for distances by products of matrices."""
+    """Rows less their centre, in float32, for distances by products of matrices."""
 
     centre: Tensor  # (e,)
     rows: Tensor  # (n + pad, e)
@@ -108,26 +120,49 @@ class Products(NamedTuple):
     @classmethod
     def of(cls, rows: Tensor) -> Products:
         """Prepare rows (n, e); pad them to whole groups."""
-        rows = rows.float()
         centre, n_pad = rows.mean(0), -len(rows) % GROUP
-        rows = torch.nn.functional.pad(rows - centre, (0, 0, 0, n_pad))
+        rows = torch.nn.functional.pad((rows - centre).float(), (0, 0, 0, n_pad))
         norms = rows.square().sum(1)
         norms[len(norms) - n_pad :] = math.inf
         return cls(centre, rows, norms)
 
-    def nearest(self, Q: Tensor, k: int) -> Tensor:
-        """Return the numbers of the k nearest rows, (q, k), unordered; products round distances.
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return int(self.norms.isfinite().sum())
 
-        They are in the k groups of rows whose nearest rows are the nearest.
+    def nearest(self, Q: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Return k rows that are nearest if distances are rounded, (q, k), and what all others are.
+
+        These have squared distances of at least the second value, (q,). A product of vectors with e
+        numbers is rounded by at most e eps times their lengths; what is nearer than a row at
+        distance r is at most |q| + r from the centre.
         """
-        r2 = torch.addmm(self.norms, Q.float() - self.centre, self.rows.T, alpha=-2.0)
-        groups = r2.view(len(Q), -1, GROUP)  # (q, n/GROUP, GROUP)
-        if groups.shape[1] <= k:
-            return r2.topk(k, largest=False, sorted=False).indices
-        best = groups.amin(2).topk(k, largest=False, sorted=False).indices  # (q, k)
-        of_best = groups.gather(1, best[..., None].expand(-1, -1, GROUP)).flatten(1)
-        at = of_best.topk(k, largest=False, sorted=False).indices
-        return best.gather(1, at // GROUP) * GROUP + at % GROUP
+        Q = Q - self.centre
+        r2 = torch.addmm(self.norms, Q.float(), self.rows.T, alpha=-2.0)
+        values, numbers = smallest(r2, k)
+        if k == self.n:
+            return numbers, torch.full_like(Q[:, 0], math.inf)
+        q2 = Q.square().sum(1)
+        last = values.amax(1) + q2
+        length2 = (q2.sqrt() + last.clamp_min(0.0).sqrt()).square()
+        rounding = 4.0 * (Q.shape[1] + 4) * torch.finfo(torch.float32).eps
+        return numbers, last - rounding * length2
+
+
+def smallest(r2: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k smallest values of each row (q, n), and their places, unordered.
+
+    They are in the k groups of columns whose smallest values are the smallest.
+    """
+    groups = r2.view(len(r2), -1, GROUP)  # (q, n/GROUP, GROUP)
+    if groups.shape[1] <= k:
+        values, numbers = r2.topk(k, largest=False, sorted=False)
+        return values, numbers
+    best = groups.amin(2).topk(k, largest=False, sorted=False).indices  # (q, k)
+    found = groups.gather(1, best[..., None].expand(-1, -1, GROUP)).flatten(1)
+    values, at = found.topk(k, largest=False, sorted=False)
+    return values, best.gather(1, at // GROUP) * GROUP + at % GROUP
 
 
 def dimensions(rows: Tensor) -> float:

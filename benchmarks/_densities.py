@@ -12,7 +12,7 @@ from scipy.stats import norm
 from sklearn.metrics import root_mean_squared_error
 
 from skgpstoch.metrics import continuous_ranked_probability_score, interval_coverage
-from skgpstoch.scores import central_interval
+from skgpstoch.metrics.scores import central_interval
 
 COVERAGES = (0.95, 0.8)
 N_DRAWS = 500  # of a density of any shape, for its CRPS

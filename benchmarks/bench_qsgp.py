@@ -33,11 +33,11 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.data.rows import Rows
-from skgpstoch.features.basis_functions import FourierBasis
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Gaussian
+from skgpstoch.models.features.basis_functions import FourierBasis
+from skgpstoch.models.posteriors.chevron import ChevronModel
 from skgpstoch.objectives.blockwise import BlockwiseObjective
-from skgpstoch.posteriors.chevron import ChevronModel
 
 JOBS = {
     "step": [*((m, 10**4) for m in (10**4, 10**5, 10**6, 10**7)), (10**4, 10**5), (10**4, 10**6)],

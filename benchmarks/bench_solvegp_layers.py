@@ -23,10 +23,10 @@ from torch import Tensor
 from skgpstoch import ConvolutionalGPClassifier, DeepGPRegressor
 from skgpstoch.likelihoods.base import regression_likelihood
 from skgpstoch.models.layers import GPLayer
-from skgpstoch.posteriors.blocks import VariationalWeights, free_roots, whitened_moments
-from skgpstoch.recipes.images import HiddenImages, glorot_filters
-from skgpstoch.recipes.layers import Layers
-from skgpstoch.recipes.variational import VariationalRecipe
+from skgpstoch.models.posteriors.blocks import VariationalWeights, free_roots, whitened_moments
+from skgpstoch.training.recipes.images import HiddenImages, glorot_filters
+from skgpstoch.training.recipes.layers import Layers
+from skgpstoch.training.recipes.variational import VariationalRecipe
 
 from ._common import add_data, gaussian_scores, load_split, parser, set_threads, write_csv
 

@@ -1,12 +1,19 @@
 """Scalable, stochastic Gaussian processes with the scikit-learn interface, on PyTorch."""
 
-from . import likelihoods, scorers
-from .drop_in.classifier import GaussianProcessClassifier
-from .drop_in.regressor import GaussianProcessRegressor
-from .ensembles.automatic_classifier import AutoGaussianProcessClassifier
-from .ensembles.automatic_regressor import AutoGaussianProcessRegressor
-from .ensembles.stacking import ConstantVarianceRegressor, StackedDensityRegressor
+from . import likelihoods
+from .estimators.stored_predictions import predict_to
+from .estimators.wrappers import (
+    diagnose,
+    log_predictive_density,
+    predict_distribution,
+    predict_interval,
+    predict_std,
+    sample_y,
+)
 from .losses import ExpectedLogLikelihood, LogLoss, SquareLoss
+from .methods.automatic.automatic_classifier import AutoGaussianProcessClassifier
+from .methods.automatic.automatic_regressor import AutoGaussianProcessRegressor
+from .methods.automatic.stacking import ConstantVarianceRegressor, StackedDensityRegressor
 from .methods.bsgd import BSGDGaussianProcessRegressor
 from .methods.convolutional import ConvolutionalGPClassifier, ConvolutionalGPRegressor
 from .methods.deep import DeepGPClassifier, DeepGPRegressor
@@ -15,6 +22,8 @@ from .methods.deep_kernel_ensemble.estimators import (
     DeepKernelEnsembleRegressor,
 )
 from .methods.dlm import DLMClassifier, DLMRegressor
+from .methods.drop_in.classifier import GaussianProcessClassifier
+from .methods.drop_in.regressor import GaussianProcessRegressor
 from .methods.fitc import FITCRegressor
 from .methods.gpcv.admm import ADMMGaussianProcessRegressor
 from .methods.minimax import MinimaxGaussianProcessRegressor
@@ -24,18 +33,10 @@ from .methods.qsgp.rvm import QSRVMClassifier, QSRVMRegressor
 from .methods.scgd import SCGDGaussianProcessRegressor
 from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from .methods.svgp import SVGPClassifier, SVGPRegressor
+from .metrics import scorers
 from .persistence.file import load
 from .persistence.registry import trusted_types
-from .stored_predictions import predict_to
 from .training.interrupts import on_interrupt
-from .wrappers import (
-    diagnose,
-    log_predictive_density,
-    predict_distribution,
-    predict_interval,
-    predict_std,
-    sample_y,
-)
 
 __all__ = [
     "ADMMGaussianProcessRegressor",

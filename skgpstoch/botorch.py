@@ -33,17 +33,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from .data.arrays import Scaling
 from .data.rows import Rows
-from .drop_in.exact import ExactModel
-from .drop_in.many_rows import ManyRowsModel
-from .drop_in.regressor import GaussianProcessRegressor
 from .estimators.base import predictor
 from .estimators.regressor import Regressor
 from .estimators.validation import transformer_of
 from .kernels import split_white_noise
 from .likelihoods.real import AdditiveNoise
 from .maths.linalg import cholesky, tri_solve
-from .posteriors.base import Posterior
-from .posteriors.batches import batched_moments
+from .methods.drop_in.exact import ExactModel
+from .methods.drop_in.many_rows import ManyRowsModel
+from .methods.drop_in.regressor import GaussianProcessRegressor
+from .models.posteriors.base import Posterior
+from .models.posteriors.batches import batched_moments
 
 
 class LatentModel(NamedTuple):

@@ -40,8 +40,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import skgpstoch
 import skgpstoch.objectives.optimal_q
-import skgpstoch.recipes.layers
 import skgpstoch.training.optimizers
+import skgpstoch.training.recipes.layers
 from skgpstoch.data import devices, row_sample
 from skgpstoch.estimators.parameters import FiniteParameters
 
@@ -52,7 +52,7 @@ if pretend_device.WHY_NOT is None:
     pretend_device.install()
 
 # Deep processes predict with 64 draws of their layers: a quarter of these is the same code.
-DEEP_DRAWS = skgpstoch.recipes.layers.PREDICTIVE_DRAWS = 16
+DEEP_DRAWS = skgpstoch.training.recipes.layers.PREDICTIVE_DRAWS = 16
 
 # What collection makes stays: to look through it again and again takes seconds.
 gc.disable()

@@ -21,8 +21,8 @@ import re
 import pytest
 
 import skgpstoch as sg
-from skgpstoch.ensembles.class_process import ExactProcessClassifier
-from skgpstoch.ensembles.process import ExactProcessRegressor
+from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
+from skgpstoch.methods.automatic.process import ExactProcessRegressor
 
 FAMILIES = {
     "finite": (

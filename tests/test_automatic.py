@@ -32,17 +32,17 @@ from skgpstoch import (
 from skgpstoch.data.deadline import Deadline
 from skgpstoch.data.held_out import HeldOutPredictions
 from skgpstoch.data.rows import Data
-from skgpstoch.ensembles import (
+from skgpstoch.methods.automatic import (
     automatic,
     automatic_classifier,
     automatic_regressor,
     process_fit,
     race,
 )
-from skgpstoch.ensembles.class_process import ExactProcessClassifier
-from skgpstoch.ensembles.held_out_errors import of_held_out_counts
-from skgpstoch.ensembles.process import ExactProcessRegressor
-from skgpstoch.ensembles.race import Floor, Judged, of_floor
+from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
+from skgpstoch.methods.automatic.held_out_errors import of_held_out_counts
+from skgpstoch.methods.automatic.process import ExactProcessRegressor
+from skgpstoch.methods.automatic.race import Floor, Judged, of_floor
 from skgpstoch.training.loop import Trainer
 
 BOTH = [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier]

@@ -20,7 +20,14 @@ from skgpstoch import (
     DeepKernelEnsembleRegressor,
     DLMRegressor,
 )
-from skgpstoch.calibration.held_out import (
+from skgpstoch.data.arrays import resolve_seed
+from skgpstoch.data.equal_rows import observations
+from skgpstoch.data.rows import Data, Rows
+from skgpstoch.likelihoods import Gaussian, Laplace, SharedStudentT
+from skgpstoch.likelihoods.skewed import Skewed
+from skgpstoch.maths.gaussian import Marginals
+from skgpstoch.methods.dlm import split_rows
+from skgpstoch.models.calibration.held_out import (
     PRIOR,
     UNCHANGED,
     USUAL,
@@ -31,14 +38,7 @@ from skgpstoch.calibration.held_out import (
     scaled,
     stretched,
 )
-from skgpstoch.data.arrays import resolve_seed
-from skgpstoch.data.equal_rows import observations
-from skgpstoch.data.rows import Data, Rows
-from skgpstoch.features.network import PeriodicInputs
-from skgpstoch.likelihoods import Gaussian, Laplace, SharedStudentT
-from skgpstoch.likelihoods.skewed import Skewed
-from skgpstoch.maths.gaussian import Marginals
-from skgpstoch.methods.dlm import split_rows
+from skgpstoch.models.features.network import PeriodicInputs
 from skgpstoch.models.mixture import MixturePosterior, Spread
 from skgpstoch.objectives.ensemble import EnsembleObjective
 

@@ -15,8 +15,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from skgpstoch import GaussianProcessClassifier
-from skgpstoch.ensembles import class_fit, class_process
-from skgpstoch.ensembles.class_fit import (
+from skgpstoch.kernels.matrices import covariance_of
+from skgpstoch.methods.automatic import class_fit, class_process
+from skgpstoch.methods.automatic.class_fit import (
     ClassRows,
     FittedProcess,
     best_scale,
@@ -31,8 +32,8 @@ from skgpstoch.ensembles.class_fit import (
     problems_of,
     unit_kernel,
 )
-from skgpstoch.ensembles.class_mixture import Contrasts, deviation_about
-from skgpstoch.ensembles.class_modes import (
+from skgpstoch.methods.automatic.class_mixture import Contrasts, deviation_about
+from skgpstoch.methods.automatic.class_modes import (
     BestTheta,
     LabelEvidence,
     PointFeatures,
@@ -43,8 +44,7 @@ from skgpstoch.ensembles.class_modes import (
     find_modes,
     one_hot,
 )
-from skgpstoch.ensembles.class_process import AtMode, ExactProcessClassifier
-from skgpstoch.kernels.matrices import covariance_of
+from skgpstoch.methods.automatic.class_process import AtMode, ExactProcessClassifier
 
 EACH_KERNEL = pytest.mark.parametrize("name", class_process.KERNELS)
 HOST = torch.device("cpu")
@@ -71,7 +71,7 @@ def some_rows(n=15, d=3, n_classes=3, seed=0):
 def tight(monkeypatch):
     """Leave out no direction of functions, and search until no step promises anything."""
     for name in ("NEWTON_TOL", "NEWTON_TOL_OF_ROW", "NEGLIGIBLE_VARIANCE"):
-        monkeypatch.setattr(f"skgpstoch.ensembles.class_modes.{name}", 1e-12)
+        monkeypatch.setattr(f"skgpstoch.methods.automatic.class_modes.{name}", 1e-12)
 
 
 # ---- kernels given labels ----------------------------------------------------------------------
@@ -430,7 +430,7 @@ def recentred(logits, p):
 @pytest.fixture
 def all_features(monkeypatch):
     tight(monkeypatch)
-    monkeypatch.setattr("skgpstoch.ensembles.class_modes.NEGLIGIBLE_VARIANCE", 1e-13)
+    monkeypatch.setattr("skgpstoch.methods.automatic.class_modes.NEGLIGIBLE_VARIANCE", 1e-13)
 
 
 def factors(model, new):
@@ -488,7 +488,7 @@ def test_deviations_are_those_of_draws_about_the_mode(n_classes, all_features):
 def test_more_unknowns_are_independent_functions(monkeypatch):
     model, new = fixed_process(3)
     joint = model.predict_std(new)
-    monkeypatch.setattr("skgpstoch.ensembles.class_mixture.MOST_UNKNOWNS", 3)
+    monkeypatch.setattr("skgpstoch.methods.automatic.class_mixture.MOST_UNKNOWNS", 3)
     ratio = model.predict_std(new) / joint
     assert 1.0 < np.median(ratio) < 1.4
 

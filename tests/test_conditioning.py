@@ -27,9 +27,9 @@ from skgpstoch import (
 from skgpstoch.data.rows import Rows
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths.linalg import NotPositiveDefiniteError
+from skgpstoch.models.posteriors.blocks import moments_of
+from skgpstoch.models.posteriors.exact import ExactPosterior
 from skgpstoch.objectives.optimal_q import evidence_bound, optimal_q
-from skgpstoch.posteriors.blocks import moments_of
-from skgpstoch.posteriors.exact import ExactPosterior
 
 GRID = np.column_stack([np.linspace(-3.5, 3.5, 20), np.linspace(2.0, -2.0, 20)])
 KERNEL = 1.3 * Matern([0.9, 3.0], nu=2.5) + WhiteKernel(0.02)

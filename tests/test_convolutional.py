@@ -23,7 +23,7 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.models.patch_layers import PatchLayer
-from skgpstoch.recipes.plan import Sizes
+from skgpstoch.training.recipes.plan import Sizes
 
 QUICK = {"n_inducing": 16, "max_iter": 8, "random_state": 0}
 BARE = {"location_kernel": None, "global_kernel": None}

@@ -19,15 +19,16 @@ from skgpstoch import (
     SolveGPRegressor,
     SVGPRegressor,
 )
-from skgpstoch.calibration.square_loss import ErrorsLeftOut, leave_one_out, variance_scale
 from skgpstoch.data.rows import Rows
-from skgpstoch.features.inducing import InducingFeatures
-from skgpstoch.features.orthogonal import OrthogonalFeatures
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths.gaussian import Marginals
+from skgpstoch.models.calibration.square_loss import ErrorsLeftOut, leave_one_out, variance_scale
 from skgpstoch.models.deep import DeepModel
+from skgpstoch.models.features.inducing import InducingFeatures
+from skgpstoch.models.features.orthogonal import OrthogonalFeatures
 from skgpstoch.models.layers import DeepFeatures, GPLayer
+from skgpstoch.models.posteriors.blocks import VariationalWeights
 from skgpstoch.models.sparse import ConstantMean, SparseModel
 from skgpstoch.objectives.natural import RunningObjective
 from skgpstoch.objectives.optimal_q import (
@@ -37,7 +38,6 @@ from skgpstoch.objectives.optimal_q import (
     survey,
     variances_of,
 )
-from skgpstoch.posteriors.blocks import VariationalWeights
 
 QUICK = {"n_inducing": 8, "max_iter": 20, "random_state": 0}
 JITTER = 1e-8  # of training in float64

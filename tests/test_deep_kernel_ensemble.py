@@ -21,20 +21,20 @@ from skgpstoch import (
     SCGDGaussianProcessRegressor,
     SVGPRegressor,
 )
-from skgpstoch.calibration.held_out import ITERATES_SCALES
 from skgpstoch.data.rows import Rows
-from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
 from skgpstoch.likelihoods import Gaussian, Laplace, SharedStudentT, StudentT
 from skgpstoch.likelihoods.base import differentiate
 from skgpstoch.losses import LogLoss
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.methods.deep_kernel_ensemble.plan import ensemble_plan, scale_rate
+from skgpstoch.models.calibration.held_out import ITERATES_SCALES
+from skgpstoch.models.features.network import NetworkFeatures, multilayer_perceptron
 from skgpstoch.models.mixture import MixturePosterior
 from skgpstoch.models.sparse import ConstantMean, RowScale, SparseModel
 from skgpstoch.objectives.ensemble import EnsembleObjective
-from skgpstoch.recipes.plan import Plan, Sizes, Training
-from skgpstoch.recipes.recipe import Problem
 from skgpstoch.training.history import History
+from skgpstoch.training.recipes.plan import Plan, Sizes, Training
+from skgpstoch.training.recipes.recipe import Problem
 from skgpstoch.training.tables import InMemory
 
 QUICK = {"hidden_layer_sizes": (16,), "max_iter": 20, "n_estimators": 2, "random_state": 0}

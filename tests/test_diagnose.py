@@ -37,8 +37,8 @@ from skgpstoch import (
 )
 from skgpstoch.data.findings import Diagnosis, Finding, cells
 from skgpstoch.maths.exact_solver import ExactSolver
-from skgpstoch.recipes import error_findings, findings
 from skgpstoch.training.history import History
+from skgpstoch.training.recipes import error_findings, findings
 
 
 def only(found):

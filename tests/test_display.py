@@ -43,7 +43,7 @@ from skgpstoch.display import (
     StackingWeightsDisplay,
 )
 from skgpstoch.metrics import interval_coverage
-from skgpstoch.scores import central_interval
+from skgpstoch.metrics.scores import central_interval
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

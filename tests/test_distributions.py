@@ -34,19 +34,19 @@ from skgpstoch import (
 )
 from skgpstoch.data.arrays import Scaling
 from skgpstoch.data.target_transforms import YeoJohnsonTarget
-from skgpstoch.distributions import PredictiveDistribution
-from skgpstoch.distributions.mixed import JoinedLaw, MixedBlocks, MixedLaw
-from skgpstoch.distributions.normal import NormalLaw
-from skgpstoch.distributions.transformed import TRIMMED, kinks_between, transformed
-from skgpstoch.distributions.truncated import TruncatedLaw
-from skgpstoch.ensembles.rounded_targets import Lattice, LatticeLaw
-from skgpstoch.ensembles.student_mixture import StudentMixture
+from skgpstoch.estimators.distributions import PredictiveDistribution
+from skgpstoch.estimators.distributions.mixed import JoinedLaw, MixedBlocks, MixedLaw
+from skgpstoch.estimators.distributions.normal import NormalLaw
+from skgpstoch.estimators.distributions.transformed import TRIMMED, kinks_between, transformed
+from skgpstoch.estimators.distributions.truncated import TruncatedLaw
 from skgpstoch.estimators.posterior_law import PredictedLaw
 from skgpstoch.likelihoods import Gaussian, Laplace, Poisson, SharedStudentT, StudentT
 from skgpstoch.likelihoods.real import Noiseless
 from skgpstoch.likelihoods.skewed import Skewed
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.maths.quadrature import integrate_between
+from skgpstoch.methods.automatic.rounded_targets import Lattice, LatticeLaw
+from skgpstoch.methods.automatic.student_mixture import StudentMixture
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(20)
 N_LAWS = 50  # of each family, in the slow test: of four rows each, 200 distributions

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 import skgpstoch
 from skgpstoch import SVGPRegressor, likelihoods
-from skgpstoch.ensembles.process import ExactProcessRegressor
+from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.persistence import estimator
 
 LINK = r'href="(https://docs\.example/[^"#]*)'

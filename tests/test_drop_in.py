@@ -43,8 +43,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import skgpstoch.data.devices
-import skgpstoch.drop_in.many_rows
 import skgpstoch.kernels.matrices
+import skgpstoch.methods.drop_in.many_rows
 from skgpstoch import (
     GaussianProcessClassifier,
     GaussianProcessRegressor,
@@ -955,7 +955,7 @@ def test_auto_looks_at_how_far_rows_matter(kernel):
 
 def test_training_by_neighbours_goes_on_from_the_search(rows, monkeypatch):
     """If the search takes only some of the rows; it ends near the exact optimum."""
-    monkeypatch.setattr(skgpstoch.drop_in.many_rows, "EXACT_START_ROWS", 50)
+    monkeypatch.setattr(skgpstoch.methods.drop_in.many_rows, "EXACT_START_ROWS", 50)
     rng = np.random.default_rng(1)
     X = rng.uniform(-4.0, 4.0, (400, 1))
     y = np.sin(2.0 * X[:, 0]) + 0.2 * rng.standard_normal(400)

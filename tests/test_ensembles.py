@@ -28,8 +28,8 @@ from skgpstoch import (
     StackedDensityRegressor,
     SVGPRegressor,
 )
-from skgpstoch.ensembles import stacking
-from skgpstoch.ensembles.stacking import stacking_weights
+from skgpstoch.methods.automatic import stacking
+from skgpstoch.methods.automatic.stacking import stacking_weights
 
 
 def sparse(**params):

@@ -14,16 +14,16 @@ from torch.testing import assert_close
 
 from skgpstoch import SCGDGaussianProcessRegressor
 from skgpstoch.data.counter_rng import counter_normal
-from skgpstoch.features.base import FeatureMap, JoinedFeatures
-from skgpstoch.features.fourier import KernelFeatures, base_frequencies, has_features
-from skgpstoch.features.network import (
+from skgpstoch.kernels import from_sklearn
+from skgpstoch.models.features.base import FeatureMap, JoinedFeatures
+from skgpstoch.models.features.fourier import KernelFeatures, base_frequencies, has_features
+from skgpstoch.models.features.network import (
     ACTIVATIONS,
     InputScales,
     NetworkFeatures,
     multilayer_perceptron,
     output_width,
 )
-from skgpstoch.kernels import from_sklearn
 
 IDENTITY = torch.nn.Identity()
 STATIONARY = [

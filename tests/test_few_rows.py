@@ -22,19 +22,19 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.data.rows import Rows
-from skgpstoch.features.inducing import InducingFeatures
-from skgpstoch.features.orthogonal import OrthogonalFeatures
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
 from skgpstoch.methods import scgd
 from skgpstoch.methods.scgd import SCGDObjective
+from skgpstoch.models.features.inducing import InducingFeatures
+from skgpstoch.models.features.orthogonal import OrthogonalFeatures
 from skgpstoch.models.hyper_prior import HyperPrior
+from skgpstoch.models.posteriors.sites import RowSites
 from skgpstoch.models.sparse import ConstantMean, SparseModel
 from skgpstoch.objectives import all_rows, lbfgs
 from skgpstoch.objectives.lbfgs import FullBatchObjective, gradients_at
 from skgpstoch.objectives.optimal_q import optimal_q
-from skgpstoch.posteriors.sites import RowSites
-from skgpstoch.recipes.plan import Sizes, Start
+from skgpstoch.training.recipes.plan import Sizes, Start
 
 F64 = torch.float64
 KERNEL = 1.3 * Matern([0.8, 1.2], nu=1.5)

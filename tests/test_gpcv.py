@@ -32,9 +32,9 @@ from skgpstoch.maths.pivoted_cholesky import LowRankInverse, pivoted_cholesky
 from skgpstoch.methods.gpcv import fold_loss, multipliers, objective
 from skgpstoch.methods.gpcv.coordinates import first_pace, next_pace
 from skgpstoch.methods.gpcv.fold_loss import Fold, FoldLoss
-from skgpstoch.posteriors import iterative
-from skgpstoch.posteriors.exact import ExactPosterior
-from skgpstoch.posteriors.iterative import IterativePosterior
+from skgpstoch.models.posteriors import iterative
+from skgpstoch.models.posteriors.exact import ExactPosterior
+from skgpstoch.models.posteriors.iterative import IterativePosterior
 
 F64 = torch.float64
 PERIODIC = sk.ConstantKernel(1.2) * sk.ExpSineSquared(0.9, 1.3) * sk.RBF(2.0) + sk.RBF(0.7)

@@ -17,9 +17,9 @@ from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegresso
 from skgpstoch.data import row_sample
 from skgpstoch.data.tables import TableEncoder
 from skgpstoch.distributed import process_group
-from skgpstoch.ensembles import automatic_classifier, automatic_regressor
-from skgpstoch.ensembles.process import ExactProcessRegressor
-from skgpstoch.ensembles.read_tables import read
+from skgpstoch.methods.automatic import automatic_classifier, automatic_regressor
+from skgpstoch.methods.automatic.process import ExactProcessRegressor
+from skgpstoch.methods.automatic.read_tables import read
 
 # Networks of few epochs, which a linear model is ahead of.
 pytestmark = pytest.mark.filterwarnings("ignore:A linear model predicts rows")

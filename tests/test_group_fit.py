@@ -42,8 +42,8 @@ from skgpstoch import (
 )
 from skgpstoch.data import SequenceRows, row_sample
 from skgpstoch.data.groups import ONE, current, using
-from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.estimators.runs import Run, refuse_batch_statistics
+from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.training import interrupts
 from skgpstoch.training.history import Pace
 from skgpstoch.training.loop import Trainer

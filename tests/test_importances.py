@@ -33,8 +33,8 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.display import FeatureImportancesDisplay
-from skgpstoch.ensembles import stacking
 from skgpstoch.estimators.importances import difference_importances, spread_of
+from skgpstoch.methods.automatic import stacking
 
 rng = np.random.default_rng(0)
 SCALE = np.array([1.0, 100.0, 0.01, 1.0])

@@ -6,10 +6,10 @@ import torch
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Matern
 from torch.testing import assert_close
 
-from skgpstoch.features.inducing import InducingFeatures, whiten
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.maths.linalg import inverse_cholesky
-from skgpstoch.recipes.points import (
+from skgpstoch.models.features.inducing import InducingFeatures, whiten
+from skgpstoch.training.recipes.points import (
     INITIALIZATIONS,
     choose_points,
     largest_conditional_variances,

@@ -26,9 +26,9 @@ from skgpstoch import (
     SVGPClassifier,
     on_interrupt,
 )
-from skgpstoch.ensembles import class_fit, process, process_fit
-from skgpstoch.ensembles.class_process import ExactProcessClassifier
-from skgpstoch.ensembles.process import ExactProcessRegressor
+from skgpstoch.methods.automatic import class_fit, process, process_fit
+from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
+from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.training import interrupts
 from skgpstoch.training.interrupts import Record, keeps_best, one_fit, was_interrupted
 

@@ -22,7 +22,6 @@ from skgpstoch import (
     kernels,
     load,
 )
-from skgpstoch.features.fourier import has_features
 from skgpstoch.kernels import (
     TiedKernel,
     expressions,
@@ -32,6 +31,7 @@ from skgpstoch.kernels import (
     split_white_noise,
     to_sklearn,
 )
+from skgpstoch.models.features.fourier import has_features
 
 D = 3
 MATERN_NU = (0.5, 1.5, 2.5, math.inf)

@@ -14,9 +14,9 @@ from thread_group import on_ranks
 
 from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
 from skgpstoch.data import SequenceRows, row_sample
-from skgpstoch.ensembles import automatic_regressor
-from skgpstoch.ensembles.process import ExactProcessRegressor
-from skgpstoch.ensembles.process_evidence import KERNEL_SHAPES, LogPosterior, Process
+from skgpstoch.methods.automatic import automatic_regressor
+from skgpstoch.methods.automatic.process import ExactProcessRegressor
+from skgpstoch.methods.automatic.process_evidence import KERNEL_SHAPES, LogPosterior, Process
 
 N = 150
 

@@ -29,8 +29,6 @@ from test_sparse import (
 from torch.testing import assert_close
 
 from skgpstoch import FITCRegressor
-from skgpstoch.calibration import square_loss
-from skgpstoch.features.base import Basis
 from skgpstoch.likelihoods import (
     Bernoulli,
     Categorical,
@@ -55,13 +53,15 @@ from skgpstoch.losses import (
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.maths.linalg import NotPositiveDefiniteError
 from skgpstoch.models import sparse
+from skgpstoch.models.calibration import square_loss
+from skgpstoch.models.features.base import Basis
+from skgpstoch.models.posteriors.blocks import WeightMoments
 from skgpstoch.models.sparse import SparsePosterior
 from skgpstoch.objectives import optimal_q
 from skgpstoch.objectives.adam import GradientObjective
 from skgpstoch.objectives.elbo import expected_score
 from skgpstoch.objectives.lbfgs import FullBatchObjective
 from skgpstoch.objectives.natural import ProfiledObjective
-from skgpstoch.posteriors.blocks import WeightMoments
 
 F64 = torch.float64
 

@@ -25,8 +25,6 @@ from skgpstoch import (
 )
 from skgpstoch.data.devices import BLOCK_ROWS
 from skgpstoch.data.rows import Rows
-from skgpstoch.features.fourier import KernelFeatures
-from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths.averages import RunningStatistics
@@ -41,10 +39,12 @@ from skgpstoch.methods import bsgd
 from skgpstoch.methods.bsgd import BSGDObjective, KernelBSGDObjective
 from skgpstoch.methods.minimax import MinimaxObjective, project_above
 from skgpstoch.methods.scgd import SCGDObjective
+from skgpstoch.models.features.fourier import KernelFeatures
+from skgpstoch.models.features.network import NetworkFeatures, multilayer_perceptron
+from skgpstoch.models.posteriors.conjugate import ConjugatePosterior, ConjugateWeights
+from skgpstoch.models.posteriors.exact import ExactPosterior
+from skgpstoch.models.posteriors.iterative import IterativePosterior
 from skgpstoch.objectives import evidence
-from skgpstoch.posteriors.conjugate import ConjugatePosterior, ConjugateWeights
-from skgpstoch.posteriors.exact import ExactPosterior
-from skgpstoch.posteriors.iterative import IterativePosterior
 
 ESTIMATORS = [
     SCGDGaussianProcessRegressor,

@@ -9,11 +9,11 @@ from families import slow_cases
 from torch.testing import assert_close
 
 from skgpstoch.data.rows import Rows
-from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
 from skgpstoch.maths.linear_regression import exact_statistics
 from skgpstoch.methods.bsgd import BSGDObjective
 from skgpstoch.methods.minimax import MinimaxObjective
 from skgpstoch.methods.scgd import SCGDObjective
+from skgpstoch.models.features.network import NetworkFeatures, multilayer_perceptron
 from skgpstoch.objectives.base import surrogate
 
 SEEDS = range(3)

@@ -28,7 +28,7 @@ from skgpstoch.metrics import (
     neg_log_predictive_density_scorer,
     negative_log_predictive_density,
 )
-from skgpstoch.scores import central_interval, predict_mean_std
+from skgpstoch.metrics.scores import central_interval, predict_mean_std
 
 GAUSSIAN_SCORES = [negative_log_predictive_density, continuous_ranked_probability_score]
 SCORERS = [

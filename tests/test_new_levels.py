@@ -12,10 +12,10 @@ from scipy.special import ndtri
 from skgpstoch import AutoGaussianProcessRegressor
 from skgpstoch.data.categories import STAND_INS
 from skgpstoch.data.tables import TableEncoder
-from skgpstoch.distributions.mixed import JoinedLaw
-from skgpstoch.distributions.normal import NormalLaw
-from skgpstoch.ensembles import automatic_regressor
-from skgpstoch.ensembles.process import ExactProcessRegressor
+from skgpstoch.estimators.distributions.mixed import JoinedLaw
+from skgpstoch.estimators.distributions.normal import NormalLaw
+from skgpstoch.methods.automatic import automatic_regressor
+from skgpstoch.methods.automatic.process import ExactProcessRegressor
 
 pytestmark = pytest.mark.filterwarnings("ignore:Column 'g' of X has levels")
 

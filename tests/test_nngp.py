@@ -18,7 +18,6 @@ from thread_group import on_ranks
 from torch import nn
 
 from skgpstoch import GaussianProcessRegressor, NNGPRegressor
-from skgpstoch.calibration.tails import TailChoice, best_tails
 from skgpstoch.data import ChunkRows, ParquetRows
 from skgpstoch.data.rows import Rows
 from skgpstoch.kernels import from_sklearn
@@ -26,9 +25,10 @@ from skgpstoch.kernels.sets import nearness, within
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths import nearest as nearest_module
 from skgpstoch.maths.nearest import Nearest
+from skgpstoch.models.calibration.tails import TailChoice, best_tails
+from skgpstoch.models.posteriors.exact import repetition
+from skgpstoch.models.posteriors.neighbours import NeighbourPosterior, noise_of_rows
 from skgpstoch.objectives.neighbours import NeighbourObjective
-from skgpstoch.posteriors.exact import repetition
-from skgpstoch.posteriors.neighbours import NeighbourPosterior, noise_of_rows
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 KERNEL = 1.4 * sk.Matern([0.7, 1.9], nu=1.5) + 0.3 * sk.RationalQuadratic(1.1, 0.8)

@@ -10,16 +10,17 @@ from sklearn.gaussian_process.kernels import RBF
 from test_sparse import dense_features, k, make_problem, random_moments
 
 from skgpstoch.data.rows import Rows
-from skgpstoch.features.base import Basis
-from skgpstoch.features.fourier import KernelFeatures
-from skgpstoch.features.inducing import InducingFeatures
-from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
-from skgpstoch.features.orthogonal import OrthogonalFeatures
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
 from skgpstoch.losses import ExpectedScore, LogLoss, SquareLoss
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.maths.linear_regression import exact_statistics, spectrum
+from skgpstoch.models.features.base import Basis
+from skgpstoch.models.features.fourier import KernelFeatures
+from skgpstoch.models.features.inducing import InducingFeatures
+from skgpstoch.models.features.network import NetworkFeatures, multilayer_perceptron
+from skgpstoch.models.features.orthogonal import OrthogonalFeatures
+from skgpstoch.models.posteriors.conjugate import ConjugatePosterior, ConjugateWeights
 from skgpstoch.models.sparse import ConstantMean, SparseModel
 from skgpstoch.objectives import natural
 from skgpstoch.objectives.adam import GradientObjective
@@ -28,7 +29,6 @@ from skgpstoch.objectives.gaussian_rows import row_sums, term_of_features, term_
 from skgpstoch.objectives.lbfgs import FullBatchObjective, gradients_at
 from skgpstoch.objectives.natural import ProfiledObjective, RunningObjective
 from skgpstoch.objectives.optimal_q import optimal_q
-from skgpstoch.posteriors.conjugate import ConjugatePosterior, ConjugateWeights
 from skgpstoch.training.loop import train
 from skgpstoch.training.optimizers import constant, make_optimizer
 from skgpstoch.training.tables import InMemory

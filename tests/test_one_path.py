@@ -27,12 +27,12 @@ from skgpstoch import (
 )
 from skgpstoch.data import SequenceRows, row_sample
 from skgpstoch.estimators.regressor import Regressor
-from skgpstoch.features.network import NetworkFeatures
 from skgpstoch.likelihoods import Gaussian
+from skgpstoch.models.features.network import NetworkFeatures
 from skgpstoch.models.sparse import ConstantMean, SparseModel
 from skgpstoch.objectives.natural import RunningObjective
-from skgpstoch.recipes.plan import Plan
-from skgpstoch.recipes.recipe import Recipe, started
+from skgpstoch.training.recipes.plan import Plan
+from skgpstoch.training.recipes.recipe import Recipe, started
 
 N = 600
 RNG = np.random.default_rng(0)

@@ -10,10 +10,10 @@ from torch.testing import assert_close
 
 from skgpstoch import DeepGPRegressor, SolveGPClassifier, SolveGPRegressor
 from skgpstoch.data.rows import Rows
-from skgpstoch.features.inducing import InducingFeatures
-from skgpstoch.features.orthogonal import OrthogonalFeatures
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Gaussian
+from skgpstoch.models.features.inducing import InducingFeatures
+from skgpstoch.models.features.orthogonal import OrthogonalFeatures
 from skgpstoch.models.sparse import ConstantMean, SparseModel, SparsePosterior
 from skgpstoch.objectives.optimal_q import dependent_bound, optimal_q
 

@@ -14,8 +14,8 @@ from benchmarks.bench_solvegp_layers import UnwhitenedLayer
 from benchmarks.papers.catalogue import PAPERS
 from benchmarks.papers.page import authors, counts, page, with_results
 from benchmarks.papers.tables import Table
-from skgpstoch.features.orthogonal import OrthogonalFeatures
 from skgpstoch.kernels import from_sklearn
+from skgpstoch.models.features.orthogonal import OrthogonalFeatures
 from skgpstoch.models.layers import GPLayer
 
 TABLES = [table for paper in PAPERS.values() for table in paper.tables.values()]

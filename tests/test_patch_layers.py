@@ -8,10 +8,10 @@ from numpy.testing import assert_allclose
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from torch import nn
 
-from skgpstoch.features.inducing import InducingFeatures
-from skgpstoch.features.orthogonal import OrthogonalFeatures
-from skgpstoch.features.patches import Geometry, PatchCovariances
 from skgpstoch.kernels import from_sklearn
+from skgpstoch.models.features.inducing import InducingFeatures
+from skgpstoch.models.features.orthogonal import OrthogonalFeatures
+from skgpstoch.models.features.patches import Geometry, PatchCovariances
 from skgpstoch.models.layers import DeepFeatures
 from skgpstoch.models.patch_layers import PatchLayer, centre_map
 

@@ -6,17 +6,17 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 from torch.testing import assert_close
 
-from skgpstoch.features.inducing import Covariances, InducingFeatures
-from skgpstoch.features.orthogonal import OrthogonalFeatures
-from skgpstoch.features.patches import (
+from skgpstoch.kernels import from_sklearn, isotropic
+from skgpstoch.models.features.inducing import Covariances, InducingFeatures
+from skgpstoch.models.features.orthogonal import OrthogonalFeatures
+from skgpstoch.models.features.patches import (
     Geometry,
     PatchCovariances,
     SinglePatches,
     gather,
 )
-from skgpstoch.features.sums import SumFeatures
-from skgpstoch.kernels import from_sklearn, isotropic
-from skgpstoch.recipes.images import choose_patches, first_of_each
+from skgpstoch.models.features.sums import SumFeatures
+from skgpstoch.training.recipes.images import choose_patches, first_of_each
 
 F64 = torch.float64
 GREY = Geometry((5, 6, 1), (3, 2))

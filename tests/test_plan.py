@@ -11,8 +11,8 @@ from skgpstoch import (
     MinimaxGaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
 )
-from skgpstoch.recipes.plan import Folds, Sizes
 from skgpstoch.training.optimizers import SCHEDULES
+from skgpstoch.training.recipes.plan import Folds, Sizes
 
 SCGD, MINIMAX, BSGD = (
     SCGDGaussianProcessRegressor,

@@ -10,12 +10,12 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 
 from skgpstoch import QSGPRegressor, QSRVMRegressor, kernels
-from skgpstoch.features.basis_functions import FourierBasis
 from skgpstoch.likelihoods import Gaussian
-from skgpstoch.posteriors.chevron import ChevronModel, ChevronPosterior
-from skgpstoch.recipes.basis import FourierFunctions, KernelFunctions, dense_columns
-from skgpstoch.recipes.plan import Folds, Sizes, Start
+from skgpstoch.models.features.basis_functions import FourierBasis
+from skgpstoch.models.posteriors.chevron import ChevronModel, ChevronPosterior
 from skgpstoch.training.optimizers import SCHEDULES
+from skgpstoch.training.recipes.basis import FourierFunctions, KernelFunctions, dense_columns
+from skgpstoch.training.recipes.plan import Folds, Sizes, Start
 
 INDUCING = {"basis": "inducing"}
 ADAGRAD = {"solver": "adagrad"}

@@ -18,13 +18,13 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.models.layers import DeepFeatures
-from skgpstoch.recipes.images import HiddenImages
-from skgpstoch.recipes.inducing import InducingPoints
-from skgpstoch.recipes.kernel_choice import KernelChoice
-from skgpstoch.recipes.layers import Layers, drawn
-from skgpstoch.recipes.networks import Network
-from skgpstoch.recipes.patches import Patches
-from skgpstoch.recipes.plan import Sizes, Start
+from skgpstoch.training.recipes.images import HiddenImages
+from skgpstoch.training.recipes.inducing import InducingPoints
+from skgpstoch.training.recipes.kernel_choice import KernelChoice
+from skgpstoch.training.recipes.layers import Layers, drawn
+from skgpstoch.training.recipes.networks import Network
+from skgpstoch.training.recipes.patches import Patches
+from skgpstoch.training.recipes.plan import Sizes, Start
 
 
 def recipe(cls, **params):

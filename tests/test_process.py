@@ -14,9 +14,9 @@ from sklearn.datasets import make_friedman1
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from skgpstoch import GaussianProcessRegressor
-from skgpstoch.ensembles import process_fit
-from skgpstoch.ensembles.process import ExactProcessRegressor
-from skgpstoch.ensembles.process_evidence import (
+from skgpstoch.methods.automatic import process_fit
+from skgpstoch.methods.automatic.process import ExactProcessRegressor
+from skgpstoch.methods.automatic.process_evidence import (
     KERNEL_SHAPES,
     LogPosterior,
     Process,
@@ -26,7 +26,7 @@ from skgpstoch.ensembles.process_evidence import (
     laplace_draws,
     search,
 )
-from skgpstoch.ensembles.student_mixture import LeftOut, StudentMixture, Tails, calibrated
+from skgpstoch.methods.automatic.student_mixture import LeftOut, StudentMixture, Tails, calibrated
 
 EACH_SHAPE = pytest.mark.parametrize("name", KERNEL_SHAPES)
 
@@ -398,7 +398,7 @@ def test_very_many_columns_with_missing_values_have_one_variance(gaps):
 
 
 def test_of_more_rows_some_say_what_the_hyper_parameters_are(monkeypatch, table):
-    monkeypatch.setattr("skgpstoch.ensembles.process.SEARCH_ROWS", 40)
+    monkeypatch.setattr("skgpstoch.methods.automatic.process.SEARCH_ROWS", 40)
     X, y = table
     model = ExactProcessRegressor(random_state=0).fit(X, y)
     order = np.random.default_rng(0).permutation(80)
@@ -421,8 +421,8 @@ def test_many_rows_take_few_factorisations(monkeypatch, table):
         sizes.append(len(rows.y))
         return given(shape, z, rows)
 
-    monkeypatch.setattr("skgpstoch.ensembles.process.SEARCH_ROWS", 40)
-    monkeypatch.setattr("skgpstoch.ensembles.process.DRAWS_OF_ROWS", ())
+    monkeypatch.setattr("skgpstoch.methods.automatic.process.SEARCH_ROWS", 40)
+    monkeypatch.setattr("skgpstoch.methods.automatic.process.DRAWS_OF_ROWS", ())
     monkeypatch.setattr(process_fit, "search", searched)
     monkeypatch.setattr(Process, "given", counted)
     ExactProcessRegressor(kernels=["rbf", "matern", "constant"], random_state=0).fit(*table)

@@ -19,12 +19,13 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 from torch.testing import assert_close
 
-import skgpstoch.posteriors.base
+import skgpstoch.models.posteriors.base
 from skgpstoch import QSGPClassifier, QSGPRegressor, kernels
 from skgpstoch.data.rows import Rows
-from skgpstoch.features.basis_functions import FourierBasis, KernelBasis
 from skgpstoch.likelihoods import Bernoulli, Gaussian, Laplace
 from skgpstoch.maths.gaussian import Marginals
+from skgpstoch.models.features.basis_functions import FourierBasis, KernelBasis
+from skgpstoch.models.posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
 from skgpstoch.objectives.blockwise import BlockwiseObjective, block_newton
 from skgpstoch.objectives.proximal import ProximalObjective, trust
 from skgpstoch.objectives.quadruply import (
@@ -36,9 +37,8 @@ from skgpstoch.objectives.quadruply import (
     site_marginals,
     squares,
 )
-from skgpstoch.posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
-from skgpstoch.recipes.basis import as_latent
 from skgpstoch.training.optimizers import SparseAdagrad
+from skgpstoch.training.recipes.basis import as_latent
 
 KERNEL = sk.ConstantKernel(1.3) * sk.RBF([0.8, 1.5])
 BASES = ["fourier", "dense"]  # S = I, and S = k(Z, Z)
@@ -1301,7 +1301,7 @@ def test_a_step_asks_whether_its_block_has_a_factor(shape, of_block, sine, prete
 @pytest.mark.parametrize("shape", ["odd", "laplace", "points"])
 def test_predictions_wait_for_nothing_but_themselves(shape, sine, pretend, monkeypatch):
     X, y = sine
-    monkeypatch.setattr(skgpstoch.posteriors.base, "BLOCK_ROWS", 20)
+    monkeypatch.setattr(skgpstoch.models.posteriors.base, "BLOCK_ROWS", 20)
     model = shaped(shape).fit(X, y).set_params(device="pretend")
     for ask in (model.predict, model.predict_std, lambda X: model.log_predictive_density(X, y)):
         pretend.clear()

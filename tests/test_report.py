@@ -13,8 +13,8 @@ from skgpstoch.data.held_out import (
     of_classes,
 )
 from skgpstoch.data.target_transforms import LogTarget
-from skgpstoch.ensembles.held_out_errors import of_held_out_errors
-from skgpstoch.ensembles.report import (
+from skgpstoch.methods.automatic.held_out_errors import of_held_out_errors
+from skgpstoch.methods.automatic.report import (
     FEWEST_TESTED,
     MOST_REPORTED_LEVELS,
     binomial_z,

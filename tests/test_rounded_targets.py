@@ -9,10 +9,10 @@ from scipy.integrate import trapezoid
 from scipy.stats import norm
 from sklearn.linear_model import LinearRegression
 
-from skgpstoch.distributions.normal import NormalLaw
-from skgpstoch.ensembles import rounded_targets as room
-from skgpstoch.ensembles.mixture import MixedRows, MixtureRegressor, NormalRows
-from skgpstoch.ensembles.rounded_targets import (
+from skgpstoch.estimators.distributions.normal import NormalLaw
+from skgpstoch.methods.automatic import rounded_targets as room
+from skgpstoch.methods.automatic.mixture import MixedRows, MixtureRegressor, NormalRows
+from skgpstoch.methods.automatic.rounded_targets import (
     Lattice,
     LatticeLaw,
     RoundedRows,

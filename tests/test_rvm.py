@@ -21,11 +21,11 @@ from sklearn.gaussian_process import kernels as sk
 
 from skgpstoch import QSRVMClassifier, QSRVMRegressor
 from skgpstoch.data.rows import Rows
-from skgpstoch.features.basis_functions import KernelBasis
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.methods.qsgp.stochastic_rvm import StochasticRelevance, relevant_part
-from skgpstoch.posteriors.chevron import ChevronModel, ChevronPosterior
+from skgpstoch.models.features.basis_functions import KernelBasis
+from skgpstoch.models.posteriors.chevron import ChevronModel, ChevronPosterior
 
 KERNEL = sk.RBF(1.5, "fixed")
 QUICK = {"kernel": KERNEL, "n_subset": 0, "random_state": 0}

@@ -15,20 +15,20 @@ from torch.testing import assert_close
 
 from skgpstoch import SolveGPRegressor, SVGPRegressor
 from skgpstoch.data.rows import Rows
-from skgpstoch.features.inducing import InducingFeatures
-from skgpstoch.features.network import multilayer_perceptron
-from skgpstoch.features.orthogonal import DecoupledFeatures, OrthogonalFeatures
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
 from skgpstoch.losses import Log1pBound
+from skgpstoch.models.features.inducing import InducingFeatures
+from skgpstoch.models.features.network import multilayer_perceptron
+from skgpstoch.models.features.orthogonal import DecoupledFeatures, OrthogonalFeatures
+from skgpstoch.models.posteriors.blocks import WeightMoments
+from skgpstoch.models.posteriors.sites import Sites, conjugate_sites, optimal_moments
 from skgpstoch.models.sparse import ConstantMean, SparseModel, SparsePosterior
 from skgpstoch.objectives import optimal_q
 from skgpstoch.objectives.adam import GradientObjective
 from skgpstoch.objectives.elbo import expected_score, sites_of
 from skgpstoch.objectives.lbfgs import FullBatchObjective
 from skgpstoch.objectives.natural import RunningObjective
-from skgpstoch.posteriors.blocks import WeightMoments
-from skgpstoch.posteriors.sites import Sites, conjugate_sites, optimal_moments
 
 F64 = torch.float64
 

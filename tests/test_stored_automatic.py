@@ -29,8 +29,8 @@ from skgpstoch.data.groups import ALONE
 from skgpstoch.data.parquet_writer import write_parquet
 from skgpstoch.data.table_parts import ColumnFacts, facts_of, merged, read_as
 from skgpstoch.data.tables import TableEncoder
-from skgpstoch.ensembles import automatic_classifier, automatic_regressor, read_tables
-from skgpstoch.ensembles.read_tables import read, read_through
+from skgpstoch.methods.automatic import automatic_classifier, automatic_regressor, read_tables
+from skgpstoch.methods.automatic.read_tables import read, read_through
 from skgpstoch.training import interrupts
 from skgpstoch.training.loop import Trainer
 

@@ -34,8 +34,8 @@ from skgpstoch.data.target_means import (
     prior_rows,
     sums,
 )
-from skgpstoch.ensembles import automatic_classifier
-from skgpstoch.ensembles.automatic_regressor import looks_like_counts
+from skgpstoch.methods.automatic import automatic_classifier
+from skgpstoch.methods.automatic.automatic_regressor import looks_like_counts
 
 pytestmark = pytest.mark.filterwarnings("ignore:max_time=0.01 could not be kept")
 

@@ -31,8 +31,8 @@ from skgpstoch.data import SequenceRows, groups, row_sample
 from skgpstoch.data.groups import average_gradients, current, doing
 from skgpstoch.data.row_sample import chosen_rows, offsets
 from skgpstoch.distributed import WorkerLostError, process_group
-from skgpstoch.ensembles import automatic_regressor
 from skgpstoch.estimators import first_rank
+from skgpstoch.methods.automatic import automatic_regressor
 from skgpstoch.training import checkpoint
 from skgpstoch.training.loop import Trainer
 

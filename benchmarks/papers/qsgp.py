@@ -18,8 +18,8 @@ from sklearn.datasets import make_friedman1
 from torch import Tensor
 
 from skgpstoch import QSGPRegressor, SVGPRegressor
-from skgpstoch.features.basis_functions import FourierBasis
 from skgpstoch.kernels import from_sklearn
+from skgpstoch.models.features.basis_functions import FourierBasis
 from skgpstoch.objectives.quadruply import seen, sloped, squares
 
 from .._common import Split, gaussian_scores, load_split, split_table

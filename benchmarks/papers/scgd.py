@@ -30,7 +30,7 @@ from skgpstoch import (
     SCGDGaussianProcessRegressor,
     SVGPRegressor,
 )
-from skgpstoch.posteriors.iterative import IterativePosterior
+from skgpstoch.models.posteriors.iterative import IterativePosterior
 
 from .._common import Split, gaussian_scores, load_split
 from .tables import WITHIN, Cell, Figures, Table, deviation

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.pipeline import Pipeline
 
-from ..docstrings import documented
+from ..data.docstrings import documented
 from .base import FITTED, PLOTTED, Display, fitted_with
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_scalar
 
-from ..docstrings import documented
-from ..scores import unwrapped
+from ..data.docstrings import documented
+from ..metrics.scores import unwrapped
 from .base import FITTED, PLOTTED, Display, draw_outline, draw_place, fitted_with, show
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import erf
 from sklearn.utils import check_random_state, check_scalar
 
-from .. import scores
 from ..data.arguments import check_exposed
-from ..docstrings import documented
+from ..data.docstrings import documented
+from ..metrics import scores
 from .base import MADE, PLOTTED, Display, final_estimator
 
 if TYPE_CHECKING:

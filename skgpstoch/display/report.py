@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..docstrings import documented
+from ..data.docstrings import documented
 from .bars import StackingWeightsDisplay
 from .base import FITTED, Display, fitted_with
 

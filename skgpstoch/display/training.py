@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..docstrings import documented
+from ..data.docstrings import documented
 from .base import FITTED, PLOTTED, Display, fitted_with
 
 if TYPE_CHECKING:

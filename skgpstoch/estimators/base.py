@@ -27,14 +27,14 @@ from ..data.groups import agreed
 from ..data.messages import warn
 from ..data.rows import Data, Rows
 from ..maths.allocator import keep_freed_memory
+from ..models.posteriors.base import Posterior
 from ..persistence.estimator import SavedEstimator
-from ..posteriors.base import Posterior
-from ..recipes.findings import causes
-from ..recipes.plan import Folds, Plan, Start
-from ..recipes.recipe import Fitted, Recipe
 from ..training.checkpoint import described
 from ..training.history import History
 from ..training.observers import shown
+from ..training.recipes.findings import causes
+from ..training.recipes.plan import Folds, Plan, Start
+from ..training.recipes.recipe import Fitted, Recipe
 from ..training.tables import Sampled, Table
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .context import fitting, numeric_context

@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ..data.arrays import readable
+from ..data.docstrings import documented
 from ..data.rows import Data
-from ..docstrings import documented
 from ..likelihoods.probabilities import ClassLikelihood
 from .base import BaseGP
 from .validation import check_labels, check_weight, fewest_rows, validate_inputs

@@ -5,11 +5,11 @@ Nothing is forgotten: the result is the posterior given all rows, those of the f
 - Exact: the Cholesky factor gets k more rows, which takes O(n²k) instead of O(n³).
 - Nearest neighbours: rows are appended.
 - Finite features: the sums of squares get k more terms.
-- Sparse: q(w) depends on the rows through the sums G and c (:mod:`skgpstoch.posteriors.sites`). For
-  a Gaussian likelihood, the new rows' terms are added, in O(kM² + M³). For other likelihoods the
-  terms of the new rows depend on q(w), and Newton steps find them. The terms of earlier rows stay
-  fixed, because these rows are no longer stored. So the result is exact only for a Gaussian
-  likelihood.
+- Sparse: q(w) depends on the rows through the sums G and c
+  (:mod:`skgpstoch.models.posteriors.sites`). For a Gaussian likelihood, the new rows' terms are
+  added, in O(kM² + M³). For other likelihoods the terms of the new rows depend on q(w), and Newton
+  steps find them. The terms of earlier rows stay fixed, because these rows are no longer stored. So
+  the result is exact only for a Gaussian likelihood.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from torch import Tensor
 from ..data.rows import Rows
 from ..maths.linear_regression import Statistics, exact_statistics, spectrum
 from ..models.deep import DeepPosterior
+from ..models.posteriors.base import Posterior
+from ..models.posteriors.blocks import WeightMoments, moments_of
+from ..models.posteriors.conjugate import ConjugatePosterior, ConjugateWeights
+from ..models.posteriors.exact import ExactPosterior
+from ..models.posteriors.neighbours import NeighbourPosterior
+from ..models.posteriors.sites import Sites, diagonal_blocks
 from ..models.sparse import Solution, SparseModel, SparsePosterior
 from ..objectives.optimal_q import ROUNDING, damped_newton, survey, weighted_sums
-from ..posteriors.base import Posterior
-from ..posteriors.blocks import WeightMoments, moments_of
-from ..posteriors.conjugate import ConjugatePosterior, ConjugateWeights
-from ..posteriors.exact import ExactPosterior
-from ..posteriors.neighbours import NeighbourPosterior
-from ..posteriors.sites import Sites, diagonal_blocks
 from .base import BaseGP
 from .context import fitting
 from .first_rank import refuse_group

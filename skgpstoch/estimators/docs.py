@@ -12,7 +12,7 @@ import inspect
 from dataclasses import fields
 from typing import Any
 
-from ..docstrings import entries, joined, sections, summary
+from ..data.docstrings import entries, joined, sections, summary
 from .parameters import RunParameters, TrainingParameters
 
 SECTIONS = ("Parameters", "Attributes")

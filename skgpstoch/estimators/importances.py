@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ..data.arrays import Scaling
-from ..posteriors.base import Posterior
+from ..models.posteriors.base import Posterior
 
 N_ROWS = 128  # over which derivatives are averaged
 STEP = 1e-4  # of differences, in standard deviations of an input

@@ -24,8 +24,8 @@ from ..data.row_sample import are_few, chosen_rows, joint_sample, most_sampled, 
 from ..data.row_source import RowSource, is_source
 from ..data.rows import Data, Whole
 from ..data.scan import Scan, scan
-from ..recipes.recipe import Recipe
 from ..training.checkpoint import sampling_seed
+from ..training.recipes.recipe import Recipe
 from ..training.stored_rows import InChunks
 from ..training.tables import InMemory, OnRanks, Sampled, Table, of_all_ranks
 from .first_rank import NO_ROWS, check_alike

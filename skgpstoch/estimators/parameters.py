@@ -18,7 +18,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from torch import nn
 
 from ..data.target_transforms import TRANSFORMS
-from ..features.network import ACTIVATIONS
+from ..models.features.network import ACTIVATIONS
 from ..training.optimizers import SCHEDULES
 
 POSITIVE_INTEGER = Interval(Integral, 1, None, closed="left")

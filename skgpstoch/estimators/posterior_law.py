@@ -14,13 +14,13 @@ from torch import Tensor
 from ..data.arrays import Scaling, resolve_seed
 from ..data.devices import map_blocks
 from ..data.rows import Rows
-from ..distributions.law import Law
-from ..distributions.transformed import transformed, transformed_draws
 from ..likelihoods.real import AdditiveNoise, Noiseless
 from ..maths.gaussian import Marginals
-from ..posteriors.gradients import MomentGradients, gradients_by_blocks
+from ..models.posteriors.gradients import MomentGradients, gradients_by_blocks
 from .base import BaseGP
 from .context import numeric_context, predicting
+from .distributions.law import Law
+from .distributions.transformed import transformed, transformed_draws
 from .predictions import PredictedRows
 from .validation import (
     KNOWN_AND_TRANSFORMED,

@@ -10,11 +10,11 @@ import numpy as np
 
 from ..data.arguments import check_coverage, check_n_samples
 from ..data.devices import BLOCK_ROWS, map_blocks
-from ..distributions.law import Law
-from ..distributions.predictive import PredictiveDistribution, least_counts, targets_of
-from ..docstrings import documented
+from ..data.docstrings import documented
 from ..persistence.estimator import SavedEstimator
 from .context import predicting
+from .distributions.law import Law
+from .distributions.predictive import PredictiveDistribution, least_counts, targets_of
 from .validation import warn_of_overflow
 
 Block = Callable[[slice], Sequence[np.ndarray]]

@@ -14,14 +14,14 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from ..data.arguments import check_coverage, check_exposed, check_n_samples
 from ..data.arrays import Scaling, readable, resolve_seed
+from ..data.docstrings import documented
 from ..data.rows import Data
-from ..distributions.predictive import PredictiveDistribution
-from ..docstrings import documented
-from ..posteriors.exact import ExactPosterior
-from ..posteriors.neighbours import NeighbourPosterior
+from ..models.posteriors.exact import ExactPosterior
+from ..models.posteriors.neighbours import NeighbourPosterior
 from .base import BaseGP, predictor
 from .conditioning import condition
 from .context import predicting
+from .distributions.predictive import PredictiveDistribution
 from .posterior_law import PredictedByPosterior, gradients_of
 from .predictions import PredictiveRegressor
 from .sampled_functions import SampledFunctions

@@ -25,17 +25,17 @@ from ..kernels import to_sklearn
 from ..kernels.matrices import set_theta
 from ..likelihoods.real import AdditiveNoise
 from ..maths.linalg import NotPositiveDefiniteError
+from ..models.posteriors.base import Posterior
 from ..objectives.base import Objective
 from ..objectives.closing import FULL, N_EVALUATIONS, SURE, Budget, members_in_time
-from ..posteriors.base import Posterior
-from ..recipes.plan import Plan, Start, within_sample
-from ..recipes.recipe import Problem, Recipe
 from ..training.checkpoint import AnyCheckpoint, CheckpointOfGroup, checkpoint_of, copy_of, seed_of
 from ..training.history import History
 from ..training.interrupts import was_interrupted
 from ..training.loop import Observer, Trainer, train
 from ..training.observers import Saved
 from ..training.optimizers import make_optimizer
+from ..training.recipes.plan import Plan, Start, within_sample
+from ..training.recipes.recipe import Problem, Recipe
 from ..training.starts import LATENT_VARIANCE, NOISE_SHARES, likely_bounds, threads_as
 from ..training.tables import InMemory, Sampled, Table
 from .importances import spread_of

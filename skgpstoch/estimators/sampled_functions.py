@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..data.arrays import Scaling
 from ..data.devices import BLOCK_ROWS, map_blocks
-from ..posteriors.functions import Functions
+from ..models.posteriors.functions import Functions
 from .context import predicting
 
 

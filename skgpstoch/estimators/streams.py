@@ -11,20 +11,20 @@ from torch import Tensor
 
 from ..data.arrays import resolve_seed
 from ..data.devices import resolve_device
+from ..data.docstrings import documented
 from ..data.rows import Data
-from ..docstrings import documented
 from ..likelihoods.base import class_likelihood, regression_likelihood
 from ..models.sparse import SparsePosterior
 from ..objectives.base import Objective
 from ..objectives.optimal_q import dependent_bound
-from ..recipes.feature_builder import FeatureBuilder
-from ..recipes.inducing import InducingPoints
-from ..recipes.plan import Sizes, Start
-from ..recipes.recipe import Problem, Recipe
-from ..recipes.variational import VariationalRecipe
 from ..training.checkpoint import SILENT, has_moments_of
 from ..training.loop import train
 from ..training.optimizers import make_optimizer
+from ..training.recipes.feature_builder import FeatureBuilder
+from ..training.recipes.inducing import InducingPoints
+from ..training.recipes.plan import Sizes, Start
+from ..training.recipes.recipe import Problem, Recipe
+from ..training.recipes.variational import VariationalRecipe
 from ..training.tables import InMemory
 from .base import BaseGP, Run, changed_parameters, representations
 from .classifier import Classifier

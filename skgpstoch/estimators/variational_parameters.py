@@ -12,7 +12,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from ..likelihoods.base import Likelihood
 from ..losses import Loss
-from ..recipes.points import INITIALIZATIONS
+from ..training.recipes.points import INITIALIZATIONS
 from .parameters import (
     AUTO,
     POSITIVE,

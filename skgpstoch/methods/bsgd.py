@@ -22,21 +22,21 @@ from ..data.rows import Data, Rows
 from ..estimators.docs import public_estimator
 from ..estimators.parameters import AUTO, POSITIVE_INTEGER, FiniteParameters
 from ..estimators.streams import StreamingRegressor
-from ..features.fourier import has_features
 from ..kernels import check_length_scales
 from ..likelihoods.real import Gaussian
 from ..maths.exact_solver import ExactSolver
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import log_det
+from ..models.features.fourier import has_features
+from ..models.posteriors.exact import ExactPosterior, noisy, repetition
+from ..models.posteriors.iterative import IterativePosterior
 from ..objectives.base import Objective, surrogate
 from ..objectives.evidence import AsMean, FiniteObjective, ridged
-from ..posteriors.exact import ExactPosterior, noisy, repetition
-from ..posteriors.iterative import IterativePosterior
-from ..recipes.evidence import EvidenceRecipe, ExactRecipe
-from ..recipes.kernel_choice import KernelChoice
-from ..recipes.networks import build_network
-from ..recipes.plan import Start, load_fitted
-from ..recipes.recipe import Problem, check_shared_noise
+from ..training.recipes.evidence import EvidenceRecipe, ExactRecipe
+from ..training.recipes.kernel_choice import KernelChoice
+from ..training.recipes.networks import build_network
+from ..training.recipes.plan import Start, load_fitted
+from ..training.recipes.recipe import Problem, check_shared_noise
 
 MAX_EXACT_ROWS = 10_000
 """Up to which a kernel without finite features has a factor of its matrix, of O(n²) memory."""
@@ -84,7 +84,7 @@ class KernelBSGDObjective(Objective):
     Parameters
     ----------
     kernel, network
-        Those of :class:`~skgpstoch.posteriors.exact.ExactPosterior`.
+        Those of :class:`~skgpstoch.models.posteriors.exact.ExactPosterior`.
     n_outputs : int
         P.
     noise_variance, noise_bounds, weight_decay

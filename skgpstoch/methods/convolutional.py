@@ -9,10 +9,10 @@ Shi, Titsias & Mnih, "Sparse orthogonal variational inference for Gaussian proce
 
 with x^[p] the patches of an image, and t_p their places. Inducing variables are values of g at
 inducing patches and places, and of g₀ at inducing images. Only covariances are new
-(:mod:`skgpstoch.features.patches`, :mod:`skgpstoch.features.sums`): posteriors, losses and solvers
-are those of :mod:`skgpstoch.methods.svgp` and :mod:`skgpstoch.methods.solvegp`. Hidden images are
-made by the layers of :mod:`skgpstoch.models.patch_layers` (F11). The builder of the features is
-:mod:`skgpstoch.recipes.patches`.
+(:mod:`skgpstoch.models.features.patches`, :mod:`skgpstoch.models.features.sums`): posteriors,
+losses and solvers are those of :mod:`skgpstoch.methods.svgp` and :mod:`skgpstoch.methods.solvegp`.
+Hidden images are made by the layers of :mod:`skgpstoch.models.patch_layers` (F11). The builder of
+the features is :mod:`skgpstoch.training.recipes.patches`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
 from ..models.patch_responses import responses_of
 from ..models.sparse import SparsePosterior
-from ..recipes.patches import OF_PATCHES, Patches
+from ..training.recipes.patches import OF_PATCHES, Patches
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -9,7 +9,7 @@ orthogonal variational inference for Gaussian processes", AISTATS 2020, section 
 Layers are :mod:`skgpstoch.models.layers` (F1, F2), the bound and its closed form for the last
 layer :mod:`skgpstoch.models.deep` (F3, F6): given draws of h, the last layer is a sparse model
 like any other, with the same losses, solvers and likelihoods. The builder of the features is
-:mod:`skgpstoch.recipes.layers`.
+:mod:`skgpstoch.training.recipes.layers`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..estimators.base import BaseGP
 from ..estimators.docs import public_estimator
 from ..estimators.streams import VariationalClassifier, VariationalRegressor
 from ..models.deep import DeepPosterior
-from ..recipes.layers import OF_LAYERS, Layers
+from ..training.recipes.layers import OF_LAYERS, Layers
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

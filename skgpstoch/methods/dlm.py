@@ -29,7 +29,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
-from ..calibration.held_out import Calibration, HeldOut, recalibrated
 from ..data.arrays import resolve_seed
 from ..data.equal_rows import merged, observations
 from ..data.messages import warn
@@ -43,15 +42,16 @@ from ..likelihoods.base import Likelihood, class_likelihood, regression_likeliho
 from ..likelihoods.real import AdditiveNoise
 from ..losses import Loss, make_loss
 from ..maths.linalg import NotPositiveDefiniteError
+from ..models.calibration.held_out import Calibration, HeldOut, recalibrated
+from ..models.posteriors.blocks import moments_of
 from ..objectives.optimal_q import evidence_bound
-from ..posteriors.blocks import moments_of
-from ..recipes.inducing import InducingPoints
-from ..recipes.kernel_choice import KernelChoice
-from ..recipes.plan import Plan, Start
-from ..recipes.recipe import Fitted, Recipe
-from ..recipes.variational import VariationalRecipe
 from ..training.history import History
 from ..training.interrupts import keeps_best, was_interrupted
+from ..training.recipes.inducing import InducingPoints
+from ..training.recipes.kernel_choice import KernelChoice
+from ..training.recipes.plan import Plan, Start
+from ..training.recipes.recipe import Fitted, Recipe
+from ..training.recipes.variational import VariationalRecipe
 
 LARGE_BETA = 500.0  # above which candidates are further apart
 LEAST_BETA = 0.01

@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
+from ..data.docstrings import documented
 from ..data.rows import Rows
-from ..docstrings import documented
 from ..estimators import parameters as groups
 from ..estimators import variational_parameters as variational
 from ..estimators.docs import public_estimator
@@ -27,8 +27,8 @@ from ..estimators.regressor import Regressor
 from ..estimators.streams import VariationalRegressor, stream
 from ..likelihoods.real import Gaussian
 from ..losses import FullyIndependent
-from ..recipes.inducing import InducingPoints
-from ..recipes.variational import VariationalRecipe
+from ..training.recipes.inducing import InducingPoints
+from ..training.recipes.variational import VariationalRecipe
 
 
 @dataclass(frozen=True, kw_only=True)

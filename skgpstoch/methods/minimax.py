@@ -20,13 +20,13 @@ from ..data.rows import Rows
 from ..estimators.docs import public_estimator
 from ..estimators.parameters import POSITIVE, FiniteParameters
 from ..estimators.streams import StreamingRegressor
-from ..features.base import FeatureMap
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import add_diagonal, eigh, log_det
 from ..maths.linear_regression import Statistics, batch_statistics, exact_statistics
+from ..models.features.base import FeatureMap
 from ..objectives.evidence import RIDGE_JITTER, AsMean, FiniteObjective, ridged
-from ..recipes.evidence import EvidenceRecipe
-from ..recipes.kernel_choice import KernelChoice
+from ..training.recipes.evidence import EvidenceRecipe
+from ..training.recipes.kernel_choice import KernelChoice
 
 PENALTY = 1.0  # μ in the paper's experiments; in its theory it grows
 LEAST_NOISE = 1e-6  # σ_min², relative to the scaled target

@@ -31,7 +31,7 @@ from ..maths.linalg import log_det, update_inverse_
 from ..maths.linear_regression import most_likely, spectrum
 from ..objectives.base import surrogate
 from ..objectives.evidence import AsMean, FiniteObjective, ridged
-from ..recipes.evidence import EvidenceRecipe
+from ..training.recipes.evidence import EvidenceRecipe
 
 STEPS_OF_FEW = (100, 350, 8000)
 """Of "auto", as :class:`EvidenceRecipe` has them. *Measured* on eight tables of 400 rows: 2.5 times

@@ -8,11 +8,12 @@ of a block Cholesky decomposition for Z ∪ O,
     P = [P_u P_v],   P_v(X) = c(X, O) L_v⁻ᵀ,   c(X, O) = k(X, O) − P_u(X) P_u(O)ᵀ,
 
 which takes two decompositions of M points instead of one of 2M
-(:mod:`skgpstoch.features.orthogonal`). What is left after O may again have points of its own, and
-so on, if ``n_orthogonal`` has several numbers. The model is that of :mod:`skgpstoch.methods.svgp`,
-with S block-diagonal, q(w) = N(m_u, S_u) N(m_v, S_v); S_v = I makes it ODVGP. The bound is in
-:mod:`skgpstoch.objectives.elbo`, the best q(w) in :mod:`skgpstoch.objectives.optimal_q` and
-:mod:`skgpstoch.posteriors.sites`. The tighter bound of the paper's appendix A is `dependent_bound`
+(:mod:`skgpstoch.models.features.orthogonal`). What is left after O may again have points of its
+own, and so on, if ``n_orthogonal`` has several numbers. The model is that of
+:mod:`skgpstoch.methods.svgp`, with S block-diagonal, q(w) = N(m_u, S_u) N(m_v, S_v); S_v = I makes
+it ODVGP. The bound is in :mod:`skgpstoch.objectives.elbo`, the best q(w) in
+:mod:`skgpstoch.objectives.optimal_q` and :mod:`skgpstoch.models.posteriors.sites`. The tighter
+bound of the paper's appendix A is `dependent_bound`
 (:func:`skgpstoch.objectives.optimal_q.dependent_bound`); ``loss="log1p"`` is another one
 (:class:`skgpstoch.losses.Log1pBound`).
 """

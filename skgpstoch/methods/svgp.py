@@ -3,7 +3,7 @@
 Titsias, "Variational learning of inducing variables in sparse Gaussian processes", AISTATS 2009;
 Hensman, Matthews & Ghahramani, "Scalable variational Gaussian process classification", AISTATS
 2015. With inducing points Z, K_uu = k(Z, Z) = LLᵀ and P = k(X, Z) L⁻ᵀ
-(:class:`~skgpstoch.features.inducing.InducingFeatures`),
+(:class:`~skgpstoch.models.features.inducing.InducingFeatures`),
 
     f(x) = P(x)ᵀw + r(x),   w ~ N(0, I),   var r(x) = k(x, x) − ‖P(x)‖²,   q(w) = N(m, S),
 

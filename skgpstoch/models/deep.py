@@ -23,14 +23,14 @@ from torch import Tensor
 
 from ..data.arrays import blocks_of, row_blocks
 from ..data.rows import Rows
-from ..features.base import Basis, FeatureMap
 from ..likelihoods.base import Likelihood
 from ..maths.gaussian import Marginals
 from ..maths.linalg import cholesky
-from ..posteriors.base import Posterior
-from ..posteriors.blocks import WeightMoments
-from ..posteriors.functions import Functions
+from .features.base import Basis, FeatureMap
 from .layers import DeepFeatures
+from .posteriors.base import Posterior
+from .posteriors.blocks import WeightMoments
+from .posteriors.functions import Functions
 from .sparse import Solution, SparseModel, SparsePosterior
 
 PASS_ROWS = 200_000  # fewest draws of rows in the closing pass

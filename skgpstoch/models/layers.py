@@ -25,13 +25,13 @@ import torch
 from torch import Tensor, nn
 
 from ..data.devices import block_rows, constants
-from ..features.base import Basis, FeatureMap
-from ..features.inducing import InducingFeatures
-from ..features.sums import CompositeFeatures
 from ..maths.gaussian import normal_nodes, standard_normal
 from ..maths.linalg import cholesky
 from ..maths.modules import Module
-from ..posteriors.blocks import VariationalWeights, free_roots, identities, make_roots
+from .features.base import Basis, FeatureMap
+from .features.inducing import InducingFeatures
+from .features.sums import CompositeFeatures
+from .posteriors.blocks import VariationalWeights, free_roots, identities, make_roots
 
 
 class GPLayer(Module):

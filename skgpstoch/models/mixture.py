@@ -14,8 +14,8 @@ from ..likelihoods.real import AdditiveNoise
 from ..likelihoods.shared_precision import SharedStudentT
 from ..likelihoods.skewed import Skewed
 from ..maths.gaussian import Marginals, standard_normal
-from ..posteriors.base import Posterior
-from ..posteriors.functions import Functions
+from .posteriors.base import Posterior
+from .posteriors.functions import Functions
 from .sparse import SparseModel, SparsePosterior
 
 
@@ -23,7 +23,7 @@ class Spread(NamedTuple):
     """The factor r(s) = a·s^(γ − 1) of deviations at rows where y has the standard deviation s.
 
     Y becomes m + r(s)(Y − m), where m is the mean of the row; see
-    :mod:`skgpstoch.calibration.spread`.
+    :mod:`skgpstoch.models.calibration.spread`.
     """
 
     factor: Any  # a, an array or a tensor (P,)

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..features.patches import Geometry, gather
+from .features.patches import Geometry, gather
 from .layers import GPLayer
 
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..data.arrays import row_blocks
 from ..data.devices import block_rows
-from ..features.base import FeatureMap
-from ..features.inducing import InducingFeatures
-from ..features.patches import PatchCovariances, SinglePatches
-from ..features.sums import SumFeatures
+from .features.base import FeatureMap
+from .features.inducing import InducingFeatures
+from .features.patches import PatchCovariances, SinglePatches
+from .features.sums import SumFeatures
 from .layers import DeepFeatures
 from .sparse import SparsePosterior
 

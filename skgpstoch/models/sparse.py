@@ -4,8 +4,8 @@ With features P (n, D) in blocks D = Σ_b D_b, and q(w) = N(m, S), S = blockdiag
 
     μ = Pm + mean,   v = diag(P S Pᵀ) + diag(K − PPᵀ)                                           (B1)
 
-The features are those of inducing points (:mod:`skgpstoch.features.inducing`,
-:mod:`skgpstoch.features.orthogonal`), or any finite ones, whose residual is 0.
+The features are those of inducing points (:mod:`skgpstoch.models.features.inducing`,
+:mod:`skgpstoch.models.features.orthogonal`), or any finite ones, whose residual is 0.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from torch import Tensor, nn
 from ..data.arrays import blocks_of
 from ..data.devices import block_rows
 from ..data.rows import Rows
-from ..features.base import Basis, FeatureMap
-from ..features.inducing import ConditionedFeatures, InducingFeatures
 from ..likelihoods.base import Likelihood
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..losses import ExpectedLogLikelihood, Loss
 from ..maths.gaussian import Marginals, standard_normal
 from ..maths.linalg import cholesky
 from ..maths.modules import Module
-from ..posteriors.base import Posterior
-from ..posteriors.blocks import VariationalWeights, WeightMoments
-from ..posteriors.functions import Functions, prior_functions
-from ..posteriors.sites import (
+from .features.base import Basis, FeatureMap
+from .features.inducing import ConditionedFeatures, InducingFeatures
+from .hyper_prior import HyperPrior
+from .posteriors.base import Posterior
+from .posteriors.blocks import VariationalWeights, WeightMoments
+from .posteriors.functions import Functions, prior_functions
+from .posteriors.sites import (
     InverseFactor,
     Sites,
     careful_inverse_factor,
     optimal_mean,
     optimal_moments,
 )
-from .hyper_prior import HyperPrior
 
 LEAST_RATIO = 1e-4  # smallest factor of a row's noise scale
 UNIT = math.log(math.expm1(1.0 - LEAST_RATIO))

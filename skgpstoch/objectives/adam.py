@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.rows import Rows
-from ..models.sparse import SparsePosterior
-from ..posteriors.blocks import (
+from ..models.posteriors.blocks import (
     VariationalWeights,
     WeightMoments,
     identities,
@@ -18,7 +17,8 @@ from ..posteriors.blocks import (
     moments_of,
     whitened_moments,
 )
-from ..posteriors.sites import Sites
+from ..models.posteriors.sites import Sites
+from ..models.sparse import SparsePosterior
 from .elbo import expected_score_at
 from .variational import VariationalObjective
 

@@ -27,7 +27,6 @@ import torch
 from torch import Tensor
 
 from ..data.rows import Rows
-from ..features.inducing import InducingFeatures
 from ..likelihoods.real import Gaussian
 from ..losses import ExpectedScore
 from ..maths.exact_solver import ExactSolver
@@ -39,9 +38,10 @@ from ..maths.linalg import (
     log_det,
     mirror_,
 )
+from ..models.features.inducing import InducingFeatures
+from ..models.posteriors.exact import repetition
+from ..models.posteriors.sites import RowSites, Sites
 from ..models.sparse import SparseModel
-from ..posteriors.exact import repetition
-from ..posteriors.sites import RowSites, Sites
 from .base import surrogate
 from .elbo import MOST_VARIANCE, safe_curvature
 from .lbfgs import rejected

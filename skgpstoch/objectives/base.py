@@ -15,7 +15,7 @@ from ..data.deadline import Deadline
 from ..data.devices import all_hold, fork_rng
 from ..data.rows import Rows
 from ..maths.modules import Module
-from ..posteriors.base import Posterior
+from ..models.posteriors.base import Posterior
 from .closing import FULL, Closing
 
 

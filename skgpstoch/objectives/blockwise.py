@@ -35,7 +35,7 @@ from ..data.rows import Rows
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.linalg import cholesky
 from ..maths.pull_back import pulled_back
-from ..posteriors.chevron import ChevronModel, ChevronPosterior, scales
+from ..models.posteriors.chevron import ChevronModel, ChevronPosterior, scales
 from .base import Objective, surrogate
 
 TINY = 1e-30

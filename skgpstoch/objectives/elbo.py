@@ -25,12 +25,12 @@ import torch
 from torch import Tensor
 
 from ..data.rows import Rows
-from ..features.base import Basis
 from ..losses import ExpectedScore
 from ..maths.gaussian import Marginals
+from ..models.features.base import Basis
+from ..models.posteriors.blocks import WeightMoments
+from ..models.posteriors.sites import Sites
 from ..models.sparse import SparseModel, likelihood_of
-from ..posteriors.blocks import WeightMoments
-from ..posteriors.sites import Sites
 from .base import surrogate
 
 MOST_VARIANCE = 1.0  # of f at the start; with more, a log link allows almost any rate

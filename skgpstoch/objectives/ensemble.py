@@ -16,7 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..calibration.held_out import (
+from ..data.deadline import Clock, Deadline
+from ..data.rows import Rows
+from ..likelihoods import Bernoulli, Categorical
+from ..likelihoods.real import AdditiveNoise
+from ..losses import LogLoss
+from ..maths.gaussian import Marginals
+from ..models.calibration.held_out import (
     CONFIDENCES,
     LOG_SCALES,
     UNCHANGED,
@@ -28,17 +34,11 @@ from ..calibration.held_out import (
     scaled,
     stretched,
 )
-from ..data.deadline import Clock, Deadline
-from ..data.rows import Rows
-from ..features.network import NetworkFeatures
-from ..likelihoods import Bernoulli, Categorical
-from ..likelihoods.real import AdditiveNoise
-from ..losses import LogLoss
-from ..maths.gaussian import Marginals
+from ..models.features.network import NetworkFeatures
 from ..models.mixture import MixturePosterior, Spread
+from ..models.posteriors.blocks import VariationalWeights, WeightMoments, moments_of
+from ..models.posteriors.sites import Sites
 from ..models.sparse import RowScale, Solution, SparseModel, SparsePosterior
-from ..posteriors.blocks import VariationalWeights, WeightMoments, moments_of
-from ..posteriors.sites import Sites
 from .closing import (
     BLOCKS,
     GRACE,

@@ -16,8 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from ..data.rows import Rows
-from ..features.base import FeatureMap
-from ..features.network import NetworkFeatures
 from ..maths.averages import RunningStatistics
 from ..maths.linear_regression import (
     Statistics,
@@ -31,7 +29,9 @@ from ..maths.linear_regression import (
     spectrum,
     sums_over_blocks,
 )
-from ..posteriors.conjugate import ConjugatePosterior, ConjugateWeights
+from ..models.features.base import FeatureMap
+from ..models.features.network import NetworkFeatures
+from ..models.posteriors.conjugate import ConjugatePosterior, ConjugateWeights
 from .base import Objective, evaluating
 
 RIDGE_JITTER = 1e-10  # share of G's mean diagonal that is added to λ

@@ -7,8 +7,8 @@ q(w) = N(m_p, S_p), the gradient is
     ∂/∂P = diag(w)(Σ_p ε_p m_pᵀ + PT),   ∂/∂k(x, x) = −½ w Σ_p 1/σ_p²,
 
 and the sum over variances is Σᵢ wᵢ pᵢᵀ S_p pᵢ = tr(G S_p). Without orthogonal points, P = B L⁻ᵀ
-(:mod:`skgpstoch.features.inducing`). So the gradient by B = k(X, Z) is ∂/∂P L⁻¹, where T L⁻¹ is a
-small matrix, and the gradient by K_uu needs
+(:mod:`skgpstoch.models.features.inducing`). So the gradient by B = k(X, Z) is ∂/∂P L⁻¹, where T L⁻¹
+is a small matrix, and the gradient by K_uu needs
 
     (∂/∂P)ᵀ P = Σ_p m_p (Pᵀ diag(w) ε_p)ᵀ + TG,
 
@@ -24,14 +24,14 @@ import torch
 from torch import Tensor
 
 from ..data.rows import Rows
-from ..features.inducing import InducingFeatures, by_gram
 from ..likelihoods.real import Gaussian
 from ..losses import ExpectedLogLikelihood
 from ..maths.gaussian import LOG_2PI
 from ..maths.linalg import symmetric_product, times_lower, times_lower_transposed
+from ..models.features.inducing import InducingFeatures, by_gram
+from ..models.posteriors.blocks import WeightMoments
+from ..models.posteriors.sites import diagonal_blocks
 from ..models.sparse import SparseModel
-from ..posteriors.blocks import WeightMoments
-from ..posteriors.sites import diagonal_blocks
 from .base import surrogate
 
 

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from ..data.rows import Rows
-from ..features.base import Basis
-from ..features.inducing import InducingFeatures, by_gram
 from ..likelihoods.real import Gaussian
 from ..maths.gaussian import Marginals
 from ..maths.linalg import NotPositiveDefiniteError, add_diagonal, log_det, mirror_, tri_solve
+from ..models.features.base import Basis
+from ..models.features.inducing import InducingFeatures, by_gram
+from ..models.posteriors.blocks import WeightMoments
+from ..models.posteriors.sites import RowSites, Sites, conjugate_sites, diagonal_blocks
 from ..models.sparse import Solution, SparseModel
-from ..posteriors.blocks import WeightMoments
-from ..posteriors.sites import RowSites, Sites, conjugate_sites, diagonal_blocks
 from .base import surrogate
 from .elbo import expected_score, expected_score_at, weighted_score
 from .gaussian_rows import (

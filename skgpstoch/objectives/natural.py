@@ -1,7 +1,7 @@
 """Find q(w) from running averages over minibatches: natural-gradient and Newton steps.
 
 With step size γ and n rows, a minibatch of b rows with features P moves the averages of the sites
-(:mod:`skgpstoch.posteriors.sites`) by
+(:mod:`skgpstoch.models.posteriors.sites`) by
 
     G ← (1 − γ)G + γ(n/b) Pᵀdiag(κ)P,      c ← (1 − γ)c + γ(n/b) Pᵀ(κ(μ − mean) + α),
 
@@ -20,13 +20,12 @@ import torch
 from torch import Tensor
 
 from ..data.rows import Rows
-from ..features.base import Basis
-from ..features.inducing import InducingFeatures
 from ..maths.averages import SEASONED, window_rate
 from ..maths.gaussian import Marginals
 from ..maths.linalg import inverse_cholesky, mirror_, to_diagonal
-from ..models.sparse import SparsePosterior
-from ..posteriors.blocks import (
+from ..models.features.base import Basis
+from ..models.features.inducing import InducingFeatures
+from ..models.posteriors.blocks import (
     VariationalWeights,
     WeightMoments,
     free_roots,
@@ -34,7 +33,8 @@ from ..posteriors.blocks import (
     make_roots,
     moments_of,
 )
-from ..posteriors.sites import Sites, conjugate_sites, optimal_mean
+from ..models.posteriors.sites import Sites, conjugate_sites, optimal_mean
+from ..models.sparse import SparsePosterior
 from .base import evaluating
 from .elbo import expected_score, expected_score_at, score_at, sites_of, weighted_score
 from .gaussian_rows import RowSums, has_row_sums, row_sums, term_of_features, term_of_points

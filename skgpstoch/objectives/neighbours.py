@@ -19,8 +19,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..calibration.tails import TailChoice, best_tails
-from ..calibration.tails import log_density as log_density_of_errors
 from ..data.devices import BLOCK_ROWS
 from ..data.rows import Rows
 from ..kernels import Kernel
@@ -29,7 +27,9 @@ from ..likelihoods.real import Gaussian
 from ..likelihoods.shared_precision import SharedStudentT
 from ..maths.conditionals import log_density
 from ..maths.nearest import Nearest
-from ..posteriors.neighbours import NeighbourPosterior, Sets, noise_of_rows
+from ..models.calibration.tails import TailChoice, best_tails
+from ..models.calibration.tails import log_density as log_density_of_errors
+from ..models.posteriors.neighbours import NeighbourPosterior, Sets, noise_of_rows
 from .base import Objective, surrogate
 
 Pair = tuple[Tensor, Rows]
@@ -46,7 +46,7 @@ class NeighbourObjective(Objective):
     Parameters
     ----------
     kernel, network, mean
-        Those of :class:`~skgpstoch.posteriors.neighbours.NeighbourPosterior`.
+        Those of :class:`~skgpstoch.models.posteriors.neighbours.NeighbourPosterior`.
     likelihood : Gaussian
         The noise.
     noise_bounds : tuple of float

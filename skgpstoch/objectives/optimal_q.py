@@ -21,9 +21,9 @@ from ..likelihoods.real import Gaussian
 from ..losses import ExpectedLogLikelihood
 from ..maths.gaussian import Marginals
 from ..maths.linalg import NotPositiveDefiniteError, cholesky
+from ..models.posteriors.blocks import WeightMoments
+from ..models.posteriors.sites import Sites, diagonal_blocks
 from ..models.sparse import Solution, SparseModel, likelihood_of
-from ..posteriors.blocks import WeightMoments
-from ..posteriors.sites import Sites, diagonal_blocks
 from .elbo import evidence_lower_bound, expected_score, score_at, sites_of, weighted_score
 
 SMALLEST_STEP = 1e-3

@@ -42,7 +42,7 @@ from .. import kernels
 from ..data.rows import Rows
 from ..maths.linalg import cholesky
 from ..maths.modules import Module
-from ..posteriors.chevron import ChevronModel
+from ..models.posteriors.chevron import ChevronModel
 from .blockwise import Block, BlockwiseObjective, Sweep, block_newton, weighted_gram
 from .quadruply import seen
 

@@ -1,7 +1,7 @@
 """The evidence lower bound of very many basis functions, from sampled rows and functions.
 
 Evans & Nair, "Quadruply stochastic Gaussian processes", 2020. f = Φw for m basis functions,
-w ~ N(0, S⁻¹), q(w) = N(μ, CCᵀ), C a chevron (:mod:`skgpstoch.posteriors.chevron`):
+w ~ N(0, S⁻¹), q(w) = N(μ, CCᵀ), C a chevron (:mod:`skgpstoch.models.posteriors.chevron`):
 
     2·(−ELBO) = n·log 2πσ² + yᵀy/σ² + L_μ + L_C + L_S − m
     L_μ = (‖Φμ‖² − 2yᵀΦμ)/σ² + μᵀSμ
@@ -37,7 +37,7 @@ from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.gaussian import LOG_2PI, Marginals
 from ..maths.linalg import cholesky, tri_solve
 from ..maths.modules import Module
-from ..posteriors.chevron import ChevronModel, scales
+from ..models.posteriors.chevron import ChevronModel, scales
 from .blockwise import TINY, BasisObjective
 
 LEAST_VARIANCE = 1e-12

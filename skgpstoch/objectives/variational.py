@@ -25,11 +25,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..calibration.square_loss import calibrated
 from ..data.rows import Rows
+from ..models.calibration.square_loss import calibrated
+from ..models.posteriors.blocks import WeightMoments
+from ..models.posteriors.sites import Sites
 from ..models.sparse import Solution, SparseModel, SparsePosterior
-from ..posteriors.blocks import WeightMoments
-from ..posteriors.sites import Sites
 from .base import Objective
 from .optimal_q import evidence_bound, evidence_error, optimal_q
 

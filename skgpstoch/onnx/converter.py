@@ -10,7 +10,7 @@ from sklearn.base import is_classifier
 
 import skgpstoch
 
-from ..drop_in.base import DropIn
+from ..methods.drop_in.base import DropIn
 from .export import to_onnx
 from .graph import ML, ML_OPSET, OPSET, CannotExport
 

@@ -11,9 +11,9 @@ import numpy as np
 from onnx import TensorProto
 from scipy.special import ndtri, stdtrit
 
-from ..ensembles.rounded_targets import MOST_CELLS, WINDOW, Lattice
 from ..likelihoods.shared_precision import t_nodes
 from ..likelihoods.skewed import SkewMap
+from ..methods.automatic.rounded_targets import MOST_CELLS, WINDOW, Lattice
 from .graph import CannotExport, Value
 from .series import normal_cdf, normal_density, student_cdf, student_density
 

@@ -10,20 +10,20 @@ import numpy as np
 import torch
 from sklearn.multiclass import OneVsRestClassifier
 
-from ..drop_in.classifier import GaussianProcessClassifier
-from ..drop_in.laplace import COEFFICIENTS, LAMBDAS, BinaryLaplaceClassifier
-from ..drop_in.many_rows import ManyRowsModel
-from ..drop_in.regressor import GaussianProcessRegressor
-from ..ensembles.automatic_classifier import AutoGaussianProcessClassifier
-from ..ensembles.automatic_regressor import AutoGaussianProcessRegressor
-from ..ensembles.class_process import ExactProcessClassifier
-from ..ensembles.process import ExactProcessRegressor
-from ..ensembles.process_evidence import CONSTANT_VARIANCE, Process
-from ..ensembles.stacking import StackedDensityRegressor
 from ..estimators.classifier import Classifier
 from ..estimators.regressor import Regressor
-from ..features.network import FARTHEST_INPUT
 from ..kernels.distances import Profile, matern_3, rbf
+from ..methods.automatic.automatic_classifier import AutoGaussianProcessClassifier
+from ..methods.automatic.automatic_regressor import AutoGaussianProcessRegressor
+from ..methods.automatic.class_process import ExactProcessClassifier
+from ..methods.automatic.process import ExactProcessRegressor
+from ..methods.automatic.process_evidence import CONSTANT_VARIANCE, Process
+from ..methods.automatic.stacking import StackedDensityRegressor
+from ..methods.drop_in.classifier import GaussianProcessClassifier
+from ..methods.drop_in.laplace import COEFFICIENTS, LAMBDAS, BinaryLaplaceClassifier
+from ..methods.drop_in.many_rows import ManyRowsModel
+from ..methods.drop_in.regressor import GaussianProcessRegressor
+from ..models.features.network import FARTHEST_INPUT
 from .distributions import (
     Component,
     Family,

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..features import basis_functions, fourier, network, orthogonal, sums
-from ..features.base import FeatureMap
-from ..features.inducing import Covariances, InducingFeatures
+from ..models.features import basis_functions, fourier, network, orthogonal, sums
+from ..models.features.base import FeatureMap
+from ..models.features.inducing import Covariances, InducingFeatures
 from .graph import CannotExport, Value
 from .kernels import covariance, number
 from .series import normal_cdf
@@ -21,7 +21,7 @@ ACTIVATED = {nn.ReLU: "Relu", nn.Tanh: "Tanh", nn.Sigmoid: "Sigmoid"}
 
 
 class FeatureValues(NamedTuple):
-    """The values of a feature map at rows; see :class:`skgpstoch.features.base.Basis`."""
+    """The values of a feature map at rows; see :class:`skgpstoch.models.features.base.Basis`."""
 
     phi: Value  # (N, D)
     prior: Value  # (N, 1)

@@ -22,10 +22,10 @@ from ..likelihoods import (
 from ..likelihoods.probabilities import PREDICTIVE_POINTS
 from ..maths.gaussian import _sobol_normals
 from ..models.mixture import MixturePosterior
+from ..models.posteriors.chevron import ChevronPosterior
+from ..models.posteriors.conjugate import ConjugatePosterior
+from ..models.posteriors.exact import ExactPosterior
 from ..models.sparse import LEAST_RATIO, UNIT, SparsePosterior
-from ..posteriors.chevron import ChevronPosterior
-from ..posteriors.conjugate import ConjugatePosterior
-from ..posteriors.exact import ExactPosterior
 from .distributions import Component, Family, MixtureValues, skewed, total
 from .features import FeatureValues, basis, columns, layer
 from .graph import CannotExport, Value

@@ -27,8 +27,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteK
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skgpstoch import DeepGPRegressor
-from skgpstoch.ensembles.class_process import ExactProcessClassifier
-from skgpstoch.ensembles.process import ExactProcessRegressor
+from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
+from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.methods.qsgp import rvm
 
 # Their default is as many steps as of the other estimators, and every check takes several fits.

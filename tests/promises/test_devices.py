@@ -8,7 +8,8 @@ reason:
 - squared distances of many columns are products of matrices on the CPU, and the few pairs that lose
   digits are mended, which an accelerator would have to count (kernels/distances.py);
 - where a gradient is summed pair by pair, the CPU goes by columns (kernels/distances.py);
-- patches are gathered by the operation whose gradient is exact to the bit (features/patches.py);
+- patches are gathered by the operation whose gradient is exact to the bit
+  (models/features/patches.py);
 - draws by rejection are proposed eight times before anybody asks whether all are accepted, where
   the CPU asks each time (likelihoods/rejection.py);
 - blocks are of as many numbers as are quick (data/devices.py).
@@ -39,13 +40,13 @@ from sklearn.linear_model import Ridge
 from torch import nn
 
 import skgpstoch as sg
-import skgpstoch.features.patches
 import skgpstoch.kernels.distances
 import skgpstoch.kernels.matrices
 import skgpstoch.likelihoods.rejection
+import skgpstoch.models.features.patches
 from skgpstoch import likelihoods
 from skgpstoch.data import devices
-from skgpstoch.ensembles import automatic_classifier, automatic_regressor
+from skgpstoch.methods.automatic import automatic_classifier, automatic_regressor
 from skgpstoch.training.checkpoint import Checkpoint
 from skgpstoch.training.loop import Trainer
 
@@ -74,7 +75,7 @@ def alike(monkeypatch):
     monkeypatch.setattr(devices, "HOST_ELEMENTS", devices.MOST_ELEMENTS)
     for module in (
         skgpstoch.kernels.distances,
-        skgpstoch.features.patches,
+        skgpstoch.models.features.patches,
         skgpstoch.likelihoods.rejection,
     ):
         monkeypatch.setattr(module, "is_host", lambda device: False)

@@ -17,7 +17,7 @@ from sklearn.base import is_classifier
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
 import skgpstoch
-from skgpstoch.docstrings import documented
+from skgpstoch.data.docstrings import documented
 from skgpstoch.losses import Loss
 
 MODULES = [

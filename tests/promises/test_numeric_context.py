@@ -26,9 +26,9 @@ from sklearn.base import clone, is_classifier
 from sklearn.gaussian_process.kernels import RBF, DotProduct, Matern, WhiteKernel
 
 from skgpstoch import AutoGaussianProcessRegressor, DLMRegressor, SVGPRegressor
-from skgpstoch.features.network import MemberLinear
 from skgpstoch.likelihoods import Poisson
 from skgpstoch.maths.gaussian import _sobol_normals
+from skgpstoch.models.features.network import MemberLinear
 
 
 @contextlib.contextmanager

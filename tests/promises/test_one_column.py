@@ -30,7 +30,7 @@ from skgpstoch import (
     metrics,
 )
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
-from skgpstoch.ensembles.process import ExactProcessRegressor
+from skgpstoch.methods.automatic.process import ExactProcessRegressor
 
 N = 40
 RNG = np.random.default_rng(0)

@@ -51,7 +51,7 @@ from skgpstoch import (
 )
 from skgpstoch.data.devices import BLOCK_ROWS
 from skgpstoch.maths.linalg import NotPositiveDefiniteError
-from skgpstoch.posteriors.conjugate import ConjugatePosterior
+from skgpstoch.models.posteriors.conjugate import ConjugatePosterior
 from skgpstoch.training.checkpoint import SUFFIX
 
 GRID = np.column_stack([np.linspace(-2.9, 2.9, 40), np.zeros(40)])

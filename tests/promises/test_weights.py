@@ -62,9 +62,6 @@ from skgpstoch import (
 from skgpstoch.data import equal_rows
 from skgpstoch.data.arrays import Scaling
 from skgpstoch.data.rows import Data, Rows
-from skgpstoch.features.inducing import InducingFeatures
-from skgpstoch.features.network import NetworkFeatures, multilayer_perceptron
-from skgpstoch.features.orthogonal import OrthogonalFeatures
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import make_likelihood
 from skgpstoch.losses import FullyIndependent, Log1pBound, make_loss
@@ -78,12 +75,15 @@ from skgpstoch.methods.bsgd import BSGDObjective, KernelBSGDObjective
 from skgpstoch.methods.dlm import mean_loss
 from skgpstoch.methods.minimax import MinimaxObjective
 from skgpstoch.methods.scgd import SCGDObjective
+from skgpstoch.models.features.inducing import InducingFeatures
+from skgpstoch.models.features.network import NetworkFeatures, multilayer_perceptron
+from skgpstoch.models.features.orthogonal import OrthogonalFeatures
 from skgpstoch.models.sparse import ConstantMean, SparseModel
 from skgpstoch.objectives.adam import GradientObjective
 from skgpstoch.objectives.lbfgs import FullBatchObjective
 from skgpstoch.objectives.natural import ProfiledObjective, RunningObjective
 from skgpstoch.objectives.optimal_q import evidence_bound, optimal_q
-from skgpstoch.recipes.points import choose_points
+from skgpstoch.training.recipes.points import choose_points
 
 F64 = torch.float64
 ROWS = 40

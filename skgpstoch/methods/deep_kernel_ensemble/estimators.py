@@ -27,10 +27,10 @@ from ...estimators.variational_parameters import ClassificationParameters, Regre
 from ...likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ...likelihoods.real import AdditiveNoise
 from ...losses import Loss, make_loss
-from ...recipes.kernel_choice import KernelChoice
-from ...recipes.networks import Network
-from ...recipes.plan import Training
 from ...training.optimizers import SCHEDULES
+from ...training.recipes.kernel_choice import KernelChoice
+from ...training.recipes.networks import Network
+from ...training.recipes.plan import Training
 from .recipe import EnsembleRecipe
 
 LAYERS = (128, 128)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from ...objectives.ensemble import MANY_ROWS
-from ...recipes.feature_builder import USUAL_BATCH
-from ...recipes.plan import Folds, Plan, Training, epochs
 from ...training.optimizers import SCHEDULES
+from ...training.recipes.feature_builder import USUAL_BATCH
+from ...training.recipes.plan import Folds, Plan, Training, epochs
 
 FEW_DIRECT = 4000  # rows up to which there are eight networks, not three
 LEAST_OF_SEVERAL = 50  # rows for which there are several networks

@@ -8,10 +8,10 @@ a Gaussian process whose kernel φ_k(x)ᵀφ_k(x') is learned. Each member is tr
 one fold of the rows, for the log-loss (C1) of :mod:`skgpstoch.methods.dlm`, or for the negative
 bound (B2) if y holds classes. With up to 100,000 rows, it finally gets the m_k that is best for all
 rows (:mod:`skgpstoch.objectives.ensemble`). The prediction is the mixture of the members,
-recalibrated on rows that none of them has seen (:mod:`skgpstoch.calibration.held_out`). The scale
-of the noise is a second function of the features. Waves beside the inputs let a network bend
-sharply along an input (:class:`~skgpstoch.features.network.PeriodicInputs`), and scales of the
-inputs let it ignore others (:class:`~skgpstoch.features.network.InputScales`).
+recalibrated on rows that none of them has seen (:mod:`skgpstoch.models.calibration.held_out`). The
+scale of the noise is a second function of the features. Waves beside the inputs let a network bend
+sharply along an input (:class:`~skgpstoch.models.features.network.PeriodicInputs`), and scales of
+the inputs let it ignore others (:class:`~skgpstoch.models.features.network.InputScales`).
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from ...data.arrays import Scaling
 from ...data.findings import Finding
 from ...data.held_out import HeldOutPredictions, of_classes
 from ...data.rows import Data, Rows
-from ...features.base import FeatureMap
-from ...features.network import InputLimits, InputScales, multilayer_perceptron
 from ...likelihoods.counts import Poisson
 from ...likelihoods.probabilities import ClassLikelihood
 from ...likelihoods.real import AdditiveNoise
 from ...losses import Loss
+from ...models.features.base import FeatureMap
+from ...models.features.network import InputLimits, InputScales, multilayer_perceptron
 from ...models.sparse import ConstantMean, RowScale, SparseModel
 from ...objectives.ensemble import EnsembleObjective
 from ...objectives.optimal_q import optimal_q
-from ...recipes.evidence import feature_kernel
-from ...recipes.kernel_choice import KernelChoice
-from ...recipes.networks import Network, build_network, finite_features
-from ...recipes.plan import Plan, Sizes, Start, Training
-from ...recipes.recipe import Fitted, Problem, Recipe, started
-from ...recipes.variational import bound_of
-from ...recipes.variational_plan import check_choices, check_input_noise
+from ...training.recipes.evidence import feature_kernel
+from ...training.recipes.kernel_choice import KernelChoice
+from ...training.recipes.networks import Network, build_network, finite_features
+from ...training.recipes.plan import Plan, Sizes, Start, Training
+from ...training.recipes.recipe import Fitted, Problem, Recipe, started
+from ...training.recipes.variational import bound_of
+from ...training.recipes.variational_plan import check_choices, check_input_noise
 from .plan import FEW_DIRECT, ensemble_plan, scale_rate
 
 N_WAVES = 8

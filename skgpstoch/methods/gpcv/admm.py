@@ -43,7 +43,7 @@ from ...estimators.parameters import (
 )
 from ...estimators.regressor import Regressor
 from ...likelihoods.real import Gaussian
-from ...recipes.kernel_choice import KernelChoice
+from ...training.recipes.kernel_choice import KernelChoice
 from .folds import numbers_rows
 from .multipliers import STEP_OF_SOLVER
 from .recipe import CrossValidationRecipe

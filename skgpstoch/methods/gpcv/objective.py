@@ -18,9 +18,9 @@ from ...data.rows import Rows
 from ...kernels import to_sklearn
 from ...likelihoods.real import Gaussian
 from ...maths.linalg import NotPositiveDefiniteError
+from ...models.posteriors.exact import ExactPosterior
+from ...models.posteriors.iterative import IterativePosterior
 from ...objectives.base import Objective
-from ...posteriors.exact import ExactPosterior
-from ...posteriors.iterative import IterativePosterior
 from .fold_loss import Fold, FoldLoss, at_theta
 from .multipliers import RECORDED, Failure, MultiplierSearch, Options, begin, iterate
 

@@ -17,12 +17,17 @@ from ...data.arrays import Scaling
 from ...data.findings import Finding
 from ...data.rows import Data, Rows
 from ...kernels import contains, join_white_noise, to_sklearn
-from ...posteriors.exact import ExactPosterior
-from ...posteriors.iterative import IterativePosterior
-from ...recipes.kernel_choice import START_NOISE, KernelChoice, default_kernel, has_free_scale
-from ...recipes.plan import Plan, Sizes, Start
-from ...recipes.recipe import Fitted, Problem, Recipe, check_shared_noise
+from ...models.posteriors.exact import ExactPosterior
+from ...models.posteriors.iterative import IterativePosterior
 from ...training.exact_search import best_on
+from ...training.recipes.kernel_choice import (
+    START_NOISE,
+    KernelChoice,
+    default_kernel,
+    has_free_scale,
+)
+from ...training.recipes.plan import Plan, Sizes, Start
+from ...training.recipes.recipe import Fitted, Problem, Recipe, check_shared_noise
 from .folds import make_folds
 from .multipliers import Options
 from .objective import CrossValidationObjective

@@ -16,15 +16,15 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from ...data.rows import Rows
-from ...features.near import NearFeatures
 from ...maths.modules import Module
+from ...models.features.near import NearFeatures
+from ...models.posteriors.neighbours import NeighbourPosterior
 from ...objectives.base import Objective
 from ...objectives.neighbours import NeighbourObjective, errors_held_out
-from ...posteriors.neighbours import NeighbourPosterior
-from ...recipes.plan import epochs
-from ...recipes.recipe import Problem
 from ...training.loop import train
 from ...training.optimizers import SCHEDULES, make_optimizer
+from ...training.recipes.plan import epochs
+from ...training.recipes.recipe import Problem
 
 DIRECTIONS = 16  # of the last layer
 DROPOUTS = (0.0, 0.1)  # of which rows left out choose, if rows are few

@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
-from ...calibration.tails import TailChoice
-from ...docstrings import documented
+from ...data.docstrings import documented
 from ...estimators.docs import public_estimator
 from ...estimators.first_rank import refuse_group
 from ...estimators.parameters import (
@@ -20,6 +19,7 @@ from ...estimators.parameters import (
 from ...estimators.regressor import GeneralRegressor
 from ...estimators.streams import VariationalRegressor, check_unchanged
 from ...likelihoods.base import make_likelihood
+from ...models.calibration.tails import TailChoice
 from .parameters import NeighbourParameters
 from .recipe import NeighbourRecipe
 

@@ -14,19 +14,19 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from ... import kernels
-from ...calibration.tails import TailChoice
 from ...data.arrays import Scaling
 from ...data.findings import Finding
 from ...data.rows import Rows
 from ...kernels import check_length_scales
 from ...kernels.sets import nearness
 from ...likelihoods.real import Gaussian
+from ...models.calibration.tails import TailChoice
 from ...objectives.neighbours import NeighbourObjective, errors_held_out, score_of
-from ...recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
-from ...recipes.networks import Network, build_network
-from ...recipes.plan import Folds, Plan, Sizes, Start, Training, epochs
-from ...recipes.recipe import Fitted, Problem, Recipe
 from ...training.optimizers import SCHEDULES
+from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
+from ...training.recipes.networks import Network, build_network
+from ...training.recipes.plan import Folds, Plan, Sizes, Start, Training, epochs
+from ...training.recipes.recipe import Fitted, Problem, Recipe
 from .deep import (
     DeepNeighbourObjective,
     OfUser,

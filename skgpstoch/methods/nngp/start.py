@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ...data.rows import Rows
 from ...objectives.neighbours import NeighbourObjective
-from ...recipes.plan import epochs
 from ...training.loop import train
 from ...training.optimizers import SCHEDULES, make_optimizer
+from ...training.recipes.plan import epochs
 from ...training.tables import InMemory
 
 SMOOTHNESS = (0.5, 1.5, 2.5)

@@ -1,14 +1,15 @@
 """QSGP: quadruply stochastic Gaussian processes, whose steps cost the same for any n and m.
 
 Evans & Nair, "Quadruply stochastic Gaussian processes", 2020. Here f = Φw for m basis functions
-(:mod:`skgpstoch.features.basis_functions`), w ~ N(0, S⁻¹), and q(w) = N(μ, CCᵀ) with a chevron C
-(:mod:`skgpstoch.posteriors.chevron`). The evidence lower bound (D1), its estimators from sampled
-rows and functions (D2)-(D4), the control variate and the bound for other likelihoods are those of
-:mod:`skgpstoch.objectives.quadruply`, ``solver="adagrad"``. Sampling f adds noise of about
-k(x, x)‖μ‖²/|I| to them; if y has little noise, that is ten times the variance of y or more. The
-other solvers avoid it. ``solver="newton"`` (:mod:`skgpstoch.objectives.blockwise`) stores f at the
-rows of the minibatch, and takes exact steps for a block of functions. ``solver="sgd"``
-(:mod:`skgpstoch.objectives.proximal`) samples as the paper does, and predicts that noise.
+(:mod:`skgpstoch.models.features.basis_functions`), w ~ N(0, S⁻¹), and q(w) = N(μ, CCᵀ) with a
+chevron C (:mod:`skgpstoch.models.posteriors.chevron`). The evidence lower bound (D1), its
+estimators from sampled rows and functions (D2)-(D4), the control variate and the bound for other
+likelihoods are those of :mod:`skgpstoch.objectives.quadruply`, ``solver="adagrad"``. Sampling f
+adds noise of about k(x, x)‖μ‖²/|I| to them; if y has little noise, that is ten times the variance
+of y or more. The other solvers avoid it. ``solver="newton"``
+(:mod:`skgpstoch.objectives.blockwise`) stores f at the rows of the minibatch, and takes exact steps
+for a block of functions. ``solver="sgd"`` (:mod:`skgpstoch.objectives.proximal`) samples as the
+paper does, and predicts that noise.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from ...likelihoods.base import Likelihood, make_likelihood
 from ...likelihoods.heavy_tailed import Laplace
 from ...likelihoods.logistic import logistic_likelihood
 from ...likelihoods.real import Gaussian
+from ...models.posteriors.chevron import ChevronModel
 from ...objectives.blockwise import BasisObjective
 from ...objectives.proximal import ProximalObjective
 from ...objectives.quadruply import StochasticObjective
-from ...posteriors.chevron import ChevronModel
-from ...recipes.basis import LEAST_STEPS, BasisRecipe, FourierFunctions, KernelFunctions
-from ...recipes.kernel_choice import KernelChoice
-from ...recipes.plan import Plan, Sizes, Start, Training
-from ...recipes.recipe import Problem
 from ...training.optimizers import SCHEDULES
+from ...training.recipes.basis import LEAST_STEPS, BasisRecipe, FourierFunctions, KernelFunctions
+from ...training.recipes.kernel_choice import KernelChoice
+from ...training.recipes.plan import Plan, Sizes, Start, Training
+from ...training.recipes.recipe import Problem
 from .parameters import BasisParameters, BasisRegressionParameters
 
 CONTROL = 1024  # rows of the control variate

@@ -36,11 +36,12 @@ from ...data.rows import Rows
 from ...estimators.classifier import Classifier
 from ...estimators.docs import public_estimator
 from ...estimators.regressor import Regressor
-from ...features.basis_functions import KernelBasis
 from ...likelihoods.base import Likelihood
 from ...likelihoods.logistic import logistic_likelihood
 from ...likelihoods.real import Gaussian
 from ...maths.linalg import NotPositiveDefiniteError, cholesky
+from ...models.features.basis_functions import KernelBasis
+from ...models.posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
 from ...objectives.blockwise import (
     BasisObjective,
     Block,
@@ -48,12 +49,11 @@ from ...objectives.blockwise import (
     Sweep,
     unit_diagonal,
 )
-from ...posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
-from ...recipes.basis import BasisRecipe, KernelFunctions
-from ...recipes.kernel_choice import KernelChoice
-from ...recipes.plan import Plan, Sizes, Start, Training
-from ...recipes.recipe import Fitted, Problem
 from ...training.optimizers import one_cycle
+from ...training.recipes.basis import BasisRecipe, KernelFunctions
+from ...training.recipes.kernel_choice import KernelChoice
+from ...training.recipes.plan import Plan, Sizes, Start, Training
+from ...training.recipes.recipe import Fitted, Problem
 from .parameters import BasisParameters, BasisRegressionParameters
 from .stochastic_rvm import INFINITE, StochasticRelevance
 

@@ -26,10 +26,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...data.rows import Rows
-from ...features.basis_functions import KernelBasis
 from ...maths.linalg import cholesky
+from ...models.features.basis_functions import KernelBasis
+from ...models.posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
 from ...objectives.quadruply import StochasticObjective
-from ...posteriors.chevron import ChevronModel, ChevronPosterior, block_kl
 
 INFINITE = 100.0  # s_i over that at the start, from where it counts as infinite
 WEIGHT_RATE = 0.5  # of AdaGrad, of μ and C, relative to s^(−1/2) at the start

@@ -1,0 +1,132 @@
+"""The recommended default for classification."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...data.chunk import Chunk
+from ...data.docstrings import documented
+from ...data.findings import Finding
+from ...data.held_out import mixture_of_classes
+from ...data.rows import Data
+from ...data.tables import validate_table
+from ...estimators.classifier import Classifier
+from ...estimators.docs import public_estimator
+from ...estimators.validation import check_labels, check_weight
+from ..deep_kernel_ensemble.estimators import DeepKernelEnsembleClassifier
+from .automatic import Automatic, n_observed, of_networks, of_processes
+from .class_mixture import ClassParts, MixtureClassifier
+from .class_process import ExactProcessClassifier
+from .race import Entrant, Judged, of_floor
+from .report import class_calibration, class_limits, share_done
+
+MOST_CLASSES = 1000  # whose probabilities are many numbers for each row
+FEWEST_OF_CLASSES = 600  # rows; with fewer, processes predict better, and sooner
+MOST_OF_CLASSES = 5000  # rows up to which there are processes
+LEAST_GAIN_OF_CLASSES = (
+    0.01  # nats per row that scouts must add: *measured*, .006 made digits worse
+)
+
+
+@public_estimator
+@dataclass(eq=False, repr=False, kw_only=True)
+class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
+    """The recommended default: calibrated probabilities on tables of any size.
+
+    It takes tables as they are: frames with categories, dates and missing values. Up to 5,000 rows
+    it fits Gaussian processes with several kernels, from smooth to linear. From 600 rows on, it
+    fits an ensemble of networks with Gaussian-process last layers, trained for the evidence lower
+    bound. Both are calibrated on held-out rows. The weights of their mixture come from their
+    predictions for these rows.
+
+    Attributes
+    ----------
+    weights_ : ndarray of shape (n_models,)
+        Weights of the models in `estimators_`, which sum to 1.
+    classes_ : ndarray of shape (n_classes,)
+        Class labels of rows with a positive weight.
+
+    See Also
+    --------
+    DeepKernelEnsembleClassifier : The ensemble of networks, with all its parameters.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skgpstoch import AutoGaussianProcessClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = AutoGaussianProcessClassifier(max_time=1, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    """
+
+    @documented(Classifier.fit)
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None
+    ) -> AutoGaussianProcessClassifier:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_samples, n_features), or rows of :mod:`skgpstoch.data`
+            Inputs: numbers, categories, dates; NaN, None and the like where a value is missing.
+            Rows that are read in chunks include y and weights.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            How many rows each row counts for.
+        """
+        return self._fit_to(X, y, sample_weight)
+
+    _most_raced: ClassVar[int] = MOST_OF_CLASSES
+
+    def _checked(
+        self, X: Any, y: Any, sample_weight: Any, least: int
+    ) -> tuple[Any, np.ndarray, np.ndarray | None]:
+        X, y = validate_table(self, X, y, reset=True, ensure_min_samples=least)
+        check_labels(y)
+        return X, y, check_weight(Data(y, y), sample_weight, least=least, keeps=True).weight
+
+    def _note_classes(self, classes: np.ndarray) -> None:
+        self.classes_ = classes
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"{type(self).__name__} needs at least two classes, but the rows with a "
+                f"sample_weight above 0 have one class: {self.classes_.tolist()}."
+            )
+        if len(self.classes_) > MOST_CLASSES:
+            raise ValueError(
+                f"y has {len(self.classes_)} classes, but {type(self).__name__} supports at "
+                f"most {MOST_CLASSES}. If y holds numbers, use "
+                "AutoGaussianProcessRegressor; otherwise merge rare classes."
+            )
+
+    def _learned(self, rows: Chunk) -> Data:
+        return self._encoded(rows, self.classes_)
+
+    def _networks(self, data: Data) -> Entrant:
+        networks = of_networks(DeepKernelEnsembleClassifier, self, data)
+        return networks._replace(least_gain=LEAST_GAIN_OF_CLASSES)
+
+    def _entrants(self, data: Data) -> list[Entrant]:
+        n, limits = n_observed(data), (MOST_OF_CLASSES, FEWEST_OF_CLASSES)
+        found = of_processes(ExactProcessClassifier, self, n, *limits)
+        if n >= FEWEST_OF_CLASSES:
+            found.append(self._networks(data))
+        return found
+
+    def _combine(
+        self, found: list[Judged], weights: np.ndarray, data: Data, floor: list[Judged]
+    ) -> list[Finding]:
+        self.weights_ = weights
+        self._models = [each.model for each in found]
+        held_out = mixture_of_classes([model.held_out_ for model in self._models], weights)
+        weight = np.ones(len(data)) if data.weight is None else data.weight
+        judged, done = (held_out, weight[held_out.rows]), share_done(self.budget_)
+        self._tables = class_calibration(*judged, self.classes_), class_limits(*judged, done)
+        return list(of_floor(floor, held_out))
+
+    def _parts(self, X: Any) -> tuple[ClassParts, Any]:
+        X = self._query(X)
+        return ClassParts(self.weights_, self._models), X

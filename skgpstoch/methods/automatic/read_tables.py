@@ -1,0 +1,248 @@
+"""Read the table of a recommended default: here, on several ranks, or in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+from sklearn.base import is_classifier
+
+from ...data.array_inputs import real_target
+from ...data.arrays import resolve_seed
+from ...data.chunk import Chunk, concatenated
+from ...data.frames import is_frame
+from ...data.groups import ALONE, ClockOfGroup, Group, agreed, current, doing
+from ...data.messages import muted, warn
+from ...data.row_sample import are_few, chosen_rows, most_sampled, offsets
+from ...data.row_source import RowSource, is_source, refuse_other_columns
+from ...data.rows import Data
+from ...data.scan import Scan, scanned
+from ...data.table_parts import ColumnFacts, facts_of, merged, read_alike, read_as
+from ...data.tables import read_table
+from ...data.target_means import FoldMeans
+from ...estimators.first_rank import check_alike
+from ...estimators.opening import alike, classes_of, counts, first_pass, refuse_given
+from ...estimators.validation import as_floats, check_numbers, check_weight, check_y_std
+from .table_fit import (
+    EncodedRows,
+    Read,
+    SampleRead,
+    as_given,
+    transformed,
+    with_checked_targets,
+)
+
+LONGEST_PASS = 1 / 3
+"""Share of `max_time`: after a longer pass there is no second one, to leave time for training."""
+
+NOTED = ("n_features_in_", "feature_names_in_")
+"""Attributes that the validation of rows sets on an estimator."""
+
+
+def read(automatic: Any, X: Any, y: Any, sample_weight: Any, y_std: Any = None) -> Read:
+    """Validate parameters and rows; read rows once if they come in chunks."""
+    clock, name = ClockOfGroup(current()), type(automatic).__name__
+    with doing(f"{name}.fit, reading rows"):
+        check_alike(automatic, clock.group, X)
+        if is_source(X):
+            return read_source(automatic, clock, X, y, sample_weight, y_std)
+        if clock.group is not ALONE:
+            return read_ranks(automatic, clock, X, y, sample_weight, y_std)
+        check_numbers(automatic)
+        if sample_weight is not None:
+            as_floats(sample_weight, "sample_weight")  # or an error that names it
+        table, targets, weight = automatic._checked(X, y, sample_weight, least=2)
+        errors = known_errors(y_std, targets)
+        rows = Chunk(table, np.arange(len(targets)), "X", targets, weight, y_std=errors)
+        return Read(rows=rows, clock=clock, given=(X, y))
+
+
+def known_errors(y_std: Any, y: np.ndarray) -> np.ndarray | None:
+    """Return valid errors of targets (n,) or (n, P), (n, P), if they are known."""
+    return None if y_std is None else check_y_std(y_std, (len(y), y.size // max(len(y), 1)))
+
+
+# ---- rows of several ranks -----------------------------------------------------------------------
+
+
+def read_ranks(
+    automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weight: Any, y_std: Any
+) -> Read:
+    """Validate this rank's rows, and sample or gather those of all ranks."""
+    group = clock.group
+    own = own_rows(automatic, group, X, y, sample_weight, y_std)
+    n_own = 0 if own is None else len(own)
+    first, n = offsets(group, n_own)
+    if n < 2:
+        raise ValueError(f"X must have at least 2 rows on all ranks together, got {n}.")
+
+    if are_few(n, automatic._most_raced):
+        rows = rows_of_ranks(group, own)
+        with muted(group.rank > 0):
+            checked = check_weight(Data(rows.rows, rows.rows), rows.weight, least=2, keeps=True)
+            rows = replace(rows, weight=checked.weight)
+        return Read(rows=rows, clock=clock, given=(X, y))
+    seed = int(group.first(resolve_seed(automatic.random_state)))
+    most = most_sampled(max(group.every(0 if own is None else len(own.X.columns))))
+    chosen, places = (
+        part.numpy() for part in chosen_rows(group, resolve_seed(seed), first, n_own, most)
+    )
+    order = np.argsort(group.gather(places))
+    sample = rows_of_ranks(group, None if own is None else own[chosen])[order]
+    rows = sample[:0] if own is None else own
+
+    def encoded(by_fold: Mapping[int, FoldMeans]) -> Data:
+        X = automatic._encoder.transform_training(rows.X, rows.rows, by_fold)
+        with agreed(group):
+            z = transformed(automatic, cast(np.ndarray, rows.y))
+            return Data(X, z, rows.weight, y_std=rows.y_std)
+
+    return SampleRead(
+        rows=sample,
+        clock=clock,
+        given=(X, y),
+        known=group.gather(first + chosen)[order],
+        n_rows=n,
+        seed=seed,
+        classes=classes_of(group, rows.y) if is_classifier(automatic) else None,
+        parts=lambda: [rows],
+        encoded=encoded,
+    )
+
+
+def own_rows(automatic: Any, group: Group, X: Any, y: Any, weight: Any, y_std: Any) -> Chunk | None:
+    """Validate this rank's rows (None if it has none), and check that all ranks have one table."""
+    given, (first, _) = None, offsets(group, len(X))
+    with agreed(group):
+        check_numbers(automatic)
+        if counts(X, weight):
+            X, y, weight = automatic._checked(X, y, weight, least=1)
+            table = read_table(X, automatic.categorical_features)
+            numbers, errors = first + np.arange(len(y)), known_errors(y_std, y)
+            given = Chunk(table, numbers, "rows of this rank", y, weight, y_std=errors)
+            if weight is not None:
+                given = given[weight > 0.0]
+    alike(automatic, group, NOTED, given and ())
+    beside = None if given is None else [y.shape[1:], y.dtype.kind in "OUS", y_std is None]
+    read = read_alike(group, None if given is None else given.X, beside)
+    has_weights = group.flag(given is not None and given.weight is not None)
+    if given is None:
+        return None
+    weight = np.ones(len(given)) if has_weights and given.weight is None else given.weight
+    return replace(given, X=read, weight=weight)
+
+
+def rows_of_ranks(group: Group, own: Chunk | None) -> Chunk:
+    """Return the rows of all ranks, in the order of ranks."""
+    return concatenated([part for part in group.every(own) if part is not None])
+
+
+# ---- rows that are read in chunks ----------------------------------------------------------------
+
+
+def read_source(
+    automatic: Any, clock: ClockOfGroup, source: RowSource, y: Any, sample_weight: Any, y_std: Any
+) -> Read:
+    """Read all rows once, each rank its own, and draw a sample."""
+    group = clock.group
+    with agreed(group):
+        check_numbers(automatic)
+        source.check_has_target()
+        refuse_given(y, sample_weight, None, y_std)
+    seed, facts = int(group.first(resolve_seed(automatic.random_state))), None
+
+    def look(part: RowSource) -> tuple[int, Scan]:
+        nonlocal facts
+        n_sample = most_sampled(source.example.X.shape[1])
+        own, facts = read_through(automatic, part, n_sample, resolve_seed(seed))
+        return n_sample, own
+
+    first = first_pass(group, source, resolve_seed(seed), look)
+    sample = first.sample
+    refuse_columns(automatic, source, sample)
+    with agreed(group):
+        sample = replace(sample, X=as_given(source, sample.X))
+    X, targets, weight = automatic._checked(sample.X, sample.y, sample.weight, least=2)
+    source.is_learned = True
+    if not is_frame(sample.X) and source.feature_names is not None:
+        automatic.feature_names_in_ = np.array(source.feature_names, dtype=object)
+
+    given = sample.X, sample.y
+    errors = known_errors(sample.y_std, targets)
+    rows = replace(sample, X=X, y=targets, weight=weight, y_std=errors)
+    if first.is_whole:
+        return Read(rows=rows, clock=clock, given=given)
+    of_all = merged([each for each in group.every(facts) if each is not None])
+    rows = replace(rows, X=read_as(X, automatic.categorical_features, of_all))
+    seconds = automatic.max_time
+    is_late = seconds is not None and clock() > LONGEST_PASS * seconds
+
+    def parts() -> Iterable[Chunk]:
+        """Return all rows or, if it is too late for that, the sample, on one rank."""
+        if not is_late:
+            return counted_rows(source, first.part)
+        warn(
+            f"max_time={seconds} leaves no time to read all rows once more, so categories are "
+            f"encoded from {len(rows):,} random rows only. Raise max_time to use all rows."
+        )
+        return [rows] if group.rank == 0 else []
+
+    def encoded(by_fold: Mapping[int, FoldMeans]) -> Data:
+        """Return the source, encoded chunk by chunk, in place of X and y."""
+        table = EncodedRows(source, automatic, by_fold, first.own)
+        return Data(cast(Any, table), cast(Any, None))
+
+    return SampleRead(
+        rows=rows,
+        clock=clock,
+        given=given,
+        known=rows.rows,
+        n_rows=first.n_rows,
+        seed=seed,
+        classes=first.classes,
+        parts=parts,
+        encoded=encoded,
+    )
+
+
+def counted_rows(source: RowSource, part: RowSource) -> Iterator[Chunk]:
+    """Yield the rows of a part that count, as the user's transformer leaves them."""
+    for chunk in part.read(None):
+        counted = with_checked_targets(chunk).counted()
+        if len(counted):
+            yield replace(counted, X=as_given(source, counted.X))
+
+
+def read_through(
+    automatic: Any, source: RowSource, n_sample: int, seed: int
+) -> tuple[Scan, list[ColumnFacts] | None]:
+    """Read all rows of a source once; return facts about them, and what their columns hold."""
+    labelled, facts = is_classifier(automatic), None
+    names = source.stored_names if source.transform is None else None
+
+    def counted_chunks() -> Iterator[Chunk]:
+        nonlocal facts
+        for chunk in source.read(None):
+            refuse_other_columns(chunk, source.example)
+            counted = with_checked_targets(chunk).counted()
+            if len(counted):
+                if not labelled:
+                    real_target(counted.y)  # or an error that says what is wrong
+                yield counted
+                X = as_given(source, counted.X)
+                found = facts_of(X, automatic.categorical_features, chunk.where, names)
+                facts = found if facts is None else merged([facts, found])
+
+    return scanned(source, counted_chunks(), n_sample, seed, labelled), facts
+
+
+def refuse_columns(automatic: Any, source: RowSource, sample: Chunk) -> None:
+    """Raise a ValueError if rows have columns that a default does not support."""
+    for column in ("exposure", "y_std") if is_classifier(automatic) else ("exposure",):
+        if getattr(sample, column) is not None:
+            raise ValueError(
+                f"{source!r} has {column}, which {type(automatic).__name__} does not support. "
+                "Leave it out."
+            )

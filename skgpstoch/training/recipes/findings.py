@@ -1,0 +1,467 @@
+"""Find what may be wrong with a fit: its rows, training, kernel, noise and inducing points.
+
+Each function examines one aspect and yields its findings, whether or not they are problems. The
+warnings of `fit` and the table of `diagnose` therefore come from the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process import kernels as sk
+from torch import Tensor
+
+from ...data.arrays import Scaling, quantiles
+from ...data.findings import Finding
+from ...kernels import split_noise
+from ...models.features.base import Basis
+from ..history import History
+
+FEW_TO_LEARN = 20  # fewer rows are too few to learn hyper-parameters
+FEW_TO_COMPARE = 10  # among fewer rows, f may rightly be independent between rows
+MANY_FEATURES, TOO_MANY_FEATURES = 1.0, 2.0  # per row
+NO_NOISE = 1e-6  # share of the variance of y: searches stop here on the way to no noise
+LEAST_COMPARED = 2  # compare the mean of at least two scores with that of those before
+MOST_GAIN = 0.1  # nats per row, in the last tenth of training
+COMPARED_ROWS, COMPARED_NUMBERS = 10_000, 200_000  # most rows, and numbers of X, to compare with
+ASKED_ROWS = 20  # rows whose covariances with all others are computed
+LEAST_CORRELATION = 0.01  # of f at a row and at the nearest other row
+LEAST_VARIATION = 0.02  # of f between rows, in standard deviations of y
+LEAST_RANGE = 0.01  # of an input, in length-scales
+SEEN_RANGE = 0.1  # range that some other input must have; otherwise units are not to blame
+MOST_RESIDUAL = 1.0  # most residual variance, in units of the noise variance
+SHARE_OF_PRIOR = 0.05  # share of f's variance that is the unit if there is no noise variance
+SHOWN_COLUMNS = 5
+VARIATION, NEAREST, INPUTS = "variation of f", "nearest row", "range of inputs"
+RESIDUAL, ERRORS, TRAINING = "residual variance", "errors alike", "training"
+TAILS, OUTLIERS, LEFT_OUT_ROWS = "tails of errors", "outliers", "left-out rows"
+FAR_ROWS_OF_X, DISPERSION = "outliers in X", "dispersion"
+BOUND, MISSING_NOISE = "at its bound", "missing noise"
+NEARBY = "local prediction"
+CAUSES = {
+    ERRORS: (BOUND, VARIATION, NEAREST, INPUTS, RESIDUAL, TRAINING, OUTLIERS),
+    NEARBY: (BOUND, VARIATION, NEAREST, INPUTS, RESIDUAL, ERRORS, LEFT_OUT_ROWS, MISSING_NOISE),
+    TAILS: (NEAREST, INPUTS, ERRORS, NEARBY),
+    OUTLIERS: (NEAREST, INPUTS),
+    LEFT_OUT_ROWS: (VARIATION, NEAREST, INPUTS, MISSING_NOISE),
+    RESIDUAL: (BOUND, TRAINING),
+    MISSING_NOISE: (VARIATION, NEAREST, INPUTS),
+    BOUND: (VARIATION, NEAREST, INPUTS),  # these were problems before the search already
+}
+"""For each finding, the problems that explain it: it is then a note, not a problem of its own."""
+
+STANDARDISE = (
+    "Standardise X (StandardScaler), and let the length-scales and their bounds start near "
+    "the square root of the number of features."
+)
+UNTRAINED = "Raise max_iter first, because training was cut short."
+
+LEAST_BULK = 0.01
+"""Least width of a column's middle nine tenths, in standard deviations of the column.
+
+*Measured*, the least width in each of ten UCI tables: 1.7 to 3.2 in eight, .31 in pol and .12 in
+keggdirected. Log-normal columns of 100 to 10,000 rows (σ = 1, 2) have at least .035. A column of
+standard normal numbers with three values of 99999 has .0002 to .002.
+"""
+WIDTHS_OFF = 10.0  # a row is far if it is more than so many of these widths from the median
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def of_rows(n_rows: int, learns: bool) -> Iterator[Finding]:
+    """Yield how many rows there are to learn hyper-parameters from."""
+    found = Finding("few rows", "X", n_rows, FEW_TO_LEARN)
+    if n_rows < FEW_TO_LEARN and learns:
+        found = found._replace(
+            severity="problem",
+            text=f"{n_rows} rows are too few to learn a kernel. Expect intervals that are too "
+            "narrow.",
+            advice="Use more rows. If the estimator takes a kernel, you can pass one whose "
+            "hyper-parameters you know, with tight or 'fixed' bounds.",
+        )
+    yield found
+
+
+def of_features(n_rows: int, n_features: int) -> Iterator[Finding]:
+    """Yield how many features there are for each row."""
+    found = Finding("many features", "X", n_features / n_rows, MANY_FEATURES)
+    if n_features > MANY_FEATURES * n_rows:
+        found = found._replace(
+            severity="problem" if n_features > TOO_MANY_FEATURES * n_rows else "note",
+            text=f"X has more features ({n_features}) than rows ({n_rows}), too few rows to "
+            "learn which features matter.",
+            advice="Select features or reduce them (PCA). If you pass a kernel, use one "
+            "length_scale for all features.",
+        )
+    yield found
+
+
+def of_far_rows(X: np.ndarray, weight: np.ndarray | None = None) -> Iterator[Finding]:
+    """Yield the columns of X (n, d) whose standard deviation is due to a few far-away rows."""
+    counts = None if weight is None else np.ravel(weight)
+    some, of_some = X[:: stride(X)], None if counts is None else counts[:: stride(X)]
+    found = np.array([quantiles(column, (0.05, 0.5, 0.95), of_some) for column in some.T])
+    low, middle, high = found.reshape(-1, 3).T
+    width, spread = high - low, Scaling.standard(X, counts).scale
+    share = np.divide(width, spread, out=np.full(len(width), np.inf), where=width > 0.0)
+    told = Finding(FAR_ROWS_OF_X, "X", float(share.min(initial=np.inf)), LEAST_BULK)
+    columns = np.flatnonzero(share < LEAST_BULK)
+    if len(columns):
+        off = np.abs(X[:, columns] - middle[columns]) > WIDTHS_OFF * width[columns]
+        more = ", …" if len(columns) > SHOWN_COLUMNS else ""
+        told = told._replace(
+            where=f"X[:, {columns[0]}]",
+            severity="problem",
+            text=f"Outliers in X: {off.any(axis=1).sum()} of {len(X)} rows are so far from the "
+            f"others in columns {', '.join(map(str, columns[:SHOWN_COLUMNS]))}{more} that, once "
+            "these columns are standardised, the other rows look almost the same.",
+            advice="Look at these rows. Drop them or clip their values if they are wrong; "
+            "otherwise use QuantileTransformer on these columns.",
+        )
+    yield told
+
+
+# ---- hyper-parameters ----------------------------------------------------------------------------
+
+
+def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
+    """Yield which hyper-parameters of a fitted kernel are at a bound, as scikit-learn words it.
+
+    Parameters
+    ----------
+    kernel : sklearn kernel
+        The fitted kernel, with the bounds of the search.
+    is_given : bool
+        Whether the bounds are the user's. For a default kernel, only a length-scale at its lower
+        bound is a problem. The others are notes: a length-scale at its upper bound says that an
+        input does not matter, and a variance there says, for example, that f is a line.
+    """
+    theta = kernel.theta
+    with np.errstate(divide="ignore"):  # a bound may be 0
+        close = np.isclose(kernel.bounds, np.atleast_2d(theta).T)  # as scikit-learn has it
+    if not close.any():
+        yield Finding(BOUND, "kernel", 0, 1)
+        return
+    free = [(h, i) for h in kernel.hyperparameters if not h.fixed for i in range(h.n_elements)]
+    for (parameter, i), value, at in zip(free, np.exp(theta), close, strict=True):
+        if not at.any():
+            continue
+        side, change = ("lower", "Decreasing") if at[0] else ("upper", "Increasing")
+        limit = parameter.bounds[i][0 if at[0] else 1]
+        found = Finding(
+            BOUND,
+            f"{parameter.name}[{i}]" if parameter.n_elements > 1 else parameter.name,
+            float(value),
+            float(limit),
+            "problem",
+            f"The optimal value found for dimension {i} of parameter {parameter.name} is close to "
+            f"the specified {side} bound {limit}.",
+            f"{change} the bound and calling fit again may find a better value.",
+            ConvergenceWarning,
+        )
+        is_scale = parameter.name.endswith("length_scale")
+        if is_given or (is_scale and at[0]):
+            yield found
+        elif is_scale:
+            which = f"column {i} of X" if parameter.n_elements > 1 else "X"
+            yield found._replace(
+                severity="note",
+                text=f"f does not depend on {which}, because the length_scale is at its "
+                "upper bound.",
+                advice=f"If {which} should matter, check its units; otherwise there is nothing "
+                "to do.",
+            )
+        else:
+            yield found._replace(severity="note", advice="Pass a kernel with other bounds.")
+
+
+def of_noise(variance: Tensor, bounds: tuple[float, float], is_given: bool) -> Iterator[Finding]:
+    """Yield whether the noise variance of an output, for scaled y, is at our lower bound.
+
+    Parameters
+    ----------
+    variance : Tensor of shape (P,)
+        Noise variance of every output.
+    bounds : tuple of float
+        Bounds of the search.
+    is_given : bool
+        Whether the kernel is the user's. For a default kernel the finding is only a note: a prior
+        or held-out rows guard the noise, and let it come so low only if y has next to none.
+    """
+    (low, high), level = bounds, float(variance.min())
+    if low == high:
+        return
+    found = Finding("noise at its bound", "noise variance", level, low)
+    if level <= max(low, NO_NOISE) or np.isclose(math.log(level), math.log(low)):
+        found = found._replace(
+            severity="problem" if is_given else "note",
+            text=f"The noise variance, {level:.1g}, is at its lower bound, {low:g}, or next "
+            "to it, so the model treats y as a function of X without noise. If y is "
+            "noisy, intervals are far too narrow.",
+            advice="Look for duplicated rows, which look like y without noise. If y is noisy, "
+            "add WhiteKernel(0.1, (1e-4, 10)) to kernel, which sets the bounds of the "
+            "noise, or use AutoGaussianProcessRegressor, which has a prior on the noise. "
+            "If y is not noisy, add WhiteKernel(1e-6, 'fixed').",
+            category=ConvergenceWarning,
+        )
+    yield found
+
+
+# ---- training ------------------------------------------------------------------------------------
+
+
+def of_training(history: History, max_iter: int) -> Iterator[Finding]:
+    """Yield how much the last tenth of training gained, if max_iter ended training.
+
+    At least two epochs are compared with as many before them; with fewer than four, one with one.
+    """
+    curve = history.scores or history.loss_curve
+    compared = max(len(curve) // 10, min(LEAST_COMPARED, len(curve) // 2))
+    gain = 0.0
+    if history.status == "max_iter":
+        before, last = curve[-2 * compared : -compared], curve[-compared:]
+        gain = float(np.mean(before) - np.mean(last)) if compared else math.nan
+    found = Finding(TRAINING, "max_iter", gain, MOST_GAIN)
+    if history.kept_start:
+        found = found._replace(
+            severity="problem",
+            text="No epoch of training improved on the parameters that it started from, so these "
+            "were kept.",
+            advice="Lower learning_rate_init. If training had hardly begun, raise max_iter.",
+            category=ConvergenceWarning,
+        )
+    elif gain > MOST_GAIN:
+        span = f"{compared} epochs" if compared > 1 else "epoch"
+        found = found._replace(
+            severity="problem",
+            text=f"Training ended after max_iter={max_iter} epochs while it was still "
+            f"improving, by {gain:.2g} nats per row in the last {span}.",
+            advice="Raise max_iter, or learning_rate_init if the loss falls slowly and smoothly.",
+            category=ConvergenceWarning,
+        )
+    elif math.isnan(gain):
+        found = found._replace(
+            severity="note",
+            text=f"Training ended after max_iter={max_iter} epoch, too early to tell whether it "
+            "would improve.",
+            advice="Raise max_iter.",
+        )
+    elif history.status == "interrupted":
+        found = found._replace(
+            severity="note",
+            text=f"Training was interrupted after {history.n_iter} of {max_iter} epochs.",
+            advice="Fit again to train to the end.",
+        )
+    yield found
+
+
+def of_number(name: str, asked: int | str, n_used: int, n_rows: int) -> Iterator[Finding]:
+    """Yield whether a parameter asked for more points than there are distinct rows."""
+    if asked == "auto" or int(asked) <= n_used:
+        return
+    yield Finding(
+        "points cut to rows",
+        name,
+        int(asked),
+        n_used,
+        "problem" if int(asked) > n_rows else "note",  # a note if only equal rows were merged
+        f"{name}={asked} is more than the number of distinct rows to choose from, so "
+        f"{n_used} are used.",
+        f"Lower {name}, or leave it 'auto'.",
+    )
+
+
+# ---- what the kernel sees ------------------------------------------------------------------------
+
+
+def of_sight(
+    fitted: sk.Kernel, given: sk.Kernel | None, X: np.ndarray, unit: float
+) -> Iterator[Finding]:
+    """Yield whether f varies between rows, and whether f at neighbouring rows is correlated.
+
+    Parameters
+    ----------
+    fitted : sklearn kernel
+        The fitted kernel of f, with or without noise.
+    given : sklearn kernel or None
+        The kernel where the search began; None if it began at the scales of the data.
+    X : ndarray of shape (n, d)
+        Rows, in the units of the kernel.
+    unit : float
+        Standard deviation of y, in units of f.
+    """
+    kernel, some = split_noise(fitted)[0], X[distinct_rows(X)]
+    if not np.ptp(some, axis=0).any():
+        same = "All rows of X are the same, so predictions are constant."
+        yield Finding(
+            VARIATION, "X", 0, LEAST_VARIATION, "note", same, "Look for inputs that differ."
+        )
+        return
+    least, (nearest, variation) = LEAST_VARIATION * unit, neighbour_and_variation(kernel, some)
+    before = 1.0, math.inf
+    if given is not None:
+        before = neighbour_and_variation(split_noise(given)[0], some)
+    yield of_variation(variation / least, before[1] / least, kernel)
+    if stride(X) == 1 and len(some) >= FEW_TO_COMPARE:
+        yield of_nearest(nearest, before[0], kernel)
+
+
+def stride(X: np.ndarray) -> int:
+    """Return the step between the rows of X that are compared."""
+    return max(math.ceil(len(X) / COMPARED_ROWS), math.ceil(X.size / COMPARED_NUMBERS))
+
+
+def distinct_rows(X: np.ndarray) -> np.ndarray:
+    """Return the numbers of the rows that are compared, without duplicates."""
+    step = stride(X)
+    return step * np.unique(X[::step], axis=0, return_index=True)[1]
+
+
+def of_variation(share: float, before: float, kernel: sk.Kernel) -> Finding:
+    """Return whether f is almost the same at all rows.
+
+    `share` and `before` are the variation after and before the search, over the least variation.
+    """
+    found = Finding(VARIATION, "kernel", LEAST_VARIATION * share, LEAST_VARIATION)
+    if share >= 1.0:
+        return found
+    constant = f"With the kernel {kernel}, f is almost constant over the rows"
+    if before < 1.0:
+        return found._replace(
+            severity="problem",
+            text=f"{constant}, because its length-scales are far larger than the differences "
+            "between rows of X.",
+            advice=STANDARDISE,
+        )
+    return found._replace(
+        severity="note",
+        text=f"{constant}, so y does not depend on X, or this kernel cannot follow it.",
+        advice="Check that the rows of X and y belong together, that a fixed length-scale or "
+        "period is in the units of X, and, if y is far from 0, that normalize_y=True. Look for "
+        "inputs that y depends on.",
+    )
+
+
+def of_nearest(correlation: float, before: float, kernel: sk.Kernel) -> Finding:
+    """Return whether f is almost independent between neighbouring rows.
+
+    `correlation` and `before` are the correlations after and before the search.
+    """
+    found = Finding(NEAREST, "kernel", correlation, LEAST_CORRELATION)
+    if correlation >= LEAST_CORRELATION:
+        return found
+    return found._replace(
+        severity="problem" if before < LEAST_CORRELATION else "note",
+        text=f"With the kernel {kernel}, f is almost independent between rows: its correlation "
+        f"with f at the nearest row is {correlation:.1g}, so predictions between rows are "
+        "just the mean. Its length-scales are far smaller than the spacing of X.",
+        advice=STANDARDISE,
+    )
+
+
+def neighbour_and_variation(kernel: sk.Kernel, X: np.ndarray) -> tuple[float, float]:
+    """Return the prior correlation of f at a row and its nearest row, and how much f varies.
+
+    The correlation is the median over some rows. The variation is the largest standard deviation
+    of a difference f(x) − f(x').
+    """
+    n = len(X)
+    asked = np.unique(np.linspace(0, n - 1, min(n, ASKED_ROWS)).round().astype(int))
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        K, prior = kernel(X[asked], X), kernel.diag(X)  # (q, n), (n,)
+        squared = prior[asked][:, None] + prior - 2.0 * K  # E (f(x) − f(x'))²
+        correlation = np.nan_to_num(K / np.sqrt(prior[asked][:, None] * prior))
+    correlation[np.arange(len(asked)), asked] = -1.0
+    return float(np.median(correlation.max(1))), math.sqrt(max(squared.max(), 0.0))
+
+
+def of_inputs(kernel: sk.Kernel, X: np.ndarray) -> Iterator[Finding]:
+    """Yield the inputs whose range is so small, in shared length-scales, that f ignores them."""
+    scales = scales_of_inputs(kernel, X.shape[1])
+    if not scales:
+        return
+    with np.errstate(over="ignore"):
+        width = np.ptp(X, axis=0) / np.min(scales, axis=0)  # (d,)
+    is_shared = not any(np.ptp(scale) for scale in scales) and width.max() >= SEEN_RANGE
+    narrow = np.flatnonzero(is_shared & (width < LEAST_RANGE) & (width > 0.0))
+    varied = width[width > 0.0]
+    least = LEAST_RANGE if is_shared else -np.inf
+    found = Finding(INPUTS, "X", float(varied.min(initial=np.inf)), least)
+    if len(narrow):
+        more = ", …" if len(narrow) > SHOWN_COLUMNS else ""
+        columns = ", ".join(map(str, narrow[:SHOWN_COLUMNS])) + more
+        found = found._replace(
+            where=f"X[:, {narrow[0]}]",
+            severity="problem",
+            text=f"The kernel almost ignores columns {columns} of X, because they range over "
+            f"less than {LEAST_RANGE:.0%} of the length_scale that all columns share.",
+            advice="Standardise X (StandardScaler), or give the kernel a length_scale for each "
+            "column.",
+        )
+    yield found
+
+
+# ---- points, or basis functions ------------------------------------------------------------------
+
+
+def of_residual(
+    basis: Basis, weight: np.ndarray | None, noise: float | None, advice: str, is_trained: bool
+) -> Iterator[Finding]:
+    """Yield the weighted mean of the residual variances diag(K − Q), over the noise variance.
+
+    Without noise variance, the unit is 1, about the noise of a label, or a share of f's prior
+    variance if that is more. *Measured* on two moons: leaving 2.6 of 566 unexplained costs .2 nats
+    of the bound in all.
+    """
+    each = None if weight is None else np.tile(weight, basis.n_samples)  # all rows, S times over
+    left = float(np.average(basis.residual().numpy(), weights=each))
+    prior = float(np.average(basis.prior.numpy(), weights=each))
+    unit = max(1.0, SHARE_OF_PRIOR * prior) if noise is None else noise
+    found = Finding(RESIDUAL, "points", left / unit, MOST_RESIDUAL)
+    if left > MOST_RESIDUAL * unit:
+        of_f, of_noise = (
+            f"a variance of {left:.2g} of f",
+            f"{left / unit:.2g} times the noise variance",
+        )
+        what = of_f if noise is None else of_noise
+        found = found._replace(
+            severity="problem" if is_trained else "note",
+            text=f"The points leave {what} unexplained at an average row; there are too few "
+            "points for this kernel.",
+            advice=advice if is_trained else UNTRAINED,
+        )
+    yield found
+
+
+def scales_of_inputs(kernel: sk.Kernel, n_features: int) -> list[np.ndarray] | None:
+    """Return the length-scales (d,) of each part of a kernel; None if a part has no such scales."""
+    if isinstance(kernel, sk.KernelOperator):
+        k1, k2 = (scales_of_inputs(part, n_features) for part in (kernel.k1, kernel.k2))
+        return None if k1 is None or k2 is None else k1 + k2
+    if isinstance(kernel, sk.Exponentiation):
+        return scales_of_inputs(kernel.kernel, n_features)
+    if isinstance(kernel, sk.ConstantKernel | sk.WhiteKernel):
+        return []
+    if not isinstance(kernel, sk.RBF | sk.RationalQuadratic):  # Matern is an RBF there
+        return None
+    return [np.broadcast_to(kernel.length_scale, n_features)]
+
+
+# ---- all of them ---------------------------------------------------------------------------------
+
+
+def causes(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings, with those that follow from another problem turned into notes."""
+    found = list(findings)
+    problems = {f.name for f in found if f.severity == "problem"}
+
+    def told(finding: Finding) -> Finding:
+        first = [name for name in CAUSES.get(finding.name, ()) if name in problems]
+        if not (first and finding.text):
+            return finding
+        return finding._replace(advice=f"This follows from {first[0]!r}.").noted()
+
+    return [told(finding) for finding in found]

@@ -19,6 +19,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from ..calibration.held_out import Predicted
 from ..calibration.tails import TailChoice, best_tails
 from ..calibration.tails import log_density as log_density_of_errors
 from ..data.devices import BLOCK_ROWS
@@ -28,6 +29,7 @@ from ..kernels.sets import nearness
 from ..likelihoods.real import Gaussian
 from ..likelihoods.shared_precision import SharedStudentT
 from ..maths.conditionals import log_density
+from ..maths.gaussian import Marginals
 from ..maths.nearest import Nearest
 from ..posteriors.neighbours import NeighbourPosterior, Sets, noise_of_rows
 from .base import Objective, surrogate
@@ -36,7 +38,7 @@ Pair = tuple[Tensor, Rows]
 
 NOISE_RATE = 3.0  # factor of the learning rate of log σ²
 TRIAL_ROWS = 2000  # on which kernels are compared
-JUDGED_ROWS = 4000  # left out to judge scale and tails
+JUDGED_ROWS = 4000  # left out, one by one, to judge scale and tails
 TINIEST = torch.finfo(torch.float64).tiny
 
 
@@ -62,6 +64,7 @@ class NeighbourObjective(Objective):
     """
 
     n_done: Tensor
+    held_out: Predicted | None = None  # of the first rows, each given others
 
     def __init__(
         self,
@@ -195,10 +198,20 @@ class NeighbourObjective(Objective):
     def solution(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         """Return the posterior given all rows, with the tails that suit rows left out."""
         posterior = self.posterior(X, rows)
-        if rows.noise is None:
-            self.calibrate_tails_(posterior, X, rows)
+        q = self.left_out(posterior, X, rows)
+        judged = rows[: q.mean.shape[1]].to(torch.float64)
+        if rows.noise is None and self.tails is not None:
+            scale = self.calibrate_tails_(posterior, q, judged)
+            q = Marginals(q.mean, scale**2 * q.var)
         posterior.find_joint_()
+        found = Predicted.of(judged.y, q, posterior.likelihood.of(judged))
+        self.held_out = Predicted(*(column.cpu() for column in found))
         return posterior
+
+    def left_out(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows) -> Marginals:
+        """Predict f at the first rows, which are in random order, each given the others."""
+        mean, var = posterior.left_out(torch.arange(min(len(X), JUDGED_ROWS), device=X.device))
+        return Marginals(mean[None], var[None])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NeighbourObjective:
         rows = self.data, self.found
@@ -207,12 +220,15 @@ class NeighbourObjective(Objective):
         self.data, self.found = rows
         return other
 
-    def calibrate_tails_(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows) -> None:
-        """Set the scale of kernel and noise, and the likelihood, by rows left out."""
-        if self.tails is None:
-            return
-        u, weight = self.errors_left_out(posterior, X, rows)
-        tails = best_tails(u.cpu().numpy(), self.tails, weight.cpu().numpy())
+    def calibrate_tails_(self, posterior: NeighbourPosterior, q: Marginals, rows: Rows) -> float:
+        """Set the likelihood, and the scale of kernel and noise, which is returned.
+
+        The errors of rows left out, of which `q` is f, are those of single observations, whatever
+        the rows' weights.
+        """
+        s = (q.var[0] + posterior.variance).clamp_min(TINIEST).sqrt()
+        u, weight = (rows.y - q.mean[0]) / s, rows.weighted(torch.ones_like(rows.y))[:, :1]
+        tails = best_tails(u.cpu().numpy(), cast(Any, self.tails), weight.cpu().numpy())
         posterior.scale_(tails.scale**2)
         noise = posterior.variance
         if math.isinf(tails.df):
@@ -220,19 +236,7 @@ class NeighbourObjective(Objective):
         else:
             posterior.likelihood = SharedStudentT(noise.sqrt(), torch.full_like(noise, tails.df))
             posterior.likelihood.outliers = tails.outliers
-
-    def errors_left_out(
-        self, posterior: NeighbourPosterior, X: Tensor, rows: Rows
-    ) -> tuple[Tensor, Tensor]:
-        """Return errors of rows left out in standard deviations, (k, P), and weights, (k, 1).
-
-        The errors are those of single observations, whatever the rows' weights.
-        """
-        i = torch.arange(0, len(X), math.ceil(len(X) / JUDGED_ROWS), device=X.device)
-        mean, var = posterior.left_out(i)
-        error = posterior.residual[i] + posterior.constant - mean
-        weight = posterior.weight[i, None]
-        return error / (var + weight * posterior.noise[i]).clamp_min(TINIEST).sqrt(), weight
+        return tails.scale
 
 
 @torch.no_grad()

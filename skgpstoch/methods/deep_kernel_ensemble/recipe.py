@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ from torch import Tensor, nn
 
 from ...data.arrays import Scaling
 from ...data.findings import Finding
-from ...data.held_out import HeldOutPredictions, of_classes
 from ...data.rows import Data, Rows
 from ...features.base import FeatureMap
 from ...features.network import InputLimits, InputScales, multilayer_perceptron
@@ -40,6 +39,7 @@ from ...models.sparse import ConstantMean, RowScale, SparseModel
 from ...objectives.ensemble import EnsembleObjective
 from ...objectives.optimal_q import optimal_q
 from ...recipes.evidence import feature_kernel
+from ...recipes.held_out import held_out_predictions
 from ...recipes.kernel_choice import KernelChoice
 from ...recipes.networks import Network, build_network, finite_features
 from ...recipes.plan import Plan, Sizes, Start, Training
@@ -227,22 +227,6 @@ class EnsembleRecipe(Recipe):
                 f"{model.likelihood!r}."
             )
         return float(optimal_q(model, X, rows).value)
-
-
-def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
-    """Return predictions of networks for rows that they have not seen, in the user's units."""
-    found, data = cast(EnsembleObjective, fitted.objective).held_out, cast(Data, fitted.data)
-    if found is None:
-        return None
-    rows, places = fitted.among_first(len(found.log_density))
-    log_density, mean, std, latent_std, cdf = (column.numpy()[places] for column in found)
-    if fitted.posterior.model.likelihood.for_classes_only:
-        codes = data.y[rows, 0].astype(np.int64)
-        return fitted.numbered(of_classes(rows, log_density, mean, codes))
-    offset, scale = fitted.y_scaling
-    error = (data.y[rows] - offset) / scale - mean
-    scaled = HeldOutPredictions(rows, log_density, error, std, latent_std, mean, cdf)
-    return fitted.numbered(scaled.in_units(fitted.y_scaling))
 
 
 def many_valued(X: Tensor) -> Tensor:

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from ...data.rows import Rows
 from ...features.near import NearFeatures
+from ...maths.gaussian import Marginals
 from ...maths.modules import Module
 from ...objectives.base import Objective
-from ...objectives.neighbours import NeighbourObjective, errors_held_out
+from ...objectives.neighbours import NeighbourObjective
 from ...posteriors.neighbours import NeighbourPosterior
 from ...recipes.plan import epochs
 from ...recipes.recipe import Problem
@@ -159,14 +160,14 @@ class DeepNeighbourObjective(NeighbourObjective):
     def solution(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         if self.replaced_by is None:
             return super().solution(X, rows)
-        return self.replaced_by.solution(X, rows)
+        found = self.replaced_by.solution(X, rows)
+        self.held_out = self.replaced_by.held_out
+        return found
 
-    def errors_left_out(
-        self, posterior: NeighbourPosterior, X: Tensor, rows: Rows
-    ) -> tuple[Tensor, Tensor]:
+    def left_out(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows) -> Marginals:
+        """Predict f at the rows that the network has not seen, given those that it has."""
         n = rows.n_held_out
-        weight = rows.weighted(torch.ones_like(rows.y))[:n, :1]
-        return errors_held_out(self, X, rows)[0], weight
+        return self.posterior(X[n:], rows[n:]).marginals(X[:n].double())
 
 
 class Plain(NamedTuple):

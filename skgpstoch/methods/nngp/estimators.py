@@ -95,6 +95,11 @@ class NNGPRegressor(
     log_marginal_likelihood_value_ : float
         Σ log p(yᵢ | y of `n_neighbors` earlier rows), in nats, for y in its own units; NaN for more
         than 100,000 rows.
+    held_out_ : HeldOutPredictions
+        Predictions for up to 4,000 training rows, each given neighbours among the other rows: row
+        numbers (`rows`), `log_density` in nats for y in its own units, `mean`, `error`, `std`,
+        `latent_std` and `cdf`. Kernel and tails are those of all rows. With a network: for the rows
+        that it has not seen.
     X_train_ : ndarray of shape (n_samples, n_features)
         The training rows, in random order, without rows of weight 0. Copies are one row.
     y_train_ : ndarray of shape (n_samples,) or (n_samples, n_outputs)

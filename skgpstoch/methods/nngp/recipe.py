@@ -22,6 +22,7 @@ from ...kernels import check_length_scales
 from ...kernels.sets import nearness
 from ...likelihoods.real import Gaussian
 from ...objectives.neighbours import NeighbourObjective, errors_held_out, score_of
+from ...recipes.held_out import held_out_predictions
 from ...recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
 from ...recipes.networks import Network, build_network
 from ...recipes.plan import Folds, Plan, Sizes, Start, Training, epochs
@@ -250,6 +251,7 @@ class NeighbourRecipe(Recipe):
         return {
             "kernel_": self.fitted_kernel(posterior, fitted.x_scaling),
             "log_marginal_likelihood_value_": fitted.in_units(value, posterior.n_rows),
+            "held_out_": held_out_predictions(fitted),
             **fitted.of_noise(posterior.likelihood),
         }
 

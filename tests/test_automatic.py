@@ -26,6 +26,7 @@ from skgpstoch import (
     AutoGaussianProcessRegressor,
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
+    NNGPRegressor,
     QSGPRegressor,
     on_interrupt,
 )
@@ -41,6 +42,7 @@ from skgpstoch.ensembles import (
 )
 from skgpstoch.ensembles.class_process import ExactProcessClassifier
 from skgpstoch.ensembles.held_out_errors import of_held_out_counts
+from skgpstoch.ensembles.neighbours import NEIGHBOURS, input_units
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.ensembles.race import Floor, Judged, of_floor
 from skgpstoch.training.loop import Trainer
@@ -65,7 +67,9 @@ def small_networks_of_classes(**params):
 
 @pytest.fixture
 def small(monkeypatch):
-    """Networks of few units and steps, and processes of one kernel."""
+    """Networks of few units and steps, processes of one kernel, and neighbours of few steps."""
+    of_few = functools.partial(NNGPRegressor, n_neighbors=8, max_iter=2)
+    monkeypatch.setattr(automatic_regressor, "NNGPRegressor", of_few)
     monkeypatch.setattr(automatic_regressor, "DeepKernelEnsembleRegressor", small_networks)
     of_one = functools.partial(ExactProcessRegressor, kernels=["rbf"])
     monkeypatch.setattr(automatic_regressor, "ExactProcessRegressor", of_one)
@@ -354,12 +358,24 @@ def test_scouts_stay_where_time_left_their_successors_worse():
     assert race.better_of(scout, worse, weighted) is worse
 
 
-def test_more_rows_have_networks_alone(step, monkeypatch, small):
+def test_more_rows_have_neighbours_and_networks(step, monkeypatch, small):
     monkeypatch.setattr(automatic_regressor, "MOST_FOR_PROCESS", 100)
+    monkeypatch.setattr(race, "LEAST_GAIN", -np.inf)
+    monkeypatch.setattr(race, "LEAST_WEIGHT", 0.0)
     model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
-    assert list(model.estimators_) == ["networks"]
+    assert list(model.estimators_) == ["neighbours (rough)", "neighbours", "networks"]
+    for found in (model.estimators_[name].held_out_ for name in NEIGHBOURS.values()):
+        assert_array_equal(found.rows, np.arange(200))  # each predicted from the others
     again = AutoGaussianProcessRegressor(random_state=0).fit(*step)
     assert_array_equal(model.predict(step[0]), again.predict(step[0]))
+
+
+def test_levels_of_a_category_have_one_unit():
+    """That of all of them, so that rare levels are no farther from others."""
+    X = np.column_stack([np.eye(3)[[0, 0, 0, 0, 0, 0, 0, 1, 1, 2]], np.arange(10.0)])
+    units = input_units(Data(X, X[:, 0]), np.array([0, 0, 0, 1]))
+    assert_allclose(units[:3], np.sqrt((X[:, :3].std(0) ** 2).sum()))
+    assert_allclose(units[3], X[:, 3].std())
 
 
 def test_rows_of_no_weight_decide_nothing(few, step):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import kernels as sk
 from test_kernels import FIXED, LEAVES, TIED
 from thread_group import on_ranks
@@ -668,6 +669,19 @@ def test_held_out_rows_are_in_the_units_of_y(sine, layers, monkeypatch):
     assert_allclose(other.mean, 100.0 * one.mean + 3.0, rtol=1e-3)
     assert_allclose(other.log_density, one.log_density - math.log(100.0), atol=1e-3)
     assert_allclose(other.mean + other.error, 100.0 * y[one.rows, None] + 3.0)
+
+
+def test_time_is_limited(sine):
+    """A fit that is cut says so, and one that has time is the same as without a limit."""
+    options = {**QUICK, "max_iter": 2000}
+    with pytest.warns(ConvergenceWarning, match="max_time was too short: it allowed"):
+        cut = NNGPRegressor(**options, max_time=0.5).fit(*sine)
+    assert not cut.budget_["is_enough"]
+    assert 0 < cut.budget_["n_steps"] < cut.budget_["all_steps"]
+    whole, timed = (NNGPRegressor(**QUICK, max_time=t).fit(*sine) for t in (None, 1e4))
+    assert whole.budget_ is None
+    assert timed.budget_["is_enough"]
+    assert_array_equal(predictions(timed), predictions(whole))
 
 
 def test_classes_of_tails(sine):

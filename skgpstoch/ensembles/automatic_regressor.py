@@ -31,9 +31,11 @@ from ..estimators.predictions import PredictedRows
 from ..estimators.regressor import Regressor
 from ..estimators.validation import KNOWN_AND_TRANSFORMED, check_weight, fitted_alike
 from ..methods.deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
+from ..methods.nngp.estimators import NNGPRegressor
 from .automatic import Automatic, n_observed, of_networks, of_processes, usual_epochs
 from .held_out_errors import of_held_out_counts, of_held_out_errors
 from .mixture import MixedRows, MixtureRegressor, TransformedRows, predicted_by
+from .neighbours import of_neighbours
 from .new_levels import RowsWithNewLevels
 from .process import ExactProcessRegressor
 from .process_fit import relative_precisions
@@ -275,6 +277,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
             "groups": encoder.groups,
         }
         found = of_processes(ExactProcessRegressor, self, n, *limits, **known)
+        if n > MOST_FOR_PROCESS:
+            found = of_neighbours(NNGPRegressor, self, data, encoder.groups)
         if n >= FEWEST_FOR_NETWORKS:
             networks = self._networks(data)
             is_patient = self.max_time is None or self.max_time >= PATIENT_SECONDS

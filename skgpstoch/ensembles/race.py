@@ -156,9 +156,9 @@ def with_budget_of(model: Judged, scout: Judged) -> Judged:
 
 
 def held_out_densities(found: list[Judged], data: Data) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return log densities (m, J) of rows that the last model has not seen, and their weights."""
+    """Return log densities (m, J) of rows that no model has seen, and their weights."""
     densities = np.stack([model.held_out(len(data)) for model in found], 1)
-    rows = ~np.isnan(densities[:, -1])
+    rows = ~np.isnan(densities).any(1)
     return densities[rows], None if data.weight is None else data.weight[rows]
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from ..calibration.held_out import Predicted
 from ..calibration.tails import TailChoice, best_tails
 from ..calibration.tails import log_density as log_density_of_errors
+from ..data.deadline import Deadline
 from ..data.devices import BLOCK_ROWS
 from ..data.rows import Rows
 from ..kernels import Kernel
@@ -31,14 +32,21 @@ from ..likelihoods.shared_precision import SharedStudentT
 from ..maths.conditionals import log_density
 from ..maths.gaussian import Marginals
 from ..maths.nearest import Nearest
-from ..posteriors.neighbours import NeighbourPosterior, Sets, noise_of_rows
+from ..posteriors.neighbours import (
+    MOST_ORDERED_ROWS,
+    NeighbourPosterior,
+    Sets,
+    noise_of_rows,
+)
 from .base import Objective, surrogate
+from .closing import extrapolated, seconds_of
 
 Pair = tuple[Tensor, Rows]
 
 NOISE_RATE = 3.0  # factor of the learning rate of log σ²
 TRIAL_ROWS = 2000  # on which kernels are compared
 JUDGED_ROWS = 4000  # left out, one by one, to judge scale and tails
+JOINT_COST = 0.2  # of a row in the joint density, over that of leaving it out
 TINIEST = torch.finfo(torch.float64).tiny
 
 
@@ -186,6 +194,17 @@ class NeighbourObjective(Objective):
     # ---- the posterior -----------------------------------------------------------------------
 
     @torch.no_grad()
+    def hurry(self, X: Tensor, rows: Rows, deadline: Deadline, wanted: float) -> float:
+        """Return the seconds of the closing pass, which are measured on a few rows."""
+        posterior = self.posterior(X, rows)
+
+        def seconds(m: int) -> float:
+            return seconds_of(lambda: self.left_out(posterior, X, rows, m), deadline.clock)
+
+        n_joint = JOINT_COST * min(len(X), MOST_ORDERED_ROWS)
+        return extrapolated(seconds, min(len(X), JUDGED_ROWS) + round(n_joint), deadline.left())
+
+    @torch.no_grad()
     def posterior(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         """Return the posterior given these rows, whose tails are those of the noise."""
         fitted = copy.deepcopy(self).double().eval()
@@ -208,9 +227,11 @@ class NeighbourObjective(Objective):
         self.held_out = Predicted(*(column.cpu() for column in found))
         return posterior
 
-    def left_out(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows) -> Marginals:
+    def left_out(
+        self, posterior: NeighbourPosterior, X: Tensor, rows: Rows, most: int = JUDGED_ROWS
+    ) -> Marginals:
         """Predict f at the first rows, which are in random order, each given the others."""
-        mean, var = posterior.left_out(torch.arange(min(len(X), JUDGED_ROWS), device=X.device))
+        mean, var = posterior.left_out(torch.arange(min(len(X), most), device=X.device))
         return Marginals(mean[None], var[None])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NeighbourObjective:

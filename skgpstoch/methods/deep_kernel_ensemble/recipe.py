@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from ...data.arrays import Scaling
@@ -197,10 +196,10 @@ class EnsembleRecipe(Recipe):
             "kernel_": feature_kernel(model.features),
             "log_marginal_likelihood_value_": bound_of(fitted),
             "held_out_": held_out_predictions(fitted),
-            "budget_": None if fitted.budget is None else fitted.budget._asdict(),
         }
         is_noise = isinstance(model.likelihood, AdditiveNoise)
-        return found | (fitted.of_noise(model.likelihood) if is_noise else {})
+        of_noise = fitted.of_noise(model.likelihood) if is_noise else {}
+        return {**found, **fitted.of_budget(), **of_noise}
 
     @property
     def learns(self) -> bool:
@@ -211,13 +210,6 @@ class EnsembleRecipe(Recipe):
             fitted
         ):  # of the last layers before they are closed
             yield finding.noted()
-        if (budget := fitted.budget) is None:
-            return
-        done = budget.n_steps * budget.n_estimators / (budget.all_steps * budget.all_estimators)
-        found = Finding("budget", "max_time", done, 1.0, category=ConvergenceWarning)
-        if not budget.is_enough:
-            found = found._replace(severity="problem", text=budget.shortage)
-        yield found
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()

@@ -20,7 +20,7 @@ from ...features.near import NearFeatures
 from ...maths.gaussian import Marginals
 from ...maths.modules import Module
 from ...objectives.base import Objective
-from ...objectives.neighbours import NeighbourObjective
+from ...objectives.neighbours import JUDGED_ROWS, NeighbourObjective
 from ...posteriors.neighbours import NeighbourPosterior
 from ...recipes.plan import epochs
 from ...recipes.recipe import Problem
@@ -164,10 +164,12 @@ class DeepNeighbourObjective(NeighbourObjective):
         self.held_out = self.replaced_by.held_out
         return found
 
-    def left_out(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows) -> Marginals:
+    def left_out(
+        self, posterior: NeighbourPosterior, X: Tensor, rows: Rows, most: int = JUDGED_ROWS
+    ) -> Marginals:
         """Predict f at the rows that the network has not seen, given those that it has."""
         n = rows.n_held_out
-        return self.posterior(X[n:], rows[n:]).marginals(X[:n].double())
+        return self.posterior(X[n:], rows[n:]).marginals(X[: min(n, most)].double())
 
 
 class Plain(NamedTuple):

@@ -252,6 +252,7 @@ class NeighbourRecipe(Recipe):
             "kernel_": self.fitted_kernel(posterior, fitted.x_scaling),
             "log_marginal_likelihood_value_": fitted.in_units(value, posterior.n_rows),
             "held_out_": held_out_predictions(fitted),
+            **fitted.of_budget(),
             **fitted.of_noise(posterior.likelihood),
         }
 

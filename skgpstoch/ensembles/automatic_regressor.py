@@ -18,7 +18,7 @@ from ..data.chunk import Chunk
 from ..data.deadline import Deadline
 from ..data.findings import Finding
 from ..data.groups import current
-from ..data.held_out import mixture_of
+from ..data.held_out import common_rows, mixture_of
 from ..data.messages import warn
 from ..data.rows import Data
 from ..data.tables import validate_table
@@ -37,9 +37,10 @@ from .held_out_errors import of_held_out_counts, of_held_out_errors
 from .mixture import MixedRows, MixtureRegressor, TransformedRows, predicted_by
 from .neighbours import of_neighbours
 from .new_levels import RowsWithNewLevels
+from .point_weights import point_weights
 from .process import ExactProcessRegressor
 from .process_fit import relative_precisions
-from .race import BEHIND, Entrant, Judged, of_floor
+from .race import BEHIND, LEAST_WEIGHT, Entrant, Judged, Shares, of_floor
 from .report import calibration_by_group, coverage_by_group, limits, of_coverage, share_done
 from .rounded_targets import RoundedRows, lattice_of
 
@@ -109,6 +110,17 @@ def late_gain(scores: list[float]) -> float:
     return min(scores[: (len(scores) + 1) // 2]) - min(scores)
 
 
+def sure_rows(data: Data) -> np.ndarray:
+    """Return how many rows each row counts for, (n,), in all as many as say something."""
+    weight = np.ones(len(data)) if data.weight is None else data.weight
+    return weight * min(1.0, n_observed(data) / weight.sum())
+
+
+def certain_rows(data: Data) -> np.ndarray:
+    """Return the same of targets, of which those with large known errors say less."""
+    return np.asarray(sure_rows(data) * relative_precisions(data).mean(1))
+
+
 def mean_log_slope(transformer: Any, data: Data) -> float:
     """Return the mean over rows of log |dz/dy|, summed over outputs, at the z of these rows."""
     z = data.y.reshape(len(data.y), -1)
@@ -154,6 +166,10 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         The transformer that was fitted to y, with `transform` and `inverse_transform`.
     weights_ : ndarray of shape (n_models,)
         Weights of the models in `estimators_`, which sum to 1.
+    mean_weights_ : ndarray of shape (n_models,)
+        Weights of their means in what `predict` returns, which sum to 1. They differ from
+        `weights_` only if squared errors of held-out rows clearly ask for it; deviations are then
+        those of y from the prediction, and quantiles and densities stay those of the mixture.
     atoms_ : ndarray of shape (n_atoms,) or None
         The values of y, in increasing order, if it is on a lattice.
     atom_weight_ : float
@@ -293,10 +309,24 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         takes_rows = self.target != "count" and data.y_std is None
         return super()._floor(data, deadline) if takes_rows else []
 
+    def _mean_weights(self, found: list[Judged], weights: np.ndarray, data: Data) -> np.ndarray:
+        """Return other weights where they clearly predict y itself better.
+
+        The mean of counts, of rounded y and of a function of y is not that of models' means.
+        """
+        if self.target == "count" or self._lattice is not None or self.target_transformer_:
+            return weights
+        held_out = [each.model.held_out_ for each in found]
+        if len(found) == 1 or any(each is None for each in held_out):
+            return weights
+        rows = common_rows(held_out)
+        errors = np.stack([each.of(rows).error for each in held_out], 1)
+        return point_weights(errors, weights, certain_rows(data)[rows], LEAST_WEIGHT)
+
     def _combine(
-        self, found: list[Judged], weights: np.ndarray, data: Data, floor: list[Judged]
+        self, found: list[Judged], shares: Shares, data: Data, floor: list[Judged]
     ) -> list[Finding]:
-        self.weights_ = weights
+        self.weights_, self.mean_weights_ = shares
         if self.target_transformer_ is not None:
             gain = mean_log_slope(self.target_transformer_, data)
             for key in ("score", "common_score"):
@@ -304,19 +334,18 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         lattice = self._lattice
         self.atoms_ = None if lattice is None else lattice.atoms
         self.atom_weight_ = 0.0 if lattice is None else lattice.weight
-        held_out = mixture_of([each.model.held_out_ for each in found], weights)
+        held_out = mixture_of([each.model.held_out_ for each in found], *shares)
         weight = np.ones(len(data)) if data.weight is None else data.weight
         judged = held_out, weight[held_out.rows]
         done = share_done(self.budget_)
         by_level = self._encoder.rows_by_level(data.X[held_out.rows])
-        sure = weight * min(1.0, n_observed(data) / weight.sum())  # as many rows as say something
+        sure = sure_rows(data)
         coverage = coverage_by_group(held_out, sure[held_out.rows], by_level)
         self._tables = calibration_by_group(*judged), limits(*judged, done), coverage
         if self.target == "count":
             of_errors = of_held_out_counts(*judged)
         else:
-            certain = sure * relative_precisions(data).mean(1)
-            errors = held_out, certain[held_out.rows], self.target_transformer_
+            errors = held_out, certain_rows(data)[held_out.rows], self.target_transformer_
             of_errors = of_held_out_errors(*errors)
         of_linear = of_floor(floor, held_out) if data.y_std is None else [NO_FLOOR]
         return [*of_linear, *of_coverage(coverage), *of_errors]
@@ -336,7 +365,9 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
     def _mixed(self, X: np.ndarray) -> PredictedRows:
         """Return the mixture of what the models predict at encoded rows."""
         models = self.estimators_.values()
-        return MixedRows(self.weights_.tolist(), [predicted_by(model, X) for model in models])
+        parts = [predicted_by(model, X) for model in models]
+        means = getattr(self, "mean_weights_", self.weights_)  # absent in older files
+        return MixedRows(self.weights_.tolist(), parts, means.tolist())
 
     @available_if(has_lattice)
     def predict_atoms(self, X: Any) -> np.ndarray:

@@ -181,6 +181,32 @@ def weights_of(found: list[Judged], data: Data) -> np.ndarray:
     )
 
 
+class Shares(NamedTuple):
+    """Weights of models in a mixture's density, and in its mean; each (K,), with the sum 1."""
+
+    density: np.ndarray
+    mean: np.ndarray
+
+    @property
+    def are_used(self) -> np.ndarray:
+        """Which models have a weight, (K,)."""
+        return np.asarray((self.density > 0.0) | (self.mean > 0.0))
+
+    def of(self, some: np.ndarray) -> Shares:
+        """Return the weights of some models."""
+        return Shares(*(weights[some] for weights in self))
+
+    def columns(self, n_others: int) -> dict[str, list[float]]:
+        """Return columns of a table, in which other models have no weight.
+
+        That of the mean is only there if it says something.
+        """
+        found = {"weight": self.density, "mean_weight": self.mean}
+        if np.array_equal(self.density, self.mean):
+            del found["mean_weight"]
+        return {name: weights.tolist() + [0.0] * n_others for name, weights in found.items()}
+
+
 # ---- the floor -----------------------------------------------------------------------------------
 
 

@@ -106,8 +106,12 @@ def test_means_of_skewed_targets_are_warned_of(small):
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(400, 1))
     y = np.exp(3.0 * X[:, 0] + 1.2 * rng.standard_normal(400))
-    with pytest.warns(UserWarning, match=r"too low on average.* Set target_transform='log'"):
-        AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(automatic_regressor, "point_weights", lambda errors, weights, *_: weights)
+        with pytest.warns(UserWarning, match=r"too low on average.* Set target_transform='log'"):
+            low = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X, y)  # whose means are weighed
+    assert low.predict(X).mean() < model.predict(X).mean() < 1.1 * y.mean()
     model = AutoGaussianProcessRegressor(target_transform="log", random_state=0).fit(X, y)
     (found,) = [finding for finding in model.diagnose() if finding.name == "mean error"]
     assert found.severity == "fine"

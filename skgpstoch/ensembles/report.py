@@ -226,6 +226,7 @@ def binomial_z(k: float, n: float, p: float) -> float:
     """Return the standard normal number that is as unlikely as k of n successes, or 0."""
     fewer = betainc(n - k, k + 1.0, 1.0 - p) if k < n else 1.0  # P(K ≤ k)
     more = betainc(k, n - k + 1.0, p) if k > 0.0 else 1.0  # P(K ≥ k)
+    fewer, more = np.maximum([fewer, more], np.finfo(float).tiny)  # of many rows they vanish
     return float(min(norm.ppf(fewer), 0.0) + max(norm.isf(more), 0.0))
 
 

@@ -188,6 +188,10 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
     def _networks(self, data: Data) -> Entrant:
         """Return the networks, which are tried unless rows are few."""
 
+    def _neighbours(self, data: Data) -> list[Entrant]:
+        """Return nearest neighbours to try, which need all rows, or a sample, in memory."""
+        return []
+
     @abstractmethod
     def _entrants(self, data: Data) -> list[Entrant]:
         """Return the models to try for these rows."""

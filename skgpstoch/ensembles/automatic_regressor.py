@@ -135,8 +135,9 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
     """The recommended default: calibrated predictive distributions on tables of any size.
 
     It takes tables as they are: frames with categories, dates and missing values, columns and
-    targets with outliers. Up to 2,000 rows it fits exact Gaussian processes with several kernels.
-    From 200 rows on, it fits an ensemble of networks with Gaussian-process last layers. Their noise
+    targets with outliers. Up to 2,000 rows it fits exact Gaussian processes with several kernels;
+    with more, it fits processes that predict each row from the training rows nearest to it. From
+    200 rows on, it fits an ensemble of networks with Gaussian-process last layers. Their noise
     depends on the inputs and has the tails of the data. They are trained for the density of their
     predictions, and calibrated on held-out rows. The weights of the mixture of all models come from
     their predictions for held-out rows.
@@ -178,6 +179,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
     See Also
     --------
     DeepKernelEnsembleRegressor : The ensemble of networks, with all its parameters.
+    NNGPRegressor : Nearest neighbours, with a kernel of your own.
     GaussianProcessRegressor : One exact process with a kernel of your own.
     StackedDensityRegressor : A mixture of models of your own.
 
@@ -283,6 +285,11 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
             likelihood = {"likelihood": "gaussian"}  # the only one that knows errors
         return of_networks(DeepKernelEnsembleRegressor, self, data, **likelihood)
 
+    def _neighbours(self, data: Data) -> list[Entrant]:
+        if self.target == "count" or n_observed(data) <= MOST_FOR_PROCESS:
+            return []
+        return of_neighbours(NNGPRegressor, self, data, self._encoder.groups)
+
     def _entrants(self, data: Data) -> list[Entrant]:
         n = n_observed(data)
         if self.target == "count":
@@ -293,8 +300,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
             "groups": encoder.groups,
         }
         found = of_processes(ExactProcessRegressor, self, n, *limits, **known)
-        if n > MOST_FOR_PROCESS:
-            found = of_neighbours(NNGPRegressor, self, data, encoder.groups)
+        found += self._neighbours(data)
         if n >= FEWEST_FOR_NETWORKS:
             networks = self._networks(data)
             is_patient = self.max_time is None or self.max_time >= PATIENT_SECONDS

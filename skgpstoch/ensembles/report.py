@@ -53,7 +53,7 @@ class Report(NamedTuple):
     leaderboard : DataFrame
         The models, the best first: "model", "score" (mean log density of rows held out, in nats per
         row), "common_score" (of the rows that all models have predicted), "weight" in the mixture,
-        and "fit_time" in seconds.
+        "mean_weight" in the mean if that has weights of its own, and "fit_time" in seconds.
     calibration : DataFrame
         Held-out rows in groups, by the predicted std and by the predicted mean ("by"), the lowest
         first ("group"): the number of rows ("n_rows"), means of the predictions

@@ -35,18 +35,19 @@ from ..methods.nngp.estimators import NNGPRegressor
 from .automatic import Automatic, n_observed, of_networks, of_processes, usual_epochs
 from .held_out_errors import of_held_out_counts, of_held_out_errors
 from .mixture import MixedRows, MixtureRegressor, TransformedRows, predicted_by
-from .neighbours import of_neighbours
+from .neighbours import of_deep_neighbours, of_neighbours
 from .new_levels import RowsWithNewLevels
 from .point_weights import point_weights
 from .process import ExactProcessRegressor
 from .process_fit import relative_precisions
-from .race import BEHIND, LEAST_WEIGHT, Entrant, Judged, Shares, of_floor
+from .race import BEHIND, LEAST_WEIGHT, Entrant, Judged, Shares, of_floor, standard_score
 from .report import calibration_by_group, coverage_by_group, limits, of_coverage, share_done
 from .rounded_targets import RoundedRows, lattice_of
 
 FEWEST_FOR_NETWORKS = 200  # rows; with fewer, a process predicts better, and sooner
 MOST_FOR_PROCESS = 2000  # rows whose matrix is factorised in a second
 FEWEST_FOR_LONGER = 1000  # rows; with fewer, networks gain nothing by more steps
+FEWEST_FOR_DEPTH = 2000  # rows; with fewer, its held-out rows are few
 MOST_FOR_SCOUTS = 4000  # rows that eight networks are trained on
 PATIENT_SECONDS = 20.0  # least max_time for scouts to decide the number of epochs
 LONGER = 2  # times the usual epochs
@@ -90,19 +91,13 @@ def as_scouted(model: Any, scout: Judged, data: Data, may_take_longer: bool = Tr
     on average, none worse by more than .001; if the scout gained more, .02 to .04 nats worse.
     """
     n_outputs, usual = data.y.size // len(data), usual_epochs(model, data)
-    level = standard_score(scout, data) / n_outputs
+    level = standard_score(scout, data)
     if may_take_longer and level >= CLEAR:
         longer = LONGER * usual  # to the end, as scores that get worse at a high rate recover
         return model.set_params(max_iter=longer, n_iter_no_change=longer)
     if level < NOISY and late_gain(scout.model.validation_scores_) < LATE_GAIN * n_outputs:
         return model.set_params(max_iter=max(1, round(SHORTER * usual)))
     return model
-
-
-def standard_score(scout: Judged, data: Data) -> float:
-    """Return the score for targets in standard units, summed over outputs."""
-    unit = Scaling.standard(data.y.reshape(len(data), -1), data.weight).scale
-    return scout.score(data) + float(np.log(unit).sum())
 
 
 def late_gain(scores: list[float]) -> float:
@@ -309,6 +304,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
                 adapt = functools.partial(as_scouted, may_take_longer=may_take_longer)
                 networks = networks._replace(adapt=adapt)
             found.append(networks)
+        if n >= FEWEST_FOR_DEPTH:
+            found.append(of_deep_neighbours(NNGPRegressor, self))
         return found
 
     def _floor(self, data: Data, deadline: Deadline | None) -> list[Judged]:

@@ -27,6 +27,7 @@ from skgpstoch import (
     DLMRegressor,
     GaussianProcessClassifier,
     GaussianProcessRegressor,
+    NNGPRegressor,
     QSGPClassifier,
     QSGPRegressor,
     QSRVMRegressor,
@@ -496,6 +497,7 @@ def test_parts_without_a_graph_are_named():
         "ConstantVarianceRegressor": ConstantVarianceRegressor(
             GaussianProcessRegressor(optimizer=None)
         ).fit(X, y),
+        "nearest neighbours.*or export DeepKernelEnsembleRegressor": NNGPRegressor(**few).fit(X, y),
     }
     for name, model in cases.items():
         with pytest.raises(CannotExport, match=name):

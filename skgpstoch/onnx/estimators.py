@@ -23,7 +23,7 @@ from ..ensembles.stacking import StackedDensityRegressor
 from ..estimators.classifier import Classifier
 from ..estimators.regressor import Regressor
 from ..features.network import FARTHEST_INPUT
-from ..kernels.distances import Profile, matern_3, rbf
+from ..kernels.distances import Profile, matern_1, matern_3, rbf
 from .distributions import (
     Component,
     Family,
@@ -46,7 +46,7 @@ from .posteriors import (
 )
 from .tables import Columns, encoded, encoded_with_new
 
-PROFILES: dict[Profile, float] = {rbf: math.inf, matern_3: 1.5}
+PROFILES: dict[Profile, float] = {rbf: math.inf, matern_3: 1.5, matern_1: 0.5}
 """ν of the kernel profiles that exact processes use."""
 
 

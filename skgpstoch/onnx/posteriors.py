@@ -26,11 +26,17 @@ from ..models.sparse import LEAST_RATIO, UNIT, SparsePosterior
 from ..posteriors.chevron import ChevronPosterior
 from ..posteriors.conjugate import ConjugatePosterior
 from ..posteriors.exact import ExactPosterior
+from ..posteriors.neighbours import NeighbourPosterior
 from .distributions import Component, Family, MixtureValues, skewed, total
 from .features import FeatureValues, basis, columns, layer
 from .graph import CannotExport, Value
 from .kernels import covariance, number
 from .series import normal_cdf, softplus
+
+NO_NEIGHBOURS = (
+    "A recommended default has them above 2,000 rows, unless their weight is small. Save the model "
+    "with its method save or with joblib.dump, or export DeepKernelEnsembleRegressor, its networks."
+)
 
 
 class LatentValues(NamedTuple):
@@ -48,6 +54,11 @@ class LatentValues(NamedTuple):
 def latents(posterior: Any, X: Value) -> list[LatentValues]:
     """Return the components of q(f), which are equally likely."""
     raise CannotExport(posterior)
+
+
+@latents.register
+def _(posterior: NeighbourPosterior, X: Value) -> list[LatentValues]:
+    raise CannotExport("nearest neighbours", NO_NEIGHBOURS)
 
 
 @latents.register

@@ -26,6 +26,7 @@ from skgpstoch import (
     AutoGaussianProcessRegressor,
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
+    NNGPRegressor,
     QSGPRegressor,
     on_interrupt,
 )
@@ -41,6 +42,7 @@ from skgpstoch.methods.automatic import (
 )
 from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
 from skgpstoch.methods.automatic.held_out_errors import of_held_out_counts
+from skgpstoch.methods.automatic.neighbours import NEIGHBOURS, input_units
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.methods.automatic.race import Floor, Judged, of_floor
 from skgpstoch.training.loop import Trainer
@@ -65,7 +67,9 @@ def small_networks_of_classes(**params):
 
 @pytest.fixture
 def small(monkeypatch):
-    """Networks of few units and steps, and processes of one kernel."""
+    """Networks of few units and steps, processes of one kernel, and neighbours of few steps."""
+    of_few = functools.partial(NNGPRegressor, n_neighbors=8, max_iter=2)
+    monkeypatch.setattr(automatic_regressor, "NNGPRegressor", of_few)
     monkeypatch.setattr(automatic_regressor, "DeepKernelEnsembleRegressor", small_networks)
     of_one = functools.partial(ExactProcessRegressor, kernels=["rbf"])
     monkeypatch.setattr(automatic_regressor, "ExactProcessRegressor", of_one)
@@ -102,8 +106,12 @@ def test_means_of_skewed_targets_are_warned_of(small):
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(400, 1))
     y = np.exp(3.0 * X[:, 0] + 1.2 * rng.standard_normal(400))
-    with pytest.warns(UserWarning, match=r"too low on average.* Set target_transform='log'"):
-        AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(automatic_regressor, "point_weights", lambda errors, weights, *_: weights)
+        with pytest.warns(UserWarning, match=r"too low on average.* Set target_transform='log'"):
+            low = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X, y)  # whose means are weighed
+    assert low.predict(X).mean() < model.predict(X).mean() < 1.1 * y.mean()
     model = AutoGaussianProcessRegressor(target_transform="log", random_state=0).fit(X, y)
     (found,) = [finding for finding in model.diagnose() if finding.name == "mean error"]
     assert found.severity == "fine"
@@ -354,12 +362,24 @@ def test_scouts_stay_where_time_left_their_successors_worse():
     assert race.better_of(scout, worse, weighted) is worse
 
 
-def test_more_rows_have_networks_alone(step, monkeypatch, small):
+def test_more_rows_have_neighbours_and_networks(step, monkeypatch, small):
     monkeypatch.setattr(automatic_regressor, "MOST_FOR_PROCESS", 100)
+    monkeypatch.setattr(race, "LEAST_GAIN", -np.inf)
+    monkeypatch.setattr(race, "LEAST_WEIGHT", 0.0)
     model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
-    assert list(model.estimators_) == ["networks"]
+    assert list(model.estimators_) == ["neighbours (rough)", "neighbours", "networks"]
+    for found in (model.estimators_[name].held_out_ for name in NEIGHBOURS.values()):
+        assert_array_equal(found.rows, np.arange(200))  # each predicted from the others
     again = AutoGaussianProcessRegressor(random_state=0).fit(*step)
     assert_array_equal(model.predict(step[0]), again.predict(step[0]))
+
+
+def test_levels_of_a_category_have_one_unit():
+    """That of all of them, so that rare levels are no farther from others."""
+    X = np.column_stack([np.eye(3)[[0, 0, 0, 0, 0, 0, 0, 1, 1, 2]], np.arange(10.0)])
+    units = input_units(Data(X, X[:, 0]), np.array([0, 0, 0, 1]))
+    assert_allclose(units[:3], np.sqrt((X[:, :3].std(0) ** 2).sum()))
+    assert_allclose(units[3], X[:, 3].std())
 
 
 def test_rows_of_no_weight_decide_nothing(few, step):

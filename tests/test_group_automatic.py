@@ -13,11 +13,16 @@ from sklearn.base import clone
 from thread_group import on_ranks
 from three_tables import same_on_all
 
-from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
+from skgpstoch import (
+    AutoGaussianProcessClassifier,
+    AutoGaussianProcessRegressor,
+    NNGPRegressor,
+)
 from skgpstoch.data import row_sample
 from skgpstoch.data.tables import TableEncoder
 from skgpstoch.distributed import process_group
-from skgpstoch.methods.automatic import automatic_classifier, automatic_regressor
+from skgpstoch.methods.automatic import automatic_classifier, automatic_regressor, race
+from skgpstoch.methods.automatic.neighbours import NEIGHBOURS
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.methods.automatic.read_tables import read
 
@@ -97,6 +102,33 @@ def test_many_rows_of_a_frame(many):
     assert other.report().calibration["n_rows"].sum() > 0
     assert_allclose(other.feature_importances_.sum(), 1.0)
     assert other.diagnose().problems == first.diagnose().problems
+
+
+@pytest.mark.filterwarnings("ignore:X has")
+@pytest.mark.filterwarnings("ignore:max_iter")
+def test_rank_0_fits_neighbours_to_the_sample(many, monkeypatch):
+    """All ranks have them; weights come from rows of the sample that networks have left out."""
+    monkeypatch.setattr(automatic_regressor, "MOST_FOR_PROCESS", 20)
+    few = functools.partial(NNGPRegressor, n_neighbors=8, max_iter=1)
+    monkeypatch.setattr(automatic_regressor, "NNGPRegressor", few)
+    monkeypatch.setattr(race, "LEAST_WEIGHT", 0.0)
+    X, y = flights()
+    X_new, _ = flights(30, seed=1)
+    models = on_parts(REGRESSOR, X, y, CUTS[1])
+    same_on_all(models, X_new)
+    first = models[0]
+    assert list(first.estimators_) == [*NEIGHBOURS.values(), "networks"]
+    near, networks = (first.estimators_[name].held_out_ for name in ("neighbours", "networks"))
+    assert len(near.rows) == len(first.estimators_["neighbours"].X_train_)
+    assert {*networks.rows} <= {*near.rows}  # numbers of the whole table
+    assert_allclose(near.mean + near.error, y[near.rows, None])
+    alone = on_parts(REGRESSOR, X, y, CUTS[0])[0]
+    assert_allclose(alone.predict(X_new), first.predict(X_new), atol=1e-6)
+    in_no_time = clone(REGRESSOR).set_params(max_time=1e-3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        models = on_parts(in_no_time, X, y, CUTS[1])
+    assert list(models[1].estimators_) == ["networks"]
 
 
 @pytest.mark.filterwarnings("ignore:X has")

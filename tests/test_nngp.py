@@ -12,6 +12,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import kernels as sk
 from test_kernels import FIXED, LEAVES, TIED
 from thread_group import on_ranks
@@ -25,6 +26,7 @@ from skgpstoch.kernels.sets import nearness, within
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths import nearest as nearest_module
 from skgpstoch.maths.nearest import Nearest
+from skgpstoch.methods.nngp import deep
 from skgpstoch.models.calibration.tails import TailChoice, best_tails
 from skgpstoch.models.posteriors.exact import repetition
 from skgpstoch.models.posteriors.neighbours import NeighbourPosterior, noise_of_rows
@@ -640,6 +642,56 @@ def test_known_errors(sine):
     s = np.where(np.arange(len(y)) < 50, 100.0, 0.01)
     model = of_all_rows().fit(X, wrong, y_std=s)
     assert np.abs(model.predict(X) - y).mean() < 0.2
+
+
+@pytest.mark.parametrize("name", [None, "sample_weight", "y_std"])
+def test_held_out_rows_are_predicted_from_the_others(sine, name):
+    X, y = sine[0][:30], sine[1][:30]
+    weight = np.where(np.arange(30) < 10, 1.0, np.tile([0.5, 1.5], 15))  # relative to their mean
+    values = {"sample_weight": weight, "y_std": 0.1 + 0.1 * np.sin(np.arange(30.0))}
+    given = {} if name is None else {name: values[name]}
+    options = {"normalize_y": False, "likelihood": "gaussian"}
+    found = of_all_rows(**options).fit(X, y, **given).held_out_
+    assert_array_equal(found.rows, np.arange(30))
+    for i in (0, 4, 7):
+        rest, own = np.arange(30) != i, np.arange(30) == i
+        model = of_all_rows(**options).fit(
+            X[rest], y[rest], **{k: v[rest] for k, v in given.items()}
+        )
+        known = {"y_std": given["y_std"][own]} if name == "y_std" else {}
+        mean, std = model.predict(X[own], return_std=True, **known)
+        close = {"rtol": 1e-6}
+        assert_allclose(found.mean[i], mean, **close)
+        assert_allclose(found.std[i], std, **close)
+        assert_allclose(found.error[i], y[own] - mean, **close)
+        assert_allclose(found.log_density[i], model.log_predictive_density(X[own], y[own], **known))
+        assert_allclose(found.cdf[i], model.predictive_cdf(X[own], y[own], **known), **close)
+
+
+@pytest.mark.parametrize("layers", [(), (8,)])
+def test_held_out_rows_are_in_the_units_of_y(sine, layers, monkeypatch):
+    monkeypatch.setattr(deep, "MEAN_STEPS", 20)
+    X, y = sine[0][:80], sine[1][:80]
+    shape = {"hidden_layer_sizes": layers, **QUICK}
+    one, other = (NNGPRegressor(**shape).fit(X, z).held_out_ for z in (y, 100.0 * y + 3.0))
+    assert_array_equal(one.rows, other.rows)
+    assert (len(one.rows) == len(y)) == (not layers)
+    assert_allclose(other.mean, 100.0 * one.mean + 3.0, rtol=1e-3)
+    assert_allclose(other.log_density, one.log_density - math.log(100.0), atol=1e-3)
+    assert_allclose(other.mean + other.error, 100.0 * y[one.rows, None] + 3.0)
+
+
+def test_time_is_limited(sine):
+    """A fit that is cut says so, and one that has time is the same as without a limit."""
+    options = {**QUICK, "max_iter": 2000}
+    with pytest.warns(ConvergenceWarning, match="max_time was too short: it allowed"):
+        cut = NNGPRegressor(**options, max_time=0.5).fit(*sine)
+    assert not cut.budget_["is_enough"]
+    assert 0 < cut.budget_["n_steps"] < cut.budget_["all_steps"]
+    whole, timed = (NNGPRegressor(**QUICK, max_time=t).fit(*sine) for t in (None, 1e4))
+    assert whole.budget_ is None
+    assert timed.budget_["is_enough"]
+    assert_array_equal(predictions(timed), predictions(whole))
 
 
 def test_classes_of_tails(sine):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from families import by_default, slow_cases
 from scipy.special import ndtr, stdtr
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import kernels as k
 from sklearn.pipeline import make_pipeline
@@ -26,6 +27,7 @@ from skgpstoch import (
     DLMRegressor,
     GaussianProcessClassifier,
     GaussianProcessRegressor,
+    NNGPRegressor,
     QSGPClassifier,
     QSGPRegressor,
     QSRVMRegressor,
@@ -321,6 +323,16 @@ def test_the_default_with_its_calibration(table, discrete):
     assert_same_numbers(model, new)
 
 
+def test_means_with_weights_of_their_own(table):
+    """Of two processes, which learned different targets."""
+    model = AutoGaussianProcessRegressor(discrete=False, max_time=1, random_state=0)
+    models = [clone(model).fit(table[:50], target[:50]) for target in (y, 2.0 * y + 1.0)]
+    model = models[0]
+    model.estimators_ = {str(j): each.estimators_["process"] for j, each in enumerate(models)}
+    model.weights_, model.mean_weights_ = np.array([0.8, 0.2]), np.array([0.1, 0.9])
+    assert_same_numbers(model, table[:20] + 0.01)
+
+
 def fed(frame):
     """Columns as a graph takes them, each (n, 1): strings, numbers, days since 1970."""
     found = {}
@@ -485,6 +497,7 @@ def test_parts_without_a_graph_are_named():
         "ConstantVarianceRegressor": ConstantVarianceRegressor(
             GaussianProcessRegressor(optimizer=None)
         ).fit(X, y),
+        "nearest neighbours.*or export DeepKernelEnsembleRegressor": NNGPRegressor(**few).fit(X, y),
     }
     for name, model in cases.items():
         with pytest.raises(CannotExport, match=name):

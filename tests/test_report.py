@@ -218,6 +218,8 @@ def test_a_binomial_number_in_standard_units():
             binomial_z(k, 30, 0.9), min(norm.ppf(tails[0]), 0) + max(norm.isf(tails[1]), 0)
         )
     assert binomial_z(300, 300, 0.9) > 4.0
+    assert 30.0 < binomial_z(1e4, 1e4, 0.9) < 40.0  # where the tail vanishes, as files need numbers
+    assert -40.0 < binomial_z(0.0, 1e4, 0.9) < -30.0
     assert_allclose(clear_z(1), 3.0)
 
 

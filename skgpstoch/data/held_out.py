@@ -94,8 +94,15 @@ def common_rows(several: Sequence[HeldOutPredictions]) -> np.ndarray:
     return rows
 
 
-def mixture_of(several: Sequence[HeldOutPredictions], weights: np.ndarray) -> HeldOutPredictions:
-    """Return the predictions of a mixture, for the rows that all its parts have predicted."""
+def mixture_of(
+    several: Sequence[HeldOutPredictions],
+    weights: np.ndarray,
+    mean_weights: np.ndarray | None = None,
+) -> HeldOutPredictions:
+    """Return the predictions of a mixture, for the rows that all its parts have predicted.
+
+    The mean may have weights of its own; deviations are those from it.
+    """
     rows = common_rows(several)
     parts = [part.of(rows) for part in several]
     y = parts[0].mean + parts[0].error
@@ -103,7 +110,8 @@ def mixture_of(several: Sequence[HeldOutPredictions], weights: np.ndarray) -> He
     def average(columns: list[np.ndarray]) -> np.ndarray:
         return np.asarray(np.average(columns, axis=0, weights=weights))
 
-    mean = average([part.mean for part in parts])
+    shares = weights if mean_weights is None else mean_weights
+    mean = np.asarray(np.average([part.mean for part in parts], axis=0, weights=shares))
     unit = np.max([part.std for part in parts], axis=0)  # avoids squares of very large numbers
     apart = average([((part.mean - mean) / unit) ** 2 for part in parts])
     return HeldOutPredictions(

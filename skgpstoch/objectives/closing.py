@@ -6,7 +6,10 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from sklearn.exceptions import ConvergenceWarning
+
 from ..data.deadline import Clock
+from ..data.findings import Finding
 
 BLOCKS = (128, 1024)  # rows for which a pass is timed
 USUAL_STEPS = 4  # Newton steps; *measured*: 3 to 5, but more from where training starts
@@ -175,6 +178,15 @@ class Budget(NamedTuple):
     core_share: float = 1.0
     n_threads: int = 1
     unused: float = 0.0
+
+    @property
+    def finding(self) -> Finding:
+        """The share of the work that was done, and what was cut."""
+        done = self.n_steps * self.n_estimators / (self.all_steps * self.all_estimators)
+        found = Finding("budget", "max_time", done, 1.0, category=ConvergenceWarning)
+        if self.is_enough:
+            return found
+        return found._replace(severity="problem", text=self.shortage)
 
     @property
     def shortage(self) -> str:

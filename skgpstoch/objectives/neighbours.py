@@ -19,6 +19,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from ..data.deadline import Deadline
 from ..data.devices import BLOCK_ROWS
 from ..data.rows import Rows
 from ..kernels import Kernel
@@ -26,17 +27,26 @@ from ..kernels.sets import nearness
 from ..likelihoods.real import Gaussian
 from ..likelihoods.shared_precision import SharedStudentT
 from ..maths.conditionals import log_density
+from ..maths.gaussian import Marginals
 from ..maths.nearest import Nearest
+from ..models.calibration.held_out import Predicted
 from ..models.calibration.tails import TailChoice, best_tails
 from ..models.calibration.tails import log_density as log_density_of_errors
-from ..models.posteriors.neighbours import NeighbourPosterior, Sets, noise_of_rows
+from ..models.posteriors.neighbours import (
+    MOST_ORDERED_ROWS,
+    NeighbourPosterior,
+    Sets,
+    noise_of_rows,
+)
 from .base import Objective, surrogate
+from .closing import extrapolated, seconds_of
 
 Pair = tuple[Tensor, Rows]
 
 NOISE_RATE = 3.0  # factor of the learning rate of log σ²
 TRIAL_ROWS = 2000  # on which kernels are compared
-JUDGED_ROWS = 4000  # left out to judge scale and tails
+JUDGED_ROWS = 4000  # left out, one by one, to judge scale and tails
+JOINT_COST = 0.2  # of a row in the joint density, over that of leaving it out
 TINIEST = torch.finfo(torch.float64).tiny
 
 
@@ -62,6 +72,7 @@ class NeighbourObjective(Objective):
     """
 
     n_done: Tensor
+    held_out: Predicted | None = None  # of the first rows, each given others
 
     def __init__(
         self,
@@ -183,6 +194,17 @@ class NeighbourObjective(Objective):
     # ---- the posterior -----------------------------------------------------------------------
 
     @torch.no_grad()
+    def hurry(self, X: Tensor, rows: Rows, deadline: Deadline, wanted: float) -> float:
+        """Return the seconds of the closing pass, which are measured on a few rows."""
+        posterior = self.posterior(X, rows)
+
+        def seconds(m: int) -> float:
+            return seconds_of(lambda: self.left_out(posterior, X, rows, m), deadline.clock)
+
+        n_joint = JOINT_COST * min(len(X), MOST_ORDERED_ROWS)
+        return extrapolated(seconds, min(len(X), JUDGED_ROWS) + round(n_joint), deadline.left())
+
+    @torch.no_grad()
     def posterior(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         """Return the posterior given these rows, whose tails are those of the noise."""
         fitted = copy.deepcopy(self).double().eval()
@@ -195,10 +217,22 @@ class NeighbourObjective(Objective):
     def solution(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         """Return the posterior given all rows, with the tails that suit rows left out."""
         posterior = self.posterior(X, rows)
-        if rows.noise is None:
-            self.calibrate_tails_(posterior, X, rows)
+        q = self.left_out(posterior, X, rows)
+        judged = rows[: q.mean.shape[1]].to(torch.float64)
+        if rows.noise is None and self.tails is not None:
+            scale = self.calibrate_tails_(posterior, q, judged)
+            q = Marginals(q.mean, scale**2 * q.var)
         posterior.find_joint_()
+        found = Predicted.of(judged.y, q, posterior.likelihood.of(judged))
+        self.held_out = Predicted(*(column.cpu() for column in found))
         return posterior
+
+    def left_out(
+        self, posterior: NeighbourPosterior, X: Tensor, rows: Rows, most: int = JUDGED_ROWS
+    ) -> Marginals:
+        """Predict f at the first rows, which are in random order, each given the others."""
+        mean, var = posterior.left_out(torch.arange(min(len(X), most), device=X.device))
+        return Marginals(mean[None], var[None])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NeighbourObjective:
         rows = self.data, self.found
@@ -207,12 +241,15 @@ class NeighbourObjective(Objective):
         self.data, self.found = rows
         return other
 
-    def calibrate_tails_(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows) -> None:
-        """Set the scale of kernel and noise, and the likelihood, by rows left out."""
-        if self.tails is None:
-            return
-        u, weight = self.errors_left_out(posterior, X, rows)
-        tails = best_tails(u.cpu().numpy(), self.tails, weight.cpu().numpy())
+    def calibrate_tails_(self, posterior: NeighbourPosterior, q: Marginals, rows: Rows) -> float:
+        """Set the likelihood, and the scale of kernel and noise, which is returned.
+
+        The errors of rows left out, of which `q` is f, are those of single observations, whatever
+        the rows' weights.
+        """
+        s = (q.var[0] + posterior.variance).clamp_min(TINIEST).sqrt()
+        u, weight = (rows.y - q.mean[0]) / s, rows.weighted(torch.ones_like(rows.y))[:, :1]
+        tails = best_tails(u.cpu().numpy(), cast(Any, self.tails), weight.cpu().numpy())
         posterior.scale_(tails.scale**2)
         noise = posterior.variance
         if math.isinf(tails.df):
@@ -220,19 +257,7 @@ class NeighbourObjective(Objective):
         else:
             posterior.likelihood = SharedStudentT(noise.sqrt(), torch.full_like(noise, tails.df))
             posterior.likelihood.outliers = tails.outliers
-
-    def errors_left_out(
-        self, posterior: NeighbourPosterior, X: Tensor, rows: Rows
-    ) -> tuple[Tensor, Tensor]:
-        """Return errors of rows left out in standard deviations, (k, P), and weights, (k, 1).
-
-        The errors are those of single observations, whatever the rows' weights.
-        """
-        i = torch.arange(0, len(X), math.ceil(len(X) / JUDGED_ROWS), device=X.device)
-        mean, var = posterior.left_out(i)
-        error = posterior.residual[i] + posterior.constant - mean
-        weight = posterior.weight[i, None]
-        return error / (var + weight * posterior.noise[i]).clamp_min(TINIEST).sqrt(), weight
+        return tails.scale
 
 
 @torch.no_grad()

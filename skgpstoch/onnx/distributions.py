@@ -145,17 +145,19 @@ class MixtureValues(NamedTuple):
 
 
 class Weighted(NamedTuple):
-    """A mixture of mixtures."""
+    """A mixture of mixtures, whose mean may have weights of its own."""
 
     weights: tuple[float, ...]
     parts: tuple[MixtureValues, ...]
+    mean_weights: tuple[float, ...] | None = None
 
     def moments(self) -> tuple[Value, Value]:
         """Return mean and variance of each row, (N, P)."""
         pairs = [part.moments() for part in self.parts]
         if len(pairs) == 1:
             return pairs[0]
-        mean = self._averaged([m for m, _ in pairs])
+        shares = self.weights if self.mean_weights is None else self.mean_weights
+        mean = total([m * w for (m, _), w in zip(pairs, shares, strict=True)])
         return mean, self._averaged([var + (m - mean).square() for m, var in pairs])
 
     def _averaged(self, values: Sequence[Value]) -> Value:

@@ -12,7 +12,7 @@ from sklearn.multiclass import OneVsRestClassifier
 
 from ..estimators.classifier import Classifier
 from ..estimators.regressor import Regressor
-from ..kernels.distances import Profile, matern_3, rbf
+from ..kernels.distances import Profile, matern_1, matern_3, rbf
 from ..methods.automatic.automatic_classifier import AutoGaussianProcessClassifier
 from ..methods.automatic.automatic_regressor import AutoGaussianProcessRegressor
 from ..methods.automatic.class_process import ExactProcessClassifier
@@ -46,7 +46,7 @@ from .posteriors import (
 )
 from .tables import Columns, encoded, encoded_with_new
 
-PROFILES: dict[Profile, float] = {rbf: math.inf, matern_3: 1.5}
+PROFILES: dict[Profile, float] = {rbf: math.inf, matern_3: 1.5, matern_1: 0.5}
 """ν of the kernel profiles that exact processes use."""
 
 
@@ -148,7 +148,8 @@ def of_process(process: Process, X: Value, missing: Value | None) -> tuple[Value
 def _(model: AutoGaussianProcessRegressor, X: Value | Columns) -> Weighted | OverLevels:
     refuse_transformed(model)
     Z, copies = encoded_with_new(model._encoder, X)
-    found = joined(model.weights_, list(model.estimators_.values()), Z)
+    means = getattr(model, "mean_weights_", model.weights_)  # absent in older files
+    found = joined(model.weights_, list(model.estimators_.values()), Z, means)
     return found if copies is None else OverLevels(found, copies)
 
 
@@ -170,11 +171,16 @@ def moments(model: Any, given: Weighted | OverLevels) -> tuple[Value, Value]:
     return given.moments() if lattice is None else rounded_moments(given, lattice)
 
 
-def joined(weights: Any, models: list[Any], X: Value) -> Weighted:
+def joined(weights: Any, models: list[Any], X: Value, mean_weights: Any = None) -> Weighted:
     """Return the mixture of the models' distributions."""
     found = [cast(Weighted, distribution(each, X)) for each in models]
-    shares = [w * share for w, each in zip(weights, found, strict=True) for share in each.weights]
-    return Weighted(tuple(shares), tuple(part for each in found for part in each.parts))
+
+    def shares(weights: Any) -> tuple[float, ...]:
+        pairs = zip(weights, found, strict=True)
+        return tuple(float(w * share) for w, each in pairs for share in each.weights)
+
+    means = None if mean_weights is None else shares(mean_weights)
+    return Weighted(shares(weights), tuple(part for each in found for part in each.parts), means)
 
 
 # ---- classifiers ---------------------------------------------------------------------------------

@@ -35,11 +35,11 @@ class LawOfMixture(Law):
         """Return what a method of each component returns, K first; `values` are of rows or one."""
 
     def mean(self) -> np.ndarray:
-        return self._averaged(self._each("mean"))
+        return self._point(self._each("mean"))
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         means, stds = np.moveaxis(self._each("moments"), 1, 0)
-        mean = self._averaged(means)
+        mean = self._point(means)
         sizes = np.hypot(stds, means - mean)
         unit = sizes.max(0)  # squares of very large or small numbers overflow or vanish
         square = self._averaged((sizes / np.where(unit > 0.0, unit, 1.0)) ** 2)
@@ -85,13 +85,21 @@ class LawOfMixture(Law):
     def _averaged(self, values: Any) -> np.ndarray:
         return np.average(values, axis=0, weights=self._shares)
 
+    def _point(self, means: np.ndarray) -> np.ndarray:
+        """Return what is predicted for y, given the means of all components, (K, N, P)."""
+        return self._averaged(means)
+
 
 @dataclass(frozen=True)
 class MixedLaw(LawOfMixture):
-    """The mixture of laws of different kinds, with weights (K,) that sum to 1."""
+    """The mixture of laws of different kinds, with weights (K,) that sum to 1.
+
+    If the prediction of y has weights of its own, deviations are those from this prediction.
+    """
 
     weights: np.ndarray
     parts: Sequence[Law]
+    mean_weights: np.ndarray | None = None
 
     @property
     def _shares(self) -> np.ndarray:
@@ -115,7 +123,11 @@ class MixedLaw(LawOfMixture):
         return np.minimum.reduce(lows), np.maximum.reduce(highs)
 
     def of(self, rows: Any) -> MixedLaw:
-        return MixedLaw(self.weights, [part.of(rows) for part in self.parts])
+        return MixedLaw(self.weights, [part.of(rows) for part in self.parts], self.mean_weights)
+
+    def _point(self, means: np.ndarray) -> np.ndarray:
+        shares = self.weights if self.mean_weights is None else self.mean_weights
+        return np.average(means, axis=0, weights=shares)
 
     def _each(self, method: str, *values: Any) -> np.ndarray:
         return np.stack([np.asarray(getattr(part, method)(*values)) for part in self.parts])

@@ -31,7 +31,7 @@ from ...persistence.estimator import SavedEstimator
 from ...training.recipes.findings import of_features, of_rows
 from ...training.recipes.plan import Training
 from ..deep_kernel_ensemble.plan import ensemble_plan
-from .race import FEWEST_ROWS, Entrant, Judged, floor_of, weights_of
+from .race import FEWEST_ROWS, Entrant, Judged, Shares, floor_of, weights_of
 from .read_tables import read
 from .report import Report
 from .stacking import diagnosis_of_parts
@@ -71,7 +71,8 @@ class AutomaticParameters:
         The fitted models by name, without those of weight 0.
     scores_ : dict of lists
         Lists "model", "score" and "common_score" (in nats per row, for y in its own units),
-        "weight" and "fit_time" (in seconds). A score is the mean log density, or log probability,
+        "weight" and "fit_time" (in seconds); and "mean_weight", if means have weights of their own.
+        A score is the mean log density, or log probability,
         of held-out rows; a common one, of those that all models have predicted. The model "linear"
         is no part of the mixture: it is what linear or logistic regression on the encoded columns
         would score, with which to compare the others.
@@ -187,15 +188,23 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
     def _networks(self, data: Data) -> Entrant:
         """Return the networks, which are tried unless rows are few."""
 
+    def _neighbours(self, data: Data) -> list[Entrant]:
+        """Return nearest neighbours to try, which need all rows, or a sample, in memory."""
+        return []
+
     @abstractmethod
     def _entrants(self, data: Data) -> list[Entrant]:
         """Return the models to try for these rows."""
 
     @abstractmethod
     def _combine(
-        self, found: list[Judged], weights: np.ndarray, data: Data, floor: list[Judged]
+        self, found: list[Judged], shares: Shares, data: Data, floor: list[Judged]
     ) -> list[Finding]:
         """Store the mixture and the tables of the report; return findings on held-out rows."""
+
+    def _mean_weights(self, found: list[Judged], weights: np.ndarray, data: Data) -> np.ndarray:
+        """Return the weights of models in the mean, if those in the density are these."""
+        return weights
 
     def _floor(self, data: Data, deadline: Deadline | None) -> list[Judged]:
         """Return a linear model's predictions of the rows, if there is time for them."""
@@ -222,18 +231,20 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         """
         floor = self._floor(data, deadline)
         weights, others = weights_of(found, data), given_up + floor
+        shares = Shares(weights, self._mean_weights(found, weights, data))
         judged = found + others
-        self.scores_ = {
+        self.scores_: dict[str, list[Any]] = {
             "model": [each.name for each in judged],
             "score": [each.score(data) for each in judged],
             "common_score": common_scores(judged, data),
-            "weight": weights.tolist() + [0.0] * len(others),
+            **shares.columns(len(others)),
             "fit_time": [each.seconds for each in judged],
         }
-        kept = [each for each, w in zip(found, weights, strict=True) if w > 0.0]
+        used = shares.are_used
+        kept = [each for each, is_used in zip(found, used, strict=True) if is_used]
         self.estimators_ = {each.name: each.model for each in kept}
         self.budget_ = getattr(kept[-1].model, "budget_", None)
-        of_held_out = self._combine(kept, weights[weights > 0.0], data, floor)
+        of_held_out = self._combine(kept, shares.of(used), data, floor)
         for each in kept:
             each.model.held_out_ = each.model.held_out_.known_by(numbers)
         of_fit = [*of_held_out, *of_time(self.max_time, deadline, judged[0].seconds)]

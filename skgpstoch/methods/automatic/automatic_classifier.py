@@ -20,7 +20,7 @@ from ..deep_kernel_ensemble.estimators import DeepKernelEnsembleClassifier
 from .automatic import Automatic, n_observed, of_networks, of_processes
 from .class_mixture import ClassParts, MixtureClassifier
 from .class_process import ExactProcessClassifier
-from .race import Entrant, Judged, of_floor
+from .race import Entrant, Judged, Shares, of_floor
 from .report import class_calibration, class_limits, share_done
 
 MOST_CLASSES = 1000  # whose probabilities are many numbers for each row
@@ -117,11 +117,11 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
         return found
 
     def _combine(
-        self, found: list[Judged], weights: np.ndarray, data: Data, floor: list[Judged]
+        self, found: list[Judged], shares: Shares, data: Data, floor: list[Judged]
     ) -> list[Finding]:
-        self.weights_ = weights
+        self.weights_ = shares.density
         self._models = [each.model for each in found]
-        held_out = mixture_of_classes([model.held_out_ for model in self._models], weights)
+        held_out = mixture_of_classes([model.held_out_ for model in self._models], self.weights_)
         weight = np.ones(len(data)) if data.weight is None else data.weight
         judged, done = (held_out, weight[held_out.rows]), share_done(self.budget_)
         self._tables = class_calibration(*judged, self.classes_), class_limits(*judged, done)

@@ -19,7 +19,7 @@ from ...data.deadline import Deadline
 from ...data.docstrings import documented
 from ...data.findings import Finding
 from ...data.groups import current
-from ...data.held_out import mixture_of
+from ...data.held_out import common_rows, mixture_of
 from ...data.messages import warn
 from ...data.rows import Data
 from ...data.tables import validate_table
@@ -31,19 +31,23 @@ from ...estimators.predictions import PredictedRows
 from ...estimators.regressor import Regressor
 from ...estimators.validation import KNOWN_AND_TRANSFORMED, check_weight, fitted_alike
 from ..deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
+from ..nngp.estimators import NNGPRegressor
 from .automatic import Automatic, n_observed, of_networks, of_processes, usual_epochs
 from .held_out_errors import of_held_out_counts, of_held_out_errors
 from .mixture import MixedRows, MixtureRegressor, TransformedRows, predicted_by
+from .neighbours import of_deep_neighbours, of_neighbours
 from .new_levels import RowsWithNewLevels
+from .point_weights import point_weights
 from .process import ExactProcessRegressor
 from .process_fit import relative_precisions
-from .race import BEHIND, Entrant, Judged, of_floor
+from .race import BEHIND, LEAST_WEIGHT, Entrant, Judged, Shares, of_floor, standard_score
 from .report import calibration_by_group, coverage_by_group, limits, of_coverage, share_done
 from .rounded_targets import RoundedRows, lattice_of
 
 FEWEST_FOR_NETWORKS = 200  # rows; with fewer, a process predicts better, and sooner
 MOST_FOR_PROCESS = 2000  # rows whose matrix is factorised in a second
 FEWEST_FOR_LONGER = 1000  # rows; with fewer, networks gain nothing by more steps
+FEWEST_FOR_DEPTH = 2000  # rows; with fewer, its held-out rows are few
 MOST_FOR_SCOUTS = 4000  # rows that eight networks are trained on
 PATIENT_SECONDS = 20.0  # least max_time for scouts to decide the number of epochs
 LONGER = 2  # times the usual epochs
@@ -87,7 +91,7 @@ def as_scouted(model: Any, scout: Judged, data: Data, may_take_longer: bool = Tr
     on average, none worse by more than .001; if the scout gained more, .02 to .04 nats worse.
     """
     n_outputs, usual = data.y.size // len(data), usual_epochs(model, data)
-    level = standard_score(scout, data) / n_outputs
+    level = standard_score(scout, data)
     if may_take_longer and level >= CLEAR:
         longer = LONGER * usual  # to the end, as scores that get worse at a high rate recover
         return model.set_params(max_iter=longer, n_iter_no_change=longer)
@@ -96,15 +100,20 @@ def as_scouted(model: Any, scout: Judged, data: Data, may_take_longer: bool = Tr
     return model
 
 
-def standard_score(scout: Judged, data: Data) -> float:
-    """Return the score for targets in standard units, summed over outputs."""
-    unit = Scaling.standard(data.y.reshape(len(data), -1), data.weight).scale
-    return scout.score(data) + float(np.log(unit).sum())
-
-
 def late_gain(scores: list[float]) -> float:
     """Return how far the lowest of all scores is below the lowest of their first half."""
     return min(scores[: (len(scores) + 1) // 2]) - min(scores)
+
+
+def sure_rows(data: Data) -> np.ndarray:
+    """Return how many rows each row counts for, (n,), in all as many as say something."""
+    weight = np.ones(len(data)) if data.weight is None else data.weight
+    return weight * min(1.0, n_observed(data) / weight.sum())
+
+
+def certain_rows(data: Data) -> np.ndarray:
+    """Return the same of targets, of which those with large known errors say less."""
+    return np.asarray(sure_rows(data) * relative_precisions(data).mean(1))
 
 
 def mean_log_slope(transformer: Any, data: Data) -> float:
@@ -121,8 +130,9 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
     """The recommended default: calibrated predictive distributions on tables of any size.
 
     It takes tables as they are: frames with categories, dates and missing values, columns and
-    targets with outliers. Up to 2,000 rows it fits exact Gaussian processes with several kernels.
-    From 200 rows on, it fits an ensemble of networks with Gaussian-process last layers. Their noise
+    targets with outliers. Up to 2,000 rows it fits exact Gaussian processes with several kernels;
+    with more, it fits processes that predict each row from the training rows nearest to it. From
+    200 rows on, it fits an ensemble of networks with Gaussian-process last layers. Their noise
     depends on the inputs and has the tails of the data. They are trained for the density of their
     predictions, and calibrated on held-out rows. The weights of the mixture of all models come from
     their predictions for held-out rows.
@@ -152,6 +162,10 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         The transformer that was fitted to y, with `transform` and `inverse_transform`.
     weights_ : ndarray of shape (n_models,)
         Weights of the models in `estimators_`, which sum to 1.
+    mean_weights_ : ndarray of shape (n_models,)
+        Weights of their means in what `predict` returns, which sum to 1. They differ from
+        `weights_` only if squared errors of held-out rows clearly ask for it; deviations are then
+        those of y from the prediction, and quantiles and densities stay those of the mixture.
     atoms_ : ndarray of shape (n_atoms,) or None
         The values of y, in increasing order, if it is on a lattice.
     atom_weight_ : float
@@ -160,6 +174,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
     See Also
     --------
     DeepKernelEnsembleRegressor : The ensemble of networks, with all its parameters.
+    NNGPRegressor : Nearest neighbours, with a kernel of your own.
     GaussianProcessRegressor : One exact process with a kernel of your own.
     StackedDensityRegressor : A mixture of models of your own.
 
@@ -265,6 +280,11 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
             likelihood = {"likelihood": "gaussian"}  # the only one that knows errors
         return of_networks(DeepKernelEnsembleRegressor, self, data, **likelihood)
 
+    def _neighbours(self, data: Data) -> list[Entrant]:
+        if self.target == "count" or n_observed(data) <= MOST_FOR_PROCESS:
+            return []
+        return of_neighbours(NNGPRegressor, self, data, self._encoder.groups)
+
     def _entrants(self, data: Data) -> list[Entrant]:
         n = n_observed(data)
         if self.target == "count":
@@ -275,6 +295,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
             "groups": encoder.groups,
         }
         found = of_processes(ExactProcessRegressor, self, n, *limits, **known)
+        found += self._neighbours(data)
         if n >= FEWEST_FOR_NETWORKS:
             networks = self._networks(data)
             is_patient = self.max_time is None or self.max_time >= PATIENT_SECONDS
@@ -283,16 +304,32 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
                 adapt = functools.partial(as_scouted, may_take_longer=may_take_longer)
                 networks = networks._replace(adapt=adapt)
             found.append(networks)
+        if n >= FEWEST_FOR_DEPTH:
+            found.append(of_deep_neighbours(NNGPRegressor, self))
         return found
 
     def _floor(self, data: Data, deadline: Deadline | None) -> list[Judged]:
         takes_rows = self.target != "count" and data.y_std is None
         return super()._floor(data, deadline) if takes_rows else []
 
+    def _mean_weights(self, found: list[Judged], weights: np.ndarray, data: Data) -> np.ndarray:
+        """Return other weights where they clearly predict y itself better.
+
+        The mean of counts, of rounded y and of a function of y is not that of models' means.
+        """
+        if self.target == "count" or self._lattice is not None or self.target_transformer_:
+            return weights
+        held_out = [each.model.held_out_ for each in found]
+        if len(found) == 1 or any(each is None for each in held_out):
+            return weights
+        rows = common_rows(held_out)
+        errors = np.stack([each.of(rows).error for each in held_out], 1)
+        return point_weights(errors, weights, certain_rows(data)[rows], LEAST_WEIGHT)
+
     def _combine(
-        self, found: list[Judged], weights: np.ndarray, data: Data, floor: list[Judged]
+        self, found: list[Judged], shares: Shares, data: Data, floor: list[Judged]
     ) -> list[Finding]:
-        self.weights_ = weights
+        self.weights_, self.mean_weights_ = shares
         if self.target_transformer_ is not None:
             gain = mean_log_slope(self.target_transformer_, data)
             for key in ("score", "common_score"):
@@ -300,19 +337,18 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         lattice = self._lattice
         self.atoms_ = None if lattice is None else lattice.atoms
         self.atom_weight_ = 0.0 if lattice is None else lattice.weight
-        held_out = mixture_of([each.model.held_out_ for each in found], weights)
+        held_out = mixture_of([each.model.held_out_ for each in found], *shares)
         weight = np.ones(len(data)) if data.weight is None else data.weight
         judged = held_out, weight[held_out.rows]
         done = share_done(self.budget_)
         by_level = self._encoder.rows_by_level(data.X[held_out.rows])
-        sure = weight * min(1.0, n_observed(data) / weight.sum())  # as many rows as say something
+        sure = sure_rows(data)
         coverage = coverage_by_group(held_out, sure[held_out.rows], by_level)
         self._tables = calibration_by_group(*judged), limits(*judged, done), coverage
         if self.target == "count":
             of_errors = of_held_out_counts(*judged)
         else:
-            certain = sure * relative_precisions(data).mean(1)
-            errors = held_out, certain[held_out.rows], self.target_transformer_
+            errors = held_out, certain_rows(data)[held_out.rows], self.target_transformer_
             of_errors = of_held_out_errors(*errors)
         of_linear = of_floor(floor, held_out) if data.y_std is None else [NO_FLOOR]
         return [*of_linear, *of_coverage(coverage), *of_errors]
@@ -332,7 +368,9 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
     def _mixed(self, X: np.ndarray) -> PredictedRows:
         """Return the mixture of what the models predict at encoded rows."""
         models = self.estimators_.values()
-        return MixedRows(self.weights_.tolist(), [predicted_by(model, X) for model in models])
+        parts = [predicted_by(model, X) for model in models]
+        means = getattr(self, "mean_weights_", self.weights_)  # absent in older files
+        return MixedRows(self.weights_.tolist(), parts, means.tolist())
 
     @available_if(has_lattice)
     def predict_atoms(self, X: Any) -> np.ndarray:

@@ -49,21 +49,32 @@ def predicted_by(model: Any, X: Any) -> PredictedRows:
 
 
 class MixedRows(PredictedRows):
-    """The mixture of several predictions of the same rows, with weights that sum to 1."""
+    """The mixture of several predictions of the same rows, with weights that sum to 1.
 
-    def __init__(self, weights: Sequence[float], parts: Sequence[PredictedRows]) -> None:
+    Their means may have weights of their own: see :mod:`.point_weights`.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[float],
+        parts: Sequence[PredictedRows],
+        mean_weights: Sequence[float] | None = None,
+    ) -> None:
         self.weights, self.parts = weights, parts
+        self.mean_weights = weights if mean_weights is None else mean_weights
         self.n_rows, self.output_shape = parts[0].n_rows, parts[0].output_shape
         self.block_rows = min(part.block_rows for part in parts)
         self.unit = functools.reduce(np.minimum, [part.unit for part in parts])
 
     def law(self, rows: slice) -> Law:
         laws = [part.law(rows) for part in self.parts]
-        return laws[0] if len(laws) == 1 else MixedLaw(np.array(self.weights), laws)
+        if len(laws) == 1:
+            return laws[0]
+        return MixedLaw(np.array(self.weights), laws, np.array(self.mean_weights))
 
     def mean(self) -> np.ndarray:
-        means = (w * part.mean() for w, part in zip(self.weights, self.parts, strict=True))
-        return np.asarray(sum(means))
+        pairs = zip(self.mean_weights, self.parts, strict=True)
+        return np.asarray(sum(w * part.mean() for w, part in pairs if w > 0.0))
 
     def draws(self, n_samples: int, random_state: Any) -> np.ndarray:
         """Draw y jointly at all rows, each time from a part that is drawn by the weights."""

@@ -81,18 +81,18 @@ class ExactProcessRegressor(
 ):
     """A mixture of exact Gaussian processes, for up to a few thousand rows.
 
-    It mixes a smooth process, a rougher one, a linear model and a constant, each with a learned
-    scale for every input. Hyper-parameters have priors. Up to 400 rows, predictions are averaged
-    over hyper-parameters; with more rows, 400 determine the hyper-parameters, and all determine the
-    function. Tails and scale of the predictive distribution, and the weights of the kernels, come
-    from leave-one-out densities, in closed form. Targets far from what other rows predict count for
-    less.
+    It mixes processes of three degrees of smoothness, a linear model and a constant, each with a
+    learned scale for every input. Hyper-parameters have priors. Up to 400 rows, predictions are
+    averaged over hyper-parameters; with more rows, 400 determine the hyper-parameters, and all
+    determine the function. Tails and scale of the predictive distribution, and the weights of the
+    kernels, come from leave-one-out densities, in closed form. Targets far from what other rows
+    predict count for less.
 
     Parameters
     ----------
-    kernels : "auto" or sequence of {"rbf", "matern", "linear", "constant"}, default="auto"
-        The kernels to mix: "rbf" and "matern", RBF or Matérn-3/2 processes with a linear part;
-        "linear", a line; "constant", a constant. "auto" is all of them.
+    kernels : "auto" or sequence, default="auto"
+        The kernels to mix: "rbf", "matern" and "rough", RBF, Matérn-3/2 or Matérn-1/2 processes
+        with a linear part; "linear", a line; "constant", a constant. "auto" is all of them.
     missing_columns : array-like of int or None, default=None
         Positions of columns of X that are 1 where a value of the row is missing, and 0 elsewhere.
         Each has a learned variance, which is added to the noise of y in such rows.

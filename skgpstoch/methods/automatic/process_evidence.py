@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...kernels.distances import Profile, matern_3, rbf
+from ...kernels.distances import Profile, matern_1, matern_3, rbf
 from ...kernels.matrices import TermsCovariance
 from ...kernels.traces import Factor, KernelTerm, SumOfProducts, line, line_diagonal, one, radial
 from ...maths.exact_solver import ExactSolver
@@ -149,6 +149,7 @@ class Shape(NamedTuple):
 KERNEL_SHAPES = {
     "rbf": Shape(rbf),
     "matern": Shape(matern_3),
+    "rough": Shape(matern_1),
     "linear": Shape(None),
     "constant": Shape(None, is_linear=False),
 }

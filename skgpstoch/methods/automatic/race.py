@@ -46,6 +46,8 @@ class Entrant(NamedTuple):
         Changes the model by what its scout, once judged, tells of the data.
     least_gain : float, default=-inf
         Nats per row that a scout has to add to the score, if that is more than `LEAST_GAIN`.
+    is_promising : callable or None, default=None
+        Tells from the models before it, the rows and the deadline whether it is worth its time.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Entrant(NamedTuple):
     scout: Callable[[float | None], Any] | None = None
     adapt: Callable[[Any, Judged, Data], Any] | None = None
     least_gain: float = -math.inf
+    is_promising: Callable[[list[Judged], Data, Deadline | None], bool] | None = None
 
 
 class Judged(NamedTuple):
@@ -92,9 +95,11 @@ def race(
     found: list[Judged] = []
     given_up: list[Judged] = []
     seconds = math.inf if deadline is None else deadline.left()
-    for name, make, scout, adapt, least_gain in entrants:
+    for name, make, scout, adapt, least_gain, is_promising in entrants:
         if was_interrupted():  # the interrupted model has warned
             break
+        if is_promising is not None and not is_promising(found, data, deadline):
+            continue
         if found and deadline is not None and deadline.left() < LEAST_REMAINING * seconds:
             warn(
                 f"max_time was too short to try {name}: {found[-1].name} took "
@@ -156,9 +161,9 @@ def with_budget_of(model: Judged, scout: Judged) -> Judged:
 
 
 def held_out_densities(found: list[Judged], data: Data) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return log densities (m, J) of rows that the last model has not seen, and their weights."""
+    """Return log densities (m, J) of rows that no model has seen, and their weights."""
     densities = np.stack([model.held_out(len(data)) for model in found], 1)
-    rows = ~np.isnan(densities[:, -1])
+    rows = ~np.isnan(densities).any(1)
     return densities[rows], None if data.weight is None else data.weight[rows]
 
 
@@ -174,11 +179,54 @@ def gain_of(tried: Judged, found: list[Judged], data: Data) -> float:
 
 def weights_of(found: list[Judged], data: Data) -> np.ndarray:
     """Return the weights of models in the mixture."""
+    return kept_weights(raw_weights(found, data), LEAST_WEIGHT)
+
+
+def raw_weights(found: list[Judged], data: Data) -> np.ndarray:
+    """Return the same, with those that are small.
+
+    Without enough rows that all have left out, as after a short time, the best score has it all.
+    """
     if len(found) == 1:
         return np.ones(1)
-    return kept_weights(
-        stacking_weights(*held_out_densities(found, data), PRIOR_ROWS), LEAST_WEIGHT
-    )
+    densities, weight = held_out_densities(found, data)
+    if len(densities) < FEWEST_ROWS:
+        scores = np.array([each.score(data) for each in found])
+        return (np.arange(len(found)) == scores.argmax()).astype(np.float64)
+    return stacking_weights(densities, weight, PRIOR_ROWS)
+
+
+def standard_score(judged: Judged, data: Data) -> float:
+    """Return a score for targets in standard units, per output."""
+    y = data.y.reshape(len(data), -1)
+    unit = Scaling.standard(y, data.weight).scale
+    return (judged.score(data) + float(np.log(unit).sum())) / y.shape[1]
+
+
+class Shares(NamedTuple):
+    """Weights of models in a mixture's density, and in its mean; each (K,), with the sum 1."""
+
+    density: np.ndarray
+    mean: np.ndarray
+
+    @property
+    def are_used(self) -> np.ndarray:
+        """Which models have a weight, (K,)."""
+        return np.asarray((self.density > 0.0) | (self.mean > 0.0))
+
+    def of(self, some: np.ndarray) -> Shares:
+        """Return the weights of some models."""
+        return Shares(*(weights[some] for weights in self))
+
+    def columns(self, n_others: int) -> dict[str, list[float]]:
+        """Return columns of a table, in which other models have no weight.
+
+        That of the mean is only there if it says something.
+        """
+        found = {"weight": self.density, "mean_weight": self.mean}
+        if np.array_equal(self.density, self.mean):
+            del found["mean_weight"]
+        return {name: weights.tolist() + [0.0] * n_others for name, weights in found.items()}
 
 
 # ---- the floor -----------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class Report(NamedTuple):
     leaderboard : DataFrame
         The models, the best first: "model", "score" (mean log density of rows held out, in nats per
         row), "common_score" (of the rows that all models have predicted), "weight" in the mixture,
-        and "fit_time" in seconds.
+        "mean_weight" in the mean if that has weights of its own, and "fit_time" in seconds.
     calibration : DataFrame
         Held-out rows in groups, by the predicted std and by the predicted mean ("by"), the lowest
         first ("group"): the number of rows ("n_rows"), means of the predictions
@@ -226,6 +226,7 @@ def binomial_z(k: float, n: float, p: float) -> float:
     """Return the standard normal number that is as unlikely as k of n successes, or 0."""
     fewer = betainc(n - k, k + 1.0, 1.0 - p) if k < n else 1.0  # P(K ≤ k)
     more = betainc(k, n - k + 1.0, p) if k > 0.0 else 1.0  # P(K ≥ k)
+    fewer, more = np.maximum([fewer, more], np.finfo(float).tiny)  # of many rows they vanish
     return float(min(norm.ppf(fewer), 0.0) + max(norm.isf(more), 0.0))
 
 

@@ -3,11 +3,13 @@
 Rank 0 fits several models if rows are few. If there are many, a sample says how columns become
 numbers and what y is like; it does not depend on which rank has which rows. The levels of
 categories, and where values are missing, come from all rows. So does the target at each level,
-which for training rows is that of the rows of other folds. All ranks then train the networks.
+which for training rows is that of the rows of other folds. All ranks then train the networks, and
+rank 0 fits nearest neighbours to the sample.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
@@ -25,8 +27,11 @@ from ...data.scan import Scan
 from ...data.tables import TableEncoder
 from ...data.target_means import FoldMeans, LevelTargets
 from ...estimators.callbacks import Fits
-from ...estimators.first_rank import adopt, fit_on_first
-from .race import race
+from ...estimators.first_rank import adopt, fit_on_first, on_first
+from ...training.interrupts import was_interrupted
+from .race import Entrant, Judged, race
+
+LEAST_LEFT = 0.1  # of max_time, for neighbours after networks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +75,14 @@ class Read:
         found, given_up = race(entrants, fits, data, deadline)
         automatic._keep(found, given_up, data, data.size, numbers, deadline)
         fits.tell_end()
+
+
+def race_here(
+    found: list[Judged], entrants: list[Entrant], fits: Fits, data: Data, left: float | None
+) -> None:
+    """Fit models on this rank alone, in the seconds that are left; put them before the others."""
+    deadline = None if left is None else Deadline(time.monotonic() + left)
+    found[:0] = race(entrants, fits, data, deadline)[0]
 
 
 def in_numbers(data: Data) -> Data:
@@ -118,14 +131,15 @@ class SampleRead(Read):
         return replace(data, X=X), by_fold
 
     def fit(self, automatic: Any) -> None:
-        """Learn how to encode rows, and train networks on all of them."""
+        """Learn how to encode rows; train networks on all of them, neighbours on the sample."""
         group, name, seconds = self.clock.group, type(automatic).__name__, automatic.max_time
         with doing(f"{name}.fit, encoding rows"), muted(group.rank > 0):
             data, by_fold = self.learn(automatic)
             given = self.encoded(by_fold)
         deadline = None if seconds is None else Deadline(seconds, self.clock)
         with doing(f"{name}.fit"), muted(group.rank > 0):
-            fits, networks = Fits(automatic, *self.given, 1), automatic._networks(data)
+            nearby, networks = automatic._neighbours(data), automatic._networks(data)
+            fits = Fits(automatic, *self.given, 1 + len(nearby))
             seeded = networks._replace(
                 make=lambda left: networks.make(left).set_params(random_state=self.seed)
             )
@@ -134,6 +148,9 @@ class SampleRead(Read):
                 held_out = each.model.held_out_
                 common = np.intersect1d(held_out.rows, self.known)
                 each.model.held_out_ = held_out.of(common).among(self.known)
+            left = None if deadline is None else deadline.left()  # every rank asks
+            if nearby and not was_interrupted() and (left is None or left > LEAST_LEFT * seconds):
+                on_first(group, lambda: race_here(found, nearby, fits, data, left))
             automatic._keep(found, [], data, self.n_rows, self.rows.rows, deadline)
             fits.tell_end()
         adopt(automatic, group)

@@ -19,16 +19,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from ...data.arrays import Scaling
 from ...data.findings import Finding
-from ...data.held_out import HeldOutPredictions, of_classes
 from ...data.rows import Data, Rows
 from ...likelihoods.counts import Poisson
 from ...likelihoods.probabilities import ClassLikelihood
@@ -40,6 +38,7 @@ from ...models.sparse import ConstantMean, RowScale, SparseModel
 from ...objectives.ensemble import EnsembleObjective
 from ...objectives.optimal_q import optimal_q
 from ...training.recipes.evidence import feature_kernel
+from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import KernelChoice
 from ...training.recipes.networks import Network, build_network, finite_features
 from ...training.recipes.plan import Plan, Sizes, Start, Training
@@ -197,10 +196,10 @@ class EnsembleRecipe(Recipe):
             "kernel_": feature_kernel(model.features),
             "log_marginal_likelihood_value_": bound_of(fitted),
             "held_out_": held_out_predictions(fitted),
-            "budget_": None if fitted.budget is None else fitted.budget._asdict(),
         }
         is_noise = isinstance(model.likelihood, AdditiveNoise)
-        return found | (fitted.of_noise(model.likelihood) if is_noise else {})
+        of_noise = fitted.of_noise(model.likelihood) if is_noise else {}
+        return {**found, **fitted.of_budget(), **of_noise}
 
     @property
     def learns(self) -> bool:
@@ -211,13 +210,6 @@ class EnsembleRecipe(Recipe):
             fitted
         ):  # of the last layers before they are closed
             yield finding.noted()
-        if (budget := fitted.budget) is None:
-            return
-        done = budget.n_steps * budget.n_estimators / (budget.all_steps * budget.all_estimators)
-        found = Finding("budget", "max_time", done, 1.0, category=ConvergenceWarning)
-        if not budget.is_enough:
-            found = found._replace(severity="problem", text=budget.shortage)
-        yield found
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         model = posterior.model.for_evidence()
@@ -227,22 +219,6 @@ class EnsembleRecipe(Recipe):
                 f"{model.likelihood!r}."
             )
         return float(optimal_q(model, X, rows).value)
-
-
-def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
-    """Return predictions of networks for rows that they have not seen, in the user's units."""
-    found, data = cast(EnsembleObjective, fitted.objective).held_out, cast(Data, fitted.data)
-    if found is None:
-        return None
-    rows, places = fitted.among_first(len(found.log_density))
-    log_density, mean, std, latent_std, cdf = (column.numpy()[places] for column in found)
-    if fitted.posterior.model.likelihood.for_classes_only:
-        codes = data.y[rows, 0].astype(np.int64)
-        return fitted.numbered(of_classes(rows, log_density, mean, codes))
-    offset, scale = fitted.y_scaling
-    error = (data.y[rows] - offset) / scale - mean
-    scaled = HeldOutPredictions(rows, log_density, error, std, latent_std, mean, cdf)
-    return fitted.numbered(scaled.in_units(fitted.y_scaling))
 
 
 def many_valued(X: Tensor) -> Tensor:

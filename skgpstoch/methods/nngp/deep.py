@@ -16,11 +16,12 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from ...data.rows import Rows
+from ...maths.gaussian import Marginals
 from ...maths.modules import Module
 from ...models.features.near import NearFeatures
 from ...models.posteriors.neighbours import NeighbourPosterior
 from ...objectives.base import Objective
-from ...objectives.neighbours import NeighbourObjective, errors_held_out
+from ...objectives.neighbours import JUDGED_ROWS, NeighbourObjective
 from ...training.loop import train
 from ...training.optimizers import SCHEDULES, make_optimizer
 from ...training.recipes.plan import epochs
@@ -159,14 +160,16 @@ class DeepNeighbourObjective(NeighbourObjective):
     def solution(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         if self.replaced_by is None:
             return super().solution(X, rows)
-        return self.replaced_by.solution(X, rows)
+        found = self.replaced_by.solution(X, rows)
+        self.held_out = self.replaced_by.held_out
+        return found
 
-    def errors_left_out(
-        self, posterior: NeighbourPosterior, X: Tensor, rows: Rows
-    ) -> tuple[Tensor, Tensor]:
+    def left_out(
+        self, posterior: NeighbourPosterior, X: Tensor, rows: Rows, most: int = JUDGED_ROWS
+    ) -> Marginals:
+        """Predict f at the rows that the network has not seen, given those that it has."""
         n = rows.n_held_out
-        weight = rows.weighted(torch.ones_like(rows.y))[:n, :1]
-        return errors_held_out(self, X, rows)[0], weight
+        return self.posterior(X[n:], rows[n:]).marginals(X[: min(n, most)].double())
 
 
 class Plain(NamedTuple):

@@ -12,6 +12,7 @@ from ...estimators.docs import public_estimator
 from ...estimators.first_rank import refuse_group
 from ...estimators.parameters import (
     ACTIVATION,
+    POSITIVE,
     NetworkParameters,
     TargetParameters,
     TrainingParameters,
@@ -82,6 +83,9 @@ class NNGPRegressor(
         rows, too. Networks always do.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, when rows are held out; at most 2,000 rows.
+    max_time : float or None, default=None
+        Time limit of `fit` in seconds; None: no limit. If there is not enough time there are fewer
+        steps, and a warning and `budget_` say so. The choice of nu takes its time all the same.
     dtype : {"float32", "float64"}, default="float64"
         Precision of inputs and networks in training. Factors of covariances are always in float64.
 
@@ -96,6 +100,14 @@ class NNGPRegressor(
     log_marginal_likelihood_value_ : float
         Σ log p(yᵢ | y of `n_neighbors` earlier rows), in nats, for y in its own units; NaN for more
         than 100,000 rows.
+    held_out_ : HeldOutPredictions
+        Predictions for up to 4,000 training rows, each given neighbours among the other rows: row
+        numbers (`rows`), `log_density` in nats for y in its own units, `mean`, `error`, `std`,
+        `latent_std` and `cdf`. Kernel and tails are those of all rows. With a network: for the rows
+        that it has not seen.
+    budget_ : dict or None
+        With `max_time`: "n_steps", what there was time for, "all_steps" without a limit, and
+        "is_enough", whether nothing was cut.
     X_train_ : ndarray of shape (n_samples, n_features)
         The training rows, in random order, without rows of weight 0. Copies are one row.
     y_train_ : ndarray of shape (n_samples,) or (n_samples, n_outputs)
@@ -135,15 +147,18 @@ class NNGPRegressor(
     mean: str = "constant"
     calibrate: bool = True
     activation: str = "gelu"
+    max_time: float | None = None
 
     _first_parameters: ClassVar[tuple[str, ...]] = (
         "likelihood",
         "hidden_layer_sizes",
+        "max_time",
     )
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "activation": ACTIVATION,
         "mean": [StrOptions({"zero", "constant"})],
         "calibrate": ["boolean"],
+        "max_time": [POSITIVE, None],
         "likelihood": [StrOptions({"auto", "gaussian", "shared_student_t"})],
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = ("likelihood",)

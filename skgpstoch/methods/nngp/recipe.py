@@ -23,6 +23,7 @@ from ...likelihoods.real import Gaussian
 from ...models.calibration.tails import TailChoice
 from ...objectives.neighbours import NeighbourObjective, errors_held_out, score_of
 from ...training.optimizers import SCHEDULES
+from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
 from ...training.recipes.networks import Network, build_network
 from ...training.recipes.plan import Folds, Plan, Sizes, Start, Training, epochs
@@ -250,6 +251,8 @@ class NeighbourRecipe(Recipe):
         return {
             "kernel_": self.fitted_kernel(posterior, fitted.x_scaling),
             "log_marginal_likelihood_value_": fitted.in_units(value, posterior.n_rows),
+            "held_out_": held_out_predictions(fitted),
+            **fitted.of_budget(),
             **fitted.of_noise(posterior.likelihood),
         }
 

@@ -124,6 +124,15 @@ class Predicted(NamedTuple):
     latent_std: Tensor
     cdf: Tensor  # NaN for counts
 
+    @classmethod
+    def of(cls, y: Tensor, q: Marginals, noise: Any) -> Predicted:
+        """Return what q(f) and the likelihood of these rows say of y, which are no classes."""
+        mean, var = noise.moments(q).mixture_moments()
+        is_additive = isinstance(noise, AdditiveNoise)
+        cdf = noise.cdf(y, q).mean(0) if is_additive else torch.full_like(y, math.nan)
+        latent_std = q.mixture_moments()[1].sqrt()
+        return cls(noise.log_predictive(y, q), mean, var.sqrt(), latent_std, cdf)
+
 
 class HeldOut(NamedTuple):
     """Held-out rows and an ensemble's predictions for them, in float64."""
@@ -189,17 +198,11 @@ class HeldOut(NamedTuple):
     ) -> Predicted:
         """Return the predictions with the calibration, spread and skewness applied."""
         (q, noise), y = self.changed(choice, spread, skew), self.rows.y
-        log_density = noise.log_predictive(y, q)
-        if self.centre is not None:
-            p = noise.moments(q).mixture_moments()[0]
-            none = y.new_empty(len(y), 0)
-            p = torch.cat([1.0 - p, p], 1) if p.shape[1] == 1 else p / p.sum(1, keepdim=True)
-            return Predicted(log_density, p, none, none, none)
-        mean, var = noise.moments(q).mixture_moments()
-        is_additive = isinstance(noise, AdditiveNoise)
-        cdf = noise.cdf(y, q).mean(0) if is_additive else torch.full_like(y, math.nan)
-        latent_std = q.mixture_moments()[1].sqrt()
-        return Predicted(log_density, mean, var.sqrt(), latent_std, cdf)
+        if self.centre is None:
+            return Predicted.of(y, q, noise)
+        p, none = noise.moments(q).mixture_moments()[0], y.new_empty(len(y), 0)
+        p = torch.cat([1.0 - p, p], 1) if p.shape[1] == 1 else p / p.sum(1, keepdim=True)
+        return Predicted(noise.log_predictive(y, q), p, none, none, none)
 
     def mixture(self, choice: Calibration) -> tuple[Marginals, Any]:
         """Return q(f) and the likelihood with a calibration applied."""

@@ -125,6 +125,10 @@ class Fitted(NamedTuple):
         array = values.detach().numpy()
         return float(array[0]) if self.y_shape == () else array
 
+    def of_budget(self) -> dict[str, Any]:
+        """Return the attribute that describes the work that was done within `max_time`."""
+        return {"budget_": None if self.budget is None else self.budget._asdict()}
+
     def of_noise(self, likelihood: AdditiveNoise) -> dict[str, Any]:
         """Return the attributes that describe additive noise."""
         likelihood = likelihood.in_units(torch.from_numpy(self.y_scaling.scale))
@@ -265,6 +269,8 @@ class Recipe(OfParameters, ABC):
                 yield from of_features(data.size, data.X.shape[1])
                 yield from of_far_rows(data.X, data.weight)
             yield from self.training_findings(fitted)
+            if fitted.budget is not None:
+                yield fitted.budget.finding
 
     @property
     def learns(self) -> bool:

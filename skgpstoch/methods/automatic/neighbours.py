@@ -1,0 +1,101 @@
+"""Nearest neighbours in the recommended default: a rough kernel and a smoother one.
+
+Above the rows that an exact process can take, they are the processes of the race. Their scores come
+from leaving out rows one by one, and cost no further fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.gaussian_process import kernels as sk
+
+from ...data.arrays import Scaling, resolve_seed
+from ...data.deadline import Deadline
+from ...data.rows import Data
+from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS
+from .race import Entrant, Judged, raw_weights, standard_score
+
+NEIGHBOURS = {0.5: "neighbours (rough)", 1.5: "neighbours"}
+"""Of models by the smoothness ν of their Matérn kernels. Where both fit well, the rough kernel has
+the better density, and the other the better mean."""
+DEEP = "neighbours (deep)"
+LAYERS = (128, 128, 128)
+FEATURES_NU = 1.5  # smoothness of the kernel on the outputs of a network
+LEAST_PROMISE = 0.1  # weight of neighbours in X, or
+CLEAR_SCORE = 0.3  # nats per row of a standardised target, that promise more by a network
+DEEP_SECONDS = (20.0, 1e-3)  # of the time that is left, and for each row
+BOUNDS = (1e-5, 1e5)  # of hyper-parameters, for X and y of variance 1
+
+
+def of_neighbours(estimator: Any, p: Any, data: Data, groups: Sequence[int]) -> list[Entrant]:
+    """Return nearest neighbours with kernels of different smoothness.
+
+    Parameters
+    ----------
+    estimator : type
+        NNGPRegressor.
+    p : AutomaticParameters
+        Device and seed.
+    data : Data
+        The rows, encoded.
+    groups : sequence of int
+        A number for each column; the one-hot levels of a category have the same.
+    """
+    kernels = {"neighbours": None}  # chooses ν itself
+    if data.X.shape[1] <= MOST_RELEVANT_INPUTS:
+        units = input_units(data, np.asarray(groups))
+        kernels = {name: matern(units, nu) for nu, name in NEIGHBOURS.items()}
+    seed = resolve_seed(p.random_state)
+
+    def entrant(name: str, kernel: sk.Kernel | None) -> Entrant:
+        def make(left: float | None) -> Any:
+            return estimator(kernel, max_time=left, device=p.device, verbose=0, random_state=seed)
+
+        return Entrant(name, make)
+
+    return [entrant(*pair) for pair in kernels.items()]
+
+
+def of_deep_neighbours(estimator: Any, p: Any) -> Entrant:
+    """Return neighbours in the outputs of a network, where others promise that they are good."""
+    kernel = sk.ConstantKernel(1.0, BOUNDS) * sk.Matern(1.0, "fixed", nu=FEATURES_NU)
+    seed = resolve_seed(p.random_state)
+
+    def make(left: float | None) -> Any:
+        given = {"max_time": left, "device": p.device, "verbose": p.verbose, "random_state": seed}
+        return estimator(kernel, hidden_layer_sizes=LAYERS, **given)
+
+    return Entrant(DEEP, make, is_promising=promises_depth)
+
+
+def promises_depth(found: list[Judged], data: Data, deadline: Deadline | None) -> bool:
+    """Tell whether a network may find better neighbours, and has the time to.
+
+    It may if neighbours in X have a weight, or if there is little noise: errors are then those of
+    the function, which neighbours follow.
+    """
+    least, per_row = DEEP_SECONDS
+    if deadline is not None and deadline.left() < least + per_row * len(data):
+        return False
+    if max(standard_score(each, data) for each in found) >= CLEAR_SCORE:
+        return True
+    near = [each.name in NEIGHBOURS.values() for each in found]
+    return bool(raw_weights(found, data)[near].sum() >= LEAST_PROMISE)
+
+
+def input_units(data: Data, groups: np.ndarray) -> np.ndarray:
+    """Return the unit of each column, (d,): one for all levels of a category, however rare."""
+    scale = Scaling.standard(data.X, data.weight).scale
+    _, place = np.unique(groups, return_inverse=True)
+    total = np.sqrt(np.bincount(place, np.square(scale)))
+    return np.where(np.bincount(place)[place] > 1, total[place], scale)
+
+
+def matern(units: np.ndarray, nu: float) -> sk.Kernel:
+    """Return a kernel for columns of these units, and a target of variance 1."""
+    scale = units * np.sqrt(len(units))
+    bounds = np.multiply.outer(units, BOUNDS)
+    return sk.ConstantKernel(1.0, BOUNDS) * sk.Matern(scale, bounds, nu=nu)

@@ -1,0 +1,29 @@
+"""What a fit predicts of rows that it has left out, in the user's units."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from ...data.held_out import HeldOutPredictions, of_classes
+from ...data.rows import Data
+from ...models.calibration.held_out import Predicted
+from .recipe import Fitted
+
+
+def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
+    """Return the predictions of an objective for the first rows, which it has left out, if any."""
+    found: Predicted | None = cast(Any, fitted.objective).held_out
+    if found is None:
+        return None
+    data = cast(Data, fitted.data)
+    rows, places = fitted.among_first(len(found.log_density))
+    log_density, mean, std, latent_std, cdf = (column.numpy()[places] for column in found)
+    if fitted.posterior.likelihood.for_classes_only:
+        codes = data.y[rows, 0].astype(np.int64)
+        return fitted.numbered(of_classes(rows, log_density, mean, codes))
+    offset, scale = fitted.y_scaling
+    error = (data.y[rows] - offset) / scale - mean
+    scaled = HeldOutPredictions(rows, log_density, error, std, latent_std, mean, cdf)
+    return fitted.numbered(scaled.in_units(fitted.y_scaling))

@@ -1,0 +1,171 @@
+"""Nearest neighbours in the recommended default: when they are tried, and what they weigh."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+
+import skgpstoch
+from skgpstoch import AutoGaussianProcessRegressor, NNGPRegressor
+from skgpstoch.data.deadline import Deadline
+from skgpstoch.data.held_out import HeldOutPredictions
+from skgpstoch.data.rows import Data
+from skgpstoch.methods.automatic import automatic_regressor, neighbours, race
+from skgpstoch.methods.automatic.race import Entrant, Judged
+from skgpstoch.methods.nngp import deep
+
+N = 60
+rng = np.random.default_rng(0)
+X, Y = rng.normal(size=(N, 2)), rng.normal(size=N)
+ROWS = Data(X, Y)
+
+
+def judged(name, densities, rows=None):
+    """A model with these log densities of held-out rows."""
+    rows = np.arange(len(densities)) if rows is None else rows
+    column = np.zeros((len(rows), 1))
+    given = HeldOutPredictions(rows, np.asarray(densities, float), *[column] * 5)
+    return Judged(name, SimpleNamespace(held_out_=given), 1.0)
+
+
+def test_weights_are_of_rows_that_all_have_left_out():
+    """The last is worse than the first on the rows of both, though its own score is better."""
+    first = judged("neighbours", np.r_[np.full(30, -1.0), np.full(30, -9.0)])
+    last = judged("networks", np.full(30, -3.0), np.arange(30))
+    some = judged("others", np.full(40, -3.0), np.arange(20, 60))
+    densities, _ = race.held_out_densities([first, some, last], ROWS)
+    assert densities.shape == (10, 3)
+    for found in ([first, last], [last, first]):
+        densities, _ = race.held_out_densities(found, ROWS)
+        assert densities.shape == (30, 2)
+        assert race.weights_of(found, ROWS)[found.index(first)] == 1.0
+
+
+def test_without_common_rows_the_best_score_has_all_the_weight():
+    found = [judged("a", [-2.0] * 30, np.arange(30)), judged("b", [-1.0] * 30, np.arange(30, 60))]
+    assert_array_equal(race.weights_of(found, ROWS), [0.0, 1.0])
+
+
+def test_depth_is_promised_by_neighbours_or_by_little_noise():
+    near, far = judged("neighbours", np.full(N, -1.4)), judged("networks", np.full(N, -1.5))
+    other = judged("networks", np.full(N, -0.5))
+    sharp = judged("networks", np.full(N, 0.4))
+    assert neighbours.promises_depth([near, far], ROWS, None)
+    assert not neighbours.promises_depth([near, other], ROWS, None)
+    assert neighbours.promises_depth([near, sharp], ROWS, None)
+    assert neighbours.promises_depth([near, far], ROWS, Deadline(1e3, lambda: 0.0))
+    assert not neighbours.promises_depth([near, far], ROWS, Deadline(5.0, lambda: 0.0))
+
+
+def test_promises_do_not_depend_on_units():
+    scaled = Data(X, 1e-6 * Y)
+    sharp = judged("networks", np.full(N, 0.4 + np.log(1e6)))
+    assert neighbours.promises_depth([sharp], scaled, None)
+    noisy = [judged("neighbours", np.full(N, -1.0)), judged("networks", np.full(N, 0.2))]
+    assert not neighbours.promises_depth(noisy, ROWS, None)
+
+
+def test_what_does_not_promise_anything_is_not_tried():
+    class Fits:
+        def next(self, name):
+            return lambda model, *_: model
+
+    kept = judged("a", np.full(N, -1.0)).model
+    asked = []
+
+    def never(*given):
+        asked.append(given)
+        return False
+
+    entrants = [
+        Entrant("a", lambda left: kept),
+        Entrant("b", lambda left: pytest.fail("is not promising"), is_promising=never),
+    ]
+    found, given_up = race.race(entrants, Fits(), ROWS, None)
+    assert [each.name for each in found] == ["a"]
+    assert given_up == []
+    assert [each.name for each in asked[0][0]] == ["a"]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """A fit of four models of few steps, all of which count, to a category and a missing value."""
+    with pytest.MonkeyPatch.context() as patch:
+        few = {"n_neighbors": 8, "max_iter": 1}
+        small = {"hidden_layer_sizes": (8,), "n_estimators": 2, "max_iter": 2}
+        nngp, networks = NNGPRegressor, skgpstoch.DeepKernelEnsembleRegressor
+        of_few = lambda kernel, **given: nngp(kernel, **{**given, **few})  # noqa: E731
+        patch.setattr(automatic_regressor, "NNGPRegressor", of_few)
+        patch.setattr(
+            automatic_regressor,
+            "DeepKernelEnsembleRegressor",
+            lambda **given: networks(**{**given, **small}),
+        )
+        for name in ("MOST_FOR_PROCESS", "FEWEST_FOR_DEPTH", "MOST_FOR_SCOUTS"):
+            patch.setattr(automatic_regressor, name, 100)
+        patch.setattr(neighbours, "LAYERS", (8,))
+        patch.setattr(neighbours, "LEAST_PROMISE", 0.0)
+        patch.setattr(deep, "MEAN_STEPS", 30)
+        patch.setattr(race, "LEAST_WEIGHT", 0.0)
+        rng = np.random.default_rng(0)
+        X = np.column_stack([rng.uniform(-3, 3, 200), rng.integers(0, 4, 200)])
+        y = np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(200)
+        X[::9, 0] = np.nan
+        model = AutoGaussianProcessRegressor(categorical_features=[1], random_state=0)
+        return model.fit(X, y), X, y
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_all_models_are_weighed(fitted):
+    model, X, y = fitted
+    names = ["neighbours (rough)", "neighbours", "networks", "neighbours (deep)"]
+    assert list(model.estimators_) == names
+    assert_allclose(model.weights_.sum(), 1.0)
+    of_deep = model.estimators_["neighbours (deep)"].held_out_
+    assert len(of_deep.rows) == 20  # that its network has not seen
+    for each in model.estimators_.values():
+        found = each.held_out_
+        assert_allclose(found.mean + found.error, y[found.rows, None])
+        assert np.isin(of_deep.rows, found.rows).all()
+    assert np.isfinite(model.predict_interval(X)).all()
+    assert {"neighbours (deep)", "linear"} < set(model.report().leaderboard["model"])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_neighbours_are_saved_with_the_mixture(fitted, tmp_path):
+    model, X, y = fitted
+    model.save(tmp_path / "model.safetensors")
+    loaded = skgpstoch.load(tmp_path / "model.safetensors")
+    assert_array_equal(loaded.predict(X), model.predict(X))
+    expected = model.log_predictive_density(X, y)
+    assert_array_equal(loaded.log_predictive_density(X, y), expected)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("given", ["weights", "y_std", "outputs"])
+def test_rows_of_all_kinds(given, monkeypatch):
+    """Weights, known errors and several targets reach the neighbours."""
+    few = lambda kernel, **given: NNGPRegressor(  # noqa: E731
+        kernel, **{**given, "n_neighbors": 8, "max_iter": 1}
+    )
+    monkeypatch.setattr(automatic_regressor, "NNGPRegressor", few)
+    monkeypatch.setattr(automatic_regressor, "MOST_FOR_PROCESS", 50)
+    monkeypatch.setattr(automatic_regressor, "FEWEST_FOR_NETWORKS", 10**6)
+    monkeypatch.setattr(automatic_regressor, "of_processes", lambda *_, **__: [])
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (100, 2))
+    y = np.sin(2.0 * X[:, 0]) + 0.1 * rng.standard_normal(100)
+    model = AutoGaussianProcessRegressor(random_state=0)
+    if given == "outputs":
+        both = clone(model).fit(X, np.column_stack([y, -2.0 * y]))
+        assert_allclose(both.predict(X)[:, 1], -2.0 * both.predict(X)[:, 0], atol=0.3)
+        return
+    wrong = np.arange(100) % 5 == 0
+    spoilt = np.where(wrong, 5.0, y)
+    value = np.where(wrong, 0.0, 1.0) if given == "weights" else np.where(wrong, 50.0, 0.1)
+    name = {"weights": "sample_weight", "y_std": "y_std"}[given]
+    found = clone(model).fit(X, spoilt, **{name: value})
+    assert set(found.estimators_) <= set(neighbours.NEIGHBOURS.values())
+    assert np.abs(found.predict(X) - y).mean() < 0.3

@@ -1,0 +1,177 @@
+"""Weights of means: when they differ from those of densities, and what follows from them."""
+
+import copy
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import skgpstoch
+from skgpstoch import AutoGaussianProcessRegressor
+from skgpstoch.data.held_out import HeldOutPredictions, mixture_of
+from skgpstoch.methods.automatic import automatic_regressor
+from skgpstoch.methods.automatic.point_weights import least_squares, point_weights
+from skgpstoch.methods.automatic.race import Shares
+
+N = 400
+
+
+def errors(scales, seed=0, n=N):
+    """Independent errors of models whose deviations are these, (n, K, 1)."""
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, len(scales), 1)) * np.asarray(scales)[:, None]
+
+
+def test_weights_are_those_of_least_squares():
+    """Of two models, by the formula; the third is worse than any mixture of the others."""
+    E = errors([1.0, 0.5])[..., 0]
+    S = E.T @ E
+    v = (S[1, 1] - S[0, 1]) / (S[0, 0] + S[1, 1] - 2.0 * S[0, 1])
+    far = 3.0 * E[:, [0]] + 9.0
+    found = least_squares(np.hstack([E, far])[..., None], np.ones(N), 0.0)
+    assert_allclose(found, [v, 1.0 - v, 0.0], atol=1e-5)
+    kept = least_squares(np.hstack([E, far])[..., None], np.ones(N), 0.3)
+    assert_array_equal(kept, [0.0, 1.0, 0.0])
+
+
+def test_a_weight_is_a_number_of_rows():
+    E = errors([1.0, 0.7, 0.9])
+    weight = np.arange(N) % 3 + 1.0
+    again = np.repeat(E, weight.astype(int), 0)
+    expected = least_squares(again, np.ones(len(again)), 0.0)
+    assert_allclose(least_squares(E, weight, 0.0), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-200, 1e150])
+def test_a_sure_model_with_large_errors_has_no_say_in_the_mean(unit):
+    given = np.array([0.9, 0.1])
+    found = point_weights(unit * errors([1.0, 0.2]), given, np.ones(N), 0.1)
+    assert_array_equal(found, [0.0, 1.0])
+
+
+def test_chance_changes_nothing():
+    """Weights are the best ones up to chance, so that others are better in hardly any table."""
+    given = np.array([0.5, 0.5])
+    tables = [errors([1.0, 1.0], seed, n=60) for seed in range(40)]
+    changed = [(point_weights(E, given, np.ones(60), 0.1) != given).any() for E in tables]
+    assert sum(changed) <= 2
+
+
+def test_few_rows_change_nothing():
+    given = np.array([0.9, 0.1])
+    assert_array_equal(point_weights(errors([1.0, 0.1], n=5), given, np.ones(5), 0.1), given)
+
+
+def test_several_outputs_have_common_weights():
+    """In which no output counts for more because of its unit."""
+    E = np.concatenate([errors([1.0, 0.2]), 1e6 * errors([1.0, 0.2], 1)], -1)
+    found = point_weights(E, np.array([0.9, 0.1]), np.ones(N), 0.0)
+    one = point_weights(E / [1.0, 1e6], np.array([0.9, 0.1]), np.ones(N), 0.0)
+    assert_allclose(found, one, atol=1e-3)
+
+
+def test_columns_of_a_table():
+    both = Shares(np.array([1.0, 0.0, 0.0]), np.array([0.5, 0.5, 0.0]))
+    assert both.columns(1) == {"weight": [1, 0, 0, 0], "mean_weight": [0.5, 0.5, 0, 0]}
+    assert_array_equal(both.are_used, [True, True, False])
+    assert "mean_weight" not in Shares(both.density, both.density).columns(0)
+
+
+# ---- what follows ------------------------------------------------------------------------------
+
+
+def test_held_out_errors_are_those_of_the_point():
+    rng = np.random.default_rng(0)
+    y, both = rng.normal(size=(9, 1)), []
+    for std in (0.1, 0.4):
+        mean = rng.normal(size=(9, 1))
+        columns = np.zeros(9), y - mean, std + 0 * y, 0 * y, mean, 0.5 + 0 * y
+        both.append(HeldOutPredictions(np.arange(9), *columns))
+    found = mixture_of(both, np.array([0.8, 0.2]), np.array([0.3, 0.7]))
+    point = 0.3 * both[0].mean + 0.7 * both[1].mean
+    assert_allclose(found.mean, point)
+    assert_allclose(found.error, y - point)
+    square = 0.8 * (0.1**2 + (both[0].mean - point) ** 2)
+    square += 0.2 * (0.4**2 + (both[1].mean - point) ** 2)
+    assert_allclose(found.std, np.sqrt(square))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """A fit of a process and networks whose weights are 0.8, 0.2 and 0.3, 0.7."""
+    with pytest.MonkeyPatch.context() as patch:
+        chosen = np.array([0.3, 0.7])
+        patch.setattr(automatic_regressor, "point_weights", lambda *_: chosen)
+        weighed = lambda found, data: np.array([0.8, 0.2])  # noqa: E731
+        patch.setattr("skgpstoch.methods.automatic.automatic.weights_of", weighed)
+        patch.setattr("skgpstoch.methods.automatic.race.LEAST_GAIN", -np.inf)
+        rng = np.random.default_rng(0)
+        X = rng.uniform(-3, 3, (200, 1))
+        y = np.sin(X[:, 0]) + 0.3 * rng.standard_normal(200)
+        networks = {"hidden_layer_sizes": (8,), "n_estimators": 2, "max_iter": 3}
+
+        def small(**params):
+            return skgpstoch.DeepKernelEnsembleRegressor(**{**params, **networks})
+
+        patch.setattr(automatic_regressor, "DeepKernelEnsembleRegressor", small)
+        return AutoGaussianProcessRegressor(random_state=0).fit(X, y), X, y
+
+
+def test_deviations_are_those_from_the_prediction(fitted):
+    model, X, _ = fitted
+    mean, std = model.predict(X, return_std=True)
+    parts = [each.predict(X, return_std=True) for each in model.estimators_.values()]
+    point = 0.3 * parts[0][0] + 0.7 * parts[1][0]
+    assert_allclose(mean, point)
+    assert_allclose(model.predict(X), point)
+    pairs = zip((0.8, 0.2), parts, strict=True)
+    square = sum(w * (s**2 + (m - point) ** 2) for w, (m, s) in pairs)
+    assert_allclose(std, np.sqrt(square))
+    given = model.predict_distribution(X)
+    assert_allclose(given.mean(), point)
+    assert_allclose(given.std(), std)
+    draws = model.sample_y(X[:5], 20_000)
+    apart = np.sqrt(np.square(draws - point[:5, None]).mean(1))
+    assert_allclose(apart, std[:5], rtol=0.05)
+
+
+def test_densities_and_intervals_are_those_of_the_mixture(fitted):
+    model, X, y = fitted
+    other = copy.copy(model)
+    other.mean_weights_ = model.weights_
+    assert_array_equal(model.predict_interval(X[:20]), other.predict_interval(X[:20]))
+    assert_array_equal(model.log_predictive_density(X, y), other.log_predictive_density(X, y))
+    assert np.abs(model.predict(X) - other.predict(X)).max() > 0.01
+    crps = [each.predict_distribution(X[:20]).crps(y[:20]) for each in (model, other)]
+    assert_allclose(*crps, rtol=1e-5)
+
+
+def test_the_report_is_of_what_is_predicted(fitted):
+    model, _, _ = fitted
+    assert model.scores_["mean_weight"] == [0.3, 0.7, 0.0]
+    assert model.scores_["weight"] == [0.8, 0.2, 0.0]
+    held_out = [each.held_out_ for each in model.estimators_.values()]
+    expected = mixture_of(held_out, model.weights_, model.mean_weights_)
+    table = model.report().calibration
+    table = table[table["by"] == "std"]
+    mse = np.average(table["rmse"] ** 2, weights=table["n_rows"])
+    assert_allclose(mse, np.square(expected.error).mean())
+
+
+def test_weights_of_means_are_saved(fitted, tmp_path):
+    model, X, _ = fitted
+    loaded = skgpstoch.load(
+        model.save(tmp_path / "model.safetensors") or tmp_path / "model.safetensors"
+    )
+    assert_array_equal(loaded.predict(X), model.predict(X))
+    del loaded.mean_weights_  # files of earlier versions have none
+    assert np.isfinite(loaded.predict(X)).all()
+
+
+@pytest.mark.parametrize("kind", [{"target_transform": "yeo-johnson"}, {"discrete": "auto"}])
+def test_means_of_functions_of_y_have_the_weights_of_the_density(fitted, kind, monkeypatch):
+    _, X, y = fitted
+    monkeypatch.setattr(automatic_regressor, "point_weights", None)  # is not called
+    rounded = np.round(y) if "discrete" in kind else y
+    model = AutoGaussianProcessRegressor(**kind, max_time=0.5, random_state=0).fit(X, rounded)
+    assert_array_equal(model.mean_weights_, model.weights_)

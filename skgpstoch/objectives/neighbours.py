@@ -24,12 +24,13 @@ from ..data.devices import BLOCK_ROWS
 from ..data.rows import Rows
 from ..kernels import Kernel
 from ..kernels.sets import nearness
-from ..likelihoods.real import Gaussian
+from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..likelihoods.shared_precision import SharedStudentT
 from ..maths.conditionals import log_density
 from ..maths.gaussian import Marginals
 from ..maths.nearest import Nearest
 from ..models.calibration.held_out import Predicted
+from ..models.calibration.nearby import ErrorsNearby
 from ..models.calibration.tails import TailChoice, best_tails
 from ..models.calibration.tails import log_density as log_density_of_errors
 from ..models.posteriors.neighbours import (
@@ -45,7 +46,7 @@ Pair = tuple[Tensor, Rows]
 
 NOISE_RATE = 3.0  # factor of the learning rate of log σ²
 TRIAL_ROWS = 2000  # on which kernels are compared
-JUDGED_ROWS = 4000  # left out, one by one, to judge scale and tails
+JUDGED_ROWS = 10_000  # left out, one by one, to judge scale and tails
 JOINT_COST = 0.2  # of a row in the joint density, over that of leaving it out
 TINIEST = torch.finfo(torch.float64).tiny
 
@@ -218,12 +219,13 @@ class NeighbourObjective(Objective):
         """Return the posterior given all rows, with the tails that suit rows left out."""
         posterior = self.posterior(X, rows)
         q = self.left_out(posterior, X, rows)
-        judged = rows[: q.mean.shape[1]].to(torch.float64)
+        judged, r = rows[: q.mean.shape[1]].to(torch.float64), None
         if rows.noise is None and self.tails is not None:
-            scale = self.calibrate_tails_(posterior, q, judged)
-            q = Marginals(q.mean, scale**2 * q.var)
+            scale, r = self.calibrate_(posterior, q, judged)
+            q = Marginals(q.mean, (scale * r).square() * q.var)
         posterior.find_joint_()
-        found = Predicted.of(judged.y, q, posterior.likelihood.of(judged))
+        likelihood = cast(AdditiveNoise, posterior.likelihood.of(judged))
+        found = Predicted.of(judged.y, q, likelihood if r is None else likelihood.scaled(r))
         self.held_out = Predicted(*(column.cpu() for column in found))
         return posterior
 
@@ -241,15 +243,20 @@ class NeighbourObjective(Objective):
         self.data, self.found = rows
         return other
 
-    def calibrate_tails_(self, posterior: NeighbourPosterior, q: Marginals, rows: Rows) -> float:
-        """Set the likelihood, and the scale of kernel and noise, which is returned.
+    def calibrate_(
+        self, posterior: NeighbourPosterior, q: Marginals, rows: Rows
+    ) -> tuple[float, Tensor]:
+        """Set how predictions are spread, their tails, and the scale of kernel and noise.
 
         The errors of rows left out, of which `q` is f, are those of single observations, whatever
-        the rows' weights.
+        the rows' weights. Return the scale, and r of these rows, (k, P).
         """
         s = (q.var[0] + posterior.variance).clamp_min(TINIEST).sqrt()
         u, weight = (rows.y - q.mean[0]) / s, rows.weighted(torch.ones_like(rows.y))[:, :1]
-        tails = best_tails(u.cpu().numpy(), cast(Any, self.tails), weight.cpu().numpy())
+        places = posterior.located(posterior.features[: len(u)])
+        posterior.spread, r = ErrorsNearby.best(places, u, weight[:, 0])
+        errors = (u / r).cpu().numpy()
+        tails = best_tails(errors, cast(Any, self.tails), weight.cpu().numpy())
         posterior.scale_(tails.scale**2)
         noise = posterior.variance
         if math.isinf(tails.df):
@@ -257,7 +264,7 @@ class NeighbourObjective(Objective):
         else:
             posterior.likelihood = SharedStudentT(noise.sqrt(), torch.full_like(noise, tails.df))
             posterior.likelihood.outliers = tails.outliers
-        return tails.scale
+        return tails.scale, r
 
 
 @torch.no_grad()

@@ -62,8 +62,9 @@ class NNGPRegressor(
     mean : {"constant", "zero"}, default="constant"
         Mean of f far from all rows: a learned constant, or 0.
     calibrate : bool, default=True
-        Whether training rows that are left out choose the scale of kernel and noise, and the tails;
-        False: those of the likelihood stay. The scale stays where the kernel fixes it.
+        Whether training rows that are left out choose the scale of kernel and noise, the tails, and
+        how much wider predictions are where rows nearby were predicted badly. False: predictions
+        are those of the process. The scale stays where the kernel fixes it.
     hidden_layer_sizes : tuple of int, default=()
         Widths of the layers of a network that is learned together with the kernel: neighbours are
         then near in its outputs. (): neighbours are near in X.
@@ -101,7 +102,7 @@ class NNGPRegressor(
         Σ log p(yᵢ | y of `n_neighbors` earlier rows), in nats, for y in its own units; NaN for more
         than 100,000 rows.
     held_out_ : HeldOutPredictions
-        Predictions for up to 4,000 training rows, each given neighbours among the other rows: row
+        Predictions for up to 10,000 training rows, each given neighbours among the other rows: row
         numbers (`rows`), `log_density` in nats for y in its own units, `mean`, `error`, `std`,
         `latent_std` and `cdf`. Kernel and tails are those of all rows. With a network: for the rows
         that it has not seen.

@@ -21,6 +21,7 @@ from ...data.devices import BLOCK_ROWS, block_elements
 from ...data.rows import Rows
 from ...kernels import Kernel, scaled
 from ...kernels.sets import nearness, within
+from ...likelihoods.base import Likelihood
 from ...likelihoods.real import AdditiveNoise
 from ...maths.conditionals import Conditional, log_density
 from ...maths.gaussian import Marginals, standard_normal
@@ -133,6 +134,9 @@ class NeighbourPosterior(Posterior):
         self.n_neighbors = n_neighbors
         self.n_joint = n_joint
         self._n_rows = rows.n_effective
+        self.spread: nn.Module | None = (
+            None  # r: places (N, e) → (N, P), how wrong rows nearby were
+        )
         with torch.no_grad():
             given = self.columns(X, rows, mean, noise)
         for name, value in {**given, "constant": mean, "variance": noise}.items():
@@ -226,9 +230,22 @@ class NeighbourPosterior(Posterior):
         return mean, var
 
     def marginals(self, X: Tensor) -> Marginals:
+        return self._marginals(X)[0]
+
+    def _marginals(self, X: Tensor) -> tuple[Marginals, Tensor | None]:
+        """Return q(f), whose deviations are r(x) times those given neighbours, and r, (N, P)."""
         G = self.network(X)
-        mean, var = self.moments(G, self.nearest.of(self.located(G), self.n_neighbors))
-        return Marginals(mean[None], var[None])
+        place = self.located(G)
+        mean, var = self.moments(G, self.nearest.of(place, self.n_neighbors))
+        if self.spread is None:
+            return Marginals(mean[None], var[None]), None
+        r = self.spread(place)
+        return Marginals(mean[None], (r.square() * var)[None]), r
+
+    def predictive(self, X: Tensor, rows: Rows) -> tuple[Marginals, Likelihood]:
+        q, r = self._marginals(X)
+        likelihood = cast(AdditiveNoise, self.likelihood.of(rows))
+        return q, likelihood if r is None else likelihood.scaled(r)
 
     @torch.no_grad()
     def left_out(self, i: Tensor) -> tuple[Tensor, Tensor]:
@@ -314,21 +331,31 @@ class NeighbourPosterior(Posterior):
 
         def values(X: Tensor) -> Tensor:
             at = self.network(X)
-            near = self.nearest.of(self.located(at), self.n_neighbors)
-            update = [
-                self.conditional(at[some], near[some]).beta  # (P, b, m)
-                for some in set_blocks(len(at), near.shape[1] + 1, at.device)
-            ]
-            beta = torch.cat(update, 1)
-            return f(at) + self.constant + torch.einsum("pbm,sbmp->sbp", beta, error[:, near])
+            place = self.located(at)
+            near = self.nearest.of(place, self.n_neighbors)
+            blocks = set_blocks(len(at), near.shape[1] + 1, at.device)
+            given = [self.conditional(at[some], near[some]) for some in blocks]
+            beta = torch.cat([c.beta for c in given], 1)  # (P, N, m)
+            drawn = f(at) + torch.einsum("pbm,sbmp->sbp", beta, error[:, near])
+            if self.spread is not None:
+                mean = torch.cat([c.mean for c in given], 1).mT  # (N, P)
+                drawn = mean + self.spread(place) * (drawn - mean)
+            return self.constant + drawn
 
         return values
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
-        chain, mean = self.chain(X), self.marginals(X).mean[0]  # (N, P)
+        q, r = self._marginals(X)
+        chain, mean = self.chain(X), q.mean[0]  # (N, P)
         P, N = chain.var.shape
         z = standard_normal((P, N, n_samples), mean, generator)
-        return mean + chain.draw(z).permute(2, 1, 0)
+        drawn = chain.draw(z).permute(2, 1, 0)
+        return mean + (drawn if r is None else r * drawn)
+
+    def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
+        q, likelihood = self.predictive(X, rows)
+        f = self.sample(X, n_samples, generator)
+        return cast(AdditiveNoise, likelihood).sample_around(f, q.mean[0], generator)
 
 
 def slopes_of(value: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:

@@ -39,7 +39,7 @@ def test_both_sides_are_covered(fitted):
     left = X[:, 0] < 0
     plain = NNGPRegressor(**QUICK, calibrate=False).fit(*rows_with_two_noises(1200))
     for side in (left, ~left):
-        assert 0.86 < coverage(fitted, X[side], y[side]) < 0.975
+        assert 0.84 < coverage(fitted, X[side], y[side]) < 0.96
     assert coverage(plain, X[left], y[left]) > 0.99
     gain = fitted.log_predictive_density(X, y).mean() - plain.log_predictive_density(X, y).mean()
     assert gain > 0.4

@@ -26,7 +26,7 @@ from ...maths.nearest import Nearest
 from .tails import WORTH
 
 N_NEARBY = (16, 32, 64, 128)  # k
-PRIOR_ERRORS = (4.0, 8.0, 16.0, 32.0)  # a
+PRIOR_ERRORS = (1.0, 2.0, 4.0, 8.0, 16.0)  # a
 LEAST_SHARE = 4  # k is at most this share of the rows
 SURE = 2.0  # standard errors by which r(x) must be better than 1
 _found: WeakKeyDictionary[Module, Nearest] = WeakKeyDictionary()

@@ -105,7 +105,7 @@ def fitted():
         )
         for name in ("MOST_FOR_PROCESS", "FEWEST_FOR_DEPTH", "MOST_FOR_SCOUTS"):
             patch.setattr(automatic_regressor, name, 100)
-        patch.setattr(neighbours, "LAYERS", (8,))
+        patch.setattr(neighbours, "DEEP_LAYERS", (8,))
         patch.setattr(neighbours, "LEAST_PROMISE", 0.0)
         patch.setattr(deep, "MEAN_STEPS", 30)
         patch.setattr(race, "LEAST_WEIGHT", 0.0)

@@ -22,7 +22,7 @@ NEIGHBOURS = {0.5: "neighbours (rough)", 1.5: "neighbours"}
 """Of models by the smoothness ν of their Matérn kernels. Where both fit well, the rough kernel has
 the better density, and the other the better mean."""
 DEEP = "neighbours (deep)"
-LAYERS = (128, 128, 128)
+DEEP_LAYERS = (128, 128, 128)
 FEATURES_NU = 1.5  # smoothness of the kernel on the outputs of a network
 LEAST_PROMISE = 0.1  # weight of neighbours in X, or
 CLEAR_SCORE = 0.3  # nats per row of a standardised target, that promise more by a network
@@ -66,7 +66,7 @@ def of_deep_neighbours(estimator: Any, p: Any) -> Entrant:
 
     def make(left: float | None) -> Any:
         given = {"max_time": left, "device": p.device, "verbose": p.verbose, "random_state": seed}
-        return estimator(kernel, hidden_layer_sizes=LAYERS, **given)
+        return estimator(kernel, hidden_layer_sizes=DEEP_LAYERS, **given)
 
     return Entrant(DEEP, make, is_promising=promises_depth)
 

@@ -67,6 +67,33 @@ def test_promises_do_not_depend_on_units():
     assert not neighbours.promises_depth(noisy, ROWS, None)
 
 
+def test_neighbours_have_a_share_of_the_time():
+    """So that networks have some, too; and none if there is little."""
+
+    def tried(max_time):
+        p = SimpleNamespace(max_time=max_time, device=None, random_state=0)
+        return neighbours.of_neighbours(NNGPRegressor, p, ROWS, [0, 1])
+
+    assert [each.name for each in tried(None)] == [*neighbours.NEIGHBOURS.values()]
+    assert tried(None)[0].make(None).max_time is None
+    assert_allclose(tried(30.0)[0].make(20.0).max_time, 6.0)
+    assert tried(2.0) == []
+
+
+def test_kernels_start_in_the_units_of_columns():
+    scaled = Data(X * [1e-6, 1e6], Y)
+    p = SimpleNamespace(max_time=None, device=None, random_state=0)
+    models = [
+        entrant.make(None) for entrant in neighbours.of_neighbours(NNGPRegressor, p, scaled, [0, 1])
+    ]
+    assert [model.kernel.k2.nu for model in models] == [0.5, 1.5]
+    for model in models:
+        assert_allclose(model.kernel.k2.length_scale / scaled.X.std(0), np.sqrt(2.0))
+    wide = Data(np.ones((N, 65)), Y)
+    (model,) = neighbours.of_neighbours(NNGPRegressor, p, wide, range(65))
+    assert model.make(None).kernel is None  # which has one length-scale for all columns
+
+
 def test_what_does_not_promise_anything_is_not_tried():
     class Fits:
         def next(self, name):
@@ -105,7 +132,7 @@ def fitted():
         )
         for name in ("MOST_FOR_PROCESS", "FEWEST_FOR_DEPTH", "MOST_FOR_SCOUTS"):
             patch.setattr(automatic_regressor, name, 100)
-        patch.setattr(neighbours, "LAYERS", (8,))
+        patch.setattr(neighbours, "DEEP_LAYERS", (8,))
         patch.setattr(neighbours, "LEAST_PROMISE", 0.0)
         patch.setattr(deep, "MEAN_STEPS", 30)
         patch.setattr(race, "LEAST_WEIGHT", 0.0)

@@ -22,28 +22,33 @@ NEIGHBOURS = {0.5: "neighbours (rough)", 1.5: "neighbours"}
 """Of models by the smoothness ν of their Matérn kernels. Where both fit well, the rough kernel has
 the better density, and the other the better mean."""
 DEEP = "neighbours (deep)"
-LAYERS = (128, 128, 128)
+DEEP_LAYERS = (128, 128, 128)
 FEATURES_NU = 1.5  # smoothness of the kernel on the outputs of a network
 LEAST_PROMISE = 0.1  # weight of neighbours in X, or
 CLEAR_SCORE = 0.3  # nats per row of a standardised target, that promise more by a network
+LEAST_TIME = (8.0, 3e-4)  # seconds of max_time for neighbours in X, and more for each row
+TIME_SHARE = 0.3  # of the time that is left, for each of these
 DEEP_SECONDS = (20.0, 1e-3)  # of the time that is left, and for each row
 BOUNDS = (1e-5, 1e5)  # of hyper-parameters, for X and y of variance 1
 
 
 def of_neighbours(estimator: Any, p: Any, data: Data, groups: Sequence[int]) -> list[Entrant]:
-    """Return nearest neighbours with kernels of different smoothness.
+    """Return nearest neighbours with kernels of different smoothness, if there is enough time.
 
     Parameters
     ----------
     estimator : type
         NNGPRegressor.
     p : AutomaticParameters
-        Device and seed.
+        Device, seed and time.
     data : Data
         The rows, encoded.
     groups : sequence of int
         A number for each column; the one-hot levels of a category have the same.
     """
+    least, per_row = LEAST_TIME
+    if p.max_time is not None and p.max_time < least + per_row * len(data):
+        return []
     kernels = {"neighbours": None}  # chooses ν itself
     if data.X.shape[1] <= MOST_RELEVANT_INPUTS:
         units = input_units(data, np.asarray(groups))
@@ -52,7 +57,8 @@ def of_neighbours(estimator: Any, p: Any, data: Data, groups: Sequence[int]) -> 
 
     def entrant(name: str, kernel: sk.Kernel | None) -> Entrant:
         def make(left: float | None) -> Any:
-            return estimator(kernel, max_time=left, device=p.device, verbose=0, random_state=seed)
+            given = {"device": p.device, "verbose": 0, "random_state": seed}
+            return estimator(kernel, max_time=None if left is None else TIME_SHARE * left, **given)
 
         return Entrant(name, make)
 
@@ -66,7 +72,7 @@ def of_deep_neighbours(estimator: Any, p: Any) -> Entrant:
 
     def make(left: float | None) -> Any:
         given = {"max_time": left, "device": p.device, "verbose": p.verbose, "random_state": seed}
-        return estimator(kernel, hidden_layer_sizes=LAYERS, **given)
+        return estimator(kernel, hidden_layer_sizes=DEEP_LAYERS, **given)
 
     return Entrant(DEEP, make, is_promising=promises_depth)
 

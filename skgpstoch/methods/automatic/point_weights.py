@@ -18,8 +18,8 @@ from scipy.optimize import nnls
 from .stacking import kept_weights
 
 CERTAIN_GAIN = 2.0  # standard errors of the gain in squared error, and
-LEAST_SHARE = 0.02  # of the squared error, that other weights must gain
-PENALTY = 1e3  # of a sum of weights other than 1
+LEAST_SQUARE_GAIN = 0.02  # of the squared error, that other weights must gain
+SUM_PENALTY = 1e3  # of a sum of weights other than 1
 
 
 def point_weights(
@@ -53,7 +53,7 @@ def point_weights(
     mean = np.average(gain, weights=sample_weight)
     error = np.sqrt(np.average(np.square(gain - mean), weights=sample_weight) / sample_weight.sum())
     before = np.average(square(E, weights), weights=sample_weight)
-    is_clear = mean > CERTAIN_GAIN * error and mean > LEAST_SHARE * before
+    is_clear = mean > CERTAIN_GAIN * error and mean > LEAST_SQUARE_GAIN * before
     return least_squares(E, sample_weight, least) if is_clear else weights
 
 
@@ -68,6 +68,6 @@ def least_squares(E: np.ndarray, sample_weight: np.ndarray, least: float) -> np.
     A = np.moveaxis(A, 1, 2).reshape(-1, E.shape[1])
     R = np.asarray(np.linalg.qr(A, mode="r"))  # has the same products
     scale = np.abs(R).max() or 1.0
-    rows = np.vstack([R / scale, np.full(E.shape[1], PENALTY)])
-    found, _ = nnls(rows, np.append(np.zeros(len(R)), PENALTY))
+    rows = np.vstack([R / scale, np.full(E.shape[1], SUM_PENALTY)])
+    found, _ = nnls(rows, np.append(np.zeros(len(R)), SUM_PENALTY))
     return kept_weights(found / found.sum(), least)

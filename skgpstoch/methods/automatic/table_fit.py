@@ -31,7 +31,7 @@ from ...estimators.first_rank import adopt, fit_on_first, on_first
 from ...training.interrupts import was_interrupted
 from .race import Entrant, Judged, race
 
-LEAST_LEFT = 0.1  # of max_time, for neighbours after networks
+LEAST_FOR_NEIGHBOURS = 0.1  # of max_time, for neighbours after networks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,11 @@ class SampleRead(Read):
                 common = np.intersect1d(held_out.rows, self.known)
                 each.model.held_out_ = held_out.of(common).among(self.known)
             left = None if deadline is None else deadline.left()  # every rank asks
-            if nearby and not was_interrupted() and (left is None or left > LEAST_LEFT * seconds):
+            if (
+                nearby
+                and not was_interrupted()
+                and (left is None or left > LEAST_FOR_NEIGHBOURS * seconds)
+            ):
                 on_first(group, lambda: race_here(found, nearby, fits, data, left))
             automatic._keep(found, [], data, self.n_rows, self.rows.rows, deadline)
             fits.tell_end()

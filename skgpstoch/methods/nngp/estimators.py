@@ -153,7 +153,6 @@ class NNGPRegressor(
     _first_parameters: ClassVar[tuple[str, ...]] = (
         "likelihood",
         "hidden_layer_sizes",
-        "max_time",
     )
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "activation": ACTIVATION,

@@ -40,10 +40,11 @@ MOST_SLOPES = 400  # with more columns, effects are not adjusted for these
 MOST_FITTED = 50_000  # rows that β and the variances are learned from
 EM_SWEEPS = 30
 SWEEPS = 20
+LEAST_TOLD = 1.0  # standard errors, by which an encoding must go with the targets of other folds
 LEAST = 1e-8  # least variance, relative to that of y
 
 
-class Basis(NamedTuple):
+class Curves(NamedTuple):
     """Columns z of encoded rows (n, d): each column, and with knots k also max(x − k, 0)."""
 
     knots: list[np.ndarray]  # of each column
@@ -171,14 +172,14 @@ def backfitted(design: Design, y: np.ndarray, v: Variances) -> Backfitting:
 class Line(NamedTuple):
     """What columns without levels say of each target: zᵀβ, with β (q, P)."""
 
-    basis: Basis
+    curves: Curves
     slopes: np.ndarray
 
     def __call__(self, X: np.ndarray) -> np.ndarray:
         """Return it for encoded rows (n, d), (n, P)."""
         out = np.empty((len(X), self.slopes.shape[1]))
         for rows in row_blocks(len(X)):
-            out[rows] = self.basis(X[rows]) @ self.slopes
+            out[rows] = self.curves(X[rows]) @ self.slopes
         return out
 
 
@@ -203,18 +204,18 @@ class LevelEffects(NamedTuple):
     def of(cls, X: np.ndarray, design: Design, y: np.ndarray, fold: np.ndarray) -> Self:
         """Learn them from encoded columns X (m, d), rows without Z, targets (m, P), and folds."""
         X = X[:, : X.shape[1] if X.shape[1] <= MOST_SLOPES else 0]
-        basis = Basis.of(X, design.weight)
+        curves = Curves.of(X, design.weight)
         few = slice(None, None, -(-len(X) // MOST_FITTED))
-        fitted = replace(design[few], Z=basis(X[few]))
+        fitted = replace(design[few], Z=curves(X[few]))
         every = [learned_variances(fitted, column) for column in y[few].T]
         parts = [fold >= 0, *(fold != k for k in range(N_FOLDS))]
-        found = [solved(basis, X, design, fitted, y, part, every) for part in parts]
+        found = [solved(curves, X, design, fitted, y, part, every) for part in parts]
         levels = [np.stack(of_category) for of_category in zip(*(b for _, b in found), strict=True)]
         return cls(found[0][0], [b[0] for b in levels], [b[1:] for b in levels])
 
 
 def solved(
-    basis: Basis,
+    curves: Curves,
     X: np.ndarray,
     design: Design,
     fitted: Design,
@@ -229,9 +230,19 @@ def solved(
     step = -(-len(X) // len(fitted.weight))
     few = fitted[part[::step]]
     fits = [backfitted(few, c, v) for c, v in zip(y[::step][part[::step]].T, every, strict=True)]
-    line = Line(basis, np.stack([fit.slopes for fit in fits], axis=1))
+    line = Line(curves, np.stack([fit.slopes for fit in fits], axis=1))
     if step > 1:
         rest, rows = y[part] - line(X[part]), design[part]
         fits = [backfitted(rows, r, v) for r, v in zip(rest.T, every, strict=True)]
     effects = zip(*(fit.effects for fit in fits), strict=True)
     return line, [np.vstack([np.stack(b, axis=1), np.zeros(len(fits))]) for b in effects]
+
+
+def telling(encoded: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Tell which encodings (m, K) of rows, from other folds, go with these targets (m, K): (K,).
+
+    Others are noise, which models would take for an input.
+    """
+    encoded, y = (a - np.average(a, axis=0, weights=weight) for a in (encoded, y))
+    product = weight[:, None] * encoded * y
+    return product.sum(0) > LEAST_TOLD * np.sqrt(np.square(product).sum(0))

@@ -40,7 +40,7 @@ from .columns import (
 )
 from .equal_rows import LEADING_COLUMNS
 from .groups import Group, agreed
-from .level_effects import Design, LevelEffects, Line
+from .level_effects import Design, LevelEffects, Line, telling
 from .messages import muted, warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
 from .target_means import FoldMeans, LevelSums, LevelTargets, TargetMeans, Targets
@@ -509,10 +509,12 @@ def target_means(
     labels = [columns[j].values[targets.row] for j in many]
     codes = np.array([codes_of(*pair) for pair in zip(labels, levels, strict=True)])
     design = Design(np.empty((len(targets.row), 0)), codes, list(map(len, levels)), targets.weight)
-    effects = LevelEffects.of(others[targets.row], design, targets.y, targets.fold)
-    own = [b[targets.fold, c] for b, c in zip(effects.without, codes, strict=True)]
-    return (
-        effects.line,
-        [each.beside(b) for each, b in zip(means, effects.whole, strict=True)],
-        [np.hstack([e, b[targets.place]]) for e, b in zip(encoded, own, strict=True)],
-    )
+    X = others[targets.row]
+    effects = LevelEffects.of(X, design, targets.y, targets.fold)
+    rest = np.hstack([targets.y, targets.y - effects.line(X)])
+    for j, (code, whole, without) in enumerate(zip(codes, effects.whole, effects.without, strict=True)):
+        own = np.hstack([encoded[j][targets.row], without[targets.fold, code]])
+        says = telling(own, rest, targets.weight)
+        means[j] = means[j].beside(whole).only(says)
+        encoded[j] = np.where(says, own, 0.0)[targets.place]
+    return effects.line, means, encoded

@@ -95,6 +95,10 @@ class TargetMeans(Encoder):
         """Return the encoder with more columns, (n_levels + 1, k)."""
         return replace(self, means=np.hstack([self.means, more]))
 
+    def only(self, columns: np.ndarray) -> TargetMeans:
+        """Return the encoder with zeros in all columns but these, a mask (width,)."""
+        return replace(self, means=np.where(columns, self.means, 0.0))
+
     def __call__(self, labels: np.ndarray) -> np.ndarray:
         """Encode labels (n,) of new rows: (n, width)."""
         return self.means[codes_of(labels, self.levels)]

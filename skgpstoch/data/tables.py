@@ -40,6 +40,7 @@ from .columns import (
 )
 from .equal_rows import LEADING_COLUMNS
 from .groups import Group, agreed
+from .level_effects import Design, LevelEffects, Line, telling
 from .messages import muted, warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
 from .target_means import FoldMeans, LevelSums, LevelTargets, TargetMeans, Targets
@@ -194,10 +195,12 @@ class TableEncoder:
         self.encoders: list[Any] = [simple_encoder(column, w) for column in kept]
         many = [j for j, encoder in enumerate(self.encoders) if encoder is None]
         self.levels = [c.levels if c.kind == LEVEL else None for c in kept]
-        own = {}
+        own, self.line = {}, None
         if many:
             targets = LevelTargets.of(y[counts], w, classes)(y[counts])
-            for j, encoder, means in zip(many, *target_means(kept, many, targets, w), strict=True):
+            others = self._others(kept)
+            self.line, *found = target_means(kept, many, others, targets, w)
+            for j, encoder, means in zip(many, *found, strict=True):
                 self.encoders[j], own[j] = encoder, means
         return self._encoded(table, own, counts)
 
@@ -221,7 +224,7 @@ class TableEncoder:
             Encoders of training rows, for :meth:`transform_training`.
         """
         every = {
-            j: LevelSums(encoder.levels, told.n_targets)
+            j: LevelSums(encoder.levels, encoder.width)
             for j, encoder in enumerate(self.encoders)
             if isinstance(encoder, TargetMeans)
         }
@@ -231,6 +234,8 @@ class TableEncoder:
             for part in parts:
                 assert part.y is not None
                 columns, y = self._table(part.X).columns, told(part.y)
+                if self.line is not None:
+                    y = np.hstack([y, y - self.line(self._others(columns))])
                 for j, of_column in every.items():
                     of_column.add(columns[j].values, part.rows, y, part.weight)
         arrays = [a for sums in every.values() for a in (sums.n, sums.total, sums.squares)]
@@ -327,6 +332,13 @@ class TableEncoder:
                     "with pandas' dt.tz_convert or dt.tz_localize."
                 )
         return ReadTable(columns, array_of(X))
+
+    def _others(self, columns: list[Column]) -> np.ndarray:
+        """Encode the columns that need no targets, (n, d)."""
+        pairs = zip(self.encoders, columns, strict=True)
+        simple = [(e, c) for e, c in pairs if not isinstance(e, TargetMeans | None)]
+        none = np.empty((len(columns[0].values), 0))
+        return np.hstack([none, *(encoder(column.values) for encoder, column in simple)])
 
     @property
     def missing_columns(self) -> list[int]:
@@ -467,9 +479,16 @@ def ranks(column: Column) -> np.ndarray:
 
 
 def target_means(
-    columns: list[Column], many: list[int], y: np.ndarray, weight: np.ndarray | None
-) -> tuple[list[Any], list[np.ndarray]]:
-    """Return encoders of the columns of many levels, and the encoded training rows."""
+    columns: list[Column],
+    many: list[int],
+    others: np.ndarray,
+    y: np.ndarray,
+    weight: np.ndarray | None,
+) -> tuple[Line | None, list[TargetMeans], list[np.ndarray]]:
+    """Return encoders of the columns of many levels, and the encoded training rows.
+
+    The first part of the result is what the other columns, encoded as `others` (n, d), say of y.
+    """
     levels = [levels_of(columns[j].levels) for j in many]
     leading = [columns[j] for j in many] + [c for j, c in enumerate(columns) if j not in many]
     targets = Targets.of([ranks(column) for column in leading[:LEADING_COLUMNS]], y, weight)
@@ -484,4 +503,20 @@ def target_means(
         TargetMeans.fit(columns[j].values, found, targets)
         for j, found in zip(many, levels, strict=True)
     ]
-    return [means for means, _ in fits], [encoded for _, encoded in fits]
+    means, encoded = ([fit[k] for fit in fits] for k in range(2))
+    if len(many) == 1 and not others.shape[1]:  # the effects are the means
+        return None, means, encoded
+    labels = [columns[j].values[targets.row] for j in many]
+    codes = np.array([codes_of(*pair) for pair in zip(labels, levels, strict=True)])
+    design = Design(np.empty((len(targets.row), 0)), codes, list(map(len, levels)), targets.weight)
+    X = others[targets.row]
+    effects = LevelEffects.of(X, design, targets.y, targets.fold)
+    rest = np.hstack([targets.y, targets.y - effects.line(X)])
+    for j, (code, whole, without) in enumerate(
+        zip(codes, effects.whole, effects.without, strict=True)
+    ):
+        own = np.hstack([encoded[j][targets.row], without[targets.fold, code]])
+        says = telling(own, rest, targets.weight)
+        means[j] = means[j].beside(whole).only(says)
+        encoded[j] = np.where(says, own, 0.0)[targets.place]
+    return effects.line, means, encoded

@@ -9,7 +9,7 @@ of the rows computes its own sums, and these are added (:class:`LevelSums`).
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -18,11 +18,11 @@ from .arrays import Scaling
 from .categories import SHUFFLE_SEED, codes_of
 from .counter_rng import row_hashes
 from .equal_rows import units
+from .level_effects import N_FOLDS
 from .numeric import Encoder, Numbers
 from .rows import Data
 
 MOST_CLASS_MEANS = 20  # most classes, the most frequent ones, whose shares encode a level
-N_FOLDS = 5  # folds of training rows; each is encoded with the target means of the others
 
 
 class Targets(NamedTuple):
@@ -91,8 +91,16 @@ class TargetMeans(Encoder):
         without = without_folds(n, total, prior, less, lost)
         return found, without[targets.fold, codes][targets.place]
 
+    def beside(self, more: np.ndarray) -> TargetMeans:
+        """Return the encoder with more columns, (n_levels + 1, k)."""
+        return replace(self, means=np.hstack([self.means, more]))
+
+    def only(self, columns: np.ndarray) -> TargetMeans:
+        """Return the encoder with zeros in all columns but these, a mask (width,)."""
+        return replace(self, means=np.where(columns, self.means, 0.0))
+
     def __call__(self, labels: np.ndarray) -> np.ndarray:
-        """Encode labels (n,) of new rows: (n, P)."""
+        """Encode labels (n,) of new rows: (n, width)."""
         return self.means[codes_of(labels, self.levels)]
 
 

@@ -1,6 +1,6 @@
 """Scalable, stochastic Gaussian processes with the scikit-learn interface, on PyTorch."""
 
-from . import likelihoods, scorers
+from . import kernels, likelihoods, metrics
 from .drop_in.classifier import GaussianProcessClassifier
 from .drop_in.regressor import GaussianProcessRegressor
 from .ensembles.automatic_classifier import AutoGaussianProcessClassifier
@@ -85,11 +85,12 @@ for _name in __all__:  # pickles name the public path, wherever a class lives
     globals()[_name].__module__ = __name__
 
 TRUSTED_TYPES = trusted_types(
-    scorers.NegCRPSScorer,
-    scorers.NegCoverageErrorScorer,
-    scorers.NegLogPredictiveDensityScorer,
+    metrics.NegCRPSScorer,
+    metrics.NegCoverageErrorScorer,
+    metrics.NegLogPredictiveDensityScorer,
     likelihoods.Bernoulli,  # those with parameters, which are tensors, skops cannot keep in a grid
     likelihoods.Categorical,
     likelihoods.Poisson,
+    kernels.TiedKernel,
 )
 """Names of our classes that skops finds in files: `skops.io.load(path, trusted=TRUSTED_TYPES)`."""

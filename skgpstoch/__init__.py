@@ -1,6 +1,6 @@
 """Scalable, stochastic Gaussian processes with the scikit-learn interface, on PyTorch."""
 
-from . import likelihoods
+from . import kernels, likelihoods, metrics
 from .estimators.stored_predictions import predict_to
 from .estimators.wrappers import (
     diagnose,
@@ -33,7 +33,6 @@ from .methods.qsgp.rvm import QSRVMClassifier, QSRVMRegressor
 from .methods.scgd import SCGDGaussianProcessRegressor
 from .methods.solvegp import SolveGPClassifier, SolveGPRegressor
 from .methods.svgp import SVGPClassifier, SVGPRegressor
-from .metrics import scorers
 from .persistence.file import load
 from .persistence.registry import trusted_types
 from .training.interrupts import on_interrupt
@@ -86,11 +85,12 @@ for _name in __all__:  # pickles name the public path, wherever a class lives
     globals()[_name].__module__ = __name__
 
 TRUSTED_TYPES = trusted_types(
-    scorers.NegCRPSScorer,
-    scorers.NegCoverageErrorScorer,
-    scorers.NegLogPredictiveDensityScorer,
+    metrics.NegCRPSScorer,
+    metrics.NegCoverageErrorScorer,
+    metrics.NegLogPredictiveDensityScorer,
     likelihoods.Bernoulli,  # those with parameters, which are tensors, skops cannot keep in a grid
     likelihoods.Categorical,
     likelihoods.Poisson,
+    kernels.TiedKernel,
 )
 """Names of our classes that skops finds in files: `skops.io.load(path, trusted=TRUSTED_TYPES)`."""

@@ -27,6 +27,8 @@ from .data.groups import ONE, Group, TorchGroup, WorkerLostError, doing, reason_
 
 __all__ = ["WorkerLostError", "process_group"]
 
+WorkerLostError.__module__ = __name__  # pickles name the public path
+
 BACKENDS = ("auto", "gloo", "nccl")
 SCHEMES = ("env://", "file://", "tcp://")
 VARIABLES = {"MASTER_ADDR": None, "MASTER_PORT": None, "RANK": "rank", "WORLD_SIZE": "size"}

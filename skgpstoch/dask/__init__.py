@@ -15,3 +15,6 @@ except ModuleNotFoundError as error:
     ) from error
 
 __all__ = ["fit", "predict"]
+
+for _name in __all__:  # pickles name the public path, wherever a class lives
+    globals()[_name].__module__ = __name__

@@ -18,7 +18,10 @@ FILES = {"ChunkRows": "chunk_rows", "ParquetRows": "parquet_rows", "SequenceRows
 def __getattr__(name: str) -> Any:
     """Import a row source on first use, because most users need none of them."""
     if name in FILES:
-        return getattr(import_module(f".{FILES[name]}", __name__), name)
+        found = getattr(import_module(f".{FILES[name]}", __name__), name)
+        found.__module__ = __name__  # pickles name the public path
+        globals()[name] = found
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

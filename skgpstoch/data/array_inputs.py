@@ -73,7 +73,7 @@ def real_target(y: Any) -> Any:
         If y holds anything but numbers.
     """
     refuse_plan(y, "y")
-    y = readable(y)
+    y = readable(y, "y")
     refuse_times(y, "y")
     try:
         a = np.asarray(y)
@@ -108,16 +108,16 @@ def number(value: Any) -> float:
         ) from error
 
 
-def with_two_dimensions(X: Any) -> Any:
-    """Return X as scikit-learn can check it.
+def with_two_dimensions(X: Any, takes_missing: bool = False) -> Any:
+    """Return X as scikit-learn can check it, masked entries as missing ones if these are taken.
 
     Raises
     ------
     TypeError
         If it is a dict, a list of dicts, or a frame that is not computed yet.
     ValueError
-        If it has one dimension, or two columns have the same name. For an array, the message is
-        scikit-learn's, without the data.
+        If it has one dimension or masked entries, or two columns have the same name. For an
+        array of one dimension, the message is scikit-learn's, without the data.
     """
     if type(X) is dict or (isinstance(X, list) and X and type(X[0]) is dict):
         got = "a dict" if type(X) is dict else "a list of dicts"  # some sparse matrices are dicts
@@ -130,7 +130,7 @@ def with_two_dimensions(X: Any) -> Any:
         )
     refuse_plan(X, "X")
     refuse_same_names(X)
-    X = readable(X)
+    X = readable(X, "X", takes_missing)
     shape: tuple[int, ...] = getattr(X, "shape", ())
     if len(shape) == 1 and shape[0]:
         raise ValueError(
@@ -162,4 +162,4 @@ def checked_kinds(X: Any, *y: Any, y_numeric: bool = False) -> tuple[Any, ...]:
     """
     X = with_two_dimensions(X)
     refuse_times(X, "X")
-    return X, *(real_target(values) if y_numeric else readable(values) for values in y)
+    return X, *(real_target(values) if y_numeric else readable(values, "y") for values in y)

@@ -149,22 +149,53 @@ def all_finite(a: np.ndarray) -> bool:
         return bool(np.isfinite(a.sum(dtype=np.float64)))
 
 
-def readable(values: Any) -> Any:
+def readable(values: Any, name: str, takes_missing: bool = False) -> Any:
     """Convert a tensor on any device to an array, bfloat16 to float32; keep other values.
 
     Do this here, because with `array_api_dispatch` scikit-learn would compute in the tensor's
-    namespace.
+    namespace. Masked entries become missing values, or raise an error that names them.
     """
+    if isinstance(values, np.ma.MaskedArray):
+        return unmasked(values, name, takes_missing)
     if not isinstance(values, Tensor):
         return values
     values = values.detach().cpu()
     return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
+def unmasked(values: np.ma.MaskedArray, name: str, takes_missing: bool) -> np.ndarray:
+    """Return an array with a missing value (NaN, NaT, None) in place of each masked entry.
+
+    Raises
+    ------
+    ValueError
+        If there are any and missing values are not taken.
+    """
+    n, a = int(np.ma.getmaskarray(values).sum()), np.ma.getdata(values)
+    if not n:
+        return a
+    if not takes_missing:
+        raise ValueError(
+            f"{name} has {n} masked of {a.size} entries. They are missing values, which are not "
+            f"accepted here. Drop rows with masked entries, or fill them: {name}.filled(value)."
+            + (
+                " AutoGaussianProcessRegressor and AutoGaussianProcessClassifier accept them in X."
+                if name == "X"
+                else ""
+            )
+        )
+    kinds = {"m": (a.dtype, "NaT"), "M": (a.dtype, "NaT"), "f": (a.dtype, np.nan)}
+    kinds |= dict.fromkeys("biu", (np.dtype(np.float64), np.nan))
+    kind, missing = kinds.get(a.dtype.kind, (np.dtype(object), None))
+    a = a.astype(kind)
+    a[np.ma.getmaskarray(values)] = missing
+    return a
+
+
 def named_array(values: Any, name: str, **options: Any) -> np.ndarray:
     """Return float64 numbers, checked by scikit-learn; raise a ValueError that names them."""
     try:
-        return check_array(readable(values), dtype=np.float64, input_name=name, **options)
+        return check_array(readable(values, name), dtype=np.float64, input_name=name, **options)
     except (TypeError, ValueError) as error:
         if name in str(error):
             raise

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from .arrays import row_blocks
+from .arrays import readable, row_blocks
 from .chunk import SAID, Chunk
 from .frames import is_frame, refuse_unstored, stored, take
 from .row_source import CHUNK_ROWS, RowSource, refuse_rank
@@ -192,7 +192,9 @@ def length_of(X: Any, where: str) -> int:
 def pieces(parts: dict[str, Any], first: int, n: int, where: str) -> Iterator[Chunk]:
     """Yield a chunk in pieces of bounded size."""
     X = stored(parts["X"])
-    columns = {name: np.asarray(parts[name]) for name in parts if name != "X"}
+    columns = {
+        name: np.asarray(readable(parts[name], f"{where}: {name}")) for name in parts if name != "X"
+    }
     for rows in row_blocks(n, CHUNK_ROWS):
         cut = {name: column[rows] for name, column in columns.items()}
         yield Chunk(take(X, rows), np.arange(first + rows.start, first + rows.stop), where, **cut)

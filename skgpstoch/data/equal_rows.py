@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .arrays import row_blocks
+from .messages import warn
 from .rows import Data
 
 MERGED_ROWS = 10_000
@@ -34,6 +35,7 @@ N_BINS = 5040  # of a column, in whose middle up to ten values are that are even
 FEW_SHARED = 0.2  # distinct inputs or targets for each row, at or below which they are few
 OFTEN_MIXED = 1.05  # distinct pairs (x, y) for each x, from which equal x often differ in y
 MOST_COUNTED = 0.9  # distinct rows for each row, from which weights can be counts of equal rows
+MOST_COPIES = 1e5  # mean weight beyond which weights of single observations are no counts
 FEWEST_COPIED = 10  # distinct rows that a table has before it is given several times
 
 
@@ -151,7 +153,7 @@ def agree_by_chance(data: Data, equal: EqualRows) -> bool:
     of which there are few. A table that is given several times counts once.
     """
     n_pairs, n_targets = len(equal.first), n_distinct(data.y)
-    n_inputs = n_distinct(data.X if data.exposure is None else np.hstack([data.X, data.exposure]))
+    n_inputs = n_distinct(data.inputs())
     few = FEW_SHARED * len(data) / times_given(equal)
     is_mixed = n_pairs >= OFTEN_MIXED * n_inputs and 2 * n_targets <= n_pairs
     return bool(is_mixed or (n_inputs <= few and n_targets <= few))
@@ -172,6 +174,29 @@ def n_counted(data: Data, equal: EqualRows) -> np.ndarray:
         return ones
     share = min(1.0, MERGED_ROWS / float(weight.sum()))
     return np.maximum(np.round(share * weight), 1.0).astype(np.int64)
+
+
+def with_possible_counts(data: Data) -> Data:
+    """Return merged rows with weights as they are, or divided by Σw²/Σw if they are huge.
+
+    A table of cells, where equal inputs have different targets, has counts of any size: they tell
+    the noise. Elsewhere so many rows would agree exactly: the noise would be 0, and sums over rows
+    would have no digits left. Scaled weights sum to (Σw)²/Σw², Kish's effective number of rows.
+    """
+    w = data.weight
+    if w is None or w.mean() <= MOST_COPIES or len(data) >= OFTEN_MIXED * n_distinct(data.inputs()):
+        return data
+    unit = float(w @ (w / w.sum()))
+    warn(
+        f"sample_weight averages {w.mean():.3g}. A weight is a number of rows, but no two of these "
+        f"{len(data)} rows have the same inputs, so all {w.sum():.3g} would agree exactly and y "
+        f"would have no noise. The weights are divided by {unit:.3g}: they count as "
+        f"{w.sum() / unit:.3g} rows. If weights say which rows matter more, divide them by their "
+        "mean before the fit. If they are 1 / error**2, pass y_std=error to an estimator that "
+        "takes it.",
+        UserWarning,
+    )
+    return replace(data, weight=None if np.ptp(w) == 0.0 else w / unit)
 
 
 def n_distinct(columns: np.ndarray) -> int:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from .arrays import readable
+
 PLANS = ("LazyFrame",)  # polars frames that are not computed yet
 
 
@@ -36,8 +38,8 @@ def is_frame(X: Any) -> bool:
 
 
 def stored(X: Any) -> Any:
-    """Return X in a form that can be indexed: a frame or an array."""
-    return X if is_frame(X) else np.asarray(X)
+    """Return X in a form that can be indexed: a frame or an array, masked entries as missing."""
+    return X if is_frame(X) else np.asarray(readable(X, "X", takes_missing=True))
 
 
 def take(X: Any, index: Any) -> Any:

@@ -276,6 +276,10 @@ class Data(_Columns):
         """Return the rows with explicit weights, even if they are all 1."""
         return self if self.weight is not None else replace(self, weight=np.ones(len(self)))
 
+    def inputs(self) -> np.ndarray:
+        """Return all that the mean of y depends on: X and, if there are any, exposures."""
+        return self.X if self.exposure is None else np.hstack([self.X, self.exposure])
+
     def relative(self) -> Data:
         """Return the rows with weights whose mean is 1; without weights if they are all equal."""
         if self.weight is None:

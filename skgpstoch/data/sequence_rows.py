@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from .arrays import readable
 from .chunk import Chunk
 from .frames import names_of, refuse_unstored, stored
 from .row_source import CHUNK_ROWS, RowSource, in_turn, positive, share_of
@@ -122,7 +123,10 @@ class SequenceRows(RowSource):
         where = f"rows {start} to {stop - 1}"
         try:
             X = stored(self.X[start:stop])
-            columns = {k: np.asarray(column[start:stop]) for k, column in self.columns.items()}
+            columns = {
+                name: np.asarray(readable(column[start:stop], f"{where}: {name}"))
+                for name, column in self.columns.items()
+            }
         except (OSError, EOFError) as error:
             raise ValueError(f"{where} cannot be read: {error}") from error
         refuse_unstored(X, f"{where}: X")

@@ -66,10 +66,8 @@ def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any)
 
     Return an array of numbers as a float array, and any other X unchanged.
     """
-    X, y = (
-        with_two_dimensions(X),
-        tuple(map(real_target if options.get("y_numeric") else readable, y)),
-    )
+    X = with_two_dimensions(X, takes_missing=True)
+    y = tuple(real_target(a) if options.get("y_numeric") else readable(a, "y") for a in y)
     if not is_table(X):
         floats = {"dtype": (np.float64, np.float32), "order": "C"}
         options |= floats | {"ensure_all_finite": False, "reset": reset}

@@ -308,7 +308,7 @@ def fit_here(estimator: BaseGP, recipe: Recipe, table: Table) -> None:
 def representations(estimator: Any, names: Iterable[str]) -> dict[str, str]:
     """Describe parameters, for comparisons."""
     params = estimator.get_params(deep=False)
-    return {name: described(params[name]) for name in names}
+    return {name: described(params[name], name) for name in names}
 
 
 def changed_parameters(estimator: Any) -> dict[str, str]:

@@ -163,7 +163,7 @@ class Classifier(ClassifierMixin, BaseGP):
         score : float
             Accuracy, between 0 and 1.
         """
-        return float(super().score(X, readable(y), readable(sample_weight)))
+        return float(super().score(X, readable(y, "y"), readable(sample_weight, "sample_weight")))
 
     @documented(predict_proba)
     def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -252,13 +252,13 @@ def joined_rows(parts: dict[int, tuple[Any, ...]]) -> tuple[Any, ...]:
     for k, (X, y, _) in parts.items():
         if y is None or np.shape(y)[:1] != (len(X),):
             raise ValueError(f"y must have {len(X)} rows on rank {k}, as many as X, got {y!r:.80}.")
-    check_kinds("y", [np.asarray(readable(y)).dtype for y in every_y])
+    check_kinds("y", [np.asarray(readable(y, "y")).dtype for y in every_y])
     weight = None
     if any(w is not None for w in weights):
         weight = np.concatenate(
             [np.ones(len(X)) if w is None else w for X, w in zip(every_X, weights, strict=True)]
         )
-    return joined(every_X), np.concatenate([np.asarray(readable(y)) for y in every_y]), weight
+    return joined(every_X), np.concatenate([np.asarray(readable(y, "y")) for y in every_y]), weight
 
 
 def check_kinds(name: str, types: list[np.dtype]) -> None:
@@ -278,7 +278,7 @@ def joined(tables: Sequence[Any]) -> Any:
         return nw.concat(frames).to_native()
     if all(isinstance(X, list) and X and np.ndim(X[0]) == 0 for X in tables):
         return [x for X in tables for x in X]  # objects that a kernel takes
-    arrays = [np.asarray(readable(X)) for X in tables]
+    arrays = [np.asarray(readable(X, "X", takes_missing=True)) for X in tables]
     check_columns([X.shape[1:] for X in arrays])
     check_kinds("X", [X.dtype for X in arrays])
     return np.concatenate(arrays)
@@ -332,7 +332,7 @@ def asked_for(estimator: Any, X: Any) -> dict[str, str]:
     for name, value in estimator.get_params().items():
         if name not in SILENT:
             is_module = isinstance(value, torch.nn.Module)
-            asked[name] = digest_of(value) if is_module else ADDRESS.sub("", described(value))
+            asked[name] = digest_of(value) if is_module else ADDRESS.sub("", described(value, name))
     is_saved = getattr(estimator, "checkpoint_dir", None) is not None
     asked["checkpoint_dir"] = "a folder" if is_saved else "None"
     if getattr(estimator, "warm_start", False):

@@ -157,7 +157,7 @@ def counts(X: Any, sample_weight: Any = None, *of_rows: Any) -> bool:
     if not len(X) or sample_weight is None:
         return len(X) > 0
     with contextlib.suppress(TypeError, ValueError):
-        return not np.all(np.asarray(readable(sample_weight)) == 0)
+        return not np.all(np.asarray(readable(sample_weight, "sample_weight")) == 0)
     return True
 
 

@@ -325,8 +325,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             R², at most 1.
         """
         check_exposed(self, exposure)
-        predicted, sample_weight = self.predict(X, exposure=exposure), readable(sample_weight)
-        y = check_array(readable(y), dtype=np.float64, order="C", ensure_2d=False, input_name="y")
+        predicted = self.predict(X, exposure=exposure)
+        sample_weight, y = readable(sample_weight, "sample_weight"), readable(y, "y")
+        y = check_array(y, dtype=np.float64, order="C", ensure_2d=False, input_name="y")
         return float(r2_score(y, predicted, sample_weight=sample_weight))
 
     @documented(PredictiveRegressor.log_predictive_density, predict)

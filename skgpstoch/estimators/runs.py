@@ -19,7 +19,7 @@ from joblib import Parallel, delayed
 from ..data.arrays import resolve_seed
 from ..data.deadline import Allowance, Clock, Deadline
 from ..data.devices import is_host, resolve_device
-from ..data.equal_rows import MERGED_ROWS, merged, observations, ordered
+from ..data.equal_rows import MERGED_ROWS, merged, observations, ordered, with_possible_counts
 from ..data.rows import Data
 from ..kernels import to_sklearn
 from ..kernels.matrices import set_theta
@@ -96,15 +96,14 @@ def in_units(recipe: Recipe, data: Data, start: Start | None) -> InMemory:
     """Return rows in memory, merged as the recipe allows."""
     table = InMemory(data=data, places=np.arange(len(data)), n_given=data.size)
     if recipe.numbers_rows or not (recipe.merges_rows or len(data) <= MERGED_ROWS):
-        return table
+        return replace(table, data=with_possible_counts(data))
     if not recipe.merges_rows:
         units, places = ordered(data)
     elif recipe.keeps_apart(recipe.plan(table.sizes, start)):
         units, places = observations(data, len(data) if recipe.merges_many else None)
     else:
         units, places = merged(data)
-    if recipe.weighs_relatively:
-        units = units.relative()
+    units = units.relative() if recipe.weighs_relatively else with_possible_counts(units)
     return replace(table, data=units, places=places)
 
 

@@ -165,8 +165,9 @@ def refuse_boolean(value: Any, name: str) -> None:
 def as_floats(values: Any, name: str) -> np.ndarray:
     """Return a float64 copy, because torch warns of read-only arrays."""
     refuse_boolean(values, name)
+    values = readable(values, name)
     try:
-        a = np.asarray(readable(values))
+        a = np.asarray(values)
         if a.dtype.kind == "c":  # whose imaginary part NumPy would drop with a warning
             raise TypeError("complex numbers")
         return np.array(a, dtype=np.float64)

@@ -50,3 +50,6 @@ __all__ = [
     "split_white_noise",
     "to_sklearn",
 ]
+
+for _name in __all__:  # pickles name the public path, wherever a class lives
+    globals()[_name].__module__ = __name__

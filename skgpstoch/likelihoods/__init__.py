@@ -32,5 +32,5 @@ __all__ = [
 ]
 
 
-for _name in __all__[:-1]:  # pickles name the public path, wherever a class lives
+for _name in __all__:  # pickles name the public path, wherever a class lives
     globals()[_name].__module__ = __name__

@@ -4,6 +4,10 @@ Pass a scorer itself as `scoring`. It has no name there, because scikit-learn's 
 """
 
 from .scorers import (
+    NegCoverageErrorScorer,
+    NegCRPSScorer,
+    NegLogPredictiveDensityScorer,
+    PredictiveScorer,
     make_coverage_scorer,
     neg_coverage_error_scorer,
     neg_crps_scorer,
@@ -25,6 +29,14 @@ __all__ = [
     "negative_log_predictive_density",
 ]
 
-for _name in __all__:  # pickles name the public path, wherever a function lives
-    if hasattr(globals()[_name], "__name__"):
-        globals()[_name].__module__ = __name__
+CLASSES = (
+    NegCoverageErrorScorer,
+    NegCRPSScorer,
+    NegLogPredictiveDensityScorer,
+    PredictiveScorer,
+)
+"""Those of the scorers."""
+
+for _public in (*CLASSES, *(globals()[_name] for _name in __all__)):
+    if hasattr(_public, "__name__"):  # pickles name the public path, wherever a function lives
+        _public.__module__ = __name__

@@ -31,6 +31,7 @@ from sklearn import config_context
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_array, check_scalar
 
+from ..data.arrays import readable
 from ..data.docstrings import documented
 
 # Sections that `documented` adds to docstrings.
@@ -211,7 +212,11 @@ def interval_coverage(
     """
     y = _as_columns(y_true, "y_true")  # (N, P)
     interval = check_array(
-        y_interval, dtype=np.float64, allow_nd=True, ensure_2d=False, input_name="y_interval"
+        readable(y_interval, "y_interval"),
+        dtype=np.float64,
+        allow_nd=True,
+        ensure_2d=False,
+        input_name="y_interval",
     )
     if interval.ndim == 2:
         interval = interval[:, :, np.newaxis]
@@ -275,7 +280,7 @@ def check_coverage(coverage: float, name: str = "coverage") -> None:
 
 def _as_columns(values: ArrayLike, name: str) -> NDArray:
     """Return a finite float64 array of shape (N, P); 1-d input becomes one column."""
-    array = check_array(values, dtype=np.float64, ensure_2d=False, input_name=name)
+    array = check_array(readable(values, name), dtype=np.float64, ensure_2d=False, input_name=name)
     return array[:, np.newaxis] if array.ndim == 1 else array
 
 
@@ -320,7 +325,7 @@ def _average(
 
 
 def check_weights(weights: ArrayLike, name: str, size: int) -> NDArray:
-    array = check_array(weights, dtype=np.float64, ensure_2d=False, input_name=name)
+    array = check_array(readable(weights, name), dtype=np.float64, ensure_2d=False, input_name=name)
     if array.shape != (size,):
         raise ValueError(f"{name} must have shape ({size},); got {array.shape}.")
     if np.any(array < 0) or not np.any(array > 0):

@@ -13,3 +13,6 @@ from .export import export, to_onnx
 from .graph import CannotExport
 
 __all__ = ["CannotExport", "export", "register_converters", "to_onnx"]
+
+for _name in __all__:  # pickles name the public path, wherever a class lives
+    globals()[_name].__module__ = __name__

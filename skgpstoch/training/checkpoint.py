@@ -255,7 +255,7 @@ def checkpoint_of(estimator: Any, data: Data, seed: int, start: Any, *more: Any)
     """Return the checkpoint of exactly this fit: parameters, data, seed and start are the same."""
     params = {k: plain(v) for k, v in sorted(estimator.get_params().items()) if k not in SILENT}
     modules = [p for p in params.values() if isinstance(p, torch.nn.Module)]
-    arrays = {k: np.asarray(readable(v)) for k, v in params.items() if hasattr(v, "__array__")}
+    arrays = {k: np.asarray(readable(v, k)) for k, v in params.items() if hasattr(v, "__array__")}
     params = {k: v for k, v in params.items() if k not in arrays}  # whose repr is abbreviated
     if start is not None:
         modules.append(start.posterior)
@@ -283,10 +283,10 @@ def sampling_seed(estimator: Any) -> int:
     return resolve_seed(0 if resumes else estimator.random_state)
 
 
-def described(value: Any) -> str:
+def described(value: Any, name: str) -> str:
     """Return its repr; for an array, whose repr NumPy abbreviates, the shape and a digest."""
     value = plain(value)
     if not hasattr(value, "__array__"):
         return repr(value)
-    a = np.asarray(readable(value), dtype=np.float64)
+    a = np.asarray(readable(value, name), dtype=np.float64)
     return f"<array of shape {a.shape}, digest {fingerprint(a)[:8]}>"

@@ -287,6 +287,45 @@ def test_more_points_than_rows_if_these_count_for_enough(cls, problem):
         clone(model).fit(X, y)
 
 
+# ---- weights that are no numbers of rows --------------------------------------------------------
+HUGE = pytest.warns(UserWarning, match="no two of these 60 rows have the same inputs")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        SVGPRegressor(n_inducing=10, max_iter=2, random_state=0),
+        SVGPClassifier(n_inducing=10, max_iter=2, random_state=0),
+        DLMRegressor(n_inducing=10, max_iter=5, random_state=0),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_huge_weights_of_distinct_rows_are_relative(model, problem):
+    X, y, _ = problem(kind_of(type(model)), n=60)
+    expected = outcome(clone(model).fit(X, y), X)
+    with HUGE:
+        found = outcome(clone(model).fit(X, y, np.full(60, 1e9)), X)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    weight = np.where(np.arange(60) < 45, 1e9, 1.0)  # 45 rows that are far more important
+    with HUGE:
+        found = outcome(clone(model).fit(X, y, weight), X)[0]
+    alone = outcome(clone(model).fit(X, y, np.where(weight > 1.0, 1.0, 1e-9)), X)[0]
+    np.testing.assert_allclose(found, alone, atol=1e-6)
+
+
+def test_huge_counts_of_cells_are_counts(problem):
+    x = np.linspace(-3, 3, 15)
+    p = 0.5 + 0.4 * np.sin(x)
+    counts = 1e9 * np.stack([1.0 - p, p], 1).ravel()
+    X, y = np.repeat(x, 2)[:, None], np.tile([0, 1], 15)
+    proba = SVGPClassifier(random_state=0).fit(X, y, counts).predict_proba(x[:, None])
+    np.testing.assert_allclose(proba[:, 1], p, atol=1e-5)
+    model = SVGPRegressor(random_state=0).fit(X, y, counts)
+    np.testing.assert_allclose(model.predict(x[:, None]), p, atol=1e-5)
+    assert model.posterior_.n_rows == pytest.approx(15e9)
+
+
 # ---- fits of many rows: equal where they are deterministic --------------------------------------
 POINTS = {"inducing_points": np.random.default_rng(1).uniform(-3, 3, (8, 2)), "n_inducing": "auto"}
 LBFGS = {**POINTS, "solver": "lbfgs", "max_iter": 1, "learn_inducing_points": False}

@@ -242,8 +242,9 @@ class PredictiveDistribution:
         ValueError
             If they are not numbers, are NaN, or have a shape that does not fit the rows.
         """
+        y = readable(y, name)
         try:
-            given = np.asarray(readable(y), dtype=np.float64)
+            given = np.asarray(y, dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{name} must be numbers, got {y!r:.80}.") from error
         if np.isnan(given).any():
@@ -271,7 +272,7 @@ def targets_of(shape: tuple[int, ...], y: Any) -> np.ndarray:
     ValueError
         If y has another shape, or is not finite.
     """
-    y = check_array(readable(y), dtype=np.float64, ensure_2d=False, input_name="y")
+    y = check_array(readable(y, "y"), dtype=np.float64, ensure_2d=False, input_name="y")
     y = one_output(y) if len(shape) == 1 else y
     if y.shape != shape:
         raise ValueError(f"y must have the shape {shape} of predictions, got {y.shape}.")

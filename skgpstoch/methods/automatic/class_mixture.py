@@ -117,7 +117,7 @@ class MixtureClassifier(ClassifierMixin, SavedEstimator):
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Return the log probability of each row's class."""
         log_p = self.predict_log_proba(X)
-        y = check_array(readable(y), dtype=None, ensure_2d=False, input_name="y")
+        y = check_array(readable(y, "y"), dtype=None, ensure_2d=False, input_name="y")
         if y.shape != (len(log_p),):
             raise ValueError(
                 f"y must have the shape ({len(log_p)},), one label for each row, got {y.shape}."

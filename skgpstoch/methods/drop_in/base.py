@@ -126,8 +126,8 @@ class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
         """Return X, or X and y, as the kernel takes them; a column of y stays one."""
         if self._kernel().requires_vector_input:
             return validate_inputs(self, X, *y, keeps_column=True, **options)
-        y = tuple(real_target(a) if options.get("y_numeric") else readable(a) for a in y)
-        return validate_data(self, readable(X), *y, ensure_2d=False, dtype=None, **options)
+        y = tuple(real_target(a) if options.get("y_numeric") else readable(a, "y") for a in y)
+        return validate_data(self, readable(X, "X"), *y, ensure_2d=False, dtype=None, **options)
 
     def log_marginal_likelihood(
         self, theta: Any = None, eval_gradient: bool = False, clone_kernel: bool = True
@@ -220,8 +220,9 @@ def checked_theta(theta: Any, kernel: sk.Kernel) -> np.ndarray:
     ValueError
         If it does not hold one number for each free hyper-parameter of the kernel.
     """
+    theta = readable(theta, "theta")
     try:
-        theta = np.asarray(readable(theta), dtype=np.float64)
+        theta = np.asarray(theta, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"theta must be numbers, got {theta!r:.80}.") from error
     if theta.shape != (kernel.n_dims,):

@@ -495,7 +495,7 @@ def noise_variance(alpha: Any, n_rows: int) -> np.ndarray:
     ValueError
         If it is neither one number nor one for each row, or is negative.
     """
-    alpha = named_array(np.atleast_1d(readable(alpha)), "alpha", ensure_2d=False)
+    alpha = named_array(np.atleast_1d(readable(alpha, "alpha")), "alpha", ensure_2d=False)
     if alpha.shape == (1,):
         alpha = alpha[0]
     elif alpha.shape != (n_rows,):

@@ -22,7 +22,7 @@ from ..recipes.inducing import InducingPoints
 from ..recipes.plan import Sizes, Start
 from ..recipes.recipe import Problem, Recipe
 from ..recipes.variational import VariationalRecipe
-from ..training.checkpoint import SILENT, has_moments_of
+from ..training.checkpoint import SILENT, has_moments_of, load_moments
 from ..training.loop import train
 from ..training.optimizers import make_optimizer
 from ..training.tables import InMemory
@@ -128,7 +128,7 @@ def resumed_optimizer(
                 "partial_fit cannot go on, because the optimiser's state does not belong to this "
                 "model. Call fit to start again."
             )
-        optimizer.load_state_dict(copy.deepcopy(kept.optimizer))
+        load_moments(optimizer, kept.optimizer)
     return optimizer
 
 

@@ -17,7 +17,7 @@ from ..likelihoods.base import class_likelihood, regression_likelihood
 from ..models.sparse import SparsePosterior
 from ..objectives.base import Objective
 from ..objectives.optimal_q import dependent_bound
-from ..training.checkpoint import SILENT, has_moments_of
+from ..training.checkpoint import SILENT, has_moments_of, load_moments
 from ..training.loop import train
 from ..training.optimizers import make_optimizer
 from ..training.recipes.feature_builder import FeatureBuilder
@@ -128,7 +128,7 @@ def resumed_optimizer(
                 "partial_fit cannot go on, because the optimiser's state does not belong to this "
                 "model. Call fit to start again."
             )
-        optimizer.load_state_dict(copy.deepcopy(kept.optimizer))
+        load_moments(optimizer, kept.optimizer)
     return optimizer
 
 

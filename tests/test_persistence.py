@@ -41,7 +41,7 @@ from skgpstoch import (
 from skgpstoch.data.findings import Diagnosis, Finding
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.persistence import arrays, registry
-from skgpstoch.persistence.file import FileNames
+from skgpstoch.persistence.own_names import FileNames
 from skgpstoch.persistence.state import Names, PackedState, Packer, Unpacker
 from skgpstoch.persistence.tensor_file import table_of
 

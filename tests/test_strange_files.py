@@ -2,6 +2,7 @@
 
 import gc
 import json
+import re
 import time
 import tracemalloc
 
@@ -17,13 +18,18 @@ from sklearn.preprocessing import FunctionTransformer
 import skgpstoch
 from skgpstoch import (
     DeepGPRegressor,
+    DLMRegressor,
     GaussianProcessRegressor,
+    QSGPRegressor,
     SCGDGaussianProcessRegressor,
     SVGPRegressor,
 )
 from skgpstoch.data.numeric import Numbers
+from skgpstoch.kernels import from_sklearn
+from skgpstoch.models.features.fourier import base_frequencies
 from skgpstoch.persistence import failures, limits
 from skgpstoch.persistence.state import Names, PackedState, Unpacker
+from skgpstoch.persistence.tensor_file import table_of
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-3, 3, (30, 2))
@@ -673,3 +679,129 @@ def test_flags_of_columns_are_no_numbers_of_columns():
     """10^8 columns, which one row would fill."""
     encoder = Numbers("a", 0.0, 10**8, 10**8, None)
     assert encoder.filled(np.zeros(3)).shape == (3, encoder.width) == (3, 2)
+
+
+# ---- what a third attack found -------------------------------------------------------------------
+
+MANY_DIGITS = "9" * 5000
+DIGITS = {
+    "in the structure": lambda s: s.replace('["list",1.0,', f'["list",{MANY_DIGITS},', 1),
+    "of an array": lambda s: re.sub(r'("<f8",)"\d+"', rf'\1"{MANY_DIGITS}"', s, count=1),
+}
+
+
+@pytest.mark.parametrize("where", DIGITS)
+def test_integers_have_few_digits(where, exact, tmp_path):
+    """Python's own message would tell of its limit of 4,300."""
+    metadata, tensors = taken_apart(exact)
+    changed = DIGITS[where](metadata["structure"])
+    assert MANY_DIGITS in changed
+    put_together(tmp_path / "model", {**metadata, "structure": changed}, tensors)
+    refused(tmp_path / "model", "an integer of 5000 digits|a size that no memory can have")
+
+
+def test_products_of_sizes_have_few_digits(exact, tmp_path):
+    metadata, tensors = taken_apart(exact)
+    table = table_of(tensors)
+    table["0"]["shape"] = [10**399] * 32
+    put_together(tmp_path / "model", metadata, tensors, table)
+    refused(tmp_path / "model", "its tensor 0 has the shape")
+
+
+def doubled_objects(nodes, form, name, inner, fields, depth=10):
+    """An object that holds another one twice, and so on."""
+    of_class = nodes.add("type", name)
+    for _ in range(depth):
+        inner = nodes.add(form, of_class, *fields(nodes, inner))
+    return inner
+
+
+def doubled_sums(nodes):
+    bounds = ("constant_value", 1.0, "constant_value_bounds", "fixed")
+    constant = nodes.add("object", nodes.add("type", "sklearn.ConstantKernel"), *bounds)
+    fields = lambda _, inner: ("k1", inner, "k2", inner)  # noqa: E731
+    return doubled_objects(nodes, "object", "sklearn.Sum", constant, fields)
+
+
+def doubled_networks(nodes):
+    identity = nodes.add("module", nodes.add("type", "nn.Identity"))
+    fields = lambda nodes, inner: ("_modules", nodes.add("dict", "0", inner, "1", inner))  # noqa: E731
+    return doubled_objects(nodes, "module", "nn.Sequential", identity, fields)
+
+
+@pytest.mark.parametrize("make", [doubled_sums, doubled_networks])
+def test_what_computes_does_not_repeat(make, exact, tmp_path):
+    """To fit and to predict with 2^10 kernels takes far longer than the file tells."""
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "kernels, networks or estimators repeat too often")
+
+
+def test_a_few_equal_kernels_are_one_object(tmp_path):
+    kernel = sk.RBF()
+    for _ in range(7):
+        kernel = kernel + kernel
+    model = GaussianProcessRegressor(kernel, optimizer=None)
+    model.save(tmp_path / "model")
+    assert skgpstoch.load(tmp_path / "model").kernel == kernel
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        GaussianProcessRegressor(
+            sk.PairwiseKernel(metric="rbf", pairwise_kernels_kwargs={"n_jobs": 20_000})
+        ),
+        DLMRegressor(n_jobs=20_000),
+    ],
+    ids=["threads that predict", "processes that fit"],
+)
+def test_joblib_starts_no_thousands(model, tmp_path):
+    with pytest.raises(ValueError, match="has n_jobs=20000, more than 1024"):
+        model.save(tmp_path / "model")
+
+
+def test_functions_of_numpy_take_no_arguments_from_files(tmp_path):
+    """`where` leaves out numbers, whose memory then shows; `out` writes into the model."""
+    transform = FunctionTransformer(np.log1p, np.expm1, inv_kw_args={"where": False})
+    with pytest.raises(ValueError, match="has inv_kw_args of a NumPy function"):
+        SVGPRegressor(target_transform=transform).save(tmp_path / "model")
+
+
+def test_a_file_chooses_no_folder(tmp_path):
+    """Where `fit` would read and write."""
+    model = SVGPRegressor(n_inducing=3, max_iter=1, checkpoint_dir=str(tmp_path / "chosen"))
+    inner = SVGPRegressor(checkpoint_dir=tmp_path / "chosen")
+    model.note_ = [inner]
+    model.save(tmp_path / "model")
+    with pytest.warns(
+        UserWarning, match="The file's checkpoint_dir=.*chosen.* is not used"
+    ) as told:
+        again = skgpstoch.load(tmp_path / "model")
+    assert len(told) == 2
+    assert again.checkpoint_dir is None
+    assert again.note_[0].checkpoint_dir is None
+    again.fit(X, Y)
+    assert not (tmp_path / "chosen").exists()
+    model.fit(X, Y)
+    assert (tmp_path / "chosen").exists()
+
+
+def test_frequencies_are_as_many_as_the_columns_of_rows(tmp_path):
+    """A file of a few kilobytes could ask for a matrix of gigabytes."""
+    model = QSGPRegressor(n_subset=10, n_components=20, max_iter=1, random_state=0).fit(X, Y)
+    model.save(tmp_path / "model")
+    metadata, tensors = taken_apart(tmp_path / "model")
+    nodes = nodes_of(metadata)
+    basis = next(n for n in nodes if "n_inputs" in n)
+    basis[basis.index("n_inputs") + 1] = 10**9
+    put_together(tmp_path / "model", {**metadata, "structure": json.dumps(nodes)}, tensors)
+    again = skgpstoch.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+
+
+def test_frequencies_of_a_huge_order_are_refused():
+    """Each would take 2·10^12 numbers."""
+    kernel = from_sklearn(sk.Matern(nu=1.5))
+    kernel.nu = 1e12
+    with pytest.raises(TypeError, match="has no finite features"):
+        base_frequencies(kernel, torch.arange(2), 1, 0)

@@ -13,7 +13,7 @@ from ..data.arrays import resolve_seed
 from ..data.devices import resolve_device
 from ..data.rows import Data
 from ..objectives.base import Objective
-from ..training.checkpoint import SILENT, has_moments_of
+from ..training.checkpoint import SILENT, has_moments_of, load_moments
 from ..training.loop import train
 from ..training.optimizers import make_optimizer
 from ..training.recipes.plan import Sizes, Start
@@ -120,7 +120,7 @@ def resumed_optimizer(
                 "partial_fit cannot go on, because the optimiser's state does not belong to this "
                 "model. Call fit to start again."
             )
-        optimizer.load_state_dict(copy.deepcopy(kept.optimizer))
+        load_moments(optimizer, kept.optimizer)
     return optimizer
 
 

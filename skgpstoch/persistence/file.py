@@ -8,10 +8,8 @@ the same form, with other entries.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,13 +19,12 @@ import numpy as np
 import sklearn
 import torch
 from sklearn.base import BaseEstimator
-from torch import nn
 
-from ..data.messages import warn
 from .failures import mark_loaded
-from .forms import DAMAGE, Function
-from .forms_of_values import one_of
-from .limits import LONGEST_NAME, FileLimits
+from .fields import forget_folders
+from .forms import DAMAGE
+from .limits import FileLimits
+from .own_names import FileNames, check_is_given
 from .registry import PACKAGE
 from .state import Names, PackedState, Packer, Unpacker
 from .strict_json import parsed
@@ -36,115 +33,8 @@ from .tensor_file import header_of, read, table_of, write
 FILE_FORMAT = "1"
 MOST_OF_THE_FILE = 3  # objects may take at most so many times the file's size in memory
 FREE_BYTES = 2**24  # memory that they may take however small a file is: about 5,000 modules
-MOST_NAMES = 50  # in a message
 LONGEST_MESSAGE = 5000  # letters
-OWN = "own."  # prefix of the names of the user's classes and functions
-INSTEAD = {
-    False: "use joblib.dump, or skops.io.dump",
-    True: "use a named function (`def`), which you pass to skgpstoch.load as `objects`, or a "
-    "NumPy function of numbers (np.log, np.exp and the like), or use joblib.dump",
-}
 ENTRIES = {"format", "class", "versions", "parameters", "structure", "sha256"}
-
-
-class FileNames(Names):
-    """Names of the classes and functions of skgpstoch, and of those that the user passes.
-
-    Parameters
-    ----------
-    objects : mapping of str to type or function, or None, default=None
-        The user's classes and functions.
-    """
-
-    def __init__(self, objects: Mapping[str, Any] | None = None) -> None:
-        self.objects = checked_objects(objects)
-        self.asked: dict[str, Any] = {}
-
-    def name(self, value: type | Function) -> str | None:
-        known = super().name(value)
-        if known is not None or not can_be_asked_for(value):
-            return known
-        name = value.__name__
-        if self.asked.setdefault(name, value) is not value:
-            raise ValueError(
-                f"{value!r} and {self.asked[name]!r} cannot be in one file, because both "
-                f"are called {name!r}. Rename one of them."
-            )
-        return OWN + name
-
-    def value(self, name: str, is_type: bool) -> Any:
-        if not name.startswith(OWN):
-            return super().value(name, is_type)
-        short = name.removeprefix(OWN)
-        given = one_of(self.objects, short)
-        if not isinstance(given, type if is_type else Function):
-            raise ValueError(
-                f"objects[{short!r}] must be a {'class' if is_type else 'function'}, got "
-                f"{given!r:.80}"
-            )
-        if given.__name__ != short:
-            warn(
-                f"objects[{short!r}] is called {given.__name__!r}, but the model was saved with "
-                f"{short!r}. It is used all the same; check that it is the same code."
-            )
-        return given
-
-    def keep(self, value: Any, path: str) -> None:
-        raise ValueError(
-            f"{path} is {value!r:.60}, of {type(value).__module__}.{type(value).__qualname__}, "
-            f"which a file without pickle cannot hold: {INSTEAD[callable(value)]}."
-        )
-
-
-def checked_objects(objects: Any) -> dict[str, Any]:
-    """Return classes and functions by their names.
-
-    Raises
-    ------
-    TypeError
-        If `objects` is not a mapping of names to classes and functions.
-    """
-    if objects is None:
-        return {}
-    if not isinstance(objects, Mapping):
-        raise TypeError(
-            f"objects must be a mapping of names to classes and functions, got {objects!r:.80}."
-        )
-    return dict(objects)
-
-
-def check_is_given(structure: str, objects: Mapping[str, Any]) -> None:
-    """Raise a ValueError that names the classes and functions that `objects` lacks."""
-    asked_for = re.finditer(rf'"{re.escape(OWN)}(\w{{1,{LONGEST_NAME}}})"', structure)
-    lacking = (match[1] for match in asked_for if match[1] not in objects)
-    if missing := sorted(set(itertools.islice(lacking, MOST_NAMES))):
-        asked = ", ".join(f"{name!r}: {name}" for name in missing)
-        raise ValueError(
-            f"the model uses {', '.join(missing)}, which a file cannot contain. Pass "
-            f"the classes or functions as objects={{{asked}}}"
-        )
-
-
-def can_be_asked_for(value: type | Function) -> bool:
-    """Tell whether the user can pass a class or function to `load`.
-
-    It needs a name, and the objects of a class must be described by their attributes.
-    """
-    if isinstance(value, Function):
-        return value.__name__.isidentifier()
-    has_attributes = value.__dictoffset__ != 0
-    pickled_by = {definer(value, m) for m in ("__getstate__", "__reduce__", "__reduce_ex__")}
-    return has_attributes and all(is_usual(cls) for cls in pickled_by)
-
-
-def definer(cls: type, method: str) -> type:
-    """Return the class that defines a method of a class."""
-    return next(base for base in cls.__mro__ if method in vars(base))
-
-
-def is_usual(cls: type) -> bool:
-    """Tell whether a class pickles objects by their attributes only."""
-    return cls in (object, nn.Module, BaseEstimator) or cls.__module__.startswith(f"{PACKAGE}.")
 
 
 def save(estimator: Any, path: str | os.PathLike) -> None:
@@ -204,8 +94,14 @@ def read_state(file: BinaryIO, entries: set[str]) -> tuple[dict[str, str], Packe
 
 def value_of(state: PackedState, names: Names, n_bytes: int) -> Any:
     """Return the object in a file of `n_bytes` bytes, whoever has written it."""
-    limits = FileLimits(MOST_OF_THE_FILE * n_bytes + FREE_BYTES)
-    return Unpacker(names, limits).value(state, lambda text: parsed(text, n_bytes))
+    return objects_of(state, names, n_bytes)[-1]
+
+
+def objects_of(state: PackedState, names: Names, n_bytes: int) -> list[Any]:
+    """Return the object in a file, after all that it consists of."""
+    unpacker = Unpacker(names, FileLimits(MOST_OF_THE_FILE * n_bytes + FREE_BYTES))
+    unpacker.value(state, lambda text: parsed(text, n_bytes))
+    return unpacker.made
 
 
 def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -> Any:
@@ -213,7 +109,8 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
 
     Loading executes no code from the file and imports nothing that the file names, so it is safe to
     load files from anybody. The only foreign code that runs is what you pass as `objects`. A file
-    can still hold a model that predicts badly on purpose.
+    can still hold a model that predicts badly on purpose. A `checkpoint_dir` in the file is not
+    used, with a warning.
 
     Parameters
     ----------
@@ -273,9 +170,10 @@ def loaded(file: Any, names: FileNames) -> Any:
     """Return the estimator in an open file."""
     metadata, state = read_state(file, ENTRIES)
     check_is_given(state.structure, names.objects)
-    estimator = value_of(state, names, file.tell())
+    *_, estimator = objects = objects_of(state, names, file.tell())
     if not isinstance(estimator, BaseEstimator) or type(estimator).__name__ != metadata["class"]:
         raise ValueError(f"it does not hold a {metadata['class']!r:.60}")
+    forget_folders(objects)
     return estimator
 
 

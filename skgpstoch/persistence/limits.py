@@ -7,7 +7,6 @@ a part may already be what takes for ever.
 
 from __future__ import annotations
 
-import functools
 import re
 import sys
 from typing import Any, NamedTuple
@@ -15,11 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.pipeline import Pipeline
+from sklearn.gaussian_process import kernels as sk
 from torch import nn
 
+from .fields import check_fields
 from .forms import OBJECTS
-from .forms_of_values import LETTERS_SHOWN, form_of_level, is_long_list_of_floats
+from .forms_of_values import form_of_level, is_long_list_of_floats
 from .registry import known_classes
 
 MOST_DEPTH = 200  # nodes within each other; those of deep networks have some 25
@@ -31,9 +31,10 @@ MOST_IN_A_KEY = 16
 MOST_UNKNOWN = 200  # arrays and numbers within an object that are not finite
 BYTES_OF_UNKNOWN = 1000  # that one counts for wherever its object is referred to
 BYTES_OF_ENTRY = 100  # that one counts for in each module that has its dict
-LARGEST_OF_LAYER = 2**24  # integer of a torch layer: MaxPool1d of 2^40 never ends
+FREE_EVALUATIONS = 500  # kernels, networks and estimators within one that are always allowed
 LONGEST_NAME = 120  # of an attribute, in messages
 WITH_NUMBERS = (np.ndarray, np.floating, float)
+EVALUATED = (sk.Kernel, nn.Module, BaseEstimator)
 OF_KEYS = (bool, int, float, str, type(None), torch.dtype)
 WHERE_KEYS_ARE = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered dict": (0, 2)}
 """Which parts are keys: the first one, and how many parts further the next one is."""
@@ -78,6 +79,8 @@ class FileLimits:
         self.depths: list[int] = []
         self.walks: list[int] = []  # parts of each node, those of shared nodes counted each time
         self.sizes: list[int] = []  # bytes of each node, likewise
+        self.n_evaluated = 0
+        self.evaluations: list[int] = []  # objects that compute something in each node, likewise
         self.unknown: dict[int, list[Unknown]] = {}
         self.of_tensors: set[int] = set()  # arrays whose memory a tensor has
         self.classes = frozenset(known_classes().values())
@@ -89,6 +92,7 @@ class FileLimits:
         self.depths.append(1 + max(map(self.depths.__getitem__, inner), default=0))
         self.walks.append(1 + len(parts) + sum(map(self.walks.__getitem__, inner)))
         self.sizes.append(sum(map(self.sizes.__getitem__, inner)))
+        self.evaluations.append(sum(map(self.evaluations.__getitem__, inner)))
         if self.depths[-1] > MOST_DEPTH:
             raise ValueError(f"it is nested more than {MOST_DEPTH} deep")
         if self.walks[-1] > MOST_REPEATS * self.n_parts + FREE_PARTS:
@@ -113,6 +117,7 @@ class FileLimits:
         self.sizes[-1] += n_bytes
         if form in OBJECTS:
             check_fields(value, form, parts[1::2])
+            self.check_evaluations(value)
             if self.sizes[-1] > self.most_bytes:
                 self.check_parameters(value, parts)
         looked_at = parts if self.unknown and form != "cells" else ()  # levels may be missing
@@ -123,6 +128,14 @@ class FileLimits:
         # The tensor of a parameter has told it before, and may be shared.
         if form != "parameter" and (found_here := unknown_in(value)) is not None:
             self.unknown[len(self.depths) - 1] = [found_here]
+
+    def check_evaluations(self, value: Any) -> None:
+        """Raise a ValueError if to compute with an object takes far longer than its parts tell."""
+        if isinstance(value, EVALUATED):
+            self.n_evaluated += 1
+            self.evaluations[-1] += 1
+            if self.evaluations[-1] > MOST_REPEATS * self.n_evaluated + FREE_EVALUATIONS:
+                raise ValueError("its kernels, networks or estimators repeat too often")
 
     def check_parameters(self, value: Any, parts: list[Any]) -> None:
         """Raise a ValueError if a parameter takes much memory once `clone` has copied it."""
@@ -178,53 +191,6 @@ def is_flat(key: Any) -> bool:
     return len(inner) <= MOST_IN_A_KEY and all(
         type(v) in OF_KEYS or isinstance(v, np.generic) or form_of_level(v) for v in inner
     )
-
-
-def check_fields(value: Any, form: str, names: list[str]) -> None:
-    """Raise a ValueError if fields would be called, hide a method, or make a layer hang."""
-    cls: Any = type(value)
-    fields = vars(value) if hasattr(value, "__dict__") else {}
-    hidden = () if form in ("mapping", "record") else code_of(cls).intersection(names)
-    if found := [name for name in names if name.startswith("__") or name in hidden]:
-        raise ValueError(f"{cls.__name__} cannot have an attribute {found[0][:LETTERS_SHOWN]!r}")
-    if isinstance(value, nn.Module):
-        check_module(cls, {name: fields[name] for name in names})
-    if isinstance(value, Pipeline) and fields.get("memory") is not None:
-        raise ValueError(
-            "a Pipeline has memory, a folder whose files `fit` would run. Set memory=None before "
-            "saving"
-        )
-
-
-def check_module(cls: type, fields: dict[str, Any]) -> None:
-    """Raise a ValueError if a module has hooks, or is a layer with huge integers."""
-    is_layer = cls.__module__.startswith("torch.")
-    for name, field in fields.items():
-        if "hook" in name and isinstance(field, dict) and field:
-            raise ValueError(
-                f"{cls.__name__} has {name}, which a file cannot contain. Remove the hooks before "
-                "saving"
-            )
-        if is_layer and largest_in(field) > LARGEST_OF_LAYER:
-            raise ValueError(f"{cls.__name__}.{name} is larger than {LARGEST_OF_LAYER}")
-
-
-@functools.cache
-def code_of(cls: type) -> frozenset[str]:
-    """Return the names of the methods and properties of a class, which a field would hide."""
-    found = {k: v for base in reversed(cls.__mro__) for k, v in vars(base).items()}
-    return frozenset(
-        name
-        for name, value in found.items()
-        if (callable(value) or hasattr(value, "__get__"))
-        and not isinstance(value, functools.cached_property)
-    )
-
-
-def largest_in(value: Any) -> int:
-    """Return the size of an integer, or the largest of a tuple's; 0 of other values."""
-    inner = value if isinstance(value, tuple | list) else (value,)
-    return max((abs(v) for v in inner if isinstance(v, int)), default=0)
 
 
 def bytes_of(value: Any) -> int:

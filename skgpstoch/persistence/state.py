@@ -25,6 +25,7 @@ from .limits import FileLimits
 from .registry import known_functions, known_types, name_of
 
 ATOMS = (bool, int, str, type(None))
+LONGEST_NUMBER = 20  # digits of a size
 
 
 class PackedState(NamedTuple):
@@ -255,4 +256,7 @@ def place(number: Any) -> int:
 
 def numbers(text: str) -> tuple[int, ...]:
     """Return the tuple that `Packer.listed` wrote."""
-    return tuple(map(int, text.split(","))) if text else ()
+    found = text.split(",") if text else []
+    if any(len(number) > LONGEST_NUMBER for number in found):
+        raise ValueError("an array has a size that no memory can have")
+    return tuple(map(int, found))

@@ -10,6 +10,7 @@ BYTES_OF_A_VALUE = 64  # most memory that a value takes
 MOST_TIMES = 4  # values may take at most so many times the file's size in memory
 FREE_VALUES = 10_000  # so many values are always allowed
 MOST_VALUES = 500_000  # more are never
+MOST_DIGITS = 400  # of an integer; a float has at most 309
 
 
 def parsed(text: str, n_bytes: int) -> Any:
@@ -28,7 +29,12 @@ def parsed(text: str, n_bytes: int) -> Any:
             "numbers belong in arrays"
         )
     try:
-        return json.loads(text, object_pairs_hook=without_copies, parse_constant=refused)
+        return json.loads(
+            text,
+            object_pairs_hook=without_copies,
+            parse_int=integer,
+            parse_constant=refused,
+        )
     except RecursionError as error:
         raise ValueError("its structure is nested too deeply") from error
 
@@ -41,6 +47,13 @@ def without_copies(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"its structure has the key {key!r:.40} twice")
         found[key] = value
     return found
+
+
+def integer(text: str) -> int:
+    """Return an integer; raise a ValueError if it has so many digits that it takes long to read."""
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"its structure has an integer of {len(text)} digits")
+    return int(text)
 
 
 def refused(name: str) -> NoReturn:

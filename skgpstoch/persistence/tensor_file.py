@@ -99,7 +99,7 @@ def read(file: BinaryIO) -> tuple[dict[str, str], list[np.ndarray]]:
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise ValueError("its header has no metadata")
     check_table(header, size - LENGTH - length)
-    data = file.read()
+    data = file.read(size - LENGTH - length)
     return metadata, [array_of(data, header[str(i)]) for i in range(len(header))]
 
 
@@ -131,8 +131,8 @@ def check_table(table: Table, n_bytes: int) -> None:
 
 
 def are_counts(values: Any) -> bool:
-    """Tell whether these are integers of at least 0."""
-    return isinstance(values, list) and all(type(v) is int and v >= 0 for v in values)
+    """Tell whether these are integers of at least 0, as large as sizes can be."""
+    return isinstance(values, list) and all(type(v) is int and 0 <= v < 2**64 for v in values)
 
 
 def array_of(data: bytes, entry: dict[str, Any]) -> np.ndarray:

@@ -200,11 +200,10 @@ MOMENTS = {"Adadelta": {"step", "square_avg", "acc_delta"}, "SparseAdagrad": {"s
 
 
 def optimizer_can_be_in(optimizer: Optimizer | None, state: dict[str, Any] | None) -> bool:
-    """Whether a state can belong to an optimiser, with its present settings."""
+    """Whether a state can belong to an optimiser."""
     if optimizer is None or state is None:
         return optimizer is state
-    groups = optimizer.state_dict()["param_groups"]
-    return same_form(groups, state["param_groups"]) and has_moments_of(optimizer, state)
+    return has_moments_of(optimizer, state)
 
 
 def has_moments_of(optimizer: Optimizer, state: dict[str, Any]) -> bool:
@@ -213,8 +212,11 @@ def has_moments_of(optimizer: Optimizer, state: dict[str, Any]) -> bool:
     Fused steps write as many numbers as a parameter has, whatever the size of a moment.
     """
     params = [p for group in optimizer.param_groups for p in group["params"]]
-    numbers = [i for group in state["param_groups"] for i in group["params"]]
-    if len(numbers) != len(params) or not set(numbers) >= state["state"].keys():
+    numbers, given = (
+        [i for group in groups for i in group["params"]]
+        for groups in (optimizer.state_dict()["param_groups"], state["param_groups"])
+    )
+    if numbers != given or not set(numbers) >= state["state"].keys():
         return False
     of_number = dict(zip(numbers, params, strict=True))  # as torch finds whose a moment is
     n = sum(p.numel() for p in params)
@@ -230,6 +232,12 @@ def has_moments_of(optimizer: Optimizer, state: dict[str, Any]) -> bool:
         )
 
     return all(fits(of_number[i], values) for i, values in state["state"].items())
+
+
+def load_moments(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Continue from the moments in a state, with the optimiser's own settings."""
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": copy_of(state["state"]), "param_groups": groups})
 
 
 def copy_of(state: Any) -> Any:

@@ -18,7 +18,7 @@ from ..data.groups import ALONE, Group, agreed, average_gradients
 from ..data.rows import Rows
 from ..maths.linalg import NotPositiveDefiniteError
 from ..objectives.base import Objective
-from .checkpoint import copy_of
+from .checkpoint import copy_of, load_moments
 from .history import MAX_ROLLBACKS, History, Pace
 from .interrupts import (
     interruptible,
@@ -49,6 +49,10 @@ class Observer:
 
     def on_epoch(self, trainer: Trainer) -> bool:
         """See a run after a sound epoch; return whether it ends."""
+        return False
+
+    def on_failure(self, trainer: Trainer, error: Exception) -> bool:
+        """See a run that diverged; return whether it runs again, from the state that is set."""
         return False
 
     def on_end(self, trainer: Trainer) -> None:
@@ -296,7 +300,7 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.objective.load_state_dict(state["objective"])
         if self.optimizer is not None:
-            self.optimizer.load_state_dict(copy_of(state["optimizer"]))
+            load_moments(self.optimizer, state["optimizer"])
         self.history = History(**copy_of(state["history"]))
         self.start_state = state["start_state"]
         self.best_state = state["best_state"]
@@ -361,7 +365,12 @@ def train(
             observer.on_start(trainer)
         try:
             with interruptible():
-                trainer.fit_loop()
+                try:
+                    trainer.fit_loop()
+                except NotPositiveDefiniteError as error:
+                    if not any([o.on_failure(trainer, error) for o in trainer.observers]):
+                        raise
+                    trainer.fit_loop()
         except KeyboardInterrupt:
             if source.group.size > 1 or not keeps_best():  # other ranks would not know of it
                 raise

@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from torch import Tensor
+
 from ..data.deadline import Clock
 from ..data.groups import current
 from ..data.messages import warn
@@ -27,11 +29,12 @@ class Printed(Observer):
         return False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Saved(Observer):
     """Saves a run to a checkpoint wherever it is evaluated, and resumes it from there."""
 
     checkpoint: AnyCheckpoint
+    start: dict[str, Any] | None = None  # where a resumed run would have started
 
     def on_start(self, trainer: Trainer) -> None:
         """Continue from the checkpoint if it is usable; otherwise change nothing."""
@@ -46,13 +49,22 @@ class Saved(Observer):
             trainer.load_state_dict(state)
             if not trainer.objective.is_finite():
                 raise ValueError("its parameters are not finite")
+            self.start = start
         except Exception as error:  # damaged files make torch raise many kinds of errors
-            trainer.pace.resume(0.0)
-            trainer.load_state_dict(start)
-            warn(
-                f"The checkpoint {self.checkpoint.path} cannot be read ({summary(error)}); the "
-                "fit starts from the beginning."
-            )
+            self.start_again(trainer, start, f"cannot be read ({summary(error)})")
+
+    def on_failure(self, trainer: Trainer, error: Exception) -> bool:
+        """Start a run again that has resumed, because its checkpoint may hold any numbers."""
+        start, self.start = self.start, None
+        if start is not None:
+            self.start_again(trainer, start, f"led to a failure ({summary(error)})")
+        return start is not None
+
+    def start_again(self, trainer: Trainer, start: dict[str, Any], why: str) -> None:
+        """Set a run to its start, and warn."""
+        trainer.pace.resume(0.0)
+        trainer.load_state_dict(start)
+        warn(f"The checkpoint {self.checkpoint.path} {why}; the fit starts from the beginning.")
 
     def on_epoch(self, trainer: Trainer) -> bool:
         if trainer.is_evaluated and trainer.step == trainer.history.n_iter * trainer.n_batches:
@@ -72,12 +84,18 @@ def can_be_in(trainer: Trainer, state: dict[str, Any]) -> bool:
     fixed = ("objective", "step", "rate", "elapsed", "generator")
     return (
         all(same_form(own[name], state[name]) for name in fixed)
-        and all(same_form(own["objective"], s) for s in kept if s is not None)
+        and all(same_form(own["objective"], s) and are_finite(s) for s in kept if s is not None)
         and optimizer_can_be_in(trainer.optimizer, state["optimizer"])
         and history.is_sound()
         and state["step"] == history.n_iter * trainer.n_batches
         and state["rate"] == 0.5**history.n_rollbacks
     )
+
+
+def are_finite(state: dict[str, Any]) -> bool:
+    """Tell whether all numbers of an objective's state are finite."""
+    tensors = (v for v in state.values() if isinstance(v, Tensor) and v.is_floating_point())
+    return all(bool(v.isfinite().all()) for v in tensors)
 
 
 # ---- a line of progress --------------------------------------------------------------------------

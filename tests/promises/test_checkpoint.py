@@ -203,6 +203,7 @@ FORGED = {
     "an average of words": change("objective", "running._extra_state", to=("a", "b")),
     "a best state of another shape": change("best_state", WEIGHT, to=torch.zeros(3)),
     "a best state that is none": change("best_state", to=3),
+    "a best weight that is NaN": change("best_state", WEIGHT, to=lambda w: w * np.nan),
     "a start that is empty": change("start_state", to={}),
     "no optimizer": change("optimizer", to=None),
     "an optimizer without groups": change("optimizer", "param_groups", to=[]),
@@ -341,8 +342,41 @@ def test_a_file_that_is_sound_is_resumed_from(few, tmp_path, left_by_kill, capsy
     assert capsys.readouterr().out.startswith("Epoch 3:")
 
 
+EXTREME = {
+    "noise": change("objective", "log_noise", to=lambda v: v * 0.0 + 1e300),
+    "a count": change("objective", "n_rows", to=lambda n: n * 0.0 - 1e300),
+}
+
+
+@pytest.mark.parametrize("how", EXTREME)
+def test_a_fit_that_fails_after_it_has_resumed_starts_again(few, tmp_path, left_by_kill, how):
+    """Numbers may be finite, and yet such that no rate of learning leads back."""
+    left, reference = left_by_kill
+    state = state_of(left)
+    EXTREME[how](state)
+    put(tmp_path / left.name, state)
+    model = SCGDGaussianProcessRegressor(**SMALL, checkpoint_dir=tmp_path)
+    with pytest.warns(UserWarning, match="led to a failure .* starts from the beginning"):
+        model.fit(*few)
+    assert_same(model, reference, few[0])
+
+
+SETTINGS = {"amsgrad": True, "differentiable": True, "fused": 3, "weight_decay": 1e9, "lr": -1e308}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_settings_of_an_optimizer_are_not_from_the_file(few, tmp_path, left_by_kill, name):
+    """With another's, torch raises errors of its own, or weights shrink to nothing."""
+    left, reference = left_by_kill
+    state = state_of(left)
+    change("optimizer", "param_groups", 0, name, to=SETTINGS[name])(state)
+    put(tmp_path / left.name, state)
+    model = SCGDGaussianProcessRegressor(**SMALL, checkpoint_dir=tmp_path)
+    assert_same(model.fit(*few), reference, few[0])
+
+
 LATE = {
-    "optimizer": lambda state: state["optimizer"].update(param_groups=[]),
+    "optimizer": lambda state: state["optimizer"].update(state=[]),
     "history": lambda state: state["history"].update(more=1),
     "last key": lambda state: state.pop("generator"),
     "NaN": lambda state: state["objective"][WEIGHT].fill_(np.nan),

@@ -144,7 +144,7 @@ class FourierBasis(BasisFunctions):
         n_terms = len(self._products())
         if n_terms == 1:
             return self._of_term(0, X, groups)
-        omega = torch.zeros(len(groups), self.n_inputs, dtype=X.dtype, device=X.device)
+        omega = torch.zeros(len(groups), X.shape[1], dtype=X.dtype, device=X.device)
         height = torch.empty(len(groups), dtype=X.dtype, device=X.device)
         for t in range(n_terms):
             mine = groups % n_terms == t
@@ -162,7 +162,7 @@ class FourierBasis(BasisFunctions):
         constants, _, radials = split_product(products[t])
         each = []
         for j, factor in enumerate(radials):
-            z = base_frequencies(factor, groups, self.n_inputs, self.seed + t, stream=j)
+            z = base_frequencies(factor, groups, X.shape[1], self.seed + t, stream=j)
             each.append((z / factor.length_scale).to(X))
         height = amplitude(constants, X) * math.sqrt(2.0 / self._share(t, len(products)))
         return functools.reduce(torch.add, each), height.expand(len(groups))

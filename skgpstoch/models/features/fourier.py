@@ -14,6 +14,8 @@ from ...kernels import check_length_scales
 from ...maths.modules import Module
 from .base import FeatureMap
 
+LARGEST_ORDER = 100.0  # ν of a kernel whose frequencies take 2ν numbers each
+
 
 class Term(Module):
     """Features of one additive term of a kernel: (..., n_inputs) → (..., n_features)."""
@@ -202,7 +204,7 @@ def split_product(
 
 def spectral_order(factor: kernels.Radial) -> float:
     """Return ν of the spectral density, or raise a TypeError if it is unknown."""
-    if factor.nu is None:
+    if factor.nu is None or LARGEST_ORDER < factor.nu < math.inf:
         raise without_features(factor)
     return factor.nu
 

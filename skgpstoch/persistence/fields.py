@@ -1,0 +1,104 @@
+"""Refuse fields of objects that would be called, hide a method, start processes or make a hang."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.gaussian_process.kernels import PairwiseKernel
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
+from torch import nn
+
+from ..data.messages import warn
+from .forms_of_values import LETTERS_SHOWN
+
+LARGEST_OF_LAYER = 2**24  # integer of a torch layer: MaxPool1d of 2^40 never ends
+MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
+OF_FUNCTIONS = {"func": "kw_args", "inverse_func": "inv_kw_args"}
+
+
+def check_fields(value: Any, form: str, names: list[str]) -> None:
+    """Raise a ValueError if fields would be called, hide a method, or make a layer hang."""
+    cls: Any = type(value)
+    fields = vars(value) if hasattr(value, "__dict__") else {}
+    hidden = () if form in ("mapping", "record") else code_of(cls).intersection(names)
+    if found := [name for name in names if name.startswith("__") or name in hidden]:
+        raise ValueError(f"{cls.__name__} cannot have an attribute {found[0][:LETTERS_SHOWN]!r}")
+    if isinstance(value, nn.Module):
+        check_module(cls, {name: fields[name] for name in names})
+    elif isinstance(value, BaseEstimator):
+        check_estimator(value, fields)
+    elif isinstance(value, PairwiseKernel):
+        check_jobs(cls, fields.get("pairwise_kernels_kwargs") or {})
+
+
+def check_module(cls: type, fields: dict[str, Any]) -> None:
+    """Raise a ValueError if a module has hooks, or is a layer with huge integers."""
+    is_layer = cls.__module__.startswith("torch.")
+    for name, field in fields.items():
+        if "hook" in name and isinstance(field, dict) and field:
+            raise ValueError(
+                f"{cls.__name__} has {name}, which a file cannot contain. Remove the hooks before "
+                "saving"
+            )
+        if is_layer and largest_in(field) > LARGEST_OF_LAYER:
+            raise ValueError(f"{cls.__name__}.{name} is larger than {LARGEST_OF_LAYER}")
+
+
+def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
+    """Raise a ValueError if an estimator would read files, start processes or return no numbers."""
+    if isinstance(value, Pipeline) and fields.get("memory") is not None:
+        raise ValueError(
+            "a Pipeline has memory, a folder whose files `fit` would run. Set memory=None before "
+            "saving"
+        )
+    if isinstance(value, FunctionTransformer):
+        for function, arguments in OF_FUNCTIONS.items():
+            if isinstance(fields.get(function), np.ufunc) and fields.get(arguments):
+                raise ValueError(
+                    f"a FunctionTransformer has {arguments} of a NumPy function, which may make it "
+                    f"write elsewhere or leave numbers out. Set {arguments}=None before saving"
+                )
+    check_jobs(type(value), fields)
+
+
+def check_jobs(cls: type, fields: dict[str, Any]) -> None:
+    """Raise a ValueError if an object would start very many threads or processes."""
+    n_jobs = fields.get("n_jobs")
+    if not (n_jobs is None or (isinstance(n_jobs, Integral) and n_jobs <= MOST_JOBS)):
+        raise ValueError(f"{cls.__name__} has n_jobs={n_jobs!r:.40}, more than {MOST_JOBS}")
+
+
+def forget_folders(objects: Iterable[Any]) -> None:
+    """Let no estimator read or write where a file says, and warn if one would."""
+    given = [e for e in objects if isinstance(e, BaseEstimator) and vars(e).get("checkpoint_dir")]
+    for estimator in given:
+        warn(
+            f"The file's checkpoint_dir={estimator.checkpoint_dir!r:.80} is not used, because "
+            "`fit` would read and write in a folder that whoever wrote the file chose. To keep "
+            "checkpoints there, call set_params(checkpoint_dir=...)."
+        )
+        estimator.checkpoint_dir = None
+
+
+@functools.cache
+def code_of(cls: type) -> frozenset[str]:
+    """Return the names of the methods and properties of a class, which a field would hide."""
+    found = {k: v for base in reversed(cls.__mro__) for k, v in vars(base).items()}
+    return frozenset(
+        name
+        for name, value in found.items()
+        if (callable(value) or hasattr(value, "__get__"))
+        and not isinstance(value, functools.cached_property)
+    )
+
+
+def largest_in(value: Any) -> int:
+    """Return the size of an integer, or the largest of a tuple's; 0 of other values."""
+    inner = value if isinstance(value, tuple | list) else (value,)
+    return max((abs(v) for v in inner if isinstance(v, int)), default=0)

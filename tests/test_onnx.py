@@ -497,11 +497,42 @@ def test_parts_without_a_graph_are_named():
         "ConstantVarianceRegressor": ConstantVarianceRegressor(
             GaussianProcessRegressor(optimizer=None)
         ).fit(X, y),
-        "nearest neighbours.*or export DeepKernelEnsembleRegressor": NNGPRegressor(**few).fit(X, y),
     }
     for name, model in cases.items():
         with pytest.raises(CannotExport, match=name):
             to_onnx(model)
+
+
+# ---- nearest neighbours --------------------------------------------------------------------------
+
+NEAR = {"n_neighbors_predict": 20, "max_iter": 2, "random_state": 0}
+
+
+@pytest.mark.parametrize("kernel", [None, *KERNELS], ids=str)
+@slow_cases(r"\[1, 2, 0\.5", r"nu=2\.5", "nu=[01]")
+def test_nearest_neighbours(kernel):
+    kernel = None if kernel is None else kernel + k.WhiteKernel(0.1)
+    assert_same_numbers(NNGPRegressor(kernel, **NEAR).fit(X, y))
+
+
+def test_nearest_neighbours_of_several_outputs_in_a_network():
+    model = NNGPRegressor(hidden_layer_sizes=(4,), **NEAR).fit(X, np.column_stack([y, y**2]))
+    assert_same_numbers(model)
+
+
+def test_nearest_neighbours_with_errors_nearby():
+    rng = np.random.default_rng(0)
+    rows = rng.uniform(-2, 2, (400, 2))
+    noise = np.where(rows[:, 0] > 0, 0.5, 0.05) * rng.standard_normal(400)
+    model = NNGPRegressor(**NEAR).fit(rows, np.sin(3 * rows[:, 0]) + noise)
+    assert model.posterior_.spread is not None
+    assert_same_numbers(model, rng.uniform(-3, 3, (20, 2)))
+
+
+def test_a_graph_holds_only_so_many_rows(monkeypatch):
+    monkeypatch.setattr("skgpstoch.onnx.neighbours.MOST_NUMBERS", 100)
+    with pytest.raises(CannotExport, match=r"among 50 rows.*contains the training rows"):
+        to_onnx(NNGPRegressor(**NEAR).fit(X[:50], y[:50]))
 
 
 # ---- functions that ONNX Runtime has not in float64 ----------------------------------------------

@@ -24,6 +24,7 @@ from ..methods.drop_in.laplace import COEFFICIENTS, LAMBDAS, BinaryLaplaceClassi
 from ..methods.drop_in.many_rows import ManyRowsModel
 from ..methods.drop_in.regressor import GaussianProcessRegressor
 from ..models.features.network import FARTHEST_INPUT
+from . import neighbours as neighbours  # registers its posterior
 from .distributions import (
     Component,
     Family,

@@ -130,6 +130,18 @@ class Value:
             index = self.graph.constant(np.asarray(index, dtype=np.int64))
         return self.graph.call("Gather", self, index, axis=axis)
 
+    def after(self, start: int, axis: int) -> Value:
+        """Select the positions from this one on along an axis."""
+        ends = np.array([start]), np.array([np.iinfo(np.int64).max]), np.array([axis])
+        return self.graph.call("Slice", self, *ends)
+
+    def smallest(self, k: int) -> Value:
+        """Return the positions of the k smallest values of each row, smallest first."""
+        names = [self.graph.new_name("smallest"), self.graph.new_name("places")]
+        given = [self.name, self.graph.constant(np.array([k])).name]
+        self.graph.nodes.append(helper.make_node("TopK", given, names, largest=0))
+        return Value(self.graph, names[1])
+
     def shape(self, axis: int) -> Value:
         """Return the length of an axis, (1,)."""
         return self.map("Shape", start=axis, end=axis + 1)

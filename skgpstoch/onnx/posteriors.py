@@ -25,18 +25,12 @@ from ..models.mixture import MixturePosterior
 from ..models.posteriors.chevron import ChevronPosterior
 from ..models.posteriors.conjugate import ConjugatePosterior
 from ..models.posteriors.exact import ExactPosterior
-from ..models.posteriors.neighbours import NeighbourPosterior
 from ..models.sparse import LEAST_RATIO, UNIT, SparsePosterior
 from .distributions import Component, Family, MixtureValues, skewed, total
 from .features import FeatureValues, basis, columns, layer
 from .graph import CannotExport, Value
 from .kernels import covariance, number
 from .series import normal_cdf, softplus
-
-NO_NEIGHBOURS = (
-    "A recommended default has them above 2,000 rows, unless their weight is small. Save the model "
-    "with its method save or with joblib.dump, or export DeepKernelEnsembleRegressor, its networks."
-)
 
 
 class LatentValues(NamedTuple):
@@ -54,11 +48,6 @@ class LatentValues(NamedTuple):
 def latents(posterior: Any, X: Value) -> list[LatentValues]:
     """Return the components of q(f), which are equally likely."""
     raise CannotExport(posterior)
-
-
-@latents.register
-def _(posterior: NeighbourPosterior, X: Value) -> list[LatentValues]:
-    raise CannotExport("nearest neighbours", NO_NEIGHBOURS)
 
 
 @latents.register

@@ -20,7 +20,7 @@ from ...features.near import NearFeatures
 from ...maths.gaussian import Marginals
 from ...maths.modules import Module
 from ...objectives.base import Objective
-from ...objectives.neighbours import JUDGED_ROWS, NeighbourObjective
+from ...objectives.neighbours import NeighbourObjective
 from ...posteriors.neighbours import NeighbourPosterior
 from ...recipes.plan import epochs
 from ...recipes.recipe import Problem
@@ -169,7 +169,7 @@ class DeepNeighbourObjective(NeighbourObjective):
         return found
 
     def left_out(
-        self, posterior: NeighbourPosterior, X: Tensor, rows: Rows, most: int = JUDGED_ROWS
+        self, posterior: NeighbourPosterior, X: Tensor, rows: Rows, most: int
     ) -> Marginals:
         """Predict f at the rows that the network has not seen, given those that it has."""
         n = rows.n_held_out

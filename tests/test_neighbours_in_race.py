@@ -67,7 +67,7 @@ def test_promises_do_not_depend_on_units():
     assert not neighbours.promises_depth(noisy, ROWS, None)
 
 
-def test_neighbours_have_a_share_of_the_time():
+def test_neighbours_have_a_share_of_the_time(monkeypatch):
     """So that networks have some, too; and none if there is little."""
 
     def tried(max_time):
@@ -78,6 +78,9 @@ def test_neighbours_have_a_share_of_the_time():
     assert tried(None)[0].make(None).max_time is None
     assert_allclose(tried(30.0)[0].make(20.0).max_time, 6.0)
     assert tried(2.0) == []
+    monkeypatch.setattr(neighbours, "MOST_SEARCHED", X.size - 1)
+    assert tried(None) == []
+    assert not neighbours.promises_depth([judged("neighbours", np.ones(N))], ROWS, None)
 
 
 def test_kernels_start_in_the_units_of_columns():

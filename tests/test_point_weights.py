@@ -12,6 +12,7 @@ from skgpstoch.data.held_out import HeldOutPredictions, mixture_of
 from skgpstoch.methods.automatic import automatic_regressor
 from skgpstoch.methods.automatic.point_weights import least_squares, point_weights
 from skgpstoch.methods.automatic.race import Shares
+from skgpstoch.objectives import ensemble
 
 N = 400
 
@@ -75,6 +76,32 @@ def test_columns_of_a_table():
     assert both.columns(1) == {"weight": [1, 0, 0, 0], "mean_weight": [0.5, 0.5, 0, 0]}
     assert_array_equal(both.are_used, [True, True, False])
     assert "mean_weight" not in Shares(both.density, both.density).columns(0)
+
+
+def test_errors_of_networks_are_as_small_as_those_of_their_mixture(monkeypatch):
+    """One network predicts the rows of a fold, and the mixture those that none has seen."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (200, 1))
+    y = np.sin(X[:, 0]) + 0.3 * rng.standard_normal(200)
+    few = {"hidden_layer_sizes": (8,), "n_estimators": 3, "max_iter": 5, "random_state": 0}
+    seen, original = [], ensemble.errors_left
+
+    def fitted(share):
+        def left(*given):
+            seen.append(original(*given))
+            return seen[-1] if share is None else share + 0.0 * seen[-1]
+
+        monkeypatch.setattr(ensemble, "errors_left", left)
+        return skgpstoch.DeepKernelEnsembleRegressor(**few).fit(X, y).held_out_
+
+    one, half, own = (fitted(share) for share in (1.0, 0.5, None))
+    of_fold = one.error[:, 0] != half.error[:, 0]
+    assert of_fold.sum() == 3 * 20  # the others are 20 that no network has seen
+    assert_allclose(half.error[of_fold], 0.5 * one.error[of_fold], atol=1e-6)
+    assert 0.5 < float(seen[0]) <= 1.0
+    assert_allclose(own.error[of_fold], float(seen[0]) * one.error[of_fold], atol=1e-6)
+    assert_allclose(half.mean + half.error, y[half.rows, None])
+    assert_array_equal(half.log_density, one.log_density)
 
 
 # ---- what follows ------------------------------------------------------------------------------

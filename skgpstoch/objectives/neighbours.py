@@ -40,13 +40,15 @@ from ..models.posteriors.neighbours import (
     noise_of_rows,
 )
 from .base import Objective, surrogate
-from .closing import extrapolated, seconds_of
+from .closing import LEAST_JUDGES, seconds_of
 
 Pair = tuple[Tensor, Rows]
 
 NOISE_RATE = 3.0  # factor of the learning rate of log σ²
 TRIAL_ROWS = 2000  # on which kernels are compared
-JUDGED_ROWS = 10_000  # left out, one by one, to judge scale and tails
+JUDGED_ROWS = 10_000  # left out, one by one, to judge spread, scale and tails
+TIMED_ROWS = 128  # left out, to measure the time that it takes
+MOST_CLOSING_SHARE = 0.3  # of the time for these, and for the joint density
 JOINT_COST = 0.2  # of a row in the joint density, over that of leaving it out
 TINIEST = torch.finfo(torch.float64).tiny
 
@@ -74,6 +76,8 @@ class NeighbourObjective(Objective):
 
     n_done: Tensor
     held_out: Predicted | None = None  # of the first rows, each given others
+    n_judged: int = JUDGED_ROWS  # rows that are left out, one by one, to judge scale and tails
+    finds_joint: bool = True  # whether there is time for the joint density of all rows
 
     def __init__(
         self,
@@ -196,14 +200,19 @@ class NeighbourObjective(Objective):
 
     @torch.no_grad()
     def hurry(self, X: Tensor, rows: Rows, deadline: Deadline, wanted: float) -> float:
-        """Return the seconds of the closing pass, which are measured on a few rows."""
-        posterior = self.posterior(X, rows)
+        """Choose how many rows judge the tails; return the seconds of the closing pass."""
+        posterior, n = self.posterior(X, rows), min(len(X), TIMED_ROWS)
 
-        def seconds(m: int) -> float:
-            return seconds_of(lambda: self.left_out(posterior, X, rows, m), deadline.clock)
+        def leave_out() -> None:
+            self.left_out(posterior, X, rows, n)
 
+        leave_out()  # the first time, what finds neighbours is made
+        per_row = seconds_of(leave_out, deadline.clock) / n
+        most = MOST_CLOSING_SHARE * deadline.left() / per_row
+        self.n_judged = int(min(max(most, LEAST_JUDGES), JUDGED_ROWS))
         n_joint = JOINT_COST * min(len(X), MOST_ORDERED_ROWS)
-        return extrapolated(seconds, min(len(X), JUDGED_ROWS) + round(n_joint), deadline.left())
+        self.finds_joint = n_joint <= most
+        return per_row * (min(len(X), self.n_judged) + self.finds_joint * n_joint)
 
     @torch.no_grad()
     def posterior(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
@@ -218,19 +227,20 @@ class NeighbourObjective(Objective):
     def solution(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         """Return the posterior given all rows, with the tails that suit rows left out."""
         posterior = self.posterior(X, rows)
-        q = self.left_out(posterior, X, rows)
+        q = self.left_out(posterior, X, rows, self.n_judged)
         judged, r = rows[: q.mean.shape[1]].to(torch.float64), None
         if rows.noise is None and self.tails is not None:
             scale, r = self.calibrate_(posterior, q, judged)
             q = Marginals(q.mean, (scale * r).square() * q.var)
-        posterior.find_joint_()
+        if self.finds_joint:
+            posterior.find_joint_()
         likelihood = cast(AdditiveNoise, posterior.likelihood.of(judged))
         found = Predicted.of(judged.y, q, likelihood if r is None else likelihood.scaled(r))
         self.held_out = Predicted(*(column.cpu() for column in found))
         return posterior
 
     def left_out(
-        self, posterior: NeighbourPosterior, X: Tensor, rows: Rows, most: int = JUDGED_ROWS
+        self, posterior: NeighbourPosterior, X: Tensor, rows: Rows, most: int
     ) -> Marginals:
         """Predict f at the first rows, which are in random order, each given the others."""
         mean, var = posterior.left_out(torch.arange(min(len(X), most), device=X.device))

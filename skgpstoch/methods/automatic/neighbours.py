@@ -26,6 +26,7 @@ DEEP_LAYERS = (128, 128, 128)
 FEATURES_NU = 1.5  # smoothness of the kernel on the outputs of a network
 LEAST_PROMISE = 0.1  # weight of neighbours in X, or
 CLEAR_SCORE = 0.3  # nats per row of a standardised target, that promise more by a network
+MOST_SEARCHED = 5_000_000  # numbers of X: in more, a search takes longer than all else
 LEAST_TIME = (8.0, 3e-4)  # seconds of max_time for neighbours in X, and more for each row
 TIME_SHARE = 0.3  # of the time that is left, for each of these
 DEEP_SECONDS = (20.0, 1e-3)  # of the time that is left, and for each row
@@ -33,7 +34,7 @@ BOUNDS = (1e-5, 1e5)  # of hyper-parameters, for X and y of variance 1
 
 
 def of_neighbours(estimator: Any, p: Any, data: Data, groups: Sequence[int]) -> list[Entrant]:
-    """Return nearest neighbours with kernels of different smoothness, if there is enough time.
+    """Return nearest neighbours with kernels of different smoothness, if they would not take long.
 
     Parameters
     ----------
@@ -47,7 +48,8 @@ def of_neighbours(estimator: Any, p: Any, data: Data, groups: Sequence[int]) -> 
         A number for each column; the one-hot levels of a category have the same.
     """
     least, per_row = LEAST_TIME
-    if p.max_time is not None and p.max_time < least + per_row * len(data):
+    is_late = p.max_time is not None and p.max_time < least + per_row * len(data)
+    if is_late or data.X.size > MOST_SEARCHED:
         return []
     kernels = {"neighbours": None}  # chooses ν itself
     if data.X.shape[1] <= MOST_RELEVANT_INPUTS:
@@ -84,7 +86,8 @@ def promises_depth(found: list[Judged], data: Data, deadline: Deadline | None) -
     the function, which neighbours follow.
     """
     least, per_row = DEEP_SECONDS
-    if deadline is not None and deadline.left() < least + per_row * len(data):
+    is_late = deadline is not None and deadline.left() < least + per_row * len(data)
+    if is_late or data.X.size > MOST_SEARCHED:
         return False
     if max(standard_score(each, data) for each in found) >= CLEAR_SCORE:
         return True

@@ -123,8 +123,9 @@ class DeepKernelEnsembleParameters(NetworkParameters, StepParameters):
         numbers there are also `std`, `latent_std` and `cdf`. Rows that no network was trained on
         are predicted by the calibrated mixture, before they are used too. Rows of a fold are
         predicted by the one calibrated network that was trained without it. The gain of the mixture
-        over one network on the former rows is added to their log densities. If time is short, only
-        some of the former rows have predictions. None without early stopping.
+        over one network on the former rows is added to their log densities, and their errors are
+        as much smaller as the mixture's are. If time is short, only some of the former rows have
+        predictions. None without early stopping.
     """
 
     hidden_layer_sizes: Any = "auto"

@@ -123,7 +123,7 @@ def test_what_does_not_promise_anything_is_not_tried():
 def fitted():
     """A fit of four models of few steps, all of which count, to a category and a missing value."""
     with pytest.MonkeyPatch.context() as patch:
-        few = {"n_neighbors": 8, "max_iter": 1}
+        few = {"n_neighbors": 8, "max_iter": 1, "calibrate": False}  # no better than networks
         small = {"hidden_layer_sizes": (8,), "n_estimators": 2, "max_iter": 2}
         nngp, networks = NNGPRegressor, skgpstoch.DeepKernelEnsembleRegressor
         of_few = lambda kernel, **given: nngp(kernel, **{**given, **few})  # noqa: E731

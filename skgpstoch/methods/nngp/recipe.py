@@ -140,6 +140,11 @@ class NeighbourRecipe(Recipe):
         if (start := problem.start) is not None:
             start.check_unchanged()
             fitted = start.posterior
+            if fitted.constant.shape != problem.rows.y.shape[1:]:
+                raise ValueError(
+                    "warm_start=True needs a model of the same shape as before, but the shape of y "
+                    "changes it. Set it back, or fit with warm_start=False."
+                )
             kernel = kernels.to_sklearn(fitted.kernel)
             return self.made(kernel, problem, fitted.variance, fitted.constant)
         if self.network is not None:

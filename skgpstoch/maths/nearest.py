@@ -22,6 +22,7 @@ MOST_TREE_DIMENSIONS = 8.0
 
 PRODUCTS = 1 << 22  # distances that are computed at a time
 GROUP = 16  # rows of which only the nearest is compared with others first
+QUERIES = 8  # rows of which products are made at once: a single row's are rounded differently
 SPARE = 8  # candidates beyond those wanted, because products round distances
 FARTHEST, FARTHEST_OF_PRODUCTS = 1e150, 1e15
 """Largest coordinates, whose squares float64, and float32 in products, can add up. What is farther
@@ -123,9 +124,10 @@ class Products(NamedTuple):
 
         They are in the k groups of rows whose nearest rows are the nearest.
         """
-        Q = limited(Q, FARTHEST_OF_PRODUCTS).float() - self.centre
-        r2 = torch.addmm(self.norms, Q, self.rows.T, alpha=-2.0)
-        groups = r2.view(len(Q), -1, GROUP)  # (q, n/GROUP, GROUP)
+        q, Q = len(Q), limited(Q, FARTHEST_OF_PRODUCTS).float() - self.centre
+        Q = torch.nn.functional.pad(Q, (0, 0, 0, -q % QUERIES))
+        r2 = torch.addmm(self.norms, Q, self.rows.T, alpha=-2.0)[:q]
+        groups = r2.view(q, -1, GROUP)  # (q, n/GROUP, GROUP)
         if groups.shape[1] <= k:
             return r2.topk(k, largest=False, sorted=False).indices
         best = groups.amin(2).topk(k, largest=False, sorted=False).indices  # (q, k)

@@ -22,7 +22,11 @@ MOST_TREE_DIMENSIONS = 8.0
 
 PRODUCTS = 1 << 22  # distances that are computed at a time
 GROUP = 16  # rows of which only the nearest is compared with others first
+QUERIES = 8  # rows of which products are made at once: a single row's are rounded differently
 SPARE = 8  # candidates beyond those wanted, because products round distances
+FARTHEST, FARTHEST_OF_PRODUCTS = 1e150, 1e15
+"""Largest coordinates, whose squares float64, and float32 in products, can add up. What is farther
+is far from all rows in any case."""
 LEAST_PREFIX = 256  # rows of the smallest tree among earlier rows
 
 
@@ -30,7 +34,7 @@ class Nearest:
     """Finds neighbours among rows, (n, e)."""
 
     def __init__(self, rows: Tensor) -> None:
-        self.rows = rows.detach().double().contiguous()
+        self.rows = limited(rows)
         self.uses_trees = is_host(rows.device) and dimensions(self.rows) <= MOST_TREE_DIMENSIONS
         self.trees: dict[int, cKDTree] = {}  # of the first so many rows
         self.products: dict[int, Products] = {}  # the same
@@ -40,7 +44,7 @@ class Nearest:
 
     def of(self, Q: Tensor, k: int) -> Tensor:
         """Return the numbers of the k rows nearest to each row of Q (q, e), nearest first."""
-        return self._among(len(self), Q.detach().double(), min(k, len(self)))
+        return self._among(len(self), limited(Q), min(k, len(self)))
 
     def at_most(self, k: int) -> int:
         """Return k, or the number of other rows if there are fewer; at least 1."""
@@ -108,7 +112,7 @@ class Products(NamedTuple):
     @classmethod
     def of(cls, rows: Tensor) -> Products:
         """Prepare rows (n, e); pad them to whole groups."""
-        rows = rows.float()
+        rows = limited(rows, FARTHEST_OF_PRODUCTS).float()
         centre, n_pad = rows.mean(0), -len(rows) % GROUP
         rows = torch.nn.functional.pad(rows - centre, (0, 0, 0, n_pad))
         norms = rows.square().sum(1)
@@ -120,8 +124,10 @@ class Products(NamedTuple):
 
         They are in the k groups of rows whose nearest rows are the nearest.
         """
-        r2 = torch.addmm(self.norms, Q.float() - self.centre, self.rows.T, alpha=-2.0)
-        groups = r2.view(len(Q), -1, GROUP)  # (q, n/GROUP, GROUP)
+        q, Q = len(Q), limited(Q, FARTHEST_OF_PRODUCTS).float() - self.centre
+        Q = torch.nn.functional.pad(Q, (0, 0, 0, -q % QUERIES))
+        r2 = torch.addmm(self.norms, Q, self.rows.T, alpha=-2.0)[:q]
+        groups = r2.view(q, -1, GROUP)  # (q, n/GROUP, GROUP)
         if groups.shape[1] <= k:
             return r2.topk(k, largest=False, sorted=False).indices
         best = groups.amin(2).topk(k, largest=False, sorted=False).indices  # (q, k)
@@ -130,9 +136,14 @@ class Products(NamedTuple):
         return best.gather(1, at // GROUP) * GROUP + at % GROUP
 
 
+def limited(rows: Tensor, most: float = FARTHEST) -> Tensor:
+    """Return rows in float64, with coordinates whose squares do not overflow."""
+    return rows.detach().double().clamp(-most, most).contiguous()
+
+
 def dimensions(rows: Tensor) -> float:
     """Return the effective number of dimensions, (Σ var)²/Σ var², between 1 and that of columns."""
-    var = rows.var(0, correction=0)
+    var = (rows / rows.abs().max().clamp_min(1.0)).var(0, correction=0)
     return float(var.sum().square() / var.square().sum().clamp_min(torch.finfo(var.dtype).tiny))
 
 

@@ -756,6 +756,40 @@ def test_odd_tables(loss, name):
     assert np.isfinite(model.log_marginal_likelihood_value_)
 
 
+@pytest.mark.parametrize("d", [2, 20], ids=["trees", "products"])
+@pytest.mark.parametrize("size", [1e8, 1e12, 1e160, 1e300])
+def test_far_queries_have_the_prior(size, d):
+    """Their neighbours are near each other, whatever their distance from the query."""
+    X = places("normal", n=60, d=d)
+    y = np.sin(X[:, 0])
+    model = NNGPRegressor(**QUICK).fit(X, y)
+    far = np.array([[size] * d, [-size] * d, [size] + [0.0] * (d - 1)])
+    mean, std = model.predict(far, return_std=True, latent=True)
+    variance = np.exp(model.kernel_.theta[0]) * np.var(y)
+    assert_allclose(mean, float(model.posterior_.constant[0] * y.std() + y.mean()))
+    assert_allclose(std, math.sqrt(variance))
+
+
+@pytest.mark.filterwarnings("ignore:With the kernel", "ignore:Outliers in X")
+@pytest.mark.parametrize("d", [2, 20], ids=["trees", "products"])
+def test_far_rows_and_extreme_units(d):
+    X = places("normal", n=60, d=d)
+    y = np.sin(X[:, 0])
+    for units in (1e150, 1e300):
+        model = NNGPRegressor(**QUICK).fit(units * X, y)
+        assert np.isfinite(predictions(model, units * X)).all()
+    with_far = np.concatenate([X, np.full((1, d), 1e12)]), np.append(y, 0.0)
+    model = NNGPRegressor(**QUICK).fit(*with_far)
+    assert np.abs(model.predict(X) - y).mean() < 0.5 * np.abs(y).mean()
+
+
+def test_a_warm_start_with_more_outputs_is_refused(sine):
+    X, y = sine
+    model = NNGPRegressor(**QUICK, warm_start=True).fit(X, y)
+    with pytest.raises(ValueError, match="the shape of y"):
+        model.fit(X, np.column_stack([y, y]))
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_exact_interpolation(sine):
     X = sine[0]

@@ -276,6 +276,19 @@ class Data(_Columns):
         """Return the rows with explicit weights, even if they are all 1."""
         return self if self.weight is not None else replace(self, weight=np.ones(len(self)))
 
+    def joined(self, other: Data) -> Data:
+        """Return these rows and others below; without a weight it is 1, without an error 0."""
+        both = [self, other]
+        if self.weight is not None or other.weight is not None:
+            both = [each.weighed() for each in both]
+        if self.y_std is not None or other.y_std is not None:
+            both = [
+                each if each.y_std is not None else replace(each, y_std=np.zeros_like(each.y))
+                for each in both
+            ]
+        first, second = (each.columns for each in both)
+        return Data(**{name: np.concatenate([a, second[name]]) for name, a in first.items()})
+
     def inputs(self) -> np.ndarray:
         """Return all that the mean of y depends on: X and, if there are any, exposures."""
         return self.X if self.exposure is None else np.hstack([self.X, self.exposure])

@@ -74,6 +74,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     _y_scaling: Scaling
     _y_shape: tuple[int, ...]
     _stream: Any
+    _beginning: Data
     _diagnosis: Diagnosis
 
     @abstractmethod
@@ -81,12 +82,15 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         """Return the parts of the model that the parameters ask for, validated."""
 
     @abstractmethod
-    def _validate(self, X: Any, y: Any, reset: bool, *of_rows: Any) -> Data:
-        """Validate X, y and other values of rows; rows of weight 0 stay if `reset`."""
+    def _validate(self, X: Any, y: Any, reset: bool, *of_rows: Any, **options: Any) -> Data:
+        """Validate X, y and other values of rows; rows of weight 0 stay if `reset`.
 
-    def _given(self, X: Any, y: Any, reset: bool, *of_rows: Any) -> Data:
+        There must be at least `least` rows, an option; None is two for a fit, else one.
+        """
+
+    def _given(self, X: Any, y: Any, reset: bool, *of_rows: Any, **options: Any) -> Data:
         """Do the same, but leave targets untransformed."""
-        return self._validate(X, y, reset, *of_rows)
+        return self._validate(X, y, reset, *of_rows, **options)
 
     def _validate_params(self) -> None:
         super()._validate_params()
@@ -211,7 +215,8 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
 
     def _set_posterior(self, posterior: Posterior) -> None:
         self.posterior_ = posterior.cpu().requires_grad_(False)
-        self.__dict__.pop("_stream", None)
+        for name in ("_stream", "_beginning"):
+            self.__dict__.pop(name, None)
 
     def _fitted(self, plan: Plan, history: History) -> Fitted:
         return Fitted(

@@ -42,10 +42,17 @@ class Classifier(ClassifierMixin, BaseGP):
         return self._fit_to(X, y, sample_weight)
 
     def _validate(
-        self, X: Any, y: Any, reset: bool, sample_weight: Any = None, classes: Any = None
+        self,
+        X: Any,
+        y: Any,
+        reset: bool,
+        sample_weight: Any = None,
+        classes: Any = None,
+        *,
+        least: int | None = None,
     ) -> Data:
         """Validate X, y and weights; y becomes the codes of the classes, (n, 1)."""
-        least = fewest_rows(reset)
+        least = fewest_rows(reset) if least is None else least
         X, y = validate_inputs(self, X, y, reset=reset, ensure_min_samples=least)
         check_labels(y)
         self._y_shape = ()

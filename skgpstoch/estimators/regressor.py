@@ -62,8 +62,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             raise AttributeError(f"This {type(self).__name__} does not keep all training rows.")
         return getattr(self.posterior_, name).numpy() * scaling.scale + scaling.offset
 
-    def _validate(self, X: Any, y: Any, reset: bool, *of_rows: Any) -> Data:
-        return with_transformed_targets(self, self._given(X, y, reset, *of_rows), reset)
+    def _validate(self, X: Any, y: Any, reset: bool, *of_rows: Any, **options: Any) -> Data:
+        given = self._given(X, y, reset, *of_rows, **options)
+        return with_transformed_targets(self, given, reset)
 
     def _given(
         self,
@@ -73,9 +74,11 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         sample_weight: Any = None,
         exposure: Any = None,
         y_std: Any = None,
+        *,
+        least: int | None = None,
     ) -> Data:
         options = {"multi_output": True, "y_numeric": True}
-        least = fewest_rows(reset)
+        least = fewest_rows(reset) if least is None else least
         X, y = validate_inputs(self, X, y, reset=reset, ensure_min_samples=least, **options)
         if reset:
             self._y_shape = y.shape[1:]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,8 +23,18 @@ from .context import fitting
 from .first_rank import refuse_group
 from .regressor import Regressor
 from .runs import set_scalings
+from .validation import with_transformed_targets
 
 STREAM_RATE = 0.1  # of learning_rate_init: the largest learning rate of a stream
+
+
+BEGINNING = 20
+"""Rows for which scalings and inducing points are chosen; until they have come, each call begins
+again with all rows so far.
+
+*Measured* with 500 rows of two inputs, one row a call: after a start from 2 rows, R² of SVGP is
+−.1, of DLM −.3 and of a deep process −.2; from 20 rows, .92, .89 and .92.
+"""
 
 
 class Stream(NamedTuple):
@@ -42,22 +51,12 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
     """Train on more rows, from the fitted model if there is one."""
     refuse_group("partial_fit")
     estimator._validate_params()
-    first = not hasattr(estimator, "posterior_")
-    if not first:
-        check_unchanged(estimator)
-    elif np.shape(X)[:1] == (1,):
-        raise ValueError(
-            "The first call of partial_fit got a single row, but the scalings of X and y and the "
-            "inducing points come from its rows. Collect some hundred rows, at least two, for the "
-            "first call; later calls take single rows."
-        )
-    data = estimator._validate(X, y, first, *of_rows)
+    first = begins(estimator)
+    given = rows_so_far(estimator, X, y, *of_rows)
+    data = with_transformed_targets(estimator, given, reset=first)
     recipe = estimator._recipe()
     recipe.check_streams()
     recipe.check(data)
-    if not first:
-        check_chunk(estimator, data)
-    data = data.counted()
     run = prepare(estimator, recipe, data, first)
     history = train(
         run.objective,
@@ -74,10 +73,34 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
     estimator._diagnosis.warn()
     run.objective.detach_rows()
     parameters = described_parameters(estimator)
+    keep_beginning(estimator, first, given)
     estimator._stream = Stream(
         run.objective.cpu(), on_cpu(run.optimizer), parameters, run.plan.solver
     )
     return estimator
+
+
+def begins(estimator: BaseGP) -> bool:
+    """Tell whether a call begins a stream, or begins it again with more rows."""
+    return hasattr(estimator, "_beginning") or not hasattr(estimator, "posterior_")
+
+
+def rows_so_far(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Data:
+    """Return valid rows of a call, after those of earlier calls if the stream begins again."""
+    is_new = not hasattr(estimator, "posterior_")
+    if not is_new:
+        check_unchanged(estimator)
+    data = estimator._given(X, y, is_new, *of_rows, least=1).counted()
+    if not is_new:
+        check_chunk(estimator, data)
+    before: Data | None = getattr(estimator, "_beginning", None)
+    return data if before is None else before.joined(data)
+
+
+def keep_beginning(estimator: BaseGP, first: bool, data: Data) -> None:
+    """Keep the rows of a stream while they are too few for its beginning."""
+    if first and len(data) < BEGINNING:
+        estimator._beginning = data
 
 
 def prepare(estimator: BaseGP, recipe: Recipe, data: Data, first: bool) -> Run:
@@ -92,7 +115,7 @@ def prepare(estimator: BaseGP, recipe: Recipe, data: Data, first: bool) -> Run:
         set_scalings(estimator, recipe, data, None)
     X, rows = estimator._tensors(data, plan.dtype, device)
     problem = Problem.of(InMemory(X, rows), estimator._x_scaling, plan, generator)
-    kept = kept_stream(estimator, plan.solver)
+    kept = None if first else kept_stream(estimator, plan.solver)
     if kept is None:
         objective = recipe.stream(problem, posterior).to(X.device)
     else:

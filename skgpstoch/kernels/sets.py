@@ -1,11 +1,12 @@
 """Covariances within each of many small sets of rows, (b, q, d) → (b, q, q).
 
-Distances come from products of rows that are centred on the set's first one: of neighbours, these
-lose no digits.
+Distances come from products of rows that are centred on the set's second one, the nearest neighbour
+of the first: neighbours are near each other and lose no digits, however far away the first row is.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -36,14 +37,17 @@ def within(kernel: Kernel, S: Tensor) -> Tensor:
         case kernels.DotProduct():
             return S @ S.mT + kernel.sigma_0.to(S).square()
         case kernels.Radial():
-            A = (S - S[:, :1]) / kernel.length_scale.to(S)
-            return _RadialWithin.apply(A, kernel.profile)
+            return _RadialWithin.apply(centred(S, kernel.length_scale), kernel.profile)
         case kernels.RationalQuadratic() | kernels.ExpSineSquared():
-            return kernel.of_distances(
-                _RadialWithin.apply((S - S[:, :1]) / kernel.unit.to(S), identity)
-            )
+            return kernel.of_distances(_RadialWithin.apply(centred(S, kernel.unit), identity))
         case _:
             raise TypeError(f"{type(kernel).__name__} has no covariances within sets of rows.")
+
+
+def centred(S: Tensor, unit: Tensor) -> Tensor:
+    """Return rows of sets S (b, q, d) less each set's second row, in units, and limited."""
+    most = math.sqrt(FARTHEST)
+    return ((S - S[:, 1:2] if S.shape[1] > 1 else S - S) / unit.to(S)).clamp(-most, most)
 
 
 class _RadialWithin(torch.autograd.Function):

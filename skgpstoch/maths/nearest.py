@@ -23,6 +23,9 @@ MOST_TREE_DIMENSIONS = 8.0
 PRODUCTS = 1 << 22  # distances that are computed at a time
 GROUP = 16  # rows of which only the nearest is compared with others first
 SPARE = 8  # first candidates beyond those wanted, because products round distances
+FARTHEST, FARTHEST_OF_PRODUCTS = 1e150, 1e15
+"""Largest coordinates, whose squares float64, and float32 in products, can add up. What is farther
+is far from all rows in any case."""
 LEAST_PREFIX = 256  # rows of the smallest tree among earlier rows
 
 
@@ -30,7 +33,7 @@ class Nearest:
     """Finds neighbours among rows, (n, e)."""
 
     def __init__(self, rows: Tensor) -> None:
-        self.rows = rows.detach().double().contiguous()
+        self.rows = limited(rows)
         self.uses_trees = is_host(rows.device) and dimensions(self.rows) <= MOST_TREE_DIMENSIONS
         self.trees: dict[int, cKDTree] = {}  # of the first so many rows
         self.products: dict[int, Products] = {}  # the same
@@ -40,7 +43,7 @@ class Nearest:
 
     def of(self, Q: Tensor, k: int) -> Tensor:
         """Return the numbers of the k rows nearest to each row of Q (q, e), nearest first."""
-        return self._among(len(self), Q.detach().double(), min(k, len(self)))
+        return self._among(len(self), limited(Q), min(k, len(self)))
 
     def at_most(self, k: int) -> int:
         """Return k, or the number of other rows if there are fewer; at least 1."""
@@ -120,6 +123,7 @@ class Products(NamedTuple):
     @classmethod
     def of(cls, rows: Tensor) -> Products:
         """Prepare rows (n, e); pad them to whole groups."""
+        rows = limited(rows, FARTHEST_OF_PRODUCTS)
         centre, n_pad = rows.mean(0), -len(rows) % GROUP
         rows = torch.nn.functional.pad((rows - centre).float(), (0, 0, 0, n_pad))
         norms = rows.square().sum(1)
@@ -138,7 +142,7 @@ class Products(NamedTuple):
         numbers is rounded by at most e eps times their lengths; what is nearer than a row at
         distance r is at most |q| + r from the centre.
         """
-        Q = Q - self.centre
+        Q = limited(Q, FARTHEST_OF_PRODUCTS) - self.centre
         r2 = torch.addmm(self.norms, Q.float(), self.rows.T, alpha=-2.0)
         values, numbers = smallest(r2, k)
         if k == self.n:
@@ -165,9 +169,14 @@ def smallest(r2: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values, best.gather(1, at // GROUP) * GROUP + at % GROUP
 
 
+def limited(rows: Tensor, most: float = FARTHEST) -> Tensor:
+    """Return rows in float64, with coordinates whose squares do not overflow."""
+    return rows.detach().double().clamp(-most, most).contiguous()
+
+
 def dimensions(rows: Tensor) -> float:
     """Return the effective number of dimensions, (Σ var)²/Σ var², between 1 and that of columns."""
-    var = rows.var(0, correction=0)
+    var = (rows / rows.abs().max().clamp_min(1.0)).var(0, correction=0)
     return float(var.sum().square() / var.square().sum().clamp_min(torch.finfo(var.dtype).tiny))
 
 

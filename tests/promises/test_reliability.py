@@ -380,12 +380,6 @@ def test_a_failed_call_leaves_the_estimator_as_it_was(quick, sine, failure, meth
         assert model.loss_curve_ == curve
 
 
-def test_a_stream_that_begins_with_one_row_is_told_why_not(quick):
-    """Scalings and inducing points come from it: *measured* R² of −.16 after 500 single rows."""
-    with pytest.raises(ValueError, match="Collect some hundred rows"):
-        quick().partial_fit([[0.5]], [1])
-
-
 @pytest.mark.parametrize("start", ["fit", "partial_fit"])
 def test_a_stream_goes_on_after_a_failed_chunk(quick, sine, start):
     """What the failed call had begun to change is not shared with the estimator."""

@@ -8,6 +8,9 @@ from typing import Any, ClassVar
 from sklearn.utils._param_validation import StrOptions
 
 from ...data.docstrings import documented
+from ...data.rows import Data
+from ...estimators.conditioning import condition
+from ...estimators.context import fitting
 from ...estimators.docs import public_estimator
 from ...estimators.first_rank import refuse_group
 from ...estimators.parameters import (
@@ -18,7 +21,14 @@ from ...estimators.parameters import (
     TrainingParameters,
 )
 from ...estimators.regressor import GeneralRegressor
-from ...estimators.streams import check_unchanged
+from ...estimators.streams import (
+    BEGINNING,
+    begins,
+    check_unchanged,
+    keep_beginning,
+    rows_so_far,
+)
+from ...estimators.validation import with_transformed_targets
 from ...estimators.variational import VariationalRegressor
 from ...likelihoods.base import make_likelihood
 from ...models.calibration.tails import TailChoice
@@ -177,8 +187,9 @@ class NNGPRegressor(
     ) -> Any:
         """Fit the model at the first call, and append rows to it at later ones.
 
-        Later calls do the same as :meth:`condition_on`: nothing is forgotten, and hyper-parameters
-        stay those of the first call.
+        Until 20 rows have come, the model is fitted again whenever rows have doubled, without a
+        network. Later calls do the same as :meth:`condition_on`: nothing is forgotten, and
+        hyper-parameters stay.
 
         Raises
         ------
@@ -187,8 +198,33 @@ class NNGPRegressor(
             changed since the first call.
         """
         refuse_group("partial_fit")
-        if not hasattr(self, "posterior_"):
-            return self.fit(X, y, sample_weight, exposure=exposure, y_std=y_std)
         self._validate_params()
+        if begins(self):
+            return begin(self, X, y, sample_weight, exposure, y_std)
         check_unchanged(self)
         return self.condition_on(X, y, sample_weight, exposure=exposure, y_std=y_std)
+
+
+@fitting
+def begin(model: NNGPRegressor, X: Any, y: Any, *of_rows: Any) -> Any:
+    """Learn a stream's first rows, those of earlier calls and these.
+
+    A fit takes seconds, so the kernel is learned anew only when rows have doubled.
+    """
+    n_before = len(getattr(model, "_beginning", ()))
+    given = rows_so_far(model, X, y, *of_rows)
+    if n_before.bit_length() == len(given).bit_length() and len(given) < BEGINNING:
+        condition(model, X, y, *of_rows)
+    else:
+        fit_first(model, with_transformed_targets(model, given, reset=True))
+    keep_beginning(model, True, given)
+    return model
+
+
+def fit_first(model: NNGPRegressor, data: Data) -> None:
+    """Fit to the first rows of a stream."""
+    recipe, are_few = model._recipe(), len(data) < BEGINNING
+    recipe.check(data)
+    model._fit(recipe.of_few_rows(*data.X.shape) if are_few else recipe, data)
+    if not are_few:
+        model._diagnosis.warn()

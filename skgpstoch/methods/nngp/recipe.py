@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
 import numpy as np
@@ -47,6 +47,7 @@ KERNEL_STEPS = (90, 10, 300)  # "auto": so many, and more for each hyper-paramet
 FEW = 16  # neighbours while smoothness is chosen
 PREDICTING = 128  # neighbours of predictions, "auto"
 NOISE_AT_START = 0.1
+UNTRAINED_RATE = 1e-12  # of a step that changes nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +84,17 @@ class NeighbourRecipe(Recipe):
             "training": Training.of(p),
         }
         return super().of(parameters, **made | decided)
+
+    def of_few_rows(self, n_rows: int, n_features: int) -> Self:
+        """Return a recipe without a network; one row teaches no hyper-parameters, either."""
+        recipe = self
+        if self.network is not None or (n_rows == 1 and self.kernel.expression is None):
+            kernel = KernelChoice.of(default_kernel(n_features, SMOOTHNESS[0]), NOISE_AT_START)
+            recipe = replace(self, kernel=kernel, network=None)
+        if n_rows > 1:
+            return recipe
+        still = replace(self.training, max_iter=1, learning_rate_init=UNTRAINED_RATE)
+        return replace(recipe, tails=None, training=replace(still, early_stopping=False))
 
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:
         t, n, is_deep = self.training, sizes.n_rows, self.network is not None
@@ -129,6 +141,11 @@ class NeighbourRecipe(Recipe):
         if (start := problem.start) is not None:
             start.check_unchanged()
             fitted = start.posterior
+            if fitted.constant.shape != problem.rows.y.shape[1:]:
+                raise ValueError(
+                    "warm_start=True needs a model of the same shape as before, but the shape of y "
+                    "changes it. Set it back, or fit with warm_start=False."
+                )
             kernel = kernels.to_sklearn(fitted.kernel)
             return self.made(kernel, problem, fitted.variance, fitted.constant)
         if self.network is not None:

@@ -14,6 +14,7 @@ from sklearn.utils.validation import validate_data
 from .array_inputs import one_output, real_target, with_two_dimensions
 from .arrays import all_finite, readable, row_blocks
 from .categories import (
+    LeftOut,
     NewRows,
     OneHot,
     codes_of,
@@ -22,6 +23,7 @@ from .categories import (
     new_levels,
     placed,
     stand_ins,
+    within_groups,
     with_levels,
 )
 from .chunk import Chunk
@@ -161,7 +163,12 @@ class TableEncoder:
         self.categorical_features = categorical_features
 
     def fit_transform(
-        self, X: Any, y: np.ndarray, weight: np.ndarray | None = None, classes: Any = None
+        self,
+        X: Any,
+        y: np.ndarray,
+        weight: np.ndarray | None = None,
+        classes: Any = None,
+        cluster: np.ndarray | None = None,
     ) -> np.ndarray:
         """Learn how to encode, and encode training rows.
 
@@ -175,6 +182,10 @@ class TableEncoder:
             How many rows each row counts for; nothing is learned from rows of weight 0.
         classes : ndarray of shape (n_classes,) or None, default=None
             All labels, if y holds labels.
+        cluster : ndarray of shape (n_samples,) or None, default=None
+            Codes of groups, if the question is about new groups: what other rows say of a level is
+            then said by other groups, and categories whose levels each belong to one group are
+            left out.
 
         Returns
         -------
@@ -193,13 +204,16 @@ class TableEncoder:
         kept = [column._replace(values=column.values[counts]) for column in columns]
         w = None if weight is None else weight[counts]
         self.encoders: list[Any] = [simple_encoder(column, w) for column in kept]
-        many = [j for j, encoder in enumerate(self.encoders) if encoder is None]
         self.levels = [c.levels if c.kind == LEVEL else None for c in kept]
+        groups = None if cluster is None else cluster[counts]
+        for j in within_groups(kept, groups):
+            self.encoders[j], self.levels[j] = LeftOut(), None
+        many = [j for j, encoder in enumerate(self.encoders) if encoder is None]
         own, self.line = {}, None
         if many:
             targets = LevelTargets.of(y[counts], w, classes)(y[counts])
             others = self._others(kept)
-            self.line, *found = target_means(kept, many, others, targets, w)
+            self.line, *found = target_means(kept, many, others, targets, w, groups)
             for j, encoder, means in zip(many, *found, strict=True):
                 self.encoders[j], own[j] = encoder, means
         return self._encoded(table, own, counts)
@@ -484,6 +498,7 @@ def target_means(
     others: np.ndarray,
     y: np.ndarray,
     weight: np.ndarray | None,
+    cluster: np.ndarray | None,
 ) -> tuple[Line | None, list[TargetMeans], list[np.ndarray]]:
     """Return encoders of the columns of many levels, and the encoded training rows.
 
@@ -491,7 +506,7 @@ def target_means(
     """
     levels = [levels_of(columns[j].levels) for j in many]
     leading = [columns[j] for j in many] + [c for j, c in enumerate(columns) if j not in many]
-    targets = Targets.of([ranks(column) for column in leading[:LEADING_COLUMNS]], y, weight)
+    targets = Targets.of([ranks(column) for column in leading[:LEADING_COLUMNS]], y, weight, cluster)
     for j, found in zip(many, levels, strict=True):
         if len(found) == len(targets.row):
             warn(

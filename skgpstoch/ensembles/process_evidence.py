@@ -371,10 +371,11 @@ class Process(NamedTuple):
         return K_star @ self.alpha, cov
 
     def left_out(self, rows: ProcessRows) -> tuple[Tensor, Tensor, Tensor]:
-        """Predict each row from the others, or other groups: y minus its mean, the variance of y, and log p(y).
+        """Predict each row from the others: y minus its mean, the variance of y, and log p(y).
 
-        Each is (N,). The variance is that of a new y, with noise v. The density, up to constants,
-        is that of the row with its weight, as in p(y | θ).
+        Each is (N,). If there are groups, the others are those of other groups. The variance is
+        that of a new y, with noise v. The density, up to constants, is that of the row with its
+        weight, as in p(y | θ).
         """
         solver, groups, v = self.solver, rows.cluster, rows.noise(self.theta)
         A, var = solver.left_out() if groups is None else solver.groups_left_out(groups)

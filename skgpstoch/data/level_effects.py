@@ -136,8 +136,10 @@ class Backfitting:
         self.slopes, self.r = self.slopes + change, self.r - at.Z @ change
         for c, (b, n) in enumerate(zip(self.effects, at.n, strict=True)):
             total = at.by_level(c, self.r) + n * b
-            self.effects[c] = total / (n + v.noise / v.levels[c])
-            self.r = self.r - (self.effects[c] - b)[at.codes[c]]
+            new, has_rows = total / (n + v.noise / v.levels[c]), n > 0.0
+            self.r = self.r - (new - b)[at.codes[c]]
+            shift = new[has_rows].mean()  # to μ, where it costs nothing
+            self.effects[c], self.mean = np.where(has_rows, new - shift, 0.0), self.mean + shift
 
     def variances(self, v: Variances, least: float) -> Variances:
         """Return the variances by (3), of which none is below `least`."""

@@ -59,7 +59,7 @@ class OneHot(Encoder):
 
 
 @dataclass(frozen=True)
-class LeftOut(Encoder):
+class Omitted(Encoder):
     """Encoder of a category that models do not see."""
 
     @property

@@ -14,8 +14,8 @@ from sklearn.utils.validation import validate_data
 from .array_inputs import one_output, real_target, with_two_dimensions
 from .arrays import all_finite, readable, row_blocks
 from .categories import (
-    LeftOut,
     NewRows,
+    Omitted,
     OneHot,
     levels_of,
     missing_columns_of,
@@ -206,7 +206,7 @@ class TableEncoder:
         self.levels = [c.levels if c.kind == LEVEL else None for c in kept]
         groups = None if cluster is None else cluster[counts]
         for j in within_groups(kept, groups):
-            self.encoders[j], self.levels[j] = LeftOut(), None
+            self.encoders[j], self.levels[j] = Omitted(), None
         many = [j for j, encoder in enumerate(self.encoders) if encoder is None]
         own, self.line = {}, None
         if many:

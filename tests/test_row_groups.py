@@ -14,14 +14,18 @@ from skgpstoch import (
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
 )
+from skgpstoch.data import SequenceRows
 from skgpstoch.data.arrays import Scaling
+from skgpstoch.data.chunk import Chunk
+from skgpstoch.data.groups import ALONE
 from skgpstoch.data.held_out import group_folds
 from skgpstoch.data.level_effects import Curves, Design, LevelEffects, learned_variances
 from skgpstoch.data.tables import TableEncoder
-from skgpstoch.data.target_means import Targets
+from skgpstoch.data.target_means import LevelTargets, Targets
 from skgpstoch.ensembles.class_process import ExactProcessClassifier
 from skgpstoch.ensembles.process import ExactProcessRegressor
 from skgpstoch.maths.exact_solver import ExactSolver
+from skgpstoch.onnx import to_onnx
 from skgpstoch.training.tables import together
 
 
@@ -127,6 +131,22 @@ def test_processes_know_effects_of_levels():
     assert np.sqrt(np.mean(error**2)) < 0.45  # by target means alone .65; the noise is .3
 
 
+def test_effects_are_summed_by_parts():
+    """Rows in chunks are told what the other columns, by a sample's curves, leave of the target."""
+    X, y = firms(60, 20)
+    sample, numbers = X[:400], np.arange(len(y))
+    encoder = TableEncoder()
+    encoder.fit_transform(sample, y[:400])
+    told = LevelTargets.of(y[:400], None, None)
+    chunks = [Chunk(X[i::3], numbers[i::3], "part", y[i::3]) for i in range(3)]
+    by_fold = encoder.learn_levels(ALONE, chunks, told)
+    new, own = encoder.transform(X), encoder.transform_training(X, numbers, by_fold)
+    rest = y - 2.0 * np.abs(X["x"])
+    assert np.corrcoef(new[:, 2], rest)[0, 1] > 0.93
+    assert np.corrcoef(own[:, 2], rest)[0, 1] > 0.93
+    assert np.abs(own[:, 2] - new[:, 2]).max() > 0.01
+
+
 # ---- groups --------------------------------------------------------------------------------------
 
 
@@ -195,6 +215,17 @@ def test_categories_within_groups_are_left_out():
     new = frame.assign(firm="unknown")
     assert_array_equal(model.predict(new), model.predict(frame))  # and nothing warns
     assert model.feature_importances_[3] == 0.0
+    graph = pytest.importorskip("onnxruntime").InferenceSession(to_onnx(model).SerializeToString())
+    given = {c: new[[c]].to_numpy(float if c.isdigit() else object) for c in new}
+    asked = {i.name: given[i.name] for i in graph.get_inputs()}
+    assert_allclose(graph.run(None, asked)[0].ravel(), model.predict(new))
+
+
+@pytest.mark.parametrize("kind", [AutoGaussianProcessRegressor, DeepKernelEnsembleRegressor])
+def test_groups_need_rows_in_memory(kind):
+    X, y, group = grouped(20, 4)
+    with pytest.raises(ValueError, match="groups must be None where rows are read in chunks"):
+        kind().fit(SequenceRows(X, y), groups=group)
 
 
 def test_what_others_say_of_a_level_is_said_by_other_groups():
@@ -263,7 +294,7 @@ def test_groups_that_count_are_counted():
 def test_networks_need_rows_beside_what_is_held_out():
     X, y, _ = grouped(20, 4)
     group = np.repeat([0, 1, 2], [78, 1, 1])
-    with pytest.raises(ValueError, match="groups must leave each network some rows"):
+    with pytest.raises(ValueError, match="groups must leave each network a tenth"):
         DeepKernelEnsembleRegressor(n_estimators=4, max_iter=1).fit(X, y, groups=group)
 
 

@@ -62,6 +62,8 @@ class OneHot(Encoder):
 class Omitted(Encoder):
     """Encoder of a category that models do not see."""
 
+    levels: dict[Hashable, int]
+
     @property
     def width(self) -> int:
         return 0

@@ -206,7 +206,8 @@ class TableEncoder:
         self.levels = [c.levels if c.kind == LEVEL else None for c in kept]
         groups = None if cluster is None else cluster[counts]
         for j in within_groups(kept, groups):
-            self.encoders[j], self.levels[j] = Omitted(), None
+            levels, self.levels[j] = levels_of(kept[j].levels), set()  # of which none is new
+            self.encoders[j] = Omitted(levels)
         many = [j for j, encoder in enumerate(self.encoders) if encoder is None]
         own, self.line = {}, None
         if many:

@@ -36,9 +36,10 @@ MANY_ROWS = 100_000  # from so many rows on, S is diagonal, and m stays as train
 # Networks follow the logarithm of a rate to some per cent in training. Counts that tell it to 1e-5
 # made gradients explode, and a third of the networks predicted a constant.
 LARGEST_COUNT = 1e4
+LEAST_SEEN = 0.1  # share of the rows, outside held-out groups, that each member needs
 TOO_FEW_GROUPS = (
-    "groups must leave each network some rows to be trained on, but too few large groups have "
-    "nearly all of the rows. Use more or smaller groups, or groups=None."
+    "groups must leave each network a tenth of the rows to be trained on when some groups are held "
+    "out, but few groups have nearly all of the rows. Split these, or set groups=None."
 )
 
 
@@ -99,7 +100,8 @@ class Members(Objective):
             unit = rows.mean(rows.y) / LARGEST_COUNT
             self.count_unit = unit.clamp_min(1.0) if bool((unit > 1.0).any()) else None
         self.n_rows = self.seen(rows).double().sum(1) + rows.beyond  # (K,)
-        if self.barred is not None and not bool((self.n_rows > 0.0).all()):
+        least = LEAST_SEEN * rows.n_effective
+        if self.barred is not None and bool((self.n_rows < least).any()):
             raise ValueError(TOO_FEW_GROUPS)
         self.row_share = self.n_rows / max(rows.n_all - rows.n_unseen, 1)
 

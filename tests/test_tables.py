@@ -81,19 +81,19 @@ def test_columns_of_a_frame(people):
     X, y = people
     encoder = TableEncoder()
     Z = encoder.fit_transform(X, y)
-    # age and whether it is missing; three kinds of work and none; town; member; days with week and
-    # year; children and whether they are missing
-    assert [e.width for e in encoder.encoders] == [2, 4, 1, 1, 5, 2]
+    # age and whether it is missing; three kinds of work and none; mean and effect of town; member;
+    # days with week and year; children and whether they are missing
+    assert [e.width for e in encoder.encoders] == [2, 4, 2, 1, 5, 2]
     age = X["age"].to_numpy()
     assert_array_equal(Z[:, 1], np.isnan(age))
     assert_array_equal(Z[:, 0], np.where(np.isnan(age), np.nanmedian(age), age))
     work = X["work"].to_numpy()
     expected = [work == level for level in ("full", "half", "none")] + [pd.isna(work)]
     assert_array_equal(Z[:, 2:6], np.transpose(expected))
-    assert_array_equal(Z[:, 7], X["member"])
+    assert_array_equal(Z[:, 8], X["member"])
     days = (X["since"] - pd.Timestamp("1970-01-01")).dt.days.to_numpy()
-    assert_array_equal(Z[:, 8], days)
-    assert_allclose(Z[:, 9:13].T, waves(days, 7.0) + waves(days, 365.2425), atol=1e-9)
+    assert_array_equal(Z[:, 9], days)
+    assert_allclose(Z[:, 10:14].T, waves(days, 7.0) + waves(days, 365.2425), atol=1e-9)
 
 
 def test_columns_that_say_what_is_missing(people):

@@ -58,6 +58,33 @@ class OneHot(Encoder):
             yield level, part[:, 0] == code if self.width == 1 else part[:, code] == 1.0
 
 
+@dataclass(frozen=True)
+class Omitted(Encoder):
+    """Encoder of a category that models do not see."""
+
+    levels: dict[Hashable, int]
+
+    @property
+    def width(self) -> int:
+        return 0
+
+    def __call__(self, labels: np.ndarray) -> np.ndarray:
+        return np.empty((len(labels), 0))
+
+
+def within_groups(columns: Sequence[Column], cluster: np.ndarray | None) -> list[int]:
+    """Return the positions of categories of which each level belongs to one group (n,)."""
+    if cluster is None:
+        return []
+    found = []
+    for j, column in enumerate(columns):
+        if column.kind == LEVEL:
+            pairs = set(zip(column.values.tolist(), cluster.tolist(), strict=True))
+            if len(pairs) == len({level for level, _ in pairs}):
+                found.append(j)
+    return found
+
+
 def missing_columns_of(encoders: Sequence[Encoder]) -> list[int]:
     """Return the positions of columns that flag missing values, for encoders side by side."""
     return [start + j for start, encoder in placed(encoders) for j in encoder.missing_columns]

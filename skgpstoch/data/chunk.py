@@ -38,6 +38,8 @@ class Chunk:
         Row weights (`sample_weight`), and the exposures that multiply the rates of counts.
     y_std : ndarray of the shape of y or None, default=None
         Known measurement errors of y, as standard deviations.
+    cluster : ndarray of shape (m,) or None, default=None
+        Codes of groups that are held out together.
     """
 
     X: Any
@@ -47,6 +49,7 @@ class Chunk:
     weight: np.ndarray | None = None
     exposure: np.ndarray | None = None
     y_std: np.ndarray | None = None
+    cluster: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.rows)

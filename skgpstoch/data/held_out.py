@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
@@ -78,6 +78,20 @@ class HeldOutPredictions(NamedTuple):
             latent_std=self.latent_std * scale,
             mean=self.mean * scale + offset,
         )
+
+
+def group_folds(cluster: np.ndarray, n_folds: int, rng: Any) -> np.ndarray:
+    """Return folds of whole groups, (n,), of about equal size, with at least one group in each.
+
+    Groups come in random order, the largest first, and each goes to the smallest fold so far.
+    """
+    _, code, sizes = np.unique(cluster, return_inverse=True, return_counts=True)
+    fold, load = np.empty(len(sizes), dtype=np.int64), np.zeros(min(n_folds, len(sizes)))
+    order = rng.permutation(len(sizes))
+    for group in order[np.argsort(-sizes[order], kind="stable")]:
+        fold[group] = load.argmin()
+        load[fold[group]] += sizes[group]
+    return fold[code.ravel()]
 
 
 def joint(outputs: Sequence[HeldOutPredictions]) -> HeldOutPredictions:

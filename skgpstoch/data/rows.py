@@ -73,6 +73,8 @@ class Rows(_Columns):
     fold : Tensor of shape (N,) or None, default=None
         Fold of each row, which is held out from the member of the same number. With −1 (or None)
         all members are trained on the row, with −2 none is.
+    cluster : Tensor of shape (N,) or None, default=None
+        Code of each row's group. No member sees rows of a group of which some are held out from it.
     whole : Whole or None, default=None
         The larger set of which the rows are a part; None: there is none.
     """
@@ -82,6 +84,7 @@ class Rows(_Columns):
     exposure: Tensor | None = None
     noise: Tensor | None = None
     fold: Tensor | None = None
+    cluster: Tensor | None = None
     whole: Whole | None = field(default=None, metadata={"is_column": False})
 
     def __len__(self) -> int:
@@ -241,6 +244,7 @@ class Data(_Columns):
     weight: np.ndarray | None = None  # (n,), positive
     exposure: np.ndarray | None = None  # (n, 1)
     y_std: np.ndarray | None = None  # (n, P)
+    cluster: np.ndarray | None = None  # (n,), codes of the groups that are held out together
 
     def __len__(self) -> int:
         return len(self.X)
@@ -250,7 +254,8 @@ class Data(_Columns):
 
     def known(self) -> list[np.ndarray]:
         """Return the columns that tell rows apart: all but weights."""
-        columns = (self.X, self.y, self.exposure, self.y_std)
+        codes = None if self.cluster is None else self.cluster[:, None]
+        columns = (self.X, self.y, self.exposure, self.y_std, codes)
         return [column for column in columns if column is not None]
 
     @property

@@ -15,14 +15,15 @@ from .array_inputs import one_output, real_target, with_two_dimensions
 from .arrays import all_finite, readable, row_blocks
 from .categories import (
     NewRows,
+    Omitted,
     OneHot,
-    codes_of,
     levels_of,
     missing_columns_of,
     new_levels,
     placed,
     stand_ins,
     with_levels,
+    within_groups,
 )
 from .chunk import Chunk
 from .columns import (
@@ -38,12 +39,11 @@ from .columns import (
     names_of,
     refuse_infinite,
 )
-from .equal_rows import LEADING_COLUMNS
 from .groups import Group, agreed
-from .level_effects import Design, LevelEffects, Line, telling
+from .level_encoders import level_encoders
 from .messages import muted, warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
-from .target_means import FoldMeans, LevelSums, LevelTargets, TargetMeans, Targets
+from .target_means import FoldMeans, LevelSums, LevelTargets, TargetMeans
 
 FEW_LEVELS = 10  # which have one column each
 MOST_ONE_HOT = 100  # most levels for that, if there are enough rows; more have means of the target
@@ -140,10 +140,11 @@ class TableEncoder:
     - Dates become days, with sine and cosine of the periods (day, week, year) that they cover.
     - Ordered categories become the positions of their levels.
     - Other categories become one column for each level (one-hot), if there are at most ten levels,
-      or at most 100 with eight rows for each. With more, a column has the mean target at the level;
-      training rows get means of other rows.
+      or at most 100 with eight rows for each. With more, one column has the mean target at the
+      level, and another one the effect of the level given the other columns; training rows get
+      those of other rows. What does not go with their targets is 0.
     - A missing category is a level of its own. A level that training rows did not have is 0 in all
-      one-hot columns (0.5 in a single one), and has the overall mean.
+      one-hot columns (0.5 in a single one), and has the overall mean and no effect.
     - Constant columns are left out.
 
     An array of finite numbers that needs none of this is returned unchanged.
@@ -159,7 +160,12 @@ class TableEncoder:
         self.categorical_features = categorical_features
 
     def fit_transform(
-        self, X: Any, y: np.ndarray, weight: np.ndarray | None = None, classes: Any = None
+        self,
+        X: Any,
+        y: np.ndarray,
+        weight: np.ndarray | None = None,
+        classes: Any = None,
+        cluster: np.ndarray | None = None,
     ) -> np.ndarray:
         """Learn how to encode, and encode training rows.
 
@@ -173,6 +179,10 @@ class TableEncoder:
             How many rows each row counts for; nothing is learned from rows of weight 0.
         classes : ndarray of shape (n_classes,) or None, default=None
             All labels, if y holds labels.
+        cluster : ndarray of shape (n_samples,) or None, default=None
+            Codes of groups, if the question is about new groups: what other rows say of a level is
+            then said by other groups, and categories whose levels each belong to one group are
+            left out.
 
         Returns
         -------
@@ -191,14 +201,19 @@ class TableEncoder:
         kept = [column._replace(values=column.values[counts]) for column in columns]
         w = None if weight is None else weight[counts]
         self.encoders: list[Any] = [simple_encoder(column, w) for column in kept]
-        many = [j for j, encoder in enumerate(self.encoders) if encoder is None]
         self.levels = [c.levels if c.kind == LEVEL else None for c in kept]
+        groups = None if cluster is None else cluster[counts]
+        for j in within_groups(kept, groups):
+            levels, self.levels[j] = levels_of(kept[j].levels), set()  # of which none is new
+            self.encoders[j] = Omitted(levels)
+        many = [j for j, encoder in enumerate(self.encoders) if encoder is None]
         own, self.line = {}, None
         if many:
             targets = LevelTargets.of(y[counts], w, classes)(y[counts])
             others = self._others(kept)
-            self.line, *found = target_means(kept, many, others, targets, w)
-            for j, encoder, means in zip(many, *found, strict=True):
+            found = level_encoders(kept, many, others, targets, w, groups)
+            self.line = found.line
+            for j, encoder, means in zip(many, found.encoders, found.encoded, strict=True):
                 self.encoders[j], own[j] = encoder, means
         return self._encoded(table, own, counts)
 
@@ -467,54 +482,3 @@ def simple_encoder(column: Column, weight: np.ndarray | None) -> Any:
     n_rows = len(column.values) if weight is None else np.count_nonzero(weight)
     most = min(MOST_ONE_HOT, n_rows / ROWS_PER_LEVEL)
     return OneHot(levels) if len(levels) <= max(FEW_LEVELS, most) else None
-
-
-def ranks(column: Column) -> np.ndarray:
-    """Return the ranks of a column's values, (n,); a missing value is the last."""
-    if column.kind == LEVEL:
-        return codes_of(column.values, levels_of(column.levels)).astype(np.float64)
-    return np.unique(column.values, return_inverse=True)[1].astype(np.float64)
-
-
-def target_means(
-    columns: list[Column],
-    many: list[int],
-    others: np.ndarray,
-    y: np.ndarray,
-    weight: np.ndarray | None,
-) -> tuple[Line | None, list[TargetMeans], list[np.ndarray]]:
-    """Return encoders of the columns of many levels, and the encoded training rows.
-
-    The first part of the result is what the other columns, encoded as `others` (n, d), say of y.
-    """
-    levels = [levels_of(columns[j].levels) for j in many]
-    leading = [columns[j] for j in many] + [c for j, c in enumerate(columns) if j not in many]
-    targets = Targets.of([ranks(column) for column in leading[:LEADING_COLUMNS]], y, weight)
-    for j, found in zip(many, levels, strict=True):
-        if len(found) == len(targets.row):
-            warn(
-                f"Column {columns[j].name} of X has a different category in every row, so "
-                "it cannot help to predict new rows. Drop it, or replace it by something "
-                "that rows share."
-            )
-    fits = [
-        TargetMeans.fit(columns[j].values, found, targets)
-        for j, found in zip(many, levels, strict=True)
-    ]
-    means, encoded = ([fit[k] for fit in fits] for k in range(2))
-    if len(many) == 1 and not others.shape[1]:  # the effects are the means
-        return None, means, encoded
-    labels = [columns[j].values[targets.row] for j in many]
-    codes = np.array([codes_of(*pair) for pair in zip(labels, levels, strict=True)])
-    design = Design(np.empty((len(targets.row), 0)), codes, list(map(len, levels)), targets.weight)
-    X = others[targets.row]
-    effects = LevelEffects.of(X, design, targets.y, targets.fold)
-    rest = np.hstack([targets.y, targets.y - effects.line(X)])
-    for j, (code, whole, without) in enumerate(
-        zip(codes, effects.whole, effects.without, strict=True)
-    ):
-        own = np.hstack([encoded[j][targets.row], without[targets.fold, code]])
-        says = telling(own, rest, targets.weight)
-        means[j] = means[j].beside(whole).only(says)
-        encoded[j] = np.where(says, own, 0.0)[targets.place]
-    return effects.line, means, encoded

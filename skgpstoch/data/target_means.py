@@ -18,6 +18,7 @@ from .arrays import Scaling
 from .categories import SHUFFLE_SEED, codes_of
 from .counter_rng import row_hashes
 from .equal_rows import units
+from .held_out import group_folds
 from .level_effects import N_FOLDS
 from .numeric import Encoder, Numbers
 from .rows import Data
@@ -41,7 +42,13 @@ class Targets(NamedTuple):
     fold: np.ndarray  # (m,)
 
     @classmethod
-    def of(cls, columns: list[np.ndarray], y: np.ndarray, weight: np.ndarray | None) -> Targets:
+    def of(
+        cls,
+        columns: list[np.ndarray],
+        y: np.ndarray,
+        weight: np.ndarray | None,
+        cluster: np.ndarray | None = None,
+    ) -> Targets:
         """Order rows, and assign them to folds.
 
         Parameters
@@ -52,11 +59,17 @@ class Targets(NamedTuple):
             Targets.
         weight : ndarray of shape (n,) or None
             Positive weights.
+        cluster : ndarray of shape (n,) or None, default=None
+            Codes of groups, whose rows are in one fold.
         """
-        rows, place = units(Data(np.stack(columns, axis=1), y, weight))
+        rows, place = units(Data(np.stack(columns, axis=1), y, weight, cluster=cluster))
         row = np.empty(len(rows), dtype=np.intp)
         row[place] = np.arange(len(y))
-        fold = np.random.RandomState(SHUFFLE_SEED).permutation(len(rows)) % N_FOLDS
+        rng = np.random.RandomState(SHUFFLE_SEED)
+        if rows.cluster is None:
+            fold = rng.permutation(len(rows)) % N_FOLDS
+        else:
+            fold = group_folds(rows.cluster, N_FOLDS, rng)
         weight = np.ones(len(rows)) if rows.weight is None else rows.weight
         return cls(row, place, rows.y, weight, fold)
 

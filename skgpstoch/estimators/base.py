@@ -193,7 +193,11 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         y = self._y_scaling.tensor(data.y, kind, device, order)
         noise = None if data.y_std is None else known_noise(data.y_std, self._y_scaling.scale)
         fold = None if folds is None else folds.numbers(len(data), device)
-        return X, Rows(y, column(data.weight), column(data.exposure), column(noise), fold)
+        cluster = None
+        if data.cluster is not None:
+            codes = data.cluster if order is None else data.cluster[order]
+            cluster = torch.from_numpy(codes).to(device)
+        return X, Rows(y, column(data.weight), column(data.exposure), column(noise), fold, cluster)
 
     def _finish(
         self, recipe: Recipe, run: Run, posterior: Posterior, history: History, data: Data

@@ -21,6 +21,7 @@ from ..data.array_inputs import checked_kinds, one_output
 from ..data.arrays import MOST_INTEGER, readable
 from ..data.groups import ALONE, Group, agreed, current
 from ..data.messages import internal_frames, warn
+from ..data.row_source import is_source
 from ..data.rows import Data
 from ..data.target_transforms import fitted_transform
 from ..likelihoods.base import largest, regression_likelihood
@@ -35,6 +36,61 @@ MOST_NUMBER = 1e30  # and 1/MOST_NUMBER: limits of numbers that training multipl
 MOST_ERROR = 1e15  # its square fits into float32, with room for products
 NOT_A_NUMBER = "float() argument must be"  # Python's words
 NO_MISSING = "does not accept missing values encoded as NaN natively"  # scikit-learn's words
+FEWEST_GROUPS = 3  # some to train on, and others to judge networks and their mixture by
+
+
+def with_groups(data: Data, groups: Any) -> Data:
+    """Return the data with the codes of groups, if any are given: labels of any kind, one a row.
+
+    Codes depend on the labels, and not on the order of rows.
+
+    Raises
+    ------
+    ValueError
+        If labels are missing, are not one for each row, or if there are too few groups.
+    """
+    if groups is None:
+        return data
+    labels = np.asarray(readable(groups), dtype=object)
+    labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    if labels.shape != (len(data),):
+        raise ValueError(
+            f"groups must have one label for each of the {len(data)} rows of X, got an array of "
+            f"shape {labels.shape}."
+        )
+    found = labels.tolist()
+    if any(is_missing(label) for label in found):
+        raise ValueError(
+            "groups must not have missing values, because it is unknown which rows belong "
+            "together. Give such rows labels, each its own if they are apart."
+        )
+    order = sorted(set(found), key=lambda label: (type(label).__name__, str(label)))
+    code = {label: k for k, label in enumerate(order)}
+    cluster = np.array([code[label] for label in found], dtype=np.int64)
+    counts = slice(None) if data.weight is None else data.weight > 0.0
+    if (n_groups := len(np.unique(cluster[counts]))) < FEWEST_GROUPS:
+        raise ValueError(
+            f"groups must have at least {FEWEST_GROUPS} different labels among the rows that "
+            f"count, to hold some groups out, got {n_groups}."
+        )
+    return replace(data, cluster=cluster)
+
+
+def is_missing(label: Any) -> bool:
+    """Tell whether a label is None, NaN, NaT or pandas' NA."""
+    return label is None or type(label).__name__ == "NAType" or bool(label != label)
+
+
+def refuse_groups_apart(X: Any, groups: Any) -> None:
+    """Raise a ValueError if rows with groups are in chunks, or in several processes."""
+    if groups is None:
+        return
+    if is_source(X) or current() is not ALONE:
+        raise ValueError(
+            "groups must be None where rows are read in chunks or are in several processes, "
+            "because whole groups are held out only of rows in memory. Pass arrays or a frame "
+            "in one process."
+        )
 
 
 def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = False) -> Data:

@@ -97,3 +97,20 @@ class ExactSolver(NamedTuple):
         """Predict each row from the others: y − μ₋, (..., N, P), and v₋ of y, (..., N)."""
         variance = 1.0 / torch.cholesky_inverse(self.L).diagonal(dim1=-2, dim2=-1)
         return variance[..., None] * self.A, variance
+
+    def groups_left_out(self, cluster: Tensor) -> tuple[Tensor, Tensor]:
+        """Predict each row from those of other groups, given codes (N,): the same, (N, P) and (N,).
+
+        For the rows I of a group, y_I − μ₋ = V(C⁻¹y)_I and var(y_I) = V, where V = ([C⁻¹]_II)⁻¹.
+        """
+        precision = torch.cholesky_inverse(self.L)
+        residual, variance = torch.empty_like(self.A), torch.empty_like(self.A[:, 0])
+        sizes = torch.bincount(cluster)
+        order = cluster.argsort(stable=True)
+        of_size = sizes[cluster[order]]
+        for size in of_size.unique().tolist():
+            rows = order[of_size == size].view(-1, size)  # (G, size)
+            block = precision[rows[:, :, None], rows[:, None, :]]
+            V = torch.cholesky_inverse(cholesky(block, "precision of a group"))
+            residual[rows], variance[rows] = V @ self.A[rows], V.diagonal(dim1=-2, dim2=-1)
+        return residual, variance

@@ -36,6 +36,11 @@ MANY_ROWS = 100_000  # from so many rows on, S is diagonal, and m stays as train
 # Networks follow the logarithm of a rate to some per cent in training. Counts that tell it to 1e-5
 # made gradients explode, and a third of the networks predicted a constant.
 LARGEST_COUNT = 1e4
+LEAST_SEEN = 0.1  # share of the rows, outside held-out groups, that each member needs
+TOO_FEW_GROUPS = (
+    "groups must leave each network a tenth of the rows to be trained on when some groups are held "
+    "out, but few groups have nearly all of the rows. Split these, or set groups=None."
+)
 
 
 class Members(Objective):
@@ -59,6 +64,7 @@ class Members(Objective):
     network_rate = NETWORK_RATE
     rest_rate = NETWORK_RATE
     folds: Tensor
+    barred: Tensor | None
 
     def __init__(
         self,
@@ -88,11 +94,15 @@ class Members(Objective):
         self.log_noise_bounds = (math.log(noise_bounds[0]), math.log(noise_bounds[1]))
         device = rows.y.device
         self.register_buffer("folds", torch.arange(K, device=device)[:, None])
+        self.register_buffer("barred", barred_groups(rows, self.folds), persistent=False)
         self.count_unit = None
         if isinstance(model.likelihood, Poisson):
             unit = rows.mean(rows.y) / LARGEST_COUNT
             self.count_unit = unit.clamp_min(1.0) if bool((unit > 1.0).any()) else None
         self.n_rows = self.seen(rows).double().sum(1) + rows.beyond  # (K,)
+        least = LEAST_SEEN * rows.n_effective
+        if self.barred is not None and bool((self.n_rows < least).any()):
+            raise ValueError(TOO_FEW_GROUPS)
         self.row_share = self.n_rows / max(rows.n_all - rows.n_unseen, 1)
 
     def seen(self, rows: Rows) -> Tensor:
@@ -100,6 +110,8 @@ class Members(Objective):
         weight = rows.y.new_ones(len(self.folds), len(rows))
         if rows.fold is not None:
             weight = ((rows.fold != self.folds) & (rows.fold != UNSEEN)).to(weight)
+        if self.barred is not None and rows.cluster is not None:
+            weight = weight * ~self.barred[:, rows.cluster]
         return weight if rows.weight is None else weight * rows.weight
 
     def coarse(self, rows: Rows) -> Rows:
@@ -199,3 +211,12 @@ class Members(Objective):
     def unseen(self, X: Tensor, rows: Rows) -> tuple[Rows, Marginals, Tensor | None]:
         """Predict rows by all members, (K, N, P); the result is as that of :meth:`blind`."""
         return rows, *self.functions(self.model.features.members(X), self.present_roots())
+
+
+def barred_groups(rows: Rows, folds: Tensor) -> Tensor | None:
+    """Return which groups each member may not see, (K, G): those with rows held out from it."""
+    if rows.cluster is None or rows.fold is None:
+        return None
+    held_out = (rows.fold == folds) | (rows.fold == UNSEEN)  # (K, N)
+    barred = torch.zeros(len(folds), int(rows.cluster.max()) + 1, device=folds.device)
+    return barred.index_add_(1, rows.cluster, held_out.to(barred)) > 0.0

@@ -155,11 +155,13 @@ class InMemory(Table):
         """Put the rows in random order, if the plan shuffles; the first ones validate.
 
         Rows may come sorted by their values, so any other rule than chance would hold out rows by
-        their columns.
+        their columns. Rows of a group stay together, so that few groups are partly held out.
         """
         order, places, device = None, self.places, generator.device
         if plan.shuffles:
             order = torch.randperm(len(self.data), generator=generator, device=device).cpu().numpy()
+            if self.data.cluster is not None:
+                order = together(order, self.data.cluster)
             places = inverse_order(order)[places]
         X, rows = tensors(self.data, plan.dtype, device, order, plan.folds)
         return replace(self, X=X, rows=rows, places=places)
@@ -181,6 +183,15 @@ class InMemory(Table):
 
     def every_row(self) -> tuple[Tensor, Rows]:
         return self.X, self.rows
+
+
+def together(order: np.ndarray, cluster: np.ndarray) -> np.ndarray:
+    """Return rows in random order with each group's rows together, groups in random order.
+
+    Whatever its size, the first row of a group stands for it.
+    """
+    _, first, code = np.unique(cluster, return_index=True, return_inverse=True)
+    return order[np.argsort(inverse_order(order)[first][code.ravel()][order], kind="stable")]
 
 
 def of_all_ranks(data: Data, numbers: np.ndarray, clock: ClockOfGroup) -> InMemory:

@@ -212,8 +212,10 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
 
     @fitting
     @with_callbacks
-    def _fit_to(self, X: Any, y: Any, sample_weight: Any, y_std: Any = None) -> Any:
-        read(self, X, y, sample_weight, y_std).fit(self)
+    def _fit_to(
+        self, X: Any, y: Any, sample_weight: Any, y_std: Any = None, groups: Any = None
+    ) -> Any:
+        read(self, X, y, sample_weight, y_std, groups).fit(self)
         return self
 
     def _keep(
@@ -253,8 +255,8 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
     def _encoded(self, rows: Chunk, classes: Any = None) -> Data:
         """Learn how to encode X, and return the rows that count as the models see them."""
         self._encoder, y = TableEncoder(self.categorical_features), cast(np.ndarray, rows.y)
-        X = self._encoder.fit_transform(rows.X, y, rows.weight, classes)
-        return Data(X, y, rows.weight, y_std=rows.y_std).counted()
+        X = self._encoder.fit_transform(rows.X, y, rows.weight, classes, rows.cluster)
+        return Data(X, y, rows.weight, y_std=rows.y_std, cluster=rows.cluster).counted()
 
     def _query(self, X: Any) -> Any:
         check_is_fitted(self)

@@ -65,7 +65,7 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
 
     @documented(Classifier.fit)
     def fit(
-        self, X: Any, y: Any = None, sample_weight: Any = None
+        self, X: Any, y: Any = None, sample_weight: Any = None, *, groups: Any = None
     ) -> AutoGaussianProcessClassifier:
         """Fit the model.
 
@@ -76,8 +76,13 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
             Rows that are read in chunks include y and weights.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each row counts for.
+        groups : array-like of shape (n_samples,) or None, default=None
+            Labels of groups of rows, such as persons or places, if new rows will be of new groups.
+            Whole groups are then held out for scores, calibration and weights. A category whose
+            levels each belong to one group is left out, because it says nothing of a new group.
+            Rows must be in memory, in one process.
         """
-        return self._fit_to(X, y, sample_weight)
+        return self._fit_to(X, y, sample_weight, groups=groups)
 
     _most_raced: ClassVar[int] = MOST_OF_CLASSES
 

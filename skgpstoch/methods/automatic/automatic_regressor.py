@@ -203,7 +203,13 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
 
     @documented(Regressor.fit)
     def fit(
-        self, X: Any, y: Any = None, sample_weight: Any = None, *, y_std: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        y_std: Any = None,
+        groups: Any = None,
     ) -> AutoGaussianProcessRegressor:
         """Fit the models, and choose their weights.
 
@@ -218,8 +224,13 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
             Known standard error of each target, in the units of y, besides the learned noise. None
             is 0. Scores, calibration and weights use each row's own error; predictions are of
             targets without one. The networks then have Gaussian noise.
+        groups : array-like of shape (n_samples,) or None, default=None
+            Labels of groups of rows, such as persons or places, if new rows will be of new groups.
+            Whole groups are then held out for scores, calibration and weights. A category whose
+            levels each belong to one group is left out, because it says nothing of a new group.
+            Rows must be in memory, in one process.
         """
-        return self._fit_to(X, y, sample_weight, y_std)
+        return self._fit_to(X, y, sample_weight, y_std, groups)
 
     _most_raced: ClassVar[int] = max(MOST_FOR_PROCESS, MOST_FOR_SCOUTS)
 

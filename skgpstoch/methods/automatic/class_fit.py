@@ -20,6 +20,7 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
+from ...data.held_out import group_folds
 from ...kernels.matrices import covariance_of
 from .class_mixture import log_mixture
 from .class_modes import (
@@ -182,8 +183,12 @@ class FittedProcess(NamedTuple):
         return self._replace(points=points, coefficients=coefficients)
 
 
-def folds_of(codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Assign rows to folds, each with about the same share of every class, (N,)."""
+def folds_of(
+    codes: np.ndarray, rng: np.random.Generator, cluster: np.ndarray | None = None
+) -> np.ndarray:
+    """Assign rows to folds, (N,): whole groups, or about the same share of every class."""
+    if cluster is not None:
+        return group_folds(cluster, USUAL_FOLDS, rng)
     order = np.lexsort((rng.permutation(len(codes)), codes))
     fold = np.empty(len(codes), np.int64)
     fold[order] = np.arange(len(codes)) % (FOLDS_OF_FEW if len(codes) <= FEW_ROWS else USUAL_FOLDS)

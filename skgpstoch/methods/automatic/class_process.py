@@ -23,7 +23,7 @@ from ...estimators.classifier import Classifier, coded
 from ...estimators.context import fitting, predicting
 from ...estimators.first_rank import fits_on_first
 from ...estimators.importances import difference_importances
-from ...estimators.validation import check_weight, validate_inputs
+from ...estimators.validation import check_weight, validate_inputs, with_groups
 from ...models.features.network import FARTHEST_INPUT
 from ...training.interrupts import was_interrupted
 from .class_fit import (
@@ -118,18 +118,22 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
     @documented(Classifier.fit)
     @fitting
     @fits_on_first
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ExactProcessClassifier:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None
+    ) -> ExactProcessClassifier:
         """Fit the processes.
 
         Parameters
         ----------
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each row counts for.
+        groups : array-like of shape (n_samples,) or None, default=None
+            Labels of groups, whose rows are in one fold.
         """
         began = time.monotonic()
         self._validate_params()
         names = self._chosen(KERNELS, KERNELS)
-        data = self._validated(X, y, sample_weight)
+        data = with_groups(self._validated(X, y, sample_weight), groups)
         observed, places = observations(data.counted())
         device = resolve_device(self.device)
         rng = np.random.default_rng(resolve_seed(self.random_state))
@@ -194,7 +198,8 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         X = self._x_scaling.tensor(data.X, torch.float64, device)
         weight = relative_weights(data)
         codes = data.y[:, 0].astype(np.int64)
-        fold, points = folds_of(codes, rng), some_of(len(X), n_points(len(X), MOST_POINTS), rng)
+        fold = folds_of(codes, rng, data.cluster)
+        points = some_of(len(X), n_points(len(X), MOST_POINTS), rng)
         c, w, k, m = (torch.from_numpy(a).to(device) for a in (codes, weight, fold, points))
         return ClassRows.of(X, c, w, k, m, len(self.classes_))
 

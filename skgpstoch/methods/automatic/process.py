@@ -26,7 +26,13 @@ from ...estimators.importances import difference_importances
 from ...estimators.parameters import POSITIVE
 from ...estimators.predictions import PredictedRows, PredictiveRegressor
 from ...estimators.regressor import Regressor
-from ...estimators.validation import check_weight, check_y_std, known_noise, validate_inputs
+from ...estimators.validation import (
+    check_weight,
+    check_y_std,
+    known_noise,
+    validate_inputs,
+    with_groups,
+)
 from ...maths.linalg import cholesky
 from ...models.features.network import FARTHEST_INPUT
 from ...training.interrupts import interruptible, keeps_best, tell, was_interrupted
@@ -161,7 +167,7 @@ class ExactProcessRegressor(
     @fitting
     @fits_on_first
     def fit(
-        self, X: Any, y: Any, sample_weight: Any = None, *, y_std: Any = None
+        self, X: Any, y: Any, sample_weight: Any = None, *, y_std: Any = None, groups: Any = None
     ) -> ExactProcessRegressor:
         """Fit the processes.
 
@@ -171,10 +177,12 @@ class ExactProcessRegressor(
             How many rows each row counts for.
         y_std : float or array-like of the shape of y, default=None
             Known standard error of each target, in the units of y, besides the learned noise.
+        groups : array-like of shape (n_samples,) or None, default=None
+            Labels of groups, whose rows are left out together.
         """
         began = time.monotonic()
         self._validate_params()
-        data = self._validated(X, y, sample_weight, y_std)
+        data = with_groups(self._validated(X, y, sample_weight, y_std), groups)
         rows, places = observations(data.counted())
         names = self._chosen(KERNEL_SHAPES, KERNEL_SHAPES)
         device = resolve_device(self.device)
@@ -237,8 +245,9 @@ class ExactProcessRegressor(
         if rows.y_std is not None:
             variances = known_noise(rows.y_std, self._y_scaling.scale)  # (n, P)
             known = torch.from_numpy(variances).to(device).unbind(1)
+        cluster = None if rows.cluster is None else torch.from_numpy(rows.cluster).to(device)
         return [
-            ProcessRows(X, y[:, p], w, tau[:, p], missing, inputs, known[p])
+            ProcessRows(X, y[:, p], w, tau[:, p], missing, inputs, known[p], cluster)
             for p in range(y.shape[1])
         ]
 

@@ -159,7 +159,8 @@ class ProcessRows(NamedTuple):
     """Scaled rows of one output: X (N, d), and y, weights w and precisions τ, each (N,).
 
     `missing` (N, q) is 1 where an input is missing; `inputs` says what columns X has; `known` (N,)
-    has the variances e² of known errors, if there are any.
+    has the variances e² of known errors, if there are any; `cluster` (N,) the codes of the groups
+    that are left out together.
     """
 
     X: Tensor
@@ -169,6 +170,7 @@ class ProcessRows(NamedTuple):
     missing: Tensor
     inputs: ProcessInputs
     known: Tensor | None = None
+    cluster: Tensor | None = None
 
     @property
     def relative_noise(self) -> Tensor:
@@ -178,8 +180,8 @@ class ProcessRows(NamedTuple):
     def some(self, index: Tensor) -> ProcessRows:
         """Return rows by their numbers."""
         X, y, weight, precision, missing = (column[index] for column in self[:5])
-        known = None if self.known is None else self.known[index]
-        return ProcessRows(X, y, weight, precision, missing, self.inputs, known)
+        known, cluster = (None if c is None else c[index] for c in (self.known, self.cluster))
+        return ProcessRows(X, y, weight, precision, missing, self.inputs, known, cluster)
 
     def noise(self, theta: Theta) -> Tensor:
         """Return v (N,)."""
@@ -372,10 +374,12 @@ class Process(NamedTuple):
     def left_out(self, rows: ProcessRows) -> tuple[Tensor, Tensor, Tensor]:
         """Predict each row from the others: y minus its mean, the variance of y, and log p(y).
 
-        Each is (N,). The variance is that of a new y, with noise v. The density, up to constants,
-        is that of the row with its weight, as in p(y | θ).
+        Each is (N,). If there are groups, the others are those of other groups. The variance is
+        that of a new y, with noise v. The density, up to constants, is that of the row with its
+        weight, as in p(y | θ).
         """
-        (A, var), v = self.solver.left_out(), rows.noise(self.theta)
+        solver, groups, v = self.solver, rows.cluster, rows.noise(self.theta)
+        A, var = solver.left_out() if groups is None else solver.groups_left_out(groups)
         residual, others = A[:, 0], rows.weight - 1.0  # as in `LogPosterior`
         log_p = -0.5 * (var.log() + residual.square() / var + others * v.log())
         return residual, (var - v * rows.relative_noise).clamp_min(0.0) + v, log_p

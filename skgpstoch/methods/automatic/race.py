@@ -11,12 +11,12 @@ import numpy as np
 from scipy.special import logsumexp, ndtr
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, RidgeCV
-from sklearn.model_selection import KFold
+from sklearn.model_selection import KFold, PredefinedSplit
 
 from ...data.arrays import Scaling
 from ...data.deadline import Deadline, seconds_left
 from ...data.findings import Finding
-from ...data.held_out import HeldOutPredictions, of_classes
+from ...data.held_out import HeldOutPredictions, group_folds, of_classes
 from ...data.inner_fits import fitted_inside
 from ...data.messages import warn
 from ...data.rows import Data
@@ -83,7 +83,7 @@ class Judged(NamedTuple):
 def fitted(fit: Fit, name: str, model: Any, data: Data) -> Judged:
     """Fit a model."""
     began = time.perf_counter()
-    known = {"sample_weight": data.weight, "y_std": data.y_std}
+    known = {"sample_weight": data.weight, "y_std": data.y_std, "groups": data.cluster}
     of_rows = {name: column for name, column in known.items() if column is not None}
     return Judged(name, fit(model, data.X, data.y, **of_rows), time.perf_counter() - began)
 
@@ -271,10 +271,10 @@ def floor_of(data: Data, is_classifier: bool, seed: int, deadline: Deadline | No
     weight = np.ones(n) if data.weight is None else data.weight
     X = scaled(data.X, Scaling.standard(data.X, data.weight))
     rng = np.random.default_rng(seed)
-    folds = [
-        (rng.permutation(others)[:MOST_TRAINED], own)
-        for others, own in KFold(FOLDS_OF_FLOOR, shuffle=True, random_state=seed).split(X)
-    ]
+    split = KFold(FOLDS_OF_FLOOR, shuffle=True, random_state=seed).split(X)
+    if data.cluster is not None:
+        split = PredefinedSplit(group_folds(data.cluster, FOLDS_OF_FLOOR, rng)).split()
+    folds = [(rng.permutation(others)[:MOST_TRAINED], own) for others, own in split]
     found = (of_labels if is_classifier else of_numbers)(X, data.y, weight, folds)
     if found is None:
         return []

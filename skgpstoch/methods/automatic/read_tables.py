@@ -24,7 +24,14 @@ from ...data.tables import read_table
 from ...data.target_means import FoldMeans
 from ...estimators.first_rank import check_alike
 from ...estimators.opening import alike, classes_of, counts, first_pass, refuse_given
-from ...estimators.validation import as_floats, check_numbers, check_weight, check_y_std
+from ...estimators.validation import (
+    as_floats,
+    check_numbers,
+    check_weight,
+    check_y_std,
+    refuse_groups_apart,
+    with_groups,
+)
 from .table_fit import (
     EncodedRows,
     Read,
@@ -41,11 +48,14 @@ NOTED = ("n_features_in_", "feature_names_in_")
 """Attributes that the validation of rows sets on an estimator."""
 
 
-def read(automatic: Any, X: Any, y: Any, sample_weight: Any, y_std: Any = None) -> Read:
+def read(
+    automatic: Any, X: Any, y: Any, sample_weight: Any, y_std: Any = None, groups: Any = None
+) -> Read:
     """Validate parameters and rows; read rows once if they come in chunks."""
     clock, name = ClockOfGroup(current()), type(automatic).__name__
     with doing(f"{name}.fit, reading rows"):
         check_alike(automatic, clock.group, X)
+        refuse_groups_apart(X, groups)
         if is_source(X):
             return read_source(automatic, clock, X, y, sample_weight, y_std)
         if clock.group is not ALONE:
@@ -55,7 +65,9 @@ def read(automatic: Any, X: Any, y: Any, sample_weight: Any, y_std: Any = None) 
             as_floats(sample_weight, "sample_weight")  # or an error that names it
         table, targets, weight = automatic._checked(X, y, sample_weight, least=2)
         errors = known_errors(y_std, targets)
-        rows = Chunk(table, np.arange(len(targets)), "X", targets, weight, y_std=errors)
+        cluster = with_groups(Data(targets, targets, weight), groups).cluster
+        numbers = np.arange(len(targets))
+        rows = Chunk(table, numbers, "X", targets, weight, y_std=errors, cluster=cluster)
         return Read(rows=rows, clock=clock, given=(X, y))
 
 

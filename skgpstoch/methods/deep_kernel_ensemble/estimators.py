@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
+from ...data.docstrings import documented
+from ...data.rows import Data
 from ...estimators.classifier import Classifier
 from ...estimators.docs import public_estimator
 from ...estimators.parameters import (
@@ -22,7 +24,8 @@ from ...estimators.parameters import (
     NetworkParameters,
     StepParameters,
 )
-from ...estimators.regressor import GeneralRegressor
+from ...estimators.regressor import GeneralRegressor, Regressor
+from ...estimators.validation import refuse_groups_apart, with_groups
 from ...estimators.variational_parameters import ClassificationParameters, RegressionParameters
 from ...likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ...likelihoods.real import AdditiveNoise
@@ -257,6 +260,33 @@ class DeepKernelEnsembleRegressor(
         "noise": [StrOptions({"auto", "constant", "input"})],
     }
 
+    @documented(GeneralRegressor.fit, Regressor.fit)
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        exposure: Any = None,
+        y_std: Any = None,
+        groups: Any = None,
+    ) -> DeepKernelEnsembleRegressor:
+        """Fit the model.
+
+        Parameters
+        ----------
+        groups : array-like of shape (n_samples,) or None, default=None
+            Labels of groups of rows, if new rows will be of new groups. Whole groups are then held
+            out. Rows must be in memory, in one process.
+        """
+        refuse_groups_apart(X, groups)
+        more = () if groups is None else (groups,)
+        return self._fit_to(X, y, sample_weight, exposure, y_std, *more)
+
+    def _given(self, X: Any, y: Any, reset: bool, *of_rows: Any) -> Data:
+        *known, groups = of_rows if len(of_rows) > 3 else (*of_rows, None)
+        return with_groups(super()._given(X, y, reset, *known), groups)
+
     def _recipe(self) -> EnsembleRecipe:
         recipe = ensemble_recipe(self, regression_likelihood(self.likelihood))
         varies = self.noise == "input"
@@ -310,6 +340,28 @@ class DeepKernelEnsembleClassifier(
     """
 
     loss: str | Loss = "elbo"
+
+    @documented(Classifier.fit)
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, *, groups: Any = None
+    ) -> DeepKernelEnsembleClassifier:
+        """Fit the model.
+
+        Parameters
+        ----------
+        groups : array-like of shape (n_samples,) or None, default=None
+            Labels of groups of rows, if new rows will be of new groups. Whole groups are then held
+            out. Rows must be in memory, in one process.
+        """
+        refuse_groups_apart(X, groups)
+        more = () if groups is None else (None, groups)
+        return self._fit_to(X, y, sample_weight, *more)
+
+    def _validate(
+        self, X: Any, y: Any, reset: bool, weight: Any = None, classes: Any = None, *groups: Any
+    ) -> Data:
+        data = super()._validate(X, y, reset, weight, classes)
+        return with_groups(data, *groups) if groups else data
 
     def _recipe(self) -> EnsembleRecipe:
         return ensemble_recipe(self, class_likelihood(self.likelihood, len(self.classes_)))

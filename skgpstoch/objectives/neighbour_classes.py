@@ -34,6 +34,7 @@ from .base import surrogate
 from .neighbours import TINIEST, TRIAL_ROWS, NeighbourObjective, Pair
 
 SWEPT_ROWS = 20_000  # whose pseudo-targets follow the kernel after an epoch
+SWEEP_EVERY = 0.3  # of the steps of a whole epoch
 CLASS_ROWS = 2000  # left out to judge how certain classes are
 
 
@@ -153,15 +154,18 @@ class NeighbourClassObjective(NeighbourObjective):
 
     @torch.no_grad()
     def epoch_end(self) -> None:
-        """Let pseudo-targets follow the kernel: those of all rows, or of as many as time allows."""
+        """Let pseudo-targets follow the kernel, unless it has moved for a few steps only."""
+        super().epoch_end()
         X, rows = cast(Pair, self.data)
+        share_of_epoch = min(1.0, len(X) / self.n_epoch)
+        if int(self.n_done) % max(1, round(SWEEP_EVERY / share_of_epoch)):
+            return
         posterior = self.posterior(X, replace(rows, y=self.codes, noise=None))
         posterior.settle_(self.spread(SWEPT_ROWS), 1)
         targets = posterior.targets_of(posterior.row_numbers)
         self.target_mean.copy_(targets.mean)
         self.target_var.copy_(targets.var)
         self.mean.data.copy_(posterior.constant)
-        super().epoch_end()
 
     @torch.no_grad()
     def evaluate(self, X: Tensor, rows: Rows) -> float:

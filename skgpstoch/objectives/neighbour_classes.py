@@ -35,7 +35,7 @@ from .neighbours import TINIEST, TRIAL_ROWS, NeighbourObjective, Pair
 
 SWEPT_ROWS = 20_000  # whose pseudo-targets follow the kernel after an epoch
 SWEEP_EVERY = 0.3  # of the steps of a whole epoch
-CLASS_ROWS = 2000  # left out to judge how certain classes are
+CLASS_ROWS = 1000  # left out to judge how certain classes are
 
 
 class NeighbourClassObjective(NeighbourObjective):
@@ -142,12 +142,19 @@ class NeighbourClassObjective(NeighbourObjective):
 
     @torch.no_grad()
     def trial_loss(self) -> float:
-        """Return −log p(y_i | ỹ_N) of some rows, per row, given neighbours under this kernel."""
-        self.eval()
-        i, X = self.spread(TRIAL_ROWS), cast(Pair, self.data)[0]
-        N = self.nearest_of(self.features(X)).others(i, self.n_neighbors)
-        self.find()
-        return float(self.left_out(i, N, None))
+        """Return −log evidence of some rows, or −log p(y_i | ỹ_N), per row, under this kernel."""
+        loss = super().trial_loss()
+        if not self.is_ordered:
+            return loss
+        _, rows = cast(Pair, self.data)
+        posterior, i = self.present(), self.spread(TRIAL_ROWS)
+        gain = posterior.gain(i, posterior.nearest.others(i, self.n_neighbors))
+        return loss - float(gain.sum()) / (len(i) * rows.mean_weight)
+
+    def present(self) -> NeighbourClassPosterior:
+        """Return the posterior of the rows to train on."""
+        X, rows = cast(Pair, self.data)
+        return self.posterior(X, replace(rows, y=self.codes, noise=None))
 
     def step_end(self) -> None:
         self.kernel.clamp_()
@@ -156,12 +163,11 @@ class NeighbourClassObjective(NeighbourObjective):
     def epoch_end(self) -> None:
         """Let pseudo-targets follow the kernel, unless it has moved for a few steps only."""
         super().epoch_end()
-        X, rows = cast(Pair, self.data)
+        X, _ = cast(Pair, self.data)
         share_of_epoch = min(1.0, len(X) / self.n_epoch)
         if int(self.n_done) % max(1, round(SWEEP_EVERY / share_of_epoch)):
             return
-        posterior = self.posterior(X, replace(rows, y=self.codes, noise=None))
-        posterior.settle_(self.spread(SWEPT_ROWS), 1)
+        posterior = self.present().settle_(self.spread(SWEPT_ROWS), 1)
         targets = posterior.targets_of(posterior.row_numbers)
         self.target_mean.copy_(targets.mean)
         self.target_var.copy_(targets.var)

@@ -229,11 +229,16 @@ class NeighbourClassPosterior(NeighbourPosterior):
         super().find_joint_()
         joint = self.evidence.sum()
         if bool(joint.isfinite()):
-            i, w = self.row_numbers, self.weight
-            q, targets = self.cavities(i, self.nearest.others(i, self.n_joint)), self.targets_of(i)
-            log_z = self.likelihood.log_predictive(self.codes, q)
-            beside = log_density(targets.mean, q.mean[0], q.var[0] + targets.var).sum(1)
-            joint = joint + w.sum() * len(self.level) * self.stretch.log()
-            joint = joint + (w * (log_z - beside)).sum()
+            i = self.row_numbers
+            gain = self.gain(i, self.nearest.others(i, self.n_joint)).sum()
+            # Pseudo-targets are densities of f in its own units, which are stretched.
+            joint = joint + gain + self.weight.sum() * len(self.level) * self.stretch.log()
         self.evidence = joint[None]
         return self
+
+    def gain(self, i: Tensor, N: Tensor) -> Tensor:
+        """Return log Z_i − log N(ỹ_i | μ_i, v_i + D_i), times weights, of rows i given rows N."""
+        q, targets = self.cavities(i, N), self.targets_of(i)
+        log_z = self.likelihood.log_predictive(self.codes[i], q)
+        beside = log_density(targets.mean, q.mean[0], q.var[0] + targets.var).sum(1)
+        return self.weight[i] * (log_z - beside)

@@ -35,7 +35,7 @@ from .neighbours import TINIEST, TRIAL_ROWS, NeighbourObjective, Pair
 
 SWEPT_ROWS = 20_000  # whose pseudo-targets follow the kernel after an epoch
 SWEEP_EVERY = 0.3  # of the steps of a whole epoch
-CLASS_ROWS = 1000  # left out to judge how certain classes are
+JUDGED_CLASSES, JUDGED_FOLDS = 1000, 5  # rows left out to judge how certain classes are
 
 
 class NeighbourClassObjective(NeighbourObjective):
@@ -209,10 +209,8 @@ class NeighbourClassObjective(NeighbourObjective):
 @torch.no_grad()
 def best_stretch_of(posterior: NeighbourClassPosterior) -> float:
     """Return the factor of f − c with which rows left out have the best log probability."""
-    n, likelihood = len(posterior.codes), posterior.likelihood
-    i = posterior.row_numbers[:: math.ceil(n / CLASS_ROWS)]
-    mean, var = posterior.left_out(i)
-    prior = prior_variance(posterior.kernel, posterior.features)
+    likelihood, prior = posterior.likelihood, prior_variance(posterior.kernel, posterior.features)
+    i, mean, var = left_out(posterior)
     y, w = posterior.codes[i], posterior.weight[i]
 
     def log_score(factor: float) -> float:
@@ -221,3 +219,23 @@ def best_stretch_of(posterior: NeighbourClassPosterior) -> float:
         return float((w * likelihood.log_predictive(y, q)).sum())
 
     return best_scale(log_score)
+
+
+def left_out(posterior: NeighbourClassPosterior) -> tuple[Tensor, Tensor, Tensor]:
+    """Predict f at some rows without these: their numbers, mean and variance, each (k, P).
+
+    Cavities will not do, because pseudo-targets of neighbours know a row's class. *Measured*
+    (protein, log loss of other rows .738): by cavities .848, without the rows .769.
+    """
+    some = posterior.row_numbers
+    n_folds = min(JUDGED_FOLDS, len(some))
+    folds = [some[k::n_folds][:JUDGED_CLASSES] for k in range(n_folds)]
+    folds = folds[: math.ceil(JUDGED_CLASSES / len(folds[0]))]
+    found = []
+    for i in folds:
+        G = posterior.features[i]
+        without = posterior.without(i)
+        near = without.nearest.of(without.located(G), without.n_neighbors)
+        found.append((i, *without.moments(G, near)))
+    i, mean, var = (torch.cat(part) for part in zip(*found, strict=True))
+    return i, mean, var

@@ -22,6 +22,7 @@ The mean c is such that far from all rows the classes have their shares.
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import NamedTuple, cast
 
@@ -220,6 +221,17 @@ class NeighbourClassPosterior(NeighbourPosterior):
         added = other.row_numbers[len(self.codes) :]
         beside = other.nearest.others(added, self.n_joint)
         return other.settle_(torch.cat([added, beside.flatten()]).unique()).find_joint_()
+
+    def without(self, i: Tensor) -> NeighbourClassPosterior:
+        """Return the posterior given all rows but some, of which pseudo-targets know nothing."""
+        other = copy.copy(self)
+        stays = torch.ones_like(self.weight, dtype=torch.bool)
+        stays[i] = False
+        of_rows = ("inputs", "features", "residual", "noise", "weight", "codes")
+        other._buffers = self._buffers | {name: getattr(self, name)[stays] for name in of_rows}
+        other._n_rows = self.n_rows - float(self.weight[i].sum())
+        near = other.nearest.of(self.located(self.features[i]), self.n_joint)
+        return other.settle_(near.flatten().unique())
 
     # ---- the evidence ------------------------------------------------------------------------
 

@@ -38,8 +38,8 @@ from ..maths.gaussian import Marginals, log_density
 from .neighbours import NeighbourPosterior
 
 PRECISIONS = (1e-6, 1e2)  # of pseudo-targets
-SHARE = 0.7  # of a new pseudo-target, beside the one before: sweeps change all rows at once
-SWEEPS = 6
+NEW_SHARE = 0.7  # of a new pseudo-target, beside the one before: sweeps change all rows at once
+SETTLING_SWEEPS = 6
 MOST_SHARE_STEPS, SHARE_TOL = 500, 1e-9  # of c
 
 
@@ -177,7 +177,9 @@ class NeighbourClassPosterior(NeighbourPosterior):
         return copies_beside(cavity, self.targets_of(i), self.weight[i])
 
     @torch.no_grad()
-    def settle_(self, i: Tensor | None = None, n_sweeps: int = SWEEPS) -> NeighbourClassPosterior:
+    def settle_(
+        self, i: Tensor | None = None, n_sweeps: int = SETTLING_SWEEPS
+    ) -> NeighbourClassPosterior:
         """Match the pseudo-targets of rows i, or of all, to those of their neighbours."""
         i = self.row_numbers if i is None else i
         N = self.nearest.others(i, self.n_joint)
@@ -193,7 +195,7 @@ class NeighbourClassPosterior(NeighbourPosterior):
     def matched_at(self, i: Tensor, N: Tensor) -> PseudoTargets:
         """Return the next pseudo-targets of rows i."""
         found = matched(self.likelihood, self.codes[i], self.cavities(i, N))
-        return self.targets_of(i).towards(found, SHARE)
+        return self.targets_of(i).towards(found, NEW_SHARE)
 
     @property
     def row_numbers(self) -> Tensor:

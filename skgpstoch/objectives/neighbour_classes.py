@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..calibration.tails import best_scale
 from ..data.rows import Rows
 from ..kernels import Kernel
-from ..likelihoods.base import Likelihood
+from ..likelihoods.probabilities import ClassLikelihood
 from ..maths.conditionals import Conditional
 from ..maths.gaussian import Marginals
 from ..posteriors.neighbour_classes import (
@@ -66,7 +66,7 @@ class NeighbourClassObjective(NeighbourObjective):
         self,
         kernel: Kernel,
         network: nn.Module,
-        likelihood: Likelihood,
+        likelihood: ClassLikelihood,
         level: Tensor,
         X: Tensor,
         rows: Rows,

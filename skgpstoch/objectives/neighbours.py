@@ -62,6 +62,7 @@ class NeighbourObjective(Objective):
     """
 
     n_done: Tensor
+    likelihood: Any  # Gaussian, or of classes
 
     def __init__(
         self,

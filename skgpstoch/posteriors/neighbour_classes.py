@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ from ..data.arrays import row_blocks
 from ..data.devices import BLOCK_ROWS
 from ..data.rows import Rows
 from ..kernels import Kernel, scaled
-from ..likelihoods.base import Likelihood
+from ..likelihoods.probabilities import ClassLikelihood
 from ..maths.gaussian import Marginals, log_density
 from .neighbours import NeighbourPosterior
 
@@ -60,7 +60,7 @@ class PseudoTargets(NamedTuple):
         return Rows(self.mean, weight, noise=self.var)
 
 
-def matched(likelihood: Likelihood, y: Tensor, cavity: Marginals) -> PseudoTargets:
+def matched(likelihood: ClassLikelihood, y: Tensor, cavity: Marginals) -> PseudoTargets:
     """Return the pseudo-targets (E1) of codes y (N, 1), for a cavity (1, N, P)."""
     mean, var = cavity.mean[0], cavity.var[0]
     _, g, h = likelihood.predictive_gradients(y, cavity)
@@ -80,7 +80,7 @@ def copies_beside(cavity: Marginals, targets: PseudoTargets, weight: Tensor) -> 
 
 
 @torch.no_grad()
-def mean_of_shares(likelihood: Likelihood, level: Tensor, var: Tensor) -> Tensor:
+def mean_of_shares(likelihood: ClassLikelihood, level: Tensor, var: Tensor) -> Tensor:
     """Return the mean c (P,) with which f ~ N(c, var) has the classes' shares.
 
     `level` (P,) is the mean that has them if the variance is 0.
@@ -110,7 +110,7 @@ def prior_variance(kernel: Kernel, G: Tensor) -> Tensor:
 
 
 def first_targets(
-    likelihood: Likelihood, codes: Tensor, mean: Tensor, var: Tensor
+    likelihood: ClassLikelihood, codes: Tensor, mean: Tensor, var: Tensor
 ) -> PseudoTargets:
     """Return the pseudo-targets of codes (N, 1) of rows that have no neighbours."""
     shape = (1, len(codes), len(mean))
@@ -134,6 +134,7 @@ class NeighbourClassPosterior(NeighbourPosterior):
         Where sweeps begin.
     """
 
+    likelihood: ClassLikelihood
     codes: Tensor
     level: Tensor
     stretch: Tensor
@@ -143,7 +144,7 @@ class NeighbourClassPosterior(NeighbourPosterior):
         self,
         kernel: Kernel,
         network: nn.Module,
-        likelihood: Likelihood,
+        likelihood: ClassLikelihood,
         level: Tensor,
         X: Tensor,
         rows: Rows,
@@ -152,7 +153,7 @@ class NeighbourClassPosterior(NeighbourPosterior):
         n_joint: int,
     ) -> None:
         mean = mean_of_shares(likelihood, level, prior_variance(kernel, network(X)))
-        parts = kernel, network, likelihood, mean, X, targets.rows(rows.weight)
+        parts = kernel, network, cast(Any, likelihood), mean, X, targets.rows(rows.weight)
         super().__init__(*parts, torch.zeros_like(mean), n_neighbors, n_joint)
         one = torch.ones((), dtype=mean.dtype, device=mean.device)
         given = {"codes": rows.y, "level": level, "stretch": one, "link_mean": mean}
@@ -218,7 +219,7 @@ class NeighbourClassPosterior(NeighbourPosterior):
         found = matched(self.likelihood, rows.y, cavity._replace(mean=cavity.mean + self.link_mean))
         y = self.constant + (found.mean - self.link_mean) * self.stretch
         new = PseudoTargets(y, found.var * self.stretch.square()).rows(rows.weight)
-        other = cast(NeighbourClassPosterior, self.appended(X, new))
+        other = self.appended(X, new)
         other.codes = torch.cat([self.codes, rows.y])
         added = other.row_numbers[len(self.codes) :]
         beside = other.nearest.others(added, self.n_joint)

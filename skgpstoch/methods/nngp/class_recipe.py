@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ... import kernels
 from ...data.arrays import Scaling
 from ...objectives.neighbour_classes import NeighbourClassObjective
+from ...objectives.neighbours import NeighbourObjective
 from ...recipes.recipe import Fitted, Problem
 from .recipe import NeighbourRecipe
 
@@ -33,7 +34,7 @@ class NeighbourClassRecipe(NeighbourRecipe):
     def of(cls, parameters: Any, **decided: Any) -> Self:
         return super().of(parameters, network=None, tails=None, **decided)
 
-    def objective(self, problem: Problem) -> NeighbourClassObjective:
+    def objective(self, problem: Problem) -> NeighbourObjective:
         problem, given = problem.trained(), self.kernel.expression
         if (start := problem.start) is not None:
             start.check_unchanged()

@@ -116,7 +116,8 @@ class NNGPClassifier(NeighbourParameters, TrainingParameters, Classifier):
     @property
     def X_train_(self) -> np.ndarray:
         """Training rows, (n_samples, n_features)."""
-        return self.posterior_.X.numpy() * self._x_scaling.scale + self._x_scaling.offset
+        X = cast(NeighbourClassPosterior, self.posterior_).X.numpy()
+        return X * self._x_scaling.scale + self._x_scaling.offset
 
     @property
     def y_train_(self) -> np.ndarray:

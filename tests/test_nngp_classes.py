@@ -22,6 +22,7 @@ from skgpstoch.data.rows import Rows
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Bernoulli, Categorical
 from skgpstoch.maths.gaussian import Marginals
+from skgpstoch.methods.nngp import start
 from skgpstoch.objectives.neighbour_classes import NeighbourClassObjective
 from skgpstoch.posteriors.neighbour_classes import NeighbourClassPosterior, mean_of_shares
 
@@ -169,6 +170,24 @@ def test_left_out_losses_and_their_gradients(C):
     # With several classes, averages of slopes are nearer to the integrals than slopes of averages.
     rtol = 1e-5 if C == 2 else 0.05
     assert_allclose(found, (losses[0] - losses[1]) / (2 * step), rtol=rtol)
+
+
+@pytest.mark.parametrize("C", [2, 3])
+def test_kernels_are_compared_by_the_evidence(C):
+    X, rows = data(C)
+    made = objective(X, rows, C)
+    evidence = made.present().find_joint_().log_evidence()
+    assert_allclose(made.trial_loss(), -evidence / N, rtol=1e-9)
+
+
+def test_the_best_by_its_own_score_is_kept(monkeypatch):
+    monkeypatch.setattr(start, "ROUNDS", ((2, 1),))
+    monkeypatch.setattr(NeighbourClassObjective, "trial_loss", lambda self: self.score)
+    X, rows = data()
+    both = [objective(X, rows, 2, 4) for _ in range(2)]
+    both[0].score, both[1].score = 3.0, 2.0
+    makers = [functools.partial(lambda each: each, each) for each in both]
+    assert start.likeliest(makers, X, rows, 0.1, 8, torch.Generator()) is both[1]
 
 
 @pytest.mark.parametrize("var", [0.0, 0.3, 5.0, 1e3])
@@ -373,6 +392,12 @@ def test_a_warm_start_goes_on(rows):
     kernel = model.kernel_.theta - [2.0 * math.log(model.posterior_.stretch), 0.0]
     model.set_params(max_iter=1, learning_rate_init=1e-9, calibrate=False).fit(*rows)
     assert_allclose(model.kernel_.theta, kernel, atol=1e-6)
+
+
+def test_float32(three_classes):
+    X, y = three_classes
+    a, b = (small(dtype=dtype).fit(X + 1000.0, y) for dtype in ("float32", "float64"))
+    assert_allclose(a.predict_proba(GRID + 1000.0), b.predict_proba(GRID + 1000.0), atol=1e-2)
 
 
 @pytest.mark.parametrize("kernel", [sk.DotProduct(), sk.ConstantKernel()])

@@ -114,7 +114,7 @@ class NeighbourClassObjective(NeighbourObjective):
     # ---- training ----------------------------------------------------------------------------
 
     def minibatch_source(self, X: Tensor, rows: Rows) -> Pair:
-        self.codes = rows.y
+        self.codes: Tensor | None = rows.y
         return super().minibatch_source(X, rows)
 
     @torch.no_grad()
@@ -124,18 +124,21 @@ class NeighbourClassObjective(NeighbourObjective):
         self.data = X, replace(targets, whole=rows.whole)
         return super().find()
 
+    def detach_rows(self) -> None:
+        super().detach_rows()
+        self.codes = None
+
     def loss_at(self, i: Tensor, N: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return (
-            super().loss_at(i, N, generator) if self.is_ordered else self.left_out(i, N, generator)
-        )
+        find = super().loss_at if self.is_ordered else self.left_out
+        return find(i, N, generator)
 
     def left_out(self, i: Tensor, N: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return −log p(y_i | ỹ_N) of rows i, per row."""
-        n = len(i) * cast(Pair, self.data)[1].mean_weight
+        n, codes = len(i) * cast(Pair, self.data)[1].mean_weight, cast(Tensor, self.codes)
         sets, K, w = self.sets_at(i, N, generator)
         c = Conditional.of(K.detach(), sets.D, sets.y)
         q = Marginals(c.mean.mT[None] + self.mean.detach(), c.var.clamp_min(TINIEST).mT[None])
-        value, by_mean, by_var = self.likelihood.predictive_gradients(self.codes[i].double(), q)
+        value, by_mean, by_var = self.likelihood.predictive_gradients(codes[i].double(), q)
         w = torch.ones_like(value) if w is None else w
         by_K, _ = c.slopes(w * by_mean.mT, w * by_var.mT)
         return surrogate(-(w * value).sum() / n, *([(K, -by_K / n)] if K.requires_grad else []))
@@ -154,7 +157,7 @@ class NeighbourClassObjective(NeighbourObjective):
     def present(self) -> NeighbourClassPosterior:
         """Return the posterior of the rows to train on."""
         X, rows = cast(Pair, self.data)
-        return self.posterior(X, replace(rows, y=self.codes, noise=None))
+        return self.posterior(X, replace(rows, y=cast(Tensor, self.codes), noise=None))
 
     def step_end(self) -> None:
         self.kernel.clamp_()

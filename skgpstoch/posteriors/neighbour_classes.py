@@ -37,7 +37,7 @@ from ..likelihoods.probabilities import ClassLikelihood
 from ..maths.gaussian import Marginals, log_density
 from .neighbours import NeighbourPosterior
 
-VARIANCES = (1e-2, 1e6)  # of pseudo-targets
+TARGET_VARIANCES = (1e-2, 1e6)  # of pseudo-targets
 NEW_SHARE = 0.7  # of a new pseudo-target, beside the one before: sweeps change all rows at once
 SETTLING_SWEEPS = 6
 MOST_SHARE_STEPS, SHARE_TOL = 500, 1e-9  # of c
@@ -66,7 +66,7 @@ def matched(likelihood: ClassLikelihood, y: Tensor, cavity: Marginals) -> Pseudo
     _, g, h = likelihood.predictive_gradients(y, cavity)
     # Averages over nodes and rounding may leave no curvature, or more than any Gaussian has.
     s = (g.square() - 2.0 * h).clamp_min(torch.finfo(g.dtype).tiny)
-    D = (1.0 / s - var).clamp(*VARIANCES)
+    D = (1.0 / s - var).clamp(*TARGET_VARIANCES)
     return PseudoTargets(mean + g * (D + var), D)
 
 

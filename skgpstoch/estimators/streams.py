@@ -294,13 +294,25 @@ class VariationalClassifier(Classifier):
         classes : array-like of shape (n_classes,) or None, default=None
             All labels that may occur, for the first call; None for those of `y`.
         """
-        if classes is not None:
-            classes = np.unique(classes)
-            if len(classes) < 2:
-                raise ValueError(f"classes must list at least two labels, got {classes.tolist()}.")
-            if hasattr(self, "posterior_") and not np.array_equal(classes, self.classes_):
-                raise ValueError(
-                    "classes must be the same as in the first call, "
-                    f"{self.classes_.tolist()}, got {classes.tolist()}."
-                )
-        return stream(self, X, y, sample_weight, classes)
+        return stream(self, X, y, sample_weight, all_classes(self, classes))
+
+
+def all_classes(estimator: Classifier, classes: Any) -> np.ndarray | None:
+    """Return the sorted labels that may occur, of which a later call can only repeat the first's.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two, or if they are not those of the fitted model.
+    """
+    if classes is None:
+        return None
+    classes = np.unique(classes)
+    if len(classes) < 2:
+        raise ValueError(f"classes must list at least two labels, got {classes.tolist()}.")
+    if hasattr(estimator, "posterior_") and not np.array_equal(classes, estimator.classes_):
+        raise ValueError(
+            "classes must be the same as in the first call, "
+            f"{estimator.classes_.tolist()}, got {classes.tolist()}."
+        )
+    return np.asarray(classes)

@@ -14,6 +14,8 @@ Parts, each job in a fresh process:
     large    the same field with 100,000 rows in 15 s and 10⁶ in 60 s, under 3 GB. The scores to
              compare with are those of the true kernel on 256 neighbours
     peers    GPBoost's Vecchia and GPyTorch's VNNGP on the field, where they are installed
+    classes  NNGPClassifier beside SVGPClassifier, HistGradientBoosting and CatBoost (where it is
+             installed) on sets of bench_probabilities.py: a lower log-loss on rough boundaries
 
 "gaussian" is the score of N(mean, std²), "nlpd" that of the predicted distribution. "seconds" are
 those of fit and predictions: of the CPU if they say so, because other programs may run. Memory is
@@ -48,13 +50,19 @@ from _common import (
     peak,
     run_parts,
 )
+from _tables import Choice, classification
+from bench_classification import class_scores
 from scipy import fft
 from scipy.linalg import cho_solve, cholesky, solve_triangular
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.gaussian_process.kernels import ConstantKernel, Kernel, Matern, WhiteKernel
 
-from skgpstoch import GaussianProcessRegressor, NNGPRegressor
+from skgpstoch import GaussianProcessRegressor, NNGPClassifier, NNGPRegressor, SVGPClassifier
 
 TABLES = ["kin40k", "protein", "bike", "elevators", "pol"]
+CLASSES = ["wine", "five", "abalone", "elevators", "protein"]
+CLASS_ROWS = 2_500  # for training, of the large sets
+CLASSIFIERS = ["NNGPClassifier", "SVGPClassifier", "HistGradientBoosting", "CatBoost"]
 SCALE, NOISE = 0.05, 0.05  # of the field: length-scale on the unit square, and noise variance
 LOSSES = ("vecchia", "leave_one_out")
 KERNELS: dict[str, Kernel | None] = {
@@ -68,6 +76,7 @@ JOBS: dict[str, list[Any]] = {
     "tables": TABLES,
     "field": [8_000],
     "large": [100_000, 1_000_000],
+    "classes": [[name, model] for name in CLASSES for model in CLASSIFIERS],
     "peers": [
         ["NNGPRegressor", 32],
         ["NNGPRegressor, Matern-3/2", 32],
@@ -241,6 +250,39 @@ def large(args: argparse.Namespace, n_rows: int) -> list[Row]:
     return [{"model": "default", "loss": "auto", **row, **true_kernel_scores(drawn, args.seed)}]
 
 
+# --- classes --------------------------------------------------------------------------------------
+def classifier(name: str, seed: int) -> Any:
+    """A classifier with default settings; None if its package is not installed."""
+    if name == "SVGPClassifier":
+        return SVGPClassifier(random_state=seed)
+    if name == "HistGradientBoosting":
+        return HistGradientBoostingClassifier(random_state=seed)
+    if name == "NNGPClassifier":
+        return NNGPClassifier(random_state=seed)
+    if importlib.util.find_spec("catboost") is None:
+        return None
+    from catboost import CatBoostClassifier
+
+    settings = {"verbose": 0, "thread_count": 1, "allow_writing_files": False}
+    return CatBoostClassifier(random_seed=seed, **settings)
+
+
+def classes(args: argparse.Namespace, table: str, name: str) -> list[Row]:
+    """Probabilities of the first split of a set, as in bench_probabilities.py."""
+    model = classifier(name, args.seed)
+    if model is None:
+        return []
+    data = classification(table, Choice(args.data, 0, CLASS_ROWS, CLASS_ROWS))
+    with Clock() as fit:
+        model.fit(data.X_train, data.y_train)
+    with Clock() as prediction:
+        proba = np.asarray(model.predict_proba(data.X_test), np.float64)
+    row = {"model": name, "loss": "–", "table": table, **class_scores(data.y_test, proba)}
+    row |= {"fit_seconds": fit.wall, "fit_cpu_seconds": fit.cpu}
+    row |= {"predict_seconds": prediction.wall, "predict_cpu_seconds": prediction.cpu}
+    return [row | {"n_train": len(data.y_train), "n_test": len(data.y_test)}]
+
+
 # --- peers ----------------------------------------------------------------------------------------
 Peer = Callable[[Split, int, int], Row]
 
@@ -310,4 +352,4 @@ if __name__ == "__main__":
     add_data(arguments)
     add_parts(arguments, JOBS)
     arguments.add_argument("--only", nargs="+", choices=TABLES, default=TABLES)
-    run_parts(arguments, JOBS, houses, outside, tables, field, large, peers)
+    run_parts(arguments, JOBS, houses, outside, tables, field, large, classes, peers)

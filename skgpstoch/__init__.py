@@ -27,6 +27,7 @@ from .methods.drop_in.regressor import GaussianProcessRegressor
 from .methods.fitc import FITCRegressor
 from .methods.gpcv.admm import ADMMGaussianProcessRegressor
 from .methods.minimax import MinimaxGaussianProcessRegressor
+from .methods.nngp.classifier import NNGPClassifier
 from .methods.nngp.estimators import NNGPRegressor
 from .methods.qsgp.qsgp import QSGPClassifier, QSGPRegressor
 from .methods.qsgp.rvm import QSRVMClassifier, QSRVMRegressor
@@ -57,6 +58,7 @@ __all__ = [
     "GaussianProcessRegressor",
     "LogLoss",
     "MinimaxGaussianProcessRegressor",
+    "NNGPClassifier",
     "NNGPRegressor",
     "QSGPClassifier",
     "QSGPRegressor",

@@ -93,7 +93,11 @@ COVERING = [skgpstoch.SolveGPRegressor, skgpstoch.DLMClassifier]
 QUICK_FINITE = {"hidden_layer_sizes": (16,), "n_estimators": 1}
 QUICK_SPARSE = {"n_inducing": 10, "inducing_points": "random"}
 QUICK_BASIS = {"n_subset": 50}
-QUICK_NEIGHBOURS = {"kernel": ConstantKernel() * Matern(nu=1.5), "n_neighbors": 10}
+QUICK_NEIGHBOURS = {
+    "kernel": ConstantKernel() * Matern(nu=1.5),
+    "n_neighbors": 10,
+    "n_neighbors_predict": 20,
+}
 QUICK_FOURIER = {"n_components": 100}
 QUICK_CONJUGATE = {"solver": "collapsed"}
 QUICK_OTHER = {"solver": "natural"}

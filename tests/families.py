@@ -37,7 +37,7 @@ FAMILIES = {
     "images": (sg.ConvolutionalGPClassifier, sg.ConvolutionalGPRegressor),
     "networks": (sg.DeepKernelEnsembleRegressor, sg.DeepKernelEnsembleClassifier),
     "drop-in": (sg.GaussianProcessClassifier, sg.GaussianProcessRegressor),
-    "neighbours": (sg.NNGPRegressor,),
+    "neighbours": (sg.NNGPRegressor, sg.NNGPClassifier),
     "held out": (sg.ADMMGaussianProcessRegressor,),
     "automatic": (sg.AutoGaussianProcessRegressor, sg.AutoGaussianProcessClassifier),
     "processes": (ExactProcessRegressor, ExactProcessClassifier),

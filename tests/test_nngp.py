@@ -549,6 +549,14 @@ def test_with_all_rows_it_is_the_exact_estimator(sine, P):
     assert_allclose(model.log_marginal_likelihood(X, Y), value, rtol=1e-6)
 
 
+def test_the_evidence_is_that_of_the_calibrated_process(sine):
+    model = NNGPRegressor(**QUICK, likelihood="gaussian").fit(*sine)
+    value = model.log_marginal_likelihood(model.X_train_, model.y_train_)
+    assert_allclose(value, model.log_marginal_likelihood_value_, rtol=1e-9)
+    other = NNGPRegressor(**QUICK, likelihood="gaussian", calibrate=False).fit(*sine)
+    assert abs(other.log_marginal_likelihood_value_ - value) > 1e-3  # the scale has changed
+
+
 def test_finding_of_all_rows(sine):
     X, y = sine
     few, many = (NNGPRegressor(**QUICK).fit(X[:n], y[:n]) for n in (100, 200))

@@ -193,9 +193,13 @@ class Classifier(ClassifierMixin, BaseGP):
         log_probability : ndarray of shape (n_samples,)
             In nats.
         """
-        check_is_fitted(self)
-        data = self._validate(X, y, reset=False)
+        data = self._checked(X, y)
         return self._log_probabilities(data.X, data.y)[:, 0]
+
+    def _checked(self, X: Any, y: Any, sample_weight: Any = None) -> Data:
+        """Return validated rows of known classes."""
+        check_is_fitted(self)
+        return self._validate(X, y, False, sample_weight)
 
 
 def coded(estimator: Any, data: Data, classes: np.ndarray | None = None) -> tuple[Data, np.ndarray]:

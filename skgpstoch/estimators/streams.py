@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -181,6 +182,27 @@ def on_cpu(optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
     for values in state.get("state", {}).values():
         values.update({k: v.cpu() for k, v in values.items() if isinstance(v, Tensor)})
     return state
+
+
+def all_classes(estimator: BaseGP, classes: Any) -> np.ndarray | None:
+    """Return the sorted labels that may occur, of which a later call can only repeat the first's.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two, or if they are not those of the fitted model.
+    """
+    if classes is None:
+        return None
+    classes = np.unique(classes)
+    if len(classes) < 2:
+        raise ValueError(f"classes must list at least two labels, got {classes.tolist()}.")
+    if hasattr(estimator, "posterior_") and not np.array_equal(classes, estimator.classes_):
+        raise ValueError(
+            "classes must be the same as in the first call, "
+            f"{estimator.classes_.tolist()}, got {classes.tolist()}."
+        )
+    return np.asarray(classes)
 
 
 # ---- estimators that learn from streams ----------------------------------------------------------

@@ -51,7 +51,7 @@ def with_groups(data: Data, groups: Any) -> Data:
     """
     if groups is None:
         return data
-    labels = np.asarray(readable(groups), dtype=object)
+    labels = np.asarray(readable(groups, "groups"), dtype=object)
     labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if labels.shape != (len(data),):
         raise ValueError(

@@ -16,7 +16,7 @@ from ..training.recipes.variational import VariationalRecipe
 from .classifier import Classifier
 from .context import predicting
 from .regressor import GeneralRegressor
-from .streams import StreamingRegressor, stream
+from .streams import StreamingRegressor, all_classes, stream
 
 
 class VariationalRegressor(GeneralRegressor):
@@ -107,13 +107,4 @@ class VariationalClassifier(Classifier):
         classes : array-like of shape (n_classes,) or None, default=None
             All labels that may occur, for the first call; None for those of `y`.
         """
-        if classes is not None:
-            classes = np.unique(classes)
-            if len(classes) < 2:
-                raise ValueError(f"classes must list at least two labels, got {classes.tolist()}.")
-            if hasattr(self, "posterior_") and not np.array_equal(classes, self.classes_):
-                raise ValueError(
-                    "classes must be the same as in the first call, "
-                    f"{self.classes_.tolist()}, got {classes.tolist()}."
-                )
-        return stream(self, X, y, sample_weight, classes)
+        return stream(self, X, y, sample_weight, all_classes(self, classes))

@@ -30,6 +30,10 @@ class ClassLikelihood(Likelihood):
         """Return a likelihood for this many classes, or raise a ValueError."""
         raise NotImplementedError(f"{type(self).__name__} must define for_classes")
 
+    def log_means(self, q: Marginals) -> Tensor:
+        """Return log E_q[p(c | f)] of every class c with a latent function, (S, N, P)."""
+        raise NotImplementedError(f"{type(self).__name__} must define log_means")
+
     def log_class_probs(self, f: Tensor) -> Tensor:
         """Return log p(y = c | f) of every class c: f (..., N, P) → (..., N, C).
 

@@ -48,6 +48,17 @@ class Conditional(NamedTuple):
         beta, alpha = tri_solve(L, tri_solve(L, both), transpose=True).unbind(-1)
         return cls(beta, alpha, (k * alpha).sum(-1), K[:, 0, 0] - (k * beta).sum(-1))
 
+    def slopes(self, by_mean: Tensor, by_var: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the derivatives by K (b, q, q) and D (P, b, q), given those by μ and v (P, b).
+
+        That by K may lack symmetry, which K has.
+        """
+        e = torch.cat([torch.ones_like(by_var)[..., None], -self.beta], -1)  # (P, b, q)
+        a = torch.cat([torch.zeros_like(by_var)[..., None], self.alpha], -1)
+        # by_var·eeᵀ + by_mean·½(eaᵀ + aeᵀ) = ½(ehᵀ + heᵀ)
+        h = by_var[..., None] * e + by_mean[..., None] * a
+        return torch.einsum("pbi,pbj->bij", e, h), e * h
+
 
 class LogDensity(NamedTuple):
     """log N(y_i | μ, v) of each row and output, and the derivatives of their sum."""
@@ -69,17 +80,14 @@ def log_density(K: Tensor, D: Tensor, y: Tensor, w: Tensor | None = None) -> Log
     v = (c.var + D[..., 0]).clamp_min(torch.finfo(K.dtype).tiny)
     r = y[..., 0] - c.mean
     value = -0.5 * (LOG_2PI + v.log() + r.square() / v)
-    by_v, by_r = 0.5 * (r.square() / v - 1.0) / v, -r / v
-    e = torch.cat([torch.ones_like(r)[..., None], -c.beta], -1)  # (P, b, q)
-    a = torch.cat([torch.zeros_like(r)[..., None], c.alpha], -1)
-    # by_v·eeᵀ − by_r·½(eaᵀ + aeᵀ) = ½(ehᵀ + heᵀ)
-    h = by_v[..., None] * e - by_r[..., None] * a
-    by_K, by_D = torch.einsum("pbi,pbj->bij", e, h), e * h
+    by_v, by_mean = 0.5 * (r.square() / v - 1.0) / v, r / v
+    by_K, by_D = c.slopes(by_mean, by_v)
+    by_y = by_mean[..., None] * torch.cat([-torch.ones_like(r)[..., None], c.beta], -1)
     if w is not None:
         D_i = D[..., 0]
         value -= 0.5 * ((w - 1.0) * ((w * D_i).log() + LOG_2PI) + w.log())
         by_D[..., 0] -= 0.5 * (w - 1.0) / D_i
-    return LogDensity(value, by_K, by_D, by_r[..., None] * e)
+    return LogDensity(value, by_K, by_D, by_y)
 
 
 def factors(C: Tensor) -> Tensor:

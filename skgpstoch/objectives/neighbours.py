@@ -78,6 +78,7 @@ class NeighbourObjective(Objective):
     held_out: Predicted | None = None  # of the first rows, each given others
     n_judged: int = JUDGED_ROWS  # rows that are left out, one by one, to judge scale and tails
     finds_joint: bool = True  # whether there is time for the joint density of all rows
+    likelihood: Any  # Gaussian, or of classes
 
     def __init__(
         self,
@@ -113,8 +114,9 @@ class NeighbourObjective(Objective):
     def param_groups(self) -> list[dict[str, Any]]:
         """Return networks' parameters, others, and the noise, which may have far to go."""
         network, rest = super().param_groups()
-        of_noise = [p for p in rest["params"] if p is self.likelihood.log_noise]
-        others = [p for p in rest["params"] if p is not self.likelihood.log_noise]
+        chosen = {id(p) for p in self.likelihood.parameters()}
+        of_noise = [p for p in rest["params"] if id(p) in chosen]
+        others = [p for p in rest["params"] if id(p) not in chosen]
         noise = {**rest, "params": of_noise, "rate": NOISE_RATE}
         return [network, {**rest, "params": others}, noise]
 
@@ -130,6 +132,16 @@ class NeighbourObjective(Objective):
         i, N = self.found
         return self.loss_at(i[X[:, 0]], N[X[:, 0]], generator)
 
+    @property
+    def noise_variance(self) -> Tensor:
+        """σ², (P,)."""
+        return self.likelihood.noise_variance
+
+    def take_over(self, other: NeighbourObjective) -> None:
+        """Continue with what another objective has learned, but for the kernel."""
+        self.likelihood.load_state_dict(other.likelihood.state_dict())
+        self.mean.data.copy_(other.mean)
+
     def features(self, X: Tensor) -> Tensor:
         """Return the features of all rows, in float64, block by block and without a graph."""
         with torch.no_grad():
@@ -139,33 +151,43 @@ class NeighbourObjective(Objective):
         """Return what finds neighbours among rows with these features."""
         return Nearest(G * nearness(self.kernel, G.shape[1]).sqrt().to(G))
 
+    def spread(self, n_rows: int) -> Tensor:
+        """Return the numbers of so many rows, evenly spread over all rows; others in each epoch."""
+        X, _ = cast(Pair, self.data)
+        n, k = len(X), min(n_rows, len(X))
+        # Shifts by the golden ratio are even: every row comes equally often in the long run.
+        shift = 0.5 * (math.sqrt(5.0) - 1.0) * int(self.n_done) % 1.0
+        places = (torch.arange(k, dtype=torch.float64, device=X.device) + shift) * (n / k)
+        return places.long().clamp_max(n - 1)
+
     @torch.no_grad()
     def find(self) -> tuple[Tensor, Tensor]:
         """Return the numbers of an epoch's rows, evenly spread over all rows, and neighbours."""
         X, _ = cast(Pair, self.data)
-        n, k = len(X), min(self.n_epoch, len(X))
-        # Shifts by the golden ratio are even: every row comes equally often in the long run.
-        shift = 0.5 * (math.sqrt(5.0) - 1.0) * int(self.n_done) % 1.0
-        places = (torch.arange(k, dtype=torch.float64, device=X.device) + shift) * (n / k)
-        i = places.long().clamp_max(n - 1)
-        nearest = self.nearest_of(self.features(X))
+        i, nearest = self.spread(self.n_epoch), self.nearest_of(self.features(X))
         search = nearest.earlier if self.is_ordered else nearest.others
         return i, search(i, self.n_neighbors)
 
-    def loss_at(self, i: Tensor, N: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Return the loss of rows i, given rows N."""
+    def sets_at(
+        self, i: Tensor, N: Tensor, generator: torch.Generator | None
+    ) -> tuple[Sets, Tensor, Tensor | None]:
+        """Return rows i with rows N, their covariances with a graph, and weights of rows i."""
         X, rows = cast(Pair, self.data)
-        n = len(i) * rows.mean_weight
         used, place = torch.cat([i, N.clamp_min(0).flatten()]).unique(return_inverse=True)
         X, rows = X.index_select(0, used), rows[used]
         i, N = place[: len(i)], torch.where(N < 0, N, place[len(i) :].view_as(N))
         G = self.network(X, generator) if self.trains_features else self.network(X)
         G = G.double()
-        D = noise_of_rows(self.likelihood.noise_variance, rows).double()
+        D = noise_of_rows(self.noise_variance, rows).double()
         r = rows.y.double() - self.mean.detach()
         sets = Sets.of(G.index_select(0, i), (D[i], r[i]), (G, D, r), N)
-        K = sets.covariances(self.kernel)
         w = None if rows.weight is None else rows.weight[i].double()
+        return sets, sets.covariances(self.kernel), w
+
+    def loss_at(self, i: Tensor, N: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Return the loss of rows i, given rows N."""
+        n = len(i) * cast(Pair, self.data)[1].mean_weight
+        sets, K, w = self.sets_at(i, N, generator)
         found = log_density(K.detach(), sets.D.detach(), sets.y, w)
         by_mean = found.by_y if sets.is_there is None else found.by_y * sets.is_there
         pairs = [(K, found.by_K), (sets.D, found.by_D), (self.mean, -by_mean.sum((1, 2)))]

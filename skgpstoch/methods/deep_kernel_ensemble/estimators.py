@@ -283,9 +283,9 @@ class DeepKernelEnsembleRegressor(
         more = () if groups is None else (groups,)
         return self._fit_to(X, y, sample_weight, exposure, y_std, *more)
 
-    def _given(self, X: Any, y: Any, reset: bool, *of_rows: Any) -> Data:
+    def _given(self, X: Any, y: Any, reset: bool, *of_rows: Any, **options: Any) -> Data:
         *known, groups = of_rows if len(of_rows) > 3 else (*of_rows, None)
-        return with_groups(super()._given(X, y, reset, *known), groups)
+        return with_groups(super()._given(X, y, reset, *known, **options), groups)
 
     def _recipe(self) -> EnsembleRecipe:
         recipe = ensemble_recipe(self, regression_likelihood(self.likelihood))
@@ -357,10 +357,9 @@ class DeepKernelEnsembleClassifier(
         more = () if groups is None else (None, groups)
         return self._fit_to(X, y, sample_weight, *more)
 
-    def _validate(
-        self, X: Any, y: Any, reset: bool, weight: Any = None, classes: Any = None, *groups: Any
-    ) -> Data:
-        data = super()._validate(X, y, reset, weight, classes)
+    def _validate(self, X: Any, y: Any, reset: bool, *of_rows: Any, **options: Any) -> Data:
+        known, groups = of_rows[:2], of_rows[2:]
+        data = super()._validate(X, y, reset, *known, **options)
         return with_groups(data, *groups) if groups else data
 
     def _recipe(self) -> EnsembleRecipe:

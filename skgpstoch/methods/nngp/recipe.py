@@ -76,14 +76,11 @@ class NeighbourRecipe(Recipe):
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:
         p = parameters
-        made = {
-            "kernel": KernelChoice.of(p.kernel, NOISE_AT_START),
-            "network": Network.of(
-                p.hidden_layer_sizes, p.feature_map, p.weight_decay, p.activation
-            ),
-            "training": Training.of(p),
-        }
-        return super().of(parameters, **made | decided)
+        made: dict[str, Any] = {"kernel": KernelChoice.of(p.kernel, NOISE_AT_START)}
+        if "network" not in decided:
+            of_network = p.hidden_layer_sizes, p.feature_map, p.weight_decay, p.activation
+            made["network"] = Network.of(*of_network)
+        return super().of(parameters, training=Training.of(p), **made | decided)
 
     def of_few_rows(self, n_rows: int, n_features: int) -> Self:
         """Return a recipe without a network; one row teaches no hyper-parameters, either."""
@@ -163,8 +160,9 @@ class NeighbourRecipe(Recipe):
         ]
         rate, b = self.training.learning_rate_init, min(problem.plan.batch_size, len(X))
         best = likeliest(makers, X, rows, rate, b, generator)
-        noise, mean = best.likelihood.noise_variance.detach(), best.mean.detach()
-        return self.made(kernels.to_sklearn(best.kernel), problem, noise, mean)
+        objective = self.made(kernels.to_sklearn(best.kernel), problem)
+        objective.take_over(best)
+        return objective
 
     def deep(self, problem: Problem) -> NeighbourObjective:
         """Return the objective whose network has learned the mean."""
@@ -217,29 +215,39 @@ class NeighbourRecipe(Recipe):
     ) -> NeighbourObjective:
         """Return the objective that starts from a kernel, a noise and a mean."""
         X, rows = problem.X, problem.rows
-        d = X.shape[1]
-        kernel = kernels.from_sklearn(expression).to(X.device)
-        if features is not None:
-            d = features(X[:1]).shape[1]
-        check_length_scales(kernel, d, features)
-        check_nearness(kernel, d)
         level = rows.y.new_full(rows.y.shape[1:], self.kernel.start_noise).double()
-        asked = self.n_neighbors if n_neighbors is None else min(n_neighbors, self.n_neighbors)
-        predicting = PREDICTING if self.n_neighbors_predict is None else self.n_neighbors_predict
         objective: NeighbourObjective = make(
-            kernel,
+            self.torch_kernel(expression, X, features),
             nn.Sequential() if features is None else features,
             Gaussian((level if noise is None else noise).to(X.device)),
             (self.start_mean(rows) if mean is None else mean).to(X.device),
             noise_bounds=self.kernel.noise_bounds,
-            n_neighbors=asked,
-            n_neighbors_predict=predicting,
-            is_ordered=self.is_ordered,
-            n_epoch=EPOCH_STEPS[features is not None] * problem.plan.batch_size,
             tails=self.tail_choice,
+            **self.sizes(problem, n_neighbors, features is not None),
         )
         objective.mean.requires_grad_(self.mean == "constant")
         return objective
+
+    def torch_kernel(
+        self, expression: sk.Kernel, X: Tensor, features: nn.Module | None
+    ) -> kernels.Kernel:
+        """Return a kernel for these rows, by which some are nearer than others."""
+        kernel = kernels.from_sklearn(expression).to(X.device)
+        d = X.shape[1] if features is None else features(X[:1]).shape[1]
+        check_length_scales(kernel, d, features)
+        check_nearness(kernel, d)
+        return kernel
+
+    def sizes(self, problem: Problem, n_neighbors: int | None, is_deep: bool) -> dict[str, Any]:
+        """Return how many neighbours, at most, among which rows, and the rows of an epoch."""
+        predicting = PREDICTING if self.n_neighbors_predict is None else self.n_neighbors_predict
+        most = self.n_neighbors if n_neighbors is None else n_neighbors
+        return {
+            "n_neighbors": min(most, self.n_neighbors),
+            "n_neighbors_predict": predicting,
+            "is_ordered": self.is_ordered,
+            "n_epoch": EPOCH_STEPS[is_deep] * problem.plan.batch_size,
+        }
 
     def start_mean(self, rows: Rows) -> Tensor:
         """Return the constant to start from, or 0, (P,)."""

@@ -8,6 +8,7 @@ densities of all rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import methodcaller
 
 import torch
 from torch import Tensor
@@ -42,7 +43,7 @@ def likeliest(
         left = left[:n_kept]
         for objective in left:
             train_briefly(objective, X, rows, rate, batch_size, generator, n_steps)
-        left.sort(key=NeighbourObjective.trial_loss)
+        left.sort(key=methodcaller("trial_loss"))
     for objective in left:
         objective.detach_rows()
     return left[0]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
+from scipy.optimize import minimize_scalar
 from scipy.special import expit
 
 from .spread import argmin
@@ -14,6 +16,8 @@ from .spread import argmin
 TAIL_SCALE_PRIOR = 0.5  # prior standard deviation of log c around 0
 BOUNDS_OF_TAILS = ((-8.0, 8.0), (-1.0, 5.0), (-7.0, 2.0), (0.0, 6.0))
 """Of log c, log(ν − 2), log ε/(1 − ε) and log of the outliers' width."""
+BOUNDS_OF_SCALE = (-2.0, 2.0)  # of log c alone
+SCALE_OPTIONS = {"xatol": 0.01}
 STARTS = ((-0.2, 1.5, -3.0, 1.0), (-1.5, 0.0, -1.0, 3.0))
 WORTH = 2.0  # nats, summed over rows, that each further parameter must gain
 
@@ -55,6 +59,16 @@ def best_tails(u: np.ndarray, choice: TailChoice, weight: np.ndarray | float = 1
         for start in (STARTS if size == 4 else STARTS[:1])
     ]
     return tails_of(min(found, key=loss), choice.scales)
+
+
+def best_scale(log_score: Callable[[float], float]) -> float:
+    """Return the factor c with the best log score in nats, with the same prior on log c."""
+
+    def loss(log_c: float) -> float:
+        return 0.5 * (log_c / TAIL_SCALE_PRIOR) ** 2 - log_score(math.exp(log_c))
+
+    found = minimize_scalar(loss, bounds=BOUNDS_OF_SCALE, method="bounded", options=SCALE_OPTIONS)
+    return math.exp(found.x) if found.fun + WORTH < loss(0.0) else 1.0
 
 
 def tails_of(x: np.ndarray, scales: bool) -> ErrorTails:

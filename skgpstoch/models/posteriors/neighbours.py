@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -189,12 +189,16 @@ class NeighbourPosterior(Posterior):
 
     def extended(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         """Return the posterior given more rows, with the same hyper-parameters."""
+        return self.appended(X, rows).find_joint_()
+
+    def appended(self, X: Tensor, rows: Rows) -> Self:
+        """Return the same without the evidence, which is still that of the first rows."""
         other = copy.copy(self)
         other._buffers = dict(self._buffers)
         for name, value in self.columns(X, rows, self.constant, self.variance).items():
             other._buffers[name] = torch.cat([getattr(self, name), value])
         other._n_rows = self.n_rows + rows.n_effective
-        return other.find_joint_()
+        return other
 
     @torch.no_grad()
     def scale_(self, factor: float) -> NeighbourPosterior:

@@ -816,3 +816,11 @@ def test_streams_take_no_settings_from_files(name, tmp_path):
     again = skgpstoch.load(tmp_path / "model").partial_fit(X, Y)
     same = SVGPRegressor(n_inducing=5, random_state=0).partial_fit(X, Y).partial_fit(X, Y)
     np.testing.assert_array_equal(again.predict(X), same.predict(X))
+
+
+def test_messages_do_not_show_all_of_a_parameter():
+    """Which scikit-learn writes out in full."""
+    model = SVGPRegressor(solver="a" * 10**6)
+    with pytest.raises(ValueError, match="The 'solver' parameter of SVGPRegressor") as refusal:
+        model.fit(X, Y)
+    assert len(str(refusal.value)) < 6000

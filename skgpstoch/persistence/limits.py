@@ -202,8 +202,9 @@ def bytes_of(value: Any) -> int:
         return value.nbytes + sys.getsizeof(None)
     if is_long_list_of_floats(value):
         return sys.getsizeof(value) + sys.getsizeof(0.0) * len(value)
-    n_bytes = bytes_of_class(type(value))
-    return n_bytes or sys.getsizeof(value) + sys.getsizeof(getattr(value, "__dict__", None))
+    cls: Any = type(value)
+    fields = getattr(value, "__dict__", None)
+    return bytes_of_class(cls) or sys.getsizeof(value) + sys.getsizeof(fields)
 
 
 @functools.cache

@@ -824,3 +824,12 @@ def test_messages_do_not_show_all_of_a_parameter():
     with pytest.raises(ValueError, match="The 'solver' parameter of SVGPRegressor") as refusal:
         model.fit(X, Y)
     assert len(str(refusal.value)) < 6000
+
+
+def test_nor_of_what_a_parameter_was(plain):
+    model = skgpstoch.load(plain)
+    name = next(iter(model._fitted_parameters))
+    model._fitted_parameters = {**model._fitted_parameters, name: "a" * 10**6}
+    with pytest.raises(ValueError, match=rf"{name}=.* \(before: a+\) needs") as refusal:
+        model.partial_fit(X, Y)
+    assert len(str(refusal.value)) < 1000

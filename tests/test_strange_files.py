@@ -805,3 +805,31 @@ def test_frequencies_of_a_huge_order_are_refused():
     kernel.nu = 1e12
     with pytest.raises(TypeError, match="has no finite features"):
         base_frequencies(kernel, torch.arange(2), 1, 0)
+
+
+@pytest.mark.parametrize("name", ["amsgrad", "differentiable", "lr"])
+def test_streams_take_no_settings_from_files(name, tmp_path):
+    """With another's, torch raises errors of its own."""
+    model = SVGPRegressor(n_inducing=5, random_state=0).partial_fit(X, Y)
+    model._stream.optimizer["param_groups"][0][name] = 1e308
+    model.save(tmp_path / "model")
+    again = skgpstoch.load(tmp_path / "model").partial_fit(X, Y)
+    same = SVGPRegressor(n_inducing=5, random_state=0).partial_fit(X, Y).partial_fit(X, Y)
+    np.testing.assert_array_equal(again.predict(X), same.predict(X))
+
+
+def test_messages_do_not_show_all_of_a_parameter():
+    """Which scikit-learn writes out in full."""
+    model = SVGPRegressor(solver="a" * 10**6)
+    with pytest.raises(ValueError, match="The 'solver' parameter of SVGPRegressor") as refusal:
+        model.fit(X, Y)
+    assert len(str(refusal.value)) < 6000
+
+
+def test_nor_of_what_a_parameter_was(plain):
+    model = skgpstoch.load(plain)
+    name = next(iter(model._fitted_parameters))
+    model._fitted_parameters = {**model._fitted_parameters, name: "a" * 10**6}
+    with pytest.raises(ValueError, match=rf"{name}=.* \(before: a+\) needs") as refusal:
+        model.partial_fit(X, Y)
+    assert len(str(refusal.value)) < 1000

@@ -51,7 +51,7 @@ class RunParameters:
         Precision of the data during training; predictions and factorisations are always in float64.
     checkpoint_dir : path or None, default=None
         Folder for checkpoints of the training. If `fit` is killed, the same call resumes from there
-        and gives the same result.
+        and gives the same result. :func:`skgpstoch.load` does not take it from files.
     verbose : int or "auto", default=0
         Whether to print each epoch. "auto" shows a progress line, on a terminal or in a notebook,
         once the fit has taken ten seconds.

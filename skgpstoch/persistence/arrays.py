@@ -7,6 +7,7 @@ of axes in memory, because the last bit of a matrix product may depend on it.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,7 +71,8 @@ def restored(payload: np.ndarray, layout: Layout) -> np.ndarray:
         fill_triangles(memory, payload, layout.half)
     else:
         memory[...] = payload
-    return memory.transpose(np.argsort(layout.axes)) if layout.axes else memory
+    in_order = layout.axes == tuple(range(len(layout.axes)))  # which most are, and sorting is slow
+    return memory if in_order else memory.transpose(np.argsort(layout.axes))
 
 
 def check(payload: np.ndarray, layout: Layout) -> None:
@@ -95,7 +97,7 @@ def check(payload: np.ndarray, layout: Layout) -> None:
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Return an uninitialised array with the alignment that torch uses."""
-    n_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    n_bytes = math.prod(shape) * dtype.itemsize
     memory = np.empty(n_bytes + ALIGNMENT, np.uint8)
     first = -memory.ctypes.data % ALIGNMENT
     return memory[first : first + n_bytes].view(dtype).reshape(shape)

@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator
 
 from ..data.arguments import check_names, with_names_checked
 from .failures import with_failures_told
-from .file import save
+from .file import LONGEST_MESSAGE, save
 from .state import Names, PackedState, Packer, Unpacker
 
 DISTRIBUTION = "skgpstoch"
@@ -91,6 +91,15 @@ class SavedEstimator(BaseEstimator):
         other = memo[id(self)] = type(self).__new__(type(self))
         other.__dict__.update(copy.deepcopy(vars(self), memo))
         return other
+
+    def _validate_params(self) -> None:
+        """Check parameters; shorten messages that show a whole one, which may be megabytes."""
+        try:
+            super()._validate_params()
+        except ValueError as error:
+            if len(str(error)) <= LONGEST_MESSAGE:
+                raise
+            raise type(error)(f"{str(error)[:LONGEST_MESSAGE]}…") from None
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the estimator, fitted or not, to a file that `skgpstoch.load` reads.

@@ -27,7 +27,7 @@ def check_fields(value: Any, form: str, names: list[str]) -> None:
     cls: Any = type(value)
     fields = vars(value) if hasattr(value, "__dict__") else {}
     hidden = () if form in ("mapping", "record") else code_of(cls).intersection(names)
-    if found := [name for name in names if name.startswith("__") or name in hidden]:
+    if found := [name for name in names if name[:2] == "__" or name in hidden]:
         raise ValueError(f"{cls.__name__} cannot have an attribute {found[0][:LETTERS_SHOWN]!r}")
     if isinstance(value, nn.Module):
         check_module(cls, {name: fields[name] for name in names})

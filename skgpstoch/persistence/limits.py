@@ -7,6 +7,7 @@ a part may already be what takes for ever.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from typing import Any, NamedTuple
@@ -83,7 +84,7 @@ class FileLimits:
         self.evaluations: list[int] = []  # objects that compute something in each node, likewise
         self.unknown: dict[int, list[Unknown]] = {}
         self.of_tensors: set[int] = set()  # arrays whose memory a tensor has
-        self.classes = frozenset(known_classes().values())
+        self.of_classes: set[int] = set()  # names of classes, whose objects a file may hold
 
     def check_parts(self, form: str, parts: list[Any], values: list[Any]) -> None:
         """Raise a ValueError if an object must not be made of these parts."""
@@ -107,15 +108,17 @@ class FileLimits:
             if self.of_tensors.intersection(inner):
                 raise ValueError("two tensors have the memory of one array")
             self.of_tensors.update(inner)
-        fields = values[1:] if form in OBJECTS or form == "sequence" else values
-        if any(isinstance(value, type) and value in self.classes for value in fields):
+        fields = inner[1:] if form in OBJECTS or form == "sequence" else inner
+        if not self.of_classes.isdisjoint(fields):
             raise ValueError("a class of objects cannot be a value")
 
     def check_object(self, form: str, parts: list[Any], value: Any) -> None:
         """Raise a ValueError if an object takes too much memory or has numbers that are unknown."""
         self.take(n_bytes := bytes_of(value))
         self.sizes[-1] += n_bytes
-        if form in OBJECTS:
+        if form == "type" and value in classes():
+            self.of_classes.add(len(self.depths) - 1)
+        elif form in OBJECTS:
             check_fields(value, form, parts[1::2])
             self.check_evaluations(value)
             if self.sizes[-1] > self.most_bytes:
@@ -199,10 +202,21 @@ def bytes_of(value: Any) -> int:
         return value.nbytes + sys.getsizeof(None)
     if is_long_list_of_floats(value):
         return sys.getsizeof(value) + sys.getsizeof(0.0) * len(value)
-    for cls, n_bytes in BYTES.items():
-        if isinstance(value, cls):
-            return n_bytes
-    return sys.getsizeof(value) + sys.getsizeof(getattr(value, "__dict__", None))
+    cls: Any = type(value)
+    fields = getattr(value, "__dict__", None)
+    return bytes_of_class(cls) or sys.getsizeof(value) + sys.getsizeof(fields)
+
+
+@functools.cache
+def bytes_of_class(cls: type) -> int:
+    """Return how many bytes all objects of a class take; 0 if that depends on the object."""
+    return next((n_bytes for base, n_bytes in BYTES.items() if issubclass(cls, base)), 0)
+
+
+@functools.cache
+def classes() -> frozenset[type]:
+    """Return the classes whose objects a file may hold."""
+    return frozenset(known_classes().values())
 
 
 def unknown_in(value: Any) -> Unknown | None:

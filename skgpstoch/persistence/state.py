@@ -214,7 +214,7 @@ class Unpacker:
 
     def of_part(self, part: Any) -> Any:
         """Return what a part stands for."""
-        if isinstance(part, list):
+        if type(part) is list:
             (number,) = part
             return self.made[place(number)]
         if type(part) in ATOMS or (type(part) is float and math.isfinite(part)):

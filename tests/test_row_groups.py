@@ -23,6 +23,7 @@ from skgpstoch.data.level_effects import Curves, Design, LevelEffects, learned_v
 from skgpstoch.data.tables import TableEncoder
 from skgpstoch.data.target_means import LevelTargets, Targets
 from skgpstoch.maths.exact_solver import ExactSolver
+from skgpstoch.methods.automatic import automatic_regressor
 from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.onnx import to_onnx
@@ -314,3 +315,14 @@ def test_the_unit_of_a_constant_is_one():
     design = Design(np.empty((len(y), 0)), codes, [20, 12], np.ones(len(y)))
     found = LevelEffects.of(x, design, np.full((len(y), 1), 3.0), np.arange(len(y)) % 5)
     assert_allclose(found.whole[0], 0.0, atol=1e-8)
+
+
+def test_no_neighbours_of_rows_that_may_be_of_their_group(monkeypatch):
+    for name in ("MOST_FOR_PROCESS", "FEWEST_FOR_DEPTH"):
+        monkeypatch.setattr(automatic_regressor, name, 50)
+    X, y, group = grouped(20, 3)
+    small = {"hidden_layer_sizes": (8,), "n_estimators": 2, "max_iter": 2}
+    networks = lambda **given: DeepKernelEnsembleRegressor(**{**given, **small})  # noqa: E731
+    monkeypatch.setattr(automatic_regressor, "DeepKernelEnsembleRegressor", networks)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X, y, groups=group)
+    assert not any("neighbours" in name for name in model.scores_["model"])

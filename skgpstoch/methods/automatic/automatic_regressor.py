@@ -292,7 +292,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         return of_networks(DeepKernelEnsembleRegressor, self, data, **likelihood)
 
     def _neighbours(self, data: Data) -> list[Entrant]:
-        if self.target == "count" or n_observed(data) <= MOST_FOR_PROCESS:
+        leaves_groups_out = data.cluster is not None  # neighbours of a row are of its own group
+        if self.target == "count" or leaves_groups_out or n_observed(data) <= MOST_FOR_PROCESS:
             return []
         return of_neighbours(NNGPRegressor, self, data, self._encoder.groups)
 
@@ -315,7 +316,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
                 adapt = functools.partial(as_scouted, may_take_longer=may_take_longer)
                 networks = networks._replace(adapt=adapt)
             found.append(networks)
-        if n >= FEWEST_FOR_DEPTH:
+        if n >= FEWEST_FOR_DEPTH and data.cluster is None:
             found.append(of_deep_neighbours(NNGPRegressor, self))
         return found
 

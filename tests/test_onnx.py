@@ -530,7 +530,7 @@ def test_nearest_neighbours_with_errors_nearby():
 
 
 def test_a_graph_holds_only_so_many_rows(monkeypatch):
-    monkeypatch.setattr("skgpstoch.onnx.neighbours.MOST_NUMBERS", 100)
+    monkeypatch.setattr("skgpstoch.onnx.neighbours.MOST_IN_GRAPH", 100)
     with pytest.raises(CannotExport, match=r"among 50 rows.*contains the training rows"):
         to_onnx(NNGPRegressor(**NEAR).fit(X[:50], y[:50]))
 

@@ -135,13 +135,6 @@ class Value:
         ends = np.array([start]), np.array([np.iinfo(np.int64).max]), np.array([axis])
         return self.graph.call("Slice", self, *ends)
 
-    def smallest(self, k: int) -> Value:
-        """Return the positions of the k smallest values of each row, smallest first."""
-        names = [self.graph.new_name("smallest"), self.graph.new_name("places")]
-        given = [self.name, self.graph.constant(np.array([k])).name]
-        self.graph.nodes.append(helper.make_node("TopK", given, names, largest=0))
-        return Value(self.graph, names[1])
-
     def shape(self, axis: int) -> Value:
         """Return the length of an axis, (1,)."""
         return self.map("Shape", start=axis, end=axis + 1)
@@ -194,6 +187,13 @@ class Graph:
     def concat(self, parts: Sequence[Any], axis: int) -> Value:
         """Put values one after another along an axis."""
         return parts[0] if len(parts) == 1 else self.call("Concat", *parts, axis=axis)
+
+    def smallest(self, values: Value, k: int) -> Value:
+        """Return the positions of the k smallest values of each row, smallest first."""
+        names = [self.new_name("smallest"), self.new_name("places")]
+        given = [values.name, self.constant(np.array([k])).name]
+        self.nodes.append(helper.make_node("TopK", given, names, largest=0))
+        return Value(self, names[1])
 
     def where(self, condition: Value, this: Any, other: Any) -> Value:
         """Return `this` where the condition holds and `other` elsewhere."""

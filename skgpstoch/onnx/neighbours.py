@@ -28,8 +28,8 @@ from .kernels import number, radial
 from .posteriors import LatentValues, latents
 from .series import FARTHEST_DEVIATE, log1p
 
-MOST_NUMBERS = 50_000_000  # of the training rows that a graph contains, 400 MB
-TINIEST = 1e-300
+MOST_IN_GRAPH = 50_000_000  # of the training rows that a graph contains, 400 MB
+LEAST_PIVOT = 1e-300
 TOO_MANY = (
     "A graph contains the training rows. Save the model with its method save or with joblib.dump, "
     "or fit it to fewer rows."
@@ -40,7 +40,7 @@ TOO_MANY = (
 @torch.no_grad()
 def _(posterior: NeighbourPosterior, X: Value) -> list[LatentValues]:
     F = number(posterior.features)
-    if F.size > MOST_NUMBERS:
+    if F.size > MOST_IN_GRAPH:
         raise CannotExport(f"nearest neighbours among {len(F):,} rows", TOO_MANY)
     G = layer(posterior.network, X).at_least(-FARTHEST_DEVIATE).at_most(FARTHEST_DEVIATE)
     unit = number(posterior.located(posterior.features.new_ones(1, F.shape[1])))
@@ -64,7 +64,7 @@ def nearest(Q: Value, Z: np.ndarray, m: int) -> Value:
     centre = Z.mean(0)
     B = Z - centre
     r2 = np.square(B).sum(1) - 2.0 * ((Q - centre) @ B.T)
-    return r2.smallest(m)
+    return r2.graph.smallest(r2, m)
 
 
 def gathered(column: np.ndarray, N: Value) -> Value:
@@ -81,7 +81,7 @@ def given(K: Value, D: Value, y: Value, m: int) -> tuple[Value, Value]:
     A = K.graph.concat([K.graph.concat([K, y.unsqueeze(2)], 2), last], 1)
 
     def eliminate(A: Value) -> tuple[Value, list[Value]]:
-        pivot = A.columns([0], axis=1).columns([0], axis=2).at_least(TINIEST)
+        pivot = A.columns([0], axis=1).columns([0], axis=2).at_least(LEAST_PIVOT)
         row, rest = A.columns([0], axis=1).after(1, axis=2), A.after(1, axis=1).after(1, axis=2)
         return A.graph.constant(np.array([True])), [rest - turned(row) * (row / pivot)]
 

@@ -30,7 +30,7 @@ from ...training.recipes.recipe import Problem
 DIRECTIONS = 16  # of the last layer
 DROPOUTS = (0.0, 0.1)  # of which rows left out choose, if rows are few
 DROPOUT_ROWS = 5000
-LEAST_NOISE = 0.1  # of the variance of y, that the mean leaves, for dropout to be tried
+FEW_ERRORS = 0.1  # of the variance of y, that the mean leaves, for dropout to be tried
 """*Measured* (NLPD without and with dropout): kin40k −2.74, −1.74; protein .223, .336. Two
 small and noisy tables gain .13 and .23 nats by it."""
 MEAN_STEPS, MEAN_RATE, MEAN_BATCH = 1500, 3e-3, 256
@@ -78,7 +78,7 @@ def learned_mean(
     variance = float(rows.y[n:].double().var(0, correction=0).mean())
     state = generator.get_state()
     for dropout in DROPOUTS if len(X) <= DROPOUT_ROWS else DROPOUTS[:1]:
-        if found and found[0][0] < LEAST_NOISE * variance:
+        if found and found[0][0] < FEW_ERRORS * variance:
             break
         generator.set_state(state)
         features = NearFeatures(X[n:], layers, activation, dropout, DIRECTIONS, generator)

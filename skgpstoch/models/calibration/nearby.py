@@ -27,8 +27,8 @@ from .tails import WORTH
 
 N_NEARBY = (16, 32, 64, 128)  # k
 PRIOR_ERRORS = (1.0, 2.0, 4.0, 8.0, 16.0)  # a
-LEAST_SHARE = 4  # k is at most this share of the rows
-SURE = 2.0  # standard errors by which r(x) must be better than 1
+ROWS_PER_ERROR = 4  # at least, of rows left out for each of k
+CLEAR_GAIN = 2.0  # standard errors by which r(x) must be better than 1
 _found: WeakKeyDictionary[Module, Nearest] = WeakKeyDictionary()
 
 
@@ -97,7 +97,7 @@ class ErrorsNearby(Module):
         """
         same, w = torch.ones_like(u), weight / weight.mean()
         usual = (w[:, None] * u.abs()).mean(0)  # ū, (P,)
-        ks = [k for k in N_NEARBY if k * LEAST_SHARE <= len(u)]
+        ks = [k for k in N_NEARBY if k * ROWS_PER_ERROR <= len(u)]
         if not ks or not bool((usual.isfinite() & (usual > 0.0)).all()):
             return None, same
         sizes = u.abs() / usual
@@ -106,7 +106,7 @@ class ErrorsNearby(Module):
         found = max(choices, key=lambda c: float((w * c.score).sum()))
         gain = w * (found.score - scores(sizes, same, w))
         total, error = float(gain.sum()), float(gain.std()) * math.sqrt(len(gain))
-        if total <= max(SURE * error, 2.0 * WORTH):
+        if total <= max(CLEAR_GAIN * error, 2.0 * WORTH):
             return None, same
         return cls(places, sizes, w, found.k, found.prior), found.ratio
 

@@ -48,7 +48,7 @@ def _(posterior: NeighbourPosterior, X: Value) -> list[LatentValues]:
     N = nearest(G * unit, F * unit, m)
     S = X.graph.call("Gather", F, N, axis=0) - G.unsqueeze(1)  # (N, m, e)
     S = X.graph.concat([S, G.unsqueeze(1) * 0.0], 1)
-    K = within(posterior.kernel, Sets(S, G, m + 1)) + np.zeros((1, m + 1, m + 1))
+    K = within(posterior.kernel, SetValues(S, G, m + 1)) + np.zeros((1, m + 1, m + 1))
     D, y = number(posterior.noise), number(posterior.residual)
     each = [given(K, gathered(D[:, p], N), gathered(y[:, p], N), m) for p in range(y.shape[1])]
     mean, var = (X.graph.concat(part, 1) for part in zip(*each, strict=True))
@@ -103,8 +103,8 @@ def spread_at(spread: Any, place: Value) -> Value:
 # ---- covariances within sets ---------------------------------------------------------------------
 
 
-class Sets(NamedTuple):
-    """Sets of q rows: S (N, q, e), minus G (N, e), which is the last row of its set."""
+class SetValues(NamedTuple):
+    """SetValues of q rows: S (N, q, e), minus G (N, e), which is the last row of its set."""
 
     S: Value
     G: Value
@@ -112,67 +112,67 @@ class Sets(NamedTuple):
 
 
 @functools.singledispatch
-def within(kernel: Any, sets: Sets) -> Value:
+def within(kernel: Any, sets: SetValues) -> Value:
     """Return the covariances within sets of rows, (N, q, q), or what broadcasts to it."""
     raise CannotExport(kernel)
 
 
 @within.register
-def _(kernel: k.Radial, sets: Sets) -> Value:
+def _(kernel: k.Radial, sets: SetValues) -> Value:
     if kernel.nu is None:
         raise CannotExport(kernel)
     return radial(squares(sets, kernel.length_scale), kernel.nu)
 
 
 @within.register
-def _(kernel: k.RationalQuadratic, sets: Sets) -> Value:
+def _(kernel: k.RationalQuadratic, sets: SetValues) -> Value:
     alpha, r2 = float(number(kernel.alpha)), squares(sets, kernel.length_scale)
     return (-alpha * log1p(r2 / (2.0 * alpha))).exp()
 
 
 @within.register
-def _(kernel: k.ExpSineSquared, sets: Sets) -> Value:
+def _(kernel: k.ExpSineSquared, sets: SetValues) -> Value:
     wave = (math.pi * squares(sets, kernel.periodicity).sqrt()).map("Sin")
     return (-2.0 * (wave / float(number(kernel.length_scale))).square()).exp()
 
 
 @within.register
-def _(kernel: k.DotProduct, sets: Sets) -> Value:
+def _(kernel: k.DotProduct, sets: SetValues) -> Value:
     A = sets.S + sets.G.unsqueeze(1)
     return A @ turned(A) + float(number(kernel.sigma_0)) ** 2
 
 
 @within.register
-def _(kernel: k.Constant, sets: Sets) -> Value:
+def _(kernel: k.Constant, sets: SetValues) -> Value:
     return sets.S.graph.constant(np.full((1, 1, 1), float(number(kernel.constant_value))))
 
 
 @within.register
-def _(kernel: k.WhiteNoise, sets: Sets) -> Value:
+def _(kernel: k.WhiteNoise, sets: SetValues) -> Value:
     return sets.S.graph.constant(np.eye(sets.q)[None] * float(number(kernel.noise_level)))
 
 
 @within.register
-def _(kernel: Tied, sets: Sets) -> Value:
+def _(kernel: Tied, sets: SetValues) -> Value:
     return within(kernel.kernel, sets)
 
 
 @within.register
-def _(kernel: k.Sum, sets: Sets) -> Value:
+def _(kernel: k.Sum, sets: SetValues) -> Value:
     return within(kernel.k1, sets) + within(kernel.k2, sets)
 
 
 @within.register
-def _(kernel: k.Product, sets: Sets) -> Value:
+def _(kernel: k.Product, sets: SetValues) -> Value:
     return within(kernel.k1, sets) * within(kernel.k2, sets)
 
 
 @within.register
-def _(kernel: k.Exponentiation, sets: Sets) -> Value:
+def _(kernel: k.Exponentiation, sets: SetValues) -> Value:
     return within(kernel.kernel, sets) ** kernel.exponent
 
 
-def squares(sets: Sets, length_scale: Any) -> Value:
+def squares(sets: SetValues, length_scale: Any) -> Value:
     """Return ‖(s_i − s_j)/ℓ‖² within sets, (N, q, q)."""
     A = sets.S / number(length_scale)
     norms = A.square().sum(2)  # (N, q, 1)

@@ -15,7 +15,7 @@ from test_nngp import ODD
 from thread_group import on_ranks
 from torch import nn
 
-from skgpstoch import NNGPClassifier, NNGPRegressor, load
+from skgpstoch import NNGPClassifier, load
 from skgpstoch.data import ChunkRows, ParquetRows
 from skgpstoch.data.rows import Rows
 from skgpstoch.kernels import from_sklearn
@@ -438,14 +438,6 @@ def test_chunks_and_parquet(three_classes, tmp_path):
     frame.to_parquet(tmp_path / "rows.parquet", row_group_size=60)
     model = small().fit(ParquetRows(tmp_path / "rows.parquet", target="y"))
     assert_array_equal(model.predict_proba(pd.DataFrame(GRID, columns=["a", "b"])), whole)
-
-
-@pytest.mark.parametrize("cls", [NNGPClassifier, NNGPRegressor])
-def test_onnx_is_refused_by_name(cls, three_classes, tmp_path):
-    to_onnx = pytest.importorskip("skgpstoch.onnx", exc_type=ImportError).to_onnx
-    model = cls(**QUICK).fit(*three_classes)
-    with pytest.raises(NotImplementedError, match="ONNX export does not support Neighbour"):
-        to_onnx(model)
 
 
 def test_two_ranks(three_classes):

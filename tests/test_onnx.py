@@ -27,6 +27,7 @@ from skgpstoch import (
     DLMRegressor,
     GaussianProcessClassifier,
     GaussianProcessRegressor,
+    NNGPClassifier,
     NNGPRegressor,
     QSGPClassifier,
     QSGPRegressor,
@@ -513,6 +514,11 @@ NEAR = {"n_neighbors_predict": 20, "max_iter": 2, "random_state": 0}
 def test_nearest_neighbours(kernel):
     kernel = None if kernel is None else kernel + k.WhiteKernel(0.1)
     assert_same_numbers(NNGPRegressor(kernel, **NEAR).fit(X, y))
+
+
+@pytest.mark.parametrize("labels", [TWO, THREE], ids=["two", "three"])
+def test_classes_by_nearest_neighbours(labels):
+    assert_same_classes(NNGPClassifier(**NEAR).fit(X, labels))
 
 
 def test_nearest_neighbours_of_several_outputs_in_a_network():

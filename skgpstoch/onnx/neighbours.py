@@ -29,7 +29,7 @@ from .posteriors import LatentValues, latents
 from .series import FARTHEST_DEVIATE, log1p
 
 MOST_IN_GRAPH = 50_000_000  # of the training rows that a graph contains, 400 MB
-LEAST_PIVOT = 1e-300
+LEAST_PIVOT = 1e-12  # relative to k(x, x), where predictions add a jitter
 TOO_MANY = (
     "A graph contains the training rows. Save the model with its method save or with joblib.dump, "
     "or fit it to fewer rows."
@@ -80,8 +80,10 @@ def given(K: Value, D: Value, y: Value, m: int) -> tuple[Value, Value]:
     last = K.graph.concat([y, zero], 1).unsqueeze(1)
     A = K.graph.concat([K.graph.concat([K, y.unsqueeze(2)], 2), last], 1)
 
+    floor = K.columns([m], axis=1).columns([m], axis=2) * LEAST_PIVOT
+
     def eliminate(A: Value) -> tuple[Value, list[Value]]:
-        pivot = A.columns([0], axis=1).columns([0], axis=2).at_least(LEAST_PIVOT)
+        pivot = A.columns([0], axis=1).columns([0], axis=2).at_least(floor)
         row, rest = A.columns([0], axis=1).after(1, axis=2), A.after(1, axis=1).after(1, axis=2)
         return A.graph.constant(np.array([True])), [rest - turned(row) * (row / pivot)]
 

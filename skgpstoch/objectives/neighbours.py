@@ -30,7 +30,7 @@ from ..maths.conditionals import log_density
 from ..maths.gaussian import Marginals
 from ..maths.nearest import Nearest
 from ..models.calibration.held_out import Predicted
-from ..models.calibration.nearby import ErrorsNearby
+from ..models.calibration.nearby import ErrorScale, ErrorsNearby, factor
 from ..models.calibration.tails import TailChoice, best_tails
 from ..models.calibration.tails import log_density as log_density_of_errors
 from ..models.posteriors.neighbours import (
@@ -250,14 +250,14 @@ class NeighbourObjective(Objective):
         """Return the posterior given all rows, with the tails that suit rows left out."""
         posterior = self.posterior(X, rows)
         q = self.left_out(posterior, X, rows, self.n_judged)
-        judged, r = rows[: q.mean.shape[1]].to(torch.float64), None
+        judged, F = rows[: q.mean.shape[1]].to(torch.float64), None
         if rows.noise is None and self.tails is not None:
-            scale, r = self.calibrate_(posterior, q, judged)
-            q = Marginals(q.mean, (scale * r).square() * q.var)
+            F = self.calibrate_(posterior, q, judged)
+            q = Marginals(q.mean, F.square() * q.var)
         if self.finds_joint:
             posterior.find_joint_()
         likelihood = cast(AdditiveNoise, posterior.likelihood.of(judged))
-        found = Predicted.of(judged.y, q, likelihood if r is None else likelihood.scaled(r))
+        found = Predicted.of(judged.y, q, likelihood if F is None else likelihood.scaled(F))
         self.held_out = Predicted(*(column.cpu() for column in found))
         return posterior
 
@@ -275,28 +275,31 @@ class NeighbourObjective(Objective):
         self.data, self.found = rows
         return other
 
-    def calibrate_(
-        self, posterior: NeighbourPosterior, q: Marginals, rows: Rows
-    ) -> tuple[float, Tensor]:
-        """Set how predictions are spread, their tails, and the scale of kernel and noise.
+    def calibrate_(self, posterior: NeighbourPosterior, q: Marginals, rows: Rows) -> Tensor:
+        """Set how wide predictions are, and their tails; return F of these rows, (k, P).
 
         The errors of rows left out, of which `q` is f, are those of single observations, whatever
-        the rows' weights. Return the scale, and r of these rows, (k, P).
+        the rows' weights.
         """
         s = (q.var[0] + posterior.variance).clamp_min(TINIEST).sqrt()
         u, weight = (rows.y - q.mean[0]) / s, rows.weighted(torch.ones_like(rows.y))[:, :1]
-        places = posterior.located(posterior.features[: len(u)])
-        posterior.spread, r = ErrorsNearby.best(places, u, weight[:, 0])
-        errors = (u / r).cpu().numpy()
-        tails = best_tails(errors, cast(Any, self.tails), weight.cpu().numpy())
-        posterior.scale_(tails.scale**2)
+        G = posterior.features[: len(u)]
+        nearby, r = ErrorsNearby.best(posterior.located(G), u, weight[:, 0])
+        share, ratio = posterior.share_left(G, q.var[0]).cpu().numpy(), r.cpu().numpy()
+        tails = best_tails(
+            u.cpu().numpy(),
+            cast(Any, self.tails),
+            weight.cpu().numpy(),
+            lambda scale: factor(share, scale * ratio),
+        )
         noise = posterior.variance
+        posterior.spread = ErrorScale(tails.scale, nearby).to(noise)
         if math.isinf(tails.df):
             posterior.likelihood = Gaussian(noise)
         else:
             posterior.likelihood = SharedStudentT(noise.sqrt(), torch.full_like(noise, tails.df))
             posterior.likelihood.outliers = tails.outliers
-        return tails.scale, r
+        return torch.as_tensor(factor(share, tails.scale * ratio)).to(noise)
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ import torch
 
 from ..kernels import Tied
 from ..kernels import expressions as k
-from ..models.calibration.nearby import ErrorsNearby
+from ..models.calibration.nearby import ErrorScale, ErrorsNearby
 from ..models.features.near import NearFeatures
 from ..models.features.network import FARTHEST_INPUT
 from ..models.posteriors.neighbours import NeighbourPosterior
@@ -55,8 +55,9 @@ def _(posterior: NeighbourPosterior, X: Value) -> list[LatentValues]:
     mean = mean + number(posterior.constant)
     if posterior.spread is None:
         return [LatentValues(mean, var)]
-    r = spread_at(posterior.spread, G * unit)
-    return [LatentValues(mean, var * r.square(), r)]
+    prior = K.columns([m], axis=1).columns([m], axis=2).squeeze(2)  # (N, 1)
+    wider = spread_at(posterior.spread, G * unit, (var / prior).at_most(1.0))
+    return [LatentValues(mean, var * wider.square(), wider)]
 
 
 def nearest(Q: Value, Z: np.ndarray, m: int) -> Value:
@@ -92,14 +93,22 @@ def given(K: Value, D: Value, y: Value, m: int) -> tuple[Value, Value]:
     return -row.columns([1]), row.columns([0]).at_least(0.0)
 
 
-def spread_at(spread: Any, place: Value) -> Value:
-    """Return r(x) at places, (N, P)."""
-    assert isinstance(spread, ErrorsNearby)
-    N = nearest(place, number(spread.places), spread.k)
-    w = gathered(number(spread.weight), N)
-    sizes = place.graph.call("Gather", number(spread.sizes), N, axis=0)  # (N, k, P)
+def spread_at(spread: Any, place: Value, share: Value) -> Value:
+    """Return F(x) at places, (N, P)."""
+    assert isinstance(spread, ErrorScale)
+    of_errors = ratio_at(spread.nearby, place) * float(spread.scale)
+    return (share.square() + (1.0 - share.square()) * (of_errors * of_errors)).sqrt()
+
+
+def ratio_at(nearby: ErrorsNearby | None, place: Value) -> Value:
+    """Return r(x) at places, (N, P) or what broadcasts to it."""
+    if nearby is None:
+        return place.graph.constant(np.ones((1, 1)))
+    N = nearest(place, number(nearby.places), nearby.k)
+    w = gathered(number(nearby.weight), N)
+    sizes = place.graph.call("Gather", number(nearby.sizes), N, axis=0)  # (N, k, P)
     total = (w.unsqueeze(2) * sizes).sum(1).squeeze(1)
-    return (total + spread.prior) / (w.sum(1) + spread.prior)
+    return (total + nearby.prior) / (w.sum(1) + nearby.prior)
 
 
 # ---- covariances within sets ---------------------------------------------------------------------

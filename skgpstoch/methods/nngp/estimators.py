@@ -72,9 +72,10 @@ class NNGPRegressor(
     mean : {"constant", "zero"}, default="constant"
         Mean of f far from all rows: a learned constant, or 0.
     calibrate : bool, default=True
-        Whether training rows that are left out choose the scale of kernel and noise, the tails, and
-        how much wider predictions are where rows nearby were predicted badly. False: predictions
-        are those of the process. The scale stays where the kernel fixes it.
+        Whether training rows that are left out choose the scale of errors, their tails, and how
+        much wider predictions are where rows nearby were predicted badly. Far from all rows,
+        predictions are those of the process; with False, everywhere. The scale stays where the
+        kernel fixes it.
     hidden_layer_sizes : tuple of int, default=()
         Widths of the layers of a network that is learned together with the kernel: neighbours are
         then near in its outputs. (): neighbours are near in X.

@@ -8,14 +8,22 @@ worse than they should have been, with errors u_j in standard deviations, so wil
 with N(x) the k nearest rows that were left out, and a prior of a errors of the usual size. Sizes
 |u| serve better than squares, of which few are nearly the whole sum if tails are heavy. k and a
 have the best log score of Laplace's distribution, log r + |u|/(r b), when each row is left out of
-N(x). *Measured* on tables of 15,000 to 45,000 rows, 10,000 left out: NLPD .387 → .349 (elevators),
+N(x).
+
+Errors of rows left out are those of predictions near rows. So they tell nothing of the prior, to
+which predictions return far away: with c the scale of errors, and the variance v(x) of f given y,
+the factor of standard deviations is
+
+    F(x)² = h(x)² + (1 − h(x)²) (c r(x))²,   h(x) = v(x)/k(x, x).
+
+*Measured* on tables of 15,000 to 45,000 rows, 10,000 left out: NLPD .387 → .349 (elevators),
 .377 → .29 (protein), −1.08 → −1.15 (kin40k).
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import torch
@@ -29,10 +37,39 @@ N_NEARBY = (16, 32, 64, 128)  # k
 PRIOR_ERRORS = (1.0, 2.0, 4.0, 8.0, 16.0)  # a
 ROWS_PER_ERROR = 4  # at least, of rows left out for each of k
 CLEAR_GAIN = 2.0  # standard errors by which r(x) must be better than 1, and
-LEAST_GAIN = 0.025
+GAIN_BY_CHANCE = 0.015
 """Nats per row and output. Errors of rows nearby depend a little on the row that is left out, so
 that they seem to say .006 to .014 nats too much of it (*measured*, where the process is right)."""
 _found: WeakKeyDictionary[Module, Nearest] = WeakKeyDictionary()
+
+
+class ErrorScale(Module):
+    """F(x), the factor of standard deviations.
+
+    Parameters
+    ----------
+    scale : float
+        c.
+    nearby : ErrorsNearby or None
+        r; None is 1.
+    """
+
+    scale: Tensor
+
+    def __init__(self, scale: float, nearby: ErrorsNearby | None) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(scale, dtype=torch.float64))
+        self.nearby = nearby
+
+    def forward(self, place: Tensor, share: Tensor) -> Tensor:
+        """Return F at places (N, e), given h (N, P)."""
+        r = torch.ones_like(share) if self.nearby is None else self.nearby(place)
+        return factor(share, self.scale * r)
+
+
+def factor(share: Any, of_errors: Any) -> Any:
+    """Return F from h and c·r, arrays or tensors (N, P)."""
+    return (share**2 + (1.0 - share**2) * of_errors**2) ** 0.5
 
 
 class Choice(NamedTuple):
@@ -109,7 +146,9 @@ class ErrorsNearby(Module):
         found = max(choices, key=lambda c: float((w * c.score).sum()))
         gain = w * (found.score - scores(sizes, same, w))
         total, error = float(gain.sum()), float(gain.std()) * math.sqrt(len(gain))
-        if total <= max(CLEAR_GAIN * error, 2.0 * WORTH, LEAST_GAIN * float(w.sum()) * u.shape[1]):
+        if total <= max(
+            CLEAR_GAIN * error, 2.0 * WORTH, GAIN_BY_CHANCE * float(w.sum()) * u.shape[1]
+        ):
             return None, same
         return cls(places, sizes, w, found.k, found.prior), found.ratio
 

@@ -41,16 +41,26 @@ class ErrorTails(NamedTuple):
     outliers: tuple[float, float] = (0.0, 1.0)
 
 
-def best_tails(u: np.ndarray, choice: TailChoice, weight: np.ndarray | float = 1.0) -> ErrorTails:
+Scales = Callable[[float], np.ndarray]
+"""Maps c to the factor of each standard deviation, (N, P)."""
+
+
+def best_tails(
+    u: np.ndarray,
+    choice: TailChoice,
+    weight: np.ndarray | float = 1.0,
+    scales: Scales | None = None,
+) -> ErrorTails:
     """Return c, ν and outliers with the best penalised log score of errors u = (y − μ)/s, (N, P).
 
-    The penalty is a prior on log c, and `WORTH` for each parameter. Rows have weights (N, 1).
+    The penalty is a prior on log c, and `WORTH` for each parameter. Rows have weights (N, 1). The
+    factor of s is c itself unless `scales` says otherwise.
     """
 
     def loss(x: np.ndarray) -> float:
         found = tails_of(x, choice.scales)
         prior = 0.5 * (math.log(found.scale) / TAIL_SCALE_PRIOR) ** 2 if choice.scales else 0.0
-        return float(prior + WORTH * len(x) - (weight * log_density(u, found)).sum())
+        return float(prior + WORTH * len(x) - (weight * log_density(u, found, scales)).sum())
 
     sizes = [1] * choice.may_be_normal + [2, 4] * choice.may_be_heavy
     found = [
@@ -80,17 +90,18 @@ def tails_of(x: np.ndarray, scales: bool) -> ErrorTails:
     return ErrorTails(scale, 2.0 + math.exp(x[1]), outliers)
 
 
-def log_density(u: np.ndarray, tails: ErrorTails) -> np.ndarray:
+def log_density(u: np.ndarray, tails: ErrorTails, scales: Scales | None = None) -> np.ndarray:
     """Return the log density of standardised errors."""
     share, width = tails.outliers
+    factor = tails.scale if scales is None else scales(tails.scale)
 
-    def of_scale(scale: float) -> np.ndarray:
+    def of_scale(scale: np.ndarray | float) -> np.ndarray:
         z = u / scale
         log_p = stats.norm.logpdf(z) if math.isinf(tails.df) else stats.t.logpdf(z, tails.df)
-        return np.asarray(log_p) - math.log(scale)
+        return np.asarray(log_p) - np.log(scale)
 
-    usual = of_scale(tails.scale)
+    usual = of_scale(factor)
     if share == 0.0:
         return usual
-    far = of_scale(tails.scale * width)
+    far = of_scale(factor * width)
     return np.logaddexp(math.log1p(-share) + usual, math.log(share) + far)

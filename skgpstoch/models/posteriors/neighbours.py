@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ...data.arrays import row_blocks
 from ...data.devices import BLOCK_ROWS, block_elements
 from ...data.rows import Rows
-from ...kernels import Kernel, scaled
+from ...kernels import Kernel
 from ...kernels.sets import nearness, within
 from ...likelihoods.base import Likelihood
 from ...likelihoods.real import AdditiveNoise
@@ -134,9 +134,7 @@ class NeighbourPosterior(Posterior):
         self.n_neighbors = n_neighbors
         self.n_joint = n_joint
         self._n_rows = rows.n_effective
-        self.spread: nn.Module | None = (
-            None  # r: places (N, e) → (N, P), how wrong rows nearby were
-        )
+        self.spread: nn.Module | None = None  # F, of places (N, e) and shares (N, P)
         with torch.no_grad():
             given = self.columns(X, rows, mean, noise)
         for name, value in {**given, "constant": mean, "variance": noise}.items():
@@ -200,14 +198,6 @@ class NeighbourPosterior(Posterior):
         other._n_rows = self.n_rows + rows.n_effective
         return other
 
-    @torch.no_grad()
-    def scale_(self, factor: float) -> NeighbourPosterior:
-        """Scale the kernel and the noise, in place; means do not change."""
-        self.kernel = scaled(self.kernel, factor)
-        for name in ("noise", "variance"):
-            setattr(self, name, factor * getattr(self, name))
-        return self if bool(self.evidence.isnan().all()) else self.find_joint_()
-
     # ---- predictions -------------------------------------------------------------------------
 
     @property
@@ -237,19 +227,23 @@ class NeighbourPosterior(Posterior):
         return self._marginals(X)[0]
 
     def _marginals(self, X: Tensor) -> tuple[Marginals, Tensor | None]:
-        """Return q(f), whose deviations are r(x) times those given neighbours, and r, (N, P)."""
+        """Return q(f), whose deviations are F(x) times those given neighbours, and F, (N, P)."""
         G = self.network(X)
         place = self.located(G)
         mean, var = self.moments(G, self.nearest.of(place, self.n_neighbors))
         if self.spread is None:
             return Marginals(mean[None], var[None]), None
-        r = self.spread(place)
-        return Marginals(mean[None], (r.square() * var)[None]), r
+        F = self.spread(place, self.share_left(G, var))
+        return Marginals(mean[None], (F.square() * var)[None]), F
+
+    def share_left(self, G: Tensor, var: Tensor) -> Tensor:
+        """Return the share of the prior variance of f that is left given y, (N, P)."""
+        return (var / self.kernel.diag(G)[:, None].clamp_min(TINIEST)).clamp(0.0, 1.0)
 
     def predictive(self, X: Tensor, rows: Rows) -> tuple[Marginals, Likelihood]:
-        q, r = self._marginals(X)
+        q, F = self._marginals(X)
         likelihood = cast(AdditiveNoise, self.likelihood.of(rows))
-        return q, likelihood if r is None else likelihood.scaled(r)
+        return q, likelihood if F is None else likelihood.scaled(F)
 
     @torch.no_grad()
     def left_out(self, i: Tensor) -> tuple[Tensor, Tensor]:
@@ -342,19 +336,20 @@ class NeighbourPosterior(Posterior):
             beta = torch.cat([c.beta for c in given], 1)  # (P, N, m)
             drawn = f(at) + torch.einsum("pbm,sbmp->sbp", beta, error[:, near])
             if self.spread is not None:
-                mean = torch.cat([c.mean for c in given], 1).mT  # (N, P)
-                drawn = mean + self.spread(place) * (drawn - mean)
+                parts = ([c.mean for c in given], [c.var.clamp_min(0.0) for c in given])
+                mean, var = (torch.cat(part, 1).mT for part in parts)  # (N, P)
+                drawn = mean + self.spread(place, self.share_left(at, var)) * (drawn - mean)
             return self.constant + drawn
 
         return values
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
-        q, r = self._marginals(X)
+        q, F = self._marginals(X)
         chain, mean = self.chain(X), q.mean[0]  # (N, P)
         P, N = chain.var.shape
         z = standard_normal((P, N, n_samples), mean, generator)
         drawn = chain.draw(z).permute(2, 1, 0)
-        return mean + (drawn if r is None else r * drawn)
+        return mean + (drawn if F is None else F * drawn)
 
     def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
         q, likelihood = self.predictive(X, rows)

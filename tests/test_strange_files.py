@@ -773,9 +773,8 @@ def test_a_file_chooses_no_folder(tmp_path):
     inner = SVGPRegressor(checkpoint_dir=tmp_path / "chosen")
     model.note_ = [inner]
     model.save(tmp_path / "model")
-    with pytest.warns(
-        UserWarning, match="The file's checkpoint_dir=.*chosen.* is not used"
-    ) as told:
+    cut = "The file's checkpoint_dir=.* is not used"  # of a long path, only the beginning is told
+    with pytest.warns(UserWarning, match=cut) as told:
         again = skgpstoch.load(tmp_path / "model")
     assert len(told) == 2
     assert again.checkpoint_dir is None

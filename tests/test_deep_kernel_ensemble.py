@@ -653,12 +653,9 @@ def test_counts_and_classes_do_not_run_away_from_their_rows():
     assert p[0, 1] != classes.predict_proba([[5.0]])[0, 1]
 
 
-@pytest.mark.parametrize(("size", "most"), [(1e6, 2.0), (1e9, 4.0)], ids=["1e6", "1e9"])
-def test_large_counts_are_predicted_nearly_as_closely_as_they_tell(size, most):
-    """Not 13 and 1,200 times as vaguely: training is by counts in a larger unit.
-
-    Of 10⁹, networks on two machines were 1.4 and 2.7 times as vague: float32 rounds differently.
-    """
+@pytest.mark.parametrize("size", [1e6, 1e9])
+def test_large_counts_are_predicted_nearly_as_closely_as_they_tell(size):
+    """Not 13 and 1,200 times as vaguely: training is by counts in a larger unit."""
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, (300, 1))
 
@@ -668,7 +665,7 @@ def test_large_counts_are_predicted_nearly_as_closely_as_they_tell(size, most):
     model = DeepKernelEnsembleRegressor(likelihood="poisson", random_state=0).fit(X, counts(X))
     new = rng.uniform(-1.8, 1.8, (200, 1))
     y, (mean, std) = counts(new), model.predict(new, return_std=True)
-    assert np.median(std / np.sqrt(mean)) < most
+    assert np.median(std / np.sqrt(mean)) < 2.0
     assert np.median(np.abs(y - mean) / std) < 1.0
     best = 0.5 * np.log(2.0 * np.pi * np.e * mean).mean()
-    assert -model.log_predictive_density(new, y).mean() < best + 0.2 + np.log(most / 2.0)
+    assert -model.log_predictive_density(new, y).mean() < best + 0.2

@@ -22,6 +22,7 @@ from ..likelihoods import Bernoulli, Categorical
 from ..likelihoods.real import AdditiveNoise
 from ..losses import LogLoss
 from ..maths.gaussian import Marginals
+from ..maths.linalg import add_diagonal, cholesky
 from ..models.calibration.held_out import (
     CONFIDENCES,
     LOG_SCALES,
@@ -37,7 +38,7 @@ from ..models.calibration.held_out import (
 from ..models.features.network import NetworkFeatures
 from ..models.mixture import MixturePosterior, Spread
 from ..models.posteriors.blocks import VariationalWeights, WeightMoments, moments_of
-from ..models.posteriors.sites import Sites
+from ..models.posteriors.sites import Sites, careful_inverse_factor
 from ..models.sparse import RowScale, Solution, SparseModel, SparsePosterior
 from .closing import (
     BLOCKS,
@@ -160,6 +161,8 @@ class EnsembleObjective(Members):
                     own = self.seen(rows)[k].nonzero()[:, 0]
                     found = self.closed(self.member(k), self.q(k), X[own], rows[own])
                     self.means[k] = found.q.mean
+                    if self.count_unit is not None:
+                        self.roots[k] = self.root_of(found.sites.precision)
                 before = self.calibration.log_scale
                 if self.count_unit is not None and rows.n_unseen:
                     usual = self.judged(*self.blind(X, rows)).best(USUAL, self.deadline)
@@ -171,6 +174,16 @@ class EnsembleObjective(Members):
                 self.spread = judged.spread(self.calibration)
                 self.skew = judged.skew(self.calibration, self.spread)
         self.held_out = self.held_out_predictions(X, rows)
+
+    def root_of(self, G: Tensor) -> Tensor:
+        """Return the root of (I + G)⁻¹ that counts in their own unit imply, as `roots` keeps it.
+
+        Training knows counts in a coarse unit only, in which each tells less.
+        """
+        if not self.is_full:
+            return (1.0 + G.diagonal(dim1=-2, dim2=-1)).rsqrt().to(self.roots)
+        R = careful_inverse_factor(add_diagonal(G, 1.0))
+        return cholesky(R.mT @ R, "covariance of a member's weights").to(self.roots)
 
     def usual_of_members(self, X: Tensor, rows: Rows) -> Calibration:
         """Return tails and noise that suit each member's predictions for its own fold.

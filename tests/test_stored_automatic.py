@@ -159,7 +159,11 @@ def test_few_rows_are_a_table_in_memory(fits, table):
     [
         (lambda frame, y: SequenceRows(frame, y), True, "y must be None if X is a source"),
         (lambda frame, y: SequenceRows(frame), False, "must have a y to fit to"),
-        (lambda frame, y: SequenceRows(frame, y, exposure=abs(y)), False, "has exposure, which"),
+        (
+            lambda frame, y: SequenceRows(frame, y, exposure=abs(y)),
+            False,
+            "exposure must be None with target='auto'",
+        ),
     ],
 )
 def test_targets_are_in_the_rows(rows, y, message, table):

@@ -212,10 +212,8 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
 
     @fitting
     @with_callbacks
-    def _fit_to(
-        self, X: Any, y: Any, sample_weight: Any, y_std: Any = None, groups: Any = None
-    ) -> Any:
-        read(self, X, y, sample_weight, y_std, groups).fit(self)
+    def _fit_to(self, X: Any, y: Any, sample_weight: Any, *of_rows: Any) -> Any:
+        read(self, X, y, sample_weight, *of_rows).fit(self)
         return self
 
     def _keep(
@@ -256,7 +254,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         """Learn how to encode X, and return the rows that count as the models see them."""
         self._encoder, y = TableEncoder(self.categorical_features), cast(np.ndarray, rows.y)
         X = self._encoder.fit_transform(rows.X, y, rows.weight, classes, rows.cluster)
-        return Data(X, y, rows.weight, y_std=rows.y_std, cluster=rows.cluster).counted()
+        return Data(X, y, rows.weight, rows.exposure, rows.y_std, rows.cluster).counted()
 
     def _query(self, X: Any) -> Any:
         check_is_fitted(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
@@ -14,6 +15,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from ...data.arrays import Scaling
+from ...data.categories import NewRows
 from ...data.chunk import Chunk
 from ...data.deadline import Deadline
 from ...data.docstrings import documented
@@ -29,12 +31,18 @@ from ...estimators.docs import public_estimator
 from ...estimators.parameters import AUTO, TRANSFORM
 from ...estimators.predictions import PredictedRows
 from ...estimators.regressor import Regressor
-from ...estimators.validation import KNOWN_AND_TRANSFORMED, check_weight, fitted_alike
+from ...estimators.validation import (
+    KNOWN_AND_TRANSFORMED,
+    check_column,
+    check_weight,
+    fitted_alike,
+)
 from ..deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
 from ..nngp.estimators import NNGPRegressor
 from .automatic import Automatic, n_observed, of_networks, of_processes, usual_epochs
+from .exposed import ExposedMixture
 from .held_out_errors import of_held_out_counts, of_held_out_errors
-from .mixture import MixedRows, MixtureRegressor, TransformedRows, predicted_by
+from .mixture import MixedRows, TransformedRows, predicted_by
 from .neighbours import of_deep_neighbours, of_neighbours
 from .new_levels import RowsWithNewLevels
 from .point_weights import point_weights
@@ -126,7 +134,7 @@ def mean_log_slope(transformer: Any, data: Data) -> float:
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor):
+class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
     """The recommended default: calibrated predictive distributions on tables of any size.
 
     It takes tables as they are: frames with categories, dates and missing values, columns and
@@ -208,6 +216,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         y: Any = None,
         sample_weight: Any = None,
         *,
+        exposure: Any = None,
         y_std: Any = None,
         groups: Any = None,
     ) -> AutoGaussianProcessRegressor:
@@ -217,9 +226,12 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         ----------
         X : array-like or frame of shape (n_samples, n_features), or rows of :mod:`skgpstoch.data`
             Inputs: numbers, categories, dates; NaN, None and the like where a value is missing.
-            Rows that are read in chunks include y, weights and known errors.
+            Rows that are read in chunks include y, weights, exposures and known errors.
         sample_weight : array-like of shape (n_samples,) or None, default=None
             How many rows each row counts for.
+        exposure : float or array-like of shape (n_samples,), default=None
+            Factor of the rates of counts, for target="count": years, area, length of road. None is
+            1.
         y_std : float or array-like of the shape of y, default=None
             Known standard error of each target, in the units of y, besides the learned noise. None
             is 0. Scores, calibration and weights use each row's own error; predictions are of
@@ -230,7 +242,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
             levels each belong to one group is left out, because it says nothing of a new group.
             Rows must be in memory, in one process.
         """
-        return self._fit_to(X, y, sample_weight, y_std, groups)
+        return self._fit_to(X, y, sample_weight, exposure, y_std, groups)
 
     _most_raced: ClassVar[int] = max(MOST_FOR_PROCESS, MOST_FOR_SCOUTS)
 
@@ -251,6 +263,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
             raise ValueError(COUNTED_WITH_ERRORS)
         if rows.y_std is not None and self.target_transform is not None:
             raise ValueError(KNOWN_AND_TRANSFORMED)
+        check_counted(self, rows.exposure)
+        self._fitted_with_exposure = rows.exposure is not None
         data = self._encoded(rows)
         self._lattice = None
         if self.discrete == "auto" and self.target == "auto":
@@ -365,24 +379,32 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
         of_linear = of_floor(floor, held_out) if data.y_std is None else [NO_FLOOR]
         return [*of_linear, *of_coverage(coverage), *of_errors]
 
-    def _predicted(self, X: Any) -> PredictedRows:
-        return MixedRows([1.0], [self._of_y(X)])
+    def _predicted(self, X: Any, exposure: Any = None) -> PredictedRows:
+        return MixedRows([1.0], [self._of_y(X, exposure)])
 
-    def _of_y(self, X: Any) -> PredictedRows:
+    def _of_y(self, X: Any, exposure: Any = None) -> PredictedRows:
         """Return predictions of the targets, from a mixture for the transformed ones."""
         check_is_fitted(self)
+        check_counted(self, exposure)
         X, new = self._encoder.transform_with_new(validate_table(self, X, reset=False))
-        found = self._mixed(X) if new is None else RowsWithNewLevels(self._mixed, X, new)
+        ask: Callable[[np.ndarray], PredictedRows] = self._mixed
+        if exposure is not None:
+            X, new = with_exposure(X, new, check_column(exposure, len(X), "exposure"))
+            ask = self._mixed_with_exposure
+        found = ask(X) if new is None else RowsWithNewLevels(ask, X, new)
         if self.target_transformer_ is not None:
             found = TransformedRows(found, self.target_transformer_)
         return found if self._lattice is None else RoundedRows(found, self._lattice)
 
-    def _mixed(self, X: np.ndarray) -> PredictedRows:
+    def _mixed(self, X: np.ndarray, **of_rows: Any) -> PredictedRows:
         """Return the mixture of what the models predict at encoded rows."""
-        models = self.estimators_.values()
-        parts = [predicted_by(model, X) for model in models]
+        parts = [predicted_by(model, X, **of_rows) for model in self.estimators_.values()]
         means = getattr(self, "mean_weights_", self.weights_)  # absent in older files
         return MixedRows(self.weights_.tolist(), parts, means.tolist())
+
+    def _mixed_with_exposure(self, X: np.ndarray) -> PredictedRows:
+        """Return the same, where exposures are the last column."""
+        return self._mixed(X[:, :-1], exposure=X[:, -1])
 
     @available_if(has_lattice)
     def predict_atoms(self, X: Any) -> np.ndarray:
@@ -417,6 +439,26 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, MixtureRegressor
             In nats; −∞ for a number that is not in `atoms_`.
         """
         return cast(RoundedRows, self._of_y(X)).log_probability(y)
+
+
+def check_counted(model: AutoGaussianProcessRegressor, exposure: Any) -> None:
+    """Raise a ValueError if there are exposures, but targets are not counts."""
+    if exposure is not None and model.target != "count":
+        raise ValueError(
+            "exposure must be None with target='auto', because it multiplies the rates of counts. "
+            "Set target='count' if y holds counts; otherwise make it a column of X."
+        )
+
+
+def with_exposure(
+    X: np.ndarray, new: NewRows | None, exposure: np.ndarray
+) -> tuple[np.ndarray, NewRows | None]:
+    """Append exposures (n, 1) to encoded rows, and to those that stand in for new levels."""
+    if new is not None:
+        K = len(new.stand_ins)
+        of_new = np.broadcast_to(exposure[new.rows], (K, len(new.rows), 1))
+        new = new._replace(stand_ins=np.concatenate([new.stand_ins, of_new], 2))
+    return np.hstack([X, exposure]), new
 
 
 FEWEST_COUNTS = 5  # least number of different values; fewer may be grades

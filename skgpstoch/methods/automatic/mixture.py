@@ -41,10 +41,10 @@ class MixtureRegressor(RegressorMixin, PredictiveRegressor):
     )
 
 
-def predicted_by(model: Any, X: Any) -> PredictedRows:
+def predicted_by(model: Any, X: Any, **of_rows: Any) -> PredictedRows:
     """Return what a fitted regressor, ours or another one, predicts at rows of X."""
     if isinstance(model, SavedEstimator):
-        return cast(Any, model)._predicted(X)
+        return cast(Any, model)._predicted(X, **of_rows)
     return AskedRows(model, X)
 
 

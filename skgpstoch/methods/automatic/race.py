@@ -83,7 +83,12 @@ class Judged(NamedTuple):
 def fitted(fit: Fit, name: str, model: Any, data: Data) -> Judged:
     """Fit a model."""
     began = time.perf_counter()
-    known = {"sample_weight": data.weight, "y_std": data.y_std, "groups": data.cluster}
+    known = {
+        "sample_weight": data.weight,
+        "exposure": data.exposure,
+        "y_std": data.y_std,
+        "groups": data.cluster,
+    }
     of_rows = {name: column for name, column in known.items() if column is not None}
     return Judged(name, fit(model, data.X, data.y, **of_rows), time.perf_counter() - began)
 

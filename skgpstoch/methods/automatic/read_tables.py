@@ -26,6 +26,7 @@ from ...estimators.first_rank import check_alike
 from ...estimators.opening import alike, classes_of, counts, first_pass, refuse_given
 from ...estimators.validation import (
     as_floats,
+    check_column,
     check_numbers,
     check_weight,
     check_y_std,
@@ -49,7 +50,13 @@ NOTED = ("n_features_in_", "feature_names_in_")
 
 
 def read(
-    automatic: Any, X: Any, y: Any, sample_weight: Any, y_std: Any = None, groups: Any = None
+    automatic: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    exposure: Any = None,
+    y_std: Any = None,
+    groups: Any = None,
 ) -> Read:
     """Validate parameters and rows; read rows once if they come in chunks."""
     clock, name = ClockOfGroup(current()), type(automatic).__name__
@@ -57,34 +64,44 @@ def read(
         check_alike(automatic, clock.group, X)
         refuse_groups_apart(X, groups)
         if is_source(X):
-            return read_source(automatic, clock, X, y, sample_weight, y_std)
+            return read_source(automatic, clock, X, y, sample_weight, exposure, y_std)
         if clock.group is not ALONE:
-            return read_ranks(automatic, clock, X, y, sample_weight, y_std)
+            return read_ranks(automatic, clock, X, y, sample_weight, exposure, y_std)
         check_numbers(automatic)
         if sample_weight is not None:
             as_floats(sample_weight, "sample_weight")  # or an error that names it
         table, targets, weight = automatic._checked(X, y, sample_weight, least=2)
-        errors = known_errors(y_std, targets)
+        known = known_of_targets(targets, exposure, y_std)
         cluster = with_groups(Data(targets, targets, weight), groups).cluster
         numbers = np.arange(len(targets))
-        rows = Chunk(table, numbers, "X", targets, weight, y_std=errors, cluster=cluster)
+        rows = Chunk(table, numbers, "X", targets, weight, **known, cluster=cluster)
         return Read(rows=rows, clock=clock, given=(X, y))
 
 
-def known_errors(y_std: Any, y: np.ndarray) -> np.ndarray | None:
-    """Return valid errors of targets (n,) or (n, P), (n, P), if they are known."""
-    return None if y_std is None else check_y_std(y_std, (len(y), y.size // max(len(y), 1)))
+def known_of_targets(y: np.ndarray, exposure: Any, y_std: Any) -> dict[str, Any]:
+    """Return what is known of targets (n,) or (n, P), after checks: exposures (n, 1), errors."""
+    known: dict[str, Any] = {}
+    if exposure is not None:
+        known["exposure"] = check_column(exposure, len(y), "exposure")
+    if y_std is not None:
+        known["y_std"] = check_y_std(y_std, (len(y), y.size // max(len(y), 1)))
+    return known
 
 
 # ---- rows of several ranks -----------------------------------------------------------------------
 
 
 def read_ranks(
-    automatic: Any, clock: ClockOfGroup, X: Any, y: Any, sample_weight: Any, y_std: Any
+    automatic: Any,
+    clock: ClockOfGroup,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    *beside: Any,
 ) -> Read:
     """Validate this rank's rows, and sample or gather those of all ranks."""
     group = clock.group
-    own = own_rows(automatic, group, X, y, sample_weight, y_std)
+    own = own_rows(automatic, group, X, y, sample_weight, *beside)
     n_own = 0 if own is None else len(own)
     first, n = offsets(group, n_own)
     if n < 2:
@@ -109,7 +126,7 @@ def read_ranks(
         X = automatic._encoder.transform_training(rows.X, rows.rows, by_fold)
         with agreed(group):
             z = transformed(automatic, cast(np.ndarray, rows.y))
-            return Data(X, z, rows.weight, y_std=rows.y_std)
+            return Data(X, z, rows.weight, rows.exposure, rows.y_std)
 
     return SampleRead(
         rows=sample,
@@ -124,7 +141,9 @@ def read_ranks(
     )
 
 
-def own_rows(automatic: Any, group: Group, X: Any, y: Any, weight: Any, y_std: Any) -> Chunk | None:
+def own_rows(
+    automatic: Any, group: Group, X: Any, y: Any, weight: Any, *beside: Any
+) -> Chunk | None:
     """Validate this rank's rows (None if it has none), and check that all ranks have one table."""
     given, (first, _) = None, offsets(group, len(X))
     with agreed(group):
@@ -132,13 +151,14 @@ def own_rows(automatic: Any, group: Group, X: Any, y: Any, weight: Any, y_std: A
         if counts(X, weight):
             X, y, weight = automatic._checked(X, y, weight, least=1)
             table = read_table(X, automatic.categorical_features)
-            numbers, errors = first + np.arange(len(y)), known_errors(y_std, y)
-            given = Chunk(table, numbers, "rows of this rank", y, weight, y_std=errors)
+            numbers, known = first + np.arange(len(y)), known_of_targets(y, *beside)
+            given = Chunk(table, numbers, "rows of this rank", y, weight, **known)
             if weight is not None:
                 given = given[weight > 0.0]
     alike(automatic, group, NOTED, given and ())
-    beside = None if given is None else [y.shape[1:], y.dtype.kind in "OUS", y_std is None]
-    read = read_alike(group, None if given is None else given.X, beside)
+    kind = [np.shape(y)[1:], getattr(y, "dtype", np.dtype(float)).kind in "OUS"]
+    alike_on_ranks = None if given is None else [*kind, *(each is None for each in beside)]
+    read = read_alike(group, None if given is None else given.X, alike_on_ranks)
     has_weights = group.flag(given is not None and given.weight is not None)
     if given is None:
         return None
@@ -155,14 +175,20 @@ def rows_of_ranks(group: Group, own: Chunk | None) -> Chunk:
 
 
 def read_source(
-    automatic: Any, clock: ClockOfGroup, source: RowSource, y: Any, sample_weight: Any, y_std: Any
+    automatic: Any,
+    clock: ClockOfGroup,
+    source: RowSource,
+    y: Any,
+    sample_weight: Any,
+    exposure: Any,
+    y_std: Any,
 ) -> Read:
     """Read all rows once, each rank its own, and draw a sample."""
     group = clock.group
     with agreed(group):
         check_numbers(automatic)
         source.check_has_target()
-        refuse_given(y, sample_weight, None, y_std)
+        refuse_given(y, sample_weight, exposure, y_std)
     seed, facts = int(group.first(resolve_seed(automatic.random_state))), None
 
     def look(part: RowSource) -> tuple[int, Scan]:
@@ -182,8 +208,8 @@ def read_source(
         automatic.feature_names_in_ = np.array(source.feature_names, dtype=object)
 
     given = sample.X, sample.y
-    errors = known_errors(sample.y_std, targets)
-    rows = replace(sample, X=X, y=targets, weight=weight, y_std=errors)
+    known = known_of_targets(targets, sample.exposure, sample.y_std)
+    rows = replace(sample, X=X, y=targets, weight=weight, **known)
     if first.is_whole:
         return Read(rows=rows, clock=clock, given=given)
     of_all = merged([each for each in group.every(facts) if each is not None])
@@ -252,7 +278,7 @@ def read_through(
 
 def refuse_columns(automatic: Any, source: RowSource, sample: Chunk) -> None:
     """Raise a ValueError if rows have columns that a default does not support."""
-    for column in ("exposure", "y_std") if is_classifier(automatic) else ("exposure",):
+    for column in ("exposure", "y_std") if is_classifier(automatic) else ():
         if getattr(sample, column) is not None:
             raise ValueError(
                 f"{source!r} has {column}, which {type(automatic).__name__} does not support. "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -23,7 +23,14 @@ from ...data.table_parts import ColumnFacts, facts_of, merged, read_alike, read_
 from ...data.tables import read_table
 from ...data.target_means import FoldMeans
 from ...estimators.first_rank import check_alike
-from ...estimators.opening import alike, classes_of, counts, first_pass, refuse_given
+from ...estimators.opening import (
+    FirstPass,
+    alike,
+    classes_of,
+    counts,
+    first_pass,
+    refuse_given,
+)
 from ...estimators.validation import (
     as_floats,
     check_column,
@@ -189,43 +196,18 @@ def read_source(
         check_numbers(automatic)
         source.check_has_target()
         refuse_given(y, sample_weight, exposure, y_std)
-    seed, facts = int(group.first(resolve_seed(automatic.random_state))), None
-
-    def look(part: RowSource) -> tuple[int, Scan]:
-        nonlocal facts
-        n_sample = most_sampled(source.example.X.shape[1])
-        own, facts = read_through(automatic, part, n_sample, resolve_seed(seed))
-        return n_sample, own
-
-    first = first_pass(group, source, resolve_seed(seed), look)
-    sample = first.sample
-    refuse_columns(automatic, source, sample)
+    seed = int(group.first(resolve_seed(automatic.random_state)))
+    first, facts = first_look(automatic, group, source, seed)
+    refuse_columns(automatic, source, first.sample)
     with agreed(group):
-        sample = replace(sample, X=as_given(source, sample.X))
-    X, targets, weight = automatic._checked(sample.X, sample.y, sample.weight, least=2)
-    source.is_learned = True
-    if not is_frame(sample.X) and source.feature_names is not None:
-        automatic.feature_names_in_ = np.array(source.feature_names, dtype=object)
-
-    given = sample.X, sample.y
-    known = known_of_targets(targets, sample.exposure, sample.y_std)
-    rows = replace(sample, X=X, y=targets, weight=weight, **known)
+        sample = replace(first.sample, X=as_given(source, first.sample.X))
+    rows = checked_sample(automatic, source, sample)
     if first.is_whole:
-        return Read(rows=rows, clock=clock, given=given)
+        return Read(rows=rows, clock=clock, given=(sample.X, sample.y))
     of_all = merged([each for each in group.every(facts) if each is not None])
-    rows = replace(rows, X=read_as(X, automatic.categorical_features, of_all))
+    rows = replace(rows, X=read_as(rows.X, automatic.categorical_features, of_all))
     seconds = automatic.max_time
     is_late = seconds is not None and clock() > LONGEST_PASS * seconds
-
-    def parts() -> Iterable[Chunk]:
-        """Return all rows or, if it is too late for that, the sample, on one rank."""
-        if not is_late:
-            return counted_rows(source, first.part)
-        warn(
-            f"max_time={seconds} leaves no time to read all rows once more, so categories are "
-            f"encoded from {len(rows):,} random rows only. Raise max_time to use all rows."
-        )
-        return [rows] if group.rank == 0 else []
 
     def encoded(by_fold: Mapping[int, FoldMeans]) -> Data:
         """Return the source, encoded chunk by chunk, in place of X and y."""
@@ -235,14 +217,50 @@ def read_source(
     return SampleRead(
         rows=rows,
         clock=clock,
-        given=given,
+        given=(sample.X, sample.y),
         known=rows.rows,
         n_rows=first.n_rows,
         seed=seed,
         classes=first.classes,
-        parts=parts,
+        parts=lambda: (
+            sampled_parts(rows, group, seconds) if is_late else counted_rows(source, first.part)
+        ),
         encoded=encoded,
     )
+
+
+def first_look(
+    automatic: Any, group: Group, source: RowSource, seed: int
+) -> tuple[FirstPass, list[ColumnFacts] | None]:
+    """Read all rows of a source once, each rank its own; also return what its columns hold."""
+    facts = None
+
+    def look(part: RowSource) -> tuple[int, Scan]:
+        nonlocal facts
+        n_sample = most_sampled(source.example.X.shape[1])
+        own, facts = read_through(automatic, part, n_sample, resolve_seed(seed))
+        return n_sample, own
+
+    return first_pass(group, source, resolve_seed(seed), look), facts
+
+
+def checked_sample(automatic: Any, source: RowSource, sample: Chunk) -> Chunk:
+    """Return the sample of a source after checks; note the columns on the estimator."""
+    X, y, weight = automatic._checked(sample.X, sample.y, sample.weight, least=2)
+    source.is_learned = True
+    if not is_frame(sample.X) and source.feature_names is not None:
+        automatic.feature_names_in_ = np.array(source.feature_names, dtype=object)
+    known = known_of_targets(y, sample.exposure, sample.y_std)
+    return replace(sample, X=X, y=y, weight=weight, **known)
+
+
+def sampled_parts(rows: Chunk, group: Group, seconds: float | None) -> list[Chunk]:
+    """Return the sample, on one rank, and warn that it stands for all rows."""
+    warn(
+        f"max_time={seconds} leaves no time to read all rows once more, so categories are "
+        f"encoded from {len(rows):,} random rows only. Raise max_time to use all rows."
+    )
+    return [rows] if group.rank == 0 else []
 
 
 def counted_rows(source: RowSource, part: RowSource) -> Iterator[Chunk]:

@@ -613,7 +613,7 @@ def grades():
     return X, np.clip(np.rint(5.0 + 2.0 * X[:, 0] + 0.5 * rng.standard_normal(150)), 2, 8)
 
 
-def test_rounded_targets_have_probabilities(grades):
+def test_rounded_targets_have_probabilities(grades, small):
     X, y = grades
     model = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
     assert_array_equal(model.atoms_, np.arange(2.0, 9.0))
@@ -807,7 +807,7 @@ def test_networks_are_not_tried_if_hardly_any_time_is_left(monkeypatch):
 # ---- rows of any weight, targets of any layout ---------------------------------------------------
 
 
-def test_large_weights_are_those_of_as_many_rows_as_there_are():
+def test_large_weights_are_those_of_as_many_rows_as_there_are(small):
     """80 rows of weight 10,000 are fitted, and judged, as 80 rows."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(80, 2))
@@ -833,7 +833,7 @@ def test_the_limit_of_a_linear_model_agrees_with_the_finding(n, severity):
 
 
 @pytest.mark.parametrize("layout", [pd.DataFrame, np.asfortranarray, lambda Y: Y.T.copy().T])
-def test_targets_of_any_layout(layout):
+def test_targets_of_any_layout(layout, small):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
     Y = np.column_stack([X[:, 0], -X[:, 1]]).astype("f4") + np.float32(0.125)

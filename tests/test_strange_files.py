@@ -1,5 +1,6 @@
 """Files that a stranger made by hand, with the right digest: refused, whatever they hold."""
 
+import copy
 import gc
 import json
 import re
@@ -626,17 +627,73 @@ def test_predictions_are_not_silently_nan(call, plain, tmp_path):
         assert str(tmp_path / "model") in str(failure.value)
 
 
-def test_what_does_not_fit_together_has_its_name(sparse, tmp_path):
-    def change(nodes, tensors):
-        node = tensor_in(nodes, "VariationalWeights", "mean")
-        tensors[node[1]], node[3:] = np.zeros(3), ["3", "0", ""]
+def few_weights(nodes, tensors):
+    node = tensor_in(nodes, "VariationalWeights", "mean")
+    tensors[node[1]], node[3:] = np.zeros(3), ["3", "0", ""]
 
-    model = edited(sparse, tmp_path / "model", change)
-    with pytest.raises(Exception, match="size") as failure:
+
+USES = {
+    "predict": lambda m: m.predict(X),
+    "sample_functions": lambda m: m.sample_functions(1),
+    "a distribution": lambda m: m.predict_distribution(X),
+    "feature_importances_": lambda m: m.feature_importances_,
+    "a notebook": lambda m: m._repr_html_(),
+    "a copy": lambda m: copy.deepcopy(m).predict(X),
+    "a shallow copy": lambda m: copy.copy(m).predict(X),
+    "a stream": lambda m: m.partial_fit(X, Y),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_does_not_fit_together_has_its_name(use, plain, tmp_path):
+    """In our words, not in torch's."""
+    model = edited(plain, tmp_path / "model", few_weights)
+    with pytest.raises(ValueError, match=r"failed in .*the parts of the file do not") as failure:
+        USES[use](model)
+    assert str(tmp_path / "model") in str(failure.value)
+    assert isinstance(failure.value.__cause__, RuntimeError | ValueError)  # for who mends the file
+
+
+def test_what_a_loaded_model_returns_speaks_in_our_words(plain):
+    model = skgpstoch.load(plain)
+    drawn, predicted = model.sample_functions(1), model.predict_distribution(X)[:3]
+    drawn._functions = torch.ones(1, 3, 9).matmul
+    predicted.law = None
+    for fails in (lambda: drawn(X), lambda: drawn.torch(torch.ones(1, 2)), predicted.mean):
+        with pytest.raises(ValueError, match=r"failed in .*the parts of the file do not"):
+            fails()
+
+
+def test_the_part_that_fails_has_its_name(sparse, tmp_path):
+    model = edited(sparse, tmp_path / "model", few_weights)
+    with pytest.raises(ValueError, match=r"predict failed in SVGPRegressor\.posterior_\.weights,"):
         model.predict(X)
-    (note,) = failure.value.__notes__
-    assert "This happened in SVGPRegressor.posterior_.weights" in note
-    assert str(tmp_path / "model") in note
+
+
+class Failing(torch.nn.Module):
+    """A network of the user's."""
+
+    def forward(self, rows):
+        if len(rows) == 1:
+            raise KeyError("one row")
+        return rows
+
+
+def test_errors_of_the_users_code_stay_their_own(tmp_path):
+    model = SVGPRegressor(feature_map=Failing(), n_inducing=5, max_iter=1, random_state=0)
+    model.fit(X, Y).save(tmp_path / "model")
+    again = skgpstoch.load(tmp_path / "model", objects={"Failing": Failing})
+    with pytest.raises(KeyError, match="one row") as failure:
+        again.predict(X[:1])
+    assert "predict failed in" in failure.value.__notes__[0]
+
+
+def test_libraries_do_not_speak_at_load(exact, tmp_path):
+    make = lambda nodes: nodes.add("torch device", "nonsense")  # noqa: E731
+    with_attribute(tmp_path / "model", exact, make)
+    with pytest.raises(ValueError, match="no such object has parts like its own") as refusal:
+        skgpstoch.load(tmp_path / "model")
+    assert "PrivateUse" not in str(refusal.value)
 
 
 def test_errors_of_the_user_have_no_notes(sparse):
@@ -658,6 +715,7 @@ def test_estimators_without_a_hash_work_as_well(tmp_path):
 
     Unhashable(n_inducing=3, max_iter=1).fit(X, Y).save(tmp_path / "model")
     model = skgpstoch.load(tmp_path / "model", objects={"Unhashable": Unhashable})
+    gc.collect()  # models of other tests
     n_loaded = len(failures.LOADED)
     assert str(tmp_path / "model") in failures.file_of(model)
     model.predict(X)
@@ -679,6 +737,50 @@ def test_flags_of_columns_are_no_numbers_of_columns():
     """10^8 columns, which one row would fill."""
     encoder = Numbers("a", 0.0, 10**8, 10**8, None)
     assert encoder.filled(np.zeros(3)).shape == (3, encoder.width) == (3, 2)
+
+
+# ---- layers that compute differently while they train --------------------------------------------
+
+
+def with_network(cls, path):
+    """Save a model whose network has a layer that drops or scales by the rows of a batch."""
+    network = torch.nn.Sequential(torch.nn.Linear(2, 2), cls)
+    model = SVGPRegressor(feature_map=network, n_inducing=5, max_iter=1, random_state=0)
+    model.fit(X, Y).save(path)
+    return model
+
+
+@pytest.mark.parametrize("layer", [torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(2)], ids=repr)
+@pytest.mark.parametrize("how", ["left out", "true"])
+def test_fitted_layers_do_not_train(layer, how, tmp_path):
+    """Predictions would be random, or depend on the other rows."""
+    model = with_network(layer, tmp_path / "model")
+    assert np.array_equal(skgpstoch.load(tmp_path / "model").predict(X), model.predict(X))
+    metadata, tensors = taken_apart(tmp_path / "model")
+    nodes = nodes_of(metadata)
+    kind = ["type", f"nn.{type(layer).__name__}"]
+    for node in nodes:
+        if node[0] == "module" and nodes[node[1][0]] == kind and "training" in node:
+            at = node.index("training")
+            node[at : at + 2] = [] if how == "left out" else ["training", True]
+    put_together(tmp_path / "model", {**metadata, "structure": json.dumps(nodes)}, tensors)
+    refused(tmp_path / "model", rf"SVGPRegressor.posterior_ has a {kind[1][3:]} in training mode")
+
+
+@pytest.mark.parametrize("value", [1, None, "tensor"])
+def test_a_layer_trains_or_does_not(value, tmp_path):
+    """A tensor of several numbers has no truth."""
+    with_network(torch.nn.Dropout(0.5), tmp_path / "model")
+
+    def change(nodes, tensors):
+        at = next(i for i, n in enumerate(nodes) if n[0] == "module" and "training" in n)
+        spot = next(i for i, n in enumerate(nodes) if n[0] == "tensor")
+        assert spot < at
+        node = nodes[at]
+        node[node.index("training") + 1] = [spot] if value == "tensor" else value
+
+    with pytest.raises(ValueError, match="training must be true or false"):
+        edited(tmp_path / "model", tmp_path / "model", change)
 
 
 # ---- what a third attack found -------------------------------------------------------------------

@@ -19,6 +19,8 @@ from .forms_of_values import LETTERS_SHOWN
 
 LARGEST_OF_LAYER = 2**24  # integer of a torch layer: MaxPool1d of 2^40 never ends
 MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
+OF_BATCHES = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd
+"""Layers that draw at random, or look at other rows, while they train."""
 OF_FUNCTIONS = {"func": "kw_args", "inverse_func": "inv_kw_args"}
 
 
@@ -39,6 +41,8 @@ def check_fields(value: Any, form: str, names: list[str]) -> None:
 
 def check_module(cls: type, fields: dict[str, Any]) -> None:
     """Raise a ValueError if a module has hooks, or is a layer with huge integers."""
+    if type(fields.get("training", True)) is not bool:
+        raise ValueError(f"{cls.__name__}.training must be true or false")
     is_layer = cls.__module__.startswith("torch.")
     for name, field in fields.items():
         if "hook" in name and isinstance(field, dict) and field:
@@ -65,6 +69,11 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
                     f"write elsewhere or leave numbers out. Set {arguments}=None before saving"
                 )
     check_jobs(type(value), fields)
+
+
+def trains(value: Any) -> str:
+    """Return what a layer is if it would predict at random, or by other rows; else nothing."""
+    return type(value).__name__ if isinstance(value, OF_BATCHES) and value.training else ""
 
 
 def check_jobs(cls: type, fields: dict[str, Any]) -> None:

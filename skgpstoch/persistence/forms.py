@@ -36,6 +36,7 @@ Fields = dict[str, Any]
 
 DAMAGE = (
     ArithmeticError,
+    AssertionError,
     AttributeError,
     LookupError,
     RuntimeError,

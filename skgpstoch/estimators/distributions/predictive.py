@@ -13,7 +13,7 @@ from ...data.arguments import check_coverage, check_n_samples
 from ...data.array_inputs import one_output
 from ...data.arrays import random_numbers, readable, row_blocks
 from ...data.devices import BLOCK_ROWS
-from ...persistence.failures import check_known
+from ...persistence.failures import check_known, tell_failures
 from .law import Law
 
 CRPS_ROWS = 512  # rows whose integrals are computed at a time
@@ -35,6 +35,7 @@ def has_probabilities(distribution: PredictiveDistribution) -> bool:
     return True
 
 
+@tell_failures
 class PredictiveDistribution:
     """Predictive distributions of y at n rows; methods are named as in ``scipy.stats``.
 

@@ -254,7 +254,7 @@ def test_a_half_of_no_matrices(exact, tmp_path):
         return nodes.add("array", len(nodes.tensors) - 1, "<f8", f"0,{n},{n}", "0,1,2", "lower")
 
     with_attribute(tmp_path / "model", exact, make)
-    refused(tmp_path / "model", "is not square")
+    refused(tmp_path / "model", "is not square|which no saved estimator has")
 
 
 TYPES = [
@@ -312,7 +312,7 @@ def test_letters_that_are_none(exact, tmp_path):
     """A letter from outside makes all others of a text take four bytes."""
     data = exact.read_bytes()
     (tmp_path / "model").write_bytes(data.replace(b'"GaussianProcess', '"Gaussian😀'.encode(), 1))
-    refused(tmp_path / "model", "ascii")
+    refused(tmp_path / "model", "header is not ASCII")
 
 
 # ---- numbers that are not finite -----------------------------------------------------------------
@@ -686,6 +686,41 @@ def test_errors_of_the_users_code_stay_their_own(tmp_path):
     with pytest.raises(KeyError, match="one row") as failure:
         again.predict(X[:1])
     assert "predict failed in" in failure.value.__notes__[0]
+
+
+def test_what_is_saved_is_read(exact, tmp_path):
+    """A header describes the values of the structure, and those of the tensors beside them."""
+    model = skgpstoch.load(exact)
+    model.note_ = [list(range(20_000)), *(np.full(2, i) for i in range(900))]
+    model.save(tmp_path / "model")
+    assert skgpstoch.load(tmp_path / "model").note_[0] == model.note_[0]
+
+
+def test_letters_that_might_be_quotes_are_read_once(tmp_path):
+    header = b'["' + b'\\"' * 10**6
+    (tmp_path / "model").write_bytes(len(header).to_bytes(8, "little") + header)
+    refused(tmp_path / "model", "no JSON")
+
+
+VOID = {
+    "an array": lambda nodes: nodes.add_array(np.zeros((10**6, 0))),
+    "an array of no rows": lambda nodes: nodes.add_array(np.zeros((0, 2**40))),
+    "cells": lambda nodes: nodes.add("cells", "|O", 2, 2**40, 0),
+}
+
+
+@pytest.mark.parametrize("what", VOID)
+def test_what_has_no_numbers_has_few_rows(what, exact, tmp_path):
+    """From which predictions would make matrices of terabytes."""
+    with_attribute(tmp_path / "model", exact, VOID[what])
+    refused(tmp_path / "model", "which no saved estimator has|a shape that is none")
+
+
+def test_draws_are_not_silently_nan(plain):
+    predicted = skgpstoch.load(plain).predict_distribution(X)
+    predicted.law.mean_[...] = np.nan
+    with pytest.raises(ValueError, match="predicts nan"):
+        predicted.sample(2, random_state=0)
 
 
 def test_libraries_do_not_speak_at_load(exact, tmp_path):

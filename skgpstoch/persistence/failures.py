@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from ..data.devices import ran_out_of_memory
 from ..data.messages import is_raised_by_us, is_raised_by_users
@@ -57,7 +56,7 @@ def with_failures_told(method: Any) -> Any:
             raise
         if method.__name__ == "fit":
             LOADED.pop(id(model), None)
-        elif isinstance(model, BaseEstimator) and method.__name__ not in DATA:
+        elif method.__name__ not in DATA:
             check_known(model, found, method.__name__ == "predict")
         if found is not model:
             mark_same(model, found)

@@ -570,6 +570,33 @@ def test_nor_do_keys_of_mappings(name, exact, tmp_path):
     refused(tmp_path / "model", f"Bunch cannot have an attribute '{name}'")
 
 
+WRONG = {"limit": None, "name": 3, "severity": 0.5}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_fields_have_the_types_that_their_class_declares(name, plain, tmp_path):
+    """Else a table of findings cannot be shown."""
+
+    def change(nodes, tensors):
+        finding = next(n for n in nodes if n[0] == "record" and "severity" in n)
+        finding[finding.index(name) + 1] = WRONG[name]
+
+    with pytest.raises(ValueError, match=rf"Finding\.{name} is a \w+, which it cannot be"):
+        edited(plain, tmp_path / "model", change)
+
+
+def test_kernels_have_all_their_parameters(exact, tmp_path):
+    """Without one, scikit-learn can neither clone nor show them."""
+
+    def change(nodes, tensors):
+        kernel = next(n for n in nodes if n[0] == "object" and "length_scale" in n)
+        at = kernel.index("length_scale")
+        del kernel[at : at + 2]
+
+    with pytest.raises(ValueError, match="RBF lacks its parameter 'length_scale'"):
+        edited(exact, tmp_path / "model", change)
+
+
 @pytest.mark.parametrize("size", [2**40, 2**63, -(2**63)])
 def test_layers_are_not_huge(size, exact, tmp_path):
     """MaxPool1d does not return, nor listen to Ctrl-C."""

@@ -14,7 +14,7 @@ from families import slow_cases
 from made_by_hand import Nodes, first, nodes_of, put_together, taken_apart, with_attribute
 from sklearn.gaussian_process import kernels as sk
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, QuantileTransformer
 
 import skgpstoch
 from skgpstoch import (
@@ -681,6 +681,17 @@ def test_what_does_not_fit_together_has_its_name(use, plain, tmp_path):
         USES[use](model)
     assert str(tmp_path / "model") in str(failure.value)
     assert isinstance(failure.value.__cause__, RuntimeError | ValueError)  # for who mends the file
+
+
+def test_no_error_of_a_library_is_bare(tmp_path):
+    """scikit-learn has a variable that is bound only for the words that it knows."""
+    transform = QuantileTransformer(n_quantiles=5)
+    model = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0, target_transform=transform)
+    model.fit(X, Y)
+    model.target_transformer_.output_distribution = "a\0b"
+    model.save(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"failed in .*the parts of the file do not"):
+        skgpstoch.load(tmp_path / "model").predict(X)
 
 
 def test_what_a_loaded_model_returns_speaks_in_our_words(plain):

@@ -39,6 +39,7 @@ DAMAGE = (
     AssertionError,
     AttributeError,
     LookupError,
+    NameError,
     RuntimeError,
     TypeError,
     ValueError,

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 import skgpstoch
+from skgpstoch.data.messages import is_raised_by_us
+from skgpstoch.persistence.failures import is_for_users
 from skgpstoch.training.checkpoint import Checkpoint
 
 
@@ -28,7 +30,7 @@ def predicted(path):
     except TimeoutError:
         return "predicts slowly", loaded
     except Exception as error:
-        is_told = isinstance(error, ValueError | TypeError) or hasattr(error, "__notes__")
+        is_told = is_for_users(error) or hasattr(error, "__notes__")
         kind = type(error).__name__
         return "predicts nothing" if is_told else f"raised {kind} that names nothing", loaded
     finally:
@@ -69,8 +71,9 @@ def main():
         before = start()
         try:
             outcome, after = {"model": predicted, "checkpoint": resumed}[kind](path)
-        except ValueError:
-            outcome, after = "refused", measured()
+        except ValueError as error:
+            outcome = "refused" if is_raised_by_us(error) else "raised a library's ValueError"
+            after = measured()
         except Exception as error:
             outcome, after = f"raised {type(error).__name__}", measured()
         seconds, most = (b - a for a, b in zip(before, after, strict=True))

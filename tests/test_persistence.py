@@ -419,7 +419,7 @@ def test_paths_are_no_other_objects(path):
 def test_lists_that_no_file_is_read_with_are_refused(tmp_path):
     """Where they are written, not where they are read."""
     model = GaussianProcessRegressor()
-    model.note_ = list(range(100_000))
+    model.note_ = list(range(200_000))
     with pytest.raises(ValueError, match=r"be saved: its lists or dicts .* too many .* arrays"):
         model.save(tmp_path / "model")
     model.note_ = np.array(model.note_)
@@ -693,8 +693,8 @@ HOSTILE = {
         "it does not hold a 'GaussianProcessRegressor'",
     ),
     "unknown form": (set_part("tuple", 0, "reduce"), "this form is unknown"),
-    "reference to itself": (set_part("tuple", 1, [10**6]), "list index out of range"),
-    "reference from behind": (set_part("tuple", 1, [-1]), "not a position in a list"),
+    "reference to itself": (set_part("tuple", 1, [10**6]), "there is no node [0-9]+ before it"),
+    "reference from behind": (set_part("tuple", 1, [-1]), "there is no node -1 before it"),
     "wrong shape": (other_shape, "must have the shape"),
     "shape that is none": (set_part("array", 3, "-3"), "the array layout is not valid"),
     "2^63 elements": (set_part("array", 3, str(2**63)), "must have the shape"),
@@ -812,7 +812,7 @@ def test_the_digest_is_of_all_that_is_said(files, tmp_path):
         ),
         ((2**63).to_bytes(8, "little") + b"{}", "does not start with the length"),
         ((2).to_bytes(8, "little") + b"{}", "no metadata"),
-        ((2).to_bytes(8, "little") + b"\xff\xff", "decode"),
+        ((2).to_bytes(8, "little") + b"\xff\xff", "not ASCII"),
         (pickle.dumps({"a": 1}), "cannot be loaded"),
         ((17).to_bytes(8, "little") + b'{"a": 1, "a": 2} ', "the key 'a' twice"),
     ],

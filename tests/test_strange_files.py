@@ -1,5 +1,6 @@
 """Files that a stranger made by hand, with the right digest: refused, whatever they hold."""
 
+import copy
 import gc
 import json
 import re
@@ -13,7 +14,7 @@ from families import slow_cases
 from made_by_hand import Nodes, first, nodes_of, put_together, taken_apart, with_attribute
 from sklearn.gaussian_process import kernels as sk
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, QuantileTransformer
 
 import skgpstoch
 from skgpstoch import (
@@ -25,6 +26,8 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.data.numeric import Numbers
+from skgpstoch.estimators.distributions.normal import NormalLaw
+from skgpstoch.estimators.distributions.predictive import PredictiveDistribution
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.models.features.fourier import base_frequencies
 from skgpstoch.persistence import failures, limits
@@ -253,7 +256,7 @@ def test_a_half_of_no_matrices(exact, tmp_path):
         return nodes.add("array", len(nodes.tensors) - 1, "<f8", f"0,{n},{n}", "0,1,2", "lower")
 
     with_attribute(tmp_path / "model", exact, make)
-    refused(tmp_path / "model", "is not square")
+    refused(tmp_path / "model", "is not square|which no saved estimator has")
 
 
 TYPES = [
@@ -311,7 +314,7 @@ def test_letters_that_are_none(exact, tmp_path):
     """A letter from outside makes all others of a text take four bytes."""
     data = exact.read_bytes()
     (tmp_path / "model").write_bytes(data.replace(b'"GaussianProcess', '"Gaussian😀'.encode(), 1))
-    refused(tmp_path / "model", "ascii")
+    refused(tmp_path / "model", "header is not ASCII")
 
 
 # ---- numbers that are not finite -----------------------------------------------------------------
@@ -567,6 +570,33 @@ def test_nor_do_keys_of_mappings(name, exact, tmp_path):
     refused(tmp_path / "model", f"Bunch cannot have an attribute '{name}'")
 
 
+WRONG = {"limit": None, "name": 3, "severity": 0.5}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_fields_have_the_types_that_their_class_declares(name, plain, tmp_path):
+    """Else a table of findings cannot be shown."""
+
+    def change(nodes, tensors):
+        finding = next(n for n in nodes if n[0] == "record" and "severity" in n)
+        finding[finding.index(name) + 1] = WRONG[name]
+
+    with pytest.raises(ValueError, match=rf"Finding\.{name} is a \w+, which it cannot be"):
+        edited(plain, tmp_path / "model", change)
+
+
+def test_kernels_have_all_their_parameters(exact, tmp_path):
+    """Without one, scikit-learn can neither clone nor show them."""
+
+    def change(nodes, tensors):
+        kernel = next(n for n in nodes if n[0] == "object" and "length_scale" in n)
+        at = kernel.index("length_scale")
+        del kernel[at : at + 2]
+
+    with pytest.raises(ValueError, match="RBF lacks its parameter 'length_scale'"):
+        edited(exact, tmp_path / "model", change)
+
+
 @pytest.mark.parametrize("size", [2**40, 2**63, -(2**63)])
 def test_layers_are_not_huge(size, exact, tmp_path):
     """MaxPool1d does not return, nor listen to Ctrl-C."""
@@ -626,17 +656,119 @@ def test_predictions_are_not_silently_nan(call, plain, tmp_path):
         assert str(tmp_path / "model") in str(failure.value)
 
 
-def test_what_does_not_fit_together_has_its_name(sparse, tmp_path):
-    def change(nodes, tensors):
-        node = tensor_in(nodes, "VariationalWeights", "mean")
-        tensors[node[1]], node[3:] = np.zeros(3), ["3", "0", ""]
+def few_weights(nodes, tensors):
+    node = tensor_in(nodes, "VariationalWeights", "mean")
+    tensors[node[1]], node[3:] = np.zeros(3), ["3", "0", ""]
 
-    model = edited(sparse, tmp_path / "model", change)
-    with pytest.raises(Exception, match="size") as failure:
+
+USES = {
+    "predict": lambda m: m.predict(X),
+    "sample_functions": lambda m: m.sample_functions(1),
+    "a distribution": lambda m: m.predict_distribution(X),
+    "feature_importances_": lambda m: m.feature_importances_,
+    "a notebook": lambda m: m._repr_html_(),
+    "a copy": lambda m: copy.deepcopy(m).predict(X),
+    "a shallow copy": lambda m: copy.copy(m).predict(X),
+    "a stream": lambda m: m.partial_fit(X, Y),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_does_not_fit_together_has_its_name(use, plain, tmp_path):
+    """In our words, not in torch's."""
+    model = edited(plain, tmp_path / "model", few_weights)
+    with pytest.raises(ValueError, match=r"failed in .*the parts of the file do not") as failure:
+        USES[use](model)
+    assert str(tmp_path / "model") in str(failure.value)
+    assert isinstance(failure.value.__cause__, RuntimeError | ValueError)  # for who mends the file
+
+
+def test_no_error_of_a_library_is_bare(tmp_path):
+    """scikit-learn has a variable that is bound only for the words that it knows."""
+    transform = QuantileTransformer(n_quantiles=5)
+    model = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0, target_transform=transform)
+    model.fit(X, Y)
+    model.target_transformer_.output_distribution = "a\0b"
+    model.save(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"failed in .*the parts of the file do not"):
+        skgpstoch.load(tmp_path / "model").predict(X)
+
+
+def test_what_a_loaded_model_returns_speaks_in_our_words(plain):
+    model = skgpstoch.load(plain)
+    drawn, predicted = model.sample_functions(1), model.predict_distribution(X)[:3]
+    drawn._functions = torch.ones(1, 3, 9).matmul
+    predicted.law = None
+    for fails in (lambda: drawn(X), lambda: drawn.torch(torch.ones(1, 2)), predicted.mean):
+        with pytest.raises(ValueError, match=r"failed in .*the parts of the file do not"):
+            fails()
+
+
+def test_the_part_that_fails_has_its_name(sparse, tmp_path):
+    model = edited(sparse, tmp_path / "model", few_weights)
+    with pytest.raises(ValueError, match=r"predict failed in SVGPRegressor\.posterior_\.weights,"):
         model.predict(X)
-    (note,) = failure.value.__notes__
-    assert "This happened in SVGPRegressor.posterior_.weights" in note
-    assert str(tmp_path / "model") in note
+
+
+class Failing(torch.nn.Module):
+    """A network of the user's."""
+
+    def forward(self, rows):
+        if len(rows) == 1:
+            raise KeyError("one row")
+        return rows
+
+
+def test_errors_of_the_users_code_stay_their_own(tmp_path):
+    model = SVGPRegressor(feature_map=Failing(), n_inducing=5, max_iter=1, random_state=0)
+    model.fit(X, Y).save(tmp_path / "model")
+    again = skgpstoch.load(tmp_path / "model", objects={"Failing": Failing})
+    with pytest.raises(KeyError, match="one row") as failure:
+        again.predict(X[:1])
+    assert "predict failed in" in failure.value.__notes__[0]
+
+
+def test_what_is_saved_is_read(exact, tmp_path):
+    """A header describes the values of the structure, and those of the tensors beside them."""
+    model = skgpstoch.load(exact)
+    model.note_ = [list(range(20_000)), *(np.full(2, i) for i in range(900))]
+    model.save(tmp_path / "model")
+    assert skgpstoch.load(tmp_path / "model").note_[0] == model.note_[0]
+
+
+def test_letters_that_might_be_quotes_are_read_once(tmp_path):
+    header = b'["' + b'\\"' * 10**6
+    (tmp_path / "model").write_bytes(len(header).to_bytes(8, "little") + header)
+    refused(tmp_path / "model", "no JSON")
+
+
+VOID = {
+    "an array": lambda nodes: nodes.add_array(np.zeros((10**6, 0))),
+    "an array of no rows": lambda nodes: nodes.add_array(np.zeros((0, 2**40))),
+    "cells": lambda nodes: nodes.add("cells", "|O", 2, 2**40, 0),
+}
+
+
+@pytest.mark.parametrize("what", VOID)
+def test_what_has_no_numbers_has_few_rows(what, exact, tmp_path):
+    """From which predictions would make matrices of terabytes."""
+    with_attribute(tmp_path / "model", exact, VOID[what])
+    refused(tmp_path / "model", "which no saved estimator has|a shape that is none")
+
+
+def test_draws_are_not_silently_nan():
+    """As those of a model whose factors have become integers."""
+    predicted = PredictiveDistribution(NormalLaw(np.zeros((3, 1)), np.full((3, 1), np.nan)))
+    with pytest.raises(ValueError, match="predicts nan"):
+        predicted.sample(2, random_state=0)
+
+
+def test_libraries_do_not_speak_at_load(exact, tmp_path):
+    make = lambda nodes: nodes.add("torch device", "nonsense")  # noqa: E731
+    with_attribute(tmp_path / "model", exact, make)
+    with pytest.raises(ValueError, match="no such object has parts like its own") as refusal:
+        skgpstoch.load(tmp_path / "model")
+    assert "PrivateUse" not in str(refusal.value)
 
 
 def test_errors_of_the_user_have_no_notes(sparse):
@@ -658,6 +790,7 @@ def test_estimators_without_a_hash_work_as_well(tmp_path):
 
     Unhashable(n_inducing=3, max_iter=1).fit(X, Y).save(tmp_path / "model")
     model = skgpstoch.load(tmp_path / "model", objects={"Unhashable": Unhashable})
+    gc.collect()  # models of other tests
     n_loaded = len(failures.LOADED)
     assert str(tmp_path / "model") in failures.file_of(model)
     model.predict(X)
@@ -679,6 +812,50 @@ def test_flags_of_columns_are_no_numbers_of_columns():
     """10^8 columns, which one row would fill."""
     encoder = Numbers("a", 0.0, 10**8, 10**8, None)
     assert encoder.filled(np.zeros(3)).shape == (3, encoder.width) == (3, 2)
+
+
+# ---- layers that compute differently while they train --------------------------------------------
+
+
+def with_network(cls, path):
+    """Save a model whose network has a layer that drops or scales by the rows of a batch."""
+    network = torch.nn.Sequential(torch.nn.Linear(2, 2), cls)
+    model = SVGPRegressor(feature_map=network, n_inducing=5, max_iter=1, random_state=0)
+    model.fit(X, Y).save(path)
+    return model
+
+
+@pytest.mark.parametrize("layer", [torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(2)], ids=repr)
+@pytest.mark.parametrize("how", ["left out", "true"])
+def test_fitted_layers_do_not_train(layer, how, tmp_path):
+    """Predictions would be random, or depend on the other rows."""
+    model = with_network(layer, tmp_path / "model")
+    assert np.array_equal(skgpstoch.load(tmp_path / "model").predict(X), model.predict(X))
+    metadata, tensors = taken_apart(tmp_path / "model")
+    nodes = nodes_of(metadata)
+    kind = ["type", f"nn.{type(layer).__name__}"]
+    for node in nodes:
+        if node[0] == "module" and nodes[node[1][0]] == kind and "training" in node:
+            at = node.index("training")
+            node[at : at + 2] = [] if how == "left out" else ["training", True]
+    put_together(tmp_path / "model", {**metadata, "structure": json.dumps(nodes)}, tensors)
+    refused(tmp_path / "model", rf"SVGPRegressor.posterior_ has a {kind[1][3:]} in training mode")
+
+
+@pytest.mark.parametrize("value", [1, None, "tensor"])
+def test_a_layer_trains_or_does_not(value, tmp_path):
+    """A tensor of several numbers has no truth."""
+    with_network(torch.nn.Dropout(0.5), tmp_path / "model")
+
+    def change(nodes, tensors):
+        at = next(i for i, n in enumerate(nodes) if n[0] == "module" and "training" in n)
+        spot = next(i for i, n in enumerate(nodes) if n[0] == "tensor")
+        assert spot < at
+        node = nodes[at]
+        node[node.index("training") + 1] = [spot] if value == "tensor" else value
+
+    with pytest.raises(ValueError, match="training must be true or false"):
+        edited(tmp_path / "model", tmp_path / "model", change)
 
 
 # ---- what a third attack found -------------------------------------------------------------------

@@ -1,9 +1,11 @@
-"""Warnings that point at the user's own line."""
+"""Warnings that point at the user's own line, and who raised an error."""
 
 from __future__ import annotations
 
 import contextlib
+import dis
 import sys
+import traceback
 import warnings
 from collections.abc import Hashable, Iterator
 from contextvars import ContextVar
@@ -79,3 +81,35 @@ def loop_of(frame: FrameType) -> joblib.Parallel | None:
 def is_internal(filename: str) -> bool:
     """Tell whether a file belongs to a library through which the user called us."""
     return filename.startswith(LIBRARIES) or filename.endswith(WRAPPERS)
+
+
+# ---- who raised an error -------------------------------------------------------------------------
+
+
+RAISE = dis.opmap["RAISE_VARARGS"]
+PACKAGE = __name__.partition(".")[0]
+QUIET = {PACKAGE, "joblib", "numpy", "pandas", "scipy", "sklearn", "torch"}
+"""Packages whose errors about parts of a model are not the user's own."""
+
+
+def is_raised_by_us(error: BaseException) -> bool:
+    """Tell whether a ``raise`` of this package raised an error, not a library or an operation."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return (
+        last is not None
+        and package_of(last.tb_frame) == PACKAGE
+        and last.tb_frame.f_code.co_code[last.tb_lasti] == RAISE
+    )
+
+
+def is_raised_by_users(error: BaseException) -> bool:
+    """Tell whether code that is neither ours nor a library's took part in raising an error."""
+    packages = {package_of(frame) for frame, _ in traceback.walk_tb(error.__traceback__)}
+    return not packages <= QUIET | sys.stdlib_module_names
+
+
+def package_of(frame: FrameType) -> str:
+    """Return the name of the package whose code a frame runs."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]

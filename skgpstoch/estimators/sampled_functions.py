@@ -13,9 +13,11 @@ from torch import Tensor
 from ..data.arrays import Scaling
 from ..data.devices import BLOCK_ROWS, map_blocks
 from ..models.posteriors.functions import Functions
+from ..persistence.failures import tell_failures
 from .context import predicting
 
 
+@tell_failures
 class SampledFunctions:
     """Functions f that were drawn from a posterior or a prior, and can be evaluated anywhere.
 

@@ -8,15 +8,15 @@ are no links, because dead links would be worse.
 from __future__ import annotations
 
 import copy
-import inspect
 import os
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, metadata
 from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 
 from ..data.arguments import check_names, with_names_checked
-from .failures import with_failures_told
+from .failures import mark_same, tell_failures, with_failures_told
 from .file import LONGEST_MESSAGE, save
 from .state import Names, PackedState, Packer, Unpacker
 
@@ -26,7 +26,7 @@ CALLED = """
     predict_gradient predict_interval predict_log_proba predict_proba predict_std predictive_cdf
     sample_functions sample_y score
 """
-"""Public methods whose errors name the class of the estimator, and what failed."""
+"""Public methods whose errors about arguments name the class of the estimator."""
 
 
 def documentation_root() -> str | None:
@@ -49,6 +49,12 @@ def page_template(cls: type) -> str:
     return root.rstrip("/") + "/generated/{estimator_module}.{estimator_name}.html"
 
 
+def told(method: Callable) -> Callable:
+    """Let a method's errors name the class, its parameters, and the part that failed."""
+    told = with_failures_told(method)
+    return with_names_checked(told) if method.__name__ in CALLED.split() else told
+
+
 class SavedEstimator(BaseEstimator):
     """An estimator whose pickled state consists of NumPy arrays and Python's own types.
 
@@ -57,12 +63,12 @@ class SavedEstimator(BaseEstimator):
     """
 
     _doc_link_module = DISTRIBUTION
+    __repr__ = with_failures_told(BaseEstimator.__repr__)
+    _html_repr = with_failures_told(BaseEstimator._html_repr)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in vars(cls).keys() & set(CALLED.split()):
-            if inspect.isfunction(vars(cls)[name]):
-                setattr(cls, name, with_names_checked(with_failures_told(vars(cls)[name])))
+        tell_failures(cls, told)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make an estimator; name the parameter that a misspelt one may stand for."""
@@ -84,12 +90,14 @@ class SavedEstimator(BaseEstimator):
         """Return a shallow copy, which shares its attributes with this estimator."""
         other = type(self).__new__(type(self))
         other.__dict__.update(vars(self))
+        mark_same(self, other)
         return other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a deep copy of the attributes, which is faster than copying the pickled state."""
         other = memo[id(self)] = type(self).__new__(type(self))
         other.__dict__.update(copy.deepcopy(vars(self), memo))
+        mark_same(self, other)
         return other
 
     def _validate_params(self) -> None:
@@ -101,6 +109,7 @@ class SavedEstimator(BaseEstimator):
                 raise
             raise type(error)(f"{str(error)[:LONGEST_MESSAGE]}…") from None
 
+    @with_failures_told
     def save(self, path: str | os.PathLike) -> None:
         """Write the estimator, fitted or not, to a file that `skgpstoch.load` reads.
 

@@ -1,61 +1,95 @@
 """Say which part of a model is wrong if it predicts NaN, or fails after it was loaded.
 
 Whether the parts of a file belong together shows when they are used. So nothing is compared at
-load; the first method that fails tells where it did.
+load; the first method that fails tells where it did, instead of what torch or NumPy say.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import re
 import traceback
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..data.devices import ran_out_of_memory
+from ..data.messages import is_raised_by_us, is_raised_by_users
 from .forms import DAMAGE
 from .registry import PACKAGE
 from .state import Names, Packer
 
 LOADED: dict[int, str] = {}
-"""Files of the estimators that were loaded, by their id, until they are fitted."""
+"""Files of the estimators that were loaded, and of what they returned, by id, until a fit."""
 
 OF_MODULES = re.compile(r"\._(?:buffers|modules|parameters)\['(\w+)'\]")
 OF_TENSORS = re.compile(r"(\[0\]){1,2}$")
+OF_CHECKS = re.compile(r"sklearn\.(utils\.(?!_pprint|_repr_html)|metrics\.)")
+SPECIAL = {"__call__", "__getitem__", "__len__", "__repr__"}
+DATA = {"X_train_", "y_train_"}  # which may have missing values
 
 
-def with_failures_told(method: Callable) -> Callable:
-    """Let a method of an estimator say which part is wrong if it fails or predicts NaN."""
+def with_failures_told(method: Any) -> Any:
+    """Let a method of a model say which part is wrong if it fails or predicts NaN."""
 
     @functools.wraps(method)
-    def told(estimator: Any, *args: Any, **kwargs: Any) -> Any:
+    def told(model: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            found = method(estimator, *args, **kwargs)
+            found = method(model, *args, **kwargs)
         except DAMAGE as error:
-            if id(estimator) in LOADED and not is_for_users(error):
-                error.add_note(
-                    f"This happened in {place_of(error, estimator)}{file_of(estimator)}. If your "
-                    "arguments are right, the parts of the file do not belong together. Get it "
-                    "again from somebody you trust, or fit and save the model with this version"
-                )
+            if id(model) not in LOADED or is_for_users(error):
+                raise
+            why = (
+                f"{type(model).__name__}.{method.__name__} failed in {place_of(error, model)}"
+                f"{file_of(model)}. If your arguments are right, the parts of the file do not "
+                "belong together. Get it again from somebody you trust, or fit and save the model "
+                "with this version."
+            )
+            if not is_raised_by_users(error):
+                raise ValueError(why) from error
+            error.add_note(why)
             raise
         if method.__name__ == "fit":
-            LOADED.pop(id(estimator), None)
-        check_known(estimator, found, method.__name__ == "predict")
+            LOADED.pop(id(model), None)
+        elif method.__name__ not in DATA:
+            check_known(model, found, method.__name__ == "predict")
+        if found is not model:
+            mark_same(model, found)
         return found
 
     return told
 
 
-def mark_loaded(estimator: Any, path: str | os.PathLike) -> None:
-    """Remember the file of an estimator as long as that exists; it may have no hash."""
-    LOADED[id(estimator)] = os.fspath(path)
-    weakref.finalize(estimator, LOADED.pop, id(estimator), None)
+def tell_failures(cls: type, tell: Callable[[Any], Any] = with_failures_told) -> type:
+    """Let the public methods and properties that a class defines say which part is wrong."""
+    for name, value in list(vars(cls).items()):
+        if name.startswith("_") and name not in SPECIAL:
+            continue
+        if inspect.isfunction(value):
+            setattr(cls, name, tell(value))
+        elif isinstance(value, property):
+            setattr(cls, name, property(with_failures_told(value.fget), doc=value.__doc__))
+        elif inspect.isfunction(getattr(value, "fn", None)):  # scikit-learn's available_if
+            value.fn = tell(value.fn)
+    return cls
+
+
+def mark_loaded(model: Any, path: str | os.PathLike) -> None:
+    """Remember the file of a model as long as that exists; it may have no hash."""
+    LOADED[id(model)] = os.fspath(path)
+    weakref.finalize(model, LOADED.pop, id(model), None)
+
+
+def mark_same(model: Any, other: Any) -> None:
+    """Remember that a copy, a distribution or functions are of the same file."""
+    is_ours = type(other).__module__.partition(".")[0] == PACKAGE
+    if id(model) in LOADED and is_ours and hasattr(other, "__weakref__"):
+        mark_loaded(other, LOADED[id(model)])
 
 
 def file_of(model: Any) -> str:
@@ -77,11 +111,16 @@ def check_known(model: Any, found: Any, is_mean: bool = False) -> None:
 
 
 def is_for_users(error: Exception) -> bool:
-    """Tell whether an error is a message of this package, or of scikit-learn's checks."""
-    at = traceback.extract_tb(error.__traceback__)[-1]
-    folders, is_raised = Path(at.filename).parts, (at.line or "").startswith("raise ")
-    is_ours = "sklearn" in folders or (is_raised and PACKAGE in folders)
-    return is_ours and isinstance(error, ValueError | TypeError)
+    """Tell whether an error says what to do: one of ours, of scikit-learn's checks, or of memory.
+
+    ``__getattr__`` says only that a model lacks an attribute.
+    """
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    if frame.f_code.co_name == "__getattr__":
+        return False
+    is_checked = OF_CHECKS.match(str(frame.f_globals.get("__name__")))
+    is_told = is_raised_by_us(error) or (is_checked and isinstance(error, ValueError | TypeError))
+    return (is_told and str(error) != "") or ran_out_of_memory(error)
 
 
 def place_of(error: Exception, estimator: Any) -> str:

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import types
+import typing
 from collections.abc import Iterable
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.gaussian_process.kernels import PairwiseKernel
+from sklearn.gaussian_process.kernels import Kernel, PairwiseKernel
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
-from torch import nn
+from torch import Tensor, nn
 
 from ..data.messages import warn
 from .forms_of_values import LETTERS_SHOWN
 
 LARGEST_OF_LAYER = 2**24  # integer of a torch layer: MaxPool1d of 2^40 never ends
 MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
+OF_BATCHES = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd
+"""Layers that draw at random, or look at other rows, while they train."""
+ONE_OF: dict[Any, Any] = {
+    **{float: Real, int: Integral, bool: (bool, np.bool_)},
+    np.ndarray: (np.ndarray, np.generic),
+}
+"""What stands for these types in files."""
+PLAIN = (bool, float, int, str, type(None), np.ndarray, Tensor)
 OF_FUNCTIONS = {"func": "kw_args", "inverse_func": "inv_kw_args"}
 
 
@@ -29,6 +40,12 @@ def check_fields(value: Any, form: str, names: list[str]) -> None:
     hidden = () if form in ("mapping", "record") else code_of(cls).intersection(names)
     if found := [name for name in names if name[:2] == "__" or name in hidden]:
         raise ValueError(f"{cls.__name__} cannot have an attribute {found[0][:LETTERS_SHOWN]!r}")
+    if form == "record":
+        check_types_of(cls, {name: getattr(value, name) for name in names})
+    elif "__dataclass_fields__" in vars(cls) and not isinstance(value, BaseEstimator):
+        check_types_of(cls, fields)
+    if isinstance(value, Kernel):
+        check_kernel(value)
     if isinstance(value, nn.Module):
         check_module(cls, {name: fields[name] for name in names})
     elif isinstance(value, BaseEstimator):
@@ -37,8 +54,26 @@ def check_fields(value: Any, form: str, names: list[str]) -> None:
         check_jobs(cls, fields.get("pairwise_kernels_kwargs") or {})
 
 
+def check_types_of(cls: type, fields: dict[str, Any]) -> None:
+    """Raise a ValueError if a field is not of the type that its class declares."""
+    for name, choice in declared(cls).items():
+        if name in fields and not isinstance(fields[name], choice):
+            kind = type(fields[name]).__name__
+            raise ValueError(f"{cls.__name__}.{name} is a {kind}, which it cannot be")
+
+
+def check_kernel(value: Kernel) -> None:
+    """Raise a ValueError if a kernel lacks a parameter."""
+    cls: Any = type(value)
+    for name in parameters_of(cls):
+        if not hasattr(value, name):
+            raise ValueError(f"{cls.__name__} lacks its parameter {name!r}")
+
+
 def check_module(cls: type, fields: dict[str, Any]) -> None:
     """Raise a ValueError if a module has hooks, or is a layer with huge integers."""
+    if type(fields.get("training", True)) is not bool:
+        raise ValueError(f"{cls.__name__}.training must be true or false")
     is_layer = cls.__module__.startswith("torch.")
     for name, field in fields.items():
         if "hook" in name and isinstance(field, dict) and field:
@@ -65,6 +100,11 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
                     f"write elsewhere or leave numbers out. Set {arguments}=None before saving"
                 )
     check_jobs(type(value), fields)
+
+
+def trains(value: Any) -> str:
+    """Return what a layer is if it would predict at random, or by other rows; else nothing."""
+    return type(value).__name__ if isinstance(value, OF_BATCHES) and value.training else ""
 
 
 def check_jobs(cls: type, fields: dict[str, Any]) -> None:
@@ -96,6 +136,34 @@ def code_of(cls: type) -> frozenset[str]:
         if (callable(value) or hasattr(value, "__get__"))
         and not isinstance(value, functools.cached_property)
     )
+
+
+@functools.cache
+def parameters_of(cls: Any) -> tuple[str, ...]:
+    """Return the names of a constructor's parameters."""
+    return tuple(list(inspect.signature(cls).parameters))
+
+
+@functools.cache
+def declared(cls: type) -> dict[str, tuple[type, ...]]:
+    """Return the types of a class's fields, of those whose types are plain, or a choice of such."""
+    hints = {
+        name: typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        for name, hint in hints_of(cls).items()
+    }
+    return {
+        name: tuple(ONE_OF.get(t, t) for t in choice)
+        for name, choice in hints.items()
+        if all(t in PLAIN for t in choice)
+    }
+
+
+def hints_of(cls: type) -> dict[str, Any]:
+    """Return the annotations of a class; none if they name what is only there for type checkers."""
+    try:
+        return typing.get_type_hints(cls)
+    except NameError:
+        return {}
 
 
 def largest_in(value: Any) -> int:

@@ -20,6 +20,7 @@ import sklearn
 import torch
 from sklearn.base import BaseEstimator
 
+from ..data.messages import is_raised_by_us
 from .failures import mark_loaded
 from .fields import forget_folders
 from .forms import DAMAGE
@@ -45,9 +46,8 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
     try:
         value_of(state, FileNames(names.asked), size_of(state))
     except DAMAGE as error:
-        raise ValueError(
-            f"{type(estimator).__name__} cannot be saved: {error.__cause__ or error}."
-        ) from error
+        why = error.__cause__ if error.__cause__ and is_raised_by_us(error.__cause__) else error
+        raise ValueError(f"{type(estimator).__name__} cannot be saved: {why}.") from error
     estimator._validate_params()  # set_params does not validate
     entries = {
         "class": type(estimator).__name__,
@@ -153,7 +153,8 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
         try:
             estimator = loaded(file, names)
         except DAMAGE as error:
-            why = str(error)[:LONGEST_MESSAGE]
+            is_told = is_raised_by_us(error)
+            why = str(error)[:LONGEST_MESSAGE] if is_told else "it is damaged, or was altered"
             raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {why}.") from error
     mark_loaded(estimator, path)
     return estimator

@@ -36,8 +36,10 @@ Fields = dict[str, Any]
 
 DAMAGE = (
     ArithmeticError,
+    AssertionError,
     AttributeError,
     LookupError,
+    NameError,
     RuntimeError,
     TypeError,
     ValueError,

@@ -22,6 +22,7 @@ Types = tuple[type, ...]
 
 MOST_BYTES_OF_A_TEXT = 256  # in an array, for each string and each of its letters
 MOST_BYTES_OF_TEXTS = 2**26  # in an array
+MOST_WITHOUT_CELLS = 2**20  # rows of an array without columns
 LETTERS_SHOWN = 60  # letters of a text, in messages
 MOST_FLOATS = 2**20  # in a list that is stored as an array, which takes eight times as much memory
 WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -134,7 +135,9 @@ def array_of_cells(parts: list[Any]) -> np.ndarray:
     """Return an array of strings or objects."""
     text, ndim, *rest = parts
     shape, values = rest[:ndim], rest[ndim:]
-    if type(text) is not str or not all(type(n) is int and n >= 0 for n in (ndim, *shape)):
+    if type(text) is not str or not all(
+        type(n) is int and 0 <= n <= max(len(values), MOST_WITHOUT_CELLS) for n in (ndim, *shape)
+    ):
         raise ValueError("an array of strings or objects has a shape that is none")
     dtype = dtype_of(text, "UO")
     if dtype.kind == "U" and (

@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator
 from sklearn.gaussian_process import kernels as sk
 from torch import nn
 
-from .fields import check_fields
+from .fields import check_fields, trains
 from .forms import OBJECTS
 from .forms_of_values import form_of_level, is_long_list_of_floats
 from .registry import known_classes
@@ -83,6 +83,7 @@ class FileLimits:
         self.n_evaluated = 0
         self.evaluations: list[int] = []  # objects that compute something in each node, likewise
         self.unknown: dict[int, list[Unknown]] = {}
+        self.training: dict[int, str] = {}  # nodes of fitted layers that train, and what has them
         self.of_tensors: set[int] = set()  # arrays whose memory a tensor has
         self.of_classes: set[int] = set()  # names of classes, whose objects a file may hold
 
@@ -128,9 +129,29 @@ class FileLimits:
             if isinstance(part, list):
                 for found in self.unknown.get(part[0], ()):
                     self.keep(form, value, label(form, parts, place), found)
+        if self.training or isinstance(value, nn.Module):
+            self.check_training(value, parts)
         # The tensor of a parameter has told it before, and may be shared.
         if form != "parameter" and (found_here := unknown_in(value)) is not None:
             self.unknown[len(self.depths) - 1] = [found_here]
+
+    def check_training(self, value: Any, parts: list[Any]) -> None:
+        """Raise a ValueError if a fitted layer is in training mode, as parameters may be."""
+        kind = trains(value)
+        for place, part in enumerate(parts):
+            if isinstance(part, list) and part[0] in self.training:
+                name = parts[place - 1]
+                if is_parameter(value, name):
+                    continue
+                kind = self.training[part[0]]
+                if isinstance(value, BaseEstimator):
+                    raise ValueError(
+                        f"{type(value).__name__}.{name} has a {kind} in training mode, so "
+                        "predictions would be random or depend on other rows. Call its eval() "
+                        "before saving"
+                    )
+        if kind:
+            self.training[len(self.depths) - 1] = kind
 
     def check_evaluations(self, value: Any) -> None:
         """Raise a ValueError if to compute with an object takes far longer than its parts tell."""

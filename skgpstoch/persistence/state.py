@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ..data.messages import is_raised_by_us
 from . import forms
 from .arrays import Layout, is_plain, kept, restored
 from .forms_of_values import LETTERS_SHOWN
@@ -182,7 +183,8 @@ class Unpacker:
             try:
                 self.made.append(self.checked(form, node[1:]))
             except forms.DAMAGE as error:
-                raise ValueError(f"its node {i} ({form!r:.40}) is not valid: {error}") from error
+                why = error if is_raised_by_us(error) else "no such object has parts like its own"
+                raise ValueError(f"its node {i} ({form!r:.40}) is not valid: {why}") from error
         return self.made[-1]
 
     def checked(self, form: str, parts: list[Any]) -> Any:
@@ -209,21 +211,21 @@ class Unpacker:
         if form in ("type", "function"):
             return self.names.value(values[0], form == "type")
         if form == "object as it is":
-            return self.kept[place(values[0])]
+            return entry(self.kept, values[0], "object")
         return forms.FORMS[form].together(values)
 
     def of_part(self, part: Any) -> Any:
         """Return what a part stands for."""
         if type(part) is list:
             (number,) = part
-            return self.made[place(number)]
+            return entry(self.made, number, "node")
         if type(part) in ATOMS or (type(part) is float and math.isfinite(part)):
             return part
         raise ValueError("a part must be a finite number, a text, true, false, null or a node")
 
     def payload(self, number: int) -> np.ndarray:
         """Return the stored numbers of an array, but only once, to limit the memory."""
-        found, self.payloads[number] = self.payloads[place(number)], None
+        found, self.payloads[number] = entry(self.payloads, number, "tensor"), None
         if found is None:
             raise ValueError(f"two arrays use tensor {number}")
         return found
@@ -247,11 +249,11 @@ def check_types(values: list[Any], types: tuple[tuple[type, ...], ...]) -> None:
         raise ValueError("its parts are not of the types of this form")
 
 
-def place(number: Any) -> int:
-    """Return a position in a list; raise a ValueError if it is not an integer of at least 0."""
-    if type(number) is not int or number < 0:
-        raise ValueError(f"{number!r:.40} is not a position in a list")
-    return number
+def entry(values: list[Any], number: Any, kind: str) -> Any:
+    """Return an entry of a list, or raise a ValueError if there is none of this number yet."""
+    if type(number) is not int or not 0 <= number < len(values):
+        raise ValueError(f"there is no {kind} {number!r:.40} before it")
+    return values[number]
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -37,6 +37,7 @@ METADATA = "__metadata__"
 LENGTH = 8  # bytes, little-endian
 LONGEST_HEADER = 2**24  # bytes; the library allows 100 MB
 MOST_AXES = 32
+FREE_ROWS = 1000  # of arrays without columns; if there are more, other arrays have a byte for each
 NOT_OURS = (
     "it was not written by an estimator's `save`, or is cut short. Read files of other "
     "programs with their own functions (joblib.load, skops.io.load, torch.load)"
@@ -94,7 +95,10 @@ def read(file: BinaryIO) -> tuple[dict[str, str], list[np.ndarray]]:
     length = int.from_bytes(file.read(LENGTH), "little")
     if length > min(size - LENGTH, LONGEST_HEADER):
         raise ValueError(f"it does not start with the length of a header; {NOT_OURS}")
-    header = parsed(file.read(length).decode("ascii"), size)
+    text = file.read(length)
+    if not text.isascii():
+        raise ValueError("its header is not ASCII, so it is damaged")
+    header = parsed(text.decode("ascii"), size)
     metadata = header.pop(METADATA, None) if isinstance(header, dict) else None
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise ValueError("its header has no metadata")
@@ -115,7 +119,8 @@ def check_table(table: Table, n_bytes: int) -> None:
             raise ValueError(
                 f"its tensor {i} has the type {dtype!r:.40}, which no saved estimator has"
             )
-        if not are_counts(shape) or len(shape) > MOST_AXES:
+        is_void = are_counts(shape) and 0 in shape and max(shape) > n_bytes + FREE_ROWS
+        if not are_counts(shape) or len(shape) > MOST_AXES or is_void:
             raise ValueError(
                 f"its tensor {i} has the shape {shape!r:.80}, which no saved estimator has"
             )

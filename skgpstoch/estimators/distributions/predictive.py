@@ -13,7 +13,7 @@ from ...data.arguments import check_coverage, check_n_samples
 from ...data.array_inputs import one_output
 from ...data.arrays import random_numbers, readable, row_blocks
 from ...data.devices import BLOCK_ROWS
-from ...persistence.failures import check_known
+from ...persistence.failures import tell_failures
 from .law import Law
 
 CRPS_ROWS = 512  # rows whose integrals are computed at a time
@@ -35,6 +35,7 @@ def has_probabilities(distribution: PredictiveDistribution) -> bool:
     return True
 
 
+@tell_failures
 class PredictiveDistribution:
     """Predictive distributions of y at n rows; methods are named as in ``scipy.stats``.
 
@@ -215,7 +216,6 @@ class PredictiveDistribution:
     def _of_rows(self, function: Callable[[Law], np.ndarray]) -> np.ndarray:
         """Compute a function (N, P) block by block; return it in the shape of the distribution."""
         found = np.concatenate([function(law) for law, _ in self._blocks()])
-        check_known(self, found)
         return found.reshape(self.shape)
 
     def _at(
@@ -231,7 +231,6 @@ class PredictiveDistribution:
             for some in row_blocks(len(numbers), size):
                 of_block = function(self.law.of(numbers[some]), grid[rows].reshape(-1, P)[some])
                 found[rows].reshape(-1, P)[some] = of_block
-        check_known(self, found)
         return found.reshape(y.shape)
 
     def _broadcast(self, y: Any, name: str) -> np.ndarray:

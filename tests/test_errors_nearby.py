@@ -99,9 +99,8 @@ def test_noise_that_varies_is_found():
     model = of_process(X[:1400], y[:1400])
     held, new = model.held_out_.log_density, model.log_predictive_density(X[1400:], y[1400:])
     assert abs(held.mean() - new.mean()) < 0.15
-    model.posterior_.spread = ErrorScale(
-        float(model.posterior_.spread.scale), model.posterior_.spread.most_odds, None
-    )
+    spread = model.posterior_.spread
+    model.posterior_.spread = ErrorScale(float(spread.scale), spread.most_odds, None, spread.tails)
     assert new.mean() > model.log_predictive_density(X[1400:], y[1400:]).mean() + 0.1
 
 
@@ -142,8 +141,11 @@ def test_ratios_are_those_of_the_equation(P):
     of_f, of_noise = q.var[0] / given.var, likelihood.ratio.square()
     assert_allclose(q.var[0] + of_noise * noise, factor2 * (given.var + noise))
     share = (given.var - given.by_noise) / (given.var + noise)
+    tails = 1.0 + known * (scale.tails - 1.0)
+    of_noise = of_noise * tails  # ρ, and λ below
     of_process = (of_f * given.var - of_noise * given.by_noise) / (given.var - given.by_noise)
-    assert_allclose(of_process / of_noise, factor2 ** (2 * share - 1))
+    assert_allclose(of_process / of_noise, (tails * factor2) ** (2 * share - 1))
+    assert_allclose(scale.tails, (posterior.likelihood.noise_variance / noise).mean())
 
 
 def test_what_is_nearly_all_noise_or_process_changes_alone():
@@ -170,6 +172,23 @@ def test_a_row_of_weight_2_counts_twice():
     sizes = torch.tensor([[1.0], [3.0]])[None]
     twice = ratio(sizes[:, [0, 1, 1]], torch.ones(1, 3), 4.0)
     assert_allclose(ratio(sizes, torch.tensor([[1.0, 2.0]]), 4.0), twice)
+
+
+def test_heavy_tails_are_those_of_the_noise():
+    """Half of the errors are twenty times as large, and f has light tails."""
+    X, f = process(3, 1000, lambda X: 0.0)
+    rng = np.random.default_rng(3)
+    y = f + rng.choice([0.05, 1.0], 1000) * rng.standard_normal(1000)
+    kernel = 1.0 * sk.Matern(0.1, nu=2.5) + sk.WhiteKernel(0.3)
+    model = NNGPRegressor(kernel, max_iter=3, random_state=0).fit(X[:700], y[:700])
+    assert model.posterior_.spread.tails > 2
+    mean, std = model.predict(X[700:], return_std=True, latent=True)
+    of_y = model.predict_std(X[700:])
+    off = np.std((f[700:] - mean) / std)
+    assert 0.8 < off < 1.5
+    model.posterior_.spread.tails = 1.0
+    assert np.std((f[700:] - mean) / model.predict_std(X[700:], latent=True)) > 1.15 * off
+    assert_allclose(model.predict_std(X[700:]), of_y)
 
 
 def test_few_rows_or_no_errors_choose_nothing():

@@ -18,7 +18,7 @@ from test_kernels import FIXED, LEAVES, TIED
 from thread_group import on_ranks
 from torch import nn
 
-from skgpstoch import GaussianProcessRegressor, NNGPRegressor
+from skgpstoch import GaussianProcessRegressor, NNGPClassifier, NNGPRegressor
 from skgpstoch.data import ChunkRows, ParquetRows
 from skgpstoch.data.rows import Rows
 from skgpstoch.kernels import from_sklearn
@@ -844,3 +844,19 @@ def test_copies_predict_the_same(sine):
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert_array_equal(predictions(other), before)
     assert len(pickle.dumps(model)) < 100_000
+
+
+@pytest.mark.parametrize("Model", [NNGPRegressor, NNGPClassifier])
+def test_more_neighbours_can_be_asked_for_after_the_fit(Model):
+    X = places("normal", n=60)
+    y = np.sin(X[:, 0]) if Model is NNGPRegressor else X[:, 0] > 0.2
+    some, more = (Model(**QUICK, n_neighbors_predict=m, calibrate=False).fit(X, y) for m in (4, 40))
+    predict = "predict" if Model is NNGPRegressor else "predict_proba"
+    few, many = (getattr(model, predict)(X + 0.1) for model in (some, more))
+    assert np.abs(few - many).max() > 1e-3
+    some.set_params(n_neighbors_predict=40)
+    assert_allclose(getattr(some, predict)(X + 0.1), many)
+    some.set_params(n_neighbors_predict=4)
+    assert_array_equal(getattr(some, predict)(X + 0.1), few)
+    with pytest.raises(ValueError, match="n_neighbors_predict"):
+        some.set_params(n_neighbors_predict=0).predict(X)

@@ -308,12 +308,13 @@ class NeighbourObjective(Objective):
             weight.cpu().numpy(),
             lambda scale: np.sqrt(factor2(share, scale * ratio)),
         )
-        posterior.spread = ErrorScale(tails.scale, most_odds, nearby).to(noise)
         if math.isinf(tails.df):
             posterior.likelihood = Gaussian(noise)
         else:
             posterior.likelihood = SharedStudentT(noise.sqrt(), torch.full_like(noise, tails.df))
             posterior.likelihood.outliers = tails.outliers
+        wider = float((posterior.likelihood.noise_variance / noise).mean())
+        posterior.spread = ErrorScale(tails.scale, most_odds, nearby, wider).to(noise)
         return posterior.spread(given, noise)
 
 

@@ -130,9 +130,10 @@ def widths(
     v = v.at_least(TINIEST)
     n = (given.beta.square() * D).sum(1).at_most(v)
     s = (v - n) / (v + noise)
-    ratio = ((2.0 * s - 1.0) * F2.log()).exp()
-    rho = F2 / (s * ratio + 1.0 - s)
-    return rho * (ratio * (v - n) + n) / v, rho.sqrt()
+    T = 1.0 + known * (scale.tails - 1.0)
+    f = ((2.0 * s - 1.0) * (T * F2).log()).exp() * (v - n) + n
+    unit = F2 * (v + noise) / (f + noise / T)
+    return unit * f / v, (unit / T).sqrt()
 
 
 def ratio_at(nearby: ErrorsNearby | None, p: int, given: GivenValues, D: Value, w: Value) -> Value:

@@ -22,10 +22,12 @@ v(x) the variance of f given y, and o the 0.99-quantile of ω at rows left out.
 
 Errors are those of y: they do not say whether f is rougher nearby, or the noise larger. Of
 v = v₀ + n, n = Σβ_j²D_j is due to the noise of neighbours. With factors λ of v₀ and ρ of all noise,
+and tails with which the variance of y is T F²(v + σ²),
 
-    F² (v + σ²) = λ v₀ + ρ (n + σ²),   λ/ρ = F^(4s − 2),   s = v₀/(v + σ²):
+    f : ε = λ v₀ + ρ n : ρ σ²/T,   λ/ρ = (T F²)^(2s − 1),   s = v₀/(v + σ²)
 
-the noise changes alone where nearly all of the variance is noise, and f where nearly none is.
+is how f and noise share F²(v + σ²). The noise changes alone where nearly all of the variance is
+noise, and f where nearly none is; and tails are the noise's.
 """
 
 from __future__ import annotations
@@ -65,14 +67,14 @@ class Widths(NamedTuple):
     of_noise: Tensor
 
     @classmethod
-    def of(cls, F2: Tensor, given: Given, noise: Tensor) -> Widths:
-        """Share out F² (N, P) between f and the noise, of variance σ² (P,)."""
+    def of(cls, F2: Tensor, given: Given, noise: Tensor, tails: Tensor | float = 1.0) -> Widths:
+        """Share out F² (N, P) between f and the noise, of variance σ² (P,); `tails` is T."""
         v = given.var.clamp_min(TINIEST)
         n = torch.minimum(given.by_noise, v)
         s = (v - n) / (v + noise)
-        ratio = F2 ** (2.0 * s - 1.0)  # λ/ρ
-        rho = F2 / (s * ratio + 1.0 - s)
-        return cls((rho * (ratio * (v - n) + n) / v).sqrt(), rho.sqrt())
+        f = (tails * F2) ** (2.0 * s - 1.0) * (v - n) + n
+        unit = F2 * (v + noise) / (f + noise / tails)
+        return cls((unit * f / v).sqrt(), (unit / tails).sqrt())
 
 
 class ErrorScale(Module):
@@ -86,14 +88,19 @@ class ErrorScale(Module):
         o.
     nearby : ErrorsNearby or None
         r; None is 1.
+    tails : float
+        T near rows; it is 1 far away.
     """
 
     scale: Tensor
     most_odds: Tensor
 
-    def __init__(self, scale: float, most_odds: Tensor, nearby: ErrorsNearby | None) -> None:
+    def __init__(
+        self, scale: float, most_odds: Tensor, nearby: ErrorsNearby | None, tails: float
+    ) -> None:
         super().__init__()
         self.register_buffer("scale", torch.tensor(scale, dtype=torch.float64))
+        self.tails = tails
         self.register_buffer("most_odds", most_odds.detach().clone())
         self.nearby = nearby
 
@@ -105,7 +112,9 @@ class ErrorScale(Module):
     def forward(self, given: Given, noise: Tensor) -> Widths:
         """Return what neighbours say, for a noise variance σ² (P,)."""
         r = torch.ones_like(given.var) if self.nearby is None else self.nearby(given)
-        return Widths.of(factor2(known(given, self.most_odds), self.scale * r), given, noise)
+        share = known(given, self.most_odds)
+        F2, T = factor2(share, self.scale * r), 1.0 + share * (self.tails - 1.0)
+        return Widths.of(F2, given, noise, T)
 
 
 def known(given: Given, most_odds: Tensor) -> Tensor:

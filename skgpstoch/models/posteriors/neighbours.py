@@ -172,6 +172,14 @@ class NeighbourPosterior(Posterior):
             found = _found[self] = Nearest(self.located(self.features))
         return found
 
+    def with_neighbors(self, n_neighbors: int) -> NeighbourPosterior:
+        """Return the posterior whose predictions are given so many rows."""
+        if n_neighbors == self.n_neighbors:
+            return self
+        other = copy.copy(self)
+        other.n_neighbors, _found[other] = n_neighbors, self.nearest
+        return other
+
     def located(self, G: Tensor) -> Tensor:
         """Return features in the units in which the kernel falls, (N, e)."""
         return G * nearness(self.kernel, G.shape[1]).sqrt().to(G)

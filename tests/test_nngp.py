@@ -427,6 +427,44 @@ def test_among_many_rows_at_one_distance_the_first_are_nearest(n_levels, n_input
     assert np.array_equal(found, np.argsort(squares, axis=1, kind="stable")[:, :33])
 
 
+@pytest.mark.parametrize("size", [1e-160, 1e-30, 1e-23, 1.0, 1e19, 1e30, 1e140])
+def test_neighbours_by_products_have_no_units(size):
+    """Squares of float32 numbers below 1e-23 are 0, and those above 1e19 infinite."""
+    rows = places("normal", d=12)
+    expected = finder(rows, uses_trees=False).of(torch.tensor(rows[:50]), 20)
+    found = finder(size * rows, uses_trees=False).of(torch.tensor(size * rows[:50]), 20)
+    assert torch.equal(found, expected)
+    far = np.concatenate([size * rows, np.full((1, 12), 1e20 * size)])
+    assert torch.equal(finder(far, uses_trees=False).of(torch.tensor(far[:50]), 20), expected)
+
+
+def tf32(A):
+    """Round float32 numbers to the 11 bits that TF32 keeps."""
+    return (
+        A
+        if A.dtype == torch.float64
+        else torch.frexp(A)[0].mul(2**11).round().mul(2.0**-11).ldexp(torch.frexp(A)[1])
+    )
+
+
+def test_products_whose_factors_torch_may_round(monkeypatch):
+    """As on a GPU after torch.set_float32_matmul_precision("high")."""
+    addmm = torch.addmm
+
+    def rounded(c, A, B, **options):
+        return addmm(c, tf32(A), tf32(B), **options)
+
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(20, 1, 24)) + 1e-2 * rng.normal(size=(20, 100, 24))
+    rows = rows.reshape(-1, 24)
+    expected = finder(rows, uses_trees=True).of(torch.tensor(rows[:100]), 10)
+    monkeypatch.setattr(torch, "addmm", rounded)
+    search = finder(rows, uses_trees=False)
+    assert not torch.equal(search.of(torch.tensor(rows[:100]), 10), expected)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert torch.equal(search.of(torch.tensor(rows[:100]), 10), expected)
+
+
 def test_as_many_neighbours_as_there_are_rows():
     rows = places("normal", n=5)
     for uses_trees in (True, False):

@@ -27,6 +27,7 @@ from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths import nearest as nearest_module
 from skgpstoch.maths.nearest import Nearest
 from skgpstoch.methods.nngp import deep
+from skgpstoch.methods.nngp.start import in_sight
 from skgpstoch.models.calibration.tails import TailChoice, best_tails
 from skgpstoch.models.posteriors.exact import repetition
 from skgpstoch.models.posteriors.neighbours import NeighbourPosterior, noise_of_rows
@@ -898,3 +899,34 @@ def test_more_neighbours_can_be_asked_for_after_the_fit(Model):
     assert_array_equal(getattr(some, predict)(X + 0.1), few)
     with pytest.raises(ValueError, match="n_neighbors_predict"):
         some.set_params(n_neighbors_predict=0).predict(X)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("unit", [1.0, 1e3, 1e5])
+def test_a_kernel_of_one_range_starts_where_rows_see_each_other(unit):
+    """Coordinates in metres, and a length-scale of 1."""
+    X = places("normal", n=500, d=2)
+    y = np.sin(3 * X[:, 0]) * np.cos(2 * X[:, 1])
+    bounds = (1e-8, 1e8)
+    kernel = 1.0 * sk.Matern(1.0, bounds, nu=1.5) + sk.WhiteKernel(0.1)
+    model = NNGPRegressor(kernel, n_neighbors=8, max_iter=5, random_state=0)
+    model.fit(unit * X[:400], y[:400])
+    assert model.score(unit * X[400:], y[400:]) > 0.9
+    assert np.ndim(model.kernel_.k1.k2.length_scale) == 0
+
+
+def test_starts_in_sight_stay_and_fixed_length_scales_too():
+    X = torch.tensor(places("normal", n=100, d=2))
+    far = sk.Matern([1e-6, 1e-6], "fixed", nu=0.5)
+    for kernel in (1.0 * sk.Matern(0.3, nu=0.5), 1.0 * far, far):
+        assert in_sight(kernel, X) == kernel
+    some = in_sight(9.0 * sk.RBF([1e-4, 1e-3], (1e-5, 1e1)) + far, X)
+    assert_allclose(some.k1.k2.length_scale[1] / some.k1.k2.length_scale[0], 10.0)
+    assert 0.1 < some.k1.k2.length_scale[1] < 10.0
+
+
+def test_the_advice_keeps_isotropy():
+    X = places("normal", n=500, d=2)
+    kernel = 1.0 * sk.Matern(1e-4, (1e-5, 1e-3), nu=1.5) + sk.WhiteKernel(0.1)
+    with pytest.warns(UserWarning, match="divide all by one number"):
+        NNGPRegressor(kernel, n_neighbors=8, max_iter=1, random_state=0).fit(X, X[:, 0])

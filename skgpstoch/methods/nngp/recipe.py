@@ -36,7 +36,7 @@ from .deep import (
     learned_mean,
 )
 from .parameters import predicting
-from .start import SMOOTHNESS, likeliest, train_briefly
+from .start import SMOOTHNESS, in_sight, likeliest, train_briefly
 
 BATCH_ROWS = 256  # "auto"
 EPOCH_STEPS = (30, 50)  # between searches for neighbours, without and with a network
@@ -148,8 +148,13 @@ class NeighbourRecipe(Recipe):
         if self.network is not None:
             return self.deep(problem)
         if given is not None:
-            return self.made(given, problem)
+            return self.made(self.seeing(given, problem.X), problem)
         return self.likeliest(problem)
+
+    def seeing(self, given: sk.Kernel, X: Tensor) -> sk.Kernel:
+        """Return the user's kernel, with longer length-scales if rows do not see each other."""
+        self.torch_kernel(given, X, None)  # which checks it
+        return in_sight(given, X)
 
     def likeliest(self, problem: Problem) -> NeighbourObjective:
         """Return the objective that starts from the smoothness that suits the rows best."""

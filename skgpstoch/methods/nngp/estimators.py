@@ -73,7 +73,7 @@ class NNGPRegressor(
         Mean of f far from all rows: a learned constant, or 0.
     calibrate : bool, default=True
         Whether training rows that are left out choose the scale of errors, their tails, and how
-        much wider predictions are where rows nearby were predicted badly. Far from all rows,
+        much wider predictions are where neighbours are predicted badly. Far from all rows,
         predictions are those of the process; with False, everywhere. The scale stays where the
         kernel fixes it.
     hidden_layer_sizes : tuple of int, default=()

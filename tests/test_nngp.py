@@ -930,3 +930,67 @@ def test_the_advice_keeps_isotropy():
     kernel = 1.0 * sk.Matern(1e-4, (1e-5, 1e-3), nu=1.5) + sk.WhiteKernel(0.1)
     with pytest.warns(UserWarning, match="divide all by one number"):
         NNGPRegressor(kernel, n_neighbors=8, max_iter=1, random_state=0).fit(X, X[:, 0])
+
+
+# ---- several rows at one place -------------------------------------------------------------------
+
+
+def shared_places(P=2):
+    """Rows of which some share a place, with weights and errors of their own."""
+    X, rows = data(3 * N, P, weights=True, errors=True)
+    X = X[torch.tensor([0, 0, 0, 0, 0, 0, 5, 5, 5, *range(9, 3 * N)])]
+    return X, rows[: len(X)]
+
+
+def test_places_tell_what_their_rows_do():
+    """Given as many places as there are, predictions are exact; rows left out are without one."""
+    X, rows = shared_places()
+    found, made = posterior(X, rows, len(X))
+    assert len(found.places.G) == len(X) - 7
+    X_new = torch.cat([X[:1], X[6:7] + 0.1, data(2, seed=5)[0]])
+    mean, cov = exact_predictions(made, X, rows, X_new)
+    q = found.marginals(X_new)
+    assert_allclose(q.mean[0], mean, **TIGHT)
+    assert_allclose(q.var[0].mT, cov.diagonal(dim1=-2, dim2=-1), **TIGHT)
+    assert_allclose(found.covariance(X_new), cov, **TIGHT)
+    left = found.left_out(torch.arange(len(X)))
+    for i in range(len(X)):
+        rest = torch.arange(len(X)) != i
+        expected = exact_predictions(made, X[rest], rows[rest], X[i : i + 1])
+        assert_allclose(left.mean[i], expected[0][0], **TIGHT)
+        assert_allclose(left.var[i], expected[1][:, 0, 0], **TIGHT)
+
+
+def test_a_place_with_many_measurements_hides_no_others():
+    """Kriging with 16 neighbours is nearly that with all 260 rows."""
+    rng = np.random.default_rng(5)
+    X = np.concatenate([rng.uniform(0, 10, (200, 2)), np.full((60, 2), 5.0)])
+    y = np.sin(X[:, 0]) + np.cos(X[:, 1]) + 0.3 * rng.standard_normal(260)
+    near = np.array([[5.4, 5.0], [5.0, 5.6], [5.0, 5.0]])
+    kernel = sk.Matern(1.5, "fixed", nu=1.5) + sk.WhiteKernel(0.09, "fixed")
+    kept = {"normalize_y": False, "mean": "zero", "calibrate": False, "max_iter": 1}
+    few, all_rows = (
+        NNGPRegressor(kernel, n_neighbors=8, n_neighbors_predict=m, random_state=0, **kept)
+        .fit(X, y)
+        .predict(near, return_std=True, latent=True)
+        for m in (16, 260)
+    )
+    assert_allclose(few[0], all_rows[0], atol=0.03)
+    assert_allclose(few[1], all_rows[1], rtol=0.05)
+
+
+def test_errors_at_places_are_those_of_the_mean():
+    X, rows = shared_places()
+    found, _ = posterior(X, rows, len(X))
+    given, places = found.given_nearest(X[9:11], 4), found.places
+    near = found.nearest.of(found.located(X[9:11]), 4)
+    K = found.kernel(places.G)
+    for row in range(2):
+        for at, j in enumerate(near[row]):
+            rest = torch.arange(len(K)) != j
+            for p in range(2):
+                C = K[rest][:, rest] + places.D[rest, p].diag()
+                beta = torch.linalg.solve(C, K[rest, j])
+                var = K[j, j] - beta @ K[rest, j] + places.variance[j, p]
+                error = places.y[j, p] - beta @ places.y[rest, p]
+                assert_allclose(given.sizes[row, at, p], error.abs() / var.sqrt(), rtol=1e-8)

@@ -39,23 +39,24 @@ TOO_MANY = (
 @latents.register
 @torch.no_grad()
 def _(posterior: NeighbourPosterior, X: Value) -> list[LatentValues]:
-    F = number(posterior.features)
+    places = posterior.places
+    F = number(places.G)
     if F.size > MOST_IN_GRAPH:
         raise CannotExport(f"nearest neighbours among {len(F):,} rows", TOO_MANY)
     G = layer(posterior.network, X).at_least(-FARTHEST_DEVIATE).at_most(FARTHEST_DEVIATE)
-    unit = number(posterior.located(posterior.features.new_ones(1, F.shape[1])))
+    unit = number(posterior.located(places.G.new_ones(1, F.shape[1])))
     m = min(posterior.n_neighbors, len(F))
     N = nearest(G * unit, F * unit, m)
     S = X.graph.call("Gather", F, N, axis=0) - G.unsqueeze(1)  # (N, m, e)
     S = X.graph.concat([S, G.unsqueeze(1) * 0.0], 1)
     K = within(posterior.kernel, SetValues(S, G, m + 1)) + np.zeros((1, m + 1, m + 1))
-    prior, w = last(K), gathered(number(posterior.weight), N)
-    D, y = number(posterior.noise), number(posterior.residual)
+    prior, w = last(K), gathered(number(places.weight), N)
+    D, y, more = number(places.D), number(places.y), number(places.variance - places.D)
     found = []
     for p, c in enumerate(posterior.constant.tolist()):
         D_N = gathered(D[:, p], N)
         each = given(K, D_N, gathered(y[:, p], N), m)
-        of_f, of_noise = widths(posterior, p, each, D_N, w, prior)
+        of_f, of_noise = widths(posterior, p, each, D_N, (gathered(more[:, p], N), w), prior)
         found.append(LatentValues(each.mean + c, each.var * of_f, of_noise))
     mean, var, ratio = zip(*found, strict=True)
     joined = X.graph.concat(mean, 1), X.graph.concat(var, 1)
@@ -116,7 +117,7 @@ def last(K: Value) -> Value:
 
 
 def widths(
-    posterior: NeighbourPosterior, p: int, given: GivenValues, D: Value, w: Value, prior: Value
+    posterior: NeighbourPosterior, p: int, given: GivenValues, D: Value, of_N: Any, prior: Value
 ) -> tuple[Any, Value | None]:
     """Return the factor of the variance of f, and that of the noise's deviation, (N, 1)."""
     if posterior.spread is None:
@@ -125,7 +126,7 @@ def widths(
     v = given.var
     odds = v / (prior - v).at_least(TINIEST)
     known = (float(scale.most_odds[p]) / odds.at_least(TINIEST)).at_most(1.0)
-    r = ratio_at(scale.nearby, p, given, D, w)
+    r = ratio_at(scale.nearby, p, given, *of_N)
     F2 = 1.0 + known * ((float(scale.scale) * r).square() - 1.0)
     v = v.at_least(TINIEST)
     n = (given.beta.square() * D).sum(1).at_most(v)
@@ -136,12 +137,14 @@ def widths(
     return unit * f / v, (unit / T).sqrt()
 
 
-def ratio_at(nearby: ErrorsNearby | None, p: int, given: GivenValues, D: Value, w: Value) -> Value:
-    """Return r(x), (N, 1), from neighbours' noise and weights, (N, m)."""
+def ratio_at(
+    nearby: ErrorsNearby | None, p: int, given: GivenValues, more: Value, w: Value
+) -> Value:
+    """Return r(x), (N, 1), from what neighbours' noise is more than D, and weights, (N, m)."""
     if nearby is None:
         return given.var * 0.0 + 1.0
-    of_one = 1.0 / given.precision + (w - 1.0) * D
-    sizes = (given.alpha / given.precision).abs() / of_one.at_least(TINIEST).sqrt()
+    variance = 1.0 / given.precision + more
+    sizes = (given.alpha / given.precision).abs() / variance.at_least(TINIEST).sqrt()
     sizes, w = (part.columns(range(nearby.k)) for part in (sizes / float(nearby.usual[p]), w))
     return ((w * sizes).sum(1) + nearby.prior) / (w.sum(1) + nearby.prior)
 

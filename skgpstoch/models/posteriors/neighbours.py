@@ -26,13 +26,15 @@ from ...likelihoods.real import AdditiveNoise
 from ...maths.conditionals import Conditional, log_density
 from ...maths.gaussian import Marginals, standard_normal
 from ...maths.linalg import tri_solve
-from ...maths.nearest import Nearest
+from ...maths.nearest import Nearest, first_where
 from ..calibration.nearby import ErrorScale, Given, Widths
 from .base import Posterior
 from .functions import Functions, prior_functions
+from .places import Places
 
 MOST_ORDERED_ROWS = 100_000  # up to which a fit also computes the joint density of all rows
 _found: WeakKeyDictionary[nn.Module, Nearest] = WeakKeyDictionary()  # by posterior
+_places: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()  # likewise
 TINIEST = torch.finfo(torch.float64).tiny
 
 
@@ -169,7 +171,16 @@ class NeighbourPosterior(Posterior):
         """Finds neighbours; made when it is needed, and neither saved nor copied."""
         found = _found.get(self)
         if found is None or found.rows.device != self.residual.device:
-            found = _found[self] = Nearest(self.located(self.features))
+            found = _found[self] = Nearest(self.located(self.places.G))
+        return found
+
+    @property
+    def places(self) -> Places:
+        """What the training rows tell of f, by distinct places; likewise."""
+        found = _places.get(self)
+        if found is None or found.G.device != self.residual.device:
+            of_rows = self.features, self.noise, self.residual, self.weight
+            found = _places[self] = Places.merged(self.X, *of_rows)
         return found
 
     def with_neighbors(self, n_neighbors: int) -> NeighbourPosterior:
@@ -177,7 +188,8 @@ class NeighbourPosterior(Posterior):
         if n_neighbors == self.n_neighbors:
             return self
         other = copy.copy(self)
-        other.n_neighbors, _found[other] = n_neighbors, self.nearest
+        other.n_neighbors = n_neighbors
+        _found[other], _places[other] = self.nearest, self.places
         return other
 
     def located(self, G: Tensor) -> Tensor:
@@ -209,40 +221,36 @@ class NeighbourPosterior(Posterior):
 
     # ---- predictions -------------------------------------------------------------------------
 
-    @property
-    def all_rows(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Features, D and y of the training rows."""
-        return self.features, self.noise, self.residual
-
-    def conditional(self, G: Tensor, N: Tensor, n_errors: int = 0) -> Conditional:
-        """Return the conditional of f at rows G given rows N."""
+    def conditional(self, G: Tensor, N: Tensor, n_errors: int, places: Places) -> Conditional:
+        """Return the conditional of f at rows G given places N."""
         none = self.residual.new_zeros(len(G), self.residual.shape[1])
-        sets = Sets.of(G, (none, none), self.all_rows, N)
+        sets = Sets.of(G, (none, none), places[:3], N)
         return Conditional.of(sets.covariances(self.kernel), sets.D, sets.y, n_errors)
 
-    def said(self, c: Conditional, G: Tensor, N: Tensor) -> Given:
-        """Return what rows N say of f at rows G, and their errors, of single observations."""
+    def said(self, c: Conditional, G: Tensor, N: Tensor, places: Places) -> Given:
+        """Return what places N say of f at rows G, and the errors there."""
         k = c.precision.shape[-1]
         near, precision = N[:, :k], c.precision.permute(1, 2, 0)
-        w = self.weight[near]
-        of_one = 1.0 / precision + (w - 1.0)[..., None] * self.noise[near]
+        w = places.weight[near] * (near >= 0)
+        variance = 1.0 / precision + (places.variance - places.D)[near]
         error = c.alpha[..., :k].permute(1, 2, 0) / precision
-        sizes = error.abs() / of_one.clamp_min(TINIEST).sqrt()
+        sizes = error.abs() / variance.clamp_min(TINIEST).sqrt()
         var, prior = c.var.clamp_min(0.0).mT, self.kernel.diag(G)[:, None]
         odds = var / (prior - var).clamp_min(TINIEST)
         return Given(c.mean.mT + self.constant, var, c.by_noise.mT, odds, sizes, w)
 
-    def given(self, G: Tensor, N: Tensor, n_errors: int = 0) -> Given:
-        """Return f at rows G given rows N, with errors of the nearest ones, block by block."""
+    def given(self, G: Tensor, N: Tensor, n_errors: int = 0, places: Places | None = None) -> Given:
+        """Return f at rows G given places N, with errors of the nearest ones, block by block."""
         n_errors = min(n_errors, N.shape[1])
+        places = self.places if places is None else places
         parts = [
-            self.said(self.conditional(G[b], N[b], n_errors), G[b], N[b])
+            self.said(self.conditional(G[b], N[b], n_errors, places), G[b], N[b], places)
             for b in set_blocks(len(G), N.shape[1] + 1, G.device)
         ]
         return Given(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def moments(self, G: Tensor, N: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of f at rows G given rows N, each (b, P)."""
+        """Return mean and variance of f at rows G given places N, each (b, P)."""
         given = self.given(G, N)
         return given.mean, given.var
 
@@ -273,8 +281,14 @@ class NeighbourPosterior(Posterior):
 
     @torch.no_grad()
     def left_out(self, i: Tensor, n_errors: int = 0) -> Given:
-        """Predict f at training rows without these."""
-        return self.given(self.features[i], self.nearest.others(i, self.n_neighbors), n_errors)
+        """Predict f at training rows, each without it; other rows at its place stay."""
+        of_rows = self.noise[i], self.residual[i], self.weight[i]
+        places, rest = self.places.without(i, *of_rows)
+        G, own = self.features[i], places.of_row[i, None]
+        N = self.nearest.of(self.located(G), self.n_neighbors + 1)
+        N = torch.where(own == N, rest[:, None], N)
+        N = first_where(N, N >= 0, min(self.n_neighbors, N.shape[1]))
+        return self.given(G, N, n_errors, places)
 
     # ---- the evidence ------------------------------------------------------------------------
 
@@ -324,12 +338,13 @@ class NeighbourPosterior(Posterior):
     def chain(self, X: Tensor) -> Chain:
         """Condition each row of X on training rows and on earlier rows of X."""
         G = self.network(X)
-        place, n = self.located(G), len(self.residual)
+        place, places = self.located(G), self.places
+        n = len(places.G)
         j = torch.arange(len(G), device=G.device)
         E = Nearest(place).earlier(j, min(self.n_joint, max(1, len(G) - 1)))
         N = torch.cat([torch.where(E < 0, E, E + n), self.nearest.of(place, self.n_neighbors)], 1)
         none = self.residual.new_zeros(len(G), self.residual.shape[1])
-        joined = zip(self.all_rows, (G, none, none), strict=True)
+        joined = zip(places[:3], (G, none, none), strict=True)
         all_rows = tuple(torch.cat(pair) for pair in joined)
         U, var = [], []
         for some in set_blocks(len(G), N.shape[1] + 1, G.device):
@@ -348,22 +363,22 @@ class NeighbourPosterior(Posterior):
 
     def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
         """Draw f by Matheron's rule, with the neighbours of each row alone."""
-        G, y = self.features, self.residual
+        G, D, y = (places := self.places)[:3]
         f = prior_functions(self.kernel, G.shape[1], n_samples, y.shape[1], generator)
         z = standard_normal((n_samples, *y.shape), y, generator)
-        error = y - f(G) - self.noise.sqrt() * z  # (S, n, P)
+        error = y - f(G) - D.sqrt() * z  # (S, n, P)
 
         def values(X: Tensor) -> Tensor:
             at = self.network(X)
             near = self.nearest.of(self.located(at), self.n_neighbors)
             blocks = set_blocks(len(at), near.shape[1] + 1, at.device)
             k = min(self.n_errors, near.shape[1])
-            each = [self.conditional(at[some], near[some], k) for some in blocks]
+            each = [self.conditional(at[some], near[some], k, places) for some in blocks]
             c = Conditional(*(torch.cat(part, 1) for part in zip(*each, strict=True)))
             drawn = f(at) + torch.einsum("pbm,sbmp->sbp", c.beta, error[:, near]) + self.constant
             if self.spread is None:
                 return drawn
-            given = self.said(c, at, near)
+            given = self.said(c, at, near, places)
             return given.mean + self.spread(given, self.variance).of_f * (drawn - given.mean)
 
         return values

@@ -9,10 +9,17 @@ from sklearn.gaussian_process import kernels as sk
 import skgpstoch
 from skgpstoch import NNGPRegressor
 from skgpstoch.data.rows import Rows
-from skgpstoch.models.calibration.nearby import ErrorsNearby, ratio, scores
+from skgpstoch.models.calibration.nearby import (
+    ErrorScale,
+    ErrorsNearby,
+    Given,
+    Widths,
+    ratio,
+    scores,
+)
 
 KERNEL = 1.0 * sk.Matern(0.5, nu=1.5) + sk.WhiteKernel(0.1)
-QUICK = {"kernel": KERNEL, "max_iter": 2, "n_neighbors_predict": 24, "random_state": 0}
+QUICK = {"kernel": KERNEL, "max_iter": 2, "n_neighbors_predict": 64, "random_state": 0}
 
 
 def rows_with_two_noises(n, P=1, seed=0):
@@ -59,24 +66,95 @@ def test_one_noise_needs_no_neighbours():
     assert model.posterior_.spread.nearby is None
 
 
+def process(seed, n, noise):
+    """A field of a known process, and y with this standard deviation of the noise at rows X."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0, 1, (n, 2))
+    K = sk.Matern(0.1, nu=2.5)(X) + 1e-9 * np.eye(n)
+    f = np.linalg.cholesky(K) @ rng.standard_normal(n)
+    return X, f + noise(X) * rng.standard_normal(n)
+
+
+def of_process(X, y):
+    """The model whose kernel is that of the process."""
+    matern = sk.ConstantKernel(1.0, "fixed") * sk.Matern(0.1, "fixed", nu=2.5)
+    kernel = matern + sk.WhiteKernel(1e-4, "fixed")
+    kept = {"normalize_y": False, "mean": "zero", "max_iter": 1, "n_neighbors": 8}
+    return NNGPRegressor(kernel, n_neighbors_predict=32, random_state=0, **kept).fit(X, y)
+
+
+def test_a_process_with_one_noise_gains_nothing_by_chance():
+    """Errors given all rows would promise .01 nats more, and lose .03 on new rows."""
+    X, y = process(1, 2000, lambda X: 1e-2)
+    model = of_process(X[:1200], y[:1200])
+    held, new = model.held_out_.log_density, model.log_predictive_density(X[1200:], y[1200:])
+    error = np.hypot(held.std() / np.sqrt(len(held)), new.std() / np.sqrt(len(new)))
+    assert abs(held.mean() - new.mean()) < 2 * error
+    model.posterior_.spread = None
+    assert new.mean() > model.log_predictive_density(X[1200:], y[1200:]).mean() - 1e-3
+
+
+def test_noise_that_varies_is_found():
+    X, y = process(0, 2400, lambda X: np.where(X[:, 0] > 0.5, 0.1, 0.01))
+    model = of_process(X[:1400], y[:1400])
+    held, new = model.held_out_.log_density, model.log_predictive_density(X[1400:], y[1400:])
+    assert abs(held.mean() - new.mean()) < 0.15
+    spread = model.posterior_.spread
+    model.posterior_.spread = ErrorScale(float(spread.scale), spread.most_odds, None, spread.tails)
+    assert new.mean() > model.log_predictive_density(X[1400:], y[1400:]).mean() + 0.1
+
+
+def test_errors_of_neighbours_do_not_know_the_row():
+    """They are those of each neighbour given the others; a row of weight 2 has those of one row."""
+    X, y = rows_with_two_noises(60, 2)
+    weight = np.random.default_rng(0).integers(1, 3, 60)
+    p = NNGPRegressor(**QUICK).fit(X, y, sample_weight=weight).posterior_
+    i = torch.tensor([3, 17])
+    given, N = p.left_out(i, 8), p.nearest.others(i, p.n_neighbors)
+    K, w = p.kernel(p.features), p.weight[:, None]
+    for row in range(2):
+        for place, j in enumerate(N[row, :8]):
+            rest = N[row][N[row] != j]
+            for out in range(2):
+                C = K[rest][:, rest] + p.noise[rest, out].diag()
+                beta = torch.linalg.solve(C, K[rest, j])
+                var = K[j, j] - beta @ K[rest, j] + (p.noise * w)[j, out]
+                error = p.residual[j, out] - beta @ p.residual[rest, out]
+                assert_allclose(given.sizes[row, place, out], error.abs() / var.sqrt(), rtol=1e-8)
+    assert_array_equal(given.weight, p.weight[N[:, :8]])
+
+
 @pytest.mark.parametrize("P", [1, 2])
 def test_ratios_are_those_of_the_equation(P):
     model = NNGPRegressor(**QUICK).fit(*rows_with_two_noises(400, P))
     posterior, scale = model.posterior_, model.posterior_.spread
-    spread = scale.nearby
+    nearby, noise = scale.nearby, posterior.variance
     X = torch.tensor(np.random.default_rng(3).normal(size=(7, 2)))
-    place = posterior.located(X)
-    for q, r in zip(place, spread(place), strict=True):
-        near = (spread.places - q).square().sum(1).argsort()[: spread.k]
-        w, sizes = spread.weight[near, None], spread.sizes[near]
-        assert_allclose(r, (spread.prior + (w * sizes).sum(0)) / (spread.prior + w.sum()))
+    given = posterior.given_nearest(X, nearby.k)
+    w, sizes = given.weight[..., None], given.sizes / nearby.usual
+    r = (nearby.prior + (w * sizes).sum(1)) / (nearby.prior + w.sum(1))
+    odds = given.var / (posterior.kernel.diag(X)[:, None] - given.var)
+    known = torch.minimum(scale.most_odds / odds, torch.ones_like(odds))
+    assert bool((known < 1).any() and (known == 1).any())
+    factor2 = 1.0 + known * ((scale.scale * r).square() - 1.0)
     q, likelihood = posterior.predictive(X, Rows(X[:, :P]))
-    usual = posterior.moments(X, posterior.nearest.of(place, posterior.n_neighbors))[1]
-    share = usual / posterior.kernel.diag(X)[:, None]
-    factor2 = share**2 + (1.0 - share**2) * (scale.scale * spread(place)).square()
-    assert_allclose(q.var[0], factor2 * usual)
-    noise = posterior.likelihood.noise_variance
-    assert_allclose(likelihood.noise_variance, factor2 * noise)
+    of_f, of_noise = q.var[0] / given.var, likelihood.ratio.square()
+    assert_allclose(q.var[0] + of_noise * noise, factor2 * (given.var + noise))
+    share = (given.var - given.by_noise) / (given.var + noise)
+    tails = 1.0 + known * (scale.tails - 1.0)
+    of_noise = of_noise * tails  # ρ, and λ below
+    of_process = (of_f * given.var - of_noise * given.by_noise) / (given.var - given.by_noise)
+    assert_allclose(of_process / of_noise, (tails * factor2) ** (2 * share - 1))
+    assert_allclose(scale.tails, (posterior.likelihood.noise_variance / noise).mean())
+
+
+def test_what_is_nearly_all_noise_or_process_changes_alone():
+    one, F2 = torch.ones(1, 1, dtype=torch.float64), torch.tensor([[0.25]], dtype=torch.float64)
+    rest = {"mean": one, "odds": one, "sizes": one, "weight": one}
+    f = Given(var=1e-6 * one, by_noise=1e-7 * one, **rest)
+    assert_allclose(Widths.of(F2, f, one[0]), [[[0.925**0.5]], [[0.5]]], rtol=1e-2)
+    f = Given(var=one, by_noise=1e-9 * one, **rest)
+    assert_allclose(Widths.of(F2, f, 1e-9 * one[0]), [[[0.5]], [[1.0]]], rtol=1e-3)
 
 
 def test_scores_are_laplaces():
@@ -96,11 +174,29 @@ def test_a_row_of_weight_2_counts_twice():
     assert_allclose(ratio(sizes, torch.tensor([[1.0, 2.0]]), 4.0), twice)
 
 
+def test_heavy_tails_are_those_of_the_noise():
+    """Half of the errors are twenty times as large, and f has light tails."""
+    X, f = process(3, 1000, lambda X: 0.0)
+    rng = np.random.default_rng(3)
+    y = f + rng.choice([0.05, 1.0], 1000) * rng.standard_normal(1000)
+    kernel = 1.0 * sk.Matern(0.1, nu=2.5) + sk.WhiteKernel(0.3)
+    model = NNGPRegressor(kernel, max_iter=3, random_state=0).fit(X[:700], y[:700])
+    assert model.posterior_.spread.tails > 2
+    mean, std = model.predict(X[700:], return_std=True, latent=True)
+    of_y = model.predict_std(X[700:])
+    off = np.std((f[700:] - mean) / std)
+    assert 0.8 < off < 1.5
+    model.posterior_.spread.tails = 1.0
+    assert np.std((f[700:] - mean) / model.predict_std(X[700:], latent=True)) > 1.15 * off
+    assert_allclose(model.predict_std(X[700:]), of_y)
+
+
 def test_few_rows_or_no_errors_choose_nothing():
-    places = torch.rand(200, 2, dtype=torch.float64)
-    u, weight = torch.ones(200, 1, dtype=torch.float64), torch.ones(200, dtype=torch.float64)
+    u, near = torch.ones(200, 1, dtype=torch.float64), torch.ones(200, 32, dtype=torch.float64)
+    given = Given(u, u, u, u, near[..., None], near)
     for n, errors in [(40, u), (200, 0 * u), (200, torch.inf * u)]:
-        found, r = ErrorsNearby.best(places[:n], errors[:n], weight[:n])
+        part = Given(*(column[:n] for column in given))
+        found, r = ErrorsNearby.best(errors[:n], near[:n, 0], part)
         assert found is None
         assert (r == 1).all()
 
@@ -137,10 +233,13 @@ def test_far_from_rows_predictions_return_to_the_prior(noise):
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 10, (300, 1))
     y = np.sin(X[:, 0]) + noise * rng.standard_normal(300)
+    kernel = 1.0 * sk.Matern(1.0, nu=2.5) + sk.WhiteKernel(0.1)
     models = [
-        NNGPRegressor(max_iter=2, calibrate=each, random_state=0).fit(X, y)
+        NNGPRegressor(kernel, max_iter=5, calibrate=each, random_state=0).fit(X, y)
         for each in (True, False)
     ]
-    far, plain = (model.predict_std([[1e6]], latent=True) for model in models)
-    assert_allclose(far, plain, rtol=1e-6)
+    Q = [[1e6], [11.0]]
+    far, plain = (model.predict_std(Q, latent=True) for model in models)
+    assert_allclose(far[0], plain[0], rtol=1e-6)
+    assert far[1] > 0.9 * plain[1]  # just outside: no row left out was as far from others
     assert models[0].kernel_ == models[1].kernel_

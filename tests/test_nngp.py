@@ -18,7 +18,7 @@ from test_kernels import FIXED, LEAVES, TIED
 from thread_group import on_ranks
 from torch import nn
 
-from skgpstoch import GaussianProcessRegressor, NNGPRegressor
+from skgpstoch import GaussianProcessRegressor, NNGPClassifier, NNGPRegressor
 from skgpstoch.data import ChunkRows, ParquetRows
 from skgpstoch.data.rows import Rows
 from skgpstoch.kernels import from_sklearn
@@ -27,6 +27,7 @@ from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths import nearest as nearest_module
 from skgpstoch.maths.nearest import Nearest
 from skgpstoch.methods.nngp import deep
+from skgpstoch.methods.nngp.start import in_sight
 from skgpstoch.models.calibration.tails import TailChoice, best_tails
 from skgpstoch.models.posteriors.exact import repetition
 from skgpstoch.models.posteriors.neighbours import NeighbourPosterior, noise_of_rows
@@ -279,7 +280,7 @@ def test_joint_draws_have_the_joint_moments():
 def test_left_out_predictions_are_those_without_the_row():
     X, rows = data(P=2)
     found, made = posterior(X, rows, N)
-    mean, var = found.left_out(torch.arange(N))
+    mean, var = found.left_out(torch.arange(N))[:2]
     for i in range(N):
         rest = torch.arange(N) != i
         expected = exact_predictions(made, X[rest], rows[rest], X[i : i + 1])
@@ -425,6 +426,44 @@ def test_among_many_rows_at_one_distance_the_first_are_nearest(n_levels, n_input
     found = finder(rows, uses_trees=False).of(torch.tensor(rows[:60]), 33)
     squares = np.square(rows[:60, None] - rows).sum(-1)
     assert np.array_equal(found, np.argsort(squares, axis=1, kind="stable")[:, :33])
+
+
+@pytest.mark.parametrize("size", [1e-160, 1e-30, 1e-23, 1.0, 1e19, 1e30, 1e140])
+def test_neighbours_by_products_have_no_units(size):
+    """Squares of float32 numbers below 1e-23 are 0, and those above 1e19 infinite."""
+    rows = places("normal", d=12)
+    expected = finder(rows, uses_trees=False).of(torch.tensor(rows[:50]), 20)
+    found = finder(size * rows, uses_trees=False).of(torch.tensor(size * rows[:50]), 20)
+    assert torch.equal(found, expected)
+    far = np.concatenate([size * rows, np.full((1, 12), 1e20 * size)])
+    assert torch.equal(finder(far, uses_trees=False).of(torch.tensor(far[:50]), 20), expected)
+
+
+def tf32(A):
+    """Round float32 numbers to the 11 bits that TF32 keeps."""
+    return (
+        A
+        if A.dtype == torch.float64
+        else torch.frexp(A)[0].mul(2**11).round().mul(2.0**-11).ldexp(torch.frexp(A)[1])
+    )
+
+
+def test_products_whose_factors_torch_may_round(monkeypatch):
+    """As on a GPU after torch.set_float32_matmul_precision("high")."""
+    addmm = torch.addmm
+
+    def rounded(c, A, B, **options):
+        return addmm(c, tf32(A), tf32(B), **options)
+
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(20, 1, 24)) + 1e-2 * rng.normal(size=(20, 100, 24))
+    rows = rows.reshape(-1, 24)
+    expected = finder(rows, uses_trees=True).of(torch.tensor(rows[:100]), 10)
+    monkeypatch.setattr(torch, "addmm", rounded)
+    search = finder(rows, uses_trees=False)
+    assert not torch.equal(search.of(torch.tensor(rows[:100]), 10), expected)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert torch.equal(search.of(torch.tensor(rows[:100]), 10), expected)
 
 
 def test_as_many_neighbours_as_there_are_rows():
@@ -844,3 +883,114 @@ def test_copies_predict_the_same(sine):
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert_array_equal(predictions(other), before)
     assert len(pickle.dumps(model)) < 100_000
+
+
+@pytest.mark.parametrize("Model", [NNGPRegressor, NNGPClassifier])
+def test_more_neighbours_can_be_asked_for_after_the_fit(Model):
+    X = places("normal", n=60)
+    y = np.sin(X[:, 0]) if Model is NNGPRegressor else X[:, 0] > 0.2
+    some, more = (Model(**QUICK, n_neighbors_predict=m, calibrate=False).fit(X, y) for m in (4, 40))
+    predict = "predict" if Model is NNGPRegressor else "predict_proba"
+    few, many = (getattr(model, predict)(X + 0.1) for model in (some, more))
+    assert np.abs(few - many).max() > 1e-3
+    some.set_params(n_neighbors_predict=40)
+    assert_allclose(getattr(some, predict)(X + 0.1), many)
+    some.set_params(n_neighbors_predict=4)
+    assert_array_equal(getattr(some, predict)(X + 0.1), few)
+    with pytest.raises(ValueError, match="n_neighbors_predict"):
+        some.set_params(n_neighbors_predict=0).predict(X)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("unit", [1.0, 1e3, 1e5])
+def test_a_kernel_of_one_range_starts_where_rows_see_each_other(unit):
+    """Coordinates in metres, and a length-scale of 1."""
+    X = places("normal", n=500, d=2)
+    y = np.sin(3 * X[:, 0]) * np.cos(2 * X[:, 1])
+    bounds = (1e-8, 1e8)
+    kernel = 1.0 * sk.Matern(1.0, bounds, nu=1.5) + sk.WhiteKernel(0.1)
+    model = NNGPRegressor(kernel, n_neighbors=8, max_iter=5, random_state=0)
+    model.fit(unit * X[:400], y[:400])
+    assert model.score(unit * X[400:], y[400:]) > 0.9
+    assert np.ndim(model.kernel_.k1.k2.length_scale) == 0
+
+
+def test_starts_in_sight_stay_and_fixed_length_scales_too():
+    X = torch.tensor(places("normal", n=100, d=2))
+    far = sk.Matern([1e-6, 1e-6], "fixed", nu=0.5)
+    for kernel in (1.0 * sk.Matern(0.3, nu=0.5), 1.0 * far, far):
+        assert in_sight(kernel, X) == kernel
+    some = in_sight(9.0 * sk.RBF([1e-4, 1e-3], (1e-5, 1e1)) + far, X)
+    assert_allclose(some.k1.k2.length_scale[1] / some.k1.k2.length_scale[0], 10.0)
+    assert 0.1 < some.k1.k2.length_scale[1] < 10.0
+
+
+def test_the_advice_keeps_isotropy():
+    X = places("normal", n=500, d=2)
+    kernel = 1.0 * sk.Matern(1e-4, (1e-5, 1e-3), nu=1.5) + sk.WhiteKernel(0.1)
+    with pytest.warns(UserWarning, match="divide all by one number"):
+        NNGPRegressor(kernel, n_neighbors=8, max_iter=1, random_state=0).fit(X, X[:, 0])
+
+
+# ---- several rows at one place -------------------------------------------------------------------
+
+
+def shared_places(P=2):
+    """Rows of which some share a place, with weights and errors of their own."""
+    X, rows = data(3 * N, P, weights=True, errors=True)
+    X = X[torch.tensor([0, 0, 0, 0, 0, 0, 5, 5, 5, *range(9, 3 * N)])]
+    return X, rows[: len(X)]
+
+
+def test_places_tell_what_their_rows_do():
+    """Given as many places as there are, predictions are exact; rows left out are without one."""
+    X, rows = shared_places()
+    found, made = posterior(X, rows, len(X))
+    assert len(found.places.G) == len(X) - 7
+    X_new = torch.cat([X[:1], X[6:7] + 0.1, data(2, seed=5)[0]])
+    mean, cov = exact_predictions(made, X, rows, X_new)
+    q = found.marginals(X_new)
+    assert_allclose(q.mean[0], mean, **TIGHT)
+    assert_allclose(q.var[0].mT, cov.diagonal(dim1=-2, dim2=-1), **TIGHT)
+    assert_allclose(found.covariance(X_new), cov, **TIGHT)
+    left = found.left_out(torch.arange(len(X)))
+    for i in range(len(X)):
+        rest = torch.arange(len(X)) != i
+        expected = exact_predictions(made, X[rest], rows[rest], X[i : i + 1])
+        assert_allclose(left.mean[i], expected[0][0], **TIGHT)
+        assert_allclose(left.var[i], expected[1][:, 0, 0], **TIGHT)
+
+
+def test_a_place_with_many_measurements_hides_no_others():
+    """Kriging with 16 neighbours is nearly that with all 260 rows."""
+    rng = np.random.default_rng(5)
+    X = np.concatenate([rng.uniform(0, 10, (200, 2)), np.full((60, 2), 5.0)])
+    y = np.sin(X[:, 0]) + np.cos(X[:, 1]) + 0.3 * rng.standard_normal(260)
+    near = np.array([[5.4, 5.0], [5.0, 5.6], [5.0, 5.0]])
+    kernel = sk.Matern(1.5, "fixed", nu=1.5) + sk.WhiteKernel(0.09, "fixed")
+    kept = {"normalize_y": False, "mean": "zero", "calibrate": False, "max_iter": 1}
+    few, all_rows = (
+        NNGPRegressor(kernel, n_neighbors=8, n_neighbors_predict=m, random_state=0, **kept)
+        .fit(X, y)
+        .predict(near, return_std=True, latent=True)
+        for m in (16, 260)
+    )
+    assert_allclose(few[0], all_rows[0], atol=0.03)
+    assert_allclose(few[1], all_rows[1], rtol=0.05)
+
+
+def test_errors_at_places_are_those_of_the_mean():
+    X, rows = shared_places()
+    found, _ = posterior(X, rows, len(X))
+    given, places = found.given_nearest(X[9:11], 4), found.places
+    near = found.nearest.of(found.located(X[9:11]), 4)
+    K = found.kernel(places.G)
+    for row in range(2):
+        for at, j in enumerate(near[row]):
+            rest = torch.arange(len(K)) != j
+            for p in range(2):
+                C = K[rest][:, rest] + places.D[rest, p].diag()
+                beta = torch.linalg.solve(C, K[rest, j])
+                var = K[j, j] - beta @ K[rest, j] + places.variance[j, p]
+                error = places.y[j, p] - beta @ places.y[rest, p]
+                assert_allclose(given.sizes[row, at, p], error.abs() / var.sqrt(), rtol=1e-8)

@@ -276,6 +276,10 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         check_is_fitted(self)
         return self._located(validate_inputs(self, X, reset=False))
 
+    def _asked(self, posterior: Posterior) -> Posterior:
+        """Return the posterior that predicts as the present parameters say."""
+        return posterior
+
     def _located(self, X: np.ndarray) -> tuple[Tensor, Posterior]:
         """Do the same for a valid array."""
         try:
@@ -344,5 +348,6 @@ def warn_if_hopeless(history: History, n_outputs: int) -> None:
 
 def predictor(estimator: BaseGP) -> tuple[torch.device, Posterior]:
     """Return the device of predictions, and the posterior on it."""
-    posterior, device = estimator.posterior_, prediction_device(estimator.device)
+    posterior = estimator._asked(estimator.posterior_)
+    device = prediction_device(estimator.device)
     return device, posterior if is_host(device) else copy.deepcopy(posterior).to(device)

@@ -291,7 +291,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             with one.
         y_std : float or array-like of the shape of y, default=None
             Standard error of y besides the learned noise, for a Gaussian likelihood on inducing
-            points; None is 0.
+            points, or nearest neighbours (NNGPRegressor); None is 0.
 
         Returns
         -------
@@ -373,7 +373,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             How many rows each row counts for.
         y_std : float or array-like of the shape of y, default=None
             Standard error of y besides the learned noise, for a Gaussian likelihood on inducing
-            points; None is 0.
+            points, or nearest neighbours (NNGPRegressor); None is 0.
 
         Returns
         -------

@@ -13,7 +13,9 @@ changes are
 
     dv = eᵀ dC e,   dr = −eᵀ dC a + eᵀ dy,
 
-so the gradient of log N(y_i | μ, v) needs no further factor.
+so the gradient of log N(y_i | μ, v) needs no further factor. What each neighbour j's y is off by,
+given all other neighbours', is α_j/π_j with variance 1/π_j, π = diag C⁻¹ (Rasmussen & Williams, eq.
+5.12). Row i has no part in that.
 
 Shapes: b rows, each the first of a set of q = m + 1; P outputs, each with noise of its own.
 """
@@ -36,17 +38,25 @@ class Conditional(NamedTuple):
     alpha: Tensor  # α, (P, b, m)
     mean: Tensor  # μ, (P, b)
     var: Tensor  # of f_i, (P, b); rounding may make it negative
+    by_noise: Tensor  # βᵀD_N β, the part of it that is due to the neighbours' noise
+    precision: Tensor  # π of the first neighbours, (P, b, n_precisions)
 
     @classmethod
-    def of(cls, K: Tensor, D: Tensor, y: Tensor) -> Conditional:
-        """Factorise the neighbours' covariances."""
+    def of(cls, K: Tensor, D: Tensor, y: Tensor, n_precisions: int = 0) -> Conditional:
+        """Factorise the neighbours' covariances.
+
+        The first neighbours are eliminated last: the end of L, which is then small, has their π.
+        """
         k = K[:, 1:, 0]  # (b, m)
-        C = K[:, 1:, 1:].expand(*D.shape[:2], -1, -1).clone()
-        C.diagonal(dim1=-2, dim2=-1).add_(D[..., 1:])
+        C = K[:, 1:, 1:].flip(-2, -1).expand(*D.shape[:2], -1, -1).clone()
+        C.diagonal(dim1=-2, dim2=-1).add_(D[..., 1:].flip(-1))
         L = factors(C)
         both = torch.stack([k.expand_as(y[..., 1:]), y[..., 1:]], -1)  # (P, b, m, 2)
-        beta, alpha = tri_solve(L, tri_solve(L, both), transpose=True).unbind(-1)
-        return cls(beta, alpha, (k * alpha).sum(-1), K[:, 0, 0] - (k * beta).sum(-1))
+        solved = tri_solve(L, tri_solve(L, both.flip(-2)), transpose=True)
+        beta, alpha = solved.flip(-2).unbind(-1)
+        mean, var = (k * alpha).sum(-1), K[:, 0, 0] - (k * beta).sum(-1)
+        by_noise = (beta.square() * D[..., 1:]).sum(-1)
+        return cls(beta, alpha, mean, var, by_noise, last_precisions(L, n_precisions).flip(-1))
 
     def slopes(self, by_mean: Tensor, by_var: Tensor) -> tuple[Tensor, Tensor]:
         """Return the derivatives by K (b, q, q) and D (P, b, q), given those by μ and v (P, b).
@@ -88,6 +98,14 @@ def log_density(K: Tensor, D: Tensor, y: Tensor, w: Tensor | None = None) -> Log
         value -= 0.5 * ((w - 1.0) * ((w * D_i).log() + LOG_2PI) + w.log())
         by_D[..., 0] -= 0.5 * (w - 1.0) / D_i
     return LogDensity(value, by_K, by_D, by_y)
+
+
+def last_precisions(L: Tensor, k: int) -> Tensor:
+    """Return the last k diagonal elements of (LLᵀ)⁻¹, (..., k)."""
+    end = L[..., L.shape[-1] - k :, L.shape[-1] - k :]
+    return (
+        tri_solve(end, torch.eye(k, dtype=L.dtype, device=L.device).expand_as(end)).square().sum(-2)
+    )
 
 
 def factors(C: Tensor) -> Tensor:

@@ -24,8 +24,8 @@ PRODUCTS = 1 << 22  # distances that are computed at a time
 GROUP = 16  # rows of which only the nearest is compared with others first
 SPARE = 8  # first candidates beyond those wanted, because products round distances
 FARTHEST, FARTHEST_OF_PRODUCTS = 1e150, 1e15
-"""Largest coordinates, whose squares float64, and float32 in products, can add up. What is farther
-is far from all rows in any case."""
+"""Largest coordinates, whose squares float64 can add up; and those of queries in products, in units
+of the rows' greatest, which float32 can. What is farther is far from all rows in any case."""
 LEAST_PREFIX = 256  # rows of the smallest tree among earlier rows
 
 
@@ -36,7 +36,7 @@ class Nearest:
         self.rows = limited(rows)
         self.uses_trees = is_host(rows.device) and dimensions(self.rows) <= MOST_TREE_DIMENSIONS
         self.trees: dict[int, cKDTree] = {}  # of the first so many rows
-        self.products: dict[int, Products] = {}  # the same
+        self.products: dict[tuple[int, torch.dtype], Products] = {}  # the same
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -90,9 +90,10 @@ class Nearest:
                 self.trees[size] = cKDTree(self.rows[:size].numpy(), balanced_tree=False)
             found = self.trees[size].query(Q.numpy(), k=range(1, k + 1))[1]
             return torch.from_numpy(np.asarray(found, dtype=np.int64))
-        if size not in self.products:
-            self.products[size] = Products.of(self.rows[:size])
-        return self._by_products(self.products[size], Q, k, min(size, k + SPARE))
+        key = size, product_type()
+        if key not in self.products:
+            self.products[key] = Products.of(self.rows[:size], key[1])
+        return self._by_products(self.products[key], Q, k, min(size, k + SPARE))
 
     def _by_products(self, products: Products, Q: Tensor, k: int, n_candidates: int) -> Tensor:
         """Do the same by rounded distances to all rows, and exact ones to some candidates.
@@ -113,22 +114,32 @@ class Nearest:
         return torch.cat(found)
 
 
+def product_type() -> torch.dtype:
+    """Return the type of products whose factors are not rounded: float32, unless torch may.
+
+    With "high" or "medium" precision, factors have 11 (TF32) or 8 bits (bfloat16) on some devices.
+    """
+    return torch.float32 if torch.get_float32_matmul_precision() == "highest" else torch.float64
+
+
 class Products(NamedTuple):
-    """Rows less their centre, in float32, for distances by products of matrices."""
+    """Rows less their centre, in float32 and units of the greatest, for distances by products."""
 
     centre: Tensor  # (e,)
+    unit: float  # a power of 2, so that division by it is exact
     rows: Tensor  # (n + pad, e)
     norms: Tensor  # (n + pad,); infinite for the padding
 
     @classmethod
-    def of(cls, rows: Tensor) -> Products:
+    def of(cls, rows: Tensor, dtype: torch.dtype = torch.float32) -> Products:
         """Prepare rows (n, e); pad them to whole groups."""
-        rows = limited(rows, FARTHEST_OF_PRODUCTS)
         centre, n_pad = rows.mean(0), -len(rows) % GROUP
-        rows = torch.nn.functional.pad((rows - centre).float(), (0, 0, 0, n_pad))
+        rows = rows - centre
+        unit = 2.0 ** math.frexp(float(rows.abs().max()))[1]
+        rows = torch.nn.functional.pad((rows / unit).to(dtype), (0, 0, 0, n_pad))
         norms = rows.square().sum(1)
         norms[len(norms) - n_pad :] = math.inf
-        return cls(centre, rows, norms)
+        return cls(centre, unit, rows, norms)
 
     @property
     def n(self) -> int:
@@ -139,19 +150,20 @@ class Products(NamedTuple):
         """Return k rows that are nearest if distances are rounded, (q, k), and what all others are.
 
         These have squared distances of at least the second value, (q,). A product of vectors with e
-        numbers is rounded by at most e eps times their lengths; what is nearer than a row at
-        distance r is at most |q| + r from the centre.
+        numbers is rounded by at most e eps times their lengths, or by the smallest number; what is
+        nearer than a row at distance r is at most |q| + r from the centre.
         """
-        Q = limited(Q, FARTHEST_OF_PRODUCTS) - self.centre
-        r2 = torch.addmm(self.norms, Q.float(), self.rows.T, alpha=-2.0)
+        Q = limited((Q - self.centre) / self.unit, FARTHEST_OF_PRODUCTS)
+        r2 = torch.addmm(self.norms, Q.to(self.rows), self.rows.T, alpha=-2.0)
         values, numbers = smallest(r2, k)
         if k == self.n:
             return numbers, torch.full_like(Q[:, 0], math.inf)
         q2 = Q.square().sum(1)
         last = values.amax(1) + q2
         length2 = (q2.sqrt() + last.clamp_min(0.0).sqrt()).square()
-        rounding = 4.0 * (Q.shape[1] + 4) * torch.finfo(torch.float32).eps
-        return numbers, last - rounding * length2
+        of_type, n_terms = torch.finfo(self.rows.dtype), 4.0 * (Q.shape[1] + 4)
+        beyond = last - n_terms * (of_type.eps * length2 + of_type.tiny)
+        return numbers, beyond * self.unit**2
 
 
 def smallest(r2: Tensor, k: int) -> tuple[Tensor, Tensor]:

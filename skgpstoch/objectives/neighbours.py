@@ -16,6 +16,7 @@ import copy
 import math
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -30,7 +31,16 @@ from ..maths.conditionals import log_density
 from ..maths.gaussian import Marginals
 from ..maths.nearest import Nearest
 from ..models.calibration.held_out import Predicted
-from ..models.calibration.nearby import ErrorScale, ErrorsNearby, factor
+from ..models.calibration.nearby import (
+    KNOWN,
+    N_NEARBY,
+    ErrorScale,
+    ErrorsNearby,
+    Given,
+    Widths,
+    factor2,
+    known,
+)
 from ..models.calibration.tails import TailChoice, best_tails
 from ..models.calibration.tails import log_density as log_density_of_errors
 from ..models.posteriors.neighbours import (
@@ -249,24 +259,29 @@ class NeighbourObjective(Objective):
     def solution(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         """Return the posterior given all rows, with the tails that suit rows left out."""
         posterior = self.posterior(X, rows)
-        q = self.left_out(posterior, X, rows, self.n_judged)
-        judged, F = rows[: q.mean.shape[1]].to(torch.float64), None
+        given = self.left_out(posterior, X, rows, self.n_judged)
+        judged, mean, var = rows[: len(given.mean)].to(torch.float64), given.mean, given.var
+        wider = None
         if rows.noise is None and self.tails is not None:
-            F = self.calibrate_(posterior, q, judged)
-            q = Marginals(q.mean, F.square() * q.var)
+            wider = self.calibrate_(posterior, given, judged)
+            var = wider.of_f.square() * var
         if self.finds_joint:
             posterior.find_joint_()
         likelihood = cast(AdditiveNoise, posterior.likelihood.of(judged))
-        found = Predicted.of(judged.y, q, likelihood if F is None else likelihood.scaled(F))
+        likelihood = likelihood if wider is None else likelihood.scaled(wider.of_noise)
+        found = Predicted.of(judged.y, Marginals(mean[None], var[None]), likelihood)
         self.held_out = Predicted(*(column.cpu() for column in found))
         return posterior
 
-    def left_out(
-        self, posterior: NeighbourPosterior, X: Tensor, rows: Rows, most: int
-    ) -> Marginals:
+    def left_out(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows, most: int) -> Given:
         """Predict f at the first rows, which are in random order, each given the others."""
-        mean, var = posterior.left_out(torch.arange(min(len(X), most), device=X.device))
-        return Marginals(mean[None], var[None])
+        i = torch.arange(min(len(X), most), device=X.device)
+        return posterior.left_out(i, self.n_errors)
+
+    @property
+    def n_errors(self) -> int:
+        """How many neighbours' errors are looked at to judge spread, scale and tails."""
+        return 0 if self.tails is None else N_NEARBY[-1]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NeighbourObjective:
         rows = self.data, self.found
@@ -275,31 +290,32 @@ class NeighbourObjective(Objective):
         self.data, self.found = rows
         return other
 
-    def calibrate_(self, posterior: NeighbourPosterior, q: Marginals, rows: Rows) -> Tensor:
-        """Set how wide predictions are, and their tails; return F of these rows, (k, P).
+    def calibrate_(self, posterior: NeighbourPosterior, given: Given, rows: Rows) -> Widths:
+        """Set how wide predictions are, and their tails; return how wide those of these rows are.
 
-        The errors of rows left out, of which `q` is f, are those of single observations, whatever
-        the rows' weights.
+        The errors of rows left out, of which `given` is f, are those of single observations,
+        whatever the rows' weights.
         """
-        s = (q.var[0] + posterior.variance).clamp_min(TINIEST).sqrt()
-        u, weight = (rows.y - q.mean[0]) / s, rows.weighted(torch.ones_like(rows.y))[:, :1]
-        G = posterior.features[: len(u)]
-        nearby, r = ErrorsNearby.best(posterior.located(G), u, weight[:, 0])
-        share, ratio = posterior.share_left(G, q.var[0]).cpu().numpy(), r.cpu().numpy()
+        noise = posterior.variance
+        u = (rows.y - given.mean) / (given.var + noise).clamp_min(TINIEST).sqrt()
+        weight = rows.weighted(torch.ones_like(rows.y))[:, :1]
+        nearby, r = ErrorsNearby.best(u, weight[:, 0], given)
+        most_odds = given.odds.quantile(KNOWN, dim=0)
+        share, ratio = known(given, most_odds).cpu().numpy(), r.cpu().numpy()
         tails = best_tails(
             u.cpu().numpy(),
             cast(Any, self.tails),
             weight.cpu().numpy(),
-            lambda scale: factor(share, scale * ratio),
+            lambda scale: np.sqrt(factor2(share, scale * ratio)),
         )
-        noise = posterior.variance
-        posterior.spread = ErrorScale(tails.scale, nearby).to(noise)
         if math.isinf(tails.df):
             posterior.likelihood = Gaussian(noise)
         else:
             posterior.likelihood = SharedStudentT(noise.sqrt(), torch.full_like(noise, tails.df))
             posterior.likelihood.outliers = tails.outliers
-        return torch.as_tensor(factor(share, tails.scale * ratio)).to(noise)
+        wider = float((posterior.likelihood.noise_variance / noise).mean())
+        posterior.spread = ErrorScale(tails.scale, most_odds, nearby, wider).to(noise)
+        return posterior.spread(given, noise)
 
 
 @torch.no_grad()

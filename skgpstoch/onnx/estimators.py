@@ -74,7 +74,7 @@ def distribution(model: Any, X: Value | Columns) -> Weighted | OverLevels:
 @distribution.register
 def _(model: Regressor, X: Value) -> Weighted:
     refuse_transformed(model)
-    found = predictive(model.posterior_, scaled(X, model._x_scaling))
+    found = predictive(model._asked(model.posterior_), scaled(X, model._x_scaling))
     return Weighted((1.0,), (found.in_units(*model._y_scaling),))
 
 
@@ -195,7 +195,7 @@ def class_probabilities(model: Any, X: Value | Columns) -> Value:
 
 @class_probabilities.register
 def _(model: Classifier, X: Value) -> Value:
-    posterior = model.posterior_
+    posterior = model._asked(model.posterior_)
     parts = latents(posterior, scaled(X, model._x_scaling))
     p = total([probabilities(posterior.likelihood, part) for part in parts]) / len(parts)
     return p / p.sum(1)

@@ -1,10 +1,10 @@
 """Compute q(f) given the training rows nearest to each row in an ONNX graph.
 
-ONNX has no Cholesky factor. Elimination of the m neighbours, one after another, from
+ONNX has no Cholesky factor. Sweeps with the m neighbours, one after another, take
 
-        ⎡ C    k    y ⎤
-    A = ⎢ kᵀ   k**  0 ⎥      leaves    ⎡ k** − kᵀC⁻¹k    −kᵀC⁻¹y ⎤  =  ⎡  v   −μ ⎤
-        ⎣ yᵀ   0    0 ⎦                ⎣    −yᵀC⁻¹k      −yᵀC⁻¹y ⎦     ⎣ −μ    · ⎦
+        ⎡ C    k    y ⎤       ⎡ −C⁻¹   β    α ⎤
+    A = ⎢ kᵀ   k**  0 ⎥   to   ⎢  βᵀ    v   −μ ⎥
+        ⎣ yᵀ   0    0 ⎦       ⎣  αᵀ   −μ    · ⎦
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 from ..kernels import Tied
 from ..kernels import expressions as k
-from ..models.calibration.nearby import ErrorScale, ErrorsNearby
+from ..models.calibration.nearby import TINIEST, ErrorsNearby
 from ..models.features.near import NearFeatures
 from ..models.features.network import FARTHEST_INPUT
 from ..models.posteriors.neighbours import NeighbourPosterior
@@ -39,25 +39,28 @@ TOO_MANY = (
 @latents.register
 @torch.no_grad()
 def _(posterior: NeighbourPosterior, X: Value) -> list[LatentValues]:
-    F = number(posterior.features)
+    places = posterior.places
+    F = number(places.G)
     if F.size > MOST_IN_GRAPH:
         raise CannotExport(f"nearest neighbours among {len(F):,} rows", TOO_MANY)
     G = layer(posterior.network, X).at_least(-FARTHEST_DEVIATE).at_most(FARTHEST_DEVIATE)
-    unit = number(posterior.located(posterior.features.new_ones(1, F.shape[1])))
+    unit = number(posterior.located(places.G.new_ones(1, F.shape[1])))
     m = min(posterior.n_neighbors, len(F))
     N = nearest(G * unit, F * unit, m)
     S = X.graph.call("Gather", F, N, axis=0) - G.unsqueeze(1)  # (N, m, e)
     S = X.graph.concat([S, G.unsqueeze(1) * 0.0], 1)
     K = within(posterior.kernel, SetValues(S, G, m + 1)) + np.zeros((1, m + 1, m + 1))
-    D, y = number(posterior.noise), number(posterior.residual)
-    each = [given(K, gathered(D[:, p], N), gathered(y[:, p], N), m) for p in range(y.shape[1])]
-    mean, var = (X.graph.concat(part, 1) for part in zip(*each, strict=True))
-    mean = mean + number(posterior.constant)
-    if posterior.spread is None:
-        return [LatentValues(mean, var)]
-    prior = K.columns([m], axis=1).columns([m], axis=2).squeeze(2)  # (N, 1)
-    wider = spread_at(posterior.spread, G * unit, (var / prior).at_most(1.0))
-    return [LatentValues(mean, var * wider.square(), wider)]
+    prior, w = last(K), gathered(number(places.weight), N)
+    D, y, more = number(places.D), number(places.y), number(places.variance - places.D)
+    found = []
+    for p, c in enumerate(posterior.constant.tolist()):
+        D_N = gathered(D[:, p], N)
+        each = given(K, D_N, gathered(y[:, p], N), m)
+        of_f, of_noise = widths(posterior, p, each, D_N, (gathered(more[:, p], N), w), prior)
+        found.append(LatentValues(each.mean + c, each.var * of_f, of_noise))
+    mean, var, ratio = zip(*found, strict=True)
+    joined = X.graph.concat(mean, 1), X.graph.concat(var, 1)
+    return [LatentValues(*joined, None if ratio[0] is None else X.graph.concat(ratio, 1))]
 
 
 def nearest(Q: Value, Z: np.ndarray, m: int) -> Value:
@@ -73,42 +76,77 @@ def gathered(column: np.ndarray, N: Value) -> Value:
     return N.graph.call("Gather", column, N, axis=0)
 
 
-def given(K: Value, D: Value, y: Value, m: int) -> tuple[Value, Value]:
-    """Return mean and variance, (N, 1), from K (N, m + 1, m + 1), and D and y of m neighbours."""
-    zero = D.columns([0]) * 0.0
-    K = K + np.eye(m + 1) * K.graph.concat([D, zero], 1).unsqueeze(2)
-    y = K.graph.concat([y, zero], 1)
-    last = K.graph.concat([y, zero], 1).unsqueeze(1)
-    A = K.graph.concat([K.graph.concat([K, y.unsqueeze(2)], 2), last], 1)
+class GivenValues(NamedTuple):
+    """f of one output: μ and v, (N, 1), and β, α and diag C⁻¹ of neighbours, (N, m)."""
 
-    floor = K.columns([m], axis=1).columns([m], axis=2) * LEAST_PIVOT
+    mean: Value
+    var: Value
+    beta: Value
+    alpha: Value
+    precision: Value
 
-    def eliminate(A: Value) -> tuple[Value, list[Value]]:
+
+def given(K: Value, D: Value, y: Value, m: int) -> GivenValues:
+    """Return f from K (N, m + 1, m + 1), and D and y of m neighbours."""
+    graph, zero = K.graph, D.columns([0]) * 0.0
+    floor = last(K).unsqueeze(2) * LEAST_PIVOT
+    K = K + np.eye(m + 1) * graph.concat([D, zero], 1).unsqueeze(2)
+    y = graph.concat([y, zero], 1)
+    below = graph.concat([y, zero], 1).unsqueeze(1)
+    A = graph.concat([graph.concat([K, y.unsqueeze(2)], 2), below], 1)
+
+    def sweep(A: Value) -> tuple[Value, list[Value]]:
+        """Sweep with the first row, which becomes the last one."""
         pivot = A.columns([0], axis=1).columns([0], axis=2).at_least(floor)
         row, rest = A.columns([0], axis=1).after(1, axis=2), A.after(1, axis=1).after(1, axis=2)
-        return A.graph.constant(np.array([True])), [rest - turned(row) * (row / pivot)]
+        swept = row / pivot
+        rest = graph.concat([rest - turned(row) * swept, turned(swept)], 2)
+        rest = graph.concat([rest, graph.concat([swept, -1.0 / pivot], 2)], 1)
+        return graph.constant(np.array([True])), [rest]
 
-    (A,) = A.graph.repeat(m, [A], eliminate)
-    row = A.columns([0], axis=1).squeeze(1)
-    return -row.columns([1]), row.columns([0]).at_least(0.0)
-
-
-def spread_at(spread: Any, place: Value, share: Value) -> Value:
-    """Return F(x) at places, (N, P)."""
-    assert isinstance(spread, ErrorScale)
-    of_errors = ratio_at(spread.nearby, place) * float(spread.scale)
-    return (share.square() + (1.0 - share.square()) * (of_errors * of_errors)).sqrt()
+    (A,) = graph.repeat(m, [A], sweep)
+    of_x, of_y = (A.columns([at], axis=1).squeeze(1) for at in (0, 1))
+    precision = (A.after(2, axis=1).after(2, axis=2) * -np.eye(m)).sum(2).squeeze(2)
+    var = of_x.columns([0]).at_least(0.0)
+    return GivenValues(-of_x.columns([1]), var, of_x.after(2, 1), of_y.after(2, 1), precision)
 
 
-def ratio_at(nearby: ErrorsNearby | None, place: Value) -> Value:
-    """Return r(x) at places, (N, P) or what broadcasts to it."""
+def last(K: Value) -> Value:
+    """Return the variance of each set's last row, (N, 1), from K (N, q, q)."""
+    return K.after(-1, axis=1).after(-1, axis=2).squeeze(2)
+
+
+def widths(
+    posterior: NeighbourPosterior, p: int, given: GivenValues, D: Value, of_N: Any, prior: Value
+) -> tuple[Any, Value | None]:
+    """Return the factor of the variance of f, and that of the noise's deviation, (N, 1)."""
+    if posterior.spread is None:
+        return 1.0, None
+    scale, noise = posterior.spread, float(posterior.variance[p])
+    v = given.var
+    odds = v / (prior - v).at_least(TINIEST)
+    known = (float(scale.most_odds[p]) / odds.at_least(TINIEST)).at_most(1.0)
+    r = ratio_at(scale.nearby, p, given, *of_N)
+    F2 = 1.0 + known * ((float(scale.scale) * r).square() - 1.0)
+    v = v.at_least(TINIEST)
+    n = (given.beta.square() * D).sum(1).at_most(v)
+    s = (v - n) / (v + noise)
+    T = 1.0 + known * (scale.tails - 1.0)
+    f = ((2.0 * s - 1.0) * (T * F2).log()).exp() * (v - n) + n
+    unit = F2 * (v + noise) / (f + noise / T)
+    return unit * f / v, (unit / T).sqrt()
+
+
+def ratio_at(
+    nearby: ErrorsNearby | None, p: int, given: GivenValues, more: Value, w: Value
+) -> Value:
+    """Return r(x), (N, 1), from what neighbours' noise is more than D, and weights, (N, m)."""
     if nearby is None:
-        return place.graph.constant(np.ones((1, 1)))
-    N = nearest(place, number(nearby.places), nearby.k)
-    w = gathered(number(nearby.weight), N)
-    sizes = place.graph.call("Gather", number(nearby.sizes), N, axis=0)  # (N, k, P)
-    total = (w.unsqueeze(2) * sizes).sum(1).squeeze(1)
-    return (total + nearby.prior) / (w.sum(1) + nearby.prior)
+        return given.var * 0.0 + 1.0
+    variance = 1.0 / given.precision + more
+    sizes = (given.alpha / given.precision).abs() / variance.at_least(TINIEST).sqrt()
+    sizes, w = (part.columns(range(nearby.k)) for part in (sizes / float(nearby.usual[p]), w))
+    return ((w * sizes).sum(1) + nearby.prior) / (w.sum(1) + nearby.prior)
 
 
 # ---- covariances within sets ---------------------------------------------------------------------

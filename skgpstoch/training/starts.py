@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 
 SHORTEST = 0.1
@@ -64,6 +65,19 @@ def likely_bounds(kernel: sk.Kernel, X: Any, variance: float) -> np.ndarray:
         inside = np.clip(np.log(np.concatenate(likely)), bounds[:, :1], bounds[:, 1:])
     is_known = inside[:, :1] < inside[:, 1:]  # False for NaN
     return np.where(is_known, inside, bounds)
+
+
+def smoother(kernel: sk.Kernel, factor: float) -> sk.Kernel:
+    """Return the kernel with longer length-scales, those that are fixed excepted."""
+    theta = [
+        np.full(h.n_elements, np.log(factor) if h.name.endswith("length_scale") else 0.0)
+        for h in kernel.hyperparameters
+        if not h.fixed
+    ]
+    found = clone(kernel)
+    if theta:
+        found.theta = kernel.theta + np.concatenate(theta)
+    return found
 
 
 def likely_range(

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 
 from ...data.findings import Finding
@@ -37,6 +36,7 @@ from ...training.recipes.findings import (
     distinct_rows,
     neighbour_and_variation,
 )
+from ...training.starts import smoother
 from .exact import ExactModel
 from .noise import NEGLIGIBLE_ALPHA, exceeds_jitter
 
@@ -127,19 +127,6 @@ def of_missing_noise(kernel: sk.Kernel, given: TrainingSet) -> Iterator[Finding]
             "noise, use a rougher kernel, such as Matern.",
         )
     yield found
-
-
-def smoother(kernel: sk.Kernel, factor: float) -> sk.Kernel:
-    """Return the kernel with longer length-scales, those that are fixed excepted."""
-    theta = [
-        np.full(h.n_elements, np.log(factor) if h.name.endswith("length_scale") else 0.0)
-        for h in kernel.hyperparameters
-        if not h.fixed
-    ]
-    found = clone(kernel)
-    if theta:
-        found.theta = kernel.theta + np.concatenate(theta)
-    return found
 
 
 def unit_covariance(kernel: sk.Kernel, X: np.ndarray) -> np.ndarray:

@@ -108,7 +108,7 @@ class GaussianProcessRegressor(GaussianPredictor):
     alpha_ : ndarray of the shape of y
         Inverse of that covariance times y; only if `method_` is "exact".
     estimator_ : estimator or None
-        The estimator fitted to many rows: an SVGPRegressor, a SolveGPRegressor or an
+        The estimator fitted to many rows: an NNGPRegressor, an SVGPRegressor or an
         SCGDGaussianProcessRegressor; None if `method_` is "exact".
 
     See Also

@@ -41,7 +41,9 @@ class NeighbourClassRecipe(NeighbourRecipe):
             fitted = start.posterior
             kernel = kernels.scaled(fitted.kernel, float(fitted.stretch) ** -2)
             return self.made(kernels.to_sklearn(kernel), problem)
-        return self.likeliest(problem) if given is None else self.made(given, problem)
+        if given is None:
+            return self.likeliest(problem)
+        return self.made(self.seeing(given, problem.X), problem)
 
     def made(
         self,

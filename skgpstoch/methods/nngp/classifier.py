@@ -17,7 +17,7 @@ from ...estimators.streams import all_classes, check_unchanged
 from ...likelihoods.base import class_likelihood
 from ...models.posteriors.neighbour_classes import NeighbourClassPosterior
 from .class_recipe import NeighbourClassRecipe
-from .parameters import NeighbourParameters
+from .parameters import NeighbourParameters, asked
 
 
 @public_estimator
@@ -112,6 +112,9 @@ class NNGPClassifier(NeighbourParameters, TrainingParameters, Classifier):
     def _recipe(self) -> NeighbourClassRecipe:
         likelihood = class_likelihood("auto", len(self.classes_))
         return NeighbourClassRecipe.of(self, likelihood=likelihood)
+
+    def _asked(self, posterior: Any) -> Any:
+        return asked(self, posterior)
 
     @property
     def X_train_(self) -> np.ndarray:

@@ -16,8 +16,8 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from ...data.rows import Rows
-from ...maths.gaussian import Marginals
 from ...maths.modules import Module
+from ...models.calibration.nearby import Given
 from ...models.features.near import NearFeatures
 from ...models.posteriors.neighbours import NeighbourPosterior
 from ...objectives.base import Objective
@@ -168,12 +168,10 @@ class DeepNeighbourObjective(NeighbourObjective):
         self.held_out = self.replaced_by.held_out
         return found
 
-    def left_out(
-        self, posterior: NeighbourPosterior, X: Tensor, rows: Rows, most: int
-    ) -> Marginals:
+    def left_out(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows, most: int) -> Given:
         """Predict f at the rows that the network has not seen, given those that it has."""
-        n = rows.n_held_out
-        return self.posterior(X[n:], rows[n:]).marginals(X[: min(n, most)].double())
+        n, G = rows.n_held_out, posterior.features[:most]
+        return self.posterior(X[n:], rows[n:]).given_nearest(G[:n], self.n_errors)
 
 
 class Plain(NamedTuple):

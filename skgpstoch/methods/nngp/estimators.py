@@ -32,7 +32,7 @@ from ...estimators.validation import with_transformed_targets
 from ...estimators.variational import VariationalRegressor
 from ...likelihoods.base import make_likelihood
 from ...models.calibration.tails import TailChoice
-from .parameters import NeighbourParameters
+from .parameters import NeighbourParameters, asked
 from .recipe import NeighbourRecipe
 
 
@@ -60,7 +60,7 @@ class NNGPRegressor(
         Number of rows on which each row is conditioned in training; all if there are fewer.
     n_neighbors_predict : int or None, default=None
         Number of rows on which predictions are conditioned; None is 128. All if there are fewer:
-        predictions are then those of the exact process.
+        predictions are then those of the exact process. It can be set on a fitted model.
     loss : {"auto", "vecchia", "leave_one_out"}, default="auto"
         "vecchia": the density of each row given neighbours among earlier rows, in random order [1]_
         [2]_. Its sum approximates the marginal likelihood, and learns long distances, too.
@@ -73,7 +73,7 @@ class NNGPRegressor(
         Mean of f far from all rows: a learned constant, or 0.
     calibrate : bool, default=True
         Whether training rows that are left out choose the scale of errors, their tails, and how
-        much wider predictions are where rows nearby were predicted badly. Far from all rows,
+        much wider predictions are where neighbours are predicted badly. Far from all rows,
         predictions are those of the process; with False, everywhere. The scale stays where the
         kernel fixes it.
     hidden_layer_sizes : tuple of int, default=()
@@ -181,6 +181,9 @@ class NNGPRegressor(
         )
         tails = choice if self.calibrate else None
         return NeighbourRecipe.of(self, likelihood=make_likelihood(name), tails=tails)
+
+    def _asked(self, posterior: Any) -> Any:
+        return asked(self, posterior)
 
     @documented(VariationalRegressor.partial_fit)
     def partial_fit(

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
 from ...estimators.parameters import POSITIVE_INTEGER
+
+PREDICTING = 128  # neighbours of predictions, unless the user says how many
+
+
+def predicting(n_neighbors_predict: int | None) -> int:
+    """Return how many rows predictions are given."""
+    return PREDICTING if n_neighbors_predict is None else n_neighbors_predict
+
+
+def asked(model: Any, posterior: Any) -> Any:
+    """Return the posterior whose predictions are given as many rows as the model now says."""
+    n_neighbors = predicting(model.n_neighbors_predict)
+    if n_neighbors == posterior.n_neighbors:
+        return posterior
+    model._validate_params()  # it was set after the fit
+    return posterior.with_neighbors(n_neighbors)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -19,7 +35,7 @@ class NeighbourParameters:
     n_neighbors : int, default=32
         Number of neighbours of each row in training; all other rows if there are fewer.
     n_neighbors_predict : int or None, default=None
-        Number of neighbours of predictions; None is 128.
+        Number of neighbours of predictions; None is 128. It can be set on a fitted model.
     loss : {"auto", "vecchia", "leave_one_out"}, default="auto"
         Neighbours of training: earlier rows in a random order, so that the sum of the losses is a
         density of all rows ("vecchia"), or any other rows ("leave_one_out"). "auto" is "vecchia".

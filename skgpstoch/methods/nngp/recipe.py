@@ -35,7 +35,8 @@ from .deep import (
     feature_kernel,
     learned_mean,
 )
-from .start import SMOOTHNESS, likeliest, train_briefly
+from .parameters import predicting
+from .start import SMOOTHNESS, in_sight, likeliest, train_briefly
 
 BATCH_ROWS = 256  # "auto"
 EPOCH_STEPS = (30, 50)  # between searches for neighbours, without and with a network
@@ -45,7 +46,6 @@ LAYER_RATE = 1.0 / 30.0  # factor of that, for networks
 MOST_HELD_OUT = 2000  # rows
 KERNEL_STEPS = (90, 10, 300)  # "auto": so many, and more for each hyper-parameter; at most
 FEW = 16  # neighbours while smoothness is chosen
-PREDICTING = 128  # neighbours of predictions, "auto"
 NOISE_AT_START = 0.1
 UNTRAINED_RATE = 1e-12  # of a step that changes nothing
 
@@ -148,8 +148,13 @@ class NeighbourRecipe(Recipe):
         if self.network is not None:
             return self.deep(problem)
         if given is not None:
-            return self.made(given, problem)
+            return self.made(self.seeing(given, problem.X), problem)
         return self.likeliest(problem)
+
+    def seeing(self, given: sk.Kernel, X: Tensor) -> sk.Kernel:
+        """Return the user's kernel, with longer length-scales if rows do not see each other."""
+        self.torch_kernel(given, X, None)  # which checks it
+        return in_sight(given, X)
 
     def likeliest(self, problem: Problem) -> NeighbourObjective:
         """Return the objective that starts from the smoothness that suits the rows best."""
@@ -240,11 +245,10 @@ class NeighbourRecipe(Recipe):
 
     def sizes(self, problem: Problem, n_neighbors: int | None, is_deep: bool) -> dict[str, Any]:
         """Return how many neighbours, at most, among which rows, and the rows of an epoch."""
-        predicting = PREDICTING if self.n_neighbors_predict is None else self.n_neighbors_predict
         most = self.n_neighbors if n_neighbors is None else n_neighbors
         return {
             "n_neighbors": min(most, self.n_neighbors),
-            "n_neighbors_predict": predicting,
+            "n_neighbors_predict": predicting(self.n_neighbors_predict),
             "is_ordered": self.is_ordered,
             "n_epoch": EPOCH_STEPS[is_deep] * problem.plan.batch_size,
         }

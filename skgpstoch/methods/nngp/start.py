@@ -10,14 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from operator import methodcaller
 
+import numpy as np
 import torch
+from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
+from ... import kernels
 from ...data.rows import Rows
+from ...kernels.sets import nearness, within
+from ...maths.nearest import Nearest
 from ...objectives.neighbours import NeighbourObjective
 from ...training.loop import train
 from ...training.optimizers import SCHEDULES, make_optimizer
+from ...training.recipes.findings import LEAST_CORRELATION
 from ...training.recipes.plan import epochs
+from ...training.starts import smoother
 from ...training.tables import InMemory
 
 SMOOTHNESS = (0.5, 1.5, 2.5)
@@ -27,6 +34,44 @@ kin40k −.51, −.95, −1.05."""
 ROUNDS = ((3, 40), (2, 80))
 """How many kernels are trained for how many steps. *Measured*: after 60 steps ν = 5/2 leads on
 bike, because the noise has far to fall; after 120 it is ν = 3/2, as at the end."""
+
+
+SIGHT_ROWS, SIGHT_NEIGHBORS = 200, 16  # whose correlations are looked at
+SEEN = 0.5  # correlation with near rows that a longer length-scale has at least
+MOST_DOUBLINGS = 100
+
+
+@torch.no_grad()
+def in_sight(expression: sk.Kernel, X: Tensor) -> sk.Kernel:
+    """Return a kernel under which rows near each other correlate: the same one if they do.
+
+    Else they would teach nothing, as no gradient reaches them: all free length-scales are doubled,
+    within their bounds, until they do.
+    """
+    G, found = X.double(), expression
+    kernel = kernels.from_sklearn(expression).to(X.device)
+    i = torch.linspace(0, len(G) - 1, min(SIGHT_ROWS, len(G)), device=G.device).long()
+    near = Nearest(G * nearness(kernel, G.shape[1]).sqrt().to(G)).others(i, SIGHT_NEIGHBORS)
+    S = torch.cat([G[i][:, None], G[near]], 1)
+    if len(G) < 2 or correlation_within(kernel, S) >= LEAST_CORRELATION:
+        return expression
+    for _ in range(MOST_DOUBLINGS):
+        longer = smoother(found, 2.0)
+        if longer.n_dims:
+            longer.theta = np.clip(longer.theta, *longer.bounds.T)
+        if np.array_equal(longer.theta, found.theta):
+            break
+        found = longer
+        if correlation_within(kernels.from_sklearn(found).to(X.device), S) >= SEEN:
+            break
+    return found
+
+
+def correlation_within(kernel: kernels.Kernel, S: Tensor) -> float:
+    """Return the median correlation of f at the first row of sets S with that at the others."""
+    K = within(kernel, S).expand(len(S), S.shape[1], -1)
+    variance = K.diagonal(dim1=-2, dim2=-1)
+    return float((K[:, 0] / (variance[:, :1] * variance).sqrt())[:, 1:].median())
 
 
 def likeliest(

@@ -1,75 +1,130 @@
-"""Let errors of rows left out nearby say how uncertain a prediction is.
+"""Let errors of rows nearby say how uncertain a prediction is.
 
-A stationary kernel has one noise and one roughness for all rows. Where rows nearby were predicted
-worse than they should have been, with errors u_j in standard deviations, so will others be:
+A stationary kernel has one noise and one roughness for all rows. Where rows are predicted worse
+than they should be, with errors u_j in standard deviations, so will be others nearby:
 
-    s'(x) = r(x)·s(x),   r(x) = (a + Σ_{j∈N(x)} w_j |u_j|/ū) / (a + Σ_{j∈N(x)} w_j),   ū = mean |u|,
+    r(x) = (a + Σ_{j∈N(x)} w_j |u_j|/ū) / (a + Σ_{j∈N(x)} w_j),   ū = mean |u|,
 
-with N(x) the k nearest rows that were left out, and a prior of a errors of the usual size. Sizes
-|u| serve better than squares, of which few are nearly the whole sum if tails are heavy. k and a
-have the best log score of Laplace's distribution, log r + |u|/(r b), when each row is left out of
-N(x).
+with N(x) the k nearest rows and a prior of a errors of the usual size. u_j is the error of y_j
+given the other neighbours of x. So it knows nothing of y at x: where x is a training row that is
+left out, r(x) is what it would be for a new row. (Errors given all rows do know: those of x and of
+its neighbours go together even if the process is right.) Sizes |u| serve better than squares, of
+which few are nearly the whole sum if tails are heavy. k and a have the best log score of Laplace's
+distribution, log r + |u|/(r b), on rows left out.
 
-Errors of rows left out are those of predictions near rows. So they tell nothing of the prior, to
-which predictions return far away: with c the scale of errors, and the variance v(x) of f given y,
-the factor of standard deviations is
+Errors of rows left out are those of predictions near rows. They tell nothing of the prior, to which
+predictions return far away, nor of what is farther than 99 of 100 of these rows are from others:
+with c the scale of errors, the factor of the variance of y is
 
-    F(x)² = h(x)² + (1 − h(x)²) (c r(x))²,   h(x) = v(x)/k(x, x).
+    F(x)² = 1 + π(x) ((c r(x))² − 1),   π(x) = min(1, o/ω(x)),   ω(x) = v(x)/(k(x, x) − v(x)),
 
-*Measured* on tables of 15,000 to 45,000 rows, 10,000 left out: NLPD .387 → .349 (elevators),
-.377 → .29 (protein), −1.08 → −1.15 (kin40k).
+v(x) the variance of f given y, and o the 0.99-quantile of ω at rows left out.
+
+Errors are those of y: they do not say whether f is rougher nearby, or the noise larger. Of
+v = v₀ + n, n = Σβ_j²D_j is due to the noise of neighbours. With factors λ of v₀ and ρ of all noise,
+and tails with which the variance of y is T F²(v + σ²),
+
+    f : ε = λ v₀ + ρ n : ρ σ²/T,   λ/ρ = (T F²)^(2s − 1),   s = v₀/(v + σ²)
+
+is how f and noise share F²(v + σ²). The noise changes alone where nearly all of the variance is
+noise, and f where nearly none is; and tails are the noise's.
 """
 
 from __future__ import annotations
 
 import math
 from typing import Any, NamedTuple, Self
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from ...maths.modules import Module
-from ...maths.nearest import Nearest
 from .tails import WORTH
 
 N_NEARBY = (16, 32, 64, 128)  # k
 PRIOR_ERRORS = (1.0, 2.0, 4.0, 8.0, 16.0)  # a
 ROWS_PER_ERROR = 4  # at least, of rows left out for each of k
-CLEAR_GAIN = 2.0  # standard errors by which r(x) must be better than 1, and
-GAIN_BY_CHANCE = 0.015
-"""Nats per row and output. Errors of rows nearby depend a little on the row that is left out, so
-that they seem to say .006 to .014 nats too much of it (*measured*, where the process is right)."""
-_found: WeakKeyDictionary[Module, Nearest] = WeakKeyDictionary()
+CLEAR_GAIN = 2.0  # standard errors by which r(x) must be better than 1
+KNOWN = 0.99  # share of rows left out, beyond whose ω errors are unknown
+TINIEST = torch.finfo(torch.float64).tiny
+
+
+class Given(NamedTuple):
+    """f at rows given neighbours, and the errors of these, each given the other neighbours."""
+
+    mean: Tensor  # (N, P)
+    var: Tensor  # v, (N, P)
+    by_noise: Tensor  # n, (N, P)
+    odds: Tensor  # ω, (N, P)
+    sizes: Tensor  # |u_j| of the nearest ones, (N, k, P)
+    weight: Tensor  # w_j, (N, k)
+
+
+class Widths(NamedTuple):
+    """Factors of the standard deviations of f and of the noise, each (N, P)."""
+
+    of_f: Tensor
+    of_noise: Tensor
+
+    @classmethod
+    def of(cls, F2: Tensor, given: Given, noise: Tensor, tails: Tensor | float = 1.0) -> Widths:
+        """Share out F² (N, P) between f and the noise, of variance σ² (P,); `tails` is T."""
+        v = given.var.clamp_min(TINIEST)
+        n = torch.minimum(given.by_noise, v)
+        s = (v - n) / (v + noise)
+        f = (tails * F2) ** (2.0 * s - 1.0) * (v - n) + n
+        unit = F2 * (v + noise) / (f + noise / tails)
+        return cls((unit * f / v).sqrt(), (unit / tails).sqrt())
 
 
 class ErrorScale(Module):
-    """F(x), the factor of standard deviations.
+    """F(x)², the factor of variances.
 
     Parameters
     ----------
     scale : float
         c.
+    most_odds : Tensor of shape (P,)
+        o.
     nearby : ErrorsNearby or None
         r; None is 1.
+    tails : float
+        T near rows; it is 1 far away.
     """
 
     scale: Tensor
+    most_odds: Tensor
 
-    def __init__(self, scale: float, nearby: ErrorsNearby | None) -> None:
+    def __init__(
+        self, scale: float, most_odds: Tensor, nearby: ErrorsNearby | None, tails: float
+    ) -> None:
         super().__init__()
         self.register_buffer("scale", torch.tensor(scale, dtype=torch.float64))
+        self.tails = tails
+        self.register_buffer("most_odds", most_odds.detach().clone())
         self.nearby = nearby
 
-    def forward(self, place: Tensor, share: Tensor) -> Tensor:
-        """Return F at places (N, e), given h (N, P)."""
-        r = torch.ones_like(share) if self.nearby is None else self.nearby(place)
-        return factor(share, self.scale * r)
+    @property
+    def n_errors(self) -> int:
+        """How many neighbours' errors count, k."""
+        return 0 if self.nearby is None else self.nearby.k
+
+    def forward(self, given: Given, noise: Tensor) -> Widths:
+        """Return what neighbours say, for a noise variance σ² (P,)."""
+        r = torch.ones_like(given.var) if self.nearby is None else self.nearby(given)
+        share = known(given, self.most_odds)
+        F2, T = factor2(share, self.scale * r), 1.0 + share * (self.tails - 1.0)
+        return Widths.of(F2, given, noise, T)
 
 
-def factor(share: Any, of_errors: Any) -> Any:
-    """Return F from h and c·r, arrays or tensors (N, P)."""
-    return (share**2 + (1.0 - share**2) * of_errors**2) ** 0.5
+def known(given: Given, most_odds: Tensor) -> Tensor:
+    """Return π, (N, P)."""
+    return (most_odds / given.odds.clamp_min(TINIEST)).clamp_max(1.0)
+
+
+def factor2(share: Any, of_errors: Any) -> Any:
+    """Return F² from π and c·r, arrays or tensors (N, P)."""
+    return 1.0 + share * (of_errors**2 - 1.0)
 
 
 class Choice(NamedTuple):
@@ -82,81 +137,68 @@ class Choice(NamedTuple):
 
 
 class ErrorsNearby(Module):
-    """r(x), from the sizes of errors at some places.
+    """r(x), from the sizes of neighbours' errors.
 
     Parameters
     ----------
-    places : Tensor of shape (J, e)
-        Rows left out, in the units in which rows are near.
-    sizes : Tensor of shape (J, P)
-        Sizes |u|/ū of their errors.
-    weight : Tensor of shape (J,)
-        Their weights, 1 on average.
+    usual : Tensor of shape (P,)
+        ū.
     k : int
-        How many of them count.
+        How many neighbours count.
     prior : float
-        How many errors of usual size are added.
+        The weight of errors of usual size that are added, a.
     """
 
-    places: Tensor
-    sizes: Tensor
-    weight: Tensor
+    usual: Tensor
 
-    def __init__(self, places: Tensor, sizes: Tensor, weight: Tensor, k: int, prior: float) -> None:
+    def __init__(self, usual: Tensor, k: int, prior: float) -> None:
         super().__init__()
-        for name, value in {"places": places, "sizes": sizes, "weight": weight}.items():
-            self.register_buffer(name, value.detach().clone())
+        self.register_buffer("usual", usual.detach().clone())
         self.k = k
         self.prior = prior
 
-    @property
-    def nearest(self) -> Nearest:
-        """Finds places; made when it is needed, and neither saved nor copied."""
-        found = _found.get(self)
-        if found is None or found.rows.device != self.places.device:
-            found = _found[self] = Nearest(self.places)
-        return found
-
-    def forward(self, place: Tensor) -> Tensor:
-        """Return r at places (N, e), (N, P)."""
-        N = self.nearest.of(place, self.k)
-        return ratio(self.sizes[N], self.weight[N], self.prior)
+    def forward(self, given: Given) -> Tensor:
+        """Return r at rows, (N, P)."""
+        return ratio(given.sizes[:, : self.k] / self.usual, given.weight[:, : self.k], self.prior)
 
     @classmethod
-    def best(cls, places: Tensor, u: Tensor, weight: Tensor) -> tuple[Self | None, Tensor]:
+    def best(cls, u: Tensor, weight: Tensor, given: Given) -> tuple[Self | None, Tensor]:
         """Return r(x), or None unless it is clearly better than 1, and r of the rows, (J, P).
 
         Parameters
         ----------
-        places : Tensor of shape (J, e)
-            Rows left out.
         u : Tensor of shape (J, P)
-            Their errors in standard deviations.
+            Errors of rows left out in standard deviations.
         weight : Tensor of shape (J,)
             Their positive weights.
+        given : Given
+            What their neighbours say.
         """
-        same, w = torch.ones_like(u), weight / weight.mean()
-        usual = (w[:, None] * u.abs()).mean(0)  # ū, (P,)
-        ks = [k for k in N_NEARBY if k * ROWS_PER_ERROR <= len(u)]
-        if not ks or not bool((usual.isfinite() & (usual > 0.0)).all()):
+        same, w, near = torch.ones_like(u), weight / weight.mean(), given.weight
+        usual = (near[..., None] * given.sizes).sum((0, 1)) / near.sum()
+        n_most = min(given.sizes.shape[1], len(u) // ROWS_PER_ERROR)
+        ks = [k for k in N_NEARBY if k <= n_most]
+        is_usual = usual.isfinite() & (usual > 0.0) & (u.abs().mean(0) > 0.0)
+        if not ks or not bool(is_usual.all() and u.isfinite().all()):
             return None, same
-        sizes = u.abs() / usual
-        N = Nearest(places).others(torch.arange(len(u), device=u.device), ks[-1])
-        choices = [choice(sizes, w, N[:, :k], a) for k in ks for a in PRIOR_ERRORS]
+        sizes, unit = given.sizes / usual, float(near.mean())
+        choices = [
+            choice(u.abs(), w, sizes[:, :k], near[:, :k], a * unit)
+            for k in ks
+            for a in PRIOR_ERRORS
+        ]
         found = max(choices, key=lambda c: float((w * c.score).sum()))
-        gain = w * (found.score - scores(sizes, same, w))
+        gain = w * (found.score - scores(u.abs(), same, w))
         total, error = float(gain.sum()), float(gain.std()) * math.sqrt(len(gain))
-        if total <= max(
-            CLEAR_GAIN * error, 2.0 * WORTH, GAIN_BY_CHANCE * float(w.sum()) * u.shape[1]
-        ):
+        if total <= max(CLEAR_GAIN * error, 2.0 * WORTH):
             return None, same
-        return cls(places, sizes, w, found.k, found.prior), found.ratio
+        return cls(usual, found.k, found.prior), found.ratio
 
 
-def choice(sizes: Tensor, weight: Tensor, N: Tensor, prior: float) -> Choice:
-    """Return what these neighbours (J, k) and this prior give."""
-    r = ratio(sizes[N], weight[N], prior)
-    return Choice(N.shape[1], prior, r, scores(sizes, r, weight))
+def choice(size: Tensor, w: Tensor, sizes: Tensor, weight: Tensor, prior: float) -> Choice:
+    """Return what neighbours' errors (J, k, P) and a prior say of rows' |u|, (J, P)."""
+    r = ratio(sizes, weight, prior)
+    return Choice(sizes.shape[1], prior, r, scores(size, r, w))
 
 
 def ratio(sizes: Tensor, weight: Tensor, prior: float) -> Tensor:

@@ -36,6 +36,7 @@ from ...kernels import Kernel, scaled
 from ...likelihoods.probabilities import ClassLikelihood
 from ...maths.gaussian import Marginals, log_density
 from .neighbours import NeighbourPosterior
+from .places import Places
 
 TARGET_VARIANCES = (1e-2, 1e6)  # of pseudo-targets
 NEW_SHARE = 0.7  # of a new pseudo-target, beside the one before: sweeps change all rows at once
@@ -158,6 +159,11 @@ class NeighbourClassPosterior(NeighbourPosterior):
         given = {"codes": rows.y, "level": level, "stretch": one, "link_mean": mean}
         for name, value in given.items():
             self.register_buffer(name, value.detach().clone())
+
+    @property
+    def places(self) -> Places:
+        """The rows: pseudo-targets of rows at one place differ, and follow each other."""
+        return Places.of_rows(self.features, self.noise, self.residual, self.weight)
 
     @property
     def y(self) -> Tensor:

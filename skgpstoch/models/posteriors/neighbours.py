@@ -26,12 +26,15 @@ from ...likelihoods.real import AdditiveNoise
 from ...maths.conditionals import Conditional, log_density
 from ...maths.gaussian import Marginals, standard_normal
 from ...maths.linalg import tri_solve
-from ...maths.nearest import Nearest
+from ...maths.nearest import Nearest, first_where
+from ..calibration.nearby import ErrorScale, Given, Widths
 from .base import Posterior
 from .functions import Functions, prior_functions
+from .places import Places
 
 MOST_ORDERED_ROWS = 100_000  # up to which a fit also computes the joint density of all rows
 _found: WeakKeyDictionary[nn.Module, Nearest] = WeakKeyDictionary()  # by posterior
+_places: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()  # likewise
 TINIEST = torch.finfo(torch.float64).tiny
 
 
@@ -134,7 +137,7 @@ class NeighbourPosterior(Posterior):
         self.n_neighbors = n_neighbors
         self.n_joint = n_joint
         self._n_rows = rows.n_effective
-        self.spread: nn.Module | None = None  # F, of places (N, e) and shares (N, P)
+        self.spread: ErrorScale | None = None  # F
         with torch.no_grad():
             given = self.columns(X, rows, mean, noise)
         for name, value in {**given, "constant": mean, "variance": noise}.items():
@@ -168,8 +171,26 @@ class NeighbourPosterior(Posterior):
         """Finds neighbours; made when it is needed, and neither saved nor copied."""
         found = _found.get(self)
         if found is None or found.rows.device != self.residual.device:
-            found = _found[self] = Nearest(self.located(self.features))
+            found = _found[self] = Nearest(self.located(self.places.G))
         return found
+
+    @property
+    def places(self) -> Places:
+        """What the training rows tell of f, by distinct places; likewise."""
+        found = _places.get(self)
+        if found is None or found.G.device != self.residual.device:
+            of_rows = self.features, self.noise, self.residual, self.weight
+            found = _places[self] = Places.merged(self.X, *of_rows)
+        return found
+
+    def with_neighbors(self, n_neighbors: int) -> NeighbourPosterior:
+        """Return the posterior whose predictions are given so many rows."""
+        if n_neighbors == self.n_neighbors:
+            return self
+        other = copy.copy(self)
+        other.n_neighbors = n_neighbors
+        _found[other], _places[other] = self.nearest, self.places
+        return other
 
     def located(self, G: Tensor) -> Tensor:
         """Return features in the units in which the kernel falls, (N, e)."""
@@ -200,55 +221,74 @@ class NeighbourPosterior(Posterior):
 
     # ---- predictions -------------------------------------------------------------------------
 
-    @property
-    def all_rows(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Features, D and y of the training rows."""
-        return self.features, self.noise, self.residual
-
-    def conditional(self, G: Tensor, N: Tensor) -> Conditional:
-        """Return the conditional of f at rows G given rows N."""
+    def conditional(self, G: Tensor, N: Tensor, n_errors: int, places: Places) -> Conditional:
+        """Return the conditional of f at rows G given places N."""
         none = self.residual.new_zeros(len(G), self.residual.shape[1])
-        sets = Sets.of(G, (none, none), self.all_rows, N)
-        return Conditional.of(sets.covariances(self.kernel), sets.D, sets.y)
+        sets = Sets.of(G, (none, none), places[:3], N)
+        return Conditional.of(sets.covariances(self.kernel), sets.D, sets.y, n_errors)
 
-    def given(self, G: Tensor, N: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of f at rows G given rows N, each (b, P)."""
-        c = self.conditional(G, N)
-        return c.mean.mT + self.constant, c.var.clamp_min(0.0).mT
+    def said(self, c: Conditional, G: Tensor, N: Tensor, places: Places) -> Given:
+        """Return what places N say of f at rows G, and the errors there."""
+        k = c.precision.shape[-1]
+        near, precision = N[:, :k], c.precision.permute(1, 2, 0)
+        w = places.weight[near] * (near >= 0)
+        variance = 1.0 / precision + (places.variance - places.D)[near]
+        error = c.alpha[..., :k].permute(1, 2, 0) / precision
+        sizes = error.abs() / variance.clamp_min(TINIEST).sqrt()
+        var, prior = c.var.clamp_min(0.0).mT, self.kernel.diag(G)[:, None]
+        odds = var / (prior - var).clamp_min(TINIEST)
+        return Given(c.mean.mT + self.constant, var, c.by_noise.mT, odds, sizes, w)
+
+    def given(self, G: Tensor, N: Tensor, n_errors: int = 0, places: Places | None = None) -> Given:
+        """Return f at rows G given places N, with errors of the nearest ones, block by block."""
+        n_errors = min(n_errors, N.shape[1])
+        places = self.places if places is None else places
+        parts = [
+            self.said(self.conditional(G[b], N[b], n_errors, places), G[b], N[b], places)
+            for b in set_blocks(len(G), N.shape[1] + 1, G.device)
+        ]
+        return Given(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def moments(self, G: Tensor, N: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the same, block by block."""
-        blocks = set_blocks(len(G), N.shape[1] + 1, G.device)
-        parts = [self.given(G[block], N[block]) for block in blocks]
-        mean, var = (torch.cat(part) for part in zip(*parts, strict=True))
-        return mean, var
+        """Return mean and variance of f at rows G given places N, each (b, P)."""
+        given = self.given(G, N)
+        return given.mean, given.var
 
     def marginals(self, X: Tensor) -> Marginals:
         return self._marginals(X)[0]
 
-    def _marginals(self, X: Tensor) -> tuple[Marginals, Tensor | None]:
-        """Return q(f), whose deviations are F(x) times those given neighbours, and F, (N, P)."""
-        G = self.network(X)
-        place = self.located(G)
-        mean, var = self.moments(G, self.nearest.of(place, self.n_neighbors))
+    def _marginals(self, X: Tensor) -> tuple[Marginals, Widths | None]:
+        """Return q(f), and by which factors its deviations and the noise's are wider."""
+        given = self.given_nearest(self.network(X), self.n_errors)
         if self.spread is None:
-            return Marginals(mean[None], var[None]), None
-        F = self.spread(place, self.share_left(G, var))
-        return Marginals(mean[None], (F.square() * var)[None]), F
+            return Marginals(given.mean[None], given.var[None]), None
+        wider = self.spread(given, self.variance)
+        return Marginals(given.mean[None], (wider.of_f.square() * given.var)[None]), wider
 
-    def share_left(self, G: Tensor, var: Tensor) -> Tensor:
-        """Return the share of the prior variance of f that is left given y, (N, P)."""
-        return (var / self.kernel.diag(G)[:, None].clamp_min(TINIEST)).clamp(0.0, 1.0)
+    @property
+    def n_errors(self) -> int:
+        """How many neighbours' errors say how wide predictions are."""
+        return 0 if self.spread is None else self.spread.n_errors
+
+    def given_nearest(self, G: Tensor, n_errors: int = 0) -> Given:
+        """Return f at rows G given the rows nearest to them."""
+        return self.given(G, self.nearest.of(self.located(G), self.n_neighbors), n_errors)
 
     def predictive(self, X: Tensor, rows: Rows) -> tuple[Marginals, Likelihood]:
-        q, F = self._marginals(X)
+        q, wider = self._marginals(X)
         likelihood = cast(AdditiveNoise, self.likelihood.of(rows))
-        return q, likelihood if F is None else likelihood.scaled(F)
+        return q, likelihood if wider is None else likelihood.scaled(wider.of_noise)
 
     @torch.no_grad()
-    def left_out(self, i: Tensor) -> tuple[Tensor, Tensor]:
-        """Predict f at training rows without these: mean and variance, each (b, P)."""
-        return self.moments(self.features[i], self.nearest.others(i, self.n_neighbors))
+    def left_out(self, i: Tensor, n_errors: int = 0) -> Given:
+        """Predict f at training rows, each without it; other rows at its place stay."""
+        of_rows = self.noise[i], self.residual[i], self.weight[i]
+        places, rest = self.places.without(i, *of_rows)
+        G, own = self.features[i], places.of_row[i, None]
+        N = self.nearest.of(self.located(G), self.n_neighbors + 1)
+        N = torch.where(own == N, rest[:, None], N)
+        N = first_where(N, N >= 0, min(self.n_neighbors, N.shape[1]))
+        return self.given(G, N, n_errors, places)
 
     # ---- the evidence ------------------------------------------------------------------------
 
@@ -298,12 +338,13 @@ class NeighbourPosterior(Posterior):
     def chain(self, X: Tensor) -> Chain:
         """Condition each row of X on training rows and on earlier rows of X."""
         G = self.network(X)
-        place, n = self.located(G), len(self.residual)
+        place, places = self.located(G), self.places
+        n = len(places.G)
         j = torch.arange(len(G), device=G.device)
         E = Nearest(place).earlier(j, min(self.n_joint, max(1, len(G) - 1)))
         N = torch.cat([torch.where(E < 0, E, E + n), self.nearest.of(place, self.n_neighbors)], 1)
         none = self.residual.new_zeros(len(G), self.residual.shape[1])
-        joined = zip(self.all_rows, (G, none, none), strict=True)
+        joined = zip(places[:3], (G, none, none), strict=True)
         all_rows = tuple(torch.cat(pair) for pair in joined)
         U, var = [], []
         for some in set_blocks(len(G), N.shape[1] + 1, G.device):
@@ -322,34 +363,33 @@ class NeighbourPosterior(Posterior):
 
     def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
         """Draw f by Matheron's rule, with the neighbours of each row alone."""
-        G, y = self.features, self.residual
+        G, D, y = (places := self.places)[:3]
         f = prior_functions(self.kernel, G.shape[1], n_samples, y.shape[1], generator)
         z = standard_normal((n_samples, *y.shape), y, generator)
-        error = y - f(G) - self.noise.sqrt() * z  # (S, n, P)
+        error = y - f(G) - D.sqrt() * z  # (S, n, P)
 
         def values(X: Tensor) -> Tensor:
             at = self.network(X)
-            place = self.located(at)
-            near = self.nearest.of(place, self.n_neighbors)
+            near = self.nearest.of(self.located(at), self.n_neighbors)
             blocks = set_blocks(len(at), near.shape[1] + 1, at.device)
-            given = [self.conditional(at[some], near[some]) for some in blocks]
-            beta = torch.cat([c.beta for c in given], 1)  # (P, N, m)
-            drawn = f(at) + torch.einsum("pbm,sbmp->sbp", beta, error[:, near])
-            if self.spread is not None:
-                parts = ([c.mean for c in given], [c.var.clamp_min(0.0) for c in given])
-                mean, var = (torch.cat(part, 1).mT for part in parts)  # (N, P)
-                drawn = mean + self.spread(place, self.share_left(at, var)) * (drawn - mean)
-            return self.constant + drawn
+            k = min(self.n_errors, near.shape[1])
+            each = [self.conditional(at[some], near[some], k, places) for some in blocks]
+            c = Conditional(*(torch.cat(part, 1) for part in zip(*each, strict=True)))
+            drawn = f(at) + torch.einsum("pbm,sbmp->sbp", c.beta, error[:, near]) + self.constant
+            if self.spread is None:
+                return drawn
+            given = self.said(c, at, near, places)
+            return given.mean + self.spread(given, self.variance).of_f * (drawn - given.mean)
 
         return values
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
-        q, F = self._marginals(X)
+        q, wider = self._marginals(X)
         chain, mean = self.chain(X), q.mean[0]  # (N, P)
         P, N = chain.var.shape
         z = standard_normal((P, N, n_samples), mean, generator)
         drawn = chain.draw(z).permute(2, 1, 0)
-        return mean + (drawn if F is None else F * drawn)
+        return mean + (drawn if wider is None else wider.of_f * drawn)
 
     def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
         q, likelihood = self.predictive(X, rows)

@@ -57,6 +57,11 @@ STANDARDISE = (
     "Standardise X (StandardScaler), and let the length-scales and their bounds start near "
     "the square root of the number of features."
 )
+ONE_UNIT = (
+    "If the columns of X have the same units, as coordinates do, divide all by one number, such as "
+    "a tenth of their range, or let the length-scale and its bounds start near that. Otherwise: "
+    f"{STANDARDISE}"
+)
 UNTRAINED = "Raise max_iter first, because training was cut short."
 
 LEAST_BULK = 0.01
@@ -304,9 +309,10 @@ def of_sight(
     before = 1.0, math.inf
     if given is not None:
         before = neighbour_and_variation(split_noise(given)[0], some)
-    yield of_variation(variation / least, before[1] / least, kernel)
+    advice = ONE_UNIT if is_isotropic(kernel, X.shape[1]) else STANDARDISE
+    yield of_variation(variation / least, before[1] / least, kernel, advice)
     if stride(X) == 1 and len(some) >= FEW_TO_COMPARE:
-        yield of_nearest(nearest, before[0], kernel)
+        yield of_nearest(nearest, before[0], kernel, advice)
 
 
 def stride(X: np.ndarray) -> int:
@@ -320,7 +326,7 @@ def distinct_rows(X: np.ndarray) -> np.ndarray:
     return step * np.unique(X[::step], axis=0, return_index=True)[1]
 
 
-def of_variation(share: float, before: float, kernel: sk.Kernel) -> Finding:
+def of_variation(share: float, before: float, kernel: sk.Kernel, advice: str) -> Finding:
     """Return whether f is almost the same at all rows.
 
     `share` and `before` are the variation after and before the search, over the least variation.
@@ -334,7 +340,7 @@ def of_variation(share: float, before: float, kernel: sk.Kernel) -> Finding:
             severity="problem",
             text=f"{constant}, because its length-scales are far larger than the differences "
             "between rows of X.",
-            advice=STANDARDISE,
+            advice=advice,
         )
     return found._replace(
         severity="note",
@@ -345,7 +351,7 @@ def of_variation(share: float, before: float, kernel: sk.Kernel) -> Finding:
     )
 
 
-def of_nearest(correlation: float, before: float, kernel: sk.Kernel) -> Finding:
+def of_nearest(correlation: float, before: float, kernel: sk.Kernel, advice: str) -> Finding:
     """Return whether f is almost independent between neighbouring rows.
 
     `correlation` and `before` are the correlations after and before the search.
@@ -358,7 +364,7 @@ def of_nearest(correlation: float, before: float, kernel: sk.Kernel) -> Finding:
         text=f"With the kernel {kernel}, f is almost independent between rows: its correlation "
         f"with f at the nearest row is {correlation:.1g}, so predictions between rows are "
         "just the mean. Its length-scales are far smaller than the spacing of X.",
-        advice=STANDARDISE,
+        advice=advice,
     )
 
 
@@ -448,6 +454,12 @@ def scales_of_inputs(kernel: sk.Kernel, n_features: int) -> list[np.ndarray] | N
     if not isinstance(kernel, sk.RBF | sk.RationalQuadratic):  # Matern is an RBF there
         return None
     return [np.broadcast_to(kernel.length_scale, n_features)]
+
+
+def is_isotropic(kernel: sk.Kernel, n_features: int) -> bool:
+    """Tell whether several columns share each length-scale."""
+    scales = scales_of_inputs(kernel, n_features)
+    return bool(n_features > 1 and scales and not any(np.ptp(each) for each in scales))
 
 
 # ---- all of them ---------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 
-from ..data.arguments import check_names, with_names_checked
+from ..data.arguments import check_names, with_masks_refused, with_names_checked
 from .failures import with_failures_told
 from .file import LONGEST_MESSAGE, save
 from .state import Names, PackedState, Packer, Unpacker
@@ -60,6 +60,9 @@ class SavedEstimator(BaseEstimator):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        score: Any = getattr(cls, "score", None)
+        if getattr(score, "__module__", "") == "sklearn.base" and not hasattr(score, "__wrapped__"):
+            cls.score = with_masks_refused(score)
         for name in vars(cls).keys() & set(CALLED.split()):
             if inspect.isfunction(vars(cls)[name]):
                 setattr(cls, name, with_names_checked(with_failures_told(vars(cls)[name])))

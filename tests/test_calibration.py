@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -511,6 +512,29 @@ def test_counts_are_drawn_as_counts():
     assert (draws >= 0).all()
     assert_allclose(draws, np.round(draws))
     assert_allclose(draws.mean(1), model.predict(X[:20]), rtol=0.15)
+
+
+def test_what_few_rows_change_is_near_what_folds_tell(monkeypatch):
+    """Twenty rows that happen to be predicted well do not make all intervals narrow."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((120, 2))
+    y = X[:, 0] + 0.3 * rng.standard_normal(120)
+    best, unseen, found = HeldOut.best, EnsembleObjective.unseen, []
+
+    def lucky(self, X, rows):  # y is what is predicted, at these rows
+        rows, q, latent = unseen(self, X, rows)
+        return replace(rows, y=q.mean.mean(0)), q, latent
+
+    def recorded(self, *args):
+        found.append(best(self, *args))
+        return found[-1]
+
+    monkeypatch.setattr(EnsembleObjective, "unseen", lucky)
+    monkeypatch.setattr(HeldOut, "best", recorded)
+    DeepKernelEnsembleRegressor(n_estimators=2, max_iter=5, random_state=0).fit(X, y)
+    of_folds, of_mixture = found[:2]
+    assert abs(of_mixture.log_scale - of_folds.log_scale) < 0.2
+    assert abs(of_mixture.log_width - of_folds.log_width) < 0.2
 
 
 def test_what_is_predicted_is_what_was_chosen(noisy, monkeypatch):

@@ -86,6 +86,24 @@ def test_dates_among_inputs_are_named(X):
                 model.fit(given, NUMBERS > 9)
 
 
+@pytest.mark.parametrize("fill", [0.0, np.nan])
+def test_sparse_columns_are_dense_ones(fill, X):
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    sparse = frame.astype(pd.SparseDtype(float, fill))
+    for model in (QUICK, EVERY["drop_in"]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a fit of one step
+            expected = model.fit(frame, NUMBERS).predict(frame)
+            np.testing.assert_array_equal(model.fit(sparse, NUMBERS).predict(sparse), expected)
+
+
+def test_a_frame_needs_columns(X):
+    frame = pd.DataFrame(X)[[]]
+    for model in EVERY.values():
+        with pytest.raises(ValueError, match=r"0 feature.s. .*while a minimum of 1 is required"):
+            model.fit(frame, NUMBERS)
+
+
 @pytest.mark.parametrize(
     "y",
     [

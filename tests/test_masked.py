@@ -2,11 +2,15 @@
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF
+from sklearn.linear_model import Ridge
 
 from skgpstoch import (
     AutoGaussianProcessClassifier,
     AutoGaussianProcessRegressor,
+    ConstantVarianceRegressor,
+    GaussianProcessClassifier,
     GaussianProcessRegressor,
     NNGPRegressor,
     SCGDGaussianProcessRegressor,
@@ -94,6 +98,29 @@ def test_targets_of_the_default(table):
     X, _, y = table
     with pytest.raises(ValueError, match="y has 1 masked of 40 entries"):
         AutoGaussianProcessRegressor().fit(X, np.ma.MaskedArray(y, y == y[5]))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        GaussianProcessRegressor(optimizer=None),
+        GaussianProcessClassifier(optimizer=None),
+        AutoGaussianProcessRegressor(random_state=0),
+        AutoGaussianProcessClassifier(random_state=0),
+        ConstantVarianceRegressor(Ridge()),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_scores_refuse_them(model, sine):
+    X, y = (a[:40] for a in sine)
+    y = y if not hasattr(model, "predict_proba") else (y > 0.0).astype(int)
+    mask = np.arange(40) == 3
+    model = clone(model).fit(X, y)
+    with pytest.raises(ValueError, match="y has 1 masked of 40 entries"):
+        model.score(X, np.ma.MaskedArray(y, mask))
+    with pytest.raises(ValueError, match="sample_weight has 1 masked of 40 entries"):
+        model.score(X, y, sample_weight=np.ma.MaskedArray(np.ones(40), mask))
+    assert model.score(X, np.ma.MaskedArray(y)) == model.score(X, y)
 
 
 def test_rows_in_chunks(table):

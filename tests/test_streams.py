@@ -12,6 +12,7 @@ import skgpstoch
 from skgpstoch import (
     DeepGPRegressor,
     FITCRegressor,
+    NNGPClassifier,
     NNGPRegressor,
     SCGDGaussianProcessRegressor,
     SVGPClassifier,
@@ -29,6 +30,7 @@ MODELS = [
     DeepGPRegressor(**FEW),
     SCGDGaussianProcessRegressor(hidden_layer_sizes=(4,), random_state=0),
     NNGPRegressor(1.0 * RBF(), max_iter=1, random_state=0),
+    NNGPClassifier(1.0 * RBF(), max_iter=1, random_state=0),
 ]
 
 

@@ -9,6 +9,7 @@ from inspect import Parameter, signature
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
+from .arrays import readable
 from .row_source import check_no_source
 
 FITS = ("fit", "partial_fit")
@@ -81,6 +82,17 @@ def with_names_checked(method: Callable) -> Callable:
         return method(estimator, *args, **kwargs)
 
     return checked
+
+
+def with_masks_refused(score: Callable) -> Callable:
+    """Let scikit-learn's own `score` refuse masked targets and weights, below which it reads."""
+
+    @functools.wraps(score)
+    def refusing(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        of_rows = readable(y, "y"), readable(sample_weight, "sample_weight")
+        return score(estimator, X, *of_rows)
+
+    return refusing
 
 
 def check_coverage(coverage: Any) -> float:

@@ -116,8 +116,8 @@ def with_two_dimensions(X: Any, takes_missing: bool = False) -> Any:
     TypeError
         If it is a dict, a list of dicts, or a frame that is not computed yet.
     ValueError
-        If it has one dimension or masked entries, or two columns have the same name. For an
-        array of one dimension, the message is scikit-learn's, without the data.
+        If it has one dimension or masked entries, no columns or two of the same name. For an array
+        of one dimension, the message is scikit-learn's, without the data.
     """
     if type(X) is dict or (isinstance(X, list) and X and type(X[0]) is dict):
         got = "a dict" if type(X) is dict else "a list of dicts"  # some sparse matrices are dicts
@@ -129,8 +129,10 @@ def with_two_dimensions(X: Any, takes_missing: bool = False) -> Any:
             "frame.iloc[[0]]."
         )
     refuse_plan(X, "X")
+    if is_frame(X) and not len(X.columns):
+        raise ValueError(f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
     refuse_same_names(X)
-    X = readable(X, "X", takes_missing)
+    X = readable(with_dense_columns(X), "X", takes_missing)
     shape: tuple[int, ...] = getattr(X, "shape", ())
     if len(shape) == 1 and shape[0]:
         raise ValueError(
@@ -150,6 +152,11 @@ def refuse_same_names(X: Any) -> None:
             f"X has {n} columns called {name!r}, so none can be told from the others. Give each "
             "its own name, or drop copies: frame.loc[:, ~frame.columns.duplicated()]."
         )
+
+
+def with_dense_columns(X: Any) -> Any:
+    """Make a pandas frame dense if all its columns are sparse; scikit-learn does if some are."""
+    return X.sparse.to_dense() if is_frame(X) and hasattr(X, "sparse") else X
 
 
 def checked_kinds(X: Any, *y: Any, y_numeric: bool = False) -> tuple[Any, ...]:

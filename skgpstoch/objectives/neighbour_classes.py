@@ -204,7 +204,7 @@ class NeighbourClassObjective(NeighbourObjective):
     def solution(self, X: Tensor, rows: Rows) -> NeighbourClassPosterior:
         """Return the posterior given all rows, as certain as suits rows left out."""
         posterior = self.posterior(X, rows).settle_()
-        if self.calibrates:
+        if self.calibrates and len(X) > 1:
             posterior.stretch_(best_stretch_of(posterior))
         return posterior.find_joint_()
 

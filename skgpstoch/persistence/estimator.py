@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 
-from ..data.arguments import check_names, with_names_checked
+from ..data.arguments import check_names, with_masks_refused, with_names_checked
 from .failures import mark_same, tell_failures, with_failures_told
 from .file import LONGEST_MESSAGE, save
 from .state import Names, PackedState, Packer, Unpacker
@@ -68,6 +68,9 @@ class SavedEstimator(BaseEstimator):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        score: Any = getattr(cls, "score", None)
+        if getattr(score, "__module__", "") == "sklearn.base" and not hasattr(score, "__wrapped__"):
+            cls.score = with_masks_refused(score)
         tell_failures(cls, told)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:

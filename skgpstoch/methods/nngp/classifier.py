@@ -13,10 +13,11 @@ from ...estimators.conditioning import condition
 from ...estimators.docs import public_estimator
 from ...estimators.first_rank import refuse_group
 from ...estimators.parameters import TrainingParameters
-from ...estimators.streams import all_classes, check_unchanged
+from ...estimators.streams import all_classes, begins, check_unchanged
 from ...likelihoods.base import class_likelihood
 from ...models.posteriors.neighbour_classes import NeighbourClassPosterior
 from .class_recipe import NeighbourClassRecipe
+from .estimators import begin
 from .parameters import NeighbourParameters, asked
 
 
@@ -160,8 +161,8 @@ class NNGPClassifier(NeighbourParameters, TrainingParameters, Classifier):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
         """Fit the model at the first call, and append rows to it at later ones.
 
-        Later calls do the same as :meth:`condition_on`: nothing is forgotten, and hyper-parameters
-        stay those of the first call.
+        Until 20 rows have come, the model is fitted again whenever rows have doubled. Later calls
+        do the same as :meth:`condition_on`: nothing is forgotten, and hyper-parameters stay.
 
         Parameters
         ----------
@@ -176,8 +177,8 @@ class NNGPClassifier(NeighbourParameters, TrainingParameters, Classifier):
         """
         refuse_group("partial_fit")
         classes = all_classes(self, classes)
-        if not hasattr(self, "posterior_"):
-            return self._fit_to(X, y, sample_weight, classes)
         self._validate_params()
+        if begins(self):
+            return begin(self, X, y, (sample_weight,), classes)
         check_unchanged(self)
         return self.condition_on(X, y, sample_weight)

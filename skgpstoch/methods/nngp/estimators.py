@@ -204,19 +204,19 @@ class NNGPRegressor(
         refuse_group("partial_fit")
         self._validate_params()
         if begins(self):
-            return begin(self, X, y, sample_weight, exposure, y_std)
+            return begin(self, X, y, (sample_weight, exposure, y_std))
         check_unchanged(self)
         return self.condition_on(X, y, sample_weight, exposure=exposure, y_std=y_std)
 
 
 @fitting
-def begin(model: NNGPRegressor, X: Any, y: Any, *of_rows: Any) -> Any:
-    """Learn a stream's first rows, those of earlier calls and these.
+def begin(model: Any, X: Any, y: Any, of_rows: tuple, *classes: Any) -> Any:
+    """Learn a stream's first rows, those of earlier calls and these; `classes` may occur.
 
     A fit takes seconds, so the kernel is learned anew only when rows have doubled.
     """
     n_before = len(getattr(model, "_beginning", ()))
-    given = rows_so_far(model, X, y, *of_rows)
+    given = rows_so_far(model, X, y, *of_rows, *classes)
     if n_before.bit_length() == len(given).bit_length() and len(given) < BEGINNING:
         condition(model, X, y, *of_rows)
     else:
@@ -225,7 +225,7 @@ def begin(model: NNGPRegressor, X: Any, y: Any, *of_rows: Any) -> Any:
     return model
 
 
-def fit_first(model: NNGPRegressor, data: Data) -> None:
+def fit_first(model: Any, data: Data) -> None:
     """Fit to the first rows of a stream."""
     recipe, are_few = model._recipe(), len(data) < BEGINNING
     recipe.check(data)

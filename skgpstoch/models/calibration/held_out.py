@@ -60,6 +60,8 @@ USUAL = Calibration(log_odds=-3.0, log_width=1.0)
 """Means of the normal priors of the parameters, if all of them can be chosen."""
 PRIOR = Calibration(0.3, 0.3, 1.5, 0.5, 0.5, 1.5, 0.5)
 """Standard deviations of the normal priors."""
+NARROW_PRIOR = Calibration(*(deviation / 3.0 for deviation in PRIOR))
+"""The same, if so many more rows tell the means of the priors."""
 LIMITS = ((-10.0, 10.0), (0.0, 1.0), (-10.0, 10.0), (0.0, 4.0), (0.0, 4.0), (-9.0, 0.0), (0.0, 6.0))
 """Lower and upper limits of each parameter."""
 
@@ -69,6 +71,7 @@ def calibrate(
     free: Sequence[bool],
     usual: Calibration = USUAL,
     deadline: Deadline | None = None,
+    prior: Calibration = PRIOR,
 ) -> Calibration:
     """Return the calibration that minimises the loss plus the negative log prior, in nats.
 
@@ -82,9 +85,11 @@ def calibrate(
         Means of the priors.
     deadline : Deadline or None, default=None
         Time at which the search ends with the best calibration so far; None: no limit.
+    prior : Calibration, default=PRIOR
+        Standard deviations of the priors.
     """
     is_free = np.array(free)
-    expected, deviation = (np.array(prior)[is_free] for prior in (usual, PRIOR))
+    expected, deviation = (np.array(each)[is_free] for each in (usual, prior))
 
     def full(x: np.ndarray) -> Calibration:
         chosen = np.array(UNCHANGED)
@@ -241,9 +246,14 @@ class HeldOut(NamedTuple):
         start = np.zeros(self.rows.y.shape[1])
         return torch.from_numpy(argmin(loss, start, [(-MOST_SKEW, MOST_SKEW)] * len(start)))
 
-    def best(self, usual: Calibration = USUAL, deadline: Deadline | None = None) -> Calibration:
+    def best(
+        self,
+        usual: Calibration = USUAL,
+        deadline: Deadline | None = None,
+        prior: Calibration = PRIOR,
+    ) -> Calibration:
         """Return the calibration with the least loss that is found before the deadline."""
-        return calibrate(self.loss, self.free, usual, deadline)
+        return calibrate(self.loss, self.free, usual, deadline, prior)
 
 
 def most_suitable(losses: np.ndarray) -> Calibration:

@@ -21,7 +21,7 @@ from ...kernels import check_length_scales
 from ...kernels.sets import nearness
 from ...likelihoods.real import Gaussian
 from ...models.calibration.tails import TailChoice
-from ...objectives.neighbours import NeighbourObjective, errors_held_out, score_of
+from ...objectives.neighbours import NeighbourObjective
 from ...training.optimizers import SCHEDULES
 from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
@@ -32,6 +32,7 @@ from .deep import (
     DeepNeighbourObjective,
     OfUser,
     Plain,
+    brief_score,
     feature_kernel,
     learned_mean,
 )
@@ -192,7 +193,7 @@ class NeighbourRecipe(Recipe):
     def plain(self, problem: Problem) -> Plain:
         """Return the score of the process on the inputs alone, and how to train it."""
         started = self.likeliest(problem.trained())
-        score = score_of(*errors_held_out(started, problem.X, problem.rows))
+        score = brief_score(started, problem.X, problem.rows)
 
         def trained() -> NeighbourObjective:
             objective, n_steps = self.likeliest(problem), self.n_steps(problem.X.shape[1])

@@ -79,9 +79,8 @@ class Cells(NamedTuple):
         cells = r2.argsort(stable=True)
         size = (self.ends[1:] - self.ends[:-1])[cells]
         enough = int(torch.searchsorted(size.cumsum(0), k)) + 1
-        cells = cells[: max(N_PROBED, enough)].tolist()
-        ends = self.ends.tolist()
-        return torch.cat([torch.arange(ends[c], ends[c + 1], device=r2.device) for c in cells])
+        ends, some = self.ends.tolist(), cells[: max(N_PROBED, enough)].tolist()
+        return torch.cat([torch.arange(ends[c], ends[c + 1], device=r2.device) for c in some])
 
 
 def nearest_centre(centres: Tensor, rows: Tensor) -> Tensor:

@@ -119,6 +119,31 @@ def test_what_does_not_promise_anything_is_not_tried():
     assert [each.name for each in asked[0][0]] == ["a"]
 
 
+def test_scouts_of_many_rows_go_first_only_if_others_are_far_ahead():
+    made = []
+
+    class Fits:
+        def next(self, name):
+            return lambda model, *_: made.append(name) or model
+
+    def run(level):
+        made.clear()
+        near = judged("neighbours", np.full(N, level)).model
+        networks = judged("networks", np.full(N, -2.0)).model
+        entrants = [
+            Entrant("neighbours", lambda left: near),
+            Entrant("networks", *[lambda left: networks] * 2, neighbours.are_followed),
+        ]
+        found, given_up = race.race(entrants, Fits(), ROWS, None)
+        return [each.name for each in found], [each.name for each in given_up]
+
+    far = neighbours.FOLLOWED - np.log(Y.std())
+    assert run(far - 0.1) == (["neighbours", "networks"], [])
+    assert made == ["neighbours", "networks"]
+    assert run(far + 0.1) == (["neighbours"], ["networks"])
+    assert made == ["neighbours", "networks, a few"]
+
+
 @pytest.fixture(scope="module")
 def fitted():
     """A fit of four models of few steps, all of which count, to a category and a missing value."""

@@ -24,6 +24,7 @@ from skgpstoch.data.rows import Rows
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.kernels.sets import nearness, within
 from skgpstoch.likelihoods import Gaussian
+from skgpstoch.maths import cells
 from skgpstoch.maths import nearest as nearest_module
 from skgpstoch.maths.nearest import Nearest
 from skgpstoch.methods.nngp import deep
@@ -416,6 +417,47 @@ def test_neighbours_do_not_depend_on_the_batch(uses_trees, monkeypatch):
     assert torch.equal(together, apart)
     monkeypatch.setattr(nearest_module, "PRODUCTS", 1000)
     assert torch.equal(together, search.of(Q, 9))
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-30, 1e30])
+def test_most_neighbours_are_found_in_cells(unit, monkeypatch):
+    monkeypatch.setattr(cells, "FEWEST_ROWS", 1000)
+    rng = np.random.default_rng(0)
+    rows = unit * torch.tensor(rng.uniform(-1.0, 1.0, (9000, 5)) @ rng.normal(size=(5, 12)))
+    i = torch.arange(0, 9000, 45)
+    nearly, exact = cells.NearlyNearest(rows), Nearest(rows / unit)
+    for search in ("others", "earlier"):
+        found, expected = (getattr(each, search)(i, 20) for each in (nearly, exact))
+        pairs = zip(found.tolist(), expected.tolist(), strict=True)
+        shares = [len(set(a) & set(b)) / len(set(b)) for a, b in pairs]
+        assert np.mean(shares) > 0.9
+    assert set(nearly.cells) == {9000, 4500, 2250, 1125}
+    found = nearly.others(i, 20)
+    r2 = ((rows[found] - rows[i][:, None]) / unit).square().sum(-1)
+    assert bool((r2.diff(dim=1) >= -1e-5).all())  # the nearest first
+    assert bool((found != i[:, None]).all())
+    far = nearly.of(torch.full((1, 12), 1e3 * unit), 5)  # in a cell all the same
+    assert len(set(far[0].tolist())) == 5
+    one = nearly.others(i[:1], 20)
+    assert_array_equal(found[:1], one)
+
+
+def test_rows_at_one_place_are_one_cell(monkeypatch):
+    monkeypatch.setattr(cells, "FEWEST_ROWS", 500)
+    found = cells.NearlyNearest(torch.ones(600, 3)).others(torch.tensor([0, 599]), 7)
+    assert found.shape == (2, 7)
+    assert bool((found >= 0).all())
+
+
+def test_a_fit_finds_the_joint_density_of_few_rows(sine, monkeypatch):
+    X, y = sine[:2]
+    model = NNGPRegressor(1.0 * sk.Matern(nu=1.5), max_iter=1, random_state=0).fit(X, y)
+    value = model.log_marginal_likelihood_value_
+    monkeypatch.setattr("skgpstoch.objectives.neighbours.MOST_JOINT_ROWS", len(X) - 1)
+    assert np.isnan(model.fit(X, y).log_marginal_likelihood_value_)
+    assert model.log_marginal_likelihood(X, y) == pytest.approx(value, rel=0.05)  # of other orders
+    model.condition_on(X[:1] + 0.1, y[:1])
+    assert np.isnan(model.log_marginal_likelihood_value_)
 
 
 @pytest.mark.parametrize("n_levels", [1, 2, 5])

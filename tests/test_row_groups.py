@@ -19,7 +19,16 @@ from skgpstoch.data.arrays import Scaling
 from skgpstoch.data.chunk import Chunk
 from skgpstoch.data.groups import ALONE
 from skgpstoch.data.held_out import group_folds
-from skgpstoch.data.level_effects import Curves, Design, LevelEffects, learned_variances
+from skgpstoch.data.level_effects import (
+    Backfitting,
+    Curves,
+    Design,
+    LevelEffects,
+    Together,
+    Variances,
+    fitted,
+    learned_variances,
+)
 from skgpstoch.data.tables import TableEncoder
 from skgpstoch.data.target_means import LevelTargets, Targets
 from skgpstoch.maths.exact_solver import ExactSolver
@@ -69,14 +78,73 @@ def test_effects_solve_the_equations_of_the_mixed_model():
     design = Design(np.empty((len(y), 0)), codes, [20, 12], weight)
     fold = np.arange(len(y)) % 5
     found = LevelEffects.of(x, design, y[:, None], fold)
-    fitted = Design(Curves.of(x, weight)(x), codes, [20, 12], weight)
-    v = learned_variances(fitted, y)
+    learned = Design(Curves.of(x, weight)(x), codes, [20, 12], weight)
+    v = learned_variances(learned, y)
     assert_allclose(v.levels, [np.var(b) for b in truth], rtol=0.5)
     assert v.noise == pytest.approx(0.09, rel=0.3)
     for got, expected, true in zip(found.whole, by_henderson(x, design, y, v), truth, strict=True):
         assert_allclose(got[:-1, 0], expected, atol=1e-3)
         assert got[-1, 0] == 0.0
         assert np.corrcoef(expected, true)[0, 1] > 0.95
+
+
+def test_terms_together_are_where_backfitting_ends():
+    x, codes, _, y = crossed(120)
+    weight = np.random.default_rng(1).uniform(0.5, 2.0, len(y))
+    design = Design(Curves.of(x, weight)(x), codes, [21, 12], weight)  # one level without rows
+    v = Variances(0.1, 0.5, np.array([0.6, 0.2]))
+    together, one_by_one = Together(design, y), Backfitting(design, y)
+    together.sweep(v)
+    for _ in range(300):
+        one_by_one.sweep(v)
+    for a, b in zip(together.effects, one_by_one.effects, strict=True):
+        assert_allclose(a, b, atol=1e-9)
+    assert_allclose(together.slopes, one_by_one.slopes, atol=1e-9)
+    assert_allclose(together.found.rest, one_by_one.r, atol=1e-9)
+    assert together.effects[0][-1] == 0.0
+
+
+def by_inverse(design, y, v):
+    """The next variances of EM, from the inverse of all equations."""
+    T = [np.ones((len(y), 1)), design.Z]
+    T += [np.eye(n)[c] for c, n in zip(design.codes, design.n_levels, strict=True)]
+    T, sizes = np.hstack(T), [design.Z.shape[1], *design.n_levels]
+    prior = np.repeat([v.slopes, *v.levels], sizes)
+    gram = (T.T * design.weight) @ T
+    S = v.noise * np.linalg.inv(gram + np.diag([0.0, *(v.noise / prior)]))
+    theta = S @ (T.T @ (design.weight * y)) / v.noise
+    lost = np.trace(gram @ S)
+    noise = (design.weight @ (y - T @ theta) ** 2 + lost) / design.weight.sum()
+    squares = np.split((theta**2 + S.diagonal())[1:], np.cumsum(sizes)[:-1])
+    return noise, [each.mean() for each in squares]
+
+
+def test_a_step_of_em_has_the_joint_inverse():
+    x, codes, _, y = crossed(120)
+    weight = np.random.default_rng(1).uniform(0.5, 2.0, len(y))
+    design = Design(Curves.of(x, weight)(x), codes, [20, 12], weight)
+    v = Variances(0.1, 0.5, np.array([0.6, 0.2]))
+    fit = Together(design, y)
+    fit.sweep(v)
+    found = fit.variances(v, 1e-12)
+    noise, (slopes, *levels) = by_inverse(design, y, v)
+    assert found.noise == pytest.approx(noise, rel=1e-9)
+    assert found.slopes == pytest.approx(slopes, rel=1e-9)
+    assert_allclose(found.levels, levels, rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_category_that_contains_another_one_keeps_its_effects(seed):
+    rng = np.random.default_rng(seed)
+    inner = rng.integers(40, size=600)
+    outer, of_outer = inner // 4, 0.7 * rng.normal(size=10)
+    y = of_outer[outer] + 0.7 * rng.normal(size=40)[inner] + rng.normal(size=600)
+    design = Design(rng.normal(size=(600, 1)), np.stack([inner, outer]), [40, 10], np.ones(600))
+    v = learned_variances(design, y)
+    assert v.levels[1] > 0.05
+    effects = fitted(design, y[:, None], [v])[0].effects[1]
+    assert np.corrcoef(effects, of_outer)[0, 1] > 0.5
+    assert learned_variances(design, y, 10**6).levels[1] < 0.02  # blocks that are independent
 
 
 def test_effects_of_a_fold_do_not_see_its_targets():

@@ -314,6 +314,25 @@ def test_levels_that_training_rows_did_not_have(people):
     assert means[:-1, 0].min() < means[-1, 0] < means[:-1, 0].max()
 
 
+def test_new_levels_are_told_once_a_fit(people):
+    X, y = people
+    encoder = TableEncoder()
+    encoder.fit_transform(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="'work'"):  # which nobody has read then
+            encoder.transform(X[:3].assign(work="other"))
+    with pytest.warns(UserWarning, match="'work'"):
+        encoder.transform(X[:3].assign(work="other"))
+    with pytest.warns(UserWarning, match="'town'") as said:
+        encoder.transform(X[:3].assign(work="third", town="elsewhere"))
+    assert len(said) == 1
+    encoder = TableEncoder()
+    encoder.fit_transform(X, y)
+    with pytest.warns(UserWarning, match="'work'"):
+        encoder.transform(X[:3].assign(work="other"))
+
+
 def test_numbers_that_are_missing_for_the_first_time():
     X = np.random.default_rng(0).normal(size=(51, 2))
     encoder = TableEncoder()

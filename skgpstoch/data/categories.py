@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .columns import LEVEL, Column
-from .messages import warn
+from .messages import warn_once
 from .numeric import Encoder, Level
 
 UNSEEN_LEVEL = -1  # the code of a level that training rows do not have
@@ -112,7 +112,7 @@ class NewRows(NamedTuple):
     stand_ins: np.ndarray
 
 
-def new_levels(column: Column, known: set, predicted: str) -> np.ndarray:
+def new_levels(column: Column, known: set, predicted: str, owner: Any) -> np.ndarray:
     """Return the mask (n,) of rows of a column with a level that training rows did not have.
 
     A missing value is such a level if no training row had one. Warn of new levels; `predicted` says
@@ -123,16 +123,20 @@ def new_levels(column: Column, known: set, predicted: str) -> np.ndarray:
         return np.zeros(len(labels), dtype=bool)
     new = set(labels) - known
     if new - {None}:
-        warn(
+        warn_once(
             f"Column {column.name} of X has levels that the training rows did not have, "
             f"such as {min(new - {None}, key=str)!r}. Predictions for these rows are "
-            f"{predicted}."
+            f"{predicted}.",
+            owner,
+            (column.name, "new"),
         )
     if None in new:
-        warn(
+        warn_once(
             f"Column {column.name} of X has missing values, but it had none in the "
             f"training rows. Predictions for these rows are {predicted}. If values will "
-            "be missing at prediction time, train with some missing too."
+            "be missing at prediction time, train with some missing too.",
+            owner,
+            (column.name, "missing"),
         )
     return np.array([label in new for label in labels], dtype=bool)
 

@@ -19,6 +19,9 @@ The variances come from EM, given that blocks are independent a posteriori:
     τ_c² ← mean_l(b_c[l]² + v_l),   v_l = σ²/(n_l + σ²/τ_c²),
     σ² ← (Σ wᵢrᵢ² + tr(ZᵀWZ S) + Σ_c Σ_l n_l v_l)/Σ wᵢ.                                         (3)
 
+That loses a category whose levels contain those of another one. So few terms are solved together
+(:mod:`.joint_effects`), and only many by (2) and (3). A row of weight w counts as w rows.
+
 A training row gets the effect that the rows of other folds tell; each such solution starts at 0. A
 level without rows has effect 0. *Measured* with 2,000 firms of 10 rows, whose effects are twice the
 noise: RMSE .644 → .561 and NLPD .992 → .847; with two categories of 22 and 14 levels at 165 rows,
@@ -29,11 +32,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from .arrays import Scaling, quantiles, row_blocks
+from .joint_effects import Products, Solved
 
 N_FOLDS = 5  # folds of training rows; each is encoded by what the others tell
 KNOTS = (0.2, 0.4, 0.6, 0.8)  # quantiles of a column, where its curve bends
@@ -41,7 +45,7 @@ MOST_BENT = 60  # most columns with knots, as there are five times as many slope
 MOST_SLOPES = 400  # with more columns, effects are not adjusted for these
 MOST_FITTED = 50_000  # rows that β and the variances are learned from
 EM_SWEEPS = 30
-SWEEPS = 20
+MOST_JOINT = 1000  # terms that are solved together for one target; a factor takes their cube
 LEAST_TOLD = 1.0  # standard errors, by which an encoding must go with the targets of other folds
 LEAST = 1e-8  # least variance, relative to that of y
 
@@ -105,6 +109,16 @@ class Design:
         """Weight n_l of each level's rows, (L,), of each category."""
         return [self.by_level(c, np.ones_like(self.weight)) for c in range(len(self.codes))]
 
+    @cached_property
+    def products(self) -> Products:
+        """What solving for all terms together takes."""
+        return Products.of(self.Z, self.codes, self.n_levels, self.weight)
+
+    def terms(self, n_targets: int) -> type[Together | Backfitting]:
+        """Return how terms are found for so many targets: together, if they are few."""
+        n = self.Z.shape[1] + sum(self.n_levels)
+        return Together if n_targets * n**3 <= MOST_JOINT**3 else Backfitting
+
     def by_level(self, c: int, values: np.ndarray) -> np.ndarray:
         """Return Σ w v of the rows of each level of a category, (L,)."""
         return np.bincount(self.codes[c], self.weight * values, self.n_levels[c])
@@ -120,6 +134,8 @@ class Variances(NamedTuple):
 
 class Backfitting:
     """μ, β and b of one target y (m,), and the residuals r (m,); all terms start at 0."""
+
+    n_sweeps: ClassVar[int] = 20
 
     def __init__(self, design: Design, y: np.ndarray) -> None:
         self.design, self.r, self.mean = design, y.copy(), 0.0
@@ -154,10 +170,38 @@ class Backfitting:
         return Variances(max(noise, least), max(slopes, least), np.maximum(levels, least))
 
 
-def learned_variances(design: Design, y: np.ndarray) -> Variances:
-    """Return the variances of (1), from rows and a target y (m,)."""
+class Together:
+    """The same, solved together: where :class:`Backfitting` would end, with joint variances."""
+
+    n_sweeps: ClassVar[int] = 1
+
+    def __init__(self, design: Design, y: np.ndarray) -> None:
+        self.design, self.y = design, y
+
+    def sweep(self, v: Variances) -> None:
+        """Solve for all terms."""
+        at = self.design
+        sizes = [at.Z.shape[1], *at.n_levels]
+        self.kinds = np.repeat(np.arange(len(sizes)), sizes)  # of terms
+        self.prior = np.array([v.slopes, *v.levels])[self.kinds]
+        self.found = Solved.of(at.products, self.y, v.noise, self.prior)
+        self.slopes, *self.effects = np.split(self.found.terms, np.cumsum(sizes)[:-1])
+
+    def variances(self, v: Variances, least: float) -> Variances:
+        """Return the next variances of EM, of which none is below `least`."""
+        _, _, rest, h = self.found
+        w, kinds = self.design.weight, self.kinds
+        noise = (w @ np.square(rest) + v.noise * (1.0 + (1.0 - h).sum())) / w.sum()
+        size = np.bincount(kinds, minlength=1 + len(v.levels))
+        total = np.bincount(kinds, np.square(self.found.terms) + self.prior * h, len(size))
+        slopes, *levels = np.maximum(total / np.maximum(size, 1), least)
+        return Variances(max(noise, least), slopes if size[0] else 1.0, np.array(levels))
+
+
+def learned_variances(design: Design, y: np.ndarray, n_targets: int = 1) -> Variances:
+    """Return the variances of (1), from rows and one of so many targets, y (m,)."""
     total = float(Scaling.standard(y[:, None], design.weight).scale[0] ** 2)
-    fit = Backfitting(design, y)
+    fit = design.terms(n_targets)(design, y)
     v = Variances(0.5 * total, total, np.full(len(design.codes), total / len(design.codes)))
     for _ in range(EM_SWEEPS):
         fit.sweep(v)
@@ -165,12 +209,14 @@ def learned_variances(design: Design, y: np.ndarray) -> Variances:
     return v
 
 
-def backfitted(design: Design, y: np.ndarray, v: Variances) -> Backfitting:
-    """Return the terms of (1), given the variances."""
-    fit = Backfitting(design, y)
-    for _ in range(SWEEPS):
-        fit.sweep(v)
-    return fit
+def fitted(design: Design, Y: np.ndarray, every: list[Variances]) -> list[Together | Backfitting]:
+    """Return the terms of (1) for each column of Y (m, P), given its variances."""
+    kind = design.terms(Y.shape[1])
+    fits: list[Together | Backfitting] = [kind(design, y) for y in Y.T]
+    for fit, v in zip(fits, every, strict=True):
+        for _ in range(kind.n_sweeps):
+            fit.sweep(v)
+    return fits
 
 
 class Line(NamedTuple):
@@ -210,10 +256,10 @@ class LevelEffects(NamedTuple):
         X = X[:, : X.shape[1] if X.shape[1] <= MOST_SLOPES else 0]
         curves = Curves.of(X, design.weight)
         few = slice(None, None, -(-len(X) // MOST_FITTED))
-        fitted = replace(design[few], Z=curves(X[few]))
-        every = [learned_variances(fitted, column) for column in y[few].T]
+        learned = replace(design[few], Z=curves(X[few]))
+        every = [learned_variances(learned, column, y.shape[1]) for column in y[few].T]
         parts = [fold >= 0, *(fold != k for k in range(N_FOLDS))]
-        found = [solved(curves, X, design, fitted, y, part, every) for part in parts]
+        found = [solved(curves, X, design, learned, y, part, every) for part in parts]
         levels = [np.stack(of_category) for of_category in zip(*(b for _, b in found), strict=True)]
         return cls(found[0][0], [b[0] for b in levels], [b[1:] for b in levels])
 
@@ -222,7 +268,7 @@ def solved(
     curves: Curves,
     X: np.ndarray,
     design: Design,
-    fitted: Design,
+    learned: Design,
     y: np.ndarray,
     part: np.ndarray,
     every: list[Variances],
@@ -231,13 +277,12 @@ def solved(
 
     The line is fitted to few rows, and then the effects, if these rows are not all, to all rows.
     """
-    step = -(-len(X) // len(fitted.weight))
-    few = fitted[part[::step]]
-    fits = [backfitted(few, c, v) for c, v in zip(y[::step][part[::step]].T, every, strict=True)]
+    step = -(-len(X) // len(learned.weight))
+    few = part[::step]
+    fits = fitted(learned[few], y[::step][few], every)
     line = Line(curves, np.stack([fit.slopes for fit in fits], axis=1))
     if step > 1:
-        rest, rows = y[part] - line(X[part]), design[part]
-        fits = [backfitted(rows, r, v) for r, v in zip(rest.T, every, strict=True)]
+        fits = fitted(design[part], y[part] - line(X[part]), every)
     effects = zip(*(fit.effects for fit in fits), strict=True)
     return line, [np.vstack([np.stack(b, axis=1), np.zeros(len(fits))]) for b in effects]
 

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import joblib
@@ -25,6 +26,9 @@ MUTED: ContextVar[bool] = ContextVar("muted", default=False)
 
 TOLD: WeakKeyDictionary[joblib.Parallel, set[Hashable]] = WeakKeyDictionary()
 """Subjects of the warnings so far, for each loop of scikit-learn (search or cross-validation)."""
+
+TOLD_BY: WeakKeyDictionary[Any, set[Hashable]] = WeakKeyDictionary()
+"""Subjects of the warnings so far, for each owner of :func:`warn_once`; in no file or copy."""
 
 
 def warn(
@@ -51,6 +55,14 @@ def warn(
         return
     warnings.warn(message, category, stacklevel=len(frames) + 2)
     told.add(about)  # not reached if a filter turns the warning into an error
+
+
+def warn_once(message: str, owner: Any, about: Hashable) -> None:
+    """Warn, unless the same owner, such as what a fit has learned, has warned of this subject."""
+    told = TOLD_BY.setdefault(owner, set())
+    if about not in told and not MUTED.get():
+        warn(message)
+        told.add(about)
 
 
 @contextlib.contextmanager

@@ -299,7 +299,7 @@ class TableEncoder:
         is_new = np.zeros((len(table.columns), len(table)), dtype=bool)
         for of_column, column, known in zip(is_new, table.columns, self.levels, strict=True):
             if known is not None:
-                of_column[:] = new_levels(column, known, predicted)
+                of_column[:] = new_levels(column, known, predicted, self)
         return is_new
 
     def transform_with_new(self, X: Any) -> tuple[np.ndarray, NewRows | None]:

@@ -44,7 +44,6 @@ from ..models.calibration.nearby import (
 from ..models.calibration.tails import TailChoice, best_tails
 from ..models.calibration.tails import log_density as log_density_of_errors
 from ..models.posteriors.neighbours import (
-    MOST_ORDERED_ROWS,
     NeighbourPosterior,
     Sets,
     noise_of_rows,
@@ -58,6 +57,7 @@ NOISE_RATE = 3.0  # factor of the learning rate of log σ²
 TRIAL_ROWS = 2000  # on which kernels are compared
 JUDGED_ROWS = 10_000  # left out, one by one, to judge spread, scale and tails
 TIMED_ROWS = 128  # left out, to measure the time that it takes
+MOST_JOINT_ROWS = 10_000  # of which a fit computes the joint density
 MOST_CLOSING_SHARE = 0.3  # of the time for these, and for the joint density
 JOINT_COST = 0.2  # of a row in the joint density, over that of leaving it out
 TINIEST = torch.finfo(torch.float64).tiny
@@ -152,6 +152,11 @@ class NeighbourObjective(Objective):
         self.likelihood.load_state_dict(other.likelihood.state_dict())
         self.mean.data.copy_(other.mean)
 
+    @property
+    def n_given(self) -> int:
+        """How many neighbours each row is given in this epoch."""
+        return self.n_neighbors
+
     def features(self, X: Tensor) -> Tensor:
         """Return the features of all rows, in float64, block by block and without a graph."""
         with torch.no_grad():
@@ -159,7 +164,11 @@ class NeighbourObjective(Objective):
 
     def nearest_of(self, G: Tensor) -> Nearest:
         """Return what finds neighbours among rows with these features."""
-        return Nearest(G * nearness(self.kernel, G.shape[1]).sqrt().to(G))
+        return Nearest(self.located(G))
+
+    def located(self, G: Tensor) -> Tensor:
+        """Return features in the units in which the kernel falls, (n, e)."""
+        return G * nearness(self.kernel, G.shape[1]).sqrt().to(G)
 
     def spread(self, n_rows: int) -> Tensor:
         """Return the numbers of so many rows, evenly spread over all rows; others in each epoch."""
@@ -176,7 +185,7 @@ class NeighbourObjective(Objective):
         X, _ = cast(Pair, self.data)
         i, nearest = self.spread(self.n_epoch), self.nearest_of(self.features(X))
         search = nearest.earlier if self.is_ordered else nearest.others
-        return i, search(i, self.n_neighbors)
+        return i, search(i, self.n_given)
 
     def sets_at(
         self, i: Tensor, N: Tensor, generator: torch.Generator | None
@@ -242,8 +251,8 @@ class NeighbourObjective(Objective):
         per_row = seconds_of(leave_out, deadline.clock) / n
         most = MOST_CLOSING_SHARE * deadline.left() / per_row
         self.n_judged = int(min(max(most, LEAST_JUDGES), JUDGED_ROWS))
-        n_joint = JOINT_COST * min(len(X), MOST_ORDERED_ROWS)
-        self.finds_joint = n_joint <= most
+        n_joint = JOINT_COST * len(X)
+        self.finds_joint = len(X) <= MOST_JOINT_ROWS and n_joint <= most
         return per_row * (min(len(X), self.n_judged) + self.finds_joint * n_joint)
 
     @torch.no_grad()
@@ -265,7 +274,7 @@ class NeighbourObjective(Objective):
         if rows.noise is None and self.tails is not None:
             wider = self.calibrate_(posterior, given, judged)
             var = wider.of_f.square() * var
-        if self.finds_joint:
+        if self.finds_joint and len(X) <= MOST_JOINT_ROWS:
             posterior.find_joint_()
         likelihood = cast(AdditiveNoise, posterior.likelihood.of(judged))
         likelihood = likelihood if wider is None else likelihood.scaled(wider.of_noise)
@@ -319,14 +328,26 @@ class NeighbourObjective(Objective):
 
 
 @torch.no_grad()
-def errors_held_out(objective: NeighbourObjective, X: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Return errors of held-out rows in standard deviations, and these, each (k, P)."""
+def errors_held_out(
+    objective: NeighbourObjective,
+    X: Tensor,
+    rows: Rows,
+    most: int | None = None,
+    n_neighbors: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return errors of held-out rows in standard deviations, and these, each (k, P).
+
+    They are of at most so many rows, given so many neighbours; None: as many as there are.
+    """
     n = rows.n_held_out
     posterior = objective.posterior(X[n:], rows[n:])
-    mean, var = posterior.marginals(X[:n].double()).mixture_moments()
-    D = posterior.variance if rows.noise is None else posterior.variance + rows.noise[:n].double()
+    if n_neighbors is not None:
+        posterior.n_neighbors = min(n_neighbors, posterior.n_neighbors)
+    k = n if most is None else min(n, most)
+    mean, var = posterior.marginals(X[:k].double()).mixture_moments()
+    D = posterior.variance if rows.noise is None else posterior.variance + rows.noise[:k].double()
     s = (var + D).clamp_min(TINIEST).sqrt()
-    return (rows.y[:n].double() - mean) / s, s
+    return (rows.y[:k].double() - mean) / s, s
 
 
 def score_of(u: Tensor, s: Tensor) -> float:

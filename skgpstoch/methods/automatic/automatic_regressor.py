@@ -43,7 +43,7 @@ from .automatic import Automatic, n_observed, of_networks, of_processes, usual_e
 from .exposed import ExposedMixture
 from .held_out_errors import of_held_out_counts, of_held_out_errors
 from .mixture import MixedRows, TransformedRows, predicted_by
-from .neighbours import of_deep_neighbours, of_neighbours
+from .neighbours import are_followed, of_deep_neighbours, of_neighbours
 from .new_levels import RowsWithNewLevels
 from .point_weights import point_weights
 from .process import ExactProcessRegressor
@@ -329,6 +329,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
                 may_take_longer = n >= FEWEST_FOR_LONGER
                 adapt = functools.partial(as_scouted, may_take_longer=may_take_longer)
                 networks = networks._replace(adapt=adapt)
+            if n > MOST_FOR_SCOUTS:
+                networks = networks._replace(is_doubtful=are_followed)
             found.append(networks)
         if n >= FEWEST_FOR_DEPTH and data.cluster is None:
             found.append(of_deep_neighbours(NNGPRegressor, self))

@@ -29,6 +29,7 @@ CLEAR_SCORE = 0.3  # nats per row of a standardised target, that promise more by
 MOST_SEARCHED = 5_000_000  # numbers of X: in more, a search takes longer than all else
 LEAST_TIME = (8.0, 3e-4)  # seconds of max_time for neighbours in X, and more for each row
 TIME_SHARE = 0.3  # of the time that is left, for each of these
+FOLLOWED = 2.5  # the same, from which on networks may add nothing
 DEEP_SECONDS = (20.0, 1e-3)  # of the time that is left, and for each row
 BOUNDS = (1e-5, 1e5)  # of hyper-parameters, for X and y of variance 1
 
@@ -93,6 +94,11 @@ def promises_depth(found: list[Judged], data: Data, deadline: Deadline | None) -
         return True
     near = [each.name in NEIGHBOURS.values() for each in found]
     return bool(raw_weights(found, data)[near].sum() >= LEAST_PROMISE)
+
+
+def are_followed(found: list[Judged], data: Data) -> bool:
+    """Tell whether neighbours are so good that many rows' networks may not be worth their time."""
+    return max(standard_score(each, data) for each in found) >= FOLLOWED
 
 
 def input_units(data: Data, groups: np.ndarray) -> np.ndarray:

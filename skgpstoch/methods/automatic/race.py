@@ -42,6 +42,8 @@ class Entrant(NamedTuple):
         Makes it, given the seconds that are left.
     scout : callable or None, default=None
         Makes a cheap one, which tells whether the model itself is worth its time.
+    is_doubtful : callable or None, default=None
+        Tells from the models before it whether that is in doubt; None: always.
     adapt : callable or None, default=None
         Changes the model by what its scout, once judged, tells of the data.
     least_gain : float, default=-inf
@@ -53,6 +55,7 @@ class Entrant(NamedTuple):
     name: str
     make: Callable[[float | None], Any]
     scout: Callable[[float | None], Any] | None = None
+    is_doubtful: Callable[[list[Judged], Data], bool] | None = None
     adapt: Callable[[Any, Judged, Data], Any] | None = None
     least_gain: float = -math.inf
     is_promising: Callable[[list[Judged], Data, Deadline | None], bool] | None = None
@@ -100,7 +103,7 @@ def race(
     found: list[Judged] = []
     given_up: list[Judged] = []
     seconds = math.inf if deadline is None else deadline.left()
-    for name, make, scout, adapt, least_gain, is_promising in entrants:
+    for name, make, scout, is_doubtful, adapt, least_gain, is_promising in entrants:
         if was_interrupted():  # the interrupted model has warned
             break
         if is_promising is not None and not is_promising(found, data, deadline):
@@ -115,7 +118,8 @@ def race(
         tried = None
         try:
             # A scout may spare the model, if there are others, or adapt it.
-            if scout is not None and (found or adapt is not None):
+            in_doubt = bool(found) and (is_doubtful is None or is_doubtful(found, data))
+            if scout is not None and (in_doubt or adapt is not None):
                 with interruptible():
                     few = scout(seconds_left(deadline))
                     tried = fitted(fits.next(f"{name}, a few"), name, few, data)

@@ -16,12 +16,13 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from ...data.rows import Rows
+from ...maths.cells import NearlyNearest
 from ...maths.modules import Module
 from ...models.calibration.nearby import Given
 from ...models.features.near import NearFeatures
 from ...models.posteriors.neighbours import NeighbourPosterior
 from ...objectives.base import Objective
-from ...objectives.neighbours import NeighbourObjective
+from ...objectives.neighbours import NeighbourObjective, errors_held_out, score_of
 from ...training.loop import train
 from ...training.optimizers import SCHEDULES, make_optimizer
 from ...training.recipes.plan import epochs
@@ -34,6 +35,8 @@ FEW_ERRORS = 0.1  # of the variance of y, that the mean leaves, for dropout to b
 """*Measured* (NLPD without and with dropout): kin40k −2.74, −1.74; protein .223, .336. Two
 small and noisy tables gain .13 and .23 nats by it."""
 MEAN_STEPS, MEAN_RATE, MEAN_BATCH = 1500, 3e-3, 256
+EVALUATED = 1000  # rows left out that choose the iterate, given
+EVALUATING = 64  # neighbours
 GATE_RATE = 10.0  # factor of the rate of what is not a network's
 DECAY = 1e-2
 
@@ -130,12 +133,21 @@ class DeepNeighbourObjective(NeighbourObjective):
         Weight decay of networks, and the factor of their learning rate.
     plain : Plain or None
         The same on the inputs alone.
+    n_coarse : int
+        Number of first epochs with half the neighbours, which is enough while features move far.
     """
 
     def __init__(
-        self, *args: Any, decay: float, rate: float, plain: Plain | None, **kwargs: Any
+        self,
+        *args: Any,
+        decay: float,
+        rate: float,
+        plain: Plain | None,
+        n_coarse: int,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self.n_coarse = n_coarse
         self.weight_decay, self.network_rate = decay, rate
         self.rival = plain
         self.has_user_module = isinstance(self.network, OfUser)
@@ -155,6 +167,17 @@ class DeepNeighbourObjective(NeighbourObjective):
             noise,
         ]
 
+    def nearest_of(self, G: Tensor) -> NearlyNearest:
+        """Return the same but for a few neighbours, as features move in any case."""
+        return NearlyNearest(self.located(G))
+
+    @property
+    def n_given(self) -> int:
+        return math.ceil(self.n_neighbors / 2) if self.n_done < self.n_coarse else self.n_neighbors
+
+    def evaluate(self, X: Tensor, rows: Rows) -> float:
+        return brief_score(self, X, rows)
+
     def calibrate(self, X: Tensor, rows: Rows) -> None:
         """Prefer the inputs alone if they predict rows left out better."""
         rival, self.rival = self.rival, None
@@ -172,6 +195,11 @@ class DeepNeighbourObjective(NeighbourObjective):
         """Predict f at the rows that the network has not seen, given those that it has."""
         n, G = rows.n_held_out, posterior.features[:most]
         return self.posterior(X[n:], rows[n:]).given_nearest(G[:n], self.n_errors)
+
+
+def brief_score(objective: NeighbourObjective, X: Tensor, rows: Rows) -> float:
+    """Return the score of some rows left out, given fewer neighbours than predictions are."""
+    return score_of(*errors_held_out(objective, X, rows, EVALUATED, EVALUATING))
 
 
 class Plain(NamedTuple):

@@ -21,7 +21,7 @@ from ...kernels import check_length_scales
 from ...kernels.sets import nearness
 from ...likelihoods.real import Gaussian
 from ...models.calibration.tails import TailChoice
-from ...objectives.neighbours import NeighbourObjective, errors_held_out, score_of
+from ...objectives.neighbours import NeighbourObjective
 from ...training.optimizers import SCHEDULES
 from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
@@ -32,6 +32,7 @@ from .deep import (
     DeepNeighbourObjective,
     OfUser,
     Plain,
+    brief_score,
     feature_kernel,
     learned_mean,
 )
@@ -41,6 +42,7 @@ from .start import SMOOTHNESS, in_sight, likeliest, train_briefly
 BATCH_ROWS = 256  # "auto"
 EPOCH_STEPS = (30, 50)  # between searches for neighbours, without and with a network
 DEEP_STEPS = 600
+COARSE = 0.5  # of the epochs, in which a network is trained with half the neighbours
 DEEP_RATE = 0.3  # factor of the learning rate
 LAYER_RATE = 1.0 / 30.0  # factor of that, for networks
 MOST_HELD_OUT = 2000  # rows
@@ -190,6 +192,7 @@ class NeighbourRecipe(Recipe):
             decay=network.decay(problem.rows.n_effective),
             rate=LAYER_RATE,
             plain=plain,
+            n_coarse=round(COARSE * problem.plan.max_iter),
         )
         expression = feature_kernel(1.5) if given is None else given
         return self.made(expression, problem, level, features=features, make=make)
@@ -197,7 +200,7 @@ class NeighbourRecipe(Recipe):
     def plain(self, problem: Problem) -> Plain:
         """Return the score of the process on the inputs alone, and how to train it."""
         started = self.likeliest(problem.trained())
-        score = score_of(*errors_held_out(started, problem.X, problem.rows))
+        score = brief_score(started, problem.X, problem.rows)
 
         def trained() -> NeighbourObjective:
             objective, n_steps = self.likeliest(problem), self.n_steps(problem.X.shape[1])

@@ -47,7 +47,7 @@ NOISE_RATE = 3.0  # factor of the learning rate of log σ²
 TRIAL_ROWS = 2000  # on which kernels are compared
 JUDGED_ROWS = 10_000  # left out, one by one, to judge spread, scale and tails
 TIMED_ROWS = 128  # left out, to measure the time that it takes
-MOST_JOINT_ROWS = 10_000  # of which a fit computes the joint density
+JOINT_ROWS = 10_000  # of which a fit computes the joint density
 MOST_CLOSING_SHARE = 0.3  # of the time for these, and for the joint density
 JOINT_COST = 0.2  # of a row in the joint density, over that of leaving it out
 TINIEST = torch.finfo(torch.float64).tiny
@@ -242,7 +242,7 @@ class NeighbourObjective(Objective):
         most = MOST_CLOSING_SHARE * deadline.left() / per_row
         self.n_judged = int(min(max(most, LEAST_JUDGES), JUDGED_ROWS))
         n_joint = JOINT_COST * len(X)
-        self.finds_joint = len(X) <= MOST_JOINT_ROWS and n_joint <= most
+        self.finds_joint = len(X) <= JOINT_ROWS and n_joint <= most
         return per_row * (min(len(X), self.n_judged) + self.finds_joint * n_joint)
 
     @torch.no_grad()
@@ -263,7 +263,7 @@ class NeighbourObjective(Objective):
         if rows.noise is None and self.tails is not None:
             F = self.calibrate_(posterior, q, judged)
             q = Marginals(q.mean, F.square() * q.var)
-        if self.finds_joint and len(X) <= MOST_JOINT_ROWS:
+        if self.finds_joint and len(X) <= JOINT_ROWS:
             posterior.find_joint_()
         likelihood = cast(AdditiveNoise, posterior.likelihood.of(judged))
         found = Predicted.of(judged.y, q, likelihood if F is None else likelihood.scaled(F))

@@ -23,8 +23,8 @@ from skgpstoch.data.level_effects import (
     Backfitting,
     Curves,
     Design,
+    JointFit,
     LevelEffects,
-    Together,
     Variances,
     fitted,
     learned_variances,
@@ -93,7 +93,7 @@ def test_terms_together_are_where_backfitting_ends():
     weight = np.random.default_rng(1).uniform(0.5, 2.0, len(y))
     design = Design(Curves.of(x, weight)(x), codes, [21, 12], weight)  # one level without rows
     v = Variances(0.1, 0.5, np.array([0.6, 0.2]))
-    together, one_by_one = Together(design, y), Backfitting(design, y)
+    together, one_by_one = JointFit(design, y), Backfitting(design, y)
     together.sweep(v)
     for _ in range(300):
         one_by_one.sweep(v)
@@ -124,7 +124,7 @@ def test_a_step_of_em_has_the_joint_inverse():
     weight = np.random.default_rng(1).uniform(0.5, 2.0, len(y))
     design = Design(Curves.of(x, weight)(x), codes, [20, 12], weight)
     v = Variances(0.1, 0.5, np.array([0.6, 0.2]))
-    fit = Together(design, y)
+    fit = JointFit(design, y)
     fit.sweep(v)
     found = fit.variances(v, 1e-12)
     noise, (slopes, *levels) = by_inverse(design, y, v)

@@ -26,7 +26,7 @@ from scipy.linalg import lapack
 from scipy.sparse import csr_array
 
 
-class Products(NamedTuple):
+class Equations(NamedTuple):
     """TᵀW̄T, (p, p), and what TᵀW̄y takes."""
 
     gram: np.ndarray
@@ -62,7 +62,7 @@ class Products(NamedTuple):
         return np.asarray(Z @ theta[:q] + B @ theta[q:])
 
 
-class Solved(NamedTuple):
+class JointTerms(NamedTuple):
     """θ (p,), the constant μ, what they leave of y (m,), and h (p,)."""
 
     terms: np.ndarray
@@ -71,15 +71,15 @@ class Solved(NamedTuple):
     left: np.ndarray
 
     @classmethod
-    def of(cls, products: Products, y: np.ndarray, noise: float, prior: np.ndarray) -> Self:
+    def of(cls, equations: Equations, y: np.ndarray, noise: float, prior: np.ndarray) -> Self:
         """Solve (2), given σ² and the diagonal of Λ (p,)."""
         root = np.sqrt(prior / noise)
-        A = products.gram * np.multiply.outer(root, root)
+        A = equations.gram * np.multiply.outer(root, root)
         A[np.diag_indices_from(A)] += 1.0
         factor, _ = lapack.dpotrf(A, lower=1, overwrite_a=1)
         inverse, _ = lapack.dpotri(factor, lower=1)
         inverse = np.tril(inverse) + np.tril(inverse, -1).T
-        theta = root * (inverse @ (root * products.right(y)))
-        rest = y - products.predict(theta)
-        mean = float(np.average(rest, weights=products.weight))
+        theta = root * (inverse @ (root * equations.right(y)))
+        rest = y - equations.predict(theta)
+        mean = float(np.average(rest, weights=equations.weight))
         return cls(theta, mean, rest - mean, inverse.diagonal().copy())

@@ -37,7 +37,7 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 
 from .arrays import Scaling, quantiles, row_blocks
-from .joint_effects import Products, Solved
+from .joint_effects import Equations, JointTerms
 
 N_FOLDS = 5  # folds of training rows; each is encoded by what the others tell
 KNOTS = (0.2, 0.4, 0.6, 0.8)  # quantiles of a column, where its curve bends
@@ -110,14 +110,14 @@ class Design:
         return [self.by_level(c, np.ones_like(self.weight)) for c in range(len(self.codes))]
 
     @cached_property
-    def products(self) -> Products:
+    def equations(self) -> Equations:
         """What solving for all terms together takes."""
-        return Products.of(self.Z, self.codes, self.n_levels, self.weight)
+        return Equations.of(self.Z, self.codes, self.n_levels, self.weight)
 
-    def terms(self, n_targets: int) -> type[Together | Backfitting]:
+    def terms(self, n_targets: int) -> type[JointFit | Backfitting]:
         """Return how terms are found for so many targets: together, if they are few."""
         n = self.Z.shape[1] + sum(self.n_levels)
-        return Together if n_targets * n**3 <= MOST_JOINT**3 else Backfitting
+        return JointFit if n_targets * n**3 <= MOST_JOINT**3 else Backfitting
 
     def by_level(self, c: int, values: np.ndarray) -> np.ndarray:
         """Return Σ w v of the rows of each level of a category, (L,)."""
@@ -170,7 +170,7 @@ class Backfitting:
         return Variances(max(noise, least), max(slopes, least), np.maximum(levels, least))
 
 
-class Together:
+class JointFit:
     """The same, solved together: where :class:`Backfitting` would end, with joint variances."""
 
     n_sweeps: ClassVar[int] = 1
@@ -184,7 +184,7 @@ class Together:
         sizes = [at.Z.shape[1], *at.n_levels]
         self.kinds = np.repeat(np.arange(len(sizes)), sizes)  # of terms
         self.prior = np.array([v.slopes, *v.levels])[self.kinds]
-        self.found = Solved.of(at.products, self.y, v.noise, self.prior)
+        self.found = JointTerms.of(at.equations, self.y, v.noise, self.prior)
         self.slopes, *self.effects = np.split(self.found.terms, np.cumsum(sizes)[:-1])
 
     def variances(self, v: Variances, least: float) -> Variances:
@@ -209,10 +209,10 @@ def learned_variances(design: Design, y: np.ndarray, n_targets: int = 1) -> Vari
     return v
 
 
-def fitted(design: Design, Y: np.ndarray, every: list[Variances]) -> list[Together | Backfitting]:
+def fitted(design: Design, Y: np.ndarray, every: list[Variances]) -> list[JointFit | Backfitting]:
     """Return the terms of (1) for each column of Y (m, P), given its variances."""
     kind = design.terms(Y.shape[1])
-    fits: list[Together | Backfitting] = [kind(design, y) for y in Y.T]
+    fits: list[JointFit | Backfitting] = [kind(design, y) for y in Y.T]
     for fit, v in zip(fits, every, strict=True):
         for _ in range(kind.n_sweeps):
             fit.sweep(v)

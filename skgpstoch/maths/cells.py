@@ -17,11 +17,11 @@ from .nearest import Nearest
 
 ROWS_OF_CELL = 128
 N_PROBED = 32  # cells that are searched
-FEWEST_ROWS = 2 * ROWS_OF_CELL * N_PROBED
+FEWEST_IN_CELLS = 2 * ROWS_OF_CELL * N_PROBED
 """Rows from which on it takes less time than comparing all. *Measured* with 36,000 rows in 24
 dimensions, which 8 numbers determine: 40 µs for 165, and nine of ten neighbours are found."""
-FARTHEST = 1e15  # units, whose squares float32 can add up
-SHARE = 0.25  # of the rows of these cells, that may be asked for at most
+FARTHEST_IN_CELLS = 1e15  # units, whose squares float32 can add up
+MOST_ASKED = 0.25  # of the rows of these cells, that may be asked for at most
 
 
 class NearlyNearest(Nearest):
@@ -32,7 +32,7 @@ class NearlyNearest(Nearest):
         self.cells: dict[int, Cells] = {}  # of the first so many rows
 
     def _among(self, size: int, Q: Tensor, k: int) -> Tensor:
-        if size < FEWEST_ROWS or k > SHARE * ROWS_OF_CELL * N_PROBED:
+        if size < FEWEST_IN_CELLS or k > MOST_ASKED * ROWS_OF_CELL * N_PROBED:
             return super()._among(size, Q, k)
         if size not in self.cells:
             self.cells[size] = Cells.of(self.rows[:size])
@@ -65,7 +65,7 @@ class Cells(NamedTuple):
 
     def nearest(self, Q: Tensor, k: int) -> Tensor:
         """Return the numbers of k rows near each row of Q (q, e), nearest first, (q, k)."""
-        Q = ((Q - self.shift) / self.unit).clamp(-FARTHEST, FARTHEST).float()
+        Q = ((Q - self.shift) / self.unit).clamp(-FARTHEST_IN_CELLS, FARTHEST_IN_CELLS).float()
         cell = nearest_centre(self.centres, Q)
         found = torch.empty(len(Q), k, dtype=torch.long, device=Q.device)
         asked, sizes = cell.unique(return_counts=True)

@@ -57,7 +57,7 @@ NOISE_RATE = 3.0  # factor of the learning rate of log σ²
 TRIAL_ROWS = 2000  # on which kernels are compared
 JUDGED_ROWS = 10_000  # left out, one by one, to judge spread, scale and tails
 TIMED_ROWS = 128  # left out, to measure the time that it takes
-MOST_JOINT_ROWS = 10_000  # of which a fit computes the joint density
+JOINT_ROWS = 10_000  # of which a fit computes the joint density
 MOST_CLOSING_SHARE = 0.3  # of the time for these, and for the joint density
 JOINT_COST = 0.2  # of a row in the joint density, over that of leaving it out
 TINIEST = torch.finfo(torch.float64).tiny
@@ -252,7 +252,7 @@ class NeighbourObjective(Objective):
         most = MOST_CLOSING_SHARE * deadline.left() / per_row
         self.n_judged = int(min(max(most, LEAST_JUDGES), JUDGED_ROWS))
         n_joint = JOINT_COST * len(X)
-        self.finds_joint = len(X) <= MOST_JOINT_ROWS and n_joint <= most
+        self.finds_joint = len(X) <= JOINT_ROWS and n_joint <= most
         return per_row * (min(len(X), self.n_judged) + self.finds_joint * n_joint)
 
     @torch.no_grad()
@@ -274,7 +274,7 @@ class NeighbourObjective(Objective):
         if rows.noise is None and self.tails is not None:
             wider = self.calibrate_(posterior, given, judged)
             var = wider.of_f.square() * var
-        if self.finds_joint and len(X) <= MOST_JOINT_ROWS:
+        if self.finds_joint and len(X) <= JOINT_ROWS:
             posterior.find_joint_()
         likelihood = cast(AdditiveNoise, posterior.likelihood.of(judged))
         likelihood = likelihood if wider is None else likelihood.scaled(wider.of_noise)

@@ -35,8 +35,8 @@ FEW_ERRORS = 0.1  # of the variance of y, that the mean leaves, for dropout to b
 """*Measured* (NLPD without and with dropout): kin40k −2.74, −1.74; protein .223, .336. Two
 small and noisy tables gain .13 and .23 nats by it."""
 MEAN_STEPS, MEAN_RATE, MEAN_BATCH = 1500, 3e-3, 256
-EVALUATED = 1000  # rows left out that choose the iterate, given
-EVALUATING = 64  # neighbours
+FEW_EVALUATED = 1000  # rows left out that choose the iterate, given
+FEW_GIVEN = 64  # neighbours
 GATE_RATE = 10.0  # factor of the rate of what is not a network's
 DECAY = 1e-2
 
@@ -199,7 +199,7 @@ class DeepNeighbourObjective(NeighbourObjective):
 
 def brief_score(objective: NeighbourObjective, X: Tensor, rows: Rows) -> float:
     """Return the score of some rows left out, given fewer neighbours than predictions are."""
-    return score_of(*errors_held_out(objective, X, rows, EVALUATED, EVALUATING))
+    return score_of(*errors_held_out(objective, X, rows, FEW_EVALUATED, FEW_GIVEN))
 
 
 class Plain(NamedTuple):

@@ -229,6 +229,8 @@ def edit_layout(fuzzer, nodes):
                 ((n, n), "lower", (n * (n + 1) // 2,)),
                 ((0, 10**8, 10**8), "upper", (0, 10**8 * (10**8 + 1) // 2)),
                 ((n, 0), "", (n, 0)),
+                ((10**6, 0), "", (10**6, 0)),
+                ((0, 2**40), "", (0, 2**40)),
                 ((n,), "", (n,)),
                 ((1,) * 30, "", (1,) * 30),
             ]
@@ -238,6 +240,14 @@ def edit_layout(fuzzer, nodes):
         nodes.tensors[-1][...] = 0
         words = (",".join(map(str, s)) for s in (shape, range(len(shape))))
         node[1:] = [len(nodes.tensors) - 1, "<f8", *words, half]
+
+
+def edit_mode(fuzzer, nodes):
+    """Of a layer, which then would train."""
+    modes = [node for node in nodes if node[0] == "module" and "training" in node]
+    if modes:
+        node = fuzzer.one(modes)
+        node[node.index("training") + 1] = fuzzer.one([True, None, 1, fuzzer.part(nodes)])
 
 
 def edit_type(fuzzer, nodes):
@@ -260,7 +270,7 @@ OF_NODES = [
     insert,
     insert,
 ]
-OF_ARRAYS = [edit_number, edit_number, edit_numbers, edit_shape, edit_layout, edit_type]
+OF_ARRAYS = [edit_number, edit_number, edit_numbers, edit_shape, edit_layout, edit_type, edit_mode]
 EDITS = [*OF_NODES, *OF_ARRAYS]
 
 

@@ -97,6 +97,17 @@ def test_sparse_columns_are_dense_ones(fill, X):
             np.testing.assert_array_equal(model.fit(sparse, NUMBERS).predict(sparse), expected)
 
 
+def test_cells_are_numbers(X):
+    lists = [[1.0, 2.0]] * N
+    ours = [model for name, model in EVERY.items() if name != "constant variance"]
+    for model in ours:  # that one passes X on
+        for frame in (pd.DataFrame({"b": X[:, 0], "a": lists}), pl.DataFrame({"a": lists})):
+            with pytest.raises((ValueError, TypeError), match=r"X.*\ba\b|'a' of X holds"):
+                model.fit(frame, NUMBERS)
+        with pytest.raises(ValueError, match="X must have rows of numbers, all of the same length"):
+            model.fit([[1.0, 2.0], [3.0]] * (N // 2), NUMBERS)
+
+
 def test_a_frame_needs_columns(X):
     frame = pd.DataFrame(X)[[]]
     for model in EVERY.values():

@@ -116,8 +116,8 @@ def with_two_dimensions(X: Any, takes_missing: bool = False) -> Any:
     TypeError
         If it is a dict, a list of dicts, or a frame that is not computed yet.
     ValueError
-        If it has one dimension or masked entries, no columns or two of the same name. For an array
-        of one dimension, the message is scikit-learn's, without the data.
+        If it has one dimension, masked entries, rows of different lengths, no columns or two of the
+        same name. For an array of one dimension, the message is scikit-learn's, without the data.
     """
     if type(X) is dict or (isinstance(X, list) and X and type(X[0]) is dict):
         got = "a dict" if type(X) is dict else "a list of dicts"  # some sparse matrices are dicts
@@ -132,6 +132,7 @@ def with_two_dimensions(X: Any, takes_missing: bool = False) -> Any:
     if is_frame(X) and not len(X.columns):
         raise ValueError(f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
     refuse_same_names(X)
+    refuse_ragged(X)
     X = readable(with_dense_columns(X), "X", takes_missing)
     shape: tuple[int, ...] = getattr(X, "shape", ())
     if len(shape) == 1 and shape[0]:
@@ -152,6 +153,18 @@ def refuse_same_names(X: Any) -> None:
             f"X has {n} columns called {name!r}, so none can be told from the others. Give each "
             "its own name, or drop copies: frame.loc[:, ~frame.columns.duplicated()]."
         )
+
+
+def refuse_ragged(X: Any) -> None:
+    """Raise a ValueError if rows in a list have different lengths."""
+    try:
+        if isinstance(X, list | tuple):
+            np.asarray(X)
+    except ValueError as error:
+        raise ValueError(
+            "X must have rows of numbers, all of the same length, but rows or their cells hold "
+            "sequences of different lengths."
+        ) from error
 
 
 def with_dense_columns(X: Any) -> Any:

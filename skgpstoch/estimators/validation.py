@@ -34,6 +34,7 @@ FEWEST_COUNTED = 0.05
 
 MOST_NUMBER = 1e30  # and 1/MOST_NUMBER: limits of numbers that training multiplies in float32
 MOST_ERROR = 1e15  # its square fits into float32, with room for products
+SEQUENCE = "setting an array element with a sequence"  # NumPy's words
 NOT_A_NUMBER = "float() argument must be"  # Python's words
 NO_MISSING = "does not accept missing values encoded as NaN natively"  # scikit-learn's words
 FEWEST_GROUPS = 3  # some to train on, and others to judge networks and their mixture by
@@ -301,6 +302,11 @@ def validate_inputs(
     except ValueError as error:
         if NO_MISSING in str(error):
             raise ValueError(without_missing(estimator, str(error))) from None
+        if SEQUENCE in str(error) and (where := texts_of(given[0])):
+            raise ValueError(
+                f"X must be numeric, but cells hold sequences{where}. Split them into columns of "
+                "their own, one for each position."
+            ) from error
         if "could not convert string to float" not in str(error):
             raise
         raise ValueError(
@@ -333,10 +339,9 @@ def texts_of(X: Any) -> str:
 def is_numeric(column: Any) -> bool:
     """Tell whether a column of a frame can be read as numbers."""
     try:
-        np.asarray(column).astype(np.float64)
+        return np.asarray(column).astype(np.float64).ndim == 1
     except (TypeError, ValueError):
         return False
-    return True
 
 
 def known_noise(y_std: np.ndarray, scale: np.ndarray) -> np.ndarray:

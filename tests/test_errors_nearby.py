@@ -9,7 +9,7 @@ from sklearn.gaussian_process import kernels as sk
 import skgpstoch
 from skgpstoch import NNGPRegressor
 from skgpstoch.data.rows import Rows
-from skgpstoch.models.calibration.nearby import (
+from skgpstoch.models.posteriors.nearby import (
     ErrorScale,
     ErrorsNearby,
     Given,

@@ -32,7 +32,7 @@ from skgpstoch.methods.nngp.start import in_sight
 from skgpstoch.models.calibration.tails import TailChoice, best_tails
 from skgpstoch.models.posteriors.exact import repetition
 from skgpstoch.models.posteriors.neighbours import NeighbourPosterior, noise_of_rows
-from skgpstoch.objectives.neighbours import NeighbourObjective
+from skgpstoch.objectives.neighbours import JOINT_ROWS, NeighbourObjective
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 KERNEL = 1.4 * sk.Matern([0.7, 1.9], nu=1.5) + 0.3 * sk.RationalQuadratic(1.1, 0.8)

@@ -31,7 +31,9 @@ from ..maths.conditionals import log_density
 from ..maths.gaussian import Marginals
 from ..maths.nearest import Nearest
 from ..models.calibration.held_out import Predicted
-from ..models.calibration.nearby import (
+from ..models.calibration.tails import TailChoice, best_tails
+from ..models.calibration.tails import log_density as log_density_of_errors
+from ..models.posteriors.nearby import (
     KNOWN,
     N_NEARBY,
     ErrorScale,
@@ -41,8 +43,6 @@ from ..models.calibration.nearby import (
     factor2,
     known,
 )
-from ..models.calibration.tails import TailChoice, best_tails
-from ..models.calibration.tails import log_density as log_density_of_errors
 from ..models.posteriors.neighbours import (
     NeighbourPosterior,
     Sets,

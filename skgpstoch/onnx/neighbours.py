@@ -18,9 +18,9 @@ import torch
 
 from ..kernels import Tied
 from ..kernels import expressions as k
-from ..models.calibration.nearby import TINIEST, ErrorsNearby
 from ..models.features.near import NearFeatures
 from ..models.features.network import FARTHEST_INPUT
+from ..models.posteriors.nearby import TINIEST, ErrorsNearby
 from ..models.posteriors.neighbours import NeighbourPosterior
 from .features import layer
 from .graph import CannotExport, Value

@@ -29,7 +29,7 @@ ONE_OF: dict[Any, Any] = {
     np.ndarray: (np.ndarray, np.generic),
 }
 """What stands for these types in files."""
-PLAIN = (bool, float, int, str, type(None), np.ndarray, Tensor)
+SIMPLE = (bool, float, int, str, type(None), np.ndarray, Tensor)
 OF_FUNCTIONS = {"func": "kw_args", "inverse_func": "inv_kw_args"}
 
 
@@ -154,7 +154,7 @@ def declared(cls: type) -> dict[str, tuple[type, ...]]:
     return {
         name: tuple(ONE_OF.get(t, t) for t in choice)
         for name, choice in hints.items()
-        if all(t in PLAIN for t in choice)
+        if all(t in SIMPLE for t in choice)
     }
 
 

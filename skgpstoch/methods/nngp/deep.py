@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from ...data.rows import Rows
 from ...maths.cells import NearlyNearest
 from ...maths.modules import Module
-from ...models.calibration.nearby import Given
 from ...models.features.near import NearFeatures
+from ...models.posteriors.nearby import Given
 from ...models.posteriors.neighbours import NeighbourPosterior
 from ...objectives.base import Objective
 from ...objectives.neighbours import NeighbourObjective, errors_held_out, score_of

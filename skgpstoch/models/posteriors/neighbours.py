@@ -27,9 +27,9 @@ from ...maths.conditionals import Conditional, log_density
 from ...maths.gaussian import Marginals, standard_normal
 from ...maths.linalg import tri_solve
 from ...maths.nearest import Nearest, first_where
-from ..calibration.nearby import ErrorScale, Given, Widths
 from .base import Posterior
 from .functions import Functions, prior_functions
+from .nearby import ErrorScale, Given, Widths
 from .places import Places
 
 MOST_ORDERED_ROWS = 100_000  # up to which a fit also computes the joint density of all rows

@@ -39,12 +39,12 @@ import torch
 from torch import Tensor
 
 from ...maths.modules import Module
-from .tails import WORTH
 
 N_NEARBY = (16, 32, 64, 128)  # k
 PRIOR_ERRORS = (1.0, 2.0, 4.0, 8.0, 16.0)  # a
 ROWS_PER_ERROR = 4  # at least, of rows left out for each of k
 CLEAR_GAIN = 2.0  # standard errors by which r(x) must be better than 1
+WORTH_OF_BOTH = 4.0  # nats, summed over rows, that k and a must gain
 KNOWN = 0.99  # share of rows left out, beyond whose ω errors are unknown
 TINIEST = torch.finfo(torch.float64).tiny
 
@@ -190,7 +190,7 @@ class ErrorsNearby(Module):
         found = max(choices, key=lambda c: float((w * c.score).sum()))
         gain = w * (found.score - scores(u.abs(), same, w))
         total, error = float(gain.sum()), float(gain.std()) * math.sqrt(len(gain))
-        if total <= max(CLEAR_GAIN * error, 2.0 * WORTH):
+        if total <= max(CLEAR_GAIN * error, WORTH_OF_BOTH):
             return None, same
         return cls(usual, found.k, found.prior), found.ratio
 

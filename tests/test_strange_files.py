@@ -683,6 +683,22 @@ def test_what_does_not_fit_together_has_its_name(use, plain, tmp_path):
     assert isinstance(failure.value.__cause__, RuntimeError | ValueError)  # for who mends the file
 
 
+def test_copies_that_fail_say_so(plain):
+    model = skgpstoch.load(plain)
+    model.note_ = (each for each in ())  # which cannot be copied, as parts of a wrong class
+    with pytest.raises(ValueError, match=r"__deepcopy__ failed in SVGPRegressor, loaded from"):
+        copy.deepcopy(model)
+
+
+def test_files_hold_what_has_a_method_to_save(exact, tmp_path):
+    metadata, tensors = taken_apart(exact)
+    structure = json.dumps([["type", "sklearn.LabelEncoder"], ["object", [0]]])
+    put_together(
+        tmp_path / "model", {**metadata, "structure": structure, "class": "LabelEncoder"}, tensors
+    )
+    refused(tmp_path / "model", "it does not hold a 'LabelEncoder'")
+
+
 def test_no_error_of_a_library_is_bare(tmp_path):
     """scikit-learn has a variable that is bound only for the words that it knows."""
     transform = QuantileTransformer(n_quantiles=5)

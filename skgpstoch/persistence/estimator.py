@@ -16,7 +16,7 @@ from typing import Any, Self
 from sklearn.base import BaseEstimator
 
 from ..data.arguments import check_names, with_masks_refused, with_names_checked
-from .failures import mark_same, tell_failures, with_failures_told
+from .failures import tell_failures, with_failures_told
 from .file import LONGEST_MESSAGE, save
 from .state import Names, PackedState, Packer, Unpacker
 
@@ -89,18 +89,18 @@ class SavedEstimator(BaseEstimator):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(Unpacker(Names()).value(PackedState(**state)))
 
+    @with_failures_told
     def __copy__(self) -> Self:
         """Return a shallow copy, which shares its attributes with this estimator."""
         other = type(self).__new__(type(self))
         other.__dict__.update(vars(self))
-        mark_same(self, other)
         return other
 
+    @with_failures_told
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a deep copy of the attributes, which is faster than copying the pickled state."""
         other = memo[id(self)] = type(self).__new__(type(self))
         other.__dict__.update(copy.deepcopy(vars(self), memo))
-        mark_same(self, other)
         return other
 
     def _validate_params(self) -> None:

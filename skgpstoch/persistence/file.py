@@ -172,7 +172,8 @@ def loaded(file: Any, names: FileNames) -> Any:
     metadata, state = read_state(file, ENTRIES)
     check_is_given(state.structure, names.objects)
     *_, estimator = objects = objects_of(state, names, file.tell())
-    if not isinstance(estimator, BaseEstimator) or type(estimator).__name__ != metadata["class"]:
+    has_save = isinstance(estimator, BaseEstimator) and hasattr(type(estimator), "save")
+    if not has_save or type(estimator).__name__ != metadata["class"]:
         raise ValueError(f"it does not hold a {metadata['class']!r:.60}")
     forget_folders(objects)
     return estimator

@@ -195,7 +195,7 @@ class EnsembleObjective(Members):
         kinds: .005 to .02 nats better, and the worst coverage is nearer to .95 by up to .03. Of
         very few rows the scale and the outliers are those of members, too. *Measured* at 200 rows
         of three kinds, where 20 rows judge: .012 to .042 nats better, the worst coverage of eight
-        fits is .88, .90 and .94, not .76, .87 and .91, and these rows' own score is .02 to .07
+        fits is .88, .90 and .94, not .76, .87 and .91, and these rows' own score is .02 to .08
         nats too good, not .05 to .15.
         """
         found = self.judged(*self.blind(X, rows)).best(USUAL, self.deadline)

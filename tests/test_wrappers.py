@@ -203,10 +203,7 @@ def test_what_lacks_distributions_is_named(rows):
 
 
 @pytest.mark.parametrize("name", ["predict_distribution", "predict_interval", "sample_y"])
-@pytest.mark.parametrize(
-    "cls",
-    [gp.AutoGaussianProcessRegressor, gp.GaussianProcessRegressor, gp.StackedDensityRegressor],
-)
+@pytest.mark.parametrize("cls", [gp.GaussianProcessRegressor, gp.StackedDensityRegressor])
 def test_what_a_regressor_does_not_take_is_named(cls, name, rows):
     """As a method and as a function: the class that users know, and what to do."""
     model, said = cls.__new__(cls), rf"{cls.__name__}\.predict.*|{cls.__name__}\.sample_y"

@@ -58,6 +58,7 @@ from .optimal_q import evidence_bound, optimal_q
 MANY_LOGITS = 5000  # m stays as trained, if the classes of all rows have so many logits
 CLOSING_TOL = 1e-3  # nats per row
 MOST_FEW_JUDGES = 500  # rows that no member sees, up to which the folds say what is usual
+LEAST_TELLING = 100  # rows of folds that say how large errors of very few other rows are
 LEAST_OF_SHAPE = 50  # of these, for the mixture's own tails, noise, deviations and skewness
 TINIEST_SQUARE = 1e-300  # of an error
 LEAST_CHANGE = 0.3  # least change of the log scale of deviations for which m_k is found again
@@ -156,7 +157,7 @@ class EnsembleObjective(Members):
                 usual = most_suitable(self.fold_losses(*some, CONFIDENCES)[0])
             elif n < MOST_FEW_JUDGES and rows.n_unseen:
                 usual = self.usual_of_members(X, rows)
-                prior = NARROW_PRIOR if n < LEAST_OF_SHAPE else PRIOR
+                prior = NARROW_PRIOR if self.folds_tell_more(rows) else PRIOR
             m = n_in_time(self, n)
             closes = self.closes(rows)
             for _ in range(self.closing.rounds if closes else 1):
@@ -188,6 +189,11 @@ class EnsembleObjective(Members):
         R = careful_inverse_factor(add_diagonal(G, 1.0))
         return cholesky(R.mT @ R, "covariance of a member's weights").to(self.roots)
 
+    def folds_tell_more(self, rows: Rows) -> bool:
+        """Whether rows of folds are many, and tell more than the few that no member has seen."""
+        is_few = rows.n_unseen < LEAST_OF_SHAPE and self.count_unit is None
+        return is_few and rows.n_held_out >= LEAST_TELLING
+
     def usual_of_members(self, X: Tensor, rows: Rows) -> Calibration:
         """Return tails and noise that suit each member's predictions for its own fold.
 
@@ -199,7 +205,7 @@ class EnsembleObjective(Members):
         nats too good, not .05 to .15.
         """
         found = self.judged(*self.blind(X, rows)).best(USUAL, self.deadline)
-        if rows.n_unseen < LEAST_OF_SHAPE:
+        if self.folds_tell_more(rows):
             return found
         return USUAL._replace(tails=found.tails, noise_contrast=found.noise_contrast)
 

@@ -191,6 +191,16 @@ def test_heavy_tails_are_those_of_the_noise():
     assert_allclose(model.predict_std(X[700:]), of_y)
 
 
+@pytest.mark.filterwarnings("ignore:Outliers in X")
+def test_rows_of_which_no_other_tells_anything_do_no_harm():
+    X = np.r_[np.linspace(0, 20, 200), 1e4 * np.arange(1, 11)][:, None]
+    kernel = 25.0 * sk.RBF(2.0) + sk.WhiteKernel(0.1)
+    options = {"normalize_y": False, "max_iter": 1, "random_state": 0}
+    model = NNGPRegressor(kernel, **options).fit(X, 5.0 * np.sin(X[:, 0]))
+    assert np.isfinite(model.held_out_.log_density).all()
+    assert np.isfinite(model.predict_std([[3.0], [5e3]])).all()
+
+
 def test_few_rows_or_no_errors_choose_nothing():
     u, near = torch.ones(200, 1, dtype=torch.float64), torch.ones(200, 32, dtype=torch.float64)
     given = Given(u, u, u, u, near[..., None], near)

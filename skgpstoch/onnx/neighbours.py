@@ -20,7 +20,7 @@ from ..kernels import Tied
 from ..kernels import expressions as k
 from ..models.features.near import NearFeatures
 from ..models.features.network import FARTHEST_INPUT
-from ..models.posteriors.nearby import TINIEST, ErrorsNearby
+from ..models.posteriors.nearby import LEAST_KNOWN, TINIEST, ErrorsNearby
 from ..models.posteriors.neighbours import NeighbourPosterior
 from .features import layer
 from .graph import CannotExport, Value
@@ -124,8 +124,9 @@ def widths(
         return 1.0, None
     scale, noise = posterior.spread, float(posterior.variance[p])
     v = given.var
-    odds = v / (prior - v).at_least(TINIEST)
-    known = (float(scale.most_odds[p]) / odds.at_least(TINIEST)).at_most(1.0)
+    odds = v / (prior - v).at_least(prior * LEAST_KNOWN)
+    most_odds = max(float(scale.most_odds[p]), TINIEST)
+    known = (most_odds / odds.at_least(TINIEST)).at_most(1.0)
     r = ratio_at(scale.nearby, p, given, *of_N)
     F2 = 1.0 + known * ((float(scale.scale) * r).square() - 1.0)
     v = v.at_least(TINIEST)

@@ -25,7 +25,7 @@ MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
 OF_BATCHES = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd
 """Layers that draw at random, or look at other rows, while they train."""
 ONE_OF: dict[Any, Any] = {
-    **{float: Real, int: Integral, bool: (bool, np.bool_)},
+    **{float: (float, Real), int: (int, Integral), bool: (bool, np.bool_)},
     np.ndarray: (np.ndarray, np.generic),
 }
 """What stands for these types in files."""

@@ -27,7 +27,8 @@ and tails with which the variance of y is T F²(v + σ²),
     f : ε = λ v₀ + ρ n : ρ σ²/T,   λ/ρ = (T F²)^(2s − 1),   s = v₀/(v + σ²)
 
 is how f and noise share F²(v + σ²). The noise changes alone where nearly all of the variance is
-noise, and f where nearly none is; and tails are the noise's.
+noise, and f where nearly none is; and tails are the noise's. They are the same everywhere, so far
+from rows, where F = 1, f has the variance of its prior, but y one that is T times as large.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ ROWS_PER_ERROR = 4  # at least, of rows left out for each of k
 CLEAR_GAIN = 2.0  # standard errors by which r(x) must be better than 1
 WORTH_OF_BOTH = 4.0  # nats, summed over rows, that k and a must gain
 KNOWN = 0.99  # share of rows left out, beyond whose ω errors are unknown
+LEAST_KNOWN = 1e-15  # share of the prior's variance, below which what y tells of f is rounding
 TINIEST = torch.finfo(torch.float64).tiny
 
 
@@ -119,7 +121,7 @@ class ErrorScale(Module):
 
 def known(given: Given, most_odds: Tensor) -> Tensor:
     """Return π, (N, P)."""
-    return (most_odds / given.odds.clamp_min(TINIEST)).clamp_max(1.0)
+    return (most_odds.clamp_min(TINIEST) / given.odds.clamp_min(TINIEST)).clamp_max(1.0)
 
 
 def factor2(share: Any, of_errors: Any) -> Any:

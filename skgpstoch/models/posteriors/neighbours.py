@@ -29,7 +29,7 @@ from ...maths.linalg import tri_solve
 from ...maths.nearest import Nearest, first_where
 from .base import Posterior
 from .functions import Functions, prior_functions
-from .nearby import ErrorScale, Given, Widths
+from .nearby import LEAST_KNOWN, ErrorScale, Given, Widths
 from .places import Places
 
 MOST_ORDERED_ROWS = 100_000  # up to which a fit also computes the joint density of all rows
@@ -240,7 +240,7 @@ class NeighbourPosterior(Posterior):
         error = c.alpha[..., :k].permute(1, 2, 0) / precision
         sizes = error.abs() / variance.clamp_min(TINIEST).sqrt()
         var, prior = c.var.clamp_min(0.0).mT, self.kernel.diag(G)[:, None]
-        odds = var / (prior - var).clamp_min(TINIEST)
+        odds = var / (prior - var).clamp_min(LEAST_KNOWN * prior)
         return Given(c.mean.mT + self.constant, var, c.by_noise.mT, odds, sizes, w)
 
     def given(self, G: Tensor, N: Tensor, n_errors: int = 0, places: Places | None = None) -> Given:

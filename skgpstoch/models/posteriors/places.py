@@ -58,18 +58,18 @@ class Places(NamedTuple):
         D, y (b, P) and w (b,) are those of rows i. The number is −1 where no other row is there.
         """
         p, D = self.of_row[i], D.clamp_min(TINIEST)
-        D_p = self.D[p]
+        D_p, n = self.D[p], self.n_rows[p]
         rest = 1.0 / (1.0 / D_p - 1.0 / D).clamp_min(TINIEST)
         added = {
             "G": self.G[p],
             "D": rest,
             "y": rest * (self.y[p] / D_p - y / D),
             "variance": rest.square() * (self.variance[p] / D_p.square() - w[:, None] / D),
-            "weight": self.weight[p],
-            "n_rows": self.n_rows[p] - 1,
+            "weight": (n * self.weight[p] - w) / (n - 1).clamp_min(1),
+            "n_rows": n - 1,
         }
         numbers = len(self.G) + torch.arange(len(i), device=i.device)
-        numbers = torch.where(self.n_rows[p] > 1, numbers, -1)
+        numbers = torch.where(n > 1, numbers, -1)
         grown = {name: torch.cat([getattr(self, name), part]) for name, part in added.items()}
         return self._replace(**grown), numbers
 

@@ -152,11 +152,6 @@ class NeighbourObjective(Objective):
         self.likelihood.load_state_dict(other.likelihood.state_dict())
         self.mean.data.copy_(other.mean)
 
-    @property
-    def n_given(self) -> int:
-        """How many neighbours each row is given in this epoch."""
-        return self.n_neighbors
-
     def features(self, X: Tensor) -> Tensor:
         """Return the features of all rows, in float64, block by block and without a graph."""
         with torch.no_grad():
@@ -185,7 +180,7 @@ class NeighbourObjective(Objective):
         X, _ = cast(Pair, self.data)
         i, nearest = self.spread(self.n_epoch), self.nearest_of(self.features(X))
         search = nearest.earlier if self.is_ordered else nearest.others
-        return i, search(i, self.n_given)
+        return i, search(i, self.n_neighbors)
 
     def sets_at(
         self, i: Tensor, N: Tensor, generator: torch.Generator | None

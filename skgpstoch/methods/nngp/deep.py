@@ -133,21 +133,12 @@ class DeepNeighbourObjective(NeighbourObjective):
         Weight decay of networks, and the factor of their learning rate.
     plain : Plain or None
         The same on the inputs alone.
-    n_coarse : int
-        Number of first epochs with half the neighbours, which is enough while features move far.
     """
 
     def __init__(
-        self,
-        *args: Any,
-        decay: float,
-        rate: float,
-        plain: Plain | None,
-        n_coarse: int,
-        **kwargs: Any,
+        self, *args: Any, decay: float, rate: float, plain: Plain | None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.n_coarse = n_coarse
         self.weight_decay, self.network_rate = decay, rate
         self.rival = plain
         self.has_user_module = isinstance(self.network, OfUser)
@@ -170,10 +161,6 @@ class DeepNeighbourObjective(NeighbourObjective):
     def nearest_of(self, G: Tensor) -> NearlyNearest:
         """Return the same but for a few neighbours, as features move in any case."""
         return NearlyNearest(self.located(G))
-
-    @property
-    def n_given(self) -> int:
-        return math.ceil(self.n_neighbors / 2) if self.n_done < self.n_coarse else self.n_neighbors
 
     def evaluate(self, X: Tensor, rows: Rows) -> float:
         return brief_score(self, X, rows)

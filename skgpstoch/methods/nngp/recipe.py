@@ -42,7 +42,6 @@ from .start import SMOOTHNESS, in_sight, likeliest, train_briefly
 BATCH_ROWS = 256  # "auto"
 EPOCH_STEPS = (30, 50)  # between searches for neighbours, without and with a network
 DEEP_STEPS = 600
-COARSE = 0.5  # of the epochs, in which a network is trained with half the neighbours
 DEEP_RATE = 0.3  # factor of the learning rate
 LAYER_RATE = 1.0 / 30.0  # factor of that, for networks
 MOST_HELD_OUT = 2000  # rows
@@ -192,7 +191,6 @@ class NeighbourRecipe(Recipe):
             decay=network.decay(problem.rows.n_effective),
             rate=LAYER_RATE,
             plain=plain,
-            n_coarse=round(COARSE * problem.plan.max_iter),
         )
         expression = feature_kernel(1.5) if given is None else given
         return self.made(expression, problem, level, features=features, make=make)

@@ -19,6 +19,7 @@ fails by the clock, because machines differ and are busy.
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import os
 import sys
@@ -44,6 +45,7 @@ import skgpstoch.training.optimizers
 import skgpstoch.training.recipes.layers
 from skgpstoch.data import devices, row_sample
 from skgpstoch.estimators.parameters import FiniteParameters
+from skgpstoch.methods.automatic import automatic_classifier, automatic_regressor
 
 collect_ignore = ["reading_child.py"]  # a program of tests/fuzzed.py
 
@@ -260,11 +262,27 @@ def few_newton_steps_from_both_starts(monkeypatch):
     cut_newton(monkeypatch, False)
 
 
+def let_few_be_many(monkeypatch, n_sample):
+    """Take a table that is small for a large one, of which so many rows decide."""
+    for name, most in (("SAMPLE_ROWS", n_sample), ("MERGED_ROWS", n_sample), ("GATHERED_ROWS", 0)):
+        monkeypatch.setattr(row_sample, name, most)
+
+
+def let_defaults_be_of_many(monkeypatch, n_sample, of_numbers=None, **networks):
+    """Let recommended defaults take few rows for many, and fit small networks in float64."""
+    let_few_be_many(monkeypatch, n_sample)
+    small = {"dtype": "float64", "max_iter": 2, "n_estimators": 2, "hidden_layer_sizes": (8,)}
+    for module, more in ((automatic_regressor, of_numbers or {}), (automatic_classifier, {})):
+        of_networks = functools.partial(module.of_networks, **{**small, **networks, **more})
+        monkeypatch.setattr(module, "of_networks", of_networks)
+    for model in (skgpstoch.AutoGaussianProcessRegressor, skgpstoch.AutoGaussianProcessClassifier):
+        monkeypatch.setattr(model, "_most_raced", 0)
+
+
 @pytest.fixture
 def few_are_many(monkeypatch):
     """Take a table that is small for a large one, of which 300 rows decide."""
-    for name, most in (("SAMPLE_ROWS", 300), ("MERGED_ROWS", 300), ("GATHERED_ROWS", 0)):
-        monkeypatch.setattr(row_sample, name, most)
+    let_few_be_many(monkeypatch, 300)
 
 
 @pytest.fixture

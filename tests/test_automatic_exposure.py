@@ -1,18 +1,17 @@
 """Exposures of counts in the recommended default."""
 
-import functools
 import warnings
 
 import numpy as np
 import pytest
+from conftest import let_defaults_be_of_many
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.metrics import get_scorer, r2_score
 from thread_group import on_ranks
 
 from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
-from skgpstoch.data import ChunkRows, row_sample
-from skgpstoch.methods.automatic import automatic_regressor
+from skgpstoch.data import ChunkRows
 
 pd = pytest.importorskip("pandas")
 
@@ -63,12 +62,7 @@ def test_a_new_level_keeps_the_exposure_of_its_row(claims, insurer):
 
 def test_exposures_of_rows_in_chunks_and_on_ranks(monkeypatch):
     """Many rows, of which a sample has 100, are fitted with the exposures that they have."""
-    for name, most in (("SAMPLE_ROWS", 100), ("MERGED_ROWS", 100), ("GATHERED_ROWS", 0)):
-        monkeypatch.setattr(row_sample, name, most)
-    small = {"dtype": "float64", "max_iter": 30, "n_estimators": 2, "hidden_layer_sizes": (8,)}
-    of_networks = functools.partial(automatic_regressor.of_networks, **small)
-    monkeypatch.setattr(automatic_regressor, "of_networks", of_networks)
-    monkeypatch.setattr(AutoGaussianProcessRegressor, "_most_raced", 0)
+    let_defaults_be_of_many(monkeypatch, 100, max_iter=30)
     rng = np.random.default_rng(1)
     X, years = rng.uniform(-2, 2, (400, 1)), np.repeat([0.1, 10.0], 200)
     y = rng.poisson(3.0 * years).astype(float)

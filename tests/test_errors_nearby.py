@@ -19,6 +19,7 @@ from skgpstoch.models.posteriors.nearby import (
 )
 
 KERNEL = 1.0 * sk.Matern(0.5, nu=1.5) + sk.WhiteKernel(0.1)
+SMOOTH = 1.0 * sk.Matern(1.0, nu=2.5) + sk.WhiteKernel(0.1)
 QUICK = {"kernel": KERNEL, "max_iter": 2, "n_neighbors_predict": 64, "random_state": 0}
 
 
@@ -238,14 +239,14 @@ def test_files_and_new_rows_keep_the_spread(fitted, tmp_path):
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])
-def test_far_from_rows_predictions_return_to_the_prior(noise):
+@pytest.mark.parametrize(("kernel", "n"), [(None, 2), (SMOOTH, 5)], ids=["chosen", "smooth"])
+def test_far_from_rows_predictions_return_to_the_prior(kernel, n, noise):
     """Errors of rows left out are those near rows; they say nothing of the sill."""
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 10, (300, 1))
     y = np.sin(X[:, 0]) + noise * rng.standard_normal(300)
-    kernel = 1.0 * sk.Matern(1.0, nu=2.5) + sk.WhiteKernel(0.1)
     models = [
-        NNGPRegressor(kernel, max_iter=5, calibrate=each, random_state=0).fit(X, y)
+        NNGPRegressor(kernel, max_iter=n, calibrate=each, random_state=0).fit(X, y)
         for each in (True, False)
     ]
     Q = [[1e6], [11.0]]

@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+from conftest import let_defaults_be_of_many
 from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
@@ -18,10 +19,9 @@ from skgpstoch import (
     AutoGaussianProcessRegressor,
     NNGPRegressor,
 )
-from skgpstoch.data import row_sample
 from skgpstoch.data.tables import TableEncoder
 from skgpstoch.distributed import process_group
-from skgpstoch.methods.automatic import automatic_classifier, automatic_regressor, race
+from skgpstoch.methods.automatic import automatic_regressor, race
 from skgpstoch.methods.automatic.neighbours import NEIGHBOURS
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.methods.automatic.read_tables import read
@@ -62,14 +62,7 @@ def flights(n=N, seed=0):
 @pytest.fixture
 def many(monkeypatch):
     """Rows are many, a sample has 100 of them, and networks are small, in float64."""
-    for name, most in (("SAMPLE_ROWS", 100), ("MERGED_ROWS", 100), ("GATHERED_ROWS", 0)):
-        monkeypatch.setattr(row_sample, name, most)
-    small = {"dtype": "float64", "max_iter": 2, "n_estimators": 2, "hidden_layer_sizes": (8,)}
-    for module in (automatic_regressor, automatic_classifier):
-        of_networks = functools.partial(module.of_networks, **small)
-        monkeypatch.setattr(module, "of_networks", of_networks)
-    for model in (REGRESSOR, CLASSIFIER):
-        monkeypatch.setattr(type(model), "_most_raced", 0)
+    let_defaults_be_of_many(monkeypatch, 100)
 
 
 def on_parts(model, X, y, cuts, weights=None, expect=None):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pytest
+from conftest import let_defaults_be_of_many
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import approx_fprime
 from scipy.stats import norm
@@ -13,8 +12,7 @@ from test_process import EACH_SHAPE, some_rows, some_z
 from thread_group import on_ranks
 
 from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
-from skgpstoch.data import SequenceRows, row_sample
-from skgpstoch.methods.automatic import automatic_regressor
+from skgpstoch.data import SequenceRows
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.methods.automatic.process_evidence import KERNEL_SHAPES, LogPosterior, Process
 
@@ -155,12 +153,7 @@ def test_few_rows_in_chunks_and_on_ranks_are_those_in_memory():
 @pytest.mark.filterwarnings("ignore:A linear model predicts rows")
 def test_many_rows_in_chunks_and_on_ranks(monkeypatch):
     """Networks learn from errors, wherever rows are; exact targets count for more."""
-    for name, most in (("SAMPLE_ROWS", 100), ("MERGED_ROWS", 100), ("GATHERED_ROWS", 0)):
-        monkeypatch.setattr(row_sample, name, most)
-    small = {"dtype": "float64", "max_iter": 2, "n_estimators": 2, "hidden_layer_sizes": (8,)}
-    of_networks = functools.partial(automatic_regressor.of_networks, **small)
-    monkeypatch.setattr(automatic_regressor, "of_networks", of_networks)
-    monkeypatch.setattr(AutoGaussianProcessRegressor, "_most_raced", 0)
+    let_defaults_be_of_many(monkeypatch, 100)
     X, _, y, error = two_instruments(160)
     means = [of_parts(X, y, error, cuts).predict(X) for cuts in ([0, 160], [0, 70, 160])]
     assert_allclose(means[1], means[0], atol=1e-8)

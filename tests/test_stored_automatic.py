@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import let_defaults_be_of_many
 from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from shared import Names
@@ -234,16 +235,8 @@ M = 400
 @pytest.fixture
 def whole_batches(monkeypatch):
     """Each step is by all rows, so that the order of rows changes rounding alone."""
-    for name, most in (("SAMPLE_ROWS", 300), ("MERGED_ROWS", 300), ("GATHERED_ROWS", 0)):
-        monkeypatch.setattr(row_sample, name, most)
-    small = {"dtype": "float64", "max_iter": 2, "n_estimators": 2, "hidden_layer_sizes": (8,)}
     normal = {"likelihood": "gaussian", "noise": "constant", "loss": "elbo"}
-    for module, more in ((automatic_regressor, normal), (automatic_classifier, {})):
-        params = {**small, **more, "batch_size": M}
-        of_networks = functools.partial(module.of_networks, **params)
-        monkeypatch.setattr(module, "of_networks", of_networks)
-    for model in (AutoGaussianProcessRegressor, AutoGaussianProcessClassifier):
-        monkeypatch.setattr(model, "_most_raced", 0)
+    let_defaults_be_of_many(monkeypatch, 300, of_numbers=normal, batch_size=M)
 
 
 def on_parts(model, source, size, expect=None):

@@ -256,7 +256,7 @@ def test_a_half_of_no_matrices(exact, tmp_path):
         return nodes.add("array", len(nodes.tensors) - 1, "<f8", f"0,{n},{n}", "0,1,2", "lower")
 
     with_attribute(tmp_path / "model", exact, make)
-    refused(tmp_path / "model", "is not square|which no saved estimator has")
+    refused(tmp_path / "model", "which no saved estimator has")
 
 
 TYPES = [
@@ -966,10 +966,11 @@ def test_a_file_chooses_no_folder(tmp_path):
     inner = SVGPRegressor(checkpoint_dir=tmp_path / "chosen")
     model.note_ = [inner]
     model.save(tmp_path / "model")
-    cut = "The file's checkpoint_dir=.* is not used"  # of a long path, only the beginning is told
-    with pytest.warns(UserWarning, match=cut) as told:
+    with pytest.warns(UserWarning, match="chose") as told:
         again = skgpstoch.load(tmp_path / "model")
-    assert len(told) == 2
+    folders = str(tmp_path / "chosen"), tmp_path / "chosen"
+    expected = [f"The file's checkpoint_dir={each!r:.80} is not used" for each in folders]
+    assert sorted(str(each.message).split(",")[0] for each in told) == sorted(expected)
     assert again.checkpoint_dir is None
     assert again.note_[0].checkpoint_dir is None
     again.fit(X, Y)

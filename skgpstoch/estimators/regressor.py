@@ -26,12 +26,11 @@ from .posterior_law import PredictedByPosterior, gradients_of
 from .predictions import PredictiveRegressor
 from .sampled_functions import SampledFunctions
 from .validation import (
-    check_column,
     check_not_judged,
     check_shape,
     check_weight,
-    check_y_std,
     fewest_rows,
+    known_columns,
     validate_inputs,
     with_transformed_targets,
 )
@@ -84,11 +83,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             self._y_shape = y.shape[1:]
         check_shape(self, y.shape[1:])
         y = np.ascontiguousarray(y, dtype=np.float64).reshape(len(y), -1)
-        if exposure is not None:
-            exposure = check_column(exposure, len(X), "exposure")
-        if y_std is not None:
-            y_std = check_y_std(y_std, y.shape)
-        data = Data(X, y, None, exposure, y_std)
+        data = Data(X, y, **known_columns(y.shape, exposure, y_std))
         if reset:
             self._fitted_with_exposure = exposure is not None
         if sample_weight is not None:

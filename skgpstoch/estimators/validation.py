@@ -211,6 +211,22 @@ def check_y_std(y_std: Any, shape: tuple[int, int]) -> np.ndarray:
     return np.broadcast_to(a, shape).copy()
 
 
+def known_columns(shape: tuple[int, int], exposure: Any, y_std: Any) -> dict[str, Any]:
+    """Return valid exposures (n, 1) and errors (n, P) of targets of this shape, if there are any.
+
+    Raises
+    ------
+    ValueError
+        If exposures are not positive, or errors not finite numbers of at least 0, one for each.
+    """
+    known = {}
+    if exposure is not None:
+        known["exposure"] = check_column(exposure, shape[0], "exposure")
+    if y_std is not None:
+        known["y_std"] = check_y_std(y_std, shape)
+    return known
+
+
 def refuse_boolean(value: Any, name: str) -> None:
     """Raise a ValueError for True or False, which Python would take as a number."""
     is_array = isinstance(value, np.ndarray | torch.Tensor)

@@ -44,6 +44,7 @@ from ..models.posteriors.nearby import (
     known,
 )
 from ..models.posteriors.neighbours import (
+    MOST_ORDERED_ROWS,
     NeighbourPosterior,
     Sets,
     noise_of_rows,
@@ -57,7 +58,6 @@ NOISE_RATE = 3.0  # factor of the learning rate of log σ²
 TRIAL_ROWS = 2000  # on which kernels are compared
 JUDGED_ROWS = 10_000  # left out, one by one, to judge spread, scale and tails
 TIMED_ROWS = 128  # left out, to measure the time that it takes
-JOINT_ROWS = 10_000  # of which a fit computes the joint density
 MOST_CLOSING_SHARE = 0.3  # of the time for these, and for the joint density
 JOINT_COST = 0.2  # of a row in the joint density, over that of leaving it out
 TINIEST = torch.finfo(torch.float64).tiny
@@ -246,8 +246,8 @@ class NeighbourObjective(Objective):
         per_row = seconds_of(leave_out, deadline.clock) / n
         most = MOST_CLOSING_SHARE * deadline.left() / per_row
         self.n_judged = int(min(max(most, LEAST_JUDGES), JUDGED_ROWS))
-        n_joint = JOINT_COST * len(X)
-        self.finds_joint = len(X) <= JOINT_ROWS and n_joint <= most
+        n_joint = JOINT_COST * min(len(X), MOST_ORDERED_ROWS)
+        self.finds_joint = n_joint <= most
         return per_row * (min(len(X), self.n_judged) + self.finds_joint * n_joint)
 
     @torch.no_grad()
@@ -269,7 +269,7 @@ class NeighbourObjective(Objective):
         if rows.noise is None and self.tails is not None:
             wider = self.calibrate_(posterior, given, judged)
             var = wider.of_f.square() * var
-        if self.finds_joint and len(X) <= JOINT_ROWS:
+        if self.finds_joint:
             posterior.find_joint_()
         likelihood = cast(AdditiveNoise, posterior.likelihood.of(judged))
         likelihood = likelihood if wider is None else likelihood.scaled(wider.of_noise)

@@ -212,8 +212,8 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
 
     @fitting
     @with_callbacks
-    def _fit_to(self, X: Any, y: Any, sample_weight: Any, *of_rows: Any) -> Any:
-        read(self, X, y, sample_weight, *of_rows).fit(self)
+    def _fit_to(self, X: Any, y: Any, sample_weight: Any, **of_rows: Any) -> Any:
+        read(self, X, y, sample_weight, **of_rows).fit(self)
         return self
 
     def _keep(

@@ -82,7 +82,7 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
             levels each belong to one group is left out, because it says nothing of a new group.
             Rows must be in memory, in one process.
         """
-        return self._fit_to(X, y, sample_weight, None, None, groups)
+        return self._fit_to(X, y, sample_weight, groups=groups)
 
     _most_raced: ClassVar[int] = MOST_OF_CLASSES
 

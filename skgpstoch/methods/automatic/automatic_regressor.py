@@ -242,7 +242,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
             levels each belong to one group is left out, because it says nothing of a new group.
             Rows must be in memory, in one process.
         """
-        return self._fit_to(X, y, sample_weight, exposure, y_std, groups)
+        of_rows = {"exposure": exposure, "y_std": y_std, "groups": groups}
+        return self._fit_to(X, y, sample_weight, **of_rows)
 
     _most_raced: ClassVar[int] = max(MOST_FOR_PROCESS, MOST_FOR_SCOUTS)
 

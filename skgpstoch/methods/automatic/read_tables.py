@@ -33,10 +33,9 @@ from ...estimators.opening import (
 )
 from ...estimators.validation import (
     as_floats,
-    check_column,
     check_numbers,
     check_weight,
-    check_y_std,
+    known_columns,
     refuse_groups_apart,
     with_groups,
 )
@@ -87,12 +86,7 @@ def read(
 
 def known_of_targets(y: np.ndarray, exposure: Any, y_std: Any) -> dict[str, Any]:
     """Return what is known of targets (n,) or (n, P), after checks: exposures (n, 1), errors."""
-    known: dict[str, Any] = {}
-    if exposure is not None:
-        known["exposure"] = check_column(exposure, len(y), "exposure")
-    if y_std is not None:
-        known["y_std"] = check_y_std(y_std, (len(y), y.size // max(len(y), 1)))
-    return known
+    return known_columns((len(y), y.size // max(len(y), 1)), exposure, y_std)
 
 
 # ---- rows of several ranks -----------------------------------------------------------------------

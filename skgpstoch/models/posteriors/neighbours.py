@@ -207,12 +207,8 @@ class NeighbourPosterior(Posterior):
         return NeighbourPosterior(*parts, X, rows, self.variance, *sizes).find_joint_()
 
     def extended(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
-        """Return the posterior given more rows, with the same hyper-parameters.
-
-        The joint density of all rows is found if it was before.
-        """
-        other = self.appended(X, rows)
-        return other if bool(self.evidence.isnan().any()) else other.find_joint_()
+        """Return the posterior given more rows, with the same hyper-parameters."""
+        return self.appended(X, rows).find_joint_()
 
     def appended(self, X: Tensor, rows: Rows) -> Self:
         """Return the same without the evidence, which is still that of the first rows."""

@@ -133,6 +133,21 @@ def test_a_step_of_em_has_the_joint_inverse():
     assert_allclose(found.levels, levels, rtol=1e-9)
 
 
+@pytest.mark.parametrize("scale", [1e-150, 1.0, 1e100])
+@pytest.mark.parametrize("weight", [1.0, 1e9, 1e12])
+def test_terms_of_targets_without_noise(weight, scale):
+    """Whose prior is lost in rounding beside what so many rows tell."""
+    rng = np.random.default_rng(0)
+    inner = rng.integers(40, size=600)
+    y = scale * (rng.normal(size=40)[inner] + rng.normal(size=10)[inner // 4])
+    Z = np.column_stack([rng.normal(size=600), inner.astype(float)])
+    levels = np.stack([inner, inner // 4])
+    design = Design(Z, levels, [40, 10], weight * rng.uniform(0.1, 10.0, 600))
+    fit = fitted(design, y[:, None], [learned_variances(design, y)])[0]
+    assert np.abs(fit.found.rest).max() < 1e-4 * scale
+    assert np.corrcoef(fit.effects[0][inner] + fit.effects[1][inner // 4], y)[0, 1] > 0.9
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_category_that_contains_another_one_keeps_its_effects(seed):
     rng = np.random.default_rng(seed)

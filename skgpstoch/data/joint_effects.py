@@ -9,7 +9,9 @@ where W̄ takes the constant μ out, whose prior is flat. In units of the prior,
 
     A = Λ^½TᵀW̄TΛ^½/σ² + I,   θ = Λ^½A⁻¹Λ^½TᵀW̄y/σ²,   cov(θ | y) = Λ^½A⁻¹Λ^½,                (2)
 
-and A, none of whose eigenvalues is below 1, always has a Cholesky factor. With h = diag A⁻¹, EM is
+and A has no eigenvalue below 1. It has a Cholesky factor if rounding is smaller, so σ² is not taken
+as less than `LEAST_NOISE` of what rows tell of a term: that shrinks no term by a larger share. With
+h = diag A⁻¹, EM is
 
     λ ← mean(θ² + λh) of each kind of terms,   σ² ← (Σ wᵢrᵢ² + σ²(1 + Σ_j (1 − h_j)))/Σ wᵢ.   (3)
 
@@ -24,6 +26,8 @@ from typing import NamedTuple, Self
 import numpy as np
 from scipy.linalg import lapack
 from scipy.sparse import csr_array
+
+LEAST_NOISE = 1e-12  # share of the diagonal of TᵀW̄TΛ
 
 
 class Equations(NamedTuple):
@@ -73,6 +77,7 @@ class JointTerms(NamedTuple):
     @classmethod
     def of(cls, equations: Equations, y: np.ndarray, noise: float, prior: np.ndarray) -> Self:
         """Solve (2), given σ² and the diagonal of Λ (p,)."""
+        noise = max(noise, LEAST_NOISE * float((equations.gram.diagonal() * prior).max()))
         root = np.sqrt(prior / noise)
         A = equations.gram * np.multiply.outer(root, root)
         A[np.diag_indices_from(A)] += 1.0

@@ -10,8 +10,8 @@ where W̄ takes the constant μ out, whose prior is flat. In units of the prior,
     A = Λ^½TᵀW̄TΛ^½/σ² + I,   θ = Λ^½A⁻¹Λ^½TᵀW̄y/σ²,   cov(θ | y) = Λ^½A⁻¹Λ^½,                (2)
 
 and A has no eigenvalue below 1. It has a Cholesky factor if rounding is smaller, so σ² is not taken
-as less than `LEAST_OF_TERMS` of what rows tell of a term: that shrinks no term by a larger share. With
-h = diag A⁻¹, EM is
+as less than `LEAST_OF_TERMS` of what rows tell of a term: that shrinks no term by a larger share.
+With h = diag A⁻¹, EM is
 
     λ ← mean(θ² + λh) of each kind of terms,   σ² ← (Σ wᵢrᵢ² + σ²(1 + Σ_j (1 − h_j)))/Σ wᵢ.   (3)
 

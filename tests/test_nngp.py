@@ -240,7 +240,7 @@ def posterior(X, rows, m, kernel=KERNEL, **options):
     noise = made.likelihood.noise_variance.detach()
     parts = made.kernel, made.network, made.likelihood, made.mean.detach()
     with torch.no_grad():
-        return NeighbourPosterior(*parts, X, rows, noise, m, m).find_joint_(), made
+        return NeighbourPosterior(*parts, X, rows, noise, m, m), made
 
 
 def exact_predictions(made, X, rows, X_new):

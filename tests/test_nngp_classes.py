@@ -104,7 +104,7 @@ def by_hand(K, y, c, n_sweeps=80):
 
 def test_two_classes_with_all_neighbours_are_those_by_hand():
     X, rows = data()
-    found = settled(X, rows, 2).find_joint_()
+    found = settled(X, rows, 2)
     K = KERNEL(X.numpy())
     t, D, evidence = by_hand(K, rows.y[:, 0].numpy(), float(found.constant))
     targets = found.targets_of(found.row_numbers)
@@ -130,7 +130,7 @@ def test_the_gradient_of_training_is_that_of_the_evidence(C):
         kernel = KERNEL.clone_with_theta(theta)
         found = objective(X, rows, C, kernel=kernel)
         found.level.zero_()
-        return float(found.posterior(X, rows).settle_(n_sweeps=40).find_joint_().log_evidence())
+        return float(found.posterior(X, rows).settle_(n_sweeps=40).log_evidence())
 
     targets = made.posterior(X, rows).settle_(n_sweeps=40)
     targets = targets.targets_of(targets.row_numbers)
@@ -176,7 +176,7 @@ def test_left_out_losses_and_their_gradients(C):
 def test_kernels_are_compared_by_the_evidence(C):
     X, rows = data(C)
     made = objective(X, rows, C)
-    evidence = made.present().find_joint_().log_evidence()
+    evidence = made.present().log_evidence()
     assert_allclose(made.trial_loss(), -evidence / N, rtol=1e-9)
 
 
@@ -203,10 +203,10 @@ def test_far_from_all_rows_classes_have_their_shares(shares, var):
 @pytest.mark.parametrize("C", [2, 3])
 def test_a_row_of_weight_2_is_the_row_twice(C):
     X, rows = data(C)
-    twice = settled(torch.cat([X[:1], X]), Rows(torch.cat([rows.y[:1], rows.y])), C).find_joint_()
+    twice = settled(torch.cat([X[:1], X]), Rows(torch.cat([rows.y[:1], rows.y])), C)
     weight = torch.ones(N, dtype=torch.float64)
     weight[0] = 2.0
-    once = settled(X, Rows(rows.y, weight), C).find_joint_()
+    once = settled(X, Rows(rows.y, weight), C)
     for a, b in zip(twice.marginals(X), once.marginals(X), strict=True):
         assert_allclose(a, b, rtol=1e-6, atol=1e-6)
     assert_allclose(twice.log_evidence(), once.log_evidence(), rtol=1e-6)
@@ -215,7 +215,7 @@ def test_a_row_of_weight_2_is_the_row_twice(C):
 @pytest.mark.parametrize("C", [2, 3])
 def test_stretched(C):
     X, rows = data(C, weights=True)
-    found = settled(X, rows, C, 6).find_joint_()
+    found = settled(X, rows, C, 6)
     far = torch.full((1, 2), 1e3, dtype=torch.float64)
     before, evidence, c = found.marginals(X), found.log_evidence(), found.constant
     shares = found.likelihood.moments(found.marginals(far)).mean
@@ -227,7 +227,7 @@ def test_stretched(C):
     assert_allclose(found.likelihood.moments(found.marginals(far)).mean, shares, rtol=1e-6)
     for a, b in zip(found.targets_of(found.row_numbers), targets, strict=True):
         assert_allclose(a, b, rtol=1e-9)
-    assert_allclose(found.find_joint_().log_evidence(), evidence, rtol=1e-9)
+    assert_allclose(found.log_evidence(), evidence, rtol=1e-9)
     again = copy.deepcopy(found).settle_()  # what is settled stays
     assert_allclose(again.marginals(X).mean, found.marginals(X).mean, atol=1e-3)
 
@@ -236,7 +236,7 @@ def test_stretched(C):
 def test_more_rows_are_rows_of_the_posterior(stretch):
     X, rows = data(3, 2 * N)
     n = 2 * N - 1
-    whole = settled(X, rows, 3).stretch_(stretch).requires_grad_(False).find_joint_()
+    whole = settled(X, rows, 3).stretch_(stretch).requires_grad_(False)
     first = objective(X, rows, 3)
     targets = first.first_targets(X[:N], rows[:N])
     parts = first.kernel, first.network, first.likelihood, first.level

@@ -46,7 +46,7 @@ def condition(estimator: Any, X: Any, y: Any, *of_rows: Any) -> Any:
     # Parts may be shared with the posterior before, which is restored after a failure.
     found = conditioned(copy.deepcopy(posterior), X, rows)
     estimator._set_posterior(found)
-    if hasattr(estimator, "log_marginal_likelihood_value_"):
+    if "log_marginal_likelihood_value_" in vars(estimator):  # not computed when asked for
         estimator.log_marginal_likelihood_value_ = evidence_in_units(estimator)
     return estimator
 

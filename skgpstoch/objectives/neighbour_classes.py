@@ -206,7 +206,7 @@ class NeighbourClassObjective(NeighbourObjective):
         posterior = self.posterior(X, rows).settle_()
         if self.calibrates and len(X) > 1:
             posterior.stretch_(best_stretch_of(posterior))
-        return posterior.find_joint_()
+        return posterior
 
 
 @torch.no_grad()

@@ -44,7 +44,6 @@ from ..models.posteriors.nearby import (
     known,
 )
 from ..models.posteriors.neighbours import (
-    MOST_ORDERED_ROWS,
     NeighbourPosterior,
     Sets,
     noise_of_rows,
@@ -58,8 +57,7 @@ NOISE_RATE = 3.0  # factor of the learning rate of log σ²
 TRIAL_ROWS = 2000  # on which kernels are compared
 JUDGED_ROWS = 10_000  # left out, one by one, to judge spread, scale and tails
 TIMED_ROWS = 128  # left out, to measure the time that it takes
-MOST_CLOSING_SHARE = 0.3  # of the time for these, and for the joint density
-JOINT_COST = 0.2  # of a row in the joint density, over that of leaving it out
+MOST_CLOSING_SHARE = 0.3  # of the time for these
 TINIEST = torch.finfo(torch.float64).tiny
 
 
@@ -87,7 +85,6 @@ class NeighbourObjective(Objective):
     n_done: Tensor
     held_out: Predicted | None = None  # of the first rows, each given others
     n_judged: int = JUDGED_ROWS  # rows that are left out, one by one, to judge scale and tails
-    finds_joint: bool = True  # whether there is time for the joint density of all rows
     likelihood: Any  # Gaussian, or of classes
 
     def __init__(
@@ -246,9 +243,7 @@ class NeighbourObjective(Objective):
         per_row = seconds_of(leave_out, deadline.clock) / n
         most = MOST_CLOSING_SHARE * deadline.left() / per_row
         self.n_judged = int(min(max(most, LEAST_JUDGES), JUDGED_ROWS))
-        n_joint = JOINT_COST * min(len(X), MOST_ORDERED_ROWS)
-        self.finds_joint = n_joint <= most
-        return per_row * (min(len(X), self.n_judged) + self.finds_joint * n_joint)
+        return per_row * min(len(X), self.n_judged)
 
     @torch.no_grad()
     def posterior(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
@@ -269,8 +264,6 @@ class NeighbourObjective(Objective):
         if rows.noise is None and self.tails is not None:
             wider = self.calibrate_(posterior, given, judged)
             var = wider.of_f.square() * var
-        if self.finds_joint:
-            posterior.find_joint_()
         likelihood = cast(AdditiveNoise, posterior.likelihood.of(judged))
         likelihood = likelihood if wider is None else likelihood.scaled(wider.of_noise)
         found = Predicted.of(judged.y, Marginals(mean[None], var[None]), likelihood)

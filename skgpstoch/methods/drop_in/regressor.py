@@ -55,6 +55,7 @@ from .predictions import GaussianPredictor, Predictive
 
 SEVERAL = "; each target has a noise variance of its own, and kernel_ holds their mean"
 EXACT_ONLY = ("L_", "alpha_")
+MOST_IN_JOINT = 100_000  # rows up to which a fit finds the joint density by nearest neighbours
 MATRIX = (
     "{} needs the covariance matrix of all rows, which method_={!r} does not compute. Fit with "
     "method='exact'."
@@ -267,7 +268,9 @@ class GaussianProcessRegressor(GaussianPredictor):
         self._noise = noise
         of_model = without_alpha if self.method_ == "scgd" else fitted_kernel
         self.kernel_ = of_model(noise, estimator.kernel_)
-        self.log_marginal_likelihood_value_ = estimator.log_marginal_likelihood_value_
+        is_long = self.method_ == "nngp" and len(X) > MOST_IN_JOINT
+        value = np.nan if is_long else estimator.log_marginal_likelihood_value_
+        self.log_marginal_likelihood_value_ = value
         for name in EXACT_ONLY:
             self.__dict__.pop(name, None)
 

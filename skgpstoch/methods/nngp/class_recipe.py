@@ -73,7 +73,6 @@ class NeighbourClassRecipe(NeighbourRecipe):
         return {
             "kernel_": self.fitted_kernel(posterior, fitted.x_scaling),
             "likelihood_": posterior.likelihood,
-            "log_marginal_likelihood_value_": float(posterior.log_evidence()),
         }
 
     def fitted_kernel(self, posterior: Any, x_scaling: Scaling) -> sk.Kernel:

@@ -72,8 +72,8 @@ class NNGPClassifier(NeighbourParameters, TrainingParameters, Classifier):
     likelihood_ : Likelihood
         The logistic likelihood of two classes, or softmax.
     log_marginal_likelihood_value_ : float
-        Expectation propagation's log p(y | X), with `n_neighbors` neighbours, in nats; NaN for more
-        than 100,000 rows.
+        Expectation propagation's log p(y | X), with `n_neighbors` neighbours, in nats. It is
+        computed when it is first asked for.
     X_train_ : ndarray of shape (n_samples, n_features)
         The training rows, in random order, without rows of weight 0. Copies are one row.
     y_train_ : ndarray of shape (n_samples,)

@@ -110,8 +110,8 @@ class NNGPRegressor(
     likelihood_ : Likelihood
         The fitted likelihood, in the units of y.
     log_marginal_likelihood_value_ : float
-        Σ log p(yᵢ | y of `n_neighbors` earlier rows), in nats, for y in its own units; NaN for more
-        than 100,000 rows, or if `max_time` is short.
+        Σ log p(yᵢ | y of `n_neighbors` earlier rows), in nats, for y in its own units. It is
+        computed when it is first asked for.
     held_out_ : HeldOutPredictions
         Predictions for up to 10,000 training rows, each given neighbours among the other rows: row
         numbers (`rows`), `log_density` in nats for y in its own units, `mean`, `error`, `std`,

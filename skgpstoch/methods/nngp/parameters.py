@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import check_is_fitted
 
+from ...estimators.conditioning import evidence_in_units
 from ...estimators.parameters import POSITIVE_INTEGER
 
 PREDICTING = 128  # neighbours of predictions, unless the user says how many
@@ -53,3 +55,9 @@ class NeighbourParameters:
         "n_neighbors_predict": [POSITIVE_INTEGER, None],
         "loss": [StrOptions({"auto", "vecchia", "leave_one_out"})],
     }
+
+    @property
+    def log_marginal_likelihood_value_(self) -> float:
+        """The log marginal likelihood, with `n_neighbors` neighbours, in nats."""
+        check_is_fitted(self)
+        return evidence_in_units(cast(Any, self))

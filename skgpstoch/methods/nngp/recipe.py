@@ -277,10 +277,8 @@ class NeighbourRecipe(Recipe):
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
         posterior = fitted.posterior
-        value = float(posterior.log_evidence().sum())
         return {
             "kernel_": self.fitted_kernel(posterior, fitted.x_scaling),
-            "log_marginal_likelihood_value_": fitted.in_units(value, posterior.n_rows),
             "held_out_": held_out_predictions(fitted),
             **fitted.of_budget(),
             **fitted.of_noise(posterior.likelihood),

@@ -187,6 +187,7 @@ class NeighbourClassPosterior(NeighbourPosterior):
         self, i: Tensor | None = None, n_sweeps: int = SETTLING_SWEEPS
     ) -> NeighbourClassPosterior:
         """Match the pseudo-targets of rows i, or of all, to those of their neighbours."""
+        self.forget_joint_()
         i = self.row_numbers if i is None else i
         N = self.nearest.others(i, self.n_joint)
         for _ in range(n_sweeps):
@@ -211,6 +212,7 @@ class NeighbourClassPosterior(NeighbourPosterior):
     @torch.no_grad()
     def stretch_(self, factor: float) -> NeighbourClassPosterior:
         """Multiply f − c, in place; c changes so that the classes keep their shares."""
+        self.forget_joint_()
         self.kernel = scaled(self.kernel, factor**2)
         self.stretch, self.residual = factor * self.stretch, factor * self.residual
         self.noise = factor**2 * self.noise
@@ -224,11 +226,11 @@ class NeighbourClassPosterior(NeighbourPosterior):
         found = matched(self.likelihood, rows.y, cavity._replace(mean=cavity.mean + self.link_mean))
         y = self.constant + (found.mean - self.link_mean) * self.stretch
         new = PseudoTargets(y, found.var * self.stretch.square()).rows(rows.weight)
-        other = self.appended(X, new)
+        other = super().extended(X, new)
         other.codes = torch.cat([self.codes, rows.y])
         added = other.row_numbers[len(self.codes) :]
         beside = other.nearest.others(added, self.n_joint)
-        return other.settle_(torch.cat([added, beside.flatten()]).unique()).find_joint_()
+        return other.settle_(torch.cat([added, beside.flatten()]).unique())
 
     def without(self, i: Tensor) -> NeighbourClassPosterior:
         """Return the posterior given all rows but some, of which pseudo-targets know nothing."""
@@ -243,18 +245,13 @@ class NeighbourClassPosterior(NeighbourPosterior):
 
     # ---- the evidence ------------------------------------------------------------------------
 
-    @torch.no_grad()
-    def find_joint_(self) -> NeighbourClassPosterior:
-        """Compute (E2), if that takes little time; it is NaN for more rows."""
-        super().find_joint_()
-        joint = self.evidence.sum()
-        if bool(joint.isfinite()):
-            i = self.row_numbers
-            gain = self.gain(i, self.nearest.others(i, self.n_joint)).sum()
-            # Pseudo-targets are densities of f in its own units, which are stretched.
-            joint = joint + gain + self.weight.sum() * len(self.level) * self.stretch.log()
-        self.evidence = joint[None]
-        return self
+    def joint(self) -> Tensor:
+        """Compute (E2), (1,)."""
+        i = self.row_numbers
+        gain = self.gain(i, self.nearest.others(i, self.n_joint)).sum()
+        # Pseudo-targets are densities of f in its own units, which are stretched.
+        unit = self.weight.sum() * len(self.level) * self.stretch.log()
+        return (super().joint().sum() + gain + unit)[None]
 
     def gain(self, i: Tensor, N: Tensor) -> Tensor:
         """Return log Z_i − log N(ỹ_i | μ_i, v_i + D_i), times weights, of rows i given rows N."""

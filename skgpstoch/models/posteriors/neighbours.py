@@ -32,9 +32,9 @@ from .functions import Functions, prior_functions
 from .nearby import LEAST_KNOWN, ErrorScale, Given, Widths
 from .places import Places
 
-MOST_ORDERED_ROWS = 100_000  # up to which a fit also computes the joint density of all rows
 _found: WeakKeyDictionary[nn.Module, Nearest] = WeakKeyDictionary()  # by posterior
 _places: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()  # likewise
+_joint: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()  # the log evidence
 TINIEST = torch.finfo(torch.float64).tiny
 
 
@@ -116,7 +116,6 @@ class NeighbourPosterior(Posterior):
     weight: Tensor
     constant: Tensor
     variance: Tensor
-    evidence: Tensor
 
     def __init__(
         self,
@@ -142,7 +141,6 @@ class NeighbourPosterior(Posterior):
             given = self.columns(X, rows, mean, noise)
         for name, value in {**given, "constant": mean, "variance": noise}.items():
             self.register_buffer(name, value.detach().clone())
-        self.register_buffer("evidence", torch.full_like(mean, torch.nan))
 
     def columns(self, X: Tensor, rows: Rows, mean: Tensor, noise: Tensor) -> dict[str, Tensor]:
         """Return what is kept of training rows."""
@@ -196,22 +194,15 @@ class NeighbourPosterior(Posterior):
         """Return features in the units in which the kernel falls, (N, e)."""
         return G * nearness(self.kernel, G.shape[1]).sqrt().to(G)
 
-    def log_evidence(self) -> Tensor:
-        return self.evidence
-
     def refit(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         """Return the posterior given other data, with the same hyper-parameters."""
         likelihood = cast(AdditiveNoise, self.likelihood)
         parts = self.kernel, self.network, likelihood, self.constant
         sizes = self.n_neighbors, self.n_joint
-        return NeighbourPosterior(*parts, X, rows, self.variance, *sizes).find_joint_()
+        return NeighbourPosterior(*parts, X, rows, self.variance, *sizes)
 
-    def extended(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
+    def extended(self, X: Tensor, rows: Rows) -> Self:
         """Return the posterior given more rows, with the same hyper-parameters."""
-        return self.appended(X, rows).find_joint_()
-
-    def appended(self, X: Tensor, rows: Rows) -> Self:
-        """Return the same without the evidence, which is still that of the first rows."""
         other = copy.copy(self)
         other._buffers = dict(self._buffers)
         for name, value in self.columns(X, rows, self.constant, self.variance).items():
@@ -293,23 +284,30 @@ class NeighbourPosterior(Posterior):
     # ---- the evidence ------------------------------------------------------------------------
 
     @torch.no_grad()
-    def find_joint_(self) -> NeighbourPosterior:
-        """Compute Σ log p(y_i | y_N(i)) with N(i) among rows before i, if that takes little time.
+    def log_evidence(self) -> Tensor:
+        """Return Σ log p(y_i | y_N(i)), (P,), with N(i) the nearest among rows before i.
 
-        It is NaN for more rows.
+        It is computed when it is first asked for: predictions do without.
         """
-        if len(self.residual) > MOST_ORDERED_ROWS:
-            self.evidence = torch.full_like(self.constant, torch.nan)
-        else:
-            self.evidence = self.log_joint(self.kernel, self.variance)[0]
-        return self
+        found = _joint.get(self)
+        if found is None:
+            found = _joint[self] = self.joint()
+        return found
+
+    def forget_joint_(self) -> None:
+        """Compute the log evidence anew when it is next asked for."""
+        _joint.pop(self, None)
+
+    def joint(self) -> Tensor:
+        """Compute the log evidence, (P,)."""
+        return self.log_joint(self.kernel, self.variance)[0]
 
     def log_joint(
         self, kernel: Kernel, noise: Tensor, parameters: Sequence[Tensor] = ()
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return Σ log p(y_i | y_N(i)), (P,), with N(i) the nearest among rows before i.
+        """Return the same for any kernel and σ² (P,).
 
-        It is that of any kernel and σ² (P,). Also return the slopes of its sum by parameters on
+        Also return the slopes of its sum by parameters on
         which these depend.
         """
         w, r = self.weight, self.residual

@@ -210,6 +210,7 @@ EXACT_ROWS = 2000  # beyond which an exact process takes minutes
 
 OUR_REGRESSORS: Registry = {
     "auto": lambda seed: skgpstoch.AutoGaussianProcessRegressor(random_state=seed),
+    "NNGP": lambda seed: skgpstoch.NNGPRegressor(random_state=seed),
     "SCGD": lambda seed: skgpstoch.SCGDGaussianProcessRegressor(random_state=seed),
     "DLM": lambda seed: skgpstoch.DLMRegressor(
         n_inducing=256, beta=[0.01, 0.1, 1], random_state=seed

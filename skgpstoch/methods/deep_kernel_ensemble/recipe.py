@@ -16,7 +16,6 @@ the inputs let it ignore others (:class:`~skgpstoch.models.features.network.Inpu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,7 +40,7 @@ from ...training.recipes.evidence import feature_kernel
 from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import KernelChoice
 from ...training.recipes.networks import Network, build_network, finite_features
-from ...training.recipes.plan import Plan, Sizes, Start, Training
+from ...training.recipes.plan import Plan, Sizes, Start, Training, overfit_patience
 from ...training.recipes.recipe import Fitted, Problem, Recipe, started
 from ...training.recipes.variational import bound_of
 from ...training.recipes.variational_plan import check_choices, check_input_noise
@@ -51,7 +50,6 @@ N_WAVES = 8
 WAVE_ROWS = 1000  # that tell how many values an input takes
 FEW_VALUES = 8  # of an input, with which it has no waves
 SAME = 1e-3  # standard deviations by which equal values may differ
-PATIENCE_SHARE = 0.25  # of the epochs: on none of 21 tables a better score came after so many
 LEAST_OF_CLASSES = 2  # networks, for lack of time: the confidence of one is not calibrated
 
 
@@ -151,7 +149,7 @@ class EnsembleRecipe(Recipe):
             calibrates=self.calibrates,
         )
         if self.training.n_iter_no_change is None:
-            objective.overfit_patience = math.ceil(PATIENCE_SHARE * plan.max_iter)
+            objective.overfit_patience = overfit_patience(plan.max_iter)
         objective.has_user_module = self.network is not None and not self.has_networks
         return objective
 

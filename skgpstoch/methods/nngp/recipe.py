@@ -26,7 +26,15 @@ from ...training.optimizers import SCHEDULES
 from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
 from ...training.recipes.networks import Network, build_network
-from ...training.recipes.plan import Folds, Plan, Sizes, Start, Training, epochs
+from ...training.recipes.plan import (
+    Folds,
+    Plan,
+    Sizes,
+    Start,
+    Training,
+    epochs,
+    overfit_patience,
+)
 from ...training.recipes.recipe import Fitted, Problem, Recipe
 from .deep import (
     DeepNeighbourObjective,
@@ -193,7 +201,10 @@ class NeighbourRecipe(Recipe):
             plain=plain,
         )
         expression = feature_kernel(1.5) if given is None else given
-        return self.made(expression, problem, level, features=features, make=make)
+        objective = self.made(expression, problem, level, features=features, make=make)
+        if self.training.n_iter_no_change is None:
+            objective.overfit_patience = overfit_patience(problem.plan.max_iter)
+        return objective
 
     def plain(self, problem: Problem) -> Plain:
         """Return the score of the process on the inputs alone, and how to train it."""

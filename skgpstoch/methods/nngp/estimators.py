@@ -93,6 +93,10 @@ class NNGPRegressor(
     early_stopping : bool, default=False
         Whether to keep the iterate that predicts held-out rows best; predictions then use these
         rows, too. Networks always do.
+    n_iter_no_change : int or None, default=None
+        Stop after this many epochs without an improvement by `tol`. None: train to the end, or with
+        a network until held-out scores have not improved for a quarter of `max_iter`, although the
+        fit to the training rows has.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, when rows are held out; at most 2,000 rows.
     max_time : float or None, default=None

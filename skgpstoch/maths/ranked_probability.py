@@ -13,10 +13,11 @@ import math
 
 import numpy as np
 import torch
-from scipy.special import betaln, gammaln, stdtr
+from scipy.special import betaln, stdtr
 from torch import Tensor
 
 from .gaussian import LOG_2PI
+from .student_t import log_student_t
 
 
 def mean_distance(shift: Tensor, var: Tensor) -> Tensor:
@@ -39,8 +40,7 @@ def crps_of_normals(y: Tensor, mean: Tensor, var: Tensor) -> Tensor:
 
 def crps_of_student_t(z: np.ndarray, df: np.ndarray) -> np.ndarray:
     """CRPS of the standard Student-t distribution with more than one degree of freedom."""
-    log_density = gammaln(0.5 * (df + 1.0)) - gammaln(0.5 * df) - 0.5 * np.log(df * np.pi)
-    density = np.exp(log_density - 0.5 * (df + 1.0) * np.log1p(np.square(z) / df))
+    density = np.exp(log_student_t(z, 1.0, df))
     own = 2.0 * np.sqrt(df) * np.exp(betaln(0.5, df - 0.5) - 2.0 * betaln(0.5, 0.5 * df))
     absolute = z * (2.0 * stdtr(df, z) - 1.0) + 2.0 * density * (df + np.square(z)) / (df - 1.0)
     return np.asarray(absolute - own / (df - 1.0))

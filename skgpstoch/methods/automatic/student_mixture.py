@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import gammaln, logsumexp, stdtr, stdtrit
+from scipy.special import logsumexp, stdtr, stdtrit
 from torch import Tensor
 
 from ...data.held_out import HeldOutPredictions
 from ...estimators.distributions.law import Law
 from ...maths.ranked_probability import crps_of_student_t
+from ...maths.student_t import log_student_t
 from ...training.exact_search import Limits, Search
 
 LOG_FACTOR_PRIOR = (0.0, 0.2)  # prior mean and deviation of κ
@@ -161,15 +162,6 @@ class StudentMixture(Law):
 def averaged(weight: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Average over draws, and over kernels by their weights (K,): (K, S, N, P) → (N, P)."""
     return np.asarray(np.tensordot(weight, values.mean(1), 1))
-
-
-def log_student_t(error: np.ndarray, scale: np.ndarray, df: np.ndarray | float) -> np.ndarray:
-    """Return log t_ν of errors with a scale, elementwise."""
-    half = 0.5 * (np.asarray(df) + 1.0)
-    normaliser = gammaln(half) - gammaln(half - 0.5) - 0.5 * np.log(np.pi * np.asarray(df))
-    with np.errstate(over="ignore"):  # the density is 0 there
-        square = np.square(error / scale)
-    return normaliser - np.log(scale) - half * np.log1p(square / df)
 
 
 # ---- rows that were left out ---------------------------------------------------------------------

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 from scipy.optimize import minimize_scalar
 from scipy.special import expit
 
+from ...maths.student_t import log_student_t
 from .spread import argmin
 
 TAIL_SCALE_PRIOR = 0.5  # prior standard deviation of log c around 0
@@ -95,13 +95,8 @@ def log_density(u: np.ndarray, tails: ErrorTails, scales: Scales | None = None) 
     share, width = tails.outliers
     factor = tails.scale if scales is None else scales(tails.scale)
 
-    def of_scale(scale: np.ndarray | float) -> np.ndarray:
-        z = u / scale
-        log_p = stats.norm.logpdf(z) if math.isinf(tails.df) else stats.t.logpdf(z, tails.df)
-        return np.asarray(log_p) - np.log(scale)
-
-    usual = of_scale(factor)
+    usual = log_student_t(u, factor, tails.df)
     if share == 0.0:
         return usual
-    far = of_scale(factor * width)
+    far = log_student_t(u, factor * width, tails.df)
     return np.logaddexp(math.log1p(-share) + usual, math.log(share) + far)

@@ -62,6 +62,7 @@ def test_one_seed_gives_the_same_bits_and_touches_nothing(cls, solver, data):
 
 
 @every_basis
+@slow_cases("QSRVMClassifier")
 def test_a_failed_fit_changes_nothing(cls, data):
     X, y = data(cls)
     model = fitted_once(constructor(cls)(), X, y)
@@ -75,6 +76,7 @@ def test_a_failed_fit_changes_nothing(cls, data):
 
 
 @every_basis
+@slow_cases("QSRVMClassifier")
 def test_ctrl_c_leaves_a_usable_model(cls, data, monkeypatch):
     X, y = data(cls)
     inner, calls = BlockwiseObjective.step, []
@@ -92,7 +94,7 @@ def test_ctrl_c_leaves_a_usable_model(cls, data, monkeypatch):
 
 
 @every_basis
-@slow_cases("QSGPClassifier")
+@slow_cases("QSGPClassifier", "QSRVMClassifier")
 def test_a_killed_fit_resumes_to_the_same_bits(cls, data, monkeypatch, tmp_path):
     X, y = data(cls)
     monkeypatch.setattr(checkpoint_module, "CHECKPOINT_SECONDS", 0.0)

@@ -44,7 +44,7 @@ def assert_same(a, b, X):
 
 @every_basis
 @pytest.mark.parametrize("solver", ["newton", "adagrad"])
-@slow_cases("newton-QSGPClassifier", "adagrad-QSRVM")
+@slow_cases("newton-QSGPClassifier", "adagrad-QSRVM", "QSRVMClassifier")
 def test_one_seed_gives_the_same_bits_and_touches_nothing(cls, solver, data):
     if solver == "adagrad" and "solver" not in cls().get_params():
         pytest.skip("has one solver")
@@ -139,7 +139,7 @@ def test_queries_from_many_threads(cls, data):
 
 
 @every_basis
-@slow_cases("QSGPClassifier")
+@slow_cases("QSGPClassifier", "QSRVMClassifier")
 def test_weights_are_repetitions(cls, data):
     X, y = data(cls)
     weight = np.arange(ROWS) % 3

@@ -619,6 +619,7 @@ def test_the_container_does_not_matter(quick_classifier, two_classes, tmp_path, 
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "bool"])
+@slow_cases("float16", "int8")
 def test_number_types(quick_classifier, dtype):
     rng = np.random.default_rng(0)
     X = rng.integers(0, 2 if dtype == "bool" else 60, (80, 3)).astype(dtype)
@@ -717,6 +718,7 @@ def test_deep_kernels_learn_features(quick_classifier):
 
 
 @pytest.mark.parametrize("early_stopping", [True, False])
+@slow_cases("two")
 def test_early_stopping(quick_classifier, labelled, early_stopping):
     model = quick_classifier(early_stopping=early_stopping, max_iter=10).fit(*labelled)
     if not early_stopping:

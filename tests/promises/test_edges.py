@@ -479,6 +479,7 @@ def test_points_that_numpy_abbreviates_are_compared_too():
         (SCGDGaussianProcessRegressor, {"hidden_layer_sizes": 3}, "but hidden_layer_sizes=3"),
     ],
 )
+@slow_cases("ConvolutionalGP")
 def test_a_warm_start_from_another_model_says_what_has_changed(model, params, words):
     refuses(fitted(model).set_params(warm_start=True, **params).fit, words)
 

@@ -122,7 +122,7 @@ def test_every_epoch_of_a_deterministic_solver_is_a_candidate(cls, scores_of_cho
 
 @pytest.mark.parametrize("cls", by_family("the last iterate", STOPPED))
 @pytest.mark.filterwarnings("ignore:Training ended after", "ignore:No epoch of training")
-@slow_cases("ConvolutionalGPClassifier", "NNGP")
+@slow_cases("ConvolutionalGPClassifier", "NNGP", "DeepKernel")
 def test_training_that_a_callback_stops_keeps_the_best_of_all_epochs(cls, sine, scores_of_choice):
     for epoch in (0, 4):
         model = quick(cls, max_iter=400, early_stopping=True)
@@ -134,7 +134,7 @@ def test_training_that_a_callback_stops_keeps_the_best_of_all_epochs(cls, sine, 
 
 @pytest.mark.parametrize("cls", by_family("the last iterate", SCHEDULED))
 @pytest.mark.filterwarnings("ignore:Training ended after")
-@slow_cases("ConvolutionalGPClassifier")
+@slow_cases("ConvolutionalGPClassifier", "DeepKernel", "NNGP")
 def test_a_longer_schedule_is_not_worse_on_other_rows(cls, sine):
     scores = []
     for max_iter in (10, 50):

@@ -128,7 +128,7 @@ def shortest(cls):
 @pytest.mark.parametrize(
     "cls", by_family("same bits whatever torch is set to", [*OTHERS, AutoGaussianProcessRegressor])
 )
-@slow_cases("Auto", "Conv", "QSGP")
+@slow_cases("Auto", "Conv", "QSGP", "ADMM")
 def test_other_models_are_the_same_to_the_bit(cls, sine):
     X, y = (a[FEW] for a in sine)
     X = np.tile(X, 8) if cls in IMAGES else X

@@ -129,6 +129,7 @@ def scale_of(model):
 
 # ------------------------------------------------------------------------------------- accuracy
 @every_finite
+@slow_cases("Minimax")
 def test_a_sine_is_learned_with_honest_uncertainty(quick_finite, sine):
     model = quick_finite(hidden_layer_sizes=(64,), max_iter=80).fit(*sine)
     mean, std = model.predict(GRID, return_std=True)
@@ -930,7 +931,7 @@ def test_solvers_and_schedules(quick_finite, sine, solver, schedule):
 
 
 @pytest.mark.parametrize("batch_size", [1, 64, 10_000, "auto"])
-@slow_cases("SVGPRegressor-1", "10000")
+@slow_cases("SVGPRegressor-1", "10000", "SCGDGaussian-1$")
 def test_batch_sizes(quick, sine, batch_size):
     X, y = (a[:40] for a in sine) if batch_size == 1 else sine
     model = quick(batch_size=batch_size, max_iter=4, learning_rate_init=0.003).fit(X, y)
@@ -1196,6 +1197,7 @@ def test_a_stream_goes_on_from_a_fit(quick_finite, n_estimators):
     ],
     ids=["fourier", "linear", "module"],
 )
+@slow_cases("module")
 def test_streams_of_other_features(quick_finite, params):
     X, y = stream_data()
     model = quick_finite(**params)
@@ -1209,6 +1211,7 @@ def test_streams_of_other_features(quick_finite, params):
 
 
 @pytest.mark.parametrize("layer", [nn.Dropout(0.2), nn.BatchNorm1d(16)], ids=["dropout", "norm"])
+@slow_cases("SVGPRegressor-norm", "SCGDGaussian-dropout")
 def test_streams_of_modules_with_two_modes(quick, layer):
     """The posterior of the chunks is that of the features that predict."""
     X, y = stream_data()

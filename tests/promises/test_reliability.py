@@ -384,6 +384,7 @@ def test_a_failed_call_leaves_the_estimator_as_it_was(quick, sine, failure, meth
 
 
 @pytest.mark.parametrize("start", ["fit", "partial_fit"])
+@slow_cases("SVGPRegressor-partial_fit")
 def test_a_stream_goes_on_after_a_failed_chunk(quick, sine, start):
     """What the failed call had begun to change is not shared with the estimator."""
     X, y = sine
@@ -696,6 +697,7 @@ def test_a_converged_fit_does_not_train_on(quick, sine, tmp_path, monkeypatch, h
     assert_same_fit(model.fit(*sine), reference)
 
 
+@slow_cases("SVGP")
 def test_rollbacks_are_remembered(quick, sine, tmp_path, monkeypatch):
     def model(**params):
         module = Hooked(in_training(lambda Z: Z * np.nan, 3))

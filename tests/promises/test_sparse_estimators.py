@@ -492,6 +492,7 @@ def test_auto_solver_says_what_it_is(quick_sparse, sine):
 
 
 @pytest.mark.parametrize("likelihood", ["student_t", "laplace"])
+@slow_cases("laplace")
 def test_heavy_tails_forget_outliers(quick_sparse, sine, likelihood):
     X, y = sine
     y = np.where(np.arange(len(y)) % 10 == 0, y + 20.0, y)

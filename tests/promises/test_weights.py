@@ -218,6 +218,7 @@ def test_integer_weights_are_repeated_rows(case, problem):
 
 
 @pytest.mark.parametrize("cls", COVERING_WEIGHTED, ids=named)
+@slow_cases("DLMClassifier")
 def test_weights_make_a_difference(cls, problem):
     X, y, _ = problem(kind_of(cls))
     model = constructor(cls)(max_iter=5)
@@ -278,6 +279,7 @@ def test_centres_of_clusters_are_drawn_to_rows_that_count_often():
 
 
 @pytest.mark.parametrize("cls", [SVGPRegressor, SolveGPClassifier, DLMRegressor], ids=named)
+@slow_cases("SolveGPClassifier")
 def test_more_points_than_rows_if_these_count_for_enough(cls, problem):
     """As many as there are distinct rows are made either way."""
     X, y, _ = problem(kind_of(cls))
@@ -1059,7 +1061,7 @@ def test_weight_zero_is_absence(cls, problem):
 
 
 @pytest.mark.parametrize("cls", COVERING_WEIGHTED, ids=named)
-@slow_cases("Minimax", "BSGD", "DLM")
+@slow_cases("Minimax", "BSGD", "DLM", "SCGD")
 def test_ones_are_none(cls, problem, monkeypatch):
     """With zeros beside them as well; in fits, streams and evidence, of many rows or few."""
     X, y, _ = problem(kind_of(cls))
@@ -1451,7 +1453,7 @@ def test_adaboost(problem):
 
 
 @pytest.mark.parametrize("cls", [SVGPRegressor, SCGDGaussianProcessRegressor, SVGPClassifier])
-@slow_cases("SVGPRegressor")
+@slow_cases("SVGPRegressor", "SVGPClassifier")
 def test_bagging_is_fits_to_repeated_rows(cls, problem):
     X, y, _ = problem(kind_of(cls))
     base = constructor(cls)(max_iter=3)

@@ -46,6 +46,8 @@ import skgpstoch.training.recipes.layers
 from skgpstoch.data import devices, row_sample
 from skgpstoch.estimators.parameters import FiniteParameters
 from skgpstoch.methods.automatic import automatic_classifier, automatic_regressor
+from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
+from skgpstoch.methods.automatic.process import ExactProcessRegressor
 
 collect_ignore = ["reading_child.py"]  # a program of tests/fuzzed.py
 
@@ -272,11 +274,24 @@ def let_defaults_be_of_many(monkeypatch, n_sample, of_numbers=None, **networks):
     """Let recommended defaults take few rows for many, and fit small networks in float64."""
     let_few_be_many(monkeypatch, n_sample)
     small = {"dtype": "float64", "max_iter": 2, "n_estimators": 2, "hidden_layer_sizes": (8,)}
+    small |= {"calibrate": False}
     for module, more in ((automatic_regressor, of_numbers or {}), (automatic_classifier, {})):
         of_networks = functools.partial(module.of_networks, **{**small, **networks, **more})
         monkeypatch.setattr(module, "of_networks", of_networks)
     for model in (skgpstoch.AutoGaussianProcessRegressor, skgpstoch.AutoGaussianProcessClassifier):
         monkeypatch.setattr(model, "_most_raced", 0)
+
+
+@pytest.fixture(scope="module")
+def one_kernel():
+    """Processes of recommended defaults have one kernel: to race all takes five times as long."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, cls in (
+            (automatic_regressor, ExactProcessRegressor),
+            (automatic_classifier, ExactProcessClassifier),
+        ):
+            patch.setattr(module, cls.__name__, functools.partial(cls, kernels=["rbf"]))
+        yield
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from shared import Names
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_friedman1
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import skgpstoch
 from skgpstoch import (
@@ -47,8 +46,10 @@ from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.methods.automatic.race import Floor, Judged, of_floor
 from skgpstoch.training.loop import Trainer
 
+pytestmark = pytest.mark.usefixtures("one_kernel")
+
 BOTH = [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier]
-SMALL = {"hidden_layer_sizes": (16,), "n_estimators": 2, "max_iter": 5}
+SMALL = {"hidden_layer_sizes": (16,), "n_estimators": 2, "max_iter": 5, "calibrate": False}
 SMALL_OF_CLASSES = {
     "hidden_layer_sizes": (8,),
     "n_estimators": 1,
@@ -67,12 +68,10 @@ def small_networks_of_classes(**params):
 
 @pytest.fixture
 def small(monkeypatch):
-    """Networks of few units and steps, processes of one kernel, and neighbours of few steps."""
+    """Networks of few units and steps, and neighbours of few steps."""
     of_few = functools.partial(NNGPRegressor, n_neighbors=8, max_iter=2)
     monkeypatch.setattr(automatic_regressor, "NNGPRegressor", of_few)
     monkeypatch.setattr(automatic_regressor, "DeepKernelEnsembleRegressor", small_networks)
-    of_one = functools.partial(ExactProcessRegressor, kernels=["rbf"])
-    monkeypatch.setattr(automatic_regressor, "ExactProcessRegressor", of_one)
     monkeypatch.setattr(
         automatic_classifier, "DeepKernelEnsembleClassifier", small_networks_of_classes
     )
@@ -102,7 +101,8 @@ def mixed(step):
         return AutoGaussianProcessRegressor(random_state=0).fit(*step)
 
 
-def test_means_of_skewed_targets_are_warned_of(small):
+def test_means_of_skewed_targets_are_warned_of(small, monkeypatch):
+    monkeypatch.setitem(SMALL, "calibrate", True)
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(400, 1))
     y = np.exp(3.0 * X[:, 0] + 1.2 * rng.standard_normal(400))
@@ -141,6 +141,7 @@ def test_a_model_of_counts_is_saved(tmp_path):
 
 
 @pytest.mark.parametrize("c", [1e200, 1e300])
+@by_default("300")
 def test_large_constants_have_small_deviations(c):
     """Their mean over draws is rounded by 1e184 or more, whose square is infinite."""
     X = np.linspace(0.0, 1.0, 60)[:, None]
@@ -172,19 +173,10 @@ def test_checks_of_automatic_estimators(estimator, check, monkeypatch, small, re
         request.getfixturevalue("few_iterations")
         monkeypatch.setitem(SMALL, "max_iter", 1)
         monkeypatch.setitem(SMALL_OF_CLASSES, "max_iter", 1)
-    of_one = functools.partial(
-        ExactProcessRegressor, kernels=["rbf"] if scored else ["linear", "constant"]
-    )
-    monkeypatch.setattr(automatic_regressor, "ExactProcessRegressor", of_one)
-    of_line = functools.partial(ExactProcessClassifier, kernels=["rbf"] if scored else ["linear"])
-    monkeypatch.setattr(automatic_classifier, "ExactProcessClassifier", of_line)
-    check(estimator)
-
-
-@pytest.mark.slow
-@few_rows
-@parametrize_with_checks([AutoGaussianProcessRegressor(), AutoGaussianProcessClassifier()])
-def test_checks_of_automatic_defaults(estimator, check):
+        of_one = functools.partial(ExactProcessRegressor, kernels=["linear", "constant"])
+        monkeypatch.setattr(automatic_regressor, "ExactProcessRegressor", of_one)
+        of_line = functools.partial(ExactProcessClassifier, kernels=["linear"])
+        monkeypatch.setattr(automatic_classifier, "ExactProcessClassifier", of_line)
     check(estimator)
 
 
@@ -417,6 +409,7 @@ def test_one_gross_target_ruins_nothing(few, step):
 
 
 @pytest.mark.parametrize("cls", BOTH)
+@by_default("Regressor")
 def test_of_very_few_rows_there_is_a_warning(cls):
     X = np.arange(20.0)[:, None]
     y = np.arange(20) % 2 + 1
@@ -478,6 +471,8 @@ def test_an_interrupt_within_processes_is_told_once(step, monkeypatch):
         return original(objective, start)
 
     monkeypatch.setattr(process_fit, "search", interrupted)
+    of_two = functools.partial(ExactProcessRegressor, kernels=["rbf", "linear"])
+    monkeypatch.setattr(automatic_regressor, "ExactProcessRegressor", of_two)
     with on_interrupt("keep"), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
@@ -775,6 +770,7 @@ def test_rows_that_are_all_the_same(small):
 
 
 @pytest.mark.parametrize("cls", BOTH)
+@by_default("Regressor")
 def test_inputs_very_far_away(cls, step, small):
     X, y = step
     is_classifier = cls is AutoGaussianProcessClassifier
@@ -833,6 +829,7 @@ def test_the_limit_of_a_linear_model_agrees_with_the_finding(n, severity):
 
 
 @pytest.mark.parametrize("layout", [pd.DataFrame, np.asfortranarray, lambda Y: Y.T.copy().T])
+@by_default("DataFrame")
 def test_targets_of_any_layout(layout, small):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))

@@ -13,6 +13,8 @@ from thread_group import on_ranks
 from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
 from skgpstoch.data import ChunkRows
 
+pytestmark = pytest.mark.usefixtures("one_kernel")
+
 pd = pytest.importorskip("pandas")
 
 
@@ -62,7 +64,7 @@ def test_a_new_level_keeps_the_exposure_of_its_row(claims, insurer):
 
 def test_exposures_of_rows_in_chunks_and_on_ranks(monkeypatch):
     """Many rows, of which a sample has 100, are fitted with the exposures that they have."""
-    let_defaults_be_of_many(monkeypatch, 100, max_iter=30)
+    let_defaults_be_of_many(monkeypatch, 100, max_iter=15)
     rng = np.random.default_rng(1)
     X, years = rng.uniform(-2, 2, (400, 1)), np.repeat([0.1, 10.0], 200)
     y = rng.poisson(3.0 * years).astype(float)

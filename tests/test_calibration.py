@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from families import slow_cases
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import cumulative_trapezoid, trapezoid
 from scipy.optimize import minimize_scalar
@@ -218,6 +218,7 @@ def spread_out(request):
 
 
 @slow_cases("laplace")
+@by_default("shared")
 def test_means_stay_and_deviations_are_spread(spread_out):
     plain, _ = spread_out
     X, unit = np.linspace(-3, 3, 40)[:, None], plain._y_scaling.scale
@@ -233,6 +234,7 @@ def test_means_stay_and_deviations_are_spread(spread_out):
 
 
 @slow_cases("laplace")
+@by_default("gaussian")
 def test_the_spread_distribution_is_one(spread_out):
     """Distribution function, intervals, densities, and draws."""
     _, model = spread_out
@@ -282,6 +284,7 @@ def test_covariances_are_spread(spread_out):
         assert_allclose(np.cov(draws[:, j]) / size, cov[..., j] / size, atol=0.08)
 
 
+@slow_cases("shared")
 def test_spread_predictions_do_not_depend_on_the_batch_and_survive_pickling(spread_out):
     _, model = spread_out
     X = np.linspace(-3, 3, 11)[:, None]

@@ -48,6 +48,7 @@ from skgpstoch.methods.automatic.class_process import AtMode, ExactProcessClassi
 
 EACH_KERNEL = pytest.mark.parametrize("name", class_process.KERNELS)
 HOST = torch.device("cpu")
+KERNELS = ["rbf-ard", "linear"]  # of all, which take several times as long
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def table():
 
 @pytest.fixture(scope="module")
 def fitted(table):
-    return ExactProcessClassifier(random_state=0).fit(*table)
+    return ExactProcessClassifier(kernels=KERNELS, random_state=0).fit(*table)
 
 
 def some_rows(n=15, d=3, n_classes=3, seed=0):
@@ -137,7 +138,7 @@ def test_few_points_make_about_the_same_functions(table, fitted, monkeypatch):
     monkeypatch.setattr(class_process, "MOST_POINTS", 60)
     monkeypatch.setattr(class_fit, "BLIND_ROWS", 50)
     monkeypatch.setattr(class_process, "FINE_POINTS", 60)
-    few = ExactProcessClassifier(random_state=0).fit(*table)
+    few = ExactProcessClassifier(kernels=KERNELS, random_state=0).fit(*table)
     assert few._rows.Z.shape == (45, 5)
     assert np.abs(few.predict_proba(table[0]) - fitted.predict_proba(table[0])).mean() < 0.05
 
@@ -323,9 +324,10 @@ def test_folds_have_some_of_every_class():
 def test_a_weight_is_a_number_of_repetitions(table):
     X, y = (a[:50] for a in table)
     weight = np.arange(50) % 3
-    weighted = ExactProcessClassifier(random_state=0).fit(X, y, sample_weight=weight)
+    weighted = ExactProcessClassifier(kernels=KERNELS, random_state=0)
+    weighted.fit(X, y, sample_weight=weight)
     order = np.random.default_rng(0).permutation(np.arange(50).repeat(weight))
-    repeated = ExactProcessClassifier(random_state=0).fit(X[order], y[order])
+    repeated = clone(weighted).fit(X[order], y[order])
     assert_array_equal(weighted.predict_proba(X), repeated.predict_proba(X))
     assert_array_equal(weighted.predict_std(X), repeated.predict_std(X))
     held_out = weighted.held_out_.log_densities(len(X))
@@ -496,7 +498,7 @@ def test_more_unknowns_are_independent_functions(monkeypatch):
 def test_no_deviation_is_more_than_a_mean_allows(fitted, table):
     X, y = table
     query = np.concatenate([X, 10.0 * X, 1e6 * X])
-    two = ExactProcessClassifier(random_state=0).fit(X[y < 2], y[y < 2])
+    two = ExactProcessClassifier(kernels=KERNELS, random_state=0).fit(X[y < 2], y[y < 2])
     for model in (fitted, two):
         p, std = model.predict_proba(query), model.predict_std(query)
         assert (std[:90] > 0.0).all()

@@ -163,7 +163,7 @@ SPARSE = [
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("model", SPARSE, ids=lambda model: f"{named(type(model))}-{model.solver}")
-@slow_cases("SVGPRegressor-auto")
+@slow_cases("SVGPRegressor-auto", "FITC")
 def test_sparse_posteriors_have_the_best_q_of_all_rows(model, rows):
     X, y, X_new, y_new = rows
     weight = np.linspace(0.5, 2.0, len(y_new))

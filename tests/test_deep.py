@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import DEEP, DEEP_DRAWS, named
-from families import by_default
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
@@ -349,11 +349,11 @@ def test_covariances_and_draws_are_those_of_the_marginals(fitted, step):
     assert_allclose(same, mean)
     assert_allclose(np.sqrt(np.diag(cov)), std, rtol=1e-9)
     assert np.linalg.eigvalsh(cov).min() > 0
-    draws = fitted.sample_y(X, 400)
+    draws = fitted.sample_y(X, 200)
     assert np.abs(draws.mean(1) - mean).max() < 0.3 * std.max()
     assert_allclose(draws.std(1), std, rtol=0.25)
     low, high = fitted.predict_interval(X, 0.8, latent=True).T
-    inside = (fitted.sample_y(X, 400, latent=True) > low[:, None]).mean()
+    inside = (fitted.sample_y(X, 200, latent=True) > low[:, None]).mean()
     assert 0.85 < inside < 0.95
     assert (high > low).all()
 
@@ -464,6 +464,7 @@ def test_a_constant_is_a_constant(step):
 
 
 @pytest.mark.parametrize("posterior", ["solve", "odvgp"])
+@slow_cases("solve")
 def test_a_warm_start_goes_on_with_the_points_that_there_are(step, posterior):
     X, y = step
     model = DeepGPRegressor(**QUICK, warm_start=True, posterior=posterior).fit(X, y)

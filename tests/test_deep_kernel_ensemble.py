@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from families import by_default, slow_cases
+from families import by_default, slow_cases, some_of
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import trapezoid
 from scipy.stats import norm, t
@@ -193,7 +193,7 @@ def test_joint_covariances_are_those_of_draws(funnel):
     model.posterior_.likelihood = model.posterior_.parts[0].likelihood
     X = np.linspace(-3, 3, 4)[:, None]
     cov = model.predict(X, return_cov=True)[1]
-    draws = model.sample_y(X, 200_000)
+    draws = model.sample_y(X, 60_000)
     unit = np.sqrt(np.outer(cov.diagonal(), cov.diagonal()))
     assert_allclose(np.cov(draws) / unit, cov / unit, atol=0.02)
     latent = model.predict(X, return_cov=True, latent=True)[1]
@@ -339,9 +339,10 @@ def test_densities_intervals_moments_and_draws_are_of_one_distribution(fitted):
 
 
 def test_fits_repeat_and_survive_pickling(funnel):
-    fitted = finite(likelihood="shared_student_t", noise="input", max_iter=10).fit(*funnel)
-    again = clone(fitted).fit(*funnel)
-    query = funnel[0][:50]
+    X, y = (a[:200] for a in funnel)
+    fitted = finite(likelihood="shared_student_t", noise="input", max_iter=5).fit(X, y)
+    again = clone(fitted).fit(X, y)
+    query = X[:10]
     assert_array_equal(again.predict_interval(query), fitted.predict_interval(query))
     other = pickle.loads(pickle.dumps(fitted))
     assert_array_equal(other.predict_std(query), fitted.predict_std(query))
@@ -374,7 +375,9 @@ def test_two_outputs_and_weights(funnel):
     X, y = funnel
     Y = np.stack([y, 5.0 - y], 1)
     weight = np.where(X[:, 0] > 0, 2.0, 0.0)
-    model = finite(noise="input", likelihood="student_t").fit(X, Y, sample_weight=weight)
+    model = finite(noise="input", likelihood="student_t", max_iter=3).fit(
+        X, Y, sample_weight=weight
+    )
     assert model.predict(X[:7]).shape == (7, 2)
     assert model.sample_y(X[:7], 3).shape == (7, 2, 3)
     assert model.predict_interval(X[:7]).shape == (7, 2, 2)
@@ -384,7 +387,7 @@ def test_classes(funnel):
     X = funnel[0][:200]
     y = np.digitize(X[:, 0], [-1.0, 1.0])
     for labels in (y, y > 0):
-        model = DeepKernelEnsembleClassifier(loss="log", **{**QUICK, "max_iter": 30}).fit(X, labels)
+        model = DeepKernelEnsembleClassifier(loss="log", **{**QUICK, "max_iter": 15}).fit(X, labels)
         assert model.score(X, labels) > 0.9
         assert_allclose(model.predict_proba(X[:5]).sum(1), 1.0)
 
@@ -394,7 +397,7 @@ def test_inputs_without_a_say_are_scaled_down():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((400, 8))
     y = np.sin(2.0 * X[:, 0]) + 0.1 * rng.standard_normal(400)
-    model = finite(max_iter=60, weight_decay=5.0).fit(X, y)
+    model = finite(max_iter=40, weight_decay=5.0).fit(X, y)
     for part in model.posterior_.parts:
         scale = part.model.features.network[0].input_scale.abs()[0, 0]
         assert scale[0] > 2.0 * scale[1:].mean()
@@ -402,7 +405,7 @@ def test_inputs_without_a_say_are_scaled_down():
 
 def test_groups_of_the_optimiser(funnel):
     X = torch.from_numpy(funnel[0][:100])
-    model = finite().fit(*funnel)
+    model = finite(max_iter=1).fit(*funnel)
     recipe = model._recipe()
     plan = recipe.plan(Sizes(100, 100))
     rows = Rows(torch.zeros(100, 1, dtype=torch.float64))
@@ -508,7 +511,7 @@ def tailed(**params):
 
 def test_densities_of_rows_that_were_not_seen(funnel):
     X, y = (a[:200] for a in funnel)
-    model = tailed(max_iter=30).fit(X, y)
+    model = tailed(max_iter=15).fit(X, y)
     held_out = model.held_out_.log_densities(200)
     plan = model._recipe().plan(Sizes(200, 200))
     n_known = plan.folds.n_unseen + 3 * plan.folds.size
@@ -518,7 +521,7 @@ def test_densities_of_rows_that_were_not_seen(funnel):
     seen = model.log_predictive_density(X, y)
     assert -0.1 < (seen - held_out)[known].mean() < 0.5
     assert np.corrcoef(seen[known], held_out[known])[0, 1] > 0.7
-    in_other_units = tailed(max_iter=30).fit(X, 10.0 * y + 3.0)
+    in_other_units = tailed(max_iter=15).fit(X, 10.0 * y + 3.0)
     assert_allclose(
         in_other_units.held_out_.log_densities(200), held_out - math.log(10.0), atol=1e-4
     )
@@ -641,7 +644,7 @@ def test_counts_and_classes_do_not_run_away_from_their_rows():
     X = rng.uniform(-3.0, 3.0, (300, 1))
     y = rng.poisson(np.exp(0.6 * X[:, 0] + 0.2)).astype(float)
     far = np.array([[6.2], [10.0], [1e3], [1e30]])
-    options = {"n_estimators": 2, "max_iter": 30, "random_state": 0}
+    options = {"n_estimators": 2, "max_iter": 20, "random_state": 0}
     counts = DeepKernelEnsembleRegressor(likelihood="poisson", **options).fit(X, y)
     mean, std = counts.predict(far, return_std=True)
     assert_array_equal(mean, mean[0])
@@ -653,7 +656,7 @@ def test_counts_and_classes_do_not_run_away_from_their_rows():
     assert p[0, 1] != classes.predict_proba([[5.0]])[0, 1]
 
 
-@pytest.mark.parametrize("size", [1e6, 1e9])
+@pytest.mark.parametrize("size", some_of([1e6, 1e9], [1e9]))
 def test_large_counts_are_predicted_nearly_as_closely_as_they_tell(size):
     """Not 13 and 1,200 times as vaguely: training is by counts in a larger unit."""
     rng = np.random.default_rng(0)
@@ -662,7 +665,8 @@ def test_large_counts_are_predicted_nearly_as_closely_as_they_tell(size):
     def counts(X):
         return rng.poisson(size * np.exp(0.5 * np.sin(2 * X[:, 0]))).astype(float)
 
-    model = DeepKernelEnsembleRegressor(likelihood="poisson", random_state=0).fit(X, counts(X))
+    model = DeepKernelEnsembleRegressor(likelihood="poisson", n_estimators=2, random_state=0)
+    model.fit(X, counts(X))
     new = rng.uniform(-1.8, 1.8, (200, 1))
     y, (mean, std) = counts(new), model.predict(new, return_std=True)
     assert np.median(std / np.sqrt(mean)) < 2.0

@@ -269,6 +269,7 @@ def test_inputs_of_other_units():
 
 
 @pytest.mark.parametrize("scale", [0.5, 0.02])
+@by_default("0.5")
 def test_models_that_rows_near_each_other_predict_better_than(scale):
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 1, (800, 1))
@@ -361,6 +362,7 @@ def data_of(cls, sine, two_classes):
 
 @pytest.mark.parametrize("cls", by_family("a diagnosis", ESTIMATORS))
 @pytest.mark.filterwarnings("ignore:y looks noisy")
+@slow_cases("NNGP", "Deep")
 def test_every_estimator_has_a_diagnosis(cls, sine, two_classes):
     with pytest.raises(NotFittedError):
         cls().diagnose()
@@ -416,7 +418,7 @@ TIGHT = [
 
 
 @pytest.mark.parametrize(("cls", "params"), cases_by_family("bounds are told of once", TIGHT))
-@slow_cases("BSGD")
+@slow_cases("BSGD", "params2")
 def test_all_that_learn_a_kernel_tell_of_bounds_once(cls, params, sine):
     X, y = (a[:80] for a in sine)
     kernel = RBF(0.3, (0.2, 0.4)) + WhiteKernel(0.1)
@@ -715,6 +717,7 @@ def test_log_normal_and_rare_columns_have_no_outliers(n_rows):
 
 
 @pytest.mark.parametrize(("spread", "severity"), [(0.0, "fine"), (0.5, "problem")])
+@slow_cases("0.0")
 def test_overdispersed_counts_are_told(spread, severity):
     rng = np.random.default_rng(0)
     X, exposure = rng.uniform(-2, 2, (300, 1)), rng.uniform(0.5, 8, 300)

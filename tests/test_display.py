@@ -6,6 +6,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from families import by_default
 from matplotlib.colors import to_rgb
 from numpy.testing import assert_allclose
 from scipy.stats import norm
@@ -47,6 +48,8 @@ from skgpstoch.metrics.scores import central_interval
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
+
+pytestmark = pytest.mark.usefixtures("one_kernel")
 
 ALL = [
     LearningCurveDisplay,
@@ -553,6 +556,7 @@ def test_patches_and_images_with_channels(n_channels, digits):
 
 
 @pytest.mark.parametrize("relative", [True, False])
+@by_default("True")
 def test_maps_are_the_responses_on_one_scale(relative, images_model, digits):
     X = digits[0][:2]
     display = PatchResponsesDisplay.from_estimator(images_model, X, relative=relative)

@@ -48,6 +48,8 @@ from skgpstoch.maths.quadrature import integrate_between
 from skgpstoch.methods.automatic.rounded_targets import Lattice, LatticeLaw
 from skgpstoch.methods.automatic.student_mixture import StudentMixture
 
+pytestmark = pytest.mark.usefixtures("one_kernel")
+
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(20)
 N_LAWS = 50  # of each family, in the slow test: of four rows each, 200 distributions
 
@@ -171,6 +173,7 @@ def check_law(law, rng, least=1e-12, rtol=1e-6):
 
 
 @pytest.mark.parametrize("name", LAWS)
+@slow_cases("^student", "skewed")
 def test_density_quantiles_and_score_of_a_family_agree(name):
     rng = np.random.default_rng(0)
     distribution, _ = check_law(LAWS[name](rng), rng)
@@ -233,7 +236,7 @@ def counts(rng, mean, std, S=1, n=3):
     ("mean", "std"), [(-3.0, 0.5), (0.0, 0.1), (2.0, 1.0), (5.0, 0.01), (6.5, 0.1), (7.4, 0.02)]
 )
 @pytest.mark.parametrize("S", [1, 2])
-@slow_cases(r"1-2\.0", r"2-5\.0", "^2-(2|7)", "^1-6")
+@slow_cases(r"1-2\.0", r"2-5\.0", "^2-(2|7)", "^1-6", "2-6.5")
 def test_counts_agree(mean, std, S):
     rng = np.random.default_rng(0)
     distribution = PredictiveDistribution(counts(rng, mean, std, S))
@@ -550,7 +553,7 @@ TRANSFORMED = {
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("transform", ["log", "yeo-johnson", PowerTransformer()])
 @pytest.mark.parametrize("name", TRANSFORMED)
-@slow_cases("cross-validated-(log|trans)", "(basis|relevant)-(yeo|log)")
+@slow_cases("cross-validated-(log|trans)", "(basis|relevant)-(yeo|log)", "cross-validated")
 def test_densities_of_transformed_targets(name, transform, table):
     X, y = table[0][:60], np.exp(table[1][:60])
     model = clone(TRANSFORMED[name]).set_params(target_transform=transform).fit(X, y)
@@ -633,7 +636,7 @@ def test_moments_beyond_the_largest_number_are_infinite():
 @pytest.mark.parametrize("end", [8.0, 12.0, 30.0])
 @pytest.mark.parametrize("width", [0.1, np.inf])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-@slow_cases(r"-12\.0", "inf-8")
+@slow_cases(r"-12\.0", "inf-8", "-1.0-inf", "0.1-30")
 def test_truncated_tails_keep_their_digits(end, width, sign):
     low, high = np.sort([sign * end, sign * (end + width)])
     expected = truncnorm(low, high)
@@ -759,6 +762,7 @@ def test_integrals_of_steps_and_several_functions():
 
 
 @pytest.mark.parametrize("name", ["skewed", "process", "normal", "counts"])
+@slow_cases("normal", "process")
 def test_mixtures_of_blocks_are_mixtures_of_laws(name):
     rng = np.random.default_rng(0)
     law = counts(rng, 1.0, 0.3) if name == "counts" else LAWS[name](rng)

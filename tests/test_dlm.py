@@ -148,7 +148,7 @@ def combinations():
 
 
 @pytest.mark.parametrize(("cls", "likelihood", "loss", "params"), list(combinations()))
-@slow_cases("square-adam$", "product", "smoothed", "biased")
+@slow_cases("square-adam$", "product", "smoothed", "biased", "robustmax", "gaussian", "bernoulli")
 def test_every_loss_with_every_likelihood(cls, likelihood, loss, params, small):
     X, targets = small
     y = targets[likelihood]
@@ -199,6 +199,7 @@ def test_names_and_instances_of_losses_agree(quick_direct, sine):
 
 
 @pytest.mark.parametrize("gradient", SAMPLED)
+@slow_cases("biased", "smoothed")
 def test_sampled_gradients_follow_the_seed(quick_direct, sine, gradient):
     def make(seed):
         loss = LogLoss(gradient, n_samples=2)
@@ -231,7 +232,7 @@ def test_the_log_loss_is_lower_where_noise_varies():
         return X, np.sin(X[:, 0]) + np.where(X[:, 0] > 0.0, 0.6, 0.05) * rng.standard_normal(n)
 
     (X, y), held_out = draw(400), draw(2000)
-    params = {"n_inducing": 12, "max_iter": 60, "beta": 0.3, "batch_size": 200}
+    params = {"n_inducing": 12, "max_iter": 30, "beta": 0.3, "batch_size": 200}
     losses = [
         -quick(loss=loss, **params).fit(X, y).log_predictive_density(*held_out).mean()
         for loss in ("elbo", "log")
@@ -252,7 +253,7 @@ def test_intervals_of_the_square_loss_cover(likelihood, beta):
     params = {"loss": "square", "beta": beta, "likelihood": likelihood, "n_inducing": 25}
     stds = []
     for seed in range(2):
-        model = quick(**params, max_iter=30, random_state=seed).fit(X[:1200], y[:1200])
+        model = quick(**params, max_iter=15, random_state=seed).fit(X[:1200], y[:1200])
         error = np.abs(model.predict(X[1200:]) - 10.0 * np.sin(X[1200:, 0]) - 40.0)
         assert np.sqrt((error**2).mean()) < 1.0
         low, high = model.predict_interval(X[1200:], 0.95).T
@@ -309,6 +310,7 @@ def test_auto_is_the_grid_of_the_rows_to_train_on(quick_direct, sine):
     indirect=["direct"],
 )
 @by_default("log-fixed", "square-joint")
+@slow_cases("square-joint")
 def test_the_choice_is_that_of_held_out_rows(quick_direct, sine, loss, hyperparameters):
     """By the loss itself; the best is fitted again on all rows, or kept."""
     params = {"loss": loss, "hyperparameters": hyperparameters, "max_iter": 2, "calibrate": False}
@@ -347,6 +349,7 @@ def test_the_choice_is_that_of_held_out_rows(quick_direct, sine, loss, hyperpara
     [(0.1, 1), np.array([0.1, 1.0], np.float32), pd.Series([0.1, 1.0], index=[3, 7]), range(1, 3)],
     ids=["tuple", "float32", "series", "range"],
 )
+@slow_cases("range", "tuple", "float32")
 def test_containers_of_beta(sine, betas):
     model = quick(beta=betas, max_iter=1).fit(*sine)
     assert_array_equal(model.beta_path_, np.asarray(betas, dtype=float))
@@ -470,7 +473,7 @@ def test_containers_in_the_choice(sine):
     names = ["speed", "load"]
     frames = [pd.DataFrame(X, columns=names, index=np.arange(200)[::-1])]
     frames.append(pl.DataFrame(dict(zip(names, X.T, strict=True))))
-    for data in (X.tolist(), np.asfortranarray(X), torch.from_numpy(X.copy()), *frames):
+    for data in (X.tolist(), *frames):
         model = quick(beta=[0.1, 1.0], max_iter=2).fit(data, y)
         assert_allclose(model.validation_scores_, reference.validation_scores_, rtol=1e-6)
         assert_allclose(results(model, data), results(reference, X), rtol=1e-6, atol=1e-8)
@@ -581,6 +584,7 @@ def test_a_fit_forgets_the_last_one(sine):
 
 
 @pytest.mark.parametrize("refit", [True, False])
+@by_default("False")
 def test_a_choice_forgets_a_stream(sine, refit):
     X, y = sine
     model = quick(max_iter=3).partial_fit(5.0 - X, 100.0 * y)
@@ -904,7 +908,7 @@ def test_a_choice_refuses_bad_data_as_a_fit_does(quick_direct, sine):
 def test_losses_can_be_searched(quick_direct, sine):
     model = quick_direct(loss=LogLoss(), max_iter=1, n_inducing=5)
     X, y = labelled(model, sine)
-    grid = {"loss__gradient": ["exact", "product"], "loss__n_samples": [1, 3], "beta": [0.1, [1.0]]}
+    grid = {"loss__gradient": ["exact", "product"], "beta": [0.1, [1.0]]}
     search = GridSearchCV(model, grid, cv=2, scoring=neg_log_predictive_density_scorer)
     search.fit(X[:100], y[:100])
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 import sklearn.gaussian_process
 import torch
-from families import slow_cases
+from families import by_default, slow_cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -496,13 +496,13 @@ def test_standard_deviations_of_probabilities(labels):
     rng = np.random.default_rng(0)
     model = GaussianProcessClassifier(SMOOTH, optimizer=None).fit(X, two)
     mean, var = model.latent_mean_and_variance(QUERY_2)
-    f = mean + np.sqrt(var) * rng.standard_normal((200_000, len(mean)))
+    f = mean + np.sqrt(var) * rng.standard_normal((50_000, len(mean)))
     std = model.predict_std(QUERY_2)
     assert_allclose(std, np.repeat(expit(f).std(0)[:, None], 2, 1), rtol=0.02)
     model = GaussianProcessClassifier(SMOOTH, optimizer=None).fit(X, three)
     moments = [b.latent_mean_and_variance(QUERY_2) for b in model.base_estimator_.estimators_]
     mean, var = (np.stack(columns, 1) for columns in zip(*moments, strict=True))
-    f = mean + np.sqrt(var) * rng.standard_normal((100_000, *mean.shape))
+    f = mean + np.sqrt(var) * rng.standard_normal((40_000, *mean.shape))
     p = expit(f) / expit(f).sum(-1, keepdims=True)
     assert_allclose(model.predict_std(QUERY_2), p.std(0), rtol=0.03)
 
@@ -524,6 +524,7 @@ def test_max_iter_predict_is_newtons(labels):
 
 
 @pytest.mark.parametrize("method", ["laplace", "svgp"])
+@slow_cases("svgp")
 def test_warm_start_ends_where_a_cold_one_does(method, labels):
     """On other rows too, on rows of another number, and where labels are other rows'."""
     X, y, _ = labels
@@ -611,6 +612,7 @@ def test_custom_optimizers(ours, theirs, rows, labels):
 
 
 @both
+@by_default("regressor")
 def test_restarts_find_the_best_and_run_at_once(ours, theirs, rows, labels):
     """From a start that has a poor optimum; the same in two threads, to the last bit."""
     X, y, query, _ = data_of(ours, rows, labels)
@@ -841,6 +843,7 @@ def test_blocks_of_the_prior_and_of_outputs(own, rows, small_blocks):
 
 
 @both
+@by_default("regressor")
 def test_predictions_do_not_depend_on_batches(ours, theirs, rows, labels, monkeypatch):
     """One by one, in blocks, or all at once, to rounding."""
     X, y, query, kernel = data_of(ours, rows, labels)
@@ -938,6 +941,7 @@ FAR = [
 
 
 @pytest.mark.parametrize("kernel", FAR, ids=["periodic", "linear", "locally periodic"])
+@by_default("^linear")
 def test_auto_looks_at_how_far_rows_matter(kernel):
     """Neighbours are taken unless far rows say more of a row than its nearest ones."""
     rng = np.random.default_rng(0)
@@ -957,8 +961,8 @@ def test_training_by_neighbours_goes_on_from_the_search(rows, monkeypatch):
     """If the search takes only some of the rows; it ends near the exact optimum."""
     monkeypatch.setattr(skgpstoch.methods.drop_in.many_rows, "EXACT_START_ROWS", 50)
     rng = np.random.default_rng(1)
-    X = rng.uniform(-4.0, 4.0, (400, 1))
-    y = np.sin(2.0 * X[:, 0]) + 0.2 * rng.standard_normal(400)
+    X = rng.uniform(-4.0, 4.0, (200, 1))
+    y = np.sin(2.0 * X[:, 0]) + 0.2 * rng.standard_normal(200)
     exact = GaussianProcessRegressor(KERNEL).fit(X, y)
     model = clone(exact).set_params(max_exact=100, random_state=0).fit(X, y)
     assert model.method_ == "nngp"
@@ -1119,7 +1123,7 @@ def test_a_white_kernel_is_added_where_there_is_no_noise(rows):
         *(("svgp", noise, None) for noise in ("fixed", "none")),
     ],
 )
-@slow_cases("svgp-(fixed|none)-fmin", "svgp-first-None")
+@slow_cases("svgp-(fixed|none)-fmin", "svgp-first-None", "svgp-rows", "sgpr-rows", "nngp-rows")
 def test_the_bound_at_any_theta(method, noise, optimizer, rows):
     """With all rows as inducing points it is the marginal likelihood, alpha and noise included."""
     X, y = rows
@@ -1662,6 +1666,7 @@ def test_default_dtype_and_grad_mode_have_no_part(ours, theirs, default, rows, l
 
 @both
 @pytest.mark.parametrize("method", ["auto", "svgp"])
+@slow_cases("auto-classifier")
 def test_the_same_seed_gives_the_same_fit(ours, theirs, method, rows, labels):
     """Bitwise, whatever the global generators' states; also of a clone, or of a second fit."""
     X, y, query, kernel = data_of(ours, rows, labels)
@@ -1987,7 +1992,7 @@ def sine_of_the_gallery(seed):
 def test_searches_of_a_period_end_where_scikit_learns_do():
     """From a start that is four fifths of the period, with a bound beyond it."""
     gains = []
-    for seed in range(20):
+    for seed in range(10):
         X, y = sine_of_the_gallery(seed)
         models = [
             cls(SINE + WhiteKernel(0.1)) for cls in (GaussianProcessRegressor, TheirRegressor)
@@ -1996,7 +2001,7 @@ def test_searches_of_a_period_end_where_scikit_learns_do():
             warnings.simplefilter("ignore", ConvergenceWarning)
             ours, theirs = (m.fit(X, y).log_marginal_likelihood_value_ for m in models)
         gains.append(ours - theirs)
-    assert sum(gain < -0.01 for gain in gains) <= 2
+    assert sum(gain < -0.01 for gain in gains) <= 1
 
 
 def test_a_sparse_process_finds_the_period_too():

@@ -260,7 +260,7 @@ def test_callbacks_are_told_of_every_fit(step):
 
 @pytest.mark.parametrize("params", [{"beta": [0.1, 1.0]}, {"calibrate": True}], ids=repr)
 @pytest.mark.parametrize("hyperparameters", ["joint", "fixed"])
-@slow_cases("fixed-.*beta")
+@slow_cases("fixed-.*beta", "fixed")
 def test_callbacks_of_fits_within_a_fit_end(params, hyperparameters, step):
     """Threads of progress bars, say."""
     pytest.importorskip("sklearn.callback")

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import DEEP, DROP_IN, ESTIMATORS, HELD_OUT, IMAGES, NETWORKS, constructor, named
-from families import slow_cases
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import is_classifier
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
@@ -123,6 +123,7 @@ def test_weights_of_rows_that_occur_several_times_are_no_counts():
 
 
 @pytest.mark.parametrize("n_levels", [20, 120])
+@by_default("120")
 def test_a_category_of_many_levels_that_tells_nothing_of_y_is_not_believed(n_levels):
     """Neither by predictions nor by the score; a mean at a level could tell the row's own y."""
     rng = np.random.default_rng(0)
@@ -190,7 +191,7 @@ def moved(model, seeds=(None, 1)):
 
 @pytest.mark.parametrize("cls", [*DROP_IN, *HELD_OUT, *NETWORKS, SCGDGaussianProcessRegressor])
 @pytest.mark.filterwarnings("ignore")  # what fits of few steps say is not asked here
-@slow_cases("EnsembleRegressor")
+@slow_cases("EnsembleRegressor", "DeepKernel", "ADMM")
 def test_inputs_that_are_shaken_change_no_prediction(cls):
     """Merged or not, equal rows count as often as rows that are almost equal."""
     assert moved(constructor(cls)()) < 1e-3
@@ -230,7 +231,7 @@ def test_rows_that_are_not_merged_have_an_order_too():
     y, error = np.sin(X[:, 0]) + X[:, 1], rng.uniform(0.1, 0.5, 300)
 
     def means(order):
-        model = FITCRegressor(n_inducing=10, max_iter=5, random_state=0)
+        model = FITCRegressor(n_inducing=10, solver="natural", max_iter=5, random_state=0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return model.fit(X[order], y[order], y_std=error[order]).predict(X)

@@ -90,7 +90,7 @@ def noisy(seed, n_rows=20, n_inputs=12):
 
 
 @pytest.mark.parametrize("cls", [SVGPRegressor, SolveGPRegressor, FITCRegressor])
-@slow_cases("Solve")
+@slow_cases("Solve", "FITC")
 def test_intervals_of_few_rows_are_wide_enough(cls):
     """They hold .84 to .86; without a prior .69 to .75, as the noise was 1e-6 in four of six."""
     held = []
@@ -424,7 +424,7 @@ def test_a_classifier_is_at_its_optimum(n_rows):
     ],
     ids=repr,
 )
-@slow_cases("n_inducing")
+@slow_cases("n_inducing", "SVGPClassifier")
 def test_a_weight_is_a_number_of_rows(model, is_class):
     X, y = make_moons(40, noise=0.3, random_state=0)
     y = y if is_class else X[:, 0] + 0.1 * y

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 from conftest import let_defaults_be_of_many
-from families import slow_cases
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from thread_group import on_ranks
@@ -27,7 +27,10 @@ from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.methods.automatic.read_tables import read
 
 # Networks of few epochs, which a linear model is ahead of.
-pytestmark = pytest.mark.filterwarnings("ignore:A linear model predicts rows")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:A linear model predicts rows"),
+    pytest.mark.usefixtures("one_kernel"),
+]
 
 pd = pytest.importorskip("pandas")
 
@@ -185,6 +188,7 @@ def test_levels_are_told_by_the_rows_of_all_ranks(many):
 
 @pytest.mark.parametrize("kind", ["pandas", "polars", "array"])
 @slow_cases("polars")
+@by_default("pandas")
 def test_few_rows_are_those_of_one_process(kind, monkeypatch):
     monkeypatch.setattr(automatic_regressor, "FEWEST_FOR_NETWORKS", 10**6)
     of_one = functools.partial(ExactProcessRegressor, kernels=["rbf"])
@@ -225,7 +229,8 @@ def test_what_is_wrong_on_one_rank_is_told_on_all(many):
 
 @pytest.mark.filterwarnings("ignore:The standard deviation of y does not exist")
 @pytest.mark.parametrize("params", [{"target_transform": "log"}, {"target": "count"}])
-def test_targets_of_other_kinds(params, many):
+def test_targets_of_other_kinds(params, many, monkeypatch):
+    let_defaults_be_of_many(monkeypatch, 100, calibrate=True)
     X, y = flights()
     X, y = X[["x"]].to_numpy(), np.floor(np.exp(y)) + ("target_transform" in params)
     model = clone(REGRESSOR).set_params(**params)

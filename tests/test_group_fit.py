@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from families import slow_cases
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from shared import global_state
 from sklearn.base import BaseEstimator, clone
@@ -162,7 +162,7 @@ SUMMED = {
 
 
 @pytest.mark.parametrize("name", SUMMED)
-@slow_cases("scgd_small", "ensemble_classes")
+@slow_cases("scgd_small", "ensemble_classes", "non_stationary")
 def test_the_same_model_however_rows_are_split(name, monkeypatch):
     model, tolerance = SUMMED[name]
     if "ensemble" in name:  # whose means are closed where the sample is all rows
@@ -185,7 +185,7 @@ def test_the_same_model_however_rows_are_split(name, monkeypatch):
     ],
     ids=["laplace", "poisson", "bernoulli", "softmax"],
 )
-@slow_cases("softmax")
+@slow_cases("softmax", "laplace", "poisson")
 def test_likelihoods_begin_alike_however_rows_are_split(model, y):
     """Where a first step begins is where the rows of all ranks are, not those of one."""
     order = np.argsort(y, kind="stable")  # the first rank has small ones, and the first class
@@ -200,6 +200,7 @@ def test_likelihoods_begin_alike_however_rows_are_split(model, y):
     ],
     ids=["deep", "bsgd"],
 )
+@by_default("bsgd")
 def test_draws_differ_but_ranks_do_not(model, y):
     """Where f is drawn, each rank draws for its own rows."""
     check_splits(model, 0.1, y)
@@ -527,7 +528,7 @@ def test_verbose_is_of_rank_0(capsys):
 
 @pytest.mark.parametrize("presses", [[1], [0, 1]])
 @pytest.mark.parametrize("solver", ["natural", "collapsed", "adam"])
-@slow_cases("(collapsed|adam)-presses0")
+@slow_cases("(collapsed|adam)-presses0", "presses0", "adam")
 def test_an_interrupt_of_any_rank_ends_all_at_the_same_step(presses, solver, monkeypatch, recwarn):
     """As the handler of SIGINT does, in the middle of an epoch."""
     step_end = Trainer.train_step

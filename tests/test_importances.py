@@ -58,6 +58,7 @@ def fits(cls):
 
 
 @pytest.mark.parametrize("cls", by_family("importances", ESTIMATORS))
+@slow_cases("ADMM")
 def test_every_estimator_has_them_when_it_is_fitted(cls):
     assert not hasattr(constructor(cls)(), "feature_importances_")
     model = fits(cls)
@@ -268,6 +269,7 @@ CHOICE = [True] * 3 + [False] * 5
     ids=["sparse", "pipeline", "classes"],
 )
 @slow_cases("sparse")
+@by_default("pipeline")
 def test_inputs_are_selected(model, relevant):
     X, y = relevant
     y = y > np.median(y) if is_classifier(model) else y

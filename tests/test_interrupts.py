@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from families import slow_cases
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF
@@ -31,6 +32,8 @@ from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.training import interrupts
 from skgpstoch.training.interrupts import Record, keeps_best, one_fit, was_interrupted
+
+pytestmark = pytest.mark.usefixtures("one_kernel")
 
 X = np.linspace(-3.0, 3.0, 20)[:, None]
 Y = np.sin(X[:, 0])
@@ -245,6 +248,7 @@ CLOSINGS = {  # estimators, their targets, and functions of their closing passes
     [(model, y, part) for model, (y, parts) in CLOSINGS.items() for part in parts],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
+@slow_cases("AutoGaussian.*(_combine|stacking)", "findings", "causes")
 def test_the_first_in_a_closing_pass_is_remembered(model, y, part, python_handler):
     trace = pressing_when(part)
     with on_interrupt("keep"), pytest.warns(ConvergenceWarning, match="interrupted after"):

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from families import slow_cases
+from families import by_default, slow_cases
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.linear_model import Ridge
 
@@ -87,6 +87,7 @@ def test_dates_among_inputs_are_named(X):
 
 
 @pytest.mark.parametrize("fill", [0.0, np.nan])
+@by_default("nan")
 def test_sparse_columns_are_dense_ones(fill, X):
     frame = pd.DataFrame(X, columns=["a", "b"])
     sparse = frame.astype(pd.SparseDtype(float, fill))
@@ -126,7 +127,7 @@ def test_a_frame_needs_columns(X):
     ],
     ids=lambda y: f"{type(y).__name__} {getattr(y, 'dtype', '')}",
 )
-@slow_cases("Float64_1", "list", "Int64")
+@slow_cases("Float64_1", "list", "Int64", "object")
 def test_numbers_of_any_kind_are_targets(y, X):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a fit of one step

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from families import by_default, slow_cases
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.linear_model import Ridge
@@ -20,6 +21,8 @@ from skgpstoch import (
 from skgpstoch.data import ChunkRows, SequenceRows
 from skgpstoch.metrics import interval_coverage, negative_log_predictive_density
 
+pytestmark = pytest.mark.usefixtures("one_kernel")
+
 QUICK = {"n_inducing": 5, "max_iter": 1, "random_state": 0}
 WRONG = 1e6  # what is stored below a mask
 
@@ -34,6 +37,7 @@ def table(sine):
 
 
 @pytest.mark.parametrize("cls", [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier])
+@by_default("Classifier")
 def test_the_defaults_take_them_as_missing(cls, table):
     X, masked, y = table
     y = y if cls is AutoGaussianProcessRegressor else y > 0.0
@@ -74,6 +78,7 @@ def test_kinds_of_columns(table):
     ],
     ids=lambda model: type(model).__name__,
 )
+@slow_cases("SVGPClassifier")
 def test_the_others_refuse_them(model, table):
     _, masked, y = table
     X = masked.data.copy()
@@ -111,6 +116,7 @@ def test_targets_of_the_default(table):
     ],
     ids=lambda model: type(model).__name__,
 )
+@slow_cases("AutoGaussianProcessClassifier")
 def test_scores_refuse_them(model, sine):
     X, y = (a[:40] for a in sine)
     y = y if not hasattr(model, "predict_proba") else (y > 0.0).astype(int)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from families import slow_cases
+from families import by_default, slow_cases
 from torch.testing import assert_close
 
 from skgpstoch.data.rows import Rows
@@ -160,6 +160,7 @@ def test_bias_of_bsgd_shows_and_shrinks_with_the_minibatch():
 @pytest.mark.parametrize("noise", ["learned", "validation"])
 @pytest.mark.parametrize("seed", SEEDS)
 @slow_cases("^[12]-validation", "^0-learned")
+@by_default("1-learned")
 def test_minimax_descends_along_an_unbiased_gradient(seed, noise):
     p = make_problem(seed)
     objective = make_minimax(p, noise=noise)

@@ -16,6 +16,8 @@ from skgpstoch.methods.automatic import automatic_regressor, neighbours, race
 from skgpstoch.methods.automatic.race import Entrant, Judged
 from skgpstoch.methods.nngp import deep
 
+pytestmark = pytest.mark.usefixtures("one_kernel")
+
 N = 60
 rng = np.random.default_rng(0)
 X, Y = rng.normal(size=(N, 2)), rng.normal(size=N)

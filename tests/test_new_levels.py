@@ -17,7 +17,10 @@ from skgpstoch.estimators.distributions.normal import NormalLaw
 from skgpstoch.methods.automatic import automatic_regressor
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
 
-pytestmark = pytest.mark.filterwarnings("ignore:Column 'g' of X has levels")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Column 'g' of X has levels"),
+    pytest.mark.usefixtures("one_kernel"),
+]
 
 
 def table(n_levels, n_rows=120, effect=1.0, n_new=75, seed=0):

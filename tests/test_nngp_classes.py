@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from families import by_default, some_of
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
 from sklearn.gaussian_process import kernels as sk
@@ -120,6 +121,7 @@ def test_two_classes_with_all_neighbours_are_those_by_hand():
 
 
 @pytest.mark.parametrize("C", [2, 3])
+@by_default("2")
 def test_the_gradient_of_training_is_that_of_the_evidence(C):
     """At a fixed point, although the evidence has the pseudo-targets found anew."""
     X, rows = data(C)
@@ -201,6 +203,7 @@ def test_far_from_all_rows_classes_have_their_shares(shares, var):
 
 
 @pytest.mark.parametrize("C", [2, 3])
+@by_default("2")
 def test_a_row_of_weight_2_is_the_row_twice(C):
     X, rows = data(C)
     twice = settled(torch.cat([X[:1], X]), Rows(torch.cat([rows.y[:1], rows.y])), C)
@@ -233,6 +236,7 @@ def test_stretched(C):
 
 
 @pytest.mark.parametrize("stretch", [1.0, 1.5])
+@by_default("1.5")
 def test_more_rows_are_rows_of_the_posterior(stretch):
     X, rows = data(3, 2 * N)
     n = 2 * N - 1
@@ -270,16 +274,16 @@ GRID = np.column_stack([np.linspace(-3.5, 3.5, 20), np.linspace(2.0, -2.0, 20)])
 small = functools.partial(NNGPClassifier, **QUICK)
 
 
-@pytest.fixture(scope="module", params=["two", "three"])
+@pytest.fixture(scope="module", params=some_of(["two", "three"], ["three"]))
 def rows(request, two_classes, three_classes):
     return two_classes if request.param == "two" else three_classes
 
 
 def test_boards_are_learned():
     rng = np.random.default_rng(0)
-    X, X_test = rng.uniform(0, 3, (2, 600, 2))
+    X, X_test = rng.uniform(0, 3, (2, 400, 2))
     y, y_test = ((a.astype(int).sum(1)) % 2 for a in (X, X_test))
-    model = small(n_neighbors=16, max_iter=20).fit(X, y)
+    model = small(n_neighbors=16, max_iter=10).fit(X, y)
     p = model.predict_proba(X_test)[np.arange(len(y_test)), y_test]
     assert model.score(X_test, y_test) > 0.92
     assert -np.log(p).mean() < 0.2
@@ -304,6 +308,7 @@ def test_classes_far_apart_are_not_quite_certain():
 
 
 @pytest.mark.parametrize("loss", ["vecchia", "leave_one_out"])
+@by_default("vecchia")
 def test_early_stopping(rows, loss):
     X, y = rows
     model = small(max_iter=8, early_stopping=True, loss=loss).fit(X, y)
@@ -408,6 +413,7 @@ def test_kernels_without_near_rows_are_refused(two_classes, kernel):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ODD)
+@by_default("copies", "one row", "hundred", "lattice", "columns")
 def test_odd_tables(name):
     X = ODD[name][0][-400:]
     y = np.random.default_rng(0).integers(0, 3 if len(X) > 2 else 2, len(X))

@@ -102,6 +102,7 @@ LIKELIHOODS = {
     "softmax-lbfgs",
     "network-student_t-lbfgs",
 )
+@slow_cases("student_t-adam", "laplace-natural", "kernel-laplace")
 def test_likelihoods_train_on_finite_features(kind, name, solver, inputs):
     few = (name, solver) == ("softmax", "lbfgs")  # evaluations of many steps of Newton's
     X, f = (a[: 25 if few else 40] for a in inputs)

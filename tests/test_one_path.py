@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import slow_cases
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -125,6 +125,7 @@ def test_what_is_no_sum_over_rows_is_gathered_or_refused():
 
 @on_every_table
 @pytest.mark.parametrize("weighted", ["not", "few", "all"])
+@slow_cases("not-on_ranks", "few-on_parts", "all-in")
 def test_a_closing_pass_is_that_of_rows_in_memory(fits, weighted):
     weight = np.where(np.arange(N) == 3, 2.0, 1.0)
     if weighted == "all":
@@ -149,6 +150,7 @@ def test_few_rows_are_fitted_as_in_memory(fits, monkeypatch):
 
 @on_every_table
 @pytest.mark.parametrize("n_rows", [200, N])  # few, and many
+@by_default("600-on_parts", "200-on_ranks", "200-in_chunks")
 def test_held_out_rows_have_the_numbers_that_were_given(fits, n_rows, monkeypatch):
     monkeypatch.setattr(row_sample, "GATHERED_ROWS", 200)
     weight = np.where(np.arange(n_rows) % 4 == 0, 0.0, 1.0)
@@ -173,6 +175,7 @@ def test_held_out_rows_have_the_numbers_that_were_given(fits, n_rows, monkeypatc
     ids=["svgp", "networks"],
 )
 @slow_cases("networks-(in_one_order|on_ranks_in_chunks)")
+@by_default("svgp-on_ranks", "networks-in_chunks")
 def test_classes_of_any_rows_are_everybodys(fits, model):
     """In order, so that ranks and chunks have few each; one is in the last row alone."""
     order = np.argsort(Y, kind="stable")
@@ -186,6 +189,7 @@ def test_classes_of_any_rows_are_everybodys(fits, model):
 
 
 @on_every_table
+@slow_cases("on_ranks")
 def test_targets_are_transformed_alike(fits):
     """A sample of all rows says how, though chunks and ranks have other targets."""
     order = np.argsort(Y)

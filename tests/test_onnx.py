@@ -45,6 +45,7 @@ pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 pd = pytest.importorskip("pandas")
 
+from skgpstoch.methods.nngp import deep  # noqa: E402
 from skgpstoch.onnx import CannotExport, export, to_onnx  # noqa: E402
 from skgpstoch.onnx.graph import Graph, Value, model_of  # noqa: E402
 from skgpstoch.onnx.series import normal_cdf, student_cdf  # noqa: E402
@@ -53,6 +54,7 @@ from skgpstoch.onnx.tables import arcsinh  # noqa: E402
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.usefixtures("one_kernel"),
 ]
 CLOSE = 1e-10  # of |value| + std
 
@@ -123,7 +125,13 @@ KERNELS = [
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
-@slow_cases(r"\[1, 2, 0\.5", r"nu=2\.5", "nu=[01]")
+@slow_cases(
+    r"\[1, 2, 0\.5",
+    r"nu=2\.5",
+    "nu=[01]",
+    r"RBF\(length_scale=1\) \*\*",
+    r"^RBF\(length_scale=1\)$",
+)
 def test_kernels(kernel):
     assert_same_numbers(
         GaussianProcessRegressor(kernel + k.WhiteKernel(0.1), optimizer=None).fit(X, y)
@@ -133,6 +141,7 @@ def test_kernels(kernel):
 
 @pytest.mark.parametrize("metric", ["linear", "cosine", "polynomial", "rbf", "laplacian"])
 @slow_cases("cosine", "laplacian")
+@by_default("polynomial")
 def test_kernels_that_are_left_to_scikit_learn(metric):
     kernel = 2.0 * k.PairwiseKernel(metric=metric, gamma=0.3) + k.RBF() ** 2 + k.WhiteKernel(0.5)
     assert_same_numbers(GaussianProcessRegressor(kernel, optimizer=None).fit(X, y))
@@ -170,6 +179,7 @@ ENDS = np.array([1e20, 3.4e38, -3.4e38, 1e160, 1e300, -1e300, 1.7e308])
     ],
     ids=str,
 )
+@slow_cases("^Deep")
 def test_rows_at_the_ends_of_floats_are_as_finite_as_predictions(model):
     far = X_NEW[: len(ENDS)].copy()
     far[:, 0] = ENDS
@@ -506,7 +516,7 @@ def test_parts_without_a_graph_are_named():
 
 # ---- nearest neighbours --------------------------------------------------------------------------
 
-NEAR = {"n_neighbors_predict": 20, "max_iter": 2, "random_state": 0}
+NEAR = {"n_neighbors": 10, "n_neighbors_predict": 20, "max_iter": 2, "random_state": 0}
 
 
 @pytest.mark.parametrize("kernel", [None, *KERNELS], ids=str)
@@ -517,20 +527,22 @@ def test_nearest_neighbours(kernel):
 
 
 @pytest.mark.parametrize("labels", [TWO, THREE], ids=["two", "three"])
+@by_default("three")
 def test_classes_by_nearest_neighbours(labels):
     assert_same_classes(NNGPClassifier(**NEAR).fit(X, labels))
 
 
-def test_nearest_neighbours_of_several_outputs_in_a_network():
+def test_nearest_neighbours_of_several_outputs_in_a_network(monkeypatch):
+    monkeypatch.setattr(deep, "MEAN_STEPS", 20)
     model = NNGPRegressor(hidden_layer_sizes=(4,), **NEAR).fit(X, np.column_stack([y, y**2]))
     assert_same_numbers(model)
 
 
 def test_nearest_neighbours_with_errors_nearby():
     rng = np.random.default_rng(0)
-    rows = rng.uniform(-2, 2, (400, 2))
+    rows = rng.uniform(-2, 2, (250, 2))
     rows[:30] = rows[0]  # which are one place
-    noise = np.where(rows[:, 0] > 0, 0.5, 0.05) * rng.standard_normal(400)
+    noise = np.where(rows[:, 0] > 0, 0.5, 0.05) * rng.standard_normal(250)
     model = NNGPRegressor(**NEAR).fit(rows, np.sin(3 * rows[:, 0]) + noise)
     assert model.posterior_.spread.nearby is not None
     assert_same_numbers(model, rng.uniform(-3, 3, (20, 2)))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from families import slow_cases
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 from torch.testing import assert_close
@@ -145,6 +145,7 @@ def test_sets_bound_as_one_set_does_with_their_q():
 
 
 @pytest.mark.parametrize("prior", [False, True])
+@by_default("True")
 def test_each_set_raises_the_bound(prior):
     """SGPR(Z) ≤ Z and O₁ ≤ Z, O₁ and O₂ ≤ Z and O₁ ∪ O₂ ≤ SGPR(all)."""
     for seed in range(20):
@@ -194,7 +195,7 @@ QUICK = {"n_inducing": 8, "random_state": 0, "max_iter": 4}
         DeepGPRegressor(posterior="solve", n_orthogonal=[6, 5], **QUICK),
     ],
 )
-@slow_cases("model4")
+@slow_cases("model4", "model0")
 def test_estimators_of_sets(model):
     y = Y[:, 0] > 0 if isinstance(model, SolveGPClassifier) else Y[:, 0]
     model.fit(X, y)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from families import by_default
 from numpy.testing import assert_allclose
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from torch import nn
@@ -56,6 +57,7 @@ def test_the_mean_is_the_pixel_in_the_middle():
 
 
 @pytest.mark.parametrize("orthogonal", [False, True])
+@by_default("True")
 def test_draws_have_the_moments_of_patches_and_the_covariance_of_shared_weights(orthogonal):
     made = make(orthogonal=orthogonal)
     X, S, C = images(2), 40_000, 3

@@ -609,6 +609,7 @@ def damaged(data, rng):
 
 
 @pytest.mark.parametrize("name", ["exact", "sparse"])
+@by_default("exact")
 def test_damaged_files_are_refused(name, files, models, tmp_path):
     data, rng, path = files[name].read_bytes(), np.random.default_rng(1), tmp_path / "model"
     expected, refused = models[name].predict(X), 0
@@ -778,7 +779,7 @@ JUNK = [
 def test_altered_structures_are_refused_or_loaded(name, files, tmp_path):
     """Their digests are right. What is loaded may be nonsense, but loading raises nothing else."""
     rng, path, refused = np.random.default_rng(2), tmp_path / "model", 0
-    for _ in range(200):
+    for _ in range(60):
         metadata, found = taken_apart(files[name])
         nodes = nodes_of(metadata)
         altered(nodes, rng)
@@ -787,7 +788,7 @@ def test_altered_structures_are_refused_or_loaded(name, files, tmp_path):
         peak, loaded = peak_of_loading(path)
         refused += loaded is None
         assert peak < 4 * path.stat().st_size + 2**20
-    assert refused > 150
+    assert refused > 45
 
 
 def test_the_digest_is_of_all_that_is_said(files, tmp_path):

@@ -14,6 +14,8 @@ from skgpstoch.methods.automatic.point_weights import least_squares, point_weigh
 from skgpstoch.methods.automatic.race import Shares
 from skgpstoch.objectives import ensemble
 
+pytestmark = pytest.mark.usefixtures("one_kernel")
+
 N = 400
 
 

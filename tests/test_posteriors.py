@@ -48,6 +48,7 @@ def lattice(*ranges, n):
     return [axis.ravel() for axis in axes]
 
 
+@pytest.mark.slow
 def test_the_posterior_of_hyper_parameters_is_that_of_stan():
     rho, alpha, noise = lattice((2.5, 18.0), (0.3, 9.0), (0.25, 6.0), n=12)
     kernel = ConstantKernel() * RBF() + WhiteKernel()

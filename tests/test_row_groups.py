@@ -38,6 +38,8 @@ from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.onnx import to_onnx
 from skgpstoch.training.tables import together
 
+pytestmark = pytest.mark.usefixtures("one_kernel")
+
 
 def grouped(n_groups, n_rows, seed=0):
     """Rows of groups whose effects are larger than the noise."""

@@ -16,6 +16,8 @@ from skgpstoch import (
 )
 from skgpstoch.data import ParquetRows, SequenceRows
 
+pytestmark = pytest.mark.usefixtures("one_kernel")
+
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 

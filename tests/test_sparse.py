@@ -615,7 +615,9 @@ STATIONARY = {"softmax": 1e-2, "robustmax": 5e-3}
 
 @pytest.mark.parametrize("shape", [{"M2": 4}, {"M2": 4, "prior": True}], ids=str)
 @likelihoods
-@slow_cases(r"laplace-\{'M2': 4\}$", r"student_t-\{'M2': 4, 'prior", "robustmax.*prior")
+@slow_cases(
+    r"laplace-\{'M2': 4\}$", r"student_t-\{'M2': 4, 'prior", "robustmax.*prior", r"robustmax-\{'M2"
+)
 def test_best_q_is_stationary(name, shape):
     """From zero sites, for every likelihood."""
     P = 2 if name in ("student_t", "poisson") else 1

@@ -36,7 +36,10 @@ from skgpstoch.training import interrupts
 from skgpstoch.training.loop import Trainer
 
 # Networks of few epochs, which a linear model is ahead of.
-pytestmark = pytest.mark.filterwarnings("ignore:A linear model predicts rows")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:A linear model predicts rows"),
+    pytest.mark.usefixtures("one_kernel"),
+]
 
 N = 1600
 
@@ -145,6 +148,7 @@ def sampled_numbers(size, n_rows=N):
 
 
 @on_every_table
+@slow_cases("on_parts", "one_order")
 def test_few_rows_are_a_table_in_memory(fits, table):
     X, y, weight = table[0][:80], table[2][:80], np.where(np.arange(80) % 4 == 0, 0.0, 1.0)
     model = AutoGaussianProcessRegressor(random_state=0)

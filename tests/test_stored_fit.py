@@ -113,7 +113,7 @@ REGRESSORS = {
 
 
 @pytest.mark.parametrize("name", REGRESSORS)
-@slow_cases("student_t", "networks")
+@slow_cases("student_t", "networks", "dlm")
 def test_regressors_learn_from_a_shuffle_buffer(name, table, new):
     X, y = table
     rows = SequenceRows(X, y, chunk_rows=317, buffer_rows=700)
@@ -444,8 +444,6 @@ def test_parquet_from_end_to_end(table, new, tmp_path):
 
 
 @pytest.mark.pages
-@pytest.mark.filterwarnings("ignore:Training was stopped by max_iter")
-@pytest.mark.filterwarnings("ignore:The points leave")
 def test_the_code_of_the_guide_runs(tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
     monkeypatch.undo()  # the page's tables are large enough

@@ -129,6 +129,7 @@ DEEP = {
 
 
 @pytest.mark.parametrize("how", DEEP)
+@slow_cases("a list")
 def test_nesting_has_an_end(how, exact, tmp_path):
     with_attribute(tmp_path / "model", exact, DEEP[how])
     refused(tmp_path / "model", "nested more than 200 deep|too many")

@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from families import slow_cases
 from numpy.testing import assert_array_equal
 from sklearn.gaussian_process.kernels import RBF
 
@@ -59,6 +60,7 @@ def said(model, X):
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: f"{type(m).__name__}-{m.kernel}")
+@slow_cases("DeepGP", "NNGPClassifier", "SVGPRegressor-None1")
 def test_single_rows_are_a_chunk(model, rows):
     X, y = rows(model)
     single, together = copy.deepcopy(model), copy.deepcopy(model)

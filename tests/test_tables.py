@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from families import by_default
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.datasets import make_friedman1
 
@@ -37,7 +38,10 @@ from skgpstoch.data.target_means import (
 from skgpstoch.methods.automatic import automatic_classifier
 from skgpstoch.methods.automatic.automatic_regressor import looks_like_counts
 
-pytestmark = pytest.mark.filterwarnings("ignore:max_time=0.01 could not be kept")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:max_time=0.01 could not be kept"),
+    pytest.mark.usefixtures("one_kernel"),
+]
 
 Quick = functools.partial(AutoGaussianProcessRegressor, max_time=0.01, random_state=0)
 QuickClassifier = functools.partial(AutoGaussianProcessClassifier, max_time=0.01, random_state=0)
@@ -243,6 +247,7 @@ def test_an_unknown_time_zone_keeps_its_name():
 
 
 @pytest.mark.parametrize("zone", ["America/New_York", dt.timezone(dt.timedelta(hours=5))], ids=str)
+@by_default("New_York")
 def test_time_zones_in_files(zone, tmp_path):
     pytest.importorskip("pyarrow")
     moments = pd.Series(pd.date_range("2020-03-01", periods=60, freq="7h", tz=zone))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from families import slow_cases
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import lognorm, norm
 from sklearn.base import clone
@@ -386,7 +386,7 @@ OURS = {
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", OURS)
-@slow_cases("robust", "Laplace")
+@slow_cases("robust", "Laplace", "cross-validated")
 def test_a_transformed_target_is_that_of_scikit_learn(name, rows, tmp_path):
     X, y = rows
     inner = OURS[name]
@@ -412,6 +412,7 @@ def test_a_transformed_target_is_that_of_scikit_learn(name, rows, tmp_path):
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", ["cross-validated", "basis", "relevant", "one variance"])
 @slow_cases("cross-validated", "relevant")
+@by_default("one variance")
 def test_a_search_finds_the_transformation(name, rows):
     X, y = rows
     options = {"target_transform": [None, "log", PowerTransformer()]}

@@ -279,7 +279,7 @@ class ConvolutionalGPRegressor(
     >>> X = (rng.random((200, 64)) < 0.1).astype(float)  # 8 by 8, some pixels of which are on
     >>> y = X.sum(1) + 0.1 * rng.standard_normal(200)
     >>> model = ConvolutionalGPRegressor(
-    ...     global_kernel=None, n_inducing=10, max_iter=20, random_state=0
+    ...     global_kernel=None, n_inducing=10, max_iter=10, random_state=0
     ... )
     >>> bool(model.fit(X[:100], y[:100]).score(X[100:], y[100:]) > 0.9)
     True

@@ -208,7 +208,7 @@ class MinimaxGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     >>> import numpy as np
     >>> from skgpstoch import MinimaxGaussianProcessRegressor
     >>> X = np.linspace(-3, 3, 200)[:, None]
-    >>> model = MinimaxGaussianProcessRegressor(max_iter=40, random_state=0)
+    >>> model = MinimaxGaussianProcessRegressor(max_iter=10, random_state=0)
     >>> model = model.fit(X, np.sin(X[:, 0]))
     >>> model.predict([[1.5]]).shape
     (1,)

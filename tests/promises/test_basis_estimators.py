@@ -44,7 +44,7 @@ def assert_same(a, b, X):
 
 @every_basis
 @pytest.mark.parametrize("solver", ["newton", "adagrad"])
-@slow_cases("newton-QSGPClassifier", "adagrad-QSRVM")
+@slow_cases("newton-QSGPClassifier", "adagrad-QSRVM", "QSRVMClassifier")
 def test_one_seed_gives_the_same_bits_and_touches_nothing(cls, solver, data):
     if solver == "adagrad" and "solver" not in cls().get_params():
         pytest.skip("has one solver")
@@ -62,6 +62,7 @@ def test_one_seed_gives_the_same_bits_and_touches_nothing(cls, solver, data):
 
 
 @every_basis
+@slow_cases("QSRVMClassifier")
 def test_a_failed_fit_changes_nothing(cls, data):
     X, y = data(cls)
     model = fitted_once(constructor(cls)(), X, y)
@@ -75,6 +76,7 @@ def test_a_failed_fit_changes_nothing(cls, data):
 
 
 @every_basis
+@slow_cases("QSRVMClassifier")
 def test_ctrl_c_leaves_a_usable_model(cls, data, monkeypatch):
     X, y = data(cls)
     inner, calls = BlockwiseObjective.step, []
@@ -92,7 +94,7 @@ def test_ctrl_c_leaves_a_usable_model(cls, data, monkeypatch):
 
 
 @every_basis
-@slow_cases("QSGPClassifier")
+@slow_cases("QSGPClassifier", "QSRVMClassifier")
 def test_a_killed_fit_resumes_to_the_same_bits(cls, data, monkeypatch, tmp_path):
     X, y = data(cls)
     monkeypatch.setattr(checkpoint_module, "CHECKPOINT_SECONDS", 0.0)
@@ -137,7 +139,7 @@ def test_queries_from_many_threads(cls, data):
 
 
 @every_basis
-@slow_cases("QSGPClassifier")
+@slow_cases("QSGPClassifier", "QSRVMClassifier")
 def test_weights_are_repetitions(cls, data):
     X, y = data(cls)
     weight = np.arange(ROWS) % 3

@@ -47,6 +47,7 @@ def fitted(quick_classifier, labelled):
 
 
 # ------------------------------------------------------------------------------------- accuracy
+@slow_cases("two")
 def test_boundaries_are_learned(quick_classifier, labelled):
     X, y = labelled
     model = quick_classifier(max_iter=30, n_inducing=20).fit(X[:150], y[:150])
@@ -78,12 +79,13 @@ def test_iris(quick_classifier):
     X, y = load_iris(return_X_y=True)
     names = load_iris().target_names[y]
     train, test, y_train, y_test = train_test_split(X, names, random_state=0, stratify=names)
-    model = quick_classifier(max_iter=100).fit(train, y_train)
+    model = quick_classifier(max_iter=40).fit(train, y_train)
     assert model.score(test, y_test) > 0.9
     assert log_loss(y_test, model.predict_proba(test)) < 0.3
 
 
 @pytest.mark.parametrize("likelihood", ["softmax", "robustmax"])
+@slow_cases("robustmax")
 def test_likelihoods_of_two_classes(quick_classifier, two_classes, likelihood):
     X, y = two_classes
     model = quick_classifier(likelihood=likelihood, max_iter=30).fit(X, y)
@@ -244,6 +246,7 @@ def test_continuous_targets_are_for_regressors():
         SVGPClassifier().fit(X, X[:, 0])
 
 
+@slow_cases("two")
 def test_unknown_labels_after_the_fit_are_named(fitted, labelled):
     X, y = labelled
     strange = np.where(np.arange(len(y)) == 3, "sideways" if y.dtype.kind == "U" else 99, y)
@@ -283,7 +286,7 @@ def any_model(request, quick_classifier, two_classes, three_classes):
     return fitted_once(quick_classifier(likelihood=likelihood, max_iter=15), X, y), X, y
 
 
-@slow_cases("Bernoulli", "two', 'softmax")
+@slow_cases("Bernoulli", "two', 'softmax", "robustmax")
 def test_the_forms_of_the_prediction_agree(any_model):
     model, X, y = any_model
     probability = model.predict_proba(X)
@@ -365,7 +368,7 @@ def test_probabilities_do_not_depend_on_batch_order_or_call(any_model):
     by_family("certainty of probabilities", [cls for cls in ESTIMATORS if is_classifier(cls())]),
 )
 @pytest.mark.parametrize("n_classes", [2, 3])
-@slow_cases("3-DeepGP")
+@slow_cases("3-DeepGP", "3-[CDGN]")
 def test_every_classifier_knows_how_certain_its_probabilities_are(cls, n_classes):
     """At most ½, the same for both of two classes, and whatever the batch."""
     X = np.random.default_rng(0).uniform(-2, 2, (60, 16))  # images, too, of 4 by 4
@@ -411,7 +414,7 @@ def test_probabilities_are_calibrated(quick_classifier):
     X = rng.uniform(-3, 3, (2000, 2))
     truth = expit(3.0 * np.sin(X[:, 0]))
     y = rng.uniform(size=len(X)) < truth
-    model = quick_classifier(max_iter=30, n_inducing=15).fit(X[:1000], y[:1000])
+    model = quick_classifier(max_iter=15).fit(X[:1000], y[:1000])
     probability = model.predict_proba(X[1000:])[:, 1]
     assert np.abs(probability - truth[1000:]).mean() < 0.06
     for low in (0.0, 0.25, 0.5, 0.75):
@@ -429,6 +432,7 @@ def test_probabilities_are_calibrated(quick_classifier):
         (Bernoulli("probit"), "natural"),
     ],
 )
+@slow_cases("robustmax")
 def test_separable_classes(quick_classifier, likelihood, solver):
     X = np.concatenate([np.full((50, 2), -1.0), np.full((50, 2), 1.0)])
     X += 0.01 * np.random.default_rng(0).standard_normal(X.shape)
@@ -455,14 +459,14 @@ def test_a_rare_class(quick_classifier, sine):
 def test_contradictory_rows(quick_classifier):
     X = np.zeros((60, 1))
     y = np.repeat([0, 1, 1], 20)
-    model = quick_classifier(max_iter=60).fit(X, y)
+    model = quick_classifier(max_iter=30).fit(X, y)
     assert model.predict_proba(X[:1])[0, 1] == pytest.approx(2 / 3, abs=0.05)
 
 
 def test_many_classes(quick_classifier, sine):
     X, y = sine
     labels = np.digitize(y, np.quantile(y, np.arange(1, 12) / 12))
-    model = quick_classifier(max_iter=30).fit(X, labels)
+    model = quick_classifier(max_iter=10).fit(X, labels)
     assert model.score(X, labels) > 0.3
     assert model.predict_proba(X).shape == (len(X), 12)
 
@@ -549,6 +553,7 @@ def test_warm_start_refuses_other_classes(quick_classifier, two_classes, three_c
     assert_array_equal(model.classes_, ["down", "up"])
 
 
+@slow_cases("two")
 def test_warm_start_goes_on(quick_classifier, labelled):
     X, y = labelled
     model = quick_classifier(warm_start=True, max_iter=5, learning_rate="constant").fit(X, y)
@@ -614,6 +619,7 @@ def test_the_container_does_not_matter(quick_classifier, two_classes, tmp_path, 
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "bool"])
+@slow_cases("float16", "int8")
 def test_number_types(quick_classifier, dtype):
     rng = np.random.default_rng(0)
     X = rng.integers(0, 2 if dtype == "bool" else 60, (80, 3)).astype(dtype)
@@ -681,17 +687,17 @@ def test_methods_need_a_fit_and_its_columns(quick_classifier, two_classes, name)
 
 def test_pipelines_searches_and_wrappers(quick_classifier, two_classes):
     X, y = two_classes
-    pipeline = make_pipeline(StandardScaler(), quick_classifier(max_iter=10))
+    pipeline = make_pipeline(StandardScaler(), quick_classifier(max_iter=5))
     name = pipeline.steps[-1][0]
     grid = {f"{name}__likelihood": ["bernoulli", Bernoulli("probit")]}
     search = GridSearchCV(pipeline, grid, cv=2, scoring="neg_log_loss").fit(X, y)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     assert search.score(X, y) > -0.6
     assert cross_val_score(pipeline, X, y, cv=2).mean() > 0.7
-    calibrated = CalibratedClassifierCV(quick_classifier(max_iter=10), cv=2).fit(X, y)
+    calibrated = CalibratedClassifierCV(quick_classifier(max_iter=5), cv=2).fit(X, y)
     assert calibrated.score(X, y) > 0.8
     two = np.column_stack([y, X[:, 0] > 0.0])
-    many = MultiOutputClassifier(quick_classifier(max_iter=10)).fit(X, two)
+    many = MultiOutputClassifier(quick_classifier(max_iter=2)).fit(X, two)
     assert many.predict(X).shape == (200, 2)
 
 
@@ -700,7 +706,7 @@ def test_deep_kernels_learn_features(quick_classifier):
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (400, 2))
     y = X[:, 0] * X[:, 1] > 0.0
-    model = quick_classifier(hidden_layer_sizes=(32, 16), max_iter=40, batch_size=100)
+    model = quick_classifier(hidden_layer_sizes=(32, 16), max_iter=25, batch_size=100)
     assert model.fit(X, y).score(X, y) > 0.9
     assert model.validation_scores_ is not None
     assert 0 <= model.best_iter_ <= model.n_iter_
@@ -712,6 +718,7 @@ def test_deep_kernels_learn_features(quick_classifier):
 
 
 @pytest.mark.parametrize("early_stopping", [True, False])
+@slow_cases("two")
 def test_early_stopping(quick_classifier, labelled, early_stopping):
     model = quick_classifier(early_stopping=early_stopping, max_iter=10).fit(*labelled)
     if not early_stopping:
@@ -723,6 +730,7 @@ def test_early_stopping(quick_classifier, labelled, early_stopping):
 
 
 # ----------------------------------------------------------------------- callbacks and Ctrl-C
+@slow_cases("two")
 def test_callbacks_are_told_of_every_epoch(quick_classifier, labelled):
     pytest.importorskip("sklearn.callback")
     calls = Calls()
@@ -732,6 +740,7 @@ def test_callbacks_are_told_of_every_epoch(quick_classifier, labelled):
     assert_array_equal(model.predict_proba(GRID), plain.predict_proba(GRID))
 
 
+@slow_cases("two")
 def test_ctrl_c_leaves_a_usable_model(quick_classifier, labelled):
     pytest.importorskip("sklearn.callback")
     X, y = labelled

@@ -26,13 +26,20 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skgpstoch import DeepGPRegressor
+from skgpstoch import (
+    AutoGaussianProcessClassifier,
+    AutoGaussianProcessRegressor,
+    DeepGPRegressor,
+)
 from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.methods.qsgp import rvm
 
 # Their default is as many steps as of the other estimators, and every check takes several fits.
 FEWER_STEPS = {cls: {"max_iter": 50} for cls in DIRECT}
+
+
+AUTOMATIC = [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier]
 
 
 def small(cls):
@@ -46,7 +53,7 @@ def small(cls):
     if cls in HELD_OUT:  # whose own kernel starts from a marginal likelihood
         return cls(RBF() + WhiteKernel(0.1), scheme="holdout", tol=1.0)
     if cls in NEIGHBOURS:
-        return cls(ConstantKernel() * Matern(nu=1.5), n_neighbors=8, max_iter=10)
+        return cls(ConstantKernel() * Matern(nu=1.5), n_neighbors=8, max_iter=4)
     if cls in BASIS:
         few = {"n_components": 50, "n_subset": 50} if "n_components" in cls().get_params() else {}
         return cls(**{"n_subset": 0, **few}, max_iter=2)
@@ -89,7 +96,8 @@ def test_sklearn_check(estimator, check, monkeypatch, request):
     monkeypatch.setattr(rvm, "NEWTON_STEPS", 2)  # of functions that hardly any sweep has pruned
     if check.func.__name__ not in LEARN:
         request.getfixturevalue("few_newton_steps")
-        less = {"max_iter": 1, "n_subset": 0} if type(estimator) not in HELD_OUT + DROP_IN else {}
+        less = {"max_iter": 1, "n_subset": 0, "calibrate": False}
+        less = less if type(estimator) not in HELD_OUT + DROP_IN else {}
         params = estimator.get_params()
         estimator = clone(estimator).set_params(**{k: v for k, v in less.items() if k in params})
     check(estimator)
@@ -114,7 +122,7 @@ def test_checks_of_processes(estimator, check):
 @few_rows
 @harmful
 @too_few_rows
-@parametrize_with_checks([cls(**FEWER_STEPS.get(cls, {})) for cls in ESTIMATORS])
+@parametrize_with_checks([cls(**FEWER_STEPS.get(cls, {})) for cls in [*ESTIMATORS, *AUTOMATIC]])
 def test_sklearn_check_of_the_defaults(estimator, check):
     with warnings.catch_warnings():
         if isinstance(estimator, DeepGPRegressor) and check.func.__name__ in WITHOUT_NOISE:

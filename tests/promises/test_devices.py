@@ -304,11 +304,8 @@ SCENARIOS = {  # with whom, and who stands for all in the default run
     exposure: (takes("exposure"), [sg.SVGPRegressor]),
     known_noise: (takes("y_std"), [sg.SVGPRegressor]),
     outputs: (lambda cls: not is_classifier(cls()), [FINITE_ONE]),
-    stream: (
-        lambda cls: hasattr(cls, "partial_fit"),
-        [FINITE_ONE, sg.DLMClassifier, sg.MinimaxGaussianProcessRegressor],
-    ),
-    warm_start: (has("warm_start"), [FINITE_ONE]),
+    stream: (lambda cls: hasattr(cls, "partial_fit"), [sg.MinimaxGaussianProcessRegressor]),
+    warm_start: (has("warm_start"), []),  # there is one below
     checkpoint: (has("checkpoint_dir"), [sg.SVGPRegressor]),
     ctrl_c: (trains, [sg.MinimaxGaussianProcessRegressor]),
     callbacks: (trains, [sg.SVGPRegressor]),
@@ -327,7 +324,7 @@ def pairs():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("scenario", "cls"), list(pairs()))
-@slow_cases("plain-(SVGP|SCGD)", "stream-SCGD")
+@slow_cases("plain-(SVGP|SCGD|ADMM)")
 def test_every_estimator_is_the_same_to_the_last_bit(
     scenario, cls, alike, pretend, monkeypatch, tmp_path
 ):
@@ -395,6 +392,7 @@ def of_parts(device, likelihood, loss, solver):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("likelihood", "loss", "solver"), list(products()))
 @by_default("student_t", "softplus", "bernoulli", "lbfgs")
+@slow_cases("bernoulli", "softplus")
 def test_parts_are_the_same_to_the_last_bit(
     likelihood, loss, solver, alike, few_iterations, few_newton_steps_from_both_starts, pretend
 ):
@@ -480,6 +478,7 @@ DEFAULT_OPTIONS = 6
         for i, name in enumerate(OPTIONS)
     ],
 )
+@slow_cases("adagrad", "betas")
 def test_options_are_the_same_to_the_last_bit(option, alike, pretend):
     cls, params = OPTIONS[option]
 
@@ -529,7 +528,7 @@ AROUND = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", some_of(AROUND, ["automatic"]))
-def test_estimators_around_others(name, small, alike, pretend, monkeypatch):
+def test_estimators_around_others(name, small, one_kernel, alike, pretend, monkeypatch):
     rows = np.concatenate([X, X + 0.01])
 
     def said(device):
@@ -572,6 +571,7 @@ def test_models_predict_on_either_device(cls, alike, pretend):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("cls", [FINITE_ONE, sg.SVGPClassifier, sg.GaussianProcessRegressor])
+@slow_cases("SVGPClassifier")
 def test_predictions_leave_nothing_on_the_device(cls, pretend):
     case = Case(cls, "pretend")
     model = case.make().fit(case.X, case.y)
@@ -704,7 +704,7 @@ FIRST = [
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", some_of(QUIET, FIRST))
-@slow_cases("dlm classes")
+@slow_cases("dlm classes", "adam", "qsgp")
 def test_steps_wait_once_at_most(name, steps):
     """And copy nothing onto the device, but for constants that are placed in the first."""
     cls, params = QUIET[name]
@@ -756,6 +756,7 @@ FIRST_BLOCKS = ["scgd", "svgp natural", "svgp classes", "networks"]
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", some_of(PREDICT, FIRST_BLOCKS))
+@slow_cases("networks")
 def test_blocks_of_predictions_wait_for_results_alone(name, pretend, monkeypatch):
     cls, params = PREDICT[name]
     case = Case(cls, "pretend")

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import DEEP, DIRECT, DROP_IN, ESTIMATORS, HELD_OUT, IMAGES, named
-from families import by_family
+from families import by_family, slow_cases
 from numpydoc.docscrape import NumpyDocString
 from numpydoc.validate import validate
 from sklearn.base import is_classifier
@@ -230,6 +230,7 @@ def test_of_many_parameters_few_come_first(cls):
     assert len(first) == len(names) if len(names) <= 13 else 4 <= len(first) <= 7
 
 
+@slow_cases("NNGP")
 def test_documented_attributes_are_the_fitted_ones(fitted):
     documented = set(documented_parameters(type(fitted), "Attributes"))
     present = {a for a in vars(fitted) if a.endswith("_") and not a.startswith("_")}

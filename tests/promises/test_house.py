@@ -148,10 +148,11 @@ def test_one_file_knows_kinds_of_devices():
 
 def names_of_cuda(tree):
     """Texts and attributes of code, but for docstrings, that have "cuda" in them."""
-    shown = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-    texts = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in shown]
+    nodes = list(ast.walk(tree))
+    shown = {id(n.value) for n in nodes if isinstance(n, ast.Expr)}
+    texts = [n for n in nodes if isinstance(n, ast.Constant) and id(n) not in shown]
     names = [n.value for n in texts if isinstance(n.value, str)]
-    names += [n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)]
+    names += [n.attr for n in nodes if isinstance(n, ast.Attribute)]
     return [name for name in names if "cuda" in name.lower()]
 
 

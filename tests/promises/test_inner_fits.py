@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+from families import slow_cases
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.multiclass import OneVsRestClassifier
@@ -15,6 +16,8 @@ from skgpstoch import (
     SVGPRegressor,
 )
 
+pytestmark = pytest.mark.usefixtures("one_kernel")
+
 MODELS = {
     "clusters": SVGPRegressor(inducing_points="kmeans", n_inducing=5, max_iter=2, random_state=0),
     "linear": AutoGaussianProcessRegressor(max_time=3, random_state=0),
@@ -25,6 +28,7 @@ MODELS = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", MODELS)
+@slow_cases("clusters")
 def test_no_fit_of_scikit_learn_is_seen(name, monkeypatch):
     """As MLflow's autolog does, wrap `fit` of its classes with functools.wraps."""
     rng, seen = np.random.default_rng(0), []

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 from conftest import BASIS, DEEP, DROP_IN, ESTIMATORS, IMAGES, TRAINED, constructor, has
-from families import by_family, slow_cases
+from families import by_default, by_family, slow_cases
 from shared import Calls, labelled, results
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
@@ -79,7 +79,7 @@ def scores_of_choice(monkeypatch):
 
 @pytest.mark.parametrize("cls", STILL)
 @pytest.mark.parametrize("n", [90, 200])
-@slow_cases("90-(Solve|FITC)")
+@by_default("90-SVGP", "200-FITC")
 def test_more_epochs_than_are_needed_change_nothing(cls, n):
     X, y = sine_in_noise(n)
     values = [
@@ -92,7 +92,7 @@ def test_more_epochs_than_are_needed_change_nothing(cls, n):
 
 
 @pytest.mark.parametrize("make", ENDING.values(), ids=ENDING)
-@slow_cases("^basis$", "all rows", "(orthogonal|basis|relevance) classes")
+@slow_cases("^basis$", "all rows", "classes")
 def test_a_solver_that_ends_does_not_depend_on_max_iter(make, sine):
     X, y = sine[0][:100], sine[1][:100]
     model = make(random_state=0)
@@ -106,6 +106,7 @@ def test_a_solver_that_ends_does_not_depend_on_max_iter(make, sine):
 
 @pytest.mark.parametrize("cls", STILL)
 @pytest.mark.filterwarnings("ignore:Training ended after", "ignore:The optimal value found")
+@by_default("SVGP")
 def test_every_epoch_of_a_deterministic_solver_is_a_candidate(cls, scores_of_choice):
     X, y = sine_in_noise(60)
     found = []
@@ -121,9 +122,9 @@ def test_every_epoch_of_a_deterministic_solver_is_a_candidate(cls, scores_of_cho
 
 @pytest.mark.parametrize("cls", by_family("the last iterate", STOPPED))
 @pytest.mark.filterwarnings("ignore:Training ended after", "ignore:No epoch of training")
-@slow_cases("ConvolutionalGPClassifier")
+@slow_cases("ConvolutionalGPClassifier", "NNGP", "DeepKernel")
 def test_training_that_a_callback_stops_keeps_the_best_of_all_epochs(cls, sine, scores_of_choice):
-    for epoch in (0, 1, 4):
+    for epoch in (0, 4):
         model = quick(cls, max_iter=400, early_stopping=True)
         model.set_callbacks(Stop(epoch)).fit(*labelled(model, sine))
         assert model.n_iter_ == epoch + 1
@@ -133,7 +134,7 @@ def test_training_that_a_callback_stops_keeps_the_best_of_all_epochs(cls, sine, 
 
 @pytest.mark.parametrize("cls", by_family("the last iterate", SCHEDULED))
 @pytest.mark.filterwarnings("ignore:Training ended after")
-@slow_cases("ConvolutionalGPClassifier")
+@slow_cases("ConvolutionalGPClassifier", "DeepKernel", "NNGP")
 def test_a_longer_schedule_is_not_worse_on_other_rows(cls, sine):
     scores = []
     for max_iter in (25, 100):

@@ -22,7 +22,7 @@ from conftest import (
     harmful,
     named,
 )
-from families import slow_cases
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from scipy.stats import multivariate_normal, norm
@@ -129,6 +129,7 @@ def scale_of(model):
 
 # ------------------------------------------------------------------------------------- accuracy
 @every_finite
+@slow_cases("Minimax")
 def test_a_sine_is_learned_with_honest_uncertainty(quick_finite, sine):
     model = quick_finite(hidden_layer_sizes=(64,), max_iter=80).fit(*sine)
     mean, std = model.predict(GRID, return_std=True)
@@ -144,6 +145,7 @@ def test_a_sine_is_learned_with_honest_uncertainty(quick_finite, sine):
 
 
 @every_finite
+@slow_cases("Minimax")
 def test_random_fourier_features_come_near_the_exact_gp(finite, sine):
     """With its own fitted kernel the exact GP predicts the same, up to the features' error."""
     X, y = sine
@@ -354,6 +356,7 @@ def test_normalize_y_changes_nothing_where_y_is_standard(quick, sine, close_to):
     )
 
 
+@slow_cases("SVGP")
 def test_without_normalize_y_units_are_the_users(quick, sine):
     X, y = sine
     model = quick(normalize_y=False, max_iter=90).fit(X, 2.0 * y + 1.0)
@@ -369,6 +372,7 @@ def test_score_is_r2(fitted, fitted_two, two_outputs):
     assert fitted_two.score(X, Y) == r2_score(Y, fitted_two.predict(X)) > 0.8
 
 
+@slow_cases("SVGP")
 def test_outputs_have_weights_and_noise_of_their_own(quick, two_outputs):
     X, Y = two_outputs
     rng = np.random.default_rng(2)
@@ -440,6 +444,7 @@ def test_the_container_does_not_matter(quick_finite, two_outputs, tmp_path, conv
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "int64", "uint16", "bool"])
+@slow_cases("int8", "uint16", "float16")
 def test_number_types(quick_finite, dtype):
     rng = np.random.default_rng(0)
     X = rng.integers(0, 2 if dtype == "bool" else 60, (80, 3)).astype(dtype)
@@ -818,7 +823,7 @@ def test_feature_map_sees_the_inputs_as_they_are(quick, sine):
 
 
 @pytest.mark.parametrize("layer", [nn.Dropout(0.2), nn.BatchNorm1d(16)], ids=["dropout", "norm"])
-@slow_cases("SVGPRegressor-norm", "SCGD.*dropout")
+@slow_cases("SVGPRegressor-norm", "SCGD.*dropout", "dropout")
 def test_layers_with_two_modes(quick, sine, layer):
     """Training uses one, predictions the other: they depend neither on chance nor on the batch."""
     module = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), layer)
@@ -926,7 +931,7 @@ def test_solvers_and_schedules(quick_finite, sine, solver, schedule):
 
 
 @pytest.mark.parametrize("batch_size", [1, 64, 10_000, "auto"])
-@slow_cases("SVGPRegressor-1", "10000")
+@slow_cases("SVGPRegressor-1", "10000", "SCGDGaussian-1$")
 def test_batch_sizes(quick, sine, batch_size):
     X, y = (a[:40] for a in sine) if batch_size == 1 else sine
     model = quick(batch_size=batch_size, max_iter=4, learning_rate_init=0.003).fit(X, y)
@@ -965,6 +970,7 @@ PAPER = {
 
 
 @every_finite
+@by_default("SCGD")
 def test_the_papers_own_algorithm(finite, sine):
     own = {SCGDGaussianProcessRegressor: {"averaging": 0.9, "weights": "learned"}}
     model = finite(**PAPER, **own.get(finite, {}), random_state=0).fit(*sine)
@@ -1128,6 +1134,7 @@ def test_warm_start_with_more_rows(finite, sine):
     assert np.isfinite(model.fit(*big).predict(GRID)).all()
 
 
+@slow_cases("SVGP")
 def test_warm_start_after_a_stream(quick, sine):
     model = quick(warm_start=True, max_iter=12).fit(*sine).partial_fit(*sine).fit(*sine)
     assert model.score(*sine) > 0.8
@@ -1167,6 +1174,7 @@ def test_a_stream_improves_the_model(quick_finite, n_outputs):
 
 
 @pytest.mark.parametrize("n_estimators", [1, 3])
+@slow_cases("-1$")
 def test_a_stream_goes_on_from_a_fit(quick_finite, n_estimators):
     X, y = stream_data()
     model = quick_finite(n_estimators=n_estimators, max_iter=30).fit(X[:300], y[:300])
@@ -1189,6 +1197,7 @@ def test_a_stream_goes_on_from_a_fit(quick_finite, n_estimators):
     ],
     ids=["fourier", "linear", "module"],
 )
+@slow_cases("module")
 def test_streams_of_other_features(quick_finite, params):
     X, y = stream_data()
     model = quick_finite(**params)
@@ -1202,6 +1211,7 @@ def test_streams_of_other_features(quick_finite, params):
 
 
 @pytest.mark.parametrize("layer", [nn.Dropout(0.2), nn.BatchNorm1d(16)], ids=["dropout", "norm"])
+@slow_cases("SVGPRegressor-norm", "SCGDGaussian-dropout")
 def test_streams_of_modules_with_two_modes(quick, layer):
     """The posterior of the chunks is that of the features that predict."""
     X, y = stream_data()
@@ -1395,6 +1405,7 @@ def test_a_callback_can_stop_the_fit(callbacks, quick, sine):
     assert np.isfinite(model.predict(GRID)).all()
 
 
+@slow_cases("SCGD")
 def test_callbacks_in_a_pipeline_and_a_search(callbacks, quick, sine):
     recording = Recording()
     pipeline = make_pipeline(StandardScaler(), quick(max_iter=3)).set_callbacks(recording)

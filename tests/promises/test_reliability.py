@@ -209,6 +209,7 @@ def test_the_users_default_dtype_is_no_obstacle(quick_finite, sine, params):
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+@slow_cases("SVGPRegressor-no_grad", "SCGDGaussian-inference")
 def test_fits_where_gradients_are_off(quick, sine, context):
     X, y = sine
     with context():
@@ -243,7 +244,7 @@ REPRODUCIBLE = {
 
 
 @each_kind(REPRODUCIBLE)
-@slow_cases("BSGD", "SCGDGaussian-(network|learned)")
+@slow_cases("BSGD", "SCGDGaussian-(network|learned)", "ensemble", "fourier")
 def test_a_seed_names_the_result_to_the_bit(quick_finite, sine, params):
     X, y = sine
     params = {**params, "max_iter": 4}
@@ -273,6 +274,7 @@ def test_random_state_objects(quick, sine):
     assert not np.array_equal(again.predict(GRID), models[1].predict(GRID))
 
 
+@slow_cases("SCGD")
 def test_threads_get_the_same_bits_and_leave_the_global_generator(quick, sine):
     """Networks of our own need no global generator, which threads could only share."""
     before = torch.get_rng_state()
@@ -356,6 +358,7 @@ FAILURES = {
         ("partial_fit", "partial_fit"),
     ],
 )
+@slow_cases("SVGPRegressor-(nothing|fit)-.*divergence")
 def test_a_failed_call_leaves_the_estimator_as_it_was(quick, sine, failure, method, before):
     make_params, spoil, error = FAILURES[failure]
     X, y = sine[0][:, :1], sine[1]
@@ -381,6 +384,7 @@ def test_a_failed_call_leaves_the_estimator_as_it_was(quick, sine, failure, meth
 
 
 @pytest.mark.parametrize("start", ["fit", "partial_fit"])
+@slow_cases("SVGPRegressor-partial_fit")
 def test_a_stream_goes_on_after_a_failed_chunk(quick, sine, start):
     """What the failed call had begun to change is not shared with the estimator."""
     X, y = sine
@@ -631,7 +635,7 @@ def assert_same_fit(model, reference):
 
 
 @pytest.mark.parametrize("how", KILLS)
-@slow_cases("SVGP.*(second|last|fourth)")
+@slow_cases("SVGP.*(second|last|fourth)", "second epoch", "last epoch", "SVGPRegressor-within")
 def test_a_killed_fit_resumes_to_the_same_bits(quick, sine, tmp_path, monkeypatch, capsys, how):
     params = {"max_iter": EPOCHS, "batch_size": 100}
     reference = fitted_once(quick(**params), *sine)
@@ -651,7 +655,7 @@ def test_a_killed_fit_resumes_to_the_same_bits(quick, sine, tmp_path, monkeypatc
 
 
 @each_kind(RESUMED)
-@slow_cases("SCGDGaussian-(network|float64|learned)")
+@slow_cases("SCGDGaussian-(network|float64|learned)", "ensemble", "fourier", "BSGD")
 def test_whatever_is_trained_resumes(quick_finite, sine, tmp_path, monkeypatch, params):
     params = {**params, "max_iter": EPOCHS}
     reference = quick_finite(**params).fit(*sine)
@@ -693,6 +697,7 @@ def test_a_converged_fit_does_not_train_on(quick, sine, tmp_path, monkeypatch, h
     assert_same_fit(model.fit(*sine), reference)
 
 
+@slow_cases("SVGP")
 def test_rollbacks_are_remembered(quick, sine, tmp_path, monkeypatch):
     def model(**params):
         module = Hooked(in_training(lambda Z: Z * np.nan, 3))
@@ -710,6 +715,7 @@ def test_rollbacks_are_remembered(quick, sine, tmp_path, monkeypatch):
     assert_same_fit(resumed.fit(*sine), reference)
 
 
+@slow_cases("SVGP")
 def test_ctrl_c_can_be_resumed(quick, sine, tmp_path):
     """An interrupted fit gives a usable model, and the next call takes up its training."""
     reference = quick(feature_map=Hooked(lambda *_: None)).fit(*sine)
@@ -773,6 +779,7 @@ def make_module(seed, activation=None):
 
 
 @pytest.mark.parametrize("other", OTHER_FITS)
+@slow_cases("kind of module", "learning rate", "bounds", "rows")
 def test_other_fits_do_not_resume(sine, tmp_path, monkeypatch, other):
     """One folder serves many fits: none takes up another's training."""
     cls = SCGDGaussianProcessRegressor

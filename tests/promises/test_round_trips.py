@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import DEEP, ESTIMATORS, IMAGES, SPARSE, constructor, named
-from families import by_family, slow_cases, some_of
+from families import by_default, by_family, slow_cases, some_of
 from sklearn.base import clone, is_classifier
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.gaussian_process import kernels as sk
@@ -40,7 +40,10 @@ from skgpstoch import (
     SVGPRegressor,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # few rows, few iterations
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),  # few rows, few iterations
+    pytest.mark.usefixtures("one_kernel"),
+]
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-3, 3, (40, 4))
@@ -165,6 +168,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", some_of(OTHERS, ["classes", "stack"]))
+@slow_cases("classes")
 def test_estimators_around_others(name, tmp_path):
     make, y = OTHERS[name]
     model = fit(make(), y=y)
@@ -173,6 +177,7 @@ def test_estimators_around_others(name, tmp_path):
 
 
 @pytest.mark.parametrize("y", [Y, CLASSES], ids=["numbers", "classes"])
+@slow_cases("numbers")
 def test_data_frames(y, tmp_path):
     cls = AutoGaussianProcessRegressor if y is Y else AutoGaussianProcessClassifier
     model = fit(cls(random_state=0), FRAME, y)
@@ -183,7 +188,7 @@ def test_data_frames(y, tmp_path):
 @pytest.mark.parametrize(
     ("cls", "likelihood"), [(cls, name) for cls, names in LIKELIHOODS.items() for name in names]
 )
-@slow_cases("DLMRegressor-(gaussian|student_t|laplace|poisson)")
+@by_default("shared", "QSGPRegressor-laplace", "SVGPRegressor-(laplace|poisson)")
 def test_every_likelihood(cls, likelihood, tmp_path):
     params = {"n_components": 20, "n_subset": 20} if cls is QSGPRegressor else QUICK
     params = {**params, "max_iter": 2, "random_state": 0}
@@ -193,7 +198,7 @@ def test_every_likelihood(cls, likelihood, tmp_path):
 
 @pytest.mark.parametrize("likelihood", OF_CLASSES)
 @pytest.mark.parametrize("cls", [SVGPClassifier, DLMClassifier], ids=named)
-@slow_cases("DLM")
+@slow_cases("DLM", "robustmax")
 def test_every_likelihood_of_classes(cls, likelihood, tmp_path):
     y = np.where(Y > 0, "up", "down") if likelihood == "bernoulli" else CLASSES
     check_ways(fit(cls(likelihood=likelihood, **QUICK), y=y), tmp_path, ways=FEW_WAYS)
@@ -255,6 +260,7 @@ def test_every_kernel(make, kernel, tmp_path):
     ],
     ids=lambda model: type(model).__name__,
 )
+@slow_cases("DLMRegressor1", "GaussianProcessRegressor0")
 def test_other_parameters(model, tmp_path):
     check_ways(fit(clone(model)), tmp_path)
 
@@ -283,6 +289,7 @@ def test_streams_go_on(cls, name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["save", "pickle"])
+@slow_cases("pickle")
 def test_warm_starts_go_on(name, tmp_path):
     model = fit(SVGPRegressor(warm_start=True, **QUICK))
     assert bits(fit(WAYS[name](model, tmp_path))) == bits(fit(model))
@@ -309,6 +316,7 @@ def test_estimators_that_are_not_fitted(cls, tmp_path):
     ],
     ids=lambda model: type(model).__name__,
 )
+@slow_cases("GridSearch")
 def test_wrapped(model, tmp_path):
     model = fit(model, y=Y)
     for way in (WAYS["pickle"], dump):

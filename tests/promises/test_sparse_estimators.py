@@ -206,6 +206,7 @@ few_iterations = pytest.mark.usefixtures("few_iterations")
     "deep",
     "SolveGPRegressor-lbfgs-[ls]",
 )
+@slow_cases("robustmax-decoupled", "lbfgs-(probit|student)", "adam-student")
 def test_every_combination_beats_a_constant(cls, params, small):
     X, targets = small
     y = targets_for(params, targets)
@@ -491,6 +492,7 @@ def test_auto_solver_says_what_it_is(quick_sparse, sine):
 
 
 @pytest.mark.parametrize("likelihood", ["student_t", "laplace"])
+@slow_cases("laplace")
 def test_heavy_tails_forget_outliers(quick_sparse, sine, likelihood):
     X, y = sine
     y = np.where(np.arange(len(y)) % 10 == 0, y + 20.0, y)
@@ -779,6 +781,7 @@ def test_many_orthogonal_points_are_affordable(sine):
 
 # ------------------------------------------------------------------------------------------ counts
 @pytest.mark.parametrize("link", ["exp", "softplus"])
+@slow_cases("softplus")
 def test_counts_and_exposures(quick_sparse, counts, link):
     X, y, exposure = counts
     params = {"likelihood": Poisson(link), "solver": "natural", "max_iter": 30}
@@ -1056,7 +1059,7 @@ RESUMED = {
 
 @few_iterations
 @pytest.mark.parametrize("params", RESUMED.values(), ids=RESUMED)
-@slow_cases("student_t")
+@slow_cases("student_t", "decoupled", "adam")
 def test_a_killed_fit_resumes_to_the_same_bits(quick_any, sine, tmp_path, monkeypatch, params):
     model = quick_any()
     if is_classifier(model) and (params.get("solver") in SLOW or "likelihood" in params):

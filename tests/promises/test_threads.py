@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import FINITE_ONE, SPARSE, SPARSE_ONE, constructor, named
-from families import slow_cases
+from families import by_default, slow_cases
 from numpy.testing import assert_array_equal
 from sklearn.cluster import MiniBatchKMeans
 from torch import nn
@@ -88,6 +88,7 @@ def assert_same_in_threads(make, X, y):
 
 @pytest.mark.parametrize("layer", STOCHASTIC.values(), ids=STOCHASTIC)
 @slow_cases("feature dropout", "rrelu")
+@by_default("dropout")
 def test_stochastic_layers_draw_the_same_in_threads(sine, layer):
     cls = SCGDGaussianProcessRegressor
     assert_same_in_threads(lambda seed: stochastic(cls, layer, seed), *few(cls, sine))
@@ -95,6 +96,7 @@ def test_stochastic_layers_draw_the_same_in_threads(sine, layer):
 
 @pytest.mark.parametrize("cls", [FINITE_ONE, SPARSE_ONE, SVGPClassifier], ids=named)
 @slow_cases("SVGPClassifier")
+@by_default("SCGD")
 def test_dropout_in_threads(sine, cls):
     def make(seed):
         return stochastic(cls, lambda: nn.Dropout(0.3), seed)

@@ -203,6 +203,7 @@ FITS = {
     "kmeans",
     "learned-noise",
 )
+@slow_cases("betas", "network", "hold-out", "errors")
 def test_integer_weights_are_repeated_rows(case, problem):
     cls, params, kind = FITS[case]
     X, y, known = problem(kind)
@@ -217,6 +218,7 @@ def test_integer_weights_are_repeated_rows(case, problem):
 
 
 @pytest.mark.parametrize("cls", COVERING_WEIGHTED, ids=named)
+@slow_cases("DLMClassifier")
 def test_weights_make_a_difference(cls, problem):
     X, y, _ = problem(kind_of(cls))
     model = constructor(cls)(max_iter=5)
@@ -277,6 +279,7 @@ def test_centres_of_clusters_are_drawn_to_rows_that_count_often():
 
 
 @pytest.mark.parametrize("cls", [SVGPRegressor, SolveGPClassifier, DLMRegressor], ids=named)
+@slow_cases("SolveGPClassifier")
 def test_more_points_than_rows_if_these_count_for_enough(cls, problem):
     """As many as there are distinct rows are made either way."""
     X, y, _ = problem(kind_of(cls))
@@ -295,7 +298,7 @@ HUGE = pytest.warns(UserWarning, match="no two of these 60 rows have the same in
     "model",
     [
         SVGPRegressor(n_inducing=10, max_iter=2, random_state=0),
-        SVGPClassifier(n_inducing=10, max_iter=2, random_state=0),
+        SVGPClassifier(n_inducing=10, solver="natural", max_iter=2, random_state=0),
         DLMRegressor(n_inducing=10, max_iter=5, random_state=0),
     ],
     ids=lambda model: type(model).__name__,
@@ -1058,7 +1061,7 @@ def test_weight_zero_is_absence(cls, problem):
 
 
 @pytest.mark.parametrize("cls", COVERING_WEIGHTED, ids=named)
-@slow_cases("Minimax", "BSGD", "DLM")
+@slow_cases("Minimax", "BSGD", "DLM", "SCGD")
 def test_ones_are_none(cls, problem, monkeypatch):
     """With zeros beside them as well; in fits, streams and evidence, of many rows or few."""
     X, y, _ = problem(kind_of(cls))
@@ -1450,7 +1453,7 @@ def test_adaboost(problem):
 
 
 @pytest.mark.parametrize("cls", [SVGPRegressor, SCGDGaussianProcessRegressor, SVGPClassifier])
-@slow_cases("SVGPRegressor")
+@slow_cases("SVGPRegressor", "SVGPClassifier")
 def test_bagging_is_fits_to_repeated_rows(cls, problem):
     X, y, _ = problem(kind_of(cls))
     base = constructor(cls)(max_iter=3)

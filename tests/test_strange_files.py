@@ -684,11 +684,8 @@ def test_what_does_not_fit_together_has_its_name(use, plain, tmp_path):
     with pytest.raises(ValueError, match=r"failed in .*the parts of the file do not") as failure:
         USES[use](model)
     assert str(tmp_path / "model") in str(failure.value)
-    assert type(failure.value.__cause__) in (
-        RuntimeError,
-        ValueError,
-        IndexError,
-    )  # for who mends it
+    of_library = failure.value.__cause__  # for who mends the file
+    assert isinstance(of_library, RuntimeError | ValueError | IndexError)
 
 
 def test_models_within_others_say_so_too(tmp_path):

@@ -417,6 +417,9 @@ def test_columns_that_no_input_can_hold_are_named():
     with pytest.raises(CannotExport, match="a column called 'mean', as an output is"):
         to_onnx(model)
     to_onnx(model, "std")
+    model.fit(frame.rename(columns={"mean": ""}), target)
+    with pytest.raises(CannotExport, match="a column without a name"):
+        to_onnx(model)
 
 
 def test_stacks():

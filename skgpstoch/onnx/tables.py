@@ -39,6 +39,8 @@ def table_inputs(
     if encoder is None or all(type(each) is Numbers for each in encoder.encoders):
         return Value(graph, "X"), {"X": (TensorProto.DOUBLE, width)}
     names = getattr(model, "feature_names_in_", [f"x{j}" for j in range(width)])
+    if "" in list(names):
+        raise CannotExport("a column without a name", "Name the column, and fit again.")
     graph.taken = set(map(str, names))
     kinds = [kind_of(encoder, j) for j in range(width)]
     given = {str(name): (kind, 1) for name, kind in zip(names, kinds, strict=True)}

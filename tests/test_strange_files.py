@@ -742,6 +742,20 @@ def test_the_part_that_fails_has_its_name(sparse, tmp_path):
         model.predict(X)
 
 
+@pytest.mark.parametrize("use", ["a stream", "an ONNX graph"])
+def test_blocks_of_no_features_take_no_memory(use, plain, tmp_path):
+    """Of terabytes, or of so many gigabytes that the system ends the process."""
+
+    def change(nodes, tensors):
+        for node in nodes:
+            if node[0] == "tuple" and node[1:] == [5]:
+                node[1] = 10**6
+
+    model = edited(plain, tmp_path / "model", change)
+    with pytest.raises(ValueError, match=r"blocks of \(1000000, 1000000\) features have 5 weights"):
+        USES[use](model)
+
+
 class Failing(torch.nn.Module):
     """A network of the user's."""
 

@@ -1022,6 +1022,15 @@ def test_frequencies_are_as_many_as_the_columns_of_rows(tmp_path):
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
 
 
+@pytest.mark.parametrize("name", ["n_groups", "n_inputs"])
+def test_graphs_have_no_gigabytes_of_frequencies(name):
+    onnx = pytest.importorskip("skgpstoch.onnx")
+    model = QSGPRegressor(n_subset=10, n_components=20, max_iter=1, random_state=0).fit(X, Y)
+    vars(model.posterior_.model.basis)[name] = 10**9
+    with pytest.raises(onnx.CannotExport, match="so many Fourier features"):
+        onnx.to_onnx(model)
+
+
 def test_frequencies_of_a_huge_order_are_refused():
     """Each would take 2·10^12 numbers."""
     kernel = from_sklearn(sk.Matern(nu=1.5))

@@ -1,9 +1,11 @@
 """Nearest neighbours: identities with the exact process, and what the estimator promises."""
 
 import copy
+import gc
 import itertools
 import math
 import pickle
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -21,6 +23,7 @@ from torch import nn
 
 from skgpstoch import GaussianProcessRegressor, NNGPClassifier, NNGPRegressor
 from skgpstoch.data import ChunkRows, ParquetRows, equal_rows
+from skgpstoch.data.arrays import row_blocks
 from skgpstoch.data.rows import Rows
 from skgpstoch.estimators import runs
 from skgpstoch.kernels import from_sklearn
@@ -32,6 +35,7 @@ from skgpstoch.maths.nearest import Nearest
 from skgpstoch.methods.nngp import deep
 from skgpstoch.methods.nngp.start import in_sight
 from skgpstoch.models.calibration.tails import TailChoice, best_tails
+from skgpstoch.models.posteriors import neighbours
 from skgpstoch.models.posteriors.exact import repetition
 from skgpstoch.models.posteriors.neighbours import NeighbourPosterior, noise_of_rows
 from skgpstoch.objectives.neighbours import NeighbourObjective
@@ -941,6 +945,36 @@ def test_more_neighbours_can_be_asked_for_after_the_fit(Model):
     assert_array_equal(getattr(some, predict)(X + 0.1), few)
     with pytest.raises(ValueError, match="n_neighbors_predict"):
         some.set_params(n_neighbors_predict=0).predict(X)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_importances_need_few_neighbours():
+    """Those of all rows took minutes and gigabytes, as does whatever shows the model."""
+    X, rows = data(200, d=3)
+    model = NNGPRegressor(**QUICK, calibrate=False).fit(X.numpy(), rows.y[:, 0])
+    few = model.feature_importances_
+    assert_array_equal(model.set_params(n_neighbors_predict=10**9).feature_importances_, few)
+    assert model._asked(model.posterior_).block_rows == 2**24 // 201**2  # of predict_gradient
+
+
+def test_blocks_leave_nothing_between_them(monkeypatch):
+    """Small tensors among large ones, freed, made the memory grow with the rows asked."""
+    X, rows = data(40)
+    posterior = objective(X, rows, 5).posterior(X, rows).requires_grad_(False)
+    monkeypatch.setattr(neighbours, "set_blocks", lambda n, *_: row_blocks(n, 1))
+    said, kept = NeighbourPosterior.said, []
+
+    def watched(*args):
+        gc.collect()
+        assert sum(each() is not None for each in kept) <= 1  # that of the block before
+        found = said(*args)
+        kept.append(weakref.ref(found.mean))
+        return found
+
+    whole = posterior.marginals(X[:9])
+    monkeypatch.setattr(NeighbourPosterior, "said", watched)
+    assert_array_equal(posterior.marginals(X[:9]).mean, whole.mean)
+    assert len(kept) == 9
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

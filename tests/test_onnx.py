@@ -426,7 +426,11 @@ def test_columns_that_no_input_can_hold_are_named():
     model = AutoGaussianProcessRegressor(max_time=2, random_state=0).fit(frame, target)
     with pytest.raises(CannotExport, match="a column called 'mean', as an output is"):
         to_onnx(model)
+    model.n_features_in_ = 10**9  # as a file may say; its names would take gigabytes
     to_onnx(model, "std")
+    model.fit(frame.rename(columns={"mean": ""}), target)
+    with pytest.raises(CannotExport, match="a column without a name"):
+        to_onnx(model)
 
 
 def test_stacks():

@@ -3,6 +3,7 @@
 import copy
 import gc
 import json
+import pickle
 import re
 import time
 import tracemalloc
@@ -18,6 +19,7 @@ from sklearn.preprocessing import FunctionTransformer, QuantileTransformer
 
 import skgpstoch
 from skgpstoch import (
+    ConstantVarianceRegressor,
     DeepGPRegressor,
     DLMRegressor,
     GaussianProcessRegressor,
@@ -671,6 +673,8 @@ USES = {
     "a copy": lambda m: copy.deepcopy(m).predict(X),
     "a shallow copy": lambda m: copy.copy(m).predict(X),
     "a stream": lambda m: m.partial_fit(X, Y),
+    "a pickle": lambda m: pickle.loads(pickle.dumps(m)).predict(X),
+    "an ONNX graph": lambda m: pytest.importorskip("skgpstoch.onnx").to_onnx(m),
 }
 
 
@@ -681,7 +685,19 @@ def test_what_does_not_fit_together_has_its_name(use, plain, tmp_path):
     with pytest.raises(ValueError, match=r"failed in .*the parts of the file do not") as failure:
         USES[use](model)
     assert str(tmp_path / "model") in str(failure.value)
-    assert isinstance(failure.value.__cause__, RuntimeError | ValueError)  # for who mends the file
+    of_library = failure.value.__cause__  # for who mends the file
+    assert isinstance(of_library, RuntimeError | ValueError | IndexError)
+
+
+def test_models_within_others_say_so_too(tmp_path):
+    inner = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0)
+    model = ConstantVarianceRegressor(inner).fit(X, Y)
+    model.estimator_.posterior_.weights = torch.nn.Identity()
+    model.save(tmp_path / "model")
+    again = skgpstoch.load(tmp_path / "model")
+    for each in (again, pickle.loads(pickle.dumps(again))):
+        with pytest.raises(ValueError, match=r"predict failed in SVGPRegressor.*the parts of the"):
+            each.estimator_.predict(X)
 
 
 def test_copies_that_fail_say_so(plain):
@@ -725,6 +741,20 @@ def test_the_part_that_fails_has_its_name(sparse, tmp_path):
     model = edited(sparse, tmp_path / "model", few_weights)
     with pytest.raises(ValueError, match=r"predict failed in SVGPRegressor\.posterior_\.weights,"):
         model.predict(X)
+
+
+@pytest.mark.parametrize("use", ["a stream", "an ONNX graph"])
+def test_blocks_of_no_features_take_no_memory(use, plain, tmp_path):
+    """Of terabytes, or of so many gigabytes that the system ends the process."""
+
+    def change(nodes, tensors):
+        for node in nodes:
+            if node[0] == "tuple" and node[1:] == [5]:
+                node[1] = 10**6
+
+    model = edited(plain, tmp_path / "model", change)
+    with pytest.raises(ValueError, match=r"blocks of \(1000000, 1000000\) features have 5 weights"):
+        USES[use](model)
 
 
 class Failing(torch.nn.Module):
@@ -806,14 +836,14 @@ def test_estimators_without_a_hash_work_as_well(tmp_path):
         __hash__ = None
 
     Unhashable(n_inducing=3, max_iter=1).fit(X, Y).save(tmp_path / "model")
-    model = skgpstoch.load(tmp_path / "model", objects={"Unhashable": Unhashable})
     gc.collect()  # models of other tests
     n_loaded = len(failures.LOADED)
+    model = skgpstoch.load(tmp_path / "model", objects={"Unhashable": Unhashable})
     assert str(tmp_path / "model") in failures.file_of(model)
     model.predict(X)
     del model
     gc.collect()
-    assert len(failures.LOADED) == n_loaded - 1
+    assert len(failures.LOADED) == n_loaded
 
 
 @pytest.mark.parametrize("cls", [SCGDGaussianProcessRegressor, DeepGPRegressor])
@@ -991,6 +1021,15 @@ def test_frequencies_are_as_many_as_the_columns_of_rows(tmp_path):
     put_together(tmp_path / "model", {**metadata, "structure": json.dumps(nodes)}, tensors)
     again = skgpstoch.load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize("name", ["n_groups", "n_inputs"])
+def test_graphs_have_no_gigabytes_of_frequencies(name):
+    onnx = pytest.importorskip("skgpstoch.onnx")
+    model = QSGPRegressor(n_subset=10, n_components=20, max_iter=1, random_state=0).fit(X, Y)
+    vars(model.posterior_.model.basis)[name] = 10**9
+    with pytest.raises(onnx.CannotExport, match="so many Fourier features"):
+        onnx.to_onnx(model)
 
 
 def test_frequencies_of_a_huge_order_are_refused():

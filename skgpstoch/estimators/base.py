@@ -265,6 +265,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         spread = self._x_spread
         with numeric_context():
             rows, posterior = self._located(representative_rows(spread))
+            posterior = posterior.summary
             blocks = row_blocks(len(rows), posterior.block_rows)
             scale = spread.scale / self._x_scaling.scale
             return posterior_importances(posterior, rows, scale, blocks)
@@ -306,7 +307,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         def arrays(block: slice) -> list[np.ndarray]:
             return [part.cpu().numpy() for part in compute(block)]
 
-        return collected(arrays, n_rows, self.posterior_.block_rows)
+        return collected(arrays, n_rows, self._asked(self.posterior_).block_rows)
 
 
 def fit_here(estimator: BaseGP, recipe: Recipe, table: Table) -> None:

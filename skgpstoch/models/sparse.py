@@ -356,6 +356,15 @@ class SparsePosterior(Posterior):
         m = self.weights.mean  # (I + G)m = c
         return Sites(self.precision, m + torch.einsum("bij,jb->ib", self.precision, m))
 
+    def check_blocks(self) -> None:
+        """Raise a ValueError if blocks do not make up the weights, as in files from strangers.
+
+        Their sizes, not the weights, say how much memory training takes.
+        """
+        sizes = sum(self.model.features.blocks), sum(self.weights.sizes)
+        if sizes != (len(self.weights.mean),) * 2:
+            raise ValueError(f"blocks of {sizes} features have {len(self.weights.mean)} weights")
+
     def log_evidence(self) -> Tensor:
         """Return the evidence lower bound, summed over outputs: (1,) nats."""
         return self.elbo[None]

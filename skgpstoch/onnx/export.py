@@ -17,6 +17,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.arguments import check_coverage
+from ..persistence.failures import with_failures_told
 from .distributions import quantile
 from .estimators import class_probabilities, distribution, moments
 from .graph import CannotExport, Graph, Value, model_of
@@ -89,6 +90,7 @@ def export(
     Path(path).write_bytes(to_onnx(model, outputs, quantiles).SerializeToString())
 
 
+@with_failures_told
 def to_onnx(
     model: Any, outputs: Sequence[str] | None = None, quantiles: Sequence[float] = LEVELS
 ) -> onnx.ModelProto:

@@ -13,7 +13,7 @@ from torch import nn
 from ..models.features import basis_functions, fourier, network, orthogonal, sums
 from ..models.features.base import FeatureMap
 from ..models.features.inducing import Covariances, InducingFeatures
-from .graph import CannotExport, Value
+from .graph import MOST_IN_GRAPH, CannotExport, Value
 from .kernels import covariance, number
 from .series import normal_cdf
 
@@ -254,6 +254,8 @@ def _(functions: basis_functions.KernelBasis, X: Value) -> Value:
 def _(functions: basis_functions.FourierBasis, X: Value) -> Value:
     if functions.n_components % 2:
         raise CannotExport("an odd number of Fourier features (n_components)")
+    if functions.n_groups * functions.n_inputs > MOST_IN_GRAPH:
+        raise CannotExport("so many Fourier features (n_components)")
     groups = torch.arange(functions.n_groups)
     like = torch.zeros(1, functions.n_inputs, dtype=torch.float64)
     omega, height = (number(a) for a in functions._frequencies(like, groups))

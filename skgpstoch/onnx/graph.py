@@ -29,6 +29,7 @@ class CannotExport(NotImplementedError):  # noqa: N818
 
 OPSET = 18
 ML, ML_OPSET = "ai.onnx.ml", 2  # ONNX's own operators for categories
+MOST_IN_GRAPH = 50_000_000  # numbers of training rows, or of frequencies: 400 MB
 IR_VERSION = 9  # IR version of the first ONNX Runtime that has this opset
 
 

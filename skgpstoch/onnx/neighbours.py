@@ -23,12 +23,11 @@ from ..models.features.network import FARTHEST_INPUT
 from ..models.posteriors.nearby import LEAST_KNOWN, TINIEST, ErrorsNearby
 from ..models.posteriors.neighbours import NeighbourPosterior
 from .features import layer
-from .graph import CannotExport, Value
+from .graph import MOST_IN_GRAPH, CannotExport, Value
 from .kernels import number, radial
 from .posteriors import LatentValues, latents
 from .series import FARTHEST_DEVIATE, log1p
 
-MOST_IN_GRAPH = 50_000_000  # of the training rows that a graph contains, 400 MB
 LEAST_PIVOT = 1e-12  # relative to k(x, x), where predictions add a jitter
 TOO_MANY = (
     "A graph contains the training rows. Save the model with its method save or with joblib.dump, "

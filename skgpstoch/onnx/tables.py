@@ -38,9 +38,12 @@ def table_inputs(
     encoder = getattr(model, "_encoder", None)
     if encoder is None or all(type(each) is Numbers for each in encoder.encoders):
         return Value(graph, "X"), {"X": (TensorProto.DOUBLE, width)}
-    names = getattr(model, "feature_names_in_", [f"x{j}" for j in range(width)])
+    places = range(len(encoder.encoders))  # not `width`, which a stranger's file may say is huge
+    names = getattr(model, "feature_names_in_", [f"x{j}" for j in places])
+    if "" in list(names):
+        raise CannotExport("a column without a name", "Name the column, and fit again.")
     graph.taken = set(map(str, names))
-    kinds = [kind_of(encoder, j) for j in range(width)]
+    kinds = [kind_of(encoder, j) for j in places]
     given = {str(name): (kind, 1) for name, kind in zip(names, kinds, strict=True)}
     return Columns(graph, [Value(graph, name) for name in given]), given
 

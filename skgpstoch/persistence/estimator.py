@@ -16,7 +16,7 @@ from typing import Any, Self
 from sklearn.base import BaseEstimator
 
 from ..data.arguments import check_names, with_masks_refused, with_names_checked
-from .failures import tell_failures, with_failures_told
+from .failures import LOADED, mark_loaded, tell_failures, with_failures_told
 from .file import LONGEST_MESSAGE, save
 from .state import Names, PackedState, Packer, Unpacker
 
@@ -84,10 +84,14 @@ class SavedEstimator(BaseEstimator):
         return page_template(type(self))
 
     def __getstate__(self) -> dict[str, Any]:
-        return Packer(Names()).state(vars(self))._asdict()
+        state = Packer(Names()).state(vars(self))
+        return state._replace(file=LOADED.get(id(self), ""))._asdict()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(Unpacker(Names()).value(PackedState(**state)))
+        packed, unpacker = PackedState(**state), Unpacker(Names())
+        self.__dict__.update(unpacker.value(packed))
+        if packed.file:
+            mark_loaded([self, *unpacker.made], packed.file)
 
     @with_failures_told
     def __copy__(self) -> Self:

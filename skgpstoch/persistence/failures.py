@@ -13,10 +13,11 @@ import os
 import re
 import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from ..data.devices import ran_out_of_memory
 from ..data.messages import is_raised_by_us, is_raised_by_users
@@ -25,7 +26,10 @@ from .registry import PACKAGE
 from .state import Names, Packer
 
 LOADED: dict[int, str] = {}
-"""Files of the estimators that were loaded, and of what they returned, by id, until a fit."""
+"""Files of the estimators that were loaded, also within others, and of what they returned, by id.
+
+Until a fit.
+"""
 
 OF_MODULES = re.compile(r"\._(?:buffers|modules|parameters)\['(\w+)'\]")
 OF_TENSORS = re.compile(r"(\[0\]){1,2}$")
@@ -79,17 +83,24 @@ def tell_failures(cls: type, tell: Callable[[Any], Any] = with_failures_told) ->
     return cls
 
 
-def mark_loaded(model: Any, path: str | os.PathLike) -> None:
-    """Remember the file of a model as long as that exists; it may have no hash."""
-    LOADED[id(model)] = os.fspath(path)
-    weakref.finalize(model, LOADED.pop, id(model), None)
+def mark_loaded(objects: Iterable[Any], path: str | os.PathLike) -> None:
+    """Remember the file of the estimators among objects."""
+    for each in objects:
+        if isinstance(each, BaseEstimator):
+            mark(each, os.fspath(path))
 
 
 def mark_same(model: Any, other: Any) -> None:
     """Remember that a copy, a distribution or functions are of the same file."""
-    is_ours = type(other).__module__.partition(".")[0] == PACKAGE
-    if id(model) in LOADED and is_ours and hasattr(other, "__weakref__"):
-        mark_loaded(other, LOADED[id(model)])
+    if id(model) in LOADED and type(other).__module__.partition(".")[0] == PACKAGE:
+        mark(other, LOADED[id(model)])
+
+
+def mark(each: Any, path: str) -> None:
+    """Remember the file of an object as long as that exists; it may have no hash."""
+    if hasattr(each, "__weakref__"):
+        LOADED[id(each)] = path
+        weakref.finalize(each, LOADED.pop, id(each), None)
 
 
 def file_of(model: Any) -> str:
@@ -125,7 +136,7 @@ def is_for_users(error: Exception) -> bool:
 
 def place_of(error: Exception, estimator: Any) -> str:
     """Name the innermost part of an estimator whose method failed."""
-    places, place = Parts(estimator).places, ""
+    places, place = Parts(estimator).places, type(estimator).__name__
     for frame, _ in traceback.walk_tb(error.__traceback__):
         place = places.get(id(frame.f_locals.get("self", places)), place)
     return place

@@ -40,9 +40,9 @@ def check_fields(value: Any, form: str, names: list[str]) -> None:
     hidden = () if form in ("mapping", "record") else code_of(cls).intersection(names)
     if found := [name for name in names if name[:2] == "__" or name in hidden]:
         raise ValueError(f"{cls.__name__} cannot have an attribute {found[0][:LETTERS_SHOWN]!r}")
-    if form == "record":
-        check_types_of(cls, {name: getattr(value, name) for name in names})
-    elif "__dataclass_fields__" in vars(cls) and not isinstance(value, BaseEstimator):
+    if form == "record":  # as most are, and none of what follows
+        return check_types_of(cls, {name: getattr(value, name) for name in names})
+    if "__dataclass_fields__" in vars(cls) and not isinstance(value, BaseEstimator):
         check_types_of(cls, fields)
     if isinstance(value, Kernel):
         check_kernel(value)

@@ -156,7 +156,6 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
             is_told = is_raised_by_us(error)
             why = str(error)[:LONGEST_MESSAGE] if is_told else "it is damaged, or was altered"
             raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {why}.") from error
-    mark_loaded(estimator, path)
     return estimator
 
 
@@ -176,6 +175,7 @@ def loaded(file: Any, names: FileNames) -> Any:
     if not has_save or type(estimator).__name__ != metadata["class"]:
         raise ValueError(f"it does not hold a {metadata['class']!r:.60}")
     forget_folders(objects)
+    mark_loaded(objects, file.name)
     return estimator
 
 

@@ -40,11 +40,14 @@ class PackedState(NamedTuple):
         Contents of the arrays.
     objects : list
         Objects that are kept unchanged.
+    file : str, default=""
+        Where an estimator was loaded from, for messages.
     """
 
     structure: str
     arrays: list[np.ndarray]
     objects: list[Any]
+    file: str = ""
 
 
 class Names:

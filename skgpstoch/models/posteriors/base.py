@@ -27,6 +27,11 @@ class Posterior(Module):
         return BLOCK_ROWS
 
     @property
+    def summary(self) -> Posterior:
+        """A posterior with nearly the same mean, which takes little time; this one if it does."""
+        return self
+
+    @property
     def n_rows(self) -> float:
         """Sum of the weights of the training rows."""
         return self._n_rows

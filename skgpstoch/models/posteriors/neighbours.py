@@ -32,6 +32,8 @@ from .functions import Functions, prior_functions
 from .nearby import LEAST_KNOWN, ErrorScale, Given, Widths
 from .places import Places
 
+MOST_IN_BLOCK = 1 << 24  # covariances of a block of sets, which gradients keep several times
+ENOUGH = 128  # neighbours for a summary of the mean
 _found: WeakKeyDictionary[nn.Module, Nearest] = WeakKeyDictionary()  # by posterior
 _places: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()  # likewise
 _joint: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()  # the log evidence
@@ -162,7 +164,12 @@ class NeighbourPosterior(Posterior):
 
     @property
     def block_rows(self) -> int:
-        return BLOCK_ROWS
+        n_of_set = min(self.n_neighbors, len(self.residual)) + 1
+        return max(1, min(BLOCK_ROWS, MOST_IN_BLOCK // n_of_set**2))
+
+    @property
+    def summary(self) -> NeighbourPosterior:
+        return self.with_neighbors(min(self.n_neighbors, ENOUGH))
 
     @property
     def nearest(self) -> Nearest:
@@ -234,11 +241,13 @@ class NeighbourPosterior(Posterior):
         """Return f at rows G given places N, with errors of the nearest ones, block by block."""
         n_errors = min(n_errors, N.shape[1])
         places = self.places if places is None else places
-        parts = [
-            self.said(self.conditional(G[b], N[b], n_errors, places), G[b], N[b], places)
-            for b in set_blocks(len(G), N.shape[1] + 1, G.device)
-        ]
-        return Given(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        whole: list[Tensor] = []  # small tensors kept from each block would fragment the memory
+        for b in set_blocks(len(G), N.shape[1] + 1, G.device):
+            part = self.said(self.conditional(G[b], N[b], n_errors, places), G[b], N[b], places)
+            whole = whole or [each.new_empty(len(G), *each.shape[1:]) for each in part]
+            for tensor, rows in zip(whole, part, strict=True):
+                tensor[b] = rows
+        return Given(*whole)
 
     def moments(self, G: Tensor, N: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of f at rows G given places N, each (b, P)."""

@@ -17,6 +17,7 @@ from sklearn.utils._param_validation import Interval, InvalidParameterError
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from ..data.arguments import ROUTE_EXPOSURE
 from ..data.array_inputs import checked_kinds, one_output
 from ..data.arrays import MOST_INTEGER, readable
 from ..data.groups import ALONE, Group, agreed, current
@@ -455,10 +456,9 @@ def check_not_judged(model: Any, exposure: Any) -> None:
     if any(Path(file).as_posix().endswith(JUDGES) for file in files):
         raise ValueError(
             "exposure must be given, because the model was fitted with one, but this function of "
-            "scikit-learn calls predict(X) alone. Use a scorer of skgpstoch.metrics with "
-            "metadata routing: scoring=neg_log_predictive_density_scorer"
-            ".set_score_request(exposure=True) and params={'exposure': ...}; or call "
-            "predict(X, exposure=...) yourself."
+            "scikit-learn calls predict(X) alone. Call predict(X, exposure=...) yourself, or leave "
+            "scoring=None, or use a scorer of skgpstoch.metrics, such as "
+            f"neg_log_predictive_density_scorer. {ROUTE_EXPOSURE}"
         )
 
 

@@ -27,8 +27,8 @@ ROUTE_EXPOSURE = (
     "model.set_fit_request(exposure=True).set_predict_request(exposure=True)"
     ".set_score_request(exposure=True), also for a model that is fitted. Then pass exposure=... to "
     "fit, predict and score of a pipeline, or to fit and score of a search (whose best_estimator_ "
-    "predicts), and params={'exposure': ...} to cross_val_score. A scorer of skgpstoch.metrics needs "
-    "its own set_score_request(exposure=True); scorers of scikit-learn take no exposure. Without "
+    "predicts), and params={'exposure': ...} to cross_val_score. Scorers of skgpstoch.metrics need "
+    "their own set_score_request(exposure=True); those of scikit-learn take no exposure. Without "
     "routing, only fit takes one: "
     "pipe.fit(X, y, model__exposure=...), where 'model' is the name of the step."
 )

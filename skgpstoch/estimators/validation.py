@@ -39,7 +39,7 @@ MOST_ERROR = 1e15  # its square fits into float32, with room for products
 SEQUENCE = "setting an array element with a sequence"  # NumPy's words
 NOT_A_NUMBER = "float() argument must be", "Cannot cast"  # Python's and pandas' words
 NO_FLOAT = "could not convert string to float", "Cannot cast"
-INFINITE = "X contains infinity"  # scikit-learn's words
+WITH_INFINITY = "X contains infinity"  # scikit-learn's words
 NO_MISSING = "does not accept missing values encoded as NaN natively"  # scikit-learn's words
 FEWEST_GROUPS = 3  # some to train on, and others to judge networks and their mixture by
 
@@ -323,7 +323,7 @@ def validate_inputs(
         if NO_MISSING in str(error):
             where = columns_with(given[0], is_not_finite)
             raise ValueError(without_missing(estimator, str(error), where)) from None
-        if INFINITE in str(error) and (where := columns_with(given[0], is_not_finite)):
+        if WITH_INFINITY in str(error) and (where := columns_with(given[0], is_not_finite)):
             raise ValueError(f"{str(error).rstrip('.')}{where}.") from None
         if SEQUENCE in str(error) and (where := columns_with(given[0], is_no_number)):
             raise ValueError(

@@ -13,7 +13,7 @@ from .findings import scales_of_inputs
 
 N_PLACES, N_AROUND = 5, 150  # exact fits of five neighbourhoods take .1 s
 FACTORS = 2.0 ** np.arange(-6.0, 3.0)  # of the length-scales
-NOISE_SHARES = (0.01, 0.1, 0.5)
+LOCAL_NOISE_SHARES = (0.01, 0.1, 0.5)
 
 
 def of_range(kernel: sk.Kernel | None, X: np.ndarray, Y: np.ndarray) -> str:
@@ -36,9 +36,9 @@ def of_range(kernel: sk.Kernel | None, X: np.ndarray, Y: np.ndarray) -> str:
         for covariances in (
             [unit_covariance(f, X[rows] / factor) for rows in nearest] for factor in FACTORS
         )
-        for share in NOISE_SHARES
+        for share in LOCAL_NOISE_SHARES
     ]
-    factor = FACTORS[int(np.argmax(found)) // len(NOISE_SHARES)]
+    factor = FACTORS[int(np.argmax(found)) // len(LOCAL_NOISE_SHARES)]
     if factor == 1.0:
         return ""
     own = np.unique(scales)

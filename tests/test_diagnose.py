@@ -329,6 +329,8 @@ def test_errors_of_neighbours():
     assert fine.severity == "fine"
     agree = only(error_findings.of_errors(noise, noise + 0.5 * other, level, "Raise.", True))
     assert (agree.severity, agree.advice) == ("problem", "Raise.")
+    third = only(error_findings.of_errors(noise, 0.25 * noise + other, level, "Raise.", True))
+    assert (third.severity, round(third.value, 2)) == ("problem", 0.38)  # .30 may be chance
     one = noise.copy(), other.copy()
     one[0][3] = one[1][3] = 1e9  # two gross errors beside each other do not decide
     assert only(error_findings.of_errors(*one, level, "Raise.", True)).severity == "fine"

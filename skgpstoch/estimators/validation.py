@@ -361,11 +361,13 @@ def columns_with(X: Any, fault: Callable[[np.ndarray], bool]) -> str:
 
 
 def is_no_number(column: np.ndarray) -> bool:
-    """Tell whether a column cannot be read as numbers."""
+    """Tell whether a column cannot be read as numbers, or holds no number of any kind."""
     try:
-        return column.astype(np.float64).ndim != 1 or column.dtype.kind in "mM"
+        numbers = column.astype(np.float64)
     except (TypeError, ValueError):
         return True
+    is_empty = column.dtype == object and bool(np.isnan(numbers).all())
+    return numbers.ndim != 1 or column.dtype.kind in "mM" or is_empty
 
 
 def is_not_finite(column: np.ndarray) -> bool:

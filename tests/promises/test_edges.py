@@ -350,6 +350,9 @@ ODD_FRAMES = {
     "two of one name": pd.DataFrame(np.ones((20, 2)), columns=["at", "at"]),
     "a plan": pl.LazyFrame({"at": np.ones(20)}),
     "levels": pd.DataFrame({"at": pd.Categorical(["a"] * 20), "z": pd.array([1] * 20, "Int64")}),
+    "no levels": pd.DataFrame(
+        {"at": pd.Categorical([None] * 20, ["a"]), "z": pd.array([1] * 20, "Int64")}
+    ),
     "complex": pd.DataFrame({"at": np.full(20, 1j), "z": pd.array([True] * 20, "boolean")}),
     "missing": pl.DataFrame({"z": np.ones(20), "at": [None, *range(19)]}),
     "infinite": pd.DataFrame({"z": np.ones(20), "at": np.full(20, np.inf)}),
@@ -365,6 +368,7 @@ ODD_FRAMES = {
     [
         (SVGPRegressor, "an object column of timestamps", "in at. Convert dates to numbers"),
         (SVGPRegressor, "levels", "in at. Encode strings and categories"),
+        (SVGPRegressor, "no levels", "in at. Encode strings and categories"),
         (SVGPRegressor, "complex", "complex numbers in column 'at'"),
         (SVGPRegressor, "missing", "contains NaN, in at. SVGPRegressor does not accept missing"),
         (SVGPRegressor, "infinite", "contains infinity .*, in at."),

@@ -282,6 +282,7 @@ def test_models_that_rows_near_each_other_predict_better_than(scale):
             found = named_finding(model.fit(X, y), findings.NEARBY)
         assert (found.severity == "fine") == (scale < 0.1) == (found.value > found.limit)
         assert found.severity == "fine" or "Rows near each other predict better" in found.text
+        assert found.severity == "fine" or "finds length-scales about 0.031 times" in found.text
 
 
 def test_noise_is_not_predicted_by_rows_near_each_other():
@@ -296,10 +297,29 @@ def test_few_errors_are_alike_by_chance():
     error = np.random.default_rng(0).standard_normal((16, 1))
     nearest = 0.7 * error + np.sqrt(0.51) * error[::-1]
     noise = np.ones(1)
-    assert only(error_findings.of_errors(error, nearest, noise, "Raise.", True)).limit == 1.0
+    few = only(error_findings.of_errors(error, nearest, noise, "Raise.", True))
+    assert few.value > 0.4
+    assert few.severity == "fine"
     many = (np.tile(a, (20, 1)) for a in (error, nearest))
     found = only(error_findings.of_errors(*many, noise, "Raise.", True))
-    assert (found.limit, found.severity) == (error_findings.ALIKE, "problem")
+    assert found.limit == pytest.approx(few.limit / np.sqrt(20))
+    assert found.severity == "problem"
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0])  # of the logarithm of the noise along X
+def test_limit_of_errors_alike_is_that_of_chance(spread):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 1, (400, 2))
+    size = np.exp(spread * np.sin(9.0 * X[:, 0]))[:, None]
+    i, j = error_findings.nearest_rows(X)
+    assert len(np.unique(np.sort([i, j], axis=0), axis=1).T) == len(i)
+    z = []
+    for _ in range(400):
+        noise = size * rng.standard_normal((400, 1))
+        (found,) = error_findings.of_errors(noise[i], noise[j], np.ones(1), "Raise.", True)
+        z.append(error_findings.SURE_PAIRS * found.value / found.limit)
+    assert abs(np.mean(z)) < 0.2
+    assert np.std(z) == pytest.approx(1.0, abs=0.12)
 
 
 def test_errors_of_neighbours():
@@ -310,6 +330,8 @@ def test_errors_of_neighbours():
     assert fine.severity == "fine"
     agree = only(error_findings.of_errors(noise, noise + 0.5 * other, level, "Raise.", True))
     assert (agree.severity, agree.advice) == ("problem", "Raise.")
+    third = only(error_findings.of_errors(noise, 0.25 * noise + other, level, "Raise.", True))
+    assert (third.severity, round(third.value, 2)) == ("problem", 0.38)  # .30 may be chance
     one = noise.copy(), other.copy()
     one[0][3] = one[1][3] = 1e9  # two gross errors beside each other do not decide
     assert only(error_findings.of_errors(*one, level, "Raise.", True)).severity == "fine"
@@ -327,10 +349,10 @@ def test_errors_of_neighbours():
 def test_the_nearest_row_is_another_one_in_units_of_the_columns():
     X = np.array([[0.0, 0.0], [0.0, 900.0], [1.0, 0.0], [1.0, 1000.0], [0.0, 0.0], [5.0, 3e3]])
     asked, nearest = error_findings.nearest_rows(X)
-    assert_array_equal(asked, [0, 1, 2, 3, 5])  # the copy of the first is left out
-    assert_array_equal(nearest, [2, 3, 0, 1, 3])
-    _, in_other_units = error_findings.nearest_rows(X * [1e3, 1e-3])
-    assert_array_equal(in_other_units, nearest)
+    assert_array_equal(asked, [0, 1, 3])  # the copy of the first is left out
+    assert_array_equal(nearest, [2, 3, 5])
+    in_other_units = error_findings.nearest_rows(X * [1e3, 1e-3])
+    assert_array_equal(in_other_units, (asked, nearest))
     order = np.random.default_rng(0).permutation(500)
     rows = np.random.default_rng(1).standard_normal((500, 2))
     whole, shuffled = (Z[np.stack(error_findings.nearest_rows(Z))] for Z in (rows, rows[order]))

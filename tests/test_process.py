@@ -127,6 +127,11 @@ def test_levels_of_a_category_have_effects_of_one_variance():
     assert_allclose((A * median.length_scale).square().sum(1).mean(), 1.0)
 
 
+def test_units_of_inputs_whose_squares_overflow():
+    inputs = ProcessInputs.of(np.array([0, 0, 1]), np.array([3e300, 4e300, 1e-300]), 0)
+    assert_allclose(inputs.unit, [5.0 / 3.0, 5.0 / 4.0, 1.0])
+
+
 # ---- rows that are left out --------------------------------------------------------------------
 
 

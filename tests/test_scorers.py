@@ -14,6 +14,7 @@ from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.inspection import permutation_importance
 from sklearn.linear_model import BayesianRidge
+from sklearn.metrics import r2_score
 from sklearn.model_selection import (
     GridSearchCV,
     HalvingGridSearchCV,
@@ -23,10 +24,16 @@ from sklearn.model_selection import (
     cross_validate,
     learning_curve,
 )
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skgpstoch import SVGPClassifier, SVGPRegressor
+from skgpstoch import (
+    AutoGaussianProcessRegressor,
+    DeepKernelEnsembleRegressor,
+    DLMRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+)
 from skgpstoch.display import PredictionIntervalDisplay, RegressionCalibrationDisplay
 from skgpstoch.metrics import (
     continuous_ranked_probability_score,
@@ -251,6 +258,36 @@ def test_exposures_are_routed_to_counts(routing):
     for each in SCORERS:
         with pytest.raises(ValueError, match="exposure must be given"):
             each(fitted, X, y)
+
+
+def test_the_error_tells_how_exposures_reach_pipelines_and_searches():
+    rng = np.random.default_rng(0)
+    X, e = rng.normal(size=(40, 1)), rng.uniform(1.0, 50.0, 40)
+    y = rng.poisson(e * np.exp(0.5 * X[:, 0]))
+    model = SVGPRegressor(likelihood="poisson", n_inducing=5, max_iter=2, random_state=0)
+    pipe = Pipeline([("scale", StandardScaler()), ("model", model)]).fit(X, y, model__exposure=e)
+    with pytest.raises(ValueError, match="exposure must be given") as said:
+        pipe.score(X, y)
+    calls = [
+        "pipe.fit(X, y, model__exposure=...)",
+        "sklearn.set_config(enable_metadata_routing=True)",
+        "model.set_fit_request(exposure=True).set_predict_request(exposure=True)"
+        ".set_score_request(exposure=True)",
+    ]
+    assert all(call in str(said.value) for call in calls)
+    with config_context(enable_metadata_routing=True):
+        eval(calls[2], {"model": model})  # pipe holds this very model, which is fitted
+        mean = model.predict(pipe[:-1].transform(X), exposure=e)
+        assert_allclose(pipe.predict(X, exposure=e), mean)
+        assert pipe.score(X, y, exposure=e) == r2_score(y, mean)
+        found = cross_val_score(pipe, X, y, params={"exposure": e}, cv=2, error_score="raise")
+        search = GridSearchCV(pipe, {"model__n_inducing": [5]}, cv=2, error_score="raise")
+        search.fit(X, y, exposure=e)
+        assert search.best_score_ == found.mean()
+        best = search.best_estimator_.predict(X, exposure=e)
+        assert search.score(X, y, exposure=e) == r2_score(y, best)
+        for cls in (AutoGaussianProcessRegressor, DLMRegressor, DeepKernelEnsembleRegressor):
+            eval(calls[2], {"model": cls()})
 
 
 def test_scikit_learn_does_not_compare_counts_with_predictions_for_exposure_1(routing):

@@ -421,7 +421,10 @@ def test_strings_that_are_no_categories(people):
         ([1.0, "a"], "float, str"),
         ([{"a": 1}, None], "dict"),
         ([1j, 2.0], "complex, float"),
-        ([dt.datetime(2020, 1, 1, tzinfo=dt.UTC), None], "datetime"),
+        (
+            [dt.datetime(2020, 1, 1, tzinfo=dt.UTC), dt.datetime(2020, 1, 1)],
+            "times of several time zones",
+        ),
         ([dt.date(2020, 1, 1), "today"], "date, str"),
     ],
 )
@@ -431,6 +434,37 @@ def test_cells_that_are_neither_numbers_nor_levels(values, found):
         TypeError, match=rf"Column 'bad' of X holds {found}, but every argument must"
     ):
         encoded(X, np.arange(2.0))
+
+
+def test_new_rows_may_miss_all_of_a_column_of_objects():
+    when = pd.Series([dt.date(2020, 1, d) for d in range(1, 30)], dtype=object)
+    none = pd.Series([None] * 29, dtype=object)
+    X = pd.DataFrame({"when": when, "none": none, "z": np.arange(29.0)})
+    new = pd.DataFrame({"when": None, "none": ["now", "then"], "z": [1.0, 2.0]}).astype(object)
+    for table, rows in ((X, new), (X.to_numpy(), new.to_numpy())):
+        encoder = TableEncoder()
+        encoder.fit_transform(table, np.arange(29.0))
+        with pytest.warns(UserWarning, match="of X has missing values, but it had none"):
+            found = encoder.transform(rows)
+        assert np.isfinite(found).all()
+
+
+def test_times_of_one_zone_may_be_objects():
+    X = pd.DataFrame({"at": pd.date_range("2020", periods=29, freq="31h", tz="Europe/Berlin")})
+    as_objects = X.astype(object)
+    assert_array_equal(encoded(as_objects, np.arange(29.0)), encoded(X, np.arange(29.0)))
+
+
+def test_integers_of_arrow_may_be_large():
+    pa = pytest.importorskip("pyarrow")
+    numbers = pa.array([2**62, 2**60 + 1, None, 5] * 5)
+    y = np.arange(20.0)
+    X = pd.DataFrame({"a": [2.0**62, 2.0**60, np.nan, 5.0] * 5})
+    for large in (
+        pa.table({"a": numbers}),
+        pd.DataFrame({"a": pd.Series(numbers, dtype="int64[pyarrow]")}),
+    ):
+        assert_array_equal(encoded(large, y), encoded(X, y))
 
 
 def test_nested_types():

@@ -22,6 +22,16 @@ ADVICE = {
     "alpha=y_std**2 by GaussianProcessRegressor.",
     "n_jobs": "Its threads are torch's: call torch.set_num_threads(n).",
 }
+ROUTE_EXPOSURE = (
+    "In a pipeline or search, first call sklearn.set_config(enable_metadata_routing=True) and "
+    "model.set_fit_request(exposure=True).set_predict_request(exposure=True)"
+    ".set_score_request(exposure=True), also for a model that is fitted. Then pass exposure=... to "
+    "fit, predict and score of a pipeline, or to fit and score of a search (whose best_estimator_ "
+    "predicts), and params={'exposure': ...} to cross_val_score. Scorers of skgpstoch.metrics need "
+    "their own set_score_request(exposure=True); those of scikit-learn take no exposure. Without "
+    "routing, only fit takes one: "
+    "pipe.fit(X, y, model__exposure=...), where 'model' is the name of the step."
+)
 
 
 def check_names(estimator: Any, method: Callable, names: Iterable[str]) -> None:
@@ -126,7 +136,7 @@ def check_exposed(model: Any, exposure: Any) -> None:
     if exposure is None and getattr(model, "_fitted_with_exposure", False):
         raise ValueError(
             "exposure must be given, because the model was fitted with one and cannot "
-            "score y without it."
+            f"score y without it. {ROUTE_EXPOSURE}"
         )
 
 

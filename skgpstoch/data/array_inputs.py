@@ -50,18 +50,32 @@ def one_output(y: np.ndarray, warns: bool = False) -> np.ndarray:
 
 
 def refuse_times(values: Any, name: str) -> None:
-    """Raise a ValueError if an array or a data frame holds dates or durations.
+    """Raise a ValueError if an array or a data frame holds dates, durations or complex numbers.
 
-    NumPy would convert them to numbers, in a unit that depends on how they are stored.
+    NumPy would convert them to numbers: times in a unit that depends on how they are stored, and
+    complex ones, if they are beside some other dtypes, by their real part.
     """
-    found = getattr(values, "dtypes", getattr(values, "dtype", ()))  # a frame has several
-    kinds = list(found) if hasattr(found, "__iter__") else [found]
-    held = next((kind for kind in map(str, kinds) if kind.lower().startswith(TIMES)), None)
-    if held is not None:
-        raise ValueError(
-            f"{name} must be numeric, got dates or durations, of dtype {held}: {HOW[name]}."
-            f"{TO_DATES if held.startswith('period') else ''}"
-        )
+    for column, dtype in dtypes_of(values):
+        held, where = str(dtype), "" if column is None else f" in column {column!r}"
+        if held.lower().startswith(TIMES):
+            raise ValueError(
+                f"{name} must be numeric, got dates or durations{where}, of dtype {held}: "
+                f"{HOW[name]}.{TO_DATES if held.startswith('period') else ''}"
+            )
+        if where and held.startswith("complex"):  # scikit-learn refuses an array
+            raise ValueError(
+                f"Complex data not supported: {name} holds complex numbers{where}. Replace them by "
+                "their real and imaginary parts."
+            )
+
+
+def dtypes_of(values: Any) -> list[tuple]:
+    """Return the names and dtypes of a frame's columns; the name None and the dtype of an array."""
+    if hasattr(values, "column_names"):  # Arrow
+        return list(zip(values.column_names, values.schema.types, strict=True))
+    if is_frame(values):
+        return list(zip(values.columns, values.dtypes, strict=True))
+    return [(None, getattr(values, "dtype", ""))]
 
 
 def real_target(y: Any) -> Any:
@@ -146,7 +160,7 @@ def with_two_dimensions(X: Any, takes_missing: bool = False) -> Any:
 
 def refuse_same_names(X: Any) -> None:
     """Raise a ValueError if two columns of a frame have the same name."""
-    counts = Counter(list(X.columns) if is_frame(X) else [])
+    counts = Counter(column for column, _ in dtypes_of(X))
     name, n = counts.most_common(1)[0] if counts else (None, 0)
     if n > 1:
         raise ValueError(

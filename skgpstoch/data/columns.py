@@ -59,6 +59,15 @@ class Column(NamedTuple):
             return np.array([value is None for value in self.values.tolist()], dtype=bool)
         return np.isnan(self.values)
 
+    def of_kind(self, kind: str) -> Column:
+        """Return the column, or one of nothing if all is missing, or was in the training rows.
+
+        Libraries take objects that are all missing for strings, whatever they were in other rows.
+        """
+        if kind == LEVEL or not (kind == EMPTY or self.missing.all()):
+            return self
+        return Column(self.name, EMPTY, np.full(len(self.values), np.nan))
+
 
 @dataclass(frozen=True)
 class ReadTable:
@@ -164,6 +173,8 @@ def column_of(name: str, column: Any) -> Column:
     if isinstance(column, np.ndarray):
         return of_array(name, column)
     dtype, nw = column.dtype, narwhals()
+    if dtype.is_integer() and not column.implementation.is_polars():
+        return of_array(name, column.to_numpy())  # Arrow would not cast those above 2⁵³
     if dtype.is_numeric() or dtype == nw.Boolean:
         return of_numbers(name, column.cast(nw.Float64).to_numpy())
     if dtype in (nw.String, nw.Categorical):
@@ -259,12 +270,24 @@ def of_objects(name: str, a: np.ndarray) -> Column:
         return of_numbers(name, numbers)
     a = a.copy()
     a[missing] = None
-    if are(date) and not any(isinstance(d, datetime) and d.tzinfo for d in a):
-        return of_array(name, a.astype("datetime64[us]"))
+    if are(date):
+        return of_dates(name, a, missing)
     if are(timedelta):
         return of_array(name, a.astype("timedelta64[us]"))
     found = ", ".join(sorted(kind.__name__ for kind in kinds))
     raise TypeError(unreadable(name, found))
+
+
+def of_dates(name: str, a: np.ndarray, missing: np.ndarray) -> Column:
+    """Return a column of Python dates, or times of one time zone."""
+    zones = {d.tzinfo if isinstance(d, datetime) else None for d in a[~missing].tolist()}
+    names = {None if zone is None else zone_name(zone) for zone in zones}
+    if len(names) > 1:
+        raise TypeError(unreadable(name, "times of several time zones"))
+    (zone,) = names
+    if zone is not None:
+        a[~missing] = [d.replace(tzinfo=None) for d in a[~missing].tolist()]
+    return of_array(name, a.astype("datetime64[us]"))._replace(time_zone=zone)
 
 
 def unreadable(name: str, found: str) -> str:

@@ -331,14 +331,15 @@ class TableEncoder:
         """Return the columns of rows; check that their kinds are those of training rows."""
         if isinstance(X, ReadTable):
             return X
-        columns = columns_of(X, [kind == LEVEL for kind in self.kinds])
+        read = columns_of(X, [kind == LEVEL for kind in self.kinds])
+        columns = [column.of_kind(kind) for column, kind in zip(read, self.kinds, strict=True)]
         for column, kind, zone in zip(columns, self.kinds, self.time_zones, strict=True):
-            if column.kind not in (kind, EMPTY) and kind != EMPTY:
+            if column.kind not in (kind, EMPTY):
                 raise TypeError(
                     f"Column {column.name} of X holds {column.kind}, but held {kind} in "
                     f"the training rows. Convert it{CONVERSIONS.get(kind, '')}."
                 )
-            if column.time_zone != zone and EMPTY not in (column.kind, kind):
+            if column.time_zone != zone and column.kind != EMPTY:
                 raise ValueError(
                     f"Column {column.name} of X is in {in_zone(column.time_zone)}, but "
                     f"the training rows were in {in_zone(zone)}. Convert it, for example "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import reprlib
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
@@ -17,7 +18,8 @@ from sklearn.utils._param_validation import Interval, InvalidParameterError
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from ..data.array_inputs import checked_kinds, one_output
+from ..data.arguments import ROUTE_EXPOSURE
+from ..data.array_inputs import checked_kinds, dtypes_of, one_output
 from ..data.arrays import MOST_INTEGER, readable
 from ..data.groups import ALONE, Group, agreed, current
 from ..data.messages import internal_frames, warn
@@ -35,7 +37,9 @@ FEWEST_COUNTED = 0.05
 MOST_NUMBER = 1e30  # and 1/MOST_NUMBER: limits of numbers that training multiplies in float32
 MOST_ERROR = 1e15  # its square fits into float32, with room for products
 SEQUENCE = "setting an array element with a sequence"  # NumPy's words
-NOT_A_NUMBER = "float() argument must be"  # Python's words
+NOT_A_NUMBER = "float() argument must be", "Cannot cast"  # Python's and pandas' words
+NO_FLOAT = "could not convert string to float", "Cannot cast"
+WITH_INFINITY = "X contains infinity"  # scikit-learn's words
 NO_MISSING = "does not accept missing values encoded as NaN natively"  # scikit-learn's words
 FEWEST_GROUPS = 3  # some to train on, and others to judge networks and their mixture by
 
@@ -307,27 +311,30 @@ def validate_inputs(
     try:
         checked = validate_data(estimator, *given, **floats, **options)
     except TypeError as error:
-        if NOT_A_NUMBER not in str(error):
+        if not any(words in str(error) for words in NOT_A_NUMBER):
             raise
         raise TypeError(
-            f"X must be numeric: {error}{texts_of(given[0])}. Convert dates to numbers, for "
-            "example with (column - column.min()) / numpy.timedelta64(1, 'D'), and periods with "
-            "column.dt.to_timestamp() first, or use AutoGaussianProcessRegressor or "
+            f"X must be numeric: {error}{columns_with(given[0], is_no_number)}. Convert dates to "
+            "numbers, for example with (column - column.min()) / numpy.timedelta64(1, 'D'), and "
+            "periods with column.dt.to_timestamp() first, or use AutoGaussianProcessRegressor or "
             "AutoGaussianProcessClassifier, which accept dates in data frames."
         ) from error
     except ValueError as error:
         if NO_MISSING in str(error):
-            raise ValueError(without_missing(estimator, str(error))) from None
-        if SEQUENCE in str(error) and (where := texts_of(given[0])):
+            where = columns_with(given[0], is_not_finite)
+            raise ValueError(without_missing(estimator, str(error), where)) from None
+        if WITH_INFINITY in str(error) and (where := columns_with(given[0], is_not_finite)):
+            raise ValueError(f"{str(error).rstrip('.')}{where}.") from None
+        if SEQUENCE in str(error) and (where := columns_with(given[0], is_no_number)):
             raise ValueError(
                 f"X must be numeric, but cells hold sequences{where}. Split them into columns of "
                 "their own, one for each position."
             ) from error
-        if "could not convert string to float" not in str(error):
+        if not any(words in str(error) for words in NO_FLOAT):
             raise
         raise ValueError(
-            f"X must be numeric: {error}{texts_of(given[0])}. Encode strings first, for "
-            "example with a ColumnTransformer and OneHotEncoder, or use "
+            f"X must be numeric: {error}{columns_with(given[0], is_no_number)}. Encode strings "
+            "and categories first, for example with a ColumnTransformer and OneHotEncoder, or use "
             "AutoGaussianProcessRegressor or AutoGaussianProcessClassifier, which "
             "accept them as categories."
         ) from error
@@ -336,28 +343,36 @@ def validate_inputs(
     return checked[0], one_output(checked[1], warns=options.get("reset", True))
 
 
-def without_missing(estimator: BaseEstimator, message: str) -> str:
+def without_missing(estimator: BaseEstimator, message: str, where: str) -> str:
     """Return scikit-learn's message on missing values, naming our estimators that accept them."""
     kind = "Classifier" if is_classifier(estimator) else "Regressor"
     return (
-        f"{message.partition(chr(10))[0]} {type(estimator).__name__} does not accept missing "
-        f"values. Use AutoGaussianProcess{kind}, which does, or put an imputer before the "
-        "estimator, for example make_pipeline(SimpleImputer(), estimator)."
+        f"{message.partition(chr(10))[0].rstrip('.')}{where}. {type(estimator).__name__} does not "
+        f"accept missing values. Use AutoGaussianProcess{kind}, which does, or put an imputer "
+        "before the estimator, for example make_pipeline(SimpleImputer(), estimator)."
     )
 
 
-def texts_of(X: Any) -> str:
-    """Say which columns of a frame do not hold numbers."""
-    names = [str(name) for name in getattr(X, "columns", ()) if not is_numeric(X[name])]
-    return f", in {', '.join(names)}" if names else ""
+def columns_with(X: Any, fault: Callable[[np.ndarray], bool]) -> str:
+    """Say which columns of a frame have a fault; nothing for an array."""
+    names = [name for name, _ in dtypes_of(X) if name is not None]
+    found = [str(name) for name in names if fault(np.asarray(X[name]))]
+    return f", in {', '.join(found)}" if found else ""
 
 
-def is_numeric(column: Any) -> bool:
-    """Tell whether a column of a frame can be read as numbers."""
+def is_no_number(column: np.ndarray) -> bool:
+    """Tell whether a column cannot be read as numbers, or holds no number of any kind."""
     try:
-        return np.asarray(column).astype(np.float64).ndim == 1
+        numbers = column.astype(np.float64)
     except (TypeError, ValueError):
-        return False
+        return True
+    is_empty = column.dtype == object and bool(np.isnan(numbers).all())
+    return numbers.ndim != 1 or column.dtype.kind in "mM" or is_empty
+
+
+def is_not_finite(column: np.ndarray) -> bool:
+    """Tell whether a column has missing or infinite numbers."""
+    return is_no_number(column) or not np.isfinite(column.astype(np.float64)).all()
 
 
 def known_noise(y_std: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -455,10 +470,9 @@ def check_not_judged(model: Any, exposure: Any) -> None:
     if any(Path(file).as_posix().endswith(JUDGES) for file in files):
         raise ValueError(
             "exposure must be given, because the model was fitted with one, but this function of "
-            "scikit-learn calls predict(X) alone. Use a scorer of skgpstoch.metrics with "
-            "metadata routing: scoring=neg_log_predictive_density_scorer"
-            ".set_score_request(exposure=True) and params={'exposure': ...}; or call "
-            "predict(X, exposure=...) yourself."
+            "scikit-learn calls predict(X) alone. Call predict(X, exposure=...) yourself, or leave "
+            "scoring=None, or use a scorer of skgpstoch.metrics, such as "
+            f"neg_log_predictive_density_scorer. {ROUTE_EXPOSURE}"
         )
 
 

@@ -83,6 +83,22 @@ class SavedEstimator(BaseEstimator):
     def _doc_link_template(self) -> str:
         return page_template(type(self))
 
+    def onnx_parser(self) -> None:
+        """Let skl2onnx, which calls this, go on if our converters are registered.
+
+        Raises
+        ------
+        RuntimeError
+            If they are not.
+        """
+        from skl2onnx._supported_operators import sklearn_operator_name_map
+
+        if type(self) not in sklearn_operator_name_map:
+            raise RuntimeError(
+                f"skl2onnx has no converter for {type(self).__name__}. Call "
+                "skgpstoch.onnx.register_converters() once, and convert again."
+            )
+
     def __getstate__(self) -> dict[str, Any]:
         state = Packer(Names()).state(vars(self))
         return state._replace(file=LOADED.get(id(self), ""))._asdict()

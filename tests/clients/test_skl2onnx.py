@@ -52,6 +52,16 @@ def test_pipelines_of_regressors(model):
     np.testing.assert_allclose(std[:, 0], exact[1], rtol=1e-8)
 
 
+def test_the_error_without_converters_says_how_to_register_them(monkeypatch):
+    from skl2onnx import _parse, _supported_operators
+
+    model = SVGPRegressor(max_iter=3, random_state=0).fit(X, y)
+    for known in (_supported_operators.sklearn_operator_name_map, _parse.sklearn_parsers_map):
+        monkeypatch.delitem(known, SVGPRegressor)
+    with pytest.raises(RuntimeError, match=r"Call skgpstoch\.onnx\.register_converters\(\)"):
+        run(make_pipeline(StandardScaler(), model), X)
+
+
 def test_columns_that_come_apart_are_joined():
     columns = make_column_transformer((StandardScaler(), [0, 1]), ("passthrough", [2]))
     pipeline = make_pipeline(columns, SVGPRegressor(max_iter=3, random_state=0)).fit(X, y)

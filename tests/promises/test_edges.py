@@ -7,6 +7,7 @@ import joblib
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 from conftest import (
@@ -353,6 +354,17 @@ ODD_FRAMES = {
     "periods as objects": pd.DataFrame({"at": WHEN.to_period("D").astype(object)}),
     "two of one name": pd.DataFrame(np.ones((20, 2)), columns=["at", "at"]),
     "a plan": pl.LazyFrame({"at": np.ones(20)}),
+    "levels": pd.DataFrame({"at": pd.Categorical(["a"] * 20), "z": pd.array([1] * 20, "Int64")}),
+    "no levels": pd.DataFrame(
+        {"at": pd.Categorical([None] * 20, ["a"]), "z": pd.array([1] * 20, "Int64")}
+    ),
+    "complex": pd.DataFrame({"at": np.full(20, 1j), "z": pd.array([True] * 20, "boolean")}),
+    "missing": pl.DataFrame({"z": np.ones(20), "at": [None, *range(19)]}),
+    "infinite": pd.DataFrame({"z": np.ones(20), "at": np.full(20, np.inf)}),
+    "times of Arrow": pa.table({"z": np.ones(20), "at": WHEN}),
+    "missing of Arrow": pa.table({"z": np.ones(20), "at": [None, *range(19)]}),
+    "strings of Arrow": pa.table({"z": np.ones(20), "at": ["a"] * 20}),
+    "one name of Arrow": pa.table([np.ones(20), np.ones(20)], names=["at", "at"]),
 }
 
 
@@ -360,6 +372,16 @@ ODD_FRAMES = {
     ("estimator", "frame", "cure"),
     [
         (SVGPRegressor, "an object column of timestamps", "in at. Convert dates to numbers"),
+        (SVGPRegressor, "levels", "in at. Encode strings and categories"),
+        (SVGPRegressor, "no levels", "in at. Encode strings and categories"),
+        (SVGPRegressor, "complex", "complex numbers in column 'at'"),
+        (SVGPRegressor, "missing", "contains NaN, in at. SVGPRegressor does not accept missing"),
+        (SVGPRegressor, "infinite", "contains infinity .*, in at."),
+        (SVGPRegressor, "times of Arrow", "in column 'at', of dtype timestamp"),
+        (SVGPRegressor, "missing of Arrow", "contains NaN, in at."),
+        (SVGPRegressor, "strings of Arrow", "in at. Encode strings"),
+        (SVGPRegressor, "one name of Arrow", "2 columns called 'at'"),
+        (AutoGaussianProcessRegressor, "one name of Arrow", "2 columns called 'at'"),
         (SVGPRegressor, "periods", "Periods become dates by"),
         (SVGPRegressor, "periods as objects", "in at. Convert dates to numbers"),
         (AutoGaussianProcessRegressor, "periods as objects", "Periods become dates by"),

@@ -16,6 +16,7 @@ import pytest
 import shared
 import torch
 from conftest import (
+    ESTIMATORS,
     FINITE,
     FINITE_ONE,
     SPARSE_ONE,
@@ -32,21 +33,26 @@ from conftest import (
 )
 from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.base import clone
+from sklearn.base import clone, is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process.kernels import RBF, RationalQuadratic, WhiteKernel
+from sklearn.linear_model import Ridge
 from sklearn.utils import check_random_state
 from torch import nn
 
 import skgpstoch.training.checkpoint
 import skgpstoch.training.loop
 from skgpstoch import (
+    AutoGaussianProcessRegressor,
     BSGDGaussianProcessRegressor,
+    ConstantVarianceRegressor,
     DLMRegressor,
     FITCRegressor,
+    GaussianProcessRegressor,
     MinimaxGaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
     SolveGPRegressor,
+    StackedDensityRegressor,
     SVGPRegressor,
 )
 from skgpstoch.data.devices import BLOCK_ROWS
@@ -1192,6 +1198,39 @@ def test_extreme_scales_work_or_are_refused(quick, sine, scale, where):
         mean, std = model.predict(X, return_std=True)
         assert np.isfinite(mean).all()
         assert np.isfinite(std).all()
+
+
+AROUND = {
+    "default": lambda: AutoGaussianProcessRegressor(random_state=0),
+    "other": lambda: ConstantVarianceRegressor(Ridge()),
+    "stacked": lambda: StackedDensityRegressor(
+        [(f"{a}", ConstantVarianceRegressor(Ridge(a))) for a in (1.0, 9.0)]
+    ),
+}
+REGRESSORS = AROUND | {named(cls): constructor(cls) for cls in ESTIMATORS if is_regressor(cls())}
+
+
+@few_iterations
+@pytest.mark.parametrize(
+    ("kind", "constant"),
+    [*((kind, True) for kind in REGRESSORS if kind != "Gaussian"), *((k, False) for k in AROUND)],
+)
+def test_huge_targets_are_predicted(kind, constant):
+    X = np.random.default_rng(0).normal(size=(30, 16 if "Convolutional" in kind else 2))
+    y = np.full(30, 1e300) if constant else 1e300 * np.sin(X[:, 0])
+    model = REGRESSORS[kind]().fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    assert np.isfinite([mean, std, *model.predict_interval(X).T]).all()
+    assert np.isfinite(model.predict_distribution(X).crps(y)).all()
+
+
+@pytest.mark.parametrize("normalize_y", [False, True])
+def test_huge_targets_are_refused_by_the_drop_in(normalize_y):
+    """Its moments are variances, as scikit-learn's are, and 1e300² is infinite."""
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    model = GaussianProcessRegressor(normalize_y=normalize_y)
+    with pytest.raises(ValueError, match=r"y is on an extreme scale, \de\+(300|299)"):
+        model.fit(X, 1e300 * np.sin(X[:, 0]))
 
 
 def test_new_rows_far_away(quick_finite, sine):

@@ -63,5 +63,6 @@ class NormalLaw(Law):
         return self.mean_ + self.std * rng.standard_normal((n_samples, *self.shape))
 
     def crps(self, y: np.ndarray) -> np.ndarray:
-        at, mean, var = (torch.from_numpy(np.array(a)) for a in (y, self.mean_, self.std**2))
-        return crps_of_normals(at, mean[None], var[None]).numpy()
+        unit = np.where(self.std > 0.0, self.std, 1.0)  # squares of very large numbers overflow
+        z, var = (torch.from_numpy(a) for a in ((y - self.mean_) / unit, self.std / unit))
+        return unit * crps_of_normals(z, torch.zeros_like(z)[None], var[None]).numpy()

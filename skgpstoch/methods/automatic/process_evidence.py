@@ -72,7 +72,9 @@ class ProcessInputs(NamedTuple):
     def of(cls, groups: np.ndarray, std: np.ndarray, n_missing: int) -> ProcessInputs:
         """Return the inputs of columns with these groups and standard deviations, each (d,)."""
         _, place = np.unique(groups, return_inverse=True)
-        total = np.sqrt(np.bincount(place, std**2))
+        top = np.zeros(place.max(initial=-1) + 1)
+        np.maximum.at(top, place, std)
+        total = top * np.sqrt(np.bincount(place, (std / top[place]) ** 2))  # std² may overflow
         unit = np.where(np.bincount(place)[place] > 1, total[place] / std, 1.0)
         n_inputs = len(total)
         if n_inputs > MOST_RELEVANT_INPUTS:

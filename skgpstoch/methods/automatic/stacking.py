@@ -411,9 +411,10 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
             self.target_transformer_ = fitted_transform(self.target_transform, Y, weight)
             y = np.asarray(self.target_transformer_.transform(Y)).reshape(len(Y))
         predicted = cross_val_predict(self.estimator, X, y, cv=self.cv, params=of_rows)
-        unit = np.abs(y - np.median(y)).max() or 1.0  # squares of very large numbers overflow
-        square = np.average(((y - predicted) / unit) ** 2, weights=of_rows.get("sample_weight"))
-        self.std_ = float(unit * max(np.sqrt(square), LEAST_STD * (np.std(y / unit) or 1.0)))
+        of_y, error = y - np.median(y), y - predicted
+        unit = np.abs([of_y, error]).max() or 1.0  # squares of very large numbers overflow
+        square = np.average((error / unit) ** 2, weights=of_rows.get("sample_weight"))
+        self.std_ = float(unit * max(np.sqrt(square), LEAST_STD * (np.std(of_y / unit) or 1.0)))
         self.estimator_ = clone(self.estimator).fit(X, y, **of_rows)
         return self
 

@@ -12,14 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 from sklearn.gaussian_process import kernels as sk
 
 from ...data.findings import Finding
 from ...kernels import split_noise
 from ...kernels.matrices import why_object
-from ...maths.exact_solver import ExactSolver
-from ...maths.linalg import log_det
 from ...training.exact_search import TrainingSet
 from ...training.recipes.error_findings import (
     BESIDE_NOISE,
@@ -36,6 +33,7 @@ from ...training.recipes.findings import (
     distinct_rows,
     neighbour_and_variation,
 )
+from ...training.recipes.local_range import evidence, unit_covariance
 from ...training.starts import smoother
 from .exact import ExactModel
 from .noise import NEGLIGIBLE_ALPHA, exceeds_jitter
@@ -65,7 +63,7 @@ def of_left_out(model: ExactModel, given: sk.Kernel) -> Iterator[Finding]:
     before, _ = neighbour_and_variation(split_noise(given)[0], X[distinct_rows(X)])
     yield of_explained(f, f.diag(X[rows]), variance - own, own, before)
     are_noise = bool(own.mean() > BESIDE_NOISE * variance.mean())
-    yield from of_local(rows, error, X, model.rows.Y)
+    yield from of_local(rows, error, X, model.rows.Y, model.kernel)
     yield from of_tails(error / np.sqrt(variance)[:, None], standardised(X[rows]), are_noise)
 
 
@@ -127,18 +125,3 @@ def of_missing_noise(kernel: sk.Kernel, given: TrainingSet) -> Iterator[Finding]
             "noise, use a rougher kernel, such as Matern.",
         )
     yield found
-
-
-def unit_covariance(kernel: sk.Kernel, X: np.ndarray) -> np.ndarray:
-    """Return K/k̄."""
-    K = kernel(X)
-    return np.asarray(K / np.diagonal(K).mean())
-
-
-def evidence(C: np.ndarray, Y: np.ndarray) -> float:
-    """Return the largest log N(y | 0, s²C) up to a constant, summed over outputs, in nats."""
-    solver = ExactSolver.of_(torch.from_numpy(C), torch.from_numpy(Y))
-    if solver is None:
-        return -np.inf
-    s2 = (Y * solver.A.numpy()).mean(0)  # (P,)
-    return -0.5 * float(len(Y) * np.log(s2).sum() + Y.shape[1] * log_det(solver.L))

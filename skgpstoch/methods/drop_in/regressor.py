@@ -54,6 +54,7 @@ from .noise import (
 from .predictions import GaussianPredictor, Predictive
 
 SEVERAL = "; each target has a noise variance of its own, and kernel_ holds their mean"
+MOST_TARGET = 1e150  # in size: squares of larger targets overflow
 EXACT_ONLY = ("L_", "alpha_")
 MOST_IN_JOINT = 100_000  # rows up to which a fit finds the joint density by nearest neighbours
 MATRIX = (
@@ -206,6 +207,12 @@ class GaussianProcessRegressor(GaussianPredictor):
             raise ValueError(
                 "The number of targets seen in `y` is different from the parameter `n_targets`. "
                 f"Got {Y.shape[1]} != {self.n_targets}."
+            )
+        size = (Scaling.standard(Y).scale if self.normalize_y else np.abs(Y)).max()
+        if size > MOST_TARGET:
+            raise ValueError(
+                f"y is on an extreme scale, {size:.1g}, so that variances overflow. Measure y in a "
+                "larger unit" + ("." if self.normalize_y else ", or set normalize_y=True.")
             )
 
     def _fit_exact(self, kernel: sk.Kernel, rows: TrainingSet, search: tuple) -> None:

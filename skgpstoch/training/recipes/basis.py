@@ -341,13 +341,14 @@ class BasisRecipe(Recipe):
 
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)
-        yield from self.kernel_findings(fitted, self.fitted_kernel(fitted), self.kernel, True)
+        kernel = self.fitted_kernel(fitted)
+        yield from self.kernel_findings(fitted, kernel, self.kernel, True)
         plan, training = fitted.plan, self.training
         if (data := fitted.whole) is not None:
             n_rows = data.size - plan.folds.n_untrained
             yield from of_number("n_components", self.basis.n_components, plan.n_inducing, n_rows)
         is_trained = training.is_complete(fitted.history.status)
-        yield from error_findings(fitted, self.remedy(plan), is_trained)
+        yield from error_findings(fitted, kernel, self.remedy(plan), is_trained)
 
     def remedy(self, plan: Plan) -> str:
         """Return the advice for a fit that misses a part of the function."""

@@ -300,7 +300,8 @@ class EvidenceRecipe(ExactRecipe):
         of_kernel = f"Raise n_components, now {self.n_components}."
         advice = of_network if self.kernel.expression is None else of_kernel
         is_trained = self.training.is_complete(fitted.history.status)
-        yield from error_findings(fitted, advice, is_trained)
+        kernel = None if self.network else self.fitted_kernel(fitted.posterior)
+        yield from error_findings(fitted, kernel, advice, is_trained)
 
     def fitted_kernel(self, posterior: ConjugatePosterior) -> sk.Kernel:
         fitted, weights = feature_kernel(posterior.features), posterior.weights

@@ -315,8 +315,13 @@ class Recipe(OfParameters, ABC):
 # ---- findings about errors ----------------------------------------------------------------------
 
 
-def error_findings(fitted: Fitted, advice: str, is_trained: bool) -> Iterator[Finding]:
-    """Yield whether errors at training rows are more than noise."""
+def error_findings(
+    fitted: Fitted, kernel: sk.Kernel | None, advice: str, is_trained: bool
+) -> Iterator[Finding]:
+    """Yield whether errors at training rows are more than noise.
+
+    `kernel` is the fitted one; None if it does not see the inputs.
+    """
     likelihood, data = fitted.posterior.likelihood, fitted.whole
     if data is not None and isinstance(likelihood, Poisson):
         counts = counts_at(fitted, data, judged_rows(data.X))
@@ -333,7 +338,7 @@ def error_findings(fitted: Fitted, advice: str, is_trained: bool) -> Iterator[Fi
         rows = rows[judged_rows(rows)]
         error = errors_at(fitted, data, rows)
         Y = ((data.y - fitted.y_scaling.offset) / fitted.y_scaling.scale).reshape(len(data.y), -1)
-        yield from of_local(rows, error, data.X, Y, is_trained)
+        yield from of_local(rows, error, data.X, Y, kernel, is_trained)
         are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * noise))
         yield from of_tails(error, standardised(data.X[rows]), are_noise)
 

@@ -243,9 +243,11 @@ class VariationalRecipe(VariationalChoices):
         kernel = self.fitted_kernel(fitted)
         yield from self.kernel_findings(fitted, kernel, features.kernel, features.sees_inputs)
         if (data := fitted.whole) is not None:
-            yield from self.point_findings(fitted, data)
+            yield from self.point_findings(fitted, data, kernel if features.sees_inputs else None)
 
-    def point_findings(self, fitted: Fitted, data: Data) -> Iterator[Finding]:
+    def point_findings(
+        self, fitted: Fitted, data: Data, kernel: sk.Kernel | None
+    ) -> Iterator[Finding]:
         """Yield whether there are as many points as asked for, and enough for the function."""
         features, plan = self.features, fitted.plan
         most = features.n_choices(data.size - plan.folds.n_untrained, data.X.shape[1])
@@ -261,7 +263,7 @@ class VariationalRecipe(VariationalChoices):
                 basis = fitted.posterior.model.features.basis(X)
             noise = self.noise(fitted, data)
             yield from of_residual(basis, some.weight, noise, advice, is_trained)
-        yield from error_findings(fitted, advice, is_trained)
+        yield from error_findings(fitted, kernel, advice, is_trained)
 
     def noise(self, fitted: Fitted, data: Data) -> float | None:
         """Return the mean noise variance of a row, y_std included; None without additive noise."""

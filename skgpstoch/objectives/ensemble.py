@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from ..data.deadline import Clock, Deadline
 from ..data.rows import Rows
 from ..likelihoods import Bernoulli, Categorical
+from ..likelihoods.by_row import ScaledByRow
+from ..likelihoods.negative_binomial import NegativeBinomial
 from ..likelihoods.real import AdditiveNoise
 from ..losses import LogLoss
 from ..maths.gaussian import Marginals
@@ -131,7 +133,7 @@ class EnsembleObjective(Members):
         block, q, latent = self.blind(X, rows)
         likelihood = self.model.likelihood.of(block)
         if latent is not None:
-            likelihood = cast(AdditiveNoise, likelihood).scaled(RowScale.of(latent))
+            likelihood = cast(ScaledByRow, likelihood).scaled(RowScale.of(latent))
         totals = np.zeros(len(log_scales))
         for j, log_scale in enumerate(log_scales):
             other = scaled(q, Calibration(log_scale), self.centre)
@@ -261,7 +263,7 @@ class EnsembleObjective(Members):
     @property
     def is_calibrated(self) -> bool:
         """Whether predictions need calibration: not if a bound makes them a proper posterior."""
-        if self.has_confidence:
+        if self.has_confidence or isinstance(self.model.likelihood, NegativeBinomial):
             return True
         return not self.model.is_bound and self.model.covariance == "gradient"
 

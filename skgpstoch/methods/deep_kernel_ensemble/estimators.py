@@ -28,7 +28,7 @@ from ...estimators.regressor import GeneralRegressor, Regressor
 from ...estimators.validation import refuse_groups_apart, with_groups
 from ...estimators.variational_parameters import ClassificationParameters, RegressionParameters
 from ...likelihoods.base import Likelihood, class_likelihood, regression_likelihood
-from ...likelihoods.real import AdditiveNoise
+from ...likelihoods.by_row import ScaledByRow
 from ...losses import Loss, make_loss
 from ...training.optimizers import SCHEDULES
 from ...training.recipes.kernel_choice import KernelChoice
@@ -41,7 +41,7 @@ LAYERS = (128, 128)
 
 def can_vary(likelihood: Likelihood, loss: Loss) -> bool:
     """Tell whether the noise has a scale on which the loss depends."""
-    return isinstance(likelihood, AdditiveNoise) and loss.covariance(likelihood) != "prior"
+    return isinstance(likelihood, ScaledByRow) and loss.covariance(likelihood) != "prior"
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

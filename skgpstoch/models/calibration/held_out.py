@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ...data.deadline import Deadline
 from ...data.rows import Rows
 from ...likelihoods.heavy_tailed import StudentT
+from ...likelihoods.negative_binomial import NegativeBinomial
 from ...likelihoods.real import AdditiveNoise
 from ...likelihoods.shared_precision import SharedStudentT
 from ...likelihoods.skewed import Skewed
@@ -43,7 +44,7 @@ class Calibration(NamedTuple):
 
     log_scale: float = 0.0  # log factor of all standard deviations, or of f itself for classes
     mean_shrinkage: float = 1.0  # factor of members' distances from their mean
-    tails: float = 0.0  # added to log(ν − 2)
+    tails: float = 0.0  # added to log(ν − 2), or to the logarithm of the dispersion of counts
     noise_contrast: float = 1.0  # factor of the noise's variation with the inputs
     disagreement_scale: float = 0.0  # times the members' disagreement is an added deviation of f
     log_odds: float = -math.inf  # log odds of an outlier
@@ -153,7 +154,7 @@ class HeldOut(NamedTuple):
     def free(self) -> tuple[bool, ...]:
         """Which calibration parameters may change."""
         several, is_real = len(self.q.mean) > 1, self.centre is None
-        has_tails = self.learns_noise and isinstance(self.likelihood, StudentT)
+        has_tails = self.learns_noise and isinstance(self.likelihood, StudentT | NegativeBinomial)
         has_outliers = self.learns_noise and isinstance(self.likelihood, SharedStudentT)
         varies = self.latent is not None
         return True, several, has_tails, varies, several and is_real, has_outliers, has_outliers
@@ -277,8 +278,11 @@ def scaled(q: Marginals, choice: Calibration, centre: Tensor | None) -> Marginal
 def stretched(likelihood: Any, like: Tensor, choice: Calibration, is_learned: bool) -> Any:
     """Return a copy of additive noise with other tails and, if learned, another scale.
 
-    Any other likelihood is returned unchanged.
+    Or of a negative binomial likelihood with another dispersion. Any other likelihood is returned
+    unchanged.
     """
+    if isinstance(likelihood, NegativeBinomial):
+        return likelihood.dispersed(choice.tails)
     if not isinstance(likelihood, AdditiveNoise):
         return likelihood
     factor = math.exp(choice.log_scale) if is_learned else 1.0

@@ -165,9 +165,7 @@ class Poisson(Likelihood):
         return super().log_predictive(y, q).to(q.mean.dtype)
 
     @torch.no_grad()
-    def _log_mean(
-        self, y: Tensor, f: Tensor, log_weights: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _log_mean(self, y: Tensor, f: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return log E_q[p(y | f)], and its derivatives by mean and variance, each (S, N, P).
 
         By Stein's lemma, the derivatives are E[g′] and ½E[g″ + g′²] under q(f) p(y | f), where

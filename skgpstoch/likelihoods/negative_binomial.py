@@ -14,9 +14,10 @@ from torch.nn import functional as F
 
 from ..maths.first_order import with_slopes
 from ..maths.gaussian import Marginals, quadrature_nodes
-from .base import Gradients, Likelihood, is_learned, largest, named
+from .base import Gradients, in_type_of, is_learned, largest, named
 from .by_row import ScaledByRow
 from .counts import COUNT_GAMMA_NODES, Poisson
+from .logistic import expected_log, log_expectations
 from .real import log_parameter, numbers
 
 START_DISPERSION = 1.0
@@ -85,9 +86,13 @@ class NegativeBinomial(ScaledByRow, Poisson):
 
         x is log(rate·α).
         """
-        k, x, y = self.shape, self._log_odds(f), y.double()
-        constant = torch.lgamma(y + k) - torch.lgamma(k) - torch.lgamma(y + 1.0)
-        return (constant + y * x - (y + k) * _softplus(x)).to(f.dtype)
+        x, y = self._log_odds(f), y.double()
+        return (self._constant(y) + y * x - (y + self.shape) * _softplus(x)).to(f.dtype)
+
+    def _constant(self, y: Tensor) -> Tensor:
+        """Return the part of log p(y | f) that does not depend on f."""
+        k = self.shape
+        return torch.lgamma(y + k) - torch.lgamma(k) - torch.lgamma(y + 1.0)
 
     def derivatives(self, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
         k, x = self.shape, self._log_odds(f)
@@ -120,17 +125,29 @@ class NegativeBinomial(ScaledByRow, Poisson):
         return super().sample(f + gamma.log().to(f), generator)
 
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
-        return Likelihood.expected_log_prob(self, y, q)
+        """Use log(1 + exp(x)) = −log g(−x), of which E is exact (:mod:`.logistic`)."""
+        x, y = Marginals(self._log_odds(q.mean), q.var.double()), y.double()
+        of_x = expected_log(Marginals(-x.mean, x.var))
+        value = self._constant(y) + y * x.mean + (y + self.shape) * of_x
+        return value.mean(0).sum(-1).to(q.mean.dtype)
 
+    @torch.no_grad()
     def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
-        return Likelihood.expected_gradients(self, y, q)
+        """Return the value and its derivatives.
+
+        They are y − (y + 1/α) E[g(x)] and −½(y + 1/α) E[g(x)g(−x)].
+        """
+        x, n = self._log_odds(q.mean), y.double() + self.shape
+        _, of_g, d_var = log_expectations(Marginals(-x, q.var.double()))
+        d_mean = y - n * of_g[0]
+        return in_type_of(q, self.expected_log_prob(y, q), d_mean, n * d_var[0])
 
     def _with_own_slopes(self, value: Tensor, y: Tensor, f: Tensor, log_weights: Tensor) -> Tensor:
         if not is_learned(self):
             return value
         with torch.no_grad():
             by_alpha = (log_weights.softmax(0) * self.by_log_dispersion(y, f)).sum(0)[0]
-        slopes = [(self.log_dispersion, by_alpha)]
+        slopes: list[tuple[Tensor, Tensor]] = [(self.log_dispersion, by_alpha)]
         if self.ratio is not None:
             slopes += [(self.ratio, 2.0 * by_alpha / self.ratio.detach())]
         return with_slopes(value, *slopes)

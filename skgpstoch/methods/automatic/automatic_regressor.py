@@ -148,9 +148,9 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
     Parameters
     ----------
     target : {"auto", "count"}, default="auto"
-        "auto" takes y as numbers. "count" takes y as counts, which have a Poisson distribution with
-        an uncertain rate; only networks are fitted, and an input beyond the interval of the
-        training rows by more than half its length is taken as at that distance.
+        "auto" takes y as numbers. "count" takes y as counts, which have a negative binomial
+        distribution with an uncertain mean; only networks are fitted, and an input beyond the
+        interval of the training rows by more than half its length is taken as at that distance.
     discrete : "auto" or False, default="auto"
         Whether y may be on a lattice: few distinct values, or rounded readings. If "auto" finds
         that it is, draws, means and deviations are those of the rounded y, and `predict_atoms`
@@ -301,7 +301,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         return np.asarray(self.target_transformer_.transform(columns)).reshape(y.shape)
 
     def _networks(self, data: Data) -> Entrant:
-        likelihood = {"likelihood": "poisson"} if self.target == "count" else {}
+        likelihood = {"likelihood": "negative_binomial"} if self.target == "count" else {}
         if data.y_std is not None:
             likelihood = {"likelihood": "gaussian"}  # the only one that knows errors
         return of_networks(DeepKernelEnsembleRegressor, self, data, **likelihood)

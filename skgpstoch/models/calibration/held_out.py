@@ -102,7 +102,8 @@ def calibrate(
         return math.inf if math.isnan(value) else value
 
     first = np.array(USUAL._replace(disagreement_scale=START_DISAGREEMENT))[is_free]
-    start = min((np.array([scale, *first[1:]]) for scale in LOG_SCALES), key=total)
+    scales = LOG_SCALES if free[0] else first[:1]
+    start = min((np.array([scale, *first[1:]]) for scale in scales), key=total)
     if (least := total(start)) == math.inf:
         return UNCHANGED._replace(log_scale=usual.log_scale)
     limits = [limit for limit, is_one in zip(LIMITS, free, strict=True) if is_one]
@@ -154,10 +155,13 @@ class HeldOut(NamedTuple):
     def free(self) -> tuple[bool, ...]:
         """Which calibration parameters may change."""
         several, is_real = len(self.q.mean) > 1, self.centre is None
-        has_tails = self.learns_noise and isinstance(self.likelihood, StudentT | NegativeBinomial)
+        # A wider f makes means of counts larger, as its wider tails count most; the dispersion not.
+        has_dispersion = isinstance(self.likelihood, NegativeBinomial)
+        has_tails = self.learns_noise and (isinstance(self.likelihood, StudentT) or has_dispersion)
         has_outliers = self.learns_noise and isinstance(self.likelihood, SharedStudentT)
         varies = self.latent is not None
-        return True, several, has_tails, varies, several and is_real, has_outliers, has_outliers
+        disagrees = several and is_real and not has_dispersion
+        return not has_dispersion, several, has_tails, varies, disagrees, has_outliers, has_outliers
 
     @property
     def has_spread(self) -> bool:

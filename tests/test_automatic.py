@@ -599,11 +599,24 @@ def test_counts_are_offered_a_distribution_of_their_own(counts, small):
         AutoGaussianProcessRegressor(random_state=0).fit(X, y)
     model = AutoGaussianProcessRegressor(target="count", random_state=0).fit(X, y)
     assert model.atoms_ is None
-    assert model.estimators_["networks"].likelihood == "poisson"
+    assert model.estimators_["networks"].likelihood == "negative_binomial"
     total = sum(np.exp(model.log_predictive_density(X[:3], np.full(3, k))) for k in range(60))
     assert_allclose(total, 1.0, atol=1e-6)
     with pytest.raises(ValueError, match="count"):
         model.fit(X, y + 0.5)
+
+
+def test_means_of_overdispersed_counts_are_those_of_counts(small):
+    """Not larger by far, as if all of the scatter were that of log-rates."""
+    rng = np.random.default_rng(1)
+    X, exposure = rng.uniform(-2, 2, (900, 2)), rng.uniform(0.2, 3.0, 900)
+    mean = exposure * np.exp(0.5 + np.sin(2 * X[:, 0]) + 0.5 * X[:, 1])
+    y = rng.poisson(mean * rng.gamma(0.4, 1 / 0.4, 900)).astype(float)
+    model = AutoGaussianProcessRegressor(target="count", random_state=0)
+    model.fit(X[:300], y[:300], exposure=exposure[:300])
+    found = model.predict(X[300:], exposure=exposure[300:])
+    assert 0.8 < found.sum() / mean[300:].sum() < 1.25
+    assert (found < 10.0 * mean[300:]).all()
 
 
 @pytest.fixture(scope="module")

@@ -159,7 +159,8 @@ class Poisson(Likelihood):
         """
         nodes = self._joint_nodes(y.double(), of_nodes(q), COUNT_PREDICTIVE_NODES)
         log_p, d_mean, d_var = self._log_mean(y.double(), *nodes)
-        return with_slopes(log_p, (q.mean, d_mean), (q.var, d_var))
+        of_q = (q.mean, d_mean), (q.var, d_var)
+        return with_slopes(log_p, *of_q, *self.own_slopes(y.double(), *nodes))
 
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
         return super().log_predictive(y, q).to(q.mean.dtype)
@@ -235,12 +236,13 @@ class Poisson(Likelihood):
         """Return :meth:`log_predictive`, with fewer nodes, and its derivatives."""
         nodes = self._joint_nodes(y.double(), of_nodes(q), COUNT_TRAINING_NODES)
         value, d_mean, d_var = self._log_mean(y.double(), *nodes)
-        total = self._with_own_slopes(value.sum(-1)[0], y.double(), *nodes)
-        return in_type_of(q, total, d_mean[0], d_var[0])
+        if own := self.own_slopes(y.double(), *nodes):
+            value = with_slopes(value, *own)
+        return in_type_of(q, value.sum(-1)[0], d_mean[0], d_var[0])
 
-    def _with_own_slopes(self, value: Tensor, y: Tensor, f: Tensor, log_weights: Tensor) -> Tensor:
-        """Return values (N,) that are differentiable by the likelihood's own parameters."""
-        return value
+    def own_slopes(self, y: Tensor, f: Tensor, log_weights: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return learned parameters, each with the derivative of log E_q[p(y | f)], (S, N, P)."""
+        return []
 
     def product_interval(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
         """Return an interval around the mode, away from which q·p falls at least as fast as q."""

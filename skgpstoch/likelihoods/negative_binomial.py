@@ -12,9 +12,8 @@ from scipy import special
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..maths.first_order import with_slopes
 from ..maths.gaussian import Marginals, quadrature_nodes
-from .base import Gradients, in_type_of, is_learned, largest, named
+from .base import Gradients, in_type_of, largest, named
 from .by_row import ScaledByRow
 from .counts import COUNT_GAMMA_NODES, Poisson
 from .logistic import expected_log, log_expectations
@@ -30,9 +29,9 @@ class NegativeBinomial(ScaledByRow, Poisson):
     """Negative binomial likelihood for counts y with the mean exposure·exp(f).
 
     The variance given f is the mean plus α times its square: the rate is multiplied by a gamma
-    variable of mean 1 and variance α; once rows are set, of α times the square of their ratio.
-    Poisson counts with an uncertain log-rate can vary as much,
-    but the mean of a lognormal rate grows like exp(v/2), which many counts near 0 do not tell.
+    variable of mean 1 and variance α, or α times the square of a row's ratio. Poisson counts with
+    an uncertain log-rate can vary as much, but their mean grows like exp(v/2) with its variance,
+    and counts near 0 do not tell how long the tail is that makes the mean.
 
     Parameters
     ----------
@@ -142,15 +141,15 @@ class NegativeBinomial(ScaledByRow, Poisson):
         d_mean = y - n * of_g[0]
         return in_type_of(q, self.expected_log_prob(y, q), d_mean, n * d_var[0])
 
-    def _with_own_slopes(self, value: Tensor, y: Tensor, f: Tensor, log_weights: Tensor) -> Tensor:
-        if not is_learned(self):
-            return value
+    def own_slopes(self, y: Tensor, f: Tensor, log_weights: Tensor) -> list[tuple[Tensor, Tensor]]:
+        if not (torch.is_grad_enabled() and self.shape.requires_grad):
+            return []
         with torch.no_grad():
-            by_alpha = (log_weights.softmax(0) * self.by_log_dispersion(y, f)).sum(0)[0]
+            by_alpha = (log_weights.softmax(0) * self.by_log_dispersion(y, f)).sum(0)
         slopes: list[tuple[Tensor, Tensor]] = [(self.log_dispersion, by_alpha)]
         if self.ratio is not None:
             slopes += [(self.ratio, 2.0 * by_alpha / self.ratio.detach())]
-        return with_slopes(value, *slopes)
+        return slopes
 
     def high_rate(self, q: Marginals, probability: float) -> Tensor:
         k = self.shape.detach().cpu().numpy()

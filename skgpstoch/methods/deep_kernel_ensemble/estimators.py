@@ -46,10 +46,11 @@ def can_vary(likelihood: Likelihood, loss: Loss) -> bool:
 
 
 def chosen_loss(loss: str | Loss, likelihood: Likelihood) -> Loss:
-    """Return the loss of a name; "auto" is the log loss, unless the likelihood learns dispersion.
+    """Return the loss; "auto" is the bound for likelihoods that learn the dispersion of counts.
 
-    The log loss would leave some of the dispersion to the variance of the log-rate, and so increase
-    the mean. *Measured* on nine processes of counts: see :mod:`skgpstoch.likelihoods`.
+    The log loss lets the variance of the log-rate take a part of the dispersion, which increases
+    the mean. *Measured* on counts whose rates a gamma variable of shape .7 or .3 multiplies: the
+    means are 1.02 and 1.5 times as large as they should be, with the bound .97 and 1.02.
     """
     if loss == "auto":
         loss = "elbo" if isinstance(likelihood, NegativeBinomial) else "log"

@@ -260,8 +260,8 @@ def check_input_noise(likelihood: Likelihood, loss: Loss) -> None:
     """Raise a ValueError where noise cannot depend on the inputs."""
     if not isinstance(likelihood, ScaledByRow) or loss.covariance(likelihood) == "prior":
         raise ValueError(
-            "noise='input' needs additive noise and a loss that depends on the noise, got "
-            f"{likelihood!r} and {loss!r}."
+            "noise='input' needs additive noise or negative binomial counts, and a loss that "
+            f"depends on the noise, got {likelihood!r} and {loss!r}."
         )
     if not likelihood.scales_by_row:
         raise ValueError(

@@ -85,13 +85,14 @@ class NegativeBinomial(ScaledByRow, Poisson):
 
         x is log(rate·α).
         """
-        x, y = self._log_odds(f), y.double()
-        return (self._constant(y) + y * x - (y + self.shape) * _softplus(x)).to(f.dtype)
+        x = self._log_odds(f)
+        return self._of_log_odds(y.double(), x, -_softplus(x)).to(f.dtype)
 
-    def _constant(self, y: Tensor) -> Tensor:
-        """Return the part of log p(y | f) that does not depend on f."""
+    def _of_log_odds(self, y: Tensor, x: Tensor, log_g: Tensor) -> Tensor:
+        """Return log p(y | f), or its expectation, from x and log g(−x) or theirs."""
         k = self.shape
-        return torch.lgamma(y + k) - torch.lgamma(k) - torch.lgamma(y + 1.0)
+        constant = torch.lgamma(y + k) - torch.lgamma(k) - torch.lgamma(y + 1.0)
+        return constant + y * x + (y + k) * log_g
 
     def derivatives(self, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
         k, x = self.shape, self._log_odds(f)
@@ -124,10 +125,9 @@ class NegativeBinomial(ScaledByRow, Poisson):
         return super().sample(f + gamma.log().to(f), generator)
 
     def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
-        """Use log(1 + exp(x)) = −log g(−x), of which E is exact (:mod:`.logistic`)."""
-        x, y = Marginals(self._log_odds(q.mean), q.var.double()), y.double()
-        of_x = expected_log(Marginals(-x.mean, x.var))
-        value = self._constant(y) + y * x.mean + (y + self.shape) * of_x
+        """Use log(1 + exp(x)) = −log g(−x), whose expectation is exact (:mod:`.logistic`)."""
+        x = self._log_odds(q.mean)
+        value = self._of_log_odds(y.double(), x, expected_log(Marginals(-x, q.var.double())))
         return value.mean(0).sum(-1).to(q.mean.dtype)
 
     @torch.no_grad()
@@ -136,10 +136,10 @@ class NegativeBinomial(ScaledByRow, Poisson):
 
         They are y − (y + 1/α) E[g(x)] and −½(y + 1/α) E[g(x)g(−x)].
         """
-        x, n = self._log_odds(q.mean), y.double() + self.shape
-        _, of_g, d_var = log_expectations(Marginals(-x, q.var.double()))
-        d_mean = y - n * of_g[0]
-        return in_type_of(q, self.expected_log_prob(y, q), d_mean, n * d_var[0])
+        x, y = self._log_odds(q.mean), y.double()
+        log_g, of_g, d_var = log_expectations(Marginals(-x, q.var.double()))
+        value, n = self._of_log_odds(y, x, log_g), y + self.shape
+        return in_type_of(q, value[0].sum(-1), (y - n * of_g)[0], (n * d_var)[0])
 
     def own_slopes(self, y: Tensor, f: Tensor, log_weights: Tensor) -> list[tuple[Tensor, Tensor]]:
         if not (torch.is_grad_enabled() and self.shape.requires_grad):

@@ -36,7 +36,8 @@ class NegativeBinomial(ScaledByRow, Poisson):
     Parameters
     ----------
     dispersion : float or Tensor of shape (P,), default=1.0
-        Initial α; learned. Counts are Poisson counts at 0.
+        Initial α; learned. Counts are Poisson counts at 0, and nearly so at 10⁻⁶, which is taken
+        for anything less: counts far above 10⁶ are expected to vary by at least a thousandth.
     exposure : float or Tensor of shape (N, 1), default=None
         Time, area or population in which y was counted; None is 1. Estimators pass the exposures of
         their rows to :meth:`given`.

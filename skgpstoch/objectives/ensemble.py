@@ -63,7 +63,7 @@ MOST_FEW_JUDGES = 500  # rows that no member sees, up to which the folds say wha
 LEAST_TELLING = 100  # rows of folds that say how large errors of very few other rows are
 LEAST_OF_SHAPE = 50  # of these, for the mixture's own tails, noise, deviations and skewness
 TINIEST_SQUARE = 1e-300  # of an error
-LEAST_CHANGE = 0.3  # least change of the log scale of deviations for which m_k is found again
+LEAST_CHANGE = 0.3  # of the log scale of deviations or dispersion, for which m_k is found again
 
 
 class EnsembleObjective(Members):
@@ -169,17 +169,23 @@ class EnsembleObjective(Members):
                     self.means[k] = found.q.mean
                     if self.count_unit is not None:
                         self.roots[k] = self.root_of(found.sites.precision)
-                before = self.calibration.log_scale
+                before = self.calibration
                 if self.count_unit is not None and rows.n_unseen:
                     usual = self.judged(*self.blind(X, rows)).best(USUAL, self.deadline)
                 judged = self.judged(*self.unseen(X[:m], rows[:m]))
                 self.calibration = judged.best(usual, self.deadline, prior)
-                if abs(self.calibration.log_scale - before) < LEAST_CHANGE:
+                if self.change_from(before) < LEAST_CHANGE:
                     break
             if n >= LEAST_OF_SHAPE:
                 self.spread = judged.spread(self.calibration)
                 self.skew = judged.skew(self.calibration, self.spread)
         self.held_out = self.held_out_predictions(X, rows)
+
+    def change_from(self, before: Calibration) -> float:
+        """Return the change of the log scale of deviations, or of the dispersion of counts."""
+        scales_f = not isinstance(self.model.likelihood, NegativeBinomial)
+        name = "log_scale" if scales_f else "tails"
+        return float(abs(getattr(self.calibration, name) - getattr(before, name)))
 
     def root_of(self, G: Tensor) -> Tensor:
         """Return the root of (I + G)⁻¹ that counts in their own unit imply, as `roots` keeps it.

@@ -92,6 +92,7 @@ TRUSTED_TYPES = trusted_types(
     metrics.NegLogPredictiveDensityScorer,
     likelihoods.Bernoulli,  # those with parameters, which are tensors, skops cannot keep in a grid
     likelihoods.Categorical,
+    likelihoods.NegativeBinomial,
     likelihoods.Poisson,
     kernels.TiedKernel,
 )

@@ -594,11 +594,29 @@ def test_counts_are_offered_a_distribution_of_their_own(counts, small):
         AutoGaussianProcessRegressor(random_state=0).fit(X, y)
     model = AutoGaussianProcessRegressor(target="count", random_state=0).fit(X, y)
     assert model.atoms_ is None
-    assert model.estimators_["networks"].likelihood == "poisson"
+    assert model.estimators_["networks"].likelihood == "negative_binomial"
     total = sum(np.exp(model.log_predictive_density(X[:3], np.full(3, k))) for k in range(60))
     assert_allclose(total, 1.0, atol=1e-6)
     with pytest.raises(ValueError, match="count"):
         model.fit(X, y + 0.5)
+
+
+def test_means_of_overdispersed_counts_are_those_of_counts(monkeypatch):
+    """Not half as large again, as if the log-rate had all of the scatter."""
+    usual = {"hidden_layer_sizes": (32, 32), "n_estimators": 2, "max_iter": 40}
+    monkeypatch.setattr(
+        automatic_regressor,
+        "DeepKernelEnsembleRegressor",
+        lambda **params: DeepKernelEnsembleRegressor(**{**params, **usual}),
+    )
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-2, 2, (900, 2))
+    mean = 2.0 * np.exp(np.sin(2 * X[:, 0]) + 0.5 * X[:, 1])
+    y = rng.poisson(mean * rng.gamma(0.4, 1 / 0.4, 900)).astype(float)
+    model = AutoGaussianProcessRegressor(target="count", random_state=0).fit(X[:300], y[:300])
+    found = model.predict(X[300:])
+    assert 0.8 < found.sum() / mean[300:].sum() < 1.25
+    assert (found < 5.0 * mean[300:]).all()
 
 
 @pytest.fixture(scope="module")

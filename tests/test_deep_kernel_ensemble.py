@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from families import by_default, slow_cases, some_of
+from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import trapezoid
 from scipy.stats import norm, t
@@ -617,6 +617,7 @@ def test_parameters_that_do_not_agree(params, message, funnel):
     [
         ({}, True),
         ({"likelihood": "poisson"}, False),
+        ({"likelihood": "negative_binomial"}, True),
         ({"loss": "square", "likelihood": "gaussian"}, False),
         ({"noise": "constant"}, False),
     ],
@@ -656,17 +657,50 @@ def test_counts_and_classes_do_not_run_away_from_their_rows():
     assert p[0, 1] != classes.predict_proba([[5.0]])[0, 1]
 
 
-@pytest.mark.parametrize("size", some_of([1e6, 1e9], [1e9]))
-def test_large_counts_are_predicted_nearly_as_closely_as_they_tell(size):
-    """Not 13 and 1,200 times as vaguely: training is by counts in a larger unit."""
+def test_the_dispersion_of_counts_follows_the_inputs():
+    """And densities, moments, quantiles and joint draws are those of one distribution."""
+    rng = np.random.default_rng(0)
+    X = np.repeat([[-1.0], [1.0]], 200, axis=0) + 0.1 * rng.standard_normal((400, 1))
+    shape = np.where(X[:, 0] > 0.0, 0.5, 20.0)
+    y = rng.poisson(5.0 * rng.gamma(shape, 1.0 / shape)).astype(float)
+    options = {**QUICK, "max_iter": 40, "likelihood": "negative_binomial"}
+    model = DeepKernelEnsembleRegressor(**options).fit(X, y)
+    ends = np.array([[-1.0], [1.0]])
+    mean, std = model.predict(ends, return_std=True)
+    assert_allclose(mean, 5.0, rtol=0.25)
+    dispersion = (std**2 - mean) / mean**2
+    assert dispersion[0] < 0.3
+    assert 1.0 < dispersion[1] < 4.0
+    k = np.arange(400.0)
+    rows = np.repeat(ends, 400, axis=0)
+    p = np.exp(model.log_predictive_density(rows, np.tile(k, 2))).reshape(2, 400).T
+    assert_allclose(p.sum(0), 1.0, atol=1e-4)
+    assert_allclose(k @ p, mean, rtol=1e-3)
+    cdf = model.predict_distribution(ends).cdf(np.full(2, 3.0))
+    assert_allclose(cdf, p[:4].sum(0), atol=1e-9)
+    draws = model.sample_y(ends, 4000, random_state=0)
+    assert_allclose(draws.mean(1), mean, rtol=0.15)
+    assert_allclose((draws <= 3.0).mean(1), cdf, atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("size", "params"),
+    [
+        pytest.param(1e6, {"likelihood": "poisson"}, marks=pytest.mark.slow),
+        (1e9, {"likelihood": "poisson"}),
+        (1e5, {"likelihood": "negative_binomial", "max_iter": 60}),
+    ],
+)
+def test_large_counts_are_predicted_nearly_as_closely_as_they_tell(size, params):
+    """Not 13, 1,200 and 4 times as vaguely: training is by counts in a larger unit."""
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, (300, 1))
 
     def counts(X):
         return rng.poisson(size * np.exp(0.5 * np.sin(2 * X[:, 0]))).astype(float)
 
-    model = DeepKernelEnsembleRegressor(likelihood="poisson", n_estimators=2, random_state=0)
-    model.fit(X, counts(X))
+    options = {"n_estimators": 2, "random_state": 0, **params}
+    model = DeepKernelEnsembleRegressor(**options).fit(X, counts(X))
     new = rng.uniform(-1.8, 1.8, (200, 1))
     y, (mean, std) = counts(new), model.predict(new, return_std=True)
     assert np.median(std / np.sqrt(mean)) < 2.0

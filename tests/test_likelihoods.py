@@ -29,6 +29,7 @@ from skgpstoch.likelihoods import (
     Gaussian,
     Laplace,
     Likelihood,
+    NegativeBinomial,
     OneVsRest,
     Poisson,
     StudentT,
@@ -187,6 +188,9 @@ SCALARS = {
     "probit": lambda: Bernoulli("probit"),
     "exp": lambda: Poisson("exp"),
     "exp, exposure": lambda: Poisson("exp", exposure=100.0),
+    "negative_binomial": lambda: NegativeBinomial(0.5),
+    "vast negative_binomial": lambda: NegativeBinomial(20.0, exposure=100.0),
+    "little negative_binomial": lambda: NegativeBinomial(0.01),
     "softplus": lambda: Poisson("softplus"),
     "softplus, exposure": lambda: Poisson("softplus", exposure=1e-3),
 }
@@ -833,10 +837,40 @@ def test_poisson_with_exposure():
         Gaussian().given(exposure)
 
 
-@pytest.mark.parametrize("link", ["exp", "softplus"])
 @torch.no_grad()
-def test_moments_of_counts_are_integrals(link):
-    likelihood = Poisson(link, exposure=3.0)
+def test_counts_without_dispersion_are_poisson():
+    poisson, without = Poisson(exposure=3.0), NegativeBinomial(1e-8, exposure=3.0)
+    y, q = example(poisson, n_components=2)
+    for method in ("log_predictive", "expected_log_prob", "cdf"):
+        expected = getattr(poisson, method)(y, q)
+        assert_close(getattr(without, method)(y, q), expected, rtol=1e-4, atol=1e-4)
+    assert_close(without.moments(q), poisson.moments(q), rtol=1e-5, atol=0.0)
+
+
+@torch.no_grad()
+def test_a_row_with_a_ratio_has_a_dispersion_of_its_own():
+    y, q = example(NegativeBinomial(), n_components=2)
+    ratio = 0.5 + torch.rand(q.mean.shape, dtype=torch.float64)
+    scaled = NegativeBinomial(0.5, exposure=3.0).scaled(ratio)
+    for s, n in itertools.product(range(2), range(len(y))):
+        own = NegativeBinomial(0.5 * ratio[s, n].square(), exposure=3.0)
+        one = Marginals(*(part[[s]][:, [n]] for part in q))
+        assert_close(scaled.log_components(y, q)[s, n], own.log_components(y[[n]], one)[0, 0])
+        assert_close(scaled.moments(q).var[s, n], own.moments(one).var[0, 0])
+        assert_close(scaled.of_components(torch.full((1, len(y)), s)).ratio[0], ratio[s])
+    by_count = scaled.cdf(y, q) - torch.where(y > 0.0, scaled.cdf(y - 1.0, q), 0.0)
+    p = mixture_log_mean(scaled.log_components(y, q))
+    assert_close(by_count[0], p.exp(), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [Poisson("exp", 3.0), Poisson("softplus", 3.0), NegativeBinomial(0.7, 3.0)],
+    ids=repr,
+)
+@torch.no_grad()
+def test_moments_of_counts_are_integrals(likelihood):
+    dispersion = getattr(likelihood, "dispersion", torch.zeros(()))
     for mean, var in [(0.5, 0.3), (-3.0, 4.0), (20.0, 1.0)]:
         f, weights = integration_grid(likelihood, 0.0, mean, var)
         q = weights * norm.pdf(f, mean, math.sqrt(var))
@@ -844,7 +878,8 @@ def test_moments_of_counts_are_integrals(link):
         first, second = (q * rate).sum(), (q * rate**2).sum()
         actual = likelihood.moments(single(mean, var))
         assert float(actual.mean) == pytest.approx(first, rel=1e-7)
-        assert float(actual.var) == pytest.approx(first + second - first**2, rel=1e-6)
+        of_counts = first + (1.0 + float(dispersion)) * second - first**2
+        assert float(actual.var) == pytest.approx(of_counts, rel=1e-6)
 
 
 @torch.no_grad()
@@ -954,6 +989,7 @@ def test_likelihoods_by_name():
         "student_t": StudentT,
         "laplace": Laplace,
         "poisson": Poisson,
+        "negative_binomial": NegativeBinomial,
         "bernoulli": Bernoulli,
         "softmax": Categorical,
         "robustmax": Categorical,

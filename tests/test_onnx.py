@@ -276,8 +276,9 @@ def test_other_likelihoods_have_moments():
         with pytest.raises(CannotExport, match="quantiles of"):
             to_onnx(model, "quantiles")
     counts = rng.poisson(np.exp(0.5 * F)).astype(float)
-    model = SVGPRegressor(likelihood="poisson", n_inducing=10, max_iter=2).fit(X, counts)
-    assert_same_numbers(model, outputs=("mean", "std"))
+    for likelihood in ("poisson", "negative_binomial"):
+        model = SVGPRegressor(likelihood=likelihood, n_inducing=10, max_iter=2).fit(X, counts)
+        assert_same_numbers(model, outputs=("mean", "std"))
 
 
 CLASSIFIERS = {

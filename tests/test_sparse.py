@@ -16,7 +16,15 @@ from torch.testing import assert_close
 from skgpstoch import SolveGPRegressor, SVGPRegressor
 from skgpstoch.data.rows import Rows
 from skgpstoch.kernels import from_sklearn
-from skgpstoch.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Poisson, StudentT
+from skgpstoch.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Laplace,
+    NegativeBinomial,
+    Poisson,
+    StudentT,
+)
 from skgpstoch.losses import Log1pBound
 from skgpstoch.models.features.inducing import InducingFeatures
 from skgpstoch.models.features.network import multilayer_perceptron
@@ -233,6 +241,10 @@ def log_density(likelihood, y, f, exposure):
     if isinstance(likelihood, StudentT):
         df = 2.0 + likelihood.log_df_minus_2.exp()
         return distributions.StudentT(df, f, likelihood.log_scale.exp()).log_prob(y)
+    if isinstance(likelihood, NegativeBinomial):
+        count = likelihood.dispersion.reciprocal()
+        odds = f + exposure.log() + likelihood.log_dispersion
+        return distributions.NegativeBinomial(count, logits=odds).log_prob(y)
     if isinstance(likelihood, Poisson):
         rate = f.exp() if likelihood.link == "exp" else torch.log1p(f.exp())
         return distributions.Poisson(exposure * rate).log_prob(y)
@@ -318,6 +330,7 @@ ALL_LIKELIHOODS = {
     "softmax": lambda: Categorical(3),
     "robustmax": lambda: Categorical(3, "robustmax"),
     "poisson": lambda: Poisson("exp"),
+    "negative_binomial": lambda: NegativeBinomial(0.5),
     "poisson_softplus": lambda: Poisson("softplus"),
 }
 likelihoods = pytest.mark.parametrize("name", ALL_LIKELIHOODS)

@@ -15,8 +15,8 @@ from .row_source import check_no_source
 FITS = ("fit", "partial_fit")
 ADVICE = {
     "exposure": "Exposures of counts are taken by AutoGaussianProcessRegressor "
-    "with target='count', and with likelihood='poisson' by DeepKernelEnsembleRegressor, "
-    "DLMRegressor and SVGPRegressor.",
+    "with target='count', and with likelihood='poisson' or 'negative_binomial' by "
+    "DeepKernelEnsembleRegressor, DLMRegressor and SVGPRegressor.",
     "y_std": "Known errors of rows are taken by AutoGaussianProcessRegressor, "
     "DeepKernelEnsembleRegressor, DLMRegressor, FITCRegressor and SVGPRegressor, and as "
     "alpha=y_std**2 by GaussianProcessRegressor.",

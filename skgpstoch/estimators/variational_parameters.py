@@ -191,9 +191,9 @@ class RegressionParameters(TargetParameters):
         target's own units. If the noise has Student's t tails and a few outliers dominate the
         variance, the median and quantiles are used.
     likelihood : str or Likelihood, default="auto"
-        "gaussian", "student_t", "shared_student_t", "laplace", or "poisson" for counts; or an
-        instance of a class of :mod:`skgpstoch.likelihoods`. "auto" is "gaussian";
-        "shared_student_t" needs loss="log".
+        "gaussian", "student_t", "shared_student_t", "laplace", or for counts "poisson" or
+        "negative_binomial"; or an instance of a class of :mod:`skgpstoch.likelihoods`. "auto" is
+        "gaussian"; "shared_student_t" needs loss="log".
 
     Attributes
     ----------

@@ -12,6 +12,7 @@ from .classes import Categorical
 from .counts import Poisson
 from .heavy_tailed import Laplace, StudentT
 from .logistic import Bernoulli, OneVsRest
+from .negative_binomial import NegativeBinomial
 from .probabilities import ClassLikelihood
 from .real import AdditiveNoise, Gaussian
 from .shared_precision import SharedStudentT
@@ -24,6 +25,7 @@ __all__ = [
     "Gaussian",
     "Laplace",
     "Likelihood",
+    "NegativeBinomial",
     "OneVsRest",
     "Poisson",
     "SharedStudentT",

@@ -379,7 +379,8 @@ def make_likelihood(likelihood: str | Likelihood, among: Sequence[str] | None = 
     Parameters
     ----------
     likelihood : str or Likelihood
-        "gaussian", "student_t", "shared_student_t", "laplace", "poisson" (rate exp(f)),
+        "gaussian", "student_t", "shared_student_t", "laplace", "poisson" and
+        "negative_binomial" (rate exp(f)),
         "bernoulli" (probability 1/(1 + exp(−f))), "softmax" or "robustmax"; or an instance.
     among : sequence of str or None, default=None
         Allowed names; None: all of these.

@@ -157,23 +157,24 @@ class Poisson(Likelihood):
         The nodes are f = mode + w·sinh(x), where w is the width at the mode. They are dense at the
         mode and reach far if v ≫ w².
         """
-        log_p, d_mean, d_var = self._log_mean(y.double(), q, COUNT_PREDICTIVE_NODES)
-        return with_slopes(log_p, (q.mean, d_mean), (q.var, d_var))
+        nodes = self._joint_nodes(y.double(), of_nodes(q), COUNT_PREDICTIVE_NODES)
+        log_p, d_mean, d_var = self._log_mean(y.double(), *nodes)
+        of_q = (q.mean, d_mean), (q.var, d_var)
+        return with_slopes(log_p, *of_q, *self.own_slopes(y.double(), *nodes))
 
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
         return super().log_predictive(y, q).to(q.mean.dtype)
 
     @torch.no_grad()
-    def _log_mean(self, y: Tensor, q: Marginals, n_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _log_mean(self, y: Tensor, f: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return log E_q[p(y | f)], and its derivatives by mean and variance, each (S, N, P).
 
         By Stein's lemma, the derivatives are E[g′] and ½E[g″ + g′²] under q(f) p(y | f), where
         g = log p(y | f).
         """
-        f, log_weights = self._joint_nodes(y, of_nodes(q), n_nodes)
         log_sum = torch.logsumexp(log_weights, 0)
         weights = (log_weights - log_sum).exp()
-        first, second = _derivatives(self, y, f)
+        first, second = self.derivatives(y, f)
         d_mean = (weights * first).sum(0)
         return log_sum, d_mean, 0.5 * (weights * (second + first.square())).sum(0)
 
@@ -184,7 +185,7 @@ class Poisson(Likelihood):
             return self.log_prob(y, f) + log_density(f, *q)
 
         with torch.no_grad():
-            mode, width = _mode(self, y, q)
+            mode, width = self.mode(y, q)
             reach = torch.asinh((60.0 * q.var).sqrt() / width)
             x, log_step = trapezoid_nodes(
                 lambda x: log_joint(mode + width * x.sinh()) + x.cosh().log(),
@@ -195,24 +196,66 @@ class Poisson(Likelihood):
             f = mode + width * x.sinh()
         return f, log_step + (width * x.cosh()).log() + log_joint(f)
 
+    def mode(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
+        """Return the mode of p(y | f)·q(f), and (−curvature of its logarithm there)^−½."""
+        mean, var = q
+        log_exposure = self._log_exposure(mean)
+        if self.link == "exp":  # y − rate = (f − μ)/v, that is x + exp(x) = b, x = f + shift
+            shift = var.log() + log_exposure
+            x = log_root(mean + var * y + shift)
+            return x - shift, (var.reciprocal() * (1.0 + x.exp())).rsqrt()
+        # The slope of log p is between −exposure and y.
+        return self._mode_within(mean - var * log_exposure.exp(), mean + var * y, y, q)
+
+    def _mode_within(
+        self, low: Tensor, high: Tensor, y: Tensor, q: Marginals
+    ) -> tuple[Tensor, Tensor]:
+        """Return the mode, which is between two limits, and the width there."""
+        mean, var = q
+        f = mean.clone()
+        for i in range(COUNT_MODE_STEPS):  # bisection: Newton's steps alone can cycle; those polish
+            slope, curvature = self.derivatives(y, f)
+            slope, curvature = slope - (f - mean) / var, curvature - var.reciprocal()
+            low, high = torch.where(slope > 0.0, f, low), torch.where(slope > 0.0, high, f)
+            newton = f - slope / curvature
+            inside = (newton > low) & (newton < high)
+            f = torch.where(inside, newton, 0.5 * (low + high)) if i >= 12 else 0.5 * (low + high)
+        return f, (-curvature).rsqrt()
+
+    def derivatives(self, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the first and second derivatives of log p(y | f) by f."""
+        if self.link == "exp":
+            rate = self.log_rate(f).exp()
+            return y - rate, -rate
+        exposure, s = self._log_exposure(f).exp(), torch.sigmoid(f)
+        ratio = (F.logsigmoid(f) - _log_softplus(f)).exp()  # g′/g
+        first = y * ratio - exposure * s
+        return first, y * ratio * (1.0 - s - ratio) - exposure * s * (1.0 - s)
+
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
         """Return :meth:`log_predictive`, with fewer nodes, and its derivatives."""
-        value, d_mean, d_var = self._log_mean(y.double(), q, COUNT_TRAINING_NODES)
+        nodes = self._joint_nodes(y.double(), of_nodes(q), COUNT_TRAINING_NODES)
+        value, d_mean, d_var = self._log_mean(y.double(), *nodes)
+        if own := self.own_slopes(y.double(), *nodes):
+            value = with_slopes(value, *own)
         return in_type_of(q, value.sum(-1)[0], d_mean[0], d_var[0])
+
+    def own_slopes(self, y: Tensor, f: Tensor, log_weights: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return learned parameters, each with the derivative of log E_q[p(y | f)], (S, N, P)."""
+        return []
 
     def product_interval(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
         """Return an interval around the mode, away from which q·p falls at least as fast as q."""
         q = of_nodes(q)
-        (mode,), _ = _mode(self, y.double(), q)
+        (mode,), _ = self.mode(y.double(), q)
         reach = REACH * q.var[0].sqrt()
         return mode - reach, mode + reach
 
     def quantile(self, q: Marginals, probability: float) -> Tensor:
         """Return the least count k with P(Y ≤ k) ≥ probability, (N, P)."""
         half = 0.5 * (1.0 - check_probability(probability))
-        # P(Y > k) ≤ P(f > f⁺) + P(Y > k | f⁺): with half of the probability each, a bound.
-        f_high = q.mean - q.var.sqrt() * float(special.ndtri(half))
-        rate = self.log_rate(f_high.detach().double()).exp().clamp_max(MOST_COUNT)
+        # P(Y > k) ≤ P(rate > r) + P(Y > k | r): with half of the probability each, a bound.
+        rate = self.high_rate(q, half).clamp_max(MOST_COUNT)
         tail = -math.log(half)
         high = np.ceil((rate + (2.0 * rate * tail).sqrt() + tail).amax(0).cpu().numpy())
         low = np.full_like(high, -1.0)
@@ -222,6 +265,11 @@ class Poisson(Likelihood):
             below = cdf(middle) < probability
             low, high = np.where(below, middle, low), np.where(below, high, middle)
         return torch.as_tensor(high, dtype=q.mean.dtype, device=q.mean.device)
+
+    def high_rate(self, q: Marginals, probability: float) -> Tensor:
+        """Return a rate that is exceeded with at most this probability, (S, N, P)."""
+        f = q.mean - q.var.sqrt() * float(special.ndtri(probability))
+        return self.log_rate(f.detach().double()).exp()
 
     def cdf(self, y: Tensor, q: Marginals) -> Tensor:
         """Return P(Y ≤ y), averaged over the components, (1, N, P)."""
@@ -282,38 +330,6 @@ class Poisson(Likelihood):
 def of_nodes(q: Marginals) -> Marginals:
     """Return q in float64, wide enough for the nodes of an integral over it to be distinct."""
     return q.double().resolved(4096.0)
-
-
-def _mode(likelihood: Poisson, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
-    """Return the mode of p(y | f)·q(f), and (−curvature of its logarithm there)^−½."""
-    mean, var = q
-    log_exposure = likelihood._log_exposure(mean)
-    if likelihood.link == "exp":  # y − rate = (f − μ)/v, that is x + exp(x) = b, x = f + shift
-        shift = var.log() + log_exposure
-        x = log_root(mean + var * y + shift)
-        return x - shift, (var.reciprocal() * (1.0 + x.exp())).rsqrt()
-    low = mean - var * log_exposure.exp()  # the slope of log p is between −exposure and y
-    high = mean + var * y
-    f = mean.clone()
-    for i in range(COUNT_MODE_STEPS):  # bisection, as Newton's steps alone can cycle; those polish
-        slope, curvature = _derivatives(likelihood, y, f)
-        slope, curvature = slope - (f - mean) / var, curvature - var.reciprocal()
-        low, high = torch.where(slope > 0.0, f, low), torch.where(slope > 0.0, high, f)
-        newton = f - slope / curvature
-        inside = (newton > low) & (newton < high)
-        f = torch.where(inside, newton, 0.5 * (low + high)) if i >= 12 else 0.5 * (low + high)
-    return f, (-curvature).rsqrt()
-
-
-def _derivatives(likelihood: Poisson, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the first and second derivatives of log p(y | f) by f."""
-    if likelihood.link == "exp":
-        rate = likelihood.log_rate(f).exp()
-        return y - rate, -rate
-    exposure, s = likelihood._log_exposure(f).exp(), torch.sigmoid(f)
-    ratio = (F.logsigmoid(f) - _log_softplus(f)).exp()  # g′/g
-    first = y * ratio - exposure * s
-    return first, y * ratio * (1.0 - s - ratio) - exposure * s * (1.0 - s)
 
 
 def _log_softplus(f: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,27 +12,15 @@ from ..data.rows import Rows
 from ..maths.gaussian import LOG_2PI, Marginals, inverse, log_density, ndtr, standard_normal
 from ..maths.ranked_probability import crps_of_normals
 from .base import Gradients, Likelihood, check_probability, component_draws, in_type_of, named
+from .by_row import ScaledByRow
 from .rejection import Draws
 
 
-class AdditiveNoise(Likelihood):
+class AdditiveNoise(ScaledByRow):
     """Base class of additive noise, y = f + ε, with symmetric ε and parameters for each output."""
 
     scale_powers: ClassVar[dict[str, float]] = {"log_scale": 1.0, "log_noise": 2.0}
     """Names of log-parameters → the power of y's unit in which the parameter is measured."""
-
-    row_attributes: ClassVar[tuple[str, ...]] = ("ratio",)
-
-    ratio: Tensor | None = None
-    """Factor of the scale of ε for each row, (N, P) or (S, N, P); None: no rows are set."""
-
-    def scaled(self, ratio: Tensor | None) -> AdditiveNoise:
-        """Return a likelihood whose noise is `ratio` times as large; it shares its parameters."""
-        return self._knowing(ratio=ratio)
-
-    def times_ratio(self, scale: Tensor, power: int = 1) -> Tensor:
-        """Return a scale (P,), or a power of it, multiplied by each row's ratio."""
-        return scale if self.ratio is None else scale * self.ratio.to(scale) ** power
 
     @property
     def scales_by_row(self) -> bool:
@@ -40,15 +28,6 @@ class AdditiveNoise(Likelihood):
         level = self.noise_variance
         doubled = self.scaled(level.new_full((1, 1), 2.0)).noise_variance
         return not torch.equal(level, doubled.reshape(level.shape))
-
-    def sample_around(self, f: Tensor, mean: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw y for each f ~ q, where q has the given mean."""
-        return self.sample(f, generator)
-
-    def of_components(self, which: Tensor) -> Self:
-        if self.ratio is None or self.ratio.ndim < 3:
-            return self
-        return self._knowing(ratio=self.ratio[which, torch.arange(which.shape[1])])
 
     def sample_predictive(self, q: Marginals, n_samples: int, generator: torch.Generator) -> Tensor:
         f, mean, which = component_draws(q, n_samples, generator)

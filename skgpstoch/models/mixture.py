@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..data.rows import Rows
 from ..likelihoods.base import Likelihood
+from ..likelihoods.by_row import ScaledByRow
 from ..likelihoods.real import AdditiveNoise
 from ..likelihoods.shared_precision import SharedStudentT
 from ..likelihoods.skewed import Skewed
@@ -149,7 +150,7 @@ class MixturePosterior(Posterior):
         return self._drawn(X, None, n_samples, generator)
 
     def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
-        if not isinstance(self.likelihood, AdditiveNoise):  # y is drawn given f
+        if not isinstance(self.likelihood, ScaledByRow):  # y is drawn given f
             return super().sample_y(X, rows, n_samples, generator)
         draws = self._drawn(X, rows, n_samples, generator)
         if self.skew is None:
@@ -171,9 +172,9 @@ class MixturePosterior(Posterior):
                 z = standard_normal((n, K, P), f, generator)
             f, mean = self._moved(f, z, k, means, ratio)
             if rows is not None:
-                noise = cast(AdditiveNoise, self.parts[k].predictive(X, nothing_known(X))[1])
+                noise = cast(ScaledByRow, self.parts[k].predictive(X, nothing_known(X))[1])
                 noise = noise if ratio is None else noise.scaled(times(noise.ratio, ratio))
-                f = cast(AdditiveNoise, noise.of(rows)).sample_around(f, mean, generator)
+                f = cast(ScaledByRow, noise.of(rows)).sample_around(f, mean, generator)
             draws.append(f)
         return torch.cat(draws)[which]
 
@@ -266,4 +267,4 @@ def joint_likelihood(parts: Sequence[Likelihood]) -> Likelihood:
     ratios = [getattr(part, "ratio", None) for part in parts]
     if ratios[0] is None:
         return parts[0]
-    return cast(AdditiveNoise, parts[0]).scaled(torch.stack(cast("list[Tensor]", ratios)))
+    return cast(ScaledByRow, parts[0]).scaled(torch.stack(cast("list[Tensor]", ratios)))

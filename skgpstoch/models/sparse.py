@@ -23,7 +23,8 @@ from ..data.arrays import blocks_of
 from ..data.devices import block_rows
 from ..data.rows import Rows
 from ..likelihoods.base import Likelihood
-from ..likelihoods.real import AdditiveNoise, Gaussian
+from ..likelihoods.by_row import ScaledByRow
+from ..likelihoods.real import Gaussian
 from ..losses import ExpectedLogLikelihood, Loss
 from ..maths.gaussian import Marginals, standard_normal
 from ..maths.linalg import cholesky
@@ -317,7 +318,7 @@ def likelihood_of(model: SparseModel, basis: Basis, rows: Rows) -> Likelihood:
     likelihood = model.likelihood.of(rows)
     if model.scale is None:
         return likelihood
-    return cast(AdditiveNoise, likelihood).scaled(model.scale(basis.phi))
+    return cast(ScaledByRow, likelihood).scaled(model.scale(basis.phi))
 
 
 class SparsePosterior(Posterior):
@@ -385,7 +386,7 @@ class SparsePosterior(Posterior):
     def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
         f = self.sample(X, n_samples, generator)
         q, likelihood = self.predictive(X, rows)
-        if isinstance(likelihood, AdditiveNoise):
+        if isinstance(likelihood, ScaledByRow):
             return likelihood.sample_around(f, q.mean[0], generator)
         return likelihood.sample(f, generator)
 

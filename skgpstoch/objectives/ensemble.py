@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from ..data.deadline import Clock, Deadline
 from ..data.rows import Rows
 from ..likelihoods import Bernoulli, Categorical
+from ..likelihoods.by_row import ScaledByRow
+from ..likelihoods.negative_binomial import NegativeBinomial
 from ..likelihoods.real import AdditiveNoise
 from ..losses import LogLoss
 from ..maths.gaussian import Marginals
@@ -61,7 +63,7 @@ MOST_FEW_JUDGES = 500  # rows that no member sees, up to which the folds say wha
 LEAST_TELLING = 100  # rows of folds that say how large errors of very few other rows are
 LEAST_OF_SHAPE = 50  # of these, for the mixture's own tails, noise, deviations and skewness
 TINIEST_SQUARE = 1e-300  # of an error
-LEAST_CHANGE = 0.3  # least change of the log scale of deviations for which m_k is found again
+LEAST_CHANGE = 0.3  # of the log scale of deviations or dispersion, for which m_k is found again
 
 
 class EnsembleObjective(Members):
@@ -131,7 +133,7 @@ class EnsembleObjective(Members):
         block, q, latent = self.blind(X, rows)
         likelihood = self.model.likelihood.of(block)
         if latent is not None:
-            likelihood = cast(AdditiveNoise, likelihood).scaled(RowScale.of(latent))
+            likelihood = cast(ScaledByRow, likelihood).scaled(RowScale.of(latent))
         totals = np.zeros(len(log_scales))
         for j, log_scale in enumerate(log_scales):
             other = scaled(q, Calibration(log_scale), self.centre)
@@ -167,17 +169,23 @@ class EnsembleObjective(Members):
                     self.means[k] = found.q.mean
                     if self.count_unit is not None:
                         self.roots[k] = self.root_of(found.sites.precision)
-                before = self.calibration.log_scale
+                before = self.calibration
                 if self.count_unit is not None and rows.n_unseen:
                     usual = self.judged(*self.blind(X, rows)).best(USUAL, self.deadline)
                 judged = self.judged(*self.unseen(X[:m], rows[:m]))
                 self.calibration = judged.best(usual, self.deadline, prior)
-                if abs(self.calibration.log_scale - before) < LEAST_CHANGE:
+                if self.change_from(before) < LEAST_CHANGE:
                     break
             if n >= LEAST_OF_SHAPE:
                 self.spread = judged.spread(self.calibration)
                 self.skew = judged.skew(self.calibration, self.spread)
         self.held_out = self.held_out_predictions(X, rows)
+
+    def change_from(self, before: Calibration) -> float:
+        """Return the change of the log scale of deviations, or of the dispersion of counts."""
+        scales_f = not isinstance(self.model.likelihood, NegativeBinomial)
+        name = "log_scale" if scales_f else "tails"
+        return float(abs(getattr(self.calibration, name) - getattr(before, name)))
 
     def root_of(self, G: Tensor) -> Tensor:
         """Return the root of (I + G)⁻¹ that counts in their own unit imply, as `roots` keeps it.
@@ -261,7 +269,7 @@ class EnsembleObjective(Members):
     @property
     def is_calibrated(self) -> bool:
         """Whether predictions need calibration: not if a bound makes them a proper posterior."""
-        if self.has_confidence:
+        if self.has_confidence or isinstance(self.model.likelihood, NegativeBinomial):
             return True
         return not self.model.is_bound and self.model.covariance == "gradient"
 

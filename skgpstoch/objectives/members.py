@@ -19,7 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from ..data.rows import UNSEEN, Rows
+from ..likelihoods.by_row import ScaledByRow
 from ..likelihoods.counts import Poisson
+from ..likelihoods.negative_binomial import NegativeBinomial
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.gaussian import Marginals
 from ..models.sparse import RowScale, SparseModel
@@ -123,12 +125,20 @@ class Members(Objective):
         return replace(rows, y=rows.y / unit, exposure=exposure / unit)
 
     def param_groups(self) -> list[dict[str, Any]]:
-        """Return groups for the optimiser: scales of inputs, networks' parameters, all others."""
+        """Return groups for the optimiser.
+
+        They are scales of inputs, the dispersion of counts, networks' parameters, and all others.
+        """
         network, rest = super().param_groups()
         is_scale = {id(p) for name, p in self.named_parameters() if name.endswith("input_scale")}
         scales = [p for p in network["params"] if id(p) in is_scale]
         network["params"] = [p for p in network["params"] if id(p) not in is_scale]
-        return [{"params": scales, "rate": self.scale_rate * self.network_rate}, network, rest]
+        first = [{"params": scales, "rate": self.scale_rate * self.network_rate}]
+        if isinstance(self.model.likelihood, NegativeBinomial):
+            own = {id(p) for p in self.model.likelihood.parameters()}
+            first += [{"params": [p for p in rest["params"] if id(p) in own]}]
+            rest["params"] = [p for p in rest["params"] if id(p) not in own]
+        return [*first, network, rest]
 
     def present_roots(self) -> Tensor:
         """Return R_k, triangular (K, P, D, D) or diagonal (K, P, D)."""
@@ -167,7 +177,7 @@ class Members(Objective):
         likelihood = self.model.likelihood.of(each)
         if latent is not None:
             scale = RowScale.of(latent).flatten(0, 1)
-            likelihood = cast(AdditiveNoise, likelihood).scaled(scale)
+            likelihood = cast(ScaledByRow, likelihood).scaled(scale)
         seen = Marginals(q.mean.detach(), q.var.detach())
         none = q.mean.new_zeros(q.mean.shape[1])
         generator = rows.own_generator(generator)

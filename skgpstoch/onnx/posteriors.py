@@ -14,6 +14,7 @@ from ..likelihoods import (
     Categorical,
     Gaussian,
     Laplace,
+    NegativeBinomial,
     OneVsRest,
     Poisson,
     SharedStudentT,
@@ -205,6 +206,17 @@ def _(likelihood: Poisson, f: LatentValues) -> tuple[list[Component], Family]:
         raise CannotExport(repr(likelihood))
     mean = (f.mean + f.var * 0.5).exp()
     var = mean + mean.square() * (f.var.exp() - 1.0)
+    return [Component(mean, var.sqrt())], Family(name=repr(likelihood))
+
+
+@components.register
+def _(likelihood: NegativeBinomial, f: LatentValues) -> tuple[list[Component], Family]:
+    if likelihood.exposure is not None:
+        raise CannotExport(repr(likelihood))
+    mean = (f.mean + f.var * 0.5).exp()
+    root = of_rows(np.sqrt(number(likelihood.dispersion)), f)
+    square = mean.square() * f.var.exp()  # E[rate²]
+    var = mean + square - mean.square() + square * (root * root)
     return [Component(mean, var.sqrt())], Family(name=repr(likelihood))
 
 

@@ -64,7 +64,7 @@ QUERY = X[::2] + 0.1
 QUICK = {"n_inducing": 6, "max_iter": 2, "inducing_points": "random", "random_state": 0}
 
 LIKELIHOODS = {
-    SVGPRegressor: ["gaussian", "student_t", "laplace", "poisson"],
+    SVGPRegressor: ["gaussian", "student_t", "laplace", "poisson", "negative_binomial"],
     DLMRegressor: ["gaussian", "student_t", "shared_student_t", "laplace", "poisson"],
     QSGPRegressor: ["gaussian", "laplace"],
 }
@@ -192,7 +192,7 @@ def test_data_frames(y, tmp_path):
 def test_every_likelihood(cls, likelihood, tmp_path):
     params = {"n_components": 20, "n_subset": 20} if cls is QSGPRegressor else QUICK
     params = {**params, "max_iter": 2, "random_state": 0}
-    y = COUNTS if likelihood == "poisson" else Y
+    y = COUNTS if likelihood in ("poisson", "negative_binomial") else Y
     check_ways(fit(cls(likelihood=likelihood, **params), y=y), tmp_path, ways=FEW_WAYS)
 
 

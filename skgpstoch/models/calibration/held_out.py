@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ...data.deadline import Deadline
 from ...data.rows import Rows
 from ...likelihoods.heavy_tailed import StudentT
+from ...likelihoods.negative_binomial import NegativeBinomial
 from ...likelihoods.real import AdditiveNoise
 from ...likelihoods.shared_precision import SharedStudentT
 from ...likelihoods.skewed import Skewed
@@ -43,7 +44,7 @@ class Calibration(NamedTuple):
 
     log_scale: float = 0.0  # log factor of all standard deviations, or of f itself for classes
     mean_shrinkage: float = 1.0  # factor of members' distances from their mean
-    tails: float = 0.0  # added to log(ν − 2)
+    tails: float = 0.0  # added to log(ν − 2), or to the logarithm of the dispersion of counts
     noise_contrast: float = 1.0  # factor of the noise's variation with the inputs
     disagreement_scale: float = 0.0  # times the members' disagreement is an added deviation of f
     log_odds: float = -math.inf  # log odds of an outlier
@@ -101,7 +102,8 @@ def calibrate(
         return math.inf if math.isnan(value) else value
 
     first = np.array(USUAL._replace(disagreement_scale=START_DISAGREEMENT))[is_free]
-    start = min((np.array([scale, *first[1:]]) for scale in LOG_SCALES), key=total)
+    scales = LOG_SCALES if free[0] else first[:1]
+    start = min((np.array([scale, *first[1:]]) for scale in scales), key=total)
     if (least := total(start)) == math.inf:
         return UNCHANGED._replace(log_scale=usual.log_scale)
     limits = [limit for limit, is_one in zip(LIMITS, free, strict=True) if is_one]
@@ -153,10 +155,13 @@ class HeldOut(NamedTuple):
     def free(self) -> tuple[bool, ...]:
         """Which calibration parameters may change."""
         several, is_real = len(self.q.mean) > 1, self.centre is None
-        has_tails = self.learns_noise and isinstance(self.likelihood, StudentT)
+        # A wider f makes means of counts larger, as its wider tails count most; the dispersion not.
+        has_dispersion = isinstance(self.likelihood, NegativeBinomial)
+        has_tails = self.learns_noise and (isinstance(self.likelihood, StudentT) or has_dispersion)
         has_outliers = self.learns_noise and isinstance(self.likelihood, SharedStudentT)
         varies = self.latent is not None
-        return True, several, has_tails, varies, several and is_real, has_outliers, has_outliers
+        disagrees = several and is_real and not has_dispersion
+        return not has_dispersion, several, has_tails, varies, disagrees, has_outliers, has_outliers
 
     @property
     def has_spread(self) -> bool:
@@ -277,8 +282,11 @@ def scaled(q: Marginals, choice: Calibration, centre: Tensor | None) -> Marginal
 def stretched(likelihood: Any, like: Tensor, choice: Calibration, is_learned: bool) -> Any:
     """Return a copy of additive noise with other tails and, if learned, another scale.
 
-    Any other likelihood is returned unchanged.
+    Or of a negative binomial likelihood with another dispersion. Any other likelihood is returned
+    unchanged.
     """
+    if isinstance(likelihood, NegativeBinomial):
+        return likelihood.dispersed(choice.tails)
     if not isinstance(likelihood, AdditiveNoise):
         return likelihood
     factor = math.exp(choice.log_scale) if is_learned else 1.0

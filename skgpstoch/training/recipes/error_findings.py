@@ -240,9 +240,9 @@ def of_dispersion(
             severity="problem" if is_trained else "note",
             text=f"Counts vary {dispersion:.2g} times as much as predicted, so intervals are too "
             "narrow: counts are overdispersed, or the fit misses a part of the function.",
-            advice="Raise n_inducing. If that does not help, use DLMRegressor or "
-            "DeepKernelEnsembleRegressor with likelihood='poisson', which are trained for the "
-            "density of counts, or add inputs that explain the variation."
+            advice="Raise n_inducing. If that does not help, use "
+            "likelihood='negative_binomial', which learns how much counts vary, or add inputs "
+            "that explain the variation."
             if is_trained
             else UNTRAINED,
         )

@@ -17,6 +17,7 @@ from sklearn.gaussian_process import kernels as sk
 from ...data.arrays import Scaling
 from ...data.rows import Data
 from ...likelihoods.base import Likelihood
+from ...likelihoods.by_row import ScaledByRow
 from ...likelihoods.real import AdditiveNoise, Gaussian
 from ...losses import Loss, make_loss
 from ..optimizers import SCHEDULES, constant
@@ -257,10 +258,10 @@ def check_choices(likelihood: Likelihood, loss: Loss, white: sk.WhiteKernel | No
 
 def check_input_noise(likelihood: Likelihood, loss: Loss) -> None:
     """Raise a ValueError where noise cannot depend on the inputs."""
-    if not isinstance(likelihood, AdditiveNoise) or loss.covariance(likelihood) == "prior":
+    if not isinstance(likelihood, ScaledByRow) or loss.covariance(likelihood) == "prior":
         raise ValueError(
-            "noise='input' needs additive noise and a loss that depends on the noise, got "
-            f"{likelihood!r} and {loss!r}."
+            "noise='input' needs additive noise or negative binomial counts, and a loss that "
+            f"depends on the noise, got {likelihood!r} and {loss!r}."
         )
     if not likelihood.scales_by_row:
         raise ValueError(

@@ -1,0 +1,199 @@
+"""Likelihood for counts that vary more than Poisson counts do."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+import torch
+from scipy import special
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..maths.gaussian import Marginals, quadrature_nodes
+from .base import Gradients, in_type_of, largest, named
+from .by_row import ScaledByRow
+from .counts import COUNT_GAMMA_NODES, Poisson
+from .logistic import expected_log, log_expectations
+from .real import log_parameter, numbers
+
+START_DISPERSION = 1.0
+MOST_SHAPE = 1e6
+"""Largest 1/α, where counts are those of a Poisson distribution, and sums are exact to 1e-9."""
+
+
+@named("negative_binomial")
+class NegativeBinomial(ScaledByRow, Poisson):
+    """Negative binomial likelihood for counts y with the mean exposure·exp(f).
+
+    The variance given f is the mean plus α times its square: the rate is multiplied by a gamma
+    variable of mean 1 and variance α, or α times the square of a row's ratio. Poisson counts with
+    an uncertain log-rate can vary as much, but their mean grows like exp(v/2) with its variance,
+    and counts near 0 do not tell how long the tail is that makes the mean.
+
+    Parameters
+    ----------
+    dispersion : float or Tensor of shape (P,), default=1.0
+        Initial α; learned. Counts are Poisson counts at 0, and nearly so at 10⁻⁶, which is taken
+        for anything less: counts far above 10⁶ are expected to vary by at least a thousandth.
+    exposure : float or Tensor of shape (N, 1), default=None
+        Time, area or population in which y was counted; None is 1. Estimators pass the exposures of
+        their rows to :meth:`given`.
+
+    Examples
+    --------
+    >>> from skgpstoch.likelihoods import NegativeBinomial
+    >>> NegativeBinomial(0.5)
+    NegativeBinomial(dispersion=0.5)
+    """
+
+    row_attributes: ClassVar[tuple[str, ...]] = ("ratio", "exposure")
+
+    def __init__(
+        self, dispersion: Tensor | float = START_DISPERSION, exposure: float | Tensor | None = None
+    ) -> None:
+        super().__init__("exp", exposure)
+        self.log_dispersion = log_parameter("dispersion", dispersion)  # (P,)
+
+    def extra_repr(self) -> str:
+        _link, *exposure = super().extra_repr().split(", ")
+        return ", ".join([f"dispersion={numbers(self.dispersion)}", *exposure])
+
+    @property
+    def dispersion(self) -> Tensor:
+        """α, of shape (P,)."""
+        return self.log_dispersion.exp()
+
+    @property
+    def shape(self) -> Tensor:
+        """1/α, of shape (P,), in float64; once rows are set, (N, P) or (S, N, P)."""
+        return self.times_ratio((-self.log_dispersion.double()).exp(), -2).clamp_max(MOST_SHAPE)
+
+    def dispersed(self, log_factor: float) -> NegativeBinomial:
+        """Return a copy whose α is larger by a factor."""
+        other = copy.deepcopy(self)
+        other.log_dispersion.data.add_(log_factor)
+        return other
+
+    def _log_odds(self, f: Tensor) -> Tensor:
+        """Return log(rate·α)."""
+        return self.log_rate(f.double()) - self.shape.log()
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """Return log Γ(y + 1/α) − log Γ(1/α) − log y! + y·x − (y + 1/α)·log(1 + exp(x)).
+
+        x is log(rate·α).
+        """
+        x = self._log_odds(f)
+        return self._of_log_odds(y.double(), x, -_softplus(x)).to(f.dtype)
+
+    def _of_log_odds(self, y: Tensor, x: Tensor, log_g: Tensor) -> Tensor:
+        """Return log p(y | f), or its expectation, from x and log g(−x) or theirs."""
+        k = self.shape
+        constant = torch.lgamma(y + k) - torch.lgamma(k) - torch.lgamma(y + 1.0)
+        return constant + y * x + (y + k) * log_g
+
+    def derivatives(self, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
+        k, x = self.shape, self._log_odds(f)
+        p = torch.sigmoid(x)
+        return y * torch.sigmoid(-x) - k * p, -(y + k) * p * torch.sigmoid(-x)
+
+    def by_log_dispersion(self, y: Tensor, f: Tensor) -> Tensor:
+        """Return the derivative of log p(y | f) by log α."""
+        k, x = self.shape, self._log_odds(f)
+        by_k = torch.digamma(y + k) - torch.digamma(k) - y / k - _softplus(x)
+        return -k * by_k - (y + k) * torch.sigmoid(x)
+
+    def mode(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
+        """Search between μ and the mode of Poisson counts, whose slope is larger by 1 + rate·α."""
+        far, _ = super().mode(y, q)
+        low, high = torch.minimum(far, q.mean), torch.maximum(far, q.mean)
+        return self._mode_within(low, high, y, q)
+
+    def moments(self, q: Marginals) -> Marginals:
+        """Return the mean λ = E[rate] and the variance λ + Var(rate) + α E[rate²] of the counts."""
+        mean, var = super().moments(q)
+        log_square = 2.0 * self.log_rate(q.mean + q.var) - self.shape.log().to(q.mean)
+        most = largest(q.mean.dtype)
+        return Marginals(mean, (var + log_square.exp()).clamp_max(most))
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw a Poisson count whose rate is multiplied by a gamma variable."""
+        k = self.shape.detach().expand(f.shape).contiguous()
+        gamma = torch._standard_gamma(k, generator=generator) / k
+        return super().sample(f + gamma.log().to(f), generator)
+
+    def expected_log_prob(self, y: Tensor, q: Marginals) -> Tensor:
+        """Use log(1 + exp(x)) = −log g(−x), whose expectation is exact (:mod:`.logistic`)."""
+        x = self._log_odds(q.mean)
+        value = self._of_log_odds(y.double(), x, expected_log(Marginals(-x, q.var.double())))
+        return value.mean(0).sum(-1).to(q.mean.dtype)
+
+    @torch.no_grad()
+    def expected_gradients(self, y: Tensor, q: Marginals) -> Gradients:
+        """Return the value and its derivatives.
+
+        They are y − (y + 1/α) E[g(x)] and −½(y + 1/α) E[g(x)g(−x)].
+        """
+        x, y = self._log_odds(q.mean), y.double()
+        log_g, of_g, d_var = log_expectations(Marginals(-x, q.var.double()))
+        value, n = self._of_log_odds(y, x, log_g), y + self.shape
+        return in_type_of(q, value[0].sum(-1), (y - n * of_g)[0], (n * d_var)[0])
+
+    def own_slopes(self, y: Tensor, f: Tensor, log_weights: Tensor) -> list[tuple[Tensor, Tensor]]:
+        if not (torch.is_grad_enabled() and self.shape.requires_grad):
+            return []
+        with torch.no_grad():
+            by_alpha = (log_weights.softmax(0) * self.by_log_dispersion(y, f)).sum(0)
+        slopes: list[tuple[Tensor, Tensor]] = [(self.log_dispersion, by_alpha)]
+        if self.ratio is not None:
+            slopes += [(self.ratio, 2.0 * by_alpha / self.ratio.detach())]
+        return slopes
+
+    def high_rate(self, q: Marginals, probability: float) -> Tensor:
+        k = self.shape.detach().cpu().numpy()
+        gamma = special.gammainccinv(k, 0.5 * probability) / k
+        rate = super().high_rate(q, 0.5 * probability)
+        return rate * torch.as_tensor(gamma, dtype=rate.dtype, device=rate.device)
+
+    def distribution(self, q: Marginals) -> Callable[[np.ndarray], np.ndarray]:
+        """Return P(Y ≤ y) as a function of y (N, P) that is smooth between counts.
+
+        The probability is E_f[P(Y ≤ y | f)], and also P(log(rate(f)·α) ≤ T), where T is minus the
+        logit of a variable of Beta(1/α, y + 1). As for Poisson counts, the integral is over the
+        narrower of the two.
+        """
+        mean, var = (a.detach().cpu().numpy() for a in q.double().resolved())
+        std, k = np.sqrt(var), self.shape.detach().expand(q.mean.shape).cpu().numpy()
+        f, log_weights = quadrature_nodes(q.double(), 64)
+        p = torch.sigmoid(-self._log_odds(f.detach())).detach().cpu().numpy()
+        weights = log_weights.exp().cpu().numpy()
+        shift = self._log_odds(torch.zeros_like(q.mean.double())).detach().cpu().numpy()
+
+        def cdf(y: np.ndarray) -> np.ndarray:
+            over_f = (weights * special.betainc(k, y + 1.0, p)).sum(0)  # (S, N, P)
+            t, of_t = logit_beta_nodes(k, y + 1.0)  # (K, S, N, P)
+            over_t = (of_t * special.ndtr((t - shift - mean) / std)).sum(0)
+            width = np.sqrt(special.polygamma(1, k) + special.polygamma(1, y + 1.0))
+            return np.where(std < width, over_f, over_t).mean(0)
+
+        return cdf
+
+
+def logit_beta_nodes(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes and weights of −logit(B) with B ~ Beta(a, b): trapezoids."""
+    a, b = np.broadcast_arrays(a, b)
+    # It is the difference of two Gamma variables' logarithms, which reach farther down than up.
+    of_a, of_b = (30.0 / shape + np.sqrt(60.0 / shape) for shape in (a, b))
+    low, high = -of_b - np.log1p(of_a), of_a + np.log1p(of_b)
+    unit = np.linspace(0.0, 1.0, COUNT_GAMMA_NODES).reshape(-1, *[1] * a.ndim)
+    t = np.log(b / a) + low + (high - low) * unit
+    log_weights = -a * np.logaddexp(0.0, t) - b * np.logaddexp(0.0, -t)
+    weights = np.exp(log_weights - log_weights.max(0))
+    return t, weights / weights.sum(0)
+
+
+def _softplus(x: Tensor) -> Tensor:
+    return F.softplus(x, threshold=40.0)

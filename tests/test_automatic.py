@@ -601,6 +601,14 @@ def test_counts_are_offered_a_distribution_of_their_own(counts, small):
         model.fit(X, y + 0.5)
 
 
+def test_large_counts_vary_no_more_than_they_do(counts, small):
+    """The least dispersion would make intervals of counts of 10⁹ thirty times as wide."""
+    X, _ = counts
+    y = np.random.default_rng(1).poisson(1e9 * np.exp(X[:, 0])).astype(float)
+    model = AutoGaussianProcessRegressor(target="count", random_state=0).fit(X, y)
+    assert model.estimators_["networks"].likelihood == "poisson"
+
+
 def test_means_of_overdispersed_counts_are_those_of_counts(monkeypatch):
     """Not half as large again, as if the log-rate had all of the scatter."""
     usual = {"hidden_layer_sizes": (32, 32), "n_estimators": 2, "max_iter": 40}

@@ -757,6 +757,17 @@ def test_blocks_of_no_features_take_no_memory(use, plain, tmp_path):
         USES[use](model)
 
 
+def test_graphs_have_as_many_networks_as_parameters(tmp_path):
+    """They took minutes and gigabytes for a million."""
+    networks = {"hidden_layer_sizes": (4,), "n_estimators": 2, "max_iter": 2, "random_state": 0}
+    model = skgpstoch.DeepKernelEnsembleRegressor(**networks).fit(X, Y)
+    for part in model.posterior_.modules():
+        if hasattr(part, "n_members"):
+            part.n_members = 10**6
+    with pytest.raises(ValueError, match="1000000 networks have parameters of"):
+        USES["an ONNX graph"](model)
+
+
 class Failing(torch.nn.Module):
     """A network of the user's."""
 

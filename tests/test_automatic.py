@@ -246,6 +246,7 @@ def test_scouts_tell_how_long_networks_are_trained(step, monkeypatch, small):
     monkeypatch.setattr(DeepKernelEnsembleRegressor, "fit", spy)
     monkeypatch.setattr(automatic_regressor, "FEWEST_FOR_LONGER", 200)
     monkeypatch.setattr(automatic_regressor, "MOST_FOR_PROCESS", 100)
+    monkeypatch.setattr(automatic_regressor, "of_neighbours", lambda *_: [])
     X, y = step
     usual, longer = SMALL["max_iter"], automatic_regressor.LONGER * SMALL["max_iter"]
     shorter = round(automatic_regressor.SHORTER * usual)
@@ -755,7 +756,7 @@ def test_scouts_of_classes_have_to_add_more(step, monkeypatch, small):
     monkeypatch.setattr(automatic_classifier, "FEWEST_OF_CLASSES", 200)
     monkeypatch.setattr(race, "gain_of", lambda *_: 0.005)
     model = AutoGaussianProcessClassifier(random_state=0).fit(X, y > 0)
-    assert model.scores_["model"] == ["process", "networks"]
+    assert model.scores_["model"] == ["process", "networks", "linear"]
     assert list(model.estimators_) == ["process"]
     monkeypatch.setattr(automatic_classifier, "LEAST_GAIN_OF_CLASSES", 0.004)
     model = AutoGaussianProcessClassifier(random_state=0).fit(X, y > 0)

@@ -238,6 +238,7 @@ def test_scouts_that_add_nothing_are_not_followed(step, monkeypatch, small):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Predictions are too")  # of networks of a few steps
 def test_scouts_tell_how_long_networks_are_trained(step, monkeypatch, small):
     """If there is time, whether there is a process or not; for longer where noise is small."""
     fits = []

@@ -35,6 +35,7 @@ from skgpstoch.likelihoods import (
     Gaussian,
     Laplace,
     Likelihood,
+    NegativeBinomial,
     Poisson,
     StudentT,
 )
@@ -878,6 +879,7 @@ def dense_square(name, y, mean, var, likelihood):
         "logit": torch.sigmoid,
         "probit": torch.special.ndtr,
         "poisson": lambda f: exposure * f.exp(),
+        "negative_binomial": lambda f: exposure * f.exp(),
         "poisson_softplus": lambda f: exposure * torch.nn.functional.softplus(f),
     }.get(name, lambda f: f)
     return (y - (weights * g(f)).sum(0)).square().sum(1)
@@ -1115,6 +1117,10 @@ def dense_log_loss(p, mean, var):
         link = likelihood.link
         log_p = torch.nn.functional.logsigmoid(sign * f)
         log_p = torch.special.log_ndtr(sign * f) if link == "probit" else log_p
+    elif isinstance(likelihood, NegativeBinomial):
+        alpha = likelihood.dispersion.double()
+        odds = p.exposure.log() + f + alpha.log()
+        log_p = torch.distributions.NegativeBinomial(1.0 / alpha, logits=odds).log_prob(p.y)
     else:
         rate = f.exp() if likelihood.link == "exp" else torch.nn.functional.softplus(f)
         log_p = torch.distributions.Poisson(p.exposure * rate).log_prob(p.y)

@@ -682,6 +682,10 @@ USES = {
 def test_what_does_not_fit_together_has_its_name(use, plain, tmp_path):
     """In our words, not in torch's."""
     model = edited(plain, tmp_path / "model", few_weights)
+    if use in ("a stream", "an ONNX graph"):  # which would take memory first
+        with pytest.raises(ValueError, match=r"blocks of \(5, 5\) features have 3 weights"):
+            USES[use](model)
+        return
     with pytest.raises(ValueError, match=r"failed in .*the parts of the file do not") as failure:
         USES[use](model)
     assert str(tmp_path / "model") in str(failure.value)

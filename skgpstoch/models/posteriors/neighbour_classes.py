@@ -35,7 +35,7 @@ from ...data.rows import Rows
 from ...kernels import Kernel, scaled
 from ...likelihoods.probabilities import ClassLikelihood
 from ...maths.gaussian import Marginals, log_density
-from .neighbours import NeighbourPosterior
+from .neighbours import NeighbourPosterior, forget_joint
 from .places import Places
 
 TARGET_VARIANCES = (1e-2, 1e6)  # of pseudo-targets
@@ -187,7 +187,7 @@ class NeighbourClassPosterior(NeighbourPosterior):
         self, i: Tensor | None = None, n_sweeps: int = SETTLING_SWEEPS
     ) -> NeighbourClassPosterior:
         """Match the pseudo-targets of rows i, or of all, to those of their neighbours."""
-        self.forget_joint_()
+        forget_joint(self)
         i = self.row_numbers if i is None else i
         N = self.nearest.others(i, self.n_joint)
         for _ in range(n_sweeps):
@@ -212,7 +212,7 @@ class NeighbourClassPosterior(NeighbourPosterior):
     @torch.no_grad()
     def stretch_(self, factor: float) -> NeighbourClassPosterior:
         """Multiply f − c, in place; c changes so that the classes keep their shares."""
-        self.forget_joint_()
+        forget_joint(self)
         self.kernel = scaled(self.kernel, factor**2)
         self.stretch, self.residual = factor * self.stretch, factor * self.residual
         self.noise = factor**2 * self.noise

@@ -40,6 +40,11 @@ _joint: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()  # the log ev
 TINIEST = torch.finfo(torch.float64).tiny
 
 
+def forget_joint(posterior: nn.Module) -> None:
+    """Let the log evidence be computed anew when it is next asked for."""
+    _joint.pop(posterior, None)
+
+
 def noise_of_rows(noise: Tensor, rows: Rows) -> Tensor:
     """Return the noise variance of each row's y, (N, P): (σ² + s²)/w."""
     D = noise.expand_as(rows.y) if rows.noise is None else noise + rows.noise
@@ -302,10 +307,6 @@ class NeighbourPosterior(Posterior):
         if found is None:
             found = _joint[self] = self.joint()
         return found
-
-    def forget_joint_(self) -> None:
-        """Compute the log evidence anew when it is next asked for."""
-        _joint.pop(self, None)
 
     def joint(self) -> Tensor:
         """Compute the log evidence, (P,)."""

@@ -10,8 +10,13 @@ from sklearn.base import clone
 from sklearn.metrics import get_scorer, r2_score
 from thread_group import on_ranks
 
-from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
+from skgpstoch import (
+    AutoGaussianProcessClassifier,
+    AutoGaussianProcessRegressor,
+    log_predictive_density,
+)
 from skgpstoch.data import ChunkRows
+from skgpstoch.display import RegressionCalibrationDisplay
 
 pytestmark = pytest.mark.usefixtures("one_kernel")
 
@@ -84,6 +89,14 @@ def test_exposures_of_rows_in_chunks_and_on_ranks(monkeypatch):
         AutoGaussianProcessClassifier().fit(chunks)
 
 
+def test_the_calibration_of_counts_takes_their_exposures(claims, insurer):
+    X, y, years, _ = claims
+    shown = RegressionCalibrationDisplay.from_estimator(insurer, X, y, exposure=years)
+    mean, std = insurer.predict(X, return_std=True, exposure=years)
+    known = RegressionCalibrationDisplay.from_predictions(y, mean, std)
+    assert_allclose(shown.observed, known.observed)
+
+
 def test_exposures_that_mean_nothing_are_refused(claims, insurer):
     X, y, years, _ = claims
     with pytest.raises(ValueError, match="exposure must be None with target='auto'"):
@@ -92,6 +105,8 @@ def test_exposures_that_mean_nothing_are_refused(claims, insurer):
         insurer.predict(X, exposure=-1.0)
     with pytest.raises(ValueError, match=r"exposure must have shape \(240,\)"):
         clone(insurer).fit(X, y, exposure=years[:-1])
+    with pytest.raises(ValueError, match="exposure must be given"):
+        log_predictive_density(insurer, X, y)
     for judge in (insurer.score, insurer.log_predictive_density, insurer.predictive_cdf):
         with pytest.raises(ValueError, match="exposure must be given"):
             judge(X, y)

@@ -183,6 +183,18 @@ def test_counts_and_exposures_through_a_pipeline(rows):
     assert_allclose(found.pmf(np.arange(400.0)[None]).sum(1), 1.0, atol=1e-6)
 
 
+def test_counts_are_judged_by_their_exposures(rows):
+    X, y = rows[0], np.floor(5.0 * rows[1])
+    model = make_pipeline(StandardScaler(), sparse(likelihood="negative_binomial"))
+    model.fit(X, y, svgpregressor__exposure=2.0 * np.ones(len(y)))
+    with pytest.raises(ValueError, match="exposure must be given with y"):
+        gp.log_predictive_density(model, X, y)
+    known, found = model[-1], gp.predict_distribution(model, X, exposure=2.0)
+    assert_allclose(known.predictive_cdf(model[:-1].transform(X), y, exposure=2.0), found.cdf(y))
+    with pytest.raises(ValueError, match=r"for the likelihood NegativeBinomial, got"):
+        known.fit(X, y + 0.5)
+
+
 def test_what_lacks_distributions_is_named(rows):
     X, y = rows
     for model in (Ridge(), make_pipeline(StandardScaler(), Ridge()), logged(Ridge())):

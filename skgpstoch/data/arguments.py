@@ -135,8 +135,8 @@ def check_exposed(model: Any, exposure: Any) -> None:
     """Raise a ValueError if targets cannot be scored without the exposures of their rows."""
     if exposure is None and getattr(model, "_fitted_with_exposure", False):
         raise ValueError(
-            "exposure must be given, because the model was fitted with one and cannot "
-            f"score y without it. {ROUTE_EXPOSURE}"
+            "exposure must be given with y, because the model was fitted with one, and counts say "
+            f"nothing without theirs. {ROUTE_EXPOSURE}"
         )
 
 

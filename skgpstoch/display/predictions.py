@@ -414,6 +414,7 @@ def predicted(estimator: Any, X: ArrayLike, exposure: Any) -> tuple[NDArray, NDA
 def predicts_distributions(predictor: Any) -> bool:
     """Whether a model has a continuous distribution function of y."""
     is_discrete = getattr(getattr(predictor, "likelihood_", None), "is_discrete", False)
+    is_discrete |= getattr(predictor, "target", None) == "count"  # of the recommended default
     return hasattr(predictor, "predictive_cdf") and not is_discrete
 
 

@@ -336,9 +336,11 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         return self._predicted(X, False, exposure, y_std).log_density(y)
 
     @documented(PredictiveRegressor.predictive_cdf, predict)
-    def predictive_cdf(self, X: Any, y: Any, *, y_std: Any = None) -> np.ndarray:
+    def predictive_cdf(
+        self, X: Any, y: Any, *, exposure: Any = None, y_std: Any = None
+    ) -> np.ndarray:
         """Return P(Y ≤ y | x, data) of each row."""
-        found = self._predicted(X, False, None, y_std)
+        found = self._predicted(X, False, exposure, y_std)
         return found.shaped(found.cdf(y))
 
     def _checked(self, X: Any, y: Any, *of_rows: Any) -> Data:

@@ -23,7 +23,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from ..data.arguments import check_coverage, check_n_samples, check_names
+from ..data.arguments import check_coverage, check_exposed, check_n_samples, check_names
 from ..data.docstrings import documented
 from ..data.findings import Diagnosis
 from .distributions.normal import NormalLaw
@@ -113,6 +113,7 @@ def predict_interval(estimator: Any, X: Any, coverage: float = 0.95, **of_rows: 
 def log_predictive_density(estimator: Any, X: Any, y: Any, **of_rows: Any) -> np.ndarray:
     """Return the log density log p(y | x, data) of each row, summed over outputs."""
     distribution = predict_distribution(estimator, X, **of_rows)
+    check_exposed(innermost(estimator), of_rows.get("exposure"))
     return distribution.joint_logpdf(targets_of(distribution.shape, y))
 
 
@@ -168,8 +169,7 @@ def diagnose(estimator: Any) -> Diagnosis:
     >>> diagnose(model.fit(X, np.sin(X[:, 0]))).problems
     []
     """
-    if (inner := inside(estimator)) is not None:
-        return diagnose(inner)
+    estimator = innermost(estimator)
     if isinstance(estimator, type) or not hasattr(estimator, "diagnose"):
         raise TypeError(
             "estimator must be a fitted estimator of skgpstoch, or a pipeline or search with one "
@@ -214,6 +214,13 @@ def inside(estimator: Any) -> Any:
         check_is_fitted(estimator)
         return estimator.regressor_
     return None
+
+
+def innermost(estimator: Any) -> Any:
+    """Return the estimator in wrappers."""
+    while (inner := inside(estimator)) is not None:
+        estimator = inner
+    return estimator
 
 
 def unwrapped(estimator: Any, X: Any) -> tuple[Any, Any, list[tuple[Any, bool]]]:

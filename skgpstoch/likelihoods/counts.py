@@ -316,13 +316,13 @@ class Poisson(Likelihood):
         wrong = ~(np.isfinite(y) & (y >= 0) & (y == np.floor(y)))
         if wrong.any():
             raise ValueError(
-                "y must hold counts (non-negative whole numbers) for the Poisson "
-                f"likelihood, got {y[wrong].flat[0]!s}. If y holds rates, pass the counts as y and "
-                "the time, area or number that they are of as exposure=."
+                "y must hold counts (non-negative whole numbers) for the likelihood "
+                f"{type(self).__name__}, got {y[wrong].flat[0]!s}. If y holds rates, pass the "
+                "counts as y and the time, area or number that they are of as exposure=."
             )
         if (y > MOST_COUNT).any():
             raise ValueError(
-                f"y must hold counts of at most {MOST_COUNT:g} for the Poisson likelihood, got "
+                f"y must hold counts of at most {MOST_COUNT:g}, got "
                 f"{y.max():g}; count in a larger unit, or model log(y) as a real number."
             )
 

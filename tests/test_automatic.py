@@ -603,6 +603,13 @@ def test_counts_are_offered_a_distribution_of_their_own(counts, small):
         model.fit(X, y + 0.5)
 
 
+def test_counts_of_several_outputs_have_weights(counts, small):
+    X, y = counts
+    Y, weight = np.c_[y, y[::-1]], np.full(len(y), 2.0)
+    model = AutoGaussianProcessRegressor(target="count", random_state=0).fit(X, Y, weight)
+    assert model.predict(X).shape == (300, 2)
+
+
 def test_large_counts_vary_no_more_than_they_do(counts, small):
     """The least dispersion would make intervals of counts of 10⁹ thirty times as wide."""
     X, _ = counts

@@ -957,6 +957,23 @@ def test_importances_need_few_neighbours():
     assert model._asked(model.posterior_).block_rows == 2**24 // 201**2  # of predict_gradient
 
 
+@pytest.mark.parametrize("cls", [NNGPRegressor, NNGPClassifier])
+def test_what_shows_a_model_does_not_compute_its_evidence(cls, monkeypatch):
+    """It takes minutes with a million rows; scikit-learn reads all attributes that `dir` lists."""
+    X, rows = data(60)
+    model = cls(max_iter=1, random_state=0).fit(X.numpy(), rows.y[:, 0].numpy() > 0)
+    name, joint, calls = "log_marginal_likelihood_value_", NeighbourPosterior.log_joint, []
+    spy = lambda *args: calls.append(1) or joint(*args)  # noqa: E731
+    monkeypatch.setattr(NeighbourPosterior, "log_joint", spy)
+    assert name not in dir(model)
+    model._repr_html_()
+    assert not calls
+    assert np.isfinite(model.log_marginal_likelihood_value_)
+    assert name in dir(model)
+    assert np.isfinite(model.log_marginal_likelihood_value_)
+    assert len(calls) == 1
+
+
 def test_blocks_leave_nothing_between_them(monkeypatch):
     """Small tensors among large ones, freed, made the memory grow with the rows asked."""
     X, rows = data(40)

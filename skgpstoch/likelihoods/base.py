@@ -59,6 +59,9 @@ class Likelihood(Module):
     tail_scale: Any = 0.0
     """The s of tails exp(−|y|/s), in units of y; 0 for lighter tails, infinite for power laws."""
 
+    learns_dispersion: ClassVar[bool] = False
+    """Whether it learns how much more counts vary than Poisson counts; it then has `dispersed`."""
+
     row_attributes: ClassVar[tuple[str, ...]] = ()
     """Names of attributes that hold a value per row: None or tensors of shape (…, N, ·)."""
 

@@ -21,12 +21,12 @@ from .real import log_parameter, numbers
 
 START_DISPERSION = 1.0
 MOST_SHAPE = 1e6
-"""Largest 1/α, where counts are those of a Poisson distribution, and sums are exact to 1e-9."""
+"""Largest 1/α: counts of 10⁴ then vary 1 % more than Poisson counts, and sums are exact to 1e-9."""
 
 
 @named("negative_binomial")
 class NegativeBinomial(ScaledByRow, Poisson):
-    """Negative binomial likelihood for counts y with the mean exposure·exp(f).
+    """Negative binomial likelihood [1]_ for counts y with the mean exposure·exp(f).
 
     The variance given f is the mean plus α times its square: the rate is multiplied by a gamma
     variable of mean 1 and variance α, or α times the square of a row's ratio. Poisson counts with
@@ -42,6 +42,11 @@ class NegativeBinomial(ScaledByRow, Poisson):
         Time, area or population in which y was counted; None is 1. Estimators pass the exposures of
         their rows to :meth:`given`.
 
+    References
+    ----------
+    .. [1] A. C. Cameron, P. K. Trivedi, "Regression Analysis of Count Data", 2nd edition, Cambridge
+       University Press, 2013: the model NB2, with the variance μ + αμ².
+
     Examples
     --------
     >>> from skgpstoch.likelihoods import NegativeBinomial
@@ -49,6 +54,7 @@ class NegativeBinomial(ScaledByRow, Poisson):
     NegativeBinomial(dispersion=0.5)
     """
 
+    learns_dispersion: ClassVar[bool] = True
     row_attributes: ClassVar[tuple[str, ...]] = ("ratio", "exposure")
 
     def __init__(

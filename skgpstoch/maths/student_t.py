@@ -13,7 +13,10 @@ from .gaussian import LOG_2PI
 def log_student_t(
     error: np.ndarray, scale: np.ndarray | float, df: np.ndarray | float
 ) -> np.ndarray:
-    """Return log t_ν of errors with a scale, elementwise; of no infinite ν among an array's."""
+    """Return log t_ν of errors with a scale, elementwise.
+
+    ν is infinite, for normal errors, only as a number, not as an element of an array.
+    """
     with np.errstate(over="ignore"):  # the density is 0 there
         square = np.square(error / scale)
     if isinstance(df, float) and math.isinf(df):

@@ -20,7 +20,6 @@ from ..data.deadline import Clock, Deadline
 from ..data.rows import Rows
 from ..likelihoods import Bernoulli, Categorical
 from ..likelihoods.by_row import ScaledByRow
-from ..likelihoods.negative_binomial import NegativeBinomial
 from ..likelihoods.real import AdditiveNoise
 from ..losses import LogLoss
 from ..maths.gaussian import Marginals
@@ -183,9 +182,10 @@ class EnsembleObjective(Members):
 
     def change_from(self, before: Calibration) -> float:
         """Return the change of the log scale of deviations, or of the dispersion of counts."""
-        scales_f = not isinstance(self.model.likelihood, NegativeBinomial)
-        name = "log_scale" if scales_f else "tails"
-        return float(abs(getattr(self.calibration, name) - getattr(before, name)))
+        now = self.calibration
+        if self.model.likelihood.learns_dispersion:
+            return abs(now.tails - before.tails)
+        return abs(now.log_scale - before.log_scale)
 
     def root_of(self, G: Tensor) -> Tensor:
         """Return the root of (I + G)⁻¹ that counts in their own unit imply, as `roots` keeps it.
@@ -269,7 +269,7 @@ class EnsembleObjective(Members):
     @property
     def is_calibrated(self) -> bool:
         """Whether predictions need calibration: not if a bound makes them a proper posterior."""
-        if self.has_confidence or isinstance(self.model.likelihood, NegativeBinomial):
+        if self.has_confidence or self.model.likelihood.learns_dispersion:
             return True
         return not self.model.is_bound and self.model.covariance == "gradient"
 

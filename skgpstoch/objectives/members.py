@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from ..data.rows import UNSEEN, Rows
 from ..likelihoods.by_row import ScaledByRow
 from ..likelihoods.counts import Poisson
-from ..likelihoods.negative_binomial import NegativeBinomial
 from ..likelihoods.real import AdditiveNoise, Gaussian
 from ..maths.gaussian import Marginals
 from ..models.sparse import RowScale, SparseModel
@@ -134,7 +133,7 @@ class Members(Objective):
         scales = [p for p in network["params"] if id(p) in is_scale]
         network["params"] = [p for p in network["params"] if id(p) not in is_scale]
         first = [{"params": scales, "rate": self.scale_rate * self.network_rate}]
-        if isinstance(self.model.likelihood, NegativeBinomial):
+        if self.model.likelihood.learns_dispersion:
             own = {id(p) for p in self.model.likelihood.parameters()}
             first += [{"params": [p for p in rest["params"] if id(p) in own]}]
             rest["params"] = [p for p in rest["params"] if id(p) not in own]

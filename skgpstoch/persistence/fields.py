@@ -41,7 +41,8 @@ def check_fields(value: Any, form: str, names: list[str]) -> None:
     if found := [name for name in names if name[:2] == "__" or name in hidden]:
         raise ValueError(f"{cls.__name__} cannot have an attribute {found[0][:LETTERS_SHOWN]!r}")
     if form == "record":  # as most are, and none of what follows
-        return check_types_of(cls, {name: getattr(value, name) for name in names})
+        check_types_of(cls, {name: getattr(value, name) for name in names})
+        return
     if "__dataclass_fields__" in vars(cls) and not isinstance(value, BaseEstimator):
         check_types_of(cls, fields)
     if isinstance(value, Kernel):

@@ -150,9 +150,9 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
     ----------
     target : {"auto", "count"}, default="auto"
         "auto" takes y as numbers. "count" takes y as counts, which have a negative binomial
-        distribution with an uncertain mean, or a Poisson distribution if they are 10,000 on
-        average; only networks are fitted, and an input beyond the interval of the training rows by
-        more than half its length is taken as at that distance.
+        distribution with an uncertain mean, or a Poisson distribution if they are more than 10,000
+        on average; only networks are fitted, and an input beyond the interval of the training rows
+        by more than half its length is taken as at that distance.
     discrete : "auto" or False, default="auto"
         Whether y may be on a lattice: few distinct values, or rounded readings. If "auto" finds
         that it is, draws, means and deviations are those of the rounded y, and `predict_atoms`
@@ -307,8 +307,9 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         if data.y_std is not None:
             likelihood = {"likelihood": "gaussian"}  # the only one that knows errors
         elif self.target == "count":
-            are_large = np.average(data.y, weights=data.weight) > MOST_DISPERSED
-            likelihood = {"likelihood": "poisson" if are_large else "negative_binomial"}
+            mean = np.average(data.y, axis=0, weights=data.weight)  # of each output
+            is_large = np.max(mean) > MOST_DISPERSED
+            likelihood = {"likelihood": "poisson" if is_large else "negative_binomial"}
         return of_networks(DeepKernelEnsembleRegressor, self, data, **likelihood)
 
     def _neighbours(self, data: Data) -> list[Entrant]:

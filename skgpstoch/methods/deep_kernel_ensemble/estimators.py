@@ -29,7 +29,6 @@ from ...estimators.validation import refuse_groups_apart, with_groups
 from ...estimators.variational_parameters import ClassificationParameters, RegressionParameters
 from ...likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ...likelihoods.by_row import ScaledByRow
-from ...likelihoods.negative_binomial import NegativeBinomial
 from ...losses import Loss, make_loss
 from ...training.optimizers import SCHEDULES
 from ...training.recipes.kernel_choice import KernelChoice
@@ -53,7 +52,7 @@ def chosen_loss(loss: str | Loss, likelihood: Likelihood) -> Loss:
     means are 1.02 and 1.5 times as large as they should be, with the bound .97 and 1.02.
     """
     if loss == "auto":
-        loss = "elbo" if isinstance(likelihood, NegativeBinomial) else "log"
+        loss = "elbo" if likelihood.learns_dispersion else "log"
     return make_loss(loss)
 
 

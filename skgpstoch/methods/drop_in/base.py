@@ -73,7 +73,7 @@ class DropInParameters:
         The training rows.
     log_marginal_likelihood_value_ : float
         Log marginal likelihood with `kernel_`, in nats, or the approximation or bound that
-        `method_` computes.
+        `method_` computes; NaN by nearest neighbours for more than 100,000 rows.
     feature_importances_ : ndarray of shape (`n_features_in_`,)
         How much f depends on each input: the root mean square derivative of its mean per standard
         deviation of the input. Importances sum to 1, and are computed on access.

@@ -18,7 +18,7 @@ from ...likelihoods.base import class_likelihood
 from ...models.posteriors.neighbour_classes import NeighbourClassPosterior
 from .class_recipe import NeighbourClassRecipe
 from .estimators import begin
-from .parameters import NeighbourParameters, asked
+from .parameters import NeighbourParameters, asked, listed
 
 
 @public_estimator
@@ -116,6 +116,9 @@ class NNGPClassifier(NeighbourParameters, TrainingParameters, Classifier):
 
     def _asked(self, posterior: Any) -> Any:
         return asked(self, posterior)
+
+    def __dir__(self) -> list[str]:
+        return listed(self)
 
     @property
     def X_train_(self) -> np.ndarray:

@@ -32,7 +32,7 @@ from ...estimators.validation import with_transformed_targets
 from ...estimators.variational import VariationalRegressor
 from ...likelihoods.base import make_likelihood
 from ...models.calibration.tails import TailChoice
-from .parameters import NeighbourParameters, asked
+from .parameters import NeighbourParameters, asked, listed
 from .recipe import NeighbourRecipe
 
 
@@ -188,6 +188,9 @@ class NNGPRegressor(
 
     def _asked(self, posterior: Any) -> Any:
         return asked(self, posterior)
+
+    def __dir__(self) -> list[str]:
+        return listed(self)
 
     @documented(VariationalRegressor.partial_fit)
     def partial_fit(

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ...estimators.conditioning import evidence_in_units
 from ...estimators.parameters import POSITIVE_INTEGER
+from ...models.posteriors.neighbours import knows_joint
 
 PREDICTING = 128  # neighbours of predictions, unless the user says how many
 
@@ -26,6 +27,17 @@ def asked(model: Any, posterior: Any) -> Any:
         return posterior
     model._validate_params()  # it was set after the fit
     return posterior.with_neighbors(n_neighbors)
+
+
+def listed(model: Any) -> list[str]:
+    """Return what scikit-learn's `__dir__` does, without the evidence unless that is known.
+
+    Else completion, and notebooks, which show the values of all attributes, would compute it.
+    """
+    names = set(object.__dir__(model))
+    if not knows_joint(vars(model).get("posterior_")):
+        names.discard("log_marginal_likelihood_value_")
+    return [name for name in names if hasattr(model, name)]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -58,6 +70,6 @@ class NeighbourParameters:
 
     @property
     def log_marginal_likelihood_value_(self) -> float:
-        """The log marginal likelihood, with `n_neighbors` neighbours, in nats."""
+        """The log marginal likelihood, with `n_neighbors` neighbours, in nats for y in its unit."""
         check_is_fitted(self)
         return evidence_in_units(cast(Any, self))

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from ...data.deadline import Deadline
 from ...data.rows import Rows
 from ...likelihoods.heavy_tailed import StudentT
-from ...likelihoods.negative_binomial import NegativeBinomial
 from ...likelihoods.real import AdditiveNoise
 from ...likelihoods.shared_precision import SharedStudentT
 from ...likelihoods.skewed import Skewed
@@ -156,7 +155,7 @@ class HeldOut(NamedTuple):
         """Which calibration parameters may change."""
         several, is_real = len(self.q.mean) > 1, self.centre is None
         # A wider f makes means of counts larger, as its wider tails count most; the dispersion not.
-        has_dispersion = isinstance(self.likelihood, NegativeBinomial)
+        has_dispersion = self.likelihood.learns_dispersion
         has_tails = self.learns_noise and (isinstance(self.likelihood, StudentT) or has_dispersion)
         has_outliers = self.learns_noise and isinstance(self.likelihood, SharedStudentT)
         varies = self.latent is not None
@@ -285,7 +284,7 @@ def stretched(likelihood: Any, like: Tensor, choice: Calibration, is_learned: bo
     Or of a negative binomial likelihood with another dispersion. Any other likelihood is returned
     unchanged.
     """
-    if isinstance(likelihood, NegativeBinomial):
+    if likelihood.learns_dispersion:
         return likelihood.dispersed(choice.tails)
     if not isinstance(likelihood, AdditiveNoise):
         return likelihood

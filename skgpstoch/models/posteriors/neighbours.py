@@ -45,6 +45,11 @@ def forget_joint(posterior: nn.Module) -> None:
     _joint.pop(posterior, None)
 
 
+def knows_joint(posterior: nn.Module | None) -> bool:
+    """Tell whether the log evidence has been computed."""
+    return posterior in _joint
+
+
 def noise_of_rows(noise: Tensor, rows: Rows) -> Tensor:
     """Return the noise variance of each row's y, (N, P): (σ² + s²)/w."""
     D = noise.expand_as(rows.y) if rows.noise is None else noise + rows.noise

@@ -24,6 +24,7 @@ from torch import nn
 from skgpstoch import GaussianProcessRegressor, NNGPClassifier, NNGPRegressor
 from skgpstoch.data import ChunkRows, ParquetRows, equal_rows
 from skgpstoch.data.arrays import row_blocks
+from skgpstoch.data.deadline import Deadline
 from skgpstoch.data.rows import Rows
 from skgpstoch.estimators import runs
 from skgpstoch.kernels import from_sklearn
@@ -32,13 +33,14 @@ from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths import cells
 from skgpstoch.maths import nearest as nearest_module
 from skgpstoch.maths.nearest import Nearest
-from skgpstoch.methods.nngp import deep
+from skgpstoch.methods.nngp import deep, start
 from skgpstoch.methods.nngp.start import in_sight
 from skgpstoch.models.calibration.tails import TailChoice, best_tails
 from skgpstoch.models.posteriors import neighbours
 from skgpstoch.models.posteriors.exact import repetition
 from skgpstoch.models.posteriors.neighbours import NeighbourPosterior, noise_of_rows
 from skgpstoch.objectives.neighbours import NeighbourObjective
+from skgpstoch.training.history import HURRIED_STEPS
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 KERNEL = 1.4 * sk.Matern([0.7, 1.9], nu=1.5) + 0.3 * sk.RationalQuadratic(1.1, 0.8)
@@ -765,6 +767,25 @@ def test_time_is_limited(sine):
     assert whole.budget_ is None
     assert timed.budget_["is_enough"]
     assert_array_equal(predictions(timed), predictions(whole))
+
+
+@by_default("()")
+@pytest.mark.parametrize("hidden_layer_sizes", [(), (8,)])
+def test_choosing_a_start_keeps_to_max_time(sine, monkeypatch, hidden_layer_sizes):
+    monkeypatch.setattr(Deadline, "left", lambda self: 0.0)  # it is late from the start
+    (X, y), steps = sine, []
+    for module in (start, deep):
+        train = module.train
+
+        def counted(*args, train=train, **options):
+            history = train(*args, **options)
+            steps.append(history.n_steps)
+            return history
+
+        monkeypatch.setattr(module, "train", counted)
+    with pytest.warns(ConvergenceWarning, match="max_time was too short"):
+        NNGPRegressor(hidden_layer_sizes=hidden_layer_sizes, max_time=1.0).fit(X[:60], y[:60])
+    assert set(steps) == {HURRIED_STEPS}
 
 
 def test_classes_of_tails(sine):

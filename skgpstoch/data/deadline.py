@@ -39,6 +39,10 @@ class Deadline(NamedTuple):
         """Return an earlier deadline, to leave so many seconds for later work."""
         return self._replace(end=self.end - seconds)
 
+    def part(self, share: float) -> Deadline:
+        """Return the deadline of work that may take so much of what is left."""
+        return self.earlier((1.0 - share) * max(self.left(), 0.0))
+
 
 def seconds_left(deadline: Deadline | None) -> float | None:
     """Return the time left as `max_time` of another fit, which is positive; None if unlimited."""

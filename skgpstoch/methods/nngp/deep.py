@@ -15,6 +15,7 @@ import torch
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
+from ...data.deadline import Deadline
 from ...data.rows import Rows
 from ...maths.cells import NearlyNearest
 from ...maths.modules import Module
@@ -35,6 +36,7 @@ FEW_ERRORS = 0.1  # of the variance of y, that the mean leaves, for dropout to b
 """*Measured* (NLPD without and with dropout): kin40k −2.74, −1.74; protein .223, .336. Two
 small and noisy tables gain .13 and .23 nats by it."""
 MEAN_STEPS, MEAN_RATE, MEAN_BATCH = 1500, 3e-3, 256
+MEAN_TIME = RIVAL_TIME = 0.2  # of the time that is left, if it is limited
 FEW_EVALUATED = 1000  # rows left out that choose the iterate, given
 FEW_GIVEN = 64  # neighbours
 GATE_RATE = 10.0  # factor of the rate of what is not a network's
@@ -73,7 +75,7 @@ class MeanObjective(Objective):
 
 
 def learned_mean(
-    problem: Problem, layers: tuple[int, ...], activation: str
+    problem: Problem, layers: tuple[int, ...], activation: str, deadline: Deadline | None = None
 ) -> tuple[NearFeatures, float]:
     """Return features whose last layer predicts y, and the held-out squared error."""
     X, rows, generator = problem.X, problem.rows, problem.generator
@@ -99,6 +101,7 @@ def learned_mean(
             generator=generator,
             evaluate=lambda objective=objective: objective.evaluate(X, rows),
             evaluate_every=math.ceil(n_epochs / 30),
+            deadline=None if deadline is None else deadline.part(MEAN_TIME),
         )
         found.append((history.best_score, objective.features))
     error, features = min(found, key=lambda pair: pair[0])
@@ -164,6 +167,11 @@ class DeepNeighbourObjective(NeighbourObjective):
 
     def evaluate(self, X: Tensor, rows: Rows) -> float:
         return brief_score(self, X, rows)
+
+    def hurry(self, X: Tensor, rows: Rows, deadline: Deadline, wanted: float) -> float:
+        """Leave time to train the process on the inputs alone, too."""
+        seconds = super().hurry(X, rows, deadline, wanted)
+        return seconds if self.rival is None else seconds + RIVAL_TIME * max(deadline.left(), 0.0)
 
     def calibrate(self, X: Tensor, rows: Rows) -> None:
         """Prefer the inputs alone if they predict rows left out better."""

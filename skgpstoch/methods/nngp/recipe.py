@@ -173,7 +173,7 @@ class NeighbourRecipe(Recipe):
             for nu in SMOOTHNESS
         ]
         rate, b = self.training.learning_rate_init, min(problem.plan.batch_size, len(X))
-        best = likeliest(makers, X, rows, rate, b, generator)
+        best = likeliest(makers, X, rows, rate, b, generator, self.deadline)
         objective = self.made(kernels.to_sklearn(best.kernel), problem)
         objective.take_over(best)
         return objective
@@ -186,7 +186,9 @@ class NeighbourRecipe(Recipe):
         plain = None
         features: nn.Module
         if network.module is None:
-            features, error = learned_mean(problem, network.layers, network.activation)
+            features, error = learned_mean(
+                problem, network.layers, network.activation, self.deadline
+            )
             level = level.new_full(level.shape, error).clamp(*self.kernel.noise_bounds)
         else:
             module, _ = build_network(network, problem.X, problem.generator)
@@ -215,7 +217,7 @@ class NeighbourRecipe(Recipe):
             objective, n_steps = self.likeliest(problem), self.n_steps(problem.X.shape[1])
             rate, b = self.training.learning_rate_init, min(BATCH_ROWS, len(problem.X))
             given = problem.X, problem.rows, rate, b, problem.generator
-            train_briefly(objective, *given, n_steps)
+            train_briefly(objective, *given, n_steps, self.deadline)
             return objective
 
         return Plain(score, trained)

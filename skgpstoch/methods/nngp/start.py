@@ -16,6 +16,7 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
 from ... import kernels
+from ...data.deadline import Deadline
 from ...data.rows import Rows
 from ...kernels.sets import nearness, within
 from ...maths.nearest import Nearest
@@ -35,6 +36,8 @@ ROUNDS = ((3, 40), (2, 80))
 """How many kernels are trained for how many steps. *Measured*: after 60 steps ν = 5/2 leads on
 bike, because the noise has far to fall; after 120 it is ν = 3/2, as at the end."""
 
+
+START_TIME = 1 / 16  # of the time that is left, for each of these trainings
 
 SIGHT_ROWS, SIGHT_NEIGHBORS = 200, 16  # whose correlations are looked at
 SEEN = 0.5  # correlation with near rows that a longer length-scale has at least
@@ -81,13 +84,15 @@ def likeliest(
     rate: float,
     batch_size: int,
     generator: torch.Generator,
+    deadline: Deadline | None = None,
 ) -> NeighbourObjective:
     """Train an objective of each maker for a few steps, and return the one that fits best."""
     left = [make() for make in makers]
     for n_kept, n_steps in ROUNDS:
         left = left[:n_kept]
         for objective in left:
-            train_briefly(objective, X, rows, rate, batch_size, generator, n_steps)
+            part = None if deadline is None else deadline.part(START_TIME)
+            train_briefly(objective, X, rows, rate, batch_size, generator, n_steps, part)
         left.sort(key=methodcaller("trial_loss"))
     for objective in left:
         objective.detach_rows()
@@ -102,8 +107,9 @@ def train_briefly(
     batch_size: int,
     generator: torch.Generator,
     n_steps: int,
+    deadline: Deadline | None = None,
 ) -> None:
-    """Train an objective for so many steps."""
+    """Train an objective for so many steps, or for fewer by a deadline."""
     table = InMemory(X, rows).trained(0, objective.minibatch_source)
     train(
         objective,
@@ -113,4 +119,5 @@ def train_briefly(
         batch_size=batch_size,
         schedule=SCHEDULES["one-cycle"],
         generator=generator,
+        deadline=deadline,
     )

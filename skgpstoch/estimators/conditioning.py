@@ -83,8 +83,8 @@ def conditioned(posterior: Posterior, X: Tensor, rows: Rows) -> Posterior:
         If this kind of posterior cannot be conditioned on more rows.
     """
     raise ValueError(
-        f"{type(posterior).__name__} cannot be conditioned on more rows without a new fit. "
-        "Exact, nearest-neighbour, sparse and finite-dimensional posteriors can."
+        "condition_on cannot add rows to a model of this kind. Call fit with all rows, or use "
+        "NNGPRegressor, GaussianProcessRegressor, SVGPRegressor or SCGDGaussianProcessRegressor."
     )
 
 
@@ -121,8 +121,8 @@ def _(posterior: SparsePosterior, X: Tensor, rows: Rows) -> Posterior:
     model = posterior.model
     if model.covariance != "sites":
         raise ValueError(
-            f"A posterior trained with {model.loss!r} cannot be conditioned on more rows "
-            "without a new fit, because the covariance of q(w) is not a sum over rows."
+            f"condition_on cannot add rows to a model trained with the loss {model.loss!r}, as "
+            "the covariance of q(w) is not a sum over rows. Call fit with all rows."
         )
     old, q = posterior.sites, moments_of(posterior.weights)
     found = added(model, X, rows, old)

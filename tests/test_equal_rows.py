@@ -18,7 +18,13 @@ from skgpstoch import (
     SCGDGaussianProcessRegressor,
     SolveGPRegressor,
 )
-from skgpstoch.data.equal_rows import merged, n_observations, observations
+from skgpstoch.data.equal_rows import (
+    digests,
+    merged,
+    n_observations,
+    observations,
+    observed_targets,
+)
 from skgpstoch.data.rows import Data
 
 
@@ -33,6 +39,28 @@ def cells(n=300, seed=0):
 def smooth(n=40, seed=0):
     rng = np.random.default_rng(seed)
     return rng.standard_normal((n, 2)), rng.standard_normal((n, 1))
+
+
+def test_bits_tell_rows_apart():
+    rng = np.random.default_rng(0)
+    cells = rng.permutation(np.array(np.unravel_index(range(2**16), (2,) * 16)).T)  # all of 0/1
+    X = np.hstack([cells * rng.choice([1.0, 1e-3, 7e200], 16), rng.integers(0, 2, (2**16, 1))])
+    keys = digests([X[:, :9], X[:, 9:]])
+    assert len(np.unique(keys)) == len(X)
+    assert abs(np.unpackbits(keys.view(np.uint8)).mean() - 0.5) < 0.01
+    assert_array_equal(digests([np.asfortranarray(-X[::-1] * -1.0)])[::-1], keys)
+    assert_array_equal(digests([np.array([[0.0], [0]])]), digests([np.array([[-0.0], [0]])]))
+    assert len(np.unique(digests([np.array([[1.0, 2.0], [2.0, 1.0]])]))) == 2
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("n_values", [3, 10**6])
+def test_targets_are_those_of_observations(times, n_values):
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 3, (60, 2)), rng.integers(0, n_values, (60, 1))
+    table = Data(np.repeat(X, times, 0).astype(float), np.repeat(y, times, 0).astype(float))
+    expected = observations(table, len(table))[0].y
+    assert_array_equal(np.sort(observed_targets(table), 0), np.sort(expected, 0))
 
 
 def test_rows_of_few_cells_are_observations():

@@ -17,8 +17,8 @@ exception are counts beside distinct rows of categories, which stand for as many
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
-from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +34,11 @@ LEADING_COLUMNS = 16  # columns of X by which rows are sorted
 N_BINS = 5040  # of a column, in whose middle up to ten values are that are evenly spaced
 FEW_SHARED = 0.2  # distinct inputs or targets for each row, at or below which they are few
 OFTEN_MIXED = 1.05  # distinct pairs (x, y) for each x, from which equal x often differ in y
+GOLDEN, LAST_SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(31)  # of splitmix64
+MIXES = (
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+)
 MOST_COUNTED = 0.9  # distinct rows for each row, from which weights can be counts of equal rows
 MOST_COPIES = 1e5  # mean weight beyond which weights of single observations are no counts
 FEWEST_COPIED = 10  # distinct rows that a table has before it is given several times
@@ -49,7 +54,7 @@ class EqualRows(NamedTuple):
     group : ndarray of shape (n,)
         The group of each row.
     keys : ndarray of shape (n,)
-        Digests of the rows.
+        Bits that identify the rows.
     """
 
     first: np.ndarray
@@ -105,6 +110,16 @@ def observations(data: Data, most: int | None = None) -> tuple[Data, np.ndarray]
     counts, order = n_counted(data, equal), in_order(data, equal.keys)
     starts = np.concatenate([[0], np.cumsum(counts[order])[:-1]])
     return data[order].repeated(counts[order]), starts[inverse_order(order)]
+
+
+def observed_targets(data: Data) -> np.ndarray:
+    """Return y of the :func:`observations` of rows without weights, in any order."""
+    equal = EqualRows.among(data, len(data))
+    if equal is None:
+        return data.y
+    if not agree_by_chance(data, equal):
+        return data.y[equal.first]
+    return np.repeat(data.y[equal.first], np.bincount(equal.group) // times_given(equal), axis=0)
 
 
 def times_given(equal: EqualRows) -> int:
@@ -204,13 +219,23 @@ def n_distinct(columns: np.ndarray) -> int:
     return len(np.unique(digests([columns])))
 
 
-def digests(columns: list[np.ndarray]) -> np.ndarray:
-    """Return 16 bytes that identify each row; they do not end in zeros, which NumPy would drop."""
-    found: list[bytes] = []
-    for block in row_blocks(len(columns[0]), 512):
-        table = np.hstack([c[block].astype(np.float64, "C") + 0.0 for c in columns])  # −0 is 0
-        found += [blake2b(row, digest_size=15).digest() + b"." for row in table]
-    return np.array(found)
+def digests(tables: list[np.ndarray]) -> np.ndarray:
+    """Return 64 bits for each row of tables side by side, (n,).
+
+    Equal rows have equal bits; others agree with probability 2⁻⁶⁴, as every column is mixed in by
+    a bijection of bits (the finaliser of splitmix64).
+    """
+    h = np.zeros(len(tables[0]), dtype=np.uint64)
+    for block in row_blocks(len(h)):
+        bits = h[block]
+        for column in itertools.chain.from_iterable(table[block].T for table in tables):
+            bits += GOLDEN
+            bits ^= (column.astype(np.float64) + 0.0).view(np.uint64)  # −0 is 0
+            for shift, factor in MIXES:
+                bits ^= bits >> shift
+                bits *= factor
+            bits ^= bits >> LAST_SHIFT
+    return h
 
 
 def in_order(data: Data, keys: np.ndarray) -> np.ndarray:

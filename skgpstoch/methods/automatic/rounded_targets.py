@@ -20,7 +20,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from ...data.arrays import row_blocks
-from ...data.equal_rows import observations
+from ...data.equal_rows import observed_targets
 from ...data.rows import Data
 from ...estimators.distributions.law import Law
 from ...estimators.predictions import PredictedRows
@@ -103,8 +103,8 @@ def lattice_of(X: np.ndarray, y: np.ndarray, sample_weight: Any = None) -> Latti
     if sample_weight is not None:
         has_weight = np.asarray(sample_weight) > 0.0
         X, y = X[has_weight], y[has_weight]
-    if not is_shared(y) or not is_shared(y := observed_targets(X, y)):  # the second is expensive
-        return None
+    if not is_shared(y) or not is_shared(y := observed_targets(Data(X, y[:, None])).ravel()):
+        return None  # the second is expensive
     values, counts = np.unique(y, return_counts=True)
     n, is_alone = len(y), counts == 1
     if (grid := grid_of(values, n)) is not None:
@@ -118,11 +118,6 @@ def is_shared(y: np.ndarray) -> bool:
     """Tell whether most rows have the y of another row, but not all the same."""
     values, counts = np.unique(y, return_counts=True)
     return len(values) > 1 and (counts == 1).sum() <= (1.0 - LEAST_SHARED) * len(y)
-
-
-def observed_targets(X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return y of the rows, of which copies count once."""
-    return np.asarray(observations(Data(X, y[:, None]), most=len(y))[0].y[:, 0])
 
 
 def share_of_atoms(n_rows: int, n_new: int) -> float:

@@ -91,12 +91,27 @@ def test_kernels_start_in_the_units_of_columns():
     models = [
         entrant.make(None) for entrant in neighbours.of_neighbours(NNGPRegressor, p, scaled, [0, 1])
     ]
-    assert [model.kernel.k2.nu for model in models] == [0.5, 1.5]
-    for model in models:
-        assert_allclose(model.kernel.k2.length_scale / scaled.X.std(0), np.sqrt(2.0))
+    shapes = [model.kernel.k1.k2 for model in models]  # beside the noise
+    assert [shape.nu for shape in shapes] == [1.5, 0.5]
+    for shape in shapes:
+        assert_allclose(shape.length_scale / scaled.X.std(0), np.sqrt(2.0))
     wide = Data(np.ones((N, 65)), Y)
     (model,) = neighbours.of_neighbours(NNGPRegressor, p, wide, range(65))
     assert model.make(None).kernel is None  # which has one length-scale for all columns
+
+
+def test_a_rough_kernel_starts_where_the_smooth_one_ended():
+    p = SimpleNamespace(max_time=None, device=None, random_state=0)
+    data = Data(X, Y)
+    smooth, rough = neighbours.of_neighbours(NNGPRegressor, p, data, [0, 1])
+    first = Judged(smooth.name, smooth.make(None).set_params(max_iter=7).fit(X, Y.ravel()), 1.0)
+    started = rough.follow(rough.make(None), [first])
+    assert started.kernel.k1.k2.nu == 0.5
+    assert_array_equal(started.kernel.theta, first.model.kernel_.theta)
+    assert started.max_iter == 3
+    alone = rough.follow(rough.make(None), [])
+    assert_array_equal(alone.kernel.theta, rough.make(None).kernel.theta)
+    assert smooth.follow(smooth.make(None), []).max_iter == "auto"
 
 
 def test_what_does_not_promise_anything_is_not_tried():
@@ -177,7 +192,7 @@ def fitted():
 @pytest.mark.filterwarnings("ignore")
 def test_all_models_are_weighed(fitted):
     model, X, y = fitted
-    names = ["neighbours (rough)", "neighbours", "networks", "neighbours (deep)"]
+    names = ["neighbours", "neighbours (rough)", "networks", "neighbours (deep)"]
     assert list(model.estimators_) == names
     assert_allclose(model.weights_.sum(), 1.0)
     of_deep = model.estimators_["neighbours (deep)"].held_out_

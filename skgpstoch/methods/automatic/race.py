@@ -50,6 +50,8 @@ class Entrant(NamedTuple):
         Nats per row that a scout has to add to the score, if that is more than `LEAST_GAIN`.
     is_promising : callable or None, default=None
         Tells from the models before it, the rows and the deadline whether it is worth its time.
+    follow : callable or None, default=None
+        Changes the model by what the models before it have learned.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Entrant(NamedTuple):
     adapt: Callable[[Any, Judged, Data], Any] | None = None
     least_gain: float = -math.inf
     is_promising: Callable[[list[Judged], Data, Deadline | None], bool] | None = None
+    follow: Callable[[Any, list[Judged]], Any] | None = None
 
 
 class Judged(NamedTuple):
@@ -103,7 +106,7 @@ def race(
     found: list[Judged] = []
     given_up: list[Judged] = []
     seconds = math.inf if deadline is None else deadline.left()
-    for name, make, scout, is_doubtful, adapt, least_gain, is_promising in entrants:
+    for name, make, scout, is_doubtful, adapt, least_gain, is_promising, follow in entrants:
         if was_interrupted():  # the interrupted model has warned
             break
         if is_promising is not None and not is_promising(found, data, deadline):
@@ -133,6 +136,8 @@ def race(
                 model = make(seconds_left(deadline))
                 if tried is not None and adapt is not None:
                     model = adapt(model, tried, data)
+                if follow is not None:
+                    model = follow(model, found)
                 found.append(better_of(tried, fitted(fits.next(name), name, model, data), data))
         except KeyboardInterrupt:
             if not ((found or tried) and keeps_best()):

@@ -26,7 +26,7 @@ from ...objectives.base import Objective
 from ...objectives.neighbours import NeighbourObjective, errors_held_out, score_of
 from ...training.loop import train
 from ...training.optimizers import SCHEDULES, make_optimizer
-from ...training.recipes.plan import epochs
+from ...training.recipes.plan import epochs, overfit_patience
 from ...training.recipes.recipe import Problem
 
 DIRECTIONS = 16  # of the last layer
@@ -91,6 +91,7 @@ def learned_mean(
         table = problem.table.trained(n, objective.minibatch_source)
         batch = min(MEAN_BATCH, max(1, table.n_rows // 2))
         n_epochs = epochs(MEAN_STEPS, table.n_rows, batch)
+        objective.overfit_patience = overfit_patience(n_epochs)
         history = train(
             objective,
             table,

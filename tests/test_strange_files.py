@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import inspect
 import json
 import pickle
 import re
@@ -11,6 +12,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
+from conftest import ESTIMATORS, named
 from families import slow_cases
 from made_by_hand import Nodes, first, nodes_of, put_together, taken_apart, with_attribute
 from sklearn.gaussian_process import kernels as sk
@@ -729,6 +731,18 @@ def test_no_error_of_a_library_is_bare(tmp_path):
     model.save(tmp_path / "model")
     with pytest.raises(ValueError, match=r"failed in .*the parts of the file do not"):
         skgpstoch.load(tmp_path / "model").predict(X)
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+def test_all_that_is_public_says_what_failed(cls):
+    """Also what estimators have from classes of ours that are no estimators."""
+    bare = []
+    for base in (base for base in cls.__mro__ if base.__module__.startswith("skgpstoch.")):
+        for name, value in vars(base).items():
+            method = getattr(value, "fget", getattr(value, "fn", value))
+            if name[0] != "_" and (inspect.isfunction(method) or isinstance(value, property)):
+                bare += [name] if not hasattr(method, "__wrapped__") else []
+    assert set(bare) <= {"onnx_parser"}  # which says what to do
 
 
 def test_what_a_loaded_model_returns_speaks_in_our_words(plain):

@@ -15,6 +15,7 @@ import torch
 from conftest import ESTIMATORS, named
 from families import slow_cases
 from made_by_hand import Nodes, first, nodes_of, put_together, taken_apart, with_attribute
+from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, QuantileTransformer
@@ -590,6 +591,23 @@ def test_fields_have_the_types_that_their_class_declares(name, plain, tmp_path):
         edited(plain, tmp_path / "model", change)
 
 
+@pytest.mark.parametrize(
+    "names", [["cells", "|O", 0, "a"], ["cells", "|O", 1, 2, "a", 1.0]], ids=str
+)
+def test_names_of_columns_are_texts(names, exact, tmp_path):
+    """Else scikit-learn says what NumPy does, when it sorts or counts them."""
+    make = lambda nodes: nodes.add(*names)  # noqa: E731
+    with_attribute(tmp_path / "model", exact, make, "feature_names_in_")
+    refused(tmp_path / "model", r"feature_names_in_ must be an array of texts")
+
+
+def test_the_number_of_columns_is_one(exact, tmp_path):
+    model = skgpstoch.load(exact)
+    model.n_features_in_ = np.arange(2)
+    with pytest.raises(ValueError, match=r"n_features_in_ is a ndarray, not an integer"):
+        model.save(tmp_path / "model")
+
+
 def test_kernels_have_all_their_parameters(exact, tmp_path):
     """Without one, scikit-learn can neither clone nor show them."""
 
@@ -711,6 +729,15 @@ def test_copies_that_fail_say_so(plain):
     model.note_ = (each for each in ())  # which cannot be copied, as parts of a wrong class
     with pytest.raises(ValueError, match=r"__deepcopy__ failed in SVGPRegressor, loaded from"):
         copy.deepcopy(model)
+
+
+def test_clones_that_fail_say_so(tmp_path):
+    network = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    SVGPRegressor(n_inducing=5, feature_map=network).save(tmp_path / "model")
+    model = skgpstoch.load(tmp_path / "model")
+    del model.feature_map[0].in_features
+    with pytest.raises(ValueError, match=r"__repr__ failed in .*, loaded from"):
+        repr(clone(model))
 
 
 def test_files_hold_what_has_a_method_to_save(exact, tmp_path):
@@ -953,10 +980,17 @@ def test_integers_have_few_digits(where, exact, tmp_path):
     refused(tmp_path / "model", "an integer of 5000 digits|a size that no memory can have")
 
 
+def test_integers_can_be_made_floats(exact, tmp_path):
+    with_attribute(tmp_path / "model", exact, lambda _: 10**307)
+    assert float(skgpstoch.load(tmp_path / "model").note_) == 1e307
+    with_attribute(tmp_path / "model", exact, lambda _: -(10**308))
+    refused(tmp_path / "model", "an integer of 310 digits")
+
+
 def test_products_of_sizes_have_few_digits(exact, tmp_path):
     metadata, tensors = taken_apart(exact)
     table = table_of(tensors)
-    table["0"]["shape"] = [10**399] * 32
+    table["0"]["shape"] = [10**307] * 32
     put_together(tmp_path / "model", metadata, tensors, table)
     refused(tmp_path / "model", "its tensor 0 has the shape")
 

@@ -123,6 +123,11 @@ class SavedEstimator(BaseEstimator):
         other.__dict__.update(copy.deepcopy(vars(self), memo))
         return other
 
+    @with_failures_told
+    def __sklearn_clone__(self) -> Self:
+        """Return an estimator with copies of the parameters, which are from the same file."""
+        return super().__sklearn_clone__()
+
     def _validate_params(self) -> None:
         """Check parameters; shorten messages that show a whole one, which may be megabytes."""
         try:

@@ -100,7 +100,18 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
                     f"a FunctionTransformer has {arguments} of a NumPy function, which may make it "
                     f"write elsewhere or leave numbers out. Set {arguments}=None before saving"
                 )
+    check_columns(type(value), fields)
     check_jobs(type(value), fields)
+
+
+def check_columns(cls: type, fields: dict[str, Any]) -> None:
+    """Raise a ValueError if scikit-learn could not compare fields with the columns of any X."""
+    n, names = fields.get("n_features_in_", 0), fields.get("feature_names_in_", np.empty(0))
+    if not isinstance(n, Integral):
+        raise ValueError(f"{cls.__name__}.n_features_in_ is a {type(n).__name__}, not an integer")
+    is_list = isinstance(names, np.ndarray) and names.ndim == 1
+    if not is_list or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{cls.__name__}.feature_names_in_ must be an array of texts")
 
 
 def trains(value: Any) -> str:

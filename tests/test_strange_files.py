@@ -19,6 +19,7 @@ from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, QuantileTransformer
+from sklearn.utils._metadata_requests import MethodMetadataRequest
 
 import skgpstoch
 from skgpstoch import (
@@ -560,9 +561,12 @@ def test_parameters_repeat_no_array(exact, tmp_path):
 
 
 ATTRIBUTES = ["predict", "get_params", "__reduce_ex__", "__module__", "__class__", "_repr_html_"]
+RULES = ["_parameter_constraints", "_shape_parameters"]  # without which any parameter goes
 
 
-@pytest.mark.parametrize("name", [*ATTRIBUTES, "__doc_link_template", "__array_interface__"])
+@pytest.mark.parametrize(
+    "name", [*ATTRIBUTES, *RULES, "__doc_link_template", "__array_interface__"]
+)
 def test_attributes_do_not_hide_methods(name, exact, tmp_path):
     """Pickle would import a module of the file's choice; a notebook would show the file's HTML."""
     with_attribute(tmp_path / "model", exact, lambda nodes: nodes.add("type", "str"), name)
@@ -729,6 +733,16 @@ def test_copies_that_fail_say_so(plain):
     model.note_ = (each for each in ())  # which cannot be copied, as parts of a wrong class
     with pytest.raises(ValueError, match=r"__deepcopy__ failed in SVGPRegressor, loaded from"):
         copy.deepcopy(model)
+
+
+def test_pickles_that_fail_say_so(exact, tmp_path):
+    request = MethodMetadataRequest("GaussianProcessRegressor", "fit")
+    del request.owner
+    model = skgpstoch.load(exact)
+    model.note_ = request
+    for way in (pickle.dumps, lambda model: model.save(tmp_path / "model")):
+        with pytest.raises(ValueError, match=r"failed in GaussianProcessRegressor, loaded from"):
+            way(model)
 
 
 def test_clones_that_fail_say_so(tmp_path):

@@ -99,6 +99,7 @@ class SavedEstimator(BaseEstimator):
                 "skgpstoch.onnx.register_converters() once, and convert again."
             )
 
+    @with_failures_told
     def __getstate__(self) -> dict[str, Any]:
         state = Packer(Names()).state(vars(self))
         return state._replace(file=LOADED.get(id(self), ""))._asdict()

@@ -140,12 +140,16 @@ def forget_folders(objects: Iterable[Any]) -> None:
 
 @functools.cache
 def code_of(cls: type) -> frozenset[str]:
-    """Return the names of the methods and properties of a class, which a field would hide."""
+    """Return the names of the methods and properties of a class, which a field would hide.
+
+    Also those by which an estimator's methods know what its parameters may be.
+    """
     found = {k: v for base in reversed(cls.__mro__) for k, v in vars(base).items()}
+    has_rules = issubclass(cls, BaseEstimator)
     return frozenset(
         name
         for name, value in found.items()
-        if (callable(value) or hasattr(value, "__get__"))
+        if (callable(value) or hasattr(value, "__get__") or (has_rules and name[0] == "_"))
         and not isinstance(value, functools.cached_property)
     )
 

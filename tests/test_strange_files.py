@@ -410,6 +410,27 @@ def test_pickles_have_no_limits():
         Unpacker(Names(), limits.FileLimits(10**6)).value(PackedState(json.dumps(nodes), [], []))
 
 
+def test_pickles_hash_no_endless_keys():
+    """skops restores a state as pickle does, and its files may be from a stranger."""
+    deep = [["tuple", 0], *[["tuple", [i]] for i in range(1000)]]
+    wide = [["tuple", 0], *[["tuple", [i], [i]] for i in range(60)]]
+    for nodes in (deep, wide):
+        for key in (["set", [len(nodes) - 1]], ["dict", [len(nodes) - 1], 0]):
+            state = PackedState(json.dumps([*nodes, key]), [], [])._asdict()
+            with pytest.raises(ValueError, match="a key of a set or dict has too many parts"):
+                SVGPRegressor().__setstate__(state)
+
+
+def test_pickles_name_no_module_to_import():
+    state = SVGPRegressor().__getstate__()
+    *nodes, root = json.loads(state["structure"])
+    state["structure"] = json.dumps(
+        [*nodes, ["type", "str"], [*root, "__reduce_ex__", [len(nodes)]]]
+    )
+    with pytest.raises(ValueError, match="cannot have an attribute '__reduce_ex__'"):
+        SVGPRegressor().__setstate__(state)
+
+
 # ---- what a later attack found -------------------------------------------------------------------
 
 

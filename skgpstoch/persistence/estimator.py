@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator
 
 from ..data.arguments import check_names, with_masks_refused, with_names_checked
 from .failures import LOADED, mark_loaded, tell_failures, with_failures_told
+from .fields import refuse_names
 from .file import LONGEST_MESSAGE, save
 from .state import Names, PackedState, Packer, Unpacker
 
@@ -106,7 +107,9 @@ class SavedEstimator(BaseEstimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         packed, unpacker = PackedState(**state), Unpacker(Names())
-        self.__dict__.update(unpacker.value(packed))
+        fields = unpacker.value(packed)
+        refuse_names(type(self), fields)
+        self.__dict__.update(fields)
         if packed.file:
             mark_loaded([self, *unpacker.made], packed.file)
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -38,8 +38,7 @@ def check_fields(value: Any, form: str, names: list[str]) -> None:
     cls: Any = type(value)
     fields = vars(value) if hasattr(value, "__dict__") else {}
     hidden = () if form in ("mapping", "record") else code_of(cls).intersection(names)
-    if found := [name for name in names if name[:2] == "__" or name in hidden]:
-        raise ValueError(f"{cls.__name__} cannot have an attribute {found[0][:LETTERS_SHOWN]!r}")
+    refuse_names(cls, names, hidden)
     if form == "record":  # as most are, and none of what follows
         check_types_of(cls, {name: getattr(value, name) for name in names})
         return
@@ -53,6 +52,12 @@ def check_fields(value: Any, form: str, names: list[str]) -> None:
         check_estimator(value, fields)
     elif isinstance(value, PairwiseKernel):
         check_jobs(cls, fields.get("pairwise_kernels_kwargs") or {})
+
+
+def refuse_names(cls: type, names: Iterable[str], hidden: Collection[str] = ()) -> None:
+    """Raise a ValueError if a field has a name that Python itself looks for, or a hidden one."""
+    if found := [name for name in names if name[:2] == "__" or name in hidden]:
+        raise ValueError(f"{cls.__name__} cannot have an attribute {found[0][:LETTERS_SHOWN]!r}")
 
 
 def check_types_of(cls: type, fields: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from families import by_default, slow_cases
 from scipy.special import ndtr, stdtr
 from sklearn.base import clone
@@ -586,3 +587,16 @@ def test_every_public_estimator_is_exported_or_refused():
         if isinstance(estimator, type) and hasattr(estimator, "predict"):
             has_graph = any(base in known for base in estimator.__mro__[:-1])
             assert has_graph or name == "ConstantVarianceRegressor", name
+
+
+def test_graphs_are_valid_or_refused(tmp_path):
+    """ONNX Runtime would refuse it, where the model is served."""
+    X = np.linspace(0.0, 1.0, 30)[:, None]
+    model = skgpstoch.QSGPClassifier(n_components=6, max_iter=1, random_state=0).fit(
+        X, X[:, 0] > 0.5
+    )
+    weights = model.posterior_.model
+    weights.flat = torch.nn.Parameter(weights.flat.detach().repeat(2, 1))
+    model.save(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"QSGPClassifier, loaded from .* has no valid graph"):
+        to_onnx(skgpstoch.load(tmp_path / "model"))

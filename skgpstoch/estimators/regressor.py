@@ -48,11 +48,13 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
     @property
     def X_train_(self) -> np.ndarray:
         """Training rows, (n_samples, n_features), if the posterior keeps them."""
+        check_is_fitted(self)
         return self._kept_rows("X", self._x_scaling)
 
     @property
     def y_train_(self) -> np.ndarray:
         """Targets of `X_train_` as the process sees them, after any `target_transform`."""
+        check_is_fitted(self)
         return self._kept_rows("y", self._y_scaling).reshape(-1, *self._y_shape)
 
     def _kept_rows(self, name: str, scaling: Scaling) -> np.ndarray:

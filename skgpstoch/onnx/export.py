@@ -17,7 +17,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.arguments import check_coverage
-from ..persistence.failures import with_failures_told
+from ..persistence.failures import file_of, with_failures_told
 from .distributions import quantile
 from .estimators import class_probabilities, distribution, moments
 from .graph import CannotExport, Graph, Value, model_of
@@ -30,6 +30,7 @@ ADVICE_FOR_PIPELINES = (
     "Call skgpstoch.onnx.register_converters() and convert the pipeline with skl2onnx, or "
     "export the fitted estimator at its end."
 )
+INVALID = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError)
 Found = dict[str, tuple[Value, int, Sequence[Any]]]
 
 
@@ -134,7 +135,13 @@ def to_onnx(
             "Rename the column and fit again, or choose other outputs.",
         )
     about = f"Predictions of a {type(model).__name__} of skgpstoch"
-    return model_of(graph, inputs, found, about)
+    try:
+        return model_of(graph, inputs, found, about)
+    except INVALID as error:
+        raise ValueError(
+            f"{type(model).__name__}{file_of(model)} has no valid graph, because its parts do not "
+            f"belong together: fit it again. ONNX says: {error!s:.300}"
+        ) from error
 
 
 def n_columns(model: Any) -> int:

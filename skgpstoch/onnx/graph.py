@@ -291,5 +291,5 @@ def model_of(
     model = helper.make_model(made, opset_imports=versions, producer_name="skgpstoch")
     model.ir_version = IR_VERSION
     model.doc_string = about
-    onnx.checker.check_model(model)
+    onnx.checker.check_model(model, full_check=True)  # shapes, too
     return model

@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator
 
 from ..data.arguments import check_names, with_masks_refused, with_names_checked
 from .failures import LOADED, mark_loaded, tell_failures, with_failures_told
+from .fields import refuse_names
 from .file import LONGEST_MESSAGE, save
 from .state import Names, PackedState, Packer, Unpacker
 
@@ -99,13 +100,16 @@ class SavedEstimator(BaseEstimator):
                 "skgpstoch.onnx.register_converters() once, and convert again."
             )
 
+    @with_failures_told
     def __getstate__(self) -> dict[str, Any]:
         state = Packer(Names()).state(vars(self))
         return state._replace(file=LOADED.get(id(self), ""))._asdict()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         packed, unpacker = PackedState(**state), Unpacker(Names())
-        self.__dict__.update(unpacker.value(packed))
+        fields = unpacker.value(packed)
+        refuse_names(type(self), fields)
+        self.__dict__.update(fields)
         if packed.file:
             mark_loaded([self, *unpacker.made], packed.file)
 
@@ -122,6 +126,11 @@ class SavedEstimator(BaseEstimator):
         other = memo[id(self)] = type(self).__new__(type(self))
         other.__dict__.update(copy.deepcopy(vars(self), memo))
         return other
+
+    @with_failures_told
+    def __sklearn_clone__(self) -> Self:
+        """Return an estimator with copies of the parameters, which are from the same file."""
+        return super().__sklearn_clone__()
 
     def _validate_params(self) -> None:
         """Check parameters; shorten messages that show a whole one, which may be megabytes."""

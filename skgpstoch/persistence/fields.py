@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -38,8 +38,7 @@ def check_fields(value: Any, form: str, names: list[str]) -> None:
     cls: Any = type(value)
     fields = vars(value) if hasattr(value, "__dict__") else {}
     hidden = () if form in ("mapping", "record") else code_of(cls).intersection(names)
-    if found := [name for name in names if name[:2] == "__" or name in hidden]:
-        raise ValueError(f"{cls.__name__} cannot have an attribute {found[0][:LETTERS_SHOWN]!r}")
+    refuse_names(cls, names, hidden)
     if form == "record":  # as most are, and none of what follows
         check_types_of(cls, {name: getattr(value, name) for name in names})
         return
@@ -53,6 +52,12 @@ def check_fields(value: Any, form: str, names: list[str]) -> None:
         check_estimator(value, fields)
     elif isinstance(value, PairwiseKernel):
         check_jobs(cls, fields.get("pairwise_kernels_kwargs") or {})
+
+
+def refuse_names(cls: type, names: Iterable[str], hidden: Collection[str] = ()) -> None:
+    """Raise a ValueError if a field has a name that Python itself looks for, or a hidden one."""
+    if found := [name for name in names if name[:2] == "__" or name in hidden]:
+        raise ValueError(f"{cls.__name__} cannot have an attribute {found[0][:LETTERS_SHOWN]!r}")
 
 
 def check_types_of(cls: type, fields: dict[str, Any]) -> None:
@@ -100,7 +105,18 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
                     f"a FunctionTransformer has {arguments} of a NumPy function, which may make it "
                     f"write elsewhere or leave numbers out. Set {arguments}=None before saving"
                 )
+    check_columns(type(value), fields)
     check_jobs(type(value), fields)
+
+
+def check_columns(cls: type, fields: dict[str, Any]) -> None:
+    """Raise a ValueError if scikit-learn could not compare fields with the columns of any X."""
+    n, names = fields.get("n_features_in_", 0), fields.get("feature_names_in_", np.empty(0))
+    if not isinstance(n, Integral):
+        raise ValueError(f"{cls.__name__}.n_features_in_ is a {type(n).__name__}, not an integer")
+    is_list = isinstance(names, np.ndarray) and names.ndim == 1
+    if not is_list or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{cls.__name__}.feature_names_in_ must be an array of texts")
 
 
 def trains(value: Any) -> str:
@@ -129,12 +145,16 @@ def forget_folders(objects: Iterable[Any]) -> None:
 
 @functools.cache
 def code_of(cls: type) -> frozenset[str]:
-    """Return the names of the methods and properties of a class, which a field would hide."""
+    """Return the names of the methods and properties of a class, which a field would hide.
+
+    Also those by which an estimator's methods know what its parameters may be.
+    """
     found = {k: v for base in reversed(cls.__mro__) for k, v in vars(base).items()}
+    has_rules = issubclass(cls, BaseEstimator)
     return frozenset(
         name
         for name, value in found.items()
-        if (callable(value) or hasattr(value, "__get__"))
+        if (callable(value) or hasattr(value, "__get__") or (has_rules and name[0] == "_"))
         and not isinstance(value, functools.cached_property)
     )
 

@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator
 from sklearn.gaussian_process import kernels as sk
 from torch import nn
 
-from .fields import check_fields, trains
+from .fields import check_fields, refuse_names, trains
 from .forms import OBJECTS
 from .forms_of_values import form_of_level, is_long_list_of_floats
 from .registry import known_classes
@@ -65,8 +65,35 @@ class Unknown(NamedTuple):
     is_nan: bool
 
 
-class FileLimits:
-    """Check nodes one after the other.
+class StateLimits:
+    """Check nodes one after the other: limits of all states, which skops may have from a stranger.
+
+    Without them, keys could take for ever or all of the stack to hash, and pickling what was
+    restored could import a module that the state names.
+    """
+
+    def __init__(self) -> None:
+        self.depths: list[int] = []
+        self.walks: list[int] = []  # parts of each node, those of shared nodes counted each time
+
+    def check_parts(self, form: str, parts: list[Any], values: list[Any]) -> None:
+        """Raise a ValueError if an object must not be made of these parts."""
+        inner = [part[0] for part in parts if isinstance(part, list)]
+        self.depths.append(1 + max(map(self.depths.__getitem__, inner), default=0))
+        self.walks.append(1 + len(parts) + sum(map(self.walks.__getitem__, inner)))
+        first, step = WHERE_KEYS_ARE.get(form, (len(parts), 1))
+        keys = [part[0] for part in parts[first::step] if isinstance(part, list)]
+        if any(self.depths[k] > MOST_DEPTH or self.walks[k] > FREE_PARTS for k in keys):
+            raise ValueError("a key of a set or dict has too many parts")
+
+    def check_object(self, form: str, parts: list[Any], value: Any) -> None:
+        """Raise a ValueError if a field has a name that Python itself looks for."""
+        if form in OBJECTS:
+            refuse_names(type(value), parts[1::2])
+
+
+class FileLimits(StateLimits):
+    """Check nodes one after the other, and what is made of them.
 
     Parameters
     ----------
@@ -75,10 +102,9 @@ class FileLimits:
     """
 
     def __init__(self, most_bytes: int) -> None:
+        super().__init__()
         self.most_bytes = self.bytes_left = most_bytes
         self.n_parts = 0
-        self.depths: list[int] = []
-        self.walks: list[int] = []  # parts of each node, those of shared nodes counted each time
         self.sizes: list[int] = []  # bytes of each node, likewise
         self.n_evaluated = 0
         self.evaluations: list[int] = []  # objects that compute something in each node, likewise
@@ -89,10 +115,9 @@ class FileLimits:
 
     def check_parts(self, form: str, parts: list[Any], values: list[Any]) -> None:
         """Raise a ValueError if an object must not be made of these parts."""
+        super().check_parts(form, parts, values)
         inner = [part[0] for part in parts if isinstance(part, list)]
         self.n_parts += 1 + len(parts)
-        self.depths.append(1 + max(map(self.depths.__getitem__, inner), default=0))
-        self.walks.append(1 + len(parts) + sum(map(self.walks.__getitem__, inner)))
         self.sizes.append(sum(map(self.sizes.__getitem__, inner)))
         self.evaluations.append(sum(map(self.evaluations.__getitem__, inner)))
         if self.depths[-1] > MOST_DEPTH:

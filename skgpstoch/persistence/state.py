@@ -22,7 +22,7 @@ from ..data.messages import is_raised_by_us
 from . import forms
 from .arrays import Layout, is_plain, kept, restored
 from .forms_of_values import LETTERS_SHOWN
-from .limits import FileLimits
+from .limits import StateLimits
 from .registry import known_functions, known_types, name_of
 
 ATOMS = (bool, int, str, type(None))
@@ -157,13 +157,13 @@ class Unpacker:
     ----------
     names : Names
         Names of classes and functions.
-    limits : FileLimits or None, default=None
-        What a file from a stranger may hold. None: anything.
+    limits : StateLimits or None, default=None
+        What a file from a stranger may hold. None: what any state may.
     """
 
-    def __init__(self, names: Names, limits: FileLimits | None = None) -> None:
+    def __init__(self, names: Names, limits: StateLimits | None = None) -> None:
         self.names = names
-        self.limits = limits
+        self.limits = limits or StateLimits()
         self.made: list[Any] = []
 
     def value(self, state: PackedState, read: Callable[[str], Any] = json.loads) -> Any:
@@ -193,11 +193,9 @@ class Unpacker:
     def checked(self, form: str, parts: list[Any]) -> Any:
         """Return the object of a node, if it keeps the limits."""
         values = [self.of_part(part) for part in parts]
-        if self.limits is not None:
-            self.limits.check_parts(form, parts, values)
+        self.limits.check_parts(form, parts, values)
         made = self.rebuilt(form, values)
-        if self.limits is not None:
-            self.limits.check_object(form, parts, made)
+        self.limits.check_object(form, parts, made)
         return made
 
     def rebuilt(self, form: str, values: list[Any]) -> Any:

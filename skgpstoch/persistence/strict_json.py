@@ -12,7 +12,7 @@ MOST_TIMES = 4  # values may take at most so many times the file's size in memor
 FREE_VALUES = 100_000  # so many values are always allowed
 MOST_VALUES = 500_000  # more are never
 TEXTS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)  # one without an end, too
-MOST_DIGITS = 400  # of an integer; a float has at most 309
+MOST_DIGITS = 308  # of an integer, with its sign; one of more may be too large for a float
 
 
 def parsed(text: str, n_bytes: int) -> Any:

@@ -302,6 +302,10 @@ def test_estimators_that_are_not_fitted(cls, tmp_path):
         other = WAYS[name](model, tmp_path)
         assert repr(other.get_params()) == repr(model.get_params())
         assert vars(other).keys() == vars(model).keys()
+        assert [hasattr(other, name) for name in dir(cls)] == [
+            hasattr(model, name) for name in dir(cls)
+        ]
+        other._repr_html_()  # which looks at all attributes
 
 
 # ---- inside others -----------------------------------------------------------------------------

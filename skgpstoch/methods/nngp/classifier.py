@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from ...data.docstrings import documented
 from ...estimators.classifier import Classifier
@@ -123,12 +124,14 @@ class NNGPClassifier(NeighbourParameters, TrainingParameters, Classifier):
     @property
     def X_train_(self) -> np.ndarray:
         """Training rows, (n_samples, n_features)."""
+        check_is_fitted(self)
         X = cast(NeighbourClassPosterior, self.posterior_).X.numpy()
         return X * self._x_scaling.scale + self._x_scaling.offset
 
     @property
     def y_train_(self) -> np.ndarray:
         """Their labels, (n_samples,)."""
+        check_is_fitted(self)
         codes = cast(NeighbourClassPosterior, self.posterior_).codes
         return self.classes_[codes[:, 0].long().numpy()]
 

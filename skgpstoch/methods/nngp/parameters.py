@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from ...estimators.conditioning import evidence_in_units
 from ...estimators.parameters import POSITIVE_INTEGER
 from ...models.posteriors.neighbours import knows_joint
+from ...persistence.failures import tell_failures
 
 PREDICTING = 128  # neighbours of predictions, unless the user says how many
 
@@ -40,6 +41,7 @@ def listed(model: Any) -> list[str]:
     return [name for name in names if hasattr(model, name)]
 
 
+@tell_failures
 @dataclass(eq=False, repr=False, kw_only=True)
 class NeighbourParameters:
     """How many neighbours, and among which rows.

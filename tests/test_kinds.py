@@ -70,6 +70,13 @@ def test_dates_are_no_targets(model, y, X):
         model.fit(X, y)
 
 
+@pytest.mark.parametrize("name", ["sample_weight", "y_std"])
+@pytest.mark.parametrize("model", [QUICK, EVERY["default"]], ids=["sparse", "default"])
+def test_dates_are_no_weights_and_no_errors(model, name, X):
+    with pytest.raises(ValueError, match=f"{name} must be numeric, got"):
+        model.fit(X, NUMBERS, **{name: pd.Series(DAYS)})
+
+
 @pytest.mark.parametrize(("y", "message"), OBJECTS.values(), ids=OBJECTS)
 @pytest.mark.parametrize("model", EVERY.values(), ids=EVERY)
 def test_other_objects_are_no_targets(model, y, message, X):

@@ -222,6 +222,20 @@ def test_draws_and_moments_are_of_atoms():
     assert_allclose(std, np.sqrt(square - by_hand**2), atol=1e-6)
 
 
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_moments_have_the_unit_of_the_atoms(unit):
+    """Their squares would underflow or overflow."""
+    mean = np.linspace(2.0, 9.0, 8)[:, None]
+    found, expected = (
+        LatticeLaw(
+            NormalLaw(u * mean, np.full(mean.shape, 0.7 * u)), Lattice(u * UNEVEN.atoms, 0.95)
+        )
+        for u in (unit, 1.0)
+    )
+    for moment, of_one in zip(found.moments(), expected.moments(), strict=True):
+        assert_allclose(moment / unit, of_one, rtol=1e-9)
+
+
 def test_fine_lattices_leave_moments_as_they_are():
     fine = Line(Lattice(np.arange(0.0, 11.0, 0.01), 0.999))
     for a, b in zip(fine.predict(QUERY, True), LINE.predict(QUERY, True), strict=True):

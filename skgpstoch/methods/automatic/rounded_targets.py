@@ -220,10 +220,11 @@ class LatticeLaw(Law):
         j = np.minimum(low[:, None] + np.arange((high - low).max() + 1), high[:, None])  # (n, C)
         ends = np.where(j < high[:, None], edges[j], np.inf)
         P = np.diff(self._below(ends), prepend=0.0)
-        from_mean = self.lattice.atoms[j] - mean[:, None]
+        unit = np.where(std > 0.0, std, 1.0)  # squares neither overflow nor underflow
+        from_mean = (self.lattice.atoms[j] - mean[:, None]) / unit[:, None]
         shift = share * (P * from_mean).sum(1)
-        square = share * (P * from_mean**2).sum(1) + (1.0 - share) * std**2
-        return mean + shift, np.sqrt(np.maximum(square - shift**2, 0.0))
+        square = share * (P * from_mean**2).sum(1) + (1.0 - share) * (std / unit) ** 2
+        return mean + unit * shift, unit * np.sqrt(np.maximum(square - shift**2, 0.0))
 
     def _below(self, y: np.ndarray) -> np.ndarray:
         """Return P(y* ≤ y) for several numbers of each row: (n, C)."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples
 
 from ...data.arguments import FITS_AGAIN, NO_FUNCTION, MissingMethod
@@ -91,7 +91,7 @@ def mixed_draws(
     weights: Sequence[float], parts: Sequence[Draw], n_samples: int, random_state: Any
 ) -> np.ndarray:
     """Draw from a mixture, whose parts draw jointly at all rows: (n_rows, P, n_samples)."""
-    rng = check_random_state(random_state)
+    rng = random_numbers(random_state)
     counts = rng.multinomial(n_samples, weights)
     seeds = rng.randint(2**31 - 1, size=len(counts))
     draws = [

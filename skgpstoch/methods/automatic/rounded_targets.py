@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.utils import check_random_state
 
-from ...data.arrays import row_blocks
+from ...data.arrays import random_numbers, row_blocks
 from ...data.equal_rows import observations
 from ...data.rows import Data
 from ...estimators.distributions.law import Law
@@ -297,7 +296,7 @@ class RoundedRows(PredictedRows):
 
     def draws(self, n_samples: int, random_state: Any) -> np.ndarray:
         """Draw y jointly at all rows; a share π of the draws is the nearest atom."""
-        rng = check_random_state(random_state)
+        rng = random_numbers(random_state)
         draws = self.of_density.draws(n_samples, int(rng.randint(2**31 - 1)))
         return self.lattice.drawn(draws, rng)
 

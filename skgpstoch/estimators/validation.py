@@ -166,8 +166,8 @@ def check_labels(y: np.ndarray) -> None:
             kind = kinds.pop()
             into = kind if kind in ("bool", "int", "float") else "str"
             raise ValueError(
-                f"y must hold strings where its dtype is object, got {kind}. Convert the labels, "
-                f"for example with y.astype({into})."
+                f"Unknown label type: y must hold strings where its dtype is object, got {kind}. "
+                f"Convert the labels, for example with y.astype({into})."
             ) from None
         if "continuous" not in str(error):
             raise

@@ -853,3 +853,15 @@ def test_no_finding_is_fine_beyond_its_limit():
         if limit != "none" and finding.name != "at its bound":  # bounds are on either side
             sides.setdefault(finding.name, set()).add(is_above)
     assert {name: found for name, found in sides.items() if len(found) > 1} == {}
+
+
+@pytest.mark.filterwarnings("ignore:With the kernel")
+@pytest.mark.parametrize(("unit", "slope"), [(1e-5, 0.0), (1e200, 1.0)])
+def test_neighbours_of_constant_targets_and_of_huge_inputs_are_compared(unit, slope, recwarn):
+    """Constant targets are no reason to shorten length-scales; distances do not overflow."""
+    X = np.random.default_rng(0).uniform(-2.0, 2.0, (120, 2))
+    model = GaussianProcessRegressor(9.0 * RBF(), alpha=0.01, optimizer=None)
+    model.fit(unit * X, 3.0 + slope * X[:, 0])
+    assert not [each for each in recwarn if each.category is RuntimeWarning]
+    if not slope:
+        assert "Rows near each other" not in str(model.diagnose())

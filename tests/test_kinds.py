@@ -8,6 +8,8 @@ import pandas as pd
 import polars as pl
 import pytest
 from families import by_default, slow_cases
+from scipy import sparse
+from sklearn.base import is_regressor
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.linear_model import Ridge
 
@@ -68,6 +70,13 @@ def X():
 def test_dates_are_no_targets(model, y, X):
     with pytest.raises(ValueError, match=r"y must be numeric, got dates .* numpy.timedelta64"):
         model.fit(X, y)
+
+
+@pytest.mark.parametrize("name", ["sample_weight", "y_std"])
+@pytest.mark.parametrize("model", [QUICK, EVERY["default"]], ids=["sparse", "default"])
+def test_dates_are_no_weights_and_no_errors(model, name, X):
+    with pytest.raises(ValueError, match=f"{name} must be numeric, got"):
+        model.fit(X, NUMBERS, **{name: pd.Series(DAYS)})
 
 
 @pytest.mark.parametrize(("y", "message"), OBJECTS.values(), ids=OBJECTS)
@@ -169,3 +178,19 @@ def test_length_scales_are_compared_with_what_the_kernel_acts_on(X):
         SVGPRegressor(kernel).fit(X, NUMBERS)
     with pytest.raises(ValueError, match="but it acts on the 5 outputs of the network"):
         SVGPRegressor(kernel, hidden_layer_sizes=(5,)).fit(X, NUMBERS)
+
+
+def test_records_become_frames(X):
+    records = pd.DataFrame(X, columns=["a", "b"]).to_records(index=False)
+    for model in (QUICK, EVERY["default"]):
+        with pytest.raises(TypeError, match=r"got a structured array\. Use pandas\.DataFrame\(X\)"):
+            model.fit(records, NUMBERS)
+
+
+@pytest.mark.parametrize("model", [QUICK, EVERY["default"], EVERY["drop_in"], SVGPClassifier()])
+def test_sparse_matrices_name_the_cure(model, X):
+    with pytest.raises(TypeError, match=r"X must be dense.*X\.toarray\(\).*sparse_output=False"):
+        model.fit(sparse.csr_array(X), NUMBERS > 9)
+    if is_regressor(model):
+        with pytest.raises(TypeError, match=r"y must be dense.*y\.toarray\(\)"):
+            model.fit(X, sparse.csr_matrix(NUMBERS[:, None]))

@@ -96,6 +96,17 @@ def test_no_errors_are_errors_of_0():
     assert "linear" not in models[1].scores_["model"]
 
 
+@pytest.mark.parametrize(("share", "unit"), [(0.0, 1.0), (0.1, 1e-200), (0.1, 1.0), (0.1, 1e200)])
+def test_targets_that_agree_have_errors_in_any_unit(share, unit):
+    """The range of the bulk of y is 0; squares of errors underflow or overflow."""
+    X = two_instruments(60)[0]
+    y = (X[:, 0] > 3.0 - 6.0 * share).astype(float)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X, unit * y, y_std=0.1 * unit)
+    assert_allclose(model.predict(X[y == 0.0]) / unit, 0.0, atol=0.2)
+    with pytest.raises(ValueError, match="y_std must be at most"):
+        model.fit(X, y, y_std=1e200)
+
+
 def test_targets_without_meaning_do_not_set_the_unit():
     rng = np.random.default_rng(0)
     X, f, y, _ = two_instruments()

@@ -11,7 +11,7 @@ from sklearn.linear_model import LinearRegression
 
 from skgpstoch.estimators.distributions.normal import NormalLaw
 from skgpstoch.methods.automatic import rounded_targets as room
-from skgpstoch.methods.automatic.mixture import MixedRows, MixtureRegressor, NormalRows
+from skgpstoch.methods.automatic.mixture import MixedRows, MixtureRegressor, NormalRows, mixed_draws
 from skgpstoch.methods.automatic.rounded_targets import (
     Lattice,
     LatticeLaw,
@@ -220,6 +220,36 @@ def test_draws_and_moments_are_of_atoms():
     assert_allclose(mean, by_hand, atol=1e-8)
     square = P @ UNEVEN.atoms**2 + 0.05 * (m**2 + s**2)
     assert_allclose(std, np.sqrt(square - by_hand**2), atol=1e-6)
+
+
+def test_draws_with_new_seeds_leave_the_global_generator_alone():
+    state = np.random.get_state()[1:3]  # noqa: NPY002
+    MODEL.sample_y(QUERY, 3, random_state=None)
+    mixed_draws([0.5, 0.5], [lambda n, seed: np.zeros((1, 1, n))] * 2, 3, None)
+    for a, b in zip(state, np.random.get_state()[1:3], strict=True):  # noqa: NPY002
+        assert_array_equal(a, b)
+
+
+def test_wrong_seeds_and_targets_are_named():
+    for seed in ("a", -1, 1.5, RNG):
+        with pytest.raises(ValueError, match="random_state must be None, an int"):
+            MODEL.sample_y(QUERY, 3, random_state=seed)
+    with pytest.raises(ValueError, match="y must be numeric, got strings"):
+        LINE.log_predictive_density(QUERY, ["a"] * len(QUERY))
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_moments_have_the_unit_of_the_atoms(unit):
+    """Their squares would underflow or overflow."""
+    mean = np.linspace(2.0, 9.0, 8)[:, None]
+    found, expected = (
+        LatticeLaw(
+            NormalLaw(u * mean, np.full(mean.shape, 0.7 * u)), Lattice(u * UNEVEN.atoms, 0.95)
+        )
+        for u in (unit, 1.0)
+    )
+    for moment, of_one in zip(found.moments(), expected.moments(), strict=True):
+        assert_allclose(moment / unit, of_one, rtol=1e-9)
 
 
 def test_fine_lattices_leave_moments_as_they_are():

@@ -701,6 +701,7 @@ def test_counts_are_known_when_seen():
     assert not looks_like_counts(np.arange(300))
     assert not looks_like_counts(rng.integers(2, size=300))
     assert not looks_like_counts(1000 * rng.poisson(3.0, 300))
+    assert not looks_like_counts(1e200 * rng.poisson(3.0, 300))
 
 
 # ---- the estimators ----------------------------------------------------------------------------

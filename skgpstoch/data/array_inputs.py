@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.exceptions import DataConversionWarning
 
 from .arrays import readable
-from .frames import is_frame, refuse_plan
+from .frames import is_frame, refuse_plan, refuse_sparse
 from .messages import warn
 
 TIMES = ("date", "time", "duration", "period")
@@ -87,6 +87,7 @@ def real_target(y: Any) -> Any:
         If y holds anything but numbers.
     """
     refuse_plan(y, "y")
+    refuse_sparse(y, "y")
     y = readable(y, "y")
     refuse_times(y, "y")
     try:
@@ -128,13 +129,13 @@ def with_two_dimensions(X: Any, takes_missing: bool = False) -> Any:
     Raises
     ------
     TypeError
-        If it is a dict, a list of dicts, or a frame that is not computed yet.
+        If it is a dict, a list of dicts, a structured array, a sparse matrix, or a frame that is
+        not computed yet.
     ValueError
         If it has one dimension, masked entries, rows of different lengths, no columns or two of the
         same name. For an array of one dimension, the message is scikit-learn's, without the data.
     """
-    if type(X) is dict or (isinstance(X, list) and X and type(X[0]) is dict):
-        got = "a dict" if type(X) is dict else "a list of dicts"  # some sparse matrices are dicts
+    if got := _records(X):
         raise TypeError(f"X must be an array or a data frame, got {got}. Use pandas.DataFrame(X).")
     if hasattr(X, "to_frame") and len(getattr(X, "shape", ())) == 1:
         raise ValueError(
@@ -143,6 +144,7 @@ def with_two_dimensions(X: Any, takes_missing: bool = False) -> Any:
             "frame.iloc[[0]]."
         )
     refuse_plan(X, "X")
+    refuse_sparse(X, "X")
     if is_frame(X) and not len(X.columns):
         raise ValueError(f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
     refuse_same_names(X)
@@ -156,6 +158,15 @@ def with_two_dimensions(X: Any, takes_missing: bool = False) -> Any:
             "(of a data frame: frame.iloc[[0]])."
         )
     return X
+
+
+def _records(X: Any) -> str:
+    """Return what X is if its columns have names and it is no frame; empty words otherwise."""
+    if type(X) is dict:  # some sparse matrices are dicts, too
+        return "a dict"
+    if isinstance(X, list) and X and type(X[0]) is dict:
+        return "a list of dicts"
+    return "a structured array" if getattr(getattr(X, "dtype", None), "names", None) else ""
 
 
 def refuse_same_names(X: Any) -> None:

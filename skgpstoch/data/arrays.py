@@ -215,14 +215,20 @@ def random_numbers(random_state: Any) -> np.random.RandomState:
     """Return NumPy's generator for an int or a RandomState; for None a new one, with a new seed."""
     if random_state is None:
         return np.random.RandomState(resolve_seed(None))
-    return check_random_state(random_state)
+    try:
+        return check_random_state(random_state)
+    except ValueError as error:
+        raise ValueError(
+            "random_state must be None, an int from 0 to 2**32 - 1 or a numpy.random.RandomState, "
+            f"got {random_state!r:.80}."
+        ) from error
 
 
 def resolve_seed(random_state: Any) -> int:
     """Return a seed from an int, a RandomState or, for None, fresh entropy (no global state)."""
     if random_state is None:
         return int(np.random.SeedSequence().generate_state(1)[0])
-    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+    return int(random_numbers(random_state).randint(np.iinfo(np.int32).max))
 
 
 def fingerprint(*parts: Any) -> str:

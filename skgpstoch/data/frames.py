@@ -15,11 +15,19 @@ PLANS = ("LazyFrame",)  # polars frames that are not computed yet
 
 def refuse_unstored(X: Any, name: str) -> None:
     """Raise a TypeError for types without readable rows: sparse matrices, lazy queries, strings."""
-    if hasattr(X, "tocsr"):
-        raise TypeError(f"{name} must be dense, got a sparse {type(X).__name__}: use X.toarray().")
+    refuse_sparse(X, name)
     refuse_plan(X, name)
     if isinstance(X, str | bytes | dict | set):
         raise TypeError(f"{name} must be an array or a frame of rows, got {type(X).__name__}.")
+
+
+def refuse_sparse(X: Any, name: str) -> None:
+    """Raise a TypeError for a sparse matrix."""
+    if hasattr(X, "tocsr"):
+        raise TypeError(
+            f"{name} must be dense, but sparse data was passed, a {type(X).__name__}. Use "
+            f"{name}.toarray(), or sparse_output=False in an encoder before the estimator."
+        )
 
 
 def refuse_plan(X: Any, name: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.arrays import Scaling, resolve_seed
+from ..data.arrays import Scaling, random_numbers, resolve_seed
 from ..data.devices import map_blocks
 from ..data.rows import Rows
 from ..likelihoods.real import AdditiveNoise, Noiseless
@@ -169,6 +169,10 @@ class PredictedByPosterior(PredictedRows):
             self.unit = model._y_scaling.scale
 
     def law(self, rows: slice) -> Law:
+        law = self._law_of_z(rows)
+        return law if self.transformer is None else transformed(law, self.transformer)
+
+    def _law_of_z(self, rows: slice) -> Law:
         X, known, parts = self.X[rows], self.rows[rows], list[PredictedLaw]()
 
         def add(block: slice) -> None:
@@ -177,8 +181,7 @@ class PredictedByPosterior(PredictedRows):
             parts.append(PredictedLaw(q, own, self.model._y_scaling))
 
         map_blocks(add, len(X), self.block_rows)
-        law = PredictedLaw.joined(parts)
-        return law if self.transformer is None else transformed(law, self.transformer)
+        return PredictedLaw.joined(parts)
 
     def mean(self) -> np.ndarray:
         if self.transformer is not None:
@@ -199,7 +202,10 @@ class PredictedByPosterior(PredictedRows):
                 drawn = self.posterior.sample_y(self.X, self.rows, n_samples, generator)
         offset, scale = self.model._y_scaling
         draws = np.moveaxis(array(drawn) * scale + offset, 0, -1)
-        return draws if self.transformer is None else transformed_draws(draws, self.transformer)
+        if self.transformer is None:
+            return draws
+        law = transformed(self._law_of_z(slice(0, self.n_rows)), self.transformer)
+        return transformed_draws(draws, law, random_numbers(random_state))
 
     def targets(self, y: Any) -> Any:
         X, exposure, y_std = self.given

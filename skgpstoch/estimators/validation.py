@@ -162,6 +162,13 @@ def check_labels(y: np.ndarray) -> None:
     try:
         check_classification_targets(y)
     except ValueError as error:
+        if kinds and kinds != {"str"}:
+            kind = kinds.pop()
+            into = kind if kind in ("bool", "int", "float") else "str"
+            raise ValueError(
+                f"Unknown label type: y must hold strings where its dtype is object, got {kind}. "
+                f"Convert the labels, for example with y.astype({into})."
+            ) from None
         if "continuous" not in str(error):
             raise
         raise ValueError(
@@ -245,8 +252,8 @@ def as_floats(values: Any, name: str) -> np.ndarray:
     values = readable(values, name)
     try:
         a = np.asarray(values)
-        if a.dtype.kind == "c":  # whose imaginary part NumPy would drop with a warning
-            raise TypeError("complex numbers")
+        if a.dtype.kind in "cmM":  # NumPy would drop imaginary parts and units of time
+            raise TypeError("complex numbers or times")
         return np.array(a, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} must be numeric, got {reprlib.repr(values)}.") from error

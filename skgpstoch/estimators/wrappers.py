@@ -24,6 +24,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.arguments import check_coverage, check_exposed, check_n_samples, check_names
+from ..data.arrays import random_numbers
 from ..data.docstrings import documented
 from ..data.findings import Diagnosis
 from .distributions.normal import NormalLaw
@@ -132,9 +133,13 @@ def sample_y(
         )
     check_names(estimator, estimator.sample_y, of_rows)
     draws = np.asarray(estimator.sample_y(X, n_samples, random_state, **of_rows))
+    if not maps:
+        return draws
+    law = distribution_of(estimator, X, of_rows).law
     for transformer, has_columns in maps:
+        law = of_y = transformed(law, transformer)
         draws = draws if draws.ndim == 2 or has_columns else draws[:, 0]
-        draws = transformed_draws(draws, transformer)
+        draws = transformed_draws(draws, of_y, random_numbers(random_state))
     return draws
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -193,8 +194,13 @@ def test_a_column_of_labels(quick_classifier, two_classes):
         (np.arange(199) % 2, "inconsistent numbers of samples"),
         (None, "requires y to be passed"),
         (np.array(["a", 1] * 100, dtype=object), "str|mix|label type|types"),
+        (np.array([True, False] * 100, dtype=object), r"got bool\. .* y\.astype\(bool\)"),
+        (np.array([Decimal(0), Decimal(1)] * 100), r"got Decimal\. .* y\.astype\(str\)"),
     ],
-    ids=["one string", "one", "continuous", "nan", "inf", "columns", "rows", "none", "mixed"],
+    ids=[
+        *["one string", "one", "continuous", "nan", "inf", "columns", "rows", "none", "mixed"],
+        *["objects", "decimals"],
+    ],
 )
 def test_bad_labels_are_named(quick_classifier, two_classes, y, match):
     X, _ = two_classes

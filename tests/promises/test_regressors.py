@@ -638,7 +638,7 @@ def test_bad_parameters_of_one_method_are_named(cls, params, sine):
         (lambda m: m.predict_interval(GRID, coverage="0.95"), "coverage"),
         (lambda m: m.sample_y(GRID, n_samples=-1), "n_samples"),
         (lambda m: m.sample_y(GRID, n_samples=2.5), "n_samples"),
-        (lambda m: m.sample_y(GRID, random_state="a"), "seed"),
+        (lambda m: m.sample_y(GRID, random_state="a"), "random_state must be None, an int"),
     ],
 )
 def test_bad_arguments_are_named(fitted, call, match):

@@ -1231,6 +1231,9 @@ def test_huge_targets_are_refused_by_the_drop_in(normalize_y):
     model = GaussianProcessRegressor(normalize_y=normalize_y)
     with pytest.raises(ValueError, match=r"y is on an extreme scale, \de\+(300|299)"):
         model.fit(X, 1e300 * np.sin(X[:, 0]))
+    if normalize_y:  # otherwise y is nearly 0 beside the prior
+        with pytest.raises(ValueError, match=r"scale, \de-20\d, so that variances underflow"):
+            model.fit(X, 1e-200 * np.sin(X[:, 0]))
 
 
 def test_new_rows_far_away(quick_finite, sine):

@@ -10,7 +10,7 @@ from sklearn.utils import check_array
 from sklearn.utils.metaestimators import available_if
 
 from ...data.arguments import check_coverage, check_n_samples
-from ...data.array_inputs import one_output
+from ...data.array_inputs import one_output, real_target
 from ...data.arrays import random_numbers, readable, row_blocks
 from ...data.devices import BLOCK_ROWS
 from ...persistence.failures import tell_failures
@@ -271,7 +271,7 @@ def targets_of(shape: tuple[int, ...], y: Any) -> np.ndarray:
     ValueError
         If y has another shape, or is not finite.
     """
-    y = check_array(readable(y, "y"), dtype=np.float64, ensure_2d=False, input_name="y")
+    y = check_array(real_target(y), dtype=np.float64, ensure_2d=False, input_name="y")
     y = one_output(y) if len(shape) == 1 else y
     if y.shape != shape:
         raise ValueError(f"y must have the shape {shape} of predictions, got {y.shape}.")

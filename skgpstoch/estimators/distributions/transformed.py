@@ -347,9 +347,16 @@ def transformed(law: Law, transformer: Any) -> TransformedLaw:
     return TransformedLaw(law, target)
 
 
-def transformed_draws(draws: np.ndarray, transformer: Any) -> np.ndarray:
-    """Return a transformer's `inverse_transform` of draws of Z, (n, [P,] n_samples)."""
-    columns = draws[:, None] if draws.ndim == 2 else draws
-    n, P, S = columns.shape
-    rows = transformer.inverse_transform(np.moveaxis(columns, 2, 0).reshape(n * S, P))
+def transformed_draws(
+    draws: np.ndarray, law: TransformedLaw, rng: np.random.RandomState
+) -> np.ndarray:
+    """Return g of joint draws of Z, (n, [P,] n_samples); those off its branch are drawn again.
+
+    Only they are then independent between rows.
+    """
+    columns = np.moveaxis(draws[:, None] if draws.ndim == 2 else draws, 2, 0)
+    S, n, P = columns.shape
+    if isinstance(law.law, TruncatedLaw):
+        columns = law.law.within(columns.copy(), rng)
+    rows = law.map.transformer.inverse_transform(columns.reshape(S * n, P))
     return np.moveaxis(np.reshape(rows, (S, n, P)), 0, 2).reshape(draws.shape)

@@ -94,8 +94,10 @@ class TruncatedLaw(Law):
         return np.where(self._is_point(), y < self._nearest(), share.clip(0.0, 1.0))
 
     def sample(self, n_samples: int, rng: np.random.RandomState) -> np.ndarray:
-        """Draw Z; replace draws outside the bounds by random quantiles."""
-        draws = self.law.sample(n_samples, rng)
+        return self.within(self.law.sample(n_samples, rng), rng)
+
+    def within(self, draws: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
+        """Replace draws (n_samples, N, P) outside the bounds by random quantiles."""
         probability = rng.uniform(LEAST_PROBABILITY, 1.0, draws.shape)
         outside = np.argwhere(~self._is_inside(draws).all(2))
         for some in row_blocks(len(outside), BLOCK_ROWS):

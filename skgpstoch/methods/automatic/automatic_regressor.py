@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from ...data.arrays import Scaling
+from ...data.arrays import MOST_INTEGER, Scaling
 from ...data.categories import NewRows
 from ...data.chunk import Chunk
 from ...data.deadline import Deadline
@@ -480,7 +480,9 @@ def looks_like_counts(y: np.ndarray) -> bool:
     There must be at least five different values, without a common divisor, which rounded amounts
     would have.
     """
-    if y.dtype.kind not in "fiu" or y.size != len(y) or not (y >= 0).all() or (y % 1 != 0).any():
+    if y.dtype.kind not in "fiu" or y.size != len(y):
+        return False
+    if not ((y >= 0) & (y < MOST_INTEGER) & (y % 1 == 0)).all():  # larger ones fit no int64
         return False
     values, times = np.unique(y, return_counts=True)
     has_unit = np.gcd.reduce(values.astype(np.int64)) > 1

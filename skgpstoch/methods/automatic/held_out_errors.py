@@ -28,7 +28,8 @@ EXPLAINED = "explained variance"
 LEAST_VARIANCE_EXPLAINED = 0.02  # of the variance of y
 TAILS_TRIED = (2.5, 400.0)  # degrees of freedom
 FEWEST_COUNTED, LEAST_RATIO = 5.0, 0.1  # counts, and least squared error over variance
-LARGEST_MEAN = 1e100  # squares of larger ones overflow
+LARGEST_MEAN = 1e100  # in ranges of y: squares of larger ones overflow
+LARGEST_RANGE = 1e200
 
 
 def of_held_out_errors(
@@ -99,7 +100,8 @@ def of_targets(
     each = map(of_tails, np.geomspace(*TAILS_TRIED, 12))
     law = max(each, key=lambda law: law.log_density(mean + error).sum())
     y = inverse_of(transformer, mean + error)
-    y_mean = np.clip(transformed(law, transformer).extent()[0], -LARGEST_MEAN, LARGEST_MEAN)
+    most = LARGEST_MEAN * np.minimum(np.ptp(y, axis=0), LARGEST_RANGE)
+    y_mean = np.clip(transformed(law, transformer).extent()[0], -most, most)
     return held_out._replace(error=y - y_mean, mean=y_mean)
 
 

@@ -9,14 +9,15 @@ from typing import Any, cast
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples
 
 from ...data.arguments import FITS_AGAIN, NO_FUNCTION, MissingMethod
+from ...data.arrays import random_numbers
 from ...estimators.distributions.law import Law
 from ...estimators.distributions.mixed import MixedLaw
 from ...estimators.distributions.normal import NormalLaw
-from ...estimators.distributions.transformed import transformed, transformed_draws
+from ...estimators.distributions.transformed import TransformedLaw, transformed, transformed_draws
 from ...estimators.predictions import PredictedRows, PredictiveRegressor
 from ...persistence.estimator import SavedEstimator
 
@@ -90,7 +91,7 @@ def mixed_draws(
     weights: Sequence[float], parts: Sequence[Draw], n_samples: int, random_state: Any
 ) -> np.ndarray:
     """Draw from a mixture, whose parts draw jointly at all rows: (n_rows, P, n_samples)."""
-    rng = check_random_state(random_state)
+    rng = random_numbers(random_state)
     counts = rng.multinomial(n_samples, weights)
     seeds = rng.randint(2**31 - 1, size=len(counts))
     draws = [
@@ -106,11 +107,13 @@ class TransformedRows(PredictedRows):
         self.of_z, self.transformer = of_z, transformer
         self.n_rows, self.output_shape = of_z.n_rows, of_z.output_shape
 
-    def law(self, rows: slice) -> Law:
+    def law(self, rows: slice) -> TransformedLaw:
         return transformed(self.of_z.law(rows), self.transformer)
 
     def draws(self, n_samples: int, random_state: Any) -> np.ndarray:
-        return transformed_draws(self.of_z.draws(n_samples, random_state), self.transformer)
+        draws = self.of_z.draws(n_samples, random_state)
+        law = self.law(slice(0, self.n_rows))
+        return transformed_draws(draws, law, random_numbers(random_state))
 
 
 class NormalRows(PredictedRows):

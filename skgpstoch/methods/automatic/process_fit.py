@@ -14,6 +14,7 @@ from ...data.arrays import Scaling
 from ...data.devices import HOST
 from ...data.held_out import HeldOutPredictions
 from ...data.rows import Data, Rows
+from ...estimators.validation import MOST_ERROR
 from .process_evidence import LogPosterior, Process, ProcessRows, Shape, laplace_draws, search
 from .student_mixture import LeftOut, Tails, calibrated
 
@@ -118,8 +119,14 @@ def relative_precisions(rows: Data) -> np.ndarray:
     """
     if rows.y_std is None:
         return np.ones((len(rows), rows.y.size // len(rows)))
-    q = np.square(Scaling.quantile(rows.y.reshape(len(rows), -1), rows.weight).scale)
-    return np.asarray(q / np.maximum(q + np.square(rows.y_std), np.finfo(float).tiny))
+    y = rows.y.reshape(len(rows), -1)
+    bulk, all_rows = (
+        scaling(y, rows.weight).scale for scaling in (Scaling.quantile, Scaling.standard)
+    )
+    unit = np.where(bulk > 0.0, bulk, all_rows)  # √q; if most targets agree, that of all
+    with np.errstate(over="ignore"):
+        relative = np.minimum(rows.y_std / unit, MOST_ERROR)
+    return np.asarray(1.0 / (1.0 + np.square(relative)))
 
 
 def target_precisions(rows: Data) -> np.ndarray:

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.utils import check_random_state
 
-from ...data.arrays import row_blocks
+from ...data.arrays import random_numbers, row_blocks
 from ...data.equal_rows import observed_targets
 from ...data.rows import Data
 from ...estimators.distributions.law import Law
@@ -215,10 +214,11 @@ class LatticeLaw(Law):
         j = np.minimum(low[:, None] + np.arange((high - low).max() + 1), high[:, None])  # (n, C)
         ends = np.where(j < high[:, None], edges[j], np.inf)
         P = np.diff(self._below(ends), prepend=0.0)
-        from_mean = self.lattice.atoms[j] - mean[:, None]
+        unit = np.where(std > 0.0, std, 1.0)  # squares neither overflow nor underflow
+        from_mean = (self.lattice.atoms[j] - mean[:, None]) / unit[:, None]
         shift = share * (P * from_mean).sum(1)
-        square = share * (P * from_mean**2).sum(1) + (1.0 - share) * std**2
-        return mean + shift, np.sqrt(np.maximum(square - shift**2, 0.0))
+        square = share * (P * from_mean**2).sum(1) + (1.0 - share) * (std / unit) ** 2
+        return mean + unit * shift, unit * np.sqrt(np.maximum(square - shift**2, 0.0))
 
     def _below(self, y: np.ndarray) -> np.ndarray:
         """Return P(y* ≤ y) for several numbers of each row: (n, C)."""
@@ -291,7 +291,7 @@ class RoundedRows(PredictedRows):
 
     def draws(self, n_samples: int, random_state: Any) -> np.ndarray:
         """Draw y jointly at all rows; a share π of the draws is the nearest atom."""
-        rng = check_random_state(random_state)
+        rng = random_numbers(random_state)
         draws = self.of_density.draws(n_samples, int(rng.randint(2**31 - 1)))
         return self.lattice.drawn(draws, rng)
 

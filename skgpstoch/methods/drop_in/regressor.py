@@ -208,7 +208,13 @@ class GaussianProcessRegressor(GaussianPredictor):
                 "The number of targets seen in `y` is different from the parameter `n_targets`. "
                 f"Got {Y.shape[1]} != {self.n_targets}."
             )
-        size = (Scaling.standard(Y).scale if self.normalize_y else np.abs(Y)).max()
+        sizes = Scaling.standard(Y).scale if self.normalize_y else np.abs(Y)
+        size = sizes.max()
+        if self.normalize_y and sizes.min() < 1.0 / MOST_TARGET:
+            raise ValueError(
+                f"y is on an extreme scale, {sizes.min():.1g}, so that variances underflow. "
+                "Measure y in a smaller unit."
+            )
         if size > MOST_TARGET:
             raise ValueError(
                 f"y is on an extreme scale, {size:.1g}, so that variances overflow. Measure y in a "

@@ -26,6 +26,7 @@ def of_range(kernel: sk.Kernel | None, X: np.ndarray, Y: np.ndarray) -> str:
     if kernel is None or not scales:
         return ""
     f, Z = split_noise(kernel)[0], X / np.min(scales, axis=0)
+    Z = Z / max(np.abs(Z).max(), np.finfo(float).tiny)  # squares do not overflow
     places = Z[np.linspace(0, len(Z) - 1, N_PLACES).astype(int)]
     nearest = [np.argsort(np.square(Z - place).sum(1))[:N_AROUND] for place in places]
     found = [
@@ -56,9 +57,13 @@ def unit_covariance(kernel: sk.Kernel, X: np.ndarray) -> np.ndarray:
 
 
 def evidence(C: np.ndarray, Y: np.ndarray) -> float:
-    """Return the largest log N(y | 0, s²C) over s², up to a constant, summed over outputs."""
+    """Return the largest log N(y | 0, s²C) over s², up to a constant, summed over outputs.
+
+    Outputs that are 0 everywhere are left out: they say nothing of C.
+    """
     solver = ExactSolver.of_(torch.from_numpy(C), torch.from_numpy(Y))
     if solver is None:
         return -np.inf
     s2 = (Y * solver.A.numpy()).mean(0)  # (P,)
-    return -0.5 * float(len(Y) * np.log(s2).sum() + Y.shape[1] * log_det(solver.L))
+    s2 = s2[s2 > 0.0]
+    return -0.5 * float(len(Y) * np.log(s2).sum() + len(s2) * log_det(solver.L))

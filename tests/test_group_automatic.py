@@ -168,7 +168,7 @@ def test_a_target_is_not_told_of_its_own_row(many):
 def test_levels_are_told_by_the_rows_of_all_ranks(many):
     """As by those of one process, however few of them are in the sample."""
     rng = np.random.default_rng(0)
-    level = rng.integers(40, size=N)
+    level = rng.integers(60, size=N)
     X, y = pd.DataFrame({"level": level.astype(str)}), level + rng.normal(size=N)
 
     def encoder(group):

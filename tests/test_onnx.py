@@ -336,11 +336,14 @@ def test_the_default_with_its_calibration(table, discrete):
     assert_same_numbers(model, new)
 
 
-def test_means_with_weights_of_their_own(table):
+@pytest.mark.parametrize("discrete", ["auto", False])
+def test_means_with_weights_of_their_own(table, discrete):
     """Of two processes, which learned different targets."""
-    model = AutoGaussianProcessRegressor(discrete=False, max_time=1, random_state=0)
-    models = [clone(model).fit(table[:50], target[:50]) for target in (y, 2.0 * y + 1.0)]
+    model = AutoGaussianProcessRegressor(discrete=discrete, max_time=1, random_state=0)
+    given = np.round(y) if discrete else y
+    models = [clone(model).fit(table[:50], target[:50]) for target in (given, 2.0 * given + 1.0)]
     model = models[0]
+    assert (model.atoms_ is not None) == bool(discrete)
     model.estimators_ = {str(j): each.estimators_["process"] for j, each in enumerate(models)}
     model.weights_, model.mean_weights_ = np.array([0.8, 0.2]), np.array([0.1, 0.9])
     assert_same_numbers(model, table[:20] + 0.01)

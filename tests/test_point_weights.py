@@ -10,7 +10,7 @@ import skgpstoch
 from skgpstoch import AutoGaussianProcessRegressor
 from skgpstoch.data.held_out import HeldOutPredictions, mixture_of
 from skgpstoch.methods.automatic import automatic_regressor
-from skgpstoch.methods.automatic.point_weights import least_squares, point_weights
+from skgpstoch.methods.automatic.point_weights import Errors, least_squares, point_weights
 from skgpstoch.methods.automatic.race import Shares
 from skgpstoch.objectives import ensemble
 
@@ -25,52 +25,91 @@ def errors(scales, seed=0, n=N):
     return rng.standard_normal((n, len(scales), 1)) * np.asarray(scales)[:, None]
 
 
+def moments(E, weight=None):
+    """Second moments of errors (n, K), NaN where a model has none."""
+    return Errors.of(E, np.ones(len(E)) if weight is None else weight).moments()
+
+
+def chosen(E, weights, unit=1.0, least=0.1):
+    """Weights of the mean, for rows of weight 1."""
+    return point_weights(E, np.array(weights), np.ones(len(E)), np.full(E.shape[2], unit), least)
+
+
 def test_weights_are_those_of_least_squares():
     """Of two models, by the formula; the third is worse than any mixture of the others."""
     E = errors([1.0, 0.5])[..., 0]
     S = E.T @ E
     v = (S[1, 1] - S[0, 1]) / (S[0, 0] + S[1, 1] - 2.0 * S[0, 1])
     far = 3.0 * E[:, [0]] + 9.0
-    found = least_squares(np.hstack([E, far])[..., None], np.ones(N), 0.0)
+    found = least_squares(moments(np.hstack([E, far])), 0.0)
     assert_allclose(found, [v, 1.0 - v, 0.0], atol=1e-5)
-    kept = least_squares(np.hstack([E, far])[..., None], np.ones(N), 0.3)
+    kept = least_squares(moments(np.hstack([E, far])), 0.3)
     assert_array_equal(kept, [0.0, 1.0, 0.0])
 
 
 def test_a_weight_is_a_number_of_rows():
-    E = errors([1.0, 0.7, 0.9])
+    E = errors([1.0, 0.7, 0.9])[..., 0]
     weight = np.arange(N) % 3 + 1.0
-    again = np.repeat(E, weight.astype(int), 0)
-    expected = least_squares(again, np.ones(len(again)), 0.0)
-    assert_allclose(least_squares(E, weight, 0.0), expected, atol=1e-6)
+    E[::2, 1] = np.nan
+    assert_allclose(moments(E, weight), moments(np.repeat(E, weight.astype(int), 0)), rtol=1e-8)
+
+
+def test_moments_of_errors_that_are_missing_for_some_rows():
+    """Those of all rows follow from the errors that vary with them."""
+    rng = np.random.default_rng(0)
+    common = rng.standard_normal(3000)
+    E = np.stack([common, common + 0.1 * rng.standard_normal(3000)], 1)
+    whole, some = E.T @ E / len(E), E.copy()
+    some[100:, 1] = np.nan
+    alone = np.mean(E[:100, 1] ** 2)
+    assert abs(alone - whole[1, 1]) > 0.05  # these rows are not like all
+    assert_allclose(moments(some), whole, atol=0.02)  # as the rest varies by 0.01
+    found = moments(np.where(np.arange(2) == np.arange(3000)[:, None] % 2, E, np.nan))
+    assert_allclose(found.diagonal(), [np.mean(E[::2, 0] ** 2), np.mean(E[1::2, 1] ** 2)])
+    assert np.linalg.eigvalsh(found).min() >= 0.0
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e-200, 1e150])
 def test_a_sure_model_with_large_errors_has_no_say_in_the_mean(unit):
-    given = np.array([0.9, 0.1])
-    found = point_weights(unit * errors([1.0, 0.2]), given, np.ones(N), 0.1)
-    assert_array_equal(found, [0.0, 1.0])
+    assert_array_equal(chosen(unit * errors([1.0, 0.2]), [0.9, 0.1], unit), [0.0, 1.0])
+
+
+def test_rows_that_only_one_model_has_left_out_count():
+    """A tenth of the rows says that the second model is as good as the first; others deny it."""
+    E = errors([1.0, 1.0], n=2000)
+    E[200:, 0], E[200:, 1] = np.nan, 3.0 * E[200:, 1]
+    assert_array_equal(chosen(E[:200], [0.5, 0.5]), [0.5, 0.5])
+    assert chosen(E, [0.5, 0.5])[1] < 0.2
+
+
+def test_a_model_of_few_rows_may_fail_elsewhere():
+    """It has smaller errors at 100 rows, but at 900 others it may have large ones."""
+    E = errors([0.01, 0.001], n=1000)
+    E[100:, 1] = np.nan
+    assert chosen(E, [0.0, 1.0])[1] < 0.2
+    assert_array_equal(chosen(1e3 * E, [0.0, 1.0]), [0.0, 1.0])  # where y is mostly noise
 
 
 def test_chance_changes_nothing():
     """Weights are the best ones up to chance, so that others are better in hardly any table."""
-    given = np.array([0.5, 0.5])
     tables = [errors([1.0, 1.0], seed, n=60) for seed in range(40)]
-    changed = [(point_weights(E, given, np.ones(60), 0.1) != given).any() for E in tables]
+    changed = [(chosen(E, [0.5, 0.5]) != 0.5).any() for E in tables]
     assert sum(changed) <= 2
 
 
 def test_few_rows_change_nothing():
-    given = np.array([0.9, 0.1])
-    assert_array_equal(point_weights(errors([1.0, 0.1], n=5), given, np.ones(5), 0.1), given)
+    assert_array_equal(chosen(errors([1.0, 0.1], n=5), [0.9, 0.1]), [0.9, 0.1])
+    E = errors([1.0, 0.1])
+    E[5:, 1] = np.nan
+    assert_array_equal(chosen(E, [0.9, 0.1]), [0.9, 0.1])
+    assert_array_equal(chosen(np.full((9, 2, 1), np.nan), [0.9, 0.1]), [0.9, 0.1])
 
 
 def test_several_outputs_have_common_weights():
     """In which no output counts for more because of its unit."""
     E = np.concatenate([errors([1.0, 0.2]), 1e6 * errors([1.0, 0.2], 1)], -1)
-    found = point_weights(E, np.array([0.9, 0.1]), np.ones(N), 0.0)
-    one = point_weights(E / [1.0, 1e6], np.array([0.9, 0.1]), np.ones(N), 0.0)
-    assert_allclose(found, one, atol=1e-3)
+    found = point_weights(E, np.array([0.9, 0.1]), np.ones(N), np.array([1.0, 1e6]), 0.0)
+    assert_allclose(found, chosen(E / [1.0, 1e6], [0.9, 0.1], least=0.0), atol=1e-9)
 
 
 def test_columns_of_a_table():
@@ -197,10 +236,9 @@ def test_weights_of_means_are_saved(fitted, tmp_path):
     assert np.isfinite(loaded.predict(X)).all()
 
 
-@pytest.mark.parametrize("kind", [{"target_transform": "yeo-johnson"}, {"discrete": "auto"}])
-def test_means_of_functions_of_y_have_the_weights_of_the_density(fitted, kind, monkeypatch):
+def test_means_of_functions_of_y_have_the_weights_of_the_density(fitted, monkeypatch):
     _, X, y = fitted
     monkeypatch.setattr(automatic_regressor, "point_weights", None)  # is not called
-    rounded = np.round(y) if "discrete" in kind else y
-    model = AutoGaussianProcessRegressor(**kind, max_time=0.5, random_state=0).fit(X, rounded)
+    kind = {"target_transform": "yeo-johnson"}
+    model = AutoGaussianProcessRegressor(**kind, max_time=0.5, random_state=0).fit(X, y)
     assert_array_equal(model.mean_weights_, model.weights_)

@@ -15,8 +15,9 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from skgpstoch import GaussianProcessRegressor
 from skgpstoch.methods.automatic import process_fit
-from skgpstoch.methods.automatic.process import ExactProcessRegressor
+from skgpstoch.methods.automatic.process import ExactProcessRegressor, usual_kernels
 from skgpstoch.methods.automatic.process_evidence import (
+    BY_LEVEL,
     KERNEL_SHAPES,
     LogPosterior,
     Process,
@@ -51,7 +52,7 @@ def some_rows(n=12, d=3, seed=0, weighted=True, groups=None):
     columns = rng.standard_normal((n, d)), rng.standard_normal(n), weight, precision
     missing = np.arange(2 * n).reshape(n, 2) % [3, 4] == 0
     inputs = ProcessInputs.of(
-        np.arange(d) if groups is None else groups, rng.uniform(0.2, 0.5, d), 2
+        np.arange(d) if groups is None else groups, rng.uniform(0.2, 0.5, d), 2, 24
     )
     return ProcessRows(*map(torch.from_numpy, (*columns, missing.astype(float))), inputs)
 
@@ -83,14 +84,21 @@ def test_evidence_is_that_of_all_copies(name):
 
 @EACH_SHAPE
 @pytest.mark.parametrize(
-    ("n_scales", "groups"),
-    [(3, range(3)), (2, [5, 0, 5, 5]), (1, range(70)), (1, [0, 0, *range(66)])],
+    ("n_scales", "n_levels", "groups"),
+    [
+        (3, 0, range(3)),
+        (2, 3, [5, 0, 5, 5]),
+        (2, 0, [5, 0, 5, 5, 5]),
+        (1, 0, range(70)),
+        (1, 0, [0, 0, *range(66)]),
+    ],
 )
-def test_gradients_of_the_evidence(name, n_scales, groups):
+def test_gradients_of_the_evidence(name, n_scales, n_levels, groups):
     """With a length-scale for each input, for levels together, or one for all of very many."""
     rows = some_rows(d=len(groups), groups=np.array(groups))
     objective = LogPosterior(KERNEL_SHAPES[name], rows)
     z = some_z(name, rows)
+    n_scales += n_levels if name == BY_LEVEL else 0  # of eight rows or more
     assert len(z) == 3 + (n_scales + 2 if KERNEL_SHAPES[name].is_linear else 0)
     slope = approx_fprime(z, lambda z: objective(z)[0], 1e-6)
     assert_allclose(objective(z)[1], slope, rtol=1e-4, atol=1e-4)
@@ -100,7 +108,7 @@ def test_the_search_ends_where_the_gradient_does(table):
     X, y = ((a - a.mean(0)) / a.std(0) for a in table)
     ones = np.ones(len(y))
     columns = map(torch.from_numpy, (X, y, ones, ones, np.empty((len(y), 0))))
-    rows = ProcessRows(*columns, ProcessInputs.of(np.arange(6), np.ones(6), 0))
+    rows = ProcessRows(*columns, ProcessInputs.of(np.arange(6), np.ones(6), 0, 30))
     objective = LogPosterior(KERNEL_SHAPES["rbf"], rows)
     z = search(objective, np.zeros(9))
     assert np.abs(objective(z)[1]).max() < 0.5
@@ -118,18 +126,41 @@ def test_levels_of_a_category_have_effects_of_one_variance():
     onehot = (codes[:, None] == np.arange(4)).astype(float)
     std = onehot.std(0)
     X = torch.from_numpy((onehot - onehot.mean(0)) / std)
-    inputs = ProcessInputs.of(np.zeros(4, int), std, 0)
+    inputs = ProcessInputs.of(np.zeros(4, int), std, 0, 0)
     A = X / Theta.of(np.zeros(4), inputs, torch.device("cpu")).length_scale
     indicators = torch.from_numpy(onehot - onehot.mean(0))
     assert_allclose(A / A[0, 0] * indicators[0, 0], indicators, atol=1e-12)
-    one = ProcessInputs.of(np.zeros(1, int), np.ones(1), 0)
+    one = ProcessInputs.of(np.zeros(1, int), np.ones(1), 0, 50)
     median = Theta.of(np.zeros(4), one, torch.device("cpu"))
     assert_allclose((A * median.length_scale).square().sum(1).mean(), 1.0)
 
 
 def test_units_of_inputs_whose_squares_overflow():
-    inputs = ProcessInputs.of(np.array([0, 0, 1]), np.array([3e300, 4e300, 1e-300]), 0)
+    inputs = ProcessInputs.of(np.array([0, 0, 1]), np.array([3e300, 4e300, 1e-300]), 0, 9)
     assert_allclose(inputs.unit, [5.0 / 3.0, 5.0 / 4.0, 1.0])
+
+
+def test_a_level_may_be_unlike_the_others():
+    """One has the opposite curve, and the others share theirs."""
+    rng = np.random.default_rng(0)
+    codes, x = rng.integers(6, size=500), rng.uniform(-2.0, 2.0, 500)
+    y = np.sin(2.0 * x) * np.where(codes == 2, -1.0, 1.0) + 0.1 * rng.standard_normal(500)
+    X = np.column_stack([codes[:, None] == np.arange(6), x])
+    scores = []
+    for name in ("matern", BY_LEVEL):
+        model = ExactProcessRegressor(kernels=[name], groups=[0] * 6 + [1], random_state=0)
+        model.fit(X[:90], y[:90])
+        scores.append(model.log_predictive_density(X[90:], y[90:]).mean())
+    assert scores[1] > scores[0] + 0.2
+
+
+@pytest.mark.parametrize(("n", "has_own"), [(47, False), (48, True), (200, True), (201, False)])
+def test_levels_are_told_apart_where_that_is_worth_its_time(n, has_own):
+    """From eight rows for each level on, and where networks do not follow."""
+    columns = torch.zeros(n, 7), *[torch.ones(n)] * 3, torch.zeros(n, 0)
+    groups = np.array([0] * 6 + [1])
+    rows = ProcessRows(*columns, ProcessInputs.of(groups, np.ones(7), 0, n))
+    assert (BY_LEVEL in usual_kernels(rows)) == has_own
 
 
 # ---- rows that are left out --------------------------------------------------------------------

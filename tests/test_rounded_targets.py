@@ -9,6 +9,7 @@ from scipy.integrate import trapezoid
 from scipy.stats import norm
 from sklearn.linear_model import LinearRegression
 
+from skgpstoch.estimators.distributions.mixed import MixedLaw
 from skgpstoch.estimators.distributions.normal import NormalLaw
 from skgpstoch.methods.automatic import rounded_targets as room
 from skgpstoch.methods.automatic.mixture import MixedRows, MixtureRegressor, NormalRows, mixed_draws
@@ -250,6 +251,17 @@ def test_moments_have_the_unit_of_the_atoms(unit):
     )
     for moment, of_one in zip(found.moments(), expected.moments(), strict=True):
         assert_allclose(moment / unit, of_one, rtol=1e-9)
+
+
+def test_what_is_predicted_is_shifted_as_the_mean_of_the_density_is():
+    """If means have weights of their own; deviations are those of draws from what is predicted."""
+    parts = [NormalLaw(np.full((1, 1), m), np.full((1, 1), s)) for m, s in ((2.2, 0.4), (3.1, 0.8))]
+    weights = np.array([0.7, 0.3]), np.array([0.1, 0.9])
+    mixed = [MixedLaw(weights[0], parts, v) for v in (None, weights[1])]
+    rounded = [LatticeLaw(law, UNEVEN) for law in mixed]
+    (mean, std), (point, apart) = ([float(a[0, 0]) for a in law.moments()] for law in rounded)
+    assert point - mean == pytest.approx((0.1 * 2.2 + 0.9 * 3.1) - (0.7 * 2.2 + 0.3 * 3.1))
+    assert apart == pytest.approx(np.hypot(std, point - mean), rel=1e-4)
 
 
 def test_fine_lattices_leave_moments_as_they_are():

@@ -112,6 +112,15 @@ def test_columns_that_say_what_is_missing(people):
     assert encoder.missing_columns == []
 
 
+def test_levels_of_four_rows_are_columns():
+    """Means from other rows would say less of them, and what they say is uncertain."""
+    X = pd.DataFrame({"a": [f"{j:02}" for j in range(20)] * 4})
+    y = np.random.default_rng(0).normal(size=80)
+    assert encoded(X, y).shape == (80, 20)
+    assert encoded(X[:79], y[:79]).shape == (79, 1)
+    assert encoded(X, y, np.arange(80) % 79 + 0.0).shape == (80, 1)  # of weight 0 is none
+
+
 def test_missing_levels_are_levels():
     X = pd.DataFrame({"a": np.tile([None, *(f"{j}" for j in range(11))], 15)})
     encoder = TableEncoder()

@@ -160,6 +160,10 @@ class Weighted(NamedTuple):
         mean = total([m * w for (m, _), w in zip(pairs, shares, strict=True)])
         return mean, self._averaged([var + (m - mean).square() for m, var in pairs])
 
+    def density_mean(self) -> Value:
+        """Return the mean of the density, (N, P)."""
+        return self._averaged([part.moments()[0] for part in self.parts])
+
     def _averaged(self, values: Sequence[Value]) -> Value:
         return total([value * w for value, w in zip(values, self.weights, strict=True)])
 
@@ -204,6 +208,10 @@ class OverLevels(NamedTuple):
         m, var = self.given.moments()
         mean = self.copies.averaged(m)
         return mean, self.copies.averaged(var + (m - self._copied(mean)).square())
+
+    def density_mean(self) -> Value:
+        """Return the mean of the density, (N, P)."""
+        return self.copies.averaged(self.given.density_mean())
 
     def cdf_and_density(self, y: Value) -> tuple[Value, Value]:
         """Return P(Y ≤ y) and p(y), each (N, P)."""
@@ -280,6 +288,7 @@ def rounded_moments(given: Weighted | OverLevels, lattice: Lattice) -> tuple[Val
     If many atoms are within six standard deviations, they are those of the density.
     """
     mean, var = given.moments()
+    centre = given.density_mean()
     graph, std, edges, share = mean.graph, var.sqrt(), lattice.edges[None], lattice.weight
     low, high = (below(mean + std * z, edges) for z in (-WINDOW, WINDOW))
     end = mean * 0.0
@@ -287,11 +296,10 @@ def rounded_moments(given: Weighted | OverLevels, lattice: Lattice) -> tuple[Val
     place = np.arange(edges.shape[1], dtype=np.float64)[None]
     cdf = graph.where(low - place > 0.0, 0.0, graph.where(high - place > 0.0, cdf, 1.0))
     P = graph.concat([cdf, end + 1.0], 1) - graph.concat([end, cdf], 1)
-    from_mean = lattice.atoms - mean
-    shift = (P * from_mean).sum(1) * share
-    square = (P * from_mean.square()).sum(1) * share + var * (1.0 - share)
+    shift = (P * (lattice.atoms - centre)).sum(1) * share
+    square = (P * (lattice.atoms - mean).square()).sum(1) * share + var * (1.0 - share)
     is_coarse = high - low < MOST_CELLS
-    rounded = (square - shift.square()).at_least(0.0)
+    rounded = (square - shift * (shift + 2.0 * (centre - mean))).at_least(0.0)
     return graph.where(is_coarse, mean + shift, mean), graph.where(is_coarse, rounded, var)
 
 

@@ -83,6 +83,10 @@ class Law(ABC):
         """Return the mean, which may be cheaper than both moments."""
         return self.moments()[0]
 
+    def density_mean(self) -> np.ndarray:
+        """Return the mean of the density, (N, P), if what is predicted for y is not that mean."""
+        return self.mean()
+
     def place(self) -> tuple[np.ndarray, np.ndarray]:
         """Return a centre and a width of each distribution, from which integrals start."""
         return self.moments()

@@ -37,6 +37,9 @@ class LawOfMixture(Law):
     def mean(self) -> np.ndarray:
         return self._point(self._each("mean"))
 
+    def density_mean(self) -> np.ndarray:
+        return self._averaged(self._each("density_mean"))
+
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         means, stds = np.moveaxis(self._each("moments"), 1, 0)
         mean = self._point(means)
@@ -240,6 +243,9 @@ class JoinedLaw(Law):
 
     def mean(self) -> np.ndarray:
         return self._gathered(lambda part, _: part.mean())
+
+    def density_mean(self) -> np.ndarray:
+        return self._gathered(lambda part, _: part.density_mean())
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
         return self._gathered(lambda part, place: part.log_density(y[place]))

@@ -21,7 +21,7 @@ from ...data.deadline import Deadline
 from ...data.docstrings import documented
 from ...data.findings import Finding
 from ...data.groups import current
-from ...data.held_out import common_rows, mixture_of
+from ...data.held_out import mixture_of
 from ...data.messages import warn
 from ...data.rows import Data
 from ...data.tables import validate_table
@@ -350,16 +350,17 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
     def _mean_weights(self, found: list[Judged], weights: np.ndarray, data: Data) -> np.ndarray:
         """Return other weights where they clearly predict y itself better.
 
-        The mean of counts, of rounded y and of a function of y is not that of models' means.
+        The mean of counts, and of a function of y, is not that of models' means.
         """
-        if self.target == "count" or self._lattice is not None or self.target_transformer_:
+        if self.target == "count" or self.target_transformer_ or len(found) == 1:
             return weights
-        held_out = [each.model.held_out_ for each in found]
-        if len(found) == 1 or any(each is None for each in held_out):
-            return weights
-        rows = common_rows(held_out)
-        errors = np.stack([each.of(rows).error for each in held_out], 1)
-        return point_weights(errors, weights, certain_rows(data)[rows], LEAST_WEIGHT)
+        Y = data.y.reshape(len(data), -1)
+        errors = np.full((len(data), len(found), Y.shape[1]), np.nan)
+        for k, each in enumerate(found):
+            if each.model.held_out_ is not None:
+                errors[each.model.held_out_.rows, k] = each.model.held_out_.error
+        unit = Scaling.standard(Y, data.weight).scale
+        return point_weights(errors, weights, certain_rows(data), unit, LEAST_WEIGHT)
 
     def _combine(
         self, found: list[Judged], shares: Shares, data: Data, floor: list[Judged]

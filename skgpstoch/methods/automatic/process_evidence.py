@@ -40,6 +40,9 @@ NOISE_PRIOR = (-4.0, 2.0)
 LENGTH_SCALE_PRIOR = (math.log(3.0), 2.0)  # of ℓ/√d
 
 CONSTANT_VARIANCE = 1.0  # m: of the mean, which is known to be about 0
+LEVEL_PRIOR = (0.0, 1.0)  # of a level's own factor of its category's length-scale
+ROWS_FOR_OWN = 8.0  # rows for each level, for levels to have one: fewer cost .02 to .1 nats
+
 FARTHEST_DEVIATIONS = 6.0  # of the prior: bounds of a search
 SEARCH_LIMITS = Limits(max_iter=40, tol=1e-4, gtol=1e-2)  # draws differ by more than what is left
 DIFFERENCE = 1e-3  # of z, for second derivatives
@@ -51,7 +54,8 @@ class ProcessInputs(NamedTuple):
 
     The levels of a category are one input. With their common unit, the root of their summed
     variances, it has variance 1, as other inputs have, and rare levels do not count for more. With
-    more than `MOST_RELEVANT_INPUTS` inputs there is a single length-scale.
+    more than `MOST_RELEVANT_INPUTS` inputs there is a single length-scale. Levels of enough rows
+    may have a factor of their own.
 
     Parameters
     ----------
@@ -61,25 +65,34 @@ class ProcessInputs(NamedTuple):
         The column's unit, for X of variance 1.
     n_inputs, n_missing : int
         Number of inputs, and q of columns that say what is missing.
+    levels : ndarray of shape (n_levels,)
+        Columns with a factor of their own.
     """
 
     place: np.ndarray
     unit: np.ndarray
     n_inputs: int
     n_missing: int
+    levels: np.ndarray
 
     @classmethod
-    def of(cls, groups: np.ndarray, std: np.ndarray, n_missing: int) -> ProcessInputs:
+    def of(cls, groups: np.ndarray, std: np.ndarray, n_missing: int, n_rows: int) -> ProcessInputs:
         """Return the inputs of columns with these groups and standard deviations, each (d,)."""
         _, place = np.unique(groups, return_inverse=True)
         top = np.zeros(place.max(initial=-1) + 1)
         np.maximum.at(top, place, std)
         total = top * np.sqrt(np.bincount(place, (std / top[place]) ** 2))  # std² may overflow
-        unit = np.where(np.bincount(place)[place] > 1, total[place] / std, 1.0)
+        size = np.bincount(place)[place]
+        unit = np.where(size > 1, total[place] / std, 1.0)
+        levels = np.flatnonzero((size > 1) & (n_rows >= ROWS_FOR_OWN * size))
         n_inputs = len(total)
         if n_inputs > MOST_RELEVANT_INPUTS:
-            place = np.zeros_like(place)
-        return cls(place, unit, n_inputs, n_missing)
+            place, levels = np.zeros_like(place), levels[:0]
+        return cls(place, unit, n_inputs, n_missing, levels)
+
+    def shared(self) -> ProcessInputs:
+        """Return the same where no level has a factor of its own."""
+        return self._replace(levels=self.levels[:0])
 
     @property
     def n_scales(self) -> int:
@@ -89,6 +102,11 @@ class ProcessInputs(NamedTuple):
     @property
     def first_missing(self) -> int:
         """Place of the first of s in θ."""
+        return self.first_level + len(self.levels)
+
+    @property
+    def first_level(self) -> int:
+        """Place of the first factor of a level in θ."""
         return 3 + self.n_scales
 
     def prior(self) -> np.ndarray:
@@ -96,12 +114,14 @@ class ProcessInputs(NamedTuple):
         log_scale, std = LENGTH_SCALE_PRIOR
         of_scale = (log_scale + 0.5 * math.log(max(self.n_inputs, 1)), std)
         pairs = [SIGNAL_PRIOR, SLOPE_PRIOR, NOISE_PRIOR, *[of_scale] * self.n_scales]
+        pairs += [LEVEL_PRIOR] * len(self.levels)
         pairs += [NOISE_PRIOR] * self.n_missing  # of (−4, 2) to (−1.5, 1.5) all within .01 nats
         return np.array(pairs).T
 
     def of_columns(self, log_theta: np.ndarray) -> np.ndarray:
         """Return log(c, b) and log ℓ of each column, (2 + d,), of all log θ (D,)."""
-        log_scale = log_theta[3 : self.first_missing][self.place] + np.log(self.unit)
+        log_scale = log_theta[3 : self.first_level][self.place] + np.log(self.unit)
+        log_scale[self.levels] += log_theta[self.first_level : self.first_missing]
         return np.concatenate([log_theta[:2], log_scale])
 
     def summed(self, slopes: np.ndarray) -> np.ndarray:
@@ -109,17 +129,22 @@ class ProcessInputs(NamedTuple):
         found = np.zeros(self.first_missing + self.n_missing)
         found[:2] = slopes[:2]
         np.add.at(found[3:], self.place, slopes[2:])
+        found[self.first_level : self.first_missing] = slopes[2 + self.levels]
         return found
 
 
-NO_INPUTS = ProcessInputs.of(np.empty(0, dtype=np.intp), np.empty(0), 0)
+NO_INPUTS = ProcessInputs.of(np.empty(0, dtype=np.intp), np.empty(0), 0, 0)
 
 
 class Shape(NamedTuple):
-    """A kernel without its hyper-parameters: which κ, if any, and whether there is a line."""
+    """A kernel without its hyper-parameters: which κ, if any, and whether there is a line.
+
+    `by_level` says whether levels of a category have factors of its length-scale.
+    """
 
     profile: Profile | None
     is_linear: bool = True
+    by_level: bool = False
 
     def inputs(self, X: Tensor) -> Tensor:
         """Return the columns that matter, (N, d): none for a constant."""
@@ -127,7 +152,8 @@ class Shape(NamedTuple):
 
     def known(self, rows: ProcessRows) -> ProcessInputs:
         """Return the inputs that matter: none for a constant."""
-        return rows.inputs if self.is_linear else NO_INPUTS
+        known = rows.inputs if self.is_linear else NO_INPUTS
+        return known if self.by_level else known.shared()
 
     def start(self, rows: ProcessRows) -> np.ndarray:
         """Return z where the prior is highest, (D,)."""
@@ -148,12 +174,14 @@ class Shape(NamedTuple):
         return TermsCovariance(kernel, self.inputs(X), X.device)
 
 
+BY_LEVEL = "matern by level"
 KERNEL_SHAPES = {
     "rbf": Shape(rbf),
     "matern": Shape(matern_3),
     "rough": Shape(matern_1),
     "linear": Shape(None),
     "constant": Shape(None, is_linear=False),
+    BY_LEVEL: Shape(matern_3, by_level=True),
 }
 
 

@@ -195,19 +195,28 @@ class LatticeLaw(Law):
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation, as those of draws.
 
-        If there are many atoms within six standard deviations, they are those of the density.
+        If there are many atoms within six standard deviations, they are those of the density. If
+        what is predicted is not the density's mean, rounding shifts both alike, and deviations are
+        those from what is predicted.
         """
         mean, std = (np.array(part[:, 0]) for part in self.law.moments())
+        centre = self.law.density_mean()[:, 0]
         low, high = (self.lattice.nearest(mean + z * std) for z in (-WINDOW, WINDOW))
         coarse = np.flatnonzero(high - low < MOST_CELLS)
         for rows in row_blocks(len(coarse), PAIRS_AT_A_TIME // MOST_CELLS):
             i = coarse[rows]
-            both = self.of(i)._rounded_moments(mean[i], std[i], low[i], high[i])
+            given = mean[i], std[i], centre[i], low[i], high[i]
+            both = self.of(i)._rounded_moments(*given)
             mean[i], std[i] = both
         return mean[:, None], std[:, None]
 
     def _rounded_moments(
-        self, mean: np.ndarray, std: np.ndarray, low: np.ndarray, high: np.ndarray
+        self,
+        mean: np.ndarray,
+        std: np.ndarray,
+        centre: np.ndarray,
+        low: np.ndarray,
+        high: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and deviation of Y, with the atoms from number low to high of each row."""
         edges, share = np.append(self.lattice.edges, np.inf), self.lattice.weight
@@ -216,9 +225,11 @@ class LatticeLaw(Law):
         P = np.diff(self._below(ends), prepend=0.0)
         unit = np.where(std > 0.0, std, 1.0)  # squares neither overflow nor underflow
         from_mean = (self.lattice.atoms[j] - mean[:, None]) / unit[:, None]
-        shift = share * (P * from_mean).sum(1)
+        apart = (centre - mean) / unit
+        shift = share * (P * (from_mean - apart[:, None])).sum(1)
         square = share * (P * from_mean**2).sum(1) + (1.0 - share) * (std / unit) ** 2
-        return mean + unit * shift, unit * np.sqrt(np.maximum(square - shift**2, 0.0))
+        square -= shift * (shift + 2.0 * apart)
+        return mean + unit * shift, unit * np.sqrt(np.maximum(square, 0.0))
 
     def _below(self, y: np.ndarray) -> np.ndarray:
         """Return P(y* ≤ y) for several numbers of each row: (n, C)."""

@@ -17,6 +17,7 @@ from ..data.rows import Rows
 from ..maths.first_order import with_slopes
 from ..maths.gaussian import (
     Marginals,
+    inverse,
     log_density,
     log_root,
     quadrature_nodes,
@@ -257,14 +258,16 @@ class Poisson(Likelihood):
         # P(Y > k) ≤ P(rate > r) + P(Y > k | r): with half of the probability each, a bound.
         rate = self.high_rate(q, half).clamp_max(MOST_COUNT)
         tail = -math.log(half)
-        high = np.ceil((rate + (2.0 * rate * tail).sqrt() + tail).amax(0).cpu().numpy())
-        low = np.full_like(high, -1.0)
+        high = torch.log1p((rate + (2.0 * rate * tail).sqrt() + tail).amax(0))
         cdf = self.distribution(q)
-        while (high - low > 1.0).any():
-            middle = np.maximum(np.floor(0.5 * (low + high)), 0.0)  # −1 where it is found already
-            below = cdf(middle) < probability
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return torch.as_tensor(high, dtype=q.mean.dtype, device=q.mean.device)
+
+        def below(log_count: Tensor) -> Tensor:
+            return torch.from_numpy(cdf(np.expm1(log_count.cpu().numpy()))).to(high)
+
+        found = inverse(below, torch.zeros_like(high), high, probability)
+        count = np.floor(np.maximum(np.expm1(found.cpu().numpy()), 0.0))
+        count += cdf(count) < probability
+        return torch.as_tensor(count, dtype=q.mean.dtype, device=q.mean.device)
 
     def high_rate(self, q: Marginals, probability: float) -> Tensor:
         """Return a rate that is exceeded with at most this probability, (S, N, P)."""
@@ -290,16 +293,20 @@ class Poisson(Likelihood):
         rate = self.log_rate(f.detach()).exp().cpu().numpy()
         weights = log_weights.exp().cpu().numpy()
         exposure = self._log_exposure(q.mean.double()).exp().cpu().numpy()
-        inverse = np.log if self.link == "exp" else _inverse_softplus
+        inverse_link = np.log if self.link == "exp" else _inverse_softplus
 
         def cdf(k: np.ndarray) -> np.ndarray:
-            over_f = (weights * special.gammaincc(k + 1.0, rate)).sum(0)  # (S, N, P)
-            gamma, gamma_weights = _gamma_nodes(k + 1.0)  # (K, N, P)
-            f = inverse(gamma / exposure)[:, None]
-            over_gamma = (gamma_weights[:, None] * special.ndtr((f - mean) / std)).sum(0)
+            def over_f() -> np.ndarray:
+                return np.asarray((weights * special.gammaincc(k + 1.0, rate)).sum(0))  # (S, N, P)
+
+            def over_gamma() -> np.ndarray:
+                gamma, gamma_weights = _gamma_nodes(k + 1.0)  # (K, N, P)
+                f = inverse_link(gamma / exposure)[:, None]
+                return np.asarray((gamma_weights[:, None] * special.ndtr((f - mean) / std)).sum(0))
+
             centre = np.maximum(k + 1.0, 1.0)
-            width = inverse((centre + np.sqrt(centre)) / exposure) - inverse(centre / exposure)
-            return np.where(std < width, over_f, over_gamma).mean(0)
+            ends = (inverse_link(end / exposure) for end in (centre, centre + np.sqrt(centre)))
+            return by_narrower(std < np.diff(np.stack(list(ends)), axis=0)[0], over_f, over_gamma)
 
         return cdf
 
@@ -325,6 +332,17 @@ class Poisson(Likelihood):
                 f"y must hold counts of at most {MOST_COUNT:g}, got "
                 f"{y.max():g}; count in a larger unit, or model log(y) as a real number."
             )
+
+
+def by_narrower(
+    is_narrow: np.ndarray, over_f: Callable[[], np.ndarray], over_y: Callable[[], np.ndarray]
+) -> np.ndarray:
+    """Return probabilities (S, N, P) averaged over components, over f where that is narrower."""
+    if is_narrow.all():
+        return np.asarray(over_f().mean(0))
+    if not is_narrow.any():
+        return np.asarray(over_y().mean(0))
+    return np.asarray(np.where(is_narrow, over_f(), over_y()).mean(0))
 
 
 def of_nodes(q: Marginals) -> Marginals:

@@ -318,6 +318,25 @@ class Poisson(Likelihood):
         rate = (n_counts + 0.5) / exposed
         return rate.log() if self.link == "exp" else rate + torch.log(-torch.expm1(-rate))
 
+    def limits_of_f(self, rows: Rows) -> Tensor | None:
+        """Return centre and deviation of the log-rates that a lognormal distribution would have.
+
+        The mean and the variance of its rates are those of the counts of all rows, but the variance
+        is at least the square of the mean. The highest mean of f is that of the largest count, plus
+        this deviation.
+        """
+        if self.link != "exp":
+            return None
+        exposure = self.given(rows.exposure)._log_exposure(rows.y).exp().expand_as(rows.y)
+        rate = self.initial_mean(rows).exp()
+        due = exposure * rate
+        parts = (rows.weighted(a).sum(0) for a in ((rows.y - due).square() - rows.y, due.square()))
+        excess, square = rows.total(*parts)
+        var = torch.log1p((excess / square).clamp_min(1.0))
+        highest = ((rows.y + 0.5) / exposure).amax(0).log()
+        centre, std = rate.log() - 0.5 * var, var.sqrt()
+        return torch.stack([centre, std, torch.maximum(highest, rate.log()) + std])
+
     def check_targets(self, y: np.ndarray) -> None:
         """Raise a ValueError unless all counts are finite, non-negative integers up to 10¹⁵."""
         wrong = ~(np.isfinite(y) & (y >= 0) & (y == np.floor(y)))

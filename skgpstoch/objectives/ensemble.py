@@ -366,7 +366,9 @@ class EnsembleObjective(Members):
             found = Solution(q, started(model, q), bound)
         if self.centre is not None:
             found = found._replace(q=found.q.scaled(math.exp(self.calibration.log_scale)))
-        return model.posterior(found, bound, rows.n_effective)
+        posterior = model.posterior(found, bound, rows.n_effective)
+        posterior.limits = self.model.likelihood.limits_of_f(rows.to(torch.float64))
+        return posterior
 
     def closed(
         self,

@@ -295,6 +295,10 @@ class Likelihood(Module):
         """
         return None
 
+    def prior_variance_limit(self, rows: Rows) -> float:
+        """Return the upper bound on the variance that the default kernel learns from rows."""
+        return self.most_prior_variance
+
     def initialise(self, rows: Rows) -> None:
         """Set starting values of the parameters, in place, from the targets (default: nothing)."""
 

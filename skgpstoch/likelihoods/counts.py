@@ -296,13 +296,21 @@ class Poisson(Likelihood):
         inverse_link = np.log if self.link == "exp" else _inverse_softplus
 
         def cdf(k: np.ndarray) -> np.ndarray:
-            def over_f() -> np.ndarray:
-                return np.asarray((weights * special.gammaincc(k + 1.0, rate)).sum(0))  # (S, N, P)
+            def over_f(some: np.ndarray) -> np.ndarray:
+                shape = np.broadcast_to(k + 1.0, some.shape)[some]
+                return np.asarray(
+                    (weights[:, 0, 0] * special.gammaincc(shape, rate[:, some])).sum(0)
+                )
 
-            def over_gamma() -> np.ndarray:
-                gamma, gamma_weights = _gamma_nodes(k + 1.0)  # (K, N, P)
-                f = inverse_link(gamma / exposure)[:, None]
-                return np.asarray((gamma_weights[:, None] * special.ndtr((f - mean) / std)).sum(0))
+            def over_gamma(some: np.ndarray) -> np.ndarray:
+                gamma, of_gamma = _gamma_nodes(k + 1.0)  # (K, N, P)
+                at, of = (
+                    np.broadcast_to(a[:, None], (len(a), *some.shape))
+                    for a in (inverse_link(gamma / exposure), of_gamma)
+                )
+                return np.asarray(
+                    (of[:, some] * special.ndtr((at[:, some] - mean[some]) / std[some])).sum(0)
+                )
 
             centre = np.maximum(k + 1.0, 1.0)
             ends = (inverse_link(end / exposure) for end in (centre, centre + np.sqrt(centre)))
@@ -337,6 +345,13 @@ class Poisson(Likelihood):
         centre, std = rate.log() - 0.5 * var, var.sqrt()
         return torch.stack([centre, std, torch.maximum(highest, rate.log()) + std])
 
+    def prior_variance_limit(self, rows: Rows) -> float:
+        """Let two prior deviations of f be four of the log-rates that all counts imply."""
+        limits = self.limits_of_f(rows.to(torch.float64))
+        if limits is None:
+            return self.most_prior_variance
+        return min(self.most_prior_variance, 4.0 * float(limits[1].square().max()))
+
     def check_targets(self, y: np.ndarray) -> None:
         """Raise a ValueError unless all counts are finite, non-negative integers up to 10¹⁵."""
         wrong = ~(np.isfinite(y) & (y >= 0) & (y == np.floor(y)))
@@ -353,15 +368,17 @@ class Poisson(Likelihood):
             )
 
 
-def by_narrower(
-    is_narrow: np.ndarray, over_f: Callable[[], np.ndarray], over_y: Callable[[], np.ndarray]
-) -> np.ndarray:
+OfSome = Callable[[np.ndarray], np.ndarray]
+"""Maps a mask of (S, N, P) to probabilities there."""
+
+
+def by_narrower(is_narrow: np.ndarray, over_f: OfSome, over_y: OfSome) -> np.ndarray:
     """Return probabilities (S, N, P) averaged over components, over f where that is narrower."""
-    if is_narrow.all():
-        return np.asarray(over_f().mean(0))
-    if not is_narrow.any():
-        return np.asarray(over_y().mean(0))
-    return np.asarray(np.where(is_narrow, over_f(), over_y()).mean(0))
+    found = np.empty(is_narrow.shape)
+    for some, function in ((is_narrow, over_f), (~is_narrow, over_y)):
+        if some.any():
+            found[some] = function(some)
+    return np.asarray(found.mean(0))
 
 
 def of_nodes(q: Marginals) -> Marginals:

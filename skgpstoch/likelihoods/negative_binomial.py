@@ -176,20 +176,23 @@ class NegativeBinomial(ScaledByRow, Poisson):
         f, log_weights = quadrature_nodes(q.double(), 64)
         x = self._log_odds(f.detach()).detach().cpu().numpy()
         p, is_large = special.expit(-np.abs(x)), x > 0.0
+        width_of_k = special.polygamma(1, k)
         weights = log_weights.exp().cpu().numpy()
         shift = self._log_odds(torch.zeros_like(q.mean.double())).detach().cpu().numpy()
 
         def cdf(y: np.ndarray) -> np.ndarray:
-            def over_f() -> np.ndarray:
-                ends = np.where(is_large, k, y + 1.0), np.where(is_large, y + 1.0, k)
-                at_f = special.betainc(*ends, p)  # p ≤ ½ has all its digits, 1 − p has not
-                return np.asarray((weights * np.where(is_large, at_f, 1.0 - at_f)).sum(0))
+            n = np.broadcast_to(y + 1.0, k.shape)
 
-            def over_t() -> np.ndarray:
-                t, of_t = logit_beta_nodes(k, y + 1.0)  # (K, S, N, P)
-                return np.asarray((of_t * special.ndtr((t - shift - mean) / std)).sum(0))
+            def over_f(some: np.ndarray) -> np.ndarray:
+                each, is_above = (k[some], n[some]), is_large[:, some]
+                at_f = special.betainc(*pair(each, is_above), p[:, some])  # p ≤ ½ has all digits
+                return (weights[:, 0, 0] * np.where(is_above, at_f, 1.0 - at_f)).sum(0)
 
-            width = np.sqrt(special.polygamma(1, k) + special.polygamma(1, y + 1.0))
+            def over_t(some: np.ndarray) -> np.ndarray:
+                t, of_t = logit_beta_nodes(k[some], n[some])  # (K, ·)
+                return (of_t * special.ndtr((t - (shift + mean)[some]) / std[some])).sum(0)
+
+            width = np.sqrt(width_of_k + special.polygamma(1, y + 1.0))
             return by_narrower(std < width, over_f, over_t)
 
         return cdf
@@ -202,17 +205,26 @@ def logit_beta_nodes(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarr
     of_a, of_b = (30.0 / shape + np.sqrt(60.0 / shape) for shape in (a, b))
     low, high = -of_b - np.log1p(of_a), of_a + np.log1p(of_b)
     unit = np.linspace(0.0, 1.0, COUNT_GAMMA_NODES).reshape(-1, *[1] * a.ndim)
-    u, share = low + (high - low) * unit, b / (a + b)  # u is from the mode of t
-    weights = np.exp(-a * _log_mean_exp(share, u) - b * _log_mean_exp(1.0 - share, -u))
-    return np.log(b / a) + u, weights / weights.sum(0)
+    u, start = low + (high - low) * unit, np.log(b / a)  # u is from the mode of t
+    log_weights, is_near = np.empty_like(u), np.minimum(a, b) > 1.0
+    of_near, few_a, few_b = np.expm1(u[:, is_near]), a[is_near], b[is_near]  # keeps all digits
+    share = few_b / (few_a + few_b)
+    log_weights[:, is_near] = -few_a * np.log1p(share * of_near) - few_b * np.log1p(
+        (share - 1.0) * of_near / (1.0 + of_near)
+    )
+    t, few_a, few_b = (start + u)[:, ~is_near], a[~is_near], b[~is_near]
+    far = -few_a * np.logaddexp(0.0, t) - few_b * np.logaddexp(0.0, -t)
+    log_weights[:, ~is_near] = far - far.max(0) if far.size else far
+    weights = np.exp(log_weights)
+    return start + u, weights / weights.sum(0)
 
 
-def _log_mean_exp(share: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """Return log(1 − share + share·exp(u)), with all digits for small u."""
-    small = np.clip(u, -1.0, 1.0)
-    with np.errstate(divide="ignore"):  # where a share is 1 to rounding
-        far = np.logaddexp(np.log1p(-share), np.log(share) + u)
-    return np.where(small == u, np.log1p(share * np.expm1(small)), far)
+def pair(
+    of_k_and_y: tuple[np.ndarray, np.ndarray], is_above: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first two arguments of the incomplete beta function of p, or of 1 − p."""
+    k, n = of_k_and_y
+    return np.where(is_above, k, n), np.where(is_above, n, k)
 
 
 def log_rising(y: Tensor, k: Tensor) -> Tensor:

@@ -657,6 +657,24 @@ def test_counts_and_classes_do_not_run_away_from_their_rows():
     assert p[0, 1] != classes.predict_proba([[5.0]])[0, 1]
 
 
+@pytest.mark.parametrize("likelihood", ["poisson", "negative_binomial"])
+def test_far_means_are_near_the_counts(likelihood):
+    """Not 10⁶ and 10⁷⁰ times as high, as exp(v/2) made them; and draws are of the same rates."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, (80, 2))
+    y = rng.poisson(3.0, 80).astype(float)
+    y[7] = 1e8
+    far = 3.0 * np.array([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]])
+    options = {"n_estimators": 2, "max_iter": 20, "random_state": 0, "likelihood": likelihood}
+    for counts, most in ((y, 1e3), (np.full(80, 7.0), 5.0), (np.zeros(80), 5.0)):
+        model = DeepKernelEnsembleRegressor(**options).fit(X, counts)
+        mean = model.predict(far)
+        assert (mean <= most * max(counts.mean(), 1.0 / 80)).all()
+        f, std = model.predict(far, return_std=True, latent=True)
+        draws = model.sample_y(far, 400, random_state=0, latent=True)
+        assert_allclose(draws.mean(1), f, atol=5.0 * std.max() / 20.0)
+
+
 def test_the_dispersion_of_counts_follows_the_inputs():
     """And densities, moments, quantiles and joint draws are those of one distribution."""
     rng = np.random.default_rng(0)

@@ -40,7 +40,14 @@ from skgpstoch.estimators.distributions.normal import NormalLaw
 from skgpstoch.estimators.distributions.transformed import TRIMMED, kinks_between, transformed
 from skgpstoch.estimators.distributions.truncated import TruncatedLaw
 from skgpstoch.estimators.posterior_law import PredictedLaw
-from skgpstoch.likelihoods import Gaussian, Laplace, Poisson, SharedStudentT, StudentT
+from skgpstoch.likelihoods import (
+    Gaussian,
+    Laplace,
+    NegativeBinomial,
+    Poisson,
+    SharedStudentT,
+    StudentT,
+)
 from skgpstoch.likelihoods.real import Noiseless
 from skgpstoch.likelihoods.skewed import Skewed
 from skgpstoch.maths.gaussian import Marginals
@@ -253,6 +260,20 @@ def test_counts_agree(mean, std, S):
     draws = distribution.sample(4000, random_state=0)
     z = (draws.mean(1) - distribution.mean()) / distribution.std() * np.sqrt(4000)
     assert (np.abs(z) < 5.0).all()
+
+
+@pytest.mark.parametrize("likelihood", [Poisson(), NegativeBinomial(2.0)], ids=repr)
+def test_the_crps_of_mixed_counts_is_a_sum(likelihood):
+    """Where some components are narrower than the counts given f, and some are wider."""
+    rng = np.random.default_rng(0)
+    mean = torch.from_numpy(np.log(0.5) + 0.3 * rng.standard_normal((16, 3, 1)))
+    law = PredictedLaw(Marginals(mean, torch.full_like(mean, 0.2)), likelihood, Scaling.identity(1))
+    distribution = PredictiveDistribution(law)
+    k = np.arange(300.0)
+    F = distribution.cdf(np.broadcast_to(k, (3, 300)))
+    y = np.array([0.0, 2.0, 9.0])
+    assert F[:, -1].min() > 1.0 - 1e-9
+    assert_allclose(distribution.crps(y), np.square(F - (k >= y[:, None])).sum(1), atol=1e-7)
 
 
 def test_counts_have_probabilities_and_no_density():

@@ -36,6 +36,7 @@ from skgpstoch.likelihoods import (
     make_likelihood,
 )
 from skgpstoch.likelihoods.base import mixture_log_mean
+from skgpstoch.likelihoods.negative_binomial import STIRLING, log_rising, rising_slope
 from skgpstoch.maths.first_order import with_slopes
 from skgpstoch.maths.gaussian import (
     Marginals,
@@ -845,6 +846,32 @@ def test_counts_without_dispersion_are_poisson():
         expected = getattr(poisson, method)(y, q)
         assert_close(getattr(without, method)(y, q), expected, rtol=1e-4, atol=1e-4)
     assert_close(without.moments(q), poisson.moments(q), rtol=1e-5, atol=0.0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mean", [1e4, 1e9])
+def test_large_counts_without_dispersion_are_poisson(mean):
+    """The least dispersion made the deviation of 10⁹ thirty times that of Poisson counts."""
+    poisson, without = Poisson(), NegativeBinomial(f64(1e-15))
+    q = Marginals(f64([[[math.log(mean)]] * 3]), f64([[[1e-9]] * 3]))
+    y = (mean + math.sqrt(mean) * f64([[-2.0], [0.0], [2.0]])).round()
+    for method in ("log_predictive", "expected_log_prob", "cdf"):
+        expected = getattr(poisson, method)(y, q)
+        assert_close(getattr(without, method)(y, q), expected, rtol=0.0, atol=1e-5)
+    assert_close(without.moments(q), poisson.moments(q), rtol=1e-5, atol=0.0)
+    assert_close(without.quantile(q, 0.1), poisson.quantile(q, 0.1), rtol=1e-8, atol=0.0)
+    slopes = without.by_log_dispersion(y, q.mean[0])
+    assert_close(slopes, 0.5e-15 * ((y - mean).square() - y), rtol=0.1, atol=1e-7)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("y", [0.0, 3.0, 1e4, 1e9])
+def test_ratios_of_gamma_functions_do_not_jump(y):
+    """Where Stirling's series takes over."""
+    k = f64([STIRLING * (1.0 - 1e-12), STIRLING])
+    for function in (log_rising, rising_slope):
+        low, high = function(f64(y), k)
+        assert_close(low, high, rtol=1e-9, atol=1e-12)
 
 
 @torch.no_grad()

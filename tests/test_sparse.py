@@ -1101,3 +1101,14 @@ def test_decoupled_bound():
     likelihood, mean = p.model.likelihood, p.model.mean
     odvgp = optimal_q.optimal_q(SparseModel(joint, likelihood, mean, (False, True)), p.X, p.rows)
     assert_close(optimal_q.optimal_q(p.model, p.X, p.rows).value, odvgp.value, rtol=1e-9, atol=1e-7)
+
+
+@pytest.mark.parametrize("likelihood", ["poisson", "negative_binomial"])
+def test_far_means_of_counts_with_a_trend_are_near_the_counts(likelihood):
+    """Not 10²⁰ times the largest count, from exp(v/2) of a prior variance of 100."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, (100, 2))
+    y = rng.poisson(100.0 * np.exp(X[:, 0])).astype(float)
+    model = SVGPRegressor(likelihood=likelihood, n_inducing=20, random_state=0).fit(X, y)
+    assert (model.predict([[200.0, 0.0], [6.0, 6.0]]) < 20.0 * y.max()).all()
+    assert abs(model.predict(X).sum() / y.sum() - 1.0) < 0.02

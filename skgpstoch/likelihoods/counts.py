@@ -17,6 +17,7 @@ from ..data.rows import Rows
 from ..maths.first_order import with_slopes
 from ..maths.gaussian import (
     Marginals,
+    inverse,
     log_density,
     log_root,
     quadrature_nodes,
@@ -257,14 +258,16 @@ class Poisson(Likelihood):
         # P(Y > k) ≤ P(rate > r) + P(Y > k | r): with half of the probability each, a bound.
         rate = self.high_rate(q, half).clamp_max(MOST_COUNT)
         tail = -math.log(half)
-        high = np.ceil((rate + (2.0 * rate * tail).sqrt() + tail).amax(0).cpu().numpy())
-        low = np.full_like(high, -1.0)
+        high = torch.log1p((rate + (2.0 * rate * tail).sqrt() + tail).amax(0))
         cdf = self.distribution(q)
-        while (high - low > 1.0).any():
-            middle = np.maximum(np.floor(0.5 * (low + high)), 0.0)  # −1 where it is found already
-            below = cdf(middle) < probability
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return torch.as_tensor(high, dtype=q.mean.dtype, device=q.mean.device)
+
+        def below(log_count: Tensor) -> Tensor:
+            return torch.from_numpy(cdf(np.expm1(log_count.cpu().numpy()))).to(high)
+
+        found = inverse(below, torch.zeros_like(high), high, probability)
+        count = np.floor(np.maximum(np.expm1(found.cpu().numpy()), 0.0))
+        count += cdf(count) < probability
+        return torch.as_tensor(count, dtype=q.mean.dtype, device=q.mean.device)
 
     def high_rate(self, q: Marginals, probability: float) -> Tensor:
         """Return a rate that is exceeded with at most this probability, (S, N, P)."""
@@ -290,16 +293,28 @@ class Poisson(Likelihood):
         rate = self.log_rate(f.detach()).exp().cpu().numpy()
         weights = log_weights.exp().cpu().numpy()
         exposure = self._log_exposure(q.mean.double()).exp().cpu().numpy()
-        inverse = np.log if self.link == "exp" else _inverse_softplus
+        inverse_link = np.log if self.link == "exp" else _inverse_softplus
 
         def cdf(k: np.ndarray) -> np.ndarray:
-            over_f = (weights * special.gammaincc(k + 1.0, rate)).sum(0)  # (S, N, P)
-            gamma, gamma_weights = _gamma_nodes(k + 1.0)  # (K, N, P)
-            f = inverse(gamma / exposure)[:, None]
-            over_gamma = (gamma_weights[:, None] * special.ndtr((f - mean) / std)).sum(0)
+            def over_f(some: np.ndarray) -> np.ndarray:
+                shape = np.broadcast_to(k + 1.0, some.shape)[some]
+                return np.asarray(
+                    (weights[:, 0, 0] * special.gammaincc(shape, rate[:, some])).sum(0)
+                )
+
+            def over_gamma(some: np.ndarray) -> np.ndarray:
+                gamma, of_gamma = _gamma_nodes(k + 1.0)  # (K, N, P)
+                at, of = (
+                    np.broadcast_to(a[:, None], (len(a), *some.shape))
+                    for a in (inverse_link(gamma / exposure), of_gamma)
+                )
+                return np.asarray(
+                    (of[:, some] * special.ndtr((at[:, some] - mean[some]) / std[some])).sum(0)
+                )
+
             centre = np.maximum(k + 1.0, 1.0)
-            width = inverse((centre + np.sqrt(centre)) / exposure) - inverse(centre / exposure)
-            return np.where(std < width, over_f, over_gamma).mean(0)
+            ends = (inverse_link(end / exposure) for end in (centre, centre + np.sqrt(centre)))
+            return by_narrower(std < np.diff(np.stack(list(ends)), axis=0)[0], over_f, over_gamma)
 
         return cdf
 
@@ -310,6 +325,32 @@ class Poisson(Likelihood):
         n_counts, exposed = rows.total(*parts)
         rate = (n_counts + 0.5) / exposed
         return rate.log() if self.link == "exp" else rate + torch.log(-torch.expm1(-rate))
+
+    def limits_of_f(self, rows: Rows) -> Tensor | None:
+        """Return centre and deviation of the log-rates that a lognormal distribution would have.
+
+        The mean and the variance of its rates are those of the counts of all rows, but the variance
+        is at least the square of the mean. The highest mean of f is that of the largest count, plus
+        this deviation.
+        """
+        if self.link != "exp":
+            return None
+        exposure = self.given(rows.exposure)._log_exposure(rows.y).exp().expand_as(rows.y)
+        rate = self.initial_mean(rows).exp()
+        due = exposure * rate
+        parts = (rows.weighted(a).sum(0) for a in ((rows.y - due).square() - rows.y, due.square()))
+        excess, square = rows.total(*parts)
+        var = torch.log1p((excess / square).clamp_min(1.0))
+        highest = ((rows.y + 0.5) / exposure).amax(0).log()
+        centre, std = rate.log() - 0.5 * var, var.sqrt()
+        return torch.stack([centre, std, torch.maximum(highest, rate.log()) + std])
+
+    def prior_variance_limit(self, rows: Rows) -> float:
+        """Let two prior deviations of f be four of the log-rates that all counts imply."""
+        limits = self.limits_of_f(rows.to(torch.float64))
+        if limits is None:
+            return self.most_prior_variance
+        return min(self.most_prior_variance, 4.0 * float(limits[1].square().max()))
 
     def check_targets(self, y: np.ndarray) -> None:
         """Raise a ValueError unless all counts are finite, non-negative integers up to 10¹⁵."""
@@ -325,6 +366,19 @@ class Poisson(Likelihood):
                 f"y must hold counts of at most {MOST_COUNT:g}, got "
                 f"{y.max():g}; count in a larger unit, or model log(y) as a real number."
             )
+
+
+OfSome = Callable[[np.ndarray], np.ndarray]
+"""Maps a mask of (S, N, P) to probabilities there."""
+
+
+def by_narrower(is_narrow: np.ndarray, over_f: OfSome, over_y: OfSome) -> np.ndarray:
+    """Return probabilities (S, N, P) averaged over components, over f where that is narrower."""
+    found = np.empty(is_narrow.shape)
+    for some, function in ((is_narrow, over_f), (~is_narrow, over_y)):
+        if some.any():
+            found[some] = function(some)
+    return np.asarray(found.mean(0))
 
 
 def of_nodes(q: Marginals) -> Marginals:

@@ -15,13 +15,14 @@ from torch.nn import functional as F
 from ..maths.gaussian import Marginals, quadrature_nodes
 from .base import Gradients, in_type_of, largest, named
 from .by_row import ScaledByRow
-from .counts import COUNT_GAMMA_NODES, Poisson
+from .counts import COUNT_GAMMA_NODES, Poisson, by_narrower
 from .logistic import expected_log, log_expectations
 from .real import log_parameter, numbers
 
 START_DISPERSION = 1.0
-MOST_SHAPE = 1e6
-"""Largest 1/α: counts of 10⁴ then vary 1 % more than Poisson counts, and sums are exact to 1e-9."""
+MOST_SHAPE = 1e15
+"""Largest 1/α: counts up to 10¹³ then vary at most 1 % more than Poisson counts."""
+STIRLING = 100.0  # 1/α from which Stirling's series is exact to rounding
 
 
 @named("negative_binomial")
@@ -36,8 +37,8 @@ class NegativeBinomial(ScaledByRow, Poisson):
     Parameters
     ----------
     dispersion : float or Tensor of shape (P,), default=1.0
-        Initial α; learned. Counts are Poisson counts at 0, and nearly so at 10⁻⁶, which is taken
-        for anything less: counts far above 10⁶ are expected to vary by at least a thousandth.
+        Initial α; learned. Counts are Poisson counts at 0, and nearly so at 10⁻¹⁵, which is taken
+        for anything less.
     exposure : float or Tensor of shape (N, 1), default=None
         Time, area or population in which y was counted; None is 1. Estimators pass the exposures of
         their rows to :meth:`given`.
@@ -98,8 +99,8 @@ class NegativeBinomial(ScaledByRow, Poisson):
     def _of_log_odds(self, y: Tensor, x: Tensor, log_g: Tensor) -> Tensor:
         """Return log p(y | f), or its expectation, from x and log g(−x) or theirs."""
         k = self.shape
-        constant = torch.lgamma(y + k) - torch.lgamma(k) - torch.lgamma(y + 1.0)
-        return constant + y * x + (y + k) * log_g
+        constant = log_rising(y, k) - torch.lgamma(y + 1.0)
+        return constant + y * (x + k.log()) + (y + k) * log_g
 
     def derivatives(self, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
         k, x = self.shape, self._log_odds(f)
@@ -109,8 +110,7 @@ class NegativeBinomial(ScaledByRow, Poisson):
     def by_log_dispersion(self, y: Tensor, f: Tensor) -> Tensor:
         """Return the derivative of log p(y | f) by log α."""
         k, x = self.shape, self._log_odds(f)
-        by_k = torch.digamma(y + k) - torch.digamma(k) - y / k - _softplus(x)
-        return -k * by_k - (y + k) * torch.sigmoid(x)
+        return k * (_softplus(x) - rising_slope(y, k)) - (y + k) * torch.sigmoid(x)
 
     def mode(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
         """Search between μ and the mode of Poisson counts, whose slope is larger by 1 + rate·α."""
@@ -174,16 +174,26 @@ class NegativeBinomial(ScaledByRow, Poisson):
         mean, var = (a.detach().cpu().numpy() for a in q.double().resolved())
         std, k = np.sqrt(var), self.shape.detach().expand(q.mean.shape).cpu().numpy()
         f, log_weights = quadrature_nodes(q.double(), 64)
-        p = torch.sigmoid(-self._log_odds(f.detach())).detach().cpu().numpy()
+        x = self._log_odds(f.detach()).detach().cpu().numpy()
+        p, is_large = special.expit(-np.abs(x)), x > 0.0
+        width_of_k = special.polygamma(1, k)
         weights = log_weights.exp().cpu().numpy()
         shift = self._log_odds(torch.zeros_like(q.mean.double())).detach().cpu().numpy()
 
         def cdf(y: np.ndarray) -> np.ndarray:
-            over_f = (weights * special.betainc(k, y + 1.0, p)).sum(0)  # (S, N, P)
-            t, of_t = logit_beta_nodes(k, y + 1.0)  # (K, S, N, P)
-            over_t = (of_t * special.ndtr((t - shift - mean) / std)).sum(0)
-            width = np.sqrt(special.polygamma(1, k) + special.polygamma(1, y + 1.0))
-            return np.where(std < width, over_f, over_t).mean(0)
+            n = np.broadcast_to(y + 1.0, k.shape)
+
+            def over_f(some: np.ndarray) -> np.ndarray:
+                each, is_above = (k[some], n[some]), is_large[:, some]
+                at_f = special.betainc(*pair(each, is_above), p[:, some])  # p ≤ ½ has all digits
+                return (weights[:, 0, 0] * np.where(is_above, at_f, 1.0 - at_f)).sum(0)
+
+            def over_t(some: np.ndarray) -> np.ndarray:
+                t, of_t = logit_beta_nodes(k[some], n[some])  # (K, ·)
+                return (of_t * special.ndtr((t - (shift + mean)[some]) / std[some])).sum(0)
+
+            width = np.sqrt(width_of_k + special.polygamma(1, y + 1.0))
+            return by_narrower(std < width, over_f, over_t)
 
         return cdf
 
@@ -195,10 +205,52 @@ def logit_beta_nodes(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarr
     of_a, of_b = (30.0 / shape + np.sqrt(60.0 / shape) for shape in (a, b))
     low, high = -of_b - np.log1p(of_a), of_a + np.log1p(of_b)
     unit = np.linspace(0.0, 1.0, COUNT_GAMMA_NODES).reshape(-1, *[1] * a.ndim)
-    t = np.log(b / a) + low + (high - low) * unit
-    log_weights = -a * np.logaddexp(0.0, t) - b * np.logaddexp(0.0, -t)
-    weights = np.exp(log_weights - log_weights.max(0))
-    return t, weights / weights.sum(0)
+    u, start = low + (high - low) * unit, np.log(b / a)  # u is from the mode of t
+    log_weights, is_near = np.empty_like(u), np.minimum(a, b) > 1.0
+    of_near, few_a, few_b = np.expm1(u[:, is_near]), a[is_near], b[is_near]  # keeps all digits
+    share = few_b / (few_a + few_b)
+    log_weights[:, is_near] = -few_a * np.log1p(share * of_near) - few_b * np.log1p(
+        (share - 1.0) * of_near / (1.0 + of_near)
+    )
+    t, few_a, few_b = (start + u)[:, ~is_near], a[~is_near], b[~is_near]
+    far = -few_a * np.logaddexp(0.0, t) - few_b * np.logaddexp(0.0, -t)
+    log_weights[:, ~is_near] = far - far.max(0) if far.size else far
+    weights = np.exp(log_weights)
+    return start + u, weights / weights.sum(0)
+
+
+def pair(
+    of_k_and_y: tuple[np.ndarray, np.ndarray], is_above: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first two arguments of the incomplete beta function of p, or of 1 − p."""
+    k, n = of_k_and_y
+    return np.where(is_above, k, n), np.where(is_above, n, k)
+
+
+def log_rising(y: Tensor, k: Tensor) -> Tensor:
+    """Return log Γ(y + k) − log Γ(k) − y·log k, which is 0 for k = ∞."""
+    small, great = k.clamp_max(STIRLING), k.clamp_min(STIRLING)
+    exact = torch.lgamma(y + small) - torch.lgamma(small) - y * small.log()
+    series = (y + great - 0.5) * torch.log1p(y / great) - y + _stirling(y + great)
+    return torch.where(k < STIRLING, exact, series - _stirling(great))
+
+
+def rising_slope(y: Tensor, k: Tensor) -> Tensor:
+    """Return the derivative of :func:`log_rising` by k."""
+    small, great = k.clamp_max(STIRLING), k.clamp_min(STIRLING)
+    exact = torch.digamma(y + small) - torch.digamma(small) - y / small
+    n, u = y + great, y / great
+    series = torch.log1p(u) - u + 0.5 * u / n + _stirling_slope(n) - _stirling_slope(great)
+    return torch.where(k < STIRLING, exact, series)
+
+
+def _stirling(z: Tensor) -> Tensor:
+    """Return log Γ(z) − (z − ½)·log z + z − ½ log 2π."""
+    return (1.0 / 12.0 - (1.0 / 360.0 - z**-2 / 1260.0) * z**-2) / z
+
+
+def _stirling_slope(z: Tensor) -> Tensor:
+    return -(1.0 / 12.0 - (1.0 / 120.0 - z**-2 / 252.0) * z**-2) * z**-2
 
 
 def _softplus(x: Tensor) -> Tensor:

@@ -321,6 +321,9 @@ def likelihood_of(model: SparseModel, basis: Basis, rows: Rows) -> Likelihood:
     return cast(ScaledByRow, likelihood).scaled(model.scale(basis.phi))
 
 
+TINY = 1e-12  # no variance of f, or distance from its centre, is limited
+
+
 class SparsePosterior(Posterior):
     """q(f) of a sparse model.
 
@@ -338,6 +341,9 @@ class SparsePosterior(Posterior):
 
     model: SparseModel
     weights: VariationalWeights
+    limits: Tensor | None
+    """Centre c, largest deviation and highest mean of f at any row, (3, P); None: no limits."""
+
     precision: Tensor
     elbo: Tensor
 
@@ -349,6 +355,7 @@ class SparsePosterior(Posterior):
         self.register_buffer("precision", solution.sites.precision)
         self.register_buffer("elbo", elbo)
         self._n_rows = n_rows
+        self.register_buffer("limits", None)
         model.features.freeze()
 
     @property
@@ -370,8 +377,25 @@ class SparsePosterior(Posterior):
         """Return the evidence lower bound, summed over outputs: (1,) nats."""
         return self.elbo[None]
 
+    def basis(self, X: Tensor) -> Basis:
+        """Return the features of rows, such that f keeps its limits if it has some.
+
+        f becomes c + r(x)·(f − c), where r ≤ 1 is the largest factor with which the deviation of f
+        and the mean of f keep their limits. Most rows have r = 1.
+        """
+        basis = self.model.features.basis(X)
+        if getattr(self, "limits", None) is None:  # absent in older files
+            return basis
+        centre, most_std, highest = cast(Tensor, self.limits)
+        (mean,), (var,) = self._marginals(basis)
+        above = (highest - centre) / (mean - centre).clamp_min(TINY)
+        r = torch.minimum(most_std / var.clamp_min(TINY).sqrt(), above).clamp_max(1.0)
+        r = r.amin(1, keepdim=True)
+        phi, value = r * basis.phi, self.model.mean.value.to(r)
+        return Basis(phi, phi.square().sum(1), (1.0 - r) * (centre - value))
+
     def marginals(self, X: Tensor) -> Marginals:
-        return self._marginals(self.model.features.basis(X))
+        return self._marginals(self.basis(X))
 
     def _marginals(self, basis: Basis) -> Marginals:
         q = self.weights.marginals(basis.phi, basis.residual())
@@ -380,7 +404,7 @@ class SparsePosterior(Posterior):
     def predictive(self, X: Tensor, rows: Rows) -> tuple[Marginals, Likelihood]:
         if self.model.scale is None:
             return super().predictive(X, rows)
-        basis = self.model.features.basis(X)
+        basis = self.basis(X)
         return self._marginals(basis), likelihood_of(self.model, basis, rows)
 
     def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
@@ -391,7 +415,7 @@ class SparsePosterior(Posterior):
         return likelihood.sample(f, generator)
 
     def covariance(self, X: Tensor) -> Tensor:
-        phi = self.model.features.basis(X).phi
+        phi = self.basis(X).phi
         explained = self.weights.covariance(phi)
         R = self.model.features.residual_covariance(X, phi)
         return explained if R is None else explained + R
@@ -405,7 +429,7 @@ class SparsePosterior(Posterior):
         """
         features, w = self.model.features, self.weights.sample(n_samples, generator)
         if not isinstance(features, ConditionedFeatures):
-            return lambda X: self._of_weights(features.basis(X), w)
+            return lambda X: self._of_weights(self.basis(X), w)
         if not (isinstance(features, InducingFeatures) and features.covariances.has_inputs):
             return super().functions(n_samples, generator)
         points = torch.cat(features.embedded_points()).double()
@@ -424,7 +448,7 @@ class SparsePosterior(Posterior):
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         """Draw f jointly; the residual process takes O(N²) memory and O(N³) time."""
-        basis = self.model.features.basis(X)
+        basis = self.basis(X)
         f = basis.phi @ self.weights.sample(n_samples, generator) + self.model.offset(basis)
         R = self.model.features.residual_covariance(X, basis.phi)
         if R is None:

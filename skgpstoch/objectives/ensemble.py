@@ -62,6 +62,7 @@ MOST_FEW_JUDGES = 500  # rows that no member sees, up to which the folds say wha
 LEAST_TELLING = 100  # rows of folds that say how large errors of very few other rows are
 LEAST_OF_SHAPE = 50  # of these, for the mixture's own tails, noise, deviations and skewness
 TINIEST_SQUARE = 1e-300  # of an error
+DISPERSION_ROUNDS = 6  # most rounds in which the dispersion of large counts is found
 LEAST_CHANGE = 0.3  # of the log scale of deviations or dispersion, for which m_k is found again
 
 
@@ -101,7 +102,7 @@ class EnsembleObjective(Members):
         chosen = LOG_SCALES if self.has_confidence and rows.n_unseen else (0.0,)
         some = share_of(self, X, rows, self.closing.scoring)
         losses, count = self.fold_losses(*some, chosen)
-        unit = self.count_unit
+        unit = self.training_unit
         return float(losses.min()) / count + (0.0 if unit is None else float(unit.log().sum()))
 
     def expects_mixture(self, rows: Rows) -> bool:
@@ -152,7 +153,10 @@ class EnsembleObjective(Members):
         choose how much the mixture's deviations vary between rows, and its skewness.
         """
         if n := self.n_judges(rows):
+            closes = self.closes(rows)
             usual, prior = USUAL, PRIOR
+            if self.has_dispersion_left and closes:
+                self.find_dispersion(X, rows)
             if self.has_confidence:  # the mixture's is close to the members', found on their folds
                 some = share_of(self, X, rows, self.closing.judging)
                 usual = most_suitable(self.fold_losses(*some, CONFIDENCES)[0])
@@ -160,14 +164,9 @@ class EnsembleObjective(Members):
                 usual = self.usual_of_members(X, rows)
                 prior = NARROW_PRIOR if self.folds_tell_more(rows) else PRIOR
             m = n_in_time(self, n)
-            closes = self.closes(rows)
             for _ in range(self.closing.rounds if closes else 1):
-                for k in range(len(self.folds)) if closes else ():
-                    own = self.seen(rows)[k].nonzero()[:, 0]
-                    found = self.closed(self.member(k), self.q(k), X[own], rows[own])
-                    self.means[k] = found.q.mean
-                    if self.count_unit is not None:
-                        self.roots[k] = self.root_of(found.sites.precision)
+                if closes:
+                    self.close_members(X, rows)
                 before = self.calibration
                 if self.count_unit is not None and rows.n_unseen:
                     usual = self.judged(*self.blind(X, rows)).best(USUAL, self.deadline)
@@ -179,6 +178,50 @@ class EnsembleObjective(Members):
                 self.spread = judged.spread(self.calibration)
                 self.skew = judged.skew(self.calibration, self.spread)
         self.held_out = self.held_out_predictions(X, rows)
+
+    def close_members(self, X: Tensor, rows: Rows) -> None:
+        """Find each member's best m_k for the rows that it sees, and S_k if training knows less."""
+        for k in range(len(self.folds)):
+            own = self.seen(rows)[k].nonzero()[:, 0]
+            found = self.closed(self.member(k), self.q(k), X[own], rows[own])
+            self.means[k] = found.q.mean
+            if self.count_unit is not None:
+                self.roots[k] = self.narrowed(k, found.sites.precision)
+
+    def narrowed(self, k: int, G: Tensor) -> Tensor:
+        """Return the root for large counts: :meth:`root_of`, or the present one where it is less.
+
+        Training ends before deviations are those of the posterior where rows tell little. Those
+        made means of counts with much dispersion 10¹³ times too high.
+        """
+        root, present = self.root_of(G), self.roots[k]
+        if not self.model.likelihood.learns_dispersion:
+            return root
+        if not self.is_full:
+            return torch.minimum(root, present.abs())
+        told = [(G @ R.double()).mul(R).sum() for R in (root, present)]  # Σ var of f over noise
+        return root if told[0] < told[1] else present
+
+    def find_dispersion(self, X: Tensor, rows: Rows) -> None:
+        """Find the dispersion of large counts in turn with the best m_k for it.
+
+        That in training has to contain the errors of networks, which follow the logarithm of a rate
+        to some per cent. A dispersion far below one over the mean makes no difference.
+        """
+        likelihood: Any = self.model.likelihood
+        log_dispersion, mean = likelihood.log_dispersion, rows.mean(rows.y)
+        for _ in range(DISPERSION_ROUNDS):
+            self.close_members(X, rows)
+            before = torch.log1p(mean * log_dispersion.exp())
+            by_fold = self.judged(*self.blind(X, rows))
+            log_dispersion.add_(by_fold.dispersion_change(self.deadline))
+            if bool((torch.log1p(mean * log_dispersion.exp()) - before).abs().max() < LEAST_CHANGE):
+                break
+
+    @property
+    def has_dispersion_left(self) -> bool:
+        """Whether training ends before the dispersion of counts does."""
+        return self.count_unit is not None and self.model.likelihood.learns_dispersion
 
     def change_from(self, before: Calibration) -> float:
         """Return the change of the log scale of deviations, or of the dispersion of counts."""
@@ -323,7 +366,9 @@ class EnsembleObjective(Members):
             found = Solution(q, started(model, q), bound)
         if self.centre is not None:
             found = found._replace(q=found.q.scaled(math.exp(self.calibration.log_scale)))
-        return model.posterior(found, bound, rows.n_effective)
+        posterior = model.posterior(found, bound, rows.n_effective)
+        posterior.limits = self.model.likelihood.limits_of_f(rows.to(torch.float64))
+        return posterior
 
     def closed(
         self,

@@ -115,11 +115,16 @@ class Members(Objective):
             weight = weight * ~self.barred[:, rows.cluster]
         return weight if rows.weight is None else weight * rows.weight
 
+    @property
+    def training_unit(self) -> Tensor | None:
+        """The unit of counts in training; None if that is 1."""
+        return None if self.model.likelihood.learns_dispersion else self.count_unit
+
     def coarse(self, rows: Rows) -> Rows:
         """Return counts as they are trained on: in a unit in which they tell the rate less well."""
-        if self.count_unit is None:
+        if self.training_unit is None:
             return rows
-        unit = self.count_unit.to(rows.y)
+        unit = self.training_unit.to(rows.y)
         exposure = torch.ones_like(rows.y) if rows.exposure is None else rows.exposure
         return replace(rows, y=rows.y / unit, exposure=exposure / unit)
 

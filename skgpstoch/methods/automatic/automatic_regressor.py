@@ -56,7 +56,6 @@ FEWEST_FOR_NETWORKS = 200  # rows; with fewer, a process predicts better, and so
 MOST_FOR_PROCESS = 2000  # rows whose matrix is factorised in a second
 FEWEST_FOR_LONGER = 1000  # rows; with fewer, networks gain nothing by more steps
 FEWEST_FOR_DEPTH = 2000  # rows; with fewer, its held-out rows are few
-MOST_DISPERSED = 1e4  # mean count, beyond which the least dispersion widens Poisson counts by 1 %
 MOST_FOR_SCOUTS = 4000  # rows that eight networks are trained on
 PATIENT_SECONDS = 20.0  # least max_time for scouts to decide the number of epochs
 LONGER = 2  # times the usual epochs
@@ -150,9 +149,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
     ----------
     target : {"auto", "count"}, default="auto"
         "auto" takes y as numbers. "count" takes y as counts, which have a negative binomial
-        distribution with an uncertain mean, or a Poisson distribution if they are more than 10,000
-        on average; only networks are fitted, and an input beyond the interval of the training rows
-        by more than half its length is taken as at that distance.
+        distribution with an uncertain mean; only networks are fitted, and an input beyond the
+        interval of the training rows by more than half its length is taken as at that distance.
     discrete : "auto" or False, default="auto"
         Whether y may be on a lattice: few distinct values, or rounded readings. If "auto" finds
         that it is, draws, means and deviations are those of the rounded y, and `predict_atoms`
@@ -307,9 +305,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         if data.y_std is not None:
             likelihood = {"likelihood": "gaussian"}  # the only one that knows errors
         elif self.target == "count":
-            mean = np.average(data.y, axis=0, weights=data.weight)  # of each output
-            is_large = np.max(mean) > MOST_DISPERSED
-            likelihood = {"likelihood": "poisson" if is_large else "negative_binomial"}
+            likelihood = {"likelihood": "negative_binomial"}
         return of_networks(DeepKernelEnsembleRegressor, self, data, **likelihood)
 
     def _neighbours(self, data: Data) -> list[Entrant]:

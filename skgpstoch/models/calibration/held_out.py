@@ -62,6 +62,7 @@ PRIOR = Calibration(0.3, 0.3, 1.5, 0.5, 0.5, 1.5, 0.5)
 """Standard deviations of the normal priors."""
 NARROW_PRIOR = Calibration(*(deviation / 3.0 for deviation in PRIOR))
 """The same, if so many more rows tell the means of the priors."""
+VAGUE = 100.0  # the same of the dispersion, if nothing is known of it
 LIMITS = ((-10.0, 10.0), (0.0, 1.0), (-10.0, 10.0), (0.0, 4.0), (0.0, 4.0), (-9.0, 0.0), (0.0, 6.0))
 """Lower and upper limits of each parameter."""
 
@@ -249,6 +250,12 @@ class HeldOut(NamedTuple):
 
         start = np.zeros(self.rows.y.shape[1])
         return torch.from_numpy(argmin(loss, start, [(-MOST_SKEW, MOST_SKEW)] * len(start)))
+
+    def dispersion_change(self, deadline: Deadline | None = None) -> float:
+        """Return what to add to the logarithm of the dispersion of counts, within limits."""
+        only = [name == "tails" for name in Calibration._fields]
+        prior = PRIOR._replace(tails=VAGUE)
+        return calibrate(self.loss, only, UNCHANGED, deadline, prior).tails
 
     def best(
         self,

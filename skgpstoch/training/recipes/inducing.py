@@ -315,7 +315,7 @@ class InducingPoints(InducingBuilder):
         if self.network is not None:
             network, width = build_network(self.network, X, problem.generator)
         network = network.eval()
-        most = likelihood.most_prior_variance
+        most = likelihood.prior_variance_limit(rows)
         kernel = make_kernel(self.kernel.expression, network, X, rows, most)
         # If points are placed again after the kernel is learned, any rows do until then.
         are_placed = problem.plan.start_rows and isinstance(self.points, str)

@@ -133,7 +133,7 @@ class Layers(InducingBuilder):
         X, rows = problem.X, problem.rows
         if fitted is not None:
             return drawn(fitted_layers(fitted, problem, OF_LAYERS), self.n_samples, rows.n_all)
-        most, identity = likelihood.most_prior_variance, nn.Identity()
+        most, identity = likelihood.prior_variance_limit(rows), nn.Identity()
         kernel = make_kernel(None, identity, X, rows, most)
         points, others = self.points_of_rows(problem, kernel, identity)
         layers, H = [], X

@@ -162,7 +162,7 @@ class Patches(InducingBuilder):
         X, rows, start = problem.X, problem.rows, problem.start
         if start is not None:
             start.check_unchanged(OF_PATCHES)
-        most, parts = likelihood.most_prior_variance, []
+        most, parts = likelihood.prior_variance_limit(rows), []
         if self.hidden is None:
             if fitted is not None:
                 parts = parts_of(fitted.features)

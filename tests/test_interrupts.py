@@ -237,6 +237,7 @@ CLOSINGS = {  # estimators, their targets, and functions of their closing passes
     DeepGPRegressor(n_inducing=5, **QUICK): (REAL, ["_finish", "of_rows"]),
     DLMRegressor(n_inducing=5, **QUICK): (REAL, ["_set_posterior", "_set_attributes"]),
     GaussianProcessClassifier(RBF()): (LABELS, ["_set_mode", "_findings"]),
+    GaussianProcessClassifier(): (LABELS, ["_set_mode"]),  # its kernel is fixed
     GaussianProcessRegressor(RBF(), alpha=0.01): (REAL, ["_of_rows", "_findings"]),
     AutoGaussianProcessClassifier(random_state=0): (LABELS, ["weights_of", "_combine"]),
     AutoGaussianProcessRegressor(random_state=0): (REAL, ["stacking_weights", "weights_of"]),

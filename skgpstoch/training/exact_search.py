@@ -151,7 +151,8 @@ def best_kernel(
     """
     kernel, (optimizer, n_restarts, random_state) = clone(kernel), search
     if optimizer is None or kernel.n_dims == 0:
-        return kernel
+        with interruptible():  # nothing to search for, so what is left of the fit is owed
+            return kernel
     start, bounds = kernel.theta, kernel.bounds
     likely = likely_bounds(kernel, X, variance) if n_restarts else bounds
     of_kernel = functools.partial(make, kernel)

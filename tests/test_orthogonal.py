@@ -225,6 +225,7 @@ def test_fewer_rows_than_points_of_sets():
     [
         (SolveGPRegressor(n_orthogonal=(5, 0)), "n_orthogonal must be positive integers"),
         (SolveGPRegressor(n_orthogonal=(5, 1.5)), "n_orthogonal must be positive integers"),
+        (SolveGPRegressor(n_orthogonal={}), "n_orthogonal must be positive integers"),
         (
             SolveGPRegressor(n_orthogonal=(5, 6), posterior="odvgp", whiten=False, solver="adam"),
             "n_orthogonal must be a number",

@@ -292,6 +292,13 @@ def test_ordered_categories_are_numbers_in_their_order():
     assert_array_equal(encoder.transform(X.astype(object)), encoder.transform(X))
     full = X.drop(index=2)
     assert_array_equal(encoded(full, np.arange(3.0))[:, 0], [1, 0, 2])
+    pa = pytest.importorskip("pyarrow")
+    halves = [
+        pa.Table.from_pandas(X[rows], preserve_index=False) for rows in (slice(2), slice(2, 4))
+    ]
+    of_arrow = pa.concat_tables(halves)
+    assert_array_equal(encoded(of_arrow, np.arange(4.0)), encoded(X, np.arange(4.0)))
+    assert_array_equal(encoder.transform(of_arrow), encoder.transform(X))
 
 
 def test_constant_and_empty_columns_are_left_out(people):

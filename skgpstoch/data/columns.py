@@ -178,7 +178,7 @@ def column_of(name: str, column: Any) -> Column:
     if dtype.is_numeric() or dtype == nw.Boolean:
         return of_numbers(name, column.cast(nw.Float64).to_numpy())
     if dtype in (nw.String, nw.Categorical):
-        return of_categories(name, listed(column))
+        return of_categories(name, listed(column), order_in_arrow(column.to_native()))
     if isinstance(dtype, nw.Enum):  # a polars Enum is a fixed set of names without an order
         order = () if column.implementation.is_polars() else tuple(dtype.categories)
         return of_categories(name, listed(column), order)
@@ -190,6 +190,13 @@ def column_of(name: str, column: Any) -> Column:
     if a.ndim > 1:
         raise TypeError(unreadable(name, str(dtype)))
     return of_array(name, a)
+
+
+def order_in_arrow(column: Any) -> tuple:
+    """Return the levels of a column of Arrow in their order; nothing if they have none."""
+    if not getattr(getattr(column, "type", None), "ordered", False):
+        return ()
+    return tuple(column.unify_dictionaries().chunk(0).dictionary.to_pylist())
 
 
 def zone_of(column: Any) -> str | None:

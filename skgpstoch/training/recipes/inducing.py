@@ -7,7 +7,7 @@ orthogonal points, q(f) is that of SOLVE-GP or ODVGP; without them, that of SVGP
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
@@ -77,7 +77,8 @@ class InducingBuilder(OfParameters):
             "points": p.inducing_points,
             "learned": p.learn_inducing_points,
         }
-        if np.ndim(asked := getattr(p, "n_orthogonal", "auto")):
+        asked = getattr(p, "n_orthogonal", "auto")
+        if isinstance(asked, Sized) and not isinstance(asked, str):
             made["sets"] = sets = positive_integers("n_orthogonal", asked)
             made["n_orthogonal"] = sum(sets)
         return super().of(p, **made | decided)

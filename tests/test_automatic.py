@@ -361,7 +361,7 @@ def test_more_rows_have_neighbours_and_networks(step, monkeypatch, small):
     monkeypatch.setattr(race, "LEAST_GAIN", -np.inf)
     monkeypatch.setattr(race, "LEAST_WEIGHT", 0.0)
     model = AutoGaussianProcessRegressor(random_state=0).fit(*step)
-    assert list(model.estimators_) == ["neighbours (rough)", "neighbours", "networks"]
+    assert list(model.estimators_) == ["neighbours", "neighbours (rough)", "networks"]
     for found in (model.estimators_[name].held_out_ for name in NEIGHBOURS.values()):
         assert_array_equal(found.rows, np.arange(200))  # each predicted from the others
     again = AutoGaussianProcessRegressor(random_state=0).fit(*step)

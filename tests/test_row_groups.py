@@ -189,7 +189,7 @@ def firms(n_firms, n_rows, seed=0):
 
 
 def test_a_level_is_encoded_by_its_mean_and_its_effect():
-    X, y = firms(60, 6)
+    X, y = firms(110, 6)  # too many levels for columns
     encoder = TableEncoder()
     Z = encoder.fit_transform(X, y)
     assert [e.width for e in encoder.encoders] == [1, 2]
@@ -201,7 +201,7 @@ def test_a_level_is_encoded_by_its_mean_and_its_effect():
 
 
 def test_encodings_that_say_nothing_are_zero():
-    X, _ = firms(60, 6)
+    X, _ = firms(110, 6)
     y = np.random.default_rng(3).normal(size=len(X))
     zeros = [
         (TableEncoder().fit_transform(X, np.random.default_rng(s).normal(size=len(y)))[:, 1:] == 0)
@@ -219,11 +219,11 @@ def test_processes_know_effects_of_levels():
 
 def test_effects_are_summed_by_parts():
     """Rows in chunks are told what the other columns, by a sample's curves, leave of the target."""
-    X, y = firms(60, 20)
-    sample, numbers = X[:400], np.arange(len(y))
+    X, y = firms(110, 20)
+    sample, numbers = X[:700], np.arange(len(y))
     encoder = TableEncoder()
-    encoder.fit_transform(sample, y[:400])
-    told = LevelTargets.of(y[:400], None, None)
+    encoder.fit_transform(sample, y[:700])
+    told = LevelTargets.of(y[:700], None, None)
     chunks = [Chunk(X[i::3], numbers[i::3], "part", y[i::3]) for i in range(3)]
     by_fold = encoder.learn_levels(ALONE, chunks, told)
     new, own = encoder.transform(X), encoder.transform_training(X, numbers, by_fold)

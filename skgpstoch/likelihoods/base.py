@@ -288,17 +288,6 @@ class Likelihood(Module):
         """Return the constant latent means, (n_latents,), that fit the targets best as a start."""
         return rows.mean(rows.y)
 
-    def limits_of_f(self, rows: Rows) -> Tensor | None:
-        """Return a centre, a largest deviation and a highest mean of f far from rows, (3, P).
-
-        None if f needs no limits there.
-        """
-        return None
-
-    def prior_variance_limit(self, rows: Rows) -> float:
-        """Return the upper bound on the variance that the default kernel learns from rows."""
-        return self.most_prior_variance
-
     def initialise(self, rows: Rows) -> None:
         """Set starting values of the parameters, in place, from the targets (default: nothing)."""
 

@@ -12,6 +12,7 @@ from scipy import special
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..data.arrays import row_blocks
 from ..data.devices import constants
 from ..data.rows import Rows
 from ..maths.first_order import with_slopes
@@ -326,32 +327,6 @@ class Poisson(Likelihood):
         rate = (n_counts + 0.5) / exposed
         return rate.log() if self.link == "exp" else rate + torch.log(-torch.expm1(-rate))
 
-    def limits_of_f(self, rows: Rows) -> Tensor | None:
-        """Return centre and deviation of the log-rates that a lognormal distribution would have.
-
-        The mean and the variance of its rates are those of the counts of all rows, but the variance
-        is at least the square of the mean. The highest mean of f is that of the largest count, plus
-        this deviation.
-        """
-        if self.link != "exp":
-            return None
-        exposure = self.given(rows.exposure)._log_exposure(rows.y).exp().expand_as(rows.y)
-        rate = self.initial_mean(rows).exp()
-        due = exposure * rate
-        parts = (rows.weighted(a).sum(0) for a in ((rows.y - due).square() - rows.y, due.square()))
-        excess, square = rows.total(*parts)
-        var = torch.log1p((excess / square).clamp_min(1.0))
-        highest = ((rows.y + 0.5) / exposure).amax(0).log()
-        centre, std = rate.log() - 0.5 * var, var.sqrt()
-        return torch.stack([centre, std, torch.maximum(highest, rate.log()) + std])
-
-    def prior_variance_limit(self, rows: Rows) -> float:
-        """Let two prior deviations of f be four of the log-rates that all counts imply."""
-        limits = self.limits_of_f(rows.to(torch.float64))
-        if limits is None:
-            return self.most_prior_variance
-        return min(self.most_prior_variance, 4.0 * float(limits[1].square().max()))
-
     def check_targets(self, y: np.ndarray) -> None:
         """Raise a ValueError unless all counts are finite, non-negative integers up to 10¹⁵."""
         wrong = ~(np.isfinite(y) & (y >= 0) & (y == np.floor(y)))
@@ -366,6 +341,44 @@ class Poisson(Likelihood):
                 f"y must hold counts of at most {MOST_COUNT:g}, got "
                 f"{y.max():g}; count in a larger unit, or model log(y) as a real number."
             )
+
+
+def limits_of_f(likelihood: Likelihood, rows: Rows) -> Tensor | None:
+    """Return a centre, a largest deviation and a highest mean of f far from rows, (3, P).
+
+    None for anything but log-rates of counts. Centre and deviation are those that a lognormal
+    distribution of rates would have. Its mean and variance are those of the counts of all rows, but
+    the variance is at least the square of the mean. The highest mean of f is that of the largest
+    count, plus this deviation.
+    """
+    if not isinstance(likelihood, Poisson) or likelihood.link != "exp":
+        return None
+    P = rows.y.shape[1]
+    sums = torch.zeros((5, P), dtype=torch.float64, device=rows.y.device)
+    highest = torch.full_like(sums[0], -math.inf)
+    for block in row_blocks(len(rows.y)):  # which may be read from a file
+        some = rows[block].to(torch.float64)
+        y, exposed = some.y, likelihood.given(some.exposure)
+        e = exposed._log_exposure(y).exp().expand_as(y)
+        sums += some.weighted(torch.stack([y, e, y.square(), y * e, e.square()], 1)).sum(0)
+        highest = torch.maximum(highest, ((y + 0.5) / e).amax(0))
+    rows.total(sums)
+    rows.group.max_(highest)
+    n, total, yy, ye, ee = sums
+    rate = (n + 0.5) / total
+    excess = yy - 2.0 * rate * ye + rate.square() * ee - n
+    var = torch.log1p((excess / (rate.square() * ee)).clamp_min(1.0))
+    centre, std = rate.log() - 0.5 * var, var.sqrt()
+    return torch.stack([centre, std, torch.maximum(highest, rate).log() + std])
+
+
+def prior_variance_limit(likelihood: Likelihood, rows: Rows) -> float:
+    """Return the upper bound on the variance that the default kernel learns from rows.
+
+    Two prior deviations of f are at most four of the log-rates that all counts imply.
+    """
+    most, limits = likelihood.most_prior_variance, limits_of_f(likelihood, rows)
+    return most if limits is None else min(most, 4.0 * float(limits[1].square().max()))
 
 
 OfSome = Callable[[np.ndarray], np.ndarray]

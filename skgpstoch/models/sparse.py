@@ -321,7 +321,7 @@ def likelihood_of(model: SparseModel, basis: Basis, rows: Rows) -> Likelihood:
     return cast(ScaledByRow, likelihood).scaled(model.scale(basis.phi))
 
 
-TINY = 1e-12  # no variance of f, or distance from its centre, is limited
+UNLIMITED = 1e-12  # least variance of f, or distance from its centre, that is limited
 
 
 class SparsePosterior(Posterior):
@@ -388,8 +388,8 @@ class SparsePosterior(Posterior):
             return basis
         centre, most_std, highest = cast(Tensor, self.limits)
         (mean,), (var,) = self._marginals(basis)
-        above = (highest - centre) / (mean - centre).clamp_min(TINY)
-        r = torch.minimum(most_std / var.clamp_min(TINY).sqrt(), above).clamp_max(1.0)
+        above = (highest - centre) / (mean - centre).clamp_min(UNLIMITED)
+        r = torch.minimum(most_std / var.clamp_min(UNLIMITED).sqrt(), above).clamp_max(1.0)
         r = r.amin(1, keepdim=True)
         phi, value = r * basis.phi, self.model.mean.value.to(r)
         return Basis(phi, phi.square().sum(1), (1.0 - r) * (centre - value))

@@ -20,6 +20,7 @@ from ..data.deadline import Clock, Deadline
 from ..data.rows import Rows
 from ..likelihoods import Bernoulli, Categorical
 from ..likelihoods.by_row import ScaledByRow
+from ..likelihoods.counts import limits_of_f
 from ..likelihoods.real import AdditiveNoise
 from ..losses import LogLoss
 from ..maths.gaussian import Marginals
@@ -334,6 +335,9 @@ class EnsembleObjective(Members):
     def solution(self, X: Tensor, rows: Rows) -> MixturePosterior:
         """Return the posterior with the best m_k for all rows; for very many rows, as trained."""
         members = [self.posterior(k, X, rows) for k in range(len(self.folds))]
+        limits = limits_of_f(self.model.likelihood, rows)
+        for member in members:
+            member.limits = limits
         choice = self.calibration
         return MixturePosterior(
             members, choice.mean_shrinkage, choice.disagreement_scale, self.spread, self.skew
@@ -366,9 +370,7 @@ class EnsembleObjective(Members):
             found = Solution(q, started(model, q), bound)
         if self.centre is not None:
             found = found._replace(q=found.q.scaled(math.exp(self.calibration.log_scale)))
-        posterior = model.posterior(found, bound, rows.n_effective)
-        posterior.limits = self.model.likelihood.limits_of_f(rows.to(torch.float64))
-        return posterior
+        return model.posterior(found, bound, rows.n_effective)
 
     def closed(
         self,

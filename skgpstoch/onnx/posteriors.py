@@ -26,7 +26,7 @@ from ..models.mixture import MixturePosterior
 from ..models.posteriors.chevron import ChevronPosterior
 from ..models.posteriors.conjugate import ConjugatePosterior
 from ..models.posteriors.exact import ExactPosterior
-from ..models.sparse import LEAST_RATIO, TINY, UNIT, SparsePosterior
+from ..models.sparse import LEAST_RATIO, UNIT, UNLIMITED, SparsePosterior
 from .distributions import Component, Family, MixtureValues, skewed, total
 from .features import FeatureValues, basis, columns, layer
 from .graph import CannotExport, Value
@@ -88,8 +88,8 @@ def _(posterior: SparsePosterior, X: Value) -> list[LatentValues]:
     var = sparse_variance(given, weights)
     if getattr(posterior, "limits", None) is not None:  # absent in older files
         centre, most_std, highest = number(posterior.limits)
-        above = (highest - centre) / (mean - centre).at_least(TINY)
-        r = (most_std / var.at_least(TINY).sqrt()).at_most(above).at_most(1.0).min(1)
+        above = (highest - centre) / (mean - centre).at_least(UNLIMITED)
+        r = (most_std / var.at_least(UNLIMITED).sqrt()).at_most(above).at_most(1.0).min(1)
         given = given._replace(phi=r * given.phi)
         mean, var = centre + r * (mean - centre), r.square() * var
     ratio = None

@@ -31,7 +31,7 @@ from scipy.optimize import nnls
 from .stacking import kept_weights
 
 FAILURE = 0.5  # deviations of y
-N_FOLDS = 10
+JUDGING_FOLDS = 10
 CERTAIN_GAIN = 2.0  # standard errors of the gain in squared error, and
 LEAST_SQUARE_GAIN = 0.1  # of the squared error, that other weights must gain: see `point_weights`
 SUM_PENALTY = 1e3  # of a sum of weights other than 1
@@ -134,13 +134,13 @@ def point_weights(
     n, K, P = errors.shape
     E = np.moveaxis(errors / unit, 2, 1).reshape(n * P, K)
     w = np.repeat(sample_weight, P)
-    fold = np.repeat(np.arange(n) % N_FOLDS, P)
+    fold = np.repeat(np.arange(n) % JUDGING_FOLDS, P)
     every = Errors.of(E, w)
     if K == 1 or not len(every.parts) or every.weights.min() < 4 * K * P:
         return weights
     D = np.diag(np.square(FAILURE) * P / every.weights)
-    gain, before = np.empty((2, N_FOLDS))
-    for k in range(N_FOLDS):
+    gain, before = np.empty((2, JUDGING_FOLDS))
+    for k in range(JUDGING_FOLDS):
         own, others = (Errors.of(E[rows], w[rows]) for rows in (fold == k, fold != k))
         if not own.parts or not others.weights.all():
             return weights
@@ -148,7 +148,7 @@ def point_weights(
         v, T = least_squares(S + D, least), own.completed(raised(S)) + D
         before[k] = weights @ T @ weights
         gain[k] = before[k] - v @ T @ v
-    error = gain.std(ddof=1) / np.sqrt(N_FOLDS)
+    error = gain.std(ddof=1) / np.sqrt(JUDGING_FOLDS)
     mean = gain.mean()
     is_clear = mean > CERTAIN_GAIN * error and mean > LEAST_SQUARE_GAIN * before.mean()
     return least_squares(every.moments() + D, least) if is_clear else weights

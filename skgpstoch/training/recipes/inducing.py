@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ... import kernels
 from ...data.arrays import Scaling
 from ...likelihoods.base import Likelihood
+from ...likelihoods.counts import prior_variance_limit
 from ...likelihoods.real import Gaussian
 from ...models.features.inducing import Covariances, InducingFeatures
 from ...models.features.orthogonal import DecoupledFeatures, OrthogonalFeatures
@@ -316,7 +317,7 @@ class InducingPoints(InducingBuilder):
         if self.network is not None:
             network, width = build_network(self.network, X, problem.generator)
         network = network.eval()
-        most = likelihood.prior_variance_limit(rows)
+        most = prior_variance_limit(likelihood, rows)
         kernel = make_kernel(self.kernel.expression, network, X, rows, most)
         # If points are placed again after the kernel is learned, any rows do until then.
         are_placed = problem.plan.start_rows and isinstance(self.points, str)

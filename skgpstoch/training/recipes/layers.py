@@ -23,6 +23,7 @@ from ... import kernels
 from ...data.arrays import Scaling
 from ...data.rows import Rows
 from ...likelihoods.base import Likelihood
+from ...likelihoods.counts import prior_variance_limit
 from ...models.features.inducing import InducingFeatures
 from ...models.layers import DeepFeatures, GPLayer
 from ...models.sparse import SparseModel
@@ -133,7 +134,7 @@ class Layers(InducingBuilder):
         X, rows = problem.X, problem.rows
         if fitted is not None:
             return drawn(fitted_layers(fitted, problem, OF_LAYERS), self.n_samples, rows.n_all)
-        most, identity = likelihood.prior_variance_limit(rows), nn.Identity()
+        most, identity = prior_variance_limit(likelihood, rows), nn.Identity()
         kernel = make_kernel(None, identity, X, rows, most)
         points, others = self.points_of_rows(problem, kernel, identity)
         layers, H = [], X

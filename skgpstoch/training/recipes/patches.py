@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ... import kernels
 from ...data.arrays import Scaling, named_array
 from ...likelihoods.base import Likelihood
+from ...likelihoods.counts import prior_variance_limit
 from ...models.features.inducing import InducingFeatures
 from ...models.features.patches import PLACES, Geometry, PatchCovariances
 from ...models.features.sums import SumFeatures
@@ -162,7 +163,7 @@ class Patches(InducingBuilder):
         X, rows, start = problem.X, problem.rows, problem.start
         if start is not None:
             start.check_unchanged(OF_PATCHES)
-        most, parts = likelihood.prior_variance_limit(rows), []
+        most, parts = prior_variance_limit(likelihood, rows), []
         if self.hidden is None:
             if fitted is not None:
                 parts = parts_of(fitted.features)

@@ -5,6 +5,7 @@ import functools
 import itertools
 import math
 import pickle
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,10 +17,12 @@ from scipy.special import expit, logsumexp
 from scipy.stats import kstest, laplace, norm, t
 from sklearn.base import BaseEstimator, clone
 from sklearn.gaussian_process import kernels as sk
+from thread_group import on_ranks
 from torch.testing import assert_close
 
 from skgpstoch import SVGPRegressor, likelihoods
-from skgpstoch.data.rows import Rows
+from skgpstoch.data import arrays
+from skgpstoch.data.rows import Rows, Whole
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import (
     AdditiveNoise,
@@ -36,6 +39,7 @@ from skgpstoch.likelihoods import (
     make_likelihood,
 )
 from skgpstoch.likelihoods.base import mixture_log_mean
+from skgpstoch.likelihoods.counts import limits_of_f
 from skgpstoch.likelihoods.negative_binomial import STIRLING, log_rising, rising_slope
 from skgpstoch.maths.first_order import with_slopes
 from skgpstoch.maths.gaussian import (
@@ -1213,3 +1217,29 @@ def test_first_derivatives_by_formulas_have_no_others(function):
     assert_close(slope.detach(), alone + 3.0)
     with pytest.raises(RuntimeError, match="Second derivatives are not available"):
         torch.autograd.grad(slope.sum(), x)
+
+
+def test_limits_of_f_are_those_of_the_rates_of_all_rows(monkeypatch):
+    rng = np.random.default_rng(0)
+    e, w = rng.uniform(0.5, 2.0, (50, 1)), rng.uniform(0.5, 2.0, 50)
+    y = rng.poisson(e * 20.0 * rng.gamma(0.3, 1.0 / 0.3, (50, 1))).astype(float)
+    columns = dict(zip(("y", "weight", "exposure"), map(torch.tensor, (y, w, e)), strict=True))
+    rows, likelihood = Rows(**columns), likelihoods.Poisson()
+    rate = (w @ y[:, 0] + 0.5) / (w @ e[:, 0])
+    excess = w @ (np.square(y - e * rate) - y)[:, 0] / (w @ np.square(e * rate)[:, 0])
+    var = np.log1p(max(excess, 1.0))
+    highest = np.log(((y + 0.5) / e).max()) + np.sqrt(var)
+    expected = np.array([[np.log(rate) - 0.5 * var], [np.sqrt(var)], [highest]])
+    assert excess > 1.0
+    assert_allclose(limits_of_f(likelihood, rows), expected)
+    monkeypatch.setattr(arrays.row_blocks, "__defaults__", (7,))
+    assert_allclose(limits_of_f(likelihood, rows), expected)
+
+    def of_part(group):
+        whole = Whole(50, float(w.sum()), group)
+        return limits_of_f(likelihood, replace(rows[group.rank :: 3], whole=whole))
+
+    for found in on_ranks(of_part, 3):
+        assert_allclose(found, expected)
+    assert limits_of_f(Gaussian(1.0), rows) is None
+    assert limits_of_f(likelihoods.Poisson(link="softplus"), rows) is None

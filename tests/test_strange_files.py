@@ -728,8 +728,12 @@ def test_what_does_not_fit_together_has_its_name(use, plain, tmp_path):
     """In our words, not in torch's."""
     model = edited(plain, tmp_path / "model", few_weights)
     if use in ("a stream", "an ONNX graph"):  # which would take memory first
-        with pytest.raises(ValueError, match=r"blocks of \(5, 5\) features have 3 weights"):
+        with pytest.raises(
+            ValueError, match=r"blocks of \(5, 5\) features have 3 weights"
+        ) as failure:
             USES[use](model)
+        (note,) = failure.value.__notes__
+        assert f"failed in SVGPRegressor.posterior_, loaded from '{tmp_path / 'model'}'" in note
         return
     with pytest.raises(ValueError, match=r"failed in .*the parts of the file do not") as failure:
         USES[use](model)
@@ -846,6 +850,11 @@ def test_graphs_have_as_many_networks_as_parameters(tmp_path):
             part.n_members = 10**6
     with pytest.raises(ValueError, match="1000000 networks have parameters of"):
         USES["an ONNX graph"](model)
+    model.save(tmp_path / "model")
+    again = skgpstoch.load(tmp_path / "model")
+    with pytest.raises(ValueError, match="1000000 networks have parameters of") as failure:
+        USES["an ONNX graph"](again)
+    assert f"loaded from '{tmp_path / 'model'}'" in failure.value.__notes__[0]
 
 
 class Failing(torch.nn.Module):

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from torch import nn
 
 from ..data.devices import ran_out_of_memory
 from ..data.messages import is_raised_by_us, is_raised_by_users
@@ -46,7 +47,8 @@ def with_failures_told(method: Any) -> Any:
         try:
             found = method(model, *args, **kwargs)
         except DAMAGE as error:
-            if id(model) not in LOADED or is_for_users(error):
+            is_told = is_for_users(error)
+            if id(model) not in LOADED or (is_told and not is_of_part(error)):
                 raise
             why = (
                 f"{type(model).__name__}.{method.__name__} failed in {place_of(error, model)}"
@@ -54,9 +56,10 @@ def with_failures_told(method: Any) -> Any:
                 "belong together. Get it again from somebody you trust, or fit and save the model "
                 "with this version."
             )
-            if not is_raised_by_users(error):
+            if not (is_told or is_raised_by_users(error)):
                 raise ValueError(why) from error
-            error.add_note(why)
+            if file_of(model) not in "".join(getattr(error, "__notes__", ())):
+                error.add_note(why)
             raise
         if method.__name__ == "fit":
             LOADED.pop(id(model), None)
@@ -132,6 +135,16 @@ def is_for_users(error: Exception) -> bool:
     is_checked = OF_CHECKS.match(str(frame.f_globals.get("__name__")))
     is_told = is_raised_by_us(error) or (is_checked and isinstance(error, ValueError | TypeError))
     return (is_told and str(error) != "") or ran_out_of_memory(error)
+
+
+def is_of_part(error: Exception) -> bool:
+    """Tell whether a module, such as a posterior or a kernel, has raised an error or passed it.
+
+    Or a function of a module, as in ONNX graphs, has raised it.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    passed = [frame.f_locals.get("self") for frame in frames]
+    return any(isinstance(x, nn.Module) for x in (*passed, *frames[-1].f_locals.values()))
 
 
 def place_of(error: Exception, estimator: Any) -> str:

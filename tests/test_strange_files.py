@@ -631,6 +631,11 @@ def test_the_number_of_columns_is_one(exact, tmp_path):
     model.n_features_in_ = np.arange(2)
     with pytest.raises(ValueError, match=r"n_features_in_ is a ndarray, not an integer"):
         model.save(tmp_path / "model")
+    model.n_features_in_ = 2**40
+    with pytest.raises(
+        ValueError, match=r"n_features_in_ is 1099511627776, but its X_train_ has 2"
+    ):
+        model.save(tmp_path / "model")
 
 
 def test_kernels_have_all_their_parameters(exact, tmp_path):
@@ -751,6 +756,17 @@ def test_models_within_others_say_so_too(tmp_path):
     for each in (again, pickle.loads(pickle.dumps(again))):
         with pytest.raises(ValueError, match=r"predict failed in SVGPRegressor.*the parts of the"):
             each.estimator_.predict(X)
+
+
+def test_errors_of_models_within_others_name_the_file(tmp_path):
+    inner = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0)
+    model = ConstantVarianceRegressor(inner).fit(X, Y)
+    model.estimator_.device = "x"  # which is right for the user's own
+    model.save(tmp_path / "model")
+    with pytest.raises(ValueError, match="device must be") as failure:
+        skgpstoch.load(tmp_path / "model").predict(X)
+    (note,) = failure.value.__notes__
+    assert f"estimator_, loaded from '{tmp_path / 'model'}'" in note
 
 
 def test_copies_that_fail_say_so(plain):

@@ -48,7 +48,7 @@ def with_failures_told(method: Any) -> Any:
             found = method(model, *args, **kwargs)
         except DAMAGE as error:
             is_told = is_for_users(error)
-            if id(model) not in LOADED or (is_told and not is_of_part(error)):
+            if id(model) not in LOADED or (is_told and not is_of_part(error, model)):
                 raise
             why = (
                 f"{type(model).__name__}.{method.__name__} failed in {place_of(error, model)}"
@@ -137,14 +137,15 @@ def is_for_users(error: Exception) -> bool:
     return (is_told and str(error) != "") or ran_out_of_memory(error)
 
 
-def is_of_part(error: Exception) -> bool:
-    """Tell whether a module, such as a posterior or a kernel, has raised an error or passed it.
+def is_of_part(error: Exception, model: Any) -> bool:
+    """Tell whether a module or a model within the model has raised an error or passed it.
 
     Or a function of a module, as in ONNX graphs, has raised it.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     passed = [frame.f_locals.get("self") for frame in frames]
-    return any(isinstance(x, nn.Module) for x in (*passed, *frames[-1].f_locals.values()))
+    modules = (isinstance(x, nn.Module) for x in (*passed, *frames[-1].f_locals.values()))
+    return any(modules) or any(id(x) in LOADED and x is not model for x in passed)
 
 
 def place_of(error: Exception, estimator: Any) -> str:

@@ -117,6 +117,12 @@ def check_columns(cls: type, fields: dict[str, Any]) -> None:
     is_list = isinstance(names, np.ndarray) and names.ndim == 1
     if not is_list or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{cls.__name__}.feature_names_in_ must be an array of texts")
+    for name, part in (("_x_scaling", "offset"), ("X_train_", "T")):
+        known = getattr(fields.get(name), part, None)  # has a number or a row for each column
+        if isinstance(known, np.ndarray) and "n_features_in_" in fields and len(known) != n:
+            raise ValueError(
+                f"{cls.__name__}.n_features_in_ is {n}, but its {name} has {len(known)} columns"
+            )
 
 
 def trains(value: Any) -> str:

@@ -769,6 +769,15 @@ def test_errors_of_models_within_others_name_the_file(tmp_path):
     assert f"estimator_, loaded from '{tmp_path / 'model'}'" in note
 
 
+def test_more_rows_of_a_scale_of_zero_leave_the_model_as_it_is(exact):
+    model = skgpstoch.load(exact)
+    before, model._y_train_std = model.predict(X), np.zeros(1)
+    with pytest.raises(ValueError, match="y is too far from the targets of fit"):
+        model.condition_on(X, Y)
+    model._y_train_std = np.ones(1)
+    assert np.array_equal(model.predict(X), before)
+
+
 def test_copies_that_fail_say_so(plain):
     model = skgpstoch.load(plain)
     model.note_ = (each for each in ())  # which cannot be copied, as parts of a wrong class

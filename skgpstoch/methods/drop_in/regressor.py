@@ -328,7 +328,13 @@ class GaussianProcessRegressor(GaussianPredictor):
             )
         noise = noise_variance(self.alpha if alpha is None else alpha, len(y))
         Y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
-        Y = (Y - self._y_train_mean) / self._y_train_std
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            Y = (Y - self._y_train_mean) / self._y_train_std
+        if not np.isfinite(Y).all():
+            raise ValueError(
+                f"y is too far from the targets of fit, whose deviation is {self._y_train_std}. "
+                "Fit again with all rows."
+            )
         if self.estimator_ is None:
             self._extend_exact(X, Y, noise)
         else:

@@ -639,9 +639,10 @@ def test_means_of_overdispersed_counts_are_those_of_counts(quick_networks, size,
     y = rng.poisson(mean * rng.gamma(0.4, 1 / 0.4, 900)).astype(float)
     model = AutoGaussianProcessRegressor(target="count", random_state=0)
     found = model.fit(X[:n_trained], y[:n_trained]).predict(X[300:])
-    due = y[:n_trained].sum() / mean[:n_trained].sum()
+    few = n_trained < 300  # rows tell no more than what they sum to
+    due = y[:n_trained].sum() / mean[:n_trained].sum() if few else 1.0
     assert 0.8 < found.sum() / mean[300:].sum() / due < 1.25
-    assert (found < (5.0 if n_trained == 300 else 10.0) * mean[300:]).all()
+    assert (found < (10.0 if few else 5.0) * mean[300:]).all()
 
 
 @pytest.fixture(scope="module")

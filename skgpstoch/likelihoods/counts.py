@@ -314,8 +314,8 @@ class Poisson(Likelihood):
                 )
 
             centre = np.maximum(k + 1.0, 1.0)
-            ends = (inverse_link(end / exposure) for end in (centre, centre + np.sqrt(centre)))
-            return by_narrower(std < np.diff(np.stack(list(ends)), axis=0)[0], over_f, over_gamma)
+            low, high = (inverse_link(y / exposure) for y in (centre, centre + np.sqrt(centre)))
+            return by_narrower(std < high - low, over_f, over_gamma)
 
         return cdf
 

@@ -184,8 +184,9 @@ class NegativeBinomial(ScaledByRow, Poisson):
             n = np.broadcast_to(y + 1.0, k.shape)
 
             def over_f(some: np.ndarray) -> np.ndarray:
-                each, is_above = (k[some], n[some]), is_large[:, some]
-                at_f = special.betainc(*pair(each, is_above), p[:, some])  # p ≤ ½ has all digits
+                a, b, is_above = k[some], n[some], is_large[:, some]
+                shapes = np.where(is_above, a, b), np.where(is_above, b, a)
+                at_f = special.betainc(*shapes, p[:, some])  # p ≤ ½ has all digits
                 return (weights[:, 0, 0] * np.where(is_above, at_f, 1.0 - at_f)).sum(0)
 
             def over_t(some: np.ndarray) -> np.ndarray:
@@ -217,14 +218,6 @@ def logit_beta_nodes(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarr
     log_weights[:, ~is_near] = far - far.max(0) if far.size else far
     weights = np.exp(log_weights)
     return start + u, weights / weights.sum(0)
-
-
-def pair(
-    of_k_and_y: tuple[np.ndarray, np.ndarray], is_above: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first two arguments of the incomplete beta function of p, or of 1 − p."""
-    k, n = of_k_and_y
-    return np.where(is_above, k, n), np.where(is_above, n, k)
 
 
 def log_rising(y: Tensor, k: Tensor) -> Tensor:

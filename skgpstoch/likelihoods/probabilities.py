@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..data.devices import constants
-from ..maths.gaussian import Marginals, quadrature_nodes, quasi_random_nodes
+from ..maths.gaussian import Marginals, normal_nodes, quadrature_nodes, quasi_random_nodes
 from .base import Likelihood
 
 BLOCK_FLOATS = 2**22
@@ -19,6 +19,11 @@ BLOCK_FLOATS = 2**22
 
 PREDICTIVE_POINTS = 512
 """Quasi-random points for class probabilities if each class has a latent function."""
+
+
+def predictive_nodes(n_latents: int) -> np.ndarray:
+    """Return these points of the standard normal, (n_latents, points)."""
+    return normal_nodes(n_latents, PREDICTIVE_POINTS).numpy()
 
 
 class ClassLikelihood(Likelihood):

@@ -20,8 +20,7 @@ from ..likelihoods import (
     SharedStudentT,
     StudentT,
 )
-from ..likelihoods.probabilities import PREDICTIVE_POINTS
-from ..maths.gaussian import _sobol_normals
+from ..likelihoods.probabilities import predictive_nodes
 from ..models.mixture import MixturePosterior
 from ..models.posteriors.chevron import ChevronPosterior
 from ..models.posteriors.conjugate import ConjugatePosterior
@@ -265,7 +264,7 @@ def _(likelihood: Categorical, f: LatentValues) -> Value:
     if likelihood.link != "softmax":
         raise CannotExport(repr(likelihood))
     C = likelihood.n_latents(1)
-    z = _sobol_normals(C, PREDICTIVE_POINTS).T  # (points, C)
+    z = predictive_nodes(C).T  # (points, C)
     mean, std = f.mean.unsqueeze(1), f.var.at_least(1e-30).sqrt().unsqueeze(1)
     parts = []
     for start in range(0, len(z), POINTS_AT_A_TIME):

@@ -29,7 +29,7 @@ MOST_INHERITED = 25
 MOST_IGNORED = 5
 # How large the house may become. Whoever raises a number says why in the commit.
 MOST_ROOMS = 18
-MOST_ARROWS = 80
+MOST_ARROWS = 79
 MOST_METHODS = 30
 LONGEST_MRO = 25
 MOST_PARAMETERS = 32

@@ -162,10 +162,8 @@ class Law(ABC):
         """Return the CRPS of counts of output p, (N,), by :func:`crps_of_counts`."""
 
         def below(row: np.ndarray, k: np.ndarray) -> np.ndarray:
-            numbers, rows = (
-                np.repeat(k.reshape(-1, 1), self.shape[1], 1),
-                np.repeat(row, k.shape[1]),
-            )
+            numbers = np.repeat(k.reshape(-1, 1), self.shape[1], 1)
+            rows = np.repeat(row, k.shape[1])
             found = np.empty(k.size)
             for some in row_blocks(k.size, COUNTS_AT_A_TIME):
                 found[some] = self.of(rows[some]).between_counts(numbers[some])[:, p]

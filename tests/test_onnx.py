@@ -599,7 +599,12 @@ def test_graphs_are_valid_or_refused(tmp_path):
         X, X[:, 0] > 0.5
     )
     weights = model.posterior_.model
-    weights.flat = torch.nn.Parameter(weights.flat.detach().repeat(2, 1))
+    columns, std = weights.flat.detach(), weights.std.detach()
+    weights.flat, weights.std = (torch.nn.Parameter(a.repeat(2, 1)) for a in (columns, std))
     model.save(tmp_path / "model")
     with pytest.raises(ValueError, match=r"QSGPClassifier, loaded from .* has no valid graph"):
+        to_onnx(skgpstoch.load(tmp_path / "model"))
+    weights.flat, weights.std = (torch.nn.Parameter(a) for a in (columns[None], std))
+    model.save(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"columns of shape \(1, .* of \(6, 1\)"):
         to_onnx(skgpstoch.load(tmp_path / "model"))

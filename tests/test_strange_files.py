@@ -928,6 +928,20 @@ def test_what_has_no_numbers_has_few_rows(what, exact, tmp_path):
     refused(tmp_path / "model", "which no saved estimator has|a shape that is none")
 
 
+@pytest.mark.parametrize(
+    "predict", [lambda m: m.predict(X, return_std=True), lambda m: m.predict_std(X)]
+)
+def test_standard_deviations_are_not_silently_infinite(predict, plain, tmp_path):
+    """As those of a model whose noise an editor has made infinite."""
+
+    def change(nodes, tensors):
+        tensors[tensor_in(nodes, "Gaussian", "log_noise")[1]][...] = 1e154
+
+    model = edited(plain, tmp_path / "model", change)
+    with pytest.raises(ValueError, match=r"predicts inf for .* 1e\+154, in .*log_noise"):
+        predict(model)
+
+
 def test_draws_are_not_silently_nan():
     """As those of a model whose factors have become integers."""
     predicted = PredictiveDistribution(NormalLaw(np.zeros((3, 1)), np.full((3, 1), np.nan)))

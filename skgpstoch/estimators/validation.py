@@ -272,7 +272,7 @@ def check_range(values: np.ndarray, words: str) -> None:
 def warn_of_overflow(std: np.ndarray) -> None:
     """Warn of rows whose moments, here std (n, P), overflow float64."""
     most = np.sqrt(largest(torch.float64))
-    if n := int((std > 0.1 * most).any(1).sum()):
+    if n := int(((std > 0.1 * most) & np.isfinite(std)).any(1).sum()):
         warn(
             f"The variance of y, and possibly its mean, overflows float64 at {n} rows, "
             "because exp(f) overflows where f is large or uncertain. The largest "

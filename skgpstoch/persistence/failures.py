@@ -36,6 +36,7 @@ OF_MODULES = re.compile(r"\._(?:buffers|modules|parameters)\['(\w+)'\]")
 OF_TENSORS = re.compile(r"(\[0\]){1,2}$")
 OF_CHECKS = re.compile(r"sklearn\.(utils\.(?!_pprint|_repr_html)|metrics\.)")
 SPECIAL = {"__call__", "__getitem__", "__len__", "__repr__"}
+N_FINITE = {"predict": 2, "predict_std": 1}  # of what methods return, the first must be finite
 DATA = {"X_train_", "y_train_"}  # which may have missing values
 
 
@@ -64,7 +65,7 @@ def with_failures_told(method: Any) -> Any:
         if method.__name__ == "fit":
             LOADED.pop(id(model), None)
         elif method.__name__ not in DATA:
-            check_known(model, found, method.__name__ == "predict")
+            check_known(model, found, N_FINITE.get(method.__name__, 0))
         if found is not model:
             mark_same(model, found)
         return found
@@ -111,11 +112,15 @@ def file_of(model: Any) -> str:
     return f", loaded from {LOADED[id(model)]!r}" if id(model) in LOADED else ""
 
 
-def check_known(model: Any, found: Any, is_mean: bool = False) -> None:
-    """Raise a ValueError if predictions are NaN, or a mean, which comes first, is infinite."""
+def check_known(model: Any, found: Any, n_finite: int = 0) -> None:
+    """Raise a ValueError if predictions are NaN, or the first, as means and stds, are infinite."""
     arrays = found if isinstance(found, tuple) else (found,)
-    for a in (a for a in arrays if isinstance(a, np.ndarray) and a.dtype.kind == "f"):
-        unknown = ~np.isfinite(a) if is_mean and a is arrays[0] else np.isnan(a)
+    if getattr(model, "target_transformer_", None) is not None:
+        n_finite -= 1  # a std, which comes last, may not exist
+    for i, a in enumerate(arrays):
+        if not (isinstance(a, np.ndarray) and a.dtype.kind == "f"):
+            continue
+        unknown = ~np.isfinite(a) if i < n_finite else np.isnan(a)
         if unknown.any():
             raise ValueError(
                 f"{type(model).__name__}{file_of(model)} predicts {a[unknown][0]} for "

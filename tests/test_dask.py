@@ -22,7 +22,12 @@ dd = pytest.importorskip("dask.dataframe")
 
 from distributed import Client, LocalCluster, WorkerPlugin  # noqa: E402
 
-from skgpstoch import SCGDGaussianProcessRegressor, SVGPClassifier, SVGPRegressor  # noqa: E402
+from skgpstoch import (  # noqa: E402
+    NNGPRegressor,
+    SCGDGaussianProcessRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+)
 from skgpstoch.dask import fit, fitting, predict, ranks  # noqa: E402
 from skgpstoch.dask.rows import runs  # noqa: E402
 from skgpstoch.data import row_sample  # noqa: E402
@@ -195,6 +200,19 @@ def test_frames_weights_and_few_rows_are_fitted_as_on_one_machine(client):
         assert_array_equal(found.index, frame.index)
     interval = predict(fitted, there[0], "predict_interval", coverage=0.5).compute()
     assert_allclose(interval, fitted.predict_interval(frame[["a", "b"]], coverage=0.5), rtol=1e-7)
+
+
+@pytest.mark.processes
+def test_neighbours_are_those_among_all_rows(client):
+    """Of more rows than other estimators gather; rows of one partition have some in others."""
+    there = (da.from_array(a, chunks=(SIXTHS, *a.shape[1:])) for a in (X, Y))
+    nearest = NNGPRegressor(max_iter=3, n_neighbors=8, random_state=0)
+    fitted = in_time(fit, nearest, *there, timeout=TIMEOUT)
+    here = NNGPRegressor(max_iter=3, n_neighbors=8, random_state=0).fit(X, Y)
+    for found, own in zip(fitted.predict(X, True), here.predict(X, True), strict=True):
+        assert_array_equal(found, own)
+    lazy = predict(fitted, da.from_array(X, chunks=(SIXTHS, 2)))
+    assert_allclose(lazy.compute(), here.predict(X), rtol=1e-12)
 
 
 @pytest.mark.processes

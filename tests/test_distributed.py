@@ -22,6 +22,7 @@ from two_ranks import (
     few_are_many,
     fit_mine,
     model,
+    neighbours,
     rows,
     run_two_ranks,
     table,
@@ -133,6 +134,7 @@ def check_fits(of_first, of_second):
         assert_allclose(first[0], on_ranks(lambda g: fit_mine(g, model()), 2)[0].predict(X))
     assert_array_equal(first[1], model().fit(X[:300], y[:300]).predict(X))
     assert np.corrcoef(first[2], y)[0, 1] > 0.5
+    assert_array_equal(first[3], neighbours().fit(X, y).predict(X))
 
 
 def check_interrupted(first, second):

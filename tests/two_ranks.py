@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from sklearn.exceptions import ConvergenceWarning
 
-from skgpstoch import AutoGaussianProcessRegressor, SVGPRegressor, on_interrupt
+from skgpstoch import AutoGaussianProcessRegressor, NNGPRegressor, SVGPRegressor, on_interrupt
 from skgpstoch.data import SequenceRows, groups, row_sample
 from skgpstoch.data.groups import average_gradients, current, doing
 from skgpstoch.data.row_sample import chosen_rows, offsets
@@ -259,6 +259,11 @@ def model(**params):
     return SVGPRegressor(**{**known, "max_iter": 8, "random_state": 0, **params})
 
 
+def neighbours():
+    """What conditions each row on its nearest ones, whichever rank has them."""
+    return NNGPRegressor(max_iter=3, n_neighbors=8, random_state=0)
+
+
 def fit_mine(group, estimator, n_rows=N):
     """Fit to this rank's rows; of few, to the first ones."""
     X, y = rows()
@@ -300,10 +305,11 @@ def press():
 
 
 def fits(folder):
-    """A fit together, and one of rank 0's for all."""
+    """A fit together, one of rank 0's for all, one with layers, and one with nearest neighbours."""
     X, _ = rows()
     with group_at(folder, "fits") as group, few_are_many():
         together = fit_mine(group, model())
+        near = fit_mine(group, neighbours())
     with group_at(folder, "few") as group, few_are_many(N):
         few = fit_mine(group, model(), 300)
     torch.manual_seed(0)
@@ -316,7 +322,7 @@ def fits(folder):
             fit_mine(group, model(feature_map=network))
         except ValueError as error:
             refused = str(error)
-    return refused, [each.predict(X) for each in (together, few, mapped)]
+    return refused, [each.predict(X) for each in (together, few, mapped, near)]
 
 
 def told_or_press(folder):

@@ -17,6 +17,7 @@ from families import slow_cases
 from made_by_hand import Nodes, first, nodes_of, put_together, taken_apart, with_attribute
 from sklearn.base import clone
 from sklearn.gaussian_process import kernels as sk
+from sklearn.linear_model import Ridge
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer, QuantileTransformer
 from sklearn.utils._metadata_requests import MethodMetadataRequest
@@ -756,6 +757,13 @@ def test_models_within_others_say_so_too(tmp_path):
     for each in (again, pickle.loads(pickle.dumps(again))):
         with pytest.raises(ValueError, match=r"predict failed in SVGPRegressor.*the parts of the"):
             each.estimator_.predict(X)
+
+
+def test_models_lack_what_those_within_lack(tmp_path):
+    ConstantVarianceRegressor(Ridge()).fit(X, Y).save(tmp_path / "model")
+    model = skgpstoch.load(tmp_path / "model", objects={"Ridge": Ridge})
+    assert not hasattr(model, "feature_importances_")
+    assert "Ridge" in model._repr_html_()
 
 
 def test_errors_of_models_within_others_name_the_file(tmp_path):

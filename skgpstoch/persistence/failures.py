@@ -48,7 +48,7 @@ def with_failures_told(method: Any) -> Any:
         try:
             found = method(model, *args, **kwargs)
         except DAMAGE as error:
-            is_told = is_for_users(error)
+            is_told = is_for_users(error) or is_absent(error, method.__name__)
             if id(model) not in LOADED or (is_told and not is_of_part(error, model)):
                 raise
             why = (
@@ -140,6 +140,13 @@ def is_for_users(error: Exception) -> bool:
     is_checked = OF_CHECKS.match(str(frame.f_globals.get("__name__")))
     is_told = is_raised_by_us(error) or (is_checked and isinstance(error, ValueError | TypeError))
     return (is_told and str(error) != "") or ran_out_of_memory(error)
+
+
+def is_absent(error: Exception, name: str) -> bool:
+    """Tell whether a model lacks an attribute because the estimator within it has none."""
+    if not isinstance(error, AttributeError) or error.name != name:
+        return False
+    return isinstance(error.obj, BaseEstimator)
 
 
 def is_of_part(error: Exception, model: Any) -> bool:

@@ -950,6 +950,13 @@ def test_standard_deviations_are_not_silently_infinite(predict, plain, tmp_path)
         predict(model)
 
 
+def test_likelihoods_are_not_silently_nan(plain):
+    model = skgpstoch.load(plain)
+    model._y_scaling = model._y_scaling._replace(scale=np.array([1e-300]))
+    with pytest.raises(ValueError, match="predicts nan for 1 of 1 values"):
+        model.log_marginal_likelihood(X, Y)
+
+
 def test_draws_are_not_silently_nan():
     """As those of a model whose factors have become integers."""
     predicted = PredictiveDistribution(NormalLaw(np.zeros((3, 1)), np.full((3, 1), np.nan)))

@@ -25,7 +25,14 @@ from numpy.testing import assert_array_equal
 from sklearn.base import clone, is_classifier
 from sklearn.gaussian_process.kernels import RBF, DotProduct, Matern, WhiteKernel
 
-from skgpstoch import AutoGaussianProcessRegressor, DLMRegressor, SVGPRegressor
+from skgpstoch import (
+    AutoGaussianProcessClassifier,
+    AutoGaussianProcessRegressor,
+    DLMRegressor,
+    NNGPClassifier,
+    NNGPRegressor,
+    SVGPRegressor,
+)
 from skgpstoch.likelihoods import Poisson
 from skgpstoch.maths.gaussian import _sobol_normals
 from skgpstoch.models.features.network import MemberLinear
@@ -124,11 +131,15 @@ def shortest(cls):
     return short if cls in HELD_OUT + DROP_IN else {"max_iter": 2, **short}
 
 
+AUTOMATIC = [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier]
+OTHERS += [NNGPRegressor, NNGPClassifier]
+
+
 @pytest.mark.filterwarnings("ignore:y looks noisy")
 @pytest.mark.parametrize(
-    "cls", by_family("same bits whatever torch is set to", [*OTHERS, AutoGaussianProcessRegressor])
+    "cls", by_family("same bits whatever torch is set to", [*OTHERS, *AUTOMATIC])
 )
-@slow_cases("Auto", "Conv", "QSGP", "ADMM")
+@slow_cases("Auto", "Conv", "QSGP", "ADMM", "NNGPClassifier")
 def test_other_models_are_the_same_to_the_bit(cls, sine):
     X, y = (a[FEW] for a in sine)
     X = np.tile(X, 8) if cls in IMAGES else X

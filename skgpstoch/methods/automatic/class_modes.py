@@ -208,7 +208,7 @@ def contrasts(codes: Tensor, weight: Tensor, n_classes: int) -> Tensor:
 
 def contrast_basis(n_classes: int, like: Tensor) -> Tensor:
     """Return orthonormal columns that sum to 0, (C, C − 1)."""
-    return torch.linalg.qr(torch.eye(n_classes, n_classes - 1).to(like) - 1.0 / n_classes).Q
+    return torch.linalg.qr(like.new_ones(n_classes).diag()[:, :-1] - 1.0 / n_classes).Q
 
 
 def one_hot(codes: Tensor, n_classes: int) -> Tensor:

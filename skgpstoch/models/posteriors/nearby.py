@@ -101,7 +101,7 @@ class ErrorScale(Module):
         self, scale: float, most_odds: Tensor, nearby: ErrorsNearby | None, tails: float
     ) -> None:
         super().__init__()
-        self.register_buffer("scale", torch.tensor(scale, dtype=torch.float64))
+        self.register_buffer("scale", most_odds.new_tensor(scale, dtype=torch.float64))
         self.tails = tails
         self.register_buffer("most_odds", most_odds.detach().clone())
         self.nearby = nearby

@@ -408,7 +408,9 @@ def test_pickles_have_no_limits():
     value = Unpacker(Names()).value(PackedState(json.dumps(nodes), [], []))
     assert json.dumps(value).count("[") == 401
     with pytest.raises(ValueError, match="nested"):
-        Unpacker(Names(), limits.FileLimits(10**6)).value(PackedState(json.dumps(nodes), [], []))
+        Unpacker(Names(), limits.FileLimits(10**6, 10**4)).value(
+            PackedState(json.dumps(nodes), [], [])
+        )
 
 
 def test_pickles_hash_no_endless_keys():
@@ -664,6 +666,26 @@ def test_layers_are_not_huge(size, exact, tmp_path):
     refused(tmp_path / "model", "MaxPool1d.kernel_size is larger than")
 
 
+SIZES = {
+    "DeepFeatures.n_nodes": lambda: DeepGPRegressor(n_inducing=4, max_iter=1, random_state=0),
+    "FourierBasis.n_groups": lambda: QSGPRegressor(n_components=8, max_iter=1, random_state=0),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_are_not_huge(name, tmp_path):
+    """Predictions and graphs would take gigabytes; but seeds may be large."""
+    cls, field = name.split(".")
+    SIZES[name]().fit(X, Y).save(tmp_path / "model")
+
+    def change(nodes, tensors):
+        module = next(n for n in nodes if n[0] == "module" and nodes[n[1][0]] == ["type", cls])
+        module[module.index(field) + 1] = 10**7
+
+    with pytest.raises(ValueError, match=rf"{name} is larger than 131072"):
+        edited(tmp_path / "model", tmp_path / "edited", change)
+
+
 # ---- what shows when a model is used -------------------------------------------------------------
 
 
@@ -867,25 +889,25 @@ def test_blocks_of_no_features_take_no_memory(use, plain, tmp_path):
     def change(nodes, tensors):
         for node in nodes:
             if node[0] == "tuple" and node[1:] == [5]:
-                node[1] = 10**6
+                node[1] = 10**5
 
     model = edited(plain, tmp_path / "model", change)
-    with pytest.raises(ValueError, match=r"blocks of \(1000000, 1000000\) features have 5 weights"):
+    with pytest.raises(ValueError, match=r"blocks of \(100000, 100000\) features have 5 weights"):
         USES[use](model)
 
 
 def test_graphs_have_as_many_networks_as_parameters(tmp_path):
-    """They took minutes and gigabytes for a million."""
+    """They took minutes and gigabytes for many."""
     networks = {"hidden_layer_sizes": (4,), "n_estimators": 2, "max_iter": 2, "random_state": 0}
     model = skgpstoch.DeepKernelEnsembleRegressor(**networks).fit(X, Y)
     for part in model.posterior_.modules():
         if hasattr(part, "n_members"):
-            part.n_members = 10**6
-    with pytest.raises(ValueError, match="1000000 networks have parameters of"):
+            part.n_members = 10**5
+    with pytest.raises(ValueError, match="100000 networks have parameters of"):
         USES["an ONNX graph"](model)
     model.save(tmp_path / "model")
     again = skgpstoch.load(tmp_path / "model")
-    with pytest.raises(ValueError, match="1000000 networks have parameters of") as failure:
+    with pytest.raises(ValueError, match="100000 networks have parameters of") as failure:
         USES["an ONNX graph"](again)
     assert f"loaded from '{tmp_path / 'model'}'" in failure.value.__notes__[0]
 
@@ -1172,13 +1194,13 @@ def test_a_file_chooses_no_folder(tmp_path):
 
 
 def test_frequencies_are_as_many_as_the_columns_of_rows(tmp_path):
-    """A file of a few kilobytes could ask for a matrix of gigabytes."""
+    """A file of a few kilobytes could ask for a much larger matrix."""
     model = QSGPRegressor(n_subset=10, n_components=20, max_iter=1, random_state=0).fit(X, Y)
     model.save(tmp_path / "model")
     metadata, tensors = taken_apart(tmp_path / "model")
     nodes = nodes_of(metadata)
     basis = next(n for n in nodes if "n_inputs" in n)
-    basis[basis.index("n_inputs") + 1] = 10**9
+    basis[basis.index("n_inputs") + 1] = 10**5
     put_together(tmp_path / "model", {**metadata, "structure": json.dumps(nodes)}, tensors)
     again = skgpstoch.load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict(X), model.predict(X))

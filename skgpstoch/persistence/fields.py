@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import types
 import typing
 from collections.abc import Collection, Iterable
@@ -19,8 +20,14 @@ from torch import Tensor, nn
 
 from ..data.messages import warn
 from .forms_of_values import LETTERS_SHOWN
+from .registry import PACKAGE
 
 LARGEST_OF_LAYER = 2**24  # integer of a torch layer: MaxPool1d of 2^40 never ends
+FREE_SIZE = 2**17
+"""Size that a module of ours may have in any file; in larger ones, that of the file in bytes.
+
+Sizes are those of arrays, or of nodes and draws, which are few."""
+NOT_SIZES = {"seed"}
 MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
 OF_BATCHES = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd
 """Layers that draw at random, or look at other rows, while they train."""
@@ -33,8 +40,11 @@ SIMPLE = (bool, float, int, str, type(None), np.ndarray, Tensor)
 OF_FUNCTIONS = {"func": "kw_args", "inverse_func": "inv_kw_args"}
 
 
-def check_fields(value: Any, form: str, names: list[str]) -> None:
-    """Raise a ValueError if fields would be called, hide a method, or make a layer hang."""
+def check_fields(value: Any, form: str, names: list[str], n_bytes: int) -> None:
+    """Raise a ValueError if fields would be called, hide a method, or make a layer hang.
+
+    `n_bytes` is the size of the file.
+    """
     cls: Any = type(value)
     fields = vars(value) if hasattr(value, "__dict__") else {}
     hidden = () if form in ("mapping", "record") else code_of(cls).intersection(names)
@@ -47,7 +57,7 @@ def check_fields(value: Any, form: str, names: list[str]) -> None:
     if isinstance(value, Kernel):
         check_kernel(value)
     if isinstance(value, nn.Module):
-        check_module(cls, {name: fields[name] for name in names})
+        check_module(cls, {name: fields[name] for name in names}, max(n_bytes, FREE_SIZE))
     elif isinstance(value, BaseEstimator):
         check_estimator(value, fields)
     elif isinstance(value, PairwiseKernel):
@@ -76,19 +86,20 @@ def check_kernel(value: Kernel) -> None:
             raise ValueError(f"{cls.__name__} lacks its parameter {name!r}")
 
 
-def check_module(cls: type, fields: dict[str, Any]) -> None:
-    """Raise a ValueError if a module has hooks, or is a layer with huge integers."""
+def check_module(cls: type, fields: dict[str, Any], largest: int) -> None:
+    """Raise a ValueError if a module has hooks, or huge integers, as sizes of ours are."""
     if type(fields.get("training", True)) is not bool:
         raise ValueError(f"{cls.__name__}.training must be true or false")
-    is_layer = cls.__module__.startswith("torch.")
+    limits = {"torch": LARGEST_OF_LAYER, PACKAGE: largest}
+    limit = limits.get(cls.__module__.partition(".")[0], math.inf)
     for name, field in fields.items():
         if "hook" in name and isinstance(field, dict) and field:
             raise ValueError(
                 f"{cls.__name__} has {name}, which a file cannot contain. Remove the hooks before "
                 "saving"
             )
-        if is_layer and largest_in(field) > LARGEST_OF_LAYER:
-            raise ValueError(f"{cls.__name__}.{name} is larger than {LARGEST_OF_LAYER}")
+        if largest_in(field) > limit and name not in NOT_SIZES:
+            raise ValueError(f"{cls.__name__}.{name} is larger than {limit}")
 
 
 def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:

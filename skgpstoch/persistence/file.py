@@ -99,7 +99,7 @@ def value_of(state: PackedState, names: Names, n_bytes: int) -> Any:
 
 def objects_of(state: PackedState, names: Names, n_bytes: int) -> list[Any]:
     """Return the object in a file, after all that it consists of."""
-    unpacker = Unpacker(names, FileLimits(MOST_OF_THE_FILE * n_bytes + FREE_BYTES))
+    unpacker = Unpacker(names, FileLimits(MOST_OF_THE_FILE * n_bytes + FREE_BYTES, n_bytes))
     unpacker.value(state, lambda text: parsed(text, n_bytes))
     return unpacker.made
 

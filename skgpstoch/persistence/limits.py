@@ -99,10 +99,13 @@ class FileLimits(StateLimits):
     ----------
     most_bytes : int
         Most memory that the objects may take; a short structure can ask for much more.
+    n_bytes : int
+        Size of the file.
     """
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, n_bytes: int) -> None:
         super().__init__()
+        self.n_bytes = n_bytes
         self.most_bytes = self.bytes_left = most_bytes
         self.n_parts = 0
         self.sizes: list[int] = []  # bytes of each node, likewise
@@ -145,7 +148,7 @@ class FileLimits(StateLimits):
         if form == "type" and value in classes():
             self.of_classes.add(len(self.depths) - 1)
         elif form in OBJECTS:
-            check_fields(value, form, parts[1::2])
+            check_fields(value, form, parts[1::2], self.n_bytes)
             self.check_evaluations(value)
             if self.sizes[-1] > self.most_bytes:
                 self.check_parameters(value, parts)

@@ -126,9 +126,9 @@ def test_stand_ins_are_known_levels():
     X, y, X_new, _ = table(5)
     encoder = TableEncoder()
     encoder.fit_transform(X, y)
-    assert encoder.transform_with_new(X)[1] is None
+    assert not encoder.transform_with_new(X)[1]
     both = pd.concat([X[:2], X_new[:3]])
-    Z, new = encoder.transform_with_new(both)
+    Z, (new,) = encoder.transform_with_new(both)
     assert_array_equal(Z, encoder.transform(both))
     assert_array_equal(new.rows, [2, 3, 4])
     assert new.stand_ins.shape == (STAND_INS, 3, Z.shape[1])
@@ -150,11 +150,11 @@ def test_what_is_missing_for_the_first_time_is_a_new_level():
         encoder = TableEncoder()
         encoder.fit_transform(X.astype({"g": kind}), y)
         with pytest.warns(UserWarning, match="'g' of X has missing values") as said:
-            _, new = encoder.transform_with_new(gap.astype({"g": kind}))
+            _, (new,) = encoder.transform_with_new(gap.astype({"g": kind}))
         assert len(said) == 1
         assert_array_equal(new.rows, [0])
         encoder.fit_transform(pd.concat([X, gap]).astype({"g": kind}), np.r_[y, 0.0])
-        assert encoder.transform_with_new(gap.astype({"g": kind}))[1] is None
+        assert not encoder.transform_with_new(gap.astype({"g": kind}))[1]
 
 
 def test_laws_of_some_rows_each():

@@ -376,7 +376,7 @@ def odd_frame(n, seed):
             "many": rng.integers(0, 20, n).astype(str).astype(object),
             "size": pd.Categorical(rng.choice(sizes[:4], n), categories=sizes, ordered=True),
             "code": pd.Categorical(rng.choice([3, 7, 11], n)),
-            "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.uniform(0, 30, n), unit="D"),
+            "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.uniform(0, 18, n), unit="D"),
             "add_1": rng.random(n) < 0.5,
             "same": np.ones(n),
         }
@@ -393,6 +393,7 @@ def unseen(frame):
     frame["size"] = frame["size"].where(frame.index != 1, "never")
     frame["code"] = pd.Categorical(frame["code"].astype(int).where(frame.index != 2, 12))
     frame.loc[[3, 4], "many"], frame.loc[4, "few"], frame.loc[5, "two"] = "new", "new", None
+    frame.loc[[4, 6], "day"] = pd.Timestamp("2024-03-01 07:00")
     return frame
 
 
@@ -402,6 +403,7 @@ def test_tables_with_categories_and_dates(discrete):
     frame, target = odd_frame(90, 0)
     model = AutoGaussianProcessRegressor(discrete=discrete, max_time=5, random_state=0)
     model.fit(frame, np.round(target) if discrete else target)
+    assert sum(model._encoder.has_days) == 1
     assert (model.atoms_ is not None) == bool(discrete)
     outputs = ("mean", "std", "quantiles")
     for new in (odd_frame(15, 1)[0], unseen(odd_frame(15, 1)[0])):

@@ -284,6 +284,52 @@ def test_dates_have_the_periods_that_they_hold(freq, periods):
     assert list(encoder.encoders[0].periods) == periods
 
 
+def dated(n_days, per_day, seed=0):
+    """Times, whose days have effects beside a season, the targets, and these effects."""
+    rng = np.random.default_rng(seed)
+    day = np.repeat(np.arange(n_days), per_day)
+    hours = 24 * day + rng.integers(24, size=len(day))
+    X = pd.DataFrame({"when": pd.Timestamp("2020-01-01") + pd.to_timedelta(hours, "h")})
+    effect = rng.normal(size=n_days)[day]
+    y = 0.02 * day + effect + 0.1 * rng.standard_normal(len(day))
+    return X.assign(x=rng.normal(size=len(day))), y, effect
+
+
+def test_days_that_rows_share_have_effects():
+    """But no means, which have the trend."""
+    X, y, effect = dated(60, 8)
+    encoder = TableEncoder()
+    Z = encoder.fit_transform(X, y)
+    assert Z.shape[1] == 1 + 2 * 2 + 1 + 2  # days, day and week, x, mean and effect
+    assert not Z[:, -2].any()
+    assert np.corrcoef(Z[:, -1], effect)[0, 1] > 0.9  # the curve of dates tells some of it
+    own = np.array([np.ptp(Z[X["when"].dt.date == day, -1]) for day in X["when"].dt.date.unique()])
+    assert (own > 0.0).all()  # rows do not see their own fold
+    assert_allclose(encoder.of_columns(np.arange(8.0)), [0 + 1 + 2 + 3 + 4 + 6 + 7, 5])
+    later = X[:3].assign(when=X["when"][:3] + pd.Timedelta(days=365))
+    with pytest.warns(UserWarning, match="day of 'when' of X has levels .*such as '2020-12-31'"):
+        Z, (new,) = encoder.transform_with_new(later)
+    assert_array_equal(Z[:, -2:], 0.0)
+    assert_array_equal(new.stand_ins[:, :, :-2], np.broadcast_to(Z[:, :-2], (6, 3, 6)))
+    drawn, effects = new.stand_ins[:, 0, -1], encoder.encoders[-1].means[:-1, -1]
+    assert np.isin(drawn, effects).all()
+    assert_allclose(drawn.std(), effects.std(), rtol=0.1)
+
+
+@pytest.mark.parametrize(("n_days", "per_day"), [(9, 50), (60, 3)])
+def test_few_or_single_days_have_no_effects(n_days, per_day):
+    X, y, _ = dated(n_days, per_day)
+    encoder = TableEncoder()
+    assert encoder.fit_transform(X, y).shape[1] == encoder.encoders[0].width + 1
+    later = X.assign(when=X["when"] + pd.Timedelta(days=365))
+    assert not encoder.transform_with_new(later)[1]
+
+
+def test_days_without_effects_have_none():
+    X, y, effect = dated(60, 8)
+    assert np.abs(encoded(X, y - effect)[:, -1]).max() < 0.05  # of 1 for y
+
+
 def test_ordered_categories_are_numbers_in_their_order():
     size = pd.Categorical(["big", "small", None, "huge"], ["small", "big", "huge"], ordered=True)
     X = pd.DataFrame({"size": size})

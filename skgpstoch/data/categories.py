@@ -100,6 +100,10 @@ def placed(encoders: Sequence[Encoder]) -> Iterator[tuple[int, Encoder]]:
 
 
 STAND_INS = 24  # number of known levels in place of a new one; repeated if there are fewer
+DAY_STAND_INS = 6  # of days in place of a new one, which divides this number
+PLOT = 0.35
+"""Plotting position of these: at (k + PLOT)/(6 − 1 + 2·PLOT) the six quantiles of a normal
+distribution have 98 % of its variance."""
 
 
 class NewRows(NamedTuple):
@@ -141,16 +145,23 @@ def new_levels(column: Column, known: set, predicted: str, owner: Any) -> np.nda
     return np.array([label in new for label in labels], dtype=bool)
 
 
-def stand_ins(levels: Sequence[set | None]) -> list[np.ndarray]:
+def stand_ins(
+    levels: Sequence[set | None], effects: Sequence[np.ndarray | None], K: int
+) -> list[np.ndarray]:
     """Return, for each column, K known levels to replace new ones, as an array of objects.
 
-    The levels are permuted separately for each column, so that they occur in many combinations.
+    They are at quantiles of the levels' effects (L,) if these are given. The levels are permuted
+    separately for each column, so that they occur in many combinations.
     """
     rng, found = np.random.RandomState(SHUFFLE_SEED), []
-    for known in levels:
+    places = (np.arange(K) + PLOT) / (K - 1 + 2.0 * PLOT)
+    for known, effect in zip(levels, effects, strict=True):
         of_column = np.array([None, *sorted((known or set()) - {None})], dtype=object)[1:]
         order = of_column[rng.permutation(len(of_column))]
-        found.append(np.resize(order, STAND_INS) if len(order) else np.full(STAND_INS, None))
+        if effect is not None and len(order):
+            at = np.floor(places * len(order)).astype(np.intp)
+            order = of_column[np.argsort(effect[: len(order)], kind="stable")][rng.permutation(at)]
+        found.append(np.resize(order, K) if len(order) else np.full(K, None))
     return found
 
 

@@ -297,6 +297,15 @@ def of_dates(name: str, a: np.ndarray, missing: np.ndarray) -> Column:
     return of_array(name, a.astype("datetime64[us]"))._replace(time_zone=zone)
 
 
+def days_of(column: Column) -> Column:
+    """Return the days of a column of dates as levels, such as '2013-01-31'."""
+    values = np.full(len(column.values), None, dtype=object)
+    known = ~np.isnan(column.values)
+    days, place = np.unique(np.floor(column.values[known]).astype(np.int64), return_inverse=True)
+    values[known] = np.datetime_as_string(EPOCH + days * DAY, unit="D").astype(object)[place]
+    return Column(f"day of {column.name}", LEVEL, values)
+
+
 def unreadable(name: str, found: str) -> str:
     """Return the message for a column that no model can read."""
     cure = TO_DATES if "Period" in found else ""

@@ -29,6 +29,7 @@ def level_encoders(
     y: np.ndarray,
     weight: np.ndarray | None,
     cluster: np.ndarray | None,
+    n_given: int,
 ) -> LevelEncoders:
     """Return encoders of the columns of many levels: target means and effects.
 
@@ -44,6 +45,9 @@ def level_encoders(
         Values whose means and effects encode a level.
     weight, cluster : ndarray of shape (n,) or None
         Positive weights, and codes of groups whose rows are in one fold.
+    n_given : int
+        Number of columns of the table. Further ones are days, and have only effects: the means of
+        days would tell the season, which new days have, too.
     """
     levels = [levels_of(columns[j].levels) for j in many]
     leading = [columns[j] for j in many] + [c for j, c in enumerate(columns) if j not in many]
@@ -62,13 +66,21 @@ def level_encoders(
     if len(many) == 1 and not others.shape[1]:  # the effects are the means
         return means
     codes = [codes_of(v[targets.row], found) for v, found in zip(values, levels, strict=True)]
-    return with_effects(means, np.array(codes), others[targets.row], targets)
+    has_mean = np.array(many) < n_given
+    return with_effects(means, np.array(codes), others[targets.row], targets, has_mean)
 
 
 def with_effects(
-    means: LevelEncoders, codes: np.ndarray, others: np.ndarray, targets: Targets
+    means: LevelEncoders,
+    codes: np.ndarray,
+    others: np.ndarray,
+    targets: Targets,
+    has_mean: np.ndarray,
 ) -> LevelEncoders:
-    """Add the effects of levels, of rows with these codes (C, m) and other columns (m, d)."""
+    """Add the effects of levels, of rows with these codes (C, m) and other columns (m, d).
+
+    `has_mean` (C,) tells which keep the mean target.
+    """
     n_levels = [len(each.levels) for each in means.encoders]
     design = Design(np.empty((len(others), 0)), codes, n_levels, targets.weight)
     effects = LevelEffects.of(others, design, targets.y, targets.fold)
@@ -77,6 +89,7 @@ def with_effects(
     for c, code in enumerate(codes):
         own = np.hstack([means.encoded[c][targets.row], effects.without[c][targets.fold, code]])
         says = telling(own, rest, targets.weight)
+        says[: targets.y.shape[1]] &= has_mean[c]
         found.encoders.append(means.encoders[c].beside(effects.whole[c]).only(says))
         found.encoded.append(np.where(says, own, 0.0)[targets.place])
     return found

@@ -14,6 +14,8 @@ from sklearn.utils.validation import validate_data
 from .array_inputs import one_output, real_target, with_two_dimensions
 from .arrays import all_finite, readable, row_blocks
 from .categories import (
+    DAY_STAND_INS,
+    STAND_INS,
     NewRows,
     Omitted,
     OneHot,
@@ -34,6 +36,7 @@ from .columns import (
     Column,
     ReadTable,
     columns_of,
+    days_of,
     is_number,
     is_table,
     names_of,
@@ -52,6 +55,8 @@ ROWS_PER_LEVEL = 4.0
 .01 (Penicillin), and eight others stay. Made-up ones gain .05 (nested effects), lose .03 (none),
 and with one category of 25 to 90 levels, five or six rows each, lose .03 to .07 if effects are
 three times the noise. With 2.5 to 3.7 rows, columns cost .12 (msleep)."""
+FEWEST_DAYS = 10  # of a column of dates, for effects of days: a curve follows fewer
+ROWS_PER_DAY = 4.0  # least mean number of rows that share a day, for the same
 CONVERSIONS = {
     NUMBER: ", for example with pandas.to_numeric",
     DATE: ", for example with pandas.to_datetime",
@@ -141,7 +146,9 @@ class TableEncoder:
     - Numbers stay as they are; booleans become 0 and 1. A missing number becomes the median, and a
       further column flags it. If a few rows dominate the variance of a column, it becomes
       asinh((x − median)/width), with the width from quantiles.
-    - Dates become days, with sine and cosine of the periods (day, week, year) that they cover.
+    - Dates become days, with sine and cosine of the periods (day, week, year) that they cover. If
+      rows share days, at least four rows each day on average and ten days, a further column has the
+      effect of the day given the other columns, as of a level below.
     - Ordered categories become the positions of their levels.
     - Other categories become one column for each level (one-hot), if there are at most ten levels,
       or at most 100 with four rows for each. With more, one column has the mean target at the
@@ -202,9 +209,12 @@ class TableEncoder:
         self.names = [column.name for column in columns]
         self.time_zones = [column.time_zone for column in columns]
         counts = slice(None) if weight is None or weight.all() else weight > 0.0
-        kept = [column._replace(values=column.values[counts]) for column in columns]
+        self.has_days = [shares_days(column) for column in table[counts].columns]
+        table = self._with_days(table)
+        kept = table[counts].columns
         w = None if weight is None else weight[counts]
-        self.encoders: list[Any] = [simple_encoder(column, w) for column in kept]
+        self.encoders: list[Any] = [simple_encoder(column, w) for column in kept[: len(columns)]]
+        self.encoders += [None] * sum(self.has_days)
         self.levels = [c.levels if c.kind == LEVEL else None for c in kept]
         groups = None if cluster is None else cluster[counts]
         for j in within_groups(kept, groups):
@@ -215,10 +225,12 @@ class TableEncoder:
         if many:
             targets = LevelTargets.of(y[counts], w, classes)(y[counts])
             others = self._others(kept)
-            found = level_encoders(kept, many, others, targets, w, groups)
+            found = level_encoders(kept, many, others, targets, w, groups, len(columns))
             self.line = found.line
             for j, encoder, means in zip(many, found.encoders, found.encoded, strict=True):
                 self.encoders[j], own[j] = encoder, means
+                if j >= len(columns) and not encoder.means.any():
+                    self.levels[j] = set()  # days do not matter: none is new
         return self._encoded(table, own, counts)
 
     def learn_levels(
@@ -259,8 +271,9 @@ class TableEncoder:
         group.sum_(*map(torch.from_numpy, arrays))
         by_fold = {}
         for j, of_column in every.items():
-            means, by_fold[j] = of_column.means()
-            self.encoders[j] = means
+            used = self.encoders[j].means.any(0) | (j < len(self.names))  # days have no means
+            means, folds = of_column.means()
+            self.encoders[j], by_fold[j] = means.only(used), folds.only(used)
         return by_fold
 
     def transform_training(
@@ -306,7 +319,7 @@ class TableEncoder:
                 of_column[:] = new_levels(column, known, predicted, self)
         return is_new
 
-    def transform_with_new(self, X: Any) -> tuple[np.ndarray, NewRows | None]:
+    def transform_with_new(self, X: Any) -> tuple[np.ndarray, list[NewRows]]:
         """Encode new rows; also encode rows with new levels with known levels in their place.
 
         X is as for :meth:`transform`.
@@ -315,26 +328,38 @@ class TableEncoder:
         -------
         Z : ndarray of shape (n_samples, n_encoded)
             The same as :meth:`transform` returns.
-        new : NewRows or None
-            Rows with new levels; None if all levels are known.
+        new : list of NewRows
+            Rows with new levels, and those in which only days are new; empty if all are known.
         """
         table = self._table(X)
         is_new = self._new(table, "mixtures of the predictions for the known levels")
-        Z, rows = self._encoded(table), np.flatnonzero(is_new.any(0))
-        if not len(rows):
-            return Z, None
+        of_level = np.any(is_new[: len(self.names)], axis=0, keepdims=True)[0]
+        of_day = np.any(is_new, axis=0, keepdims=True)[0] & ~of_level
+        kinds = (of_level, STAND_INS), (of_day, DAY_STAND_INS)
+        Z = self._encoded(table)
+        with muted(True):  # we have warned of missing values
+            return Z, [self._replaced(table, is_new, mask, K) for mask, K in kinds if mask.any()]
+
+    def _replaced(self, table: ReadTable, is_new: np.ndarray, mask: np.ndarray, K: int) -> NewRows:
+        """Encode some rows (n,) with K known levels in place of new ones (d, n)."""
+        rows = np.flatnonzero(mask)
         few = table[rows].columns
         filled = [
             with_levels(few, is_new[:, rows], levels)
-            for levels in zip(*stand_ins(self.levels), strict=True)
+            for levels in zip(*self.stand_ins(K), strict=True)
         ]
-        with muted(True):  # we have warned of missing values
-            return Z, NewRows(rows, np.stack([self._encoded(ReadTable(each)) for each in filled]))
+        return NewRows(rows, np.stack([self._encoded(ReadTable(each)) for each in filled]))
+
+    def stand_ins(self, K: int) -> list[np.ndarray]:
+        """Return, for each column and for days, K known levels to replace new ones."""
+        days = self.encoders[len(self.names) :]
+        effects = [each.means[:-1, each.means.any(0).argmax()] for each in days]
+        return stand_ins(self.levels, [None] * len(self.names) + effects, K)
 
     def _table(self, X: Any) -> ReadTable:
         """Return the columns of rows; check that their kinds are those of training rows."""
         if isinstance(X, ReadTable):
-            return X
+            return self._with_days(X)
         read = columns_of(X, [kind == LEVEL for kind in self.kinds])
         columns = [column.of_kind(kind) for column, kind in zip(read, self.kinds, strict=True)]
         for column, kind, zone in zip(columns, self.kinds, self.time_zones, strict=True):
@@ -349,7 +374,13 @@ class TableEncoder:
                     f"the training rows were in {in_zone(zone)}. Convert it, for example "
                     "with pandas' dt.tz_convert or dt.tz_localize."
                 )
-        return ReadTable(columns, array_of(X))
+        return self._with_days(ReadTable(columns, array_of(X)))
+
+    def _with_days(self, table: ReadTable) -> ReadTable:
+        """Add the days of dates as levels."""
+        pairs = zip(table.columns, self.has_days, strict=True)
+        days = [days_of(column) for column, has_days in pairs if has_days]
+        return ReadTable(table.columns + days, table.array)
 
     def _others(self, columns: list[Column]) -> np.ndarray:
         """Encode the columns that need no targets, (n, d)."""
@@ -374,15 +405,16 @@ class TableEncoder:
 
         The columns are one-hot or ordered categories, and numbers with at most two values.
         """
-        for name, (first, each) in zip(self.names, placed(self.encoders), strict=True):
+        for name, (first, each) in zip(self.names, placed(self.encoders), strict=False):
             for level, rows in each.rows_by_level(Z[:, first : first + each.width]):
                 yield name, level, rows
 
     def of_columns(self, of_encoded: np.ndarray) -> np.ndarray:
         """Sum values of encoded columns, (n_encoded,), for each column of X: (n_features,)."""
-        found = np.zeros(len(self.encoders))
+        found = np.zeros(len(self.names))
         widths = [encoder.width for encoder in self.encoders]
-        np.add.at(found, np.repeat(np.arange(len(widths)), widths), of_encoded[: sum(widths)])
+        sources = [*range(len(found)), *np.flatnonzero(self.has_days)]
+        np.add.at(found, np.repeat(sources, widths), of_encoded[: sum(widths)])
         return found
 
     def _encoded(
@@ -468,6 +500,14 @@ def read_table(X: Any, categorical_features: Any) -> ReadTable:
                 "it, convert it to numbers, or set categorical_features='from_dtype'."
             )
     return ReadTable(columns, array_of(X))
+
+
+def shares_days(column: Column) -> bool:
+    """Tell whether a column holds dates, and so many rows share days that days may have effects."""
+    if column.kind != DATE:
+        return False
+    known = np.floor(column.values[~column.missing])
+    return FEWEST_DAYS <= len(np.unique(known)) <= len(known) / ROWS_PER_DAY
 
 
 def array_of(X: Any) -> np.ndarray | None:

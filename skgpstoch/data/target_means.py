@@ -236,6 +236,10 @@ class FoldMeans(NamedTuple):
         """Encode the labels (n,) of rows with these numbers (n,): (n, P)."""
         return self.means[folds_of(numbers), codes_of(labels, self.levels)]
 
+    def only(self, columns: np.ndarray) -> FoldMeans:
+        """Return the encoder with zeros in all columns but these, a mask (P,)."""
+        return self._replace(means=np.where(columns, self.means, 0.0))
+
 
 class LevelSums:
     """Σ w and Σ w y of the rows at each level of a column, fold by fold, and Σ w y².

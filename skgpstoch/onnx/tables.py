@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import TensorProto
 
-from ..data.categories import STAND_INS, UNSEEN_LEVEL, levels_of, stand_ins
-from ..data.columns import LEVEL
+from ..data.categories import DAY_STAND_INS, STAND_INS, UNSEEN_LEVEL, levels_of
+from ..data.columns import DAY, EPOCH, LEVEL
 from ..data.numeric import Dates, Numbers
 from .distributions import Copies
 from .graph import ML, CannotExport, Graph, Value
@@ -38,7 +38,7 @@ def table_inputs(
     encoder = getattr(model, "_encoder", None)
     if encoder is None or all(type(each) is Numbers for each in encoder.encoders):
         return Value(graph, "X"), {"X": (TensorProto.DOUBLE, width)}
-    places = range(len(encoder.encoders))  # not `width`, which a stranger's file may say is huge
+    places = range(len(encoder.kinds))  # not `width`, which a stranger's file may say is huge
     names = getattr(model, "feature_names_in_", [f"x{j}" for j in places])
     if "" in list(names):
         raise CannotExport("a column without a name", "Name the column, and fit again.")
@@ -74,6 +74,12 @@ def words(encoder: Any, j: int) -> dict[Any, int]:
     each = encoder.encoders[j]
     known = getattr(each, "places", None) or each.levels
     return levels_of({*known, *encoder.levels[j]})
+
+
+def numbered(days: Mapping[Any, int]) -> dict[Any, int]:
+    """Return the codes of days by their numbers since 1970, as columns of dates have them."""
+    numbers = (day if day is None else (np.datetime64(day) - EPOCH) / DAY for day in days)
+    return dict(zip(numbers, days.values(), strict=True))
 
 
 def codes(column: Value, found: Mapping[Any, int]) -> Value:
@@ -114,27 +120,41 @@ def encoded_with_new(encoder: Any, X: Value | Columns) -> tuple[Value, Copies | 
             is_new[j] = graph.constant(np.array(flags)).columns(columns[j], axis=0)
     if not is_new:
         return encoded_columns(encoder, graph, columns), None
-    any_new = functools.reduce(functools.partial(graph.call, "Or"), is_new.values())  # (N, 1)
-    first = np.arange(STAND_INS)[None] == 0
-    copies = graph.call("NonZero", graph.call("Or", any_new, first))  # (2, M)
+    n = len(encoder.names)  # after which there are days
+    no, number = graph.constant(np.array([[False]])), np.arange(STAND_INS)[None]
+    of_level, of_day = (
+        functools.reduce(functools.partial(graph.call, "Or"), flags, no)  # (N, 1), or (1, 1)
+        for flags in ([is_new[j] for j in is_new if j < n], [is_new[j] for j in is_new if j >= n])
+    )
+    of_day = graph.call("And", of_day, number < DAY_STAND_INS)
+    wanted = graph.call("Or", graph.call("Or", of_level, of_day), number == 0)
+    copies = graph.call("NonZero", wanted)  # (2, M)
     row, place = (copies.columns([i], axis=0).squeeze(0) for i in range(2))
     columns = [column.columns(row, axis=0) for column in columns]
-    for j, levels in enumerate(stand_ins(encoder.levels)):
+    share = (1.0 / wanted.map("Cast", to=TensorProto.DOUBLE).sum(1)).columns(row, axis=0)
+    sets = encoder.stand_ins(STAND_INS), encoder.stand_ins(DAY_STAND_INS)
+    for j, (many, few) in enumerate(zip(*sets, strict=True)):
         if j in is_new:
             found = words(encoder, j)
-            known_ones = graph.constant(np.array([[found[level]] for level in levels]))
-            instead = known_ones.columns(place, axis=0)
+            of_many, of_few = (
+                graph.constant(np.array([[found[level]] for level in levels])).columns(place, 0)
+                for levels in (many, np.resize(few, STAND_INS))
+            )
+            instead = graph.where(share > 1.0 / STAND_INS, of_few, of_many)
             columns[j] = graph.where(is_new[j].columns(row, axis=0), instead, columns[j])
-    share = graph.where(any_new, 1.0 / STAND_INS, 1.0).columns(row, axis=0)
-    return encoded_columns(encoder, graph, columns), Copies(row, share, any_new.shape(0))
+    return encoded_columns(encoder, graph, columns), Copies(row, share, wanted.shape(0))
 
 
 def read(encoder: Any, X: Value | Columns) -> list[Value]:
     """Return the columns of a table, each (N, 1); levels are codes."""
     if isinstance(X, Columns):
-        return [
-            column if known is None else codes(column, words(encoder, j))
-            for j, (column, known) in enumerate(zip(X.values, encoder.levels, strict=True))
+        n = len(X.values)
+        pairs = zip(X.values, encoder.levels[:n], strict=True)
+        given = [c if k is None else codes(c, words(encoder, j)) for j, (c, k) in enumerate(pairs)]
+        dates = [c for c, has_days in zip(X.values, encoder.has_days, strict=True) if has_days]
+        return given + [
+            codes(date.map("Floor"), numbered(words(encoder, n + i)))
+            for i, date in enumerate(dates)
         ]
     for kind, each in zip(encoder.kinds, encoder.encoders, strict=True):
         if type(each) is not Numbers:

@@ -397,7 +397,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         if exposure is not None:
             X, new = with_exposure(X, new, check_column(exposure, len(X), "exposure"))
             ask = self._mixed_with_exposure
-        found = ask(X) if new is None else RowsWithNewLevels(ask, X, new)
+        found = RowsWithNewLevels(ask, X, new) if new else ask(X)
         if self.target_transformer_ is not None:
             found = TransformedRows(found, self.target_transformer_)
         return found if self._lattice is None else RoundedRows(found, self._lattice)
@@ -457,14 +457,14 @@ def check_counted(model: AutoGaussianProcessRegressor, exposure: Any) -> None:
 
 
 def with_exposure(
-    X: np.ndarray, new: NewRows | None, exposure: np.ndarray
-) -> tuple[np.ndarray, NewRows | None]:
+    X: np.ndarray, every: list[NewRows], exposure: np.ndarray
+) -> tuple[np.ndarray, list[NewRows]]:
     """Append exposures (n, 1) to encoded rows, and to those that stand in for new levels."""
-    if new is not None:
-        K = len(new.stand_ins)
-        of_new = np.broadcast_to(exposure[new.rows], (K, len(new.rows), 1))
-        new = new._replace(stand_ins=np.concatenate([new.stand_ins, of_new], 2))
-    return np.hstack([X, exposure]), new
+    found = []
+    for rows, stand_ins in every:
+        of_new = np.broadcast_to(exposure[rows], (len(stand_ins), len(rows), 1))
+        found.append(NewRows(rows, np.concatenate([stand_ins, of_new], 2)))
+    return np.hstack([X, exposure]), found
 
 
 FEWEST_COUNTS = 5  # least number of different values; fewer may be grades

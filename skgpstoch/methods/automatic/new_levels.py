@@ -34,48 +34,51 @@ class RowsWithNewLevels(PredictedRows):
         Returns what a model predicts at rows as it sees them.
     table : ndarray of shape (n, d)
         Rows as the model sees them.
-    new : NewRows
+    every : list of NewRows
         Which of them have new levels, and the levels that stand in for these.
     """
 
     def __init__(
-        self, ask: Callable[[np.ndarray], PredictedRows], table: np.ndarray, new: NewRows
+        self, ask: Callable[[np.ndarray], PredictedRows], table: np.ndarray, every: list[NewRows]
     ) -> None:
-        self.ask, self.table, self.new = ask, table, new
+        self.ask, self.table, self.every = ask, table, every
         self.whole = ask(table)
         self.n_rows, self.output_shape = self.whole.n_rows, self.whole.output_shape
-        self.unit, self.n_levels = self.whole.unit, len(new.stand_ins)
+        self.unit = self.whole.unit
 
     def law(self, rows: slice) -> Law:
         parts, places = [], []
-        known, new, among = self._parts(rows)
+        known, new = self._parts(rows)
         if len(known):
             parts.append(all_of(self.ask(self.table[rows][known])))
             places.append(known)
-        if len(new):
-            parts.append(MixedBlocks(all_of(self.ask(among)), self.n_levels))
-            places.append(new)
+        for place, among in new:
+            parts.append(MixedBlocks(all_of(self.ask(among)), len(among) // len(place)))
+            places.append(place)
         return JoinedLaw.of_parts(parts, places)
 
     def mean(self) -> np.ndarray:
         parts, places = [], []
-        known, new, among = self._parts(slice(None))
+        known, new = self._parts(slice(None))
         if len(known):
             parts.append(self.ask(self.table[known]).mean())
             places.append(known)
-        of_levels = self.ask(among).mean().reshape(self.n_levels, len(new), -1)
-        weights = np.full(self.n_levels, 1.0 / self.n_levels)
-        parts.append(np.average(of_levels, axis=0, weights=weights))
-        return in_place(parts, [*places, new])
+        for place, among in new:
+            K = len(among) // len(place)
+            of_levels = self.ask(among).mean().reshape(K, len(place), -1)
+            parts.append(np.average(of_levels, axis=0, weights=np.full(K, 1.0 / K)))
+            places.append(place)
+        return in_place(parts, places)
 
     def draws(self, n_samples: int, random_state: Any) -> np.ndarray:
         """Draw y jointly; in each draw, levels of the same number stand in for all rows' levels."""
-        K = self.n_levels
+        K = max(len(new.stand_ins) for new in self.every)
 
         def of_level(k: int) -> Callable[[int, int], np.ndarray]:
             def draw(n: int, seed: int) -> np.ndarray:
                 rows = self.table.copy()
-                rows[self.new.rows] = self.new.stand_ins[k]
+                for new in self.every:
+                    rows[new.rows] = new.stand_ins[k % len(new.stand_ins)]
                 return self.ask(rows).draws(n, seed)
 
             return draw
@@ -85,13 +88,17 @@ class RowsWithNewLevels(PredictedRows):
     def targets(self, y: Any) -> Any:
         return self.whole.targets(y)
 
-    def _parts(self, rows: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return places of known rows and of new ones among some, and the latter K times."""
-        numbers = np.arange(self.n_rows)[rows]
-        is_new = np.isin(numbers, self.new.rows)
-        here = np.isin(self.new.rows, numbers)
-        among = self.new.stand_ins[:, here].reshape(-1, self.table.shape[1])
-        return np.flatnonzero(~is_new), np.flatnonzero(is_new), among
+    def _parts(self, rows: slice) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+        """Return places of known rows among some; and of new ones, each with K encodings."""
+        numbers, found = np.arange(self.n_rows)[rows], []
+        is_known = np.ones(len(numbers), dtype=bool)
+        for new in self.every:
+            place = np.flatnonzero(np.isin(numbers, new.rows))
+            is_known[place] = False
+            among = new.stand_ins[:, np.isin(new.rows, numbers)]
+            if len(place):
+                found.append((place, among.reshape(-1, self.table.shape[1])))
+        return np.flatnonzero(is_known), found
 
 
 def all_of(found: PredictedRows) -> Law:

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from families import by_default, slow_cases
 from scipy import sparse
-from sklearn.base import is_regressor
+from sklearn.base import clone, is_regressor
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.linear_model import Ridge
 
@@ -178,6 +178,24 @@ def test_length_scales_are_compared_with_what_the_kernel_acts_on(X):
         SVGPRegressor(kernel).fit(X, NUMBERS)
     with pytest.raises(ValueError, match="but it acts on the 5 outputs of the network"):
         SVGPRegressor(kernel, hidden_layer_sizes=(5,)).fit(X, NUMBERS)
+
+
+BEYOND = [10**400] * N
+
+
+@pytest.mark.parametrize(
+    ("name", "fit"),
+    [
+        ("X", lambda m, X: m.fit(list(zip(BEYOND, NUMBERS, strict=True)), NUMBERS)),
+        ("y", lambda m, X: m.fit(X, BEYOND)),
+        ("y", lambda m, X: m.fit(X, NUMBERS).score(X, BEYOND)),
+        ("sample_weight", lambda m, X: m.fit(X, NUMBERS, sample_weight=BEYOND)),
+    ],
+)
+@pytest.mark.parametrize("model", [QUICK, EVERY["default"]])
+def test_integers_beyond_floats_are_refused(model, name, fit, X):
+    with pytest.raises(ValueError, match=f"{name} has an integer beyond 1.8e308"):
+        fit(clone(model), X)
 
 
 def test_records_become_frames(X):

@@ -666,6 +666,17 @@ def test_layers_are_not_huge(size, exact, tmp_path):
     refused(tmp_path / "model", "MaxPool1d.kernel_size is larger than")
 
 
+def test_layers_do_not_enlarge_rows_for_ever(exact, tmp_path):
+    def make(nodes):
+        kind = nodes.add("type", "nn.Upsample")
+        factors = 30.0, nodes.add("tuple", 3.0, 11.0), 9.0
+        made = [nodes.add("module", kind, "scale_factor", factor) for factor in factors]
+        return nodes.add("tuple", *made)
+
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "layers enlarge rows more than 8192 times")
+
+
 SIZES = {
     "DeepFeatures.n_nodes": lambda: DeepGPRegressor(n_inducing=4, max_iter=1, random_state=0),
     "FourierBasis.n_groups": lambda: QSGPRegressor(n_components=8, max_iter=1, random_state=0),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from sklearn.exceptions import DataConversionWarning
@@ -106,12 +106,21 @@ def real_target(y: Any) -> Any:
     return np.array([number(value) for value in a.flat], dtype=np.float64).reshape(a.shape)
 
 
+def refuse_large(name: str, error: OverflowError) -> NoReturn:
+    """Raise a ValueError in place of Python's error about an integer that fits no float."""
+    raise ValueError(
+        f"{name} has an integer beyond 1.8e308, which no float can hold. Use a larger unit."
+    ) from error
+
+
 def number(value: Any) -> float:
     """Return an object of y as a float, NaN if it stands for a missing value."""
     if value is None or type(value).__name__ == "NAType":  # pandas' own
         return np.nan
     try:
         return float(value)
+    except OverflowError as error:
+        refuse_large("y", error)
     except (TypeError, ValueError) as error:
         if isinstance(value, str):
             raise ValueError(

@@ -11,7 +11,7 @@ import torch
 from sklearn.utils import check_array, check_X_y
 from sklearn.utils.validation import validate_data
 
-from .array_inputs import one_output, real_target, with_two_dimensions
+from .array_inputs import one_output, real_target, refuse_large, with_two_dimensions
 from .arrays import all_finite, readable, row_blocks
 from .categories import (
     DAY_STAND_INS,
@@ -82,6 +82,8 @@ def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any)
         options |= floats | {"ensure_all_finite": False, "reset": reset}
         try:
             checked = validate_data(estimator, X, *y, **options)
+        except OverflowError as error:
+            refuse_large("X", error)
         except ValueError as error:
             if "could not convert" not in str(error):
                 raise

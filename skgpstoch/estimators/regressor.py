@@ -13,6 +13,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from ..data.arguments import check_coverage, check_exposed, check_n_samples
+from ..data.array_inputs import real_target
 from ..data.arrays import Scaling, readable, resolve_seed
 from ..data.docstrings import documented
 from ..data.rows import Data
@@ -326,7 +327,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         """
         check_exposed(self, exposure)
         predicted = self.predict(X, exposure=exposure)
-        sample_weight, y = readable(sample_weight, "sample_weight"), readable(y, "y")
+        sample_weight, y = readable(sample_weight, "sample_weight"), real_target(y)
         y = check_array(y, dtype=np.float64, order="C", ensure_2d=False, input_name="y")
         return float(r2_score(y, predicted, sample_weight=sample_weight))
 

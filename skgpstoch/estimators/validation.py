@@ -19,7 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from ..data.arguments import ROUTE_EXPOSURE
-from ..data.array_inputs import checked_kinds, dtypes_of, one_output
+from ..data.array_inputs import checked_kinds, dtypes_of, one_output, refuse_large
 from ..data.arrays import MOST_INTEGER, readable
 from ..data.groups import ALONE, Group, agreed, current
 from ..data.messages import internal_frames, warn
@@ -255,6 +255,8 @@ def as_floats(values: Any, name: str) -> np.ndarray:
         if a.dtype.kind in "cmM":  # NumPy would drop imaginary parts and units of time
             raise TypeError("complex numbers or times")
         return np.array(a, dtype=np.float64)
+    except OverflowError as error:
+        refuse_large(name, error)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} must be numeric, got {reprlib.repr(values)}.") from error
 
@@ -317,6 +319,8 @@ def validate_inputs(
     floats = {"dtype": (np.float64, np.float32), "order": "C"}
     try:
         checked = validate_data(estimator, *given, **floats, **options)
+    except OverflowError as error:
+        refuse_large("X", error)
     except TypeError as error:
         if not any(words in str(error) for words in NOT_A_NUMBER):
             raise

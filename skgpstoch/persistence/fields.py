@@ -22,11 +22,14 @@ from ..data.messages import warn
 from .forms_of_values import LETTERS_SHOWN
 from .registry import PACKAGE
 
-LARGEST_OF_LAYER = 2**24  # integer of a torch layer: MaxPool1d of 2^40 never ends
-FREE_SIZE = 2**17
-"""Size that a module of ours may have in any file; in larger ones, that of the file in bytes.
+FREE_SIZES = {PACKAGE: 2**17, "torch": 2**13}
+"""Sizes that modules of ours, and layers of torch, may have in any file.
 
-Sizes are those of arrays, or of nodes and draws, which are few."""
+In larger files, sizes may be that of the file in bytes. They are those of arrays, or of nodes and
+draws, or of what a layer makes of a row: MaxPool1d of 2^40 never ends, and AdaptiveAvgPool1d to
+2^24 takes gigabytes.
+"""
+MOST_ENLARGED = 2**13  # times that layers may enlarge rows together, beside their own sizes
 NOT_SIZES = {"seed"}
 MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
 OF_BATCHES = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd
@@ -57,7 +60,7 @@ def check_fields(value: Any, form: str, names: list[str], n_bytes: int) -> None:
     if isinstance(value, Kernel):
         check_kernel(value)
     if isinstance(value, nn.Module):
-        check_module(cls, {name: fields[name] for name in names}, max(n_bytes, FREE_SIZE))
+        check_module(cls, {name: fields[name] for name in names}, n_bytes)
     elif isinstance(value, BaseEstimator):
         check_estimator(value, fields)
     elif isinstance(value, PairwiseKernel):
@@ -86,19 +89,19 @@ def check_kernel(value: Kernel) -> None:
             raise ValueError(f"{cls.__name__} lacks its parameter {name!r}")
 
 
-def check_module(cls: type, fields: dict[str, Any], largest: int) -> None:
-    """Raise a ValueError if a module has hooks, or huge integers, as sizes of ours are."""
+def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
+    """Raise a ValueError if a module has hooks, or huge sizes."""
     if type(fields.get("training", True)) is not bool:
         raise ValueError(f"{cls.__name__}.training must be true or false")
-    limits = {"torch": LARGEST_OF_LAYER, PACKAGE: largest}
-    limit = limits.get(cls.__module__.partition(".")[0], math.inf)
+    free = FREE_SIZES.get(cls.__module__.partition(".")[0], math.inf)
+    limit = max(free, n_bytes)
     for name, field in fields.items():
         if "hook" in name and isinstance(field, dict) and field:
             raise ValueError(
                 f"{cls.__name__} has {name}, which a file cannot contain. Remove the hooks before "
                 "saving"
             )
-        if largest_in(field) > limit and name not in NOT_SIZES:
+        if size_of(field) > limit and name not in NOT_SIZES:
             raise ValueError(f"{cls.__name__}.{name} is larger than {limit}")
 
 
@@ -204,7 +207,12 @@ def hints_of(cls: type) -> dict[str, Any]:
         return {}
 
 
-def largest_in(value: Any) -> int:
-    """Return the size of an integer, or the largest of a tuple's; 0 of other values."""
+def size_of(value: Any, kinds: Any = int) -> float:
+    """Return the size of a number of these kinds, or the product of a tuple's; 1 of the rest."""
     inner = value if isinstance(value, tuple | list) else (value,)
-    return max((abs(v) for v in inner if isinstance(v, int)), default=0)
+    return math.prod(max(1.0, abs(v)) for v in inner if isinstance(v, kinds))
+
+
+def times_enlarged(value: Any) -> float:
+    """Return by which factor a layer enlarges its input."""
+    return size_of(vars(value).get("scale_factor"), int | float)

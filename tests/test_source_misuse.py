@@ -1,5 +1,7 @@
 """Sources of rows where arrays, other files or fitted transformers are asked for."""
 
+import itertools
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -14,7 +16,7 @@ from skgpstoch import (
     SVGPRegressor,
     predict_to,
 )
-from skgpstoch.data import ParquetRows, SequenceRows
+from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
 
 pytestmark = pytest.mark.usefixtures("one_kernel")
 
@@ -158,3 +160,51 @@ def test_fits_that_take_no_source_say_so_and_ask_for_targets(model, method):
         fit(X)
     with pytest.raises(TypeError, match="X"):
         fit()
+
+
+def test_chunks_have_their_columns_in_one_order(frame_chunks):
+    for columns in (["c", "b", "a"], ["a", "b", "d"]):
+        with pytest.raises(ValueError, match=r"chunk 2: X has the column '[cd]' where chunk 0 has"):
+            clone(MODEL).fit(ChunkRows(lambda c=columns: iter(frame_chunks(c))))
+
+
+@pytest.fixture
+def frame_chunks():
+    """Three chunks, the last one of which has these columns."""
+    rng = np.random.default_rng(0)
+    frames = [pd.DataFrame(rng.normal(size=(20, 3)), columns=list("abc")) for _ in range(3)]
+
+    def made(columns):
+        last = frames[2].set_axis(columns, axis=1)
+        return [(X, X.iloc[:, 0]) for X in [*frames[:2], last]]
+
+    return made
+
+
+def test_targets_are_the_same_in_each_pass():
+    calls = itertools.count()
+
+    def chunks():
+        sign = (-1.0) ** next(calls)
+        X = np.random.default_rng(0).normal(size=(40, 2))
+        yield X, sign * X[:, 0]
+
+    with pytest.raises(ValueError, match="begins with other rows than in the first pass"):
+        clone(MODEL).fit(ChunkRows(chunks))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"target": 3}, "target must be the name of a column, or a list of names, got 3"),
+        ({"sample_weight": ["y", 3]}, "sample_weight must be the name"),
+        ({"features": 3}, "features must be the name"),
+        ({"paths": b"rows.parquet"}, "paths must be a path, a pattern or a list of these"),
+        ({"paths": ["rows.parquet", 3]}, "paths must be a path, a pattern or a list of these"),
+    ],
+)
+def test_names_of_columns_and_files_are_texts(given, message, tmp_path):
+    path = tmp_path / "rows.parquet"
+    pd.DataFrame({"x": [1.0, 2.0], "y": [0.0, 1.0]}).to_parquet(path)
+    with pytest.raises(TypeError, match=message):
+        ParquetRows(**{"paths": path, **given})

@@ -284,6 +284,17 @@ def test_dates_have_the_periods_that_they_hold(freq, periods):
     assert list(encoder.encoders[0].periods) == periods
 
 
+def test_durations_are_no_numbers():
+    """Seconds would be taken for days."""
+    X = pd.DataFrame({"wait": pd.to_timedelta(np.arange(40), "h"), "x": np.arange(40.0)})
+    encoder = TableEncoder()
+    encoder.fit_transform(X, np.arange(40.0))
+    with pytest.raises(TypeError, match=r"'wait' .* numbers, but held durations .*unit='s'"):
+        encoder.transform(X.assign(wait=X["wait"].dt.total_seconds()))
+    with pytest.raises(TypeError, match="'x' of X holds durations, but held numbers"):
+        encoder.transform(X.assign(x=X["wait"]))
+
+
 def dated(n_days, per_day, seed=0):
     """Times, whose days have effects beside a season, the targets, and these effects."""
     rng = np.random.default_rng(seed)

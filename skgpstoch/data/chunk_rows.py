@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from .arrays import readable, row_blocks
-from .chunk import SAID, Chunk
+from .chunk import BESIDES_X, SAID, Chunk
 from .frames import is_frame, refuse_unstored, stored, take
 from .row_source import CHUNK_ROWS, RowSource, refuse_rank
 
@@ -148,11 +148,16 @@ class ChunkRows(RowSource):
 
 
 def same_rows(first: Chunk, second: Chunk) -> bool:
-    """Tell whether two stored chunks hold the same X, including missing values."""
+    """Tell whether two stored chunks hold the same values, including missing ones."""
     A, B = first.X, second.X
-    if is_frame(A):
-        return bool(type(A) is type(B) and A.equals(B))
-    return A.shape == B.shape and bool(np.all((A == B) | ((A != A) & (B != B))))
+    same_X = (type(A) is type(B) and bool(A.equals(B))) if is_frame(A) else same_values(A, B)
+    pairs = ((getattr(first, name), getattr(second, name)) for name in BESIDES_X)
+    return same_X and all(a is b or same_values(a, b) for a, b in pairs)
+
+
+def same_values(a: Any, b: Any) -> bool:
+    """Tell whether two arrays are equal, including missing values."""
+    return np.shape(a) == np.shape(b) and bool(np.all((a == b) | ((a != a) & (b != b))))
 
 
 def named_parts(given: Any, where: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from .array_inputs import TO_DATES
 from .arrays import all_finite
 
 NUMBER, LEVEL, DATE, EMPTY = "numbers", "categories", "dates", "nothing"
+DURATION = "durations"
 DAY = np.timedelta64(1, "D")
 EPOCH = np.datetime64("1970-01-01")
 
@@ -27,10 +28,10 @@ class Column(NamedTuple):
     ----------
     name : str
         Name for messages: 'age', or 3.
-    kind : {"numbers", "categories", "dates", "nothing"}
+    kind : {"numbers", "categories", "dates", "durations", "nothing"}
         Kind of the values.
     values : ndarray of shape (n_samples,)
-        Numbers, or days since 1970 in local time, in float64 with NaN for missing values; for
+        Numbers, days, or days since 1970 in local time, in float64 with NaN for missing values; for
         categories objects, with None for missing values.
     time_zone : str or None, default=None
         Time zone of dates.
@@ -238,7 +239,7 @@ def of_array(name: str, a: np.ndarray) -> Column:
     if a.dtype.kind in "fiub":
         return of_numbers(name, a if a.dtype.kind == "f" else a.astype(np.float64))
     if a.dtype.kind == "m":
-        return Column(name, NUMBER, a / DAY)
+        return Column(name, DURATION, a / DAY)
     if a.dtype.kind == "M":
         return Column(name, DATE, (a - EPOCH) / DAY)
     return of_objects(name, a)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +103,7 @@ def roles_of(
     ValueError
         If a file lacks a column, or has one of a type that cannot be read.
     """
-    listed = {k: [v] if isinstance(v, str) else list(v) for k, v in others.items()}
+    listed = {k: listed_names(v, ROLE.get(k, k)) for k, v in others.items()}
     taken = [column for columns in listed.values() for column in columns]
     names = feature_names(schemas, features, taken)
     refuse_absent(schemas, [*names, *taken])
@@ -117,6 +117,14 @@ def roles_of(
         short = all(is_short(kinds[name]) for name in names)
         dtype = np.dtype(np.float32 if short else np.float64)
     return Roles(pa.schema(list(kinds.items())), names, dict(others), dtype)
+
+
+def listed_names(names: Any, role: str) -> list[str]:
+    """Return names of columns as a list; raise a TypeError if they are none."""
+    given = [names] if isinstance(names, str) else names
+    if not isinstance(given, Iterable) or not all(isinstance(name, str) for name in given):
+        raise TypeError(f"{role} must be the name of a column, or a list of names, got {names!r}.")
+    return list(given)
 
 
 def feature_names(
@@ -135,7 +143,7 @@ def feature_names(
                     "the columns of X with `features`."
                 )
     else:
-        names = list(features)
+        names = listed_names(features, "features")
     if not names:
         raise ValueError(f"{path} must have columns for X, got {', '.join(first.names) or 'none'}.")
     return names

@@ -232,7 +232,8 @@ def files_of(paths: Any) -> list[str]:
             "or use SequenceRows for a frame in memory."
         )
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
-    if not isinstance(given, Iterable):
+    is_list = isinstance(given, Iterable) and not isinstance(given, bytes)
+    if not is_list or not all(isinstance(path, str | os.PathLike) for path in given):
         raise TypeError(f"paths must be a path, a pattern or a list of these, got {paths!r}.")
     files = [file for path in given for file in matches(os.fspath(path))]
     if not files:

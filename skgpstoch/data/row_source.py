@@ -24,6 +24,7 @@ from .chunk import (
     inputs_of,
     is_fitted,
 )
+from .frames import names_of
 from .read_ahead import mixed, read_ahead
 from .row_sample import SmallestHashes
 
@@ -336,6 +337,13 @@ def refuse_other_columns(chunk: Chunk, known: Chunk) -> None:
             raise ValueError(
                 f"{chunk.where} {words} {SAID.get(name, name)}, unlike {known.where}. All "
                 "chunks must have the same parts."
+            )
+    pairs = zip(names_of(chunk.X) or (), names_of(known.X) or (), strict=False)
+    for name, first in pairs:
+        if name != first:
+            raise ValueError(
+                f"{chunk.where}: X has the column {name!r} where {known.where} has {first!r}. All "
+                "chunks must have the same columns in the same order."
             )
     n, n_known = np.shape(chunk.X)[1:], np.shape(known.X)[1:]
     if len(n) == len(n_known) == 1 and n != n_known:

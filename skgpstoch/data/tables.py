@@ -30,6 +30,7 @@ from .categories import (
 from .chunk import Chunk
 from .columns import (
     DATE,
+    DURATION,
     EMPTY,
     LEVEL,
     NUMBER,
@@ -60,6 +61,7 @@ ROWS_PER_DAY = 4.0  # least mean number of rows that share a day, for the same
 CONVERSIONS = {
     NUMBER: ", for example with pandas.to_numeric",
     DATE: ", for example with pandas.to_datetime",
+    DURATION: ", for example with pandas.to_timedelta(column, unit='s') if it holds seconds",
 }
 LEAST_NUMBERS = 20  # least number of levels that read as numbers, to warn of strings as numbers
 NUMBERS_SHARE = 0.8  # least share of such levels

@@ -116,8 +116,8 @@ def refuse_huge(y: np.ndarray) -> None:
     size = max(y.max(), -y.min())
     if LARGEST_TARGET < size < np.inf:
         raise ValueError(
-            f"y must be at most {LARGEST_TARGET:g} in size, got {size:g}. Measure y in a larger unit: "
-            "divide it by a constant, and multiply predictions by it."
+            f"y must be at most {LARGEST_TARGET:g} in size, got {size:g}. Measure y in a larger "
+            "unit: divide it by a constant, and multiply predictions by it."
         )
 
 
@@ -212,7 +212,7 @@ def with_dense_columns(X: Any) -> Any:
     return X.sparse.to_dense() if is_frame(X) and hasattr(X, "sparse") else X
 
 
-def checked_kinds(X: Any, *y: Any, y_numeric: bool = False) -> tuple[Any, ...]:
+def checked_kinds(X: Any, *y: Any, y_numeric: bool = False, of_fit: bool = True) -> tuple[Any, ...]:
     """Return X, and y if there is one, as scikit-learn can check them.
 
     Raises
@@ -222,4 +222,4 @@ def checked_kinds(X: Any, *y: Any, y_numeric: bool = False) -> tuple[Any, ...]:
     """
     X = with_two_dimensions(X)
     refuse_times(X, "X")
-    return X, *(real_target(values) if y_numeric else readable(values, "y") for values in y)
+    return X, *(real_target(values, of_fit) if y_numeric else readable(values, "y") for values in y)

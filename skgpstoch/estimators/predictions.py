@@ -7,14 +7,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from sklearn.metrics import r2_score
+from sklearn.utils import check_array
 
 from ..data.arguments import check_coverage, check_n_samples
+from ..data.arrays import readable
 from ..data.devices import BLOCK_ROWS, map_blocks
 from ..data.docstrings import documented
 from ..persistence.estimator import SavedEstimator
 from .context import predicting
 from .distributions.law import Law
-from .distributions.predictive import PredictiveDistribution, least_counts, targets_of
+from .distributions.predictive import (
+    PredictiveDistribution,
+    at_any_distance,
+    least_counts,
+    targets_of,
+)
 from .validation import warn_of_overflow
 
 Block = Callable[[slice], Sequence[np.ndarray]]
@@ -80,11 +88,13 @@ class PredictedRows(ABC):
         both = np.stack(self.by_blocks(ends), 1)
         return both[..., 0] if self.output_shape == () else both
 
+    @at_any_distance
     def cdf(self, y: Any) -> np.ndarray:
         """Return P(Y ≤ y), (n_rows, P)."""
         y = self.targets(y)
         return self.by_blocks(lambda rows: (self.law(rows).cdf(y[rows]).clip(0.0, 1.0),))[0]
 
+    @at_any_distance
     def log_density(self, y: Any) -> np.ndarray:
         """Return the joint log density of the outputs, (n_rows,) nats."""
         y = self.targets(y)
@@ -102,6 +112,16 @@ class PredictedRows(ABC):
     def shaped(self, a: np.ndarray) -> np.ndarray:
         """(n_rows, P, ...) → the shape of the user's y."""
         return a[:, 0] if self.output_shape == () else a
+
+
+@at_any_distance
+def r_squared(y: Any, predicted: Any, sample_weight: Any = None) -> float:
+    """Return R² of predictions, in units of y whose squares do not over- or underflow."""
+    sample_weight, y = readable(sample_weight, "sample_weight"), readable(y, "y")
+    y = check_array(y, dtype=np.float64, order="C", ensure_2d=False, input_name="y")
+    unit = np.abs(y).max(0, initial=0.0)
+    unit = np.where(unit > 0.0, unit, 1.0)
+    return float(r2_score(y / unit, predicted / unit, sample_weight=sample_weight))
 
 
 def collected(compute: Block, n_rows: int, size: int) -> list[np.ndarray]:

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.metrics import r2_score
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from ..data.arguments import check_coverage, check_exposed, check_n_samples
-from ..data.arrays import Scaling, readable, resolve_seed
+from ..data.arrays import Scaling, resolve_seed
 from ..data.docstrings import documented
 from ..data.rows import Data
 from ..models.posteriors.exact import ExactPosterior
@@ -23,7 +22,7 @@ from .conditioning import condition
 from .context import predicting
 from .distributions.predictive import PredictiveDistribution
 from .posterior_law import PredictedByPosterior, gradients_of
-from .predictions import PredictiveRegressor
+from .predictions import PredictiveRegressor, r_squared
 from .sampled_functions import SampledFunctions
 from .validation import (
     check_not_judged,
@@ -325,10 +324,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             R², at most 1.
         """
         check_exposed(self, exposure)
-        predicted = self.predict(X, exposure=exposure)
-        sample_weight, y = readable(sample_weight, "sample_weight"), readable(y, "y")
-        y = check_array(y, dtype=np.float64, order="C", ensure_2d=False, input_name="y")
-        return float(r2_score(y, predicted, sample_weight=sample_weight))
+        return r_squared(y, self.predict(X, exposure=exposure), sample_weight)
 
     @documented(PredictiveRegressor.log_predictive_density, predict)
     def log_predictive_density(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -99,6 +100,11 @@ class PredictedRows(ABC):
         """Return the joint log density of the outputs, (n_rows,) nats."""
         y = self.targets(y)
         return self.by_blocks(lambda rows: (self.law(rows).joint_log_density(y[rows]),))[0]
+
+    def sample(self, n_samples: Any, random_state: Any) -> np.ndarray:
+        """Return joint draws in the shape of the user's y, with a last axis of `n_samples`."""
+        n_samples = check_n_samples(n_samples, self.n_rows * math.prod(self.output_shape))
+        return self.shaped(self.draws(n_samples, random_state))
 
     @predicting()
     def distribution(self) -> PredictiveDistribution:
@@ -264,6 +270,4 @@ class PredictiveRegressor(SavedEstimator):
         y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
             Draws, in the units of y.
         """
-        n_samples = check_n_samples(n_samples)
-        found = self._predicted(X)
-        return found.shaped(found.draws(n_samples, random_state))
+        return self._predicted(X).sample(n_samples, random_state)

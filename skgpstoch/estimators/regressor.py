@@ -211,9 +211,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         exposure : float or array-like of shape (n_samples_X,), default=None
             Factor of the rates of counts, for a Poisson likelihood; None is 1.
         """
-        n_samples = check_n_samples(n_samples)
-        found = self._predicted(X, latent, exposure, y_std)
-        return found.shaped(found.draws(n_samples, random_state))
+        return self._predicted(X, latent, exposure, y_std).sample(n_samples, random_state)
 
     @documented(sample_y)
     def sample_functions(self, n_samples: Any = 1, random_state: Any = 0) -> SampledFunctions:

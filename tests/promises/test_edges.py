@@ -41,7 +41,7 @@ from skgpstoch import (
     SVGPClassifier,
     SVGPRegressor,
 )
-from skgpstoch.data import ParquetRows
+from skgpstoch.data import ParquetRows, arguments
 from skgpstoch.data.rows import Data
 from skgpstoch.estimators.base import representations
 from skgpstoch.estimators.validation import validate_inputs
@@ -358,6 +358,21 @@ def test_numbers_of_draws_are_positive_integers(n_samples):
     model = fitted_once(SVGPRegressor(**QUICK), EIGHTHS, COUNTS)
     with pytest.raises(ValueError, match=f"n_samples must be an integer.*{n_samples}"):
         model.sample_y(EIGHTHS, n_samples)
+
+
+def test_draws_that_no_memory_can_hold_are_refused(monkeypatch):
+    """Before any is drawn: 10⁹ draws at eight rows take 64 GB."""
+    monkeypatch.setattr(arguments, "host_memory", lambda: 32e9)
+    models = (
+        fitted_once(SVGPRegressor(**QUICK), EIGHTHS, COUNTS),
+        AutoGaussianProcessRegressor(random_state=0).fit(EIGHTHS, EIGHTHS[:, 0]),
+        GaussianProcessRegressor(),
+    )
+    words = r"n_samples must be .* memory, got 1000000000: 8 .* 64 GB, .* half of the 32 GB"
+    for model in models:
+        for draw in (model.sample_y, lambda X, n, m=model: m.predict_distribution(X).sample(n)):
+            with pytest.raises(ValueError, match=words):
+                draw(EIGHTHS[:8], 10**9)
 
 
 @pytest.mark.parametrize("cls", [SCGDGaussianProcessRegressor, BSGDGaussianProcessRegressor])

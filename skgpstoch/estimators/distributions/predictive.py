@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -203,7 +204,8 @@ class PredictiveDistribution:
         -------
         draws : ndarray of shape (n, n_samples) or (n, n_outputs, n_samples)
         """
-        n_samples, rng = check_n_samples(n_samples), random_numbers(random_state)
+        n_samples = check_n_samples(n_samples, math.prod(self.shape))
+        rng = random_numbers(random_state)
         draws = np.concatenate([law.sample(n_samples, rng) for law, _ in self._blocks()], 1)
         return np.moveaxis(draws, 0, -1).reshape(*self.shape, n_samples)
 

@@ -160,9 +160,9 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         Transformation of y that models are fitted to instead of y: "log", its logarithm;
         "yeo-johnson", a power that makes it normal; or a monotone transformer with scikit-learn's
         interface. All predictions, and the scores of models, are of y itself; `report` is of the
-        transformed y. "log" is for positive y with relative errors. With Student's t tails, the
-        mean of exp(z) is infinite; mean, deviation and CRPS are then those of y between its
-        quantiles 0.001 and 0.999.
+        transformed y. "log" is for positive y with relative errors. With heavy tails, moments of
+        exp(z) may not exist; where that matters, a warning says so, the mean is the median, and the
+        deviation is that of y between its quantiles 0.001 and 0.999, as the CRPS always is then.
 
     Attributes
     ----------

@@ -314,6 +314,10 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         for classes) to the mixture of the others. Its weight may have been below 0.1, which is not
         worth the time of its predictions. Or its score is for other rows, fewer or easier ones:
         "common_score", which orders the table, is that for the rows that all have predicted.
+
+        Scores of few rows are mostly chance, and slightly too good, because kernels and their
+        weights are chosen by the same rows. *Measured* against 2,000 new rows of 20 made-up tables
+        of 20 rows: off by .16 nats per row (standard deviation), and .04 ± .04 too good on average.
         """
         import pandas as pd  # not needed otherwise
 

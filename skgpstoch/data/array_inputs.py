@@ -113,7 +113,7 @@ def refuse_huge(y: np.ndarray) -> None:
     """Raise a ValueError if targets are finite, but so large that computations overflow."""
     if y.size == 0 or y.dtype.kind != "f":
         return
-    size = max(y.max(), -y.min())
+    size = max(float(y.max()), -float(y.min()))  # 1e301 is no float32
     if LARGEST_TARGET < size < np.inf:
         raise ValueError(
             f"y must be at most {LARGEST_TARGET:g} in size, got {size:g}. Measure y in a larger "

@@ -148,6 +148,7 @@ def test_large_constants_have_small_deviations(c):
     model = AutoGaussianProcessRegressor(random_state=0).fit(X, np.full(60, c))
     mean, std = model.predict(X, return_std=True)
     assert_array_equal(mean, c)
+    assert_array_equal(model.predict(X), c)
     assert (std < 1.0).all()
     assert np.isfinite(model.predict_distribution(X).crps(c)).all()
 

@@ -675,6 +675,16 @@ def test_far_means_are_near_the_counts(likelihood):
         assert_allclose(draws.mean(1), f, atol=5.0 * std.max() / 20.0)
 
 
+def test_six_rows_do_not_decide_on_the_dispersion_of_sixty():
+    """It is .3; six rows that no network sees alone said .09, and intervals were half as wide."""
+    rng = np.random.default_rng(2)
+    X = rng.uniform(-2, 2, (60, 1))
+    y = rng.poisson(np.exp(6 + np.sin(X[:, 0])) * rng.gamma(1 / 0.3, 0.3, 60)).astype(float)
+    options = {**QUICK, "hidden_layer_sizes": (8,), "likelihood": "negative_binomial"}
+    model = DeepKernelEnsembleRegressor(**options).fit(X, y)
+    assert 0.15 < float(model.likelihood_.dispersion) < 0.6
+
+
 def test_the_dispersion_of_counts_follows_the_inputs():
     """And densities, moments, quantiles and joint draws are those of one distribution."""
     rng = np.random.default_rng(0)

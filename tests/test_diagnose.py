@@ -399,6 +399,20 @@ def test_every_estimator_has_a_diagnosis(cls, sine, two_classes):
     assert pickle.loads(pickle.dumps(model)).diagnose() == diagnosis
 
 
+def test_a_row_that_carries_all_the_weight(sine, two_classes):
+    X, y = (a[:40] for a in sine)
+    cases = (AutoGaussianProcessRegressor, y), (AutoGaussianProcessClassifier, two_classes[1][:40])
+    for cls, target in cases:
+        weight = np.ones(40)
+        weight[7] = 1e12
+        with pytest.warns(UserWarning, match="sample_weight, 1e.12, is more than 99%.*39 rows"):
+            model = cls(random_state=0).fit(X, target, weight)
+        assert named_finding(model, "one weight").severity == "problem"
+    of_importance = np.exp(2.0 * np.random.default_rng(0).standard_normal(40))
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X, y, of_importance)  # no warning
+    assert named_finding(model, "one weight").severity == "fine"
+
+
 def test_estimators_around_others_tell_of_each(sine, two_classes):
     X, y = (a[:60] for a in sine)
     for cls in OF_OTHERS[2:]:

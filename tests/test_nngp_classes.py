@@ -23,6 +23,7 @@ from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Bernoulli, Categorical
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.methods.nngp import start
+from skgpstoch.methods.nngp.start import train_briefly
 from skgpstoch.models.calibration.tails import best_scale
 from skgpstoch.models.posteriors.neighbour_classes import NeighbourClassPosterior, mean_of_shares
 from skgpstoch.objectives.neighbour_classes import NeighbourClassObjective
@@ -456,3 +457,19 @@ def test_two_ranks(three_classes):
 
     for found in on_ranks(fit, 2):
         assert_array_equal(found, whole)
+
+
+def test_an_interrupt_may_leave_kernels_untrained(monkeypatch):
+    """A Ctrl-C while the first ones were tried ended a second fit with a TypeError."""
+    trained = []
+
+    def train_first(objective, X, rows, *rest):
+        if not trained:
+            train_briefly(objective, X, rows, *rest)
+        trained.append(objective)
+
+    monkeypatch.setattr(start, "train_briefly", train_first)
+    X, rows = data()
+    model = NNGPClassifier(max_iter=1, random_state=0).fit(X.numpy(), rows.y[:, 0].numpy())
+    assert len(trained) == 5
+    assert np.isfinite(model.predict_proba(X.numpy())).all()

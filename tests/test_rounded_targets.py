@@ -9,6 +9,7 @@ from scipy.integrate import trapezoid
 from scipy.stats import norm
 from sklearn.linear_model import LinearRegression
 
+from skgpstoch import AutoGaussianProcessRegressor
 from skgpstoch.estimators.distributions.mixed import MixedLaw
 from skgpstoch.estimators.distributions.normal import NormalLaw
 from skgpstoch.methods.automatic import rounded_targets as room
@@ -262,6 +263,21 @@ def test_what_is_predicted_is_shifted_as_the_mean_of_the_density_is():
     (mean, std), (point, apart) = ([float(a[0, 0]) for a in law.moments()] for law in rounded)
     assert point - mean == pytest.approx((0.1 * 2.2 + 0.9 * 3.1) - (0.7 * 2.2 + 0.3 * 3.1))
     assert apart == pytest.approx(np.hypot(std, point - mean), rel=1e-4)
+
+
+def test_a_common_value_of_a_continuous_target_is_told():
+    """Half of the rainfall is 0: the density has no such peak, and half of its mass holds no 0."""
+    rng = np.random.default_rng(0)
+    X, is_dry = rng.uniform(-1.0, 1.0, (80, 1)), rng.uniform(size=80) < 0.5
+    y = np.where(is_dry, 0.0, np.exp(0.2 * rng.standard_normal(80)))
+    model = AutoGaussianProcessRegressor(random_state=0)
+    with pytest.warns(UserWarning, match=r"y is 0 in \d\d% of the rows, and continuous otherwise"):
+        model.fit(X, y)
+    assert room.common_value(X, y) == (0.0, is_dry.mean())
+    smooth, copied = y + rng.uniform(size=80), np.append(np.arange(80), np.zeros(40, int))
+    for other in (smooth, np.zeros(80), np.column_stack([y, y])):
+        assert room.common_value(X, other)[1] == 0.0
+    assert room.common_value(X[copied], smooth[copied])[1] == 0.0
 
 
 def test_fine_lattices_leave_moments_as_they_are():

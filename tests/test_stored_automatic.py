@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from conftest import let_defaults_be_of_many
 from families import slow_cases
@@ -275,6 +276,22 @@ def test_ranks_read_row_groups_of_their_own(size, hard, whole_batches, tmp_path)
     assert models[-1].feature_names_in_.tolist() == [*frame.columns]
     assert "rare" in models[-1]._encoder.levels[3]
     assert models[-1].report().calibration["n_rows"].sum() > 0
+
+
+def test_an_enum_of_polars_has_no_order_in_files_either(tmp_path):
+    """Parquet says that its levels have an order; missing and unseen ones are as in memory."""
+    rng, levels = np.random.default_rng(0), ["b", "a", "c", "new"]
+    k, x = rng.integers(0, 4, 60), rng.normal(size=60)
+    texts = [["b", "a", "c", None][each] for each in k]
+    frame = pl.DataFrame({"x": x, "k": pl.Series(texts, dtype=pl.Enum(levels))})
+    query = pl.DataFrame({"x": [0.0] * 5, "k": pl.Series([*levels, None], dtype=pl.Enum(levels))})
+    y = x + np.array([0.0, 3.0, -3.0, 1.0])[k] + 0.1 * rng.normal(size=60)
+    frame.with_columns(y=y).write_parquet(tmp_path / "rows.parquet")
+    model = AutoGaussianProcessRegressor(random_state=0)
+    stored = clone(model).fit(ParquetRows(tmp_path / "rows.parquet", target="y"))
+    plain = model.fit(frame.with_columns(pl.col("k").cast(pl.Categorical)), y)
+    with pytest.warns(UserWarning, match="such as 'new'"):
+        assert_allclose(stored.predict(query), plain.predict(query), rtol=1e-8)
 
 
 def chunks_of(X, y):

@@ -9,7 +9,10 @@ from inspect import Parameter, signature
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
+import numpy as np
+
 from .arrays import readable
+from .devices import host_memory
 from .row_source import check_no_source
 
 FITS = ("fit", "partial_fit")
@@ -118,16 +121,25 @@ def check_coverage(coverage: Any) -> float:
     return float(coverage)
 
 
-def check_n_samples(n_samples: Any) -> int:
-    """Return the number of draws as an int.
+def check_n_samples(n_samples: Any, n_values: int = 0) -> int:
+    """Return the number of draws as an int, given how many values each has.
 
     Raises
     ------
     ValueError
-        If it is not an integer of at least 1.
+        If it is not an integer of at least 1, or if all draws take more than half of the machine's
+        memory: to compute them takes as much again.
     """
     if isinstance(n_samples, bool) or not isinstance(n_samples, Integral) or n_samples < 1:
         raise ValueError(f"n_samples must be an integer of at least 1, got {n_samples!r}.")
+    n_bytes = np.dtype(np.float64).itemsize * int(n_samples) * n_values
+    if n_bytes > host_memory() / 2:
+        raise ValueError(
+            f"n_samples must be such that all draws fit into memory, got {n_samples}: {n_values} "
+            f"values of each would take {n_bytes / 1e9:.3g} GB, more than half of the "
+            f"{host_memory() / 1e9:.3g} GB of this machine. Draw fewer, or for fewer rows at a "
+            "time; predict_distribution has moments and quantiles without draws."
+        )
     return int(n_samples)
 
 

@@ -15,6 +15,7 @@ from .messages import warn
 TIMES = ("date", "time", "duration", "period")
 """Prefixes of the dtype names of times, in lower case, in NumPy, pandas, polars and Arrow."""
 
+LARGEST_TARGET = 1e301  # in size, so that sums over a million rows are finite
 NUMBERS = "biufc"  # NumPy's kinds: scikit-learn refuses complex ones itself
 HOW = {
     "X": "convert it to numbers, for example with (column - column.min()) / "
@@ -78,13 +79,13 @@ def dtypes_of(values: Any) -> list[tuple]:
     return [(None, getattr(values, "dtype", ""))]
 
 
-def real_target(y: Any) -> Any:
+def real_target(y: Any, of_fit: bool = True) -> Any:
     """Return y as scikit-learn can check it: objects as floats, None among them as NaN.
 
     Raises
     ------
     ValueError
-        If y holds anything but numbers.
+        If y holds anything but numbers, or if a fit to them would overflow.
     """
     refuse_plan(y, "y")
     refuse_sparse(y, "y")
@@ -98,6 +99,8 @@ def real_target(y: Any) -> Any:
     if a.dtype == bool:
         return a.astype(np.float64)
     if a.ndim == 0 or a.dtype.kind in NUMBERS:
+        if of_fit:
+            refuse_huge(a)
         return y
     if a.dtype.kind == "U":
         raise ValueError(f"y must be numeric, got strings (dtype {a.dtype}). {LABELS}")
@@ -111,6 +114,18 @@ def refuse_large(name: str, error: OverflowError) -> NoReturn:
     raise ValueError(
         f"{name} has an integer beyond 1.8e308, which no float can hold. Use a larger unit."
     ) from error
+
+
+def refuse_huge(y: np.ndarray) -> None:
+    """Raise a ValueError if targets are finite, but so large that computations overflow."""
+    if y.size == 0 or y.dtype.kind != "f":
+        return
+    size = max(float(y.max()), -float(y.min()))  # 1e301 is no float32
+    if LARGEST_TARGET < size < np.inf:
+        raise ValueError(
+            f"y must be at most {LARGEST_TARGET:g} in size, got {size:g}. Measure y in a larger "
+            "unit: divide it by a constant, and multiply predictions by it."
+        )
 
 
 def number(value: Any) -> float:
@@ -206,7 +221,7 @@ def with_dense_columns(X: Any) -> Any:
     return X.sparse.to_dense() if is_frame(X) and hasattr(X, "sparse") else X
 
 
-def checked_kinds(X: Any, *y: Any, y_numeric: bool = False) -> tuple[Any, ...]:
+def checked_kinds(X: Any, *y: Any, y_numeric: bool = False, of_fit: bool = True) -> tuple[Any, ...]:
     """Return X, and y if there is one, as scikit-learn can check them.
 
     Raises
@@ -216,4 +231,4 @@ def checked_kinds(X: Any, *y: Any, y_numeric: bool = False) -> tuple[Any, ...]:
     """
     X = with_two_dimensions(X)
     refuse_times(X, "X")
-    return X, *(real_target(values) if y_numeric else readable(values, "y") for values in y)
+    return X, *(real_target(values, of_fit) if y_numeric else readable(values, "y") for values in y)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
+import os
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -168,6 +170,13 @@ def all_hold(conditions: Sequence[Tensor]) -> bool:
 
 
 # ---- memory --------------------------------------------------------------------------------------
+
+
+def host_memory() -> float:
+    """Return the bytes of the machine's memory; infinite where the system does not tell."""
+    if not hasattr(os, "sysconf"):
+        return math.inf
+    return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
 def block_elements(device: torch.device) -> int:

@@ -15,6 +15,7 @@ from .chunk import SAID, Chunk
 ROLE = {"y": "target", **SAID}
 """The parameters of ParquetRows that name columns, by our names."""
 
+ENUM = b"_PL_ENUM"  # polars' own metadata of columns
 INDEX = "__index_level_"  # pandas' index columns, which are not features
 
 
@@ -47,7 +48,8 @@ class Roles:
     def chunk(self, where: str, rows: np.ndarray, table: Any) -> Chunk:
         """Return stored rows, a pyarrow table, as a chunk."""
         if self.dtype is None:
-            X = table.select(self.features).replace_schema_metadata(None).to_pandas()
+            features = unordered(table.select(self.features))
+            X = features.replace_schema_metadata(None).to_pandas()
         else:
             X = np.empty((len(table), len(self.features)), self.dtype)
             for column, name in zip(X.T, self.features, strict=True):
@@ -61,6 +63,19 @@ class Roles:
         columns = [names] if isinstance(names, str) else names
         arrays = [values(table[each].cast(self.schema.field(each).type)) for each in columns]
         return arrays[0] if isinstance(names, str) else np.column_stack(arrays)
+
+
+def unordered(table: Any) -> Any:
+    """Return a pyarrow table whose Enums of polars have no order, as in a frame of polars."""
+    for j, field in enumerate(table.schema):
+        if any(key.startswith(ENUM) for key in field.metadata or ()):
+            kind = pa.dictionary(field.type.index_type, field.type.value_type)
+            parts = [
+                pa.DictionaryArray.from_arrays(part.indices, part.dictionary)
+                for part in table.column(j).chunks
+            ]
+            table = table.set_column(j, field.name, pa.chunked_array(parts, kind))
+    return table
 
 
 def numbers(column: Any) -> np.ndarray:

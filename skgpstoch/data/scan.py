@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .array_inputs import refuse_huge
 from .chunk import Chunk, as_dtype
 from .messages import warn
 from .row_sample import SmallestHashes
@@ -139,9 +140,10 @@ class Tally:
         """Add targets that are numbers."""
         y = as_dtype(chunk.y, np.dtype(np.float64), f"{chunk.where}: y")
         weight = np.ones(len(y)) if chunk.weight is None else chunk.weight
-        self.blocks.append(Moments.of(y.reshape(len(y), -1), weight))
         known = y if self.extremes is None else np.concatenate([self.extremes, y])
         self.extremes = np.stack([known.min(0), known.max(0)])
+        refuse_huge(self.extremes)
+        self.blocks.append(Moments.of(y.reshape(len(y), -1), weight))
 
 
 def unique_labels(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
@@ -194,7 +196,7 @@ class Moments(NamedTuple):
     def of(cls, y: np.ndarray, w: np.ndarray) -> Moments:
         """Return the moments of one chunk, from y (m, P) and weights (m,)."""
         weight = w.sum()
-        mean = w @ y / weight
+        mean = (w / weight) @ y
         away = y - mean
         with np.errstate(over="ignore"):  # `explained` ignores infinite moments
             central = [w @ away**k / weight for k in (2, 3, 4)]

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from sklearn.metrics import r2_score
+from sklearn.utils import check_array
 
 from ..data.arguments import check_coverage, check_n_samples
+from ..data.array_inputs import real_target
+from ..data.arrays import readable
 from ..data.devices import BLOCK_ROWS, map_blocks
 from ..data.docstrings import documented
 from ..persistence.estimator import SavedEstimator
 from .context import predicting
 from .distributions.law import Law
-from .distributions.predictive import PredictiveDistribution, least_counts, targets_of
+from .distributions.predictive import (
+    PredictiveDistribution,
+    at_any_distance,
+    least_counts,
+    targets_of,
+)
 from .validation import warn_of_overflow
 
 Block = Callable[[slice], Sequence[np.ndarray]]
@@ -80,15 +90,22 @@ class PredictedRows(ABC):
         both = np.stack(self.by_blocks(ends), 1)
         return both[..., 0] if self.output_shape == () else both
 
+    @at_any_distance
     def cdf(self, y: Any) -> np.ndarray:
         """Return P(Y ≤ y), (n_rows, P)."""
         y = self.targets(y)
         return self.by_blocks(lambda rows: (self.law(rows).cdf(y[rows]).clip(0.0, 1.0),))[0]
 
+    @at_any_distance
     def log_density(self, y: Any) -> np.ndarray:
         """Return the joint log density of the outputs, (n_rows,) nats."""
         y = self.targets(y)
         return self.by_blocks(lambda rows: (self.law(rows).joint_log_density(y[rows]),))[0]
+
+    def sample(self, n_samples: Any, random_state: Any) -> np.ndarray:
+        """Return joint draws in the shape of the user's y, with a last axis of `n_samples`."""
+        n_samples = check_n_samples(n_samples, self.n_rows * math.prod(self.output_shape))
+        return self.shaped(self.draws(n_samples, random_state))
 
     @predicting()
     def distribution(self) -> PredictiveDistribution:
@@ -102,6 +119,16 @@ class PredictedRows(ABC):
     def shaped(self, a: np.ndarray) -> np.ndarray:
         """(n_rows, P, ...) → the shape of the user's y."""
         return a[:, 0] if self.output_shape == () else a
+
+
+@at_any_distance
+def r_squared(y: Any, predicted: Any, sample_weight: Any = None) -> float:
+    """Return R² of predictions, in units of y whose squares do not over- or underflow."""
+    sample_weight, y = readable(sample_weight, "sample_weight"), real_target(y, of_fit=False)
+    y = check_array(y, dtype=np.float64, order="C", ensure_2d=False, input_name="y")
+    unit = np.abs(y).max(0, initial=0.0)
+    unit = np.where(unit > 0.0, unit, 1.0)
+    return float(r2_score(y / unit, predicted / unit, sample_weight=sample_weight))
 
 
 def collected(compute: Block, n_rows: int, size: int) -> list[np.ndarray]:
@@ -244,6 +271,4 @@ class PredictiveRegressor(SavedEstimator):
         y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
             Draws, in the units of y.
         """
-        n_samples = check_n_samples(n_samples)
-        found = self._predicted(X)
-        return found.shaped(found.draws(n_samples, random_state))
+        return self._predicted(X).sample(n_samples, random_state)

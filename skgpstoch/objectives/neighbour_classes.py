@@ -147,7 +147,7 @@ class NeighbourClassObjective(NeighbourObjective):
     def trial_loss(self) -> float:
         """Return −log evidence of some rows, or −log p(y_i | ỹ_N), per row, under this kernel."""
         loss = super().trial_loss()
-        if not self.is_ordered:
+        if not self.is_ordered or self.data is None:
             return loss
         _, rows = cast(Pair, self.data)
         posterior, i = self.present(), self.spread(TRIAL_ROWS)

@@ -207,8 +207,13 @@ class NeighbourObjective(Objective):
 
     @torch.no_grad()
     def trial_loss(self) -> float:
-        """Return the loss of rows of an epoch, given neighbours under the present kernel."""
+        """Return the loss of rows of an epoch, given neighbours under the present kernel.
+
+        Infinite without rows, if an interrupt left no time to train.
+        """
         self.eval()
+        if self.data is None:
+            return math.inf
         i, N = self.find()
         some = slice(None, None, math.ceil(len(i) / TRIAL_ROWS))
         return float(self.loss_at(i[some], N[some]))

@@ -23,12 +23,14 @@ from families import by_family, slow_cases
 from sklearn.base import clone, is_classifier
 from sklearn.ensemble import AdaBoostClassifier
 from sklearn.gaussian_process.kernels import RBF, DotProduct, RationalQuadratic
+from sklearn.linear_model import Ridge
 
 from skgpstoch import (
     ADMMGaussianProcessRegressor,
     AutoGaussianProcessClassifier,
     AutoGaussianProcessRegressor,
     BSGDGaussianProcessRegressor,
+    ConstantVarianceRegressor,
     ConvolutionalGPRegressor,
     DLMRegressor,
     FITCRegressor,
@@ -39,6 +41,7 @@ from skgpstoch import (
     SVGPClassifier,
     SVGPRegressor,
 )
+from skgpstoch.data import ParquetRows, arguments
 from skgpstoch.data.rows import Data
 from skgpstoch.estimators.base import representations
 from skgpstoch.estimators.validation import validate_inputs
@@ -123,6 +126,25 @@ def test_counts_and_exposures_beyond_their_types_are_refused(given, words):
     X, y = np.eye(4), np.full(4, given.get("y", 1.0))
     with pytest.raises(ValueError, match=words):
         poisson().fit(X, y, exposure=given.get("exposure"))
+
+
+@pytest.mark.parametrize("y", [[-1.7e308, 1.7e308], [1.7e308, 1.7e308], [0.0, -1e302]], ids=str)
+def test_targets_whose_sums_overflow_are_refused(y, tmp_path):
+    """Not with bare warnings of NumPy, nor predictions of inf."""
+    X, y = np.eye(4), np.array(2 * y)
+    words = r"y must be at most 1e\+301 in size, got 1(.7)?e\+30\d. Measure y in a larger unit"
+    for model in (
+        AutoGaussianProcessRegressor(),
+        DLMRegressor(),
+        GaussianProcessRegressor(normalize_y=True),
+        ConstantVarianceRegressor(Ridge()),
+    ):
+        with pytest.raises(ValueError, match=words):
+            model.fit(X, y)
+    pd.DataFrame(X).assign(y=y).rename(columns=str).to_parquet(tmp_path / "rows.parquet")
+    for model in (AutoGaussianProcessRegressor(), DLMRegressor()):
+        with pytest.raises(ValueError, match=words):
+            model.fit(ParquetRows(tmp_path / "rows.parquet", target="y"))
 
 
 # ---- arrays of every kind ----------------------------------------------------------------------
@@ -336,6 +358,21 @@ def test_numbers_of_draws_are_positive_integers(n_samples):
     model = fitted_once(SVGPRegressor(**QUICK), EIGHTHS, COUNTS)
     with pytest.raises(ValueError, match=f"n_samples must be an integer.*{n_samples}"):
         model.sample_y(EIGHTHS, n_samples)
+
+
+def test_draws_that_no_memory_can_hold_are_refused(monkeypatch):
+    """Before any is drawn: 10⁹ draws at eight rows take 64 GB."""
+    monkeypatch.setattr(arguments, "host_memory", lambda: 32e9)
+    models = (
+        fitted_once(SVGPRegressor(**QUICK), EIGHTHS, COUNTS),
+        AutoGaussianProcessRegressor(random_state=0).fit(EIGHTHS, EIGHTHS[:, 0]),
+        GaussianProcessRegressor(),
+    )
+    words = r"n_samples must be .* memory, got 1000000000: 8 .* 64 GB, .* half of the 32 GB"
+    for model in models:
+        for draw in (model.sample_y, lambda X, n, m=model: m.predict_distribution(X).sample(n)):
+            with pytest.raises(ValueError, match=words):
+                draw(EIGHTHS[:8], 10**9)
 
 
 @pytest.mark.parametrize("cls", [SCGDGaussianProcessRegressor, BSGDGaussianProcessRegressor])

@@ -1224,6 +1224,24 @@ def test_huge_targets_are_predicted(kind, constant):
     assert np.isfinite(model.predict_distribution(X).crps(y)).all()
 
 
+@few_iterations
+@pytest.mark.parametrize("kind", [*AROUND, "Gaussian", "DLMRegressor", "NNGPRegressor"])
+def test_targets_at_any_distance_have_probabilities_and_scores(kind):
+    """In any units, R² is the same, and P(Y ≤ y) is 0 and 1 far away, without a warning."""
+    X = np.random.default_rng(0).normal(size=(30, 16 if "Convolutional" in kind else 2))
+    far, near = np.resize([-1.7e308, 1.7e308], 30), np.resize([-1e8, 1e8], 30)
+    scores = []
+    for unit in (1.0,) if kind == "Gaussian" else (1e-200, 1e200):
+        model = REGRESSORS[kind]().fit(X, unit * np.sin(X[:, 0]))
+        scores.append(model.score(X, unit * np.sin(X[:, 0])))
+        law = model.predict_distribution(X)
+        for y in (far, unit * near):
+            assert_allclose(model.predictive_cdf(X, y), y > 0.0, atol=1e-3)
+            assert_allclose(law.sf(y), y < 0.0, atol=1e-3)
+            assert (model.log_predictive_density(X, y) < -10.0 - np.log(unit)).all()
+    assert_allclose(scores, scores[0], atol=1e-4)
+
+
 @pytest.mark.parametrize("normalize_y", [False, True])
 def test_huge_targets_are_refused_by_the_drop_in(normalize_y):
     """Its moments are variances, as scikit-learn's are, and 1e300² is infinite."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,9 @@ from .law import Law
 CRPS_ROWS = 512  # rows whose integrals are computed at a time
 FAR_AWAY = 1e6  # standard deviations; farther away the CRPS is a straight line, to 1e-6 of one
 ROUNDED = 1e-14  # rounding error of probabilities of counts
+
+at_any_distance = np.errstate(over="ignore", invalid="ignore")
+"""Decorator of functions of y, which may be so far away that its square is infinite."""
 
 
 def has_density(distribution: PredictiveDistribution) -> bool:
@@ -147,6 +151,7 @@ class PredictiveDistribution:
         """Return the probability of y."""
         return np.exp(self.logpmf(y))
 
+    @at_any_distance
     def joint_logpdf(self, y: Any) -> np.ndarray:
         """Return the joint log density of all outputs of each row, (n,) nats.
 
@@ -199,7 +204,8 @@ class PredictiveDistribution:
         -------
         draws : ndarray of shape (n, n_samples) or (n, n_outputs, n_samples)
         """
-        n_samples, rng = check_n_samples(n_samples), random_numbers(random_state)
+        n_samples = check_n_samples(n_samples, math.prod(self.shape))
+        rng = random_numbers(random_state)
         draws = np.concatenate([law.sample(n_samples, rng) for law, _ in self._blocks()], 1)
         return np.moveaxis(draws, 0, -1).reshape(*self.shape, n_samples)
 
@@ -218,6 +224,7 @@ class PredictiveDistribution:
         found = np.concatenate([function(law) for law, _ in self._blocks()])
         return found.reshape(self.shape)
 
+    @at_any_distance
     def _at(
         self, y: Any, function: Callable[[Law, np.ndarray], np.ndarray], size: int = BLOCK_ROWS
     ) -> np.ndarray:
@@ -271,7 +278,8 @@ def targets_of(shape: tuple[int, ...], y: Any) -> np.ndarray:
     ValueError
         If y has another shape, or is not finite.
     """
-    y = check_array(real_target(y), dtype=np.float64, ensure_2d=False, input_name="y")
+    given = real_target(y, of_fit=False)
+    y = check_array(given, dtype=np.float64, ensure_2d=False, input_name="y")
     y = one_output(y) if len(shape) == 1 else y
     if y.shape != shape:
         raise ValueError(f"y must have the shape {shape} of predictions, got {y.shape}.")

@@ -28,7 +28,7 @@ from ...estimators.context import fitting
 from ...estimators.importances import averaged_importances
 from ...estimators.parameters import AUTO
 from ...persistence.estimator import SavedEstimator
-from ...training.recipes.findings import of_features, of_rows
+from ...training.recipes.findings import of_features, of_rows, of_weights
 from ...training.recipes.plan import Training
 from ..deep_kernel_ensemble.plan import ensemble_plan
 from .race import FEWEST_ROWS, Entrant, Judged, Shares, floor_of, weights_of
@@ -247,7 +247,11 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         of_held_out = self._combine(kept, shares.of(used), data, floor)
         for each in kept:
             each.model.held_out_ = each.model.held_out_.known_by(numbers)
-        of_fit = [*of_held_out, *of_time(self.max_time, deadline, judged[0].seconds)]
+        of_fit = [
+            *of_weights(data.weight),
+            *of_held_out,
+            *of_time(self.max_time, deadline, judged[0].seconds),
+        ]
         self._diagnosis = diagnosis_of(n_rows, data.X.shape[1], self.estimators_, of_fit)
 
     def _encoded(self, rows: Chunk, classes: Any = None) -> Data:
@@ -310,6 +314,10 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         for classes) to the mixture of the others. Its weight may have been below 0.1, which is not
         worth the time of its predictions. Or its score is for other rows, fewer or easier ones:
         "common_score", which orders the table, is that for the rows that all have predicted.
+
+        Scores of few rows are mostly chance, and slightly too good, because kernels and their
+        weights are chosen by the same rows. *Measured* against 2,000 new rows of 20 made-up tables
+        of 20 rows: off by .16 nats per row (standard deviation), and .04 ± .04 too good on average.
         """
         import pandas as pd  # not needed otherwise
 

@@ -50,7 +50,7 @@ from .process import ExactProcessRegressor
 from .process_fit import relative_precisions
 from .race import BEHIND, LEAST_WEIGHT, Entrant, Judged, Shares, of_floor, standard_score
 from .report import calibration_by_group, coverage_by_group, limits, of_coverage, share_done
-from .rounded_targets import RoundedRows, lattice_of
+from .rounded_targets import RoundedRows, common_value, lattice_of
 
 FEWEST_FOR_NETWORKS = 200  # rows; with fewer, a process predicts better, and sooner
 MOST_FOR_PROCESS = 2000  # rows whose matrix is factorised in a second
@@ -155,14 +155,16 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         Whether y may be on a lattice: few distinct values, or rounded readings. If "auto" finds
         that it is, draws, means and deviations are those of the rounded y, and `predict_atoms`
         returns the probability of each value. Densities, distribution functions and intervals are
-        always those of a continuous y, so that models can be compared.
+        always those of a continuous y, so that models can be compared. If a fifth of the rows has
+        one value and y is continuous otherwise, as rainfall is, a warning says so: intervals may
+        then leave that value out.
     target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
         Transformation of y that models are fitted to instead of y: "log", its logarithm;
         "yeo-johnson", a power that makes it normal; or a monotone transformer with scikit-learn's
         interface. All predictions, and the scores of models, are of y itself; `report` is of the
-        transformed y. "log" is for positive y with relative errors. With Student's t tails, the
-        mean of exp(z) is infinite; mean, deviation and CRPS are then those of y between its
-        quantiles 0.001 and 0.999.
+        transformed y. "log" is for positive y with relative errors. With heavy tails, moments of
+        exp(z) may not exist; where that matters, a warning says so, the mean is the median, and the
+        deviation is that of y between its quantiles 0.001 and 0.999, as the CRPS always is then.
 
     Attributes
     ----------
@@ -275,6 +277,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
                 "y looks like counts but is modelled as real numbers. Set target='count' "
                 "if they are counts."
             )
+        elif self.discrete == "auto" and self.target == "auto" and self._lattice is None:
+            warn_of_atom(*common_value(data.X, data.y))
         self._learn_transform(data)
         return replace(data, y=self._targets(data.y))
 
@@ -465,6 +469,17 @@ def with_exposure(
         of_new = np.broadcast_to(exposure[rows], (len(stand_ins), len(rows), 1))
         found.append(NewRows(rows, np.concatenate([stand_ins, of_new], 2)))
     return np.hstack([X, exposure]), found
+
+
+def warn_of_atom(value: float, share: float) -> None:
+    """Warn if a share of the rows has one value of an otherwise continuous y."""
+    if share > 0.0:
+        warn(
+            f"y is {value:g} in {share:.0%} of the rows, and continuous otherwise. Predictions are "
+            "of a density without such a peak: intervals are too wide, or leave that value out. "
+            f"Predict whether y is {value:g} with AutoGaussianProcessClassifier, and y of the "
+            "other rows with this estimator. Set discrete=False if a density is what you want."
+        )
 
 
 FEWEST_COUNTS = 5  # least number of different values; fewer may be grades

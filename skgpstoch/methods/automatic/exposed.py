@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...data.arguments import check_coverage, check_exposed, check_n_samples
+from ...data.arguments import check_coverage, check_exposed
 from ...data.docstrings import documented
 from ...estimators.distributions.predictive import PredictiveDistribution
 from ...estimators.predictions import PredictedRows, PredictiveRegressor
@@ -72,8 +72,6 @@ class ExposedMixture(MixtureRegressor):
         self, X: Any, n_samples: Any = 1, random_state: Any = 0, *, exposure: Any = None
     ) -> np.ndarray:
         """Draw y jointly at the rows of X, from the posterior."""
-        n_samples = check_n_samples(n_samples)
-        found = self._predicted(X, exposure)
-        return found.shaped(found.draws(n_samples, random_state))
+        return self._predicted(X, exposure).sample(n_samples, random_state)
 
     score = Regressor.score

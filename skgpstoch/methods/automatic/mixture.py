@@ -14,11 +14,12 @@ from sklearn.utils.validation import _num_samples
 
 from ...data.arguments import FITS_AGAIN, NO_FUNCTION, MissingMethod
 from ...data.arrays import random_numbers
+from ...data.docstrings import documented
 from ...estimators.distributions.law import Law
 from ...estimators.distributions.mixed import MixedLaw
 from ...estimators.distributions.normal import NormalLaw
 from ...estimators.distributions.transformed import TransformedLaw, transformed, transformed_draws
-from ...estimators.predictions import PredictedRows, PredictiveRegressor
+from ...estimators.predictions import PredictedRows, PredictiveRegressor, r_squared
 from ...persistence.estimator import SavedEstimator
 
 ONE_MODEL = "SVGPRegressor and GaussianProcessRegressor have it."
@@ -40,6 +41,11 @@ class MixtureRegressor(RegressorMixin, PredictiveRegressor):
         "it combines several models and has no single prior",
         f"Use log_predictive_density to score rows. {ONE_MODEL}",
     )
+
+    @documented(RegressorMixin.score)
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the coefficient of determination R² of the predicted mean."""
+        return r_squared(y, self.predict(X), sample_weight)
 
 
 def predicted_by(model: Any, X: Any, **of_rows: Any) -> PredictedRows:

@@ -25,6 +25,7 @@ from ...estimators.distributions.law import Law
 from ...estimators.predictions import PredictedRows
 
 LEAST_SHARED = 0.9  # of the rows must have the y of another row
+LEAST_ATOM = 0.2  # of the rows have one value, which intervals of a density may leave out
 ROWS_AN_ATOM = 10  # on average, unless atoms are a grid
 GRID_PARTS = (1, 2, 3)  # units that the smallest gap between values may be
 GRID_SLACK = 0.02  # units by which floats may miss a grid
@@ -117,6 +118,25 @@ def is_shared(y: np.ndarray) -> bool:
     """Tell whether most rows have the y of another row, but not all the same."""
     values, counts = np.unique(y, return_counts=True)
     return len(values) > 1 and (counts == 1).sum() <= (1.0 - LEAST_SHARED) * len(y)
+
+
+def common_value(X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Return a target that many rows have, but not all, and their share; else NaN and 0.
+
+    Rows that are the same in X and y count once. Several outputs have none.
+    """
+    if y.size > len(y) or not most_frequent(y)[1]:
+        return np.nan, 0.0
+    return most_frequent(observed_targets(Data(X, y.astype(np.float64)[:, None])))  # expensive
+
+
+def most_frequent(y: np.ndarray) -> tuple[float, float]:
+    """Return the most frequent of several values and its share, if that is large."""
+    values, counts = np.unique(y, return_counts=True)
+    most, n = int(counts.max()), int(counts.sum())
+    if len(values) == 1 or most < max(ROWS_AN_ATOM, LEAST_ATOM * n):
+        return np.nan, 0.0
+    return float(values[counts.argmax()]), most / n
 
 
 def share_of_atoms(n_rows: int, n_new: int) -> float:

@@ -73,8 +73,7 @@ class StudentMixture(Law):
         return replace(self, centre=self.centre[:, :, rows], scale=self.scale[:, :, rows])
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        ends = self.centre.min((0, 1)), self.centre.max((0, 1))
-        mean = np.clip(self._averaged(self.centre), *ends)  # rounding of 1e200 is 1e184
+        mean = self._averaged(self.centre)
         unit = self.scale.max((0, 1))  # squares of very large or small numbers over- or underflow
         of_each = np.square(self.scale / unit) * self.df / (self.df - 2.0)
         square = self._averaged(of_each + np.square((self.centre - mean) / unit))
@@ -100,9 +99,10 @@ class StudentMixture(Law):
         return self._averaged(stdtr(self.df, (self.centre - y) / self.scale))
 
     def quantile(self, probability: float) -> np.ndarray:
+        middle = self._averaged(self.centre)
         unit = self.scale.max((0, 1))  # densities of very small numbers overflow
-        scaled = replace(self, centre=self.centre / unit, scale=self.scale / unit)
-        return unit * scaled.quantile_in_units(probability)
+        scaled = replace(self, centre=(self.centre - middle) / unit, scale=self.scale / unit)
+        return middle + unit * scaled.quantile_in_units(probability)
 
     def quantile_in_units(self, probability: float) -> np.ndarray:
         """Return quantiles of distributions whose scale is about 1.
@@ -160,8 +160,12 @@ class StudentMixture(Law):
 
 
 def averaged(weight: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Average over draws, and over kernels by their weights (K,): (K, S, N, P) → (N, P)."""
-    return np.asarray(np.tensordot(weight, values.mean(1), 1))
+    """Average over draws, and over kernels by their weights (K,): (K, S, N, P) → (N, P).
+
+    Rounding of 1e200 is 1e184: values that are all the same have exactly this average.
+    """
+    mean = np.tensordot(weight, values.mean(1), 1)
+    return np.asarray(np.clip(mean, values.min((0, 1)), values.max((0, 1))))
 
 
 # ---- rows that were left out ---------------------------------------------------------------------

@@ -235,7 +235,8 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         """Draw y jointly at the rows of X, with the noise of a WhiteKernel, but not alpha."""
         found = self._predicted(X)
         noise = np.zeros(len(found.scaling.scale))
-        return found.shaped(found.drawn(check_n_samples(n_samples), random_state, noise))
+        n_samples = check_n_samples(n_samples, found.n_rows * len(noise))
+        return found.shaped(found.drawn(n_samples, random_state, noise))
 
     @documented(Regressor.sample_functions)
     def sample_functions(self, n_samples: Any = 1, random_state: Any = 0) -> SampledFunctions:

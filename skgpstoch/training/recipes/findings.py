@@ -21,6 +21,7 @@ from ...models.features.base import Basis
 from ..history import History
 
 FEW_TO_LEARN = 20  # fewer rows are too few to learn hyper-parameters
+MOST_OF_WEIGHT = 0.99  # of one row: of 20 log-normal weights (σ = 2), 1 in 7,000 samples has more
 FEW_TO_COMPARE = 10  # among fewer rows, f may rightly be independent between rows
 MANY_FEATURES, TOO_MANY_FEATURES = 1.0, 2.0  # per row
 NO_NOISE = 1e-6  # share of the variance of y: searches stop here on the way to no noise
@@ -86,6 +87,23 @@ def of_rows(n_rows: int, learns: bool) -> Iterator[Finding]:
             "narrow.",
             advice="Use more rows. If the estimator takes a kernel, you can pass one whose "
             "hyper-parameters you know, with tight or 'fixed' bounds.",
+        )
+    yield found
+
+
+def of_weights(weight: np.ndarray | None) -> Iterator[Finding]:
+    """Yield the share of all weight that one row has."""
+    if weight is None:
+        return
+    share = float(weight.max() / weight.sum())
+    found = Finding("one weight", "sample_weight", share, MOST_OF_WEIGHT)
+    if share > MOST_OF_WEIGHT:
+        found = found._replace(
+            severity="problem",
+            text=f"One row's sample_weight, {weight.max():.3g}, is more than {MOST_OF_WEIGHT:.0%} "
+            f"of the sum of all, so the other {len(weight) - 1} rows hardly count.",
+            advice="Check this weight. A weight is the number of rows that a row stands for; clip "
+            "weights, for example with np.minimum(w, 10 * np.median(w)), if they are proportions.",
         )
     yield found
 

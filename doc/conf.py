@@ -7,10 +7,10 @@ import warnings
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # for gallery.py, initials.py, measured.py, …
+sys.path.insert(0, str(Path(__file__).parent))  # for gallery.py, escapes.py, measured.py, …
 sys.path.insert(1, str(Path(__file__).parents[1]))  # for benchmarks
 
-from initials import escape_initials
+from escapes import escape_initials, without_labels
 
 import benchmarks.page
 import benchmarks.papers.page
@@ -92,6 +92,8 @@ def escape_in_page(app, docname, source):
 
 
 def escape_in_docstring(app, what, name, obj, options, lines):
+    if (getattr(obj, "__module__", None) or "").startswith("sklearn."):  # such as score
+        lines[:] = [without_labels(line) for line in lines]
     lines[:] = [escape_initials(line) for line in lines]
 
 

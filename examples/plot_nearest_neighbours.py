@@ -1,7 +1,7 @@
 """
-===============================================
+================================================
 Nearest neighbours: a map, and one of its places
-===============================================
+================================================
 
 :class:`~skgpstoch.NNGPRegressor` predicts each place from the measurements nearest to it, as the
 exact Gaussian process would given these. Here, 1,500 places of a plane were measured. We fit a

@@ -1,4 +1,4 @@
-"""Links of HTML representations: to pages that there are, or none."""
+"""Links of HTML representations, entries of the reference, and what Sphinx would misread."""
 
 import inspect
 import re
@@ -6,6 +6,7 @@ import runpy
 from email.message import Message
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from pydoc import locate
 
 import pytest
 from conftest import PUBLIC, named
@@ -18,7 +19,9 @@ from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.persistence import estimator
 
 LINK = r'href="(https://docs\.example/[^"#]*)'
-INITIALS = Path(__file__).parents[1] / "doc" / "initials.py"
+ROOT = Path(__file__).parents[1]
+ESCAPES = runpy.run_path(str(ROOT / "doc" / "escapes.py"))
+escape_initials, without_labels = ESCAPES["escape_initials"], ESCAPES["without_labels"]
 MODELS = [cls for cls in PUBLIC if hasattr(cls, "fit")]
 
 
@@ -62,13 +65,8 @@ def test_without_a_published_documentation_there_are_no_links(installed, monkeyp
     assert skgpstoch.SVGPRegressor._doc_link_module == "skgpstoch"
 
 
-@pytest.fixture
-def escape_initials():
-    return runpy.run_path(str(INITIALS))["escape_initials"]
-
-
 @pytest.mark.parametrize("label", ["", ".. [1] ", "   .. [RA1b2-1] "])
-def test_first_initial_of_a_reference_is_escaped(label, escape_initials):
+def test_first_initial_of_a_reference_is_escaped(label):
     for name in ("E. Snelson, Z. Ghahramani", "J. M. Hernández-Lobato", "M. Álvarez"):
         assert escape_initials(f"Text.\n\n{label}{name}\n") == f"Text.\n\n{label}\\{name}\n"
 
@@ -76,8 +74,35 @@ def test_first_initial_of_a_reference_is_escaped(label, escape_initials):
 @pytest.mark.parametrize(
     "text", ["The noise of E. Snelson", ">>> A. x", "E. is energy", "NeurIPS. A"]
 )
-def test_other_text_is_not_escaped(text, escape_initials):
+def test_other_text_is_not_escaped(text):
     assert escape_initials(text) == text
+
+
+def test_labels_of_the_guide_of_scikit_learn_are_words():
+    """`score` of the mixtures and of the drop-ins has its docstring from there."""
+    text = "Return :ref:`accuracy <accuracy_score>` of :math:`u < v` and of :func:`~a.b`."
+    assert without_labels(text) == "Return accuracy of :math:`u < v` and of :func:`~a.b`."
+
+
+def test_entries_of_the_reference_exist():
+    lines = (ROOT / "doc" / "api.rst").read_text().splitlines()
+    module, entries = "", []
+    for line in lines:
+        if found := re.fullmatch(r"\.\. currentmodule:: (\S+)", line):
+            module = found[1]
+        elif found := re.fullmatch(r"   ([\w.]+)", line):
+            entries.append(f"{module}.{found[1]}")
+    assert len(entries) > 70
+    there = [name for name in entries if ".botorch." not in name]  # not one of the extra `tests`
+    assert not [name for name in there if locate(name) is None]
+
+
+def test_lines_over_titles_of_examples_are_as_long_as_titles():
+    """As Sphinx demands, which takes a title for a paragraph otherwise."""
+    for path in (ROOT / "examples").glob("plot_*.py"):
+        above, title, below = path.read_text().splitlines()[1:4]
+        assert above == below, path.name
+        assert len(above) >= len(title), path.name
 
 
 def test_no_docstring_has_a_lone_letter_for_a_sentence():

@@ -149,7 +149,7 @@ class NeighbourClassObjective(NeighbourObjective):
         loss = super().trial_loss()
         if not self.is_ordered or self.data is None:
             return loss
-        _, rows = cast(Pair, self.data)
+        _, rows = self.data
         posterior, i = self.present(), self.spread(TRIAL_ROWS)
         gain = posterior.gain(i, posterior.nearest.others(i, self.n_neighbors))
         return loss - float(gain.sum()) / (len(i) * rows.mean_weight)

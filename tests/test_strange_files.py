@@ -32,6 +32,7 @@ from skgpstoch import (
     SCGDGaussianProcessRegressor,
     SVGPRegressor,
 )
+from skgpstoch.data.arrays import Scaling
 from skgpstoch.data.numeric import Numbers
 from skgpstoch.estimators.distributions.normal import NormalLaw
 from skgpstoch.estimators.distributions.predictive import PredictiveDistribution
@@ -681,6 +682,30 @@ SIZES = {
     "DeepFeatures.n_nodes": lambda: DeepGPRegressor(n_inducing=4, max_iter=1, random_state=0),
     "FourierBasis.n_groups": lambda: QSGPRegressor(n_components=8, max_iter=1, random_state=0),
 }
+
+
+def test_scalings_have_a_number_for_each_column(plain, tmp_path):
+    """Importances would take the product of all sizes."""
+    model = skgpstoch.load(plain)
+    for name, scale in (("_x_scaling", np.ones((9, 1, 1))), ("_x_spread", np.ones(9))):
+        model = skgpstoch.load(plain)
+        setattr(model, name, Scaling(np.zeros(len(scale)), scale))
+        with pytest.raises(ValueError, match=r"Scaling has an offset|its _x_spread has 9 columns"):
+            model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("use", [lambda m: m.predict(X), lambda m: m.feature_importances_])
+def test_means_and_weights_have_as_many_outputs(use, plain, tmp_path):
+    """Gradients would be taken of each output."""
+
+    def change(nodes, tensors):
+        value = tensor_in(nodes, "ConstantMean", "value")
+        tensors[value[1]] = np.zeros(4000, tensors[value[1]].dtype)
+        value[3] = "4000"
+
+    model = edited(plain, tmp_path / "model", change)
+    with pytest.raises(ValueError, match="weights of 1 outputs have means of 4000"):
+        use(model)
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -399,7 +399,12 @@ class SparsePosterior(Posterior):
 
     def _marginals(self, basis: Basis) -> Marginals:
         q = self.weights.marginals(basis.phi, basis.residual())
-        return Marginals(q.mean + self.model.offset(basis), q.var)
+        offset = self.model.offset(basis)
+        if offset.shape[-1] != q.mean.shape[-1]:  # in an edited file
+            raise ValueError(
+                f"weights of {q.mean.shape[-1]} outputs have means of {offset.shape[-1]}."
+            )
+        return Marginals(q.mean + offset, q.var)
 
     def predictive(self, X: Tensor, rows: Rows) -> tuple[Marginals, Likelihood]:
         if self.model.scale is None:

@@ -18,6 +18,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from torch import Tensor, nn
 
+from ..data.arrays import Scaling
 from ..data.messages import warn
 from .forms_of_values import LETTERS_SHOWN
 from .registry import PACKAGE
@@ -31,6 +32,7 @@ draws, or of what a layer makes of a row: MaxPool1d of 2^40 never ends, and Adap
 """
 MOST_ENLARGED = 2**13  # times that layers may enlarge rows together, beside their own sizes
 NOT_SIZES = {"seed"}
+OF_COLUMNS = ("_x_scaling", "offset"), ("_x_spread", "offset"), ("X_train_", "T")
 MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
 OF_BATCHES = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd
 """Layers that draw at random, or look at other rows, while they train."""
@@ -54,6 +56,8 @@ def check_fields(value: Any, form: str, names: list[str], n_bytes: int) -> None:
     refuse_names(cls, names, hidden)
     if form == "record":  # as most are, and none of what follows
         check_types_of(cls, {name: getattr(value, name) for name in names})
+        if isinstance(value, Scaling):
+            check_scaling(value)
         return
     if "__dataclass_fields__" in vars(cls) and not isinstance(value, BaseEstimator):
         check_types_of(cls, fields)
@@ -79,6 +83,13 @@ def check_types_of(cls: type, fields: dict[str, Any]) -> None:
         if name in fields and not isinstance(fields[name], choice):
             kind = type(fields[name]).__name__
             raise ValueError(f"{cls.__name__}.{name} is a {kind}, which it cannot be")
+
+
+def check_scaling(value: Scaling) -> None:
+    """Raise a ValueError unless there is one offset and one scale for each column."""
+    shapes = np.shape(value.offset), np.shape(value.scale)
+    if len(shapes[0]) != 1 or shapes[0] != shapes[1]:
+        raise ValueError(f"Scaling has an offset and a scale of shapes {shapes}")
 
 
 def check_kernel(value: Kernel) -> None:
@@ -131,7 +142,7 @@ def check_columns(cls: type, fields: dict[str, Any]) -> None:
     is_list = isinstance(names, np.ndarray) and names.ndim == 1
     if not is_list or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{cls.__name__}.feature_names_in_ must be an array of texts")
-    for name, part in (("_x_scaling", "offset"), ("X_train_", "T")):
+    for name, part in OF_COLUMNS:
         known = getattr(fields.get(name), part, None)  # has a number or a row for each column
         if isinstance(known, np.ndarray) and "n_features_in_" in fields and len(known) != n:
             raise ValueError(

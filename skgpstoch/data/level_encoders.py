@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +20,6 @@ class LevelEncoders(NamedTuple):
     encoders: list[TargetMeans]
     encoded: list[np.ndarray]  # (n, width) of each column
     line: Line | None = None  # of which the effects of levels are what is left
-    line_of_dates: Line | None = None  # the same for days, given only the dates
 
 
 def level_encoders(
@@ -31,8 +29,7 @@ def level_encoders(
     y: np.ndarray,
     weight: np.ndarray | None,
     cluster: np.ndarray | None,
-    dates: np.ndarray,
-    n_days: int,
+    n_given: int,
 ) -> LevelEncoders:
     """Return encoders of the columns of many levels: target means and effects.
 
@@ -48,11 +45,9 @@ def level_encoders(
         Values whose means and effects encode a level.
     weight, cluster : ndarray of shape (n,) or None
         Positive weights, and codes of groups whose rows are in one fold.
-    dates : ndarray of shape (n, k)
-        The dates, encoded, of which the last columns are the days.
-    n_days : int
-        Number of these. In place of means, days have effects given only the dates: means would
-        tell the season, which new days have, too.
+    n_given : int
+        Number of columns of the table. Further ones are days, and have only effects: the means of
+        days would tell the season, which new days have, too.
     """
     levels = [levels_of(columns[j].levels) for j in many]
     leading = [columns[j] for j in many] + [c for j, c in enumerate(columns) if j not in many]
@@ -71,42 +66,31 @@ def level_encoders(
     if len(many) == 1 and not others.shape[1]:  # the effects are the means
         return means
     codes = [codes_of(v[targets.row], found) for v, found in zip(values, levels, strict=True)]
-    rows = targets.row
-    return with_effects(means, np.array(codes), others[rows], dates[rows], targets, n_days)
+    has_mean = np.array(many) < n_given
+    return with_effects(means, np.array(codes), others[targets.row], targets, has_mean)
 
 
 def with_effects(
     means: LevelEncoders,
     codes: np.ndarray,
     others: np.ndarray,
-    dates: np.ndarray,
     targets: Targets,
-    n_days: int,
+    has_mean: np.ndarray,
 ) -> LevelEncoders:
     """Add the effects of levels, of rows with these codes (C, m) and other columns (m, d).
 
-    For the last `n_days` categories, replace means by effects given only the dates (m, k).
+    `has_mean` (C,) tells which keep the mean target.
     """
     n_levels = [len(each.levels) for each in means.encoders]
-    y, w, fold = targets.y, targets.weight, targets.fold
-
-    def effects(X: np.ndarray, some: slice) -> LevelEffects:
-        design = Design(np.empty((len(X), 0)), codes[some], n_levels[some], w)
-        return LevelEffects.of(X, design, y, fold)
-
-    first = len(codes) - n_days
-    given_all = effects(others, slice(None))
-    given_dates = effects(dates, slice(first, None)) if n_days else given_all
-    found = LevelEncoders([], [], given_all.line, given_dates.line if n_days else None)
+    design = Design(np.empty((len(others), 0)), codes, n_levels, targets.weight)
+    effects = LevelEffects.of(others, design, targets.y, targets.fold)
+    rest = np.hstack([targets.y, targets.y - effects.line(others)])
+    found = LevelEncoders([], [], effects.line)
     for c, code in enumerate(codes):
-        encoder, own, told = means.encoders[c], means.encoded[c][targets.row], y
-        if c >= first:
-            encoder = replace(encoder, means=given_dates.whole[c - first])
-            own = given_dates.without[c - first][fold, code]
-            told = y - given_dates.line(dates)
-        own = np.hstack([own, given_all.without[c][fold, code]])
-        says = telling(own, np.hstack([told, y - given_all.line(others)]), w)
-        found.encoders.append(encoder.beside(given_all.whole[c]).only(says))
+        own = np.hstack([means.encoded[c][targets.row], effects.without[c][targets.fold, code]])
+        says = telling(own, rest, targets.weight)
+        says[: targets.y.shape[1]] &= has_mean[c]
+        found.encoders.append(means.encoders[c].beside(effects.whole[c]).only(says))
         found.encoded.append(np.where(says, own, 0.0)[targets.place])
     return found
 

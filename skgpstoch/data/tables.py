@@ -152,7 +152,7 @@ class TableEncoder:
       asinh((x − median)/width), with the width from quantiles.
     - Dates become days, with sine and cosine of the periods (day, week, year) that they cover. If
       rows share days, at least four rows each day on average and ten days, a further column has the
-      effect of the day given the date, and one that given all other columns, as of a level below.
+      effect of the day given the other columns, as of a level below.
     - Ordered categories become the positions of their levels.
     - Other categories become one column for each level (one-hot), if there are at most ten levels,
       or at most 100 with four rows for each. With more, one column has the mean target at the
@@ -225,13 +225,12 @@ class TableEncoder:
             levels, self.levels[j] = levels_of(kept[j].levels), set()  # of which none is new
             self.encoders[j] = Omitted(levels)
         many = [j for j, encoder in enumerate(self.encoders) if encoder is None]
-        own, self.line, self.line_of_dates = {}, None, None
+        own, self.line = {}, None
         if many:
             targets = LevelTargets.of(y[counts], w, classes)(y[counts])
             others = self._others(kept)
-            dates, n_days = self._dates(kept), sum(j >= len(columns) for j in many)
-            found = level_encoders(kept, many, others, targets, w, groups, dates, n_days)
-            self.line, self.line_of_dates = found.line, found.line_of_dates
+            found = level_encoders(kept, many, others, targets, w, groups, len(columns))
+            self.line = found.line
             for j, encoder, means in zip(many, found.encoders, found.encoded, strict=True):
                 self.encoders[j], own[j] = encoder, means
                 if j >= len(columns) and not encoder.means.any():
@@ -268,20 +267,15 @@ class TableEncoder:
             for part in parts:
                 assert part.y is not None
                 columns, y = self._table(part.X).columns, told(part.y)
-                of_level = of_day = y
                 if self.line is not None:
-                    of_level = np.hstack([y, y - self.line(self._others(columns))])
-                if self.line_of_dates is not None:
-                    of_day = of_level.copy()
-                    of_day[:, : y.shape[1]] -= self.line_of_dates(self._dates(columns))
+                    y = np.hstack([y, y - self.line(self._others(columns))])
                 for j, of_column in every.items():
-                    values = of_level if j < len(self.names) else of_day
-                    of_column.add(columns[j].values, part.rows, values, part.weight)
+                    of_column.add(columns[j].values, part.rows, y, part.weight)
         arrays = [a for sums in every.values() for a in (sums.n, sums.total, sums.squares)]
         group.sum_(*map(torch.from_numpy, arrays))
         by_fold = {}
         for j, of_column in every.items():
-            used = self.encoders[j].means.any(0) | (j < len(self.names))
+            used = self.encoders[j].means.any(0) | (j < len(self.names))  # days have no means
             means, folds = of_column.means()
             self.encoders[j], by_fold[j] = means.only(used), folds.only(used)
         return by_fold
@@ -398,12 +392,6 @@ class TableEncoder:
         simple = [(e, c) for e, c in pairs if not isinstance(e, TargetMeans | None)]
         none = np.empty((len(columns[0].values), 0))
         return np.hstack([none, *(encoder(column.values) for encoder, column in simple)])
-
-    def _dates(self, columns: list[Column]) -> np.ndarray:
-        """Encode the dates whose days have effects, (n, k)."""
-        triples = zip(self.encoders, columns, self.has_days, strict=False)
-        dates = [encoder(column.values) for encoder, column, has_days in triples if has_days]
-        return np.hstack([np.empty((len(columns[0].values), 0)), *dates])
 
     @property
     def missing_columns(self) -> list[int]:

@@ -57,7 +57,10 @@ ROWS_PER_LEVEL = 4.0
 and with one category of 25 to 90 levels, five or six rows each, lose .03 to .07 if effects are
 three times the noise. With 2.5 to 3.7 rows, columns cost .12 (msleep)."""
 FEWEST_DAYS = 10  # of a column of dates, for effects of days: a curve follows fewer
-ROWS_PER_DAY = 4.0  # least mean number of rows that share a day, for the same
+ROWS_PER_DAY = 4.0
+"""Least mean number of rows that share a day, for the same. *Measured* (NLPD without, with) with 2,500
+flights: 4.220, 4.180, and on the next month's flights 4.113, 4.110; with 294,611: 3.970, 3.942. An
+effect given only the date beside it: 4.179, 4.157 and 3.915."""
 CONVERSIONS = {
     NUMBER: ", for example with pandas.to_numeric",
     DATE: ", for example with pandas.to_datetime",

@@ -541,3 +541,10 @@ def test_what_cannot_be_fitted(table):
         ExactProcessClassifier().fit(X, np.zeros(90))
     with pytest.raises(ValueError, match="needs at least two classes, but y has one class"):
         ExactProcessClassifier().fit(X, y, sample_weight=(y == 1).astype(float))
+
+
+def test_points_are_rows():
+    """Importances of an edited file, with more points, took gigabytes."""
+    rows = ClassRows(*(torch.zeros(3, dtype=torch.long),) * 4, torch.zeros(9), torch.zeros(2))
+    with pytest.raises(ValueError, match="3 rows have 9 points"):
+        rows.Z  # noqa: B018

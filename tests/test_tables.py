@@ -24,7 +24,9 @@ from skgpstoch import (
 )
 from skgpstoch.data import ParquetRows
 from skgpstoch.data.arrays import Scaling, quantiles
+from skgpstoch.data.categories import OneHot
 from skgpstoch.data.columns import columns_of, zone_name
+from skgpstoch.data.numeric import Dates, Numbers
 from skgpstoch.data.tables import TableEncoder, category_mask
 from skgpstoch.data.target_means import (
     LevelSums,
@@ -900,3 +902,12 @@ def test_unknown_targets_are_refused_with_advice(cls, value):
 def test_names_of_likelihoods_are_guessed():
     with pytest.raises(ValueError, match="Did you mean 'poisson'"):
         SVGPRegressor(likelihood="poison").fit(np.ones((5, 1)), np.ones(5))
+
+
+def test_encoders_of_edited_files_are_no_larger_than_any():
+    """Graphs and scores took gigabytes and seconds."""
+    with pytest.raises(ValueError, match="60000 levels are too many"):
+        OneHot({str(i): i for i in range(60_000)})(np.array(["1", "2"], dtype=object))
+    days = Numbers("day", 0.0, True, False, None)
+    with pytest.raises(ValueError, match="4 periods, but at most 3"):
+        Dates(days, (1.0, 2.0, 3.0, 4.0))(np.arange(3.0))

@@ -13,6 +13,7 @@ from .messages import warn_once
 from .numeric import Encoder, Level
 
 UNSEEN_LEVEL = -1  # the code of a level that training rows do not have
+MOST_ONE_HOT = 100  # most levels that have a column each; more have means of the target
 SHUFFLE_SEED = 0  # fixed seed of the folds, so that they depend only on the rows' contents
 
 
@@ -48,6 +49,8 @@ class OneHot(Encoder):
 
     def __call__(self, labels: np.ndarray) -> np.ndarray:
         """Encode labels (n,): (n, width)."""
+        if len(self.levels) > MOST_ONE_HOT:  # in an edited file
+            raise ValueError(f"{len(self.levels)} levels are too many for a column each.")
         codes = codes_of(labels, self.levels)[:, None]
         if self.width == 1:
             return np.where(codes == UNSEEN_LEVEL, 0.5, codes)

@@ -177,6 +177,8 @@ class Dates(Encoder):
         return self.days.missing_columns
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
+        if len(self.periods) > len(PERIODS):  # in an edited file
+            raise ValueError(f"Dates have {len(self.periods)} periods, but at most {len(PERIODS)}.")
         waves = []
         for period in self.periods:
             angle = 2.0 * np.pi * (values / period)

@@ -15,6 +15,7 @@ from .array_inputs import one_output, real_target, refuse_large, with_two_dimens
 from .arrays import all_finite, readable, row_blocks
 from .categories import (
     DAY_STAND_INS,
+    MOST_ONE_HOT,
     STAND_INS,
     NewRows,
     Omitted,
@@ -50,7 +51,6 @@ from .numeric import Dates, Numbers, Ordered, numbers_of
 from .target_means import FoldMeans, LevelSums, LevelTargets, TargetMeans
 
 FEW_LEVELS = 10  # which have one column each
-MOST_ONE_HOT = 100  # most levels for that, if there are enough rows; more have means of the target
 ROWS_PER_LEVEL = 4.0
 """*Measured* against 8, three splits each: real tables gain .08 and .02 nats (mpg, Journals), lose
 .01 (Penicillin), and eight others stay. Made-up ones gain .05 (nested effects), lose .03 (none),
@@ -58,9 +58,9 @@ and with one category of 25 to 90 levels, five or six rows each, lose .03 to .07
 three times the noise. With 2.5 to 3.7 rows, columns cost .12 (msleep)."""
 FEWEST_DAYS = 10  # of a column of dates, for effects of days: a curve follows fewer
 ROWS_PER_DAY = 4.0
-"""Least mean number of rows that share a day, for the same. *Measured* (NLPD without, with) with 2,500
-flights: 4.220, 4.180, and on the next month's flights 4.113, 4.110; with 294,611: 3.970, 3.942. An
-effect given only the date beside it: 4.179, 4.157 and 3.915."""
+"""Least mean number of rows that share a day, for the same. *Measured* (NLPD without, with) with
+2,500 flights: 4.220, 4.180, and on the next month's flights 4.113, 4.110; with 294,611: 3.970,
+3.942. An effect given only the date beside it: 4.179, 4.157 and 3.915."""
 CONVERSIONS = {
     NUMBER: ", for example with pandas.to_numeric",
     DATE: ", for example with pandas.to_datetime",

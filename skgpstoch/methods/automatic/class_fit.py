@@ -73,6 +73,8 @@ class ClassRows(NamedTuple):
     @property
     def Z(self) -> Tensor:
         """The points, (M, d)."""
+        if len(self.points) > len(self.X):  # in an edited file
+            raise ValueError(f"{len(self.X)} rows have {len(self.points)} points.")
         return self.X if self.are_points else self.X[self.points]
 
     @property

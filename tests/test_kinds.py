@@ -198,6 +198,14 @@ def test_integers_beyond_floats_are_refused(model, name, fit, X):
         fit(clone(model), X)
 
 
+@pytest.mark.parametrize("model", [QUICK, EVERY["default"]])
+def test_both_infinities_are_one_error(model, X):
+    """And no warning of their sum."""
+    y = np.where(NUMBERS < 2, np.inf, np.where(NUMBERS > N - 3, -np.inf, NUMBERS))
+    with pytest.raises(ValueError, match="y contains infinity"):
+        clone(model).fit(X, y)
+
+
 def test_records_become_frames(X):
     records = pd.DataFrame(X, columns=["a", "b"]).to_records(index=False)
     for model in (QUICK, EVERY["default"]):

@@ -208,3 +208,9 @@ def test_names_of_columns_and_files_are_texts(given, message, tmp_path):
     pd.DataFrame({"x": [1.0, 2.0], "y": [0.0, 1.0]}).to_parquet(path)
     with pytest.raises(TypeError, match=message):
         ParquetRows(**{"paths": path, **given})
+
+
+def test_texts_among_targets_name_their_chunk():
+    chunks = [(X[:40], Y[:40]), (X[:40], np.array(["a"] * 40))]
+    with pytest.raises(ValueError, match="chunk 1: y must be numeric, got"):
+        AutoGaussianProcessRegressor().fit(ChunkRows(lambda: iter(chunks)))

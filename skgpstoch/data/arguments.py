@@ -114,10 +114,12 @@ def check_coverage(coverage: Any) -> float:
     Raises
     ------
     ValueError
-        If it is not between 0 and 1.
+        If it is not between 0 and 1, or so close to 1 that floats cannot tell the upper end.
     """
     if not isinstance(coverage, Real) or not 0.0 < float(coverage) < 1.0:
         raise ValueError(f"coverage must be a number between 0 and 1, got {coverage!r}.")
+    if 0.5 + 0.5 * float(coverage) == 1.0:
+        raise ValueError(f"coverage must be at most 1 - 1e-15, got {coverage!r}, whose end is 1.")
     return float(coverage)
 
 

@@ -86,7 +86,8 @@ def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any)
         floats = {"dtype": (np.float64, np.float32), "order": "C"}
         options |= floats | {"ensure_all_finite": False, "reset": reset}
         try:
-            checked = validate_data(estimator, X, *y, **options)
+            with np.errstate(invalid="ignore"):  # sums of both infinities, which are then refused
+                checked = validate_data(estimator, X, *y, **options)
         except OverflowError as error:
             refuse_large("X", error)
         except ValueError as error:

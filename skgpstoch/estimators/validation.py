@@ -319,7 +319,8 @@ def validate_inputs(
     given = checked_kinds(X, *y, y_numeric=is_numeric, of_fit=of_fit)
     floats = {"dtype": (np.float64, np.float32), "order": "C"}
     try:
-        checked = validate_data(estimator, *given, **floats, **options)
+        with np.errstate(invalid="ignore"):  # sums of both infinities, which are then refused
+            checked = validate_data(estimator, *given, **floats, **options)
     except OverflowError as error:
         refuse_large("X", error)
     except TypeError as error:

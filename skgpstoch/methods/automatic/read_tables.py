@@ -279,13 +279,21 @@ def read_through(
             counted = with_checked_targets(chunk).counted()
             if len(counted):
                 if not labelled:
-                    real_target(counted.y)  # or an error that says what is wrong
+                    check_target(counted)
                 yield counted
                 X = as_given(source, counted.X)
                 found = facts_of(X, automatic.categorical_features, chunk.where, names)
                 facts = found if facts is None else merged([facts, found])
 
     return scanned(source, counted_chunks(), n_sample, seed, labelled), facts
+
+
+def check_target(chunk: Chunk) -> None:
+    """Raise a ValueError that names the chunk if y holds anything but numbers."""
+    try:
+        real_target(chunk.y)
+    except ValueError as error:
+        raise ValueError(f"{chunk.where}: {error}") from error
 
 
 def refuse_columns(automatic: Any, source: RowSource, sample: Chunk) -> None:

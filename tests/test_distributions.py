@@ -434,7 +434,7 @@ def test_wrong_numbers_are_named():
     for coverage in (0.0, "0.9", [0.5, 0.9]):
         with pytest.raises(ValueError, match="coverage must be a number between 0 and 1, got"):
             distribution.interval(coverage)
-    with pytest.raises(ValueError, match="coverage must be at most 1 - 1e-15, got 0.99999999999"):
+    with pytest.raises(ValueError, match="coverage must be at most 1 - 1e-15, got"):
         distribution.interval(1.0 - 1e-16)
     for n_samples in ((6, 3), 1.5, -1):
         with pytest.raises(ValueError, match="n_samples must be an integer of at least 1, got"):

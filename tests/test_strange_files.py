@@ -38,6 +38,7 @@ from skgpstoch.estimators.distributions.normal import NormalLaw
 from skgpstoch.estimators.distributions.predictive import PredictiveDistribution
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.models.features.fourier import base_frequencies
+from skgpstoch.models.posteriors.nearby import ErrorScale, Given
 from skgpstoch.persistence import failures, limits
 from skgpstoch.persistence.state import Names, PackedState, Unpacker
 from skgpstoch.persistence.tensor_file import table_of
@@ -692,6 +693,27 @@ def test_scalings_have_a_number_for_each_column(plain, tmp_path):
         setattr(model, name, Scaling(np.zeros(len(scale)), scale))
         with pytest.raises(ValueError, match=r"Scaling has an offset|its _x_spread has 9 columns"):
             model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("module", "entry"), [("InducingFeatures", "points"), ("Constant", "log_constant_value")]
+)
+def test_tensors_have_as_many_axes_as_in_any_model(module, entry, plain, tmp_path):
+    """Draws of functions and importances would repeat others along them."""
+
+    def change(nodes, tensors):
+        part = tensor_in(nodes, module, entry)
+        tensors[part[1]] = np.ones((3000, 1, 1), tensors[part[1]].dtype)
+        part[3], part[4] = "3000,1,1", "0,1,2"
+
+    with pytest.raises(ValueError, match=rf"{module}.{entry} has the shape \(3000, 1, 1\)"):
+        edited(plain, tmp_path / "model", change)
+
+
+def test_odds_are_those_of_outputs():
+    scale = ErrorScale(1.0, torch.ones(4000), None, 1.0)
+    with pytest.raises(ValueError, match="1 outputs have odds of 4000"):
+        scale(Given(*(torch.ones(2, 1),) * 6), torch.ones(1))
 
 
 @pytest.mark.parametrize("use", [lambda m: m.predict(X), lambda m: m.feature_importances_])

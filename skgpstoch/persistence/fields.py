@@ -32,6 +32,15 @@ draws, or of what a layer makes of a row: MaxPool1d of 2^40 never ends, and Adap
 """
 MOST_ENLARGED = 2**13  # times that layers may enlarge rows together, beside their own sizes
 NOT_SIZES = {"seed"}
+AXES = {
+    "Constant.log_constant_value": 0,
+    "ConstantMean.value": 1,
+    "ErrorScale.most_odds": 1,
+    "InducingFeatures.points": 2,
+    "KernelBasis.points": 2,
+    "OrthogonalFeatures.points": 2,
+}
+"""Numbers of axes of tensors of our modules, with more of which others would be repeated."""
 OF_COLUMNS = ("_x_scaling", "offset"), ("_x_spread", "offset"), ("X_train_", "T")
 MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
 OF_BATCHES = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd
@@ -114,6 +123,16 @@ def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
             )
         if size_of(field) > limit and name not in NOT_SIZES:
             raise ValueError(f"{cls.__name__}.{name} is larger than {limit}")
+        if name in ("_parameters", "_buffers") and cls.__module__.startswith(PACKAGE):
+            check_axes(cls, field)
+
+
+def check_axes(cls: type, tensors: dict[str, Any]) -> None:
+    """Raise a ValueError if a tensor has another number of axes than in any model."""
+    for name, tensor in tensors.items():
+        n_axes = AXES.get(place := f"{cls.__name__}.{name}")
+        if n_axes is not None and np.ndim(tensor) != n_axes:
+            raise ValueError(f"{place} has the shape {tuple(np.shape(tensor))}, not {n_axes} axes")
 
 
 def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:

@@ -113,6 +113,8 @@ class ErrorScale(Module):
 
     def forward(self, given: Given, noise: Tensor) -> Widths:
         """Return what neighbours say, for a noise variance σ² (P,)."""
+        if len(self.most_odds) != len(noise):  # in an edited file
+            raise ValueError(f"{len(noise)} outputs have odds of {len(self.most_odds)}.")
         r = torch.ones_like(given.var) if self.nearby is None else self.nearby(given)
         share = known(given, self.most_odds)
         F2, T = factor2(share, self.scale * r), 1.0 + share * (self.tails - 1.0)

@@ -123,11 +123,13 @@ class PredictedRows(ABC):
 
 @at_any_distance
 def r_squared(y: Any, predicted: Any, sample_weight: Any = None) -> float:
-    """Return R² of predictions, in units of y whose squares do not over- or underflow."""
+    """Return R² of predictions, in units of y whose squares do not over- or underflow.
+
+    They are powers of 2, so that the result is scikit-learn's to the last bit.
+    """
     sample_weight, y = readable(sample_weight, "sample_weight"), real_target(y, of_fit=False)
     y = check_array(y, dtype=np.float64, order="C", ensure_2d=False, input_name="y")
-    unit = np.abs(y).max(0, initial=0.0)
-    unit = np.where(unit > 0.0, unit, 1.0)
+    unit = np.ldexp(1.0, np.frexp(np.abs(y).max(0, initial=0.0))[1] - 1)
     return float(r2_score(y / unit, predicted / unit, sample_weight=sample_weight))
 
 

@@ -254,37 +254,27 @@ class LevelEffects(NamedTuple):
     def of(cls, X: np.ndarray, design: Design, y: np.ndarray, fold: np.ndarray) -> Self:
         """Learn them from encoded columns X (m, d), rows without Z, targets (m, P), and folds."""
         X = X[:, : X.shape[1] if X.shape[1] <= MOST_SLOPES else 0]
-        curves = Curves.of(X, design.weight)
-        few = slice(None, None, -(-len(X) // MOST_FITTED))
+        few = slice(None, None, step := -(-len(X) // MOST_FITTED))
+        curves = Curves.of(X[few], design.weight[few])
         learned = replace(design[few], Z=curves(X[few]))
         every = [learned_variances(learned, column, y.shape[1]) for column in y[few].T]
         parts = [fold >= 0, *(fold != k for k in range(N_FOLDS))]
-        found = [solved(curves, X, design, learned, y, part, every) for part in parts]
-        levels = [np.stack(of_category) for of_category in zip(*(b for _, b in found), strict=True)]
-        return cls(found[0][0], [b[0] for b in levels], [b[1:] for b in levels])
+        fits = [fitted(learned[part[few]], y[few][part[few]], every) for part in parts]
+        slopes = [np.stack([fit.slopes for fit in each], axis=1) for each in fits]
+        if step > 1:  # the line is that of few rows, and the effects are those of all
+            said = np.split(Line(curves, np.hstack(slopes))(X), len(parts), axis=1)
+            pairs = zip(parts, said, strict=True)
+            fits = [fitted(design[part], (y - line)[part], every) for part, line in pairs]
+        found = list(map(effects_in, fits))
+        levels = [np.stack(of_category) for of_category in zip(*found, strict=True)]
+        line = Line(curves, slopes[0])
+        return cls(line, [b[0] for b in levels], [b[1:] for b in levels])
 
 
-def solved(
-    curves: Curves,
-    X: np.ndarray,
-    design: Design,
-    learned: Design,
-    y: np.ndarray,
-    part: np.ndarray,
-    every: list[Variances],
-) -> tuple[Line, list[np.ndarray]]:
-    """Return the line and the effects (L + 1, P) of each category, from a part (m,) of the rows.
-
-    The line is fitted to few rows, and then the effects, if these rows are not all, to all rows.
-    """
-    step = -(-len(X) // len(learned.weight))
-    few = part[::step]
-    fits = fitted(learned[few], y[::step][few], every)
-    line = Line(curves, np.stack([fit.slopes for fit in fits], axis=1))
-    if step > 1:
-        fits = fitted(design[part], y[part] - line(X[part]), every)
+def effects_in(fits: list[JointFit | Backfitting]) -> list[np.ndarray]:
+    """Return the effects (L + 1, P) of each category, from fits of each target."""
     effects = zip(*(fit.effects for fit in fits), strict=True)
-    return line, [np.vstack([np.stack(b, axis=1), np.zeros(len(fits))]) for b in effects]
+    return [np.vstack([np.stack(b, axis=1), np.zeros(len(fits))]) for b in effects]
 
 
 def telling(encoded: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:

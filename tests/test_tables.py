@@ -339,8 +339,14 @@ def test_few_or_single_days_have_no_effects(n_days, per_day):
 
 
 def test_days_without_effects_have_none():
+    """Nor have those of which hardly any are left beside noise."""
     X, y, effect = dated(60, 8)
-    assert np.abs(encoded(X, y - effect)[:, -1]).max() < 0.05  # of 1 for y
+    noise = np.random.default_rng(1).standard_normal(len(y))
+    for target in (y - effect, noise + 0.1 * effect):
+        encoder = TableEncoder()
+        assert not encoder.fit_transform(X, target)[:, -2:].any()
+        later = X.assign(when=X["when"] + pd.Timedelta(days=365))
+        assert not encoder.transform_with_new(later)[1]
 
 
 def test_ordered_categories_are_numbers_in_their_order():

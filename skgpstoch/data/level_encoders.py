@@ -13,6 +13,11 @@ from .level_effects import Design, LevelEffects, Line, telling
 from .messages import warn
 from .target_means import TargetMeans, Targets
 
+LEAST_EXPLAINED = 0.01
+"""Least share of what other columns leave of y that the effects of days must explain, as rows of
+other folds tell them. *Measured*: house sales by month have .002 and .007, and lost .02 nats by
+effects on both splits; flights have .04 (2,500 rows) to .08 (294,611), and gain."""
+
 
 class LevelEncoders(NamedTuple):
     """Encoders of columns, the training rows that they encode, and what other columns say of y."""
@@ -87,12 +92,21 @@ def with_effects(
     rest = np.hstack([targets.y, targets.y - effects.line(others)])
     found = LevelEncoders([], [], effects.line)
     for c, code in enumerate(codes):
-        own = np.hstack([means.encoded[c][targets.row], effects.without[c][targets.fold, code]])
+        effect = effects.without[c][targets.fold, code]
+        own = np.hstack([means.encoded[c][targets.row], effect])
         says = telling(own, rest, targets.weight)
-        says[: targets.y.shape[1]] &= has_mean[c]
+        if not has_mean[c]:
+            explained = share_explained(rest[:, -effect.shape[1] :], effect, targets.weight)
+            says &= np.append(np.zeros_like(explained, dtype=bool), explained >= LEAST_EXPLAINED)
         found.encoders.append(means.encoders[c].beside(effects.whole[c]).only(says))
         found.encoded.append(np.where(says, own, 0.0)[targets.place])
     return found
+
+
+def share_explained(rest: np.ndarray, effect: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return the share of the squares of what is left (m, P) that effects (m, P) explain, (P,)."""
+    left = weight @ np.square(rest - effect)
+    return np.asarray(1.0 - left / np.maximum(weight @ np.square(rest), np.finfo(float).tiny))
 
 
 def ranks(column: Column) -> np.ndarray:

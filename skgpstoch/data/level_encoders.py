@@ -13,7 +13,7 @@ from .level_effects import Design, LevelEffects, Line, telling
 from .messages import warn
 from .target_means import TargetMeans, Targets
 
-LEAST_EXPLAINED = 0.01
+LEAST_BY_DAYS = 0.01
 """Least share of what other columns leave of y that the effects of days must explain, as rows of
 other folds tell them. *Measured*: house sales by month have .002 and .007, and lost .02 nats by
 effects on both splits; flights have .04 (2,500 rows) to .08 (294,611), and gain."""
@@ -97,7 +97,7 @@ def with_effects(
         says = telling(own, rest, targets.weight)
         if not has_mean[c]:
             explained = share_explained(rest[:, -effect.shape[1] :], effect, targets.weight)
-            says &= np.append(np.zeros_like(explained, dtype=bool), explained >= LEAST_EXPLAINED)
+            says &= np.append(np.zeros_like(explained, dtype=bool), explained >= LEAST_BY_DAYS)
         found.encoders.append(means.encoders[c].beside(effects.whole[c]).only(says))
         found.encoded.append(np.where(says, own, 0.0)[targets.place])
     return found

@@ -28,6 +28,7 @@ from skgpstoch import (
     DeepGPRegressor,
     DLMRegressor,
     GaussianProcessRegressor,
+    NNGPRegressor,
     QSGPRegressor,
     SCGDGaussianProcessRegressor,
     SVGPRegressor,
@@ -683,6 +684,29 @@ SIZES = {
     "DeepFeatures.n_nodes": lambda: DeepGPRegressor(n_inducing=4, max_iter=1, random_state=0),
     "FourierBasis.n_groups": lambda: QSGPRegressor(n_components=8, max_iter=1, random_state=0),
 }
+
+
+def test_long_streams_are_saved(tmp_path):
+    """Steps are counted, and take no memory."""
+    model = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0).partial_fit(X, Y)
+    counting = [part for part in parts_of(model) if hasattr(part, "n_steps")]
+    assert counting
+    for part in counting:
+        part.n_steps = 10**7
+    model.save(tmp_path / "model")
+    again = skgpstoch.load(tmp_path / "model").partial_fit(X, Y)
+    assert max(part.n_steps for part in parts_of(again) if hasattr(part, "n_steps")) > 10**7
+
+
+def test_more_neighbours_than_rows_are_saved(tmp_path):
+    model = NNGPRegressor(n_neighbors=10**6, max_iter=1, random_state=0).fit(X, Y)
+    model.set_params(n_neighbors_predict=10**7).save(tmp_path / "model")
+    np.testing.assert_array_equal(skgpstoch.load(tmp_path / "model").predict(X), model.predict(X))
+
+
+def parts_of(model):
+    """The modules of a stream."""
+    return list(model._stream.objective.modules())
 
 
 def test_scalings_have_a_number_for_each_column(plain, tmp_path):

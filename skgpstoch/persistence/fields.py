@@ -31,7 +31,11 @@ draws, or of what a layer makes of a row: MaxPool1d of 2^40 never ends, and Adap
 2^24 takes gigabytes.
 """
 MOST_ENLARGED = 2**13  # times that layers may enlarge rows together, beside their own sizes
-NOT_SIZES = {"seed"}
+SIZES = {
+    *("blocks", "n_classes", "n_components", "n_features", "n_frozen", "n_groups", "n_inputs"),
+    *("n_members", "n_nodes", "n_outputs", "n_samples", "sizes", "skip"),
+}
+"""Fields of modules of ours that are sizes. Others count steps, or rows at most as many as all."""
 AXES = {
     "Constant.log_constant_value": 0,
     "ConstantMean.value": 1,
@@ -113,17 +117,17 @@ def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
     """Raise a ValueError if a module has hooks, or huge sizes."""
     if type(fields.get("training", True)) is not bool:
         raise ValueError(f"{cls.__name__}.training must be true or false")
-    free = FREE_SIZES.get(cls.__module__.partition(".")[0], math.inf)
-    limit = max(free, n_bytes)
+    package = cls.__module__.partition(".")[0]
+    limit = max(FREE_SIZES.get(package, math.inf), n_bytes)
     for name, field in fields.items():
         if "hook" in name and isinstance(field, dict) and field:
             raise ValueError(
                 f"{cls.__name__} has {name}, which a file cannot contain. Remove the hooks before "
                 "saving"
             )
-        if size_of(field) > limit and name not in NOT_SIZES:
+        if size_of(field) > limit and (package != PACKAGE or name in SIZES):
             raise ValueError(f"{cls.__name__}.{name} is larger than {limit}")
-        if name in ("_parameters", "_buffers") and cls.__module__.startswith(PACKAGE):
+        if name in ("_parameters", "_buffers") and package == PACKAGE:
             check_axes(cls, field)
 
 

@@ -104,9 +104,9 @@ def placed(encoders: Sequence[Encoder]) -> Iterator[tuple[int, Encoder]]:
 
 STAND_INS = 24  # number of known levels in place of a new one; repeated if there are fewer
 DAY_STAND_INS = 6  # of days in place of a new one, which divides this number
-PLOT = 0.35
-"""Plotting position of these: at (k + PLOT)/(6 − 1 + 2·PLOT) the six quantiles of a normal
-distribution have 98 % of its variance."""
+FIRST_PLACE = 0.35
+"""Days are taken at quantiles (k + FIRST_PLACE)/(K − 1 + 2·FIRST_PLACE) of their effects: six of a
+normal distribution have 98 % of its variance."""
 
 
 class NewRows(NamedTuple):
@@ -157,7 +157,7 @@ def stand_ins(
     separately for each column, so that they occur in many combinations.
     """
     rng, found = np.random.RandomState(SHUFFLE_SEED), []
-    places = (np.arange(K) + PLOT) / (K - 1 + 2.0 * PLOT)
+    places = (np.arange(K) + FIRST_PLACE) / (K - 1 + 2.0 * FIRST_PLACE)
     for known, effect in zip(levels, effects, strict=True):
         of_column = np.array([None, *sorted((known or set()) - {None})], dtype=object)[1:]
         order = of_column[rng.permutation(len(of_column))]

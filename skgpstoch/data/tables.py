@@ -341,8 +341,8 @@ class TableEncoder:
         """
         table = self._table(X)
         is_new = self._new(table, "mixtures of the predictions for the known levels")
-        of_level = np.any(is_new[: len(self.names)], axis=0, keepdims=True)[0]
-        of_day = np.any(is_new, axis=0, keepdims=True)[0] & ~of_level
+        of_level = np.logical_or.reduce(is_new[: len(self.names)])
+        of_day = np.logical_or.reduce(is_new) & ~of_level
         kinds = (of_level, STAND_INS), (of_day, DAY_STAND_INS)
         Z = self._encoded(table)
         with muted(True):  # we have warned of missing values

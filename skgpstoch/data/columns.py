@@ -325,17 +325,19 @@ def of_categories(name: str, values: list, order: tuple = ()) -> Column:
     TypeError
         If the levels cannot be sorted or are not hashable, such as lists.
     """
-    known = (None if is_missing(value) else value for value in values)
-    levels = np.fromiter(known, dtype=object, count=len(values))
     try:
-        sorted({value for value in levels if value is not None})
+        found = set(values)
+        if missing := {value for value in found if is_missing(value)}:
+            values = [None if value in missing else value for value in values]
+        sorted(found - missing)
     except TypeError:
-        kinds = ", ".join(sorted({type(value).__name__ for value in levels if value is not None}))
+        kinds = ", ".join(sorted({type(v).__name__ for v in values if not is_missing(v)}))
         raise TypeError(
             f"Column {name} of X is categorical, so its categories must be all strings or "
             f"all numbers, got {kinds}. Convert it, for example with astype(str), or drop "
             "it."
         ) from None
+    levels = np.fromiter(values, dtype=object, count=len(values))
     return Column(name, LEVEL, levels, order=order)
 
 

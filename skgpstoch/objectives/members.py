@@ -154,10 +154,12 @@ class Members(Objective):
         weights = self.means if scale is None else torch.cat([self.means, scale.weights], 2)
         mean, latent = (phi @ weights).tensor_split([P], 2)  # one product for both
         mean = mean + self.model.mean.value.to(phi)
-        half = phi[:, None] @ roots if self.is_full else phi[:, None] * roots[:, :, None]
         if self.model.covariance == "prior":
-            half = phi[:, None]
-        var = half.square().sum(-1).mT  # (K, N, P)
+            var = phi.square().sum(-1, keepdim=True)
+        elif self.is_full:
+            var = (phi[:, None] @ roots).square().sum(-1).mT  # (K, N, P)
+        else:  # sums of squares as a product, which passes over memory half as often
+            var = phi.square() @ roots.square().mT
         return Marginals(mean, var.expand_as(mean)), None if scale is None else latent
 
     def kl(self, roots: Tensor) -> Tensor:

@@ -172,6 +172,38 @@ def test_estimators_that_accept_missing_values_are_recommended(model, X):
     assert "HistGradientBoosting" not in str(e)
 
 
+@pytest.mark.parametrize("make", [iter, set, lambda a: dict(enumerate(a)).values()])
+@pytest.mark.parametrize(
+    "model", [SVGPRegressor(), EVERY["drop_in"], EVERY["default"], SVGPClassifier()]
+)
+def test_what_can_be_read_only_once_is_refused_by_name(make, model, X):
+    rows = make([tuple(row) for row in X.tolist()])
+    with pytest.raises(TypeError, match=f"X must be an array or a list, got {type(rows).__name__}"):
+        model.fit(rows, NUMBERS)
+    with pytest.raises(TypeError, match="y must be an array or a list, got "):
+        model.fit(X, make(NUMBERS.tolist()))
+
+
+@pytest.mark.parametrize("model", [SVGPRegressor(), EVERY["drop_in"]])
+def test_complex_numbers_are_refused_by_name(model, X):
+    for name, data in {"X": (X + 0j, NUMBERS), "y": (X, NUMBERS + 0j)}.items():
+        with pytest.raises(ValueError, match=f"Complex data not supported: {name} holds complex"):
+            model.fit(*data)
+
+
+def test_no_points_are_refused_by_name(X):
+    for points in ([], np.empty((0, 2)), np.empty((3, 0))):
+        for n_inducing in ("auto", 5):
+            with pytest.raises(ValueError, match="inducing_points must be an array of numbers"):
+                SVGPRegressor(n_inducing=n_inducing, inducing_points=points).fit(X, NUMBERS)
+
+
+def test_texts_are_refused_as_targets_of_a_score(X):
+    model = clone(EVERY["drop_in"]).fit(X, NUMBERS)
+    with pytest.raises(ValueError, match="y must be numeric, got strings"):
+        model.score(X, NUMBERS.astype(str))
+
+
 def test_length_scales_are_compared_with_what_the_kernel_acts_on(X):
     kernel = RBF([1.0, 1.0, 1.0])
     with pytest.raises(ValueError, match="kernel has 3 length-scales, but X has 2 columns"):

@@ -168,6 +168,14 @@ def test_chunks_have_their_columns_in_one_order(frame_chunks):
             clone(MODEL).fit(ChunkRows(lambda c=columns: iter(frame_chunks(c))))
 
 
+def test_columns_that_a_chunk_lacks_are_named():
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    others = {r"It lacks \['a'\]\.$": frame[["b"]], r"It adds \['z'\]\.$": frame.assign(z=0.0)}
+    for message, other in others.items():
+        with pytest.raises(ValueError, match="chunk 1: X has . columns.* have 2. " + message):
+            clone(MODEL).fit(ChunkRows(lambda z=other: iter([(frame, Y), (z, Y)])))
+
+
 @pytest.fixture
 def frame_chunks():
     """Three chunks, the last one of which has these columns."""

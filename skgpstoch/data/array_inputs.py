@@ -63,7 +63,7 @@ def refuse_times(values: Any, name: str) -> None:
                 f"{name} must be numeric, got dates or durations{where}, of dtype {held}: "
                 f"{HOW[name]}.{TO_DATES if held.startswith('period') else ''}"
             )
-        if where and held.startswith("complex"):  # scikit-learn refuses an array
+        if held.startswith("complex"):  # as scikit-learn's message begins
             raise ValueError(
                 f"Complex data not supported: {name} holds complex numbers{where}. Replace them by "
                 "their real and imaginary parts."

@@ -71,7 +71,9 @@ class ChunkRows(RowSource):
             )
         self.factory = factory
         # Numbers of rows of whole passes and of the longest pass; shares of the rows add to it.
-        self.seen = {"most": 0} if n_rows is None else {"most": 0, "whole": positive(n_rows, "n_rows")}
+        self.seen = (
+            {"most": 0} if n_rows is None else {"most": 0, "whole": positive(n_rows, "n_rows")}
+        )
         self.n_shared = n_rows
         self.rank, self.size = 0, 1
 

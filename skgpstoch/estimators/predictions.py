@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils import check_array
 
@@ -274,3 +275,8 @@ class PredictiveRegressor(SavedEstimator):
             Draws, in the units of y.
         """
         return self._predicted(X).sample(n_samples, random_state)
+
+    @documented(RegressorMixin.score)
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the coefficient of determination R² of the predicted mean."""
+        return r_squared(y, self.predict(X), sample_weight)

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.exceptions import DataConversionWarning
 
 from .arrays import readable
-from .frames import is_frame, refuse_plan, refuse_sparse
+from .frames import is_arrow, is_frame, refuse_plan, refuse_sparse
 from .messages import warn
 
 TIMES = ("date", "time", "duration", "period")
@@ -169,6 +169,7 @@ def with_two_dimensions(X: Any, takes_missing: bool = False) -> Any:
         )
     refuse_plan(X, "X")
     refuse_sparse(X, "X")
+    X = with_names(X)
     if is_frame(X) and not len(X.columns):
         raise ValueError(f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
     refuse_same_names(X)
@@ -214,6 +215,15 @@ def refuse_ragged(X: Any) -> None:
             "X must have rows of numbers, all of the same length, but rows or their cells hold "
             "sequences of different lengths."
         ) from error
+
+
+def with_names(X: Any) -> Any:
+    """Return a record batch of pyarrow as a table, whose names scikit-learn reads."""
+    if not is_arrow(X) or hasattr(X, "to_batches"):
+        return X
+    import pyarrow as pa  # installed, as there is a batch
+
+    return pa.Table.from_batches([X])
 
 
 def with_dense_columns(X: Any) -> Any:

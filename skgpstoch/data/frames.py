@@ -45,8 +45,15 @@ def is_frame(X: Any) -> bool:
     return hasattr(X, "columns") and hasattr(X, "dtypes")
 
 
+def is_arrow(X: Any) -> bool:
+    """Tell whether X is a pyarrow table, or a record batch."""
+    return hasattr(X, "replace_schema_metadata")
+
+
 def stored(X: Any) -> Any:
     """Return X in a form that can be indexed: a frame or an array, masked entries as missing."""
+    if is_arrow(X):
+        return X.replace_schema_metadata(None).to_pandas()
     return X if is_frame(X) else np.asarray(readable(X, "X", takes_missing=True))
 
 
@@ -74,4 +81,6 @@ def join(parts: Sequence[Any]) -> Any:
 
 def names_of(X: Any) -> list[str] | None:
     """Return the names of a frame's columns; None for an array."""
+    if is_arrow(X):
+        return list(X.column_names)
     return [str(name) for name in X.columns] if is_frame(X) else None

@@ -204,6 +204,18 @@ def test_texts_are_refused_as_targets_of_a_score(X):
         model.score(X, NUMBERS.astype(str))
 
 
+@pytest.mark.parametrize("model", [QUICK, EVERY["drop_in"]])
+def test_targets_of_a_score_have_the_shape_of_predictions(model, X):
+    fitted = clone(model).fit(X, NUMBERS)
+    assert fitted.score(X, NUMBERS[:, None]) == fitted.score(X, NUMBERS)
+    with pytest.raises(
+        ValueError, match=r"y must have the shape \(24,\) of predictions, got \(24, 2"
+    ):
+        fitted.score(X, np.column_stack([NUMBERS, NUMBERS]))
+    with pytest.raises(ValueError, match="y must hold the targets of these rows, got None"):
+        fitted.score(X, None)
+
+
 def test_length_scales_are_compared_with_what_the_kernel_acts_on(X):
     kernel = RBF([1.0, 1.0, 1.0])
     with pytest.raises(ValueError, match="kernel has 3 length-scales, but X has 2 columns"):

@@ -14,8 +14,10 @@ from sklearn.gaussian_process.kernels import RBF
 from sklearn.linear_model import Ridge
 
 from skgpstoch import (
+    AutoGaussianProcessClassifier,
     AutoGaussianProcessRegressor,
     ConstantVarianceRegressor,
+    GaussianProcessClassifier,
     GaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
     StackedDensityRegressor,
@@ -202,6 +204,25 @@ def test_texts_are_refused_as_targets_of_a_score(X):
     model = clone(EVERY["drop_in"]).fit(X, NUMBERS)
     with pytest.raises(ValueError, match="y must be numeric, got strings"):
         model.score(X, NUMBERS.astype(str))
+
+
+@pytest.mark.parametrize(
+    "model", [SVGPClassifier(), AutoGaussianProcessClassifier(), GaussianProcessClassifier()]
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        list,
+        pd.Series,
+        lambda y: pd.Series(y, dtype="string"),
+        lambda y: pd.Series(y, dtype="category"),
+    ],
+    ids=["list", "objects", "string", "category"],
+)
+def test_rows_without_a_label_are_refused(make, model, X):
+    """In a list beside strings, NaN was taken for a label 'nan'."""
+    with pytest.raises(ValueError, match=r"y has no label \(None, NaN\) in 1 of 24 rows"):
+        model.fit(X, make([*"ab" * 11, "a", np.nan]))
 
 
 @pytest.mark.parametrize("model", [QUICK, EVERY["drop_in"]])

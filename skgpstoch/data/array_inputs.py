@@ -109,6 +109,30 @@ def real_target(y: Any, of_fit: bool = True) -> Any:
     return np.array([number(value) for value in a.flat], dtype=np.float64).reshape(a.shape)
 
 
+def given_labels(y: Any) -> Any:
+    """Return labels as scikit-learn can check them.
+
+    Raises
+    ------
+    ValueError
+        If some are missing. Among strings in a list, NaN would become the label 'nan', and pandas'
+        NA cannot be compared.
+    """
+    y = readable(y, "y")
+    if np.ndim(y) and np.asarray(y).dtype.kind in "OU":
+        labels = np.asarray(y, dtype=object).ravel().tolist()
+        n = sum(stands_for_nan(label) for label in labels)
+        if n:
+            raise ValueError(f"y has no label (None, NaN) in {n} of {len(labels)} rows. Drop them.")
+    return y
+
+
+def stands_for_nan(value: Any) -> bool:
+    """Tell whether an object of y stands for a missing value: None, NaN, or pandas' NA."""
+    is_nan = isinstance(value, float) and value != value
+    return value is None or is_nan or type(value).__name__ == "NAType"
+
+
 def refuse_large(name: str, error: OverflowError) -> NoReturn:
     """Raise a ValueError in place of Python's error about an integer that fits no float."""
     raise ValueError(
@@ -130,7 +154,7 @@ def refuse_huge(y: np.ndarray) -> None:
 
 def number(value: Any) -> float:
     """Return an object of y as a float, NaN if it stands for a missing value."""
-    if value is None or type(value).__name__ == "NAType":  # pandas' own
+    if stands_for_nan(value):
         return np.nan
     try:
         return float(value)
@@ -241,4 +265,4 @@ def checked_kinds(X: Any, *y: Any, y_numeric: bool = False, of_fit: bool = True)
     """
     X = with_two_dimensions(X)
     refuse_times(X, "X")
-    return X, *(real_target(values, of_fit) if y_numeric else readable(values, "y") for values in y)
+    return X, *(real_target(values, of_fit) if y_numeric else given_labels(values) for values in y)

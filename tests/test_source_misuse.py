@@ -238,3 +238,13 @@ def test_texts_among_targets_name_their_chunk():
     chunks = [(X[:40], Y[:40]), (X[:40], np.array(["a"] * 40))]
     with pytest.raises(ValueError, match="chunk 1: y must be numeric, got"):
         AutoGaussianProcessRegressor().fit(ChunkRows(lambda: iter(chunks)))
+
+
+@pytest.mark.parametrize("make", [list, lambda y: pd.Series(y, dtype="string")])
+def test_rows_without_a_label_are_refused(make):
+    y = make([*"ab" * 149, "a", np.nan])
+    for rows in (SequenceRows(X, y), ChunkRows(lambda: iter([(X, y)]))):
+        with pytest.raises(
+            ValueError, match="y has missing values in 1 of 300 rows, first in row 299"
+        ):
+            list(rows.chunks())

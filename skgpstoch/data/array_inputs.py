@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 from sklearn.exceptions import DataConversionWarning
 
-from .arrays import readable
+from .arrays import readable, stands_for_nan
 from .frames import is_arrow, is_frame, refuse_plan, refuse_sparse
 from .messages import warn
 
@@ -125,12 +125,6 @@ def given_labels(y: Any) -> Any:
         if n:
             raise ValueError(f"y has no label (None, NaN) in {n} of {len(labels)} rows. Drop them.")
     return y
-
-
-def stands_for_nan(value: Any) -> bool:
-    """Tell whether an object of y stands for a missing value: None, NaN, or pandas' NA."""
-    is_nan = isinstance(value, float) and value != value
-    return value is None or is_nan or type(value).__name__ == "NAType"
 
 
 def refuse_large(name: str, error: OverflowError) -> NoReturn:

@@ -199,6 +199,12 @@ def unmasked(values: np.ma.MaskedArray, name: str, takes_missing: bool) -> np.nd
     return a
 
 
+def stands_for_nan(value: Any) -> bool:
+    """Tell whether an object of y stands for a missing value: None, NaN, or pandas' NA."""
+    is_nan = isinstance(value, float) and value != value
+    return value is None or is_nan or type(value).__name__ == "NAType"
+
+
 def named_array(values: Any, name: str, **options: Any) -> np.ndarray:
     """Return float64 numbers, checked by scikit-learn; raise a ValueError that names them."""
     try:

@@ -7,9 +7,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from .arrays import readable, row_blocks
+from .arrays import row_blocks
 from .chunk import BESIDES_X, SAID, Chunk
-from .frames import is_frame, refuse_unstored, stored, take
+from .frames import is_frame, refuse_unstored, stored, stored_column, take
 from .row_source import CHUNK_ROWS, RowSource, positive, refuse_rank
 
 TUPLE = ("X", "y", "weight")  # meaning of a tuple's entries
@@ -206,7 +206,7 @@ def pieces(parts: dict[str, Any], first: int, n: int, where: str) -> Iterator[Ch
     """Yield a chunk in pieces of bounded size."""
     X = stored(parts["X"])
     columns = {
-        name: np.asarray(readable(parts[name], f"{where}: {name}")) for name in parts if name != "X"
+        name: stored_column(parts[name], f"{where}: {name}") for name in parts if name != "X"
     }
     for rows in row_blocks(n, CHUNK_ROWS):
         cut = {name: column[rows] for name, column in columns.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import readable
+from .arrays import readable, stands_for_nan
 
 PLANS = ("LazyFrame",)  # polars frames that are not computed yet
 
@@ -55,6 +55,17 @@ def stored(X: Any) -> Any:
     if is_arrow(X):
         return X.replace_schema_metadata(None).to_pandas()
     return X if is_frame(X) else np.asarray(readable(X, "X", takes_missing=True))
+
+
+def stored_column(values: Any, name: str) -> np.ndarray:
+    """Return y, weights or the like as an array; missing labels become None, and are refused."""
+    a = np.asarray(readable(values, name))
+    if isinstance(values, list) and a.dtype.kind == "U":  # which makes 'nan' of NaN
+        a = np.asarray(values, dtype=object)
+    if a.dtype.kind == "O":
+        a = a.copy()
+        a[np.frompyfunc(stands_for_nan, 1, 1)(a).astype(bool)] = None
+    return a
 
 
 def take(X: Any, index: Any) -> Any:

@@ -14,8 +14,10 @@ from sklearn.gaussian_process.kernels import RBF
 from sklearn.linear_model import Ridge
 
 from skgpstoch import (
+    AutoGaussianProcessClassifier,
     AutoGaussianProcessRegressor,
     ConstantVarianceRegressor,
+    GaussianProcessClassifier,
     GaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
     StackedDensityRegressor,
@@ -170,6 +172,69 @@ def test_estimators_that_accept_missing_values_are_recommended(model, X):
     kinds = [kind for kind in ("Regressor", "Classifier") if f"AutoGaussianProcess{kind}" in str(e)]
     assert [type(model).__name__.endswith(kind) for kind in kinds] == [True]
     assert "HistGradientBoosting" not in str(e)
+
+
+@pytest.mark.parametrize("make", [iter, set, lambda a: dict(enumerate(a)).values()])
+@pytest.mark.parametrize(
+    "model", [SVGPRegressor(), EVERY["drop_in"], EVERY["default"], SVGPClassifier()]
+)
+def test_what_can_be_read_only_once_is_refused_by_name(make, model, X):
+    rows = make([tuple(row) for row in X.tolist()])
+    with pytest.raises(TypeError, match=f"X must be an array or a list, got {type(rows).__name__}"):
+        model.fit(rows, NUMBERS)
+    with pytest.raises(TypeError, match="y must be an array or a list, got "):
+        model.fit(X, make(NUMBERS.tolist()))
+
+
+@pytest.mark.parametrize("model", [SVGPRegressor(), EVERY["drop_in"]])
+def test_complex_numbers_are_refused_by_name(model, X):
+    for name, data in {"X": (X + 0j, NUMBERS), "y": (X, NUMBERS + 0j)}.items():
+        with pytest.raises(ValueError, match=f"Complex data not supported: {name} holds complex"):
+            model.fit(*data)
+
+
+def test_no_points_are_refused_by_name(X):
+    for points in ([], np.empty((0, 2)), np.empty((3, 0))):
+        for n_inducing in ("auto", 5):
+            with pytest.raises(ValueError, match="inducing_points must be an array of numbers"):
+                SVGPRegressor(n_inducing=n_inducing, inducing_points=points).fit(X, NUMBERS)
+
+
+def test_texts_are_refused_as_targets_of_a_score(X):
+    model = clone(EVERY["drop_in"]).fit(X, NUMBERS)
+    with pytest.raises(ValueError, match="y must be numeric, got strings"):
+        model.score(X, NUMBERS.astype(str))
+
+
+@pytest.mark.parametrize(
+    "model", [SVGPClassifier(), AutoGaussianProcessClassifier(), GaussianProcessClassifier()]
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        list,
+        pd.Series,
+        lambda y: pd.Series(y, dtype="string"),
+        lambda y: pd.Series(y, dtype="category"),
+    ],
+    ids=["list", "objects", "string", "category"],
+)
+def test_rows_without_a_label_are_refused(make, model, X):
+    """In a list beside strings, NaN was taken for a label 'nan'."""
+    with pytest.raises(ValueError, match=r"y has no label \(None, NaN\) in 1 of 24 rows"):
+        model.fit(X, make([*"ab" * 11, "a", np.nan]))
+
+
+@pytest.mark.parametrize("model", [QUICK, EVERY["drop_in"]])
+def test_targets_of_a_score_have_the_shape_of_predictions(model, X):
+    fitted = clone(model).fit(X, NUMBERS)
+    assert fitted.score(X, NUMBERS[:, None]) == fitted.score(X, NUMBERS)
+    with pytest.raises(
+        ValueError, match=r"y must have the shape \(24,\) of predictions, got \(24, 2"
+    ):
+        fitted.score(X, np.column_stack([NUMBERS, NUMBERS]))
+    with pytest.raises(ValueError, match="y must hold the targets of these rows, got None"):
+        fitted.score(X, None)
 
 
 def test_length_scales_are_compared_with_what_the_kernel_acts_on(X):

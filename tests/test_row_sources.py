@@ -384,6 +384,30 @@ def test_factories_are_asked_for():
         list(ChunkRows(lambda: iter([])).chunks())
 
 
+def test_each_pass_of_a_factory_has_as_many_rows_as_every_other_pass():
+    lengths = iter([])  # numbers of chunks of the passes to come
+    rows = ChunkRows(lambda: (np.full((4, 1), i) for i in range(next(lengths))))
+    lengths = iter([9, 3, 2])
+    begun = rows.read(None)
+    assert [chunk.first for chunk in itertools.islice(begun, 3)] == [0, 4, 8]
+    begun.close()
+    with pytest.raises(ValueError, match="gave 8 rows in this pass, but 12 were expected"):
+        list(rows.share(0, 2).chunks())
+    lengths = iter([3, 4, 2])
+    assert len(list(rows.share(0, 2).chunks())) == 2
+    given = []
+    with pytest.raises(ValueError, match="gave 16 rows in this pass, but 12 were expected"):
+        given.extend(rows.read(None))
+    with pytest.raises(ValueError, match="gave 8 rows in this pass, but 12 were expected"):
+        given.extend(rows.read(None))
+    assert [chunk.first for chunk in given] == [0, 4, 8, 0, 4]
+    known = ChunkRows(lambda: itertools.repeat(np.ones((4, 1))), n_rows=12)  # without end
+    with pytest.raises(ValueError, match="gave 16 rows in this pass, but 12 were expected"):
+        list(known.chunks())
+    with pytest.raises(TypeError, match="n_rows must be an integer, got '12'"):
+        ChunkRows(lambda: iter([]), n_rows="12")
+
+
 def test_sequences_must_have_rows(table):
     with pytest.raises(TypeError, match="X must be dense"):
         SequenceRows(sparse.eye(3).tocsr())

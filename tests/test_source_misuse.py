@@ -21,7 +21,7 @@ from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
 pytestmark = pytest.mark.usefixtures("one_kernel")
 
 pd = pytest.importorskip("pandas")
-pytest.importorskip("pyarrow")
+pa = pytest.importorskip("pyarrow")
 
 X = np.random.default_rng(0).normal(size=(300, 2))
 Y = X[:, 0] + 0.1 * X[:, 1]
@@ -168,6 +168,30 @@ def test_chunks_have_their_columns_in_one_order(frame_chunks):
             clone(MODEL).fit(ChunkRows(lambda c=columns: iter(frame_chunks(c))))
 
 
+@pytest.mark.parametrize("kind", [pa.table, pa.record_batch], ids=["table", "batch"])
+def test_columns_of_arrow_have_names(kind):
+    """As arrays, those in another order were read in silence, in chunks, sequences and predict."""
+    first = kind({"a": pa.array(X[:, 0]), "b": pa.array(X[:, 1])})
+    other = kind({"b": pa.array(X[:, 1]), "a": pa.array(X[:, 0])})
+    model = clone(MODEL).fit(first, Y)
+    for known in (model, clone(MODEL).fit(SequenceRows(first, Y))):
+        assert known.feature_names_in_.tolist() == ["a", "b"]
+        with pytest.raises(ValueError, match="Feature names must be in the same order"):
+            known.predict(other)
+    rows = ChunkRows(lambda: iter([(first, Y), (first, Y)]))
+    np.testing.assert_array_equal([chunk.X for chunk in rows.chunks()], [X, X])
+    with pytest.raises(ValueError, match="chunk 1: X has the column 'b' where chunk 0 has 'a'"):
+        list(ChunkRows(lambda: iter([(first, Y), (other, Y)])).chunks())
+
+
+def test_columns_that_a_chunk_lacks_are_named():
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    others = {r"It lacks \['a'\]\.$": frame[["b"]], r"It adds \['z'\]\.$": frame.assign(z=0.0)}
+    for message, other in others.items():
+        with pytest.raises(ValueError, match="chunk 1: X has . columns.* have 2. " + message):
+            clone(MODEL).fit(ChunkRows(lambda z=other: iter([(frame, Y), (z, Y)])))
+
+
 @pytest.fixture
 def frame_chunks():
     """Three chunks, the last one of which has these columns."""
@@ -214,3 +238,13 @@ def test_texts_among_targets_name_their_chunk():
     chunks = [(X[:40], Y[:40]), (X[:40], np.array(["a"] * 40))]
     with pytest.raises(ValueError, match="chunk 1: y must be numeric, got"):
         AutoGaussianProcessRegressor().fit(ChunkRows(lambda: iter(chunks)))
+
+
+@pytest.mark.parametrize("make", [list, lambda y: pd.Series(y, dtype="string")])
+def test_rows_without_a_label_are_refused(make):
+    y = make([*"ab" * 149, "a", np.nan])
+    for rows in (SequenceRows(X, y), ChunkRows(lambda: iter([(X, y)]))):
+        with pytest.raises(
+            ValueError, match="y has missing values in 1 of 300 rows, first in row 299"
+        ):
+            list(rows.chunks())

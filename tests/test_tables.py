@@ -181,6 +181,7 @@ def test_objects_are_what_they_hold(people):
     ("values", "expected"),
     [
         ([True, None, False], [1.0, np.nan, 0.0]),
+        ([np.True_, None, np.False_], [1.0, np.nan, 0.0]),  # of frame.iloc[0].to_frame().T
         ([Decimal("1.5"), None, 2], [1.5, np.nan, 2.0]),
         ([dt.timedelta(hours=12), None, dt.timedelta(2)], [0.5, np.nan, 2.0]),
         ([dt.date(1970, 1, 2), None, dt.datetime(1970, 1, 1, 12)], [1.0, np.nan, 0.5]),

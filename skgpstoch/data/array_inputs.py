@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 import numpy as np
 from sklearn.exceptions import DataConversionWarning
 
-from .arrays import readable
-from .frames import is_frame, refuse_plan, refuse_sparse
+from .arrays import readable, stands_for_nan
+from .frames import is_arrow, is_frame, refuse_plan, refuse_sparse
 from .messages import warn
 
 TIMES = ("date", "time", "duration", "period")
@@ -63,7 +63,7 @@ def refuse_times(values: Any, name: str) -> None:
                 f"{name} must be numeric, got dates or durations{where}, of dtype {held}: "
                 f"{HOW[name]}.{TO_DATES if held.startswith('period') else ''}"
             )
-        if where and held.startswith("complex"):  # scikit-learn refuses an array
+        if held.startswith("complex"):  # as scikit-learn's message begins
             raise ValueError(
                 f"Complex data not supported: {name} holds complex numbers{where}. Replace them by "
                 "their real and imaginary parts."
@@ -109,6 +109,24 @@ def real_target(y: Any, of_fit: bool = True) -> Any:
     return np.array([number(value) for value in a.flat], dtype=np.float64).reshape(a.shape)
 
 
+def given_labels(y: Any) -> Any:
+    """Return labels as scikit-learn can check them.
+
+    Raises
+    ------
+    ValueError
+        If some are missing. Among strings in a list, NaN would become the label 'nan', and pandas'
+        NA cannot be compared.
+    """
+    y = readable(y, "y")
+    if np.ndim(y) and np.asarray(y).dtype.kind in "OU":
+        labels = np.asarray(y, dtype=object).ravel().tolist()
+        n = sum(stands_for_nan(label) for label in labels)
+        if n:
+            raise ValueError(f"y has no label (None, NaN) in {n} of {len(labels)} rows. Drop them.")
+    return y
+
+
 def refuse_large(name: str, error: OverflowError) -> NoReturn:
     """Raise a ValueError in place of Python's error about an integer that fits no float."""
     raise ValueError(
@@ -130,7 +148,7 @@ def refuse_huge(y: np.ndarray) -> None:
 
 def number(value: Any) -> float:
     """Return an object of y as a float, NaN if it stands for a missing value."""
-    if value is None or type(value).__name__ == "NAType":  # pandas' own
+    if stands_for_nan(value):
         return np.nan
     try:
         return float(value)
@@ -169,6 +187,7 @@ def with_two_dimensions(X: Any, takes_missing: bool = False) -> Any:
         )
     refuse_plan(X, "X")
     refuse_sparse(X, "X")
+    X = with_names(X)
     if is_frame(X) and not len(X.columns):
         raise ValueError(f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
     refuse_same_names(X)
@@ -216,6 +235,15 @@ def refuse_ragged(X: Any) -> None:
         ) from error
 
 
+def with_names(X: Any) -> Any:
+    """Return a record batch of pyarrow as a table, whose names scikit-learn reads."""
+    if not is_arrow(X) or hasattr(X, "to_batches"):
+        return X
+    import pyarrow as pa  # installed, as there is a batch
+
+    return pa.Table.from_batches([X])
+
+
 def with_dense_columns(X: Any) -> Any:
     """Make a pandas frame dense if all its columns are sparse; scikit-learn does if some are."""
     return X.sparse.to_dense() if is_frame(X) and hasattr(X, "sparse") else X
@@ -231,4 +259,4 @@ def checked_kinds(X: Any, *y: Any, y_numeric: bool = False, of_fit: bool = True)
     """
     X = with_two_dimensions(X)
     refuse_times(X, "X")
-    return X, *(real_target(values, of_fit) if y_numeric else readable(values, "y") for values in y)
+    return X, *(real_target(values, of_fit) if y_numeric else given_labels(values) for values in y)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set, ValuesView
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -154,7 +154,14 @@ def readable(values: Any, name: str, takes_missing: bool = False) -> Any:
 
     Do this here, because with `array_api_dispatch` scikit-learn would compute in the tensor's
     namespace. Masked entries become missing values, or raise an error that names them.
+
+    Raises
+    ------
+    TypeError
+        If the values can be read only once or have no order, such as a generator or a set.
     """
+    if isinstance(values, Iterator | Set | ValuesView):
+        raise TypeError(f"{name} must be an array or a list, got {type(values).__name__}.")
     if isinstance(values, np.ma.MaskedArray):
         return unmasked(values, name, takes_missing)
     if not isinstance(values, Tensor):
@@ -190,6 +197,12 @@ def unmasked(values: np.ma.MaskedArray, name: str, takes_missing: bool) -> np.nd
     a = a.astype(kind)
     a[np.ma.getmaskarray(values)] = missing
     return a
+
+
+def stands_for_nan(value: Any) -> bool:
+    """Tell whether an object of y stands for a missing value: None, NaN, or pandas' NA."""
+    is_nan = isinstance(value, float) and value != value
+    return value is None or is_nan or type(value).__name__ == "NAType"
 
 
 def named_array(values: Any, name: str, **options: Any) -> np.ndarray:

@@ -7,10 +7,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from .arrays import readable, row_blocks
+from .arrays import row_blocks
 from .chunk import BESIDES_X, SAID, Chunk
-from .frames import is_frame, refuse_unstored, stored, take
-from .row_source import CHUNK_ROWS, RowSource, refuse_rank
+from .frames import is_frame, refuse_unstored, stored, stored_column, take
+from .row_source import CHUNK_ROWS, RowSource, positive, refuse_rank
 
 TUPLE = ("X", "y", "weight")  # meaning of a tuple's entries
 GIVEN = {SAID.get(name, name): name for name in ("X", "y", "weight", "exposure", "y_std")}
@@ -70,12 +70,16 @@ class ChunkRows(RowSource):
                 f"{type(factory).__name__}. Write ChunkRows(lambda: make_chunks())."
             )
         self.factory = factory
-        self.n_total = n_rows
+        # Numbers of rows of whole passes and of the longest pass; shares of the rows add to it.
+        self.seen = (
+            {"most": 0} if n_rows is None else {"most": 0, "whole": positive(n_rows, "n_rows")}
+        )
         self.n_shared = n_rows
         self.rank, self.size = 0, 1
 
     def __repr__(self) -> str:
-        known = "" if self.n_total is None else f", {self.n_total:,} rows"
+        n_rows = self.seen.get("whole")
+        known = "" if n_rows is None else f", {n_rows:,} rows"
         return f"ChunkRows({getattr(self.factory, '__name__', 'factory')}{known})"
 
     @property
@@ -102,13 +106,14 @@ class ChunkRows(RowSource):
             where = f"chunk {number}"
             parts = named_parts(given, where)
             n = length_of(parts["X"], where)
+            self.counted(first + n)
             if known is not None and n and not first:
                 self.refuse_other_rows(known, next(pieces(parts, 0, n, where)))
             if number % self.size == self.rank:
                 n_shared += n
                 yield from pieces(parts, first, n, where)
             first += n
-        self.counted(first, least=0 if known is None else len(known))
+        self.counted(first, is_whole=True)
         self.n_shared = n_shared
 
     def pass_(self) -> Iterator[Any]:
@@ -130,21 +135,24 @@ class ChunkRows(RowSource):
                 f"{self!r}: {found.where} begins with other rows than in the first pass. {ANEW}"
             )
 
-    def counted(self, n_rows: int, least: int) -> None:
-        """Keep the number of rows of a complete pass, which must be at least `least`.
+    def counted(self, n_rows: int, is_whole: bool = False) -> None:
+        """Keep the number of rows that a pass has given so far, or in all if it `is_whole`.
 
         Raises
         ------
         ValueError
-            If the number differs from earlier passes, or from the given `n_rows`.
+            If earlier passes, or the given `n_rows`, tell of fewer rows, or of more than a whole
+            pass has.
         """
-        expected = max(n_rows, least) if self.n_total is None else self.n_total
-        if n_rows != expected:
+        expected = self.seen.get("whole", max(n_rows, self.seen["most"]))
+        if n_rows > expected or (is_whole and n_rows < expected):
             raise ValueError(
                 f"{self!r} gave {n_rows:,} rows in this pass, but {expected:,} were "
-                f"expected from the first pass or from n_rows. {ANEW}"
+                f"expected from an earlier pass or from n_rows. {ANEW}"
             )
-        self.n_total = n_rows
+        self.seen["most"] = max(self.seen["most"], n_rows)
+        if is_whole:
+            self.seen["whole"] = n_rows
 
 
 def same_rows(first: Chunk, second: Chunk) -> bool:
@@ -198,7 +206,7 @@ def pieces(parts: dict[str, Any], first: int, n: int, where: str) -> Iterator[Ch
     """Yield a chunk in pieces of bounded size."""
     X = stored(parts["X"])
     columns = {
-        name: np.asarray(readable(parts[name], f"{where}: {name}")) for name in parts if name != "X"
+        name: stored_column(parts[name], f"{where}: {name}") for name in parts if name != "X"
     }
     for rows in row_blocks(n, CHUNK_ROWS):
         cut = {name: column[rows] for name, column in columns.items()}

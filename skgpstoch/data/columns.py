@@ -272,7 +272,7 @@ def of_objects(name: str, a: np.ndarray) -> Column:
         return Column(name, EMPTY, np.full(len(a), np.nan))
     if are(str):
         return of_categories(name, a.tolist())
-    if are(Real, Decimal):
+    if are(Real, Decimal, np.bool_):
         numbers = np.full(len(a), np.nan)
         numbers[~missing] = [float(value) for value in a[~missing].tolist()]
         return of_numbers(name, numbers)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import readable
+from .arrays import readable, stands_for_nan
 
 PLANS = ("LazyFrame",)  # polars frames that are not computed yet
 
@@ -45,9 +45,27 @@ def is_frame(X: Any) -> bool:
     return hasattr(X, "columns") and hasattr(X, "dtypes")
 
 
+def is_arrow(X: Any) -> bool:
+    """Tell whether X is a pyarrow table, or a record batch."""
+    return hasattr(X, "replace_schema_metadata")
+
+
 def stored(X: Any) -> Any:
     """Return X in a form that can be indexed: a frame or an array, masked entries as missing."""
+    if is_arrow(X):
+        return X.replace_schema_metadata(None).to_pandas()
     return X if is_frame(X) else np.asarray(readable(X, "X", takes_missing=True))
+
+
+def stored_column(values: Any, name: str) -> np.ndarray:
+    """Return y, weights or the like as an array; missing labels become None, and are refused."""
+    a = np.asarray(readable(values, name))
+    if isinstance(values, list) and a.dtype.kind == "U":  # which makes 'nan' of NaN
+        a = np.asarray(values, dtype=object)
+    if a.dtype.kind == "O":
+        a = a.copy()
+        a[np.frompyfunc(stands_for_nan, 1, 1)(a).astype(bool)] = None
+    return a
 
 
 def take(X: Any, index: Any) -> Any:
@@ -74,4 +92,6 @@ def join(parts: Sequence[Any]) -> Any:
 
 def names_of(X: Any) -> list[str] | None:
     """Return the names of a frame's columns; None for an array."""
+    if is_arrow(X):
+        return list(X.column_names)
     return [str(name) for name in X.columns] if is_frame(X) else None

@@ -338,18 +338,21 @@ def refuse_other_columns(chunk: Chunk, known: Chunk) -> None:
                 f"{chunk.where} {words} {SAID.get(name, name)}, unlike {known.where}. All "
                 "chunks must have the same parts."
             )
-    pairs = zip(names_of(chunk.X) or (), names_of(known.X) or (), strict=False)
-    for name, first in pairs:
-        if name != first:
-            raise ValueError(
-                f"{chunk.where}: X has the column {name!r} where {known.where} has {first!r}. All "
-                "chunks must have the same columns in the same order."
-            )
+    names, first = names_of(chunk.X) or [], names_of(known.X) or []
     n, n_known = np.shape(chunk.X)[1:], np.shape(known.X)[1:]
     if len(n) == len(n_known) == 1 and n != n_known:
+        differ = {"lacks": set(first) - set(names), "adds": set(names) - set(first)}
+        said = [f" It {verb} {sorted(some)}." for verb, some in differ.items() if some]
         raise ValueError(
             f"{chunk.where}: X has {n[0]} columns, but the first rows have {n_known[0]}."
+            f"{''.join(said) if names and first else ''}"
         )
+    for name, expected in zip(names, first, strict=False):
+        if name != expected:
+            raise ValueError(
+                f"{chunk.where}: X has the column {name!r} where {known.where} has {expected!r}. "
+                "All chunks must have the same columns in the same order."
+            )
 
 
 def with_target_of(chunk: Chunk, y: np.ndarray | None) -> Chunk:

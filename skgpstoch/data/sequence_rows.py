@@ -7,9 +7,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from .arrays import readable
 from .chunk import Chunk
-from .frames import names_of, refuse_unstored, stored
+from .frames import names_of, refuse_unstored, stored, stored_column
 from .row_source import CHUNK_ROWS, RowSource, in_turn, positive, share_of
 
 
@@ -124,7 +123,7 @@ class SequenceRows(RowSource):
         try:
             X = stored(self.X[start:stop])
             columns = {
-                name: np.asarray(readable(column[start:stop], f"{where}: {name}"))
+                name: stored_column(column[start:stop], f"{where}: {name}")
                 for name, column in self.columns.items()
             }
         except (OSError, EOFError) as error:

@@ -11,8 +11,8 @@ import torch
 from sklearn.utils import check_array, check_X_y
 from sklearn.utils.validation import validate_data
 
-from .array_inputs import one_output, real_target, refuse_large, with_two_dimensions
-from .arrays import all_finite, readable, row_blocks
+from .array_inputs import given_labels, one_output, real_target, refuse_large, with_two_dimensions
+from .arrays import all_finite, row_blocks
 from .categories import (
     DAY_STAND_INS,
     MOST_ONE_HOT,
@@ -81,7 +81,7 @@ def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any)
     Return an array of numbers as a float array, and any other X unchanged.
     """
     X = with_two_dimensions(X, takes_missing=True)
-    y = tuple(real_target(a) if options.get("y_numeric") else readable(a, "y") for a in y)
+    y = tuple(real_target(a) if options.get("y_numeric") else given_labels(a) for a in y)
     if not is_table(X):
         floats = {"dtype": (np.float64, np.float32), "order": "C"}
         options |= floats | {"ensure_all_finite": False, "reset": reset}

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
-from sklearn.utils import check_array
 
 from ..data.arguments import check_coverage, check_n_samples
-from ..data.array_inputs import real_target
 from ..data.arrays import readable
 from ..data.devices import BLOCK_ROWS, map_blocks
 from ..data.docstrings import documented
@@ -127,8 +126,8 @@ def r_squared(y: Any, predicted: Any, sample_weight: Any = None) -> float:
 
     They are powers of 2, so that the result is scikit-learn's to the last bit.
     """
-    sample_weight, y = readable(sample_weight, "sample_weight"), real_target(y, of_fit=False)
-    y = check_array(y, dtype=np.float64, order="C", ensure_2d=False, input_name="y")
+    sample_weight = readable(sample_weight, "sample_weight")
+    y = np.ascontiguousarray(targets_of(predicted.shape, y))
     unit = np.ldexp(1.0, np.frexp(np.abs(y).max(0, initial=0.0))[1] - 1)
     return float(r2_score(y / unit, predicted / unit, sample_weight=sample_weight))
 
@@ -274,3 +273,8 @@ class PredictiveRegressor(SavedEstimator):
             Draws, in the units of y.
         """
         return self._predicted(X).sample(n_samples, random_state)
+
+    @documented(RegressorMixin.score)
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the coefficient of determination R² of the predicted mean."""
+        return r_squared(y, self.predict(X), sample_weight)

@@ -278,6 +278,8 @@ def targets_of(shape: tuple[int, ...], y: Any) -> np.ndarray:
     ValueError
         If y has another shape, or is not finite.
     """
+    if y is None:
+        raise ValueError("y must hold the targets of these rows, got None.")
     given = real_target(y, of_fit=False)
     y = check_array(given, dtype=np.float64, ensure_2d=False, input_name="y")
     y = one_output(y) if len(shape) == 1 else y

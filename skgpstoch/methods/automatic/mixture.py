@@ -14,12 +14,11 @@ from sklearn.utils.validation import _num_samples
 
 from ...data.arguments import FITS_AGAIN, NO_FUNCTION, MissingMethod
 from ...data.arrays import random_numbers
-from ...data.docstrings import documented
 from ...estimators.distributions.law import Law
 from ...estimators.distributions.mixed import MixedLaw
 from ...estimators.distributions.normal import NormalLaw
 from ...estimators.distributions.transformed import TransformedLaw, transformed, transformed_draws
-from ...estimators.predictions import PredictedRows, PredictiveRegressor, r_squared
+from ...estimators.predictions import PredictedRows, PredictiveRegressor
 from ...persistence.estimator import SavedEstimator
 
 ONE_MODEL = "SVGPRegressor and GaussianProcessRegressor have it."
@@ -34,6 +33,7 @@ class MixtureRegressor(RegressorMixin, PredictiveRegressor):
     condition_on = MissingMethod(FITS_AGAIN, ONE_MODEL)
     partial_fit = MissingMethod(FITS_AGAIN, ONE_MODEL)
     predict_gradient = MissingMethod(NO_FUNCTION, ONE_MODEL)
+    score = PredictiveRegressor.score
     sample_functions = MissingMethod(
         NO_FUNCTION, f"Use sample_y to draw at given rows. {ONE_MODEL}"
     )
@@ -41,11 +41,6 @@ class MixtureRegressor(RegressorMixin, PredictiveRegressor):
         "it combines several models and has no single prior",
         f"Use log_predictive_density to score rows. {ONE_MODEL}",
     )
-
-    @documented(RegressorMixin.score)
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the coefficient of determination R² of the predicted mean."""
-        return r_squared(y, self.predict(X), sample_weight)
 
 
 def predicted_by(model: Any, X: Any, **of_rows: Any) -> PredictedRows:

@@ -14,7 +14,7 @@ from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ...data.array_inputs import real_target
+from ...data.array_inputs import given_labels, real_target
 from ...data.arrays import readable
 from ...data.devices import resolve_device
 from ...data.docstrings import documented
@@ -126,7 +126,7 @@ class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
         """Return X, or X and y, as the kernel takes them; a column of y stays one."""
         if self._kernel().requires_vector_input:
             return validate_inputs(self, X, *y, keeps_column=True, **options)
-        y = tuple(real_target(a) if options.get("y_numeric") else readable(a, "y") for a in y)
+        y = tuple(real_target(a) if options.get("y_numeric") else given_labels(a) for a in y)
         return validate_data(self, readable(X, "X"), *y, ensure_2d=False, dtype=None, **options)
 
     def log_marginal_likelihood(

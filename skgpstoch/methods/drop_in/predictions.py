@@ -229,6 +229,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
     predict_interval = PredictiveRegressor.predict_interval
     log_predictive_density = PredictiveRegressor.log_predictive_density
     predictive_cdf = PredictiveRegressor.predictive_cdf
+    score = PredictiveRegressor.score
 
     @documented(PredictiveRegressor.sample_y)
     def sample_y(self, X: Any, n_samples: Any = 1, random_state: Any = 0) -> np.ndarray:

@@ -17,7 +17,7 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from ... import kernels
-from ...data.arrays import Scaling
+from ...data.arrays import Scaling, named_array
 from ...likelihoods.base import Likelihood
 from ...likelihoods.counts import prior_variance_limit
 from ...likelihoods.real import Gaussian
@@ -162,11 +162,12 @@ class InducingBuilder(OfParameters):
             takes_all = self.has_gram and recipe.takes_all_rows
             M = n_inducing(self.n_inducing, n, recipe, self.is_orthogonal, takes_all)
         else:
-            M = given_number(self.n_inducing, "n_inducing", len(self.points))
+            given = len(named_array(self.points, "inducing_points"))
+            M = given_number(self.n_inducing, "n_inducing", given)
         if not self.is_orthogonal:
             return M, 0
         if self.orthogonal_points is not None:
-            given = len(self.orthogonal_points)
+            given = len(named_array(self.orthogonal_points, "orthogonal_points"))
             return M, given_number(self.n_orthogonal, "n_orthogonal", given)
         return M, n_orthogonal(self.n_orthogonal, n, M)
 

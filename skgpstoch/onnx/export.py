@@ -17,6 +17,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.arguments import check_coverage
+from ..estimators.importances import representative_rows, spread_of
 from ..persistence.failures import file_of, with_failures_told
 from .distributions import quantile
 from .estimators import class_probabilities, distribution, moments
@@ -135,6 +136,7 @@ def to_onnx(
             "Rename the column and fit again, or choose other outputs.",
         )
     about = f"Predictions of a {type(model).__name__} of skgpstoch"
+    check_predicts(model)
     try:
         return model_of(graph, inputs, found, about)
     except INVALID as error:
@@ -161,6 +163,20 @@ def n_columns(model: Any) -> int:
             "exported. Call fit with them first."
         )
     return X.shape[1]
+
+
+def check_predicts(model: Any) -> None:
+    """Raise what predictions of rows like those of the fit would, because a graph raises nothing.
+
+    Tables, whose columns need not be numbers, have no such rows.
+    """
+    spread = getattr(model, "_x_spread", None)
+    if spread is None and hasattr(model, "X_train_"):
+        spread = spread_of(np.asarray(model.X_train_, np.float64))
+    if spread is not None:
+        rows = representative_rows(spread)
+        predict = model.predict_proba if is_classifier(model) else model.predict
+        predict(rows)
 
 
 def checked(given: Any, known: Sequence[str], usual: Sequence[str]) -> Sequence[str]:

@@ -79,7 +79,6 @@ def _(posterior: ConjugatePosterior, X: Value) -> list[LatentValues]:
 
 @latents.register
 def _(posterior: SparsePosterior, X: Value) -> list[LatentValues]:
-    posterior.check_blocks()
     model, weights = posterior.model, posterior.weights
     given = basis(model.features, X)
     mean = given.phi @ number(weights.mean) + number(model.mean.value)

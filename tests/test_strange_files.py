@@ -670,15 +670,31 @@ def test_layers_are_not_huge(size, exact, tmp_path):
     refused(tmp_path / "model", "MaxPool1d.kernel_size is larger than")
 
 
-def test_layers_do_not_enlarge_rows_for_ever(exact, tmp_path):
-    def make(nodes):
-        kind = nodes.add("type", "nn.Upsample")
-        factors = 30.0, nodes.add("tuple", 3.0, 11.0), 9.0
-        made = [nodes.add("module", kind, "scale_factor", factor) for factor in factors]
-        return nodes.add("tuple", *made)
+LARGE = {
+    "pooling along two axes": [
+        torch.nn.AdaptiveAvgPool1d(8192),
+        torch.nn.Unflatten(1, (8192, 1)),
+        torch.nn.AdaptiveAvgPool1d(8192),
+        torch.nn.AdaptiveAvgPool1d(1),
+        torch.nn.Flatten(1),
+    ],
+    "a factor": [torch.nn.Unflatten(1, (1, 2)), torch.nn.Upsample(scale_factor=3e7)],
+    "many times": [torch.nn.AdaptiveAvgPool1d(8192), torch.nn.AdaptiveAvgPool1d(3)] * 200,
+}
 
-    with_attribute(tmp_path / "model", exact, make)
-    refused(tmp_path / "model", "layers enlarge rows more than 8192 times")
+
+@pytest.mark.parametrize("layers", LARGE)
+def test_networks_do_not_make_gigabytes_of_a_row(layers, tmp_path):
+    """Each layer may be modest."""
+    network = torch.nn.Sequential(torch.nn.Unflatten(1, (2, 1)), torch.nn.Flatten(1))
+    model = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0, feature_map=network)
+    model.fit(X, Y).save(tmp_path / "model")
+    inner = next(
+        p for p in model.posterior_.modules() if isinstance(p, torch.nn.Sequential) and len(p)
+    )
+    inner.extend(LARGE[layers]).extend([torch.nn.AdaptiveAvgPool1d(2)])
+    with pytest.raises(ValueError, match="its network makes more than 131072 numbers of a row"):
+        model.save(tmp_path / "model")
 
 
 SIZES = {

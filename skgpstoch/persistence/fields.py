@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..data.messages import warn
 from .forms_of_values import LETTERS_SHOWN
+from .networks import check_networks
 from .registry import PACKAGE
 from .shapes import check_shapes
 
@@ -30,7 +31,6 @@ In larger files, sizes may be that of the file in bytes. They are those of array
 draws, or of what a layer makes of a row: MaxPool1d of 2^40 never ends, and AdaptiveAvgPool1d to
 2^24 takes gigabytes.
 """
-MOST_ENLARGED = 2**13  # times that layers may enlarge rows together, beside their own sizes
 SIZES = {
     *("blocks", "n_classes", "n_components", "n_features", "n_frozen", "n_groups", "n_inputs"),
     *("n_members", "n_nodes", "n_outputs", "n_samples", "sizes", "skip"),
@@ -71,6 +71,7 @@ def check_fields(value: Any, form: str, names: list[str], n_bytes: int) -> None:
         getattr(value, "check_parts", bool)()
     elif isinstance(value, BaseEstimator):
         check_estimator(value, fields)
+        check_networks(fields, n_bytes)
     elif isinstance(value, PairwiseKernel):
         check_jobs(cls, fields.get("pairwise_kernels_kwargs") or {})
 
@@ -218,12 +219,7 @@ def hints_of(cls: type) -> dict[str, Any]:
         return {}
 
 
-def size_of(value: Any, kinds: Any = int) -> float:
-    """Return the size of a number of these kinds, or the product of a tuple's; 1 of the rest."""
+def size_of(value: Any) -> float:
+    """Return the size of an integer, or the product of a tuple's; 1 of the rest."""
     inner = value if isinstance(value, tuple | list) else (value,)
-    return math.prod(max(1.0, abs(v)) for v in inner if isinstance(v, kinds))
-
-
-def times_enlarged(value: Any) -> float:
-    """Return by which factor a layer enlarges its input."""
-    return size_of(vars(value).get("scale_factor"), int | float)
+    return math.prod(max(1.0, abs(v)) for v in inner if isinstance(v, int))

@@ -31,6 +31,7 @@ from skgpstoch import (
     NNGPRegressor,
     QSGPRegressor,
     SCGDGaussianProcessRegressor,
+    SolveGPRegressor,
     SVGPRegressor,
 )
 from skgpstoch.data.arrays import Scaling
@@ -775,6 +776,17 @@ def test_the_shapes_of_all_fitted_tensors_are_known(cls):
         if type(part).__module__.startswith("skgpstoch."):
             found = {**part._parameters, **part._buffers}
             assert shapes_of(type(part)).keys() >= {k for k, v in found.items() if v is not None}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("n_orthogonal", [3, (3, 4, 5)])
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_points_of_any_sets_are_saved(decoupled, n_orthogonal, tmp_path):
+    kind = {"posterior": "odvgp", "whiten": False} if decoupled else {}
+    n_orthogonal = 9 if decoupled and n_orthogonal != 3 else n_orthogonal
+    model = SolveGPRegressor(n_inducing=4, n_orthogonal=n_orthogonal, max_iter=1, **kind)
+    model.fit(X, np.stack([Y, -Y], 1)).save(tmp_path / "model")
+    np.testing.assert_array_equal(skgpstoch.load(tmp_path / "model").predict(X), model.predict(X))
 
 
 def is_module(field):

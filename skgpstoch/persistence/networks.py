@@ -22,7 +22,7 @@ from .forms import DAMAGE
 from .registry import PACKAGE
 
 FREE_NUMBERS = 2**17  # that an operation may make of a row
-MOST_TIMES = 256  # as many numbers as the row has; twice those of a convolution to 128 channels
+MOST_OF_A_ROW = 256  # as many numbers as the row has; twice those of a convolution to 128 channels
 BYTES_EACH = 4  # of the file, as a layer with weights has for its outputs
 MOST_OPERATIONS = 16  # of the largest size
 MAKING_MUCH = {"kernel_size", "output_size", "scale_factor", "size", "unflattened_size"}
@@ -40,7 +40,7 @@ def check_networks(fields: dict[str, Any], n_bytes: int) -> None:
         return
     for network in networks_in(fields.get("posterior_"), objective):
         n_columns = np.size(scaling.offset)
-        limit = max(FREE_NUMBERS, MOST_TIMES * n_columns, n_bytes // BYTES_EACH)
+        limit = max(FREE_NUMBERS, MOST_OF_A_ROW * n_columns, n_bytes // BYTES_EACH)
         tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
         dtype = next((p.dtype for p in network.parameters()), torch.float64)
         unknown = {name: tensor.detach().to("meta") for name, tensor in tensors.items()}

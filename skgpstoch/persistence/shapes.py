@@ -16,7 +16,9 @@ from torch import Tensor
 from .registry import PACKAGE
 
 SHAPES = {
-    "BinaryLaplaceClassifier": "L_:nn W_sr_:n f_cached:n pi_:n y_train_:n weight_:n",
+    "BinaryLaplaceClassifier": (
+        "L_:nn W_sr_:n f_cached:n pi_:n y_train_:n weight_:n X_train_:n|nd|nde|ndef"
+    ),
     "ChevronModel": "flat:mc std:mp s:sp row_precision:rp shift:p",
     "ClassRows": "X:nd codes:n fold:n weight:n offset:p points:m",
     "ConjugateWeights": (
@@ -39,7 +41,8 @@ SHAPES = {
     "FourierTerm": "z_0:md phase:m",
     "Gaussian": "log_noise:-|p",
     "GaussianProcessRegressor": (
-        "L_:nn alpha_:n|np y_train_:n|np _y_train_mean:-|p _y_train_std:-|p _alpha_train:-|n"
+        "L_:nn alpha_:n|np y_train_:n|np _y_train_mean:-|p _y_train_std:-|p _alpha_train:-|n "
+        "X_train_:n|nd|nde|ndef"
     ),
     "GPLayer": "means:mp mean_map:dp noise:-",
     "HeldOutPredictions": "cdf:np error:np latent_std:np mean:np std:np log_density:n rows:n",
@@ -62,8 +65,8 @@ SHAPES = {
     ),
     "NetworkFeatures": "scale:-",
     "OrthogonalFeatures": (
-        "others:od frozen_1:oe frozen_2:mm frozen_3:mm frozen_4:oo frozen_5:om frozen_6:om "
-        "frozen_7:oo frozen_8:oo"
+        "others:od frozen_1:oe frozen_2:mm frozen_3:mm frozen_4:ss frozen_5:sm frozen_6:sm "
+        "frozen_7:ss frozen_8:ss frozen_9:tt frozen_10:tc frozen_11:tc frozen_12:tt frozen_13:tt"
     ),
     "PatchCovariances": "relative_weights:m columns:mi places:m2",
     "PeriodicInputs": "frequency:kdc phase:kdc share:k11 weight:kdch columns:d",

@@ -45,7 +45,7 @@ def check_networks(fields: dict[str, Any], n_bytes: int) -> None:
         dtype = next((p.dtype for p in network.parameters()), torch.float64)
         unknown = {name: tensor.detach().to("meta") for name, tensor in tensors.items()}
         row = torch.empty(1, n_columns, dtype=dtype, device="meta")
-        sizes = Sizes(limit)
+        sizes = NumbersMade(limit)
         with contextlib.suppress(*DAMAGE), torch.no_grad(), sizes:  # a use would fail as well
             functional_call(network, unknown, (row,))
         if sizes.are_many:
@@ -67,7 +67,7 @@ def networks_in(*objects: Any) -> Iterator[nn.Module]:
             yield network
 
 
-class Sizes(TorchDispatchMode):
+class NumbersMade(TorchDispatchMode):
     """Stop at the first operation whose result is too large, or when all of them are.
 
     Parameters

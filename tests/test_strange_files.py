@@ -806,15 +806,19 @@ def test_odds_are_those_of_outputs():
         scale(Given(*(torch.ones(2, 1),) * 6), torch.ones(1))
 
 
-def test_means_and_weights_have_as_many_outputs(plain, tmp_path):
+@pytest.mark.parametrize(
+    ("module", "entry", "kind"),
+    [("ConstantMean", "value", "means"), ("Gaussian", "log_noise", "noise")],
+)
+def test_weights_have_as_many_outputs_as_the_rest(module, entry, kind, plain, tmp_path):
     """Gradients would be taken of each output."""
 
     def change(nodes, tensors):
-        value = tensor_in(nodes, "ConstantMean", "value")
+        value = tensor_in(nodes, module, entry)
         tensors[value[1]] = np.zeros(4000, tensors[value[1]].dtype)
         value[3] = "4000"
 
-    with pytest.raises(ValueError, match="weights of 1 outputs have means of 4000"):
+    with pytest.raises(ValueError, match=f"weights of 1 outputs have {kind} of 4000"):
         edited(plain, tmp_path / "model", change)
 
 

@@ -606,7 +606,12 @@ def test_graphs_are_valid_or_refused(tmp_path):
     model.save(tmp_path / "model")
     with pytest.raises(ValueError, match=r"QSGPClassifier, loaded from .* has no valid graph"):
         to_onnx(skgpstoch.load(tmp_path / "model"))
-    weights.flat, weights.std = (torch.nn.Parameter(a) for a in (columns[None], std))
+    weights.flat, weights.std = (torch.nn.Parameter(a) for a in (columns.repeat(1, 9), std))
     model.save(tmp_path / "model")
-    with pytest.raises(ValueError, match=r"columns of shape \(1, .* of \(6, 1\)"):
+    with pytest.raises(ValueError, match="6 components have 62 columns"):
         to_onnx(skgpstoch.load(tmp_path / "model"))
+    weights.flat = torch.nn.Parameter(columns[None])
+    with pytest.raises(
+        ValueError, match=r"ChevronModel.flat has the shape \(1, 6, 7\), not \(m, c\)"
+    ):
+        model.save(tmp_path / "model")

@@ -364,14 +364,23 @@ class SparsePosterior(Posterior):
         m = self.weights.mean  # (I + G)m = c
         return Sites(self.precision, m + torch.einsum("bij,jb->ib", self.precision, m))
 
-    def check_blocks(self) -> None:
-        """Raise a ValueError if blocks do not make up the weights, as in files from strangers.
+    def check_parts(self) -> None:
+        """Raise a ValueError if blocks do not make up the weights, or features are not frozen.
 
-        Their sizes, not the weights, say how much memory training takes.
+        Their sizes, not the weights, say how much memory predictions and training take, and a file
+        from a stranger has as many points as it likes unless it has their covariance, too.
         """
         sizes = sum(self.model.features.blocks), sum(self.weights.sizes)
         if sizes != (len(self.weights.mean),) * 2:
             raise ValueError(f"blocks of {sizes} features have {len(self.weights.mean)} weights")
+        P, means = self.weights.mean.shape[1], getattr(self.model.mean, "value", None)
+        noise = getattr(self.likelihood, "log_noise", None)
+        for kind, given in (("means", means), ("noise", noise)):  # gradients are taken of each
+            if given is not None and given.numel() not in (1, P):
+                raise ValueError(f"weights of {P} outputs have {kind} of {given.numel()}")
+        parts = (p for p in self.model.modules() if isinstance(p, ConditionedFeatures))
+        if thawed := [p for p in parts if not p.n_frozen]:
+            raise ValueError(f"the {type(thawed[0]).__name__} of a fitted model are not frozen")
 
     def log_evidence(self) -> Tensor:
         """Return the evidence lower bound, summed over outputs: (1,) nats."""

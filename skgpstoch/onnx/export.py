@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto
+from onnx.reference import ReferenceEvaluator
 from sklearn.base import is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection._search import BaseSearchCV
@@ -17,7 +18,8 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.arguments import check_coverage
-from ..persistence.failures import file_of, with_failures_told
+from ..estimators.importances import N_ROWS, representative_rows, spread_of
+from ..persistence.failures import check_known, file_of, with_failures_told
 from .distributions import quantile
 from .estimators import class_probabilities, distribution, moments
 from .graph import CannotExport, Graph, Value, model_of
@@ -30,6 +32,7 @@ ADVICE_FOR_PIPELINES = (
     "Call skgpstoch.onnx.register_converters() and convert the pipeline with skl2onnx, or "
     "export the fitted estimator at its end."
 )
+N_CHECKED = 8  # rows for which a graph must not predict NaN
 INVALID = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError)
 Found = dict[str, tuple[Value, int, Sequence[Any]]]
 
@@ -136,12 +139,14 @@ def to_onnx(
         )
     about = f"Predictions of a {type(model).__name__} of skgpstoch"
     try:
-        return model_of(graph, inputs, found, about)
+        made = model_of(graph, inputs, found, about)
     except INVALID as error:
         raise ValueError(
             f"{type(model).__name__}{file_of(model)} has no valid graph, because its parts do not "
             f"belong together: fit it again. ONNX says: {error!s:.300}"
         ) from error
+    check_predicts(model, made)
+    return made
 
 
 def n_columns(model: Any) -> int:
@@ -161,6 +166,21 @@ def n_columns(model: Any) -> int:
             "exported. Call fit with them first."
         )
     return X.shape[1]
+
+
+def check_predicts(model: Any, made: onnx.ModelProto) -> None:
+    """Raise a ValueError if a graph predicts NaN for rows like those of the fit.
+
+    A graph cannot refuse them when it runs. Tables, whose columns need not be numbers, have no
+    such rows.
+    """
+    spread = getattr(model, "_x_spread", None)
+    if spread is None and hasattr(model, "X_train_"):
+        spread = spread_of(np.asarray(model.X_train_, np.float64))
+    if spread is not None:
+        rows = representative_rows(spread)[:: N_ROWS // N_CHECKED]
+        with np.errstate(all="ignore"):
+            check_known(model, tuple(ReferenceEvaluator(made).run(None, {"X": rows})))
 
 
 def checked(given: Any, known: Sequence[str], usual: Sequence[str]) -> Sequence[str]:

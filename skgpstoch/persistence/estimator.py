@@ -66,6 +66,7 @@ class SavedEstimator(BaseEstimator):
     _doc_link_module = DISTRIBUTION
     __repr__ = with_failures_told(BaseEstimator.__repr__)
     _html_repr = with_failures_told(BaseEstimator._html_repr)
+    get_params = with_failures_told(BaseEstimator.get_params)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -34,6 +34,7 @@ Until a fit.
 
 OF_MODULES = re.compile(r"\._(?:buffers|modules|parameters)\['(\w+)'\]")
 OF_TENSORS = re.compile(r"(\[0\]){1,2}$")
+OF_PARAMETERS = re.compile(r"(?:The ')?(\w+)")
 OF_CHECKS = re.compile(r"sklearn\.(utils\.(?!_pprint|_repr_html)|metrics\.)")
 SPECIAL = {"__call__", "__getitem__", "__len__", "__repr__"}
 N_FINITE = {"predict": 2, "predict_std": 1}  # of what methods return, the first must be finite
@@ -50,7 +51,8 @@ def with_failures_told(method: Any) -> Any:
             found = method(model, *args, **kwargs)
         except DAMAGE as error:
             is_told = is_for_users(error) or is_absent(error, method.__name__)
-            if id(model) not in LOADED or (is_told and not is_of_part(error, model)):
+            is_of_file = is_of_part(error, model) or is_about_numbers(error, model, method)
+            if id(model) not in LOADED or (is_told and not is_of_file):
                 raise
             why = (
                 f"{type(model).__name__}.{method.__name__} failed in {place_of(error, model)}"
@@ -58,10 +60,13 @@ def with_failures_told(method: Any) -> Any:
                 "belong together. Get it again from somebody you trust, or fit and save the model "
                 "with this version."
             )
+            if is_unable(error):
+                raise ValueError(f"{str(error).rstrip(chr(46))}. {why}") from error
             if not (is_told or is_raised_by_users(error)):
                 raise ValueError(why) from error
-            if file_of(model) not in "".join(getattr(error, "__notes__", ())):
-                error.add_note(why)
+            notes = getattr(error, "__notes__", [])
+            notes[:] = [note for note in notes if file_of(model) not in note]  # of a model within
+            error.add_note(why)
             raise
         if method.__name__ == "fit":
             LOADED.pop(id(model), None)
@@ -161,6 +166,24 @@ def is_of_part(error: Exception, model: Any) -> bool:
     passed = [frame.f_locals.get("self") for frame in frames]
     modules = (isinstance(x, nn.Module) for x in (*passed, *frames[-1].f_locals.values()))
     return any(modules) or any(id(x) in LOADED and x is not model for x in passed)
+
+
+def is_about_numbers(error: Exception, model: Any, method: Any) -> bool:
+    """Tell whether an error is about an estimator's parameter, or a matrix, as files have both."""
+    if isinstance(error, np.linalg.LinAlgError):
+        return True
+    about = OF_PARAMETERS.match(str(error))
+    if about is None or not isinstance(model, BaseEstimator):
+        return False
+    return about[1] in {*model._get_param_names()}.difference(inspect.signature(method).parameters)
+
+
+def is_unable(error: Exception) -> bool:
+    """Tell whether a module of ours, not the user's, lacks what the model asks of it."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    module = frame.f_locals.get("self")
+    is_ours = isinstance(module, nn.Module) and type(module).__module__.startswith(f"{PACKAGE}.")
+    return is_ours and type(error) is NotImplementedError
 
 
 def place_of(error: Exception, estimator: Any) -> str:

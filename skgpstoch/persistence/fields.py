@@ -18,10 +18,11 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from torch import Tensor, nn
 
-from ..data.arrays import Scaling
 from ..data.messages import warn
 from .forms_of_values import LETTERS_SHOWN
+from .networks import check_networks
 from .registry import PACKAGE
+from .shapes import check_shapes
 
 FREE_SIZES = {PACKAGE: 2**17, "torch": 2**13}
 """Sizes that modules of ours, and layers of torch, may have in any file.
@@ -30,21 +31,11 @@ In larger files, sizes may be that of the file in bytes. They are those of array
 draws, or of what a layer makes of a row: MaxPool1d of 2^40 never ends, and AdaptiveAvgPool1d to
 2^24 takes gigabytes.
 """
-MOST_ENLARGED = 2**13  # times that layers may enlarge rows together, beside their own sizes
 SIZES = {
     *("blocks", "n_classes", "n_components", "n_features", "n_frozen", "n_groups", "n_inputs"),
     *("n_members", "n_nodes", "n_outputs", "n_samples", "sizes", "skip"),
 }
 """Fields of modules of ours that are sizes. Others count steps, or rows at most as many as all."""
-AXES = {
-    "Constant.log_constant_value": 0,
-    "ConstantMean.value": 1,
-    "ErrorScale.most_odds": 1,
-    "InducingFeatures.points": 2,
-    "KernelBasis.points": 2,
-    "OrthogonalFeatures.points": 2,
-}
-"""Numbers of axes of tensors of our modules, with more of which others would be repeated."""
 OF_COLUMNS = ("_x_scaling", "offset"), ("_x_spread", "offset"), ("X_train_", "T")
 MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
 OF_BATCHES = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd
@@ -67,10 +58,9 @@ def check_fields(value: Any, form: str, names: list[str], n_bytes: int) -> None:
     fields = vars(value) if hasattr(value, "__dict__") else {}
     hidden = () if form in ("mapping", "record") else code_of(cls).intersection(names)
     refuse_names(cls, names, hidden)
+    check_shapes(value)
     if form == "record":  # as most are, and none of what follows
         check_types_of(cls, {name: getattr(value, name) for name in names})
-        if isinstance(value, Scaling):
-            check_scaling(value)
         return
     if "__dataclass_fields__" in vars(cls) and not isinstance(value, BaseEstimator):
         check_types_of(cls, fields)
@@ -78,8 +68,10 @@ def check_fields(value: Any, form: str, names: list[str], n_bytes: int) -> None:
         check_kernel(value)
     if isinstance(value, nn.Module):
         check_module(cls, {name: fields[name] for name in names}, n_bytes)
+        getattr(value, "check_parts", bool)()
     elif isinstance(value, BaseEstimator):
         check_estimator(value, fields)
+        check_networks(fields, n_bytes)
     elif isinstance(value, PairwiseKernel):
         check_jobs(cls, fields.get("pairwise_kernels_kwargs") or {})
 
@@ -98,19 +90,15 @@ def check_types_of(cls: type, fields: dict[str, Any]) -> None:
             raise ValueError(f"{cls.__name__}.{name} is a {kind}, which it cannot be")
 
 
-def check_scaling(value: Scaling) -> None:
-    """Raise a ValueError unless there is one offset and one scale for each column."""
-    shapes = np.shape(value.offset), np.shape(value.scale)
-    if len(shapes[0]) != 1 or shapes[0] != shapes[1]:
-        raise ValueError(f"Scaling has an offset and a scale of shapes {shapes}")
-
-
 def check_kernel(value: Kernel) -> None:
-    """Raise a ValueError if a kernel lacks a parameter."""
+    """Raise a ValueError if a kernel lacks a parameter, or would repeat matrices along one."""
     cls: Any = type(value)
     for name in parameters_of(cls):
         if not hasattr(value, name):
             raise ValueError(f"{cls.__name__} lacks its parameter {name!r}")
+        n_axes, most = np.ndim(getattr(value, name)), 2 if name.endswith("_bounds") else 1
+        if n_axes > most:
+            raise ValueError(f"{cls.__name__}.{name} has {n_axes} axes, more than {most}")
 
 
 def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
@@ -127,16 +115,6 @@ def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
             )
         if size_of(field) > limit and (package != PACKAGE or name in SIZES):
             raise ValueError(f"{cls.__name__}.{name} is larger than {limit}")
-        if name in ("_parameters", "_buffers") and package == PACKAGE:
-            check_axes(cls, field)
-
-
-def check_axes(cls: type, tensors: dict[str, Any]) -> None:
-    """Raise a ValueError if a tensor has another number of axes than in any model."""
-    for name, tensor in tensors.items():
-        n_axes = AXES.get(place := f"{cls.__name__}.{name}")
-        if n_axes is not None and np.ndim(tensor) != n_axes:
-            raise ValueError(f"{place} has the shape {tuple(np.shape(tensor))}, not {n_axes} axes")
 
 
 def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
@@ -241,12 +219,7 @@ def hints_of(cls: type) -> dict[str, Any]:
         return {}
 
 
-def size_of(value: Any, kinds: Any = int) -> float:
-    """Return the size of a number of these kinds, or the product of a tuple's; 1 of the rest."""
+def size_of(value: Any) -> float:
+    """Return the size of an integer, or the product of a tuple's; 1 of the rest."""
     inner = value if isinstance(value, tuple | list) else (value,)
-    return math.prod(max(1.0, abs(v)) for v in inner if isinstance(v, kinds))
-
-
-def times_enlarged(value: Any) -> float:
-    """Return by which factor a layer enlarges its input."""
-    return size_of(vars(value).get("scale_factor"), int | float)
+    return math.prod(max(1.0, abs(v)) for v in inner if isinstance(v, int))

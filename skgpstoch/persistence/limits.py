@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator
 from sklearn.gaussian_process import kernels as sk
 from torch import nn
 
-from .fields import MOST_ENLARGED, check_fields, refuse_names, times_enlarged, trains
+from .fields import check_fields, refuse_names, trains
 from .forms import OBJECTS
 from .forms_of_values import form_of_level, is_long_list_of_floats
 from .registry import known_classes
@@ -106,7 +106,6 @@ class FileLimits(StateLimits):
     def __init__(self, most_bytes: int, n_bytes: int) -> None:
         super().__init__()
         self.n_bytes = n_bytes
-        self.enlarged = 1.0
         self.most_bytes = self.bytes_left = most_bytes
         self.n_parts = 0
         self.sizes: list[int] = []  # bytes of each node, likewise
@@ -151,10 +150,6 @@ class FileLimits(StateLimits):
         elif form in OBJECTS:
             check_fields(value, form, parts[1::2], self.n_bytes)
             self.check_evaluations(value)
-            if isinstance(value, nn.Module):
-                self.enlarged *= times_enlarged(value)
-                if self.enlarged > MOST_ENLARGED:
-                    raise ValueError(f"its layers enlarge rows more than {MOST_ENLARGED} times")
             if self.sizes[-1] > self.most_bytes:
                 self.check_parameters(value, parts)
         looked_at = parts if self.unknown and form != "cells" else ()  # levels may be missing

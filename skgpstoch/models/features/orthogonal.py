@@ -57,6 +57,11 @@ class OrthogonalFeatures(_WithOrthogonalPoints):
         self.blocks = (len(self.points), *((len(self.others),) if sizes is None else sizes))
         self.n_features = sum(self.blocks)
 
+    def check_parts(self) -> None:
+        """Raise a ValueError if blocks do not make up the points, as in files from strangers."""
+        if len(self.points) + len(self.others) != sum(self.blocks):
+            raise ValueError(f"blocks of {sum(self.blocks)} features have other numbers of points")
+
     def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
         K, inverse, *state = self.condition(*self.embedded_points())
         return (K, inverse), *((C, R) for *_, C, R in sets_of(state))

@@ -178,7 +178,6 @@ class VariationalRecipe(VariationalChoices):
             objective = self.objective(problem)
             objective.model.hyper_prior = None  # it depends on all rows, which are not known yet
         else:
-            posterior.check_blocks()
             model = posterior.model.for_training(problem.X)
             model.loss, model.beta = self.loss, problem.plan.beta
             self.set_trainable(model, math.ceil(problem.rows.n_effective + posterior.n_rows))

@@ -1,0 +1,93 @@
+"""Refuse networks whose layers together make far more of a row than it has numbers.
+
+Each layer of a file may be modest: two poolings to 8192, one after the other and along two axes,
+make gigabytes of five rows. So fitted networks see one row without numbers (torch's device "meta"),
+which computes the sizes of all that they would make, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..data.arrays import Scaling
+from .forms import DAMAGE
+from .registry import PACKAGE
+
+FREE_NUMBERS = 2**17  # that an operation may make of a row
+MOST_OF_A_ROW = 256  # as many numbers as the row has; twice those of a convolution to 128 channels
+BYTES_EACH = 4  # of the file, as a layer with weights has for its outputs
+MOST_OPERATIONS = 16  # of the largest size
+MAKING_MUCH = {"kernel_size", "output_size", "scale_factor", "size", "unflattened_size"}
+"""Fields of layers without which a network has a weight for each number that it makes of a row.
+
+To import what the device "meta" needs takes torch a second or two.
+"""
+
+
+def check_networks(fields: dict[str, Any], n_bytes: int) -> None:
+    """Raise a ValueError if networks of a fitted estimator would make too much of a row."""
+    scaling = fields.get("_x_scaling")
+    objective = getattr(fields.get("_stream"), "objective", None)
+    if not isinstance(scaling, Scaling):
+        return
+    for network in networks_in(fields.get("posterior_"), objective):
+        n_columns = np.size(scaling.offset)
+        limit = max(FREE_NUMBERS, MOST_OF_A_ROW * n_columns, n_bytes // BYTES_EACH)
+        tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+        dtype = next((p.dtype for p in network.parameters()), torch.float64)
+        unknown = {name: tensor.detach().to("meta") for name, tensor in tensors.items()}
+        row = torch.empty(1, n_columns, dtype=dtype, device="meta")
+        sizes = NumbersMade(limit)
+        with contextlib.suppress(*DAMAGE), torch.no_grad(), sizes:  # a use would fail as well
+            functional_call(network, unknown, (row,))
+        if sizes.are_many:
+            raise ValueError(f"its network makes more than {limit} numbers of a row")
+
+
+def networks_in(*objects: Any) -> Iterator[nn.Module]:
+    """Yield the networks of modules in which a layer may make much of a row with few weights.
+
+    Only if all of their layers are torch's or ours, because no code of the user's runs at load.
+    """
+    parts = {id(p): p for each in objects if isinstance(each, nn.Module) for p in each.modules()}
+    found = (part._modules.get("network") for part in parts.values())
+    for network in {id(n): n for n in found if n is not None}.values():
+        layers = list(network.modules())
+        rooms = {type(layer).__module__.partition(".")[0] for layer in layers}
+        makes_much = any(not MAKING_MUCH.isdisjoint(vars(layer)) for layer in layers)
+        if makes_much and rooms <= {"torch", PACKAGE}:
+            yield network
+
+
+class NumbersMade(TorchDispatchMode):
+    """Stop at the first operation whose result is too large, or when all of them are.
+
+    Parameters
+    ----------
+    limit : int
+        Most numbers that an operation may make.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+        self.n_numbers = 0
+        self.are_many = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        several = found if isinstance(found, tuple) else (found,)
+        made = [a.numel() for a in several if isinstance(a, Tensor)]
+        self.n_numbers += sum(made)
+        if max(made, default=0) > self.limit or self.n_numbers > MOST_OPERATIONS * self.limit:
+            self.are_many = True
+            raise ValueError("a network makes too many numbers")
+        return found

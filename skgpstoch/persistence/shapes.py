@@ -1,0 +1,129 @@
+"""Refuse arrays whose shapes no model has, because others would be repeated along their axes.
+
+One of shape (3000, 1, 1) beside one of (3000,) makes a matrix, and with a few more of these a
+prediction takes gigabytes. So each array has as many axes as in any model, and lengths that are
+the same number in an object of a model are the same number in one of a file.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from .registry import PACKAGE
+
+SHAPES = {
+    "BinaryLaplaceClassifier": (
+        "L_:nn W_sr_:n f_cached:n pi_:n y_train_:n weight_:n X_train_:n|nd|nde|ndef"
+    ),
+    "ChevronModel": "flat:mc std:mp s:sp row_precision:rp shift:p",
+    "ClassRows": "X:nd codes:n fold:n weight:n offset:p points:m",
+    "ConjugateWeights": (
+        "values:km vectors:kmm cross:kmp square:kp n_rows:k noise_variance:p ridge:p mean:mp"
+    ),
+    "Constant": "log_constant_value:- log_constant_value_bounds:12",
+    "ConstantMean": "value:p",
+    "DecoupledFeatures": (
+        "others:od coefficients:op frozen_1:oe frozen_2:mm frozen_3:mm frozen_4:pm"
+    ),
+    "DeepPosterior": "precision:pmm elbo:- error:-",
+    "DotProduct": "log_sigma_0:- log_sigma_0_bounds:12",
+    "ErrorScale": "scale:- most_odds:p",
+    "ErrorsNearby": "usual:p",
+    "ExactPosterior": "X:nd y:np factor:pnn alpha:np constant:p",
+    "ExpSineSquared": (
+        "log_length_scale:- log_length_scale_bounds:12 log_periodicity:- log_periodicity_bounds:12"
+    ),
+    "FittedProcess": "coefficients:mp log_p:np points:m theta:k",
+    "FourierTerm": "z_0:md phase:m",
+    "Gaussian": "log_noise:-|p",
+    "GaussianProcessRegressor": (
+        "L_:nn alpha_:n|np y_train_:n|np _y_train_mean:-|p _y_train_std:-|p _alpha_train:-|n "
+        "X_train_:n|nd|nde|ndef"
+    ),
+    "GPLayer": "means:mp mean_map:dp noise:-",
+    "HeldOutPredictions": "cdf:np error:np latent_std:np mean:np std:np log_density:n rows:n",
+    "InducingFeatures": "points:md unit:d failed:- frozen_0:me frozen_1:mm frozen_2:mm",
+    "InputLimits": "low:d high:d",
+    "InputScales": "input_scale:k1d",
+    "IterativePosterior": "X:nd noise:n1 factor:nr alpha:np",
+    "KernelBasis": "points:md",
+    "Laplace": "log_scale:-|p",
+    "MemberLinear": "weight:kio bias:k1o",
+    "MixturePosterior": "factor:-|p skew:p",
+    "NearFeatures": "gate:d log_scale:d",
+    "NegativeBinomial": "log_dispersion:-|p",
+    "NeighbourClassPosterior": (
+        "features:nd inputs:ni residual:np noise:np weight:n codes:nq constant:p variance:p "
+        "level:p link_mean:p stretch:-"
+    ),
+    "NeighbourPosterior": (
+        "features:nd inputs:ni residual:np noise:np weight:n constant:p variance:p"
+    ),
+    "NetworkFeatures": "scale:-",
+    "OrthogonalFeatures": (
+        "others:od frozen_1:oe frozen_2:mm frozen_3:mm frozen_4:ss frozen_5:sm frozen_6:sm "
+        "frozen_7:ss frozen_8:ss frozen_9:tt frozen_10:tc frozen_11:tc frozen_12:tt frozen_13:tt"
+    ),
+    "PatchCovariances": "relative_weights:m columns:mi places:m2",
+    "PeriodicInputs": "frequency:kdc phase:kdc share:k11 weight:kdch columns:d",
+    "Process": "X:nd alpha:n noise:n",
+    "ProfiledObjective": "gram:kmm cross:mp mean:mp failed:-",
+    "Radial": "log_length_scale:-|d log_length_scale_bounds:b2",
+    "RationalQuadratic": (
+        "log_length_scale:- log_length_scale_bounds:12 log_alpha:- log_alpha_bounds:12"
+    ),
+    "RowScale": "weights:mp",
+    "RunningObjective": "gram:kmm cross:mp mean:mp kl:- failed:- covariance_0:paa covariance_1:pbb",
+    "RunningStatistics": "gram:kmm cross:kmp square:kp",
+    "Scaling": "offset:d scale:d",
+    "SparsePosterior": "precision:kmm elbo:- limits:3p",
+    "StudentT": "log_scale:-|p log_df_minus_2:-|p",
+    "Theta": "length_scale:d missing:c noise:- signal:- slope:-",
+    "VariationalWeights": "mean:mp root_0:paa root_1:pbb",
+    "WhiteNoise": "log_noise_level:- log_noise_level_bounds:12",
+}
+"""Of each class, its arrays and their axes: equal letters are equal lengths, digits are lengths."""
+
+
+def check_shapes(value: Any) -> None:
+    """Raise a ValueError unless arrays among an object's fields have shapes as in any model."""
+    cls: Any = type(value)
+    lengths: dict[str, int] = {}
+    for name, choice in shapes_of(cls).items():
+        shape = shape_of(value, name)
+        if shape is not None and not any(fits(shape, axes, lengths) for axes in choice):
+            known = " or ".join(f"({', '.join(axes)})" for axes in choice)
+            where = "".join(f", {axis}={length}" for axis, length in lengths.items())
+            raise ValueError(f"{cls.__name__}.{name} has the shape {shape}, not {known}{where}")
+
+
+@functools.cache
+def shapes_of(cls: type) -> dict[str, list[str]]:
+    """Return which axes arrays of a class's objects may have, by their names."""
+    ours = [base.__name__ for base in reversed(cls.__mro__) if base.__module__.startswith(PACKAGE)]
+    is_ours = cls.__module__.startswith(PACKAGE)
+    rows = " ".join(SHAPES.get(name, "") for name in ours if is_ours)
+    given = (each.split(":") for each in rows.split())
+    return {name: axes.replace("-", "").split("|") for name, axes in given}
+
+
+def shape_of(value: Any, name: str) -> tuple[int, ...] | None:
+    """Return the shape of an array, of a module as well; None if it is none."""
+    a = getattr(value, name, None)
+    return tuple(a.shape) if isinstance(a, np.ndarray | Tensor) else None
+
+
+def fits(shape: tuple[int, ...], axes: str, lengths: dict[str, int]) -> bool:
+    """Tell whether a shape is one of these axes; keep their lengths if it is."""
+    found = dict(lengths)
+    fit = len(shape) == len(axes) and all(
+        n == (int(axis) if axis.isdigit() else found.setdefault(axis, n))
+        for n, axis in zip(shape, axes, strict=True)
+    )
+    if fit:
+        lengths.update(found)
+    return fit

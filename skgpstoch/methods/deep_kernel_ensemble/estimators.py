@@ -79,8 +79,8 @@ class DeepKernelEnsembleParameters(NetworkParameters, StepParameters):
         Number of random Fourier features of a `kernel`.
     n_estimators : int or "auto", default="auto"
         Number of networks. Each is trained without a fold of its own, and predictions are the
-        mixture of all. "auto" is 8 up to 4,000 rows, then 3, or 6 for classes. It is 1 below 50
-        rows, or if `hidden_layer_sizes` makes no network.
+        mixture of all. "auto" is 8 up to 4,000 rows; then 6 for classes, and for real targets 3, or
+        2 from 100,000 rows on. It is 1 below 50 rows, or if `hidden_layer_sizes` makes no network.
     n_waves : int or "auto", default="auto"
         Number of waves (cosines) of each input with more than eight distinct values, which the
         networks see beside the input; 0 is none. "auto" is 8, except that every other network has
@@ -92,15 +92,16 @@ class DeepKernelEnsembleParameters(NetworkParameters, StepParameters):
     calibrate : bool, default=True
         Whether to recalibrate the predictive distribution on held-out rows after training.
     batch_size : int or "auto", default="auto"
-        Number of rows per minibatch; "auto" is 64 up to 4,000 rows, 256 up to 100,000, then 512.
+        Number of rows per minibatch; "auto" is 64 up to 4,000 rows, 256 up to 100,000, then 1,024.
     max_iter : int or "auto", default="auto"
-        Maximum number of epochs; "auto" makes 300 to 6,000 steps, 750 for 1,000 rows.
+        Maximum number of epochs; "auto" makes 300 to 6,000 steps, 750 for 1,000 rows; 5,000
+        from 100,000 rows on.
     n_iter_no_change : int or None, default=None
         Stop after this many epochs without a better score of the folds. None is a quarter of
         `max_iter`, and only if the fit to the training rows has improved meanwhile.
     learning_rate_init : float, default=0.1
         Learning rate, or its maximum with learning_rate="one-cycle"; networks and last layers use a
-        tenth of it.
+        tenth of it. It is 1.4 times as much from 100,000 rows on, with batch_size="auto".
     learning_rate : {"one-cycle", "constant", "theory"}, default="one-cycle"
         Schedule of the learning rate; "theory" decays as t^(−3/4).
     early_stopping : bool, default=True

@@ -433,6 +433,19 @@ def test_scales_of_inputs_get_as_far_in_fewer_steps():
     assert scale_rate(hurried, 60) == 20.0
 
 
+def test_two_networks_see_large_minibatches_of_many_rows():
+    """The rate grows with them, but not with what the user has chosen."""
+
+    def plan(n_rows, **given):
+        return ensemble_plan(Training(early_stopping=True, **given), n_rows)
+
+    some, many, own = plan(99_999), plan(100_000), plan(100_000, batch_size=1024)
+    assert (some.folds.n_folds, some.batch_size) == (3, 256)
+    assert (many.folds.n_folds, many.batch_size) == (2, 1024)
+    assert own.batch_size == many.batch_size
+    assert own.rate == some.rate < many.rate
+
+
 @pytest.mark.slow
 def test_training_ends_where_folds_do_not_improve(funnel):
     """After a quarter of the epochs, or those that are asked for; never without folds."""

@@ -141,6 +141,18 @@ def test_stand_ins_are_known_levels():
     assert_array_equal(new.stand_ins[:, :, 0], np.tile(Z[2:5, 0], (STAND_INS, 1)))
 
 
+def test_levels_with_effects_are_at_quantiles_of_these():
+    X, y, *_ = table(60, n_rows=600)
+    encoder = TableEncoder()
+    encoder.fit_transform(X.assign(h=[f"{i % 130}" for i in range(600)]), y)
+    many = encoder.encoders[2]
+    found = [many.levels[level] for level in encoder.stand_ins()[2]]
+    used = many.means[:-1, many.means.any(0).argmax()]
+    ranks = np.sort(np.argsort(np.argsort(used))[found])
+    assert 0 < ranks[0] < 130 / STAND_INS < 130 * (1 - 1 / STAND_INS) < ranks[-1] < 130
+    assert (np.abs(np.diff(ranks) - 130 / (STAND_INS - 0.3)) < 1.0).all()
+
+
 def test_what_is_missing_for_the_first_time_is_a_new_level():
     """Predictions were as certain as those of known levels, and far off."""
     X, y, *_ = table(5)

@@ -337,32 +337,40 @@ class TableEncoder:
         Z : ndarray of shape (n_samples, n_encoded)
             The same as :meth:`transform` returns.
         new : list of NewRows
-            Rows with new levels, and those in which only days are new; empty if all are known.
+            Rows with new levels, by the number of those in their place; empty if all are known.
         """
         table = self._table(X)
         is_new = self._new(table, "mixtures of the predictions for the known levels")
-        of_level = np.logical_or.reduce(is_new[: len(self.names)])
-        of_day = np.logical_or.reduce(is_new) & ~of_level
-        kinds = (of_level, STAND_INS), (of_day, DAY_STAND_INS)
-        Z = self._encoded(table)
+        number = np.max(is_new * self.n_stand_ins[:, None], axis=0, initial=0)  # (n,)
+        Z, levels = self._encoded(table), self.stand_ins()
         with muted(True):  # we have warned of missing values
-            return Z, [self._replaced(table, is_new, mask, K) for mask, K in kinds if mask.any()]
+            found = [
+                self._replaced(table, is_new, np.flatnonzero(number == K), [c[:K] for c in levels])
+                for K in np.unique(number[number > 0])
+            ]
+        return Z, found
 
-    def _replaced(self, table: ReadTable, is_new: np.ndarray, mask: np.ndarray, K: int) -> NewRows:
-        """Encode some rows (n,) with K known levels in place of new ones (d, n)."""
-        rows = np.flatnonzero(mask)
+    def _replaced(
+        self, table: ReadTable, is_new: np.ndarray, rows: np.ndarray, levels: list[np.ndarray]
+    ) -> NewRows:
+        """Encode some rows with K known levels of each column in place of new ones (d, n)."""
         few = table[rows].columns
-        filled = [
-            with_levels(few, is_new[:, rows], levels)
-            for levels in zip(*self.stand_ins(K), strict=True)
-        ]
+        filled = [with_levels(few, is_new[:, rows], each) for each in zip(*levels, strict=True)]
         return NewRows(rows, np.stack([self._encoded(ReadTable(each)) for each in filled]))
 
-    def stand_ins(self, K: int) -> list[np.ndarray]:
-        """Return, for each column and for days, K known levels to replace new ones."""
-        days = self.encoders[len(self.names) :]
-        effects = [each.means[:-1, each.means.any(0).argmax()] for each in days]
-        return stand_ins(self.levels, [None] * len(self.names) + effects, K)
+    @property
+    def n_stand_ins(self) -> np.ndarray:
+        """Numbers of known levels in place of a new one, for each column and for days, (d,)."""
+        n = len(self.names)
+        return np.array([STAND_INS] * n + [DAY_STAND_INS] * (len(self.encoders) - n))
+
+    def stand_ins(self) -> list[np.ndarray]:
+        """Return, for each column and for days, known levels to replace new ones."""
+        effects = [
+            each.means[:-1, each.means.any(0).argmax()] if isinstance(each, TargetMeans) else None
+            for each in self.encoders
+        ]
+        return stand_ins(self.levels, effects, self.n_stand_ins)
 
     def _table(self, X: Any) -> ReadTable:
         """Return the columns of rows; check that their kinds are those of training rows."""

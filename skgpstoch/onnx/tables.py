@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from numbers import Real
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import TensorProto
 
-from ..data.categories import DAY_STAND_INS, STAND_INS, UNSEEN_LEVEL, levels_of
+from ..data.categories import STAND_INS, UNSEEN_LEVEL, levels_of
 from ..data.columns import DAY, EPOCH, LEVEL
 from ..data.numeric import Dates, Numbers
 from .distributions import Copies
@@ -120,28 +119,21 @@ def encoded_with_new(encoder: Any, X: Value | Columns) -> tuple[Value, Copies | 
             is_new[j] = graph.constant(np.array(flags)).columns(columns[j], axis=0)
     if not is_new:
         return encoded_columns(encoder, graph, columns), None
-    n = len(encoder.names)  # after which there are days
-    no, number = graph.constant(np.array([[False]])), np.arange(STAND_INS)[None]
-    of_level, of_day = (
-        functools.reduce(functools.partial(graph.call, "Or"), flags, no)  # (N, 1), or (1, 1)
-        for flags in ([is_new[j] for j in is_new if j < n], [is_new[j] for j in is_new if j >= n])
-    )
-    of_day = graph.call("And", of_day, number < DAY_STAND_INS)
-    wanted = graph.call("Or", graph.call("Or", of_level, of_day), number == 0)
+    wanted = graph.constant(np.arange(STAND_INS)[None] == 0)  # then (N, STAND_INS)
+    for j, own in enumerate(encoder.n_stand_ins):
+        if j in is_new:
+            among = graph.constant(np.arange(STAND_INS)[None] < own)
+            wanted = graph.call("Or", wanted, graph.call("And", is_new[j], among))
     copies = graph.call("NonZero", wanted)  # (2, M)
     row, place = (copies.columns([i], axis=0).squeeze(0) for i in range(2))
     columns = [column.columns(row, axis=0) for column in columns]
     share = (1.0 / wanted.map("Cast", to=TensorProto.DOUBLE).sum(1)).columns(row, axis=0)
-    sets = encoder.stand_ins(STAND_INS), encoder.stand_ins(DAY_STAND_INS)
-    for j, (many, few) in enumerate(zip(*sets, strict=True)):
+    for j, levels in enumerate(encoder.stand_ins()):
         if j in is_new:
             found = words(encoder, j)
-            of_many, of_few = (
-                graph.constant(np.array([[found[level]] for level in levels])).columns(place, 0)
-                for levels in (many, np.resize(few, STAND_INS))
-            )
-            instead = graph.where(share > 1.0 / STAND_INS, of_few, of_many)
-            columns[j] = graph.where(is_new[j].columns(row, axis=0), instead, columns[j])
+            instead = graph.constant(np.array([[found[level]] for level in levels]))
+            at = is_new[j].columns(row, axis=0)
+            columns[j] = graph.where(at, instead.columns(place, axis=0), columns[j])
     return encoded_columns(encoder, graph, columns), Copies(row, share, wanted.shape(0))
 
 

@@ -92,16 +92,18 @@ class DeepKernelEnsembleParameters(NetworkParameters, StepParameters):
     calibrate : bool, default=True
         Whether to recalibrate the predictive distribution on held-out rows after training.
     batch_size : int or "auto", default="auto"
-        Number of rows per minibatch; "auto" is 64 up to 4,000 rows, 256 up to 100,000, then 1,024.
+        Number of rows per minibatch; "auto" is 64 up to 4,000 rows, 256 up to 100,000, then 1,024,
+        or 512 for classes.
     max_iter : int or "auto", default="auto"
-        Maximum number of epochs; "auto" makes 300 to 6,000 steps, 750 for 1,000 rows; 5,000
-        from 100,000 rows on.
+        Maximum number of epochs; "auto" makes 300 to 6,000 steps, 750 for 1,000 rows; at
+        most 5,000 from 100,000 rows on, and for classes half as many.
     n_iter_no_change : int or None, default=None
         Stop after this many epochs without a better score of the folds. None is a quarter of
         `max_iter`, and only if the fit to the training rows has improved meanwhile.
     learning_rate_init : float, default=0.1
         Learning rate, or its maximum with learning_rate="one-cycle"; networks and last layers use a
-        tenth of it. It is 1.4 times as much from 100,000 rows on, with batch_size="auto".
+        tenth of it. It is 1.4 times as much from 100,000 rows on if batch_size="auto", but not for
+        classes.
     learning_rate : {"one-cycle", "constant", "theory"}, default="one-cycle"
         Schedule of the learning rate; "theory" decays as t^(−3/4).
     early_stopping : bool, default=True

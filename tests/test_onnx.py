@@ -537,6 +537,14 @@ def test_nearest_neighbours(kernel):
     assert_same_numbers(NNGPRegressor(kernel, **NEAR).fit(X, y))
 
 
+def test_nearest_neighbours_of_far_rows():
+    """Rounding hid the distances between neighbours, and graphs said NaN."""
+    far = 10.0 ** np.arange(1, 41)
+    model = NNGPRegressor(**NEAR).fit(X, y)
+    for rows in (np.outer(far, np.ones(X.shape[1])), np.outer(far, np.eye(X.shape[1])[0])):
+        assert_same_numbers(model, rows)
+
+
 @pytest.mark.parametrize("labels", [TWO, THREE], ids=["two", "three"])
 @by_default("three")
 def test_classes_by_nearest_neighbours(labels):

@@ -248,3 +248,19 @@ def test_rows_without_a_label_are_refused(make):
             ValueError, match="y has missing values in 1 of 300 rows, first in row 299"
         ):
             list(rows.chunks())
+
+
+@pytest.mark.parametrize(
+    ("of_later", "message"),
+    [
+        (lambda X, y: (X[:, 0], y), r"chunk 1: X must have two dimensions, got shape \(40,\)"),
+        (lambda X, y: (X[:, :, None], y), "chunk 1: X must have two dimensions"),
+        (lambda X, y: (X, np.c_[y, y]), r"chunk 1: y has shape \(40, 2\), but the first y has"),
+        (lambda X, y: (pd.DataFrame(X), y), "chunk 1: X is a pandas.*chunk 0 is a numpy.ndarray"),
+    ],
+)
+def test_later_chunks_of_another_kind_are_named_by_the_default(of_later, message):
+    first = X[:40], Y[:40]
+    rows = ChunkRows(lambda: iter([first, of_later(*first)]))
+    with pytest.raises(ValueError, match=message):
+        AutoGaussianProcessRegressor().fit(rows)

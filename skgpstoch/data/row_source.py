@@ -340,6 +340,10 @@ def refuse_other_columns(chunk: Chunk, known: Chunk) -> None:
             )
     names, first = names_of(chunk.X) or [], names_of(known.X) or []
     n, n_known = np.shape(chunk.X)[1:], np.shape(known.X)[1:]
+    if len(n_known) == 1 and len(n) != 1:
+        raise ValueError(
+            f"{chunk.where}: X must have two dimensions, got shape {np.shape(chunk.X)}."
+        )
     if len(n) == len(n_known) == 1 and n != n_known:
         differ = {"lacks": set(first) - set(names), "adds": set(names) - set(first)}
         said = [f" It {verb} {sorted(some)}." for verb, some in differ.items() if some]
@@ -355,6 +359,14 @@ def refuse_other_columns(chunk: Chunk, known: Chunk) -> None:
             )
 
 
+def refuse_other_outputs(chunk: Chunk, y: np.ndarray) -> None:
+    """Raise a ValueError if y of a chunk has another number of outputs than the first y."""
+    if chunk.y is not None and chunk.y.shape[1:] != y.shape[1:]:
+        raise ValueError(
+            f"{chunk.where}: y has shape {chunk.y.shape}, but the first y has {y.shape}."
+        )
+
+
 def with_target_of(chunk: Chunk, y: np.ndarray | None) -> Chunk:
     """Return a chunk with y in the dtype of the first chunk's y.
 
@@ -365,10 +377,7 @@ def with_target_of(chunk: Chunk, y: np.ndarray | None) -> Chunk:
     """
     if chunk.y is None or y is None:
         return chunk
-    if chunk.y.shape[1:] != y.shape[1:]:
-        raise ValueError(
-            f"{chunk.where}: y has shape {chunk.y.shape}, but the first y has {y.shape}."
-        )
+    refuse_other_outputs(chunk, y)
     if not np.can_cast(chunk.y.dtype, y.dtype, "same_kind"):
         raise ValueError(
             f"{chunk.where}: y has dtype {chunk.y.dtype}, but the first y has {y.dtype}: convert "

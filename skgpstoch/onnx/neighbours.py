@@ -46,9 +46,10 @@ def _(posterior: NeighbourPosterior, X: Value) -> list[LatentValues]:
     unit = number(posterior.located(places.G.new_ones(1, F.shape[1])))
     m = min(posterior.n_neighbors, len(F))
     N = nearest(G * unit, F * unit, m)
-    S = X.graph.call("Gather", F, N, axis=0) - G.unsqueeze(1)  # (N, m, e)
-    S = X.graph.concat([S, G.unsqueeze(1) * 0.0], 1)
-    K = within(posterior.kernel, SetValues(S, G, m + 1)) + np.zeros((1, m + 1, m + 1))
+    F_N = X.graph.call("Gather", F, N, axis=0)  # (N, m, e)
+    centre = F_N.columns([0], axis=1)  # from a far row, rounding would hide what is between others
+    S = X.graph.concat([F_N, G.unsqueeze(1)], 1) - centre
+    K = within(posterior.kernel, SetValues(S, centre, m + 1)) + np.zeros((1, m + 1, m + 1))
     prior, w = last(K), gathered(number(places.weight), N)
     D, y, more = number(places.D), number(places.y), number(places.variance - places.D)
     found = []
@@ -153,10 +154,10 @@ def ratio_at(
 
 
 class SetValues(NamedTuple):
-    """SetValues of q rows: S (N, q, e), minus G (N, e), which is the last row of its set."""
+    """Sets of q rows: S (N, q, e), minus the row nearest to the last one, centre (N, 1, e)."""
 
     S: Value
-    G: Value
+    centre: Value
     q: int
 
 
@@ -187,7 +188,7 @@ def _(kernel: k.ExpSineSquared, sets: SetValues) -> Value:
 
 @within.register
 def _(kernel: k.DotProduct, sets: SetValues) -> Value:
-    A = sets.S + sets.G.unsqueeze(1)
+    A = sets.S + sets.centre
     return A @ turned(A) + float(number(kernel.sigma_0)) ** 2
 
 

@@ -16,7 +16,12 @@ from ...data.frames import is_frame
 from ...data.groups import ALONE, ClockOfGroup, Group, agreed, current, doing
 from ...data.messages import muted, warn
 from ...data.row_sample import are_few, chosen_rows, most_sampled, offsets
-from ...data.row_source import RowSource, is_source, refuse_other_columns
+from ...data.row_source import (
+    RowSource,
+    is_source,
+    refuse_other_columns,
+    refuse_other_outputs,
+)
 from ...data.rows import Data
 from ...data.scan import Scan, scanned
 from ...data.table_parts import ColumnFacts, facts_of, merged, read_alike, read_as
@@ -276,6 +281,8 @@ def read_through(
         nonlocal facts
         for chunk in source.read(None):
             refuse_other_columns(chunk, source.example)
+            refuse_other_kind(chunk, source.example)
+            refuse_other_outputs(chunk, cast(np.ndarray, source.example.y))
             counted = with_checked_targets(chunk).counted()
             if len(counted):
                 if not labelled:
@@ -286,6 +293,17 @@ def read_through(
                 facts = found if facts is None else merged([facts, found])
 
     return scanned(source, counted_chunks(), n_sample, seed, labelled), facts
+
+
+def refuse_other_kind(chunk: Chunk, known: Chunk) -> None:
+    """Raise a ValueError if X of two chunks are frames of different libraries, or arrays."""
+    kinds = {(isinstance(each.X, np.ndarray), hasattr(each.X, "iloc")) for each in (chunk, known)}
+    if len(kinds) > 1:
+        found, first = (f"{type(c.X).__module__}.{type(c.X).__name__}" for c in (chunk, known))
+        raise ValueError(
+            f"{chunk.where}: X is a {found}, but that of {known.where} is a {first}. Convert all "
+            "chunks to one kind."
+        )
 
 
 def check_target(chunk: Chunk) -> None:

@@ -24,6 +24,7 @@ from skgpstoch import (
     GaussianProcessClassifier,
     GaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
+    StackedDensityRegressor,
     SVGPClassifier,
     on_interrupt,
 )
@@ -169,6 +170,18 @@ def test_no_networks_after_an_interrupted_process(monkeypatch):
         model = AutoGaussianProcessRegressor(random_state=0).fit(rows, np.sin(rows[:, 0]))
     assert len(said) == 1
     assert list(model.estimators_) == ["process"]
+
+
+def test_the_default_within_a_stack_has_a_model_after_an_interrupt():
+    """The stack was lost: no model of the default had begun."""
+    pressed = GaussianProcessRegressor(RBF(), optimizer=pressing)
+    stack = StackedDensityRegressor(
+        [("pressed", pressed), ("default", AutoGaussianProcessRegressor(random_state=0))], cv=2
+    )
+    rows = np.linspace(-3.0, 3.0, 60)[:, None]
+    with on_interrupt("keep"), pytest.warns(ConvergenceWarning, match="interrupted"):
+        stack.fit(rows, np.sin(rows[:, 0]))
+    assert np.isfinite(stack.log_predictive_density(rows, np.sin(rows[:, 0]))).all()
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,8 @@ def race(
     given_up: list[Judged] = []
     seconds = math.inf if deadline is None else deadline.left()
     for name, make, scout, is_doubtful, adapt, least_gain, is_promising, follow in entrants:
-        if was_interrupted():  # the interrupted model has warned
-            break
+        if found and was_interrupted():  # the interrupted model has warned
+            break  # but a first one is needed, which ends early
         if is_promising is not None and not is_promising(found, data, deadline):
             continue
         if found and deadline is not None and deadline.left() < LEAST_REMAINING * seconds:

@@ -64,8 +64,9 @@ def test_lattices_are_found(y, atoms):
         np.zeros(1000),
         np.stack([GRADES, GRADES], 1),
         np.where(SMOOTH > 0.9, SMOOTH, GRADES),
+        5e-324 * GRADES,  # gaps of the smallest number that there is
     ],
-    ids=["smooth", "fine", "zeros", "groups", "constant", "two outputs", "a fifth"],
+    ids=["smooth", "fine", "zeros", "groups", "constant", "two outputs", "a fifth", "tiny"],
 )
 def test_other_targets_are_continuous(y):
     assert lattice_of(INPUTS, y) is None

@@ -242,7 +242,7 @@ class Likelihood(Module):
         """
         if exposure is not None:
             raise ValueError(
-                f"exposure must be None with {self!r}, because only Poisson counts have one."
+                f"exposure must be None with {self!r}, because only counts have one."
             )
         if noise is not None:
             raise ValueError(

@@ -166,7 +166,7 @@ def check_refused(method: str, options: dict[str, Any]) -> None:
         )
     if options.get("exposure") is not None:
         raise ValueError(
-            "exposure must be None with FITCRegressor, because only Poisson counts have one."
+            "exposure must be None with FITCRegressor, because only counts have one."
         )
     if unknown := sorted(set(options) - {"sample_weight", "exposure"}):
         raise TypeError(f"FITCRegressor.{method}() got unexpected keyword arguments {unknown}.")

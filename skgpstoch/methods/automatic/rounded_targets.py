@@ -117,6 +117,8 @@ def lattice_of(X: np.ndarray, y: np.ndarray, sample_weight: Any = None) -> Latti
 def is_shared(y: np.ndarray) -> bool:
     """Tell whether most rows have the y of another row, but not all the same."""
     values, counts = np.unique(y, return_counts=True)
+    if values[-1] - values[0] < np.finfo(float).tiny:  # no quotient of such gaps is exact
+        return False
     return len(values) > 1 and (counts == 1).sum() <= (1.0 - LEAST_SHARED) * len(y)
 
 
@@ -136,7 +138,7 @@ def most_frequent(y: np.ndarray) -> tuple[float, float]:
     most, n = int(counts.max()), int(counts.sum())
     if len(values) == 1 or most < max(ROWS_AN_ATOM, LEAST_ATOM * n):
         return np.nan, 0.0
-    return float(values[counts.argmax()]), most / n
+    return float(values[counts.argmax()]) + 0.0, most / n  # not -0
 
 
 def share_of_atoms(n_rows: int, n_new: int) -> float:

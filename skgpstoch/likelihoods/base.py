@@ -241,9 +241,7 @@ class Likelihood(Module):
             If this kind of likelihood has no exposures, or no known errors.
         """
         if exposure is not None:
-            raise ValueError(
-                f"exposure must be None with {self!r}, because only counts have one."
-            )
+            raise ValueError(f"exposure must be None with {self!r}, because only counts have one.")
         if noise is not None:
             raise ValueError(
                 f"y_std must be None with {self!r}, because known errors can only be "

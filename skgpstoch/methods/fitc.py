@@ -165,8 +165,6 @@ def check_refused(method: str, options: dict[str, Any]) -> None:
             "f. Use SVGPRegressor."
         )
     if options.get("exposure") is not None:
-        raise ValueError(
-            "exposure must be None with FITCRegressor, because only counts have one."
-        )
+        raise ValueError("exposure must be None with FITCRegressor, because only counts have one.")
     if unknown := sorted(set(options) - {"sample_weight", "exposure"}):
         raise TypeError(f"FITCRegressor.{method}() got unexpected keyword arguments {unknown}.")

@@ -348,8 +348,9 @@ def of_time(max_time: float | None, deadline: Deadline | None, first: float) -> 
         found = found._replace(
             severity="problem",
             text=f"The fit took {seconds:.2g} s, longer than max_time={max_time:g}.",
-            advice="Other programs may have slowed it. If the time is a hard limit, lower "
-            "max_time.",
+            advice="To read the table and to fit the quickest models may take as long, or other "
+            "programs slowed them. If the time is a hard limit, lower max_time, or give fewer "
+            "columns.",
         )
         if first > max_time:
             found = found._replace(

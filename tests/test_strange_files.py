@@ -18,8 +18,8 @@ from made_by_hand import Nodes, first, nodes_of, put_together, taken_apart, with
 from sklearn.base import clone, is_classifier
 from sklearn.gaussian_process import kernels as sk
 from sklearn.linear_model import Ridge
-from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import FunctionTransformer, QuantileTransformer
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, QuantileTransformer, StandardScaler
 from sklearn.utils._metadata_requests import MethodMetadataRequest
 
 import skgpstoch
@@ -681,6 +681,13 @@ LARGE = {
     ],
     "a factor": [torch.nn.Unflatten(1, (1, 2)), torch.nn.Upsample(scale_factor=3e7)],
     "many times": [torch.nn.AdaptiveAvgPool1d(8192), torch.nn.AdaptiveAvgPool1d(3)] * 200,
+    "windows": [torch.nn.AdaptiveAvgPool1d(8192), torch.nn.AvgPool1d(4096, stride=1)],
+    "copies": [
+        torch.nn.Unflatten(1, (1, 2)),
+        torch.nn.AdaptiveAvgPool1d(8192),
+        torch.nn.Conv1d(1, 1, 4096),
+        torch.nn.Flatten(1),
+    ],
 }
 
 
@@ -791,6 +798,25 @@ def test_points_of_any_sets_are_saved(decoupled, n_orthogonal, tmp_path):
 
 def is_module(field):
     return isinstance(field, torch.nn.Module)
+
+
+def test_pipelines_are_in_one_another_only_a_few_times(tmp_path):
+    """Their HTML takes ten times as long for each."""
+    model = GaussianProcessRegressor(optimizer=None).fit(X, Y)
+    model.tag = make_pipeline(make_pipeline(make_pipeline(StandardScaler())))
+    model.save(tmp_path / "model")
+    model.tag = make_pipeline(model.tag)
+    with pytest.raises(ValueError, match="more than 3 pipelines are in one another"):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["n_nodes", "n_samples"])
+def test_deep_processes_do_not_repeat_rows_for_ever(name, tmp_path):
+    model = DeepGPRegressor(n_inducing=5, max_iter=1, random_state=0).fit(X, Y)
+    (features,) = (m for m in model.posterior_.modules() if type(m).__name__ == "DeepFeatures")
+    setattr(features, name, 2**17)
+    with pytest.raises(ValueError, match=rf"DeepFeatures\.{name} is larger than"):
+        model.save(tmp_path / "model")
 
 
 def test_kernels_of_scikit_learn_repeat_no_matrices(exact, tmp_path):

@@ -37,6 +37,9 @@ SIZES = {
 }
 """Fields of modules of ours that are sizes. Others count steps, or rows at most as many as all."""
 OF_COLUMNS = ("_x_scaling", "offset"), ("_x_spread", "offset"), ("X_train_", "T")
+MOST_DRAWS = {"n_nodes": 2**10, "n_samples": 2**12}
+"""Sizes that say how often each row asked is repeated, in any file."""
+MOST_NESTED = 3  # pipelines in one another, whose HTML takes ten times as long for each
 MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
 OF_BATCHES = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd
 """Layers that draw at random, or look at other rows, while they train."""
@@ -115,10 +118,24 @@ def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
             )
         if size_of(field) > limit and (package != PACKAGE or name in SIZES):
             raise ValueError(f"{cls.__name__}.{name} is larger than {limit}")
+        if package == PACKAGE and size_of(field) > (most := MOST_DRAWS.get(name, math.inf)):
+            raise ValueError(f"{cls.__name__}.{name} is larger than {most}")
+
+
+def nested(value: Any) -> int:
+    """Return how many pipelines are in one another, at most one more than `MOST_NESTED`."""
+    depth, inner = 0, [value]
+    while inner and depth <= MOST_NESTED:
+        depth += 1
+        steps = [step for each in inner for step in vars(each).get("steps") or ()]
+        inner = [part for _, part in steps if isinstance(part, Pipeline)]
+    return depth
 
 
 def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
     """Raise a ValueError if an estimator would read files, start processes or return no numbers."""
+    if isinstance(value, Pipeline) and nested(value) > MOST_NESTED:
+        raise ValueError(f"more than {MOST_NESTED} pipelines are in one another")
     if isinstance(value, Pipeline) and fields.get("memory") is not None:
         raise ValueError(
             "a Pipeline has memory, a folder whose files `fit` would run. Set memory=None before "

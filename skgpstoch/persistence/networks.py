@@ -8,6 +8,7 @@ which computes the sizes of all that they would make, and nothing else.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,8 @@ FREE_NUMBERS = 2**17  # that an operation may make of a row
 MOST_OF_A_ROW = 256  # as many numbers as the row has; twice those of a convolution to 128 channels
 BYTES_EACH = 4  # of the file, as a layer with weights has for its outputs
 MOST_OPERATIONS = 16  # of the largest size
+FREE_WORK = 2**23  # numbers that convolutions and poolings may read for a row, again and again
+POSITIONS = 4096  # of the row, at each of which a layer may use all weights of the file
 MAKING_MUCH = {"kernel_size", "output_size", "scale_factor", "size", "unflattened_size"}
 """Fields of layers without which a network has a weight for each number that it makes of a row.
 
@@ -45,11 +48,14 @@ def check_networks(fields: dict[str, Any], n_bytes: int) -> None:
         dtype = next((p.dtype for p in network.parameters()), torch.float64)
         unknown = {name: tensor.detach().to("meta") for name, tensor in tensors.items()}
         row = torch.empty(1, n_columns, dtype=dtype, device="meta")
-        sizes = NumbersMade(limit)
+        work = max(FREE_WORK, POSITIONS * n_bytes // BYTES_EACH)
+        sizes = NumbersMade(limit, work)
         with contextlib.suppress(*DAMAGE), torch.no_grad(), sizes:  # a use would fail as well
             functional_call(network, unknown, (row,))
         if sizes.are_many:
-            raise ValueError(f"its network makes more than {limit} numbers of a row")
+            raise ValueError(
+                f"its network makes more than {limit} numbers of a row, or reads more than {work}"
+            )
 
 
 def networks_in(*objects: Any) -> Iterator[nn.Module]:
@@ -74,20 +80,41 @@ class NumbersMade(TorchDispatchMode):
     ----------
     limit : int
         Most numbers that an operation may make.
+    work : int
+        Most numbers that all operations together may read.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, work: int) -> None:
         super().__init__()
-        self.limit = limit
-        self.n_numbers = 0
+        self.limit, self.work = limit, work
+        self.n_numbers = self.n_read = 0
         self.are_many = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         several = found if isinstance(found, tuple) else (found,)
         made = [a.numel() for a in several if isinstance(a, Tensor)]
+        copied, read = windows_of(func, args)
         self.n_numbers += sum(made)
-        if max(made, default=0) > self.limit or self.n_numbers > MOST_OPERATIONS * self.limit:
+        self.n_read += read * max(made, default=0)
+        if (
+            max(made, default=0) > self.limit
+            or max(self.n_numbers, copied * max(made, default=0)) > MOST_OPERATIONS * self.limit
+            or self.n_read > self.work
+        ):
             self.are_many = True
             raise ValueError("a network makes too many numbers")
         return found
+
+
+def windows_of(func: Any, args: Any) -> tuple[float, int]:
+    """Return how many numbers a convolution or a pooling copies, and reads, for one that it makes.
+
+    A convolution copies the windows of all channels of its output at once.
+    """
+    if "convolution" in func.__name__:
+        weights = args[1].shape
+        return math.prod(weights[1:]) / weights[0], math.prod(weights[1:])
+    if "pool" in func.__name__ and "adaptive" not in func.__name__:
+        return 0, int(np.prod(args[1]))
+    return 0, 1

@@ -37,7 +37,7 @@ SIZES = {
 }
 """Fields of modules of ours that are sizes. Others count steps, or rows at most as many as all."""
 OF_COLUMNS = ("_x_scaling", "offset"), ("_x_spread", "offset"), ("X_train_", "T")
-MOST_DRAWS = {"n_nodes": 2**10, "n_samples": 2**12}
+MOST_REPEATED = {"n_nodes": 2**10, "n_samples": 2**12}
 """Sizes that say how often each row asked is repeated, in any file."""
 MOST_NESTED = 3  # pipelines in one another, whose HTML takes ten times as long for each
 MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
@@ -118,7 +118,7 @@ def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
             )
         if size_of(field) > limit and (package != PACKAGE or name in SIZES):
             raise ValueError(f"{cls.__name__}.{name} is larger than {limit}")
-        if package == PACKAGE and size_of(field) > (most := MOST_DRAWS.get(name, math.inf)):
+        if package == PACKAGE and size_of(field) > (most := MOST_REPEATED.get(name, math.inf)):
             raise ValueError(f"{cls.__name__}.{name} is larger than {most}")
 
 

@@ -342,11 +342,12 @@ class TableEncoder:
         table = self._table(X)
         is_new = self._new(table, "mixtures of the predictions for the known levels")
         number = np.max(is_new * self.n_stand_ins[:, None], axis=0, initial=0)  # (n,)
-        Z, levels = self._encoded(table), self.stand_ins()
+        Z, kinds = self._encoded(table), np.unique(number[number > 0])
+        levels = self.stand_ins() if len(kinds) else []
         with muted(True):  # we have warned of missing values
             found = [
                 self._replaced(table, is_new, np.flatnonzero(number == K), [c[:K] for c in levels])
-                for K in np.unique(number[number > 0])
+                for K in kinds
             ]
         return Z, found
 

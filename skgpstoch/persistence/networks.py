@@ -84,11 +84,11 @@ class NumbersMade(TorchDispatchMode):
         Most numbers that all operations together may read.
     """
 
+    n_numbers, n_read, are_many = 0, 0, False  # so far
+
     def __init__(self, limit: int, work: int) -> None:
-        super().__init__()
         self.limit, self.work = limit, work
-        self.n_numbers = self.n_read = 0
-        self.are_many = False
+        super().__init__()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))

@@ -119,7 +119,7 @@ def given_labels(y: Any) -> Any:
         NA cannot be compared.
     """
     y = readable(y, "y")
-    if np.ndim(y) and np.asarray(y).dtype.kind in "OU":
+    if (a := np.asarray(y)).ndim and a.dtype.kind in "OU":
         labels = np.asarray(y, dtype=object).ravel().tolist()
         n = sum(stands_for_nan(label) for label in labels)
         if n:

@@ -698,12 +698,24 @@ def test_errors_name_the_parameter(cls, name, value):
 @pytest.mark.parametrize(
     "cls", [GaussianProcessClassifier, SVGPClassifier, AutoGaussianProcessClassifier]
 )
-@pytest.mark.parametrize("labels", [[1, "a"], ["a", None], ["a", 0.5]])
+@pytest.mark.parametrize("labels", [[1, "a"], ["a", 0.5]])
 def test_labels_of_several_types_are_named(cls, labels):
     X = np.random.default_rng(0).standard_normal((20, 2))
     kinds = " and ".join(sorted(type(label).__name__ for label in labels))
     with pytest.raises(ValueError, match=f"y must hold labels of one type, got {kinds}"):
         cls().fit(X, np.array(10 * labels, dtype=object))
+
+
+@pytest.mark.parametrize(
+    "cls", [GaussianProcessClassifier, SVGPClassifier, AutoGaussianProcessClassifier]
+)
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_rows_without_a_label_are_counted(cls, missing):
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    y = ["a"] * 10 + [missing] * 10
+    for given in (y, np.array(y, dtype=object)):
+        with pytest.raises(ValueError, match=r"y has no label \(None, NaN\) in 10 of 20 rows"):
+            cls().fit(X, given)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 from sklearn.exceptions import DataConversionWarning
 
-from .arrays import readable, stands_for_nan
+from .arrays import is_missing, readable
 from .frames import is_arrow, is_frame, refuse_plan, refuse_sparse
 from .messages import warn
 
@@ -121,7 +121,7 @@ def given_labels(y: Any) -> Any:
     y = readable(y, "y")
     if (a := np.asarray(y)).ndim and a.dtype.kind in "OU":
         labels = np.asarray(y, dtype=object).ravel().tolist()
-        n = sum(stands_for_nan(label) for label in labels)
+        n = sum(is_missing(label) for label in labels)
         if n:
             raise ValueError(f"y has no label (None, NaN) in {n} of {len(labels)} rows. Drop them.")
     return y
@@ -148,7 +148,7 @@ def refuse_huge(y: np.ndarray) -> None:
 
 def number(value: Any) -> float:
     """Return an object of y as a float, NaN if it stands for a missing value."""
-    if stands_for_nan(value):
+    if is_missing(value):
         return np.nan
     try:
         return float(value)

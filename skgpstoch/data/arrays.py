@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import reprlib
 from collections.abc import Callable, Iterator, Sequence, Set, ValuesView
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -199,10 +200,15 @@ def unmasked(values: np.ma.MaskedArray, name: str, takes_missing: bool) -> np.nd
     return a
 
 
-def stands_for_nan(value: Any) -> bool:
-    """Tell whether an object of y stands for a missing value: None, NaN, or pandas' NA."""
-    is_nan = isinstance(value, float) and value != value
-    return value is None or is_nan or type(value).__name__ == "NAType"
+def is_missing(value: Any) -> bool:
+    """Tell whether a cell or a label is None, NaN, NaT or pandas.NA."""
+    if value is None or isinstance(value, str):
+        return value is None
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(value))
+    return isinstance(value, Real) and bool(value != value)
 
 
 def named_array(values: Any, name: str, **options: Any) -> np.ndarray:

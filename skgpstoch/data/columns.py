@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from .array_inputs import TO_DATES
-from .arrays import all_finite
+from .arrays import all_finite, is_missing
 
 NUMBER, LEVEL, DATE, EMPTY = "numbers", "categories", "dates", "nothing"
 DURATION = "durations"
@@ -348,14 +348,3 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def is_missing(value: Any) -> bool:
-    """Tell whether a cell holds None, NaN, NaT or pandas.NA."""
-    if value is None or isinstance(value, str):
-        return value is None
-    if type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    if isinstance(value, np.datetime64 | np.timedelta64):
-        return bool(np.isnat(value))
-    return isinstance(value, Real) and bool(value != value)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import readable, stands_for_nan
+from .arrays import is_missing, readable
 
 PLANS = ("LazyFrame",)  # polars frames that are not computed yet
 
@@ -64,7 +64,7 @@ def stored_column(values: Any, name: str) -> np.ndarray:
         a = np.asarray(values, dtype=object)
     if a.dtype.kind == "O":
         a = a.copy()
-        a[np.frompyfunc(stands_for_nan, 1, 1)(a).astype(bool)] = None
+        a[np.frompyfunc(is_missing, 1, 1)(a).astype(bool)] = None
     return a
 
 

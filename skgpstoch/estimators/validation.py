@@ -20,7 +20,7 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from ..data.arguments import ROUTE_EXPOSURE
 from ..data.array_inputs import checked_kinds, dtypes_of, one_output, refuse_large
-from ..data.arrays import MOST_INTEGER, readable
+from ..data.arrays import MOST_INTEGER, is_missing, readable
 from ..data.groups import ALONE, Group, agreed, current
 from ..data.messages import internal_frames, warn
 from ..data.row_source import is_source
@@ -79,11 +79,6 @@ def with_groups(data: Data, groups: Any) -> Data:
             f"count, to hold some groups out, got {n_groups}."
         )
     return replace(data, cluster=cluster)
-
-
-def is_missing(label: Any) -> bool:
-    """Tell whether a label is None, NaN, NaT or pandas' NA."""
-    return label is None or type(label).__name__ == "NAType" or bool(label != label)
 
 
 def refuse_groups_apart(X: Any, groups: Any) -> None:

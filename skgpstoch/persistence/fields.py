@@ -118,9 +118,8 @@ def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
                 f"{cls.__name__} has {name}, which a file cannot contain. Remove the hooks before "
                 "saving"
             )
-        if size_of(field) > limit and (package != PACKAGE or name in SIZES):
-            raise ValueError(f"{cls.__name__}.{name} is larger than {limit}")
-        if package == PACKAGE and size_of(field) > (most := MOST_REPEATED.get(name, math.inf)):
+        most = min(limit, MOST_REPEATED.get(name, limit))
+        if size_of(field) > most and (package != PACKAGE or name in SIZES):
             raise ValueError(f"{cls.__name__}.{name} is larger than {most}")
 
 

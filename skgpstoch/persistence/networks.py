@@ -94,14 +94,11 @@ class NumbersMade(TorchDispatchMode):
         found = func(*args, **(kwargs or {}))
         several = found if isinstance(found, tuple) else (found,)
         made = [a.numel() for a in several if isinstance(a, Tensor)]
-        copied, read = windows_of(func, args)
+        (copied, read), most = windows_of(func, args), max(made, default=0)
         self.n_numbers += sum(made)
-        self.n_read += read * max(made, default=0)
-        if (
-            max(made, default=0) > self.limit
-            or max(self.n_numbers, copied * max(made, default=0)) > MOST_OPERATIONS * self.limit
-            or self.n_read > self.work
-        ):
+        self.n_read += read * most
+        is_large = max(most, max(self.n_numbers, copied * most) / MOST_OPERATIONS) > self.limit
+        if is_large or self.n_read > self.work:
             self.are_many = True
             raise ValueError("a network makes too many numbers")
         return found

@@ -15,7 +15,7 @@ from ...training.recipes.plan import Folds, Plan, Training, epochs
 FEW_DIRECT = 4000  # rows up to which there are eight networks, not three
 MANY_BATCH = 1024  # rows of a minibatch for many rows
 MANY_RATE = 2**0.5  # times the learning rate, as minibatches of many rows have less noise
-USUAL_MOST_STEPS, MANY_STEPS = 6000, 5000
+STEP_LIMIT, STEP_LIMIT_OF_MANY = 6000, 5000
 """Most steps, also for many rows without classes. *Measured* in the same time on 294,611 flights
 and three made-up tables of 200,000 rows: minibatches of 1,024 rows are better than those of 512 by
 .002 to .04 nats, and two networks better than three by .001 to .01."""
@@ -71,7 +71,7 @@ def ensemble_plan(
     usual = 64 if few else 256 if n_rows < MANY_ROWS else MANY_BATCH if many else USUAL_BATCH
     b = min(usual if t.batch_size == "auto" else int(t.batch_size), n_trained)
     power = 0.4 if n_rows < 1000 else 0.6
-    most = MANY_STEPS if many else USUAL_MOST_STEPS
+    most = STEP_LIMIT_OF_MANY if many else STEP_LIMIT
     n_steps = int(np.clip(750 * (n_rows / 1000) ** power, 300, most))
     if of_classes:  # measured: twice as many gain on one of three tables
         n_steps = max(n_steps // 2, 300)

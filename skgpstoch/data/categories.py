@@ -128,10 +128,8 @@ def new_levels(column: Column, known: set, predicted: str, owner: Any) -> np.nda
     A missing value is such a level if no training row had one. Warn of new levels; `predicted` says
     what is predicted there.
     """
-    labels = column.values.tolist()
-    if column.kind != LEVEL or not known - {None} or known.issuperset(labels):
-        return np.zeros(len(labels), dtype=bool)
-    new = set(labels) - known
+    is_new = is_unknown(column, known)
+    new = set(column.values[is_new].tolist())
     if new - {None}:
         warn_once(
             f"Column {column.name} of X has levels that the training rows did not have, "
@@ -148,6 +146,15 @@ def new_levels(column: Column, known: set, predicted: str, owner: Any) -> np.nda
             owner,
             (column.name, "missing"),
         )
+    return is_new
+
+
+def is_unknown(column: Column, known: set) -> np.ndarray:
+    """Return the mask (n,) of rows with a level that is not known; nothing if none is known."""
+    labels = column.values.tolist()
+    if column.kind != LEVEL or not known - {None} or known.issuperset(labels):
+        return np.zeros(len(labels), dtype=bool)
+    new = set(labels) - known
     return np.array([label in new for label in labels], dtype=bool)
 
 

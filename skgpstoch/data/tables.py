@@ -44,10 +44,12 @@ from .columns import (
     names_of,
     refuse_infinite,
 )
+from .findings import Finding
 from .groups import Group, agreed
 from .level_encoders import level_encoders
 from .messages import muted, warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
+from .ranges import of_rows_asked, ranges_of
 from .target_means import FoldMeans, LevelSums, LevelTargets, TargetMeans
 
 FEW_LEVELS = 10  # which have one column each
@@ -220,6 +222,7 @@ class TableEncoder:
         self.has_days = [shares_days(column) for column in table[counts].columns]
         table = self._with_days(table)
         kept = table[counts].columns
+        self.ranges = ranges_of(kept[: len(columns)])
         w = None if weight is None else weight[counts]
         self.encoders: list[Any] = [simple_encoder(column, w) for column in kept[: len(columns)]]
         self.encoders += [None] * sum(self.has_days)
@@ -405,6 +408,11 @@ class TableEncoder:
         simple = [(e, c) for e, c in pairs if not isinstance(e, TargetMeans | None)]
         none = np.empty((len(columns[0].values), 0))
         return np.hstack([none, *(encoder(column.values) for encoder, column in simple)])
+
+    def diagnosis_of(self, X: Any) -> Iterator[Finding]:
+        """Yield how many rows of X, as :meth:`transform` takes it, are far from training rows."""
+        columns = self._table(X).columns[: len(self.names)]
+        yield from of_rows_asked(columns, self.ranges, self.levels[: len(self.names)])
 
     @property
     def missing_columns(self) -> list[int]:

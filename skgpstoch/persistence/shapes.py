@@ -82,6 +82,7 @@ SHAPES = {
     "Scaling": "offset:d scale:d",
     "SparsePosterior": "precision:kmm elbo:- limits:3p",
     "StudentT": "log_scale:-|p log_df_minus_2:-|p",
+    "TableEncoder": "ranges:d2",
     "Theta": "length_scale:d missing:c noise:- signal:- slope:-",
     "VariationalWeights": "mean:mp root_0:paa root_1:pbb",
     "WhiteNoise": "log_noise_level:- log_noise_level_bounds:12",

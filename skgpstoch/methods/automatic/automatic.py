@@ -265,10 +265,22 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         return self._encoder.transform(validate_table(self, X, reset=False))
 
     @documented(BaseGP.diagnose)
-    def diagnose(self) -> Diagnosis:
-        """Tell what may be wrong with the rows, with the fit, and with each of the models."""
+    def diagnose(self, X: Any = None) -> Diagnosis:
+        """Tell what may be wrong with the rows, with the fit, and with each of the models.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_samples, n_features) or None, default=None
+            Rows that you want to predict. If given, *rows asked* is the share of them that is far
+            from the training rows: with a level that these did not have, or a number outside their
+            range by more than a tenth of it. Columns are compared one by one, so rows between
+            groups of training rows are not found.
+        """
         check_is_fitted(self)
-        return self._diagnosis
+        if X is None:
+            return self._diagnosis
+        of_rows = self._encoder.diagnosis_of(validate_table(self, X, reset=False))
+        return Diagnosis([*self._diagnosis, *of_rows])
 
     @property
     def feature_importances_(self) -> np.ndarray:

@@ -13,7 +13,7 @@ from .findings import Finding
 BEYOND = 0.1  # of the range of a column: a number that is farther outside is far
 MOST_NAMED = 10  # that are named: those with most rows that are far
 NO_RANGE = (1.0, 0.0)  # contains no number
-ASKED = "rows asked"
+ROWS_ASKED = "rows asked"
 
 
 def ranges_of(columns: Sequence[Column]) -> np.ndarray:
@@ -43,14 +43,14 @@ def of_rows_asked(
     share = far.any(0).mean()
     text = f"{far.any(0).sum():,} of {far.shape[1]:,} rows are far from the training rows."
     advice = "Predictions extrapolate there. Compare them with what you know."
-    whole = Finding(ASKED, "X", float(share), np.inf)
+    whole = Finding(ROWS_ASKED, "X", float(share), np.inf)
     yield whole._replace(severity="note", text=text, advice=advice) if share else whole
     shares = far.mean(1)
     for j in np.argsort(-shares, kind="stable")[:MOST_NAMED]:
         if shares[j]:
             text = f"{far[j].sum():,} rows are {said_of(columns[j], ranges[j])}."
             where = f"column {columns[j].name}"
-            yield Finding(ASKED, where, float(shares[j]), np.inf, "note", text)
+            yield Finding(ROWS_ASKED, where, float(shares[j]), np.inf, "note", text)
 
 
 def is_far(column: Column, ends: np.ndarray, known: set | None) -> np.ndarray:

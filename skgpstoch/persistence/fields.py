@@ -40,6 +40,7 @@ OF_COLUMNS = ("_x_scaling", "offset"), ("_x_spread", "offset"), ("X_train_", "T"
 MOST_REPEATED = {"n_nodes": 2**10, "n_samples": 2**12}
 """Sizes that say how often each row asked is repeated, in any file."""
 MOST_NESTED = 3  # pipelines in one another, whose HTML takes ten times as long for each
+MOST_WARNINGS = 10  # of folders that are not used
 MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
 OF_BATCHES = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd
 """Layers that draw at random, or look at other rows, while they train."""
@@ -177,19 +178,24 @@ def trains(value: Any) -> str:
 def check_jobs(cls: type, fields: dict[str, Any]) -> None:
     """Raise a ValueError if an object would start very many threads or processes."""
     n_jobs = fields.get("n_jobs")
-    if not (n_jobs is None or (isinstance(n_jobs, Integral) and n_jobs <= MOST_JOBS)):
-        raise ValueError(f"{cls.__name__} has n_jobs={n_jobs!r:.40}, more than {MOST_JOBS}")
+    if n_jobs is not None and not isinstance(n_jobs, Integral):
+        raise ValueError(f"{cls.__name__}.n_jobs is a {type(n_jobs).__name__}, not an integer")
+    if n_jobs is not None and int(n_jobs) > MOST_JOBS:
+        raise ValueError(f"{cls.__name__} has n_jobs={n_jobs}, more than {MOST_JOBS}")
 
 
 def forget_folders(objects: Iterable[Any]) -> None:
     """Let no estimator read or write where a file says, and warn if one would."""
     given = [e for e in objects if isinstance(e, BaseEstimator) and vars(e).get("checkpoint_dir")]
-    for estimator in given:
+    folders = {id(e.checkpoint_dir): e.checkpoint_dir for e in given}
+    for folder in list(folders.values())[:MOST_WARNINGS]:
+        shown = str(folder)[:LETTERS_SHOWN]
         warn(
-            f"The file's checkpoint_dir={estimator.checkpoint_dir!r:.80} is not used, because "
+            f"The file's checkpoint_dir={shown!r} is not used, because "
             "`fit` would read and write in a folder that whoever wrote the file chose. To keep "
             "checkpoints there, call set_params(checkpoint_dir=...)."
         )
+    for estimator in given:
         estimator.checkpoint_dir = None
 
 

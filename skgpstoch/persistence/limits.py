@@ -32,6 +32,7 @@ MOST_IN_A_KEY = 16
 MOST_UNKNOWN = 200  # arrays and numbers within an object that are not finite
 BYTES_OF_UNKNOWN = 1000  # that one counts for wherever its object is referred to
 BYTES_OF_ENTRY = 100  # that one counts for in each module that has its dict
+MOST_LOOKS = 10  # times that parts may count on average in all objects whose checks look at parts
 FREE_EVALUATIONS = 500  # kernels, networks and estimators within one that are always allowed
 LONGEST_NAME = 120  # of an attribute, in messages
 WITH_NUMBERS = (np.ndarray, np.floating, float)
@@ -107,7 +108,7 @@ class FileLimits(StateLimits):
         super().__init__()
         self.n_bytes = n_bytes
         self.most_bytes = self.bytes_left = most_bytes
-        self.n_parts = 0
+        self.n_parts = self.n_looks = 0
         self.sizes: list[int] = []  # bytes of each node, likewise
         self.n_evaluated = 0
         self.evaluations: list[int] = []  # objects that compute something in each node, likewise
@@ -148,6 +149,7 @@ class FileLimits(StateLimits):
         if form == "type" and value in classes():
             self.of_classes.add(len(self.depths) - 1)
         elif form in OBJECTS:
+            self.check_looks(value)
             check_fields(value, form, parts[1::2], self.n_bytes)
             self.check_evaluations(value)
             if self.sizes[-1] > self.most_bytes:
@@ -180,6 +182,13 @@ class FileLimits(StateLimits):
                     )
         if kind:
             self.training[len(self.depths) - 1] = kind
+
+    def check_looks(self, value: Any) -> None:
+        """Raise a ValueError if checks would look at shared parts far too often."""
+        if isinstance(value, BaseEstimator) or hasattr(value, "check_parts"):
+            self.n_looks += self.walks[-1]
+            if self.n_looks > MOST_LOOKS * self.n_parts + FREE_PARTS:
+                raise ValueError("its estimators share too much")
 
     def check_evaluations(self, value: Any) -> None:
         """Raise a ValueError if to compute with an object takes far longer than its parts tell."""

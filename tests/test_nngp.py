@@ -38,6 +38,7 @@ from skgpstoch.methods.nngp.start import in_sight
 from skgpstoch.models.calibration.tails import TailChoice, best_tails
 from skgpstoch.models.posteriors import neighbours
 from skgpstoch.models.posteriors.exact import repetition
+from skgpstoch.models.posteriors.joint import PriorChain
 from skgpstoch.models.posteriors.neighbours import NeighbourPosterior, noise_of_rows
 from skgpstoch.objectives.neighbours import NeighbourObjective
 from skgpstoch.training.history import HURRIED_STEPS
@@ -290,6 +291,51 @@ def test_joint_draws_have_the_joint_moments():
     assert_allclose(draws.mean(0), mean, atol=0.02)
     for p in range(2):
         assert_allclose(np.cov(draws[..., p].numpy().T), cov[p], atol=0.02)
+
+
+@pytest.mark.parametrize("m", [3, 7])
+def test_with_few_neighbours_errors_are_joint_exactly(m):
+    """cov(f − m) = A C Aᵀ, written out: rows share places, and outputs have other noise."""
+    X, rows = data(P=2, errors=True)
+    X_new = torch.cat([data(9, seed=5)[0], X[:2]])
+    found, made = posterior(X, rows, m)
+    C, K, prior = covariance(made, X, rows), made.kernel(X_new, X), made.kernel(X_new)
+    near = found.nearest.of(found.located(X_new), m)
+    cov = found.covariance(X_new)
+    draws = found.sample(X_new, 40_000, torch.Generator().manual_seed(0))
+    assert_allclose(draws.mean(0), found.marginals(X_new).mean[0], atol=0.02)
+    for p in range(2):
+        B = torch.zeros(len(X_new), N, dtype=torch.float64)
+        for j, places in enumerate(near):
+            B[j, places] = torch.linalg.solve(C[p][places][:, places], K[j, places])
+        expected = prior - B @ K.T - K @ B.T + B @ C[p] @ B.T
+        assert_allclose(cov[p], expected, **TIGHT)
+        assert_allclose(np.cov(draws[..., p].numpy().T), expected, atol=0.02)
+
+
+def test_draws_of_smooth_functions_vary_as_predicted():
+    """Conditioned on rows asked before as well, they varied 347 times as much at worst."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0.0, 10.0, (600, 1))
+    y = np.sin(X[:, 0]) + 0.3 * rng.standard_normal(600)
+    kernel = sk.ConstantKernel(1.0, "fixed") * sk.RBF(1.0, "fixed") + sk.WhiteKernel(0.09, "fixed")
+    model = NNGPRegressor(kernel, calibrate=False, normalize_y=False, max_iter=1, random_state=0)
+    grid = np.linspace(0.0, 10.0, 300)[:, None]
+    model.fit(X, y)
+    draws = model.sample_y(grid, 400, latent=True)
+    assert_allclose(draws.std(1) / model.predict_std(grid, latent=True), 1.0, atol=0.2)
+
+
+def test_prior_values_given_few_earlier_ones_are_nearly_joint():
+    """Of 300 places, with 64 earlier ones: the sum of the errors has the exact variance."""
+    X = torch.rand(300, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    kernel = from_sklearn(1.0 * sk.Matern(0.3, nu=2.5)).requires_grad_(False)
+    chain = PriorChain.of(kernel, X)
+    half = chain.draw(torch.eye(300, dtype=torch.float64))  # K = half halfᵀ, nearly
+    K = kernel(X)
+    assert chain.E.shape == (300, 64)
+    assert torch.linalg.norm(half @ half.T - K) < 0.005 * torch.linalg.norm(K)
+    assert_allclose((half @ half.T).diagonal(), 1.0, atol=0.01)
 
 
 def test_left_out_predictions_are_those_without_the_row():

@@ -157,7 +157,7 @@ def test_left_out_losses_and_their_gradients(C):
     made = objective(X, rows, C, 5, is_ordered=False)
     i, N_i = made.find()
     posterior = made.posterior(X, rows)
-    mean, var = posterior.moments(posterior.features[i], N_i)
+    mean, var = posterior.given(posterior.features[i], N_i)[:2]
     q = Marginals(mean[None], var[None])
     value, *_ = made.likelihood.predictive_gradients(rows.y, q)
     loss = made.loss_at(i, N_i)

@@ -177,7 +177,7 @@ class NeighbourClassPosterior(NeighbourPosterior):
 
     def cavities(self, i: Tensor, N: Tensor) -> Marginals:
         """Return f at rows i given rows N, as the likelihood sees it: (1, b, P)."""
-        mean, var = self.moments(self.features[i], N)
+        mean, var = self.given(self.features[i], N)[:2]
         mean = (mean - self.constant) / self.stretch + self.link_mean
         cavity = Marginals(mean[None], var[None] / self.stretch.square())
         return copies_beside(cavity, self.targets_of(i), self.weight[i])

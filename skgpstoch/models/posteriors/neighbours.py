@@ -10,27 +10,27 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self, cast
+from typing import Self, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from ...data.arrays import row_blocks
-from ...data.devices import BLOCK_ROWS, block_elements
+from ...data.devices import BLOCK_ROWS
 from ...data.rows import Rows
 from ...kernels import Kernel
-from ...kernels.sets import nearness, within
 from ...likelihoods.base import Likelihood
 from ...likelihoods.real import AdditiveNoise
 from ...maths.conditionals import Conditional, log_density
 from ...maths.gaussian import Marginals, standard_normal
-from ...maths.linalg import tri_solve
 from ...maths.nearest import Nearest, first_where
 from .base import Posterior
 from .functions import Functions, prior_functions
+from .joint import JointErrors
 from .nearby import LEAST_KNOWN, ErrorScale, Given, Widths
 from .places import Places
+from .sets import Sets, located, set_blocks
 
 MOST_IN_BLOCK = 1 << 24  # covariances of a block of sets, which gradients keep several times
 ENOUGH = 128  # neighbours for a summary of the mean
@@ -54,50 +54,6 @@ def noise_of_rows(noise: Tensor, rows: Rows) -> Tensor:
     """Return the noise variance of each row's y, (N, P): (σ² + s²)/w."""
     D = noise.expand_as(rows.y) if rows.noise is None else noise + rows.noise
     return D if rows.weight is None else D / rows.weight.to(D)[:, None]
-
-
-def set_blocks(n_rows: int, n_of_set: int, device: torch.device) -> Any:
-    """Return blocks of rows whose matrices fit into a core's cache."""
-    return row_blocks(n_rows, max(1, block_elements(device) // (2 * n_of_set**2)))
-
-
-class Sets(NamedTuple):
-    """Rows with their neighbours: features S (b, q, e), noise D and y (P, b, q).
-
-    A neighbour that is not there has covariance 0 with the others, and y = 0.
-    """
-
-    S: Tensor
-    D: Tensor
-    y: Tensor
-    is_there: Tensor | None  # (b, q); None if all are
-
-    @classmethod
-    def of(cls, G: Tensor, own: tuple[Tensor, Tensor], all_rows: Any, N: Tensor) -> Sets:
-        """Put rows G (b, e), with own D and y (b, P), before their neighbours N (b, m).
-
-        `all_rows` has the features (n, e), D and y (n, P) of the rows that are numbered.
-        """
-        absent = N < 0
-        N = N.clamp_min(0)
-        of_neighbours = all_rows[0].index_select(0, N.flatten()).unflatten(0, N.shape)
-        S = torch.cat([G[:, None], of_neighbours], 1)
-        D, y = (
-            torch.cat([of_row[:, None], of_all[N]], 1).permute(2, 0, 1)
-            for of_row, of_all in zip(own, all_rows[1:], strict=True)
-        )
-        if not bool(absent.any()):
-            return cls(S, D, y, None)
-        is_there = torch.nn.functional.pad(~absent, (1, 0), value=True)
-        return cls(S, torch.where(is_there, D, 1.0), torch.where(is_there, y, 0.0), is_there)
-
-    def covariances(self, kernel: Kernel) -> Tensor:
-        """Return K of each set, (b, q, q)."""
-        K = within(kernel, self.S).expand(-1, self.S.shape[1], self.S.shape[1])
-        if self.is_there is None:
-            return K
-        here = self.is_there.to(K)
-        return K * (here[:, :, None] * here[:, None])
 
 
 class NeighbourPosterior(Posterior):
@@ -209,7 +165,7 @@ class NeighbourPosterior(Posterior):
 
     def located(self, G: Tensor) -> Tensor:
         """Return features in the units in which the kernel falls, (N, e)."""
-        return G * nearness(self.kernel, G.shape[1]).sqrt().to(G)
+        return located(self.kernel, G)
 
     def refit(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         """Return the posterior given other data, with the same hyper-parameters."""
@@ -258,11 +214,6 @@ class NeighbourPosterior(Posterior):
             for tensor, rows in zip(whole, part, strict=True):
                 tensor[b] = rows
         return Given(*whole)
-
-    def moments(self, G: Tensor, N: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of f at rows G given places N, each (b, P)."""
-        given = self.given(G, N)
-        return given.mean, given.var
 
     def marginals(self, X: Tensor) -> Marginals:
         return self._marginals(X)[0]
@@ -328,8 +279,7 @@ class NeighbourPosterior(Posterior):
         w, r = self.weight, self.residual
         D = self.noise + (noise - self.variance) / w[:, None]
         value, slopes = torch.zeros_like(self.constant), [torch.zeros_like(p) for p in parameters]
-        near = nearness(kernel, self.features.shape[1])
-        nearest = Nearest(self.features * near.sqrt().to(self.features))
+        nearest = Nearest(located(kernel, self.features))
         for block in row_blocks(len(r), BLOCK_ROWS):
             i = torch.arange(block.start, block.stop, device=r.device)
             N = nearest.earlier(i, min(self.n_joint, len(r) - 1))
@@ -347,32 +297,32 @@ class NeighbourPosterior(Posterior):
 
     # ---- several rows together ---------------------------------------------------------------
 
+    def near_and_given(self, G: Tensor) -> tuple[Tensor, Conditional]:
+        """Return the places near rows of features G, and f of the rows given these, with β."""
+        near = self.nearest.of(self.located(G), self.n_neighbors)
+        k = min(self.n_errors, near.shape[1])
+        blocks = set_blocks(len(G), near.shape[1] + 1, G.device)
+        each = [self.conditional(G[some], near[some], k, self.places) for some in blocks]
+        return near, Conditional(*(torch.cat(part, 1) for part in zip(*each, strict=True)))
+
     @torch.no_grad()
-    def chain(self, X: Tensor) -> Chain:
-        """Condition each row of X on training rows and on earlier rows of X."""
-        G = self.network(X)
-        place, places = self.located(G), self.places
-        n = len(places.G)
-        j = torch.arange(len(G), device=G.device)
-        E = Nearest(place).earlier(j, min(self.n_joint, max(1, len(G) - 1)))
-        N = torch.cat([torch.where(E < 0, E, E + n), self.nearest.of(place, self.n_neighbors)], 1)
-        none = self.residual.new_zeros(len(G), self.residual.shape[1])
-        joined = zip(places[:3], (G, none, none), strict=True)
-        all_rows = tuple(torch.cat(pair) for pair in joined)
-        U, var = [], []
-        for some in set_blocks(len(G), N.shape[1] + 1, G.device):
-            sets = Sets.of(G[some], (none[some], none[some]), all_rows, N[some])
-            c = Conditional.of(sets.covariances(self.kernel), sets.D, sets.y)
-            U.append(c.beta[..., : E.shape[1]])
-            var.append(c.var)
-        return Chain(E, torch.cat(U, 1), torch.cat(var, 1).clamp_min(0.0))
+    def together(self, X: Tensor) -> tuple[Given, JointErrors, Tensor]:
+        """Return f at each row, the errors of all rows together, and by what these are wider."""
+        G, places = self.network(X), self.places
+        near, c = self.near_and_given(G)
+        used, N = near.unique(return_inverse=True)
+        Z, given = torch.cat([places.G[used], G]), self.said(c, G, near, places)
+        of_f = torch.ones_like(given.var)
+        if self.spread is not None:
+            of_f = self.spread(given, self.variance).of_f
+        return given, JointErrors(self.kernel, Z, places.D[used], N, c.beta), of_f
 
     def covariance(self, X: Tensor) -> Tensor:
         """Return the joint covariance, whose diagonal has the variances of :meth:`marginals`."""
-        chain, var = self.chain(X), self.marginals(X).var[0].mT  # (P, N)
-        cov = chain.covariance()
-        ratio = (var / cov.diagonal(dim1=-2, dim2=-1).clamp_min(TINIEST)).sqrt()
-        return cov * ratio[:, :, None] * ratio[:, None]
+        given, errors, of_f = self.together(X)
+        cov, wider = errors.covariance(), of_f.mT
+        cov.diagonal(dim1=-2, dim2=-1).copy_(given.var.mT)  # which A C Aᵀ has but for rounding
+        return cov * wider[:, :, None] * wider[:, None]
 
     def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
         """Draw f by Matheron's rule, with the neighbours of each row alone."""
@@ -383,11 +333,7 @@ class NeighbourPosterior(Posterior):
 
         def values(X: Tensor) -> Tensor:
             at = self.network(X)
-            near = self.nearest.of(self.located(at), self.n_neighbors)
-            blocks = set_blocks(len(at), near.shape[1] + 1, at.device)
-            k = min(self.n_errors, near.shape[1])
-            each = [self.conditional(at[some], near[some], k, places) for some in blocks]
-            c = Conditional(*(torch.cat(part, 1) for part in zip(*each, strict=True)))
+            near, c = self.near_and_given(at)
             drawn = f(at) + torch.einsum("pbm,sbmp->sbp", c.beta, error[:, near]) + self.constant
             if self.spread is None:
                 return drawn
@@ -397,12 +343,8 @@ class NeighbourPosterior(Posterior):
         return values
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
-        q, wider = self._marginals(X)
-        chain, mean = self.chain(X), q.mean[0]  # (N, P)
-        P, N = chain.var.shape
-        z = standard_normal((P, N, n_samples), mean, generator)
-        drawn = chain.draw(z).permute(2, 1, 0)
-        return mean + (drawn if wider is None else wider.of_f * drawn)
+        given, errors, of_f = self.together(X)
+        return given.mean + of_f * errors.draws(n_samples, generator)
 
     def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
         q, likelihood = self.predictive(X, rows)
@@ -419,28 +361,3 @@ def slopes_of(value: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
         torch.zeros_like(p) if slope is None else slope.clone()
         for p, slope in zip(parameters, found, strict=True)
     ]
-
-
-class Chain(NamedTuple):
-    """f_j − E f_j = Σ_l U_jl (f_E(j)l − E f_E(j)l) + √v_j z_j, for rows j in order."""
-
-    E: Tensor  # numbers of earlier rows, (N, m); −1 where there is none
-    U: Tensor  # (P, N, m)
-    var: Tensor  # v, (P, N)
-
-    def covariance(self) -> Tensor:
-        """Return (I − U)⁻¹ diag(v) (I − U)⁻ᵀ, (P, N, N)."""
-        P, N = self.var.shape
-        whole = torch.zeros(P, N, N + 1, dtype=self.U.dtype, device=self.U.device)
-        at = torch.where(self.E < 0, N, self.E).expand(P, -1, -1)
-        whole.scatter_(2, at, -self.U)
-        half = tri_solve(whole[..., :N] + torch.eye(N).to(whole), torch.diag_embed(self.var.sqrt()))
-        return half @ half.mT
-
-    def draw(self, z: Tensor) -> Tensor:
-        """Return f − E f from standard normal z, (P, N, S)."""
-        g = self.var.sqrt()[..., None] * z
-        for j, E in enumerate(self.E):
-            is_there = E >= 0
-            g[:, j] += torch.einsum("pm,pms->ps", self.U[:, j, is_there], g[:, E[is_there]])
-        return g

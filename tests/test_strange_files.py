@@ -32,6 +32,7 @@ from skgpstoch import (
     QSGPRegressor,
     SCGDGaussianProcessRegressor,
     SolveGPRegressor,
+    SVGPClassifier,
     SVGPRegressor,
 )
 from skgpstoch.data.arrays import Scaling
@@ -582,7 +583,9 @@ def test_parameters_repeat_no_array(exact, tmp_path):
     metadata, tensors = taken_apart(exact)
     *nodes, whole = nodes_of(metadata)
     nodes = Nodes(nodes, tensors)
-    whole[whole.index("alpha") + 1] = nodes.add("list", *[nodes.add_array(np.ones(10**4))] * 9000)
+    a = nodes.add_array(np.ones(10**4))
+    scaling = nodes.add("record", nodes.add("type", "Scaling"), "offset", a, "scale", a)
+    whole[whole.index("alpha") + 1] = nodes.add("list", *[scaling] * 4000)
     put_together(
         tmp_path / "model", {**metadata, "structure": json.dumps([*nodes, whole])}, nodes.tensors
     )
@@ -1394,14 +1397,101 @@ def sharing_weights(nodes):
 def test_estimators_do_not_share_what_each_looks_at(make, exact, tmp_path):
     """Checks that are quick for each took as long as the number of pairs."""
     with_attribute(tmp_path / "model", exact, make)
-    refused(tmp_path / "model", "its estimators share too much")
+    refused(tmp_path / "model", "its estimators and kernels share too much")
+
+
+def test_kernels_do_not_share_lists_that_each_looks_at(exact, tmp_path):
+    def kernels(nodes):
+        of_class = nodes.add("type", "sklearn.RBF")
+        lists = nodes.add("list", *[nodes.add_array(np.ones(1000))] * 1000)
+        fields = ("length_scale", lists, "length_scale_bounds", "fixed")
+        return nodes.add("list", *(nodes.add("object", of_class, *fields) for _ in range(100)))
+
+    with_attribute(tmp_path / "model", exact, kernels)
+    refused(tmp_path / "model", "its estimators and kernels share too much")
+
+
+@pytest.mark.parametrize("kind", ["array", "text"])
+def test_lists_do_not_repeat_what_is_written_out(kind, exact, tmp_path):
+    """Whoever makes an array or a message of such a list needs gigabytes."""
+
+    def repeated(nodes):
+        shared = nodes.add("list", "x" * 9999)
+        if kind == "array":
+            shared = nodes.add_array(np.ones(5000))
+        return nodes.add("list", *[nodes.add("list", *[shared] * 100)] * 100)
+
+    with_attribute(tmp_path / "model", exact, repeated)
+    refused(tmp_path / "model", "its lists repeat arrays or texts too often")
+
+
+def test_an_array_is_looked_at_once_wherever_it_is_shared(exact, monkeypatch):
+    """To name the most extreme number took as long as all references to an array together."""
+    model = skgpstoch.load(exact)
+    model.note_ = [np.full(1000, 1e12)] * 100
+    sizes, log10 = [], np.log10
+
+    def counted(a):
+        sizes.append(np.size(a))
+        return log10(a)
+
+    monkeypatch.setattr(np, "log10", counted)
+    assert "1e+12, in GaussianProcessRegressor.note_" in failures.Parts(model).most_extreme()
+    assert sum(size > 1000 for size in sizes) == 1
+
+
+def test_labels_are_as_wide_as_their_texts(exact, tmp_path):
+    """Predictions repeat them: some rows took gigabytes."""
+
+    def labels(nodes):
+        return nodes.add("cells", "<U1000000", 1, 2, "x" * 30_000, "y")
+
+    with_attribute(tmp_path / "model", exact, labels)
+    refused(tmp_path / "model", "an array of strings cannot have the type <U1000000")
+
+
+def test_wide_arrays_of_short_labels_are_kept(tmp_path):
+    """As databases return them."""
+    model = SVGPClassifier(n_inducing=3, max_iter=1, random_state=0)
+    model.fit(X, np.where(Y > 0, "yes", "no").astype("<U500")).save(tmp_path / "model")
+    again = skgpstoch.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+
+
+def test_numbers_that_no_file_has_are_named(tmp_path):
+    model = GaussianProcessRegressor(alpha=np.longdouble(0.1)).fit(X, Y)
+    with pytest.raises(ValueError, match=r"alpha is np\.longdouble"):
+        model.save(tmp_path / "model")
+
+
+def test_models_of_huge_targets_are_kept(tmp_path):
+    """Their noise variance overflows, which no prediction needs."""
+    model = SVGPRegressor(n_inducing=3, max_iter=1, random_state=0).fit(X, 1e200 * Y)
+    model.save(tmp_path / "model")
+    again = skgpstoch.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+
+
+def test_paths_that_are_none_are_named(exact, tmp_path):
+    model = skgpstoch.load(exact)
+    with pytest.raises(ValueError, match="path must not contain null characters"):
+        model.save(str(tmp_path / "a\0b"))
+
+
+def test_only_our_own_leftovers_are_removed(exact, tmp_path):
+    other, own = (tmp_path / f".model.{letter * 32}.tmp" for letter in "z0")
+    other.write_text("mine")
+    own.write_text("left over")
+    skgpstoch.load(exact).save(tmp_path / "model")
+    assert other.exists()
+    assert not own.exists()
 
 
 def test_numbers_of_jobs_are_not_written_out(exact, tmp_path):
     """The text of a list that repeats a long text takes gigabytes."""
 
     def lists(nodes):
-        jobs = nodes.doubled("list", 12, nodes.add("list", "x" * 10_000))
+        jobs = nodes.doubled("list", 11, nodes.add("list", "x" * 10_000))
         return nodes.add("object", nodes.add("type", "DLMRegressor"), "n_jobs", jobs)
 
     with_attribute(tmp_path / "model", exact, lists)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -76,7 +77,8 @@ def remove_leftovers(target: Path) -> None:
 def is_unfinished(name: str, of: str) -> bool:
     """Tell whether a name is one that `locked` gives to an unfinished file."""
     start = start_of(of)
-    return name.startswith(start) and name.endswith(".tmp") and len(name) == len(start) + 36
+    is_drawn = re.fullmatch(r"[0-9a-f]{32}\.tmp", name.removeprefix(start)) is not None
+    return name.startswith(start) and is_drawn
 
 
 def start_of(name: str) -> str:

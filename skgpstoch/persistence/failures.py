@@ -24,7 +24,7 @@ from ..data.devices import ran_out_of_memory
 from ..data.messages import is_raised_by_us, is_raised_by_users
 from .forms import DAMAGE
 from .registry import PACKAGE
-from .state import Names, Packer
+from .state import Names, Packer, identity
 
 LOADED: dict[int, str] = {}
 """Files of the estimators that were loaded, also within others, and of what they returned, by id.
@@ -207,7 +207,8 @@ class Parts(Packer):
     def part(self, value: Any, path: str) -> Any:
         path = OF_MODULES.sub(r".\1", path)
         self.places.setdefault(id(value), path)
-        if isinstance(value, float | np.ndarray) and np.asarray(value).dtype.kind == "f":
+        is_number = isinstance(value, float | np.ndarray) and np.asarray(value).dtype.kind == "f"
+        if is_number and identity(value) not in self.found:  # once, wherever an array is shared
             a = np.append(np.asarray(value)[np.isfinite(value) & (value != 0.0)], 1.0)
             far = np.abs(np.log10(np.abs(a)))
             place = OF_TENSORS.sub("", path)

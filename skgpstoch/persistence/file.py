@@ -161,8 +161,10 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
 
 def checked_path(path: Any) -> Path:
     """Return a path, or raise a TypeError if it is not a path."""
-    if not isinstance(path, str | os.PathLike):
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         raise TypeError(f"path must be a str or os.PathLike, got {path!r:.80}.")
+    if "\0" in os.fspath(path):
+        raise ValueError(f"path must not contain null characters, got {path!r:.80}.")
     return Path(path)
 
 

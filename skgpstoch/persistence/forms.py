@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from . import forms_of_values as of
+from .arrays import ITEM_SIZES
 from .forms_of_values import (
     DTYPES,
     WORDS,
@@ -244,7 +245,8 @@ def form_of(value: Any, name_of: Callable[[type], str | None]) -> str | None:
             return None
         return {"U": "cells", "O": "cells", "m": "times", "M": "times"}.get(value.dtype.kind)
     if isinstance(value, np.generic):
-        return "scalar" if value.dtype.kind in "biufUmM" else None
+        is_odd = value.dtype.kind == "f" and value.dtype.itemsize not in ITEM_SIZES
+        return "scalar" if value.dtype.kind in "biufUmM" and not is_odd else None
     if name_of(cls) is not None:
         return form_of_class(cls)
     return of.form_of_level(value)

@@ -20,6 +20,8 @@ from .registry import UFUNCS
 Parts = Iterable[tuple[str, Any]]  # where each part is (for messages), and the part
 Types = tuple[type, ...]
 
+BYTES_OF_A_LETTER, FREE_LETTERS = 4, 1024  # of each string of an array
+FREE_BYTES_OF_TEXTS = 2**20
 MOST_BYTES_OF_A_TEXT = 256  # in an array, for each string and each of its letters
 MOST_BYTES_OF_TEXTS = 2**26  # in an array
 MOST_WITHOUT_CELLS = 2**20  # rows of an array without columns
@@ -117,13 +119,22 @@ def dtype_of(text: str, kinds: str) -> np.dtype:
 
 def is_spacious(a: np.ndarray) -> bool:
     """Tell whether a few long strings make an array of strings take far too much memory."""
-    return a.dtype.kind == "U" and a.nbytes > most_bytes(a.reshape(-1).tolist())
+    if a.dtype.kind != "U":
+        return False
+    values = a.reshape(-1).tolist()
+    return a.nbytes > most_bytes(values) or a.dtype.itemsize > most_bytes_each(values)
+
+
+def most_bytes_each(values: list) -> int:
+    """Return the bytes that each string may take; predicted classes are as long as the longest."""
+    longest = max((len(v) for v in values if type(v) is str), default=0)
+    return BYTES_OF_A_LETTER * max(FREE_LETTERS, 2 * longest)
 
 
 def most_bytes(values: list) -> int:
     """Return the bytes that an array of strings may take."""
     n = len(values) + sum(len(v) for v in values if type(v) is str)
-    return min(MOST_BYTES_OF_A_TEXT * n, MOST_BYTES_OF_TEXTS)
+    return min(FREE_BYTES_OF_TEXTS + MOST_BYTES_OF_A_TEXT * n, MOST_BYTES_OF_TEXTS)
 
 
 def cells(a: np.ndarray) -> Parts:
@@ -142,6 +153,7 @@ def array_of_cells(parts: list[Any]) -> np.ndarray:
     dtype = dtype_of(text, "UO")
     if dtype.kind == "U" and (
         dtype.itemsize * max(len(values), 1) > most_bytes(values) + MOST_BYTES_OF_A_TEXT
+        or dtype.itemsize > most_bytes_each(values)
         or not all_are(str, values)
     ):
         raise ValueError(f"an array of strings cannot have the type {dtype}, or its values")

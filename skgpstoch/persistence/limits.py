@@ -33,6 +33,8 @@ MOST_UNKNOWN = 200  # arrays and numbers within an object that are not finite
 BYTES_OF_UNKNOWN = 1000  # that one counts for wherever its object is referred to
 BYTES_OF_ENTRY = 100  # that one counts for in each module that has its dict
 MOST_LOOKS = 10  # times that parts may count on average in all objects whose checks look at parts
+MOST_WRITTEN = 2  # of all that objects may take, in a list whose parts are written out
+BYTES_OF_NUMBER = 8
 FREE_EVALUATIONS = 500  # kernels, networks and estimators within one that are always allowed
 LONGEST_NAME = 120  # of an attribute, in messages
 WITH_NUMBERS = (np.ndarray, np.floating, float)
@@ -49,8 +51,8 @@ MAY_BE_UNKNOWN = re.compile(
 IN_RECORDS = re.compile(r"\W(cdf|gain|gap|latent_std|limit|log_p|value)\b")
 """The same, but not of modules, whose parameters may have these names."""
 
-MAY_BE_INFINITE = re.compile(r"\.(high|low|nu)\b")
-"""Fields of laws and kernels that are infinite where nothing bounds them."""
+MAY_BE_INFINITE = re.compile(r"\.(high|low|noise_variance_|nu)\b")
+"""Fields of laws and kernels that are infinite where nothing bounds them, and a square to read."""
 
 BYTES = {nn.Module: 12_000, torch.Tensor: 800, np.random.RandomState: 100_000}
 """What objects take at least, without parts that are counted elsewhere.
@@ -110,6 +112,7 @@ class FileLimits(StateLimits):
         self.most_bytes = self.bytes_left = most_bytes
         self.n_parts = self.n_looks = 0
         self.sizes: list[int] = []  # bytes of each node, likewise
+        self.plain: list[int] = []  # the same without those of objects, and with letters of texts
         self.n_evaluated = 0
         self.evaluations: list[int] = []  # objects that compute something in each node, likewise
         self.unknown: dict[int, list[Unknown]] = {}
@@ -123,6 +126,8 @@ class FileLimits(StateLimits):
         inner = [part[0] for part in parts if isinstance(part, list)]
         self.n_parts += 1 + len(parts)
         self.sizes.append(sum(map(self.sizes.__getitem__, inner)))
+        letters = sum(len(v) for v in values if type(v) is str)
+        self.plain.append(letters + sum(map(self.plain.__getitem__, inner)))
         self.evaluations.append(sum(map(self.evaluations.__getitem__, inner)))
         if self.depths[-1] > MOST_DEPTH:
             raise ValueError(f"it is nested more than {MOST_DEPTH} deep")
@@ -145,11 +150,15 @@ class FileLimits(StateLimits):
     def check_object(self, form: str, parts: list[Any], value: Any) -> None:
         """Raise a ValueError if an object takes too much memory or has numbers that are unknown."""
         self.take(n_bytes := bytes_of(value))
+        n_plain = self.plain[-1]
         self.sizes[-1] += n_bytes
+        self.plain[-1] = 0 if form in OBJECTS else self.plain[-1] + n_bytes
+        if self.plain[-1] > MOST_WRITTEN * self.most_bytes:
+            raise ValueError("its lists repeat arrays or texts too often")
         if form == "type" and value in classes():
             self.of_classes.add(len(self.depths) - 1)
         elif form in OBJECTS:
-            self.check_looks(value)
+            self.check_looks(value, n_plain)
             check_fields(value, form, parts[1::2], self.n_bytes)
             self.check_evaluations(value)
             if self.sizes[-1] > self.most_bytes:
@@ -183,12 +192,18 @@ class FileLimits(StateLimits):
         if kind:
             self.training[len(self.depths) - 1] = kind
 
-    def check_looks(self, value: Any) -> None:
-        """Raise a ValueError if checks would look at shared parts far too often."""
-        if isinstance(value, BaseEstimator) or hasattr(value, "check_parts"):
+    def check_looks(self, value: Any, n_plain: int) -> None:
+        """Raise a ValueError if checks would look at shared parts far too often.
+
+        `n_plain` are the bytes of its arrays, which those of kernels look at.
+        """
+        if isinstance(value, sk.Kernel):
+            self.n_looks += n_plain // BYTES_OF_NUMBER
+        elif isinstance(value, BaseEstimator) or hasattr(value, "check_parts"):
             self.n_looks += self.walks[-1]
-            if self.n_looks > MOST_LOOKS * self.n_parts + FREE_PARTS:
-                raise ValueError("its estimators share too much")
+        n_known = self.n_parts + self.n_bytes // BYTES_OF_NUMBER
+        if self.n_looks > MOST_LOOKS * n_known + FREE_PARTS:
+            raise ValueError("its estimators and kernels share too much")
 
     def check_evaluations(self, value: Any) -> None:
         """Raise a ValueError if to compute with an object takes far longer than its parts tell."""

@@ -361,7 +361,11 @@ class InChunks(Sampled):
             while before:  # in pieces, to bound the memory; these rows are discarded
                 flow.take(piece := min(before, self.source.buffer_rows))
                 before -= piece
-        yield flow
+        try:
+            yield flow
+        except BaseException:
+            flow.close()  # now: whoever keeps the error keeps the flow
+            raise
         self.kept["flow"] = flow, number + 1
 
     def drawn(self, n_rows: int, generator: torch.Generator) -> tuple[Tensor, Rows]:

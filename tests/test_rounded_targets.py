@@ -241,6 +241,15 @@ def test_wrong_seeds_and_targets_are_named():
         LINE.log_predictive_density(QUERY, ["a"] * len(QUERY))
 
 
+def test_moments_have_heavy_tails():
+    """Nearly all of the variance comes from atoms that are tens of the usual errors away."""
+    parts = [NormalLaw(np.full((1, 1), 20.0), np.full((1, 1), s)) for s in (0.2, 9.0)]
+    law = LatticeLaw(MixedLaw(np.array([0.99, 0.01]), parts), Lattice(np.arange(41.0), 1.0))
+    P, (mean, std) = law.atom_probabilities()[0], law.moments()
+    assert_allclose(mean[0, 0], P @ np.arange(41.0))
+    assert_allclose(std[0, 0], np.sqrt(P @ (np.arange(41.0) - mean[0, 0]) ** 2))
+
+
 @pytest.mark.parametrize("unit", [1e-200, 1e200])
 def test_moments_have_the_unit_of_the_atoms(unit):
     """Their squares would underflow or overflow."""

@@ -293,8 +293,6 @@ def rounded_moments(given: Weighted | OverLevels, lattice: Lattice) -> tuple[Val
     low, high = (below(mean + std * z, edges) for z in (-WINDOW, WINDOW))
     end = mean * 0.0
     cdf, _ = given.cdf_and_density(end + edges)  # (N, J − 1)
-    place = np.arange(edges.shape[1], dtype=np.float64)[None]
-    cdf = graph.where(low - place > 0.0, 0.0, graph.where(high - place > 0.0, cdf, 1.0))
     P = graph.concat([cdf, end + 1.0], 1) - graph.concat([end, cdf], 1)
     shift = (P * (lattice.atoms - centre)).sum(1) * share
     square = (P * (lattice.atoms - mean).square()).sum(1) * share + var * (1.0 - share)

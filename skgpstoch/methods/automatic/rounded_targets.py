@@ -30,7 +30,7 @@ ROWS_AN_ATOM = 10  # on average, unless atoms are a grid
 GRID_PARTS = (1, 2, 3)  # units that the smallest gap between values may be
 GRID_SLACK = 0.02  # units by which floats may miss a grid
 SAME = 1e-3  # of the distance to the next atom: a number so close is the atom
-WINDOW = 6.0  # standard deviations on both sides; the rest counts as the last atom there
+WINDOW = 6.0  # standard deviations on both sides
 MOST_CELLS = 32  # in the window; among more atoms rounding does not change moments
 PAIRS_AT_A_TIME = 65_536  # of a row and an atom
 LEAST_MASS = 1e-300  # of a cell: smaller numbers have few digits
@@ -225,28 +225,19 @@ class LatticeLaw(Law):
         centre = self.law.density_mean()[:, 0]
         low, high = (self.lattice.nearest(mean + z * std) for z in (-WINDOW, WINDOW))
         coarse = np.flatnonzero(high - low < MOST_CELLS)
-        for rows in row_blocks(len(coarse), PAIRS_AT_A_TIME // MOST_CELLS):
+        for rows in row_blocks(len(coarse), max(PAIRS_AT_A_TIME // len(self.lattice.atoms), 1)):
             i = coarse[rows]
-            given = mean[i], std[i], centre[i], low[i], high[i]
-            both = self.of(i)._rounded_moments(*given)
-            mean[i], std[i] = both
+            mean[i], std[i] = self.of(i)._rounded_moments(mean[i], std[i], centre[i])
         return mean[:, None], std[:, None]
 
     def _rounded_moments(
-        self,
-        mean: np.ndarray,
-        std: np.ndarray,
-        centre: np.ndarray,
-        low: np.ndarray,
-        high: np.ndarray,
+        self, mean: np.ndarray, std: np.ndarray, centre: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and deviation of Y, with the atoms from number low to high of each row."""
-        edges, share = np.append(self.lattice.edges, np.inf), self.lattice.weight
-        j = np.minimum(low[:, None] + np.arange((high - low).max() + 1), high[:, None])  # (n, C)
-        ends = np.where(j < high[:, None], edges[j], np.inf)
-        P = np.diff(self._below(ends), prepend=0.0)
-        unit = np.where(std > 0.0, std, 1.0)  # squares neither overflow nor underflow
-        from_mean = (self.lattice.atoms[j] - mean[:, None]) / unit[:, None]
+        """Return mean and deviation of Y, to which far atoms add much if tails are heavy."""
+        share, unit = self.lattice.weight, np.where(std > 0.0, std, 1.0)
+        P = self._cells()  # (n, J)
+        # In units of the deviation, squares neither overflow nor underflow.
+        from_mean = (self.lattice.atoms - mean[:, None]) / unit[:, None]
         apart = (centre - mean) / unit
         shift = share * (P * (from_mean - apart[:, None])).sum(1)
         square = share * (P * from_mean**2).sum(1) + (1.0 - share) * (std / unit) ** 2
@@ -274,12 +265,16 @@ class LatticeLaw(Law):
     def atom_probabilities(self) -> np.ndarray:
         """Return the probability π·P_j of each atom, (n, J); each row sums to π."""
         (n, _), J = self.shape, len(self.lattice.atoms)
-        P, edges = np.empty((n, J)), np.append(self.lattice.edges, np.inf)
+        P = np.empty((n, J))
         for rows in row_blocks(n, max(PAIRS_AT_A_TIME // J, 1)):
-            block = self.of(rows)
-            below = block._below(np.broadcast_to(edges, (block.shape[0], J)))
-            P[rows] = self.lattice.weight * np.diff(below, prepend=0.0)
-        return np.maximum(P, 0.0)
+            P[rows] = self.lattice.weight * self.of(rows)._cells()
+        return P
+
+    def _cells(self) -> np.ndarray:
+        """Return P_j of all cells, (n, J)."""
+        edges = np.append(self.lattice.edges, np.inf)
+        below = self._below(np.broadcast_to(edges, (self.shape[0], len(edges))))
+        return np.maximum(np.diff(below, prepend=0.0), 0.0)
 
     def log_probability(self, y: np.ndarray) -> np.ndarray:
         """Return the log probability of each y, (n, 1), in nats; −∞ for a number that is no atom.

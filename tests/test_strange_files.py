@@ -1487,6 +1487,47 @@ def test_only_our_own_leftovers_are_removed(exact, tmp_path):
     assert not own.exists()
 
 
+def hidden_network(nodes):
+    """A network that the module itself would find, but not what looks through its modules."""
+    network = nodes.add("module", nodes.add("type", "nn.Identity"))
+    return nodes.add("module", nodes.add("type", "InducingFeatures"), "network", network)
+
+
+def hidden_weight(nodes):
+    a = nodes.add_array(np.ones((2, 2), np.float32))
+    weight = nodes.add("tensor", a, None)
+    return nodes.add("module", nodes.add("type", "nn.Linear"), "weight", weight)
+
+
+def network_as_limits(nodes):
+    network = nodes.add("module", nodes.add("type", "nn.Flatten"))
+    modules = nodes.add("dict", "limits", network)
+    return nodes.add("module", nodes.add("type", "NetworkFeatures"), "_modules", modules)
+
+
+def network_in_a_list(nodes):
+    network = nodes.add("module", nodes.add("type", "nn.Flatten"))
+    layers = nodes.add("dict", "0", network)
+    layers = nodes.add("module", nodes.add("type", "nn.ModuleList"), "_modules", layers)
+    modules = nodes.add("dict", "layers", layers)
+    return nodes.add("module", nodes.add("type", "DeepFeatures"), "_modules", modules)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (hidden_network, "InducingFeatures.network is not one of its modules or parameters"),
+        (hidden_weight, "Linear.weight is not one of its modules or parameters"),
+        (network_as_limits, "NetworkFeatures.limits cannot be a Flatten"),
+        (network_in_a_list, "DeepFeatures.layers cannot be a ModuleList"),
+    ],
+)
+def test_networks_are_where_they_are_looked_at(make, message, exact, tmp_path):
+    """Elsewhere no check saw how much they make of a row."""
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", re.escape(message))
+
+
 def test_numbers_of_jobs_are_not_written_out(exact, tmp_path):
     """The text of a list that repeats a long text takes gigabytes."""
 

@@ -84,6 +84,8 @@ class RunningObjective(VariationalObjective):
     def set_extra_state(self, state: dict[str, float]) -> None:
         super().set_extra_state(state)
         self.n_steps = int(state["n_steps"])
+        if self.n_steps < 0:  # in an edited checkpoint
+            raise ValueError(f"n_steps is {self.n_steps}")
 
     def rate(self, n_batch: int) -> float:
         """Return γ of the next step, with so many rows or draws; first steps average all so far."""

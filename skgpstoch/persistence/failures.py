@@ -51,7 +51,11 @@ def with_failures_told(method: Any) -> Any:
             found = method(model, *args, **kwargs)
         except DAMAGE as error:
             is_told = is_for_users(error) or is_absent(error, method.__name__)
-            is_of_file = is_of_part(error, model) or is_about_numbers(error, model, method)
+            is_of_file = (
+                is_of_part(error, model)
+                or is_about_numbers(error, model, method)
+                or is_absent(error, method.__name__)
+            )
             if id(model) not in LOADED or (is_told and not is_of_file):
                 raise
             why = (

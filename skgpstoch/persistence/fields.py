@@ -44,6 +44,7 @@ MOST_WARNINGS = 10  # of folders that are not used
 MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
 OF_BATCHES = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd
 """Layers that draw at random, or look at other rows, while they train."""
+LISTS = nn.ModuleList, nn.ModuleDict, nn.ParameterList
 ONE_OF: dict[Any, Any] = {
     **{float: (float, Real), int: (int, Integral), bool: (bool, np.bool_)},
     np.ndarray: (np.ndarray, np.generic),
@@ -112,6 +113,8 @@ def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
     if type(fields.get("training", True)) is not bool:
         raise ValueError(f"{cls.__name__}.training must be true or false")
     package = cls.__module__.partition(".")[0]
+    if package == PACKAGE:
+        check_inner(cls, {k: v for k, v in (fields.get("_modules") or {}).items() if v is not None})
     limit = max(FREE_SIZES.get(package, math.inf), n_bytes)
     for name, field in fields.items():
         if "hook" in name and isinstance(field, dict) and field:
@@ -119,9 +122,24 @@ def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
                 f"{cls.__name__} has {name}, which a file cannot contain. Remove the hooks before "
                 "saving"
             )
+        if isinstance(field, nn.Module | nn.Parameter) or (
+            isinstance(field, Tensor) and package == "torch"
+        ):
+            raise ValueError(f"{cls.__name__}.{name} is not one of its modules or parameters")
         most = min(limit, MOST_REPEATED.get(name, limit))
         if size_of(field) > most and (package != PACKAGE or name in SIZES):
             raise ValueError(f"{cls.__name__}.{name} is larger than {most}")
+
+
+def check_inner(cls: type, modules: dict[str, Any]) -> None:
+    """Raise a ValueError if a module of ours has layers where no check of networks looks."""
+    for name, inner in modules.items():
+        layers = list(inner._modules.values()) if isinstance(inner, LISTS) else [inner]
+        if name != "network" and any(
+            type(layer).__module__.partition(".")[0] == "torch" and type(layer) is not nn.Identity
+            for layer in layers
+        ):
+            raise ValueError(f"{cls.__name__}.{name} cannot be a {type(inner).__name__}")
 
 
 def nested(value: Any) -> int:

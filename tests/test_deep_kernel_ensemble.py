@@ -728,7 +728,7 @@ def test_the_dispersion_of_counts_follows_the_inputs():
     ("size", "params"),
     [
         pytest.param(1e6, {"likelihood": "poisson"}, marks=pytest.mark.slow),
-        (1e9, {"likelihood": "poisson"}),
+        pytest.param(1e9, {"likelihood": "poisson"}, marks=pytest.mark.slow),
         (1e5, {"likelihood": "negative_binomial", "max_iter": 60}),
     ],
 )

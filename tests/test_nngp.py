@@ -1086,6 +1086,19 @@ def test_starts_in_sight_stay_and_fixed_length_scales_too():
     assert 0.1 < some.k1.k2.length_scale[1] < 10.0
 
 
+@pytest.mark.parametrize("constant", [sk.ConstantKernel(), 1.0 * sk.DotProduct()])
+def test_each_term_starts_in_sight(constant):
+    """A constant or linear term correlates everywhere; it hid that a Matern does not."""
+    X = torch.tensor(1e4 * places("normal", n=100, d=2))
+    matern = 1.0 * sk.Matern(1.0, nu=1.5)
+    alone = in_sight(matern, X)
+    assert alone.k2.length_scale > 100.0
+    assert in_sight(constant + matern, X) == constant + alone
+    assert in_sight(2.0 * (matern + constant), X) == 2.0 * (alone + constant)
+    product = sk.DotProduct() * sk.Matern(1.0, nu=1.5)
+    assert in_sight(product, X).k2.length_scale > 100.0
+
+
 def test_the_advice_keeps_isotropy():
     X = places("normal", n=200, d=2)
     kernel = 1.0 * sk.Matern(1e-4, (1e-5, 1e-3), nu=1.5) + sk.WhiteKernel(0.1)

@@ -15,6 +15,7 @@ import torch
 from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import kernels as sk
 from test_kernels import FIXED, LEAVES, TIED
@@ -661,6 +662,16 @@ def test_with_all_rows_it_is_the_exact_estimator(sine, P):
     assert_allclose(model.log_marginal_likelihood(X, Y), value, rtol=1e-6)
 
 
+@pytest.mark.parametrize("n_copies", [1, 10, 40])
+def test_with_a_fixed_noise_copies_are_rows(sine, n_copies):
+    """Each was a fraction of a row, because weights were relative to their mean."""
+    X, y = (np.concatenate([a[:40], a[:n_copies]]) for a in sine)
+    model = of_all_rows(normalize_y=False, likelihood="gaussian").fit(X, y)
+    exact = GaussianProcessRegressor(FIXED_KERNEL, alpha=0.0, optimizer=None).fit(X, y)
+    mean, std = exact.predict(GRID, return_std=True)
+    assert_allclose(predictions(model), np.column_stack([mean, std]), atol=1e-6)
+
+
 def test_the_evidence_is_that_of_the_process(sine):
     model = NNGPRegressor(**QUICK, likelihood="gaussian").fit(*sine)
     value = model.log_marginal_likelihood(model.X_train_, model.y_train_)
@@ -714,6 +725,22 @@ def test_appended_rows_are_rows_of_the_fit(sine, method):
     assert_allclose(
         model.log_marginal_likelihood(X, y), model.log_marginal_likelihood_value_, rtol=1e-9
     )
+
+
+def test_weights_of_appended_rows_are_in_the_unit_of_the_fit(sine):
+    X, y, w = sine[0][:60], sine[1][:60], np.random.default_rng(0).uniform(0.5, 3.0, 60)
+    model = NNGPRegressor(**QUICK | {"n_neighbors": 60}, likelihood="gaussian")
+
+    def appended(w):
+        one = clone(model).fit(X[:40], y[:40], sample_weight=w[:40])
+        return one.condition_on(X[40:], y[40:], sample_weight=w[40:])
+
+    one, other = appended(w), appended(10.0 * w)
+    assert_allclose(predictions(one), predictions(other), rtol=1e-9)
+    value = one.log_marginal_likelihood(X, y, sample_weight=w)
+    assert_allclose(value, one.log_marginal_likelihood_value_, rtol=1e-9)
+    equal = clone(model).fit(X[:40], y[:40]).condition_on(X[40:], y[40:])
+    assert_array_equal(predictions(appended(np.full(60, 7.0))), predictions(equal))
 
 
 def test_partial_fit_begins_with_a_fit_and_refuses_other_parameters(sine):

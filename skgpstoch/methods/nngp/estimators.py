@@ -47,7 +47,8 @@ class NNGPRegressor(
     kernel, which takes one small Cholesky factor, whatever the number of training rows. It suits
     targets that vary faster over X than features or inducing points can follow: maps, and tables of
     many rows. With few rows, or much noise, other estimators predict as well or better. The rows
-    are the model: a saved file contains them. Weights of rows count relative to their mean.
+    are the model: a saved file contains them. Weights of rows count relative to their mean,
+    unless a WhiteKernel fixes the noise.
 
     Parameters
     ----------

@@ -1162,6 +1162,18 @@ def test_places_tell_what_their_rows_do():
         assert_allclose(left.var[i], expected[1][:, 0, 0], **TIGHT)
 
 
+def test_rows_at_one_place_differ_by_white_noise_in_f():
+    """They were merged, as if they had one f; white noise in a product is no noise of y."""
+    X, y = np.repeat(data(8, 1)[0].numpy(), 3, 0), np.random.default_rng(0).standard_normal(24)
+    inner = sk.ConstantKernel(1.2, "fixed") * (sk.RBF(0.8, "fixed") + sk.WhiteKernel(0.5, "fixed"))
+    kernel = inner + sk.WhiteKernel(0.05, "fixed")
+    model = of_all_rows(kernel, normalize_y=False, likelihood="gaussian").fit(X, y)
+    exact = GaussianProcessRegressor(kernel, alpha=0.0, optimizer=None).fit(X, y)
+    new = X[::3] + 0.1
+    expected = np.column_stack(exact.predict(new, return_std=True))
+    assert_allclose(predictions(model, new), expected, atol=1e-6)
+
+
 def test_a_place_with_many_measurements_hides_no_others():
     """Kriging with 16 neighbours is nearly that with all 260 rows."""
     rng = np.random.default_rng(5)

@@ -7,6 +7,7 @@ import math
 import pickle
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -37,6 +38,7 @@ from skgpstoch.maths.nearest import Nearest
 from skgpstoch.methods.nngp import deep, start
 from skgpstoch.methods.nngp.start import in_sight
 from skgpstoch.models.calibration.tails import TailChoice, best_tails
+from skgpstoch.models.features.near import NearFeatures
 from skgpstoch.models.posteriors import neighbours
 from skgpstoch.models.posteriors.exact import repetition
 from skgpstoch.models.posteriors.joint import PriorChain
@@ -868,6 +870,23 @@ def test_classes_of_tails(sine):
         model = NNGPRegressor(**QUICK, likelihood=likelihood).fit(X, heavy)
         assert type(model.likelihood_).__name__ == name
         assert np.isfinite(model.log_predictive_density(X, heavy)).all()
+
+
+@pytest.mark.parametrize("of_network", [False, True])
+def test_held_out_scores_are_weighted(of_network):
+    """A held-out row of weight 3 is the row three times; weights of these rows did not count."""
+    X, rows = data(20, 2)
+    times, fold = torch.ones(20).long(), torch.full((20,), -1)
+    times[:3], fold[:6] = 3, 0
+    weighted = replace(rows, weight=times.double(), fold=fold)
+    copies = torch.arange(20).repeat_interleave(times)
+    made = objective(X, rows, 5)
+    if of_network:
+        generator = torch.Generator().manual_seed(0)
+        features = NearFeatures(X.float(), (4,), "relu", 0.0, 16, generator)
+        made = deep.MeanObjective(features, 4, 2).double()
+    repeated = replace(weighted, weight=None)[copies]
+    assert_allclose(made.evaluate(X, weighted), made.evaluate(X[copies], repeated), rtol=1e-6)
 
 
 def test_early_stopping(sine):

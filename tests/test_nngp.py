@@ -7,6 +7,7 @@ import math
 import pickle
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ import torch
 from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import kernels as sk
 from test_kernels import FIXED, LEAVES, TIED
@@ -36,6 +38,7 @@ from skgpstoch.maths.nearest import Nearest
 from skgpstoch.methods.nngp import deep, start
 from skgpstoch.methods.nngp.start import in_sight
 from skgpstoch.models.calibration.tails import TailChoice, best_tails
+from skgpstoch.models.features.near import NearFeatures
 from skgpstoch.models.posteriors import neighbours
 from skgpstoch.models.posteriors.exact import repetition
 from skgpstoch.models.posteriors.joint import PriorChain
@@ -661,6 +664,16 @@ def test_with_all_rows_it_is_the_exact_estimator(sine, P):
     assert_allclose(model.log_marginal_likelihood(X, Y), value, rtol=1e-6)
 
 
+@pytest.mark.parametrize("n_copies", [1, 10, 40])
+def test_with_a_fixed_noise_copies_are_rows(sine, n_copies):
+    """Each was a fraction of a row, because weights were relative to their mean."""
+    X, y = (np.concatenate([a[:40], a[:n_copies]]) for a in sine)
+    model = of_all_rows(normalize_y=False, likelihood="gaussian").fit(X, y)
+    exact = GaussianProcessRegressor(FIXED_KERNEL, alpha=0.0, optimizer=None).fit(X, y)
+    mean, std = exact.predict(GRID, return_std=True)
+    assert_allclose(predictions(model), np.column_stack([mean, std]), atol=1e-6)
+
+
 def test_the_evidence_is_that_of_the_process(sine):
     model = NNGPRegressor(**QUICK, likelihood="gaussian").fit(*sine)
     value = model.log_marginal_likelihood(model.X_train_, model.y_train_)
@@ -714,6 +727,22 @@ def test_appended_rows_are_rows_of_the_fit(sine, method):
     assert_allclose(
         model.log_marginal_likelihood(X, y), model.log_marginal_likelihood_value_, rtol=1e-9
     )
+
+
+def test_weights_of_appended_rows_are_in_the_unit_of_the_fit(sine):
+    X, y, w = sine[0][:60], sine[1][:60], np.random.default_rng(0).uniform(0.5, 3.0, 60)
+    model = NNGPRegressor(**QUICK | {"n_neighbors": 60}, likelihood="gaussian")
+
+    def appended(w):
+        one = clone(model).fit(X[:40], y[:40], sample_weight=w[:40])
+        return one.condition_on(X[40:], y[40:], sample_weight=w[40:])
+
+    one, other = appended(w), appended(10.0 * w)
+    assert_allclose(predictions(one), predictions(other), rtol=1e-9)
+    value = one.log_marginal_likelihood(X, y, sample_weight=w)
+    assert_allclose(value, one.log_marginal_likelihood_value_, rtol=1e-9)
+    equal = clone(model).fit(X[:40], y[:40]).condition_on(X[40:], y[40:])
+    assert_array_equal(predictions(appended(np.full(60, 7.0))), predictions(equal))
 
 
 def test_partial_fit_begins_with_a_fit_and_refuses_other_parameters(sine):
@@ -841,6 +870,23 @@ def test_classes_of_tails(sine):
         model = NNGPRegressor(**QUICK, likelihood=likelihood).fit(X, heavy)
         assert type(model.likelihood_).__name__ == name
         assert np.isfinite(model.log_predictive_density(X, heavy)).all()
+
+
+@pytest.mark.parametrize("of_network", [False, True])
+def test_held_out_scores_are_weighted(of_network):
+    """A held-out row of weight 3 is the row three times; weights of these rows did not count."""
+    X, rows = data(20, 2)
+    times, fold = torch.ones(20).long(), torch.full((20,), -1)
+    times[:3], fold[:6] = 3, 0
+    weighted = replace(rows, weight=times.double(), fold=fold)
+    copies = torch.arange(20).repeat_interleave(times)
+    made = objective(X, rows, 5)
+    if of_network:
+        generator = torch.Generator().manual_seed(0)
+        features = NearFeatures(X.float(), (4,), "relu", 0.0, 16, generator)
+        made = deep.MeanObjective(features, 4, 2).double()
+    repeated = replace(weighted, weight=None)[copies]
+    assert_allclose(made.evaluate(X, weighted), made.evaluate(X[copies], repeated), rtol=1e-6)
 
 
 def test_early_stopping(sine):
@@ -1086,6 +1132,19 @@ def test_starts_in_sight_stay_and_fixed_length_scales_too():
     assert 0.1 < some.k1.k2.length_scale[1] < 10.0
 
 
+@pytest.mark.parametrize("constant", [sk.ConstantKernel(), 1.0 * sk.DotProduct()])
+def test_each_term_starts_in_sight(constant):
+    """A constant or linear term correlates everywhere; it hid that a Matern does not."""
+    X = torch.tensor(1e4 * places("normal", n=100, d=2))
+    matern = 1.0 * sk.Matern(1.0, nu=1.5)
+    alone = in_sight(matern, X)
+    assert alone.k2.length_scale > 100.0
+    assert in_sight(constant + matern, X) == constant + alone
+    assert in_sight(2.0 * (matern + constant), X) == 2.0 * (alone + constant)
+    product = sk.DotProduct() * sk.Matern(1.0, nu=1.5)
+    assert in_sight(product, X).k2.length_scale > 100.0
+
+
 def test_the_advice_keeps_isotropy():
     X = places("normal", n=200, d=2)
     kernel = 1.0 * sk.Matern(1e-4, (1e-5, 1e-3), nu=1.5) + sk.WhiteKernel(0.1)
@@ -1120,6 +1179,18 @@ def test_places_tell_what_their_rows_do():
         expected = exact_predictions(made, X[rest], rows[rest], X[i : i + 1])
         assert_allclose(left.mean[i], expected[0][0], **TIGHT)
         assert_allclose(left.var[i], expected[1][:, 0, 0], **TIGHT)
+
+
+def test_rows_at_one_place_differ_by_white_noise_in_f():
+    """They were merged, as if they had one f; white noise in a product is no noise of y."""
+    X, y = np.repeat(data(8, 1)[0].numpy(), 3, 0), np.random.default_rng(0).standard_normal(24)
+    inner = sk.ConstantKernel(1.2, "fixed") * (sk.RBF(0.8, "fixed") + sk.WhiteKernel(0.5, "fixed"))
+    kernel = inner + sk.WhiteKernel(0.05, "fixed")
+    model = of_all_rows(kernel, normalize_y=False, likelihood="gaussian").fit(X, y)
+    exact = GaussianProcessRegressor(kernel, alpha=0.0, optimizer=None).fit(X, y)
+    new = X[::3] + 0.1
+    expected = np.column_stack(exact.predict(new, return_std=True))
+    assert_allclose(predictions(model, new), expected, atol=1e-6)
 
 
 def test_a_place_with_many_measurements_hides_no_others():

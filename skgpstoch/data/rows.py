@@ -298,12 +298,10 @@ class Data(_Columns):
         """Return all that the mean of y depends on: X and, if there are any, exposures."""
         return self.X if self.exposure is None else np.hstack([self.X, self.exposure])
 
-    def relative(self) -> Data:
-        """Return the rows with weights whose mean is 1; without weights if they are all equal."""
-        if self.weight is None:
-            return self
-        weight = self.weight / self.weight.mean()
-        return replace(self, weight=None if np.ptp(self.weight) == 0.0 else weight)
+    def in_unit(self, unit: float) -> Data:
+        """Return the rows with weights divided by a unit; without weights if all are then 1."""
+        weight = np.full(len(self), 1.0 / unit) if self.weight is None else self.weight / unit
+        return replace(self, weight=None if (weight == 1.0).all() else weight)
 
     def repeated(self, counts: np.ndarray) -> Data:
         """Repeat each row as often as its count, and divide its weight by the count."""

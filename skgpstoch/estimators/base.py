@@ -72,6 +72,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     _x_scaling: Scaling
     _x_spread: Scaling
     _y_scaling: Scaling
+    _weight_unit: float
     _y_shape: tuple[int, ...]
     _stream: Any
     _beginning: Data
@@ -295,8 +296,9 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
             ) from error
 
     def _labelled(self, data: Data) -> tuple[Tensor, Rows, Posterior]:
-        """Do the same for valid data, with y and other values of rows."""
+        """Do the same for valid data, with y and other values of rows, in the fit's units."""
         device, posterior = predictor(self)
+        data = data.in_unit(getattr(self, "_weight_unit", 1.0))  # streams, and old files, have none
         return *self._tensors(data, "float64", device), posterior
 
     def _collect(

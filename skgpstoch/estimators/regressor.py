@@ -397,7 +397,8 @@ class GeneralRegressor(Regressor):
         Parameters
         ----------
         exposure : float or array-like of shape (n_samples,), default=None
-            Factor of the rates of counts, for likelihood="poisson"; None is 1.
+            Factor of the rates of counts; None is 1. Estimators or likelihoods that are not for
+            counts have none.
         y_std : float or array-like of the shape of y, default=None
             Known standard error of each target, in the units of y, besides the learned noise; for a
             Gaussian likelihood. None is 0.

@@ -103,8 +103,10 @@ def in_units(recipe: Recipe, data: Data, start: Start | None) -> InMemory:
         units, places = observations(data, len(data) if recipe.merges_many else None)
     else:
         units, places = merged(data)
-    units = units.relative() if recipe.weighs_relatively else with_possible_counts(units)
-    return replace(table, data=units, places=places)
+    if not recipe.weighs_relatively or units.weight is None:
+        return replace(table, data=with_possible_counts(units), places=places)
+    unit = float(units.weight.mean()) if np.ptp(units.weight) else float(units.weight[0])
+    return replace(table, data=units.in_unit(unit), places=places, weight_unit=unit)
 
 
 def prepared(estimator: Any, recipe: Recipe, table: Table, start: Start | None) -> Run:
@@ -115,6 +117,7 @@ def prepared(estimator: Any, recipe: Recipe, table: Table, start: Start | None) 
     checkpoint, seed = kept(estimator, table, start, plan.beta)
     generator = torch.Generator(resolve_device(estimator.device)).manual_seed(seed)
     set_scalings(estimator, recipe, table.data, start)
+    estimator._weight_unit = table.weight_unit
     table = table.scaled(estimator._tensors, plan, generator)
     problem = Problem.of(table, estimator._x_scaling, plan, generator, start)
     if recipe.deadline is None:

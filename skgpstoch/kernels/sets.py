@@ -74,9 +74,10 @@ class _RadialWithin(torch.autograd.Function):
 def nearness(kernel: Kernel, n_inputs: int) -> Tensor:
     """Return weights of squared differences, (d,), by which covariance falls near a row.
 
-    To second order, 1 − k(x, x′)/k(x, x) = Σ_d w_d (x_d − x′_d)² up to a common factor, for kernels
-    of distances; the terms of a sum count by their variances. All are 0 if nothing falls with
-    distance, as in a linear or a periodic kernel.
+    For one profile, RBF or rational quadratic, 1 − k(x, x′)/k(x, x) = Σ_d w_d (x_d − x′_d)² to
+    second order, up to a common factor. Profiles of sums and products count alike, as 1/ℓ_d²,
+    whatever their curvature; terms of a sum count by their variances. All are 0 if nothing falls
+    with distance, as in a linear or a periodic kernel.
     """
     return _fall(kernel, torch.zeros(n_inputs, dtype=torch.float64, device="cpu"))[1]
 

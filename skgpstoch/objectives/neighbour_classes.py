@@ -1,10 +1,10 @@
 """Learn a kernel for classes: the densities of pseudo-targets given those of their neighbours.
 
-At a fixed point of expectation propagation, the gradient of the evidence is that of the pseudo-
-targets' density, as if these were observations (Seeger, "Expectation propagation for exponential
-families", 2005). Between epochs they follow the kernel
-(:mod:`skgpstoch.models.posteriors.neighbour_classes`). "leave_one_out" is
-the predicted probability of each row's class, given pseudo-targets of others.
+At a fixed point of expectation propagation and a fixed c, the gradient of the evidence is that of
+the pseudo-targets' density, as if these were observations (Seeger, "Expectation propagation for
+exponential families", 2005). Between epochs they follow the kernel, as does c
+(:mod:`skgpstoch.models.posteriors.neighbour_classes`). "leave_one_out" is the predicted probability
+of each row's class, given pseudo-targets of others.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ class NeighbourObjective(Objective):
 
     @torch.no_grad()
     def evaluate(self, X: Tensor, rows: Rows) -> float:
-        return score_of(*errors_held_out(self, X, rows))
+        return score_of(*errors_held_out(self, X, rows), rows)
 
     def step_end(self) -> None:
         self.kernel.clamp_()
@@ -343,8 +343,9 @@ def errors_held_out(
     return (rows.y[:k].double() - mean) / s, s
 
 
-def score_of(u: Tensor, s: Tensor) -> float:
-    """Return the negative log density of errors, with the tails that suit them best."""
-    errors = u.cpu().numpy()
-    density = log_density_of_errors(errors, best_tails(errors, TailChoice())).sum(1).mean()
-    return float(s.log().sum(1).mean()) - float(density)
+def score_of(u: Tensor, s: Tensor, rows: Rows) -> float:
+    """Return the negative log density of the first rows' errors, with the tails that suit them."""
+    judged, errors = rows[: len(u)].to(torch.float64), u.cpu().numpy()
+    weight = judged.weighted(torch.ones_like(u))[:, :1].cpu().numpy()
+    density = log_density_of_errors(errors, best_tails(errors, TailChoice(), weight))
+    return float(judged.mean(s.log() - torch.from_numpy(density).to(s)).sum())

@@ -61,6 +61,8 @@ class Table(ABC):
         Which row of X each given row became, when equal ones were merged and shuffled.
     clock : ClockOfGroup
         Counts the seconds of the fit, and knows the ranks that fit together.
+    weight_unit : float, default=1.0
+        By which given weights were divided.
     """
 
     X: Tensor = UNKNOWN
@@ -70,6 +72,7 @@ class Table(ABC):
     numbers: np.ndarray | None = None
     places: np.ndarray = UNKNOWN
     clock: ClockOfGroup = field(default_factory=lambda: ClockOfGroup(ALONE))
+    weight_unit: float = 1.0
 
     @property
     def device(self) -> torch.device:

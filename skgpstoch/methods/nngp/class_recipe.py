@@ -28,11 +28,14 @@ class NeighbourClassRecipe(NeighbourRecipe):
     """
 
     calibrate: bool = True
-    weighs_relatively: bool = False
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:
         return super().of(parameters, network=None, tails=None, **decided)
+
+    @property
+    def weighs_relatively(self) -> bool:
+        return False
 
     def objective(self, problem: Problem) -> NeighbourObjective:
         problem, given = problem.trained(), self.kernel.expression

@@ -71,7 +71,7 @@ class MeanObjective(Objective):
         """Return the squared error of held-out rows, which come first."""
         held = slice(rows.n_held_out)
         f = self.mean(X[held])
-        return float((f - rows.y[held].to(f)).square().mean())
+        return float(rows[held].mean((f - rows.y[held].to(f)).square()).mean())
 
 
 def learned_mean(
@@ -195,7 +195,7 @@ class DeepNeighbourObjective(NeighbourObjective):
 
 def brief_score(objective: NeighbourObjective, X: Tensor, rows: Rows) -> float:
     """Return the score of some rows left out, given fewer neighbours than predictions are."""
-    return score_of(*errors_held_out(objective, X, rows, FEW_EVALUATED, FEW_GIVEN))
+    return score_of(*errors_held_out(objective, X, rows, FEW_EVALUATED, FEW_GIVEN), rows)
 
 
 class Plain(NamedTuple):

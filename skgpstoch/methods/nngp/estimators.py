@@ -47,7 +47,8 @@ class NNGPRegressor(
     kernel, which takes one small Cholesky factor, whatever the number of training rows. It suits
     targets that vary faster over X than features or inducing points can follow: maps, and tables of
     many rows. With few rows, or much noise, other estimators predict as well or better. The rows
-    are the model: a saved file contains them. Weights of rows count relative to their mean.
+    are the model: a saved file contains them. Weights of rows count relative to their mean,
+    unless a WhiteKernel fixes the noise.
 
     Parameters
     ----------
@@ -70,12 +71,13 @@ class NNGPRegressor(
         Distribution of y around f. "auto" lets training rows that are left out choose between
         Gaussian errors and those of a Student t; known errors `y_std` need "gaussian" or "auto".
     mean : {"constant", "zero"}, default="constant"
-        Mean of f far from all rows: a learned constant, or 0.
+        Mean of f far from all rows: a learned constant, or 0, which is the average of y if
+        `normalize_y` is True, the default.
     calibrate : bool, default=True
         Whether training rows that are left out choose the scale of errors, their tails, and how
-        much wider predictions are where neighbours are predicted badly. Far from all rows,
-        predictions are those of the process; with False, everywhere. The scale stays where the
-        kernel fixes it.
+        much wider predictions are where neighbours are predicted badly. Far from all rows, f is
+        that of the process, but heavy tails of y remain; with False, predictions are those of the
+        process everywhere. The scale stays where the kernel fixes it.
     hidden_layer_sizes : tuple of int, default=()
         Widths of the layers of a network that is learned together with the kernel: neighbours are
         then near in its outputs. (): neighbours are near in X.
@@ -118,10 +120,11 @@ class NNGPRegressor(
         Σ log p(yᵢ | y of `n_neighbors` earlier rows), in nats, for y in its own units. It is
         computed when it is first asked for.
     held_out_ : HeldOutPredictions
-        Predictions for up to 10,000 training rows, each given neighbours among the other rows: row
-        numbers (`rows`), `log_density` in nats for y in its own units, `mean`, `error`, `std`,
-        `latent_std` and `cdf`. Kernel and tails are those of all rows. With a network: for the rows
-        that it has not seen.
+        Predictions for up to 10,000 training rows, each given neighbours among the other rows:
+        their numbers in the X given to `fit`, not in `X_train_` (`rows`), `log_density` in nats for
+        y in its own units, both of shape (m,), and `mean`, `error`, `std`, `latent_std` and `cdf`,
+        of shape (m, n_outputs) also for one output. Kernel and tails are those of all rows. With a
+        network: for the rows that it has not seen.
     budget_ : dict or None
         With `max_time`: "n_steps", what there was time for, "all_steps" without a limit, and
         "is_enough", whether nothing was cut.

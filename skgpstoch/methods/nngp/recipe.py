@@ -80,7 +80,6 @@ class NeighbourRecipe(Recipe):
     tails: TailChoice | None
     mean: str = "constant"
     merges_many: bool = True
-    weighs_relatively: bool = True
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:
@@ -131,6 +130,10 @@ class NeighbourRecipe(Recipe):
         n_learned = n_features if given is None else given.n_dims
         least, each, most = KERNEL_STEPS
         return min(least + each * (n_learned + 3), most)
+
+    @property
+    def weighs_relatively(self) -> bool:
+        return self.kernel.learns_noise
 
     def keeps_apart(self, plan: Plan) -> bool:
         return True  # rows are left out to judge the tails

@@ -49,15 +49,31 @@ def in_sight(expression: sk.Kernel, X: Tensor) -> sk.Kernel:
     """Return a kernel under which rows near each other correlate: the same one if they do.
 
     Else they would teach nothing, as no gradient reaches them: all free length-scales are doubled,
-    within their bounds, until they do.
+    within their bounds, until they do. Each term of a sum is asked by itself, because one that is
+    constant or linear correlates everywhere.
     """
-    G, found = X.double(), expression
-    kernel = kernels.from_sklearn(expression).to(X.device)
+    k = expression
+    if type(k) is sk.Sum:
+        return sk.Sum(in_sight(k.k1, X), in_sight(k.k2, X))
+    if type(k) is sk.Product and type(k.k1) is sk.ConstantKernel:
+        return sk.Product(k.k1, in_sight(k.k2, X))
+    if type(k) is sk.Product and type(k.k2) is sk.ConstantKernel:
+        return sk.Product(in_sight(k.k1, X), k.k2)
+    return term_in_sight(k, X)
+
+
+def term_in_sight(term: sk.Kernel, X: Tensor) -> sk.Kernel:
+    """Return such a kernel for one term; the same one if it does not fall with distance."""
+    G, found = X.double(), term
+    kernel = kernels.from_sklearn(term).to(X.device)
+    weight = nearness(kernel, G.shape[1])
+    if len(G) < 2 or not bool(weight.any()):
+        return term
     i = torch.linspace(0, len(G) - 1, min(SIGHT_ROWS, len(G)), device=G.device).long()
-    near = Nearest(G * nearness(kernel, G.shape[1]).sqrt().to(G)).others(i, SIGHT_NEIGHBORS)
+    near = Nearest(G * weight.sqrt().to(G)).others(i, SIGHT_NEIGHBORS)
     S = torch.cat([G[i][:, None], G[near]], 1)
-    if len(G) < 2 or correlation_within(kernel, S) >= LEAST_CORRELATION:
-        return expression
+    if correlation_within(kernel, S) >= LEAST_CORRELATION:
+        return term
     for _ in range(MOST_DOUBLINGS):
         longer = smoother(found, 2.0)
         if longer.n_dims:

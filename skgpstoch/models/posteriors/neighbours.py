@@ -20,6 +20,7 @@ from ...data.arrays import row_blocks
 from ...data.devices import BLOCK_ROWS
 from ...data.rows import Rows
 from ...kernels import Kernel
+from ...kernels.expressions import WhiteNoise
 from ...likelihoods.base import Likelihood
 from ...likelihoods.real import AdditiveNoise
 from ...maths.conditionals import Conditional, log_density
@@ -151,7 +152,10 @@ class NeighbourPosterior(Posterior):
         found = _places.get(self)
         if found is None or found.G.device != self.residual.device:
             of_rows = self.features, self.noise, self.residual, self.weight
-            found = _places[self] = Places.merged(self.X, *of_rows)
+            differs = any(isinstance(part, WhiteNoise) for part in self.kernel.modules())
+            # White noise in f, as in a product, is another at each row.
+            found = Places.of_rows(*of_rows) if differs else Places.merged(self.X, *of_rows)
+            _places[self] = found
         return found
 
     def with_neighbors(self, n_neighbors: int) -> NeighbourPosterior:

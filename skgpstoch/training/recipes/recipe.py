@@ -176,9 +176,6 @@ class Recipe(OfParameters, ABC):
         one observation (:meth:`keeps_apart`).
     merges_many : bool, default=False
         Whether copies are merged among any number of rows.
-    weighs_relatively : bool, default=False
-        Whether weights count relative to their mean. Copies of all rows then tell as much as the
-        rows, and the likelihood of equal observations cannot take the noise for 0.
     numbers_rows : bool, default=False
         Whether parameters refer to rows by number, so that no row may be dropped before training.
     deadline : Deadline or None, default=None
@@ -189,9 +186,17 @@ class Recipe(OfParameters, ABC):
     normalize_y: bool = False
     merges_rows: bool = True
     merges_many: bool = False
-    weighs_relatively: bool = False
     numbers_rows: bool = False
     deadline: Deadline | None = None
+
+    @property
+    def weighs_relatively(self) -> bool:
+        """Whether weights count relative to their mean.
+
+        Copies of all rows then tell as much as the rows, and the likelihood of equal observations
+        cannot take the noise for 0.
+        """
+        return False
 
     @abstractmethod
     def plan(self, sizes: Sizes, start: Start | None = None) -> Plan:

@@ -16,6 +16,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.exceptions import DataConversionWarning
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.model_selection import GroupKFold, ShuffleSplit, TimeSeriesSplit
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -318,6 +319,57 @@ def test_relative_errors_are_stacked_with_others():
     assert abs(model.estimators_[1].predict([[0.0]])[0] - np.exp(0.5 * 0.3**2)) < 0.1
     with pytest.raises(ValueError, match="y must be positive for target_transform='log', got"):
         models[1][1].fit(X, -y)
+
+
+BAD_FOLDS = [
+    ([(range(200), range(200))], "cv must not train on the rows that it holds out"),
+    ([], "must give at least one fold"),
+    ({}, "must give at least one fold"),
+    (b"x", "gives no folds"),
+    (GroupKFold(3), "cv.split.X, y, groups"),
+    ([(range(50), range(50, 201))], "from 0 to 199"),
+    ([(range(50), range(-50, 0))], "from 0 to 199"),
+    ([([0.0, 1.0], [2.0])], "row indices"),
+    ([(range(100), [])], "rows of positive sample_weight both to train on and held out"),
+]
+
+
+@pytest.mark.parametrize(("cv", "message"), BAD_FOLDS)
+@pytest.mark.parametrize("is_stack", [False, True])
+def test_folds_that_judge_nothing_are_refused(cv, message, is_stack, step):
+    model = ConstantVarianceRegressor(Ridge())
+    model = StackedDensityRegressor([("ridge", model)]) if is_stack else model
+    with pytest.raises(ValueError, match=message):
+        model.set_params(cv=cv).fit(*step)
+
+
+@pytest.mark.parametrize("cv", [TimeSeriesSplit(3), ShuffleSplit(3, random_state=0)])
+def test_one_variance_is_that_of_all_rows_that_folds_hold_out(cv, step):
+    X, y = step
+    weight = np.where(np.arange(len(y)) % 3, 1.0, 2.0)
+    model = ConstantVarianceRegressor(Ridge(), cv=cv).fit(X, y, sample_weight=weight)
+    total = n = 0.0
+    for train, test in cv.split(X):
+        error = y[test] - Ridge().fit(X[train], y[train], weight[train]).predict(X[test])
+        total, n = total + weight[test] @ error**2, n + weight[test].sum()
+    assert_allclose(model.std_, np.sqrt(total / n))
+
+
+def test_folds_of_masks_leave_out_rows_that_do_not_count(step):
+    """They are numbered as the user's rows are, those without weight among them."""
+    X, y = step
+    half, weight = np.arange(len(y)) % 2 == 0, np.where(np.arange(len(y)) < 10, 0.0, 1.0)
+    masks = [(half, ~half), (~half, half)]
+    ridge = ConstantVarianceRegressor(Ridge(), cv=masks)
+    stack = StackedDensityRegressor([("ridge", ConstantVarianceRegressor(Ridge()))], cv=masks)
+    found, fewer = ([clone(m) for m in (ridge, stack)] for _ in range(2))
+    wrong = np.where(weight > 0.0, y, 1e6)
+    some = [(a[10:], b[10:]) for a, b in masks]
+    for model, other in zip(found, fewer, strict=True):
+        model.fit(X, wrong, sample_weight=weight)
+        other.set_params(cv=some).fit(X[10:], y[10:])
+    assert_allclose(found[0].std_, fewer[0].std_)
+    assert_allclose(found[1].score_, fewer[1].score_)
 
 
 @parametrize_with_checks(

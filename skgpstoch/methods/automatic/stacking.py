@@ -22,13 +22,13 @@ from joblib import Parallel, delayed
 from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_regressor
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import check_cv, cross_val_predict
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_array,
+    check_consistent_length,
     check_is_fitted,
     validate_data,
 )
@@ -48,6 +48,7 @@ from ...estimators.parameters import N_JOBS, TRANSFORM
 from ...estimators.predictions import PredictedRows
 from ...estimators.regressor import Regressor
 from ...estimators.validation import as_floats, check_numbers
+from ..gpcv.folds import checked_folds
 from .mixture import MixedRows, MixtureRegressor, NormalRows, TransformedRows, predicted_by
 
 PRIOR_OF_EACH = 0.5  # rows in favour of each estimator, so that few rows alone do not decide
@@ -211,7 +212,8 @@ class StackedDensityRegressor(
     Raises
     ------
     ValueError
-        If there are no estimators, a name occurs twice, or an estimator has no predictive density.
+        If there are no estimators, a name occurs twice, or an estimator has no predictive density;
+        or if a fold of `cv` has no rows, or rows both to train on and held out.
 
     See Also
     --------
@@ -283,9 +285,10 @@ class StackedDensityRegressor(
         validate_data(self, X, y, skip_check_array=True)
         y = check_array(real_target(y), ensure_2d=False, dtype="numeric", input_name="y")
         y = one_output(y, warns=True)
+        check_consistent_length(X, y)
         X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
         weight = of_rows.get("sample_weight")
-        splits = list(check_cv(self.cv).split(X, y))
+        splits = list(checked_folds(self.cv, self.cv, X, y, weight))
         fits, parallel = Fits(self, X, y, len(names) * (len(splits) + 1)), Parallel(self.n_jobs)
         parts = parallel(
             delayed(held_out_densities)(fits.next(name), name, model, X, y, split, of_rows)
@@ -405,18 +408,29 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
         refuse_times(X, "X")
         X, y = validate_table(self, X, y, reset=True, y_numeric=True, ensure_min_samples=2)
         X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
+        weight = of_rows.get("sample_weight")
+        splits = list(checked_folds(self.cv, self.cv, X, y, weight))
         self.target_transformer_ = None
         if self.target_transform is not None:
-            Y, weight = y.astype(np.float64)[:, None], of_rows.get("sample_weight")
+            Y = y.astype(np.float64)[:, None]
             self.target_transformer_ = fitted_transform(self.target_transform, Y, weight)
             y = np.asarray(self.target_transformer_.transform(Y)).reshape(len(Y))
-        predicted = cross_val_predict(self.estimator, X, y, cv=self.cv, params=of_rows)
-        of_y, error = y - np.median(y), y - predicted
-        unit = np.abs([of_y, error]).max() or 1.0  # squares of very large numbers overflow
-        square = np.average((error / unit) ** 2, weights=of_rows.get("sample_weight"))
+        order = np.concatenate([held_out for _, held_out in splits])
+        of_y, error = y - np.median(y), y[order] - self._predicted_held_out(X, y, of_rows, splits)
+        unit = np.abs(np.r_[of_y, error]).max() or 1.0  # squares of very large numbers overflow
+        square = np.average((error / unit) ** 2, weights=None if weight is None else weight[order])
         self.std_ = float(unit * max(np.sqrt(square), LEAST_STD * (np.std(of_y / unit) or 1.0)))
         self.estimator_ = clone(self.estimator).fit(X, y, **of_rows)
         return self
+
+    def _predicted_held_out(self, X: Any, y: np.ndarray, of_rows: dict, splits: list) -> np.ndarray:
+        """Return predictions of the rows held out, fold by fold."""
+        found = []
+        for trained, held_out in splits:
+            of_train = {name: column[trained] for name, column in of_rows.items()}
+            model = clone(self.estimator).fit(_safe_indexing(X, trained), y[trained], **of_train)
+            found.append(model.predict(_safe_indexing(X, held_out)))
+        return np.concatenate(found)
 
     @documented(BaseGP.diagnose)
     def diagnose(self) -> Diagnosis:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from sklearn.base import is_classifier
 
-from ...data.array_inputs import real_target
+from ...data.array_inputs import as_floats, real_target
 from ...data.arrays import resolve_seed
 from ...data.chunk import Chunk, concatenated
 from ...data.frames import is_frame
@@ -37,7 +37,6 @@ from ...estimators.opening import (
     refuse_given,
 )
 from ...estimators.validation import (
-    as_floats,
     check_numbers,
     check_weight,
     known_columns,

@@ -26,14 +26,13 @@ from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import (
-    _check_sample_weight,
     check_array,
     check_consistent_length,
     check_is_fitted,
     validate_data,
 )
 
-from ...data.array_inputs import one_output, real_target, refuse_times
+from ...data.array_inputs import checked_weight, one_output, real_target, refuse_times
 from ...data.docstrings import documented
 from ...data.findings import Diagnosis
 from ...data.messages import warn
@@ -47,7 +46,7 @@ from ...estimators.importances import averaged_importances
 from ...estimators.parameters import N_JOBS, TRANSFORM
 from ...estimators.predictions import PredictedRows
 from ...estimators.regressor import Regressor
-from ...estimators.validation import as_floats, check_numbers
+from ...estimators.validation import check_numbers
 from ..gpcv.folds import checked_folds
 from .mixture import MixedRows, MixtureRegressor, NormalRows, TransformedRows, predicted_by
 
@@ -151,8 +150,7 @@ def counted_rows(cv: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any,
     """
     if sample_weight is None:
         return X, y, {}
-    as_floats(sample_weight, "sample_weight")  # or an error that names it
-    weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+    weight = checked_weight(sample_weight, X)
     if isinstance(cv, Integral) or hasattr(cv, "split"):
         X, y, weight = (_safe_indexing(a, np.flatnonzero(weight)) for a in (X, y, weight))
     return X, y, {"sample_weight": weight}

@@ -95,7 +95,8 @@ def real_target(y: Any, of_fit: bool = True) -> Any:
     refuse_sparse(y, "y")
     y = readable(y, "y")
     refuse_times(y, "y")
-    refuse_unlike_rows(y, "y")
+    refuse_same_names(y, "y")
+    refuse_ragged(y, "y")
     a = np.asarray(y)
     refuse_times(a, "y")
     if a.dtype == bool:
@@ -121,7 +122,8 @@ def given_labels(y: Any) -> Any:
         NA cannot be compared. Also if rows have different lengths, or columns the same name.
     """
     y = readable(y, "y")
-    refuse_unlike_rows(y, "y")
+    refuse_same_names(y, "y")
+    refuse_ragged(y, "y")
     if (a := np.asarray(y)).ndim and a.dtype.kind in "OU":
         labels = np.asarray(y, dtype=object).ravel().tolist()
         n = sum(is_missing(label) for label in labels)
@@ -235,7 +237,8 @@ def with_two_dimensions(X: Any, takes_missing: bool = False) -> Any:
     X = with_names(X)
     if is_frame(X) and not len(X.columns):
         raise ValueError(f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
-    refuse_unlike_rows(X, "X")
+    refuse_same_names(X, "X")
+    refuse_ragged(X, "X")
     X = readable(with_dense_columns(X), "X", takes_missing)
     shape: tuple[int, ...] = getattr(X, "shape", ())
     if len(shape) == 1 and shape[0]:
@@ -256,8 +259,8 @@ def _records(X: Any) -> str:
     return "a structured array" if getattr(getattr(X, "dtype", None), "names", None) else ""
 
 
-def refuse_unlike_rows(values: Any, name: str) -> None:
-    """Raise a ValueError if rows have different lengths, or two columns the same name."""
+def refuse_same_names(values: Any, name: str) -> None:
+    """Raise a ValueError if two columns of a frame have the same name."""
     counts = Counter(column for column, _ in dtypes_of(values))
     column, n = counts.most_common(1)[0] if counts else (None, 0)
     if n > 1:
@@ -265,6 +268,10 @@ def refuse_unlike_rows(values: Any, name: str) -> None:
             f"{name} has {n} columns called {column!r}, so none can be told from the others. Give "
             "each its own name, or drop copies: frame.loc[:, ~frame.columns.duplicated()]."
         )
+
+
+def refuse_ragged(values: Any, name: str) -> None:
+    """Raise a ValueError if rows in a list have different lengths."""
     try:
         if isinstance(values, list | tuple):
             np.asarray(values)

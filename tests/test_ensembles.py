@@ -372,6 +372,26 @@ def test_folds_of_masks_leave_out_rows_that_do_not_count(step):
     assert_allclose(found[1].score_, fewer[1].score_)
 
 
+@pytest.mark.parametrize("transform", ["log", "yeo-johnson"])
+def test_quantiles_of_a_stack_of_transformed_and_other_targets(transform):
+    """Its members have supports of unlike shapes, which are ends of one axis."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (60, 1))
+    y = np.exp(X[:, 0] + 0.3 * rng.standard_normal(60))
+    ridge = ConstantVarianceRegressor(Ridge())
+    models = [("plain", ridge), ("changed", clone(ridge).set_params(target_transform=transform))]
+    model = StackedDensityRegressor(models, cv=2).fit(X, y)
+    model.weights_ = np.array([0.4, 0.6])
+    model.estimators_ = [clone(each).fit(X, y) for _, each in models]
+    law = model.predict_distribution(X[:5])
+    probabilities = [0.1, 0.5]
+    each = np.column_stack([law.ppf(p) for p in probabilities])
+    assert_allclose(law.ppf([probabilities]), each, rtol=1e-6)
+    assert_allclose(law.ppf(np.full(5, 0.1)), each[:, 0], rtol=1e-6)
+    assert_allclose(law[1].ppf([probabilities]), each[1:2], rtol=1e-6)
+    assert_array_equal(law.ppf([[0.0, 1.0]]), [[-np.inf, np.inf]] * 5)
+
+
 @parametrize_with_checks(
     [
         ConstantVarianceRegressor(Ridge(), cv=2),

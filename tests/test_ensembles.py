@@ -372,6 +372,26 @@ def test_folds_of_masks_leave_out_rows_that_do_not_count(step):
     assert_allclose(found[1].score_, fewer[1].score_)
 
 
+def test_counts_are_not_stacked_with_real_numbers():
+    """Probabilities and densities have other units, so that weights would say nothing."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (40, 1))
+    y = rng.poisson(np.exp(X[:, 0]))
+    counts = (
+        "counts",
+        SVGPRegressor(likelihood="poisson", n_inducing=5, max_iter=1, random_state=0),
+    )
+    models = [counts, ("real", ConstantVarianceRegressor(Ridge()))]
+    with pytest.raises(ValueError, match="'counts' predict counts, and 'real' real numbers"):
+        StackedDensityRegressor(models, cv=2).fit(X, y)
+    others = (
+        "others",
+        SVGPRegressor(likelihood="poisson", n_inducing=4, max_iter=1, random_state=0),
+    )
+    weights = StackedDensityRegressor([counts, others], cv=2).fit(X, y).weights_
+    assert weights.sum() == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("transform", ["log", "yeo-johnson"])
 def test_quantiles_of_a_stack_of_transformed_and_other_targets(transform):
     """Its members have supports of unlike shapes, which are ends of one axis."""

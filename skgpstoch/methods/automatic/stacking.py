@@ -122,8 +122,8 @@ def kept_weights(weights: np.ndarray, least: float) -> np.ndarray:
 
 def held_out_densities(
     fit: Fit, name: str, estimator: Any, X: Any, y: Any, split: Any, of_rows: dict[str, Any]
-) -> np.ndarray:
-    """Return log p(y | x) of some rows, by a model fitted to others."""
+) -> tuple[np.ndarray, bool]:
+    """Return log p(y | x) of some rows, by a model fitted to others; tell if y are its counts."""
     train, test = split
     of_train = {name: column[train] for name, column in of_rows.items()}
     (X_train, y_train), (X_test, y_test) = (
@@ -137,10 +137,22 @@ def held_out_densities(
                 "log_predictive_density must not return NaN, got NaN for "
                 f"{np.isnan(found).sum()} of {found.size} held-out rows."
             )
-        return found
+        law = predicted_by(model, _safe_indexing(X_test, [0])).law(slice(0, 1))
+        return found, law.is_discrete
     except Exception as error:
         error.add_note(f"Raised while fitting estimators[{name!r}].")
         raise
+
+
+def refuse_two_kinds(is_of_counts: Mapping[str, bool]) -> None:
+    """Raise a ValueError if some models have probabilities of counts, and others densities."""
+    counts, real = ([n for n, is_one in is_of_counts.items() if is_one is c] for c in (True, False))
+    if counts and real:
+        raise ValueError(
+            "estimators must all predict counts, or all real numbers, because probabilities "
+            f"cannot be compared with densities: {', '.join(map(repr, counts))} predict counts, "
+            f"and {', '.join(map(repr, real))} real numbers."
+        )
 
 
 def counted_rows(cv: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, dict[str, Any]]:
@@ -211,7 +223,8 @@ class StackedDensityRegressor(
     ------
     ValueError
         If there are no estimators, a name occurs twice, or an estimator has no predictive density;
-        or if a fold of `cv` has no rows, or rows both to train on and held out.
+        or if a fold of `cv` has no rows, or rows both to train on and held out; or if some
+        estimators predict counts and others real numbers.
 
     See Also
     --------
@@ -294,7 +307,8 @@ class StackedDensityRegressor(
             for split in splits
         )
         by_model = [parts[j : j + len(splits)] for j in range(0, len(parts), len(splits))]
-        scores = np.stack([np.concatenate(of_folds) for of_folds in by_model], 1)
+        refuse_two_kinds({n: of_folds[0][1] for n, of_folds in zip(names, by_model, strict=True)})
+        scores = np.stack([np.concatenate([p for p, _ in each]) for each in by_model], 1)
         order = np.concatenate([test for _, test in splits])
         of_held_out = None if weight is None else weight[order]
         best = stacking_weights(scores, of_held_out, PRIOR_OF_EACH)

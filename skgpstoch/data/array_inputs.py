@@ -147,15 +147,20 @@ def refuse_boolean(value: Any, name: str) -> None:
         raise ValueError(f"{name} must be a number, or one for each row, got {value!r}.")
 
 
+def in_float64(values: Any) -> np.ndarray:
+    """Return a float64 copy; raise a TypeError for complex numbers and times."""
+    a = np.asarray(values)
+    if a.dtype.kind in "cmM":  # NumPy would drop imaginary parts and units of time
+        raise TypeError("complex numbers or times")
+    return np.array(a, dtype=np.float64)
+
+
 def as_floats(values: Any, name: str) -> np.ndarray:
     """Return a float64 copy, because torch warns of read-only arrays."""
     refuse_boolean(values, name)
     values = readable(values, name)
     try:
-        a = np.asarray(values)
-        if a.dtype.kind in "cmM":  # NumPy would drop imaginary parts and units of time
-            raise TypeError("complex numbers or times")
-        return np.array(a, dtype=np.float64)
+        return in_float64(values)
     except OverflowError as error:
         refuse_large(name, error)
     except (TypeError, ValueError) as error:

@@ -412,6 +412,22 @@ def test_quantiles_of_a_stack_of_transformed_and_other_targets(transform):
     assert_array_equal(law.ppf([[0.0, 1.0]]), [[-np.inf, np.inf]] * 5)
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("condition_on", "its weights or errors come from held-out rows"),
+        ("partial_fit", "its weights or errors come from held-out rows"),
+        ("predict_gradient", "it is not a single Gaussian process"),
+        ("sample_functions", "it is not a single Gaussian process"),
+        ("log_marginal_likelihood", "it is not a single Gaussian process"),
+    ],
+)
+@pytest.mark.parametrize("cls", [ConstantVarianceRegressor, StackedDensityRegressor])
+def test_reasons_for_missing_methods_hold_for_one_model_and_for_several(cls, name, message):
+    with pytest.raises(AttributeError, match=f"{cls.__name__} has no {name}: {message}"):
+        getattr(cls, name)
+
+
 @parametrize_with_checks(
     [
         ConstantVarianceRegressor(Ridge(), cv=2),

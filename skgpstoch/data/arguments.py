@@ -155,8 +155,8 @@ def check_exposed(model: Any, exposure: Any) -> None:
         )
 
 
-FITS_AGAIN = "its models are combined on held-out rows, so more rows need a new fit"
-NO_FUNCTION = "it combines several models and has no single function f"
+FITS_AGAIN = "its weights or errors come from held-out rows, so more rows need a new fit"
+NO_FUNCTION = "it is not a single Gaussian process and has no single function f"
 
 
 class MissingMethod:

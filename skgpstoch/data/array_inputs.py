@@ -99,6 +99,8 @@ def real_target(y: Any, of_fit: bool = True) -> Any:
     refuse_ragged(y, "y")
     a = np.asarray(y)
     refuse_times(a, "y")
+    if a.ndim > 1 and not a.shape[1]:
+        raise ValueError(f"y must have at least one column, got an array of shape {a.shape}.")
     if a.dtype == bool:
         return a.astype(np.float64)
     if a.ndim == 0 or a.dtype.kind in NUMBERS:

@@ -719,6 +719,14 @@ def test_targets_of_unlike_rows_or_with_one_name_twice_are_named(cls):
         cls().fit(ROWS, twice)
 
 
+@pytest.mark.parametrize(
+    "cls", [AutoGaussianProcessRegressor, GaussianProcessRegressor, SVGPRegressor]
+)
+def test_targets_without_columns_are_named(cls):
+    with pytest.raises(ValueError, match=r"y must have at least one column, got .* \(30, 0\)"):
+        cls().fit(ROWS, np.zeros((30, 0)))
+
+
 @pytest.mark.parametrize("method", ["score", "condition_on", "log_predictive_density"])
 def test_targets_that_are_asked_about_are_named(method):
     model = SVGPRegressor(n_inducing=5, max_iter=2, random_state=0).fit(ROWS, ROWS[:, 0])

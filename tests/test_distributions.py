@@ -442,6 +442,13 @@ def test_wrong_numbers_are_named():
     for y in ("a", 1j, object()):
         with pytest.raises(ValueError, match="y must be numbers, got"):
             distribution.cdf(y)
+    days = np.datetime64("2020-01-01") + np.arange(4)
+    for method in (distribution.cdf, distribution.logpdf, distribution.crps):
+        for y in (days, days - days[0]):
+            with pytest.raises(ValueError, match="y must be numbers, got"):
+                method(y)
+        with pytest.raises(ValueError, match="y has an integer beyond"):
+            method([10**400] * 4)
     assert distribution.ppf([[]]).shape == distribution.crps(np.ones((4, 0))).shape == (4, 0)
     two = PredictiveDistribution(normal(np.random.default_rng(0), P=2), (2,))
     with pytest.raises(

@@ -301,6 +301,26 @@ def test_prior_predictions(kernel, n_targets):
         ours.log_marginal_likelihood()
 
 
+@pytest.mark.parametrize("model", [GaussianProcessRegressor(), GaussianProcessClassifier()])
+def test_a_refused_kernel_leaves_the_fitted_model_predicting(model):
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    y = X[:, 0] > 0.0
+    model = clone(model).set_params(optimizer=None).fit(X, y)
+    before = model.predict(X)
+    model.set_params(kernel="rbf")
+    with pytest.raises(ValueError, match="'kernel' parameter"):
+        model.fit(X, y)
+    assert_array_equal(model.predict(X), before)
+    if hasattr(model, "condition_on"):
+        assert model.condition_on(X[:3], y[:3]).X_train_.shape == (33, 2)
+
+
+def test_predictions_of_a_prior_refuse_a_kernel_by_its_name():
+    for method in ("predict", "sample_y", "predict_interval"):
+        with pytest.raises(ValueError, match="'kernel' parameter of GaussianProcessRegressor"):
+            getattr(GaussianProcessRegressor(kernel="rbf"), method)(QUERY)
+
+
 def test_classifiers_have_no_prior_predictions():
     model = GaussianProcessClassifier()
     for method in (model.predict, model.predict_proba, model.latent_mean_and_variance):

@@ -16,6 +16,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.exceptions import DataConversionWarning
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.model_selection import GroupKFold, ShuffleSplit, TimeSeriesSplit
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -318,6 +319,113 @@ def test_relative_errors_are_stacked_with_others():
     assert abs(model.estimators_[1].predict([[0.0]])[0] - np.exp(0.5 * 0.3**2)) < 0.1
     with pytest.raises(ValueError, match="y must be positive for target_transform='log', got"):
         models[1][1].fit(X, -y)
+
+
+BAD_FOLDS = [
+    ([(range(200), range(200))], "cv must not train on the rows that it holds out"),
+    ([], "must give at least one fold"),
+    ({}, "must give at least one fold"),
+    (b"x", "gives no folds"),
+    (GroupKFold(3), "cv.split.X, y, groups"),
+    ([(range(50), range(50, 201))], "from 0 to 199"),
+    ([(range(50), range(-50, 0))], "from 0 to 199"),
+    ([([0.0, 1.0], [2.0])], "row indices"),
+    ([(range(100), [])], "rows of positive sample_weight both to train on and held out"),
+]
+
+
+@pytest.mark.parametrize(("cv", "message"), BAD_FOLDS)
+@pytest.mark.parametrize("is_stack", [False, True])
+def test_folds_that_judge_nothing_are_refused(cv, message, is_stack, step):
+    model = ConstantVarianceRegressor(Ridge())
+    model = StackedDensityRegressor([("ridge", model)]) if is_stack else model
+    with pytest.raises(ValueError, match=message):
+        model.set_params(cv=cv).fit(*step)
+
+
+@pytest.mark.parametrize("cv", [TimeSeriesSplit(3), ShuffleSplit(3, random_state=0)])
+def test_one_variance_is_that_of_all_rows_that_folds_hold_out(cv, step):
+    X, y = step
+    weight = np.where(np.arange(len(y)) % 3, 1.0, 2.0)
+    model = ConstantVarianceRegressor(Ridge(), cv=cv).fit(X, y, sample_weight=weight)
+    total = n = 0.0
+    for train, test in cv.split(X):
+        error = y[test] - Ridge().fit(X[train], y[train], weight[train]).predict(X[test])
+        total, n = total + weight[test] @ error**2, n + weight[test].sum()
+    assert_allclose(model.std_, np.sqrt(total / n))
+
+
+def test_folds_of_masks_leave_out_rows_that_do_not_count(step):
+    """They are numbered as the user's rows are, those without weight among them."""
+    X, y = step
+    half, weight = np.arange(len(y)) % 2 == 0, np.where(np.arange(len(y)) < 10, 0.0, 1.0)
+    masks = [(half, ~half), (~half, half)]
+    ridge = ConstantVarianceRegressor(Ridge(), cv=masks)
+    stack = StackedDensityRegressor([("ridge", ConstantVarianceRegressor(Ridge()))], cv=masks)
+    found, fewer = ([clone(m) for m in (ridge, stack)] for _ in range(2))
+    wrong = np.where(weight > 0.0, y, 1e6)
+    some = [(a[10:], b[10:]) for a, b in masks]
+    for model, other in zip(found, fewer, strict=True):
+        model.fit(X, wrong, sample_weight=weight)
+        other.set_params(cv=some).fit(X[10:], y[10:])
+    assert_allclose(found[0].std_, fewer[0].std_)
+    assert_allclose(found[1].score_, fewer[1].score_)
+
+
+def test_counts_are_not_stacked_with_real_numbers():
+    """Probabilities and densities have other units, so that weights would say nothing."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (40, 1))
+    y = rng.poisson(np.exp(X[:, 0]))
+    counts = (
+        "counts",
+        SVGPRegressor(likelihood="poisson", n_inducing=5, max_iter=1, random_state=0),
+    )
+    models = [counts, ("real", ConstantVarianceRegressor(Ridge()))]
+    with pytest.raises(ValueError, match="'counts' predict counts, and 'real' real numbers"):
+        StackedDensityRegressor(models, cv=2).fit(X, y)
+    others = (
+        "others",
+        SVGPRegressor(likelihood="poisson", n_inducing=4, max_iter=1, random_state=0),
+    )
+    weights = StackedDensityRegressor([counts, others], cv=2).fit(X, y).weights_
+    assert weights.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("transform", ["log", "yeo-johnson"])
+def test_quantiles_of_a_stack_of_transformed_and_other_targets(transform):
+    """Its members have supports of unlike shapes, which are ends of one axis."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (60, 1))
+    y = np.exp(X[:, 0] + 0.3 * rng.standard_normal(60))
+    ridge = ConstantVarianceRegressor(Ridge())
+    models = [("plain", ridge), ("changed", clone(ridge).set_params(target_transform=transform))]
+    model = StackedDensityRegressor(models, cv=2).fit(X, y)
+    model.weights_ = np.array([0.4, 0.6])
+    model.estimators_ = [clone(each).fit(X, y) for _, each in models]
+    law = model.predict_distribution(X[:5])
+    probabilities = [0.1, 0.5]
+    each = np.column_stack([law.ppf(p) for p in probabilities])
+    assert_allclose(law.ppf([probabilities]), each, rtol=1e-6)
+    assert_allclose(law.ppf(np.full(5, 0.1)), each[:, 0], rtol=1e-6)
+    assert_allclose(law[1].ppf([probabilities]), each[1:2], rtol=1e-6)
+    assert_array_equal(law.ppf([[0.0, 1.0]]), [[-np.inf, np.inf]] * 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("condition_on", "its weights or errors come from held-out rows"),
+        ("partial_fit", "its weights or errors come from held-out rows"),
+        ("predict_gradient", "it is not a single Gaussian process"),
+        ("sample_functions", "it is not a single Gaussian process"),
+        ("log_marginal_likelihood", "it is not a single Gaussian process"),
+    ],
+)
+@pytest.mark.parametrize("cls", [ConstantVarianceRegressor, StackedDensityRegressor])
+def test_reasons_for_missing_methods_hold_for_one_model_and_for_several(cls, name, message):
+    with pytest.raises(AttributeError, match=f"{cls.__name__} has no {name}: {message}"):
+        getattr(cls, name)
 
 
 @parametrize_with_checks(

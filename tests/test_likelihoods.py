@@ -13,7 +13,7 @@ import pytest
 import torch
 from families import slow_cases
 from numpy.testing import assert_allclose
-from scipy.special import expit, logsumexp
+from scipy.special import digamma, expit, logsumexp, polygamma
 from scipy.stats import kstest, laplace, norm, t
 from sklearn.base import BaseEstimator, clone
 from sklearn.gaussian_process import kernels as sk
@@ -40,7 +40,12 @@ from skgpstoch.likelihoods import (
 )
 from skgpstoch.likelihoods.base import mixture_log_mean
 from skgpstoch.likelihoods.counts import limits_of_f
-from skgpstoch.likelihoods.negative_binomial import STIRLING, log_rising, rising_slope
+from skgpstoch.likelihoods.negative_binomial import (
+    STIRLING,
+    log_rising,
+    logit_beta_nodes,
+    rising_slope,
+)
 from skgpstoch.maths.first_order import with_slopes
 from skgpstoch.maths.gaussian import (
     Marginals,
@@ -866,6 +871,17 @@ def test_large_counts_without_dispersion_are_poisson(mean):
     assert_close(without.quantile(q, 0.1), poisson.quantile(q, 0.1), rtol=1e-8, atol=0.0)
     slopes = without.by_log_dispersion(y, q.mean[0])
     assert_close(slopes, 0.5e-15 * ((y - mean).square() - y), rtol=0.1, atol=1e-7)
+
+
+@pytest.mark.parametrize("a", [1.05, 5.0, 1e6])
+@pytest.mark.parametrize("b", [1.0, 1.001, 1.1, 3.0, 1e4])
+def test_nodes_of_a_beta_variables_logit_have_its_moments(a, b):
+    """Also where the tail below reaches so far that its odds are all rounding; without warnings."""
+    t, weights = logit_beta_nodes(np.array([a]), np.array([b]))
+    mean = weights[:, 0] @ t[:, 0]
+    var = polygamma(1, a) + polygamma(1, b)
+    assert abs(mean - (digamma(b) - digamma(a))) < 1e-9 * np.sqrt(var)
+    assert_allclose(weights[:, 0] @ (t[:, 0] - mean) ** 2, var, rtol=1e-9)
 
 
 @torch.no_grad()

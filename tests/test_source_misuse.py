@@ -264,3 +264,45 @@ def test_later_chunks_of_another_kind_are_named_by_the_default(of_later, message
     rows = ChunkRows(lambda: iter([first, of_later(*first)]))
     with pytest.raises(ValueError, match=message):
         AutoGaussianProcessRegressor().fit(rows)
+
+
+BAD_CHUNKS = [
+    ((None, Y[:40]), "X must be an array or a frame, got NoneType"),
+    ((X[:40], 1.0), "y must have one value for each row of X, got 1.0"),
+    ((X[:40], Y[:40], 2.0), "sample_weight must have one value for each row"),
+    (([[1.0], [1.0, 2.0]] * 20, Y[:40]), "X must have rows of numbers, all of the same length"),
+    ((X[:40], [[1.0], [1.0, 2.0]] * 20), "y must have rows of numbers, all of the same length"),
+    (([[10**400, 1]] * 40, Y[:40]), "X has an integer beyond"),
+    ((X[:40, 0], Y[:40]), r"X must have two dimensions, got shape \(40,\)"),
+    ((X[:40, :, None], Y[:40]), r"X must have two dimensions, got shape \(40, 2, 1\)"),
+]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(("chunk", "message"), BAD_CHUNKS, ids=[m[:15] for _, m in BAD_CHUNKS])
+@pytest.mark.parametrize("model", [MODEL, AutoGaussianProcessRegressor()], ids=["one", "default"])
+def test_bad_chunks_are_named_wherever_they_are(model, chunk, message, is_first):
+    good = [(X[40:80], Y[40:80])]
+    chunks = [chunk, *good] if is_first else [*good, chunk]
+    named = f"chunk {len(chunks) - 1 - is_first}: .*{message}"
+    with pytest.raises((TypeError, ValueError), match=named):
+        clone(model).fit(ChunkRows(lambda: iter(chunks)))
+
+
+@pytest.mark.parametrize("model", [MODEL, AutoGaussianProcessRegressor()], ids=["one", "default"])
+def test_integers_among_targets_that_no_float_holds_name_their_chunk(model):
+    with pytest.raises(ValueError, match="chunk 0: y has an integer beyond"):
+        clone(model).fit(ChunkRows(lambda: iter([(X[:40], [10**400] * 40)])))
+
+
+def test_integers_that_no_float_holds_name_their_column():
+    frame = pd.DataFrame({"a": [10**400] + [1] * 39, "b": range(40)})
+    with pytest.raises(ValueError, match="Column 'a' of X has an integer beyond"):
+        AutoGaussianProcessRegressor().fit(frame, Y[:40])
+
+
+def test_weights_of_sequences_are_called_as_the_user_calls_them():
+    with pytest.raises(
+        ValueError, match="sample_weight must have one value for each row of X, 300"
+    ):
+        SequenceRows(X, Y, sample_weight=np.ones(3))

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .arrays import readable
+from .array_inputs import checked_weight, given_labels
 from .devices import host_memory
 from .row_source import check_no_source
 
@@ -97,15 +97,16 @@ def with_names_checked(method: Callable) -> Callable:
     return checked
 
 
-def with_masks_refused(score: Callable) -> Callable:
-    """Let scikit-learn's own `score` refuse masked targets and weights, below which it reads."""
+def with_rows_checked(score: Callable) -> Callable:
+    """Let scikit-learn's own `score` check labels and weights as a fit does."""
 
     @functools.wraps(score)
-    def refusing(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        of_rows = readable(y, "y"), readable(sample_weight, "sample_weight")
-        return score(estimator, X, *of_rows)
+    def checked(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        y = given_labels(y)
+        weight = None if sample_weight is None else checked_weight(sample_weight, y)
+        return score(estimator, X, y, weight)
 
-    return refusing
+    return checked
 
 
 def check_coverage(coverage: Any) -> float:
@@ -154,8 +155,8 @@ def check_exposed(model: Any, exposure: Any) -> None:
         )
 
 
-FITS_AGAIN = "its models are combined on held-out rows, so more rows need a new fit"
-NO_FUNCTION = "it combines several models and has no single function f"
+FITS_AGAIN = "its weights or errors come from held-out rows, so more rows need a new fit"
+NO_FUNCTION = "it is not a single Gaussian process and has no single function f"
 
 
 class MissingMethod:

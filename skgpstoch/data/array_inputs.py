@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections import Counter
 from typing import Any, NoReturn
 
 import numpy as np
 from sklearn.exceptions import DataConversionWarning
+from sklearn.utils.validation import _check_sample_weight
+from torch import Tensor
 
 from .arrays import is_missing, readable
 from .frames import is_arrow, is_frame, refuse_plan, refuse_sparse
@@ -16,6 +19,7 @@ TIMES = ("date", "time", "duration", "period")
 """Prefixes of the dtype names of times, in lower case, in NumPy, pandas, polars and Arrow."""
 
 LARGEST_TARGET = 1e301  # in size, so that sums over a million rows are finite
+NOT_A_NUMBER = "float() argument must be", "Cannot cast"  # Python's and pandas' words
 NUMBERS = "biufc"  # NumPy's kinds: scikit-learn refuses complex ones itself
 HOW = {
     "X": "convert it to numbers, for example with (column - column.min()) / "
@@ -91,11 +95,12 @@ def real_target(y: Any, of_fit: bool = True) -> Any:
     refuse_sparse(y, "y")
     y = readable(y, "y")
     refuse_times(y, "y")
-    try:
-        a = np.asarray(y)
-    except ValueError:  # rows of different lengths; scikit-learn raises the error
-        return y
+    refuse_same_names(y, "y")
+    refuse_ragged(y, "y")
+    a = np.asarray(y)
     refuse_times(a, "y")
+    if a.ndim > 1 and not a.shape[1]:
+        raise ValueError(f"y must have at least one column, got an array of shape {a.shape}.")
     if a.dtype == bool:
         return a.astype(np.float64)
     if a.ndim == 0 or a.dtype.kind in NUMBERS:
@@ -116,9 +121,11 @@ def given_labels(y: Any) -> Any:
     ------
     ValueError
         If some are missing. Among strings in a list, NaN would become the label 'nan', and pandas'
-        NA cannot be compared.
+        NA cannot be compared. Also if rows have different lengths, or columns the same name.
     """
     y = readable(y, "y")
+    refuse_same_names(y, "y")
+    refuse_ragged(y, "y")
     if (a := np.asarray(y)).ndim and a.dtype.kind in "OU":
         labels = np.asarray(y, dtype=object).ravel().tolist()
         n = sum(is_missing(label) for label in labels)
@@ -132,6 +139,53 @@ def refuse_large(name: str, error: OverflowError) -> NoReturn:
     raise ValueError(
         f"{name} has an integer beyond 1.8e308, which no float can hold. Use a larger unit."
     ) from error
+
+
+def refuse_boolean(value: Any, name: str) -> None:
+    """Raise a ValueError for True or False, which Python would take as a number."""
+    is_array = isinstance(value, np.ndarray | Tensor)
+    number = value.item() if is_array and value.ndim == 0 else value
+    if isinstance(number, bool | np.bool_):
+        raise ValueError(f"{name} must be a number, or one for each row, got {value!r}.")
+
+
+def in_float64(values: Any) -> np.ndarray:
+    """Return a float64 copy; raise a TypeError for complex numbers and times."""
+    a = np.asarray(values)
+    if a.dtype.kind in "cmM":  # NumPy would drop imaginary parts and units of time
+        raise TypeError("complex numbers or times")
+    return np.array(a, dtype=np.float64)
+
+
+def as_floats(values: Any, name: str) -> np.ndarray:
+    """Return a float64 copy, because torch warns of read-only arrays."""
+    refuse_boolean(values, name)
+    values = readable(values, name)
+    try:
+        return in_float64(values)
+    except OverflowError as error:
+        refuse_large(name, error)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be numeric, got {reprlib.repr(values)}.") from error
+
+
+def checked_weight(sample_weight: Any, X: Any) -> np.ndarray:
+    """Return weights of the rows of X in float64; one number is the weight of each row.
+
+    Raises
+    ------
+    ValueError
+        If weights are not finite numbers, one for each row, if any is negative or all are 0.
+    """
+    given = as_floats(sample_weight, "sample_weight")
+    weight = _check_sample_weight(
+        given if given.ndim else float(given), X, dtype=np.float64, ensure_non_negative=True
+    )
+    if not weight.any():
+        raise ValueError(
+            "sample_weight must contain at least one non-zero number, but all weights are zero."
+        )
+    return weight
 
 
 def refuse_huge(y: np.ndarray) -> None:
@@ -190,8 +244,8 @@ def with_two_dimensions(X: Any, takes_missing: bool = False) -> Any:
     X = with_names(X)
     if is_frame(X) and not len(X.columns):
         raise ValueError(f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
-    refuse_same_names(X)
-    refuse_ragged(X)
+    refuse_same_names(X, "X")
+    refuse_ragged(X, "X")
     X = readable(with_dense_columns(X), "X", takes_missing)
     shape: tuple[int, ...] = getattr(X, "shape", ())
     if len(shape) == 1 and shape[0]:
@@ -212,26 +266,26 @@ def _records(X: Any) -> str:
     return "a structured array" if getattr(getattr(X, "dtype", None), "names", None) else ""
 
 
-def refuse_same_names(X: Any) -> None:
+def refuse_same_names(values: Any, name: str) -> None:
     """Raise a ValueError if two columns of a frame have the same name."""
-    counts = Counter(column for column, _ in dtypes_of(X))
-    name, n = counts.most_common(1)[0] if counts else (None, 0)
+    counts = Counter(column for column, _ in dtypes_of(values))
+    column, n = counts.most_common(1)[0] if counts else (None, 0)
     if n > 1:
         raise ValueError(
-            f"X has {n} columns called {name!r}, so none can be told from the others. Give each "
-            "its own name, or drop copies: frame.loc[:, ~frame.columns.duplicated()]."
+            f"{name} has {n} columns called {column!r}, so none can be told from the others. Give "
+            "each its own name, or drop copies: frame.loc[:, ~frame.columns.duplicated()]."
         )
 
 
-def refuse_ragged(X: Any) -> None:
+def refuse_ragged(values: Any, name: str) -> None:
     """Raise a ValueError if rows in a list have different lengths."""
     try:
-        if isinstance(X, list | tuple):
-            np.asarray(X)
+        if isinstance(values, list | tuple):
+            np.asarray(values)
     except ValueError as error:
         raise ValueError(
-            "X must have rows of numbers, all of the same length, but rows or their cells hold "
-            "sequences of different lengths."
+            f"{name} must have rows of numbers, all of the same length, but rows or their cells "
+            "hold sequences of different lengths."
         ) from error
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -11,8 +11,8 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
-from .array_inputs import refuse_times
-from .frames import join, names_of, refuse_unstored, take
+from .array_inputs import refuse_large, refuse_ragged, refuse_times
+from .frames import join, names_of, refuse_unstored, stored, stored_column, take
 
 BESIDES_X = ("y", "weight", "exposure", "y_std")
 """Names of the arrays that a chunk may hold besides X."""
@@ -75,6 +75,24 @@ class Chunk:
         return self[self.weight > 0.0]
 
 
+def stored_arrays(parts: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the parts of a chunk, X and others, as they can be indexed.
+
+    Raises
+    ------
+    ValueError
+        If rows of a list have different lengths, or one value stands for all rows.
+    """
+    arrays = {}
+    for name, values in parts.items():
+        said = f"{where}: {SAID.get(name, name)}"
+        refuse_ragged(values, said)
+        arrays[name] = stored(values) if name == "X" else stored_column(values, said)
+        if not np.shape(arrays[name]):
+            raise ValueError(f"{said} must have one value for each row of X, got {values!r:.60}.")
+    return arrays
+
+
 def concatenated(chunks: Sequence[Chunk]) -> Chunk:
     """Join one or more chunks into one chunk, in this order."""
     if len(chunks) == 1:
@@ -94,8 +112,7 @@ def checked(chunk: Chunk, names: Sequence[str], dtype: np.dtype) -> Chunk:
         column.
     """
     X = chunk.X
-    if X.ndim != 2:
-        raise ValueError(f"{chunk.where}: X must have two dimensions, got shape {X.shape}.")
+    refuse_dimensions(X, chunk.where)
     if X.shape[1] != len(names):
         raise ValueError(
             f"{chunk.where}: X has {X.shape[1]} columns, but the first rows have {len(names)}."
@@ -114,6 +131,12 @@ def checked(chunk: Chunk, names: Sequence[str], dtype: np.dtype) -> Chunk:
     return done
 
 
+def refuse_dimensions(X: Any, where: str) -> None:
+    """Raise a ValueError unless X has rows and columns."""
+    if len(np.shape(X)) != 2:
+        raise ValueError(f"{where}: X must have two dimensions, got shape {np.shape(X)}.")
+
+
 def as_dtype(values: Any, dtype: np.dtype, name: str) -> np.ndarray:
     """Convert to this floating type; raise a ValueError if the values are not numbers.
 
@@ -125,6 +148,8 @@ def as_dtype(values: Any, dtype: np.dtype, name: str) -> np.ndarray:
     try:
         with np.errstate(over="ignore"):
             return a.astype(dtype, copy=False)
+    except OverflowError as error:
+        refuse_large(name, error)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{name} must be numeric, got dtype {a.dtype} ({error}). Encode it, for example "
@@ -273,8 +298,7 @@ def transformed(transform: Any, X: Any, where: str) -> np.ndarray:
 def inputs_of(transform: Any, X: Any, stored_names: list[str] | None, where: str) -> Inputs:
     """Return how to make X, as the first stored rows show."""
     made = transformed(transform, X[:EXAMPLE_ROWS], where)
-    if made.ndim != 2:
-        raise ValueError(f"{where}: X must have two dimensions, got shape {made.shape}.")
+    refuse_dimensions(made, where)
     names = stored_names if transform is None else names_out(transform)
     if names is None and transform is None:
         names = names_of(X)

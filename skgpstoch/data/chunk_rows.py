@@ -8,8 +8,8 @@ from typing import Any, Self
 import numpy as np
 
 from .arrays import row_blocks
-from .chunk import BESIDES_X, SAID, Chunk
-from .frames import is_frame, refuse_unstored, stored, stored_column, take
+from .chunk import BESIDES_X, SAID, Chunk, stored_arrays
+from .frames import is_frame, refuse_unstored, take
 from .row_source import CHUNK_ROWS, RowSource, positive, refuse_rank
 
 TUPLE = ("X", "y", "weight")  # meaning of a tuple's entries
@@ -191,7 +191,7 @@ def named_parts(given: Any, where: str) -> dict[str, Any]:
                 f"{where} must be X, (X, y) or (X, y, sample_weight), got {len(given)} parts."
             )
         named = dict(zip(TUPLE, given, strict=False))
-    return {name: values for name, values in named.items() if values is not None}
+    return {name: values for name, values in named.items() if name == "X" or values is not None}
 
 
 def length_of(X: Any, where: str) -> int:
@@ -204,10 +204,7 @@ def length_of(X: Any, where: str) -> int:
 
 def pieces(parts: dict[str, Any], first: int, n: int, where: str) -> Iterator[Chunk]:
     """Yield a chunk in pieces of bounded size."""
-    X = stored(parts["X"])
-    columns = {
-        name: stored_column(parts[name], f"{where}: {name}") for name in parts if name != "X"
-    }
+    arrays = stored_arrays(parts, where)
     for rows in row_blocks(n, CHUNK_ROWS):
-        cut = {name: column[rows] for name, column in columns.items()}
-        yield Chunk(take(X, rows), np.arange(first + rows.start, first + rows.stop), where, **cut)
+        cut = {name: take(array, rows) for name, array in arrays.items()}
+        yield Chunk(rows=np.arange(first + rows.start, first + rows.stop), where=where, **cut)

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from .array_inputs import TO_DATES
+from .array_inputs import TO_DATES, refuse_large
 from .arrays import all_finite, is_missing
 
 NUMBER, LEVEL, DATE, EMPTY = "numbers", "categories", "dates", "nothing"
@@ -274,7 +274,10 @@ def of_objects(name: str, a: np.ndarray) -> Column:
         return of_categories(name, a.tolist())
     if are(Real, Decimal, np.bool_):
         numbers = np.full(len(a), np.nan)
-        numbers[~missing] = [float(value) for value in a[~missing].tolist()]
+        try:
+            numbers[~missing] = [float(value) for value in a[~missing].tolist()]
+        except OverflowError as error:
+            refuse_large(f"Column {name} of X", error)
         return of_numbers(name, numbers)
     a = a.copy()
     a[missing] = None

@@ -23,6 +23,7 @@ from .chunk import (
     fitted_transform,
     inputs_of,
     is_fitted,
+    refuse_dimensions,
 )
 from .frames import names_of
 from .read_ahead import mixed, read_ahead
@@ -340,10 +341,8 @@ def refuse_other_columns(chunk: Chunk, known: Chunk) -> None:
             )
     names, first = names_of(chunk.X) or [], names_of(known.X) or []
     n, n_known = np.shape(chunk.X)[1:], np.shape(known.X)[1:]
-    if len(n_known) == 1 and len(n) != 1:
-        raise ValueError(
-            f"{chunk.where}: X must have two dimensions, got shape {np.shape(chunk.X)}."
-        )
+    if len(n_known) == 1:
+        refuse_dimensions(chunk.X, chunk.where)
     if len(n) == len(n_known) == 1 and n != n_known:
         differ = {"lacks": set(first) - set(names), "adds": set(names) - set(first)}
         said = [f" It {verb} {sorted(some)}." for verb, some in differ.items() if some]

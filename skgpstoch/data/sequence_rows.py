@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from .chunk import Chunk
-from .frames import names_of, refuse_unstored, stored, stored_column
+from .chunk import SAID, Chunk, stored_arrays
+from .frames import names_of, refuse_unstored
 from .row_source import CHUNK_ROWS, RowSource, in_turn, positive, share_of
 
 
@@ -63,11 +63,12 @@ class SequenceRows(RowSource):
         columns = {"y": y, "weight": sample_weight, "exposure": exposure, "y_std": y_std}
         self.columns = {name: column for name, column in columns.items() if column is not None}
         self.n_total = length(X, "X")
-        for name, column in columns.items():
-            if column is not None and length(column, name) != self.n_total:
+        for name, column in self.columns.items():
+            said = SAID.get(name, name)
+            if length(column, said) != self.n_total:
                 raise ValueError(
-                    f"{name} must have one value for each row of X, {self.n_total}, got "
-                    f"{length(column, name)}."
+                    f"{said} must have one value for each row of X, {self.n_total}, got "
+                    f"{length(column, said)}."
                 )
         self.chunk_rows = positive(chunk_rows, "chunk_rows")
         self.starts = np.arange(0, self.n_total, self.chunk_rows)
@@ -121,15 +122,13 @@ class SequenceRows(RowSource):
         """Return rows start, …, stop − 1 as they are stored."""
         where = f"rows {start} to {stop - 1}"
         try:
-            X = stored(self.X[start:stop])
-            columns = {
-                name: stored_column(column[start:stop], f"{where}: {name}")
-                for name, column in self.columns.items()
-            }
+            parts = {"X": self.X, **self.columns}
+            parts = {name: array[start:stop] for name, array in parts.items()}
+            arrays = stored_arrays(parts, where)
         except (OSError, EOFError) as error:
             raise ValueError(f"{where} cannot be read: {error}") from error
-        refuse_unstored(X, f"{where}: X")
-        return Chunk(X, np.arange(start, stop), where, **columns)
+        refuse_unstored(arrays["X"], f"{where}: X")
+        return Chunk(rows=np.arange(start, stop), where=where, **arrays)
 
     def share(self, rank: int, size: int) -> Self:
         """Return a source of only slices rank, rank + size, ...; rows keep their numbers."""

@@ -11,7 +11,14 @@ import torch
 from sklearn.utils import check_array, check_X_y
 from sklearn.utils.validation import validate_data
 
-from .array_inputs import given_labels, one_output, real_target, refuse_large, with_two_dimensions
+from .array_inputs import (
+    NOT_A_NUMBER,
+    given_labels,
+    one_output,
+    real_target,
+    refuse_large,
+    with_two_dimensions,
+)
 from .arrays import all_finite, row_blocks
 from .categories import (
     DAY_STAND_INS,
@@ -92,10 +99,10 @@ def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any)
                 checked = validate_data(estimator, X, *y, **options)
         except OverflowError as error:
             refuse_large("X", error)
-        except ValueError as error:
-            if "could not convert" not in str(error):
+        except (TypeError, ValueError) as error:
+            if not any(words in str(error) for words in ("could not convert", *NOT_A_NUMBER)):
                 raise
-            raise ValueError(
+            raise type(error)(
                 f"X must be numeric unless it is a data frame: {error}. Use pandas.DataFrame(X), "
                 "with the columns of `fit`."
             ) from None

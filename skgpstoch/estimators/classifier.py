@@ -11,8 +11,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ..data.array_inputs import given_labels
-from ..data.arrays import readable
+from ..data.array_inputs import checked_weight, given_labels
 from ..data.docstrings import documented
 from ..data.rows import Data
 from ..likelihoods.probabilities import ClassLikelihood
@@ -171,7 +170,9 @@ class Classifier(ClassifierMixin, BaseGP):
         score : float
             Accuracy, between 0 and 1.
         """
-        return float(super().score(X, given_labels(y), readable(sample_weight, "sample_weight")))
+        y = given_labels(y)
+        weight = None if sample_weight is None else checked_weight(sample_weight, y)
+        return float(super().score(X, y, weight))
 
     @documented(predict_proba)
     def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
 from ..data.arguments import check_coverage, check_n_samples
-from ..data.arrays import readable
+from ..data.array_inputs import checked_weight
 from ..data.devices import BLOCK_ROWS, map_blocks
 from ..data.docstrings import documented
 from ..persistence.estimator import SavedEstimator
@@ -126,10 +126,10 @@ def r_squared(y: Any, predicted: Any, sample_weight: Any = None) -> float:
 
     They are powers of 2, so that the result is scikit-learn's to the last bit.
     """
-    sample_weight = readable(sample_weight, "sample_weight")
     y = np.ascontiguousarray(targets_of(predicted.shape, y))
     unit = np.ldexp(1.0, np.frexp(np.abs(y).max(0, initial=0.0))[1] - 1)
-    return float(r2_score(y / unit, predicted / unit, sample_weight=sample_weight))
+    weight = None if sample_weight is None else checked_weight(sample_weight, y)
+    return float(r2_score(y / unit, predicted / unit, sample_weight=weight))
 
 
 def collected(compute: Block, n_rows: int, size: int) -> list[np.ndarray]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import reprlib
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,10 +15,18 @@ import torch
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils._param_validation import Interval, InvalidParameterError
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import validate_data
 
 from ..data.arguments import ROUTE_EXPOSURE
-from ..data.array_inputs import checked_kinds, dtypes_of, one_output, refuse_large
+from ..data.array_inputs import (
+    NOT_A_NUMBER,
+    as_floats,
+    checked_kinds,
+    checked_weight,
+    dtypes_of,
+    one_output,
+    refuse_large,
+)
 from ..data.arrays import MOST_INTEGER, is_missing, readable
 from ..data.groups import ALONE, Group, agreed, current
 from ..data.messages import internal_frames, warn
@@ -37,7 +44,6 @@ FEWEST_COUNTED = 0.05
 MOST_NUMBER = 1e30  # and 1/MOST_NUMBER: limits of numbers that training multiplies in float32
 MOST_ERROR = 1e15  # its square fits into float32, with room for products
 SEQUENCE = "setting an array element with a sequence"  # NumPy's words
-NOT_A_NUMBER = "float() argument must be", "Cannot cast"  # Python's and pandas' words
 NO_FLOAT = "could not convert string to float", "Cannot cast"
 WITH_INFINITY = "X contains infinity"  # scikit-learn's words
 NO_MISSING = "does not accept missing values encoded as NaN natively"  # scikit-learn's words
@@ -64,12 +70,18 @@ def with_groups(data: Data, groups: Any) -> Data:
             f"shape {labels.shape}."
         )
     found = labels.tolist()
+    try:
+        different = set(found)
+    except TypeError as error:
+        raise ValueError(
+            f"groups must have labels that are numbers or texts, or other hashable ones: {error}."
+        ) from error
     if any(is_missing(label) for label in found):
         raise ValueError(
             "groups must not have missing values, because it is unknown which rows belong "
             "together. Give such rows labels, each its own if they are apart."
         )
-    order = sorted(set(found), key=lambda label: (type(label).__name__, str(label)))
+    order = sorted(different, key=lambda label: (type(label).__name__, str(label)))
     code = {label: k for k, label in enumerate(order)}
     cluster = np.array([code[label] for label in found], dtype=np.int64)
     counts = slice(None) if data.weight is None else data.weight > 0.0
@@ -106,15 +118,8 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = F
     """
     if sample_weight is None:
         return data
-    given = as_floats(sample_weight, "sample_weight")
-    weight = _check_sample_weight(
-        given if given.ndim else float(given), data.X, dtype=np.float64, ensure_non_negative=True
-    )
+    weight = checked_weight(sample_weight, data.X)
     counts = weight > 0.0
-    if not counts.any():
-        raise ValueError(
-            "sample_weight must contain at least one non-zero number, but all weights are zero."
-        )
     if counts.sum() < least:
         raise ValueError(
             f"sample_weight must be positive for at least {least} rows, got {counts.sum()}."
@@ -135,9 +140,8 @@ def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = F
             "dominates. If the weights are proportions, divide them by their mean.",
             UserWarning,
         )
-    if (weight == 1.0).all() or (not keeps and (weight[counts] == 1.0).all()):
-        weight = None
-    data = replace(data, weight=weight)
+    are_ones = (weight == 1.0).all() or (not keeps and (weight[counts] == 1.0).all())
+    data = replace(data, weight=None if are_ones else weight)
     return data if keeps or counts.all() else data[counts]
 
 
@@ -231,29 +235,6 @@ def known_columns(shape: tuple[int, int], exposure: Any, y_std: Any) -> dict[str
     if y_std is not None:
         known["y_std"] = check_y_std(y_std, shape)
     return known
-
-
-def refuse_boolean(value: Any, name: str) -> None:
-    """Raise a ValueError for True or False, which Python would take as a number."""
-    is_array = isinstance(value, np.ndarray | torch.Tensor)
-    number = value.item() if is_array and value.ndim == 0 else value
-    if isinstance(number, bool | np.bool_):
-        raise ValueError(f"{name} must be a number, or one for each row, got {value!r}.")
-
-
-def as_floats(values: Any, name: str) -> np.ndarray:
-    """Return a float64 copy, because torch warns of read-only arrays."""
-    refuse_boolean(values, name)
-    values = readable(values, name)
-    try:
-        a = np.asarray(values)
-        if a.dtype.kind in "cmM":  # NumPy would drop imaginary parts and units of time
-            raise TypeError("complex numbers or times")
-        return np.array(a, dtype=np.float64)
-    except OverflowError as error:
-        refuse_large(name, error)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be numeric, got {reprlib.repr(values)}.") from error
 
 
 def check_range(values: np.ndarray, words: str) -> None:

@@ -208,11 +208,9 @@ def logit_beta_nodes(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarr
     unit = np.linspace(0.0, 1.0, COUNT_GAMMA_NODES).reshape(-1, *[1] * a.ndim)
     u, start = low + (high - low) * unit, np.log(b / a)  # u is from the mode of t
     log_weights, is_near = np.empty_like(u), np.minimum(a, b) > 1.0
-    of_near, few_a, few_b = np.expm1(u[:, is_near]), a[is_near], b[is_near]  # keeps all digits
-    share = few_b / (few_a + few_b)
-    log_weights[:, is_near] = -few_a * np.log1p(share * of_near) - few_b * np.log1p(
-        (share - 1.0) * of_near / (1.0 + of_near)
-    )
+    near, few_a, few_b = u[:, is_near], a[is_near], b[is_near]
+    up, down = (c / (few_a + few_b) * np.expm1(x) for c, x in ((few_b, near), (few_a, -near)))
+    log_weights[:, is_near] = -few_a * np.log1p(up) - few_b * np.log1p(down)  # keeps all digits
     t, few_a, few_b = (start + u)[:, ~is_near], a[~is_near], b[~is_near]
     far = -few_a * np.logaddexp(0.0, t) - few_b * np.logaddexp(0.0, -t)
     log_weights[:, ~is_near] = far - far.max(0) if far.size else far

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 
-from ..data.arguments import check_names, with_masks_refused, with_names_checked
+from ..data.arguments import check_names, with_names_checked, with_rows_checked
 from .failures import LOADED, mark_loaded, tell_failures, with_failures_told
 from .fields import refuse_names
 from .file import LONGEST_MESSAGE, save
@@ -72,7 +72,7 @@ class SavedEstimator(BaseEstimator):
         super().__init_subclass__(**kwargs)
         score: Any = getattr(cls, "score", None)
         if getattr(score, "__module__", "") == "sklearn.base" and not hasattr(score, "__wrapped__"):
-            cls.score = with_masks_refused(score)
+            cls.score = with_rows_checked(score)
         tell_failures(cls, told)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:

@@ -24,6 +24,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.ensemble import AdaBoostClassifier
 from sklearn.gaussian_process.kernels import RBF, DotProduct, RationalQuadratic
 from sklearn.linear_model import Ridge
+from sklearn.utils.validation import has_fit_parameter
 
 from skgpstoch import (
     ADMMGaussianProcessRegressor,
@@ -693,6 +694,84 @@ def test_errors_name_the_parameter(cls, name, value):
     X = np.random.default_rng(0).standard_normal((20, 2))
     with pytest.raises(ValueError, match=name):
         cls(**{name: value}).fit(X, X[:, 0])
+
+
+ROWS = np.random.default_rng(0).standard_normal((30, 2))
+RAGGED = [[1.0], [1.0, 2.0]] * 15
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [
+        AutoGaussianProcessClassifier,
+        AutoGaussianProcessRegressor,
+        GaussianProcessClassifier,
+        GaussianProcessRegressor,
+        SVGPClassifier,
+        SVGPRegressor,
+    ],
+)
+def test_targets_of_unlike_rows_or_with_one_name_twice_are_named(cls):
+    twice = pd.DataFrame(ROWS > 0.0, columns=["kind", "kind"])
+    with pytest.raises(ValueError, match="y must have rows of numbers, all of the same length"):
+        cls().fit(ROWS, RAGGED)
+    with pytest.raises(ValueError, match="y has 2 columns called 'kind'"):
+        cls().fit(ROWS, twice)
+
+
+@pytest.mark.parametrize(
+    "cls", [AutoGaussianProcessRegressor, GaussianProcessRegressor, SVGPRegressor]
+)
+def test_targets_without_columns_are_named(cls):
+    with pytest.raises(ValueError, match=r"y must have at least one column, got .* \(30, 0\)"):
+        cls().fit(ROWS, np.zeros((30, 0)))
+
+
+@pytest.mark.parametrize("method", ["score", "condition_on", "log_predictive_density"])
+def test_targets_that_are_asked_about_are_named(method):
+    model = SVGPRegressor(n_inducing=5, max_iter=2, random_state=0).fit(ROWS, ROWS[:, 0])
+    for y, message in (
+        (RAGGED, "y must have rows"),
+        (pd.DataFrame(ROWS, columns=["a", "a"]), "y has 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            getattr(model, method)(ROWS, y)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ConstantVarianceRegressor(Ridge()),
+        GaussianProcessClassifier(optimizer=None),
+        GaussianProcessRegressor(optimizer=None),
+        SVGPClassifier(n_inducing=5, max_iter=2, random_state=0),
+        SVGPRegressor(n_inducing=5, max_iter=2, random_state=0),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_scores_take_the_weights_that_fits_take(model):
+    days = pd.Series(pd.date_range("2020", periods=30))
+    y = ROWS[:, 0] > 0.0 if hasattr(model, "predict_proba") else ROWS[:, 0]
+    model = clone(model).fit(ROWS, y)
+    for weight in (["a"] * 30, [10**400] * 30, RAGGED, days, days - days[0], -np.ones(30)):
+        with pytest.raises(ValueError, match="sample_weight"):
+            model.score(ROWS, y, sample_weight=weight)
+        if has_fit_parameter(model, "sample_weight"):
+            with pytest.raises(ValueError, match="sample_weight"):
+                clone(model).fit(ROWS, y, sample_weight=weight)
+    assert model.score(ROWS, y, sample_weight=2.5) == pytest.approx(model.score(ROWS, y))
+
+
+@pytest.mark.parametrize("label", [{"a": 1}, {1}, [1, 2, 3]], ids=str)
+def test_groups_that_cannot_be_told_apart_are_named(label):
+    groups = [label] * 29 + [[1]]  # rows of unlike lengths, so that these stay objects
+    with pytest.raises(ValueError, match="groups must have labels that are numbers or texts"):
+        AutoGaussianProcessRegressor().fit(ROWS, ROWS[:, 0], groups=groups)
+
+
+def test_cells_of_the_default_that_are_no_numbers_are_named():
+    with pytest.raises(TypeError, match="X must be numeric unless it is a data frame"):
+        AutoGaussianProcessRegressor().fit([{1}] * 30, ROWS[:, 0])
 
 
 @pytest.mark.parametrize(

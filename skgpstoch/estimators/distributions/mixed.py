@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -123,7 +124,7 @@ class MixedLaw(LawOfMixture):
 
     def support(self) -> tuple[Any, Any]:
         lows, highs = zip(*(part.support() for part in self.parts), strict=True)
-        return np.minimum.reduce(lows), np.maximum.reduce(highs)
+        return reduce(np.minimum, lows), reduce(np.maximum, highs)  # of one shape or of several
 
     def of(self, rows: Any) -> MixedLaw:
         return MixedLaw(self.weights, [part.of(rows) for part in self.parts], self.mean_weights)

@@ -11,7 +11,7 @@ from sklearn.utils import check_array
 from sklearn.utils.metaestimators import available_if
 
 from ...data.arguments import check_coverage, check_n_samples
-from ...data.array_inputs import one_output, real_target
+from ...data.array_inputs import in_float64, one_output, real_target, refuse_large
 from ...data.arrays import random_numbers, readable, row_blocks
 from ...data.devices import BLOCK_ROWS
 from ...persistence.failures import tell_failures
@@ -250,7 +250,9 @@ class PredictiveDistribution:
         """
         y = readable(y, name)
         try:
-            given = np.asarray(y, dtype=np.float64)
+            given = in_float64(y)
+        except OverflowError as error:
+            refuse_large(name, error)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{name} must be numbers, got {y!r:.80}.") from error
         if np.isnan(given).any():

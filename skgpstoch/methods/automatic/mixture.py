@@ -38,7 +38,7 @@ class MixtureRegressor(RegressorMixin, PredictiveRegressor):
         NO_FUNCTION, f"Use sample_y to draw at given rows. {ONE_MODEL}"
     )
     log_marginal_likelihood = MissingMethod(
-        "it combines several models and has no single prior",
+        "it is not a single Gaussian process and has no single prior",
         f"Use log_predictive_density to score rows. {ONE_MODEL}",
     )
 

@@ -9,9 +9,9 @@ from typing import Any, cast
 import numpy as np
 from sklearn.base import is_classifier
 
-from ...data.array_inputs import real_target
+from ...data.array_inputs import as_floats, real_target
 from ...data.arrays import resolve_seed
-from ...data.chunk import Chunk, concatenated
+from ...data.chunk import Chunk, concatenated, refuse_dimensions
 from ...data.frames import is_frame
 from ...data.groups import ALONE, ClockOfGroup, Group, agreed, current, doing
 from ...data.messages import muted, warn
@@ -37,7 +37,6 @@ from ...estimators.opening import (
     refuse_given,
 )
 from ...estimators.validation import (
-    as_floats,
     check_numbers,
     check_weight,
     known_columns,
@@ -236,6 +235,7 @@ def first_look(
 
     def look(part: RowSource) -> tuple[int, Scan]:
         nonlocal facts
+        refuse_dimensions(source.example.X, source.example.where)
         n_sample = most_sampled(source.example.X.shape[1])
         own, facts = read_through(automatic, part, n_sample, resolve_seed(seed))
         return n_sample, own

@@ -22,18 +22,17 @@ from joblib import Parallel, delayed
 from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_regressor
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import check_cv, cross_val_predict
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import (
-    _check_sample_weight,
     check_array,
+    check_consistent_length,
     check_is_fitted,
     validate_data,
 )
 
-from ...data.array_inputs import one_output, real_target, refuse_times
+from ...data.array_inputs import checked_weight, one_output, real_target, refuse_times
 from ...data.docstrings import documented
 from ...data.findings import Diagnosis
 from ...data.messages import warn
@@ -47,7 +46,8 @@ from ...estimators.importances import averaged_importances
 from ...estimators.parameters import N_JOBS, TRANSFORM
 from ...estimators.predictions import PredictedRows
 from ...estimators.regressor import Regressor
-from ...estimators.validation import as_floats, check_numbers
+from ...estimators.validation import check_numbers
+from ..gpcv.folds import checked_folds
 from .mixture import MixedRows, MixtureRegressor, NormalRows, TransformedRows, predicted_by
 
 PRIOR_OF_EACH = 0.5  # rows in favour of each estimator, so that few rows alone do not decide
@@ -122,8 +122,8 @@ def kept_weights(weights: np.ndarray, least: float) -> np.ndarray:
 
 def held_out_densities(
     fit: Fit, name: str, estimator: Any, X: Any, y: Any, split: Any, of_rows: dict[str, Any]
-) -> np.ndarray:
-    """Return log p(y | x) of some rows, by a model fitted to others."""
+) -> tuple[np.ndarray, bool]:
+    """Return log p(y | x) of some rows, by a model fitted to others; tell if y are its counts."""
     train, test = split
     of_train = {name: column[train] for name, column in of_rows.items()}
     (X_train, y_train), (X_test, y_test) = (
@@ -137,10 +137,22 @@ def held_out_densities(
                 "log_predictive_density must not return NaN, got NaN for "
                 f"{np.isnan(found).sum()} of {found.size} held-out rows."
             )
-        return found
+        law = predicted_by(model, _safe_indexing(X_test, [0])).law(slice(0, 1))
+        return found, law.is_discrete
     except Exception as error:
         error.add_note(f"Raised while fitting estimators[{name!r}].")
         raise
+
+
+def refuse_two_kinds(is_of_counts: Mapping[str, bool]) -> None:
+    """Raise a ValueError if some models have probabilities of counts, and others densities."""
+    counts, real = ([n for n, is_one in is_of_counts.items() if is_one is c] for c in (True, False))
+    if counts and real:
+        raise ValueError(
+            "estimators must all predict counts, or all real numbers, because probabilities "
+            f"cannot be compared with densities: {', '.join(map(repr, counts))} predict counts, "
+            f"and {', '.join(map(repr, real))} real numbers."
+        )
 
 
 def counted_rows(cv: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, dict[str, Any]]:
@@ -150,8 +162,7 @@ def counted_rows(cv: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any,
     """
     if sample_weight is None:
         return X, y, {}
-    as_floats(sample_weight, "sample_weight")  # or an error that names it
-    weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+    weight = checked_weight(sample_weight, X)
     if isinstance(cv, Integral) or hasattr(cv, "split"):
         X, y, weight = (_safe_indexing(a, np.flatnonzero(weight)) for a in (X, y, weight))
     return X, y, {"sample_weight": weight}
@@ -211,7 +222,9 @@ class StackedDensityRegressor(
     Raises
     ------
     ValueError
-        If there are no estimators, a name occurs twice, or an estimator has no predictive density.
+        If there are no estimators, a name occurs twice, or an estimator has no predictive density;
+        or if a fold of `cv` has no rows, or rows both to train on and held out; or if some
+        estimators predict counts and others real numbers.
 
     See Also
     --------
@@ -283,9 +296,10 @@ class StackedDensityRegressor(
         validate_data(self, X, y, skip_check_array=True)
         y = check_array(real_target(y), ensure_2d=False, dtype="numeric", input_name="y")
         y = one_output(y, warns=True)
+        check_consistent_length(X, y)
         X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
         weight = of_rows.get("sample_weight")
-        splits = list(check_cv(self.cv).split(X, y))
+        splits = list(checked_folds(self.cv, self.cv, X, y, weight))
         fits, parallel = Fits(self, X, y, len(names) * (len(splits) + 1)), Parallel(self.n_jobs)
         parts = parallel(
             delayed(held_out_densities)(fits.next(name), name, model, X, y, split, of_rows)
@@ -293,7 +307,8 @@ class StackedDensityRegressor(
             for split in splits
         )
         by_model = [parts[j : j + len(splits)] for j in range(0, len(parts), len(splits))]
-        scores = np.stack([np.concatenate(of_folds) for of_folds in by_model], 1)
+        refuse_two_kinds({n: of_folds[0][1] for n, of_folds in zip(names, by_model, strict=True)})
+        scores = np.stack([np.concatenate([p for p, _ in each]) for each in by_model], 1)
         order = np.concatenate([test for _, test in splits])
         of_held_out = None if weight is None else weight[order]
         best = stacking_weights(scores, of_held_out, PRIOR_OF_EACH)
@@ -405,18 +420,29 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
         refuse_times(X, "X")
         X, y = validate_table(self, X, y, reset=True, y_numeric=True, ensure_min_samples=2)
         X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
+        weight = of_rows.get("sample_weight")
+        splits = list(checked_folds(self.cv, self.cv, X, y, weight))
         self.target_transformer_ = None
         if self.target_transform is not None:
-            Y, weight = y.astype(np.float64)[:, None], of_rows.get("sample_weight")
+            Y = y.astype(np.float64)[:, None]
             self.target_transformer_ = fitted_transform(self.target_transform, Y, weight)
             y = np.asarray(self.target_transformer_.transform(Y)).reshape(len(Y))
-        predicted = cross_val_predict(self.estimator, X, y, cv=self.cv, params=of_rows)
-        of_y, error = y - np.median(y), y - predicted
-        unit = np.abs([of_y, error]).max() or 1.0  # squares of very large numbers overflow
-        square = np.average((error / unit) ** 2, weights=of_rows.get("sample_weight"))
+        order = np.concatenate([held_out for _, held_out in splits])
+        of_y, error = y - np.median(y), y[order] - self._predicted_held_out(X, y, of_rows, splits)
+        unit = np.abs(np.r_[of_y, error]).max() or 1.0  # squares of very large numbers overflow
+        square = np.average((error / unit) ** 2, weights=None if weight is None else weight[order])
         self.std_ = float(unit * max(np.sqrt(square), LEAST_STD * (np.std(of_y / unit) or 1.0)))
         self.estimator_ = clone(self.estimator).fit(X, y, **of_rows)
         return self
+
+    def _predicted_held_out(self, X: Any, y: np.ndarray, of_rows: dict, splits: list) -> np.ndarray:
+        """Return predictions of the rows held out, fold by fold."""
+        found = []
+        for trained, held_out in splits:
+            of_train = {name: column[trained] for name, column in of_rows.items()}
+            model = clone(self.estimator).fit(_safe_indexing(X, trained), y[trained], **of_train)
+            found.append(model.predict(_safe_indexing(X, held_out)))
+        return np.concatenate(found)
 
     @documented(BaseGP.diagnose)
     def diagnose(self) -> Diagnosis:

@@ -16,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ...data.array_inputs import given_labels, real_target
 from ...data.arrays import readable
-from ...data.devices import resolve_device
 from ...data.docstrings import documented
 from ...data.findings import Diagnosis, Finding
 from ...estimators.base import BaseGP
@@ -112,19 +111,17 @@ class DropIn(DropInParameters, SavedEstimator, metaclass=ABCMeta):
     _default_kernel: ClassVar[sk.Kernel]  # what kernel=None stands for
 
     def _kernel(self) -> sk.Kernel:
-        """Return the kernel before the fit."""
-        return clone(self._default_kernel) if self.kernel is None else self.kernel
-
-    def _check_parameters(self) -> None:
+        """Return the kernel before the fit, after checks of all parameters but the device."""
         self._validate_params()
         check_numbers(self)
-        resolve_device(self.device)
         if isinstance(self.kernel, sk.CompoundKernel):
             raise ValueError("kernel cannot be a CompoundKernel.")
+        return clone(self._default_kernel) if self.kernel is None else self.kernel
 
     def _validated(self, X: Any, *y: Any, **options: Any) -> Any:
         """Return X, or X and y, as the kernel takes them; a column of y stays one."""
-        if self._kernel().requires_vector_input:
+        is_new = options.get("reset", True) or not hasattr(self, "kernel_")
+        if (self._kernel() if is_new else self.kernel_).requires_vector_input:
             return validate_inputs(self, X, *y, keeps_column=True, **options)
         y = tuple(real_target(a) if options.get("y_numeric") else given_labels(a) for a in y)
         return validate_data(self, readable(X, "X"), *y, ensure_2d=False, dtype=None, **options)

@@ -14,6 +14,7 @@ from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from ...data.devices import resolve_device
 from ...data.docstrings import documented
 from ...data.findings import Diagnosis
 from ...data.inner_fits import fitted_inside
@@ -144,8 +145,8 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         ValueError
             If a parameter, X or y is invalid; the estimator is then as it was before.
         """
-        self._check_parameters()
         kernel = self._kernel()
+        resolve_device(self.device)
         X, y = self._validated(X, y)
         check_labels(y)
         weight = check_weight(Data(y, y), sample_weight, least=2, keeps=True).weight

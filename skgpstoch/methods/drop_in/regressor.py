@@ -177,7 +177,6 @@ class GaussianProcessRegressor(GaussianPredictor):
         ValueError
             If a parameter, X or y is invalid; the estimator is then as it was before.
         """
-        self._check_parameters()
         kernel = clone(self._kernel())
         device = resolve_device(self.device)
         X, y = self._validated(X, y, multi_output=True, y_numeric=True)

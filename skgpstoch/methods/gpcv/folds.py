@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from numbers import Integral, Real
 from typing import Any
 
@@ -45,17 +47,52 @@ def make_folds(cv: Any, X: Tensor, rows: Rows, seed: int, n_folds: int | None = 
         splitter = KFold(n_splits, shuffle=True, random_state=seed)
     elif isinstance(cv, Real):
         splitter = ShuffleSplit(1, test_size=float(cv), random_state=seed)
+    weight = None if rows.weight is None else rows.weight.cpu().numpy()
+    pairs = checked_folds(cv, splitter, X.cpu().numpy(), rows.y[:, 0].cpu().numpy(), weight)
+    return [fold_of(X, rows, *pair) for pair in islice(pairs, n_folds)]
+
+
+def checked_folds(
+    cv: Any, splitter: Any, X: Any, y: np.ndarray, weight: np.ndarray | None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield numbers of rows to train on and of rows held out, without rows of weight 0.
+
+    Parameters
+    ----------
+    cv : object
+        The parameter, for messages.
+    splitter : int, splitter or iterable
+        What makes the folds that `cv` asks for.
+    X, y : array-like of shape (n_samples, ...) and ndarray of shape (n_samples,)
+        The rows.
+    weight : ndarray of shape (n_samples,) or None
+        How many rows each row counts for.
+
+    Raises
+    ------
+    ValueError
+        If there are no such folds of these rows.
+    """
     try:
-        given = list(check_cv(splitter).split(X.cpu().numpy(), rows.y[:, 0].cpu().numpy()))
-        pairs = [(trained, held_out) for trained, held_out in given]
+        given = [(trained, held_out) for trained, held_out in check_cv(splitter).split(X, y)]
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"cv={cv!r} gives no folds of {len(X)} rows: {error} If the splitter needs more "
+            f"cv={cv!r} gives no folds of {len(y)} rows: {error} If the splitter needs more "
             "than X and y, pass its pairs, list(cv.split(X, y, groups))."
         ) from error
-    if not pairs:
+    if not given:
         raise ValueError(f"cv={cv!r} must give at least one fold.")
-    return [fold_of(X, rows, *row_numbers(pair, len(X))) for pair in pairs[:n_folds]]
+    for pair in given:
+        parts = row_numbers(pair, len(y))
+        if weight is not None:
+            parts = [part[weight[part] > 0.0] for part in parts]
+        trained, held_out = parts
+        if not len(trained) or not len(held_out):
+            raise ValueError(
+                "cv must give folds with rows of positive sample_weight both to train on and "
+                f"held out, got {len(trained)} rows to train on and {len(held_out)} held out."
+            )
+        yield trained, held_out
 
 
 def numbers_rows(cv: Any) -> bool:
@@ -86,15 +123,7 @@ def row_numbers(pair: tuple[Any, Any], n_rows: int) -> list[np.ndarray]:
 
 
 def fold_of(X: Tensor, rows: Rows, trained: np.ndarray, held_out: np.ndarray) -> Fold:
-    """Return the fold of these rows, without those of weight 0."""
-    if rows.weight is not None:
-        counts = (rows.weight > 0).cpu().numpy()
-        trained, held_out = (part[counts[part]] for part in (trained, held_out))
-    if not len(trained) or not len(held_out):
-        raise ValueError(
-            "cv must give folds with rows of positive sample_weight both to train on and "
-            f"held out, got {len(trained)} rows to train on and {len(held_out)} held out."
-        )
+    """Return the fold of these rows."""
     index = torch.from_numpy(np.r_[trained, held_out].astype(np.int64)).to(X.device)
     some = rows[index]
     one = torch.ones(len(index), dtype=torch.float64, device=X.device)

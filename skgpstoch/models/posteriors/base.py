@@ -67,8 +67,8 @@ class Posterior(Module):
     def functions(self, n_samples: int, generator: torch.Generator) -> Functions:
         """Draw f as functions X (N, d) → (n_samples, N, P), which are the same at every call."""
         raise ValueError(
-            f"{type(self).__name__} cannot draw functions of X. Use sample_y for joint "
-            "draws at given rows."
+            "The posterior of this model cannot draw functions of X. Use sample_y for joint draws "
+            "at given rows."
         )
 
     def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:

@@ -41,7 +41,7 @@ from skgpstoch.models.calibration.tails import TailChoice, best_tails
 from skgpstoch.models.features.near import NearFeatures
 from skgpstoch.models.posteriors import neighbours
 from skgpstoch.models.posteriors.exact import repetition
-from skgpstoch.models.posteriors.joint import PriorChain
+from skgpstoch.models.posteriors.joint import PriorChain, groups_of
 from skgpstoch.models.posteriors.neighbours import NeighbourPosterior, noise_of_rows
 from skgpstoch.objectives.neighbours import NeighbourObjective
 from skgpstoch.training.history import HURRIED_STEPS
@@ -314,6 +314,16 @@ def test_with_few_neighbours_errors_are_joint_exactly(m):
         expected = prior - B @ K.T - K @ B.T + B @ C[p] @ B.T
         assert_allclose(cov[p], expected, **TIGHT)
         assert_allclose(np.cov(draws[..., p].numpy().T), expected, atol=0.02)
+
+
+def test_rows_far_apart_share_no_large_matrix():
+    """Covariances are computed for groups of rows whose neighbours are few."""
+    G = torch.linspace(0.0, 1.0, 100, dtype=torch.float64)[:, None]
+    N = torch.arange(100 * 300).reshape(100, 300)
+    groups = groups_of(G, N)
+    assert max(len(N[rows].unique()) for rows in groups) <= 2500
+    assert_array_equal(torch.cat(groups).sort().values, torch.arange(100))
+    assert len(groups_of(G, N[:1].expand(100, -1))) == 2
 
 
 def test_draws_of_smooth_functions_vary_as_predicted():

@@ -39,7 +39,7 @@ from .sets import Sets, located, set_blocks
 N_EARLIER = 64  # earlier values that a value of the prior is given
 NUGGET = 1e-10  # of the prior variance, so that rows at one place can be factorised
 ORDER_SEED = 0
-ROWS_OF_GROUP = 64
+ROWS_OF_GROUP, PLACES_OF_GROUP = 64, 2500  # at most; their covariances take 50 MB
 MOST_DRAWN = 1 << 24  # values at a time
 
 
@@ -68,7 +68,8 @@ class JointErrors(NamedTuple):
         """Return A C Aᵀ, (P, q, q), by pairs of groups of rows that are near each other."""
         P, q, _ = self.beta.shape
         total = self.Z.new_zeros(P, q, q)
-        parts = [self.part(rows) for rows in groups_of(located(self.kernel, self.Z[-q:]))]
+        G = located(self.kernel, self.Z[-q:])
+        parts = [self.part(rows) for rows in groups_of(G, self.N)]
         for i, one in enumerate(parts):
             for other in parts[: i + 1]:
                 C = one.covariance(other)
@@ -155,12 +156,17 @@ class PriorChain(NamedTuple):
         return torch.empty_like(f).index_copy_(0, self.order, f)
 
 
-def groups_of(G: Tensor) -> list[Tensor]:
-    """Split rows (n, e) into groups of rows near each other, at medians of the widest column."""
+def groups_of(G: Tensor, N: Tensor) -> list[Tensor]:
+    """Split rows (q, e) into groups near each other, at medians of the widest column.
+
+    The rows of a group have few neighbours (q, m) together.
+    """
     left, found = [torch.arange(len(G), device=G.device)], []
     while left:
         rows = left.pop()
-        if len(rows) <= ROWS_OF_GROUP:
+        if len(rows) == 1 or (
+            len(rows) <= ROWS_OF_GROUP and len(N[rows].unique()) <= PLACES_OF_GROUP
+        ):
             found.append(rows)
             continue
         spread = G[rows].amax(0) - G[rows].amin(0)

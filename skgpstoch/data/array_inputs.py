@@ -100,7 +100,7 @@ def real_target(y: Any, of_fit: bool = True) -> Any:
     a = np.asarray(y)
     refuse_times(a, "y")
     if a.ndim > 1 and not a.shape[1]:
-        raise ValueError(f"y must have at least one column, got an array of shape {a.shape}.")
+        raise ValueError(f"y has 0 column(s) (shape={a.shape}) while a minimum of 1 is required.")
     if a.dtype == bool:
         return a.astype(np.float64)
     if a.ndim == 0 or a.dtype.kind in NUMBERS:

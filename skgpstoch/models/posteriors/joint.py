@@ -84,7 +84,7 @@ class JointErrors(NamedTuple):
         near, at = self.N[rows].unique(return_inverse=True)
         A = self.Z.new_zeros(P, len(rows), len(near))
         A.scatter_(2, at.expand(P, -1, -1), -self.beta[:, rows])
-        own = torch.eye(len(rows)).to(A).expand(P, -1, -1)
+        own = torch.eye(len(rows), dtype=A.dtype, device=A.device).expand(P, -1, -1)
         D = torch.nn.functional.pad(self.D[near].mT, (0, len(rows)))
         numbers = torch.cat([near, u + rows])
         return Part(self.kernel, rows, numbers, self.Z[numbers], D, torch.cat([A, own], 2))
@@ -134,10 +134,11 @@ class PriorChain(NamedTuple):
     @classmethod
     def of(cls, kernel: Kernel, Z: Tensor) -> PriorChain:
         """Condition each of the values at features Z (n, e) on those nearest before it."""
-        order = torch.randperm(len(Z), generator=torch.Generator().manual_seed(ORDER_SEED))
-        order = order.to(Z.device)
+        generator = torch.Generator("cpu").manual_seed(ORDER_SEED)
+        order = torch.randperm(len(Z), generator=generator, device="cpu").to(Z.device)
         Z, j = Z[order], torch.arange(len(Z), device=Z.device)
         E = Nearest(located(kernel, Z)).earlier(j, N_EARLIER)
+        E = E.sort(1, descending=True).values  # on all devices, also where distances are equal
         none, nugget = Z.new_zeros(len(Z), 1), NUGGET * kernel.diag(Z)[:, None]
         U, var = [], []
         for some in set_blocks(len(Z), E.shape[1] + 1, Z.device):

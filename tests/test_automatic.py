@@ -631,7 +631,9 @@ def test_large_counts_vary_no_more_than_they_do(quick_networks):
     assert 0.9 < np.median(std / np.sqrt(mean)) < 2.0
 
 
-@pytest.mark.parametrize(("size", "n_trained"), [(2.0, 300), (1e8, 60)])
+@pytest.mark.parametrize(
+    ("size", "n_trained"), [pytest.param(2.0, 300, marks=pytest.mark.slow), (1e8, 60)]
+)
 def test_means_of_overdispersed_counts_are_those_of_counts(quick_networks, size, n_trained):
     """Not half as large again, as if the log-rate had all of the scatter; or 10¹³ times."""
     rng = np.random.default_rng(1)

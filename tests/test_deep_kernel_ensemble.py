@@ -670,7 +670,9 @@ def test_counts_and_classes_do_not_run_away_from_their_rows():
     assert p[0, 1] != classes.predict_proba([[5.0]])[0, 1]
 
 
-@pytest.mark.parametrize("likelihood", ["poisson", "negative_binomial"])
+@pytest.mark.parametrize(
+    "likelihood", [pytest.param("poisson", marks=pytest.mark.slow), "negative_binomial"]
+)
 def test_far_means_are_near_the_counts(likelihood):
     """Not 10⁶ and 10⁷⁰ times as high, as exp(v/2) made them; and draws are of the same rates."""
     rng = np.random.default_rng(0)

@@ -1080,7 +1080,9 @@ def test_importances_need_few_neighbours():
     assert model._asked(model.posterior_).block_rows == 2**24 // 201**2  # of predict_gradient
 
 
-@pytest.mark.parametrize("cls", [NNGPRegressor, NNGPClassifier])
+@pytest.mark.parametrize(
+    "cls", [NNGPRegressor, pytest.param(NNGPClassifier, marks=pytest.mark.slow)]
+)
 def test_what_shows_a_model_does_not_compute_its_evidence(cls, monkeypatch):
     """It takes minutes with a million rows; scikit-learn reads all attributes that `dir` lists."""
     X, rows = data(60)

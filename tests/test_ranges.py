@@ -53,9 +53,10 @@ def test_rows_are_counted_once_and_columns_named(fitted):
         "column 'none'": 0.1,
     }
     assert found["X"].severity == "note"
-    assert found["X"].text.startswith("6 of 10 rows are far")
+    assert found["X"].text.startswith("Of 10 rows, 6 are far")
     assert "10% outside the range of the training rows, 20 to 60" in found["column 'age'"].text
     assert "2024-01-01 to 2024-03-20" in found["column 'day'"].text
+    assert found["column 'day'"].text.startswith("Of these, 1 is more than 10% outside")
     assert "levels that the training rows did not have" in found["column 'city'"].text
     assert "numbers, but the training rows had none" in found["column 'none'"].text
     assert "rows asked" not in [f.name for f in fitted.diagnose()]

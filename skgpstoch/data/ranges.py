@@ -41,14 +41,16 @@ def of_rows_asked(
     """
     far = np.stack([*map(is_far, columns, ranges, levels)])  # (d, n)
     share = far.any(0).mean()
-    text = f"{far.any(0).sum():,} of {far.shape[1]:,} rows are far from the training rows."
+    n = int(far.any(0).sum())
+    text = f"Of {far.shape[1]:,} rows, {n:,} {verb(n)} far from the training rows."
     advice = "Predictions extrapolate there. Compare them with what you know."
     whole = Finding(ROWS_ASKED, "X", float(share), np.inf)
     yield whole._replace(severity="note", text=text, advice=advice) if share else whole
     shares = far.mean(1)
     for j in np.argsort(-shares, kind="stable")[:MOST_NAMED]:
         if shares[j]:
-            text = f"{far[j].sum():,} rows are {said_of(columns[j], ranges[j])}."
+            n = int(far[j].sum())
+            text = f"Of these, {n:,} {verb(n)} {said_of(columns[j], ranges[j])}."
             where = f"column {columns[j].name}"
             yield Finding(ROWS_ASKED, where, float(shares[j]), np.inf, "note", text)
 
@@ -60,6 +62,11 @@ def is_far(column: Column, ends: np.ndarray, known: set | None) -> np.ndarray:
     low, high = ends
     more = BEYOND * high - BEYOND * low
     return (column.values < low - more) | (column.values > high + more)  # not if missing
+
+
+def verb(n: int) -> str:
+    """Return the verb of so many rows."""
+    return "is" if n == 1 else "are"
 
 
 def said_of(column: Column, ends: np.ndarray) -> str:

@@ -334,6 +334,14 @@ def test_a_hostile_file_is_a_warning_and_a_fresh_start(
     assert not list(tmp_path.iterdir())
 
 
+def test_steps_of_a_file_are_not_negative(few):
+    """Their number divides, so a fit that went on from -1 steps failed."""
+    model = SVGPRegressor(n_inducing=5, random_state=0).partial_fit(*few)
+    objective = model._stream.objective
+    with pytest.raises(ValueError, match="n_steps is -1"):
+        objective.set_extra_state({**objective.get_extra_state(), "n_steps": -1})
+
+
 def test_a_file_that_is_sound_is_resumed_from(few, tmp_path, left_by_kill, capsys):
     left, reference = left_by_kill
     shutil.copy(left, tmp_path)

@@ -323,6 +323,7 @@ def test_rows_far_apart_share_no_large_matrix():
     groups = groups_of(G, N)
     assert max(len(N[rows].unique()) for rows in groups) <= 2500
     assert_array_equal(torch.cat(groups).sort().values, torch.arange(100))
+    assert all(torch.equal(rows, rows.sort().values) for rows in groups)
     assert len(groups_of(G, N[:1].expand(100, -1))) == 2
 
 

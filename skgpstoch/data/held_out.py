@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
+from sklearn.model_selection import check_cv
 
 from .arrays import Scaling
 
@@ -158,3 +159,71 @@ def mixture_of_classes(
     log_p = logsumexp([part.log_density for part in parts], axis=0, b=weights[:, None])
     codes = (parts[0].mean + parts[0].error).argmax(1)
     return of_classes(rows, np.asarray(log_p), p, codes)
+
+
+# ---- folds ---------------------------------------------------------------------------------------
+
+
+def checked_folds(
+    cv: Any, splitter: Any, X: Any, y: np.ndarray, weight: np.ndarray | None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield numbers of rows to train on and of rows held out, without rows of weight 0.
+
+    Parameters
+    ----------
+    cv : object
+        The parameter, for messages.
+    splitter : int, splitter or iterable
+        What makes the folds that `cv` asks for.
+    X, y : array-like of shape (n_samples, ...) and ndarray of shape (n_samples,)
+        The rows.
+    weight : ndarray of shape (n_samples,) or None
+        How many rows each row counts for.
+
+    Raises
+    ------
+    ValueError
+        If there are no such folds of these rows.
+    """
+    try:
+        given = [(trained, held_out) for trained, held_out in check_cv(splitter).split(X, y)]
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"cv={cv!r} gives no folds of {len(y)} rows: {error} If the splitter needs more "
+            "than X and y, pass its pairs, list(cv.split(X, y, groups))."
+        ) from error
+    if not given:
+        raise ValueError(f"cv={cv!r} must give at least one fold.")
+    for pair in given:
+        parts = row_numbers(pair, len(y))
+        if weight is not None:
+            parts = [part[weight[part] > 0.0] for part in parts]
+        trained, held_out = parts
+        if not len(trained) or not len(held_out):
+            raise ValueError(
+                "cv must give folds with rows of positive sample_weight both to train on and "
+                f"held out, got {len(trained)} rows to train on and {len(held_out)} held out."
+            )
+        yield trained, held_out
+
+
+def row_numbers(pair: tuple[Any, Any], n_rows: int) -> list[np.ndarray]:
+    """Return the numbers of rows to train on, and of rows held out, from numbers or masks."""
+    found = []
+    for part in pair:
+        part = np.asarray(part)
+        if part.dtype == bool and part.shape == (n_rows,):
+            part = np.flatnonzero(part)
+        is_number = part.ndim == 1 and (part.dtype.kind in "iu" or not len(part))
+        if not is_number or (len(part) and not 0 <= part.min() <= part.max() < n_rows):
+            raise ValueError(
+                f"cv must give pairs of row indices from 0 to {n_rows - 1}, or of masks of "
+                f"{n_rows} rows, got {part!r}."
+            )
+        found.append(part.astype(np.int64))
+    if len(both := np.intersect1d(*found)):
+        raise ValueError(
+            f"cv must not train on the rows that it holds out, got {len(both)} rows on both "
+            f"sides; the first is row {both[0]}."
+        )
+    return found

@@ -300,6 +300,8 @@ class Data(_Columns):
 
     def in_unit(self, unit: float) -> Data:
         """Return the rows with weights divided by a unit; without weights if all are then 1."""
+        if unit == 1.0 and self.weight is None:
+            return self
         weight = np.full(len(self), 1.0 / unit) if self.weight is None else self.weight / unit
         return replace(self, weight=None if (weight == 1.0).all() else weight)
 

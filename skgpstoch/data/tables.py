@@ -416,7 +416,7 @@ class TableEncoder:
         none = np.empty((len(columns[0].values), 0))
         return np.hstack([none, *(encoder(column.values) for encoder, column in simple)])
 
-    def diagnosis_of(self, X: Any) -> Iterator[Finding]:
+    def rows_asked(self, X: Any) -> Iterator[Finding]:
         """Yield how many rows of X, as :meth:`transform` takes it, are far from training rows."""
         columns = self._table(X).columns[: len(self.names)]
         yield from of_rows_asked(columns, self.ranges, self.levels[: len(self.names)])

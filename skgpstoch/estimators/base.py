@@ -298,7 +298,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     def _labelled(self, data: Data) -> tuple[Tensor, Rows, Posterior]:
         """Do the same for valid data, with y and other values of rows, in the fit's units."""
         device, posterior = predictor(self)
-        data = data.in_unit(getattr(self, "_weight_unit", 1.0))  # streams, and old files, have none
+        data = data.in_unit(getattr(self, "_weight_unit", 1.0))  # streams have none
         return *self._tensors(data, "float64", device), posterior
 
     def _collect(

@@ -11,7 +11,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ..data.array_inputs import checked_weight, given_labels
+from ..data.arguments import with_rows_checked
 from ..data.docstrings import documented
 from ..data.rows import Data
 from ..likelihoods.probabilities import ClassLikelihood
@@ -155,6 +155,7 @@ class Classifier(ClassifierMixin, BaseGP):
         return self.classes_[best]
 
     @documented(predict_proba)
+    @with_rows_checked
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy: the share of rows whose class is predicted correctly.
 
@@ -170,9 +171,7 @@ class Classifier(ClassifierMixin, BaseGP):
         score : float
             Accuracy, between 0 and 1.
         """
-        y = given_labels(y)
-        weight = None if sample_weight is None else checked_weight(sample_weight, y)
-        return float(super().score(X, y, weight))
+        return float(super().score(X, y, sample_weight))
 
     @documented(predict_proba)
     def latent_mean_and_variance(self, X: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -50,12 +50,10 @@ def with_failures_told(method: Any) -> Any:
         try:
             found = method(model, *args, **kwargs)
         except DAMAGE as error:
-            is_told = is_for_users(error) or is_absent(error, method.__name__)
-            is_of_file = (
-                is_of_part(error, model)
-                or is_about_numbers(error, model, method)
-                or is_absent(error, method.__name__)
-            )
+            lacks_method = is_absent(error, method.__name__)
+            is_told = lacks_method or is_for_users(error)
+            is_of_file = lacks_method or is_of_part(error, model)
+            is_of_file = is_of_file or is_about_numbers(error, model, method)
             if id(model) not in LOADED or (is_told and not is_of_file):
                 raise
             why = (

@@ -358,10 +358,12 @@ class InChunks(Sampled):
         flow, at = self.kept.pop("flow", (None, -1))
         if flow is None or at != number:
             flow = Flow(endless(self.source, n_own, self.seed, first), *what)
+        else:
+            before = 0
+        try:
             while before:  # in pieces, to bound the memory; these rows are discarded
                 flow.take(piece := min(before, self.source.buffer_rows))
                 before -= piece
-        try:
             yield flow
         except BaseException:
             flow.close()  # now: whoever keeps the error keeps the flow

@@ -279,7 +279,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         check_is_fitted(self)
         if X is None:
             return self._diagnosis
-        of_rows = self._encoder.diagnosis_of(validate_table(self, X, reset=False))
+        of_rows = self._encoder.rows_asked(validate_table(self, X, reset=False))
         return Diagnosis([*self._diagnosis, *of_rows])
 
     @property

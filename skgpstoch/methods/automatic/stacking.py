@@ -35,6 +35,7 @@ from sklearn.utils.validation import (
 from ...data.array_inputs import checked_weight, one_output, real_target, refuse_times
 from ...data.docstrings import documented
 from ...data.findings import Diagnosis
+from ...data.held_out import checked_folds
 from ...data.messages import warn
 from ...data.tables import validate_table
 from ...data.target_transforms import fitted_transform
@@ -47,7 +48,6 @@ from ...estimators.parameters import N_JOBS, TRANSFORM
 from ...estimators.predictions import PredictedRows
 from ...estimators.regressor import Regressor
 from ...estimators.validation import check_numbers
-from ..gpcv.folds import checked_folds
 from .mixture import MixedRows, MixtureRegressor, NormalRows, TransformedRows, predicted_by
 
 PRIOR_OF_EACH = 0.5  # rows in favour of each estimator, so that few rows alone do not decide

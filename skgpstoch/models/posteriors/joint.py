@@ -168,7 +168,7 @@ def groups_of(G: Tensor, N: Tensor) -> list[Tensor]:
         if len(rows) == 1 or (
             len(rows) <= ROWS_OF_GROUP and len(N[rows].unique()) <= PLACES_OF_GROUP
         ):
-            found.append(rows)
+            found.append(rows.sort().values)
             continue
         spread = G[rows].amax(0) - G[rows].amin(0)
         order = G[rows, int(spread.argmax())].argsort(stable=True)

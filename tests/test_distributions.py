@@ -760,6 +760,22 @@ def test_moments_of_exponentials_of_nearly_normal_tails():
     assert_allclose(found.std(), np.sqrt(square - mean**2), rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:The (mean|standard deviation) of y does not exist")
+@pytest.mark.parametrize("name", ["log", "decreasing", "arcsinh", "bounded", "box-cox"])
+def test_a_row_does_not_depend_on_one_that_is_far_away(name):
+    """Whose y may exceed float64; heavy tails reach the ends of maps."""
+    centre, df = np.array([0.3, -0.5, 2.0, 400.0]), np.full((1, 1, 1, 1), 3.0)
+    scale = np.array([0.1, 0.5, 0.2, 300.0])[None, None, :, None]
+    law = StudentMixture(np.ones(1), centre[None, None, :, None], scale, df)
+    near, both = (
+        PredictiveDistribution(transformed(law.of(rows), MAPS[name]))
+        for rows in (slice(0, 3), slice(0, 4))
+    )
+    for method in ("mean", "std", "median"):
+        assert_allclose(getattr(near, method)(), getattr(both, method)()[:3], rtol=1e-6)
+    assert_allclose(near.crps(0.5), both[:3].crps(0.5), rtol=1e-6)
+
+
 @pytest.mark.filterwarnings("ignore:The standard deviation of y does not exist")
 def test_a_row_does_not_depend_on_others():
     """Not even where the map of some has an end, and that of others none within reach."""

@@ -134,7 +134,8 @@ def check_known(model: Any, found: Any, n_finite: int = 0) -> None:
         if unknown.any():
             raise ValueError(
                 f"{type(model).__name__}{file_of(model)} predicts {a[unknown][0]} for "
-                f"{unknown.sum()} of {a.size} values: some numbers are too large or too small to "
+                f"{unknown.sum()} of {a.size} values, first at row {np.argwhere(unknown)[0][0]} of "
+                "those asked: some numbers are too large or too small to "
                 f"compute with.{Parts(model).most_extreme()} Check X, and fit the model again."
             )
 

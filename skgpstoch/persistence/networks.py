@@ -7,7 +7,6 @@ which computes the sizes of all that they would make, and nothing else.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -50,12 +49,15 @@ def check_networks(fields: dict[str, Any], n_bytes: int) -> None:
         row = torch.empty(1, n_columns, dtype=dtype, device="meta")
         work = max(FREE_WORK, POSITIONS * n_bytes // BYTES_EACH)
         sizes = NumbersMade(limit, work)
-        with contextlib.suppress(*DAMAGE), torch.no_grad(), sizes:  # a use would fail as well
-            functional_call(network, unknown, (row,))
-        if sizes.are_many:
+        try:
+            with torch.no_grad(), sizes:
+                functional_call(network, unknown, (row,))
+        except DAMAGE as error:
+            if not sizes.are_many:  # other numbers of rows would go unchecked
+                raise ValueError(f"its network cannot take one row: {error}") from error
             raise ValueError(
                 f"its network makes more than {limit} numbers of a row, or reads more than {work}"
-            )
+            ) from error
 
 
 def networks_in(*objects: Any) -> Iterator[nn.Module]:

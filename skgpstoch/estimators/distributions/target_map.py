@@ -15,6 +15,7 @@ from ...data.target_transforms import BISECTIONS, GIVEN_BACK, brief, inverse_of,
 PROBED = 257  # numbers at which a map is evaluated
 NEAR_REACH = 4.0  # standard deviations on both sides within which a map must be monotone
 FAR_REACH = 40.0  # standard deviations on both sides within which its ends are searched for
+BEYOND = np.geomspace(FAR_REACH, 1e6, 49)  # the same, so that ends do not depend on other rows
 STEP, LEAST_STEP = 1e-3, 3e-5  # of differences: share of z's width, and of z (exp to e^700)
 SHORTEST_STEP = 1e-9  # of differences, if z is a point at 0
 NEAR_END = 0.002  # share of the distance to an end of the map
@@ -22,6 +23,7 @@ AFFINE = 1e-10  # share of a map's rise by which an affine map may differ from a
 LARGEST = 1e300  # largest value of a map
 UNBOUNDED = 1e100  # a map that reaches this value has no end
 LEAST_SLOPE = 1e-300
+UNDERFLOW = 1e-300  # a map whose values get smaller than that before they are all 0 has no end
 KINKED = 1e-3  # share of a slope by which differences over two steps may disagree on a smooth map
 KINK_STEP = 1e-3  # share of a step over which a map with kinks is nearly everywhere a line
 LEAST_GAP = 1e-3  # share of the probes' distance; closer numbers may have equal y by rounding
@@ -44,6 +46,8 @@ class TargetMap:
     low, high : ndarray of shape (P,)
         Ends of the interval on which g is defined and strictly monotone; infinite if there is no
         end. Beyond an end, g is undefined, turns, or is flat because the transformer clips.
+    reach : ndarray of shape (2, P)
+        The same, or where y exceeds the numbers of float64.
     is_clipped : ndarray of bool, shape (2, P)
         Whether g is flat, or clips targets, beyond its low end and beyond its high end.
     is_affine : bool
@@ -60,18 +64,23 @@ class TargetMap:
         self._middle = np.median(place, axis=0)
         P = place.shape[1]
         self.sign, self.low, self.high = np.ones(P), np.full(P, -np.inf), np.full(P, np.inf)
+        self.reach = np.stack([self.low, self.high])
         self.is_clipped, self._rise = np.zeros((2, P), bool), np.zeros(P)
         reach = (
             np.array([[[-FAR_REACH]], [[-NEAR_REACH]], [[NEAR_REACH]], [[FAR_REACH]]]) * unit
             + place
         )
         ends = np.stack([*reach[:2].min(1), *reach[2:].max(1)])  # (4, P)
-        self.is_affine = all([self._probe(p, *ends[:, p]) for p in range(P)])
+        widths = np.median(unit, axis=0)
+        self.is_affine = all([self._probe(p, widths[p], *ends[:, p]) for p in range(P)])
 
-    def _probe(self, p: int, far_low: float, low: float, high: float, far_high: float) -> bool:
+    def _probe(
+        self, p: int, width: float, far_low: float, low: float, high: float, far_high: float
+    ) -> bool:
         """Find output p's direction, its ends, and whether it is a line."""
         near, far = np.linspace(low, high, PROBED), np.linspace(far_low, far_high, PROBED)
-        z = np.unique([*near, *far, self._middle[p]])
+        beyond = self._middle[p] + width * np.concatenate([-BEYOND, BEYOND])
+        z = np.unique([*near, *far, *beyond, self._middle[p]])
         gap = LEAST_GAP * (high - low) / PROBED
         z = z[np.diff(z, prepend=-np.inf) > gap]  # nearly equal numbers show only rounding
         rows = np.tile(self._middle, (len(z), 1))
@@ -95,9 +104,14 @@ class TargetMap:
             self.is_clipped[side, p] = is_level or is_lost[outer]
             pair = (inner, outer) if not is_level else (2 * inner - outer, inner)
             end = self._end(p, z[pair[0]], z[pair[1]], is_level, bool(is_lost[outer]))
-            (self.low, self.high)[side][p] = end
-        line = np.polynomial.Polynomial.fit(z[is_known], y[is_known], 1)
-        off, whole = np.abs(line(z[is_known]) - y[is_known]).max(), np.ptp(y[is_known])
+            self.reach[side, p] = end
+            if self._goes_beyond_floats(end, z[outer], p):
+                self.is_clipped[side, p] = False
+            else:
+                (self.low, self.high)[side][p] = end
+        some = is_known & (z >= far_low) & (z <= far_high)
+        line = np.polynomial.Polynomial.fit(z[some], y[some], 1)
+        off, whole = np.abs(line(z[some]) - y[some]).max(), np.ptp(y[some])
         is_clipped = self.is_clipped[:, p].any()
         return bool(is_known.all() and not is_clipped and off <= AFFINE * whole)
 
@@ -151,7 +165,7 @@ class TargetMap:
         if found is not None:
             below, above = slice(0, found[0]), slice(found[1] + 1, None)
             clipped = [before[side][is_lost[side]] for side in (below, above)]
-            if all(len(side) == 0 or (side == side[0]).all() for side in clipped):
+            if all(len(np.unique(side)) <= 1 for side in clipped):
                 return found
         raise ValueError(
             "The target's transformer must be invertible at the predicted targets, "
@@ -179,6 +193,11 @@ class TargetMap:
             else:
                 outside = middle
         return outside if is_level else inside
+
+    def _goes_beyond_floats(self, end: float, outside: float, p: int) -> bool:
+        """Tell whether output p ends only because larger, or smaller, y are not in float64."""
+        size, beyond = np.abs(self.column(np.array([end, outside]), p))
+        return bool((size > UNBOUNDED <= beyond) or (beyond <= size < UNDERFLOW))
 
     def _returns(self, z: float, p: int) -> bool:
         """Tell whether `transform` maps output p's value at z back to z."""

@@ -222,8 +222,9 @@ class TransformedLaw(Law):
         """Return the ends of integrals, (2, N): of heavy tails they are the quantiles `TRIMMED`."""
         mean, std = (part[:, p] for part in self.law.place())
         to_end = 1.0 if self.map.is_clipped[:, p].all() else TO_END
-        low = np.maximum(mean - LIGHT_REACH * std, mean + to_end * (self.map.low[p] - mean))
-        high = np.minimum(mean + LIGHT_REACH * std, mean + to_end * (self.map.high[p] - mean))
+        last = mean + to_end * (self.map.reach[:, p, None] - mean)  # (2, N)
+        low = np.maximum(mean - LIGHT_REACH * std, last[0])
+        high = np.minimum(mean + LIGHT_REACH * std, last[1])
         is_light = self._is_light(p)
         if not is_light.all():
             ends = (self.law.quantile(q)[:, p] for q in (TRIMMED, 1.0 - TRIMMED))

@@ -116,22 +116,24 @@ def mixture_of(
 ) -> HeldOutPredictions:
     """Return the predictions of a mixture, for the rows that all its parts have predicted.
 
-    The mean may have weights of its own; deviations are those from it.
+    Weights are (K,) or, if they depend on the row, (K, m). The mean may have weights of its own;
+    deviations are those from it.
     """
     rows = common_rows(several)
     parts = [part.of(rows) for part in several]
     y = parts[0].mean + parts[0].error
+    shares = weights.reshape(len(weights), -1, 1)
 
     def average(columns: list[np.ndarray]) -> np.ndarray:
-        return np.asarray(np.average(columns, axis=0, weights=weights))
+        return np.asarray((shares * columns).sum(0))
 
-    shares = weights if mean_weights is None else mean_weights
-    mean = np.asarray(np.average([part.mean for part in parts], axis=0, weights=shares))
+    of_means = weights if mean_weights is None else mean_weights
+    mean = np.asarray(np.average([part.mean for part in parts], axis=0, weights=of_means))
     unit = np.max([part.std for part in parts], axis=0)  # avoids squares of very large numbers
     apart = average([((part.mean - mean) / unit) ** 2 for part in parts])
     return HeldOutPredictions(
         rows,
-        np.asarray(logsumexp([part.log_density for part in parts], axis=0, b=weights[:, None])),
+        np.asarray(logsumexp([part.log_density for part in parts], axis=0, b=shares[..., 0])),
         y - mean,
         unit * np.sqrt(average([(part.std / unit) ** 2 for part in parts]) + apart),
         unit * np.sqrt(average([(part.latent_std / unit) ** 2 for part in parts]) + apart),

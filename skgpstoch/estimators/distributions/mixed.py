@@ -20,7 +20,13 @@ class LawOfMixture(Law):
     @property
     @abstractmethod
     def _shares(self) -> np.ndarray:
-        """π (K,), which sum to 1."""
+        """π (K,) or, if they depend on the row, (K, N); they sum to 1."""
+
+    @property
+    def _columns(self) -> np.ndarray:
+        """The same as (K, 1, 1) or (K, N, 1)."""
+        shares = self._shares
+        return shares.reshape(len(shares), -1, 1)
 
     @property
     @abstractmethod
@@ -51,11 +57,11 @@ class LawOfMixture(Law):
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
         each = self._each("log_density", y)
-        return np.asarray(logsumexp(each, axis=0, b=self._shares[:, None, None]))
+        return np.asarray(logsumexp(each, axis=0, b=self._columns))
 
     def joint_log_density(self, y: np.ndarray) -> np.ndarray:
         each = self._each("joint_log_density", y)
-        return np.asarray(logsumexp(each, axis=0, b=self._shares[:, None]))
+        return np.asarray(logsumexp(each, axis=0, b=self._columns[..., 0]))
 
     def cdf(self, y: np.ndarray) -> np.ndarray:
         return self._averaged(self._each("cdf", y))
@@ -78,7 +84,7 @@ class LawOfMixture(Law):
         return self._averaged(self._each("between_counts", k))
 
     def sample(self, n_samples: int, rng: np.random.RandomState) -> np.ndarray:
-        which = rng.choice(len(self._shares), (n_samples, self.shape[0]), p=self._shares)
+        which = chosen(self._columns[..., 0], rng.uniform(size=(n_samples, self.shape[0])))
         draws = self._draws(n_samples, rng)
         return np.take_along_axis(draws, which[None, :, :, None], 0)[0]
 
@@ -86,17 +92,26 @@ class LawOfMixture(Law):
     def _draws(self, n_samples: int, rng: np.random.RandomState) -> np.ndarray:
         """Draw from each component, (K, n_samples, N, P)."""
 
-    def _averaged(self, values: Any) -> np.ndarray:
-        return np.average(values, axis=0, weights=self._shares)
+    def _averaged(self, values: np.ndarray) -> np.ndarray:
+        shares = (
+            self._shares if self._shares.ndim == 1 else np.broadcast_to(self._columns, values.shape)
+        )
+        return np.average(values, axis=0, weights=shares)
 
     def _point(self, means: np.ndarray) -> np.ndarray:
         """Return what is predicted for y, given the means of all components, (K, N, P)."""
         return self._averaged(means)
 
 
+def chosen(shares: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """Return which of K is drawn, (n_samples, N), by shares (K, N) or (K, 1)."""
+    ends = np.cumsum(shares, axis=0)[:-1]  # (K − 1, N)
+    return np.asarray((uniform >= ends[:, None]).sum(0))
+
+
 @dataclass(frozen=True)
 class MixedLaw(LawOfMixture):
-    """The mixture of laws of different kinds, with weights (K,) that sum to 1.
+    """The mixture of laws of different kinds, with weights (K,) or, by row, (K, N).
 
     If the prediction of y has weights of its own, deviations are those from this prediction.
     """
@@ -127,7 +142,8 @@ class MixedLaw(LawOfMixture):
         return reduce(np.minimum, lows), reduce(np.maximum, highs)  # of one shape or of several
 
     def of(self, rows: Any) -> MixedLaw:
-        return MixedLaw(self.weights, [part.of(rows) for part in self.parts], self.mean_weights)
+        weights = self.weights if self.weights.ndim == 1 else self.weights[:, rows]
+        return MixedLaw(weights, [part.of(rows) for part in self.parts], self.mean_weights)
 
     def _point(self, means: np.ndarray) -> np.ndarray:
         shares = self.weights if self.mean_weights is None else self.mean_weights

@@ -21,7 +21,7 @@ from ...data.deadline import Deadline
 from ...data.docstrings import documented
 from ...data.findings import Finding
 from ...data.groups import current
-from ...data.held_out import mixture_of
+from ...data.held_out import HeldOutPredictions, common_rows, mixture_of
 from ...data.messages import warn
 from ...data.rows import Data
 from ...data.tables import validate_table
@@ -51,6 +51,7 @@ from .process_fit import relative_precisions
 from .race import BEHIND, LEAST_WEIGHT, Entrant, Judged, Shares, of_floor, standard_score
 from .report import calibration_by_group, coverage_by_group, limits, of_coverage, share_done
 from .rounded_targets import RoundedRows, common_value, lattice_of
+from .row_weights import row_weights
 
 FEWEST_FOR_NETWORKS = 200  # rows; with fewer, a process predicts better, and sooner
 MOST_FOR_PROCESS = 2000  # rows whose matrix is factorised in a second
@@ -172,6 +173,11 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         The transformer that was fitted to y, with `transform` and `inverse_transform`.
     weights_ : ndarray of shape (n_models,)
         Weights of the models in `estimators_`, which sum to 1.
+    row_weights_ : RowWeights or None
+        How weights depend on the row: at rows where a model predicts a small deviation σ, its
+        weight is larger by σ**(-certainty). Its last weight is that of one component more, a
+        Student-t distribution where the models agree. None if there is one model, or for counts or
+        with `y_std`.
     mean_weights_ : ndarray of shape (n_models,)
         Weights of their means in what `predict` returns, which sum to 1. They differ from
         `weights_` only if squared errors of held-out rows clearly ask for it; deviations are then
@@ -373,8 +379,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         lattice = self._lattice
         self.atoms_ = None if lattice is None else lattice.atoms
         self.atom_weight_ = 0.0 if lattice is None else lattice.weight
-        held_out = mixture_of([each.model.held_out_ for each in found], *shares)
         weight = np.ones(len(data)) if data.weight is None else data.weight
+        held_out = self._mix([each.model.held_out_ for each in found], shares, data)
         judged = held_out, weight[held_out.rows]
         done = share_done(self.budget_)
         by_level = self._encoder.rows_by_level(data.X[held_out.rows])
@@ -388,6 +394,21 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
             of_errors = of_held_out_errors(*errors)
         of_linear = of_floor(floor, held_out) if data.y_std is None else [NO_FLOOR]
         return [*of_linear, *of_coverage(coverage), *of_errors]
+
+    def _mix(
+        self, parts: list[HeldOutPredictions], shares: Shares, data: Data
+    ) -> HeldOutPredictions:
+        """Choose weights that depend on the row; return the mixture's predictions of held-out rows.
+
+        Known errors belong to rows, and are not in the deviations that new rows will have.
+        """
+        rows, self.row_weights_ = common_rows(parts), None
+        parts = [part.of(rows) for part in parts]
+        if self.target == "auto" and data.y_std is None:
+            self.row_weights_ = row_weights(parts, *shares, sure_rows(data)[rows])
+        if self.row_weights_ is None:
+            return mixture_of(parts, *shares)
+        return self.row_weights_.held_out(parts, shares.mean)
 
     def _predicted(self, X: Any, exposure: Any = None) -> PredictedRows:
         return MixedRows([1.0], [self._of_y(X, exposure)])
@@ -410,7 +431,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         """Return the mixture of what the models predict at encoded rows."""
         parts = [predicted_by(model, X, **of_rows) for model in self.estimators_.values()]
         means = getattr(self, "mean_weights_", self.weights_)  # absent in older files
-        return MixedRows(self.weights_.tolist(), parts, means.tolist())
+        by_row = getattr(self, "row_weights_", None)
+        return MixedRows(self.weights_.tolist(), parts, means.tolist(), by_row)
 
     def _mixed_with_exposure(self, X: np.ndarray) -> PredictedRows:
         """Return the same, where exposures are the last column."""

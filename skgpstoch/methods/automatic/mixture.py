@@ -15,11 +15,12 @@ from sklearn.utils.validation import _num_samples
 from ...data.arguments import FITS_AGAIN, NO_FUNCTION, MissingMethod
 from ...data.arrays import random_numbers
 from ...estimators.distributions.law import Law
-from ...estimators.distributions.mixed import MixedLaw
+from ...estimators.distributions.mixed import MixedLaw, chosen
 from ...estimators.distributions.normal import NormalLaw
 from ...estimators.distributions.transformed import TransformedLaw, transformed, transformed_draws
 from ...estimators.predictions import PredictedRows, PredictiveRegressor
 from ...persistence.estimator import SavedEstimator
+from .row_weights import RowWeights
 
 ONE_MODEL = "SVGPRegressor and GaussianProcessRegressor have it."
 
@@ -53,7 +54,8 @@ def predicted_by(model: Any, X: Any, **of_rows: Any) -> PredictedRows:
 class MixedRows(PredictedRows):
     """The mixture of several predictions of the same rows, with weights that sum to 1.
 
-    Their means may have weights of their own: see :mod:`.point_weights`.
+    Their means may have weights of their own: see :mod:`.point_weights`. Weights may depend on the
+    row: see :mod:`.row_weights`.
     """
 
     def __init__(
@@ -61,8 +63,9 @@ class MixedRows(PredictedRows):
         weights: Sequence[float],
         parts: Sequence[PredictedRows],
         mean_weights: Sequence[float] | None = None,
+        by_row: RowWeights | None = None,
     ) -> None:
-        self.weights, self.parts = weights, parts
+        self.weights, self.parts, self.by_row = weights, parts, by_row
         self.mean_weights = weights if mean_weights is None else mean_weights
         self.n_rows, self.output_shape = parts[0].n_rows, parts[0].output_shape
         self.block_rows = min(part.block_rows for part in parts)
@@ -72,6 +75,8 @@ class MixedRows(PredictedRows):
         laws = [part.law(rows) for part in self.parts]
         if len(laws) == 1:
             return laws[0]
+        if self.by_row is not None:
+            return self.by_row.law(laws, np.array(self.mean_weights))
         return MixedLaw(np.array(self.weights), laws, np.array(self.mean_weights))
 
     def mean(self) -> np.ndarray:
@@ -80,7 +85,41 @@ class MixedRows(PredictedRows):
 
     def draws(self, n_samples: int, random_state: Any) -> np.ndarray:
         """Draw y jointly at all rows, each time from a part that is drawn by the weights."""
+        if self.by_row is not None:
+            return self._draws_by_row(self.by_row, n_samples, random_state)
         return mixed_draws(self.weights, [p.draws for p in self.parts], n_samples, random_state)
+
+    def _draws_by_row(self, by_row: RowWeights, n_samples: int, random_state: Any) -> np.ndarray:
+        """Draw where the weights of parts depend on the row.
+
+        One number from 0 to 1 chooses the parts of a draw at all rows, which so change seldom from
+        row to row. Draws where the models agree have the ranks of those from one of them.
+        """
+        rng, law = (
+            random_numbers(random_state),
+            by_row.law(
+                [part.law(slice(0, self.n_rows)) for part in self.parts],
+                np.array(self.mean_weights),
+            ),
+        )
+        which = chosen(law.weights, rng.uniform(size=(n_samples, 1)))  # (n_samples, N)
+        seeds = rng.randint(2**31 - 1, size=2 * len(self.parts)).tolist()
+        agreed = np.flatnonzero((which == len(self.parts)).any(1))
+        given = by_row.weight[:-1] / by_row.weight[:-1].sum()
+        ranked = rng.choice(len(self.parts), len(agreed), p=given)
+        draws = np.empty((n_samples, *law.shape))
+
+        def fill(at: np.ndarray, of_part: int, values: np.ndarray) -> None:
+            draws[at] = np.where((which[at] == of_part)[..., None], values, draws[at])
+
+        for k, part in enumerate(self.parts):
+            own, others = np.flatnonzero((which == k).any(1)), agreed[ranked == k]
+            if len(own):
+                fill(own, k, np.moveaxis(part.draws(len(own), seeds[2 * k]), -1, 0))
+            if len(others):
+                drawn = np.moveaxis(part.draws(len(others), seeds[2 * k + 1]), -1, 0)
+                fill(others, len(self.parts), by_row.moved(law, k, drawn))
+        return np.moveaxis(draws, 0, -1)
 
     def targets(self, y: Any) -> Any:
         for part in self.parts:

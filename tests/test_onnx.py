@@ -46,6 +46,7 @@ pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 pd = pytest.importorskip("pandas")
 
+from skgpstoch.methods.automatic.row_weights import RowWeights  # noqa: E402
 from skgpstoch.methods.nngp import deep  # noqa: E402
 from skgpstoch.onnx import CannotExport, export, to_onnx  # noqa: E402
 from skgpstoch.onnx.graph import Graph, Value, model_of  # noqa: E402
@@ -317,6 +318,9 @@ def test_certain_and_uncertain_functions_have_the_mean_of_the_logistic_function(
 # ---- the recommended default ---------------------------------------------------------------------
 
 
+BY_ROW = RowWeights(np.array([0.6, 0.15, 0.25]), 1.5, 0.7, 5.0, 0.4)
+
+
 @pytest.fixture(scope="module")
 def table():
     """Numbers that are missing, and heavy tails."""
@@ -336,9 +340,9 @@ def test_the_default_with_its_calibration(table, discrete):
     assert_same_numbers(model, new)
 
 
-@pytest.mark.parametrize("discrete", ["auto", False])
-def test_means_with_weights_of_their_own(table, discrete):
-    """Of two processes, which learned different targets."""
+@pytest.mark.parametrize(("discrete", "by_row"), [("auto", None), (False, None), (False, BY_ROW)])
+def test_means_with_weights_of_their_own(table, discrete, by_row):
+    """Of two processes, which learned different targets; also with weights of each row."""
     model = AutoGaussianProcessRegressor(discrete=discrete, max_time=1, random_state=0)
     given = np.round(y) if discrete else y
     models = [clone(model).fit(table[:50], target[:50]) for target in (given, 2.0 * given + 1.0)]
@@ -346,6 +350,7 @@ def test_means_with_weights_of_their_own(table, discrete):
     assert (model.atoms_ is not None) == bool(discrete)
     model.estimators_ = {str(j): each.estimators_["process"] for j, each in enumerate(models)}
     model.weights_, model.mean_weights_ = np.array([0.8, 0.2]), np.array([0.1, 0.9])
+    model.row_weights_ = by_row
     assert_same_numbers(model, table[:20] + 0.01)
 
 

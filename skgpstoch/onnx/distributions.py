@@ -145,9 +145,12 @@ class MixtureValues(NamedTuple):
 
 
 class Weighted(NamedTuple):
-    """A mixture of mixtures, whose mean may have weights of its own."""
+    """A mixture of mixtures, whose mean may have weights of its own.
 
-    weights: tuple[float, ...]
+    Weights are numbers or, if they depend on the row, values (N, 1).
+    """
+
+    weights: tuple[Any, ...]
     parts: tuple[MixtureValues, ...]
     mean_weights: tuple[float, ...] | None = None
 

@@ -18,6 +18,7 @@ from ..methods.automatic.automatic_regressor import AutoGaussianProcessRegressor
 from ..methods.automatic.class_process import ExactProcessClassifier
 from ..methods.automatic.process import ExactProcessRegressor
 from ..methods.automatic.process_evidence import CONSTANT_VARIANCE, Process
+from ..methods.automatic.row_weights import RowWeights
 from ..methods.automatic.stacking import StackedDensityRegressor
 from ..methods.drop_in.classifier import GaussianProcessClassifier
 from ..methods.drop_in.laplace import COEFFICIENTS, LAMBDAS, BinaryLaplaceClassifier
@@ -49,6 +50,7 @@ from .tables import Columns, encoded, encoded_with_new
 
 PROFILES: dict[Profile, float] = {rbf: math.inf, matern_3: 1.5, matern_1: 0.5}
 """ν of the kernel profiles that exact processes use."""
+LEAST_SHARE = 1e-300  # that a model without a weight has
 
 
 def refuse_transformed(model: Any) -> None:
@@ -150,7 +152,11 @@ def _(model: AutoGaussianProcessRegressor, X: Value | Columns) -> Weighted | Ove
     refuse_transformed(model)
     Z, copies = encoded_with_new(model._encoder, X)
     means = getattr(model, "mean_weights_", model.weights_)  # absent in older files
-    found = joined(model.weights_, list(model.estimators_.values()), Z, means)
+    models, by_row = list(model.estimators_.values()), getattr(model, "row_weights_", None)
+    if by_row is None:
+        found = joined(model.weights_, models, Z, means)
+    else:
+        found = joined_by_row(by_row, models, Z, means)
     return found if copies is None else OverLevels(found, copies)
 
 
@@ -175,13 +181,39 @@ def moments(model: Any, given: Weighted | OverLevels) -> tuple[Value, Value]:
 def joined(weights: Any, models: list[Any], X: Value, mean_weights: Any = None) -> Weighted:
     """Return the mixture of the models' distributions."""
     found = [cast(Weighted, distribution(each, X)) for each in models]
+    means = None if mean_weights is None else shares(mean_weights, found)
+    return Weighted(shares(weights, found), tuple(p for each in found for p in each.parts), means)
 
-    def shares(weights: Any) -> tuple[float, ...]:
-        pairs = zip(weights, found, strict=True)
-        return tuple(float(w * share) for w, each in pairs for share in each.weights)
 
-    means = None if mean_weights is None else shares(mean_weights)
-    return Weighted(shares(weights), tuple(part for each in found for part in each.parts), means)
+def shares(weights: Any, mixtures: list[Weighted]) -> tuple[Any, ...]:
+    """Return the weights of all parts of mixtures that have these weights themselves."""
+    pairs = zip(weights, mixtures, strict=True)
+    return tuple(w * share for w, each in pairs for share in each.weights)
+
+
+def joined_by_row(by_row: RowWeights, models: list[Any], X: Value, mean_weights: Any) -> Weighted:
+    """Return the mixture of the models, and of where they agree, with weights of each row."""
+    found = [cast(Weighted, distribution(each, X)) for each in models]
+    w, v = by_row.weight / by_row.weight[:-1].sum(), mean_weights.tolist()
+    means, variances = zip(*(each.moments() for each in found), strict=True)
+    m = total([mean * share for mean, share in zip(means, v, strict=True)])
+    apart = [(mean - m).square() * by_row.disagreement for mean in means]
+    pairs = zip(w, variances, apart, strict=False)
+    s2 = total([(var + d) * float(share * by_row.scale**2) for share, var, d in pairs])
+    scale = (s2 * (1.0 - 2.0 / by_row.df)).sqrt()
+    agreed = MixtureValues.of([Component(m, scale)], Family((by_row.df,)))
+    found, every = [*found, Weighted((1.0,), (agreed,))], [*variances, s2]
+    slope = -0.5 * by_row.certainty / len(models[0]._y_scaling.scale)
+    log_w = np.log(np.maximum(w, LEAST_SHARE)).tolist()
+    odds = [var.log().sum(1) * slope + each for each, var in zip(log_w, every, strict=True)]
+    largest = functools.reduce(Value.at_least, odds)
+    each = [(value - largest).exp() for value in odds]
+    rest = total(each)
+    return Weighted(
+        shares([value / rest for value in each], found),
+        tuple(part for each in found for part in each.parts),
+        shares([*v, 0.0], found),
+    )
 
 
 # ---- classifiers ---------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from ...maths.student_t import log_student_t
 from ...training.exact_search import Search
 from .student_mixture import TAIL_BOUNDS, TAIL_LIMITS, TAIL_PRIOR, StudentMixture, deviation
 
+LEAST_STD = np.finfo(np.float64).tiny  # of points
 FEWEST_JUDGES = 30  # rows left out, for weights that depend on the row
 START_TOGETHER = -1.5  # log w₀, beside weights that sum to 1
 WEIGHT_PRIOR = 0.5  # rows in favour of each component
@@ -70,7 +71,8 @@ class RowWeights(NamedTuple):
         """Return π(x), (K + 1, N), for deviations (K + 1, N, P), by (1)."""
         with np.errstate(divide="ignore"):
             log_w = np.log(self.weight)[:, None]
-        return np.asarray(softmax(log_w - self.certainty * np.log(std).mean(2), axis=0))
+        log_std = np.log(np.maximum(std, LEAST_STD)).mean(2)
+        return np.asarray(softmax(log_w - self.certainty * log_std, axis=0))
 
     def together(
         self, mean: np.ndarray, std: np.ndarray, v: np.ndarray

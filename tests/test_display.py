@@ -710,3 +710,14 @@ def test_a_report_of_classes_is_drawn():
     groups = table[table["by"] == "confidence"]
     assert_allclose(line.get_xdata(), groups["mean_prediction"])
     assert_allclose(line.get_ydata(), groups["share"])
+
+
+def test_wrong_levels_and_estimators_are_named():
+    y = np.arange(4.0)
+    for levels in (0.5, "a", [], [np.nan]):
+        with pytest.raises(ValueError, match="levels must be"):
+            RegressionCalibrationDisplay.from_predictions(y, y, y + 1.0, levels=levels)
+    for display in (RegressionCalibrationDisplay, PredictionIntervalDisplay):
+        for estimator in (None, Ridge):
+            with pytest.raises(TypeError, match="estimator must be a fitted regressor, got"):
+                display.from_estimator(estimator, y[:, None], y)

@@ -327,3 +327,29 @@ def test_other_errors_pass_through(data):
 def test_bad_coverage_is_named(coverage, error):
     with pytest.raises(error, match="coverage"):
         make_coverage_scorer(coverage)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [1.0, ["a"] * 4, [10**400] * 4, [1j] * 4, [[1], [1, 2], [1], [2]], [], np.zeros((4, 2, 2))],
+    ids=["number", "texts", "huge", "complex", "ragged", "none", "3-D"],
+)
+@pytest.mark.parametrize("name", ["y_true", "y_mean", "y_std", "sample_weight", "y_interval"])
+def test_wrong_numbers_are_named(wrong, name):
+    y, s = np.arange(4.0), np.ones(4)
+    given = {"y_true": y, "y_mean": y, "y_std": s, "sample_weight": s}
+    score = continuous_ranked_probability_score
+    if name == "y_interval":
+        score = interval_coverage
+        given = {"y_true": y, "y_interval": np.column_stack([y, y])}
+    with pytest.raises(ValueError, match=f"^{name} (must|has)"):
+        score(**{**given, name: wrong})
+
+
+def test_times_are_no_numbers():
+    y, times = np.arange(4.0), np.arange(4).astype("M8[D]")
+    for given in ((times, y, y + 1.0), (y, y, y + 1.0, times)):
+        with pytest.raises(ValueError, match="must be numeric, got"):
+            continuous_ranked_probability_score(*given[:3], sample_weight=(*given, None)[3])
+    with pytest.raises(ValueError, match="coverage must be a number between 0 and 1, got nan"):
+        make_coverage_scorer(np.nan)

@@ -170,6 +170,7 @@ def fitted():
     with pytest.MonkeyPatch.context() as patch:
         chosen = np.array([0.3, 0.7])
         patch.setattr(automatic_regressor, "point_weights", lambda *_: chosen)
+        patch.setattr(automatic_regressor, "row_weights", lambda *_: None)
         weighed = lambda found, data: np.array([0.8, 0.2])  # noqa: E731
         patch.setattr("skgpstoch.methods.automatic.automatic.weights_of", weighed)
         patch.setattr("skgpstoch.methods.automatic.race.LEAST_GAIN", -np.inf)

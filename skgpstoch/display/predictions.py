@@ -13,6 +13,7 @@ from scipy.special import erf
 from sklearn.utils import check_random_state, check_scalar
 
 from ..data.arguments import check_exposed
+from ..data.array_inputs import as_floats
 from ..data.docstrings import documented
 from ..metrics import scores
 from .base import MADE, PLOTTED, Display, final_estimator
@@ -396,7 +397,9 @@ class RegressionCalibrationDisplay(Display):
         cls, needed: NDArray, levels: ArrayLike | None, name: str | None
     ) -> RegressionCalibrationDisplay:
         """Make a Display from the smallest levels whose intervals contain y, (N, …)."""
-        nominal = np.arange(1, 20) / 20 if levels is None else np.asarray(levels, dtype=float)
+        nominal = np.arange(1, 20) / 20 if levels is None else as_floats(levels, "levels")
+        if nominal.ndim != 1 or not len(nominal):
+            raise ValueError(f"levels must be a list of numbers from 0 to 1, got {levels!r:.80}.")
         for level in nominal:
             scores.check_coverage(level, "levels")
         covered = np.searchsorted(np.sort(needed, axis=None), nominal, side="right")  # (n_levels,)

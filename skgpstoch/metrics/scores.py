@@ -31,7 +31,7 @@ from sklearn import config_context
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_array, check_scalar
 
-from ..data.arrays import readable
+from ..data.array_inputs import as_floats
 from ..data.docstrings import documented
 
 # Sections that `documented` adds to docstrings.
@@ -211,13 +211,7 @@ def interval_coverage(
     0.75
     """
     y = _as_columns(y_true, "y_true")  # (N, P)
-    interval = check_array(
-        readable(y_interval, "y_interval"),
-        dtype=np.float64,
-        allow_nd=True,
-        ensure_2d=False,
-        input_name="y_interval",
-    )
+    interval = _as_numbers(y_interval, "y_interval")
     if interval.ndim == 2:
         interval = interval[:, :, np.newaxis]
     if interval.shape != (len(y), 2, y.shape[1]):
@@ -234,11 +228,18 @@ def interval_coverage(
 # ------------------------------------------------------------------ predictions and their checks
 def unwrapped(estimator: Any, X: ArrayLike) -> tuple[Any, ArrayLike]:
     """Return the last step of a pipeline or of a search's best pipeline, and the inputs it sees."""
+    check_is_regressor(estimator)
     predictor = getattr(estimator, "best_estimator_", estimator)
     if isinstance(predictor, Pipeline):
         X = predictor[:-1].transform(X) if len(predictor) > 1 else X
         return unwrapped(predictor[-1], X)
     return predictor, X
+
+
+def check_is_regressor(estimator: Any) -> None:
+    """Raise a TypeError for what has no `predict`, or for a class."""
+    if isinstance(estimator, type) or not hasattr(estimator, "predict"):
+        raise TypeError(f"estimator must be a fitted regressor, got {estimator!r:.80}.")
 
 
 def predict_mean_std(estimator: Any, X: ArrayLike, **of_rows: ArrayLike) -> tuple[NDArray, NDArray]:
@@ -247,6 +248,7 @@ def predict_mean_std(estimator: Any, X: ArrayLike, **of_rows: ArrayLike) -> tupl
     `of_rows` (exposures, known errors) are passed to the regressor. A TypeError is raised if the
     estimator does not predict a standard deviation.
     """
+    check_is_regressor(estimator)
     predictor = getattr(estimator, "best_estimator_", estimator)  # a search's predict has only X
     message = (
         "estimator must support predict(X, return_std=True) and return (mean, std), itself "
@@ -276,11 +278,28 @@ def central_interval(mean: NDArray, std: NDArray, coverage: float) -> NDArray:
 def check_coverage(coverage: float, name: str = "coverage") -> None:
     """Raise TypeError or ValueError unless `coverage` is a number with 0 < coverage < 1."""
     check_scalar(coverage, name, Real, min_val=0, max_val=1, include_boundaries="neither")
+    if math.isnan(coverage):
+        raise ValueError(f"{name} must be a number between 0 and 1, got {coverage}.")
+
+
+def _as_numbers(values: ArrayLike, name: str) -> NDArray:
+    """Return a finite float64 array of any shape, with at least one row."""
+    array = as_floats(values, name)
+    if array.ndim == 0 or not array.size:
+        raise ValueError(
+            f"{name} must have a number for each row, got {values!r:.80}, of shape {array.shape}."
+        )
+    with np.errstate(invalid="ignore"):  # of a sum of infinite numbers
+        return check_array(array, allow_nd=True, ensure_2d=False, input_name=name)
 
 
 def _as_columns(values: ArrayLike, name: str) -> NDArray:
     """Return a finite float64 array of shape (N, P); 1-d input becomes one column."""
-    array = check_array(readable(values, name), dtype=np.float64, ensure_2d=False, input_name=name)
+    array = _as_numbers(values, name)
+    if array.ndim > 2:
+        raise ValueError(
+            f"{name} must have shape (n_samples,) or (n_samples, n_outputs), got {array.shape}."
+        )
     return array[:, np.newaxis] if array.ndim == 1 else array
 
 
@@ -325,7 +344,7 @@ def _average(
 
 
 def check_weights(weights: ArrayLike, name: str, size: int) -> NDArray:
-    array = check_array(readable(weights, name), dtype=np.float64, ensure_2d=False, input_name=name)
+    array = _as_numbers(weights, name)
     if array.shape != (size,):
         raise ValueError(f"{name} must have shape ({size},); got {array.shape}.")
     if np.any(array < 0) or not np.any(array > 0):

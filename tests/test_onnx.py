@@ -542,6 +542,11 @@ def test_nearest_neighbours(kernel):
     assert_same_numbers(NNGPRegressor(kernel, **NEAR).fit(X, y))
 
 
+def test_a_trend_goes_on_far_from_all_neighbours():
+    model = NNGPRegressor(k.DotProduct() + k.RBF(), **NEAR).fit(X, y)
+    assert_same_numbers(model, 10.0 ** np.array([[3.0], [6.0], [9.0]]) * X_NEW[:3])
+
+
 def test_nearest_neighbours_of_far_rows():
     """Rounding hid the distances between neighbours, and graphs said NaN."""
     far = 10.0 ** np.arange(1, 41)

@@ -28,7 +28,7 @@ from .kernels import number, radial
 from .posteriors import LatentValues, latents
 from .series import FARTHEST_DEVIATE, log1p
 
-LEAST_PIVOT = 1e-12  # relative to k(x, x), where predictions add a jitter
+LEAST_PIVOT = 1e-12  # relative to the variance of neighbours, where predictions add a jitter
 TOO_MANY = (
     "A graph contains the training rows. Save the model with its method save or with joblib.dump, "
     "or fit it to fewer rows."
@@ -89,7 +89,8 @@ class GivenValues(NamedTuple):
 def given(K: Value, D: Value, y: Value, m: int) -> GivenValues:
     """Return f from K (N, m + 1, m + 1), and D and y of m neighbours."""
     graph, zero = K.graph, D.columns([0]) * 0.0
-    floor = last(K).unsqueeze(2) * LEAST_PIVOT
+    sizes = (K * np.eye(m + 1)).sum(2).squeeze(2).columns(range(m))  # of neighbours: x may be far
+    floor = sizes.max(1).unsqueeze(2) * LEAST_PIVOT
     K = K + np.eye(m + 1) * graph.concat([D, zero], 1).unsqueeze(2)
     y = graph.concat([y, zero], 1)
     below = graph.concat([y, zero], 1).unsqueeze(1)

@@ -174,14 +174,14 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
     weights_ : ndarray of shape (n_models,)
         Weights of the models in `estimators_`, which sum to 1.
     row_weights_ : RowWeights or None
-        How weights depend on the row: at rows where a model predicts a small deviation σ, its
-        weight is larger by σ**(-certainty). Its last weight is that of one component more, a
-        Student-t distribution where the models agree. None if there is one model, or for counts or
-        with `y_std`.
+        How weights depend on the row: if a model predicts the standard deviation σ there, its
+        weight in the density is proportional to σ**(-certainty). The last of the weights is that of
+        a Student-t distribution about the prediction, where models agree. None if there is one
+        model, or fewer than 30 held-out rows, or for counts or with `y_std`.
     mean_weights_ : ndarray of shape (n_models,)
-        Weights of their means in what `predict` returns, which sum to 1. They differ from
-        `weights_` only if squared errors of held-out rows clearly ask for it; deviations are then
-        those of y from the prediction, and quantiles and densities stay those of the mixture.
+        Weights of the models' means in what `predict` returns, which sum to 1. They differ from
+        `weights_` only if squared errors of held-out rows clearly ask for it. Deviations are those
+        of y from the prediction; quantiles and densities are those of the mixture.
     atoms_ : ndarray of shape (n_atoms,) or None
         The values of y, in increasing order, if it is on a lattice.
     atom_weight_ : float

@@ -12,6 +12,7 @@ from skgpstoch.data.held_out import HeldOutPredictions
 from skgpstoch.estimators.distributions.normal import NormalLaw
 from skgpstoch.methods.automatic.mixture import MixedRows, NormalRows
 from skgpstoch.methods.automatic.row_weights import RowPosterior, RowWeights, row_weights
+from skgpstoch.training import exact_search
 
 BY_ROW = RowWeights(np.array([0.5, 0.3, 0.2]), 1.5, 0.7, 5.0, 0.4)
 V = np.array([0.8, 0.2])
@@ -146,6 +147,13 @@ def test_few_rows_or_one_model_have_no_weights_by_row():
     assert row_weights(parts, w, w, np.ones(29)) is None
     assert row_weights(parts, np.array([1.0, 0.0]), w, np.full(29, 2.0)) is None
     assert row_weights(parts, w, w, np.full(29, 2.0)).weight.min() > 0.0
+
+
+def test_an_interrupted_fit_keeps_fixed_weights(monkeypatch):
+    y, means, stds = two_models(60)
+    both = np.array([0.5, 0.5])
+    monkeypatch.setattr(exact_search, "was_interrupted", lambda: True)
+    assert row_weights(predicted(y, means, stds), both, both, np.ones(60)) is None
 
 
 def test_models_without_weight_stay_without():

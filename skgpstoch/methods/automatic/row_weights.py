@@ -131,7 +131,9 @@ class RowWeights(NamedTuple):
 def row_weights(
     parts: Sequence[HeldOutPredictions], w: np.ndarray, v: np.ndarray, weight: np.ndarray
 ) -> RowWeights | None:
-    """Return the best parameters for K models' predictions of the same m rows; None if m is few.
+    """Return the best parameters for K models' predictions of the same m rows.
+
+    None if there are few rows, only one model has a weight, or the fit was interrupted.
 
     Parameters
     ----------
@@ -149,7 +151,7 @@ def row_weights(
         found = Search(posterior, TAIL_LIMITS).run(
             "fmin_l_bfgs_b", posterior.start, posterior.bounds
         )
-    return posterior.parameters(found.theta)
+    return None if found.status == "interrupted" else posterior.parameters(found.theta)
 
 
 class RowPosterior:

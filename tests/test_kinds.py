@@ -24,7 +24,7 @@ from skgpstoch import (
     SVGPClassifier,
     SVGPRegressor,
 )
-from skgpstoch.data.array_inputs import real_target
+from skgpstoch.data.array_inputs import real_target, warn_of_long_integers
 
 N = 24
 DAYS = np.datetime64("2020-01-01") + np.arange(N).astype("timedelta64[D]")
@@ -285,3 +285,36 @@ def test_sparse_matrices_name_the_cure(model, X):
     if is_regressor(model):
         with pytest.raises(TypeError, match=r"y must be dense.*y\.toarray\(\)"):
             model.fit(X, sparse.csr_matrix(NUMBERS[:, None]))
+
+
+LONG = [2**60 + i for i in range(20)]
+LONG_TABLES = {
+    "array": lambda: np.array(LONG)[:, None],
+    "pandas": lambda: pd.DataFrame({"id": LONG}),
+    "missing": lambda: pd.DataFrame({"id": pd.array([*LONG[1:], None], dtype="Int64")}),
+    "polars": lambda: pl.DataFrame({"id": [*LONG[1:], None]}),
+    "Arrow": lambda: pytest.importorskip("pyarrow").table({"id": [*LONG[1:], None]}),
+}
+
+
+@pytest.mark.parametrize("name", LONG_TABLES)
+def test_long_integers_are_warned_of(name):
+    X, where = LONG_TABLES[name](), "X" if name == "array" else "column 'id' of X"
+    with pytest.warns(UserWarning, match=f"{where} has integers from .* rounds to 16 digits"):
+        warn_of_long_integers(X, "X")
+
+
+@pytest.mark.filterwarnings("error")
+def test_integers_that_float64_has_are_not_warned_of():
+    for values in (np.array([2**53, -(2**53)]), np.empty(0, int), np.array([1e300])):
+        warn_of_long_integers(values, "y")
+
+
+def test_fits_warn_of_long_integers():
+    X, y = np.arange(20.0)[:, None], np.array(LONG)
+    model = SVGPRegressor(n_inducing=5, max_iter=1)
+    with pytest.warns(UserWarning, match="y has integers from"):
+        model.fit(X, y)
+    for tried in (model, AutoGaussianProcessRegressor(max_time=1)):
+        with pytest.warns(UserWarning, match="X has integers from"):
+            tried.fit(y[:, None], X[:, 0])

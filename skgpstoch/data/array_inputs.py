@@ -18,6 +18,8 @@ from .messages import warn
 TIMES = ("date", "time", "duration", "period")
 """Prefixes of the dtype names of times, in lower case, in NumPy, pandas, polars and Arrow."""
 
+LONG_INTEGERS = "int64", "uint64"
+MOST_EXACT = 2**53  # beyond which float64 does not have all integers
 LARGEST_TARGET = 1e301  # in size, so that sums over a million rows are finite
 NOT_A_NUMBER = "float() argument must be", "Cannot cast"  # Python's and pandas' words
 NUMBERS = "biufc"  # NumPy's kinds: scikit-learn refuses complex ones itself
@@ -106,6 +108,7 @@ def real_target(y: Any, of_fit: bool = True) -> Any:
     if a.ndim == 0 or a.dtype.kind in NUMBERS:
         if of_fit:
             refuse_huge(a)
+            warn_of_long_integers(a, "y")
         return y
     if a.dtype.kind == "U":
         raise ValueError(f"y must be numeric, got strings (dtype {a.dtype}). {LABELS}")
@@ -186,6 +189,25 @@ def checked_weight(sample_weight: Any, X: Any) -> np.ndarray:
             "sample_weight must contain at least one non-zero number, but all weights are zero."
         )
     return weight
+
+
+def warn_of_long_integers(values: Any, name: str) -> None:
+    """Warn if an array or a frame of a fit has integers that float64 rounds, such as long ids."""
+    for j, (column, dtype) in enumerate(dtypes_of(values)):
+        if str(dtype).lower() not in LONG_INTEGERS:
+            continue
+        a = values if column is None else values[column]
+        a = np.asarray(a.drop_null()) if hasattr(a, "drop_null") else a  # of Arrow
+        least, most = (a.min(), a.max()) if len(a) else (None, None)
+        if not is_missing(least) and max(abs(int(least)), abs(int(most))) > MOST_EXACT:
+            where = name if column is None else f"column {column!r} of {name}"
+            warn(
+                f"{where} has integers from {least} to {most}, which float64 rounds to 16 digits, "
+                "so that different ones may become equal. Subtract the least one first; or, if "
+                "they are names, pass them as strings to AutoGaussianProcessRegressor or "
+                "AutoGaussianProcessClassifier.",
+                about=f"long integers {j}",
+            )
 
 
 def refuse_huge(y: np.ndarray) -> None:
@@ -313,4 +335,6 @@ def checked_kinds(X: Any, *y: Any, y_numeric: bool = False, of_fit: bool = True)
     """
     X = with_two_dimensions(X)
     refuse_times(X, "X")
+    if of_fit:
+        warn_of_long_integers(X, "X")
     return X, *(real_target(values, of_fit) if y_numeric else given_labels(values) for values in y)

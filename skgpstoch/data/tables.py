@@ -17,6 +17,7 @@ from .array_inputs import (
     one_output,
     real_target,
     refuse_large,
+    warn_of_long_integers,
     with_two_dimensions,
 )
 from .arrays import all_finite, row_blocks
@@ -90,6 +91,8 @@ def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any)
     Return an array of numbers as a float array, and any other X unchanged.
     """
     X = with_two_dimensions(X, takes_missing=True)
+    if reset:
+        warn_of_long_integers(X, "X")
     y = tuple(real_target(a) if options.get("y_numeric") else given_labels(a) for a in y)
     if not is_table(X):
         floats = {"dtype": (np.float64, np.float32), "order": "C"}

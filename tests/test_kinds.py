@@ -191,6 +191,8 @@ def test_complex_numbers_are_refused_by_name(model, X):
     for name, data in {"X": (X + 0j, NUMBERS), "y": (X, NUMBERS + 0j)}.items():
         with pytest.raises(ValueError, match=f"Complex data not supported: {name} holds complex"):
             model.fit(*data)
+    with pytest.raises(ValueError, match="Complex data not supported: y holds complex"):
+        SVGPClassifier().fit(X, np.where(NUMBERS > 9.0, 1j, 1.0))
 
 
 def test_no_points_are_refused_by_name(X):

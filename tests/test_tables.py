@@ -482,6 +482,14 @@ def test_bad_categories(given):
         category_mask(given, ["a", "b", "c"], 3)
 
 
+def test_categories_whose_names_are_pairs():
+    """As in a frame whose columns have several levels."""
+    names = [("a", "b"), ("a", "c"), ("b", "c")]
+    assert_array_equal(category_mask([("a", "c")], names, 3), [False, True, False])
+    with pytest.raises(ValueError, match="categorical_features must be 'from_dtype', None"):
+        category_mask([("a", "d")], names, 3)
+
+
 def test_the_name_of_one_category_alone():
     with pytest.raises(ValueError, match=r"got 'a'\. Pass a list of names, \['a'\]\."):
         category_mask("a", ["a", "b", "c"], 3)

@@ -124,12 +124,15 @@ def given_labels(y: Any) -> Any:
     ------
     ValueError
         If some are missing. Among strings in a list, NaN would become the label 'nan', and pandas'
-        NA cannot be compared. Also if rows have different lengths, or columns the same name.
+        NA cannot be compared. Also if rows have different lengths, columns the same name, or labels
+        are complex numbers.
     """
     y = readable(y, "y")
     refuse_same_names(y, "y")
     refuse_ragged(y, "y")
-    if (a := np.asarray(y)).ndim and a.dtype.kind in "OU":
+    if (a := np.asarray(y)).dtype.kind == "c":
+        refuse_times(a, "y")
+    if a.ndim and a.dtype.kind in "OU":
         labels = np.asarray(y, dtype=object).ravel().tolist()
         n = sum(is_missing(label) for label in labels)
         if n:
@@ -198,8 +201,10 @@ def warn_of_long_integers(values: Any, name: str) -> None:
             continue
         a = values if column is None else values[column]
         a = np.asarray(a.drop_null()) if hasattr(a, "drop_null") else a  # of Arrow
-        least, most = (a.min(), a.max()) if len(a) else (None, None)
-        if not is_missing(least) and max(abs(int(least)), abs(int(most))) > MOST_EXACT:
+        if not len(a) or is_missing(a.min()):
+            continue
+        least, most = int(a.min()), int(a.max())
+        if max(abs(least), abs(most)) > MOST_EXACT:
             where = name if column is None else f"column {column!r} of {name}"
             warn(
                 f"{where} has integers from {least} to {most}, which float64 rounds to 16 digits, "

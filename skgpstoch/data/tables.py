@@ -145,10 +145,13 @@ def category_mask(given: Any, names: Sequence[str] | None, n_columns: int) -> np
         mask[asked[asked >= 0]] = True
         if (asked >= 0).all():
             return mask
-    if names is not None and asked.ndim == 1 and set(asked.tolist()) <= set(names):
-        mask[[list(names).index(name) for name in asked.tolist()]] = True
-        return mask
     if asked.size == 0:
+        return mask
+    chosen = (
+        list(given) if isinstance(given, list | tuple) else asked.tolist()
+    )  # names may be pairs
+    if names is not None and isinstance(chosen, list) and all(name in names for name in chosen):
+        mask[[list(names).index(name) for name in chosen]] = True
         return mask
     raise ValueError(
         f"categorical_features must be 'from_dtype', None, a mask of {n_columns} columns, or "

@@ -15,8 +15,8 @@ point prediction m(x) = Σ_k v_k μ_k(x): a Student-t distribution with the vari
 which takes part in (1) with a weight w_0 and σ_0 = s. w, τ, r ≤ 1, ν and λ maximise the density of
 rows that were left out, given priors. *Measured* on new rows, change of NLPD (log density) and of
 the share in 95 % intervals: bike at 2,500 rows −.37 (.993 → .957), kin40k at 6,000 −.08 (.980 →
-.952), wine and airfoil −.05, housing −.03, protein, elevators and kin40k at few rows −.004 to −.014;
-concrete +.003, pol at 1,000 +.06, of 15 tables.
+.952), wine and airfoil −.05, housing −.03, protein, elevators and kin40k at few rows −.004 to
+−.014; concrete +.003, pol at 1,000 +.06, of 15 tables.
 """
 
 from __future__ import annotations

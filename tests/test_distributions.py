@@ -30,6 +30,7 @@ from skgpstoch import (
     GaussianProcessRegressor,
     QSGPRegressor,
     QSRVMRegressor,
+    SCGDGaussianProcessRegressor,
     SVGPRegressor,
 )
 from skgpstoch.data.arrays import Scaling
@@ -774,6 +775,46 @@ def test_a_row_does_not_depend_on_one_that_is_far_away(name):
     for method in ("mean", "std", "median"):
         assert_allclose(getattr(near, method)(), getattr(both, method)()[:3], rtol=1e-6)
     assert_allclose(near.crps(0.5), both[:3].crps(0.5), rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("n_near", [0, 1, 4])
+def test_rows_where_a_map_leaves_the_numbers(n_near, sign):
+    """Rows of a sensor's 1e9 among others, or alone."""
+    z = np.append(np.linspace(-1.0, 1.0, n_near), sign * 1e9)[:, None]
+    found = PredictiveDistribution(transformed(NormalLaw(z, 0.0 * z + 0.5), MAPS["log"]))
+    assert_allclose(found.median()[:-1], np.exp(z[:-1, 0]))
+    assert_allclose(found.mean()[:-1], np.exp(z[:-1, 0] + 0.125))
+    end = np.inf if sign > 0.0 else 0.0
+    assert_array_equal([found.median()[-1], found.mean()[-1], found.ppf(0.1)[-1]], end)
+
+
+def test_means_beyond_the_largest_number_are_told():
+    X = np.linspace(-1.0, 1.0, 30)[:, None]
+    y = np.exp(X[:, 0])
+    model = SCGDGaussianProcessRegressor(target_transform="log", hidden_layer_sizes=(), max_iter=5)
+    model.fit(X, y)
+    far = [[0.5], [1e5]]
+    with pytest.warns(RuntimeWarning, match="mean of y overflows float64 at 1 rows"):
+        mean = model.predict(far)
+    assert mean[1] == np.finfo(np.float64).max
+    assert_allclose(mean[0], model.predict(far[:1])[0])
+
+
+def test_distributions_of_counts_joined_by_rows_are_of_counts():
+    rng = np.random.default_rng(0)
+    both = counts(rng, 1.0, 0.3, n=4), counts(rng, 2.0, 0.3, n=2)
+    places = np.array([0, 2, 3, 5]), np.array([1, 4])
+    law = JoinedLaw(both, places)
+    assert law.is_discrete
+    assert law.support() == (0.0, np.inf)
+    found = PredictiveDistribution(law)
+    for part, place in zip(both, places, strict=True):
+        alone = PredictiveDistribution(part)
+        for name in ("pmf", "logpmf", "cdf", "crps"):
+            assert_allclose(getattr(found, name)(2.0)[place], getattr(alone, name)(2.0))
+    assert not hasattr(found, "pdf")
 
 
 @pytest.mark.filterwarnings("ignore:The standard deviation of y does not exist")

@@ -163,6 +163,7 @@ class PredictedByPosterior(PredictedRows):
         self.X, self.posterior = model._query(X)
         self.rows = known_rows(self.X, exposure, y_std, model._y_scaling.scale)
         self.transformer = None if latent else transformer_of(model)
+        self.is_transformed = self.transformer is not None
         self.n_rows, self.output_shape = len(self.X), model._y_shape
         self.block_rows = self.posterior.block_rows
         if not latent and self.transformer is None:

@@ -15,6 +15,7 @@ from ..data.arguments import check_coverage, check_n_samples
 from ..data.array_inputs import checked_weight
 from ..data.devices import BLOCK_ROWS, map_blocks
 from ..data.docstrings import documented
+from ..data.messages import warn
 from ..persistence.estimator import SavedEstimator
 from .context import predicting
 from .distributions.law import Law
@@ -25,6 +26,8 @@ from .distributions.predictive import (
     targets_of,
 )
 from .validation import warn_of_overflow
+
+LARGEST_NUMBER = np.finfo(np.float64).max
 
 Block = Callable[[slice], Sequence[np.ndarray]]
 """Computes arrays of some rows, each (·, ...)."""
@@ -46,12 +49,15 @@ class PredictedRows(ABC):
         Number of rows that are predicted at a time.
     unit : float or ndarray of shape (P,)
         Units of y in which moments may overflow; infinite if they cannot.
+    is_transformed : bool
+        Whether y is a function of what the model predicts, so that its mean may be infinite.
     """
 
     n_rows: int
     output_shape: tuple[int, ...]
     block_rows: int = BLOCK_ROWS
     unit: Any = np.inf
+    is_transformed: bool = False
 
     @abstractmethod
     def law(self, rows: slice) -> Law:
@@ -69,14 +75,15 @@ class PredictedRows(ABC):
 
     def mean(self) -> np.ndarray:
         """Return the mean of y, (n_rows, P), which may be cheaper than the law."""
-        return self.by_blocks(lambda rows: (self.law(rows).mean(),))[0]
+        mean = self.by_blocks(lambda rows: (self.law(rows).mean(),))[0]
+        return in_float64(mean) if self.is_transformed else mean
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean and the standard deviation of y, each (n_rows, P)."""
         mean, std = self.by_blocks(lambda rows: self.law(rows).moments())
         with np.errstate(invalid="ignore"):
             warn_of_overflow(std / self.unit)
-        return mean, std
+        return in_float64(mean) if self.is_transformed else mean, std
 
     def interval(self, coverage: float) -> np.ndarray:
         """Return the ends of central intervals, (n_rows, 2) or (n_rows, 2, P) as the user's y."""
@@ -130,6 +137,19 @@ def r_squared(y: Any, predicted: Any, sample_weight: Any = None) -> float:
     unit = np.ldexp(1.0, np.frexp(np.abs(y).max(0, initial=0.0))[1] - 1)
     weight = None if sample_weight is None else checked_weight(sample_weight, y)
     return float(r2_score(y / unit, predicted / unit, sample_weight=weight))
+
+
+def in_float64(mean: np.ndarray) -> np.ndarray:
+    """Replace infinite means of a transformed target by the largest number, and warn of them."""
+    if n := int(np.isinf(mean).any(1).sum()):
+        warn(
+            f"The mean of y overflows float64 at {n} rows, because the transformation back is "
+            "steep and the transformed target large or uncertain there. The largest finite number "
+            "is returned instead. Use predict_interval for quantiles, and look at these rows.",
+            RuntimeWarning,
+        )
+        mean = np.clip(mean, -LARGEST_NUMBER, LARGEST_NUMBER)
+    return mean
 
 
 def collected(compute: Block, n_rows: int, size: int) -> list[np.ndarray]:

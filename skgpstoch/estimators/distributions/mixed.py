@@ -103,6 +103,12 @@ class LawOfMixture(Law):
         return self._averaged(means)
 
 
+def common_support(laws: Sequence[Law]) -> tuple[Any, Any]:
+    """Return the smallest and the largest possible y of several laws."""
+    lows, highs = zip(*(law.support() for law in laws), strict=True)
+    return reduce(np.minimum, lows), reduce(np.maximum, highs)  # of one shape or of several
+
+
 def chosen(shares: np.ndarray, uniform: np.ndarray) -> np.ndarray:
     """Return which of K is drawn, (n_samples, N), by shares (K, N) or (K, 1)."""
     ends = np.cumsum(shares, axis=0)[:-1]  # (K − 1, N)
@@ -138,8 +144,7 @@ class MixedLaw(LawOfMixture):
         return np.logical_and.reduce(list(each))
 
     def support(self) -> tuple[Any, Any]:
-        lows, highs = zip(*(part.support() for part in self.parts), strict=True)
-        return reduce(np.minimum, lows), reduce(np.maximum, highs)  # of one shape or of several
+        return common_support(self.parts)
 
     def of(self, rows: Any) -> MixedLaw:
         weights = self.weights if self.weights.ndim == 1 else self.weights[:, rows]
@@ -235,6 +240,16 @@ class JoinedLaw(Law):
     @property
     def shape(self) -> tuple[int, int]:
         return sum(len(place) for place in self.places), self.parts[0].shape[1]
+
+    @property
+    def is_discrete(self) -> bool:  # type: ignore[override]
+        return self.parts[0].is_discrete
+
+    def support(self) -> tuple[Any, Any]:
+        return common_support(self.parts)
+
+    def between_counts(self, k: np.ndarray) -> np.ndarray:
+        return self._gathered(lambda part, place: part.between_counts(k[place]))
 
     @property
     def has_light_tails(self) -> Any:

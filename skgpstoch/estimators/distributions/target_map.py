@@ -23,6 +23,7 @@ AFFINE = 1e-10  # share of a map's rise by which an affine map may differ from a
 LARGEST = 1e300  # largest value of a map
 UNBOUNDED = 1e100  # a map that reaches this value has no end
 LEAST_SLOPE = 1e-300
+MODERATE = 700.0  # |z| below which y = 0 is a value like others: exp(−700) is not
 UNDERFLOW = 1e-300  # a map whose values get smaller than that before they are all 0 has no end
 KINKED = 1e-3  # share of a slope by which differences over two steps may disagree on a smooth map
 KINK_STEP = 1e-3  # share of a step over which a map with kinks is nearly everywhere a line
@@ -61,6 +62,7 @@ class TargetMap:
 
     def __init__(self, transformer: Any, place: np.ndarray, unit: np.ndarray) -> None:
         self.transformer = transformer
+        place, unit = self._usual(place, unit)
         self._middle = np.median(place, axis=0)
         P = place.shape[1]
         self.sign, self.low, self.high = np.ones(P), np.full(P, -np.inf), np.full(P, np.inf)
@@ -73,6 +75,20 @@ class TargetMap:
         ends = np.stack([*reach[:2].min(1), *reach[2:].max(1)])  # (4, P)
         widths = np.median(unit, axis=0)
         self.is_affine = all([self._probe(p, widths[p], *ends[:, p]) for p in range(P)])
+
+    def _usual(self, place: np.ndarray, unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows at which y is in the numbers of float64; if there are none, one at 0.
+
+        Among others, a row whose z is 10⁹ would leave no probes where exp(z) is such a number.
+        """
+        size = np.abs(self.inverse(place))
+        is_usual = (size < LARGEST) & ((size >= UNDERFLOW) | (np.abs(place) < MODERATE))
+        if is_usual.all():
+            return place, unit
+        some = is_usual.all(1)
+        if some.any():
+            return place[some], unit[some]
+        return np.zeros((1, place.shape[1])), np.ones((1, place.shape[1]))
 
     def _probe(
         self, p: int, width: float, far_low: float, low: float, high: float, far_high: float

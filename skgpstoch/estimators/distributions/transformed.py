@@ -165,7 +165,7 @@ class TransformedLaw(Law):
             rest, rest_of_square = self._beyond_numbers(p, centre, breaks)
             breaks = np.where(rest == 0.0, breaks, centre)
             first, second = moments_by_tails(self.law, p, centre, breaks, unit, weight)
-            mean = c + first + rest
+            mean = np.where(np.isinf(c), c, c + first + rest)
             var = second - np.square(first)
         is_finite = np.isfinite(second) & (rest == 0.0) & (rest_of_square == 0.0)
         return mean, np.sqrt(np.maximum(np.where(is_finite, var, np.inf), 0.0))
@@ -236,7 +236,8 @@ class TransformedLaw(Law):
         mean, std = (part[:, p] for part in self.law.place())
         breaks, (low, high) = mean + np.array(BREAKS)[:, None] * std, ends
         near = np.clip(np.stack([mean - std, mean + std]), low, high)
-        unit = 0.5 * np.abs(np.diff(self._column(near, p), axis=0)[0])
+        with np.errstate(invalid="ignore"):  # where y is beyond the numbers
+            unit = 0.5 * np.abs(np.diff(self._column(near, p), axis=0)[0])
         reach = (
             np.maximum(low, mean - LIGHT_REACH * std),
             np.minimum(high, mean + LIGHT_REACH * std),

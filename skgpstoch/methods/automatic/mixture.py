@@ -143,6 +143,8 @@ def mixed_draws(
 class TransformedRows(PredictedRows):
     """Predictions of y, from those of z = T(y), for a fitted and monotone transformer."""
 
+    is_transformed = True
+
     def __init__(self, of_z: PredictedRows, transformer: Any) -> None:
         self.of_z, self.transformer = of_z, transformer
         self.n_rows, self.output_shape = of_z.n_rows, of_z.output_shape

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import types
 import typing
@@ -20,8 +19,8 @@ from torch import Tensor, nn
 
 from ..data.messages import warn
 from .forms_of_values import LETTERS_SHOWN
-from .networks import check_networks
-from .registry import PACKAGE
+from .layers import check_layer
+from .registry import LAYERS, PACKAGE, parameters_of
 from .shapes import check_shapes
 
 FREE_SIZES = {PACKAGE: 2**17, "torch": 2**13}
@@ -37,7 +36,7 @@ SIZES = {
 }
 """Fields of modules of ours that are sizes. Others count steps, or rows at most as many as all."""
 OF_COLUMNS = ("_x_scaling", "offset"), ("_x_spread", "offset"), ("X_train_", "T")
-MOST_REPEATED = {"n_nodes": 2**10, "n_samples": 2**12}
+MOST_REPEATED = {"n_nodes": 2**6, "n_samples": 2**12}
 """Sizes that say how often each row asked is repeated, in any file."""
 MOST_NESTED = 3  # pipelines in one another, whose HTML takes ten times as long for each
 MOST_WARNINGS = 10  # of folders that are not used
@@ -73,10 +72,11 @@ def check_fields(value: Any, form: str, names: list[str], n_bytes: int) -> None:
         check_kernel(value)
     if isinstance(value, nn.Module):
         check_module(cls, {name: fields[name] for name in names}, n_bytes)
+        if cls in LAYERS:
+            check_layer(value)
         getattr(value, "check_parts", bool)()
     elif isinstance(value, BaseEstimator):
         check_estimator(value, fields)
-        check_networks(fields, n_bytes)
     elif isinstance(value, PairwiseKernel):
         check_jobs(cls, fields.get("pairwise_kernels_kwargs") or {})
 
@@ -231,12 +231,6 @@ def code_of(cls: type) -> frozenset[str]:
         if (callable(value) or hasattr(value, "__get__") or (has_rules and name[0] == "_"))
         and not isinstance(value, functools.cached_property)
     )
-
-
-@functools.cache
-def parameters_of(cls: Any) -> tuple[str, ...]:
-    """Return the names of a constructor's parameters."""
-    return tuple(list(inspect.signature(cls).parameters))
 
 
 @functools.cache

@@ -21,7 +21,8 @@ from torch import nn
 from .fields import check_fields, refuse_names, trains
 from .forms import OBJECTS
 from .forms_of_values import form_of_level, is_long_list_of_floats
-from .registry import known_classes
+from .networks import check_networks
+from .registry import PACKAGE, known_classes
 
 MOST_DEPTH = 200  # nodes within each other; those of deep networks have some 25
 MOST_REPEATS = 5  # times that parts may count on average if each is walked wherever it is shared
@@ -117,6 +118,7 @@ class FileLimits(StateLimits):
         self.evaluations: list[int] = []  # objects that compute something in each node, likewise
         self.unknown: dict[int, list[Unknown]] = {}
         self.training: dict[int, str] = {}  # nodes of fitted layers that train, and what has them
+        self.networks: dict[int, dict[int, nn.Module]] = {}  # in nodes, until an estimator has them
         self.of_tensors: set[int] = set()  # arrays whose memory a tensor has
         self.of_classes: set[int] = set()  # names of classes, whose objects a file may hold
 
@@ -170,6 +172,8 @@ class FileLimits(StateLimits):
                     self.keep(form, value, label(form, parts, place), found)
         if self.training or isinstance(value, nn.Module):
             self.check_training(value, parts)
+        if self.networks or isinstance(value, nn.Module):
+            self.check_networks(value, parts)
         # The tensor of a parameter has told it before, and may be shared.
         if form != "parameter" and (found_here := unknown_in(value)) is not None:
             self.unknown[len(self.depths) - 1] = [found_here]
@@ -191,6 +195,22 @@ class FileLimits(StateLimits):
                     )
         if kind:
             self.training[len(self.depths) - 1] = kind
+
+    def check_networks(self, value: Any, parts: list[Any]) -> None:
+        """Raise a ValueError if an estimator has networks that fail or make too much of a row."""
+        found: dict[int, nn.Module] = {}
+        for place, part in enumerate(parts):
+            inner = self.networks.get(part[0]) if isinstance(part, list) else None
+            if inner and not is_parameter(value, parts[place - 1]):
+                found.update(inner)
+        if type(value).__module__.startswith(f"{PACKAGE}.") and isinstance(value, nn.Module):
+            network = value._modules.get("network")
+            found |= {} if network is None else {id(network): network}
+        if isinstance(value, BaseEstimator):
+            check_networks(found.values(), vars(value).get("_x_scaling"), self.n_bytes)
+        elif found:
+            self.take(BYTES_OF_ENTRY * len(found))
+            self.networks[len(self.depths) - 1] = found
 
     def check_looks(self, value: Any, n_plain: int) -> None:
         """Raise a ValueError if checks would look at shared parts far too often.

@@ -21,12 +21,18 @@ from sklearn.base import clone, is_classifier
 from sklearn.gaussian_process import kernels as sk
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import FunctionTransformer, QuantileTransformer, StandardScaler
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    PowerTransformer,
+    QuantileTransformer,
+    StandardScaler,
+)
 from sklearn.utils._metadata_requests import MethodMetadataRequest
 
 import skgpstoch
 from skgpstoch import (
     ConstantVarianceRegressor,
+    ConvolutionalGPRegressor,
     DeepGPRegressor,
     DLMRegressor,
     GaussianProcessRegressor,
@@ -971,13 +977,15 @@ def is_module(field):
     return isinstance(field, torch.nn.Module)
 
 
-def test_pipelines_are_in_one_another_only_a_few_times(tmp_path):
-    """Their HTML takes ten times as long for each."""
+@pytest.mark.parametrize("make", [make_pipeline, lambda inner: StandardScaler(copy=inner)])
+def test_estimators_are_in_one_another_only_a_few_times(make, tmp_path):
+    """Their HTML takes twice as long for each."""
     model = GaussianProcessRegressor(optimizer=None).fit(X, Y)
-    model.tag = make_pipeline(make_pipeline(make_pipeline(StandardScaler())))
+    model.tag = make_pipeline(make_pipeline(make_pipeline(PowerTransformer().fit(X))))
     model.save(tmp_path / "model")
-    model.tag = make_pipeline(model.tag)
-    with pytest.raises(ValueError, match="more than 3 pipelines are in one another"):
+    for _ in range(8):
+        model.tag = make(model.tag)
+    with pytest.raises(ValueError, match="more than 8 estimators are in one another"):
         model.save(tmp_path / "model")
 
 
@@ -994,20 +1002,36 @@ def test_odds_are_those_of_outputs():
         scale(Given(*(torch.ones(2, 1),) * 6), torch.ones(1))
 
 
-@pytest.mark.parametrize(
-    ("module", "entry", "kind"),
-    [("ConstantMean", "value", "means"), ("Gaussian", "log_noise", "noise")],
-)
-def test_weights_have_as_many_outputs_as_the_rest(module, entry, kind, plain, tmp_path):
+@pytest.mark.parametrize("part", ["likelihood", "model.mean"])
+def test_parts_have_as_many_outputs_as_y(part, tmp_path):
     """Gradients would be taken of each output."""
+    model = SVGPRegressor(likelihood="student_t", n_inducing=5, max_iter=1, random_state=0)
+    model.fit(X, Y)
+    for parameter in model.posterior_.get_submodule(part).parameters():
+        parameter.data = torch.zeros(17)
+    with pytest.raises(ValueError, match="posterior_ has 17 outputs, but the model has 1"):
+        model.save(tmp_path / "model")
 
-    def change(nodes, tensors):
-        value = tensor_in(nodes, module, entry)
-        tensors[value[1]] = np.zeros(4000, tensors[value[1]].dtype)
-        value[3] = "4000"
 
-    with pytest.raises(ValueError, match=f"weights of 1 outputs have {kind} of 4000"):
-        edited(plain, tmp_path / "model", change)
+def test_members_are_as_many_in_all_layers(tmp_path):
+    model = SVGPRegressor(hidden_layer_sizes=(4,), n_inducing=5, max_iter=1, random_state=0)
+    model.fit(X, Y).save(tmp_path / "model")
+    scales = InputScales(1000, 4, torch.Generator())
+    model.posterior_.model.features.network.append(scales)
+    with pytest.raises(ValueError, match="layers of a network have different numbers of members"):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 1), (4, 4.0, 1), (-4, -4, 1)])
+def test_patches_are_those_of_images(shape, tmp_path):
+    """The same patch could be in a file again and again."""
+    images = RNG.normal(size=(30, 16))
+    model = ConvolutionalGPRegressor(n_inducing=4, max_iter=1, random_state=0)
+    model.fit(images, images[:, 0]).save(tmp_path / "model")
+    covariances = model.posterior_.model.features.parts[0].covariances
+    covariances.geometry = covariances.geometry._replace(image_shape=shape)
+    with pytest.raises(ValueError, match=r"patches of the shape \(4, 9\) are not those of images"):
+        model.save(tmp_path / "model")
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..data.arrays import Scaling
 from .forms import DAMAGE
-from .registry import KEEPING_SIZES, PACKAGE
+from .registry import KEEPING_SIZES, PACKAGE, package_of
 
 FREE_NUMBERS = 2**17  # that an operation may make of a row
 MOST_OF_A_ROW = 256  # as many numbers as the row has; twice those of a convolution to 128 channels
@@ -28,7 +28,8 @@ MOST_OPERATIONS = 16  # of the largest size
 FREE_WORK = 2**23  # numbers that convolutions and poolings may read for a row, again and again
 POSITIONS = 4096  # of the row, at each of which a layer may use all weights of the file
 MOST_LAYERS = 100  # of a network that no row needs to go through
-OF_MEMBERS = {"InputLimits", "InputScales", "MemberLinear", "NearFeatures", "PeriodicInputs"}
+WITH_MEMBERS = {"InputScales", "MemberLinear", "PeriodicInputs"}
+OF_MEMBERS = {"InputLimits", "NearFeatures", *WITH_MEMBERS}
 OF_USER = "OfUser"
 
 
@@ -39,12 +40,14 @@ def check_networks(networks: Iterable[nn.Module], scaling: Any, n_bytes: int) ->
     user's own layers are left out, because no code of the user's runs at load.
     """
     for network in networks:
+        members = [layer for layer in network.modules() if type(layer).__name__ in WITH_MEMBERS]
+        if len({len(p) for layer in members for p in layer.parameters(recurse=False)}) > 1:
+            raise ValueError("layers of a network have different numbers of members")
         kinds = {type(layer) for layer in network.modules()}
-        ours = {cls.__name__ for cls in kinds if cls.__module__.startswith(f"{PACKAGE}.")}
+        ours = {cls.__name__ for cls in kinds if package_of(cls) == PACKAGE}
         if others := ours - OF_MEMBERS - {OF_USER}:
             raise ValueError(f"a network cannot have layers of the class {min(others)}")
-        rooms = {cls.__module__.partition(".")[0] for cls in kinds}
-        if rooms <= {"torch", PACKAGE} and not is_modest(network):
+        if set(map(package_of, kinds)) <= {"torch", PACKAGE} and not is_modest(network):
             if not isinstance(scaling, Scaling):
                 raise ValueError("an estimator has networks, but no scaling of their columns")
             check_row(network, np.size(scaling.offset), n_bytes)

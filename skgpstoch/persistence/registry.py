@@ -157,7 +157,7 @@ def is_room(module: str) -> bool:
 
 def name_of(value: type | Callable, known: dict) -> str | None:
     """Return the name that a class or function has in files; None if it is not known."""
-    package, short = value.__module__.partition(".")[0], value.__name__
+    package, short = package_of(value), value.__name__
     room = value.__module__.rpartition(".")[2]
     names = (short, f"{room}.{short}", f"{PREFIXES.get(package)}.{short}")
     return next((name for name in names if known.get(name) is value), None)
@@ -167,6 +167,16 @@ def name_of(value: type | Callable, known: dict) -> str | None:
 def parameters_of(cls: Any) -> tuple[str, ...]:
     """Return the names of a constructor's parameters."""
     return tuple(list(inspect.signature(cls).parameters))
+
+
+def package_of(value: type | Callable) -> str:
+    """Return the name of the package that defines a class or function."""
+    return value.__module__.partition(".")[0]
+
+
+def is_parameter(value: Any, name: str) -> bool:
+    """Tell whether a field is a parameter of an estimator."""
+    return isinstance(value, BaseEstimator) and name in type(value)._get_param_names()
 
 
 def is_estimator(cls: type) -> bool:

@@ -1427,6 +1427,16 @@ def test_graphs_are_not_silently_nan():
         onnx.to_onnx(model)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_nor_are_those_of_stacks():
+    onnx = pytest.importorskip("skgpstoch.onnx")
+    inner = [(name, SVGPRegressor(n_inducing=5, max_iter=1, random_state=0)) for name in "ab"]
+    model = skgpstoch.StackedDensityRegressor(inner, cv=2).fit(X, Y)
+    model.estimators_[1].posterior_.model.mean.value.data.fill_(torch.nan)
+    with pytest.raises(ValueError, match="StackedDensityRegressor predicts nan for"):
+        onnx.to_onnx(model)
+
+
 def test_estimators_without_a_hash_work_as_well(tmp_path):
     class Unhashable(SVGPRegressor):
         __hash__ = None

@@ -15,6 +15,7 @@ from numpy.testing import assert_array_equal
 import skgpstoch
 from skgpstoch import GaussianProcessRegressor, predict_to
 from skgpstoch.data import SequenceRows
+from skgpstoch.data.devices import HOST
 from skgpstoch.data.whole_file import whole_file
 from skgpstoch.training.checkpoint import Checkpoint
 
@@ -184,3 +185,7 @@ def test_pipes_are_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match="it is a pipe"):
         skgpstoch.load(tmp_path / "pipe")
+    checkpoint = Checkpoint(tmp_path, "fit")
+    os.mkfifo(checkpoint.path)
+    with pytest.raises(ValueError, match="it is a pipe"):
+        checkpoint.load(HOST)

@@ -33,6 +33,10 @@ from .features.inducing import InducingFeatures
 from .features.sums import CompositeFeatures
 from .posteriors.blocks import VariationalWeights, free_roots, identities, make_roots
 
+MOST_NORMALS = 21_201  # most dimensions of a Sobol sequence in torch
+MOST_IN_BLOCK = 2**21  # numbers that a layer makes of a block of rows, of which several are alive
+NO_NETWORK = (type(None), nn.Identity)
+
 
 class GPLayer(Module):
     """An inner layer: functions that share a kernel and inducing points.
@@ -151,8 +155,25 @@ class DeepFeatures(CompositeFeatures):
     def block_rows(self, n_draws: int) -> int:
         """Return the number of rows to process at a time, with `n_draws` draws each."""
         most = max((layer.n_patches for layer in self.inner), default=1)
+        widest = max((layer.n_patches * layer.mean_map.shape[1] for layer in self.inner), default=1)
         n_rows = block_rows(next(self.parameters()).device, self.n_features)
-        return max(1, n_rows // (n_draws * most))
+        return max(1, min(n_rows // most, MOST_IN_BLOCK // widest) // n_draws)
+
+    def check_parts(self) -> None:
+        """Raise a ValueError if a row would become more numbers than in any model.
+
+        In a file from a stranger, draws of layers could have draws of their own, or networks could
+        make much of each draw.
+        """
+        n_normals = sum(layer.n_normals for layer in self.inner)
+        if n_normals > MOST_NORMALS:
+            raise ValueError(f"draws of {n_normals} numbers are more than {MOST_NORMALS}")
+        of_layers = (*(layer.features for layer in self.inner), self.last)
+        for part in (part for features in of_layers for part in features.modules()):
+            network = part._modules.get("network")
+            if isinstance(part, DeepFeatures | GPLayer) or type(network) not in NO_NETWORK:
+                kind = type(part).__name__
+                raise ValueError(f"a layer of a deep process has a {kind} with layers of its own")
 
     @property
     def inner(self) -> list[GPLayer]:

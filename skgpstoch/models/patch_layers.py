@@ -52,6 +52,10 @@ class PatchLayer(GPLayer):
         self.shares_weights = shares_weights
         self.register_buffer("columns", geometry.columns())
 
+    def check_parts(self) -> None:
+        """Raise a ValueError if patches are not where they are in images."""
+        self.geometry.check(self.columns)
+
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Shape of the output images."""

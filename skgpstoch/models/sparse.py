@@ -373,11 +373,6 @@ class SparsePosterior(Posterior):
         sizes = sum(self.model.features.blocks), sum(self.weights.sizes)
         if sizes != (len(self.weights.mean),) * 2:
             raise ValueError(f"blocks of {sizes} features have {len(self.weights.mean)} weights")
-        P, means = self.weights.mean.shape[1], getattr(self.model.mean, "value", None)
-        noise = getattr(self.likelihood, "log_noise", None)
-        for kind, given in (("means", means), ("noise", noise)):  # gradients are taken of each
-            if given is not None and given.numel() not in (1, P):
-                raise ValueError(f"weights of {P} outputs have {kind} of {given.numel()}")
         parts = (p for p in self.model.modules() if isinstance(p, ConditionedFeatures))
         if thawed := [p for p in parts if not p.n_frozen]:
             raise ValueError(f"the {type(thawed[0]).__name__} of a fitted model are not frozen")

@@ -18,6 +18,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.arguments import check_coverage
+from ..data.arrays import Scaling
 from ..estimators.importances import N_ROWS, representative_rows, spread_of
 from ..persistence.failures import check_known, file_of, with_failures_told
 from .distributions import quantile
@@ -174,13 +175,18 @@ def check_predicts(model: Any, made: onnx.ModelProto) -> None:
     A graph cannot refuse them when it runs. Tables, whose columns need not be numbers, have no
     such rows.
     """
-    spread = getattr(model, "_x_spread", None)
-    if spread is None and hasattr(model, "X_train_"):
-        spread = spread_of(np.asarray(model.X_train_, np.float64))
-    if spread is not None:
-        rows = representative_rows(spread)[:: N_ROWS // N_CHECKED]
+    parts = (model, *getattr(model, "estimators_", ()))  # those of a stack see the same rows
+    if spreads := [spread for spread in map(spread_for, parts) if spread is not None]:
+        rows = representative_rows(spreads[0])[:: N_ROWS // N_CHECKED]
         with np.errstate(all="ignore"):
             check_known(model, tuple(ReferenceEvaluator(made).run(None, {"X": rows})))
+
+
+def spread_for(model: Any) -> Scaling | None:
+    """Return means and deviations of the columns that a model was fitted to; None if unknown."""
+    if hasattr(model, "_x_spread"):
+        return model._x_spread
+    return spread_of(np.asarray(model.X_train_, float)) if hasattr(model, "X_train_") else None
 
 
 def checked(given: Any, known: Sequence[str], usual: Sequence[str]) -> Sequence[str]:

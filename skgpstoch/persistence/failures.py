@@ -23,7 +23,7 @@ from torch import nn
 from ..data.devices import ran_out_of_memory
 from ..data.messages import is_raised_by_us, is_raised_by_users
 from .forms import DAMAGE
-from .registry import PACKAGE
+from .registry import PACKAGE, package_of
 from .state import Names, Packer, identity
 
 LOADED: dict[int, str] = {}
@@ -106,7 +106,7 @@ def mark_loaded(objects: Iterable[Any], path: str | os.PathLike) -> None:
 
 def mark_same(model: Any, other: Any) -> None:
     """Remember that a copy, a distribution or functions are of the same file."""
-    if id(model) in LOADED and type(other).__module__.partition(".")[0] == PACKAGE:
+    if id(model) in LOADED and package_of(type(other)) == PACKAGE:
         mark(other, LOADED[id(model)])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import types
 import typing
@@ -20,9 +19,8 @@ from torch import Tensor, nn
 
 from ..data.messages import warn
 from .forms_of_values import LETTERS_SHOWN
-from .networks import check_networks
-from .registry import PACKAGE
-from .shapes import check_shapes
+from .layers import check_layer
+from .registry import LAYERS, PACKAGE, package_of, parameters_of
 
 FREE_SIZES = {PACKAGE: 2**17, "torch": 2**13}
 """Sizes that modules of ours, and layers of torch, may have in any file.
@@ -37,9 +35,8 @@ SIZES = {
 }
 """Fields of modules of ours that are sizes. Others count steps, or rows at most as many as all."""
 OF_COLUMNS = ("_x_scaling", "offset"), ("_x_spread", "offset"), ("X_train_", "T")
-MOST_REPEATED = {"n_nodes": 2**10, "n_samples": 2**12}
+MOST_REPEATED = {"n_nodes": 2**6, "n_samples": 2**12}
 """Sizes that say how often each row asked is repeated, in any file."""
-MOST_NESTED = 3  # pipelines in one another, whose HTML takes ten times as long for each
 MOST_WARNINGS = 10  # of folders that are not used
 MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
 OF_BATCHES = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd
@@ -63,7 +60,6 @@ def check_fields(value: Any, form: str, names: list[str], n_bytes: int) -> None:
     fields = vars(value) if hasattr(value, "__dict__") else {}
     hidden = () if form in ("mapping", "record") else code_of(cls).intersection(names)
     refuse_names(cls, names, hidden)
-    check_shapes(value)
     if form == "record":  # as most are, and none of what follows
         check_types_of(cls, {name: getattr(value, name) for name in names})
         return
@@ -73,10 +69,11 @@ def check_fields(value: Any, form: str, names: list[str], n_bytes: int) -> None:
         check_kernel(value)
     if isinstance(value, nn.Module):
         check_module(cls, {name: fields[name] for name in names}, n_bytes)
+        if cls in LAYERS:
+            check_layer(value)
         getattr(value, "check_parts", bool)()
     elif isinstance(value, BaseEstimator):
         check_estimator(value, fields)
-        check_networks(fields, n_bytes)
     elif isinstance(value, PairwiseKernel):
         check_jobs(cls, fields.get("pairwise_kernels_kwargs") or {})
 
@@ -101,7 +98,7 @@ def check_kernel(value: Kernel) -> None:
     for name in parameters_of(cls):
         if not hasattr(value, name):
             raise ValueError(f"{cls.__name__} lacks its parameter {name!r}")
-        if cls.__module__.partition(".")[0] != "sklearn":  # TiedKernel has names of parameters
+        if package_of(cls) != "sklearn":  # TiedKernel has names of parameters
             continue
         n_axes, most = np.ndim(getattr(value, name)), 2 if name.endswith("_bounds") else 1
         if n_axes > most:
@@ -112,7 +109,7 @@ def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
     """Raise a ValueError if a module has hooks, or huge sizes."""
     if type(fields.get("training", True)) is not bool:
         raise ValueError(f"{cls.__name__}.training must be true or false")
-    package = cls.__module__.partition(".")[0]
+    package = package_of(cls)
     if package == PACKAGE:
         check_inner(cls, {k: v for k, v in (fields.get("_modules") or {}).items() if v is not None})
     limit = max(FREE_SIZES.get(package, math.inf), n_bytes)
@@ -136,26 +133,14 @@ def check_inner(cls: type, modules: dict[str, Any]) -> None:
     for name, inner in modules.items():
         layers = list(inner._modules.values()) if isinstance(inner, LISTS) else [inner]
         if name != "network" and any(
-            type(layer).__module__.partition(".")[0] == "torch" and type(layer) is not nn.Identity
+            package_of(type(layer)) == "torch" and type(layer) is not nn.Identity
             for layer in layers
         ):
             raise ValueError(f"{cls.__name__}.{name} cannot be a {type(inner).__name__}")
 
 
-def nested(value: Any) -> int:
-    """Return how many pipelines are in one another, at most one more than `MOST_NESTED`."""
-    depth, inner = 0, [value]
-    while inner and depth <= MOST_NESTED:
-        depth += 1
-        steps = [step for each in inner for step in vars(each).get("steps") or ()]
-        inner = [part for _, part in steps if isinstance(part, Pipeline)]
-    return depth
-
-
 def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
     """Raise a ValueError if an estimator would read files, start processes or return no numbers."""
-    if isinstance(value, Pipeline) and nested(value) > MOST_NESTED:
-        raise ValueError(f"more than {MOST_NESTED} pipelines are in one another")
     if isinstance(value, Pipeline) and fields.get("memory") is not None:
         raise ValueError(
             "a Pipeline has memory, a folder whose files `fit` would run. Set memory=None before "
@@ -231,12 +216,6 @@ def code_of(cls: type) -> frozenset[str]:
         if (callable(value) or hasattr(value, "__get__") or (has_rules and name[0] == "_"))
         and not isinstance(value, functools.cached_property)
     )
-
-
-@functools.cache
-def parameters_of(cls: Any) -> tuple[str, ...]:
-    """Return the names of a constructor's parameters."""
-    return tuple(list(inspect.signature(cls).parameters))
 
 
 @functools.cache

@@ -147,9 +147,7 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
     True
     """
     names = FileNames(objects)
-    if checked_path(path).is_fifo():
-        raise ValueError(f"{os.fspath(path)!r} cannot be loaded: it is a pipe, not a file.")
-    with open(path, "rb") as file:
+    with opened(checked_path(path)) as file:
         try:
             estimator = loaded(file, names)
         except DAMAGE as error:
@@ -157,6 +155,13 @@ def load(path: str | os.PathLike, *, objects: Mapping[str, Any] | None = None) -
             why = str(error)[:LONGEST_MESSAGE] if is_told else "it is damaged, or was altered"
             raise ValueError(f"{os.fspath(path)!r} cannot be loaded: {why}.") from error
     return estimator
+
+
+def opened(path: Path) -> BinaryIO:
+    """Open a file to read it, or raise a ValueError if it is a pipe, which may never end."""
+    if path.is_fifo():
+        raise ValueError(f"{str(path)!r} cannot be loaded: it is a pipe, not a file.")
+    return open(path, "rb")
 
 
 def checked_path(path: Any) -> Path:

@@ -18,10 +18,12 @@ from sklearn.base import BaseEstimator
 from sklearn.gaussian_process import kernels as sk
 from torch import nn
 
-from .fields import check_fields, refuse_names, trains
+from .fields import check_fields, refuse_names
 from .forms import OBJECTS
 from .forms_of_values import form_of_level, is_long_list_of_floats
-from .registry import known_classes
+from .registry import is_parameter, known_classes
+from .shapes import check_shapes
+from .within import Within
 
 MOST_DEPTH = 200  # nodes within each other; those of deep networks have some 25
 MOST_REPEATS = 5  # times that parts may count on average if each is walked wherever it is shared
@@ -116,7 +118,7 @@ class FileLimits(StateLimits):
         self.n_evaluated = 0
         self.evaluations: list[int] = []  # objects that compute something in each node, likewise
         self.unknown: dict[int, list[Unknown]] = {}
-        self.training: dict[int, str] = {}  # nodes of fitted layers that train, and what has them
+        self.within = Within(n_bytes)
         self.of_tensors: set[int] = set()  # arrays whose memory a tensor has
         self.of_classes: set[int] = set()  # names of classes, whose objects a file may hold
 
@@ -155,10 +157,12 @@ class FileLimits(StateLimits):
         self.plain[-1] = 0 if form in OBJECTS else self.plain[-1] + n_bytes
         if self.plain[-1] > MOST_WRITTEN * self.most_bytes:
             raise ValueError("its lists repeat arrays or texts too often")
+        lengths: dict[str, int] = {}
         if form == "type" and value in classes():
             self.of_classes.add(len(self.depths) - 1)
         elif form in OBJECTS:
             self.check_looks(value, n_plain)
+            lengths = check_shapes(value)
             check_fields(value, form, parts[1::2], self.n_bytes)
             self.check_evaluations(value)
             if self.sizes[-1] > self.most_bytes:
@@ -168,29 +172,11 @@ class FileLimits(StateLimits):
             if isinstance(part, list):
                 for found in self.unknown.get(part[0], ()):
                     self.keep(form, value, label(form, parts, place), found)
-        if self.training or isinstance(value, nn.Module):
-            self.check_training(value, parts)
+        n_kept = self.within.check(len(self.depths) - 1, value, parts, lengths)
+        self.take(BYTES_OF_ENTRY * n_kept)
         # The tensor of a parameter has told it before, and may be shared.
         if form != "parameter" and (found_here := unknown_in(value)) is not None:
             self.unknown[len(self.depths) - 1] = [found_here]
-
-    def check_training(self, value: Any, parts: list[Any]) -> None:
-        """Raise a ValueError if a fitted layer is in training mode, as parameters may be."""
-        kind = trains(value)
-        for place, part in enumerate(parts):
-            if isinstance(part, list) and part[0] in self.training:
-                name = parts[place - 1]
-                if is_parameter(value, name):
-                    continue
-                kind = self.training[part[0]]
-                if isinstance(value, BaseEstimator):
-                    raise ValueError(
-                        f"{type(value).__name__}.{name} has a {kind} in training mode, so "
-                        "predictions would be random or depend on other rows. Call its eval() "
-                        "before saving"
-                    )
-        if kind:
-            self.training[len(self.depths) - 1] = kind
 
     def check_looks(self, value: Any, n_plain: int) -> None:
         """Raise a ValueError if checks would look at shared parts far too often.
@@ -306,11 +292,6 @@ def unknown_halves(bits: np.ndarray) -> Unknown | None:
     blocks = np.array_split(bits.ravel(), 64)
     largest = max((int((b.astype(np.int32) & 0x7FFF).max()) for b in blocks if b.size), default=0)
     return None if largest < 0x7F80 else Unknown("", largest > 0x7F80)
-
-
-def is_parameter(value: Any, name: str) -> bool:
-    """Tell whether a field is a parameter of an estimator."""
-    return isinstance(value, BaseEstimator) and name in type(value)._get_param_names()
 
 
 def may_be_unknown(value: Any, where: str, is_nan: bool) -> bool:

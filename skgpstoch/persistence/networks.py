@@ -8,7 +8,7 @@ which computes the sizes of all that they would make, and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..data.arrays import Scaling
 from .forms import DAMAGE
-from .registry import PACKAGE
+from .registry import KEEPING_SIZES, PACKAGE, package_of
 
 FREE_NUMBERS = 2**17  # that an operation may make of a row
 MOST_OF_A_ROW = 256  # as many numbers as the row has; twice those of a convolution to 128 channels
@@ -27,52 +27,61 @@ BYTES_EACH = 4  # of the file, as a layer with weights has for its outputs
 MOST_OPERATIONS = 16  # of the largest size
 FREE_WORK = 2**23  # numbers that convolutions and poolings may read for a row, again and again
 POSITIONS = 4096  # of the row, at each of which a layer may use all weights of the file
-MAKING_MUCH = {"kernel_size", "output_size", "scale_factor", "size", "unflattened_size"}
-"""Fields of layers without which a network has a weight for each number that it makes of a row.
-
-To import what the device "meta" needs takes torch a second or two.
-"""
-
-
-def check_networks(fields: dict[str, Any], n_bytes: int) -> None:
-    """Raise a ValueError if networks of a fitted estimator would make too much of a row."""
-    scaling = fields.get("_x_scaling")
-    objective = getattr(fields.get("_stream"), "objective", None)
-    if not isinstance(scaling, Scaling):
-        return
-    for network in networks_in(fields.get("posterior_"), objective):
-        n_columns = np.size(scaling.offset)
-        limit = max(FREE_NUMBERS, MOST_OF_A_ROW * n_columns, n_bytes // BYTES_EACH)
-        tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-        dtype = next((p.dtype for p in network.parameters()), torch.float64)
-        unknown = {name: tensor.detach().to("meta") for name, tensor in tensors.items()}
-        row = torch.empty(1, n_columns, dtype=dtype, device="meta")
-        work = max(FREE_WORK, POSITIONS * n_bytes // BYTES_EACH)
-        sizes = NumbersMade(limit, work)
-        try:
-            with torch.no_grad(), sizes:
-                functional_call(network, unknown, (row,))
-        except DAMAGE as error:
-            if not sizes.are_many:  # other numbers of rows would go unchecked
-                raise ValueError(f"its network cannot take one row: {error}") from error
-            raise ValueError(
-                f"its network makes more than {limit} numbers of a row, or reads more than {work}"
-            ) from error
+MOST_LAYERS = 100  # of a network that no row needs to go through
+WITH_MEMBERS = {"InputScales", "MemberLinear", "PeriodicInputs"}
+OF_MEMBERS = {"InputLimits", "NearFeatures", *WITH_MEMBERS}
+OF_USER = "OfUser"
 
 
-def networks_in(*objects: Any) -> Iterator[nn.Module]:
-    """Yield the networks of modules in which a layer may make much of a row with few weights.
+def check_networks(networks: Iterable[nn.Module], scaling: Any, n_bytes: int) -> None:
+    """Raise a ValueError if networks of a fitted estimator would make too much of a row, or fail.
 
-    Only if all of their layers are torch's or ours, because no code of the user's runs at load.
+    What fails for one row would otherwise go unchecked, and may work for five. Networks with the
+    user's own layers are left out, because no code of the user's runs at load.
     """
-    parts = {id(p): p for each in objects if isinstance(each, nn.Module) for p in each.modules()}
-    found = (part._modules.get("network") for part in parts.values())
-    for network in {id(n): n for n in found if n is not None}.values():
-        layers = list(network.modules())
-        rooms = {type(layer).__module__.partition(".")[0] for layer in layers}
-        makes_much = any(not MAKING_MUCH.isdisjoint(vars(layer)) for layer in layers)
-        if makes_much and rooms <= {"torch", PACKAGE}:
-            yield network
+    for network in networks:
+        members = [layer for layer in network.modules() if type(layer).__name__ in WITH_MEMBERS]
+        if len({len(p) for layer in members for p in layer.parameters(recurse=False)}) > 1:
+            raise ValueError("layers of a network have different numbers of members")
+        kinds = {type(layer) for layer in network.modules()}
+        ours = {cls.__name__ for cls in kinds if package_of(cls) == PACKAGE}
+        if others := ours - OF_MEMBERS - {OF_USER}:
+            raise ValueError(f"a network cannot have layers of the class {min(others)}")
+        if set(map(package_of, kinds)) <= {"torch", PACKAGE} and not is_modest(network):
+            if not isinstance(scaling, Scaling):
+                raise ValueError("an estimator has networks, but no scaling of their columns")
+            check_row(network, np.size(scaling.offset), n_bytes)
+
+
+def is_modest(network: nn.Module) -> bool:
+    """Tell whether a network has a weight for each number that it makes of a row.
+
+    So no row has to go through it, because to import what the device "meta" needs takes torch three
+    seconds. Members and layers of torch together would multiply.
+    """
+    layers = [type(layer).__name__ for _, layer in network.named_modules(remove_duplicate=False)]
+    others = set(layers).difference(KEEPING_SIZES.split(), {OF_USER})
+    return len(layers) <= MOST_LAYERS and (others <= {"Linear"} or others <= OF_MEMBERS)
+
+
+def check_row(network: nn.Module, n_columns: int, n_bytes: int) -> None:
+    """Raise a ValueError if a network cannot take a row, or makes too much of it."""
+    limit = max(FREE_NUMBERS, MOST_OF_A_ROW * n_columns, n_bytes // BYTES_EACH)
+    tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    dtype = next((p.dtype for p in network.parameters()), torch.float64)
+    unknown = {name: tensor.detach().to("meta") for name, tensor in tensors.items()}
+    row = torch.empty(1, n_columns, dtype=dtype, device="meta")
+    work = max(FREE_WORK, POSITIONS * n_bytes // BYTES_EACH)
+    sizes = NumbersMade(limit, work)
+    try:
+        with torch.no_grad(), sizes:
+            functional_call(network, unknown, (row,))
+    except DAMAGE as error:
+        if not sizes.are_many:
+            raise ValueError(f"its network cannot take one row: {error}") from error
+        raise ValueError(
+            f"its network makes more than {limit} numbers of a row, or reads more than {work}"
+        ) from error
 
 
 class NumbersMade(TorchDispatchMode):

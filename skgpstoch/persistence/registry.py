@@ -10,6 +10,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from sklearn import exceptions
@@ -82,14 +83,19 @@ OF_SKLEARN: tuple[type, ...] = (
     sk_multiclass._ConstantPredictor,
     *REQUESTS,
 )
-TORCH_LAYERS = """
-    AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool1d AdaptiveMaxPool2d AvgPool1d AvgPool2d
-    BatchNorm1d BatchNorm2d Bilinear CELU Conv1d Conv2d Dropout Dropout1d Dropout2d ELU Embedding
-    Flatten GELU GLU GroupNorm Hardsigmoid Hardswish Hardtanh Identity InstanceNorm1d InstanceNorm2d
-    LayerNorm LeakyReLU Linear LogSigmoid LogSoftmax MaxPool1d MaxPool2d Mish ModuleDict ModuleList
-    PReLU ParameterDict ParameterList ReLU ReLU6 SELU Sequential SiLU Sigmoid Softmax Softplus
-    Softsign Tanh Tanhshrink Threshold Unflatten Upsample
+KEEPING_SIZES = """
+    BatchNorm1d BatchNorm2d CELU Dropout Dropout1d Dropout2d ELU Flatten GELU GLU GroupNorm
+    Hardsigmoid Hardswish Hardtanh Identity InstanceNorm1d InstanceNorm2d LayerNorm LeakyReLU
+    LogSigmoid LogSoftmax Mish PReLU ReLU ReLU6 SELU Sequential SiLU Sigmoid Softmax Softplus
+    Softsign Tanh Tanhshrink Threshold
 """
+"""Layers of torch that return at most as many numbers as they are given."""
+OTHER_LAYERS = """
+    AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool1d AdaptiveMaxPool2d AvgPool1d AvgPool2d
+    Bilinear Conv1d Conv2d Embedding Linear MaxPool1d MaxPool2d ModuleDict ModuleList ParameterDict
+    ParameterList Unflatten Upsample
+"""
+LAYERS = frozenset(getattr(nn, name) for name in (KEEPING_SIZES + OTHER_LAYERS).split())
 OF_NUMPY = """
     absolute arccos arccosh arcsin arcsinh arctan arctanh cbrt ceil cos cosh deg2rad degrees exp
     exp2 expm1 fabs floor log log10 log1p log2 negative positive rad2deg radians reciprocal rint
@@ -111,7 +117,7 @@ class Retired:
 @functools.cache
 def known_classes() -> dict[str, type]:
     """Return all classes that a file may name: name → class."""
-    of_torch = {f"nn.{name}": getattr(nn, name) for name in TORCH_LAYERS.split()}
+    of_torch = {f"nn.{cls.__name__}": cls for cls in LAYERS}
     of_sklearn = {f"sklearn.{cls.__name__}": cls for cls in OF_SKLEARN}
     return {**of_torch, **of_sklearn, **{cls.__name__: cls for cls in _found(inspect.isclass)}}
 
@@ -151,10 +157,26 @@ def is_room(module: str) -> bool:
 
 def name_of(value: type | Callable, known: dict) -> str | None:
     """Return the name that a class or function has in files; None if it is not known."""
-    package, short = value.__module__.partition(".")[0], value.__name__
+    package, short = package_of(value), value.__name__
     room = value.__module__.rpartition(".")[2]
     names = (short, f"{room}.{short}", f"{PREFIXES.get(package)}.{short}")
     return next((name for name in names if known.get(name) is value), None)
+
+
+@functools.cache
+def parameters_of(cls: Any) -> tuple[str, ...]:
+    """Return the names of a constructor's parameters."""
+    return tuple(list(inspect.signature(cls).parameters))
+
+
+def package_of(value: type | Callable) -> str:
+    """Return the name of the package that defines a class or function."""
+    return value.__module__.partition(".")[0]
+
+
+def is_parameter(value: Any, name: str) -> bool:
+    """Tell whether a field is a parameter of an estimator."""
+    return isinstance(value, BaseEstimator) and name in type(value)._get_param_names()
 
 
 def is_estimator(cls: type) -> bool:

@@ -90,8 +90,14 @@ SHAPES = {
 """Of each class, its arrays and their axes: equal letters are equal lengths, digits are lengths."""
 
 
-def check_shapes(value: Any) -> None:
-    """Raise a ValueError unless arrays among an object's fields have shapes as in any model."""
+def check_shapes(value: Any) -> dict[str, int]:
+    """Return the lengths of axes of arrays among an object's fields.
+
+    Raises
+    ------
+    ValueError
+        If the arrays have shapes as in no model.
+    """
     cls: Any = type(value)
     lengths: dict[str, int] = {}
     for name, choice in shapes_of(cls).items():
@@ -100,6 +106,7 @@ def check_shapes(value: Any) -> None:
             known = " or ".join(f"({', '.join(axes)})" for axes in choice)
             where = "".join(f", {axis}={length}" for axis, length in lengths.items())
             raise ValueError(f"{cls.__name__}.{name} has the shape {shape}, not {known}{where}")
+    return lengths
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from ..data.groups import Group
 from ..data.messages import warn
 from ..data.rows import Data
 from ..data.whole_file import remove_leftovers
-from ..persistence.file import read_state, value_of, write_state
+from ..persistence.file import opened, read_state, value_of, write_state
 from ..persistence.state import Names, Packer
 from .projected_lbfgs import ProjectedLBFGS
 
@@ -71,7 +71,7 @@ class Checkpoint:
             If the file is damaged, was altered or belongs to another fit; the type varies.
         """
         try:
-            with open(self.path, "rb") as file:
+            with opened(self.path) as file:
                 return self.read(file, device)
         except FileNotFoundError:
             return None

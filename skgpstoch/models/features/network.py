@@ -149,7 +149,7 @@ class InputScales(OfMembers):
         self.input_scale = nn.Parameter(torch.ones(n_members, 1, n_inputs, **kind))
 
     def forward(self, X: Tensor) -> Tensor:
-        return self.input_scale * X
+        return self.input_scale * X.expand(*X.shape[:-1], self.input_scale.shape[-1])
 
 
 class PeriodicInputs(OfMembers):
@@ -208,6 +208,7 @@ class PeriodicInputs(OfMembers):
     def forward(self, X: Tensor) -> Tensor:
         X = X.expand(len(self.frequency), -1, -1)
         waved = X if self.of_all else X.index_select(2, self.columns)
+        waved = waved.expand(-1, -1, self.frequency.shape[1])
         angle = waved.mT[..., None] * (2.0 * math.pi * self.frequency[:, :, None])
         waves = torch.cos(angle + self.phase[:, :, None]) @ self.weight  # (K, d', N, D)
         waves = waves.transpose(1, 2).flatten(2)

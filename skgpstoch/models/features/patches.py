@@ -54,6 +54,14 @@ class Geometry(NamedTuple):
         rows, columns = (self.stride * torch.arange(n, device="cpu") for n in self.grid)
         return torch.cartesian_prod(rows, columns)
 
+    def check(self, columns: Tensor) -> None:
+        """Raise a ValueError unless these are its :meth:`columns`, as in files from strangers."""
+        numbers = (*self.image_shape, *self.patch_shape, self.stride)
+        is_image = all(type(n) is int and n > 0 for n in numbers)
+        sizes = (self.n_patches, self.size) if is_image else None
+        if columns.shape != sizes or not torch.equal(columns, self.columns()):
+            raise ValueError(f"patches of the shape {tuple(columns.shape)} are not those of images")
+
     def columns(self) -> Tensor:
         """Columns of X that make up each patch, (J, L)."""
         _, W, C = self.image_shape
@@ -111,6 +119,10 @@ class PatchCovariances(Covariances):
         self.relative_weights = nn.Parameter(one, requires_grad=learn_weights)
         self.register_buffer("columns", geometry.columns())
         self.register_buffer("places", geometry.places())
+
+    def check_parts(self) -> None:
+        """Raise a ValueError if patches are not where they are in images."""
+        self.geometry.check(self.columns)
 
     @property
     def weights(self) -> Tensor:

@@ -25,7 +25,7 @@ from ...data.rows import Rows
 from ...likelihoods.base import Likelihood
 from ...likelihoods.counts import prior_variance_limit
 from ...models.features.inducing import InducingFeatures
-from ...models.layers import DeepFeatures, GPLayer
+from ...models.layers import MOST_NORMALS, DeepFeatures, GPLayer
 from ...models.sparse import SparseModel
 from .feature_builder import USUAL_BATCH, FeatureSizes
 from .inducing import InducingBuilder, make_features
@@ -47,7 +47,6 @@ NARROWEST = 1e-2  # least length-scale of an inner layer, in standard deviations
 DRAWN_ROWS = 1500  # with fewer rows, a step draws each row more than once
 MOST_DRAWS = 10
 PREDICTIVE_DRAWS = 64  # draws in predictions, an even number
-MOST_NORMALS = 21_201  # most dimensions of a Sobol sequence in torch
 
 OF_LAYERS = (
     "kernel",

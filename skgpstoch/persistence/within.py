@@ -1,0 +1,124 @@
+"""Refuse estimators by what is anywhere within them: in modules, records or lists of lists.
+
+What a node has within it follows from what its parts have, so nothing is walked. Most of it is kept
+only up to the estimator that has it, without parameters, which predict nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.pipeline import Pipeline
+from torch import nn
+
+from .fields import trains
+from .networks import check_networks
+from .registry import PACKAGE, is_parameter, package_of
+
+MOST_NESTED = 8  # estimators of other packages in one another; HTML takes twice as long for each
+IN_A_PIPELINE = 2  # that a pipeline counts for
+OUTPUTS = "p"  # their axis in `SHAPES`
+HIDDEN = "GPLayer"  # whose outputs are inputs of another layer
+FREE_OUTPUTS = 16  # that arrays of any model may have
+FOR_EACH = 4  # latent functions for each output of y, or class
+
+
+class Inside(NamedTuple):
+    """What is within a node."""
+
+    n_nested: int = 0  # estimators of other packages in one another
+    training: str = ""  # a fitted layer in training mode
+    n_outputs: int = 0  # most of an array
+    networks: tuple[nn.Module, ...] = ()
+
+
+class Within:
+    """What is within nodes, which come one after the other.
+
+    Parameters
+    ----------
+    n_bytes : int
+        Size of the file.
+    """
+
+    def __init__(self, n_bytes: int) -> None:
+        self.n_bytes = n_bytes
+        self.known: dict[int, Inside] = {}
+
+    def check(self, node: int, value: Any, parts: list[Any], lengths: dict[str, int]) -> int:
+        """Raise a ValueError if a node has parts that none of a model has.
+
+        Parameters
+        ----------
+        node : int
+            Its number.
+        value : object
+            What is made of it.
+        parts : list
+            Its parts.
+        lengths : dict of str to int
+            Lengths of the axes of its arrays.
+
+        Returns
+        -------
+        n_kept : int
+            How many parts are remembered.
+        """
+        places = [i for i, p in enumerate(parts) if type(p) is list and p[0] in self.known]
+        if not (places or lengths or isinstance(value, BaseEstimator | nn.Module)):
+            return 0
+        given = {i: self.known[parts[i][0]] for i in places}
+        n_nested = max((inside.n_nested for inside in given.values()), default=0) + weight(value)
+        if n_nested > MOST_NESTED:
+            raise ValueError(f"more than {MOST_NESTED} estimators are in one another")
+        given = {i: each for i, each in given.items() if not is_parameter(value, parts[i - 1])}
+        if isinstance(value, BaseEstimator):
+            for i, inside in given.items():
+                self.check_fitted(value, parts[i - 1], inside, lengths)
+            found = Inside(n_nested)
+        else:
+            found = joined(n_nested, value, list(given.values()), lengths)
+        if found != Inside():
+            self.known[node] = found
+        return len(found.networks)
+
+    def check_fitted(
+        self, value: BaseEstimator, name: str, inside: Inside, lengths: dict[str, int]
+    ) -> None:
+        """Raise a ValueError if a field of an estimator is that of no model."""
+        kind, fields = type(value).__name__, vars(value)
+        if inside.training:
+            raise ValueError(
+                f"{kind}.{name} has a {inside.training} in training mode, so predictions would be "
+                "random or depend on other rows. Call its eval() before saving"
+            )
+        of_y = np.size(getattr(fields.get("_y_scaling"), "offset", 0))
+        n_outputs = max(of_y, np.size(fields.get("classes_", 0)), lengths.get(OUTPUTS, 0))
+        if inside.n_outputs > max(FREE_OUTPUTS, FOR_EACH * n_outputs):
+            raise ValueError(
+                f"{kind}.{name} has {inside.n_outputs} outputs, but the model has {n_outputs}"
+            )
+        check_networks(inside.networks, fields.get("_x_scaling"), self.n_bytes)
+
+
+def weight(value: Any) -> int:
+    """Return for how many estimators of other packages an object counts."""
+    is_other = isinstance(value, BaseEstimator) and package_of(type(value)) != PACKAGE
+    return is_other * (IN_A_PIPELINE if isinstance(value, Pipeline) else 1)
+
+
+def joined(n_nested: int, value: Any, given: list[Inside], lengths: dict[str, int]) -> Inside:
+    """Return what is within an object that is no estimator, given what is within its parts."""
+    networks = {id(network): network for inside in given for network in inside.networks}
+    if isinstance(value, nn.Module) and package_of(type(value)) == PACKAGE:
+        own = value._modules.get("network")
+        networks |= {} if own is None else {id(own): own}
+    of_value = 0 if type(value).__name__ == HIDDEN else lengths.get(OUTPUTS, 0)
+    return Inside(
+        n_nested,
+        trains(value) or next((inside.training for inside in given if inside.training), ""),
+        max([of_value, *(inside.n_outputs for inside in given)]),
+        tuple(networks.values()),
+    )

@@ -65,7 +65,7 @@ class PredictedLaw(Law):
         return self.q.mean.shape[1], self.q.mean.shape[2]
 
     @property
-    def is_discrete(self) -> bool:  # type: ignore[override]
+    def is_discrete(self) -> bool:
         return self.likelihood.is_discrete
 
     @property

@@ -50,7 +50,7 @@ from .tables import Columns, encoded, encoded_with_new
 
 PROFILES: dict[Profile, float] = {rbf: math.inf, matern_3: 1.5, matern_1: 0.5}
 """ν of the kernel profiles that exact processes use."""
-LEAST_SHARE = 1e-300  # that a model without a weight has
+NO_SHARE = 1e-300  # that a model without a weight has
 
 
 def refuse_transformed(model: Any) -> None:
@@ -204,7 +204,7 @@ def joined_by_row(by_row: RowWeights, models: list[Any], X: Value, mean_weights:
     agreed = MixtureValues.of([Component(m, scale)], Family((by_row.df,)))
     found, every = [*found, Weighted((1.0,), (agreed,))], [*variances, s2]
     slope = -0.5 * by_row.certainty / len(models[0]._y_scaling.scale)
-    log_w = np.log(np.maximum(w, LEAST_SHARE)).tolist()
+    log_w = np.log(np.maximum(w, NO_SHARE)).tolist()
     odds = [var.log().sum(1) * slope + each for each, var in zip(log_w, every, strict=True)]
     largest = functools.reduce(Value.at_least, odds)
     each = [(value - largest).exp() for value in odds]

@@ -33,11 +33,13 @@ class Law(ABC):
     Arrays have shape (N, P) and are in the units of y, unless a docstring says otherwise.
     """
 
-    is_discrete: bool = False
-    """Whether y are counts: `log_density` is then a log probability."""
-
     has_atoms: bool = False
     """Whether some values have a positive probability, besides the density."""
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether y are counts: `log_density` is then a log probability."""
+        return False
 
     @property
     @abstractmethod

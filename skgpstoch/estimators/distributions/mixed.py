@@ -34,7 +34,7 @@ class LawOfMixture(Law):
         """A law that says of what kind all are."""
 
     @property
-    def is_discrete(self) -> bool:  # type: ignore[override]
+    def is_discrete(self) -> bool:
         return self._first.is_discrete
 
     @abstractmethod
@@ -242,7 +242,7 @@ class JoinedLaw(Law):
         return sum(len(place) for place in self.places), self.parts[0].shape[1]
 
     @property
-    def is_discrete(self) -> bool:  # type: ignore[override]
+    def is_discrete(self) -> bool:
         return self.parts[0].is_discrete
 
     def support(self) -> tuple[Any, Any]:

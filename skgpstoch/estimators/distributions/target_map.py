@@ -15,7 +15,7 @@ from ...data.target_transforms import BISECTIONS, GIVEN_BACK, brief, inverse_of,
 PROBED = 257  # numbers at which a map is evaluated
 NEAR_REACH = 4.0  # standard deviations on both sides within which a map must be monotone
 FAR_REACH = 40.0  # standard deviations on both sides within which its ends are searched for
-BEYOND = np.geomspace(FAR_REACH, 1e6, 49)  # the same, so that ends do not depend on other rows
+FAR_PROBES = np.geomspace(FAR_REACH, 1e6, 49)  # the same, so that ends do not depend on other rows
 STEP, LEAST_STEP = 1e-3, 3e-5  # of differences: share of z's width, and of z (exp to e^700)
 SHORTEST_STEP = 1e-9  # of differences, if z is a point at 0
 NEAR_END = 0.002  # share of the distance to an end of the map
@@ -95,7 +95,7 @@ class TargetMap:
     ) -> bool:
         """Find output p's direction, its ends, and whether it is a line."""
         near, far = np.linspace(low, high, PROBED), np.linspace(far_low, far_high, PROBED)
-        beyond = self._middle[p] + width * np.concatenate([-BEYOND, BEYOND])
+        beyond = self._middle[p] + width * np.concatenate([-FAR_PROBES, FAR_PROBES])
         z = np.unique([*near, *far, *beyond, self._middle[p]])
         gap = LEAST_GAP * (high - low) / PROBED
         z = z[np.diff(z, prepend=-np.inf) > gap]  # nearly equal numbers show only rounding

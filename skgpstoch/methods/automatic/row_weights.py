@@ -37,12 +37,12 @@ from ...maths.student_t import log_student_t
 from ...training.exact_search import Search
 from .student_mixture import TAIL_BOUNDS, TAIL_LIMITS, TAIL_PRIOR, StudentMixture, deviation
 
-LEAST_STD = np.finfo(np.float64).tiny  # of points
+TINIEST_STD = np.finfo(np.float64).tiny  # of points
 FEWEST_JUDGES = 30  # rows left out, for weights that depend on the row
 START_TOGETHER = -1.5  # log w₀, beside weights that sum to 1
 WEIGHT_PRIOR = 0.5  # rows in favour of each component
 CERTAINTY_PRIOR = (0.0, 0.7)  # prior mean and deviation of τ
-SCALE_PRIOR = (-0.1, 0.3)  # of log r
+AGREED_SCALE_PRIOR = (-0.1, 0.3)  # of log r
 DISAGREEMENT_PRIOR = (-1.0, 1.0)  # of log λ
 LOG_WEIGHTS, CERTAINTIES, LOG_SCALES = (-8.0, 8.0), (0.0, 4.0), (-3.0, 0.0)
 LOG_DISAGREEMENTS = (-4.0, 4.0)
@@ -72,7 +72,7 @@ class RowWeights(NamedTuple):
         """Return π(x), (K + 1, N), for deviations (K + 1, N, P), by (1)."""
         with np.errstate(divide="ignore"):
             log_w = np.log(self.weight)[:, None]
-        log_std = np.log(np.maximum(std, LEAST_STD)).mean(2)
+        log_std = np.log(np.maximum(std, TINIEST_STD)).mean(2)
         return np.asarray(softmax(log_w - self.certainty * log_std, axis=0))
 
     def together(
@@ -174,7 +174,9 @@ class RowPosterior:
             torch.from_numpy(np.square(a)) for a in (std[self.used] / unit, apart)
         )
         self.square, self.weight = torch.from_numpy(np.square(error)), torch.from_numpy(weight)
-        start = np.array([CERTAINTY_PRIOR[0], SCALE_PRIOR[0], TAIL_PRIOR[0], DISAGREEMENT_PRIOR[0]])
+        start = np.array(
+            [CERTAINTY_PRIOR[0], AGREED_SCALE_PRIOR[0], TAIL_PRIOR[0], DISAGREEMENT_PRIOR[0]]
+        )
         self.start = np.concatenate([np.log(w[self.used]), [START_TOGETHER], start])
         limits = [CERTAINTIES, LOG_SCALES, TAIL_BOUNDS, LOG_DISAGREEMENTS]
         self.bounds = np.array([LOG_WEIGHTS] * (K + 1) + limits)
@@ -184,7 +186,7 @@ class RowPosterior:
         at = torch.tensor(values, dtype=torch.float64, device="cpu", requires_grad=True)
         tau, log_r, tail, log_lambda = at[-4:]
         value = self.weight @ self.densities(at) + WEIGHT_PRIOR * at[:-4].log_softmax(0).sum()
-        value = value - deviation(tau, CERTAINTY_PRIOR) - deviation(log_r, SCALE_PRIOR)
+        value = value - deviation(tau, CERTAINTY_PRIOR) - deviation(log_r, AGREED_SCALE_PRIOR)
         value = value - deviation(tail, TAIL_PRIOR) - deviation(log_lambda, DISAGREEMENT_PRIOR)
         return value.item(), torch.autograd.grad(value, at)[0].numpy()
 

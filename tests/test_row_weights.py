@@ -65,6 +65,17 @@ def test_weights_and_moments_are_those_of_the_formula():
     assert_array_equal(law.of([3, 1]).cdf(y[[3, 1]]), law.cdf(y)[[3, 1]])
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("certainty", [0.0, 1.5])
+def test_points_and_rows_far_from_all_others_have_weights(certainty):
+    std = np.array([[[0.0], [1e305], [1.0]], [[0.0], [1.0], [np.inf]]])
+    by_row = BY_ROW._replace(certainty=certainty)
+    _, s = by_row.together(np.zeros((2, 3, 1)), std, V)
+    assert np.isfinite(s).all()
+    shares = by_row.at(np.concatenate([std, s[None]]))
+    assert_allclose(shares.sum(0), 1.0)
+
+
 @pytest.mark.parametrize("n_outputs", [1, 2])
 def test_rows_left_out_are_predicted_as_new_ones(n_outputs):
     y, means, stds = two_models(7, n_outputs)

@@ -37,7 +37,7 @@ from ...maths.student_t import log_student_t
 from ...training.exact_search import Search
 from .student_mixture import TAIL_BOUNDS, TAIL_LIMITS, TAIL_PRIOR, StudentMixture, deviation
 
-TINIEST_STD = np.finfo(np.float64).tiny  # of points
+STD_LIMITS = 1e-300, 1e300  # of points, and of rows far from all others
 FEWEST_JUDGES = 30  # rows left out, for weights that depend on the row
 START_TOGETHER = -1.5  # log w₀, beside weights that sum to 1
 WEIGHT_PRIOR = 0.5  # rows in favour of each component
@@ -72,7 +72,7 @@ class RowWeights(NamedTuple):
         """Return π(x), (K + 1, N), for deviations (K + 1, N, P), by (1)."""
         with np.errstate(divide="ignore"):
             log_w = np.log(self.weight)[:, None]
-        log_std = np.log(np.maximum(std, TINIEST_STD)).mean(2)
+        log_std = np.log(np.clip(std, *STD_LIMITS)).mean(2)
         return np.asarray(softmax(log_w - self.certainty * log_std, axis=0))
 
     def together(
@@ -80,6 +80,7 @@ class RowWeights(NamedTuple):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return m and s by (2), (N, P) each, for means and deviations (K, N, P)."""
         w, m = self.weight[:-1] / self.weight[:-1].sum(), np.average(mean, axis=0, weights=v)
+        std = np.clip(std, *STD_LIMITS)
         unit = std.max(0)  # squares of very large or small numbers over- or underflow
         apart = np.square((mean - m) / unit)
         square = np.average(np.square(std / unit) + self.disagreement * apart, axis=0, weights=w)
@@ -109,15 +110,8 @@ class RowWeights(NamedTuple):
         z = (y - m) / (self._unit_scale * s)
         density = log_student_t(z * s, s, self.df).sum(1) - z.shape[1] * math.log(self._unit_scale)
         least = np.minimum(self.together(mean, latent, v)[1], s)
-        agreed = HeldOutPredictions(
-            parts[0].rows,
-            density,
-            parts[0].mean + parts[0].error - m,
-            s,
-            least,
-            m,
-            stdtr(self.df, z),
-        )
+        columns = density, y - m, s, least, m, stdtr(self.df, z)
+        agreed = HeldOutPredictions(parts[0].rows, *columns)
         shares = self.at(np.concatenate([std, s[None]]))
         return mixture_of([*parts, agreed], shares, np.append(v, 0.0))
 

@@ -332,6 +332,18 @@ def test_classifiers_hold_out_groups(kind):
     assert model.predict_proba(X).shape == (150, 2)
 
 
+def test_classes_of_one_group_are_warned_of():
+    X, y, group = grouped(10, 6)
+    labels = np.where(group == 3, "b", np.where(y > 0.0, "a", "c"))
+    model = AutoGaussianProcessClassifier(max_time=1, random_state=0)
+    with pytest.warns(
+        UserWarning, match=r"All rows of 1 of 3 classes are in one group each: 'b'\."
+    ):
+        model.fit(X, labels, groups=group)
+    (found,) = [each for each in model.diagnose() if each.name == "classes of one group"]
+    assert (found.value, found.severity) == (1.0, "problem")
+
+
 def test_a_class_process_has_folds_of_groups():
     X, y, group = grouped(40, 5)
     alone, whole = (

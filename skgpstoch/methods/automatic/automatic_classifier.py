@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,6 +27,7 @@ from .report import class_calibration, class_limits, share_done
 MOST_CLASSES = 1000  # whose probabilities are many numbers for each row
 FEWEST_OF_CLASSES = 600  # rows; with fewer, processes predict better, and sooner
 MOST_OF_CLASSES = 5000  # rows up to which there are processes
+CLASSES_SHOWN = 5
 LEAST_GAIN_OF_CLASSES = (
     0.01  # nats per row that scouts must add: *measured*, .006 made digits worse
 )
@@ -130,8 +132,28 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
         weight = np.ones(len(data)) if data.weight is None else data.weight
         judged, done = (held_out, weight[held_out.rows]), share_done(self.budget_)
         self._tables = class_calibration(*judged, self.classes_), class_limits(*judged, done)
-        return list(of_floor(floor, held_out))
+        return [*of_floor(floor, held_out), *of_single_groups(data, self.classes_)]
 
     def _parts(self, X: Any) -> tuple[ClassParts, Any]:
         X = self._query(X)
         return ClassParts(self.weights_, self._models), X
+
+
+def of_single_groups(data: Data, classes: np.ndarray) -> Iterator[Finding]:
+    """Yield how many classes have all of their rows in one group, if groups are held out."""
+    if data.cluster is None:
+        return
+    pairs = np.unique(np.stack([np.searchsorted(classes, data.y), data.cluster]), axis=1)
+    alone = classes[np.bincount(pairs[0], minlength=len(classes)) == 1]
+    found = Finding("classes of one group", "groups", float(len(alone)), 1.0)
+    if len(alone):
+        few = [*map(repr, alone[:CLASSES_SHOWN].tolist()), *["..."] * (len(alone) > CLASSES_SHOWN)]
+        found = found._replace(
+            severity="problem",
+            text=f"All rows of {len(alone)} of {len(classes)} classes are in one group each: "
+            f"{', '.join(few)}. While that group is held out, no model knows of the class, so scores "
+            "and probabilities are too low.",
+            advice="Give rows of more groups, merge or drop these classes, or set groups=None if "
+            "new rows will be of known groups.",
+        )
+    yield found

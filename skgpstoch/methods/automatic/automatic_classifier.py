@@ -151,8 +151,8 @@ def of_single_groups(data: Data, classes: np.ndarray) -> Iterator[Finding]:
         found = found._replace(
             severity="problem",
             text=f"All rows of {len(alone)} of {len(classes)} classes are in one group each: "
-            f"{', '.join(few)}. While that group is held out, no model knows of the class, so scores "
-            "and probabilities are too low.",
+            f"{', '.join(few)}. While that group is held out, no model knows of the class, so "
+            "scores and probabilities are too low.",
             advice="Give rows of more groups, merge or drop these classes, or set groups=None if "
             "new rows will be of known groups.",
         )

@@ -96,7 +96,8 @@ class Within:
             )
         of_y = np.size(getattr(fields.get("_y_scaling"), "offset", 0))
         n_outputs = max(of_y, np.size(fields.get("classes_", 0)), lengths.get(OUTPUTS, 0))
-        if inside.n_outputs > max(FREE_OUTPUTS, FOR_EACH * n_outputs):
+        is_less = name == "posterior_" and FOR_EACH * inside.n_outputs < of_y
+        if is_less or inside.n_outputs > max(FREE_OUTPUTS, FOR_EACH * n_outputs):
             raise ValueError(
                 f"{kind}.{name} has {inside.n_outputs} outputs, but the model has {n_outputs}"
             )

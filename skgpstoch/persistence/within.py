@@ -95,14 +95,19 @@ class Within:
                 f"{kind}.{name} has a {inside.training} in training mode, so predictions would be "
                 "random or depend on other rows. Call its eval() before saving"
             )
-        of_y = np.size(getattr(fields.get("_y_scaling"), "offset", 0))
-        n_outputs = max(of_y, np.size(fields.get("classes_", 0)), lengths.get(OUTPUTS, 0))
+        of_y = size(getattr(fields.get("_y_scaling"), "offset", None))
+        n_outputs = max(of_y, size(fields.get("classes_")), lengths.get(OUTPUTS, 0))
         is_less = name == "posterior_" and FOR_EACH * inside.n_outputs < of_y
         if is_less or inside.n_outputs > max(FREE_OUTPUTS, FOR_EACH * n_outputs):
             raise ValueError(
                 f"{kind}.{name} has {inside.n_outputs} outputs, but the model has {n_outputs}"
             )
         check_networks(inside.networks, fields.get("_x_scaling"), self.n_bytes)
+
+
+def size(value: Any) -> int:
+    """Return the size of an array; 1 of the rest, which may be endless lists of lists."""
+    return value.size if isinstance(value, np.ndarray) else 1
 
 
 def weight(value: Any) -> int:

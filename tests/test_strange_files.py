@@ -1013,6 +1013,17 @@ def test_parts_have_as_many_outputs_as_y(part, tmp_path):
         model.save(tmp_path / "model")
 
 
+def test_y_has_as_many_scales_as_outputs(plain, tmp_path):
+    """Predictions would be made of each."""
+    model = skgpstoch.load(plain)
+    model._y_scaling = Scaling(np.zeros(200), np.ones(200))
+    with pytest.raises(ValueError, match="_y_scaling has 200 columns, but not y"):
+        model.save(tmp_path / "model")
+    model._y_shape = (200,)
+    with pytest.raises(ValueError, match="posterior_ has 1 outputs, but the model has 200"):
+        model.save(tmp_path / "model")
+
+
 def test_members_are_as_many_in_all_layers(tmp_path):
     model = SVGPRegressor(hidden_layer_sizes=(4,), n_inducing=5, max_iter=1, random_state=0)
     model.fit(X, Y).save(tmp_path / "model")

@@ -17,6 +17,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from torch import Tensor, nn
 
+from ..data.arrays import Scaling
 from ..data.messages import warn
 from .forms_of_values import LETTERS_SHOWN
 from .layers import check_layer
@@ -154,6 +155,10 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
                     f"write elsewhere or leave numbers out. Set {arguments}=None before saving"
                 )
     check_columns(type(value), fields)
+    if isinstance(scaling := fields.get("_y_scaling"), Scaling):
+        n_outputs = np.size(scaling.offset)
+        if fields.get("_y_shape", ()) not in [(n_outputs,), *([()] if n_outputs == 1 else [])]:
+            raise ValueError(f"_y_scaling has {n_outputs} columns, but not y")
     check_jobs(type(value), fields)
 
 

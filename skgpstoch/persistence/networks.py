@@ -40,14 +40,17 @@ def check_networks(networks: Iterable[nn.Module], scaling: Any, n_bytes: int) ->
     user's own layers are left out, because no code of the user's runs at load.
     """
     for network in networks:
-        members = [layer for layer in network.modules() if type(layer).__name__ in WITH_MEMBERS]
+        layers = list(network.modules())
+        kinds = {type(layer) for layer in layers}
+        if not {package_of(cls) for cls in kinds} <= {"torch", PACKAGE}:
+            continue
+        members = [layer for layer in layers if type(layer).__name__ in WITH_MEMBERS]
         if len({len(p) for layer in members for p in layer.parameters(recurse=False)}) > 1:
             raise ValueError("layers of a network have different numbers of members")
-        kinds = {type(layer) for layer in network.modules()}
         ours = {cls.__name__ for cls in kinds if package_of(cls) == PACKAGE}
         if others := ours - OF_MEMBERS - {OF_USER}:
             raise ValueError(f"a network cannot have layers of the class {min(others)}")
-        if set(map(package_of, kinds)) <= {"torch", PACKAGE} and not is_modest(network):
+        if not is_modest(network):
             if not isinstance(scaling, Scaling):
                 raise ValueError("an estimator has networks, but no scaling of their columns")
             check_row(network, np.size(scaling.offset), n_bytes)

@@ -176,7 +176,14 @@ def package_of(value: type | Callable) -> str:
 
 def is_parameter(value: Any, name: str) -> bool:
     """Tell whether a field is a parameter of an estimator."""
-    return isinstance(value, BaseEstimator) and name in type(value)._get_param_names()
+    cls: Any = type(value)
+    return isinstance(value, BaseEstimator) and name in names_of_parameters(cls)
+
+
+@functools.cache
+def names_of_parameters(cls: Any) -> frozenset[str]:
+    """Return the names of an estimator's parameters, for which scikit-learn reads its code."""
+    return frozenset(cls._get_param_names())
 
 
 def is_estimator(cls: type) -> bool:

@@ -23,6 +23,7 @@ OUTPUTS = "p"  # their axis in `SHAPES`
 HIDDEN = "GPLayer"  # whose outputs are inputs of another layer
 FREE_OUTPUTS = 16  # that arrays of any model may have
 FOR_EACH = 4  # latent functions for each output of y, or class
+LOOKED_AT = BaseEstimator, nn.Module
 
 
 class Inside(NamedTuple):
@@ -67,7 +68,7 @@ class Within:
             How many parts are remembered.
         """
         places = [i for i, p in enumerate(parts) if type(p) is list and p[0] in self.known]
-        if not (places or lengths or isinstance(value, BaseEstimator | nn.Module)):
+        if not (places or lengths or isinstance(value, LOOKED_AT)):
             return 0
         given = {i: self.known[parts[i][0]] for i in places}
         n_nested = max((inside.n_nested for inside in given.values()), default=0) + weight(value)
@@ -94,13 +95,19 @@ class Within:
                 f"{kind}.{name} has a {inside.training} in training mode, so predictions would be "
                 "random or depend on other rows. Call its eval() before saving"
             )
-        of_y = np.size(getattr(fields.get("_y_scaling"), "offset", 0))
-        n_outputs = max(of_y, np.size(fields.get("classes_", 0)), lengths.get(OUTPUTS, 0))
-        if inside.n_outputs > max(FREE_OUTPUTS, FOR_EACH * n_outputs):
+        of_y = size(getattr(fields.get("_y_scaling"), "offset", None))
+        n_outputs = max(of_y, size(fields.get("classes_")), lengths.get(OUTPUTS, 0))
+        is_less = name == "posterior_" and FOR_EACH * inside.n_outputs < of_y
+        if is_less or inside.n_outputs > max(FREE_OUTPUTS, FOR_EACH * n_outputs):
             raise ValueError(
                 f"{kind}.{name} has {inside.n_outputs} outputs, but the model has {n_outputs}"
             )
         check_networks(inside.networks, fields.get("_x_scaling"), self.n_bytes)
+
+
+def size(value: Any) -> int:
+    """Return the size of an array; 1 of the rest, which may be endless lists of lists."""
+    return value.size if isinstance(value, np.ndarray) else 1
 
 
 def weight(value: Any) -> int:

@@ -53,7 +53,7 @@ from skgpstoch.models.features.network import InputLimits, InputScales, Periodic
 from skgpstoch.models.posteriors.nearby import ErrorScale, Given
 from skgpstoch.persistence import failures, limits
 from skgpstoch.persistence.layers import check_layer
-from skgpstoch.persistence.registry import LAYERS
+from skgpstoch.persistence.registry import TORCH_LAYERS
 from skgpstoch.persistence.shapes import shapes_of
 from skgpstoch.persistence.state import Names, PackedState, Unpacker
 from skgpstoch.persistence.tensor_file import table_of
@@ -818,7 +818,7 @@ HONEST = [
 
 
 def test_layers_that_constructors_make_are_sound():
-    plain = {cls() for cls in LAYERS.difference(map(type, HONEST))}
+    plain = {cls() for cls in TORCH_LAYERS.difference(map(type, HONEST))}
     before = torch.random.get_rng_state()
     for layer in (*HONEST, *plain):
         check_layer(layer)

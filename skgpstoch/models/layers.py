@@ -34,7 +34,7 @@ from .features.sums import CompositeFeatures
 from .posteriors.blocks import VariationalWeights, free_roots, identities, make_roots
 
 MOST_NORMALS = 21_201  # most dimensions of a Sobol sequence in torch
-MOST_IN_BLOCK = 2**21  # numbers that a layer makes of a block of rows, of which several are alive
+MOST_OF_LAYER = 2**21  # numbers that a layer makes of a block of rows, of which several are alive
 NO_NETWORK = (type(None), nn.Identity)
 
 
@@ -157,7 +157,7 @@ class DeepFeatures(CompositeFeatures):
         most = max((layer.n_patches for layer in self.inner), default=1)
         widest = max((layer.n_patches * layer.mean_map.shape[1] for layer in self.inner), default=1)
         n_rows = block_rows(next(self.parameters()).device, self.n_features)
-        return max(1, min(n_rows // most, MOST_IN_BLOCK // widest) // n_draws)
+        return max(1, min(n_rows // most, MOST_OF_LAYER // widest) // n_draws)
 
     def check_parts(self) -> None:
         """Raise a ValueError if a row would become more numbers than in any model.

@@ -21,7 +21,7 @@ from ..data.arrays import Scaling
 from ..data.messages import warn
 from .forms_of_values import LETTERS_SHOWN
 from .layers import check_layer
-from .registry import LAYERS, PACKAGE, package_of, parameters_of
+from .registry import TORCH_LAYERS, PACKAGE, package_of, parameters_of
 
 FREE_SIZES = {PACKAGE: 2**17, "torch": 2**13}
 """Sizes that modules of ours, and layers of torch, may have in any file.
@@ -70,7 +70,7 @@ def check_fields(value: Any, form: str, names: list[str], n_bytes: int) -> None:
         check_kernel(value)
     if isinstance(value, nn.Module):
         check_module(cls, {name: fields[name] for name in names}, n_bytes)
-        if cls in LAYERS:
+        if cls in TORCH_LAYERS:
             check_layer(value)
         getattr(value, "check_parts", bool)()
     elif isinstance(value, BaseEstimator):

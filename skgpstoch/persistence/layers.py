@@ -18,8 +18,8 @@ from .forms_of_values import LETTERS_SHOWN
 from .registry import parameters_of
 
 TENSORS = "_parameters", "_buffers"
-ATOMS = (bool, int, float, str, type(None), np.number)
-CONTAINERS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
+PLAIN_VALUES = (bool, int, float, str, type(None), np.number)
+MADE_OF_LAYERS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
     nn.Sequential: lambda layer: nn.Sequential(OrderedDict(layer._modules)),
     nn.ModuleList: lambda layer: nn.ModuleList(layer._modules.values()),
     nn.ModuleDict: lambda layer: nn.ModuleDict(layer._modules),
@@ -51,8 +51,8 @@ def check_layer(layer: nn.Module) -> None:
 def remade(layer: nn.Module) -> nn.Module:
     """Return what a layer's constructor makes of its fields, without numbers."""
     cls: Any = type(layer)
-    if cls in CONTAINERS:
-        return CONTAINERS[cls](layer)
+    if cls in MADE_OF_LAYERS:
+        return MADE_OF_LAYERS[cls](layer)
     names, fields = parameters_of(cls), vars(layer)
     given = {name: fields[name] for name in names if name in fields}
     if "bias" in names and "bias" not in given:  # which no layer keeps
@@ -70,7 +70,7 @@ def remade(layer: nn.Module) -> nn.Module:
 def is_plain(value: Any) -> bool:
     """Tell whether a value is a number, a text, or some of them."""
     inner = value if isinstance(value, tuple | list) else (value,)
-    return all(isinstance(v, ATOMS) for v in inner)
+    return all(isinstance(v, PLAIN_VALUES) for v in inner)
 
 
 def is_equal(value: Any, other: Any) -> bool:

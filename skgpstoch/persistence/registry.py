@@ -95,7 +95,7 @@ OTHER_LAYERS = """
     Bilinear Conv1d Conv2d Embedding Linear MaxPool1d MaxPool2d ModuleDict ModuleList ParameterDict
     ParameterList Unflatten Upsample
 """
-LAYERS = frozenset(getattr(nn, name) for name in (KEEPING_SIZES + OTHER_LAYERS).split())
+TORCH_LAYERS = frozenset(getattr(nn, name) for name in (KEEPING_SIZES + OTHER_LAYERS).split())
 OF_NUMPY = """
     absolute arccos arccosh arcsin arcsinh arctan arctanh cbrt ceil cos cosh deg2rad degrees exp
     exp2 expm1 fabs floor log log10 log1p log2 negative positive rad2deg radians reciprocal rint
@@ -117,7 +117,7 @@ class Retired:
 @functools.cache
 def known_classes() -> dict[str, type]:
     """Return all classes that a file may name: name → class."""
-    of_torch = {f"nn.{cls.__name__}": cls for cls in LAYERS}
+    of_torch = {f"nn.{cls.__name__}": cls for cls in TORCH_LAYERS}
     of_sklearn = {f"sklearn.{cls.__name__}": cls for cls in OF_SKLEARN}
     return {**of_torch, **of_sklearn, **{cls.__name__: cls for cls in _found(inspect.isclass)}}
 

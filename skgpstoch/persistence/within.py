@@ -23,7 +23,7 @@ OUTPUTS = "p"  # their axis in `SHAPES`
 HIDDEN = "GPLayer"  # whose outputs are inputs of another layer
 FREE_OUTPUTS = 16  # that arrays of any model may have
 FOR_EACH = 4  # latent functions for each output of y, or class
-LOOKED_AT = BaseEstimator, nn.Module
+HOLDERS = BaseEstimator, nn.Module
 
 
 class Inside(NamedTuple):
@@ -68,7 +68,7 @@ class Within:
             How many parts are remembered.
         """
         places = [i for i, p in enumerate(parts) if type(p) is list and p[0] in self.known]
-        if not (places or lengths or isinstance(value, LOOKED_AT)):
+        if not (places or lengths or isinstance(value, HOLDERS)):
             return 0
         given = {i: self.known[parts[i][0]] for i in places}
         n_nested = max((inside.n_nested for inside in given.values()), default=0) + weight(value)

@@ -21,7 +21,7 @@ from ..data.arrays import Scaling
 from ..data.messages import warn
 from .forms_of_values import LETTERS_SHOWN
 from .layers import check_layer
-from .registry import TORCH_LAYERS, PACKAGE, package_of, parameters_of
+from .registry import PACKAGE, TORCH_LAYERS, package_of, parameters_of
 
 FREE_SIZES = {PACKAGE: 2**17, "torch": 2**13}
 """Sizes that modules of ours, and layers of torch, may have in any file.

@@ -95,13 +95,7 @@ class MixedRows(PredictedRows):
         One number from 0 to 1 chooses the parts of a draw at all rows, which so change seldom from
         row to row. Draws where the models agree have the ranks of those from one of them.
         """
-        rng, law = (
-            random_numbers(random_state),
-            by_row.law(
-                [part.law(slice(0, self.n_rows)) for part in self.parts],
-                np.array(self.mean_weights),
-            ),
-        )
+        rng, law = random_numbers(random_state), cast(MixedLaw, self.law(slice(0, self.n_rows)))
         which = chosen(law.weights, rng.uniform(size=(n_samples, 1)))  # (n_samples, N)
         seeds = rng.randint(2**31 - 1, size=2 * len(self.parts)).tolist()
         agreed = np.flatnonzero((which == len(self.parts)).any(1))

@@ -147,11 +147,8 @@ def category_mask(given: Any, names: Sequence[str] | None, n_columns: int) -> np
             return mask
     if asked.size == 0:
         return mask
-    chosen = (
-        list(given) if isinstance(given, list | tuple) else asked.tolist()
-    )  # names may be pairs
-    if names is not None and isinstance(chosen, list) and all(name in names for name in chosen):
-        mask[[list(names).index(name) for name in chosen]] = True
+    if names is not None and asked.ndim and all(name in names for name in given):
+        mask[[list(names).index(name) for name in given]] = True  # which may be pairs
         return mask
     raise ValueError(
         f"categorical_features must be 'from_dtype', None, a mask of {n_columns} columns, or "

@@ -76,14 +76,14 @@ class PredictedRows(ABC):
     def mean(self) -> np.ndarray:
         """Return the mean of y, (n_rows, P), which may be cheaper than the law."""
         mean = self.by_blocks(lambda rows: (self.law(rows).mean(),))[0]
-        return in_float64(mean) if self.is_transformed else mean
+        return finite_means(mean) if self.is_transformed else mean
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean and the standard deviation of y, each (n_rows, P)."""
         mean, std = self.by_blocks(lambda rows: self.law(rows).moments())
         with np.errstate(invalid="ignore"):
             warn_of_overflow(std / self.unit)
-        return in_float64(mean) if self.is_transformed else mean, std
+        return finite_means(mean) if self.is_transformed else mean, std
 
     def interval(self, coverage: float) -> np.ndarray:
         """Return the ends of central intervals, (n_rows, 2) or (n_rows, 2, P) as the user's y."""
@@ -139,7 +139,7 @@ def r_squared(y: Any, predicted: Any, sample_weight: Any = None) -> float:
     return float(r2_score(y / unit, predicted / unit, sample_weight=weight))
 
 
-def in_float64(mean: np.ndarray) -> np.ndarray:
+def finite_means(mean: np.ndarray) -> np.ndarray:
     """Replace infinite means of a transformed target by the largest number, and warn of them."""
     if n := int(np.isinf(mean).any(1).sum()):
         warn(

@@ -181,8 +181,14 @@ def moments(model: Any, given: Weighted | OverLevels) -> tuple[Value, Value]:
 def joined(weights: Any, models: list[Any], X: Value, mean_weights: Any = None) -> Weighted:
     """Return the mixture of the models' distributions."""
     found = [cast(Weighted, distribution(each, X)) for each in models]
-    means = None if mean_weights is None else shares(mean_weights, found)
-    return Weighted(shares(weights, found), tuple(p for each in found for p in each.parts), means)
+    return weighted(found, weights, mean_weights)
+
+
+def weighted(mixtures: list[Weighted], weights: Any, mean_weights: Any) -> Weighted:
+    """Return the mixture of all parts of mixtures; None takes the same weights for the mean."""
+    means = None if mean_weights is None else shares(mean_weights, mixtures)
+    parts = tuple(part for each in mixtures for part in each.parts)
+    return Weighted(shares(weights, mixtures), parts, means)
 
 
 def shares(weights: Any, mixtures: list[Weighted]) -> tuple[Any, ...]:
@@ -207,13 +213,9 @@ def joined_by_row(by_row: RowWeights, models: list[Any], X: Value, mean_weights:
     log_w = np.log(np.maximum(w, NO_SHARE)).tolist()
     odds = [var.log().sum(1) * slope + each for each, var in zip(log_w, every, strict=True)]
     largest = functools.reduce(Value.at_least, odds)
-    each = [(value - largest).exp() for value in odds]
-    rest = total(each)
-    return Weighted(
-        shares([value / rest for value in each], found),
-        tuple(part for each in found for part in each.parts),
-        shares([*v, 0.0], found),
-    )
+    exps = [(value - largest).exp() for value in odds]
+    norm = total(exps)
+    return weighted(found, [value / norm for value in exps], [*v, 0.0])
 
 
 # ---- classifiers ---------------------------------------------------------------------------------

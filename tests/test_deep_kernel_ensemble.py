@@ -21,6 +21,7 @@ from skgpstoch import (
     SCGDGaussianProcessRegressor,
     SVGPRegressor,
 )
+from skgpstoch.data import equal_rows
 from skgpstoch.data.rows import Rows
 from skgpstoch.likelihoods import Gaussian, Laplace, SharedStudentT, StudentT
 from skgpstoch.likelihoods.base import differentiate
@@ -531,6 +532,7 @@ def test_densities_of_rows_that_were_not_seen(funnel):
     assert held_out.shape == (200,)
     assert np.isfinite(held_out).sum() == n_known < 200
     known = np.isfinite(held_out)
+    assert model.held_out_.is_whole.sum() == plan.folds.n_unseen
     seen = model.log_predictive_density(X, y)
     assert -0.1 < (seen - held_out)[known].mean() < 0.5
     assert np.corrcoef(seen[known], held_out[known])[0, 1] > 0.7
@@ -571,12 +573,24 @@ def test_a_member_is_asked_for_rows_that_it_is_blind_to():
         assert_close(latent[0, of_fold], phi[k] @ scale.weights[k])
 
 
+def test_copies_leave_together_among_many_rows(funnel, monkeypatch):
+    """A network that is trained on a copy of a row knows what it is asked."""
+    X, y = (a[:150] for a in funnel)
+    expected = tailed(max_iter=2).fit(X, y).held_out_.rows
+    monkeypatch.setattr(equal_rows, "MERGED_ROWS", 100)
+    found = tailed(max_iter=2).fit(np.tile(X, (2, 1)), np.tile(y, 2)).held_out_
+    assert_array_equal(found.rows, np.r_[expected, 150 + expected])
+    for column in (found.log_density, found.is_whole):
+        assert_array_equal(*np.split(column, 2))
+
+
 def test_there_are_no_such_densities_without_folds(funnel):
     X, y = (a[:100] for a in funnel)
     model = finite(early_stopping=False, max_iter=2).fit(X, y)
     assert model.held_out_ is None
     alone = finite(n_estimators=1, max_iter=5).fit(X, y)
     assert len(alone.held_out_.rows) == 10
+    assert alone.held_out_.is_whole.all()
     labels = np.digitize(X[:, 0], [-1.0, 1.0])
     found = DeepKernelEnsembleClassifier(**QUICK).fit(X, labels).held_out_
     assert found.log_density.max() < 0.1  # with the gain of a mixture

@@ -20,7 +20,9 @@ from skgpstoch import (
 )
 from skgpstoch.data.equal_rows import (
     digests,
+    lexicographic,
     merged,
+    n_distinct,
     n_observations,
     observations,
     observed_targets,
@@ -51,6 +53,16 @@ def test_bits_tell_rows_apart():
     assert_array_equal(digests([np.asfortranarray(-X[::-1] * -1.0)])[::-1], keys)
     assert_array_equal(digests([np.array([[0.0], [0]])]), digests([np.array([[-0.0], [0]])]))
     assert len(np.unique(digests([np.array([[1.0, 2.0], [2.0, 1.0]])]))) == 2
+
+
+@pytest.mark.parametrize("n_values", [1, 3, 10**6])
+@pytest.mark.parametrize("n", [1, 2, 400])
+def test_the_order_is_that_of_all_columns(n, n_values):
+    rng = np.random.default_rng(0)
+    columns = [rng.integers(0, n_values, n).astype(float) for _ in range(3)]
+    assert_array_equal(lexicographic(columns), np.lexsort(columns[::-1]))
+    assert n_distinct(np.column_stack(columns)) == len(set(zip(*columns, strict=True)))
+    assert n_distinct(np.empty((0, 2))) == 0
 
 
 @pytest.mark.parametrize("times", [1, 3])

@@ -8,7 +8,13 @@ from scipy.stats import kstest, norm, t
 
 import skgpstoch as gp
 from skgpstoch import AutoGaussianProcessRegressor
-from skgpstoch.data.held_out import HeldOutPredictions
+from skgpstoch.data.held_out import (
+    HeldOutPredictions,
+    joint,
+    mixture_of,
+    mixture_of_classes,
+    of_classes,
+)
 from skgpstoch.estimators.distributions.normal import NormalLaw
 from skgpstoch.methods.automatic.mixture import MixedRows, NormalRows
 from skgpstoch.methods.automatic.row_weights import RowPosterior, RowWeights, row_weights
@@ -25,7 +31,9 @@ def predicted(y, means, stds):
         z = (y - m) / s
         density = (norm.logpdf(z) - np.log(s)).sum(1)
         found.append(
-            HeldOutPredictions(np.arange(len(y)), density, y - m, s, 0.5 * s, m, norm.cdf(z))
+            HeldOutPredictions.by_whole(
+                np.arange(len(y)), density, y - m, s, 0.5 * s, m, norm.cdf(z)
+            )
         )
     return found
 
@@ -92,11 +100,12 @@ def test_rows_left_out_are_predicted_as_new_ones(n_outputs):
         assert_allclose(own, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("before", [None, np.array([-1.0, 0.5, -2.0, 0.7, -0.3, 0.1, 0.5])])
 @pytest.mark.parametrize("n_outputs", [1, 2])
-def test_densities_and_gradients_of_the_search(n_outputs):
+def test_densities_and_gradients_of_the_search(n_outputs, before):
     y, means, stds = two_models(40, n_outputs)
     parts, w = predicted(y, means, stds), np.array([0.7, 0.3])
-    posterior = RowPosterior(parts, w, V, np.ones(40))
+    posterior = RowPosterior(parts, w, V, np.ones(40), before)
     theta = posterior.start + 0.1 * np.arange(1, 8)
     theta[-2] = 0.2
     found = posterior.parameters(theta).held_out(parts, V)
@@ -122,6 +131,45 @@ def test_models_that_agree_have_smaller_errors_together():
     held_out = found.held_out(predicted(y, means, stds), both)
     assert_allclose(np.median(held_out.std), np.sqrt(0.5), rtol=0.05)
     assert kstest(held_out.cdf[:, 0], "uniform").pvalue > 0.01
+
+
+def test_rows_of_folds_are_a_prior_for_rows_that_whole_models_predict():
+    """On the rows of folds the models have the same errors, so that their mean has them too."""
+    rng = np.random.default_rng(1)
+    y, both = rng.standard_normal((2000, 1)), np.array([0.5, 0.5])
+    errors = rng.standard_normal((2, 2000, 1))
+    errors[1, 300:] = errors[0, 300:]
+    parts, is_whole = predicted(y, y + errors, np.ones((2, 2000, 1))), np.arange(2000) < 300
+    some, others = ([part.of(part.rows[rows]) for part in parts] for rows in (is_whole, ~is_whole))
+
+    def score(of):
+        found = row_weights(of, both, both, np.ones(len(of[0].rows)))
+        return found.held_out(some, both).log_density.mean()
+
+    found = score([part._replace(is_whole=is_whole) for part in parts])
+    assert found == pytest.approx(score(some), abs=0.02)
+    assert found > score(parts) + 0.05  # where all rows count alike
+    assert score(parts) > score(others) + 0.05
+
+
+def test_rows_of_folds_choose_if_there_are_few_others():
+    y, means, stds = two_models(200)
+    parts, w, ones = predicted(y, means, stds), np.array([0.7, 0.3]), np.ones(200)
+    expected = row_weights(parts, w, V, ones)
+    few = [part._replace(is_whole=np.arange(200) < 20) for part in parts]
+    assert_array_equal(row_weights(few, w, V, ones).weight, expected.weight)
+
+
+def test_a_mixture_is_whole_where_all_its_parts_are():
+    y, means, stds = two_models(4)
+    a, b = predicted(y, means, stds)
+    a = a._replace(is_whole=np.array([True, True, False, False]))
+    b = b._replace(is_whole=np.array([True, False, True, False]))
+    for found in (mixture_of([a, b], V), joint([a, b]), BY_ROW.held_out([a, b], V)):
+        assert_array_equal(found.is_whole, [True, False, False, False])
+    p = np.full((4, 2), 0.5)
+    classes = [of_classes(a.rows, np.log(p[:, 0]), p, a.rows % 2, part.is_whole) for part in (a, b)]
+    assert_array_equal(mixture_of_classes(classes, V).is_whole, [True, False, False, False])
 
 
 def test_sure_models_have_more_weight_if_they_are_right():

@@ -17,6 +17,7 @@ exception are counts beside distinct rows of categories, which stand for as many
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -216,7 +217,8 @@ def with_possible_counts(data: Data) -> Data:
 
 def n_distinct(columns: np.ndarray) -> int:
     """Return the number of distinct rows of an array."""
-    return len(np.unique(digests([columns])))
+    keys = np.sort(digests([columns]))  # `np.unique` takes ten times as long
+    return int(np.count_nonzero(keys[1:] != keys[:-1])) + min(len(keys), 1)
 
 
 def digests(tables: list[np.ndarray]) -> np.ndarray:
@@ -252,7 +254,21 @@ def in_order(data: Data, keys: np.ndarray) -> np.ndarray:
     are_few = n_distinct(bins) <= FEW_SHARED * len(data)
     columns = [*bins.T, *data.y.T, *X.T] if are_few else [*X.T, *data.y.T]
     weight = np.ones(len(data)) if data.weight is None else data.weight
-    return np.lexsort((weight, keys, *reversed(columns)))
+    return lexicographic([*columns, keys, weight])
+
+
+def lexicographic(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """Return row positions sorted by the first column, and where that ties by the others.
+
+    `np.lexsort` sorts by all of them: 300,000 rows of 10 columns take it ten times as long.
+    """
+    order = np.argsort(columns[0], kind="stable")
+    first = columns[0][order]
+    ties = first[1:] == first[:-1]
+    is_tied = np.append(ties, False) | np.append(False, ties)
+    some, run = order[is_tied], np.append(0, np.cumsum(~ties))[is_tied]
+    order[is_tied] = some[np.lexsort((*(c[some] for c in reversed(columns[1:])), run))]
+    return order
 
 
 def inverse_order(order: np.ndarray) -> np.ndarray:

@@ -23,6 +23,9 @@ class HeldOutPredictions(NamedTuple):
         Numbers of the rows among those that `fit` was given, in increasing order.
     log_density : ndarray of shape (m,)
         log p(y | x) in nats, for y in its own units.
+    is_whole : ndarray of shape (m,), of bool
+        Whether the whole model predicted the row. The rows of a fold of an ensemble are predicted
+        by one member alone, because the others were trained on them.
     error : ndarray of shape (m, n_outputs)
         y minus its predicted mean.
     std : ndarray of shape (m, n_outputs)
@@ -38,11 +41,19 @@ class HeldOutPredictions(NamedTuple):
 
     rows: np.ndarray
     log_density: np.ndarray
+    is_whole: np.ndarray
     error: np.ndarray
     std: np.ndarray
     latent_std: np.ndarray
     mean: np.ndarray
     cdf: np.ndarray
+
+    @classmethod
+    def by_whole(
+        cls, rows: np.ndarray, log_density: np.ndarray, *columns: np.ndarray
+    ) -> HeldOutPredictions:
+        """Return predictions that are all the whole model's."""
+        return cls(rows, log_density, np.ones(len(rows), dtype=bool), *columns)
 
     def numbered(self, rows: np.ndarray) -> HeldOutPredictions:
         """Return the predictions with new row numbers, sorted by these."""
@@ -97,8 +108,9 @@ def group_folds(cluster: np.ndarray, n_folds: int, rng: Any) -> np.ndarray:
 
 def joint(outputs: Sequence[HeldOutPredictions]) -> HeldOutPredictions:
     """Return the predictions of several independent outputs of the same rows."""
-    rows, log_density, *columns = zip(*outputs, strict=True)
-    return HeldOutPredictions(rows[0], np.sum(log_density, 0), *(np.hstack(c) for c in columns))
+    rows, log_density, is_whole, *columns = zip(*outputs, strict=True)
+    of_rows = rows[0], np.sum(log_density, 0), np.all(is_whole, 0)
+    return HeldOutPredictions(*of_rows, *(np.hstack(column) for column in columns))
 
 
 def common_rows(several: Sequence[HeldOutPredictions]) -> np.ndarray:
@@ -134,6 +146,7 @@ def mixture_of(
     return HeldOutPredictions(
         rows,
         np.asarray(logsumexp([part.log_density for part in parts], axis=0, b=shares[..., 0])),
+        np.all([part.is_whole for part in parts], axis=0),
         y - mean,
         unit * np.sqrt(average([(part.std / unit) ** 2 for part in parts]) + apart),
         unit * np.sqrt(average([(part.latent_std / unit) ** 2 for part in parts]) + apart),
@@ -143,12 +156,18 @@ def mixture_of(
 
 
 def of_classes(
-    rows: np.ndarray, log_density: np.ndarray, p: np.ndarray, codes: np.ndarray
+    rows: np.ndarray,
+    log_density: np.ndarray,
+    p: np.ndarray,
+    codes: np.ndarray,
+    is_whole: np.ndarray | None = None,
 ) -> HeldOutPredictions:
     """Return predictions for classes, from probabilities p (m, C) and true codes (m,)."""
+    if is_whole is None:
+        is_whole = np.ones(len(rows), dtype=bool)
     own, unknown = np.eye(p.shape[1])[codes], np.full_like(p, np.nan)
     std = np.sqrt(p * (1.0 - p))
-    return HeldOutPredictions(rows, log_density, own - p, std, unknown, p, unknown)
+    return HeldOutPredictions(rows, log_density, is_whole, own - p, std, unknown, p, unknown)
 
 
 def mixture_of_classes(
@@ -160,7 +179,8 @@ def mixture_of_classes(
     p = np.asarray(np.average([part.mean for part in parts], axis=0, weights=weights))
     log_p = logsumexp([part.log_density for part in parts], axis=0, b=weights[:, None])
     codes = (parts[0].mean + parts[0].error).argmax(1)
-    return of_classes(rows, np.asarray(log_p), p, codes)
+    is_whole = np.all([part.is_whole for part in parts], axis=0)
+    return of_classes(rows, np.asarray(log_p), p, codes, is_whole)
 
 
 # ---- folds ---------------------------------------------------------------------------------------

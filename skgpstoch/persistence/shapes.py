@@ -45,7 +45,9 @@ SHAPES = {
         "X_train_:n|nd|nde|ndef"
     ),
     "GPLayer": "means:mp mean_map:dp noise:-",
-    "HeldOutPredictions": "cdf:np error:np latent_std:np mean:np std:np log_density:n rows:n",
+    "HeldOutPredictions": (
+        "cdf:np error:np latent_std:np mean:np std:np is_whole:n log_density:n rows:n"
+    ),
     "InducingFeatures": "points:md unit:d failed:- frozen_0:me frozen_1:mm frozen_2:mm",
     "InputLimits": "low:d high:d",
     "InputScales": "input_scale:k1d",

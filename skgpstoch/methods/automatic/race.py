@@ -330,8 +330,8 @@ def of_numbers(X: np.ndarray, y: np.ndarray, weight: np.ndarray, folds: list) ->
         std[own] = np.sqrt(np.maximum(variance, 1e-18))
     z = error / std
     log_density = -(0.5 * (np.square(z) + LOG_2PI) + np.log(std)).sum(1)
-    rows = np.arange(len(X))
-    found = HeldOutPredictions(rows, log_density, error, std, np.zeros_like(std), mean, ndtr(z))
+    columns = error, std, np.zeros_like(std), mean, ndtr(z)
+    found = HeldOutPredictions.by_whole(np.arange(len(X)), log_density, *columns)
     return found.in_units(scaling)
 
 

@@ -35,12 +35,14 @@ from ...estimators.distributions.law import LEAST_PROBABILITY, Law
 from ...estimators.distributions.mixed import MixedLaw
 from ...maths.student_t import log_student_t
 from ...training.exact_search import Search
-from .student_mixture import TAIL_BOUNDS, TAIL_LIMITS, TAIL_PRIOR, StudentMixture, deviation
+from .student_mixture import TAIL_BOUNDS, TAIL_LIMITS, TAIL_PRIOR, StudentMixture
 
 STD_LIMITS = 1e-300, 1e300  # of points, and of rows far from all others
 FEWEST_JUDGES = 30  # rows left out, for weights that depend on the row
 START_TOGETHER = -1.5  # log w₀, beside weights that sum to 1
 WEIGHT_PRIOR = 0.5  # rows in favour of each component
+TRUST_IN_PARTS = 20.0  # rows in favour of the weights that rows of folds choose
+NARROWING = 0.5  # of the other priors' deviations, around what rows of folds choose
 CERTAINTY_PRIOR = (0.0, 0.7)  # prior mean and deviation of τ
 AGREED_SCALE_PRIOR = (-0.1, 0.3)  # of log r
 DISAGREEMENT_PRIOR = (-1.0, 1.0)  # of log λ
@@ -110,8 +112,8 @@ class RowWeights(NamedTuple):
         z = (y - m) / (self._unit_scale * s)
         density = log_student_t(z * s, s, self.df).sum(1) - z.shape[1] * math.log(self._unit_scale)
         least = np.minimum(self.together(mean, latent, v)[1], s)
-        columns = density, y - m, s, least, m, stdtr(self.df, z)
-        agreed = HeldOutPredictions(parts[0].rows, *columns)
+        columns = y - m, s, least, m, stdtr(self.df, z)
+        agreed = HeldOutPredictions.by_whole(parts[0].rows, density, *columns)
         shares = self.at(np.concatenate([std, s[None]]))
         return mixture_of([*parts, agreed], shares, np.append(v, 0.0))
 
@@ -130,6 +132,10 @@ def row_weights(
 
     None if there are few rows, only one model has a weight, or the fit was interrupted.
 
+    The rows of folds are predicted by single networks, which differ from an ensemble in how sure
+    they are. So they choose a prior only, if there are others for the choice. *Measured* on new
+    rows, where a tenth or less of the rows left out are such others: PLACEHOLDER.
+
     Parameters
     ----------
     parts : sequence of HeldOutPredictions
@@ -142,18 +148,28 @@ def row_weights(
     if (w > 0.0).sum() < 2 or weight.sum() < FEWEST_JUDGES:
         return None
     posterior = RowPosterior(parts, w, v, weight)
-    with torch.enable_grad():
-        found = Search(posterior, TAIL_LIMITS).run(
-            "fmin_l_bfgs_b", posterior.start, posterior.bounds
-        )
-    return None if found.status == "interrupted" else posterior.parameters(found.theta)
+    theta = posterior.best()
+    whole = np.all([part.is_whole for part in parts], axis=0)
+    if theta is not None and not whole.all() and weight[whole].sum() >= FEWEST_JUDGES:
+        some = [part.of(part.rows[whole]) for part in parts]
+        posterior = RowPosterior(some, w, v, weight[whole], before=theta)
+        theta = posterior.best()
+    return None if theta is None else posterior.parameters(theta)
 
 
 class RowPosterior:
-    """log p(rows left out | θ) + log p(θ), for θ = (log w, τ, log r, 1/ν, log λ)."""
+    """log p(rows left out | θ) + log p(θ), for θ = (log w, τ, log r, 1/ν, log λ).
+
+    The prior is around `before`, the best θ of other rows, if it is given.
+    """
 
     def __init__(
-        self, parts: Sequence[HeldOutPredictions], w: np.ndarray, v: np.ndarray, weight: np.ndarray
+        self,
+        parts: Sequence[HeldOutPredictions],
+        w: np.ndarray,
+        v: np.ndarray,
+        weight: np.ndarray,
+        before: np.ndarray | None = None,
     ) -> None:
         self.used, K = w > 0.0, int((w > 0.0).sum())
         mean, std = (np.array([getattr(part, name) for part in parts]) for name in ("mean", "std"))
@@ -168,20 +184,30 @@ class RowPosterior:
             torch.from_numpy(np.square(a)) for a in (std[self.used] / unit, apart)
         )
         self.square, self.weight = torch.from_numpy(np.square(error)), torch.from_numpy(weight)
-        start = np.array(
-            [CERTAINTY_PRIOR[0], AGREED_SCALE_PRIOR[0], TAIL_PRIOR[0], DISAGREEMENT_PRIOR[0]]
+        priors = [CERTAINTY_PRIOR, AGREED_SCALE_PRIOR, TAIL_PRIOR, DISAGREEMENT_PRIOR]
+        centre, spread = np.array(priors).T
+        rows_for_each = np.full(K + 1, WEIGHT_PRIOR)
+        self.start = np.concatenate([np.log(w[self.used]), [START_TOGETHER], centre])
+        if before is not None:
+            self.start, centre, spread = before, before[-4:], NARROWING * spread
+            rows_for_each = rows_for_each + TRUST_IN_PARTS * softmax(before[:-4])
+        self.rows_for_each, self.centre, self.spread = (
+            torch.from_numpy(a) for a in (rows_for_each, centre, spread)
         )
-        self.start = np.concatenate([np.log(w[self.used]), [START_TOGETHER], start])
         limits = [CERTAINTIES, LOG_SCALES, TAIL_BOUNDS, LOG_DISAGREEMENTS]
         self.bounds = np.array([LOG_WEIGHTS] * (K + 1) + limits)
+
+    def best(self) -> np.ndarray | None:
+        """Return the most probable θ; None if the search was interrupted."""
+        with torch.enable_grad():
+            found = Search(self, TAIL_LIMITS).run("fmin_l_bfgs_b", self.start, self.bounds)
+        return None if found.status == "interrupted" else found.theta
 
     def __call__(self, values: np.ndarray, eval_gradient: bool = True) -> tuple[float, np.ndarray]:
         """Return nats, up to a constant, and the gradient."""
         at = torch.tensor(values, dtype=torch.float64, device="cpu", requires_grad=True)
-        tau, log_r, tail, log_lambda = at[-4:]
-        value = self.weight @ self.densities(at) + WEIGHT_PRIOR * at[:-4].log_softmax(0).sum()
-        value = value - deviation(tau, CERTAINTY_PRIOR) - deviation(log_r, AGREED_SCALE_PRIOR)
-        value = value - deviation(tail, TAIL_PRIOR) - deviation(log_lambda, DISAGREEMENT_PRIOR)
+        value = self.weight @ self.densities(at) + self.rows_for_each @ at[:-4].log_softmax(0)
+        value = value - 0.5 * ((at[-4:] - self.centre) / self.spread).square().sum()
         return value.item(), torch.autograd.grad(value, at)[0].numpy()
 
     def densities(self, at: Tensor) -> Tensor:

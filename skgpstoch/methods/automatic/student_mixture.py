@@ -227,7 +227,9 @@ class LeftOut(NamedTuple):
         cdf = (share * stdtr(tails.df, self.residual / (factor * np.sqrt(self.var)))).sum(0)
         columns = (error, std(self.var), std(latent_var), y - error, cdf)
         rows, log_density = np.arange(len(y)), self.log_density(tails)
-        return HeldOutPredictions(rows, log_density, *(column[:, None] for column in columns))
+        return HeldOutPredictions.by_whole(
+            rows, log_density, *(column[:, None] for column in columns)
+        )
 
 
 class TailPosterior:

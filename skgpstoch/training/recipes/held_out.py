@@ -20,10 +20,12 @@ def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
     data = cast(Data, fitted.data)
     rows, places = fitted.among_first(len(found.log_density))
     log_density, mean, std, latent_std, cdf = (column.numpy()[places] for column in found)
+    is_whole = places < fitted.plan.folds.n_untrained
     if fitted.posterior.likelihood.for_classes_only:
         codes = data.y[rows, 0].astype(np.int64)
-        return fitted.numbered(of_classes(rows, log_density, mean, codes))
+        return fitted.numbered(of_classes(rows, log_density, mean, codes, is_whole))
     offset, scale = fitted.y_scaling
     error = (data.y[rows] - offset) / scale - mean
-    scaled = HeldOutPredictions(rows, log_density, error, std, latent_std, mean, cdf)
+    columns = error, std, latent_std, mean, cdf
+    scaled = HeldOutPredictions(rows, log_density, is_whole, *columns)
     return fitted.numbered(scaled.in_units(fitted.y_scaling))

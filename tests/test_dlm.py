@@ -818,6 +818,7 @@ BAD = [
     ({"beta": [1.0, 0.0]}, r"beta must be .*got \[1\.0, 0\.0\]"),
     ({"beta": [1.0, np.nan]}, r"beta must be .*got \[1\.0, nan\]"),
     ({"beta": [1.0, np.inf]}, r"beta must be .*got \[1\.0, inf\]"),
+    ({"beta": [1, [2]]}, r"beta must be .*got \[1, \[2\]\]"),
     ({"beta": [[1.0]]}, r"beta must be .*got \[\[1\.0\]\]"),
     ({"beta": ["a"]}, r"beta must be .*got \['a'\]"),
     ({"loss": "foo"}, "loss must be .*'log'.*got 'foo'"),

@@ -1408,6 +1408,12 @@ def test_numbers_of_other_types(ours, theirs, dtype, rows, labels):
         assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("alpha", [[1, [2]], "much", [None]])
+def test_alpha_is_named_if_it_holds_no_numbers(rows, alpha):
+    with pytest.raises((TypeError, ValueError), match="alpha"):
+        GaussianProcessRegressor(alpha=alpha).fit(*rows)
+
+
 @both
 def test_read_only_arrays_and_inputs_stay(ours, theirs, rows, labels):
     """Neither the data nor alpha, theta or the kernel change; what is returned can be written."""

@@ -310,9 +310,13 @@ def test_the_picture_knows_names():
     assert FeatureImportancesDisplay.from_estimator(named).names == list("abcd")
     piped = GridSearchCV(make_pipeline(StandardScaler(), model), {}, cv=2).fit(frame, y)
     assert FeatureImportancesDisplay.from_estimator(piped).names == list("abcd")
-    given = FeatureImportancesDisplay.from_estimator(named, feature_names=list("efgh"))
+    names = pd.Index(list("efgh"))
+    given = FeatureImportancesDisplay.from_estimator(named, feature_names=names)
     assert given.names == list("efgh")
     with pytest.raises(ValueError, match=r"feature_names must hold 4 names, .* got 1"):
         FeatureImportancesDisplay.from_estimator(named, feature_names=["a"])
+    for wrong in (3, "abcd"):
+        with pytest.raises(TypeError, match=r"feature_names must be a list of 4 names, .* got "):
+            FeatureImportancesDisplay.from_estimator(named, feature_names=wrong)
     with pytest.raises(TypeError, match="needs an estimator with a feature_importances_"):
         FeatureImportancesDisplay.from_estimator(Ridge().fit(X, y))

@@ -475,7 +475,7 @@ def test_a_series_is_no_table(people):
 
 
 @pytest.mark.parametrize(
-    "given", [[0, 3], [-1], ["a", "d"], [True, False], [0.5], "a", [[0]], [["a", "b"]]]
+    "given", [[0, 3], [-1], ["a", "d"], [True, False], [0.5], "a", [[0]], [["a", "b"]], [1, [2]]]
 )
 def test_bad_categories(given):
     with pytest.raises(ValueError, match="categorical_features must be 'from_dtype', None"):

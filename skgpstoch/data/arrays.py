@@ -171,6 +171,14 @@ def readable(values: Any, name: str, takes_missing: bool = False) -> Any:
     return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
+def possibly_ragged(values: Any) -> np.ndarray:
+    """Return an array; one of objects if sequences in a list have different lengths."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return np.asarray(values, dtype=object)
+
+
 def unmasked(values: np.ma.MaskedArray, name: str, takes_missing: bool) -> np.ndarray:
     """Return an array with a missing value (NaN, NaT, None) in place of each masked entry.
 

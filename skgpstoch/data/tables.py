@@ -20,7 +20,7 @@ from .array_inputs import (
     warn_of_long_integers,
     with_two_dimensions,
 )
-from .arrays import all_finite, row_blocks
+from .arrays import all_finite, possibly_ragged, row_blocks
 from .categories import (
     DAY_STAND_INS,
     MOST_ONE_HOT,
@@ -138,7 +138,7 @@ def category_mask(given: Any, names: Sequence[str] | None, n_columns: int) -> np
     if isinstance(given, str) and given == "from_dtype":
         return None
     mask = np.zeros(n_columns, dtype=bool)
-    asked = np.asarray([] if given is None else given)
+    asked = possibly_ragged([] if given is None else given)
     if asked.dtype == bool and asked.shape == (n_columns,):
         return asked
     if asked.ndim == 1 and asked.dtype.kind in "iu" and (abs(asked + 0.5) < n_columns).all():

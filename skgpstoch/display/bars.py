@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -96,17 +97,22 @@ class FeatureImportancesDisplay(Display):
         Raises
         ------
         TypeError
-            If the estimator has no `feature_importances_`.
+            If the estimator has no `feature_importances_`, or the names are no list.
         ValueError
             If there are not as many names as inputs.
         """
         fitted = fitted_with("feature_importances_", estimator, cls)
         importances = fitted.feature_importances_
-        names = known_names(estimator, fitted) if feature_names is None else list(feature_names)
-        if len(names) != len(importances):
+        n_inputs = len(importances)
+        names = known_names(estimator, fitted) if feature_names is None else feature_names
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            raise TypeError(
+                f"feature_names must be a list of {n_inputs} names, one for each input, got "
+                f"{names!r}."
+            )
+        if len(names := list(names)) != n_inputs:
             raise ValueError(
-                f"feature_names must hold {len(importances)} names, one for each input, "
-                f"got {len(names)}."
+                f"feature_names must hold {n_inputs} names, one for each input, got {len(names)}."
             )
         return cls(names=names, importances=importances).plot(ax, **kwargs)
 

@@ -29,7 +29,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
-from ..data.arrays import resolve_seed
+from ..data.arrays import possibly_ragged, resolve_seed
 from ..data.equal_rows import merged, observations
 from ..data.messages import warn
 from ..data.rows import Data
@@ -115,7 +115,7 @@ def candidates(beta: Any, n_rows: float) -> np.ndarray:
     """
     if isinstance(beta, str):
         return beta_grid(n_rows)
-    path = np.asarray([beta] if isinstance(beta, Real) else beta)
+    path = possibly_ragged([beta] if isinstance(beta, Real) else beta)
     numbers = path.ndim == 1 and len(path) and path.dtype.kind in "fiu"
     if not (numbers and (np.isfinite(path) & (path > 0)).all()):
         raise ValueError(

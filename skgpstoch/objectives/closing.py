@@ -144,8 +144,8 @@ def members_in_time(n_members: int, n_wanted: float, n_affordable: float) -> int
     with a quarter are better than eight with a sixteenth by .40, and four with half are better
     than eight with a quarter by .09.
     """
-    affordable = int(n_members * n_affordable / (LEAST_SHARE * n_wanted))
-    return min(n_members, max(affordable, 1))
+    affordable = n_members * n_affordable / (LEAST_SHARE * n_wanted)
+    return int(min(n_members, max(affordable, 1.0)))
 
 
 class Budget(NamedTuple):

@@ -16,7 +16,7 @@ from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import StrOptions
 
 from ...data.array_inputs import one_output
-from ...data.arrays import Scaling, named_array, random_numbers, readable
+from ...data.arrays import Scaling, named_array, possibly_ragged, random_numbers, readable
 from ...data.devices import prediction_device, resolve_device
 from ...data.docstrings import documented
 from ...data.findings import Diagnosis, Finding
@@ -516,7 +516,8 @@ def noise_variance(alpha: Any, n_rows: int) -> np.ndarray:
     ValueError
         If it is neither one number nor one for each row, or is negative.
     """
-    alpha = named_array(np.atleast_1d(readable(alpha, "alpha")), "alpha", ensure_2d=False)
+    alpha = np.atleast_1d(possibly_ragged(readable(alpha, "alpha")))
+    alpha = named_array(alpha, "alpha", ensure_2d=False)
     if alpha.shape == (1,):
         alpha = alpha[0]
     elif alpha.shape != (n_rows,):

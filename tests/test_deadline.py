@@ -266,6 +266,8 @@ def test_what_was_cut_is_said_in_full():
     assert "torch.set_num_threads(1)" in busy
     assert "threads" not in Budget(430, 6116, 8, 8, "full", False, 0.4, 1).shortage
     assert "busy" not in Budget(430, 6116, 8, 8, "full", False, 0.9, 4).shortage
+    said = Budget(9, 900, 1, 1, "full", False, start_is_cut=True).shortage
+    assert "it allowed part of the search for a start and 9 of 900 steps." in said
     said = Budget(900, 900, 2, 2, "none", False).shortage
     assert said.startswith(
         "max_time was too short: it allowed none of the closing pass over all rows. "

@@ -852,6 +852,7 @@ def test_time_is_limited(sine):
     whole, timed = (NNGPRegressor(**QUICK, max_time=t).fit(*sine) for t in (None, 1e4))
     assert whole.budget_ is None
     assert timed.budget_["is_enough"]
+    assert not timed.budget_["start_is_cut"]
     assert_array_equal(predictions(timed), predictions(whole))
 
 
@@ -869,9 +870,12 @@ def test_choosing_a_start_keeps_to_max_time(sine, monkeypatch, hidden_layer_size
             return history
 
         monkeypatch.setattr(module, "train", counted)
-    with pytest.warns(ConvergenceWarning, match="max_time was too short"):
-        NNGPRegressor(hidden_layer_sizes=hidden_layer_sizes, max_time=1.0).fit(X[:60], y[:60])
+    model = NNGPRegressor(hidden_layer_sizes=hidden_layer_sizes, max_iter=1, max_time=1.0)
+    with pytest.warns(ConvergenceWarning, match="it allowed part of the search for a start"):
+        model.fit(X[:60], y[:60])
     assert set(steps) == {HURRIED_STEPS}
+    assert model.budget_["start_is_cut"]
+    assert not model.budget_["is_enough"]
 
 
 def test_classes_of_tails(sine):

@@ -295,10 +295,12 @@ def budget_of(run: Run, history: History) -> Budget | None:
     if run.deadline is None:
         return None
     n_members, closing = run.plan.folds.n_folds, run.objective.closing
+    start_is_cut = run.objective.start_is_cut
     done, wanted = history.n_steps, n_steps(run)
     is_cut = history.status == "deadline" and done < wanted
-    is_cut = is_cut or n_members < run.all_members or closing != FULL
+    is_cut = is_cut or n_members < run.all_members or closing != FULL or start_is_cut
     budget = Budget(done, wanted, n_members, run.all_members, closing.name, not is_cut)
+    budget = budget._replace(start_is_cut=start_is_cut)
     if isinstance(run.table, Sampled) or not is_host(run.problem.X.device):
         return budget  # its thread also waits for other ranks, for rows or for a device
     unused = 0.0 if run.whole is None else 1.0 - run.whole.share()

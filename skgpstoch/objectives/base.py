@@ -48,6 +48,9 @@ class Objective(Module):
     closing: Closing = FULL
     """How thorough the closing pass is; :meth:`hurry` chooses."""
 
+    start_is_cut: bool = False
+    """Whether there was too little time for the search of where training starts."""
+
     overfit_patience: float = math.inf
     """Epochs after which training ends if the loss improves and the held-out score does not."""
 

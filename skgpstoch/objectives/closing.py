@@ -167,6 +167,8 @@ class Budget(NamedTuple):
         Number of torch threads in the fit.
     unused : float, default=0.0
         Share of the time that was left at the end.
+    start_is_cut : bool, default=False
+        Whether the search of where training starts was cut short.
     """
 
     n_steps: int
@@ -178,6 +180,7 @@ class Budget(NamedTuple):
     core_share: float = 1.0
     n_threads: int = 1
     unused: float = 0.0
+    start_is_cut: bool = False
 
     @property
     def finding(self) -> Finding:
@@ -192,6 +195,8 @@ class Budget(NamedTuple):
     def shortage(self) -> str:
         """A message that says what the time budget cut short."""
         cut = []
+        if self.start_is_cut:
+            cut.append("part of the search for a start")
         if self.n_steps < self.all_steps:
             cut.append(f"{self.n_steps} of {self.all_steps} steps")
         if self.n_estimators < self.all_estimators:

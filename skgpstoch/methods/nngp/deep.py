@@ -74,16 +74,24 @@ class MeanObjective(Objective):
         return float(rows[held].mean((f - rows.y[held].to(f)).square()).mean())
 
 
+class LearnedMean(NamedTuple):
+    """The squared error of rows left out, features, and whether time cut their training."""
+
+    error: float
+    features: NearFeatures
+    is_cut: bool
+
+
 def learned_mean(
     problem: Problem, layers: tuple[int, ...], activation: str, deadline: Deadline | None = None
-) -> tuple[NearFeatures, float]:
-    """Return features whose last layer predicts y, and the held-out squared error."""
+) -> LearnedMean:
+    """Return features whose last layer predicts y."""
     X, rows, generator = problem.X, problem.rows, problem.generator
-    n, found = rows.n_held_out, list[tuple[float, NearFeatures]]()
+    n, found = rows.n_held_out, list[LearnedMean]()
     variance = float(rows.y[n:].double().var(0, correction=0).mean())
     state = generator.get_state()
     for dropout in DROPOUTS if len(X) <= DROPOUT_ROWS else DROPOUTS[:1]:
-        if found and found[0][0] < FEW_ERRORS * variance:
+        if found and found[0].error < FEW_ERRORS * variance:
             break
         generator.set_state(state)
         features = NearFeatures(X[n:], layers, activation, dropout, DIRECTIONS, generator)
@@ -104,10 +112,11 @@ def learned_mean(
             evaluate_every=math.ceil(n_epochs / 30),
             deadline=None if deadline is None else deadline.part(MEAN_TIME),
         )
-        found.append((history.best_score, objective.features))
-    error, features = min(found, key=lambda pair: pair[0])
-    features.set_directions_(X[n:])
-    return features, error
+        is_cut = history.status == "deadline"
+        found.append(LearnedMean(history.best_score, objective.features, is_cut))
+    best = min(found, key=lambda each: each.error)
+    best.features.set_directions_(X[n:])
+    return best._replace(is_cut=any(each.is_cut for each in found))
 
 
 class OfUser(Module):
@@ -202,4 +211,5 @@ class Plain(NamedTuple):
     """The process on the inputs alone: its score on rows left out, and how to train it on all."""
 
     score: float
+    is_cut: bool  # whether there was too little time for its start
     trained: Callable[[], NeighbourObjective]

@@ -126,8 +126,9 @@ class NNGPRegressor(
         of shape (m, n_outputs) also for one output. Kernel and tails are those of all rows. With a
         network: for the rows that it has not seen.
     budget_ : dict or None
-        With `max_time`: "n_steps", what there was time for, "all_steps" without a limit, and
-        "is_enough", whether nothing was cut.
+        With `max_time`: "n_steps", what there was time for, "all_steps" without a limit,
+        "start_is_cut", whether the choice of a kernel or the first training of a network was cut,
+        and "is_enough", whether nothing was.
     X_train_ : ndarray of shape (n_samples, n_features)
         The training rows, in random order, without rows of weight 0. Copies are one row.
     y_train_ : ndarray of shape (n_samples,) or (n_samples, n_outputs)

@@ -179,6 +179,7 @@ class NeighbourRecipe(Recipe):
         best = likeliest(makers, X, rows, rate, b, generator, self.deadline)
         objective = self.made(kernels.to_sklearn(best.kernel), problem)
         objective.take_over(best)
+        objective.start_is_cut = best.start_is_cut
         return objective
 
     def deep(self, problem: Problem) -> NeighbourObjective:
@@ -186,10 +187,10 @@ class NeighbourRecipe(Recipe):
         network, given = cast(Network, self.network), self.kernel.expression
         y = problem.rows.y
         level = y.new_full(y.shape[1:], self.kernel.start_noise).double()
-        plain = None
+        plain, start_is_cut = None, False
         features: nn.Module
         if network.module is None:
-            features, error = learned_mean(
+            error, features, start_is_cut = learned_mean(
                 problem, network.layers, network.activation, self.deadline
             )
             level = level.new_full(level.shape, error).clamp(*self.kernel.noise_bounds)
@@ -199,6 +200,7 @@ class NeighbourRecipe(Recipe):
             features = OfUser(module)
         if given is None:
             plain = self.plain(problem)
+            start_is_cut |= plain.is_cut
         make = functools.partial(
             DeepNeighbourObjective,
             decay=network.decay(problem.rows.n_effective),
@@ -207,6 +209,7 @@ class NeighbourRecipe(Recipe):
         )
         expression = feature_kernel(1.5) if given is None else given
         objective = self.made(expression, problem, level, features=features, make=make)
+        objective.start_is_cut = start_is_cut
         if self.training.n_iter_no_change is None:
             objective.overfit_patience = overfit_patience(problem.plan.max_iter)
         return objective
@@ -223,7 +226,7 @@ class NeighbourRecipe(Recipe):
             train_briefly(objective, *given, n_steps, self.deadline)
             return objective
 
-        return Plain(score, trained)
+        return Plain(score, started.start_is_cut, trained)
 
     def made(
         self,

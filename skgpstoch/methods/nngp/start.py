@@ -103,16 +103,18 @@ def likeliest(
     deadline: Deadline | None = None,
 ) -> NeighbourObjective:
     """Train an objective of each maker for a few steps, and return the one that fits best."""
-    left = [make() for make in makers]
+    left = made = [make() for make in makers]
     for n_kept, n_steps in ROUNDS:
         left = left[:n_kept]
         for objective in left:
             part = None if deadline is None else deadline.part(START_TIME)
             train_briefly(objective, X, rows, rate, batch_size, generator, n_steps, part)
         left.sort(key=methodcaller("trial_loss"))
+    best = left[0]
+    best.start_is_cut = any(objective.start_is_cut for objective in made)
     for objective in left:
         objective.detach_rows()
-    return left[0]
+    return best
 
 
 def train_briefly(
@@ -127,7 +129,7 @@ def train_briefly(
 ) -> None:
     """Train an objective for so many steps, or for fewer by a deadline."""
     table = InMemory(X, rows).trained(0, objective.minibatch_source)
-    train(
+    history = train(
         objective,
         table,
         optimizer=make_optimizer("adam", objective.param_groups(), rate, objective.step_end),
@@ -137,3 +139,4 @@ def train_briefly(
         generator=generator,
         deadline=deadline,
     )
+    objective.start_is_cut |= history.status == "deadline"

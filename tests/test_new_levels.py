@@ -131,14 +131,27 @@ def test_stand_ins_are_known_levels():
     Z, (new,) = encoder.transform_with_new(both)
     assert_array_equal(Z, encoder.transform(both))
     assert_array_equal(new.rows, [2, 3, 4])
-    assert new.stand_ins.shape == (STAND_INS, 3, Z.shape[1])
+    assert new.stand_ins.shape == (5, 3, Z.shape[1])
     with pytest.warns(UserWarning, match="'x' of X has missing values") as said:
         encoder.transform_with_new(both.assign(x=np.nan))
     assert len([each for each in said if "missing" in str(each.message)]) == 1
-    counts = new.stand_ins[:, :, 1:].sum(0)  # of each of five levels
-    assert_array_equal(counts.sum(1), STAND_INS)
-    assert counts.min() >= STAND_INS // 5
-    assert_array_equal(new.stand_ins[:, :, 0], np.tile(Z[2:5, 0], (STAND_INS, 1)))
+    assert_array_equal(new.stand_ins[:, :, 1:].sum(0), 1.0)  # of each of five levels
+    assert_array_equal(new.stand_ins[:, :, 0], np.tile(Z[2:5, 0], (5, 1)))
+
+
+def test_several_new_levels_of_a_row_are_combined():
+    X, y, X_new, _ = table(5)
+    encoder = TableEncoder()
+    encoder.fit_transform(X.assign(h=[f"{i % 3}" for i in range(len(X))]), y)
+    some = X_new[:3].assign(h=["0", "new", "new"]).assign(g=[*X_new.g[:2], X.g[0]])
+    with pytest.warns(UserWarning, match="has levels that the training rows did not have"):
+        _, every = encoder.transform_with_new(some)
+    one_of_h, one_of_g, both = every
+    assert [found.rows.tolist() for found in every] == [[2], [0], [1]]
+    assert [len(found.stand_ins) for found in every] == [3, 5, STAND_INS]
+    assert_array_equal(both.stand_ins[:, 0, 1:6].sum(0), [5, 5, 5, 5, 4])
+    assert_array_equal(both.stand_ins[:, 0, 6:].sum(0), 8)
+    assert len(np.unique(both.stand_ins[:, 0], axis=0)) > 10
 
 
 def test_levels_with_effects_are_at_quantiles_of_these():

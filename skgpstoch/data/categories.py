@@ -102,8 +102,8 @@ def placed(encoders: Sequence[Encoder]) -> Iterator[tuple[int, Encoder]]:
 # ---- levels that training rows did not have ------------------------------------------------------
 
 
-STAND_INS = 24  # number of known levels in place of a new one; repeated if there are fewer
-DAY_STAND_INS = 6  # of days in place of a new one, which divides this number
+STAND_INS = 24  # most known levels in place of a new one
+DAY_STAND_INS = 6  # of days
 FIRST_PLACE = 0.35
 """Level k of K is at the quantile (k + FIRST_PLACE)/(K − 1 + 2·FIRST_PLACE) of effects: six of a
 normal distribution have 98 % of its variance. *Measured* on eight made-up tables of 200 to 400

@@ -355,6 +355,7 @@ class TableEncoder:
         table = self._table(X)
         is_new = self._new(table, "mixtures of the predictions for the known levels")
         number = np.max(is_new * self.n_stand_ins[:, None], axis=0, initial=0)  # (n,)
+        number[is_new.sum(0) > 1] = STAND_INS  # combinations of levels
         Z, kinds = self._encoded(table), np.unique(number[number > 0])
         levels = self.stand_ins() if len(kinds) else []
         with muted(True):  # we have warned of missing values
@@ -376,7 +377,9 @@ class TableEncoder:
     def n_stand_ins(self) -> np.ndarray:
         """Numbers of known levels in place of a new one, for each column and for days, (d,)."""
         n = len(self.names)
-        return np.array([STAND_INS] * n + [DAY_STAND_INS] * (len(self.encoders) - n))
+        most = [STAND_INS] * n + [DAY_STAND_INS] * (len(self.encoders) - n)
+        known = [len((levels or set()) - {None}) or STAND_INS for levels in self.levels]
+        return np.minimum(most, known)
 
     def stand_ins(self) -> list[np.ndarray]:
         """Return, for each column and for days, known levels to replace new ones."""

@@ -120,6 +120,8 @@ def encoded_with_new(encoder: Any, X: Value | Columns) -> tuple[Value, Copies | 
     if not is_new:
         return encoded_columns(encoder, graph, columns), None
     wanted = graph.constant(np.arange(STAND_INS)[None] == 0)  # then (N, STAND_INS)
+    n_new = sum(flags.map("Cast", to=TensorProto.DOUBLE) for flags in is_new.values())
+    wanted = graph.call("Or", wanted, graph.call("Greater", n_new, np.array([[1.0]])))
     for j, own in enumerate(encoder.n_stand_ins):
         if j in is_new:
             among = graph.constant(np.arange(STAND_INS)[None] < own)

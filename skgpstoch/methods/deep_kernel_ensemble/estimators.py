@@ -139,11 +139,11 @@ class DeepKernelEnsembleParameters(NetworkParameters, StepParameters):
         `log_density` of y (in its own units) or of the row's class, `mean` and `error`. For classes
         `mean` has the probabilities, and `error` the indicator of the row's class minus them. For
         numbers there are also `std`, `latent_std` and `cdf`. Rows that no network was trained on
-        are predicted by the calibrated mixture, before they are used too. Rows of a fold are
-        predicted by the one calibrated network that was trained without it. The gain of the mixture
-        over one network on the former rows is added to their log densities, and their errors are
-        as much smaller as the mixture's are. If time is short, only some of the former rows have
-        predictions. None without early stopping.
+        (`is_whole`) are predicted by the calibrated mixture, before they are used too. Rows of a
+        fold are predicted by the one calibrated network that was trained without it. The gain of
+        the mixture over one network on the former rows is added to their log densities, and their
+        errors are as much smaller as the mixture's are. If time is short, only some of the former
+        rows have predictions. None without early stopping.
     """
 
     hidden_layer_sizes: Any = "auto"

@@ -20,7 +20,8 @@ def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
     data = cast(Data, fitted.data)
     rows, places = fitted.among_first(len(found.log_density))
     log_density, mean, std, latent_std, cdf = (column.numpy()[places] for column in found)
-    is_whole = places < fitted.plan.folds.n_untrained
+    folds = fitted.plan.folds
+    is_whole = (places < folds.n_unseen) | (folds.n_folds == 1)
     if fitted.posterior.likelihood.for_classes_only:
         codes = data.y[rows, 0].astype(np.int64)
         return fitted.numbered(of_classes(rows, log_density, mean, codes, is_whole))

@@ -146,7 +146,7 @@ def test_several_new_levels_of_a_row_are_combined():
     some = X_new[:3].assign(h=["0", "new", "new"]).assign(g=[*X_new.g[:2], X.g[0]])
     with pytest.warns(UserWarning, match="has levels that the training rows did not have"):
         _, every = encoder.transform_with_new(some)
-    one_of_h, one_of_g, both = every
+    both = every[2]
     assert [found.rows.tolist() for found in every] == [[2], [0], [1]]
     assert [len(found.stand_ins) for found in every] == [3, 5, STAND_INS]
     assert_array_equal(both.stand_ins[:, 0, 1:6].sum(0), [5, 5, 5, 5, 4])

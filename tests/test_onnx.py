@@ -418,6 +418,28 @@ def test_tables_with_categories_and_dates(discrete):
             np.testing.assert_allclose(found[name], exact[name], rtol=1e-7)
 
 
+def test_new_levels_where_the_prediction_is_not_the_mean_of_the_density():
+    """Deviations of copies are about their own predictions."""
+    level = np.arange(60) % 3
+    frame, target = pd.DataFrame({"a": X[:60, 0], "g": list("abc" * 20)}), y[:60] + level
+    model, other = (
+        AutoGaussianProcessRegressor(max_time=2, discrete=False, random_state=0).fit(frame, t)
+        for t in (target, 3.0 * target[::-1])
+    )
+    model.estimators_ = {"one": model.estimators_["process"], "two": other.estimators_["process"]}
+    model.weights_, model.mean_weights_ = np.array([0.4, 0.6]), np.array([1.0, 0.0])
+    new = frame.assign(g="d")
+    with pytest.warns(UserWarning, match="has levels that the training rows did not have"):
+        exact = predicted(model, new, ("mean", "std"))
+    found = run(model, fed(new), ("mean", "std"))
+    law = model.predict_distribution(new)
+    np.testing.assert_allclose(found["mean"], exact["mean"], rtol=1e-7)
+    np.testing.assert_allclose(found["std"], exact["std"], rtol=1e-7)
+    draws = law.sample(20_000, random_state=0)
+    size = np.sqrt(np.square(draws - exact["mean"].ravel()[:, None]).mean(1))
+    np.testing.assert_allclose(exact["std"].ravel(), size, rtol=0.03)
+
+
 def test_labels_of_tables_with_categories_and_dates():
     frame, target = odd_frame(90, 0)
     model = AutoGaussianProcessClassifier(max_time=5, random_state=0)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.integrate import trapezoid
 from scipy.stats import kstest, norm, t
 
 import skgpstoch as gp
@@ -15,6 +16,7 @@ from skgpstoch.data.held_out import (
     mixture_of_classes,
     of_classes,
 )
+from skgpstoch.estimators.distributions.mixed import MixedBlocks, MixedLaw
 from skgpstoch.estimators.distributions.normal import NormalLaw
 from skgpstoch.methods.automatic.mixture import MixedRows, NormalRows
 from skgpstoch.methods.automatic.row_weights import RowPosterior, RowWeights, row_weights
@@ -170,6 +172,36 @@ def test_a_mixture_is_whole_where_all_its_parts_are():
     p = np.full((4, 2), 0.5)
     classes = [of_classes(a.rows, np.log(p[:, 0]), p, a.rows % 2, part.is_whole) for part in (a, b)]
     assert_array_equal(mixture_of_classes(classes, V).is_whole, [True, False, False, False])
+
+
+@pytest.mark.parametrize("by_row", [BY_ROW, BY_ROW._replace(certainty=0.0)])
+def test_blocks_are_mixtures_about_their_own_points(by_row):
+    """Two stand-ins for the level of one row, where no point is the mean of its density."""
+    _, means, stds = two_models(2)
+    means[:, 0], stds[1] = [[5.0], [-4.0]], 3.0
+    law = by_row.law([NormalLaw(m, s) for m, s in zip(means, stds, strict=True)], V)
+    both = MixedBlocks(law, 2)
+    one = MixedLaw(np.full(2, 0.5), [law.of([0]), law.of([1])])
+    grid = np.sinh(np.linspace(-9.0, 9.0, 100_001))
+    of_each = [law.of(np.full(len(grid), k)).log_density(grid[:, None])[:, 0] for k in (0, 1)]
+    density = np.exp(of_each).mean(0)
+    for found in (both, one):
+        mean, std = found.moments()
+        assert_allclose(mean, 0.5 * law.mean().sum(0, keepdims=True))
+        assert_allclose(found.density_mean()[0, 0], trapezoid(density * grid, grid), rtol=1e-6)
+        square = trapezoid(density * (grid - mean[0, 0]) ** 2, grid)
+        assert_allclose(std[0, 0], np.sqrt(square), rtol=1e-6)
+        assert_allclose(found.offset(), found.density_mean() - mean)
+        for p in (0.02, 0.25, 0.7):
+            assert_allclose(found.cdf(found.quantile(p)), p, atol=1e-9)
+
+
+def test_bounds_of_quantiles_are_about_the_mean_of_the_density():
+    """About another point they held only a part of the distribution: .31 for .25."""
+    parts = [NormalLaw(np.full((2, 1), m), np.full((2, 1), 0.1)) for m in (0.0, -10.0)]
+    by_row = RowWeights(np.array([0.65, 0.31, 0.04]), 0.0, 1.0, 8.0, 0.02)
+    law = by_row.law(parts, np.array([1.0, 0.0]))
+    assert_allclose(MixedBlocks(law, 2).quantile(0.25), law.quantile(0.25)[:1])
 
 
 def test_sure_models_have_more_weight_if_they_are_right():

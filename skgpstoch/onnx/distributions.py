@@ -208,9 +208,10 @@ class OverLevels(NamedTuple):
 
     def moments(self) -> tuple[Value, Value]:
         """Return mean and variance of each row, (N, P)."""
-        m, var = self.given.moments()
+        (m, var), centre = self.given.moments(), self.given.density_mean()
         mean = self.copies.averaged(m)
-        return mean, self.copies.averaged(var + (m - self._copied(mean)).square())
+        apart = m - self._copied(mean)  # var is about m, which need not be the density's mean
+        return mean, self.copies.averaged(var + apart * (2.0 * centre - m - self._copied(mean)))
 
     def density_mean(self) -> Value:
         """Return the mean of the density, (N, P)."""

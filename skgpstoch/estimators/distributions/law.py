@@ -91,6 +91,10 @@ class Law(ABC):
         """Return the mean of the density, (N, P), if what is predicted for y is not that mean."""
         return self.mean()
 
+    def offset(self) -> np.ndarray:
+        """Return the mean of the density minus the prediction of y, which `moments` are about."""
+        return np.zeros(self.shape)
+
     def place(self) -> tuple[np.ndarray, np.ndarray]:
         """Return a centre and a width of each distribution, from which integrals start."""
         return self.moments()
@@ -111,9 +115,12 @@ class Law(ABC):
     def quantiles(self, probability: np.ndarray) -> np.ndarray:
         """Return the quantiles for probabilities (N, P) inside (0, 1).
 
-        The search is between Cantelli's bounds, which hold for every distribution with a variance.
+        The search is between Cantelli's bounds, which hold for every distribution with a variance,
+        about its mean.
         """
-        mean, std = self.moments()
+        (point, size), offset = self.moments(), self.offset()
+        share = offset / np.where(size > 0.0, size, 1.0)
+        mean, std = point + offset, size * np.sqrt(np.maximum(1.0 - np.square(share), 0.0))
         odds = np.sqrt(probability / (1.0 - probability))
         return self.searched(probability, mean - std / odds, mean + std * odds)
 

@@ -47,13 +47,23 @@ class LawOfMixture(Law):
     def density_mean(self) -> np.ndarray:
         return self._averaged(self._each("density_mean"))
 
+    def offset(self) -> np.ndarray:
+        return self.density_mean() - self.mean()
+
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the prediction of y and the deviation about it.
+
+        With m the prediction of a component, μ the mean of its density and σ² = E(Y − m)²,
+        E(Y − M)² = σ² + (m − M)² + 2(m − M)(μ − m).
+        """
         means, stds = np.moveaxis(self._each("moments"), 1, 0)
-        mean = self._point(means)
-        sizes = np.hypot(stds, means - mean)
-        unit = sizes.max(0)  # squares of very large or small numbers overflow or vanish
-        square = self._averaged((sizes / np.where(unit > 0.0, unit, 1.0)) ** 2)
-        return mean, unit * np.sqrt(square)
+        mean, offsets = self._point(means), self._each("offset")
+        unit = np.hypot(stds, means - mean).max(0)  # squares of large or small numbers are none
+        apart, stds, offsets = (
+            a / np.where(unit > 0.0, unit, 1.0) for a in (means - mean, stds, offsets)
+        )
+        square = self._averaged(stds**2 + apart**2 + 2.0 * apart * offsets)
+        return mean, unit * np.sqrt(np.maximum(square, 0.0))
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
         each = self._each("log_density", y)
@@ -278,6 +288,9 @@ class JoinedLaw(Law):
 
     def density_mean(self) -> np.ndarray:
         return self._gathered(lambda part, _: part.density_mean())
+
+    def offset(self) -> np.ndarray:
+        return self._gathered(lambda part, _: part.offset())
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
         return self._gathered(lambda part, place: part.log_density(y[place]))

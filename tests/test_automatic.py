@@ -158,7 +158,7 @@ def test_counts_that_networks_predict_too_vaguely():
     mean, std = np.full((60, 1), 1e9), np.full((60, 1), 1e7)
     of_rows = (np.arange(60), np.zeros(60), np.full((60, 1), 1e4), std, std, mean, np.nan * mean)
     for scale, severity in ((1.0, "problem"), (1e-3, "fine")):
-        held_out = HeldOutPredictions.by_whole(*of_rows)._replace(std=scale * std)
+        held_out = HeldOutPredictions(*of_rows)._replace(std=scale * std)
         (found,) = of_held_out_counts(held_out, np.ones(60))
         assert found.severity == severity
         assert ("intervals are too wide" in found.text) == (severity == "problem")
@@ -285,7 +285,7 @@ def test_noise_is_small_beside_the_target(spread, is_longer, unit):
     y = unit * rng.standard_normal((400, 2))
     error = spread * unit
     densities = np.full(400, -2.0 * np.log(error) - np.log(2.0 * np.pi) - 1.0)
-    held_out = HeldOutPredictions.by_whole(np.arange(400), densities, *[y] * 5)
+    held_out = HeldOutPredictions(np.arange(400), densities, *[y] * 5)
     fit = SimpleNamespace(held_out_=held_out, validation_scores_=[9.0, 8.0, 1.0])
     scout = race.Judged("networks", fit, 1.0)
     model = DeepKernelEnsembleRegressor(max_iter=7)
@@ -304,7 +304,7 @@ def test_noise_is_small_beside_the_target(spread, is_longer, unit):
 )
 def test_networks_are_not_trained_long_if_a_scout_gained_little_at_last(scores, max_iter):
     y = np.random.default_rng(0).standard_normal((400, 2))
-    held_out = HeldOutPredictions.by_whole(np.arange(400), np.full(400, -9.0), *[y] * 5)
+    held_out = HeldOutPredictions(np.arange(400), np.full(400, -9.0), *[y] * 5)
     fit = SimpleNamespace(held_out_=held_out, validation_scores_=scores)
     model = DeepKernelEnsembleRegressor(max_iter=10)
     scout = race.Judged("networks", fit, 1.0)
@@ -573,7 +573,7 @@ def test_common_scores_are_of_the_rows_that_all_models_have_predicted():
     for name, rows, level in (("a", np.arange(40), 0.0), ("b", np.arange(20, 40), -0.5)):
         nothing = np.zeros((len(rows), 1))
         density = level + 2.0 * (rows >= 20)
-        held_out = HeldOutPredictions.by_whole(rows, density, *[nothing] * 5)
+        held_out = HeldOutPredictions(rows, density, *[nothing] * 5)
         judged.append(race.Judged(name, SimpleNamespace(held_out_=held_out), 1.0))
     assert [each.score(data) for each in judged] == [1.0, 1.5]
     assert automatic.common_scores(judged, data) == [2.0, 1.5]
@@ -873,7 +873,7 @@ def test_large_weights_are_those_of_as_many_rows_as_there_are(small):
 
 @pytest.mark.parametrize(("n", "severity"), [(40, "fine"), (100, "problem")])
 def test_the_limit_of_a_linear_model_agrees_with_the_finding(n, severity):
-    held_out = HeldOutPredictions.by_whole(np.arange(n), np.full(n, -16.0), *[np.zeros((n, 1))] * 5)
+    held_out = HeldOutPredictions(np.arange(n), np.full(n, -16.0), *[np.zeros((n, 1))] * 5)
     linear = Judged("linear", Floor(held_out._replace(log_density=np.full(n, -1.0))), 0.0)
     (found,) = of_floor([linear], held_out)
     assert (found.severity, found.value < found.limit) == (severity, severity == "problem")

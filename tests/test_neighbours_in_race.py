@@ -28,7 +28,7 @@ def judged(name, densities, rows=None):
     """A model with these log densities of held-out rows."""
     rows = np.arange(len(densities)) if rows is None else rows
     column = np.zeros((len(rows), 1))
-    given = HeldOutPredictions.by_whole(rows, np.asarray(densities, float), *[column] * 5)
+    given = HeldOutPredictions(rows, np.asarray(densities, float), *[column] * 5)
     return Judged(name, SimpleNamespace(held_out_=given), 1.0)
 
 

@@ -154,7 +154,7 @@ def test_held_out_errors_are_those_of_the_point():
     for std in (0.1, 0.4):
         mean = rng.normal(size=(9, 1))
         columns = np.zeros(9), y - mean, std + 0 * y, 0 * y, mean, 0.5 + 0 * y
-        both.append(HeldOutPredictions.by_whole(np.arange(9), *columns))
+        both.append(HeldOutPredictions(np.arange(9), *columns))
     found = mixture_of(both, np.array([0.8, 0.2]), np.array([0.3, 0.7]))
     point = 0.3 * both[0].mean + 0.7 * both[1].mean
     assert_allclose(found.mean, point)

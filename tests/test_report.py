@@ -35,7 +35,7 @@ def predicted(y, mean, std, latent=0.0, rows=None):
     columns = y - mean, std, np.full(y.shape, latent), mean, norm(mean, std).cdf(y)
     error, *others = (column.reshape(len(y), -1) for column in columns)
     density = norm(mean, std).logpdf(y).reshape(len(y), -1).sum(1)
-    return HeldOutPredictions.by_whole(rows, density, error, *others)
+    return HeldOutPredictions(rows, density, error, *others)
 
 
 @pytest.fixture
@@ -328,7 +328,7 @@ def test_mean_errors_are_those_of_targets_before_their_transformation():
     log, columns = LogTarget().fit(np.exp(z)), {}
     for std in (1.0, 0.3):
         cdf = norm.cdf(z / std)
-        columns[std] = HeldOutPredictions.by_whole(
+        columns[std] = HeldOutPredictions(
             np.arange(n), np.zeros(n), z, np.full((n, 1), std), 0.0 * z, 0.0 * z, cdf
         )
     fine, low = (
@@ -343,7 +343,7 @@ def test_means_of_huge_targets_are_not_called_low():
     """Those of exp(z) with heavy tails do not fit float64 here; what stands for them is no mean."""
     z, place = np.random.default_rng(0).standard_normal((400, 1)), 460.0  # y of 1e200
     columns = z, np.ones_like(z), 0.0 * z, 0.0 * z + place, norm.cdf(z)
-    held_out = HeldOutPredictions.by_whole(np.arange(400), np.zeros(400), *columns)
+    held_out = HeldOutPredictions(np.arange(400), np.zeros(400), *columns)
     log = LogTarget().fit(np.exp(z + place))
     found = of_held_out_errors(held_out, np.ones(400), transformer=log)
     assert "problem" not in [each.severity for each in found]

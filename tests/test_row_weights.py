@@ -33,9 +33,7 @@ def predicted(y, means, stds):
         z = (y - m) / s
         density = (norm.logpdf(z) - np.log(s)).sum(1)
         found.append(
-            HeldOutPredictions.by_whole(
-                np.arange(len(y)), density, y - m, s, 0.5 * s, m, norm.cdf(z)
-            )
+            HeldOutPredictions(np.arange(len(y)), density, y - m, s, 0.5 * s, m, norm.cdf(z))
         )
     return found
 

@@ -23,9 +23,6 @@ class HeldOutPredictions(NamedTuple):
         Numbers of the rows among those that `fit` was given, in increasing order.
     log_density : ndarray of shape (m,)
         log p(y | x) in nats, for y in its own units.
-    is_whole : ndarray of shape (m,), of bool
-        Whether the whole model predicted the row. The rows of a fold of an ensemble are predicted
-        by one member alone, because the others were trained on them.
     error : ndarray of shape (m, n_outputs)
         y minus its predicted mean.
     std : ndarray of shape (m, n_outputs)
@@ -37,28 +34,24 @@ class HeldOutPredictions(NamedTuple):
         Predicted mean of y.
     cdf : ndarray of shape (m, n_outputs)
         P(Y ≤ y | x); NaN for counts and classes.
+    is_whole : ndarray of shape (m,), of bool, or None, default=None
+        Whether the whole model predicted the row; None: it has predicted all. The rows of a fold of
+        an ensemble are predicted by one member alone, because the others were trained on them.
     """
 
     rows: np.ndarray
     log_density: np.ndarray
-    is_whole: np.ndarray
     error: np.ndarray
     std: np.ndarray
     latent_std: np.ndarray
     mean: np.ndarray
     cdf: np.ndarray
-
-    @classmethod
-    def by_whole(
-        cls, rows: np.ndarray, log_density: np.ndarray, *columns: np.ndarray
-    ) -> HeldOutPredictions:
-        """Return predictions that are all the whole model's."""
-        return cls(rows, log_density, np.ones(len(rows), dtype=bool), *columns)
+    is_whole: np.ndarray | None = None
 
     def numbered(self, rows: np.ndarray) -> HeldOutPredictions:
         """Return the predictions with new row numbers, sorted by these."""
         order = np.argsort(rows)
-        return HeldOutPredictions(rows[order], *(column[order] for column in self[1:]))
+        return self._taken(order)._replace(rows=rows[order])
 
     def among(self, numbers: np.ndarray) -> HeldOutPredictions:
         """Return the predictions with each row numbered by the position of its number here."""
@@ -72,7 +65,11 @@ class HeldOutPredictions(NamedTuple):
     def of(self, rows: np.ndarray) -> HeldOutPredictions:
         """Return the predictions for some rows, which must all have predictions."""
         where = np.searchsorted(self.rows, rows)
-        return HeldOutPredictions(*(column[where] for column in self))
+        return self._taken(where)
+
+    def _taken(self, where: np.ndarray) -> HeldOutPredictions:
+        columns: Any = (None if column is None else column[where] for column in self)
+        return HeldOutPredictions(*columns)
 
     def log_densities(self, n_rows: int) -> np.ndarray:
         """Return the log density of each row of the fit, (n_rows,); NaN if there is none."""
@@ -108,9 +105,16 @@ def group_folds(cluster: np.ndarray, n_folds: int, rng: Any) -> np.ndarray:
 
 def joint(outputs: Sequence[HeldOutPredictions]) -> HeldOutPredictions:
     """Return the predictions of several independent outputs of the same rows."""
-    rows, log_density, is_whole, *columns = zip(*outputs, strict=True)
-    of_rows = rows[0], np.sum(log_density, 0), np.all(is_whole, 0)
-    return HeldOutPredictions(*of_rows, *(np.hstack(column) for column in columns))
+    rows, log_density, *columns, _ = zip(*outputs, strict=True)
+    joined: Any = (np.hstack(column) for column in columns)
+    found = HeldOutPredictions(rows[0], np.sum(log_density, 0), *joined)
+    return found._replace(is_whole=all_whole(outputs))
+
+
+def all_whole(several: Sequence[HeldOutPredictions]) -> np.ndarray | None:
+    """Return which of the same rows are predicted by whole models only, (m,); None if all are."""
+    masks = [each.is_whole for each in several if each.is_whole is not None]
+    return np.all(masks, axis=0) if masks else None
 
 
 def common_rows(several: Sequence[HeldOutPredictions]) -> np.ndarray:
@@ -146,12 +150,12 @@ def mixture_of(
     return HeldOutPredictions(
         rows,
         np.asarray(logsumexp([part.log_density for part in parts], axis=0, b=shares[..., 0])),
-        np.all([part.is_whole for part in parts], axis=0),
         y - mean,
         unit * np.sqrt(average([(part.std / unit) ** 2 for part in parts]) + apart),
         unit * np.sqrt(average([(part.latent_std / unit) ** 2 for part in parts]) + apart),
         mean,
         average([part.cdf for part in parts]),
+        all_whole(parts),
     )
 
 
@@ -163,11 +167,9 @@ def of_classes(
     is_whole: np.ndarray | None = None,
 ) -> HeldOutPredictions:
     """Return predictions for classes, from probabilities p (m, C) and true codes (m,)."""
-    if is_whole is None:
-        is_whole = np.ones(len(rows), dtype=bool)
     own, unknown = np.eye(p.shape[1])[codes], np.full_like(p, np.nan)
     std = np.sqrt(p * (1.0 - p))
-    return HeldOutPredictions(rows, log_density, is_whole, own - p, std, unknown, p, unknown)
+    return HeldOutPredictions(rows, log_density, own - p, std, unknown, p, unknown, is_whole)
 
 
 def mixture_of_classes(
@@ -179,8 +181,7 @@ def mixture_of_classes(
     p = np.asarray(np.average([part.mean for part in parts], axis=0, weights=weights))
     log_p = logsumexp([part.log_density for part in parts], axis=0, b=weights[:, None])
     codes = (parts[0].mean + parts[0].error).argmax(1)
-    is_whole = np.all([part.is_whole for part in parts], axis=0)
-    return of_classes(rows, np.asarray(log_p), p, codes, is_whole)
+    return of_classes(rows, np.asarray(log_p), p, codes, all_whole(parts))
 
 
 # ---- folds ---------------------------------------------------------------------------------------

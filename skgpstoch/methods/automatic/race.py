@@ -331,7 +331,7 @@ def of_numbers(X: np.ndarray, y: np.ndarray, weight: np.ndarray, folds: list) ->
     z = error / std
     log_density = -(0.5 * (np.square(z) + LOG_2PI) + np.log(std)).sum(1)
     columns = error, std, np.zeros_like(std), mean, ndtr(z)
-    found = HeldOutPredictions.by_whole(np.arange(len(X)), log_density, *columns)
+    found = HeldOutPredictions(np.arange(len(X)), log_density, *columns)
     return found.in_units(scaling)
 
 

@@ -32,7 +32,7 @@ import torch
 from scipy.special import log_softmax, softmax, stdtr, stdtrit
 from torch import Tensor
 
-from ...data.held_out import HeldOutPredictions, mixture_of
+from ...data.held_out import HeldOutPredictions, all_whole, mixture_of
 from ...estimators.distributions.law import LEAST_PROBABILITY, Law
 from ...estimators.distributions.mixed import MixedLaw
 from ...maths.student_t import log_student_t
@@ -115,7 +115,7 @@ class RowWeights(NamedTuple):
         density = log_student_t(z * s, s, self.df).sum(1) - z.shape[1] * math.log(self._unit_scale)
         least = np.minimum(self.together(mean, latent, v)[1], s)
         columns = y - m, s, least, m, stdtr(self.df, z)
-        agreed = HeldOutPredictions.by_whole(parts[0].rows, density, *columns)
+        agreed = HeldOutPredictions(parts[0].rows, density, *columns)
         shares = self.at(np.concatenate([std, s[None]]))
         return mixture_of([*parts, agreed], shares, np.append(v, 0.0))
 
@@ -140,7 +140,7 @@ def row_weights(
     models', change of NLPD in 15 fits: pol at 1,000 rows −.24 and at 12,000 −.03, kin40k −.008 to
     −.002, concrete −.003, elevators −.001, protein −.002 and, by fewer rows, +.003, wine −.004 and
     +.02, which whole models' rows alone make +.34. A prior by the rows of folds alone is worse in
-    nine of twelve.
+    twelve.
 
     Parameters
     ----------
@@ -155,8 +155,9 @@ def row_weights(
         return None
     posterior = RowPosterior(parts, w, v, weight)
     theta = posterior.best()
-    whole = np.all([part.is_whole for part in parts], axis=0)
-    if theta is not None and not whole.all() and weight[whole].sum() >= FEWEST_JUDGES:
+    whole = all_whole(parts)
+    is_mixed = whole is not None and not whole.all()
+    if theta is not None and is_mixed and weight[whole].sum() >= FEWEST_JUDGES:
         some = [part.of(part.rows[whole]) for part in parts]
         posterior = RowPosterior(some, w, v, weight[whole], before=theta)
         theta = posterior.best()

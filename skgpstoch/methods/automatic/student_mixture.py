@@ -227,9 +227,7 @@ class LeftOut(NamedTuple):
         cdf = (share * stdtr(tails.df, self.residual / (factor * np.sqrt(self.var)))).sum(0)
         columns = (error, std(self.var), std(latent_var), y - error, cdf)
         rows, log_density = np.arange(len(y)), self.log_density(tails)
-        return HeldOutPredictions.by_whole(
-            rows, log_density, *(column[:, None] for column in columns)
-        )
+        return HeldOutPredictions(rows, log_density, *(column[:, None] for column in columns))
 
 
 class TailPosterior:

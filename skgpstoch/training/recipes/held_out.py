@@ -21,12 +21,12 @@ def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
     rows, places = fitted.among_first(len(found.log_density))
     log_density, mean, std, latent_std, cdf = (column.numpy()[places] for column in found)
     folds = fitted.plan.folds
-    is_whole = (places < folds.n_unseen) | (folds.n_folds == 1)
+    is_whole = places < folds.n_unseen if folds.n_folds > 1 else None
     if fitted.posterior.likelihood.for_classes_only:
         codes = data.y[rows, 0].astype(np.int64)
         return fitted.numbered(of_classes(rows, log_density, mean, codes, is_whole))
     offset, scale = fitted.y_scaling
     error = (data.y[rows] - offset) / scale - mean
     columns = error, std, latent_std, mean, cdf
-    scaled = HeldOutPredictions(rows, log_density, is_whole, *columns)
+    scaled = HeldOutPredictions(rows, log_density, *columns, is_whole)
     return fitted.numbered(scaled.in_units(fitted.y_scaling))

@@ -18,11 +18,12 @@ from skgpstoch import (
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
     DLMRegressor,
+    NNGPRegressor,
     SCGDGaussianProcessRegressor,
     SVGPRegressor,
 )
-from skgpstoch.data import equal_rows
 from skgpstoch.data.rows import Rows
+from skgpstoch.estimators import runs
 from skgpstoch.likelihoods import Gaussian, Laplace, SharedStudentT, StudentT
 from skgpstoch.likelihoods.base import differentiate
 from skgpstoch.losses import LogLoss
@@ -573,15 +574,22 @@ def test_a_member_is_asked_for_rows_that_it_is_blind_to():
         assert_close(latent[0, of_fold], phi[k] @ scale.weights[k])
 
 
-def test_copies_leave_together_among_many_rows(funnel, monkeypatch):
-    """A network that is trained on a copy of a row knows what it is asked."""
-    X, y = (a[:150] for a in funnel)
-    expected = tailed(max_iter=2).fit(X, y).held_out_.rows
-    monkeypatch.setattr(equal_rows, "MERGED_ROWS", 100)
-    found = tailed(max_iter=2).fit(np.tile(X, (2, 1)), np.tile(y, 2)).held_out_
-    assert_array_equal(found.rows, np.r_[expected, 150 + expected])
-    for column in (found.log_density, found.is_whole):
-        assert_array_equal(*np.split(column, 2))
+@pytest.mark.parametrize("n_copies", [0, 30])
+def test_many_rows_leave_as_those_of_neighbours_do(funnel, monkeypatch, n_copies):
+    """Which merge copies among any number of rows: few rows had been left out by both."""
+    monkeypatch.setattr(runs, "MERGED_ROWS", 100)
+    copied = np.r_[:200, :n_copies]
+    X, y = (a[copied] for a in funnel)
+    networks = tailed(max_iter=2).fit(X, y).held_out_
+    kernel = RBF() + WhiteKernel()
+    options = {"hidden_layer_sizes": (4,), "max_iter": 1, "random_state": 0}
+    near = NNGPRegressor(kernel, **options).fit(X, y).held_out_
+    found, distinct = set(copied[networks.rows[networks.is_whole]]), set(copied[near.rows])
+    assert len(distinct) == 20
+    assert len(found & distinct) >= (18 if n_copies else 20)
+    order = np.random.default_rng(0).permutation(len(X))
+    again = tailed(max_iter=2).fit(X[order], y[order]).held_out_
+    assert_array_equal(np.sort(copied[order[again.rows]]), np.sort(copied[networks.rows]))
 
 
 def test_there_are_no_such_densities_without_folds(funnel):

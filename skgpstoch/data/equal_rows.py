@@ -123,6 +123,20 @@ def observed_targets(data: Data) -> np.ndarray:
     return np.repeat(data.y[equal.first], np.bincount(equal.group) // times_given(equal), axis=0)
 
 
+def copies_last(data: Data) -> tuple[Data, np.ndarray, int]:
+    """Return rows in the order of the :func:`observations` among any number, copies behind.
+
+    Also return where each given row went, (n,), and how many rows are no copies.
+    """
+    equal = EqualRows.among(data, len(data))
+    if equal is None or len(equal.first) == len(data) or agree_by_chance(data, equal):
+        return *ordered(data), len(data)
+    rest = np.delete(np.arange(len(data)), equal.first)
+    of_first, of_rest = (in_order(data[rows], equal.keys[rows]) for rows in (equal.first, rest))
+    order = np.concatenate([equal.first[of_first], rest[of_rest]])
+    return data[order], inverse_order(order), len(equal.first)
+
+
 def times_given(equal: EqualRows) -> int:
     """Return how many times the whole table occurs in itself."""
     counts = np.bincount(equal.group)

@@ -19,7 +19,14 @@ from joblib import Parallel, delayed
 from ..data.arrays import resolve_seed
 from ..data.deadline import Allowance, Clock, Deadline
 from ..data.devices import is_host, resolve_device
-from ..data.equal_rows import MERGED_ROWS, merged, observations, ordered, with_possible_counts
+from ..data.equal_rows import (
+    MERGED_ROWS,
+    copies_last,
+    merged,
+    observations,
+    ordered,
+    with_possible_counts,
+)
 from ..data.rows import Data
 from ..kernels import to_sklearn
 from ..kernels.matrices import set_theta
@@ -99,6 +106,9 @@ def in_units(recipe: Recipe, data: Data, start: Start | None) -> InMemory:
         return replace(table, data=with_possible_counts(data))
     if not recipe.merges_rows:
         units, places = ordered(data)
+    elif recipe.copies_last and len(data) > MERGED_ROWS:
+        units, places, n_distinct = copies_last(data)
+        table = replace(table, n_distinct=n_distinct)
     elif recipe.keeps_apart(recipe.plan(table.sizes, start)):
         units, places = observations(data, len(data) if recipe.merges_many else None)
     else:

@@ -140,10 +140,13 @@ class InMemory(Table):
     ----------
     n_given : int, default=0
         Number of rows before equal ones were merged, or their total weight if that is more.
+    n_distinct : int or None, default=None
+        Number of rows before those that are copies of them; None: all.
     """
 
     _: KW_ONLY
     n_given: int = 0
+    n_distinct: int | None = None
 
     @property
     def n_rows(self) -> int:
@@ -162,7 +165,10 @@ class InMemory(Table):
         """
         order, places, device = None, self.places, generator.device
         if plan.shuffles:
-            order = torch.randperm(len(self.data), generator=generator, device=device).cpu().numpy()
+            n = len(self.data) if self.n_distinct is None else self.n_distinct
+            order = torch.randperm(n, generator=generator, device=device).cpu().numpy()
+            extra = torch.rand(len(self.data) - n, generator=generator, device=device)
+            order = with_copies(order, extra.cpu().numpy())
             if self.data.cluster is not None:
                 order = together(order, self.data.cluster)
             places = inverse_order(order)[places]
@@ -186,6 +192,16 @@ class InMemory(Table):
 
     def every_row(self) -> tuple[Tensor, Rows]:
         return self.X, self.rows
+
+
+def with_copies(order: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Return rows in random order with copies among them, at places from 0 to 1.
+
+    The first rows are the same as without copies, but for copies.
+    """
+    n = len(order)
+    among = np.concatenate([(np.arange(n) + 0.5) / n, places])
+    return np.concatenate([order, n + np.arange(len(places))])[np.argsort(among, kind="stable")]
 
 
 def together(order: np.ndarray, cluster: np.ndarray) -> np.ndarray:

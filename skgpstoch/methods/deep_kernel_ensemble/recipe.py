@@ -80,7 +80,7 @@ class EnsembleRecipe(Recipe):
     beta: float = 1.0
     calibrates: bool = True
     scales_noise: bool = False
-    merges_many: bool = True  # networks would know rows of which they have seen a copy
+    copies_last: bool = True  # so that neighbours leave out the same rows
 
     @property
     def scales_target(self) -> bool:

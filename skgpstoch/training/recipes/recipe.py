@@ -176,6 +176,8 @@ class Recipe(OfParameters, ABC):
         one observation (:meth:`keeps_apart`).
     merges_many : bool, default=False
         Whether copies are merged among any number of rows.
+    copies_last : bool, default=False
+        Whether rows that are too many to merge are shuffled like recipes that merge them do.
     numbers_rows : bool, default=False
         Whether parameters refer to rows by number, so that no row may be dropped before training.
     deadline : Deadline or None, default=None
@@ -186,6 +188,7 @@ class Recipe(OfParameters, ABC):
     normalize_y: bool = False
     merges_rows: bool = True
     merges_many: bool = False
+    copies_last: bool = False
     numbers_rows: bool = False
     deadline: Deadline | None = None
 

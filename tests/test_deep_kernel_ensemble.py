@@ -544,17 +544,17 @@ def test_densities_of_rows_that_were_not_seen(funnel):
 
 def test_densities_are_in_the_order_of_the_rows(funnel):
     """Whatever it is; of equal rows they are the same, of rows of weight 0 there are none."""
-    X, y = (a[:150] for a in funnel)
-    expected = tailed(max_iter=4).fit(X, y).held_out_.log_densities(150)
-    order = np.random.default_rng(0).permutation(150)
-    found = tailed(max_iter=4).fit(X[order], y[order]).held_out_.log_densities(150)
+    X, y = (a[:90] for a in funnel)
+    expected = tailed(max_iter=2).fit(X, y).held_out_.log_densities(90)
+    order = np.random.default_rng(0).permutation(90)
+    found = tailed(max_iter=2).fit(X[order], y[order]).held_out_.log_densities(90)
     assert_array_equal(found, expected[order])
-    weight = np.repeat([0.0, 2.0, 1.0], 50)
-    weighted = tailed(max_iter=4).fit(X, y, sample_weight=weight).held_out_.log_densities(150)
-    twice = np.r_[50:100, 50:150]
-    found = tailed(max_iter=4).fit(X[twice], y[twice]).held_out_.log_densities(150)
-    assert np.isnan(weighted[:50]).all()
-    assert np.isfinite(weighted[50:]).any()
+    weight = np.repeat([0.0, 2.0, 1.0], 30)
+    weighted = tailed(max_iter=2).fit(X, y, sample_weight=weight).held_out_.log_densities(90)
+    twice = np.r_[30:60, 30:90]
+    found = tailed(max_iter=2).fit(X[twice], y[twice]).held_out_.log_densities(90)
+    assert np.isnan(weighted[:30]).all()
+    assert np.isfinite(weighted[30:]).any()
     assert_array_equal(found, weighted[twice])
 
 
@@ -672,7 +672,7 @@ def test_counts_and_classes_do_not_run_away_from_their_rows():
     X = rng.uniform(-3.0, 3.0, (300, 1))
     y = rng.poisson(np.exp(0.6 * X[:, 0] + 0.2)).astype(float)
     far = np.array([[6.2], [10.0], [1e3], [1e30]])
-    options = {"n_estimators": 2, "max_iter": 20, "random_state": 0}
+    options = {"n_estimators": 2, "max_iter": 10, "random_state": 0}
     counts = DeepKernelEnsembleRegressor(likelihood="poisson", **options).fit(X, y)
     mean, std = counts.predict(far, return_std=True)
     assert_array_equal(mean, mean[0])
@@ -694,7 +694,7 @@ def test_far_means_are_near_the_counts(likelihood):
     y = rng.poisson(3.0, 80).astype(float)
     y[7] = 1e8
     far = 3.0 * np.array([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]])
-    options = {"n_estimators": 2, "max_iter": 20, "random_state": 0, "likelihood": likelihood}
+    options = {"n_estimators": 2, "max_iter": 10, "random_state": 0, "likelihood": likelihood}
     for counts, most in ((y, 1e3), (np.full(80, 7.0), 5.0), (np.zeros(80), 5.0)):
         model = DeepKernelEnsembleRegressor(**options).fit(X, counts)
         mean = model.predict(far)
@@ -745,7 +745,7 @@ def test_the_dispersion_of_counts_follows_the_inputs():
     [
         pytest.param(1e6, {"likelihood": "poisson"}, marks=pytest.mark.slow),
         pytest.param(1e9, {"likelihood": "poisson"}, marks=pytest.mark.slow),
-        (1e5, {"likelihood": "negative_binomial", "max_iter": 60}),
+        (1e5, {"likelihood": "negative_binomial", "max_iter": 40}),
     ],
 )
 def test_large_counts_are_predicted_nearly_as_closely_as_they_tell(size, params):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from conftest import let_defaults_be_of_many
@@ -116,7 +118,9 @@ def test_targets_without_meaning_do_not_set_the_unit():
     assert np.abs(model.predict(X) - f).mean() < 0.1
 
 
-def test_networks_take_errors_too():
+def test_networks_take_errors_too(monkeypatch):
+    few = functools.partial(automatic_regressor.of_networks, n_estimators=2, max_iter=2)
+    monkeypatch.setattr(automatic_regressor, "of_networks", few)
     X, _, y, error = two_instruments(300)
     model = AutoGaussianProcessRegressor(random_state=0, max_time=60).fit(X, y, y_std=error)
     assert any("networks" in name for name in model.scores_["model"])

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from families import by_default, some_of
+from families import by_default, slow_cases, some_of
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
 from sklearn.gaussian_process import kernels as sk
@@ -332,14 +332,14 @@ def order_of(found, X):
 
 
 def test_order_of_rows_does_not_matter(rows):
-    X, y = rows
+    X, y = (a[:100] for a in rows)
     order = np.random.default_rng(0).permutation(len(X))
     a, b = small().fit(X, y), small().fit(X[order], y[order])
     assert_array_equal(a.predict_proba(GRID), b.predict_proba(GRID))
 
 
 def test_weight_2_is_the_row_given_twice(rows):
-    X, y = rows
+    X, y = (a[:100] for a in rows)
     w = np.random.default_rng(0).integers(0, 4, len(X))
     a = small().fit(X, y, sample_weight=w)
     b = small().fit(np.repeat(X, w, 0), np.repeat(y, w))
@@ -355,6 +355,7 @@ def test_predictions_do_not_depend_on_the_batch(rows):
 
 
 @pytest.mark.parametrize("method", ["condition_on", "partial_fit"])
+@slow_cases("condition_on")
 def test_appended_rows(rows, method):
     X, y = rows
     model = small().fit(X[:120], y[:120])
@@ -401,7 +402,7 @@ def test_a_warm_start_goes_on(rows):
 
 
 def test_float32(three_classes):
-    X, y = three_classes
+    X, y = (a[:100] for a in three_classes)
     a, b = (small(dtype=dtype).fit(X + 1000.0, y) for dtype in ("float32", "float64"))
     assert_allclose(a.predict_proba(GRID + 1000.0), b.predict_proba(GRID + 1000.0), atol=1e-2)
 
@@ -414,7 +415,7 @@ def test_kernels_without_near_rows_are_refused(two_classes, kernel):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ODD)
-@by_default("copies", "one row", "hundred", "lattice", "columns")
+@by_default("copies", "one row", "columns")
 def test_odd_tables(name):
     X = ODD[name][0][-400:]
     y = np.random.default_rng(0).integers(0, 3 if len(X) > 2 else 2, len(X))
@@ -427,6 +428,7 @@ def test_odd_tables(name):
 
 
 def test_files(rows, tmp_path):
+    rows = [a[:100] for a in rows]
     model = small().fit(*rows)
     model.save(tmp_path / "model")
     other = load(tmp_path / "model")
@@ -437,7 +439,7 @@ def test_files(rows, tmp_path):
 
 
 def test_chunks_and_parquet(three_classes, tmp_path):
-    X, y = three_classes
+    X, y = (a[:100] for a in three_classes)
     whole = small().fit(X, y).predict_proba(GRID)
     chunks = ChunkRows(lambda: ((X[i : i + 70], y[i : i + 70]) for i in range(0, len(X), 70)))
     assert_array_equal(small().fit(chunks).predict_proba(GRID), whole)
@@ -448,7 +450,7 @@ def test_chunks_and_parquet(three_classes, tmp_path):
 
 
 def test_two_ranks(three_classes):
-    X, y = three_classes
+    X, y = (a[:100] for a in three_classes)
     whole, cut = small().fit(X, y).predict_proba(GRID), (0, 70, len(X))
 
     def fit(group):

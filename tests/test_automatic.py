@@ -624,6 +624,7 @@ def quick_networks(monkeypatch):
     )
 
 
+@pytest.mark.slow  # by default, tests of networks have large counts
 def test_large_counts_vary_no_more_than_they_do(quick_networks):
     """The least dispersion made intervals of counts of 10⁹ thirty times as wide."""
     rng = np.random.default_rng(1)

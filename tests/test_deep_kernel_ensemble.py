@@ -544,17 +544,17 @@ def test_densities_of_rows_that_were_not_seen(funnel):
 
 def test_densities_are_in_the_order_of_the_rows(funnel):
     """Whatever it is; of equal rows they are the same, of rows of weight 0 there are none."""
-    X, y = (a[:90] for a in funnel)
-    expected = tailed(max_iter=2).fit(X, y).held_out_.log_densities(90)
-    order = np.random.default_rng(0).permutation(90)
-    found = tailed(max_iter=2).fit(X[order], y[order]).held_out_.log_densities(90)
+    X, y = (a[:150] for a in funnel)
+    expected = tailed(max_iter=4).fit(X, y).held_out_.log_densities(150)
+    order = np.random.default_rng(0).permutation(150)
+    found = tailed(max_iter=4).fit(X[order], y[order]).held_out_.log_densities(150)
     assert_array_equal(found, expected[order])
-    weight = np.repeat([0.0, 2.0, 1.0], 30)
-    weighted = tailed(max_iter=2).fit(X, y, sample_weight=weight).held_out_.log_densities(90)
-    twice = np.r_[30:60, 30:90]
-    found = tailed(max_iter=2).fit(X[twice], y[twice]).held_out_.log_densities(90)
-    assert np.isnan(weighted[:30]).all()
-    assert np.isfinite(weighted[30:]).any()
+    weight = np.repeat([0.0, 2.0, 1.0], 50)
+    weighted = tailed(max_iter=4).fit(X, y, sample_weight=weight).held_out_.log_densities(150)
+    twice = np.r_[50:100, 50:150]
+    found = tailed(max_iter=4).fit(X[twice], y[twice]).held_out_.log_densities(150)
+    assert np.isnan(weighted[:50]).all()
+    assert np.isfinite(weighted[50:]).any()
     assert_array_equal(found, weighted[twice])
 
 

@@ -250,7 +250,7 @@ def test_units_of_mixtures(stacked, step):
 def test_callbacks_are_told_of_every_fit(step):
     pytest.importorskip("sklearn.callback")
     names = Names()
-    models = [("gp", sparse()), ("other", sparse(n_inducing=5))]
+    models = [("gp", sparse()), ("other", sparse())]
     model = StackedDensityRegressor(models, cv=2).set_callbacks(names).fit(*step)
     assert names.begun[0] == names.ended[-1] == ("StackedDensityRegressor", "fit")
     assert sorted(names.begun) == sorted(names.ended)

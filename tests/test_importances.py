@@ -228,7 +228,7 @@ def test_mixtures_need_those_of_all_their_models(monkeypatch):
 @by_default("Regressor")
 def test_of_frames_they_are_of_the_columns(cls, monkeypatch):
     """Levels of a category, and where values are missing, count for their column."""
-    of_one = functools.partial(automatic_regressor.ExactProcessRegressor, kernels=["rbf-ard"])
+    of_one = functools.partial(automatic_regressor.ExactProcessRegressor, kernels=["rbf"])
     monkeypatch.setattr(automatic_regressor, "ExactProcessRegressor", of_one)
     frame = pd.DataFrame({"a": X[:, 0], "noise": X[:, 3], "same": 1.0})
     kind = np.array(list("pqrs"))[rng.integers(0, 4, 80)]

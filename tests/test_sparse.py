@@ -962,6 +962,7 @@ def fitted(p):
 @pytest.mark.parametrize(
     "name", [n for n in ALL_LIKELIHOODS if n not in ("student_t", "robustmax")]
 )
+@slow_cases(r"\{'M2': 4\}$")
 def test_variances_are_between_zero_and_the_priors(name, shape):
     p = make_problem(7, likelihood=ALL_LIKELIHOODS[name](), **shape)
     posterior = fitted(p)

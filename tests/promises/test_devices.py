@@ -845,7 +845,7 @@ def test_a_warm_start_goes_on_from_a_calibrated_model(alike, pretend):
 
     def said(device):
         case = Case(sg.DLMRegressor, device)
-        params = {"hyperparameters": "fixed", "calibrate": True, "warm_start": True}
+        params = {"hyperparameters": "fixed", "calibrate": True, "warm_start": True, "max_iter": 2}
         model = case.make(loss="log", **params).fit(X, Y)
         return case.said_by(model.fit(X, Y))
 

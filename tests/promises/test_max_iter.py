@@ -134,7 +134,7 @@ def test_training_that_a_callback_stops_keeps_the_best_of_all_epochs(cls, sine, 
 
 @pytest.mark.parametrize("cls", by_family("the last iterate", SCHEDULED))
 @pytest.mark.filterwarnings("ignore:Training ended after")
-@slow_cases("ConvolutionalGPClassifier", "DeepKernel", "NNGP", "DLMRegressor")
+@slow_cases("ConvolutionalGPClassifier", "Deep", "NNGP", "DLMRegressor")
 def test_a_longer_schedule_is_not_worse_on_other_rows(cls, sine):
     scores = []
     for max_iter in (25, 100):

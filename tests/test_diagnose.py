@@ -399,7 +399,7 @@ def test_every_estimator_has_a_diagnosis(cls, sine, two_classes):
     assert pickle.loads(pickle.dumps(model)).diagnose() == diagnosis
 
 
-def test_a_row_that_carries_all_the_weight(sine, two_classes):
+def test_a_row_that_carries_all_the_weight(sine, two_classes, one_kernel):
     X, y = (a[:40] for a in sine)
     cases = (AutoGaussianProcessRegressor, y), (AutoGaussianProcessClassifier, two_classes[1][:40])
     for cls, target in cases:
@@ -413,7 +413,7 @@ def test_a_row_that_carries_all_the_weight(sine, two_classes):
     assert named_finding(model, "one weight").severity == "fine"
 
 
-def test_estimators_around_others_tell_of_each(sine, two_classes):
+def test_estimators_around_others_tell_of_each(sine, two_classes, one_kernel):
     X, y = (a[:60] for a in sine)
     for cls in OF_OTHERS[2:]:
         with pytest.raises(NotFittedError):

@@ -228,8 +228,9 @@ def test_what_is_known_of_rows_is_shared():
     check_splits(
         small(likelihood="poisson", normalize_y=False), 1e-11, counts, exposure=np.full(N, 3.0)
     )
-    check_splits(small(), 1e-11, y_std=np.full(N, 0.1))
-    check_splits(small(solver="collapsed"), 1e-11, np.column_stack([Y, F]))
+    splits = {name: CUTS[name] for name in ("one", "two")}
+    check_splits(small(), 1e-11, splits=splits, y_std=np.full(N, 0.1))
+    check_splits(small(solver="collapsed"), 1e-11, np.column_stack([Y, F]), splits=splits)
 
 
 N_FITS = itertools.count()

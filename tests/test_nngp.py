@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from conftest import fitted_once
 from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
@@ -718,7 +719,7 @@ def test_weight_2_is_the_row_twice(sine):
 
 
 def test_predictions_do_not_depend_on_the_batch(sine):
-    model = NNGPRegressor(**QUICK).fit(*sine)
+    model = fitted_once(NNGPRegressor(**QUICK), *sine)
     together = predictions(model)
     apart = np.concatenate([predictions(model, x[None]) for x in GRID])
     assert_allclose(together, apart, rtol=1e-12)
@@ -771,7 +772,7 @@ def test_partial_fit_begins_with_a_fit_and_refuses_other_parameters(sine):
 
 
 def test_gradients_of_predictions(sine):
-    model = NNGPRegressor(**QUICK).fit(*sine)
+    model = fitted_once(NNGPRegressor(**QUICK), *sine)
     found, of_std = model.predict_gradient(GRID, latent=True)
     for j, step in enumerate(1e-6 * np.eye(2)):
         up, down = (predictions_of_f(model, GRID + s) for s in (step, -step))

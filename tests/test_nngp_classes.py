@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from conftest import fitted_once
 from families import by_default, slow_cases, some_of
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
@@ -292,7 +293,7 @@ def test_boards_are_learned():
 
 def test_far_rows_have_the_shares_of_classes(rows):
     X, y = rows
-    model = small().fit(X, y)
+    model = fitted_once(small(), X, y)
     shares = np.unique(y, return_counts=True)[1] / len(y)
     far = model.predict_proba([[1e6, -1e6]])[0]
     assert_allclose(far, shares, atol=0.01)  # half a row is added to each
@@ -321,7 +322,7 @@ def test_early_stopping(rows, loss):
 
 def test_training_rows(rows):
     X, y = rows
-    model = small().fit(X, y)
+    model = fitted_once(small(), X, y)
     assert_array_equal(model.predict(model.X_train_), model.predict(X[order_of(model.X_train_, X)]))
     assert_array_equal(model.y_train_, y[order_of(model.X_train_, X)])
 
@@ -334,7 +335,7 @@ def order_of(found, X):
 def test_order_of_rows_does_not_matter(rows):
     X, y = (a[:100] for a in rows)
     order = np.random.default_rng(0).permutation(len(X))
-    a, b = small().fit(X, y), small().fit(X[order], y[order])
+    a, b = fitted_once(small(), X, y), small().fit(X[order], y[order])
     assert_array_equal(a.predict_proba(GRID), b.predict_proba(GRID))
 
 
@@ -348,7 +349,7 @@ def test_weight_2_is_the_row_given_twice(rows):
 
 
 def test_predictions_do_not_depend_on_the_batch(rows):
-    model = small().fit(*rows)
+    model = fitted_once(small(), *rows)
     together = model.predict_proba(GRID)
     apart = np.concatenate([model.predict_proba(x[None]) for x in GRID])
     assert_allclose(together, apart, rtol=1e-12)
@@ -440,7 +441,7 @@ def test_files(rows, tmp_path):
 
 def test_chunks_and_parquet(three_classes, tmp_path):
     X, y = (a[:100] for a in three_classes)
-    whole = small().fit(X, y).predict_proba(GRID)
+    whole = fitted_once(small(), X, y).predict_proba(GRID)
     chunks = ChunkRows(lambda: ((X[i : i + 70], y[i : i + 70]) for i in range(0, len(X), 70)))
     assert_array_equal(small().fit(chunks).predict_proba(GRID), whole)
     frame = pd.DataFrame(X, columns=["a", "b"]).assign(y=y)
@@ -451,7 +452,7 @@ def test_chunks_and_parquet(three_classes, tmp_path):
 
 def test_two_ranks(three_classes):
     X, y = (a[:100] for a in three_classes)
-    whole, cut = small().fit(X, y).predict_proba(GRID), (0, 70, len(X))
+    whole, cut = fitted_once(small(), X, y).predict_proba(GRID), (0, 70, len(X))
 
     def fit(group):
         own = slice(cut[group.rank], cut[group.rank + 1])

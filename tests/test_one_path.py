@@ -104,6 +104,7 @@ def alike(models):
 
 
 @on_every_table
+@slow_cases("^in_chunks")
 def test_a_new_estimator_fits_wherever_rows_are(fits):
     whole, models = clone(MODEL).fit(X, Y), fits(MODEL, X, Y)
     assert_allclose(whole.predict(NEW), 1.0 + NEW @ [2.0, -1.0], atol=0.05)

@@ -292,11 +292,11 @@ def test_streams_go_on(cls, name, tmp_path):
 @pytest.mark.parametrize("name", ["save", "pickle"])
 @slow_cases("pickle")
 def test_warm_starts_go_on(name, tmp_path):
-    model = fit(SVGPRegressor(warm_start=True, **QUICK))
+    model = fit(SVGPRegressor(warm_start=True, **{**QUICK, "solver": "auto"}))
     assert bits(fit(WAYS[name](model, tmp_path))) == bits(fit(model))
 
 
-@pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
+@pytest.mark.parametrize("cls", by_family("same bits in every file", ESTIMATORS))
 def test_estimators_that_are_not_fitted(cls, tmp_path):
     model = cls(kernel=KERNELS[1])
     for name in ("save", "pickle", "copy"):

@@ -935,12 +935,12 @@ def test_clone_pickle_and_repr(quick_direct, sine):
 
 def test_random_state_objects(quick_direct, sine):
     models = [
-        quick_direct(random_state=np.random.RandomState(7), beta=BETAS, max_iter=2)
+        quick_direct(random_state=np.random.RandomState(7), beta=BETAS, max_iter=1)
         for _ in range(2)
     ]
     data = labelled(models[0], sine)
     assert_array_equal(*(results(model.fit(*data)) for model in models))
-    other = quick_direct(random_state=None, beta=BETAS, max_iter=2).fit(*data)
+    other = quick_direct(random_state=None, beta=BETAS, max_iter=1).fit(*data)
     assert np.isfinite(other.validation_scores_).all()
 
 

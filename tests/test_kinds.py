@@ -26,6 +26,8 @@ from skgpstoch import (
 )
 from skgpstoch.data.array_inputs import real_target, warn_of_long_integers
 
+pytestmark = pytest.mark.usefixtures("one_kernel")
+
 N = 24
 DAYS = np.datetime64("2020-01-01") + np.arange(N).astype("timedelta64[D]")
 NUMBERS = np.arange(N, dtype=np.float64)

@@ -50,6 +50,8 @@ from skgpstoch.likelihoods import Poisson
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.training.checkpoint import checkpoint_of
 
+pytestmark = pytest.mark.usefixtures("one_kernel")
+
 # ---- numbers that overflow ---------------------------------------------------------------------
 
 

@@ -111,7 +111,7 @@ def test_sklearn_check(estimator, check, monkeypatch, request):
 )
 @slow_cases(
     "check_(dtype|f_contig|dont|sample_weights|n_features|fit2d|pipeline|positive|readonly)",
-    "check_(classifiers_classes|estimators_dtypes|regressor_multioutput)",
+    "check_(classifiers_classes|estimators_dtypes|regressor_multioutput|.*_train)",
 )
 def test_checks_of_processes(estimator, check):
     """The automatic estimators, which predict by them, have the others in the default run."""

@@ -71,9 +71,19 @@ LEARNING = ("check_classifiers_train", "check_regressors_train")
 CHECKED = {name: family for name, family in FAMILIES.items() if name not in ("deep", "images")}
 CHECKED["layers"] = FAMILIES["deep"] + FAMILIES["images"]
 
-# Checks of how inputs are read, in one place for all: one regressor and one classifier have them.
-READERS = FAMILIES["finite"] + FAMILIES["sparse classes"]
-OF_INPUTS = ("check_classifier_data_not_an_array", "check_regressor_data_not_an_array")
+# Checks of how inputs are read, in one place for all: one regressor and one classifier have them,
+# and the recommended defaults, which read tables.
+READERS = FAMILIES["finite"] + FAMILIES["sparse classes"] + FAMILIES["automatic"]
+OF_INPUTS = (
+    "check_classifier_data_not_an_array",
+    "check_dtype_object",
+    "check_f_contiguous_array_estimator",
+    "check_readonly_memmap_input",
+    "check_regressor_data_not_an_array",
+    "check_sample_weights_list",
+    "check_sample_weights_not_an_array",
+    "check_sample_weights_pandas_series",
+)
 
 # scikit-learn's checks that fit nothing, or refuse it: of a few milliseconds, so of every class.
 QUICK_CHECKS = {

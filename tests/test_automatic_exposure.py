@@ -1,5 +1,6 @@
 """Exposures of counts in the recommended default."""
 
+import functools
 import warnings
 
 import numpy as np
@@ -17,6 +18,7 @@ from skgpstoch import (
 )
 from skgpstoch.data import ChunkRows
 from skgpstoch.display import RegressionCalibrationDisplay
+from skgpstoch.methods.automatic import automatic_regressor
 
 pytestmark = pytest.mark.usefixtures("one_kernel")
 
@@ -36,7 +38,11 @@ def claims():
 @pytest.fixture(scope="module")
 def insurer(claims):
     X, y, years, _ = claims
-    return AutoGaussianProcessRegressor(target="count", random_state=0).fit(X, y, exposure=years)
+    few = functools.partial(automatic_regressor.of_networks, n_estimators=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(automatic_regressor, "of_networks", few)
+        model = AutoGaussianProcessRegressor(target="count", random_state=0)
+        return model.fit(X, y, exposure=years)
 
 
 def test_exposures_multiply_the_rates_of_counts(claims, insurer):

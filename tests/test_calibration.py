@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from conftest import fitted_once
 from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import cumulative_trapezoid, trapezoid
@@ -255,7 +256,8 @@ def test_the_spread_distribution_is_one(spread_out):
 
 
 def test_the_spread_density_is_that_of_its_distribution(outlying):
-    model = DeepKernelEnsembleRegressor(n_estimators=2, max_iter=2, random_state=0).fit(*outlying)
+    model = DeepKernelEnsembleRegressor(n_estimators=2, max_iter=2, random_state=0)
+    model = fitted_once(model, *outlying)
     spread = Spread(torch.tensor([1.4], dtype=torch.float64), 1.5)
     model.posterior_ = MixturePosterior(model.posterior_.parts, 0.8, 0.3, spread)
     mean, std = (part.item() for part in model.predict([[1.5]], return_std=True))
@@ -398,7 +400,8 @@ def test_skewness_is_found():
 
 
 def test_skew_predictions_are_of_one_distribution(outlying):
-    plain = DeepKernelEnsembleRegressor(n_estimators=2, max_iter=2, random_state=0).fit(*outlying)
+    plain = DeepKernelEnsembleRegressor(n_estimators=2, max_iter=2, random_state=0)
+    plain = fitted_once(plain, *outlying)
     model, parts = copy.copy(plain), plain.posterior_.parts
     spread = Spread(torch.tensor([1.2]).double(), 1.3)
     plain.posterior_ = MixturePosterior(parts, 0.8, 0.3, spread)

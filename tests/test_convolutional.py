@@ -260,7 +260,7 @@ def test_square_loss_has_variances(digits):
     X, _, X_new, _ = digits
     y, y_new = X[:, 20] + X[:, 36], X_new[:, 20] + X_new[:, 36]
     model = ConvolutionalGPRegressor(
-        loss="square", solver="collapsed", **{**QUICK, "max_iter": 60}
+        loss="square", solver="collapsed", **{**QUICK, "max_iter": 25}
     ).fit(X, y)
     mean, std = model.predict(X_new, return_std=True)
     assert np.mean(np.square((y_new - mean) / std)) < 10

@@ -680,7 +680,7 @@ def test_counts_and_classes_do_not_run_away_from_their_rows():
     X = rng.uniform(-3.0, 3.0, (300, 1))
     y = rng.poisson(np.exp(0.6 * X[:, 0] + 0.2)).astype(float)
     far = np.array([[6.2], [10.0], [1e3], [1e30]])
-    options = {"n_estimators": 2, "max_iter": 20, "random_state": 0}
+    options = {"n_estimators": 2, "max_iter": 10, "random_state": 0}
     counts = DeepKernelEnsembleRegressor(likelihood="poisson", **options).fit(X, y)
     mean, std = counts.predict(far, return_std=True)
     assert_array_equal(mean, mean[0])
@@ -702,7 +702,7 @@ def test_far_means_are_near_the_counts(likelihood):
     y = rng.poisson(3.0, 80).astype(float)
     y[7] = 1e8
     far = 3.0 * np.array([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]])
-    options = {"n_estimators": 2, "max_iter": 20, "random_state": 0, "likelihood": likelihood}
+    options = {"n_estimators": 2, "max_iter": 10, "random_state": 0, "likelihood": likelihood}
     for counts, most in ((y, 1e3), (np.full(80, 7.0), 5.0), (np.zeros(80), 5.0)):
         model = DeepKernelEnsembleRegressor(**options).fit(X, counts)
         mean = model.predict(far)
@@ -753,7 +753,7 @@ def test_the_dispersion_of_counts_follows_the_inputs():
     [
         pytest.param(1e6, {"likelihood": "poisson"}, marks=pytest.mark.slow),
         pytest.param(1e9, {"likelihood": "poisson"}, marks=pytest.mark.slow),
-        (1e5, {"likelihood": "negative_binomial", "max_iter": 60}),
+        (1e5, {"likelihood": "negative_binomial", "max_iter": 40}),
     ],
 )
 def test_large_counts_are_predicted_nearly_as_closely_as_they_tell(size, params):

@@ -6,7 +6,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
-from families import by_default
+from families import by_default, slow_cases
 from matplotlib.colors import to_rgb
 from numpy.testing import assert_allclose
 from scipy.stats import norm
@@ -503,6 +503,7 @@ def test_patches_are_drawn_in_the_order_of_their_strength(images_model):
 
 
 @pytest.mark.parametrize("stride", [1, 2])
+@slow_cases("1")
 def test_a_patch_of_an_image_has_the_response_of_the_image(stride, digits):
     """Inducing patches that are patches of images, in their places."""
     X, y = digits
@@ -531,6 +532,7 @@ def test_a_patch_of_an_image_has_the_response_of_the_image(stride, digits):
 
 
 @pytest.mark.parametrize("n_channels", [2, 3])
+@slow_cases("2")
 def test_patches_and_images_with_channels(n_channels, digits):
     X, y = digits
     color = (X[..., None] * np.linspace(0.2, 1.0, n_channels)).reshape(100, -1)

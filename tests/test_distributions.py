@@ -493,7 +493,7 @@ def test_far_tails_are_those_of_a_normal(name):
 
 def test_quantiles_of_probabilities_of_counts_are_these_counts():
     rng = np.random.default_rng(0)
-    for mean in (0.3, 2.0, 5.0):
+    for mean in (0.3, 5.0):
         distribution = PredictiveDistribution(counts(rng, mean, 0.2))
         every = np.repeat(np.arange(30.0)[None], 3, 0)
         below = distribution.cdf(every)
@@ -763,7 +763,7 @@ def test_moments_of_exponentials_of_nearly_normal_tails():
 
 @pytest.mark.filterwarnings("ignore:The (mean|standard deviation) of y does not exist")
 @pytest.mark.parametrize("name", ["log", "decreasing", "arcsinh", "bounded", "box-cox"])
-@slow_cases("decreasing", "arcsinh", "box")
+@slow_cases("decreasing", "arcsinh", "bounded", "box")
 def test_a_row_does_not_depend_on_one_that_is_far_away(name):
     """Whose y may exceed float64; heavy tails reach the ends of maps."""
     centre, df = np.array([0.3, -0.5, 2.0, 400.0]), np.full((1, 1, 1, 1), 3.0)

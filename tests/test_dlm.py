@@ -409,7 +409,7 @@ def test_fixed_hyper_parameters_are_those_of_the_elbo(quick_direct, sine, solver
 # ------------------------------------------------------------------------------- data of all kinds
 def test_exposures_in_the_choice(counts):
     X, y, exposure = counts
-    params = {"likelihood": "poisson", "max_iter": 3}
+    params = {"likelihood": "poisson", "max_iter": 1}
     model = quick(beta=BETAS, **params).fit(X, y, exposure=exposure)
     train, held_out = split(model, X, y)
     alone = [
@@ -484,7 +484,7 @@ def test_outputs_in_the_choice(sine):
     X, y = sine
     Y = np.column_stack([y, 100.0 - 30.0 * y**2, X[:, 1]])
     for likelihood in ("gaussian", "student_t"):
-        model = quick(beta=BETAS, likelihood=likelihood).fit(X, Y)
+        model = quick(beta=BETAS, likelihood=likelihood, max_iter=2).fit(X, Y)
         mean, std = model.predict(X, return_std=True)
         assert mean.shape == std.shape == (200, 3)
         assert model.noise_variance_.shape == (3,)
@@ -563,6 +563,7 @@ def test_square_losses_of_classes_can_be_streamed(two_classes):
 
 
 @every_direct
+@slow_cases("DLMClassifier")
 def test_warm_start(quick_direct, sine):
     model = quick_direct(warm_start=True, max_iter=10, learning_rate="constant")
     X, y = labelled(model, sine)
@@ -934,12 +935,12 @@ def test_clone_pickle_and_repr(quick_direct, sine):
 
 def test_random_state_objects(quick_direct, sine):
     models = [
-        quick_direct(random_state=np.random.RandomState(7), beta=BETAS, max_iter=2)
+        quick_direct(random_state=np.random.RandomState(7), beta=BETAS, max_iter=1)
         for _ in range(2)
     ]
     data = labelled(models[0], sine)
     assert_array_equal(*(results(model.fit(*data)) for model in models))
-    other = quick_direct(random_state=None, beta=BETAS, max_iter=2).fit(*data)
+    other = quick_direct(random_state=None, beta=BETAS, max_iter=1).fit(*data)
     assert np.isfinite(other.validation_scores_).all()
 
 

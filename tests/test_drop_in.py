@@ -981,8 +981,8 @@ def test_training_by_neighbours_goes_on_from_the_search(rows, monkeypatch):
     """If the search takes only some of the rows; it ends near the exact optimum."""
     monkeypatch.setattr(skgpstoch.methods.drop_in.many_rows, "EXACT_START_ROWS", 50)
     rng = np.random.default_rng(1)
-    X = rng.uniform(-4.0, 4.0, (200, 1))
-    y = np.sin(2.0 * X[:, 0]) + 0.2 * rng.standard_normal(200)
+    X = rng.uniform(-4.0, 4.0, (120, 1))
+    y = np.sin(2.0 * X[:, 0]) + 0.2 * rng.standard_normal(120)
     exact = GaussianProcessRegressor(KERNEL).fit(X, y)
     model = clone(exact).set_params(max_exact=100, random_state=0).fit(X, y)
     assert model.method_ == "nngp"

@@ -29,6 +29,8 @@ from skgpstoch.data.equal_rows import (
 )
 from skgpstoch.data.rows import Data
 
+pytestmark = pytest.mark.usefixtures("one_kernel")
+
 
 def cells(n=300, seed=0):
     """Rows of eight cells and two classes."""

@@ -219,7 +219,7 @@ def test_draws_and_covariance_have_the_spread(fitted):
     std = fitted.predict_std(X, latent=True)
     _, cov = fitted.predict(X, return_cov=True, latent=True)
     assert_allclose(np.sqrt(np.diag(cov)), std)
-    values = fitted.sample_functions(200, random_state=0)(X)
+    values = fitted.sample_functions(100, random_state=0)(X)
     assert_allclose(np.std(values, axis=-1).ravel(), std, rtol=0.2)
     draws = fitted.sample_y(X, 2000, random_state=0)
     spread = np.quantile(draws, [0.05, 0.95], axis=1).T
@@ -242,7 +242,7 @@ def test_files_and_new_rows_keep_the_spread(fitted, tmp_path):
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 @pytest.mark.parametrize(("kernel", "n"), [(None, 2), (SMOOTH, 5)], ids=["chosen", "smooth"])
-@by_default("smooth")
+@by_default("smooth-0.05")
 def test_far_from_rows_predictions_return_to_the_prior(kernel, n, noise):
     """Errors of rows left out are those near rows; they say nothing of the sill."""
     rng = np.random.default_rng(0)

@@ -229,6 +229,7 @@ def test_what_is_wrong_on_one_rank_is_told_on_all(many):
 
 @pytest.mark.filterwarnings("ignore:The standard deviation of y does not exist")
 @pytest.mark.parametrize("params", [{"target_transform": "log"}, {"target": "count"}])
+@slow_cases("params1")
 def test_targets_of_other_kinds(params, many, monkeypatch):
     let_defaults_be_of_many(monkeypatch, 100, calibrate=True)
     X, y = flights()

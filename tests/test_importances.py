@@ -1,5 +1,7 @@
 """feature_importances_: derivatives of f, on every estimator, and what selects inputs by them."""
 
+import functools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -34,7 +36,7 @@ from skgpstoch import (
 )
 from skgpstoch.display import FeatureImportancesDisplay
 from skgpstoch.estimators.importances import difference_importances, spread_of
-from skgpstoch.methods.automatic import stacking
+from skgpstoch.methods.automatic import automatic_regressor, stacking
 
 rng = np.random.default_rng(0)
 SCALE = np.array([1.0, 100.0, 0.01, 1.0])
@@ -104,7 +106,8 @@ def test_of_lines_they_are_coefficients_in_units_of_the_inputs(several):
 
 def test_units_do_not_matter():
     """Nor does the order of rows."""
-    model = SVGPRegressor(n_inducing=10, max_iter=2, dtype="float64", random_state=0)
+    params = {"n_inducing": 10, "solver": "natural", "max_iter": 2, "random_state": 0}
+    model = SVGPRegressor(**params, dtype="float64")
     expected = clone(model).fit(X, y).feature_importances_
     order = rng.permutation(80)
     others = [(X * [1e3, 1e-3, 1.0, 7.0] + 5.0, y), (X, 1e4 * y - 3.0), (X[order], y[order])]
@@ -205,7 +208,7 @@ def test_objects_have_no_columns():
 def test_mixtures_need_those_of_all_their_models(monkeypatch):
     monkeypatch.setattr(stacking, "PRIOR_OF_EACH", 50.0)  # so that both have a weight
     forest = ConstantVarianceRegressor(RandomForestRegressor(5, random_state=0), cv=2)
-    process = SVGPRegressor(n_inducing=10, max_iter=3, random_state=0)
+    process = SVGPRegressor(n_inducing=10, solver="natural", max_iter=3, random_state=0)
     models = [("process", process), ("forest", forest)]
     stack = StackedDensityRegressor(models, cv=2)
     with pytest.raises(NotFittedError):
@@ -223,8 +226,10 @@ def test_mixtures_need_those_of_all_their_models(monkeypatch):
 
 @pytest.mark.parametrize("cls", [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier])
 @by_default("Regressor")
-def test_of_frames_they_are_of_the_columns(cls):
+def test_of_frames_they_are_of_the_columns(cls, monkeypatch):
     """Levels of a category, and where values are missing, count for their column."""
+    of_one = functools.partial(automatic_regressor.ExactProcessRegressor, kernels=["rbf"])
+    monkeypatch.setattr(automatic_regressor, "ExactProcessRegressor", of_one)
     frame = pd.DataFrame({"a": X[:, 0], "noise": X[:, 3], "same": 1.0})
     kind = np.array(list("pqrs"))[rng.integers(0, 4, 80)]
     frame.insert(1, "kind", pd.Categorical(kind))
@@ -305,7 +310,7 @@ def test_the_picture_has_a_bar_for_each_of_the_most_important():
 
 def test_the_picture_knows_names():
     frame = pd.DataFrame(X / SCALE, columns=list("abcd"))
-    model = SVGPRegressor(n_inducing=10, max_iter=1, random_state=0)
+    model = SVGPRegressor(n_inducing=10, solver="natural", max_iter=1, random_state=0)
     named = clone(model).fit(frame, y)
     assert FeatureImportancesDisplay.from_estimator(named).names == list("abcd")
     piped = GridSearchCV(make_pipeline(StandardScaler(), model), {}, cv=2).fit(frame, y)

@@ -26,10 +26,12 @@ from skgpstoch import (
 )
 from skgpstoch.data.array_inputs import real_target, warn_of_long_integers
 
+pytestmark = pytest.mark.usefixtures("one_kernel")
+
 N = 24
 DAYS = np.datetime64("2020-01-01") + np.arange(N).astype("timedelta64[D]")
 NUMBERS = np.arange(N, dtype=np.float64)
-QUICK = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0)
+QUICK = SVGPRegressor(n_inducing=5, solver="natural", max_iter=1, random_state=0)
 EVERY = {
     "sparse": QUICK,
     "finite": SCGDGaussianProcessRegressor(max_iter=1, hidden_layer_sizes=(4,)),

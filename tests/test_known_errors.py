@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from conftest import let_defaults_be_of_many
@@ -59,19 +61,19 @@ def test_rows_left_out_are_predicted_with_their_own_error(name):
 def test_precise_targets_tell_the_function(monkeypatch):
     monkeypatch.setattr(automatic_regressor, "ExactProcessRegressor", ExactProcessRegressor)
     X, _, y, error = two_instruments()
-    new, f, _, _ = two_instruments(2000, seed=9)
+    new, f, _, _ = two_instruments(500, seed=9)
     model = AutoGaussianProcessRegressor(random_state=0).fit(X, y, y_std=error)
     without = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
     off, off_without = (np.abs(m.predict(new) - f).mean() for m in (model, without))
     assert off < 0.4 * off_without
     low, high = model.predict_interval(new).T  # of targets without such errors
-    exact = f + 0.1 * np.random.default_rng(0).standard_normal(2000)
+    exact = f + 0.1 * np.random.default_rng(0).standard_normal(500)
     assert 0.92 < np.mean((low < exact) & (exact < high)) < 0.98
 
 
 def test_rows_are_judged_with_their_own_error():
     """The score is that of new rows with such errors; of ten seeds it is .0004 off on average."""
-    new, _, y_new, error_new = two_instruments(2000, seed=99)
+    new, _, y_new, error_new = two_instruments(600, seed=99)
     off = []
     for seed in range(3):
         X, _, y, error = two_instruments(seed=seed)
@@ -116,7 +118,9 @@ def test_targets_without_meaning_do_not_set_the_unit():
     assert np.abs(model.predict(X) - f).mean() < 0.1
 
 
-def test_networks_take_errors_too():
+def test_networks_take_errors_too(monkeypatch):
+    few = functools.partial(automatic_regressor.of_networks, n_estimators=2, max_iter=2)
+    monkeypatch.setattr(automatic_regressor, "of_networks", few)
     X, _, y, error = two_instruments(300)
     model = AutoGaussianProcessRegressor(random_state=0, max_time=60).fit(X, y, y_std=error)
     assert any("networks" in name for name in model.scores_["model"])

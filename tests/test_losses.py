@@ -988,6 +988,7 @@ conjugate = pytest.mark.parametrize(("dense", "loss", "beta"), CONJUGATE.values(
 @pytest.mark.parametrize("layers", [(), (3,)], ids=["inputs", "network"])
 @pytest.mark.parametrize("shape", [{}, {"P": 2}, {"M2": 4}, {"M2": 4, "P": 2}], ids=str)
 @conjugate
+@slow_cases(r"\{'P': 2\}", r"\{'M2': 4\}")
 def test_collapsed_objectives_and_their_gradients(dense, loss, beta, shape, layers):
     """By kernel, points, network, mean and noise; what is best in closed form is found."""
     if shape.get("M2") and dense is not collapsed_square:

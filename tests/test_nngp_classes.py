@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from families import by_default, some_of
+from conftest import fitted_once
+from families import by_default, slow_cases, some_of
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
 from sklearn.gaussian_process import kernels as sk
@@ -292,7 +293,7 @@ def test_boards_are_learned():
 
 def test_far_rows_have_the_shares_of_classes(rows):
     X, y = rows
-    model = small().fit(X, y)
+    model = fitted_once(small(), X, y)
     shares = np.unique(y, return_counts=True)[1] / len(y)
     far = model.predict_proba([[1e6, -1e6]])[0]
     assert_allclose(far, shares, atol=0.01)  # half a row is added to each
@@ -321,7 +322,7 @@ def test_early_stopping(rows, loss):
 
 def test_training_rows(rows):
     X, y = rows
-    model = small().fit(X, y)
+    model = fitted_once(small(), X, y)
     assert_array_equal(model.predict(model.X_train_), model.predict(X[order_of(model.X_train_, X)]))
     assert_array_equal(model.y_train_, y[order_of(model.X_train_, X)])
 
@@ -332,14 +333,14 @@ def order_of(found, X):
 
 
 def test_order_of_rows_does_not_matter(rows):
-    X, y = rows
+    X, y = (a[:100] for a in rows)
     order = np.random.default_rng(0).permutation(len(X))
-    a, b = small().fit(X, y), small().fit(X[order], y[order])
+    a, b = fitted_once(small(), X, y), small().fit(X[order], y[order])
     assert_array_equal(a.predict_proba(GRID), b.predict_proba(GRID))
 
 
 def test_weight_2_is_the_row_given_twice(rows):
-    X, y = rows
+    X, y = (a[:100] for a in rows)
     w = np.random.default_rng(0).integers(0, 4, len(X))
     a = small().fit(X, y, sample_weight=w)
     b = small().fit(np.repeat(X, w, 0), np.repeat(y, w))
@@ -348,13 +349,14 @@ def test_weight_2_is_the_row_given_twice(rows):
 
 
 def test_predictions_do_not_depend_on_the_batch(rows):
-    model = small().fit(*rows)
+    model = fitted_once(small(), *rows)
     together = model.predict_proba(GRID)
     apart = np.concatenate([model.predict_proba(x[None]) for x in GRID])
     assert_allclose(together, apart, rtol=1e-12)
 
 
 @pytest.mark.parametrize("method", ["condition_on", "partial_fit"])
+@slow_cases("condition_on")
 def test_appended_rows(rows, method):
     X, y = rows
     model = small().fit(X[:120], y[:120])
@@ -401,7 +403,7 @@ def test_a_warm_start_goes_on(rows):
 
 
 def test_float32(three_classes):
-    X, y = three_classes
+    X, y = (a[:100] for a in three_classes)
     a, b = (small(dtype=dtype).fit(X + 1000.0, y) for dtype in ("float32", "float64"))
     assert_allclose(a.predict_proba(GRID + 1000.0), b.predict_proba(GRID + 1000.0), atol=1e-2)
 
@@ -414,7 +416,7 @@ def test_kernels_without_near_rows_are_refused(two_classes, kernel):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ODD)
-@by_default("copies", "one row", "hundred", "lattice", "columns")
+@by_default("copies", "one row", "columns")
 def test_odd_tables(name):
     X = ODD[name][0][-400:]
     y = np.random.default_rng(0).integers(0, 3 if len(X) > 2 else 2, len(X))
@@ -427,6 +429,7 @@ def test_odd_tables(name):
 
 
 def test_files(rows, tmp_path):
+    rows = [a[:100] for a in rows]
     model = small().fit(*rows)
     model.save(tmp_path / "model")
     other = load(tmp_path / "model")
@@ -437,8 +440,8 @@ def test_files(rows, tmp_path):
 
 
 def test_chunks_and_parquet(three_classes, tmp_path):
-    X, y = three_classes
-    whole = small().fit(X, y).predict_proba(GRID)
+    X, y = (a[:100] for a in three_classes)
+    whole = fitted_once(small(), X, y).predict_proba(GRID)
     chunks = ChunkRows(lambda: ((X[i : i + 70], y[i : i + 70]) for i in range(0, len(X), 70)))
     assert_array_equal(small().fit(chunks).predict_proba(GRID), whole)
     frame = pd.DataFrame(X, columns=["a", "b"]).assign(y=y)
@@ -448,8 +451,8 @@ def test_chunks_and_parquet(three_classes, tmp_path):
 
 
 def test_two_ranks(three_classes):
-    X, y = three_classes
-    whole, cut = small().fit(X, y).predict_proba(GRID), (0, 70, len(X))
+    X, y = (a[:100] for a in three_classes)
+    whole, cut = fitted_once(small(), X, y).predict_proba(GRID), (0, 70, len(X))
 
     def fit(group):
         own = slice(cut[group.rank], cut[group.rank + 1])

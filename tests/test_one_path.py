@@ -104,6 +104,7 @@ def alike(models):
 
 
 @on_every_table
+@slow_cases("^in_chunks")
 def test_a_new_estimator_fits_wherever_rows_are(fits):
     whole, models = clone(MODEL).fit(X, Y), fits(MODEL, X, Y)
     assert_allclose(whole.predict(NEW), 1.0 + NEW @ [2.0, -1.0], atol=0.05)
@@ -150,7 +151,7 @@ def test_few_rows_are_fitted_as_in_memory(fits, monkeypatch):
 
 @on_every_table
 @pytest.mark.parametrize("n_rows", [200, N])  # few, and many
-@by_default("600-on_parts", "200-on_ranks", "200-in_chunks")
+@by_default("600-on_parts", "200-on_ranks")
 def test_held_out_rows_have_the_numbers_that_were_given(fits, n_rows, monkeypatch):
     monkeypatch.setattr(row_sample, "GATHERED_ROWS", 200)
     weight = np.where(np.arange(n_rows) % 4 == 0, 0.0, 1.0)

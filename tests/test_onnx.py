@@ -59,6 +59,7 @@ pytestmark = [
     pytest.mark.usefixtures("one_kernel"),
 ]
 CLOSE = 1e-10  # of |value| + std
+QUICK = {"n_inducing": 10, "solver": "natural", "max_iter": 2}
 
 rng = np.random.default_rng(0)
 X = rng.uniform(-2.0, 2.0, (60, 3))
@@ -258,7 +259,7 @@ def test_networks_before_points(sizes, labels):
 
 def test_several_outputs():
     Y = np.column_stack([y, X[:, 2] - y])
-    assert_same_numbers(SVGPRegressor(n_inducing=10, max_iter=2).fit(X, Y))
+    assert_same_numbers(SVGPRegressor(**QUICK).fit(X, Y))
     ensemble = DeepKernelEnsembleRegressor(
         n_estimators=2, hidden_layer_sizes=(8,), max_iter=3, random_state=0
     )
@@ -266,26 +267,26 @@ def test_several_outputs():
 
 
 def test_quantiles_that_no_output_has_are_refused():
-    model = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0).fit(X_NEW, X_NEW[:, 0])
+    model = SVGPRegressor(**QUICK).fit(X_NEW, X_NEW[:, 0])
     with pytest.raises(ValueError, match="needs 'quantiles' among the outputs"):
         to_onnx(model, quantiles=(0.05, 0.95))
 
 
 def test_other_likelihoods_have_moments():
     for likelihood in ("student_t", "laplace"):
-        model = SVGPRegressor(likelihood=likelihood, n_inducing=10, max_iter=2).fit(X, y)
+        model = SVGPRegressor(likelihood=likelihood, **QUICK).fit(X, y)
         assert_same_numbers(model, outputs=("mean", "std"))
         with pytest.raises(CannotExport, match="quantiles of"):
             to_onnx(model, "quantiles")
     counts = rng.poisson(np.exp(0.5 * F)).astype(float)
     for likelihood in ("poisson", "negative_binomial"):
-        model = SVGPRegressor(likelihood=likelihood, n_inducing=10, max_iter=2).fit(X, counts)
+        model = SVGPRegressor(likelihood=likelihood, **QUICK).fit(X, counts)
         assert_same_numbers(model, outputs=("mean", "std"))
 
 
 CLASSIFIERS = {
     "Laplace": GaussianProcessClassifier(optimizer=None),
-    "logit": SVGPClassifier(n_inducing=10, max_iter=2),
+    "logit": SVGPClassifier(**QUICK),
     "basis functions": QSGPClassifier(n_components=40, max_iter=2),
     "ensemble": DeepKernelEnsembleClassifier(n_estimators=2, hidden_layer_sizes=(8,), max_iter=3),
     "default": AutoGaussianProcessClassifier(),
@@ -304,7 +305,7 @@ def test_classifiers(name, labels):
 
 def test_probit_and_labels():
     words = np.where(TWO, "yes", "no")
-    model = SVGPClassifier(likelihood=Bernoulli("probit"), n_inducing=10, max_iter=2).fit(X, words)
+    model = SVGPClassifier(likelihood=Bernoulli("probit"), **QUICK).fit(X, words)
     assert_same_classes(model)
 
 
@@ -312,7 +313,7 @@ def test_probit_and_labels():
 @slow_cases(r"0\.3", "^30")
 def test_certain_and_uncertain_functions_have_the_mean_of_the_logistic_function(variance):
     kernel = k.ConstantKernel(variance) * k.RBF(0.3)
-    assert_same_classes(SVGPClassifier(kernel, n_inducing=5, max_iter=1).fit(X, TWO))
+    assert_same_classes(SVGPClassifier(kernel, **QUICK).fit(X, TWO))
 
 
 # ---- the recommended default ---------------------------------------------------------------------
@@ -341,6 +342,7 @@ def test_the_default_with_its_calibration(table, discrete):
 
 
 @pytest.mark.parametrize(("discrete", "by_row"), [("auto", None), (False, None), (False, BY_ROW)])
+@slow_cases("False-None")
 def test_means_with_weights_of_their_own(table, discrete, by_row):
     """Of two processes, which learned different targets; also with weights of each row."""
     model = AutoGaussianProcessRegressor(discrete=discrete, max_time=1, random_state=0)
@@ -469,7 +471,7 @@ def test_columns_that_no_input_can_hold_are_named():
 
 def test_stacks():
     parts = [
-        ("sparse", SVGPRegressor(n_inducing=10, max_iter=2, random_state=0)),
+        ("sparse", SVGPRegressor(**QUICK)),
         ("exact", GaussianProcessRegressor(k.RBF() + k.WhiteKernel(0.1), optimizer=None)),
     ]
     assert_same_numbers(StackedDensityRegressor(parts).fit(X, y))
@@ -490,7 +492,7 @@ def test_any_number_of_rows():
 def test_the_file_is_of_standard_operators(tmp_path):
     import onnx
 
-    model = SVGPRegressor(n_inducing=10, max_iter=2, random_state=0).fit(X, y)
+    model = SVGPRegressor(**QUICK).fit(X, y)
     export(model, tmp_path / "model.onnx", outputs=["std", "mean"])
     proto = onnx.load(tmp_path / "model.onnx")
     onnx.checker.check_model(proto, full_check=True)
@@ -530,7 +532,7 @@ def test_pipelines_are_for_skl2onnx():
 
 
 def test_parts_without_a_graph_are_named():
-    few = {"max_iter": 1, "random_state": 0}
+    few = {"max_iter": 1, "random_state": 0, "solver": "natural"}
     images = rng.standard_normal((20, 16))
     chi2 = GaussianProcessRegressor(k.PairwiseKernel(metric="chi2"), alpha=0.1, optimizer=None)
     cases = {
@@ -554,18 +556,24 @@ def test_parts_without_a_graph_are_named():
 
 # ---- nearest neighbours --------------------------------------------------------------------------
 
-NEAR = {"n_neighbors": 10, "n_neighbors_predict": 20, "max_iter": 2, "random_state": 0}
+NEAR = {
+    "kernel": 1.0 * k.Matern(nu=1.5),  # the default is searched for, in two seconds
+    "n_neighbors": 10,
+    "n_neighbors_predict": 20,
+    "max_iter": 2,
+    "random_state": 0,
+}
 
 
 @pytest.mark.parametrize("kernel", [None, *KERNELS], ids=str)
 @slow_cases(r"\[1, 2, 0\.5", r"nu=2\.5", "nu=[01]")
 def test_nearest_neighbours(kernel):
     kernel = None if kernel is None else kernel + k.WhiteKernel(0.1)
-    assert_same_numbers(NNGPRegressor(kernel, **NEAR).fit(X, y))
+    assert_same_numbers(NNGPRegressor(**{**NEAR, "kernel": kernel}).fit(X, y))
 
 
 def test_a_trend_goes_on_far_from_all_neighbours():
-    model = NNGPRegressor(k.DotProduct() + k.RBF(), **NEAR).fit(X, y)
+    model = NNGPRegressor(**{**NEAR, "kernel": k.DotProduct() + k.RBF()}).fit(X, y)
     assert_same_numbers(model, 10.0 ** np.array([[3.0], [6.0], [9.0]]) * X_NEW[:3])
 
 

@@ -1271,7 +1271,7 @@ def shaped(shape, **params):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@by_default("laplace", "odd", "some dense", "sampled")
+@by_default("odd", "sampled")
 def test_an_accelerator_finds_what_the_cpu_does(shape, sine, pretend):
     X, y = sine
     ours, theirs = (shaped(shape, device=d).fit(X, y) for d in ("pretend", None))
@@ -1283,7 +1283,7 @@ def test_an_accelerator_finds_what_the_cpu_does(shape, sine, pretend):
 @pytest.mark.parametrize(
     ("shape", "of_block"), [("all dense", 1), ("some dense", 1), ("odd", 2), ("terms", 2)]
 )
-@by_default("some dense", "odd")
+@by_default("odd")
 def test_a_step_asks_whether_its_block_has_a_factor(shape, of_block, sine, pretend):
     """And, where a cosine is without its sine, whether that is in the block; nothing is copied."""
 

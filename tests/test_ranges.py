@@ -7,6 +7,8 @@ import pytest
 import skgpstoch
 from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
 
+pytestmark = pytest.mark.usefixtures("one_kernel")
+
 
 def table(n=80):
     rng = np.random.default_rng(0)

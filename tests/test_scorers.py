@@ -49,6 +49,7 @@ SCORERS = [
     neg_coverage_error_scorer,
     make_coverage_scorer(0.5),
 ]
+QUICK = {"n_inducing": 5, "solver": "natural", "max_iter": 2, "random_state": 0}
 every_scorer = pytest.mark.parametrize("scorer", SCORERS, ids=repr)
 
 
@@ -127,7 +128,7 @@ def test_bad_weights_are_named(scorer, bad, data):
 def test_weights_of_classes_are_those_of_rows_that_come_twice(weight):
     X = np.random.default_rng(1).normal(size=(60, 2))
     y = np.where(X[:, 0] + 0.5 * X[:, 1] > 0, "b", "a")
-    model = SVGPClassifier(n_inducing=5, max_iter=2, random_state=0).fit(X, y)
+    model = SVGPClassifier(**QUICK).fit(X, y)
     twice = np.repeat(np.arange(60), weight.astype(int))
     expected = neg_log_predictive_density_scorer(model, X[twice], list(y[twice]))
     weighted = neg_log_predictive_density_scorer(model, X, list(y), sample_weight=list(weight))
@@ -141,7 +142,7 @@ def test_weights_of_classes_are_those_of_rows_that_come_twice(weight):
 def test_scores_are_of_the_distribution_not_of_its_moments(data):
     """Student-t, where no normal distribution has the same scores."""
     X, y = data
-    model = SVGPRegressor(likelihood="student_t", n_inducing=5, max_iter=3, random_state=0)
+    model = SVGPRegressor(likelihood="student_t", **QUICK)
     model.fit(X, y)
     distribution = model.predict_distribution(X)
     assert neg_crps_scorer(model, X, y) == -distribution.crps(y).mean()
@@ -242,7 +243,7 @@ def test_exposures_are_routed_to_counts(routing):
     rng = np.random.default_rng(0)
     X, miles = rng.normal(size=(40, 1)), rng.uniform(1.0, 50.0, 40)
     y = rng.poisson(miles * np.exp(0.5 * X[:, 0]))
-    model = SVGPRegressor(likelihood="poisson", n_inducing=5, max_iter=2, random_state=0)
+    model = SVGPRegressor(likelihood="poisson", **QUICK)
     asks = model.set_fit_request(exposure=True)
     scorer = neg_log_predictive_density_scorer.set_score_request(exposure=True)
     options = {"cv": KFold(2), "params": {"exposure": miles}, "error_score": "raise"}
@@ -264,7 +265,7 @@ def test_the_error_tells_how_exposures_reach_pipelines_and_searches():
     rng = np.random.default_rng(0)
     X, e = rng.normal(size=(40, 1)), rng.uniform(1.0, 50.0, 40)
     y = rng.poisson(e * np.exp(0.5 * X[:, 0]))
-    model = SVGPRegressor(likelihood="poisson", n_inducing=5, max_iter=2, random_state=0)
+    model = SVGPRegressor(likelihood="poisson", **QUICK)
     pipe = Pipeline([("scale", StandardScaler()), ("model", model)]).fit(X, y, model__exposure=e)
     with pytest.raises(ValueError, match="exposure must be given") as said:
         pipe.score(X, y)
@@ -294,7 +295,7 @@ def test_scikit_learn_does_not_compare_counts_with_predictions_for_exposure_1(ro
     rng = np.random.default_rng(0)
     X, miles = rng.normal(size=(40, 1)), rng.uniform(1.0, 50.0, 40)
     y = rng.poisson(miles * np.exp(0.5 * X[:, 0]))
-    model = SVGPRegressor(likelihood="poisson", n_inducing=5, max_iter=2, random_state=0)
+    model = SVGPRegressor(likelihood="poisson", **QUICK)
     asks = model.set_fit_request(exposure=True)
     options = {"cv": KFold(2), "params": {"exposure": miles}}
     how = "exposure must be given.*set_score_request"

@@ -80,8 +80,8 @@ def test_tables_are_encoded_chunk_by_chunk(table, few_are_many, small_networks, 
     model.fit(rows)
     assert list(model.estimators_) == ["networks"]
     assert model.feature_names_in_.tolist() == ["a", "b", "place"]
-    median = np.log(model.predict_distribution(frame).median())
-    assert np.sqrt(np.mean((median - f) ** 2)) < 0.3
+    median = np.log(model.predict_distribution(frame[::4]).median())
+    assert np.sqrt(np.mean((median - f[::4]) ** 2)) < 0.3
     held_out = model.estimators_["networks"].held_out_
     assert_allclose(np.isfinite(held_out.log_density), True)
     assert_allclose(held_out.mean + held_out.error, y[held_out.rows, None], atol=1e-4)
@@ -259,12 +259,12 @@ def hard(table):
     return frame, y[:M]
 
 
-@pytest.mark.parametrize("size", [1, 3, 8])  # of 7 row groups
-@slow_cases("^[13]$")
+@pytest.mark.parametrize("size", [1, 2, 4])  # of 3 row groups
+@slow_cases("^[12]$")
 def test_ranks_read_row_groups_of_their_own(size, hard, whole_batches, tmp_path):
     pytest.importorskip("pyarrow")
     frame, y = hard
-    frame.assign(y=np.exp(y)).to_parquet(tmp_path / "rows.parquet", row_group_size=60)
+    frame.assign(y=np.exp(y)).to_parquet(tmp_path / "rows.parquet", row_group_size=140)
     model = AutoGaussianProcessRegressor(target_transform="yeo-johnson", random_state=0)
     source = functools.partial(ParquetRows, tmp_path / "rows.parquet", target="y")
     alone = clone(model).fit(source())

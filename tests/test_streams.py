@@ -60,7 +60,7 @@ def said(model, X):
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: f"{type(m).__name__}-{m.kernel}")
-@slow_cases("DeepGP", "NNGPClassifier", "SVGPRegressor-None1")
+@slow_cases("DeepGP", "FITC", "NNGPClassifier", "SVGPRegressor-None1")
 def test_single_rows_are_a_chunk(model, rows):
     X, y = rows(model)
     single, together = copy.deepcopy(model), copy.deepcopy(model)

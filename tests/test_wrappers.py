@@ -400,7 +400,7 @@ OURS = {
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", OURS)
-@slow_cases("robust", "Laplace", "cross-validated")
+@slow_cases("robust", "Laplace", "cross-validated", "relevant")
 def test_a_transformed_target_is_that_of_scikit_learn(name, rows, tmp_path):
     X, y = rows
     inner = OURS[name]

@@ -53,7 +53,7 @@ def small(cls):
     if cls in HELD_OUT:  # whose own kernel starts from a marginal likelihood
         return cls(RBF() + WhiteKernel(0.1), scheme="holdout", tol=1.0)
     if cls in NEIGHBOURS:
-        return cls(ConstantKernel() * Matern(nu=1.5), n_neighbors=8, max_iter=4)
+        return cls(ConstantKernel() * Matern(nu=1.5), n_neighbors=8, max_iter=2)
     if cls in BASIS:
         few = {"n_components": 50, "n_subset": 50} if "n_components" in cls().get_params() else {}
         return cls(**{"n_subset": 0, **few}, max_iter=2)
@@ -110,7 +110,8 @@ def test_sklearn_check(estimator, check, monkeypatch, request):
     ]
 )
 @slow_cases(
-    "check_(dtype|f_contig|dont|sample_weights|n_features|fit2d|pipeline|positive|readonly)"
+    "check_(dtype|f_contig|dont|sample_weights|n_features|fit2d|pipeline|positive|readonly)",
+    "check_(classifiers_classes|estimators_dtypes|regressor_multioutput|.*_train)",
 )
 def test_checks_of_processes(estimator, check):
     """The automatic estimators, which predict by them, have the others in the default run."""

@@ -324,7 +324,7 @@ def pairs():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("scenario", "cls"), list(pairs()))
-@slow_cases("plain-(SVGP|SCGD|ADMM)")
+@slow_cases("plain-(SVGP|SCGD|ADMM|Convolutional|DeepKernel|GaussianProcess|QSGP)")
 def test_every_estimator_is_the_same_to_the_last_bit(
     scenario, cls, alike, pretend, monkeypatch, tmp_path
 ):
@@ -845,7 +845,7 @@ def test_a_warm_start_goes_on_from_a_calibrated_model(alike, pretend):
 
     def said(device):
         case = Case(sg.DLMRegressor, device)
-        params = {"hyperparameters": "fixed", "calibrate": True, "warm_start": True}
+        params = {"hyperparameters": "fixed", "calibrate": True, "warm_start": True, "max_iter": 2}
         model = case.make(loss="log", **params).fit(X, Y)
         return case.said_by(model.fit(X, Y))
 

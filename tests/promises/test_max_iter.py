@@ -92,7 +92,7 @@ def test_more_epochs_than_are_needed_change_nothing(cls, n):
 
 
 @pytest.mark.parametrize("make", ENDING.values(), ids=ENDING)
-@slow_cases("^basis$", "all rows", "classes")
+@slow_cases("^basis$", "all rows", "classes", "folds")
 def test_a_solver_that_ends_does_not_depend_on_max_iter(make, sine):
     X, y = sine[0][:100], sine[1][:100]
     model = make(random_state=0)
@@ -134,7 +134,7 @@ def test_training_that_a_callback_stops_keeps_the_best_of_all_epochs(cls, sine, 
 
 @pytest.mark.parametrize("cls", by_family("the last iterate", SCHEDULED))
 @pytest.mark.filterwarnings("ignore:Training ended after")
-@slow_cases("ConvolutionalGPClassifier", "DeepKernel", "NNGP")
+@slow_cases("ConvolutionalGPClassifier", "Deep", "NNGP", "DLMRegressor")
 def test_a_longer_schedule_is_not_worse_on_other_rows(cls, sine):
     scores = []
     for max_iter in (25, 100):

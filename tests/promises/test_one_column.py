@@ -114,7 +114,7 @@ def assert_same(found, wanted):
 
 
 @pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
-@slow_cases("BSGD", "Minimax", "FITC", "DLM", "QSRVM", "SolveGP", "ADMM", "Conv", "QSGP", "Deep")
+@slow_cases("BSGD", "Minimax", "FITC", "DLM", "SolveGP", "ADMM", "Conv", "QS", "Deep", "processes")
 def test_a_column_of_targets_is_one_output(make):
     rows = PIXELS if "image_shape" in make().get_params() else X
     wanted = make().fit(rows, Y)

@@ -983,7 +983,7 @@ def test_the_papers_own_algorithm(finite, sine):
 
 @every_finite
 @pytest.mark.parametrize("early_stopping", [True])
-@slow_cases("BSGD")
+@slow_cases("BSGD", "Minimax")
 def test_ensembles(quick_finite, sine, early_stopping):
     one, three = (
         quick_finite(n_estimators=k, early_stopping=early_stopping, max_iter=15).fit(*sine)

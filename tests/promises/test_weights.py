@@ -303,6 +303,7 @@ HUGE = pytest.warns(UserWarning, match="no two of these 60 rows have the same in
     ],
     ids=lambda model: type(model).__name__,
 )
+@slow_cases("DLM")
 def test_huge_weights_of_distinct_rows_are_relative(model, problem):
     X, y, _ = problem(kind_of(type(model)), n=60)
     expected = outcome(clone(model).fit(X, y), X)

@@ -96,11 +96,12 @@ class NNGPClassifier(NeighbourParameters, TrainingParameters, Classifier):
     Examples
     --------
     >>> import numpy as np
+    >>> from sklearn.gaussian_process.kernels import Matern
     >>> from skgpstoch import NNGPClassifier
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(0, 4, (300, 2))
     >>> y = np.where((X.astype(int).sum(1)) % 2, "white", "black")  # a board of 16 fields
-    >>> model = NNGPClassifier(max_iter=5, random_state=0).fit(X, y)
+    >>> model = NNGPClassifier(1.0 * Matern(nu=0.5), max_iter=5, random_state=0).fit(X, y)
     >>> model.predict([[0.5, 0.5], [0.5, 1.5]])
     array(['black', 'white'], dtype='<U5')
     >>> model.predict_proba([[100.0, 100.0]]).round(1)  # far from all rows

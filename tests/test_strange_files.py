@@ -12,6 +12,7 @@ import tracemalloc
 from collections import OrderedDict
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from conftest import ESTIMATORS, constructor, fitted_once, named
@@ -47,7 +48,7 @@ from skgpstoch.data.arrays import Scaling
 from skgpstoch.data.numeric import Numbers
 from skgpstoch.estimators.distributions.normal import NormalLaw
 from skgpstoch.estimators.distributions.predictive import PredictiveDistribution
-from skgpstoch.kernels import from_sklearn
+from skgpstoch.kernels import TiedKernel, from_sklearn
 from skgpstoch.models.features.fourier import base_frequencies
 from skgpstoch.models.features.network import InputLimits, InputScales, PeriodicInputs
 from skgpstoch.models.posteriors.nearby import ErrorScale, Given
@@ -992,8 +993,126 @@ def test_estimators_are_in_one_another_only_a_few_times(make, tmp_path):
 def test_kernels_of_scikit_learn_repeat_no_matrices(exact, tmp_path):
     model = skgpstoch.load(exact)
     model.kernel_.k2.noise_level = np.ones((300, 1, 1))
-    with pytest.raises(ValueError, match=r"WhiteKernel\.noise_level has 3 axes, more than 1"):
+    with pytest.raises(
+        ValueError, match=r"WhiteKernel\.noise_level must be a number, .* got an array"
+    ):
         model.save(tmp_path / "model")
+
+
+def power(value, exponent):
+    """A kernel whose power scikit-learn itself computes, in NumPy."""
+    constant = sk.Exponentiation(sk.ConstantKernel(value), exponent)
+    return constant * sk.PairwiseKernel() + sk.WhiteKernel()
+
+
+NO_KERNELS = {
+    "ConstantKernel.constant_value": sk.ConstantKernel("1." + "0" * 10**4),
+    "WhiteKernel.noise_level": sk.WhiteKernel(sk.RBF()),
+    "RBF.length_scale": sk.RBF([1.0, "1." + "0" * 10**5] + [1.0] * 1000),
+    "Matern.nu": sk.Matern(nu=None),
+    "DotProduct.sigma_0_bounds": sk.DotProduct(1.0, "a" * 10**4),
+    "RationalQuadratic.alpha_bounds": sk.RationalQuadratic(alpha_bounds=[["1"], [2.0]]),
+    "Sum.k2": sk.Sum(sk.RBF(), np.ones(3)),
+    "CompoundKernel.kernels": sk.CompoundKernel([np.ones(3)]),
+    "Exponentiation.exponent": sk.Exponentiation(sk.RBF(), np.array([2, "a"], object)),
+    "PairwiseKernel.metric": sk.PairwiseKernel(metric=3),
+    "PairwiseKernel.pairwise_kernels_kwargs": sk.PairwiseKernel(
+        metric="poly", pairwise_kernels_kwargs={"degree": "1" * 10**4}
+    ),
+    "TiedKernel.ties": TiedKernel(sk.RBF(), "length_scale"),
+}
+
+
+@pytest.mark.parametrize("where", NO_KERNELS)
+def test_kernels_compute_with_numbers(where, exact, tmp_path):
+    """NumPy would make a text of each pair of rows, as long as the longest."""
+    model = skgpstoch.load(exact)
+    model.kernel_ = NO_KERNELS[where]
+    with pytest.raises(ValueError, match=rf"{re.escape(where)} (must be|has 'degree', a str)"):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("value", "exponent"), [(10**100, 10**5), (3, 10**30)], ids=["base", "exponent"]
+)
+def test_powers_of_kernels_have_an_end(value, exponent, exact, tmp_path):
+    """Python's, of NumPy's objects, take for ever."""
+    model = skgpstoch.load(exact)
+    model.kernel_ = power(value, exponent)
+    with pytest.raises(ValueError, match="an integer is more than 64 bits hold"):
+        model.save(tmp_path / "model")
+
+
+class Lengths(sk.RBF):
+    """A kernel of texts."""
+
+    requires_vector_input = False
+
+    def __call__(self, X, Y=None, eval_gradient=False):
+        return super().__call__(
+            *(np.array([[len(x)] for x in A]) for A in (X, X if Y is None else Y))
+        )
+
+
+def test_kernels_of_ones_own_may_have_rows_of_texts(tmp_path):
+    X = np.array(["a", "bb", "ccc"])
+    model = GaussianProcessRegressor(Lengths(), optimizer=None).fit(X, np.ones(3))
+    model.save(tmp_path / "model")
+    again = skgpstoch.load(tmp_path / "model", objects={"Lengths": Lengths})
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    model.kernel_ = sk.RBF()
+    model.kernel = sk.RBF()
+    with pytest.raises(ValueError, match=r"X_train_ must be numbers, got an array of <U3"):
+        model.save(tmp_path / "model")
+
+
+def of_objects(shape, value):
+    a = np.empty(shape, object)
+    a[...] = value
+    return a
+
+
+NO_NUMBERS = {
+    "GaussianProcessRegressor._y_train_mean": of_objects(1, pd.Interval(0.0, 1.0)),
+    "GaussianProcessRegressor._y_train_std": "1." + "0" * 10**4,
+    "GaussianProcessRegressor.L_": np.full((30, 30), "1.0"),
+    "GaussianProcessRegressor.X_train_": of_objects((30, 2), 1.0),
+    "GaussianProcessRegressor.alpha_": [1.0] * 30,
+}
+
+
+@pytest.mark.parametrize("where", NO_NUMBERS)
+def test_arrays_are_of_numbers(where, exact, tmp_path):
+    """Predictions would be intervals, or take what each cell takes."""
+    model = skgpstoch.load(exact)
+    setattr(model, where.split(".")[1], NO_NUMBERS[where])
+    with pytest.raises(ValueError, match=rf"{re.escape(where)} must be numbers, got an? "):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "cell", [np.ones(9), sk.RBF(), [1.0], {"a": 1}], ids=lambda c: type(c).__name__
+)
+def test_cells_of_arrays_are_labels(cell, exact, tmp_path):
+    """Each row asked would take a sum with a whole array for each of them."""
+    model = skgpstoch.load(exact)
+    model.note_ = np.empty(2, object)
+    model.note_[0] = cell
+    with pytest.raises(ValueError, match="an array of objects must hold numbers, texts, times"):
+        model.save(tmp_path / "model")
+
+
+def test_records_and_transformers_hold_numbers(plain, tmp_path):
+    model = skgpstoch.load(plain)
+    scaling, transformer = model._x_scaling, StandardScaler().fit(X)
+    for wrong in (of_objects(2, 1.0), np.array(["1.0", "2.0"])):
+        model._x_scaling = scaling._replace(offset=wrong)
+        with pytest.raises(ValueError, match=r"Scaling\.offset must be numbers, got an array"):
+            model.save(tmp_path / "model")
+        model._x_scaling, model.note_, transformer.mean_ = scaling, transformer, wrong
+        with pytest.raises(ValueError, match=r"StandardScaler\.mean_ must be numbers, got an"):
+            model.save(tmp_path / "model")
+        del model.note_
 
 
 def test_odds_are_those_of_outputs():
@@ -1541,11 +1660,14 @@ def test_integers_have_few_digits(where, exact, tmp_path):
     refused(tmp_path / "model", "an integer of 5000 digits|a size that no memory can have")
 
 
-def test_integers_can_be_made_floats(exact, tmp_path):
-    with_attribute(tmp_path / "model", exact, lambda _: 10**307)
-    assert float(skgpstoch.load(tmp_path / "model").note_) == 1e307
-    with_attribute(tmp_path / "model", exact, lambda _: -(10**308))
-    refused(tmp_path / "model", "an integer of 310 digits")
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**307], ids=["64", "63", "1000"])
+def test_integers_are_those_of_arrays_or_keys(number, exact, tmp_path):
+    """Of larger ones NumPy makes objects, and a power of them takes for ever."""
+    for make in (lambda _: number, lambda nodes: nodes.add("dict", "a", number)):
+        with_attribute(tmp_path / "model", exact, make)
+        refused(tmp_path / "model", "an integer is more than 64 bits hold")
+    with_attribute(tmp_path / "model", exact, lambda nodes: nodes.add("set", number))
+    assert skgpstoch.load(tmp_path / "model").note_ == {number}
 
 
 def test_products_of_sizes_have_few_digits(exact, tmp_path):

@@ -19,9 +19,11 @@ from torch import Tensor, nn
 
 from ..data.arrays import Scaling
 from ..data.messages import warn
+from .arrays import KINDS, told
 from .forms_of_values import LETTERS_SHOWN
+from .kernels import check_kernel
 from .layers import check_layer
-from .registry import PACKAGE, TORCH_LAYERS, package_of, parameters_of
+from .registry import PACKAGE, TORCH_LAYERS, package_of
 
 FREE_SIZES = {PACKAGE: 2**17, "torch": 2**13}
 """Sizes that modules of ours, and layers of torch, may have in any file.
@@ -88,22 +90,10 @@ def refuse_names(cls: type, names: Iterable[str], hidden: Collection[str] = ()) 
 def check_types_of(cls: type, fields: dict[str, Any]) -> None:
     """Raise a ValueError if a field is not of the type that its class declares."""
     for name, choice in declared(cls).items():
-        if name in fields and not isinstance(fields[name], choice):
-            kind = type(fields[name]).__name__
-            raise ValueError(f"{cls.__name__}.{name} is a {kind}, which it cannot be")
-
-
-def check_kernel(value: Kernel) -> None:
-    """Raise a ValueError if a kernel lacks a parameter, or would repeat matrices along one."""
-    cls: Any = type(value)
-    for name in parameters_of(cls):
-        if not hasattr(value, name):
-            raise ValueError(f"{cls.__name__} lacks its parameter {name!r}")
-        if package_of(cls) != "sklearn":  # TiedKernel has names of parameters
-            continue
-        n_axes, most = np.ndim(getattr(value, name)), 2 if name.endswith("_bounds") else 1
-        if n_axes > most:
-            raise ValueError(f"{cls.__name__}.{name} has {n_axes} axes, more than {most}")
+        field: Any = fields.get(name)
+        is_of_objects = isinstance(field, np.ndarray) and field.dtype.kind not in KINDS
+        if name in fields and (is_of_objects or not isinstance(field, choice)):
+            raise ValueError(f"{cls.__name__}.{name} is {told(field)}, which it cannot be")
 
 
 def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,13 +22,14 @@ from torch import nn
 from .fields import check_fields, refuse_names
 from .forms import OBJECTS
 from .forms_of_values import form_of_level, is_long_list_of_floats
-from .registry import is_parameter, known_classes
-from .shapes import check_shapes
+from .registry import is_parameter, known_classes, package_of
+from .shapes import PACKAGES, check_shapes
 from .within import Within
 
 MOST_DEPTH = 200  # nodes within each other; those of deep networks have some 25
 MOST_REPEATS = 5  # times that parts may count on average if each is walked wherever it is shared
 FREE_PARTS = 100_000  # so many are always allowed
+MOST_INTEGER = 2**63  # of the largest type of NumPy with a sign; without one twice as many
 MOST_KEYS = 256  # of a set or dict; more of them may be made to have equal hashes
 QUICK_KEYS = 2**20  # integers below this have hashes that hardly collide
 MOST_IN_A_KEY = 16
@@ -39,6 +41,7 @@ MOST_WRITTEN = 2  # of all that objects may take, in a list whose parts are writ
 BYTES_OF_NUMBER = 8
 FREE_EVALUATIONS = 500  # kernels, networks and estimators within one that are always allowed
 LONGEST_NAME = 120  # of an attribute, in messages
+ROWS = ("X_train_",)  # of any kind, where a kernel is the user's own
 WITH_NUMBERS = (np.ndarray, np.floating, float)
 EVALUATED = (sk.Kernel, nn.Module, BaseEstimator)
 OF_KEYS = (bool, int, float, str, type(None), torch.dtype)
@@ -121,6 +124,7 @@ class FileLimits(StateLimits):
         self.within = Within(n_bytes)
         self.of_tensors: set[int] = set()  # arrays whose memory a tensor has
         self.of_classes: set[int] = set()  # names of classes, whose objects a file may hold
+        self.of_objects: tuple[str, ...] = ()  # fields that need not be numbers
 
     def check_parts(self, form: str, parts: list[Any], values: list[Any]) -> None:
         """Raise a ValueError if an object must not be made of these parts."""
@@ -135,9 +139,10 @@ class FileLimits(StateLimits):
             raise ValueError(f"it is nested more than {MOST_DEPTH} deep")
         if self.walks[-1] > MOST_REPEATS * self.n_parts + FREE_PARTS:
             raise ValueError("its parts refer to each other too often")
-        if form in WHERE_KEYS_ARE:
-            first, step = WHERE_KEYS_ARE[form]
-            check_keys(values[first::step])
+        first, step = WHERE_KEYS_ARE.get(form, (len(parts), 1))
+        keys = range(first, len(parts), step)
+        check_keys([values[i] for i in keys])
+        check_integers(part for i, part in enumerate(parts) if i not in keys)
         if form == "module":  # whose making goes through its dicts, which others may share
             inside = (v for v in values if isinstance(v, dict | list | tuple))
             self.take(sum(BYTES_OF_ENTRY * len(v) for v in inside))
@@ -158,11 +163,13 @@ class FileLimits(StateLimits):
         if self.plain[-1] > MOST_WRITTEN * self.most_bytes:
             raise ValueError("its lists repeat arrays or texts too often")
         lengths: dict[str, int] = {}
-        if form == "type" and value in classes():
-            self.of_classes.add(len(self.depths) - 1)
+        if form in ("type", "function"):
+            self.check_name(value)
+        elif form == "cells" and not (value.dtype.kind == "U" or all(map(is_flat, value.flat))):
+            raise ValueError("an array of objects must hold numbers, texts, times or flat tuples")
         elif form in OBJECTS:
             self.check_looks(value, n_plain)
-            lengths = check_shapes(value)
+            lengths = check_shapes(value, self.of_objects)
             check_fields(value, form, parts[1::2], self.n_bytes)
             self.check_evaluations(value)
             if self.sizes[-1] > self.most_bytes:
@@ -177,6 +184,18 @@ class FileLimits(StateLimits):
         # The tensor of a parameter has told it before, and may be shared.
         if form != "parameter" and (found_here := unknown_in(value)) is not None:
             self.unknown[len(self.depths) - 1] = [found_here]
+
+    def check_name(self, value: Any) -> None:
+        """Remember which classes have objects, and whether rows may be objects.
+
+        As the user's own kernels and metrics take them.
+        """
+        if value in classes():
+            self.of_classes.add(len(self.depths) - 1)
+        elif package_of(value) not in PACKAGES and (
+            not isinstance(value, type) or issubclass(value, sk.Kernel)
+        ):
+            self.of_objects = ROWS
 
     def check_looks(self, value: Any, n_plain: int) -> None:
         """Raise a ValueError if checks would look at shared parts far too often.
@@ -235,6 +254,16 @@ def label(form: str, parts: list[Any], place: int) -> str:
         return f".{parts[place - 1]}"
     is_named = form in ("dict", "ordered dict") and isinstance(parts[place - 1], str)
     return f"[{parts[place - 1]!r:.60}]" if is_named and place else f"[{place}]"
+
+
+def check_integers(parts: Iterable[Any]) -> None:
+    """Raise a ValueError if NumPy would make objects of an integer, whose powers take for ever."""
+    for part in parts:
+        if type(part) is int and not -MOST_INTEGER <= part < 2 * MOST_INTEGER:
+            raise ValueError(
+                "an integer is more than 64 bits hold, and no key of a set or dict. Write large "
+                "numbers as floats (1e20)"
+            )
 
 
 def check_keys(keys: list[Any]) -> None:

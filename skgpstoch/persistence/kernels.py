@@ -15,7 +15,7 @@ from .forms_of_values import LETTERS_SHOWN
 from .registry import package_of, parameters_of
 from .shapes import PACKAGES
 
-OTHERS: dict[str, tuple[type, ...]] = {
+NO_NUMBERS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("kernel", "k1", "k2"), (Kernel,)),
     **dict.fromkeys(("kernels", "ties"), (list, tuple)),
     "metric": (str, types.FunctionType),
@@ -45,11 +45,11 @@ def judged(name: str, given: Any) -> tuple[bool, str]:
 
     More axes of numbers would repeat matrices along them.
     """
-    if name in OTHERS:
-        is_known = isinstance(given, OTHERS[name])
+    if name in NO_NUMBERS:
+        is_known = isinstance(given, NO_NUMBERS[name])
         if is_known and name == "kernels":
             is_known = all(isinstance(each, Kernel) for each in given)
-        return is_known, " or ".join(cls.__name__ for cls in OTHERS[name])
+        return is_known, " or ".join(cls.__name__ for cls in NO_NUMBERS[name])
     if name.endswith("_bounds"):
         is_fixed = isinstance(given, str) and given == "fixed"
         return is_fixed or are_numbers(given, 2), "'fixed', or pairs of numbers"

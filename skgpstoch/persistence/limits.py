@@ -19,6 +19,7 @@ from sklearn.base import BaseEstimator
 from sklearn.gaussian_process import kernels as sk
 from torch import nn
 
+from ..data.arrays import MOST_INTEGER
 from .fields import check_fields, refuse_names
 from .forms import OBJECTS
 from .forms_of_values import form_of_level, is_long_list_of_floats
@@ -29,7 +30,6 @@ from .within import Within
 MOST_DEPTH = 200  # nodes within each other; those of deep networks have some 25
 MOST_REPEATS = 5  # times that parts may count on average if each is walked wherever it is shared
 FREE_PARTS = 100_000  # so many are always allowed
-MOST_INTEGER = 2**63  # of the largest type of NumPy with a sign; without one twice as many
 MOST_KEYS = 256  # of a set or dict; more of them may be made to have equal hashes
 QUICK_KEYS = 2**20  # integers below this have hashes that hardly collide
 MOST_IN_A_KEY = 16
@@ -259,7 +259,7 @@ def label(form: str, parts: list[Any], place: int) -> str:
 def check_integers(parts: Iterable[Any]) -> None:
     """Raise a ValueError if NumPy would make objects of an integer, whose powers take for ever."""
     for part in parts:
-        if type(part) is int and not -MOST_INTEGER <= part < 2 * MOST_INTEGER:
+        if type(part) is int and not -MOST_INTEGER - 1 <= part <= 2 * MOST_INTEGER + 1:
             raise ValueError(
                 "an integer is more than 64 bits hold, and no key of a set or dict. Write large "
                 "numbers as floats (1e20)"

@@ -24,6 +24,7 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
+    MaxAbsScaler,
     PowerTransformer,
     QuantileTransformer,
     StandardScaler,
@@ -988,6 +989,40 @@ def test_estimators_are_in_one_another_only_a_few_times(make, tmp_path):
         model.tag = make(model.tag)
     with pytest.raises(ValueError, match="more than 8 estimators are in one another"):
         model.save(tmp_path / "model")
+
+
+STEPS = {
+    "one after the other": lambda t: make_pipeline(*[t] * 16),
+    "in one another": lambda t: make_pipeline(make_pipeline(*[t] * 8), make_pipeline(*[t] * 8)),
+}
+
+
+@pytest.mark.parametrize("how", STEPS)
+def test_pipelines_have_few_steps(how, tmp_path):
+    """Each quantile of y takes all of them, some hundred times."""
+    model = GaussianProcessRegressor(optimizer=None).fit(X, Y)
+    model.tag = STEPS[how](MaxAbsScaler().fit(X))
+    model.save(tmp_path / "model")
+    model.tag = make_pipeline(model.tag, MaxAbsScaler())
+    with pytest.raises(ValueError, match="Pipeline has more than 16 transformers"):
+        model.save(tmp_path / "model")
+
+
+def test_transformers_are_shared_a_few_times(exact, tmp_path):
+    """By members of a stack, whose quantiles would take hours."""
+    model = skgpstoch.load(exact)
+    model.note_ = [MaxAbsScaler().fit(X)] * 10
+    model.save(tmp_path / "model")
+    model.note_ *= 5
+    with pytest.raises(ValueError, match="kernels, networks or estimators repeat too often"):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["sets.nearness", "expressions._of_function", "traces.one"])
+def test_files_name_no_functions_but_profiles(name, exact, tmp_path):
+    """A transformer would call them, with arguments of the file's choice."""
+    with_attribute(tmp_path / "model", exact, lambda nodes: nodes.add("function", name))
+    refused(tmp_path / "model", f"'{name}' is not a class or function that is allowed")
 
 
 def test_kernels_of_scikit_learn_repeat_no_matrices(exact, tmp_path):

@@ -23,7 +23,7 @@ from ..data.arrays import MOST_INTEGER
 from .fields import check_fields, refuse_names
 from .forms import OBJECTS
 from .forms_of_values import form_of_level, is_long_list_of_floats
-from .registry import is_parameter, known_classes, package_of
+from .registry import TRANSFORMERS, is_parameter, known_classes, package_of
 from .shapes import PACKAGES, check_shapes
 from .within import Within
 
@@ -40,6 +40,7 @@ MOST_LOOKS = 10  # times that parts may count on average in all objects whose ch
 MOST_WRITTEN = 2  # of all that objects may take, in a list whose parts are written out
 BYTES_OF_NUMBER = 8
 FREE_EVALUATIONS = 500  # kernels, networks and estimators within one that are always allowed
+TIMES_A_TRANSFORMER = 20  # that a transformer of y counts, which each quantile takes many times
 LONGEST_NAME = 120  # of an attribute, in messages
 ROWS = ("X_train_",)  # of any kind, where a kernel is the user's own
 WITH_NUMBERS = (np.ndarray, np.floating, float)
@@ -213,8 +214,9 @@ class FileLimits(StateLimits):
     def check_evaluations(self, value: Any) -> None:
         """Raise a ValueError if to compute with an object takes far longer than its parts tell."""
         if isinstance(value, EVALUATED):
-            self.n_evaluated += 1
-            self.evaluations[-1] += 1
+            times = TIMES_A_TRANSFORMER if isinstance(value, TRANSFORMERS) else 1
+            self.n_evaluated += times
+            self.evaluations[-1] += times
             if self.evaluations[-1] > MOST_REPEATS * self.n_evaluated + FREE_EVALUATIONS:
                 raise ValueError("its kernels, networks or estimators repeat too often")
 

@@ -49,6 +49,7 @@ SHAPES = {
     "FittedProcess": "coefficients:mp log_p:np points:m theta:k",
     "FourierTerm": "z_0:md phase:m",
     "Gaussian": "log_noise:-|p",
+    "GaussianProcessClassifier": "X_train_:n|nd|nde|ndef",
     "GaussianProcessRegressor": (
         "L_:nn alpha_:n|np y_train_:n|np _y_train_mean:-|p _y_train_std:-|p _alpha_train:-|n "
         "X_train_:n|nd|nde|ndef"
@@ -90,6 +91,7 @@ SHAPES = {
     "RationalQuadratic": (
         "log_length_scale:- log_length_scale_bounds:12 log_alpha:- log_alpha_bounds:12"
     ),
+    "Regressor": "noise_variance_:-|q",
     "RobustScaler": "center_:d scale_:d",
     "RowScale": "weights:mp",
     "RunningObjective": "gram:kmm cross:mp mean:mp kl:- failed:- covariance_0:paa covariance_1:pbb",

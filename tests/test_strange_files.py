@@ -1018,6 +1018,16 @@ def test_transformers_are_shared_a_few_times(exact, tmp_path):
         model.save(tmp_path / "model")
 
 
+def test_large_layers_are_shared_a_few_times(tmp_path):
+    """Weights so small that they have few digits take a processor eighty times as long."""
+    layer = torch.nn.Linear(400, 400, dtype=torch.float64)
+    torch.nn.init.constant_(layer.weight, 1e-310)
+    SVGPRegressor(feature_map=torch.nn.Sequential(*[layer] * 4)).save(tmp_path / "model")
+    model = SVGPRegressor(feature_map=torch.nn.Sequential(*[layer] * 16))
+    with pytest.raises(ValueError, match="kernels, networks or estimators repeat too often"):
+        model.save(tmp_path / "model")
+
+
 @pytest.mark.parametrize("name", ["sets.nearness", "expressions._of_function", "traces.one"])
 def test_files_name_no_functions_but_profiles(name, exact, tmp_path):
     """A transformer would call them, with arguments of the file's choice."""

@@ -40,6 +40,7 @@ MOST_LOOKS = 10  # times that parts may count on average in all objects whose ch
 MOST_WRITTEN = 2  # of all that objects may take, in a list whose parts are written out
 BYTES_OF_NUMBER = 8
 FREE_EVALUATIONS = 500  # kernels, networks and estimators within one that are always allowed
+FREE_BYTES_SHARED = 2**23  # within one, likewise
 TIMES_A_TRANSFORMER = 20  # that a transformer of y counts, which each quantile takes many times
 LONGEST_NAME = 120  # of an attribute, in messages
 ROWS = ("X_train_",)  # of any kind, where a kernel is the user's own
@@ -172,9 +173,9 @@ class FileLimits(StateLimits):
             self.check_looks(value, n_plain)
             lengths = check_shapes(value, self.of_objects)
             check_fields(value, form, parts[1::2], self.n_bytes)
-            self.check_evaluations(value)
             if self.sizes[-1] > self.most_bytes:
                 self.check_parameters(value, parts)
+            self.check_evaluations(value)
         looked_at = parts if self.unknown and form != "cells" else ()  # levels may be missing
         for place, part in enumerate(looked_at):
             if isinstance(part, list):
@@ -217,7 +218,11 @@ class FileLimits(StateLimits):
             times = TIMES_A_TRANSFORMER if isinstance(value, TRANSFORMERS) else 1
             self.n_evaluated += times
             self.evaluations[-1] += times
-            if self.evaluations[-1] > MOST_REPEATS * self.n_evaluated + FREE_EVALUATIONS:
+            n_known = self.most_bytes - self.bytes_left
+            if (
+                self.evaluations[-1] > MOST_REPEATS * self.n_evaluated + FREE_EVALUATIONS
+                or self.sizes[-1] > MOST_REPEATS * n_known + FREE_BYTES_SHARED
+            ):
                 raise ValueError("its kernels, networks or estimators repeat too often")
 
     def check_parameters(self, value: Any, parts: list[Any]) -> None:

@@ -42,6 +42,7 @@ MOST_REPEATED = {"n_nodes": 2**6, "n_samples": 2**12}
 """Sizes that say how often each row asked is repeated, in any file."""
 MOST_WARNINGS = 10  # of folders that are not used
 MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
+BATCH_NORM = nn.modules.batchnorm._BatchNorm
 OF_BATCHES = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd
 """Layers that draw at random, or look at other rows, while they train."""
 LISTS = nn.ModuleList, nn.ModuleDict, nn.ParameterList
@@ -170,7 +171,10 @@ def check_columns(cls: type, fields: dict[str, Any]) -> None:
 
 def trains(value: Any) -> str:
     """Return what a layer is if it would predict at random, or by other rows; else nothing."""
-    return type(value).__name__ if isinstance(value, OF_BATCHES) and value.training else ""
+    if isinstance(value, OF_BATCHES) and value.training:
+        return f"{type(value).__name__} in training mode"
+    is_by_rows = isinstance(value, BATCH_NORM) and value.running_mean is None
+    return f"{type(value).__name__} without running statistics" if is_by_rows else ""
 
 
 def check_jobs(cls: type, fields: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ class Inside(NamedTuple):
 
     n_nested: int = 0  # estimators of other packages in one another
     n_steps: int = 0  # transformers of scikit-learn, one after the other
-    training: str = ""  # a fitted layer in training mode
+    training: str = ""  # a fitted layer that looks at other rows
     n_outputs: int = 0  # most of an array
     networks: tuple[nn.Module, ...] = ()
 
@@ -99,8 +99,8 @@ class Within:
         kind, fields = type(value).__name__, vars(value)
         if inside.training:
             raise ValueError(
-                f"{kind}.{name} has a {inside.training} in training mode, so predictions would be "
-                "random or depend on other rows. Call its eval() before saving"
+                f"{kind}.{name} has a {inside.training}, so predictions would be random or "
+                "depend on other rows. Call its eval() before saving, and let it track statistics"
             )
         of_y = size(getattr(fields.get("_y_scaling"), "offset", None))
         n_outputs = max(of_y, size(fields.get("classes_")), lengths.get(OUTPUTS, 0))

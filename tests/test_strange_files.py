@@ -53,7 +53,7 @@ from skgpstoch.kernels import TiedKernel, from_sklearn
 from skgpstoch.models.features.fourier import base_frequencies
 from skgpstoch.models.features.network import InputLimits, InputScales, PeriodicInputs
 from skgpstoch.models.posteriors.nearby import ErrorScale, Given
-from skgpstoch.persistence import failures, limits
+from skgpstoch.persistence import failures, limits, networks
 from skgpstoch.persistence.layers import check_layer
 from skgpstoch.persistence.registry import TORCH_LAYERS
 from skgpstoch.persistence.shapes import shapes_of
@@ -728,10 +728,12 @@ def test_networks_do_not_make_gigabytes_of_a_row(layers, tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_networks_look_at_no_other_rows(tmp_path):
     """Not even in few layers, through which no row has to go."""
     layer = torch.nn.BatchNorm1d(2, affine=False, track_running_stats=False)
-    model = SVGPRegressor(feature_map=torch.nn.Sequential(layer), n_inducing=5, max_iter=1)
+    network = torch.nn.Sequential(layer)
+    model = SVGPRegressor(feature_map=network, n_inducing=5, max_iter=1, random_state=0)
     model.save(tmp_path / "model")
     model.fit(X, Y)
     with pytest.raises(ValueError, match="has a BatchNorm1d without running statistics, so"):
@@ -748,6 +750,27 @@ def test_networks_take_a_single_row(layers, tmp_path):
     """Else nobody knows how much they make of five."""
     model, _ = with_inner(first=FAILING[layers])
     with pytest.raises(ValueError, match="its network cannot take one row: "):
+        model.save(tmp_path / "model")
+
+
+def test_networks_that_are_shared_take_one_row(tmp_path, monkeypatch):
+    """Torch takes a millisecond for a layer, and a file may hold thousands of estimators."""
+    model, _ = with_inner()
+    rows, of_row = [], networks.check_row
+    monkeypatch.setattr(networks, "check_row", lambda *args: rows.append(1) or of_row(*args))
+    model.note_ = [copy.copy(model) for _ in range(20)]
+    model.save(tmp_path / "model")
+    assert len(rows) == 1
+    model.note_[1]._x_scaling = Scaling(np.zeros(3), np.ones(3))
+    model.note_[1].n_features_in_ = 3
+    model.note_[1]._x_spread = None
+    with pytest.raises(ValueError, match="a network has rows of 2 columns, and of 3"):
+        model.save(tmp_path / "model")
+
+
+def test_networks_have_few_layers(tmp_path):
+    model, _ = with_inner(last=[torch.nn.Hardswish()] * 530)
+    with pytest.raises(ValueError, match="its networks have too many layers for so small a file"):
         model.save(tmp_path / "model")
 
 

@@ -46,7 +46,7 @@ ROOMS = (
 )
 NEVER_SAVED = "estimators.distributions"  # laws are made anew for the rows asked
 FUNCTIONS_OF = "kernels.distances"
-PROFILES = ("rbf", "matern_1", "matern_3", "matern_5")  # functions that kernels of models hold
+FUNCTIONS = ("rbf", "matern_1", "matern_3", "matern_5")  # functions that kernels of models hold
 
 SKLEARN_KERNELS: tuple[type, ...] = (
     sk.CompoundKernel,
@@ -128,7 +128,7 @@ def known_functions() -> dict[str, Callable]:
     """Return all functions that a file may name: name → function."""
     found = vars(sys.modules[f"{PACKAGE}.{FUNCTIONS_OF}"])
     room = FUNCTIONS_OF.rpartition(".")[2]
-    return {f"{room}.{name}": found[name] for name in PROFILES}
+    return {f"{room}.{name}": found[name] for name in FUNCTIONS}
 
 
 @functools.cache

@@ -14,12 +14,12 @@ from sklearn.pipeline import Pipeline
 from torch import nn
 
 from .fields import trains
-from .networks import check_networks
+from .networks import Networks
 from .registry import PACKAGE, TRANSFORMERS, is_parameter, package_of
 
 MOST_NESTED = 8  # estimators of other packages in one another; HTML takes twice as long for each
 IN_A_PIPELINE = 2  # that a pipeline counts for
-MOST_STEPS = 16  # of pipelines; each quantile of y takes them all some hundred times
+MOST_IN_A_PIPELINE = 16  # of pipelines; each quantile of y takes them all some hundred times
 OUTPUTS = "p"  # their axis in `SHAPES`
 HIDDEN = "GPLayer"  # whose outputs are inputs of another layer
 FREE_OUTPUTS = 16  # that arrays of any model may have
@@ -47,7 +47,7 @@ class Within:
     """
 
     def __init__(self, n_bytes: int) -> None:
-        self.n_bytes = n_bytes
+        self.networks = Networks(n_bytes)
         self.known: dict[int, Inside] = {}
 
     def check(self, node: int, value: Any, parts: list[Any], lengths: dict[str, int]) -> int:
@@ -79,8 +79,10 @@ class Within:
         n_steps = sum(inside.n_steps for inside in given.values())
         if is_step := isinstance(value, TRANSFORMERS):
             n_steps += not isinstance(value, Pipeline)
-            if n_steps > MOST_STEPS:
-                raise ValueError(f"{type(value).__name__} has more than {MOST_STEPS} transformers")
+            if n_steps > MOST_IN_A_PIPELINE:
+                raise ValueError(
+                    f"{type(value).__name__} has more than {MOST_IN_A_PIPELINE} transformers"
+                )
         given = {i: each for i, each in given.items() if not is_parameter(value, parts[i - 1])}
         if isinstance(value, BaseEstimator):
             for i, inside in given.items():
@@ -109,7 +111,7 @@ class Within:
             raise ValueError(
                 f"{kind}.{name} has {inside.n_outputs} outputs, but the model has {n_outputs}"
             )
-        check_networks(inside.networks, fields.get("_x_scaling"), self.n_bytes)
+        self.networks.check(inside.networks, fields.get("_x_scaling"))
 
 
 def size(value: Any) -> int:

@@ -1088,7 +1088,6 @@ NO_KERNELS = {
     "DotProduct.sigma_0_bounds": sk.DotProduct(1.0, "a" * 10**4),
     "RationalQuadratic.alpha_bounds": sk.RationalQuadratic(alpha_bounds=[["1"], [2.0]]),
     "Sum.k2": sk.Sum(sk.RBF(), np.ones(3)),
-    "CompoundKernel.kernels": sk.CompoundKernel([np.ones(3)]),
     "Exponentiation.exponent": sk.Exponentiation(sk.RBF(), np.array([2, "a"], object)),
     "PairwiseKernel.metric": sk.PairwiseKernel(metric=3),
     "PairwiseKernel.pairwise_kernels_kwargs": sk.PairwiseKernel(
@@ -1137,7 +1136,7 @@ def test_kernels_of_ones_own_may_have_rows_of_texts(tmp_path):
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     model.kernel_ = sk.RBF()
     model.kernel = sk.RBF()
-    with pytest.raises(ValueError, match=r"X_train_ must be numbers, got an array of <U3"):
+    with pytest.raises(ValueError, match=r"X_train_ must be floats, got an array of <U3"):
         model.save(tmp_path / "model")
 
 
@@ -1151,6 +1150,7 @@ NO_NUMBERS = {
     "GaussianProcessRegressor._y_train_mean": of_objects(1, pd.Interval(0.0, 1.0)),
     "GaussianProcessRegressor._y_train_std": "1." + "0" * 10**4,
     "GaussianProcessRegressor.L_": np.full((30, 30), "1.0"),
+    "GaussianProcessRegressor._alpha_train": np.ones(30, np.int8),
     "GaussianProcessRegressor.X_train_": of_objects((30, 2), 1.0),
     "GaussianProcessRegressor.alpha_": [1.0] * 30,
 }
@@ -1161,7 +1161,7 @@ def test_arrays_are_of_numbers(where, exact, tmp_path):
     """Predictions would be intervals, or take what each cell takes."""
     model = skgpstoch.load(exact)
     setattr(model, where.split(".")[1], NO_NUMBERS[where])
-    with pytest.raises(ValueError, match=rf"{re.escape(where)} must be numbers, got an? "):
+    with pytest.raises(ValueError, match=rf"{re.escape(where)} must be (numbers|floats), got an? "):
         model.save(tmp_path / "model")
 
 
@@ -1182,10 +1182,10 @@ def test_records_and_transformers_hold_numbers(plain, tmp_path):
     scaling, transformer = model._x_scaling, StandardScaler().fit(X)
     for wrong in (of_objects(2, 1.0), np.array(["1.0", "2.0"])):
         model._x_scaling = scaling._replace(offset=wrong)
-        with pytest.raises(ValueError, match=r"Scaling\.offset must be numbers, got an array"):
+        with pytest.raises(ValueError, match=r"Scaling\.offset must be floats, got an array"):
             model.save(tmp_path / "model")
         model._x_scaling, model.note_, transformer.mean_ = scaling, transformer, wrong
-        with pytest.raises(ValueError, match=r"StandardScaler\.mean_ must be numbers, got an"):
+        with pytest.raises(ValueError, match=r"StandardScaler\.mean_ must be floats, got an"):
             model.save(tmp_path / "model")
         del model.note_
 
@@ -1778,7 +1778,7 @@ def doubled_networks(nodes):
 def test_what_computes_does_not_repeat(make, exact, tmp_path):
     """To fit and to predict with 2^10 kernels takes far longer than the file tells."""
     with_attribute(tmp_path / "model", exact, make)
-    refused(tmp_path / "model", "kernels, networks or estimators repeat too often")
+    refused(tmp_path / "model", "estimators repeat too often|a kernel has more than 300 parts")
 
 
 def with_many(nodes, name, *fields):

@@ -17,7 +17,7 @@ from .shapes import PACKAGES
 
 NO_NUMBERS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("kernel", "k1", "k2"), (Kernel,)),
-    **dict.fromkeys(("kernels", "ties"), (list, tuple)),
+    "ties": (list, tuple),
     "metric": (str, types.FunctionType),
     "pairwise_kernels_kwargs": (dict, types.NoneType),
 }
@@ -46,10 +46,8 @@ def judged(name: str, given: Any) -> tuple[bool, str]:
     More axes of numbers would repeat matrices along them.
     """
     if name in NO_NUMBERS:
-        is_known = isinstance(given, NO_NUMBERS[name])
-        if is_known and name == "kernels":
-            is_known = all(isinstance(each, Kernel) for each in given)
-        return is_known, " or ".join(cls.__name__ for cls in NO_NUMBERS[name])
+        names = " or ".join(cls.__name__ for cls in NO_NUMBERS[name])
+        return isinstance(given, NO_NUMBERS[name]), names
     if name.endswith("_bounds"):
         is_fixed = isinstance(given, str) and given == "fixed"
         return is_fixed or are_numbers(given, 2), "'fixed', or pairs of numbers"

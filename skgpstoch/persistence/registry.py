@@ -49,7 +49,6 @@ FUNCTIONS_OF = "kernels.distances"
 FUNCTIONS = ("rbf", "matern_1", "matern_3", "matern_5")  # functions that kernels of models hold
 
 SKLEARN_KERNELS: tuple[type, ...] = (
-    sk.CompoundKernel,
     sk.ConstantKernel,
     sk.DotProduct,
     sk.ExpSineSquared,

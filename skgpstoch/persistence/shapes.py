@@ -19,6 +19,9 @@ from .arrays import KINDS, are_numbers, told
 from .registry import PACKAGE, package_of
 
 PACKAGES = PACKAGE, "sklearn"
+FLOATS = "f"
+NOT_FLOATS = {"codes", "columns", "failed", "fold", "is_whole", "points", "rows", "y_train_"}
+"""Arrays that may be of integers or bool; those of others would make a file of few bytes."""
 SHAPES = {
     "AutoGaussianProcessClassifier": "weights_:k",
     "AutoGaussianProcessRegressor": "weights_:k mean_weights_:k atoms_:a atom_weight_:-",
@@ -125,10 +128,12 @@ def check_shapes(value: Any, of_objects: Collection[str] = ()) -> dict[str, int]
         field = getattr(value, name, None)
         if field is None:
             continue
-        if (shape := shape_of(field)) is None:
+        kinds = KINDS if name in NOT_FLOATS else FLOATS
+        if (shape := shape_of(field, kinds)) is None:
             if name in of_objects:
                 continue
-            raise ValueError(f"{cls.__name__}.{name} must be numbers, got {told(field)}")
+            kind = "floats" if kinds == FLOATS else "numbers"
+            raise ValueError(f"{cls.__name__}.{name} must be {kind}, got {told(field)}")
         if not any(fits(shape, axes, lengths) for axes in choice):
             known = " or ".join(f"({', '.join(axes)})" for axes in choice)
             where = "".join(f", {axis}={length}" for axis, length in lengths.items())
@@ -145,11 +150,11 @@ def shapes_of(cls: type) -> dict[str, list[str]]:
     return {name: axes.replace("-", "").split("|") for name, axes in given}
 
 
-def shape_of(field: Any) -> tuple[int, ...] | None:
-    """Return the shape of a number, or of an array of numbers; None of others."""
+def shape_of(field: Any, kinds: str) -> tuple[int, ...] | None:
+    """Return the shape of a number, or of an array of these kinds of numbers; None of others."""
     if isinstance(field, Tensor):
-        return tuple(field.shape)
-    is_array = isinstance(field, np.ndarray) and field.dtype.kind in KINDS
+        return tuple(field.shape) if kinds != FLOATS or field.is_floating_point() else None
+    is_array = isinstance(field, np.ndarray) and field.dtype.kind in kinds
     return field.shape if is_array else () if are_numbers(field, 0) else None
 
 

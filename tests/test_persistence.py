@@ -8,7 +8,6 @@ import math
 import os
 import pickle
 import pkgutil
-import re
 import sys
 import tracemalloc
 import warnings
@@ -39,7 +38,9 @@ from skgpstoch import (
     metrics,
 )
 from skgpstoch.data.findings import Diagnosis, Finding
+from skgpstoch.kernels.distances import MATERN
 from skgpstoch.likelihoods import Gaussian
+from skgpstoch.methods.automatic.process_evidence import KERNEL_SHAPES
 from skgpstoch.persistence import arrays, registry
 from skgpstoch.persistence.own_names import FileNames
 from skgpstoch.persistence.state import Names, PackedState, Packer, Unpacker
@@ -270,9 +271,6 @@ def test_circles_are_refused():
 # ---- names -------------------------------------------------------------------------------------
 
 
-OF_KERNELS = r"skgpstoch\.kernels\.\w+$"
-
-
 def test_every_class_of_the_rooms_has_a_name_of_its_own():
     for module in pkgutil.walk_packages(skgpstoch.__path__, "skgpstoch."):
         if registry.is_room(module.name):
@@ -287,8 +285,12 @@ def test_every_class_of_the_rooms_has_a_name_of_its_own():
                 assert registry.known_types().get(value.__name__, value) is value
                 if value.__module__ == module.name:
                     assert registry.known_types()[value.__name__] is value
-            if inspect.isfunction(value) and re.match(OF_KERNELS, value.__module__):
-                assert registry.name_of(value, registry.known_functions())
+
+
+def test_all_profiles_have_a_name():
+    profiles = [shape.profile for shape in KERNEL_SHAPES.values() if shape.profile]
+    for function in {*MATERN.values(), *profiles}:
+        assert registry.name_of(function, registry.known_functions())
 
 
 def test_names_of_others_are_not_ours():

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 KINDS = "biuf"  # kinds of numbers: bool, integers, floats
+OF_A_NUMBER = (int, float, np.bool_, np.integer, np.floating)
 ITEM_SIZES = (1, 2, 4, 8)
 STORED = {"|b1", "<f2", "<f4", "<f8", "|i1", "|u1", *(f"<{k}{n}" for k in "iu" for n in (2, 4, 8))}
 FEWEST = 16  # smaller arrays are stored as they are
@@ -40,6 +41,22 @@ class Layout(NamedTuple):
     shape: tuple[int, ...]
     axes: tuple[int, ...]
     half: str
+
+
+def are_numbers(value: Any, most_axes: int) -> bool:
+    """Tell whether a value is a number, or an array or lists of numbers along so many axes."""
+    if isinstance(value, np.ndarray):
+        return value.ndim <= most_axes and value.dtype.kind in KINDS
+    if isinstance(value, list | tuple):
+        return most_axes > 0 and all(are_numbers(each, most_axes - 1) for each in value)
+    return isinstance(value, OF_A_NUMBER)
+
+
+def told(value: Any) -> str:
+    """Say of which type a value is, and of which shape."""
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} of the shape {value.shape}"
+    return f"a {type(value).__name__}"
 
 
 def is_plain(a: np.ndarray) -> bool:

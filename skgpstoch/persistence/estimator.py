@@ -16,9 +16,9 @@ from typing import Any, Self
 from sklearn.base import BaseEstimator
 
 from ..data.arguments import check_names, with_names_checked, with_rows_checked
-from .failures import LOADED, mark_loaded, tell_failures, with_failures_told
+from .failures import LOADED, mark_loaded, shorten, tell_failures, with_failures_told
 from .fields import refuse_names
-from .file import LONGEST_MESSAGE, save
+from .file import save
 from .state import Names, PackedState, Packer, Unpacker
 
 DISTRIBUTION = "skgpstoch"
@@ -134,13 +134,12 @@ class SavedEstimator(BaseEstimator):
         return super().__sklearn_clone__()
 
     def _validate_params(self) -> None:
-        """Check parameters; shorten messages that show a whole one, which may be megabytes."""
+        """Check parameters, with messages that do not show all of a long one."""
         try:
             super()._validate_params()
         except ValueError as error:
-            if len(str(error)) <= LONGEST_MESSAGE:
-                raise
-            raise type(error)(f"{str(error)[:LONGEST_MESSAGE]}…") from None
+            shorten(error)
+            raise
 
     @with_failures_told
     def save(self, path: str | os.PathLike) -> None:

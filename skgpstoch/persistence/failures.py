@@ -36,6 +36,7 @@ OF_MODULES = re.compile(r"\._(?:buffers|modules|parameters)\['(\w+)'\]")
 OF_TENSORS = re.compile(r"(\[0\]){1,2}$")
 OF_PARAMETERS = re.compile(r"(?:The ')?(\w+)")
 OF_CHECKS = re.compile(r"sklearn\.(utils\.(?!_pprint|_repr_html)|metrics\.)")
+LONGEST_MESSAGE = 5000  # letters
 SPECIAL = {"__call__", "__getitem__", "__len__", "__repr__"}
 N_FINITE = {"predict": 2, "predict_std": 1}  # of what methods return, the first must be finite
 LIKELIHOODS = {"log_marginal_likelihood"}  # other numbers, such as a score of one row, may be NaN
@@ -50,6 +51,8 @@ def with_failures_told(method: Any) -> Any:
         try:
             found = method(model, *args, **kwargs)
         except DAMAGE as error:
+            if id(model) in LOADED:
+                shorten(error)
             lacks_method = is_absent(error, method.__name__)
             is_told = lacks_method or is_for_users(error)
             is_of_file = lacks_method or is_of_part(error, model)
@@ -81,6 +84,12 @@ def with_failures_told(method: Any) -> Any:
         return found
 
     return told
+
+
+def shorten(error: Exception) -> None:
+    """Cut a message that shows a whole part of a file, which may be megabytes."""
+    if len(str(error)) > LONGEST_MESSAGE:
+        error.args = (f"{str(error)[:LONGEST_MESSAGE]}…", *error.args[1:])
 
 
 def tell_failures(cls: type, tell: Callable[[Any], Any] = with_failures_told) -> type:

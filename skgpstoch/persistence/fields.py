@@ -19,9 +19,11 @@ from torch import Tensor, nn
 
 from ..data.arrays import Scaling
 from ..data.messages import warn
+from .arrays import KINDS, told
 from .forms_of_values import LETTERS_SHOWN
+from .kernels import check_kernel
 from .layers import check_layer
-from .registry import PACKAGE, TORCH_LAYERS, package_of, parameters_of
+from .registry import PACKAGE, TORCH_LAYERS, package_of
 
 FREE_SIZES = {PACKAGE: 2**17, "torch": 2**13}
 """Sizes that modules of ours, and layers of torch, may have in any file.
@@ -40,6 +42,7 @@ MOST_REPEATED = {"n_nodes": 2**6, "n_samples": 2**12}
 """Sizes that say how often each row asked is repeated, in any file."""
 MOST_WARNINGS = 10  # of folders that are not used
 MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
+BATCH_NORM = nn.modules.batchnorm._BatchNorm
 OF_BATCHES = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd
 """Layers that draw at random, or look at other rows, while they train."""
 LISTS = nn.ModuleList, nn.ModuleDict, nn.ParameterList
@@ -88,22 +91,10 @@ def refuse_names(cls: type, names: Iterable[str], hidden: Collection[str] = ()) 
 def check_types_of(cls: type, fields: dict[str, Any]) -> None:
     """Raise a ValueError if a field is not of the type that its class declares."""
     for name, choice in declared(cls).items():
-        if name in fields and not isinstance(fields[name], choice):
-            kind = type(fields[name]).__name__
-            raise ValueError(f"{cls.__name__}.{name} is a {kind}, which it cannot be")
-
-
-def check_kernel(value: Kernel) -> None:
-    """Raise a ValueError if a kernel lacks a parameter, or would repeat matrices along one."""
-    cls: Any = type(value)
-    for name in parameters_of(cls):
-        if not hasattr(value, name):
-            raise ValueError(f"{cls.__name__} lacks its parameter {name!r}")
-        if package_of(cls) != "sklearn":  # TiedKernel has names of parameters
-            continue
-        n_axes, most = np.ndim(getattr(value, name)), 2 if name.endswith("_bounds") else 1
-        if n_axes > most:
-            raise ValueError(f"{cls.__name__}.{name} has {n_axes} axes, more than {most}")
+        field: Any = fields.get(name)
+        is_of_objects = isinstance(field, np.ndarray) and field.dtype.kind not in KINDS
+        if name in fields and (is_of_objects or not isinstance(field, choice)):
+            raise ValueError(f"{cls.__name__}.{name} is {told(field)}, which it cannot be")
 
 
 def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
@@ -180,7 +171,10 @@ def check_columns(cls: type, fields: dict[str, Any]) -> None:
 
 def trains(value: Any) -> str:
     """Return what a layer is if it would predict at random, or by other rows; else nothing."""
-    return type(value).__name__ if isinstance(value, OF_BATCHES) and value.training else ""
+    if isinstance(value, OF_BATCHES) and value.training:
+        return f"{type(value).__name__} in training mode"
+    is_by_rows = isinstance(value, BATCH_NORM) and value.running_mean is None
+    return f"{type(value).__name__} without running statistics" if is_by_rows else ""
 
 
 def check_jobs(cls: type, fields: dict[str, Any]) -> None:

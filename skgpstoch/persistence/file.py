@@ -21,7 +21,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from ..data.messages import is_raised_by_us
-from .failures import mark_loaded
+from .failures import LONGEST_MESSAGE, mark_loaded
 from .fields import forget_folders
 from .forms import DAMAGE
 from .limits import FileLimits
@@ -34,7 +34,6 @@ from .tensor_file import header_of, read, table_of, write
 FILE_FORMAT = "1"
 MOST_OF_THE_FILE = 3  # objects may take at most so many times the file's size in memory
 FREE_BYTES = 2**24  # memory that they may take however small a file is: about 5,000 modules
-LONGEST_MESSAGE = 5000  # letters
 ENTRIES = {"format", "class", "versions", "parameters", "structure", "sha256"}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,11 +19,12 @@ from sklearn.base import BaseEstimator
 from sklearn.gaussian_process import kernels as sk
 from torch import nn
 
+from ..data.arrays import MOST_INTEGER
 from .fields import check_fields, refuse_names
 from .forms import OBJECTS
 from .forms_of_values import form_of_level, is_long_list_of_floats
-from .registry import is_parameter, known_classes
-from .shapes import check_shapes
+from .registry import TRANSFORMERS, is_parameter, known_classes, package_of
+from .shapes import PACKAGES, check_shapes
 from .within import Within
 
 MOST_DEPTH = 200  # nodes within each other; those of deep networks have some 25
@@ -38,7 +40,11 @@ MOST_LOOKS = 10  # times that parts may count on average in all objects whose ch
 MOST_WRITTEN = 2  # of all that objects may take, in a list whose parts are written out
 BYTES_OF_NUMBER = 8
 FREE_EVALUATIONS = 500  # kernels, networks and estimators within one that are always allowed
+FREE_BYTES_SHARED = 2**23  # within one, likewise
+MOST_KERNELS = 300  # in one another
+TIMES_A_TRANSFORMER = 20  # that a transformer of y counts, which each quantile takes many times
 LONGEST_NAME = 120  # of an attribute, in messages
+ROWS = ("X_train_",)  # of any kind, where a kernel is the user's own
 WITH_NUMBERS = (np.ndarray, np.floating, float)
 EVALUATED = (sk.Kernel, nn.Module, BaseEstimator)
 OF_KEYS = (bool, int, float, str, type(None), torch.dtype)
@@ -121,6 +127,7 @@ class FileLimits(StateLimits):
         self.within = Within(n_bytes)
         self.of_tensors: set[int] = set()  # arrays whose memory a tensor has
         self.of_classes: set[int] = set()  # names of classes, whose objects a file may hold
+        self.of_objects: tuple[str, ...] = ()  # fields that need not be numbers
 
     def check_parts(self, form: str, parts: list[Any], values: list[Any]) -> None:
         """Raise a ValueError if an object must not be made of these parts."""
@@ -135,9 +142,10 @@ class FileLimits(StateLimits):
             raise ValueError(f"it is nested more than {MOST_DEPTH} deep")
         if self.walks[-1] > MOST_REPEATS * self.n_parts + FREE_PARTS:
             raise ValueError("its parts refer to each other too often")
-        if form in WHERE_KEYS_ARE:
-            first, step = WHERE_KEYS_ARE[form]
-            check_keys(values[first::step])
+        first, step = WHERE_KEYS_ARE.get(form, (len(parts), 1))
+        keys = range(first, len(parts), step)
+        check_keys([values[i] for i in keys])
+        check_integers(part for i, part in enumerate(parts) if i not in keys)
         if form == "module":  # whose making goes through its dicts, which others may share
             inside = (v for v in values if isinstance(v, dict | list | tuple))
             self.take(sum(BYTES_OF_ENTRY * len(v) for v in inside))
@@ -158,15 +166,17 @@ class FileLimits(StateLimits):
         if self.plain[-1] > MOST_WRITTEN * self.most_bytes:
             raise ValueError("its lists repeat arrays or texts too often")
         lengths: dict[str, int] = {}
-        if form == "type" and value in classes():
-            self.of_classes.add(len(self.depths) - 1)
+        if form in ("type", "function"):
+            self.check_name(value)
+        elif form == "cells" and not (value.dtype.kind == "U" or all(map(is_flat, value.flat))):
+            raise ValueError("an array of objects must hold numbers, texts, times or flat tuples")
         elif form in OBJECTS:
             self.check_looks(value, n_plain)
-            lengths = check_shapes(value)
+            lengths = check_shapes(value, self.of_objects)
             check_fields(value, form, parts[1::2], self.n_bytes)
-            self.check_evaluations(value)
             if self.sizes[-1] > self.most_bytes:
                 self.check_parameters(value, parts)
+            self.check_evaluations(value)
         looked_at = parts if self.unknown and form != "cells" else ()  # levels may be missing
         for place, part in enumerate(looked_at):
             if isinstance(part, list):
@@ -177,6 +187,18 @@ class FileLimits(StateLimits):
         # The tensor of a parameter has told it before, and may be shared.
         if form != "parameter" and (found_here := unknown_in(value)) is not None:
             self.unknown[len(self.depths) - 1] = [found_here]
+
+    def check_name(self, value: Any) -> None:
+        """Remember which classes have objects, and whether rows may be objects.
+
+        As the user's own kernels and metrics take them.
+        """
+        if value in classes():
+            self.of_classes.add(len(self.depths) - 1)
+        elif package_of(value) not in PACKAGES and (
+            not isinstance(value, type) or issubclass(value, sk.Kernel)
+        ):
+            self.of_objects = ROWS
 
     def check_looks(self, value: Any, n_plain: int) -> None:
         """Raise a ValueError if checks would look at shared parts far too often.
@@ -194,10 +216,17 @@ class FileLimits(StateLimits):
     def check_evaluations(self, value: Any) -> None:
         """Raise a ValueError if to compute with an object takes far longer than its parts tell."""
         if isinstance(value, EVALUATED):
-            self.n_evaluated += 1
-            self.evaluations[-1] += 1
-            if self.evaluations[-1] > MOST_REPEATS * self.n_evaluated + FREE_EVALUATIONS:
+            times = TIMES_A_TRANSFORMER if isinstance(value, TRANSFORMERS) else 1
+            self.n_evaluated += times
+            self.evaluations[-1] += times
+            n_known = self.most_bytes - self.bytes_left
+            if (
+                self.evaluations[-1] > MOST_REPEATS * self.n_evaluated + FREE_EVALUATIONS
+                or self.sizes[-1] > MOST_REPEATS * n_known + FREE_BYTES_SHARED
+            ):
                 raise ValueError("its kernels, networks or estimators repeat too often")
+            if isinstance(value, sk.Kernel) and self.evaluations[-1] > MOST_KERNELS:
+                raise ValueError(f"a kernel has more than {MOST_KERNELS} parts")
 
     def check_parameters(self, value: Any, parts: list[Any]) -> None:
         """Raise a ValueError if a parameter takes much memory once `clone` has copied it."""
@@ -235,6 +264,16 @@ def label(form: str, parts: list[Any], place: int) -> str:
         return f".{parts[place - 1]}"
     is_named = form in ("dict", "ordered dict") and isinstance(parts[place - 1], str)
     return f"[{parts[place - 1]!r:.60}]" if is_named and place else f"[{place}]"
+
+
+def check_integers(parts: Iterable[Any]) -> None:
+    """Raise a ValueError if NumPy would make objects of an integer, whose powers take for ever."""
+    for part in parts:
+        if type(part) is int and not -MOST_INTEGER - 1 <= part <= 2 * MOST_INTEGER + 1:
+            raise ValueError(
+                "an integer is more than 64 bits hold, and no key of a set or dict. Write large "
+                "numbers as floats (1e20)"
+            )
 
 
 def check_keys(keys: list[Any]) -> None:

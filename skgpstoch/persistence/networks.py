@@ -28,41 +28,71 @@ MOST_OPERATIONS = 16  # of the largest size
 FREE_WORK = 2**23  # numbers that convolutions and poolings may read for a row, again and again
 POSITIONS = 4096  # of the row, at each of which a layer may use all weights of the file
 MOST_LAYERS = 100  # of a network that no row needs to go through
+FREE_LAYERS = 500  # that one row may go through; a layer takes milliseconds
+BYTES_OF_LAYER = 2**12  # of the file, for which there may be one more
 WITH_MEMBERS = {"InputScales", "MemberLinear", "PeriodicInputs"}
 OF_MEMBERS = {"InputLimits", "NearFeatures", *WITH_MEMBERS}
 OF_USER = "OfUser"
 
 
-def check_networks(networks: Iterable[nn.Module], scaling: Any, n_bytes: int) -> None:
-    """Raise a ValueError if networks of a fitted estimator would make too much of a row, or fail.
+class Networks:
+    """Check the networks of fitted estimators: each once, because estimators may share them.
 
     What fails for one row would otherwise go unchecked, and may work for five. Networks with the
     user's own layers are left out, because no code of the user's runs at load.
+
+    Parameters
+    ----------
+    n_bytes : int
+        Size of the file.
     """
-    for network in networks:
-        layers = list(network.modules())
-        kinds = {type(layer) for layer in layers}
+
+    def __init__(self, n_bytes: int) -> None:
+        self.n_bytes = n_bytes
+        self.n_columns: dict[int, int] = {}  # of the rows of each network
+        self.layers_left = FREE_LAYERS + n_bytes // BYTES_OF_LAYER
+
+    def check(self, networks: Iterable[nn.Module], scaling: Any) -> None:
+        """Raise a ValueError if an estimator's networks would make too much of a row, or fail."""
+        n_columns = np.size(scaling.offset) if isinstance(scaling, Scaling) else 0
+        for network in networks:
+            known = self.n_columns.setdefault(id(network), -1)
+            if known not in (-1, n_columns):
+                raise ValueError(f"a network has rows of {known} columns, and of {n_columns}")
+            if known == -1:
+                self.check_network(network, n_columns)
+                self.n_columns[id(network)] = n_columns
+
+    def check_network(self, network: nn.Module, n_columns: int) -> None:
+        """Raise a ValueError if a network would make too much of a row, or fails."""
+        kinds = {type(layer) for layer in network.modules()}
         if not {package_of(cls) for cls in kinds} <= {"torch", PACKAGE}:
-            continue
-        members = [layer for layer in layers if type(layer).__name__ in WITH_MEMBERS]
+            return
+        members = [m for m in network.modules() if type(m).__name__ in WITH_MEMBERS]
         if len({len(p) for layer in members for p in layer.parameters(recurse=False)}) > 1:
             raise ValueError("layers of a network have different numbers of members")
         ours = {cls.__name__ for cls in kinds if package_of(cls) == PACKAGE}
         if others := ours - OF_MEMBERS - {OF_USER}:
             raise ValueError(f"a network cannot have layers of the class {min(others)}")
-        if not is_modest(network):
-            if not isinstance(scaling, Scaling):
-                raise ValueError("an estimator has networks, but no scaling of their columns")
-            check_row(network, np.size(scaling.offset), n_bytes)
+        layers = [
+            type(layer).__name__ for _, layer in network.named_modules(remove_duplicate=False)
+        ]
+        if is_modest(layers):
+            return
+        if not n_columns:
+            raise ValueError("an estimator has networks, but no scaling of their columns")
+        self.layers_left -= len(layers)
+        if self.layers_left < 0:
+            raise ValueError("its networks have too many layers for so small a file")
+        check_row(network, n_columns, self.n_bytes)
 
 
-def is_modest(network: nn.Module) -> bool:
+def is_modest(layers: list[str]) -> bool:
     """Tell whether a network has a weight for each number that it makes of a row.
 
     So no row has to go through it, because to import what the device "meta" needs takes torch three
     seconds. Members and layers of torch together would multiply.
     """
-    layers = [type(layer).__name__ for _, layer in network.named_modules(remove_duplicate=False)]
     others = set(layers).difference(KEEPING_SIZES.split(), {OF_USER})
     return len(layers) <= MOST_LAYERS and (others <= {"Linear"} or others <= OF_MEMBERS)
 

@@ -45,10 +45,10 @@ ROOMS = (
     "objectives",
 )
 NEVER_SAVED = "estimators.distributions"  # laws are made anew for the rows asked
-FUNCTIONS_OF = "kernels"  # a kernel's profile is a function
+FUNCTIONS_OF = "kernels.distances"
+FUNCTIONS = ("rbf", "matern_1", "matern_3", "matern_5")  # functions that kernels of models hold
 
 SKLEARN_KERNELS: tuple[type, ...] = (
-    sk.CompoundKernel,
     sk.ConstantKernel,
     sk.DotProduct,
     sk.ExpSineSquared,
@@ -119,15 +119,15 @@ def known_classes() -> dict[str, type]:
     """Return all classes that a file may name: name → class."""
     of_torch = {f"nn.{cls.__name__}": cls for cls in TORCH_LAYERS}
     of_sklearn = {f"sklearn.{cls.__name__}": cls for cls in OF_SKLEARN}
-    return {**of_torch, **of_sklearn, **{cls.__name__: cls for cls in _found(inspect.isclass)}}
+    return {**of_torch, **of_sklearn, **{cls.__name__: cls for cls in _found()}}
 
 
 @functools.cache
 def known_functions() -> dict[str, Callable]:
     """Return all functions that a file may name: name → function."""
-    found = _found(inspect.isfunction)
-    ours = [f for f in found if f.__module__.rpartition(".")[0] == f"{PACKAGE}.{FUNCTIONS_OF}"]
-    return {f"{f.__module__.rpartition('.')[2]}.{f.__name__}": f for f in ours}
+    found = vars(sys.modules[f"{PACKAGE}.{FUNCTIONS_OF}"])
+    room = FUNCTIONS_OF.rpartition(".")[2]
+    return {f"{room}.{name}": found[name] for name in FUNCTIONS}
 
 
 @functools.cache
@@ -138,12 +138,14 @@ def known_types() -> dict[str, type]:
     return {cls.__name__: cls for cls in plain} | gone | known_classes()
 
 
-def _found(kind: Callable[[object], bool]) -> Iterator:
-    """Yield the classes, or the functions, that our modules define."""
+def _found() -> Iterator[type]:
+    """Yield the classes that our modules define."""
     for name, module in sorted(sys.modules.items()):
         if is_room(name):
             for value in vars(module).values():
-                if kind(value) and (is_room(value.__module__) or value.__module__ == PACKAGE):
+                if inspect.isclass(value) and (
+                    is_room(value.__module__) or value.__module__ == PACKAGE
+                ):
                     yield value
 
 

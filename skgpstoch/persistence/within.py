@@ -14,11 +14,12 @@ from sklearn.pipeline import Pipeline
 from torch import nn
 
 from .fields import trains
-from .networks import check_networks
-from .registry import PACKAGE, is_parameter, package_of
+from .networks import Networks
+from .registry import PACKAGE, TRANSFORMERS, is_parameter, package_of
 
 MOST_NESTED = 8  # estimators of other packages in one another; HTML takes twice as long for each
 IN_A_PIPELINE = 2  # that a pipeline counts for
+MOST_IN_A_PIPELINE = 16  # of pipelines; each quantile of y takes them all some hundred times
 OUTPUTS = "p"  # their axis in `SHAPES`
 HIDDEN = "GPLayer"  # whose outputs are inputs of another layer
 FREE_OUTPUTS = 16  # that arrays of any model may have
@@ -30,7 +31,8 @@ class Inside(NamedTuple):
     """What is within a node."""
 
     n_nested: int = 0  # estimators of other packages in one another
-    training: str = ""  # a fitted layer in training mode
+    n_steps: int = 0  # transformers of scikit-learn, one after the other
+    training: str = ""  # a fitted layer that looks at other rows
     n_outputs: int = 0  # most of an array
     networks: tuple[nn.Module, ...] = ()
 
@@ -45,7 +47,7 @@ class Within:
     """
 
     def __init__(self, n_bytes: int) -> None:
-        self.n_bytes = n_bytes
+        self.networks = Networks(n_bytes)
         self.known: dict[int, Inside] = {}
 
     def check(self, node: int, value: Any, parts: list[Any], lengths: dict[str, int]) -> int:
@@ -74,13 +76,20 @@ class Within:
         n_nested = max((inside.n_nested for inside in given.values()), default=0) + weight(value)
         if n_nested > MOST_NESTED:
             raise ValueError(f"more than {MOST_NESTED} estimators are in one another")
+        n_steps = sum(inside.n_steps for inside in given.values())
+        if is_step := isinstance(value, TRANSFORMERS):
+            n_steps += not isinstance(value, Pipeline)
+            if n_steps > MOST_IN_A_PIPELINE:
+                raise ValueError(
+                    f"{type(value).__name__} has more than {MOST_IN_A_PIPELINE} transformers"
+                )
         given = {i: each for i, each in given.items() if not is_parameter(value, parts[i - 1])}
         if isinstance(value, BaseEstimator):
             for i, inside in given.items():
                 self.check_fitted(value, parts[i - 1], inside, lengths)
-            found = Inside(n_nested)
+            found = Inside(n_nested, n_steps if is_step else 0)
         else:
-            found = joined(n_nested, value, list(given.values()), lengths)
+            found = joined(Inside(n_nested, n_steps), value, list(given.values()), lengths)
         if found != Inside():
             self.known[node] = found
         return len(found.networks)
@@ -92,8 +101,8 @@ class Within:
         kind, fields = type(value).__name__, vars(value)
         if inside.training:
             raise ValueError(
-                f"{kind}.{name} has a {inside.training} in training mode, so predictions would be "
-                "random or depend on other rows. Call its eval() before saving"
+                f"{kind}.{name} has a {inside.training}, so predictions would be random or "
+                "depend on other rows. Call its eval() before saving, and let it track statistics"
             )
         of_y = size(getattr(fields.get("_y_scaling"), "offset", None))
         n_outputs = max(of_y, size(fields.get("classes_")), lengths.get(OUTPUTS, 0))
@@ -102,7 +111,7 @@ class Within:
             raise ValueError(
                 f"{kind}.{name} has {inside.n_outputs} outputs, but the model has {n_outputs}"
             )
-        check_networks(inside.networks, fields.get("_x_scaling"), self.n_bytes)
+        self.networks.check(inside.networks, fields.get("_x_scaling"))
 
 
 def size(value: Any) -> int:
@@ -116,16 +125,15 @@ def weight(value: Any) -> int:
     return is_other * (IN_A_PIPELINE if isinstance(value, Pipeline) else 1)
 
 
-def joined(n_nested: int, value: Any, given: list[Inside], lengths: dict[str, int]) -> Inside:
-    """Return what is within an object that is no estimator, given what is within its parts."""
+def joined(counts: Inside, value: Any, given: list[Inside], lengths: dict[str, int]) -> Inside:
+    """Return counts and what else is within an object that is no estimator, given its parts."""
     networks = {id(network): network for inside in given for network in inside.networks}
     if isinstance(value, nn.Module) and package_of(type(value)) == PACKAGE:
         own = value._modules.get("network")
         networks |= {} if own is None else {id(own): own}
     of_value = 0 if type(value).__name__ == HIDDEN else lengths.get(OUTPUTS, 0)
-    return Inside(
-        n_nested,
-        trains(value) or next((inside.training for inside in given if inside.training), ""),
-        max([of_value, *(inside.n_outputs for inside in given)]),
-        tuple(networks.values()),
+    return counts._replace(
+        training=trains(value) or next((each.training for each in given if each.training), ""),
+        n_outputs=max([of_value, *(inside.n_outputs for inside in given)]),
+        networks=tuple(networks.values()),
     )

@@ -172,16 +172,19 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
     target_transformer_ : transformer or None
         The transformer that was fitted to y, with `transform` and `inverse_transform`.
     weights_ : ndarray of shape (n_models,)
-        Weights of the models in `estimators_`, which sum to 1.
+        Weights of the models in `estimators_` by stacking, which sum to 1. Those of the density are
+        in `row_weights_`, unless it is None.
     row_weights_ : RowWeights or None
         How weights depend on the row: if a model predicts the standard deviation σ there, its
         weight in the density is proportional to σ**(-certainty). The last of the weights is that of
-        a Student-t distribution about the prediction, where models agree. None if there is one
-        model, or fewer than 30 held-out rows, or for counts or with `y_std`.
+        a Student-t distribution about the prediction, where models agree. None if stacking gives
+        one model all weight, there are fewer than 30 held-out rows or the fit was interrupted, and
+        for counts or with `y_std`.
     mean_weights_ : ndarray of shape (n_models,)
         Weights of the models' means in what `predict` returns, which sum to 1. They differ from
         `weights_` only if squared errors of held-out rows clearly ask for it. Deviations are those
-        of y from the prediction; quantiles and densities are those of the mixture.
+        of y from the prediction; quantiles and densities are those of the mixture. With a
+        `target_transform` that is no line, `predict` returns the mean of the mixture's density.
     atoms_ : ndarray of shape (n_atoms,) or None
         The values of y, in increasing order, if it is on a lattice.
     atom_weight_ : float

@@ -845,6 +845,14 @@ def test_held_out_rows_are_in_the_units_of_y(sine, layers, monkeypatch):
     assert_allclose(other.mean + other.error, 100.0 * y[one.rows, None] + 3.0)
 
 
+def test_rows_left_out_are_those_of_a_transformed_target(sine):
+    X, y = sine
+    plain, log = (NNGPRegressor(**QUICK, target_transform=name) for name in (None, "log"))
+    expected, found = plain.fit(X, y).held_out_, log.fit(X, np.exp(y)).held_out_
+    for name in ("rows", "mean", "std", "error", "log_density"):
+        assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-6, atol=1e-9)
+
+
 def test_time_is_limited(sine):
     """A fit that is cut says so, and one that has time is the same as without a limit."""
     options = {**QUICK, "max_iter": 2000}

@@ -162,6 +162,18 @@ def test_fits_that_take_no_source_say_so_and_ask_for_targets(model, method):
         fit()
 
 
+@pytest.mark.parametrize("method", ["score", "log_predictive_density", "condition_on"])
+@pytest.mark.parametrize("model", [MODEL, AutoGaussianProcessRegressor()])
+def test_a_source_without_targets_is_no_array_either(model, method):
+    if not hasattr(ask := clone(model), method):
+        return
+    with pytest.raises(TypeError, match="read in chunks and cannot be used as an array"):
+        getattr(ask, method)(SequenceRows(X, Y))
+    name = rf"{type(model).__name__}\.{method}\(\) missing 1 required positional argument: 'y'"
+    with pytest.raises(TypeError, match=name):
+        getattr(ask, method)(X)
+
+
 def test_chunks_have_their_columns_in_one_order(frame_chunks):
     for columns in (["c", "b", "a"], ["a", "b", "d"]):
         with pytest.raises(ValueError, match=r"chunk 2: X has the column '[cd]' where chunk 0 has"):

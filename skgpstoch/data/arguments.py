@@ -59,19 +59,19 @@ def check_names(estimator: Any, method: Callable, names: Iterable[str]) -> None:
         )
 
 
-def check_first(estimator: Any, method: Callable, names: Iterable[str]) -> None:
-    """Check that a method's first argument, such as X, is among those given by name.
+def check_given(estimator: Any, method: Callable, place: int, names: Iterable[str]) -> None:
+    """Check that the argument at a place, such as X, is among those given by name.
 
     Raises
     ------
     TypeError
         If it is not.
     """
-    first = list(signature(method).parameters.values())[1]
-    if first.default is first.empty and first.name not in names:
+    asked = list(signature(method).parameters.values())[place]
+    if asked.default is asked.empty and asked.name not in names:
         raise TypeError(
             f"{type(estimator).__name__}.{method.__name__}() missing 1 required positional "
-            f"argument: {first.name!r}"
+            f"argument: {asked.name!r}"
         )
 
 
@@ -81,17 +81,20 @@ def with_names_checked(method: Callable) -> Callable:
     If a fit needs targets and gets none, it raises the same error as scikit-learn for y=None.
     """
     target = signature(method).parameters.get("y")
-    needs_target = method.__name__ in FITS and target is not None and target.default is target.empty
+    needs_target = target is not None and target.default is target.empty
+    takes_rows = [*signature(method).parameters][1:3] == ["X", "y"]
 
     @functools.wraps(method)
     def checked(estimator: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs:
             check_names(estimator, method, kwargs)
         if not args:
-            check_first(estimator, method, kwargs)
-        if needs_target and len(args) < 2 and kwargs.get("y") is None:
+            check_given(estimator, method, 1, kwargs)
+        if needs_target and takes_rows and len(args) < 2 and kwargs.get("y") is None:
             check_no_source(args[0] if args else kwargs.get("X"))
-            kwargs["y"] = None
+            if method.__name__ in FITS:
+                kwargs["y"] = None
+            check_given(estimator, method, 2, kwargs)
         return method(estimator, *args, **kwargs)
 
     return checked

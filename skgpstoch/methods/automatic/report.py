@@ -46,7 +46,9 @@ FORMAT: dict[str, Any] = {"index": False, "float_format": shown}
 
 
 class Report(NamedTuple):
-    """Three tables about a fit, as pandas frames.
+    """Four tables about a fit, as pandas frames.
+
+    With `target_transform`, all but scores are of the transformed y.
 
     Parameters
     ----------

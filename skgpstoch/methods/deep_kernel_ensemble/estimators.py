@@ -143,7 +143,8 @@ class DeepKernelEnsembleParameters(NetworkParameters, StepParameters):
         fold are predicted by the one calibrated network that was trained without it. The gain of
         the mixture over one network on the former rows is added to their log densities, and their
         errors are as much smaller as the mixture's are. If time is short, only some of the former
-        rows have predictions. None without early stopping.
+        rows have predictions. With `target_transform`, all are of the transformed y. None without
+        early stopping.
     """
 
     hidden_layer_sizes: Any = "auto"

@@ -124,7 +124,7 @@ class NNGPRegressor(
         their numbers in the X given to `fit`, not in `X_train_` (`rows`), `log_density` in nats for
         y in its own units, both of shape (m,), and `mean`, `error`, `std`, `latent_std` and `cdf`,
         of shape (m, n_outputs) also for one output. Kernel and tails are those of all rows. With a
-        network: for the rows that it has not seen.
+        network: for the rows that it has not seen. With `target_transform`: of the transformed y.
     budget_ : dict or None
         With `max_time`: "n_steps", what there was time for, "all_steps" without a limit,
         "start_is_cut", whether the choice of a kernel or the first training of a network was cut,

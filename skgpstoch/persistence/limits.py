@@ -23,6 +23,7 @@ from ..data.arrays import MOST_INTEGER
 from .fields import check_fields, refuse_names
 from .forms import OBJECTS
 from .forms_of_values import form_of_level, is_long_list_of_floats
+from .kernels import check_size
 from .registry import TRANSFORMERS, is_parameter, known_classes, package_of
 from .shapes import PACKAGES, check_shapes
 from .within import Within
@@ -41,7 +42,6 @@ MOST_WRITTEN = 2  # of all that objects may take, in a list whose parts are writ
 BYTES_OF_NUMBER = 8
 FREE_EVALUATIONS = 500  # kernels, networks and estimators within one that are always allowed
 FREE_BYTES_SHARED = 2**23  # within one, likewise
-MOST_KERNELS = 300  # in one another
 TIMES_A_TRANSFORMER = 20  # that a transformer of y counts, which each quantile takes many times
 LONGEST_NAME = 120  # of an attribute, in messages
 ROWS = ("X_train_",)  # of any kind, where a kernel is the user's own
@@ -225,8 +225,7 @@ class FileLimits(StateLimits):
                 or self.sizes[-1] > MOST_REPEATS * n_known + FREE_BYTES_SHARED
             ):
                 raise ValueError("its kernels, networks or estimators repeat too often")
-            if isinstance(value, sk.Kernel) and self.evaluations[-1] > MOST_KERNELS:
-                raise ValueError(f"a kernel has more than {MOST_KERNELS} parts")
+            check_size(value, self.evaluations[-1])
 
     def check_parameters(self, value: Any, parts: list[Any]) -> None:
         """Raise a ValueError if a parameter takes much memory once `clone` has copied it."""

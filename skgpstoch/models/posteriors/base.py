@@ -27,6 +27,11 @@ class Posterior(Module):
         return BLOCK_ROWS
 
     @property
+    def gradient_rows(self) -> int:
+        """Number of rows whose gradients are computed at a time, which keep what they need."""
+        return self.block_rows
+
+    @property
     def summary(self) -> Posterior:
         """A posterior with nearly the same mean, which takes little time; this one if it does."""
         return self

@@ -33,7 +33,7 @@ from .nearby import LEAST_KNOWN, ErrorScale, Given, Widths
 from .places import Places
 from .sets import Sets, located, set_blocks
 
-MOST_IN_BLOCK = 1 << 24  # covariances of a block of sets, which gradients keep several times
+MOST_IN_BLOCK = 1 << 24  # covariances of a block of sets, of which gradients keep each part's
 ENOUGH = 128  # neighbours for a summary of the mean
 _found: WeakKeyDictionary[nn.Module, Nearest] = WeakKeyDictionary()  # by posterior
 _places: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()  # likewise
@@ -133,6 +133,11 @@ class NeighbourPosterior(Posterior):
     def block_rows(self) -> int:
         n_of_set = min(self.n_neighbors, len(self.residual)) + 1
         return max(1, min(BLOCK_ROWS, MOST_IN_BLOCK // n_of_set**2))
+
+    @property
+    def gradient_rows(self) -> int:
+        n_parts = sum(1 for _ in self.kernel.named_modules(remove_duplicate=False))
+        return max(1, self.block_rows // (2 * n_parts))
 
     @property
     def summary(self) -> NeighbourPosterior:

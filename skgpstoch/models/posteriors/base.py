@@ -28,8 +28,10 @@ class Posterior(Module):
 
     @property
     def gradient_rows(self) -> int:
-        """Number of rows whose gradients are computed at a time, which keep what they need."""
-        return self.block_rows
+        """Number of rows whose gradients are computed at a time; a kernel's parts are all kept."""
+        kernel = getattr(self, "kernel", None)
+        n_parts = len(list(kernel.named_modules(remove_duplicate=False))) if kernel else 0
+        return max(1, self.block_rows // (2 * n_parts or 1))
 
     @property
     def summary(self) -> Posterior:

@@ -135,11 +135,6 @@ class NeighbourPosterior(Posterior):
         return max(1, min(BLOCK_ROWS, MOST_IN_BLOCK // n_of_set**2))
 
     @property
-    def gradient_rows(self) -> int:
-        n_parts = sum(1 for _ in self.kernel.named_modules(remove_duplicate=False))
-        return max(1, self.block_rows // (2 * n_parts))
-
-    @property
     def summary(self) -> NeighbourPosterior:
         return self.with_neighbors(min(self.n_neighbors, ENOUGH))
 

@@ -52,6 +52,7 @@ from skgpstoch.estimators.distributions.predictive import PredictiveDistribution
 from skgpstoch.kernels import TiedKernel, from_sklearn
 from skgpstoch.models.features.fourier import base_frequencies
 from skgpstoch.models.features.network import InputLimits, InputScales, PeriodicInputs
+from skgpstoch.models.posteriors import neighbours
 from skgpstoch.models.posteriors.nearby import ErrorScale, Given
 from skgpstoch.persistence import failures, limits, networks
 from skgpstoch.persistence.layers import check_layer
@@ -1106,6 +1107,49 @@ def test_kernels_compute_with_numbers(where, exact, tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.parametrize("repeats", [True, False])
+def test_kernels_have_few_parts(repeats, plain, exact, tmp_path):
+    """Each has covariances of its own, which gradients keep."""
+    path = tmp_path / "model"
+    kernels = [sk.Matern(length_scale=1.0 + 0.1 * (not repeats) * i) for i in range(64)]
+    model, exact = skgpstoch.load(plain), skgpstoch.load(exact)
+    for n in (32, 64):
+        parts = kernels[:n] if not repeats else [kernels[0]] * n
+        while len(parts) > 1:
+            parts = [sk.Sum(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
+        exact.kernel_, model.note_ = parts[0], from_sklearn(parts[0])
+        if n == 32:
+            exact.save(path)
+            model.save(path)
+    for each in (exact, model):
+        with pytest.raises(ValueError, match="a kernel has more than 64 parts"):
+            each.save(path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_gradients_keep_few_covariances(monkeypatch):
+    """Each part of a kernel has some for each row."""
+    model = NNGPRegressor(max_iter=1, n_neighbors_predict=20, random_state=0).fit(X, Y)
+    posterior = model.posterior_
+    posterior.kernel = from_sklearn(sum([sk.Matern()] * 15, sk.Matern()))
+    whole = model.predict_gradient(X)
+    assert posterior.gradient_rows * 31 <= posterior.block_rows / 2
+    sizes, of_mean = [], type(posterior).mean
+    monkeypatch.setattr(type(posterior), "mean", lambda q, X: sizes.append(len(X)) or of_mean(q, X))
+    monkeypatch.setattr(neighbours, "MOST_IN_BLOCK", 31 * 2 * 21**2 * 50)
+    assert np.isfinite(model.feature_importances_).all()
+    assert max(sizes) == 50
+    np.testing.assert_allclose(model.predict_gradient(X)[0], whole[0])
+
+
+def test_kernels_of_several_processes_are_none_that_predicts(exact, tmp_path):
+    """They make a matrix for each."""
+    with_attribute(
+        tmp_path / "model", exact, lambda nodes: nodes.add("type", "sklearn.CompoundKernel")
+    )
+    refused(tmp_path / "model", "'sklearn.CompoundKernel' is not a class or function that is")
+
+
 @pytest.mark.parametrize(
     ("value", "exponent"), [(10**100, 10**5), (3, 10**30)], ids=["base", "exponent"]
 )
@@ -1778,7 +1822,7 @@ def doubled_networks(nodes):
 def test_what_computes_does_not_repeat(make, exact, tmp_path):
     """To fit and to predict with 2^10 kernels takes far longer than the file tells."""
     with_attribute(tmp_path / "model", exact, make)
-    refused(tmp_path / "model", "estimators repeat too often|a kernel has more than 300 parts")
+    refused(tmp_path / "model", "estimators repeat too often|a kernel has more than 64 parts")
 
 
 def with_many(nodes, name, *fields):
@@ -1966,7 +2010,7 @@ def test_few_folders_are_warned_of(exact, tmp_path):
 
 def test_a_few_equal_kernels_are_one_object(tmp_path):
     kernel = sk.RBF()
-    for _ in range(7):
+    for _ in range(5):
         kernel = kernel + kernel
     model = GaussianProcessRegressor(kernel, optimizer=None)
     model.save(tmp_path / "model")

@@ -267,7 +267,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         with numeric_context():
             rows, posterior = self._located(representative_rows(spread))
             posterior = posterior.summary
-            blocks = row_blocks(len(rows), posterior.block_rows)
+            blocks = row_blocks(len(rows), posterior.gradient_rows)
             scale = spread.scale / self._x_scaling.scale
             return posterior_importances(posterior, rows, scale, blocks)
 

@@ -254,7 +254,7 @@ def gradients_of(model: BaseGP, X: Any, latent: bool) -> MomentGradients:
         return (q if latent else likelihood.moments(q)).mixture_moments()
 
     with numeric_context():
-        found = gradients_by_blocks(moments, X, X.device, posterior.block_rows)
+        found = gradients_by_blocks(moments, X, X.device, posterior.gradient_rows)
     of_y, unit = found.scaled(*model._y_scaling), model._x_scaling.scale
     slopes = (of_y.mean_gradient / unit, of_y.std_gradient / unit)
     return MomentGradients(of_y.mean, of_y.std, *slopes)

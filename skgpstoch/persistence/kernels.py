@@ -5,19 +5,22 @@ NumPy would take texts for numbers, as long as they are for each pair of rows.
 
 from __future__ import annotations
 
+import itertools
 import types
 from typing import Any
 
 from sklearn.gaussian_process.kernels import Kernel
+from torch import nn
 
 from .arrays import are_numbers, told
 from .forms_of_values import LETTERS_SHOWN
-from .registry import package_of, parameters_of
+from .registry import PACKAGE, package_of, parameters_of
 from .shapes import PACKAGES
 
+MOST_PARTS = 64  # of a kernel
 NO_NUMBERS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("kernel", "k1", "k2"), (Kernel,)),
-    "ties": (list, tuple),
+    **dict.fromkeys(("kernels", "ties"), (list, tuple)),
     "metric": (str, types.FunctionType),
     "pairwise_kernels_kwargs": (dict, types.NoneType),
 }
@@ -38,6 +41,20 @@ def check_kernel(value: Kernel) -> None:
             raise ValueError(f"{cls.__name__}.{name} must be {expected}, got {told(given)}")
         if isinstance(given, dict) and isinstance(value.metric, str):
             check_arguments(given)
+
+
+def check_size(value: Any, n_parts: int) -> None:
+    """Raise a ValueError if a kernel has too many parts, of which it may know the number.
+
+    Gradients keep the covariances of each.
+    """
+    if type(value).__module__.startswith(f"{PACKAGE}.kernels") and isinstance(value, nn.Module):
+        parts = value.named_modules(remove_duplicate=False)
+        n_parts = len(list(itertools.islice(parts, MOST_PARTS + 1)))
+    elif not isinstance(value, Kernel):
+        return
+    if n_parts > MOST_PARTS:
+        raise ValueError(f"a kernel has more than {MOST_PARTS} parts")
 
 
 def judged(name: str, given: Any) -> tuple[bool, str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +18,11 @@ from sklearn.base import BaseEstimator
 from sklearn.gaussian_process import kernels as sk
 from torch import nn
 
-from ..data.arrays import MOST_INTEGER
 from .fields import check_fields, refuse_names
 from .forms import OBJECTS
-from .forms_of_values import form_of_level, is_long_list_of_floats
+from .forms_of_values import is_long_list_of_floats
+from .kernels import check_size
+from .keys import check_integers, check_keys, is_flat
 from .registry import TRANSFORMERS, is_parameter, known_classes, package_of
 from .shapes import PACKAGES, check_shapes
 from .within import Within
@@ -30,9 +30,6 @@ from .within import Within
 MOST_DEPTH = 200  # nodes within each other; those of deep networks have some 25
 MOST_REPEATS = 5  # times that parts may count on average if each is walked wherever it is shared
 FREE_PARTS = 100_000  # so many are always allowed
-MOST_KEYS = 256  # of a set or dict; more of them may be made to have equal hashes
-QUICK_KEYS = 2**20  # integers below this have hashes that hardly collide
-MOST_IN_A_KEY = 16
 MOST_UNKNOWN = 200  # arrays and numbers within an object that are not finite
 BYTES_OF_UNKNOWN = 1000  # that one counts for wherever its object is referred to
 BYTES_OF_ENTRY = 100  # that one counts for in each module that has its dict
@@ -41,13 +38,11 @@ MOST_WRITTEN = 2  # of all that objects may take, in a list whose parts are writ
 BYTES_OF_NUMBER = 8
 FREE_EVALUATIONS = 500  # kernels, networks and estimators within one that are always allowed
 FREE_BYTES_SHARED = 2**23  # within one, likewise
-MOST_KERNELS = 300  # in one another
 TIMES_A_TRANSFORMER = 20  # that a transformer of y counts, which each quantile takes many times
 LONGEST_NAME = 120  # of an attribute, in messages
 ROWS = ("X_train_",)  # of any kind, where a kernel is the user's own
 WITH_NUMBERS = (np.ndarray, np.floating, float)
 EVALUATED = (sk.Kernel, nn.Module, BaseEstimator)
-OF_KEYS = (bool, int, float, str, type(None), torch.dtype)
 WHERE_KEYS_ARE = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered dict": (0, 2)}
 """Which parts are keys: the first one, and how many parts further the next one is."""
 
@@ -225,8 +220,7 @@ class FileLimits(StateLimits):
                 or self.sizes[-1] > MOST_REPEATS * n_known + FREE_BYTES_SHARED
             ):
                 raise ValueError("its kernels, networks or estimators repeat too often")
-            if isinstance(value, sk.Kernel) and self.evaluations[-1] > MOST_KERNELS:
-                raise ValueError(f"a kernel has more than {MOST_KERNELS} parts")
+            check_size(value, self.evaluations[-1])
 
     def check_parameters(self, value: Any, parts: list[Any]) -> None:
         """Raise a ValueError if a parameter takes much memory once `clone` has copied it."""
@@ -264,34 +258,6 @@ def label(form: str, parts: list[Any], place: int) -> str:
         return f".{parts[place - 1]}"
     is_named = form in ("dict", "ordered dict") and isinstance(parts[place - 1], str)
     return f"[{parts[place - 1]!r:.60}]" if is_named and place else f"[{place}]"
-
-
-def check_integers(parts: Iterable[Any]) -> None:
-    """Raise a ValueError if NumPy would make objects of an integer, whose powers take for ever."""
-    for part in parts:
-        if type(part) is int and not -MOST_INTEGER - 1 <= part <= 2 * MOST_INTEGER + 1:
-            raise ValueError(
-                "an integer is more than 64 bits hold, and no key of a set or dict. Write large "
-                "numbers as floats (1e20)"
-            )
-
-
-def check_keys(keys: list[Any]) -> None:
-    """Raise a ValueError if keys may take long to hash, or to tell from each other."""
-    slow = [k for k in keys if type(k) is not str and not (type(k) is int and 0 <= k < QUICK_KEYS)]
-    if len(slow) > MOST_KEYS or not all(map(is_flat, slow)):
-        raise ValueError(
-            f"a set or dict must have texts as keys, integers from 0 to {QUICK_KEYS}, or at most "
-            f"{MOST_KEYS} other numbers and flat tuples"
-        )
-
-
-def is_flat(key: Any) -> bool:
-    """Tell whether a key is a number, a text, or a short tuple of them."""
-    inner = key if type(key) in (tuple, frozenset) else (key,)
-    return len(inner) <= MOST_IN_A_KEY and all(
-        type(v) in OF_KEYS or isinstance(v, np.generic) or form_of_level(v) for v in inner
-    )
 
 
 def bytes_of(value: Any) -> int:

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+import torch
 from torch import Tensor
 
 from ..data.deadline import Clock
@@ -16,6 +17,8 @@ from ..data.messages import warn
 from .checkpoint import AnyCheckpoint, optimizer_can_be_in, same_form, summary
 from .history import History
 from .loop import Observer, Trainer
+
+COUNTED = {"folds", "n_rows", "share"}  # tensors of objectives that follow from the rows
 
 
 class Printed(Observer):
@@ -85,11 +88,17 @@ def can_be_in(trainer: Trainer, state: dict[str, Any]) -> bool:
     return (
         all(same_form(own[name], state[name]) for name in fixed)
         and all(same_form(own["objective"], s) and are_finite(s) for s in kept if s is not None)
+        and all(same_counts(own["objective"], s) for s in (state["objective"], *kept) if s)
         and optimizer_can_be_in(trainer.optimizer, state["optimizer"])
         and history.is_sound()
         and state["step"] == history.n_iter * trainer.n_batches
         and state["rate"] == 0.5**history.n_rollbacks
     )
+
+
+def same_counts(own: dict[str, Any], state: dict[str, Any]) -> bool:
+    """Tell whether an objective's state has what a fit counts before its first step."""
+    return all(torch.allclose(own[name], state[name]) for name in COUNTED & own.keys())
 
 
 def are_finite(state: dict[str, Any]) -> bool:

@@ -203,6 +203,9 @@ FORGED = {
     "an average of words": change("objective", "running._extra_state", to=("a", "b")),
     "a best state of another shape": change("best_state", WEIGHT, to=torch.zeros(3)),
     "a best state that is none": change("best_state", to=3),
+    "negative rows": change("objective", "n_rows", to=lambda n: -n - 1e300),
+    "rows of another share": change("objective", "share", to=lambda share: 2.0 * share),
+    "a best state of other rows": change("best_state", "n_rows", to=lambda n: n + 1.0),
     "a best weight that is NaN": change("best_state", WEIGHT, to=lambda w: w * np.nan),
     "a start that is empty": change("start_state", to={}),
     "no optimizer": change("optimizer", to=None),
@@ -352,7 +355,7 @@ def test_a_file_that_is_sound_is_resumed_from(few, tmp_path, left_by_kill, capsy
 
 EXTREME = {
     "noise": change("objective", "log_noise", to=lambda v: v * 0.0 + 1e300),
-    "a count": change("objective", "n_rows", to=lambda n: n * 0.0 - 1e300),
+    "a matrix": change("objective", "running.gram", to=lambda v: v * 0.0 - 1e300),
 }
 
 

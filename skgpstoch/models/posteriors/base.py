@@ -27,6 +27,13 @@ class Posterior(Module):
         return BLOCK_ROWS
 
     @property
+    def gradient_rows(self) -> int:
+        """Number of rows whose gradients are computed at a time; a kernel's parts are all kept."""
+        kernel = getattr(self, "kernel", None)
+        n_parts = len(list(kernel.named_modules(remove_duplicate=False))) if kernel else 0
+        return max(1, self.block_rows // (2 * n_parts or 1))
+
+    @property
     def summary(self) -> Posterior:
         """A posterior with nearly the same mean, which takes little time; this one if it does."""
         return self

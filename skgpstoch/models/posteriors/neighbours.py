@@ -33,7 +33,7 @@ from .nearby import LEAST_KNOWN, ErrorScale, Given, Widths
 from .places import Places
 from .sets import Sets, located, set_blocks
 
-MOST_IN_BLOCK = 1 << 24  # covariances of a block of sets, which gradients keep several times
+MOST_IN_BLOCK = 1 << 24  # covariances of a block of sets, of which gradients keep each part's
 ENOUGH = 128  # neighbours for a summary of the mean
 _found: WeakKeyDictionary[nn.Module, Nearest] = WeakKeyDictionary()  # by posterior
 _places: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()  # likewise

@@ -167,8 +167,8 @@ class InMemory(Table):
         if plan.shuffles:
             n = len(self.data) if self.n_distinct is None else self.n_distinct
             order = torch.randperm(n, generator=generator, device=device).cpu().numpy()
-            extra = torch.rand(len(self.data) - n, generator=generator, device=device)
-            order = with_copies(order, extra.cpu().numpy())
+            copies = torch.empty(len(self.data) - n, dtype=torch.float32, device=device)
+            order = with_copies(order, copies.uniform_(generator=generator).cpu().numpy())
             if self.data.cluster is not None:
                 order = together(order, self.data.cluster)
             places = inverse_order(order)[places]

@@ -211,7 +211,8 @@ class OverLevels(NamedTuple):
         (m, var), centre = self.given.moments(), self.given.density_mean()
         mean = self.copies.averaged(m)
         apart = m - self._copied(mean)  # var is about m, which need not be the density's mean
-        return mean, self.copies.averaged(var + apart * (2.0 * centre - m - self._copied(mean)))
+        each = var + apart * (2.0 * centre - m - self._copied(mean))
+        return mean, self.copies.averaged(each).at_least(0.0)
 
     def density_mean(self) -> Value:
         """Return the mean of the density, (N, P)."""

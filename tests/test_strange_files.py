@@ -33,6 +33,7 @@ from sklearn.utils._metadata_requests import MethodMetadataRequest
 
 import skgpstoch
 from skgpstoch import (
+    ADMMGaussianProcessRegressor,
     ConstantVarianceRegressor,
     ConvolutionalGPRegressor,
     DeepGPRegressor,
@@ -52,7 +53,7 @@ from skgpstoch.estimators.distributions.predictive import PredictiveDistribution
 from skgpstoch.kernels import TiedKernel, from_sklearn
 from skgpstoch.models.features.fourier import base_frequencies
 from skgpstoch.models.features.network import InputLimits, InputScales, PeriodicInputs
-from skgpstoch.models.posteriors import neighbours
+from skgpstoch.models.posteriors import base as posteriors
 from skgpstoch.models.posteriors.nearby import ErrorScale, Given
 from skgpstoch.persistence import failures, limits, networks
 from skgpstoch.persistence.layers import check_layer
@@ -1129,16 +1130,16 @@ def test_kernels_have_few_parts(repeats, plain, exact, tmp_path):
 @pytest.mark.filterwarnings("ignore")
 def test_gradients_keep_few_covariances(monkeypatch):
     """Each part of a kernel has some for each row."""
-    model = NNGPRegressor(max_iter=1, n_neighbors_predict=20, random_state=0).fit(X, Y)
+    model = ADMMGaussianProcessRegressor(max_iter=1, random_state=0).fit(X, Y)
     posterior = model.posterior_
     posterior.kernel = from_sklearn(sum([sk.Matern()] * 15, sk.Matern()))
     whole = model.predict_gradient(X)
     assert posterior.gradient_rows * 31 <= posterior.block_rows / 2
     sizes, of_mean = [], type(posterior).mean
     monkeypatch.setattr(type(posterior), "mean", lambda q, X: sizes.append(len(X)) or of_mean(q, X))
-    monkeypatch.setattr(neighbours, "MOST_IN_BLOCK", 31 * 2 * 21**2 * 50)
+    monkeypatch.setattr(posteriors, "BLOCK_ROWS", 31 * 2 * 10)
     assert np.isfinite(model.feature_importances_).all()
-    assert max(sizes) == 50
+    assert max(sizes) == 10
     np.testing.assert_allclose(model.predict_gradient(X)[0], whole[0])
 
 

@@ -289,6 +289,11 @@ def takes(name):
     return lambda cls: name in inspect.signature(cls.fit).parameters
 
 
+def counts(cls):
+    """Tell whether it takes exposures with a likelihood of counts, not only to refuse them."""
+    return takes("exposure")(cls) and str in cls._parameter_constraints["likelihood"]
+
+
 def has(name):
     return lambda cls: name in cls().get_params()
 
@@ -301,7 +306,7 @@ ONE_OF_EACH = representatives(PROMISES.index("same bits on an accelerator"), EST
 SCENARIOS = {  # with whom, and who stands for all in the default run
     plain: (lambda cls: True, ONE_OF_EACH),
     weights: (takes("sample_weight"), [sg.SVGPClassifier]),
-    exposure: (takes("exposure"), [sg.SVGPRegressor]),
+    exposure: (counts, [sg.SVGPRegressor]),
     known_noise: (takes("y_std"), [sg.SVGPRegressor]),
     outputs: (lambda cls: not is_classifier(cls()), [FINITE_ONE]),
     stream: (lambda cls: hasattr(cls, "partial_fit"), [sg.MinimaxGaussianProcessRegressor]),

@@ -309,8 +309,8 @@ def budget_of(run: Run, history: History) -> Budget | None:
     done, wanted = history.n_steps, n_steps(run)
     is_cut = history.status == "deadline" and done < wanted
     is_cut = is_cut or n_members < run.all_members or closing != FULL or start_is_cut
-    budget = Budget(done, wanted, n_members, run.all_members, closing.name, not is_cut)
-    budget = budget._replace(start_is_cut=start_is_cut)
+    members = n_members, run.all_members
+    budget = Budget(done, wanted, *members, closing.name, not is_cut, start_is_cut=start_is_cut)
     if isinstance(run.table, Sampled) or not is_host(run.problem.X.device):
         return budget  # its thread also waits for other ranks, for rows or for a device
     unused = 0.0 if run.whole is None else 1.0 - run.whole.share()

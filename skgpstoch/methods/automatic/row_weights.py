@@ -37,7 +37,7 @@ from ...estimators.distributions.law import LEAST_PROBABILITY, Law
 from ...estimators.distributions.mixed import MixedLaw
 from ...maths.student_t import log_student_t
 from ...training.exact_search import Search
-from .student_mixture import TAIL_BOUNDS, TAIL_LIMITS, TAIL_PRIOR, StudentMixture
+from .student_mixture import TAIL_BOUNDS, TAIL_LIMITS, TAIL_PRIOR, StudentMixture, deviation
 
 STD_LIMITS = 1e-300, 1e300  # of points, and of rows far from all others
 FEWEST_JUDGES = 30  # rows left out, for weights that depend on the row
@@ -216,7 +216,7 @@ class RowPosterior:
         """Return nats, up to a constant, and the gradient."""
         at = torch.tensor(values, dtype=torch.float64, device="cpu", requires_grad=True)
         value = self.weight @ self.densities(at) + self.rows_for_each @ at[:-4].log_softmax(0)
-        value = value - 0.5 * ((at[-4:] - self.centre) / self.spread).square().sum()
+        value = value - deviation(at[-4:], (self.centre, self.spread)).sum()
         return value.item(), torch.autograd.grad(value, at)[0].numpy()
 
     def densities(self, at: Tensor) -> Tensor:

@@ -254,8 +254,8 @@ class TailPosterior:
         return (self.log_share - kernel).logsumexp(0) + normaliser - log_factor
 
 
-def deviation(value: Tensor, prior: tuple[float, float]) -> Tensor:
-    """Return minus the log density of a normal prior, up to a constant."""
+def deviation(value: Tensor, prior: tuple[Any, Any]) -> Tensor:
+    """Return minus the log density of a normal prior (mean, deviation), up to a constant."""
     mean, std = prior
     return 0.5 * ((value - mean) / std).square()
 

@@ -126,7 +126,8 @@ class DeepKernelEnsembleParameters(NetworkParameters, StepParameters):
         "all_estimators", the same for a fit without a limit; "closing_pass" ("full", "short", or
         "none" if the last layers are as training left them); "is_enough", whether nothing was cut;
         "core_share", the share of its time that training had a CPU core for; "n_threads", the
-        number of torch's threads; and "unused", the share of the time that was left at the end.
+        number of torch's threads; "unused", the share of the time that was left at the end; and
+        "start_is_cut", which only nearest neighbours may be.
     kernel_ : sklearn kernel
         The fitted kernel on the networks' outputs.
     loss_curve_ : list of float

@@ -298,6 +298,11 @@ def has(name):
     return lambda cls: name in cls().get_params()
 
 
+def stream_after_fit(case):
+    model = case.make().fit(case.X[:25], case.y[:25])
+    return case.said_by(model.partial_fit(case.X[25:], case.y[25:]))
+
+
 def trains(cls):
     return cls not in DROP_IN
 
@@ -310,6 +315,7 @@ SCENARIOS = {  # with whom, and who stands for all in the default run
     known_noise: (takes("y_std"), [sg.SVGPRegressor]),
     outputs: (lambda cls: not is_classifier(cls()), [FINITE_ONE]),
     stream: (lambda cls: hasattr(cls, "partial_fit"), [sg.MinimaxGaussianProcessRegressor]),
+    stream_after_fit: (lambda cls: hasattr(cls, "partial_fit"), [FINITE_ONE]),
     warm_start: (has("warm_start"), []),  # there is one below
     checkpoint: (has("checkpoint_dir"), [sg.SVGPRegressor]),
     ctrl_c: (trains, [sg.MinimaxGaussianProcessRegressor]),

@@ -1327,11 +1327,14 @@ def test_predictions_survive_a_gpu_without_memory(quick_finite, sine, monkeypatc
 # -------------------------------------------------------------------------------------------- GPU
 @pytest.mark.gpu
 def test_cuda_agrees_with_the_cpu(quick_kind, sine, close_to):
-    """To rounding where nothing is trained; in quality where training takes another path."""
+    """To rounding where nothing is trained; in quality, as other draws do, where draws differ."""
     X, y = sine
-    cpu, cuda = (quick_kind(device=d, dtype="float64").fit(X, y) for d in ("cpu", "cuda"))
-    assert cuda.score(X, y) == pytest.approx(cpu.score(X, y), abs=0.05)
-    assert_allclose(cuda.predict(GRID), cpu.predict(GRID), atol=0.3)
+    cuda = quick_kind(device="cuda", dtype="float64").fit(X, y)
+    others = [
+        quick_kind(device="cpu", dtype="float64", random_state=seed).fit(X, y).score(X, y)
+        for seed in range(5)
+    ]
+    assert min(others) - 0.05 < cuda.score(X, y) < max(others) + 0.05
     moved = copy.deepcopy(cuda).set_params(device="cpu")
     close_to(cuda, moved, GRID, rtol=1e-8, atol=1e-8)
     assert cuda.log_marginal_likelihood(X, y) == pytest.approx(
@@ -1381,7 +1384,9 @@ def test_cuda_streams_resume_and_checkpoint(quick, sine, tmp_path, monkeypatch):
 def test_the_generators_of_cuda_are_untouched(quick, sine, device):
     torch.cuda.manual_seed_all(3)
     before = torch.cuda.get_rng_state_all()
-    module = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.2))
-    quick(device=device, feature_map=module).fit(*sine).sample_y(GRID, random_state=None)
+    model = quick(device=device)
+    if "feature_map" in model.get_params():
+        model.set_params(feature_map=nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.2)))
+    model.fit(*sine).sample_y(GRID, random_state=None)
     after = torch.cuda.get_rng_state_all()
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))

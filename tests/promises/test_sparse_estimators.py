@@ -1365,16 +1365,18 @@ def test_a_gpu_that_is_not_there(quick_any, sine):
 @pytest.mark.gpu
 @pytest.mark.parametrize(("cls", "params"), COMBINATIONS[::2])
 def test_cuda_agrees_with_the_cpu(cls, params, small):
-    """To rounding with the same parameters; in quality where training takes another path."""
+    """To rounding with the same parameters; in quality, as other draws do, where draws differ."""
     X, targets = small
     y = targets_for(params, targets)
     epochs = 1 if params["solver"] == "lbfgs" else 8
-    common = {"n_inducing": 6, "batch_size": 30, "max_iter": epochs, "random_state": 0}
-    cpu, cuda = (
-        cls(**common, **{**params, "dtype": "float64"}, device=device).fit(X, y)
-        for device in ("cpu", "cuda")
-    )
-    assert cuda.score(X, y) == pytest.approx(cpu.score(X, y), abs=0.1)
+    common = {"n_inducing": 6, "batch_size": 30, "max_iter": epochs, "dtype": "float64"}
+
+    def fitted(device, seed):
+        return cls(**params | common, random_state=seed, device=device).fit(X, y)
+
+    cuda = fitted("cuda", 0)
+    others = [fitted("cpu", seed).score(X, y) for seed in range(5)]
+    assert min(others) - 0.1 < cuda.score(X, y) < max(others) + 0.1
     moved = copy.deepcopy(cuda).set_params(device="cpu")
     density = moved.log_predictive_density(X, y)
     assert_allclose(cuda.log_predictive_density(X, y), density, rtol=1e-7, atol=1e-7)

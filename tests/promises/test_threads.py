@@ -178,9 +178,10 @@ def test_callbacks_do_not_have_the_generator(sine, monkeypatch):
 @pytest.mark.gpu
 def test_a_fit_on_the_cpu_leaves_the_generators_of_gpus(sine):
     cls = SCGDGaussianProcessRegressor
+    model = stochastic(cls, nn.Dropout, 0).set_params(device="cpu")
     torch.cuda.manual_seed_all(7)
     states = torch.cuda.get_rng_state_all()
-    stochastic(cls, nn.Dropout, 0).set_params(device="cpu").fit(*few(cls, sine))
+    model.fit(*few(cls, sine))
     pairs = zip(torch.cuda.get_rng_state_all(), states, strict=True)
     assert all(torch.equal(after, before) for after, before in pairs)
 

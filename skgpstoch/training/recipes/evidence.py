@@ -278,7 +278,8 @@ class EvidenceRecipe(ExactRecipe):
         if posterior is None:
             objective = self.objective(problem)
         else:
-            fitted: Any = copy.deepcopy(posterior.features).to(problem.X).requires_grad_(True)
+            posterior = copy.deepcopy(posterior).to(problem.X.device)
+            fitted: Any = posterior.features.to(problem.X).requires_grad_(True)
             if self.network is not None:
                 self.network.freeze(fitted.network)
             features = JoinedFeatures(fitted) if fitted.n_members > 1 else fitted

@@ -580,6 +580,17 @@ def test_models_predict_on_either_device(cls, alike, pretend):
     assert pretend.n_operations > 0
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_the_default_moves_its_models(small, one_kernel, alike, pretend):
+    rows, y = np.concatenate([X, X + 0.01]), np.tile(Y, 2)
+    model = AROUND["automatic"]("pretend").fit(rows, y)
+    expected = model.predict(X)
+    moved = model.set_params(device="cpu")
+    pretend.clear()
+    compared([moved.predict(X)], [expected])
+    assert pretend.n_operations == 0
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("cls", [FINITE_ONE, sg.SVGPClassifier, sg.GaussianProcessRegressor])
 @slow_cases("SVGPClassifier")

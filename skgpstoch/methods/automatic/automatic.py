@@ -282,6 +282,14 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         of_rows = self._encoder.rows_asked(validate_table(self, X, reset=False))
         return Diagnosis([*self._diagnosis, *of_rows])
 
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters; a `device` is also where the fitted models predict from then on."""
+        super().set_params(**params)
+        if "device" in params:
+            for model in getattr(self, "estimators_", {}).values():
+                model.set_params(device=self.device)
+        return self
+
     @property
     def feature_importances_(self) -> np.ndarray:
         """How much predictions depend on each column of X."""

@@ -1,6 +1,6 @@
 """What only a GPU can say: its tests, time to accuracy beside GPyTorch, times of steps, memory.
 
-One command, under ten minutes, for whoever has a GPU first; please send the CSV:
+One command, ten minutes at most, for whoever has another GPU; please send the CSV:
 
     python benchmarks/bench_gpu.py
 
@@ -11,6 +11,8 @@ Parts, each in a process of its own that ends at a time limit; what was measured
                 scratch, and GPyTorch's SVGP, Adam and natural gradients, where it is installed
     steps       seconds of a training step on the CPU and on the device, at two sizes, and the
                 device's peak memory
+    neighbours  NNGPRegressor on a field of many rows, and with a network, and the default in the
+                same time: seconds, NLPD and rows predicted a second, on the CPU and on the device
     predictions rows a second, mean and standard deviation, from arrays to arrays, on the CPU and on
                 the device; the device's peak memory
 
@@ -57,14 +59,15 @@ from _common import (
     synchronize,
     write_csv,
 )
+from bench_neighbours import drawn_field
 
 import skgpstoch as sg
 from skgpstoch.data.devices import HOST, is_host, resolve_device
 from skgpstoch.training.loop import Trainer
 
 ROOT = Path(__file__).parents[1]
-LIMITS = {"tests": 240, "accuracy": 150, "steps": 120, "predictions": 60}
-"""Seconds of each part: under ten minutes together."""
+LIMITS = {"tests": 150, "accuracy": 140, "steps": 120, "neighbours": 140, "predictions": 50}
+"""Seconds of each part: ten minutes together."""
 
 DONE = re.compile(r"\b(PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)\b")
 MAX_ITER = [1, 2, 4, 8, 16, 32, 64, 128, 256]
@@ -82,9 +85,11 @@ class Scale(NamedTuple):
     step_seconds: float = 1.0  # of the measured steps of a case
     steps: int = 60  # at most
     queries: int = 200_000  # rows to predict
+    field: int = 100_000  # rows of a field
+    max_time: float = 15.0  # of deep neighbours and of the default
 
 
-SMALL = Scale(2_000, 32, 1.0, 2.0, ((16, 64, 6), (32, 128, 8)), 0.2, 10, 5_000)
+SMALL = Scale(2_000, 32, 1.0, 2.0, ((16, 64, 6), (32, 128, 8)), 0.2, 10, 5_000, 1_000, 4.0)
 WARM_STEPS, WARM_SECONDS = 5, 1.0  # before steps are measured, at most
 
 
@@ -352,6 +357,32 @@ def steps(args: argparse.Namespace, device: torch.device) -> Iterator[Row]:
                 yield {"method": name, **measured, "peak_MiB": peak_mib(where)}
 
 
+# --- part: neighbours -----------------------------------------------------------------------------
+def neighbours(args: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Fits by neighbours, shallow and deep, and by the default, which has them among its models."""
+    scale, common = scale_of(args), {"random_state": args.seed}
+    field, table = drawn_field(scale.field, args.seed).data, make_data(args, scale)
+    limited_to = {"max_time": scale.max_time, **common}
+    deep = sg.NNGPRegressor(hidden_layer_sizes=(256, 256), **limited_to)
+    cases: dict[str, tuple[Any, Split]] = {
+        "neighbours, a field": (sg.NNGPRegressor(**common), field),
+        "deep neighbours": (deep, table),
+        "the default": (sg.AutoGaussianProcessRegressor(**limited_to), table),
+    }
+    for name, (model, data) in cases.items():
+        for where in both(device):
+            forget_peak(where)
+            with Clock() as fit:
+                model.set_params(device=str(where)).fit(data.X_train, data.y_train)
+            with Clock() as prediction:
+                mean, std = model.predict(data.X_test, return_std=True)
+            rate = {"rows": len(data.X_train), "rows_per_s": len(data.X_test) / prediction.wall}
+            scores = gaussian_scores(data.y_test, mean, std)._asdict()
+            seconds = {"wall_s": fit.wall, "cpu_s": fit.cpu}
+            measured = {"where": str(where), **seconds, **scores, **rate}
+            yield {"method": name, **measured, "peak_MiB": peak_mib(where)}
+
+
 # --- part: predictions ----------------------------------------------------------------------------
 def predictions(args: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Rows a second on both, of models fitted on the device."""
@@ -382,6 +413,7 @@ COMPLETE = "complete"
 PARTS: dict[str, Callable[[argparse.Namespace, torch.device], Iterator[Row]]] = {
     "accuracy": accuracy,
     "steps": steps,
+    "neighbours": neighbours,
     "predictions": predictions,
 }
 

@@ -283,7 +283,18 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         return Diagnosis([*self._diagnosis, *of_rows])
 
     def set_params(self, **params: Any) -> Any:
-        """Set parameters; a `device` is also where the fitted models predict from then on."""
+        """Set parameters; a `device` is also where the fitted models predict from then on.
+
+        Parameters
+        ----------
+        **params : dict
+            Parameters and their values.
+
+        Returns
+        -------
+        self : estimator
+            The estimator itself.
+        """
         super().set_params(**params)
         if "device" in params:
             for model in getattr(self, "estimators_", {}).values():

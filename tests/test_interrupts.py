@@ -117,6 +117,19 @@ def test_a_block_decides(clock):
     assert interrupted_fit()
 
 
+@pytest.mark.parametrize("action", ["keep", "raise"])
+def test_a_block_hears_in_a_process_that_was_started_to_ignore(action):
+    """As the shell starts `python train.py &` of a script."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(KeyboardInterrupt), on_interrupt(action), one_fit():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_an_action_is_checked():
     with pytest.raises(ValueError, match="action must be one of"), on_interrupt("ignore"):
         pass

@@ -102,7 +102,7 @@ def on_interrupt(action: str = "keep") -> Iterator[None]:
     Outside of such a block the first interrupt keeps the best model so far if somebody is at the
     keyboard: in an interactive session, in a notebook, or in the foreground of a terminal. The
     second one, in the same fit or in a fit that follows within ten seconds, raises
-    KeyboardInterrupt.
+    KeyboardInterrupt. A job that a shell script starts with `&` ignores SIGINT outside of a block.
 
     Examples
     --------
@@ -118,9 +118,27 @@ def on_interrupt(action: str = "keep") -> Iterator[None]:
     before = RECORD.action, RECORD.kept_in
     RECORD.action, RECORD.kept_in = action, None
     try:
-        yield
+        with hearing():
+            yield
     finally:
         RECORD.action, RECORD.kept_in = before
+
+
+@contextlib.contextmanager
+def hearing() -> Iterator[None]:
+    """In the block, hear SIGINT also in a process that was started to ignore it.
+
+    Shells start the jobs that a script puts in the background so.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextlib.contextmanager

@@ -119,3 +119,13 @@ def test_exposures_that_mean_nothing_are_refused(claims, insurer):
             judge(X, y)
     with pytest.raises(ValueError, match="exposure must be given"):
         get_scorer("neg_mean_squared_error")(insurer, X, y)
+
+
+def test_counts_that_are_all_zero_are_fitted_without_a_word():
+    """Their dispersion is unknown, and held-out deviations may be beyond the numbers."""
+    X = np.random.default_rng(0).uniform(-2, 2, (30, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = AutoGaussianProcessRegressor(target="count", random_state=0).fit(X, np.zeros(30))
+    assert model.predict(X).max() < 0.2
+    assert all(np.isfinite(each.held_out_.std).all() for each in model.estimators_.values())

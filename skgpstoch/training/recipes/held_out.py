@@ -11,6 +11,9 @@ from ...data.rows import Data
 from ...models.calibration.held_out import Predicted
 from .recipe import Fitted
 
+LARGEST_MOMENT = 1e150
+"""Held-out means and deviations of counts may be infinite; the square of this number is not."""
+
 
 def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
     """Return the predictions of an objective for the first rows, which it has left out, if any."""
@@ -19,7 +22,8 @@ def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
         return None
     data = cast(Data, fitted.data)
     rows, places = fitted.among_first(len(found.log_density))
-    log_density, mean, std, latent_std, cdf = (column.numpy()[places] for column in found)
+    log_density, *moments, cdf = (column.numpy()[places] for column in found)
+    mean, std, latent_std = (np.clip(m, -LARGEST_MOMENT, LARGEST_MOMENT) for m in moments)
     folds = fitted.plan.folds
     is_whole = places < folds.n_unseen if folds.n_folds > 1 else None
     if fitted.posterior.likelihood.for_classes_only:

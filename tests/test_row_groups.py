@@ -256,6 +256,7 @@ def test_folds_hold_whole_groups():
     fold = group_folds(cluster, 3, np.random.RandomState(0))
     assert all(len(np.unique(fold[cluster == g])) == 1 for g in np.unique(cluster))
     assert sorted(np.bincount(fold)) == [30, 30, 40]
+    assert_array_equal(group_folds(100 - cluster, 3, np.random.RandomState(0)), fold)  # any names
     order = together(np.random.default_rng(0).permutation(100), cluster)
     assert_array_equal(np.sort(order), np.arange(100))
     assert np.count_nonzero(np.diff(cluster[order])) == 5  # each group in one piece

@@ -92,15 +92,18 @@ class HeldOutPredictions(NamedTuple):
 def group_folds(cluster: np.ndarray, n_folds: int, rng: Any) -> np.ndarray:
     """Return folds of whole groups, (n,), of about equal size, with at least one group in each.
 
-    Groups come in random order, the largest first, and each goes to the smallest fold so far.
+    Groups come in random order, the largest first, and each goes to the smallest fold so far. They
+    are numbered as they come in the rows, so that it does not matter what they are called.
     """
-    _, code, sizes = np.unique(cluster, return_inverse=True, return_counts=True)
+    _, first, name = np.unique(cluster, return_index=True, return_inverse=True)
+    code = np.argsort(np.argsort(first))[name.ravel()]
+    sizes = np.bincount(code)
     fold, load = np.empty(len(sizes), dtype=np.int64), np.zeros(min(n_folds, len(sizes)))
     order = rng.permutation(len(sizes))
     for group in order[np.argsort(-sizes[order], kind="stable")]:
         fold[group] = load.argmin()
         load[fold[group]] += sizes[group]
-    return fold[code.ravel()]
+    return fold[code]
 
 
 def joint(outputs: Sequence[HeldOutPredictions]) -> HeldOutPredictions:

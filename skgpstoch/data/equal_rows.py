@@ -19,13 +19,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from .arrays import row_blocks
 from .messages import warn
 from .rows import Data
+
+Merging = Literal["merge", "merge many", "copies last", "keep", "as given"]
+"""What becomes of equal rows before training.
+
+- "merge": they become one row with their total weight, or at least copies of one observation do,
+  unless rows are too many.
+- "merge many": the same among any number of rows.
+- "copies last": too many rows keep their copies, but come in the order of "merge many", copies
+  behind.
+- "keep": no row is merged.
+- "as given": nor put in order or dropped, because parameters refer to rows by number.
+"""
 
 MERGED_ROWS = 10_000
 """Largest number of rows among which equal rows are found."""

@@ -102,15 +102,16 @@ class Run(NamedTuple):
 def in_units(recipe: Recipe, data: Data, start: Start | None) -> InMemory:
     """Return rows in memory, merged as the recipe allows."""
     table = InMemory(data=data, places=np.arange(len(data)), n_given=data.size)
-    if recipe.numbers_rows or not (recipe.merges_rows or len(data) <= MERGED_ROWS):
+    rule, are_many = recipe.equal_rows, len(data) > MERGED_ROWS
+    if rule == "as given" or (rule == "keep" and are_many):
         return replace(table, data=with_possible_counts(data))
-    if not recipe.merges_rows:
+    if rule == "keep":
         units, places = ordered(data)
-    elif recipe.copies_last and len(data) > MERGED_ROWS:
+    elif rule == "copies last" and are_many:
         units, places, n_distinct = copies_last(data)
         table = replace(table, n_distinct=n_distinct)
     elif recipe.keeps_apart(recipe.plan(table.sizes, start)):
-        units, places = observations(data, len(data) if recipe.merges_many else None)
+        units, places = observations(data, len(data) if rule == "merge many" else None)
     else:
         units, places = merged(data)
     if not recipe.weighs_relatively or units.weight is None:

@@ -19,6 +19,7 @@ from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from ..data.docstrings import documented
+from ..data.equal_rows import Merging
 from ..data.rows import Rows
 from ..estimators import parameters as groups
 from ..estimators import variational_parameters as variational
@@ -36,7 +37,7 @@ from ..training.recipes.variational import VariationalRecipe
 class FITCRecipe(VariationalRecipe):
     """A variational model that never merges equal rows, because each has its own residual."""
 
-    merges_rows: bool = False
+    equal_rows: Merging = "keep"
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
         check_refused("log_marginal_likelihood", {"sample_weight": rows.weight})

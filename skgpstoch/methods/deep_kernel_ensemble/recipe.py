@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.arrays import Scaling
+from ...data.equal_rows import Merging
 from ...data.findings import Finding
 from ...data.rows import Data, Rows
 from ...likelihoods.counts import Poisson
@@ -80,7 +81,7 @@ class EnsembleRecipe(Recipe):
     beta: float = 1.0
     calibrates: bool = True
     scales_noise: bool = False
-    copies_last: bool = True  # so that neighbours leave out the same rows
+    equal_rows: Merging = "copies last"  # so that neighbours leave out the same rows
 
     @property
     def scales_target(self) -> bool:

@@ -194,7 +194,6 @@ class ADMMGaussianProcessRegressor(TargetParameters, Regressor):
         return CrossValidationRecipe.of(
             self,
             likelihood=Gaussian(),
-            numbers_rows=numbers_rows(self.cv),
-            merges_rows=not numbers_rows(self.cv),
+            equal_rows="as given" if numbers_rows(self.cv) else "merge many",
             kernel=KernelChoice.of(self.kernel, self.noise_variance),
         )

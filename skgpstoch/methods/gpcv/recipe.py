@@ -14,6 +14,7 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
 from ...data.arrays import Scaling
+from ...data.equal_rows import Merging
 from ...data.findings import Finding
 from ...data.rows import Data, Rows
 from ...kernels import contains, join_white_noise, to_sklearn
@@ -89,7 +90,7 @@ class CrossValidationRecipe(Recipe):
     max_iter: int | str
     tol: float
     dtype: str
-    merges_many: bool = True
+    equal_rows: Merging = "merge many"
 
     def check(self, data: Data) -> None:
         self.check_rows(data)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ... import kernels
 from ...data.arrays import Scaling
+from ...data.equal_rows import Merging
 from ...data.findings import Finding
 from ...data.rows import Rows
 from ...kernels import check_length_scales
@@ -79,7 +80,7 @@ class NeighbourRecipe(Recipe):
     loss: str
     tails: TailChoice | None
     mean: str = "constant"
-    merges_many: bool = True
+    equal_rows: Merging = "merge many"
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:

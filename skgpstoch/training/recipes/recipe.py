@@ -22,6 +22,7 @@ from torch import Tensor
 from ...data.arrays import Scaling
 from ...data.deadline import Deadline
 from ...data.devices import HOST
+from ...data.equal_rows import Merging
 from ...data.findings import Finding
 from ...data.held_out import HeldOutPredictions
 from ...data.rows import Data, Rows
@@ -171,26 +172,21 @@ class Recipe(OfParameters, ABC):
         p(y | f) for one output, before it has seen data.
     normalize_y : bool, default=False
         Whether to standardise the target, if the noise is additive.
-    merges_rows : bool, default=True
-        Whether equal rows may be merged into one row with their total weight, or at least copies of
-        one observation (:meth:`keeps_apart`).
-    merges_many : bool, default=False
-        Whether copies are merged among any number of rows.
-    copies_last : bool, default=False
-        Whether rows that are too many to merge are shuffled like recipes that merge them do.
-    numbers_rows : bool, default=False
-        Whether parameters refer to rows by number, so that no row may be dropped before training.
+    equal_rows : Merging, default="merge"
+        What becomes of equal rows.
     deadline : Deadline or None, default=None
         When the fit must end; None if its time is not limited.
     """
 
     likelihood: Likelihood
     normalize_y: bool = False
-    merges_rows: bool = True
-    merges_many: bool = False
-    copies_last: bool = False
-    numbers_rows: bool = False
+    equal_rows: Merging = "merge"
     deadline: Deadline | None = None
+
+    @property
+    def numbers_rows(self) -> bool:
+        """Whether parameters refer to rows by number."""
+        return self.equal_rows == "as given"
 
     @property
     def weighs_relatively(self) -> bool:

@@ -23,6 +23,7 @@ from skgpstoch import (
     DLMRegressor,
 )
 from skgpstoch.data.arrays import resolve_seed
+from skgpstoch.data.deadline import Deadline
 from skgpstoch.data.equal_rows import observations
 from skgpstoch.data.rows import Data, Rows
 from skgpstoch.likelihoods import Gaussian, Laplace, SharedStudentT
@@ -30,6 +31,9 @@ from skgpstoch.likelihoods.skewed import Skewed
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.methods.dlm import split_rows
 from skgpstoch.models.calibration.held_out import (
+    CONFIDENCES,
+    LOG_SCALES,
+    N_CONFIDENCES,
     PRIOR,
     UNCHANGED,
     USUAL,
@@ -499,13 +503,39 @@ def test_a_search_without_a_finite_loss_changes_nothing():
     for value in (math.inf, math.nan):
         assert calibrate(lambda choice, value=value: value, NO_OUTLIERS, usual) == usual
         assert calibrate(lambda choice, value=value: value, ALL) == Calibration()
-    assert most_suitable(np.full(33, np.nan)) == Calibration()
+    assert most_suitable(lambda scales: np.full(len(scales), np.nan)) == Calibration()
 
 
 def test_few_rows_of_folds_change_little():
-    losses = np.linspace(0.0, 1.0, 33)  # one nat less from one end to the other
+
+    def losses(scales):
+        return np.array(scales) / 4.0  # one nat less from one end to the other
+
     assert abs(most_suitable(losses).log_scale) <= 0.125
-    assert most_suitable(1e4 * losses).log_scale == -3.0
+    assert most_suitable(lambda scales: 1e4 * losses(scales)).log_scale == -3.0
+
+
+@pytest.mark.parametrize("best", [-3.0, -2.9, -1.4, 0.0, 0.6, 1.0])
+def test_the_best_confidence_is_found_among_all(best):
+    """By half as many losses."""
+    n_losses = 0
+
+    def losses(scales):
+        nonlocal n_losses
+        n_losses += len(scales)
+        return 1e3 * np.abs(np.array(scales) - best)
+
+    totals = losses(CONFIDENCES) + 0.5 * (CONFIDENCES / PRIOR.log_scale) ** 2
+    n_losses = 0
+    assert most_suitable(losses).log_scale == CONFIDENCES[totals.argmin()]
+    assert n_losses <= N_CONFIDENCES
+
+
+def test_a_search_that_is_late_returns_the_best_so_far():
+    losses = iter([3.0, 1.0])
+    now = Deadline(0.0, lambda: 1.0)
+    found = calibrate(lambda choice: next(losses), only("log_scale"), Calibration(0.0), now)
+    assert found.log_scale == LOG_SCALES[1]
 
 
 def test_counts_are_drawn_as_counts():

@@ -12,6 +12,7 @@ from ..data.deadline import Clock
 from ..data.findings import Finding
 
 BLOCKS = (128, 1024)  # rows for which a pass is timed
+DEAR = 0.01  # share of the time that the fewer rows take, from which the more are not timed
 USUAL_STEPS = 4  # Newton steps; *measured*: 3 to 5, but more from where training starts
 N_LOSSES = 6  # a calibration computes so many losses times the squared number of free numbers
 MOST_CLOSING = 0.3  # share of the time for finding q(w), if training cannot be completed

@@ -26,8 +26,8 @@ from ..losses import LogLoss
 from ..maths.gaussian import Marginals
 from ..maths.linalg import add_diagonal, cholesky
 from ..models.calibration.held_out import (
-    CONFIDENCES,
     LOG_SCALES,
+    N_CONFIDENCES,
     NARROW_PRIOR,
     PRIOR,
     UNCHANGED,
@@ -46,6 +46,7 @@ from ..models.posteriors.sites import Sites, careful_inverse_factor
 from ..models.sparse import RowScale, Solution, SparseModel, SparsePosterior
 from .closing import (
     BLOCKS,
+    DEAR,
     GRACE,
     LEAST_JUDGES,
     N_LOSSES,
@@ -160,7 +161,7 @@ class EnsembleObjective(Members):
                 self.find_dispersion(X, rows)
             if self.has_confidence:  # the mixture's is close to the members', found on their folds
                 some = share_of(self, X, rows, self.closing.judging)
-                usual = most_suitable(self.fold_losses(*some, CONFIDENCES)[0])
+                usual = most_suitable(lambda scales: self.fold_losses(*some, scales)[0])
             elif n < MOST_FEW_JUDGES and rows.n_unseen:
                 usual = self.usual_of_members(X, rows)
                 prior = NARROW_PRIOR if self.folds_tell_more(rows) else PRIOR
@@ -266,9 +267,11 @@ class EnsembleObjective(Members):
             return found
         return USUAL._replace(tails=found.tails, noise_contrast=found.noise_contrast)
 
-    def thinned(self, X: Tensor, rows: Rows, n_rows: int) -> tuple[Tensor, Rows]:
-        """Return about n_rows of the rows in folds, equally from each; at least `LEAST_JUDGES`."""
-        every = max(1, rows.n_held_out // max(n_rows, LEAST_JUDGES))
+    def thinned(
+        self, X: Tensor, rows: Rows, n_rows: int, least: int = LEAST_JUDGES
+    ) -> tuple[Tensor, Rows]:
+        """Return about n_rows of the rows in folds, equally from each; at least so many."""
+        every = max(1, rows.n_held_out // max(n_rows, least))
         held_out = rows.n_unseen + torch.arange(rows.n_held_out, device=X.device)
         few = held_out.unflatten(0, (len(self.folds), -1))[:, ::every].flatten()
         return X[few], rows[few]
@@ -465,27 +468,36 @@ def closing_cost(
         of_weights = K * extrapolated(solve, len(rows), deadline.left())
     if not n:
         return ClosingCost(of_weights, 0.0)
-    m = min(n, BLOCKS[-1])
-    few = objective.judged(*objective.unseen(X[:m], rows[:m]))
+
+    def judged(m: int) -> HeldOut:
+        return objective.judged(*objective.unseen(X[:m], rows[:m]))
+
+    few = judged(min(n, BLOCKS[0]))
     few.loss(USUAL)  # the first call compiles kernels
-    n_losses = N_LOSSES * sum(few.free) ** 2
-    of_calibration = n_losses * n / m * seconds_of(lambda: few.loss(USUAL), clock)
+    seconds = seconds_of(lambda: few.loss(USUAL), clock)
+    is_dear = seconds > DEAR * deadline.left()
+    if not is_dear:
+        few = judged(min(n, BLOCKS[-1]))
+        seconds = seconds_of(lambda: few.loss(USUAL), clock)
+    m, n_losses = len(few.rows), N_LOSSES * sum(few.free) ** 2
+    of_calibration = n_losses * n / m * seconds
     per_row = seconds_of(lambda: few.predictions(UNCHANGED, None, None), clock) / m
     of_predictions = per_row * (2 * n + rows.n_held_out / K)  # twice, for the gain of mixing
-    of_confidence, of_scoring = fold_seconds(objective, X, rows, clock)
+    timed = BLOCKS[0 if is_dear else -1]
+    of_confidence, of_scoring = fold_seconds(objective, X, rows, clock, timed)
     return ClosingCost(of_weights, of_calibration + of_confidence, of_predictions, of_scoring)
 
 
 def fold_seconds(
-    objective: EnsembleObjective, X: Tensor, rows: Rows, clock: Clock
+    objective: EnsembleObjective, X: Tensor, rows: Rows, clock: Clock, n_rows: int
 ) -> tuple[float, float]:
     """Estimate the seconds to choose the confidence, and to score an iterate, on all folds.
 
-    Measure them on some of the rows; return zeros if no confidence is chosen.
+    Measure them on about so many rows; return zeros if no confidence is chosen.
     """
     if not objective.has_confidence:
         return 0.0, 0.0
-    few = objective.thinned(X, rows, BLOCKS[-1])
+    few = objective.thinned(X, rows, n_rows, least=1)
 
     def seconds(scales: Sequence[float]) -> float:
         return seconds_of(lambda: objective.fold_losses(*few, scales), clock)
@@ -494,7 +506,7 @@ def fold_seconds(
     once, often = seconds((0.0,)), seconds(LOG_SCALES)
     per_scale = max(often - once, 0.0) / (len(LOG_SCALES) - 1)
     share = rows.n_held_out / len(few[0])
-    return share * (once + len(CONFIDENCES) * per_scale), share * often
+    return share * (once + N_CONFIDENCES * per_scale), share * often
 
 
 def started(model: SparseModel, q: WeightMoments) -> Sites:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -31,7 +32,9 @@ from .spread import argmin, best_spread
 
 LOG_SCALES = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0)  # candidates for the start of the search
 ITERATES_SCALES = (0.0, 0.2, 0.4, 0.7, 1.0, 1.5)  # scales at which training iterates are scored
-CONFIDENCES = np.linspace(-3.0, 1.0, 33).tolist()  # log scales of f at which members are scored
+CONFIDENCES = np.linspace(-3.0, 1.0, 33)  # log scales of f at which members are scored
+COARSE = 4  # of these one in so many is scored first
+N_CONFIDENCES = 16  # scored in all, at most
 START_DISAGREEMENT = 0.5  # start of the search, because the slope at 0 is 0
 TAILS = (-4.0, 7.0)  # limits of log(ν − 2)
 SKEW_PRIOR = 0.1  # prior standard deviation of the skewness ε around 0
@@ -85,12 +88,14 @@ def calibrate(
     usual : Calibration, default=USUAL
         Means of the priors.
     deadline : Deadline or None, default=None
-        Time at which the search ends with the best calibration so far; None: no limit.
+        Time at which the search ends with the best calibration so far, after two losses at least;
+        None: no limit.
     prior : Calibration, default=PRIOR
         Standard deviations of the priors.
     """
     is_free = np.array(free)
     expected, deviation = (np.array(each)[is_free] for each in (usual, prior))
+    tried: list[tuple[float, np.ndarray]] = []
 
     def full(x: np.ndarray) -> Calibration:
         chosen = np.array(UNCHANGED)
@@ -98,25 +103,31 @@ def calibrate(
         return Calibration(*chosen.tolist())
 
     def total(x: np.ndarray) -> float:
+        if len(tried) > 1 and deadline is not None and deadline.left() <= 0.0:
+            raise TimeoutError
         value = loss(full(x)) + 0.5 * np.square((x - expected) / deviation).sum()
-        return math.inf if math.isnan(value) else value
+        value = math.inf if math.isnan(value) else value
+        tried.append((value, x.copy()))
+        return value
+
+    def search() -> np.ndarray:
+        start = min((np.array([scale, *first[1:]]) for scale in scales), key=total)
+        if (least := total(start)) == math.inf:
+            return start
+        found = minimize(total, start, method="L-BFGS-B", bounds=limits, options=options)
+        return np.asarray(found.x if found.fun < least else start)
 
     first = np.array(USUAL._replace(disagreement_scale=START_DISAGREEMENT))[is_free]
     scales = LOG_SCALES if free[0] else first[:1]
-    start = min((np.array([scale, *first[1:]]) for scale in scales), key=total)
-    if (least := total(start)) == math.inf:
-        return UNCHANGED._replace(log_scale=usual.log_scale)
     limits = [limit for limit, is_one in zip(LIMITS, free, strict=True) if is_one]
     options = {"eps": 1e-6}  # of differences: sums of thousands of nats are exact to 1e-11
-
-    def stop_in_time(_: np.ndarray) -> None:
-        if deadline is not None and deadline.left() <= 0.0:
-            raise StopIteration
-
-    found = minimize(
-        total, start, method="L-BFGS-B", bounds=limits, options=options, callback=stop_in_time
-    )
-    return full(found.x if found.fun < least else start)
+    try:
+        best = search()
+    except TimeoutError:
+        best = min(tried, key=operator.itemgetter(0))[1]
+    if min(value for value, _ in tried) == math.inf:
+        return UNCHANGED._replace(log_scale=usual.log_scale)
+    return full(best)
 
 
 class Predicted(NamedTuple):
@@ -267,12 +278,21 @@ class HeldOut(NamedTuple):
         return calibrate(self.loss, self.free, usual, deadline, prior)
 
 
-def most_suitable(losses: np.ndarray) -> Calibration:
-    """Return the log scale in `CONFIDENCES` with the least loss and prior penalty, in nats."""
-    totals = losses + 0.5 * np.square(np.array(CONFIDENCES) / PRIOR.log_scale)
-    totals = np.where(np.isnan(totals), math.inf, totals)
-    best = CONFIDENCES[int(totals.argmin())] if totals.min() < math.inf else 0.0
-    return Calibration(best)
+def most_suitable(losses: Callable[[list[float]], np.ndarray]) -> Calibration:
+    """Return the log scale in `CONFIDENCES` with the least loss and prior penalty, in nats.
+
+    Score some of them, and then those around the best, because losses fall and then rise.
+    """
+
+    def best(scales: np.ndarray) -> int:
+        totals = losses(scales.tolist()) + 0.5 * np.square(scales / PRIOR.log_scale)
+        totals = np.where(np.isnan(totals), math.inf, totals)
+        return int(totals.argmin()) if totals.min() < math.inf else -1
+
+    if (k := COARSE * best(CONFIDENCES[::COARSE])) < 0:
+        return UNCHANGED
+    near = CONFIDENCES[max(k - COARSE + 1, 0) : k + COARSE]
+    return Calibration(float(near[best(near)]))
 
 
 def scaled(q: Marginals, choice: Calibration, centre: Tensor | None) -> Marginals:

@@ -1,13 +1,14 @@
 """Streams may begin with a single row, and go on as if their first rows had come together."""
 
 import copy
+import math
 import pickle
 
 import numpy as np
 import pytest
 from families import slow_cases
-from numpy.testing import assert_array_equal
-from sklearn.gaussian_process.kernels import RBF
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 import skgpstoch
 from skgpstoch import (
@@ -20,6 +21,7 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.estimators.streams import BEGINNING
+from skgpstoch.metrics import interval_coverage
 
 FEW = {"n_inducing": 8, "random_state": 0}
 MODELS = [
@@ -116,3 +118,37 @@ def test_a_first_row_of_one_class_needs_the_others(rows):
     X, y = rows(SVGPClassifier())
     with pytest.raises(ValueError, match="one class"):
         SVGPClassifier(**FEW).partial_fit(X[:1], y[:1])
+
+
+@pytest.mark.parametrize("noise", [0.1, 1.0])
+@pytest.mark.parametrize("solver", ["collapsed", "natural"])
+def test_a_stream_learns_its_noise(solver, noise):
+    """Gradients alone are at a noise of .4 and .2 after as many rows."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (4000, 1))
+    y = np.sin(2 * X[:, 0]) + noise * rng.standard_normal(len(X))
+    model = SVGPRegressor(n_inducing=20, solver=solver, random_state=0)
+    for piece in np.split(np.arange(2000), 10):
+        model.partial_fit(X[piece], y[piece])
+    assert math.sqrt(model.noise_variance_) == pytest.approx(noise, rel=0.3)
+    assert 0.86 < interval_coverage(y[2000:], model.predict_interval(X[2000:], 0.9)) < 0.96
+
+
+def test_a_stream_of_weighted_rows_learns_the_noise_of_repeated_ones():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (200, 1))
+    y = np.sin(2 * X[:, 0]) + rng.standard_normal(len(X))
+    twice, weighted = (SVGPRegressor(n_inducing=20, random_state=0) for _ in range(2))
+    for piece in (slice(0, 100), slice(100, 200)):
+        twice.partial_fit(np.repeat(X[piece], 2, 0), np.repeat(y[piece], 2))
+        weighted.partial_fit(X[piece], y[piece], np.full(100, 2.0))
+    assert_allclose(weighted.noise_variance_, twice.noise_variance_, rtol=1e-2)
+
+
+def test_fixed_noise_stays_as_it_is():
+    X, y = np.linspace(-3, 3, 60)[:, None], np.random.default_rng(0).standard_normal(60)
+    kernel = ConstantKernel() * RBF() + WhiteKernel(0.04, "fixed")
+    model = SVGPRegressor(kernel, n_inducing=10, normalize_y=False, random_state=0)
+    for piece in (slice(0, 30), slice(30, 60)):
+        model.partial_fit(X[piece], y[piece])
+    assert_allclose(model.noise_variance_, 0.04)

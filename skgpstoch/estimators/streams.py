@@ -69,6 +69,8 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
         schedule=lambda *_: min(STREAM_RATE, run.objective.stream_rate(run.plan.batch_size)),
         generator=run.problem.generator,
     )
+    if first:
+        run.objective.end_beginning(*run.table.every_row())
     history.loss_curve = [*getattr(estimator, "loss_curve_", []), *history.loss_curve]
     estimator._finish(recipe, run, run.objective.running_solution(), history, data)
     estimator._diagnosis.warn()

@@ -136,6 +136,9 @@ class Objective(Module):
     def attach(self, X: Tensor, rows: Rows) -> None:
         """Continue with the next rows of a stream."""
 
+    def end_beginning(self, X: Tensor, rows: Rows) -> None:
+        """Make the last choices for the first rows of a stream, after training on them."""
+
     def detach_rows(self) -> None:
         """Forget references to the rows, which must not be kept with the estimator."""
 

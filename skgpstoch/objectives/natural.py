@@ -190,6 +190,11 @@ class RunningObjective(VariationalObjective):
         self.solve()
         self.n_steps = SEASONED
 
+    def follow_noise(self, factor: Tensor) -> None:
+        if not self.conjugate:  # the averages contain 1/σ²
+            self.gram.div_(factor[:, None, None])
+            self.cross.div_(factor)
+
     @torch.no_grad()
     def average_conjugate(self, basis: Basis, rows: Rows) -> None:
         """Update the averages of PᵀP and Pᵀ(y − mean) with the present minibatch."""

@@ -26,6 +26,8 @@ import torch
 from torch import Tensor
 
 from ..data.rows import Rows
+from ..likelihoods.real import Gaussian
+from ..losses import LogLoss
 from ..models.calibration.square_loss import calibrated
 from ..models.posteriors.blocks import WeightMoments
 from ..models.posteriors.sites import Sites
@@ -34,6 +36,8 @@ from .base import Objective
 from .optimal_q import evidence_bound, evidence_error, optimal_q
 
 NETWORK_RATE = 0.1  # learning rate of networks' weights, over that of kernels and points
+NOISE_ROWS = 500  # of a stream, whose errors tell the noise
+LEAST_NOISE = 0.25  # of the noise before, however small errors are
 CLOSING: dict[str, Any] = {"tol": 1e-5, "max_iter": 20}  # nats per row; passes over all rows
 
 
@@ -154,6 +158,42 @@ class VariationalObjective(Objective):
         raise NotImplementedError
 
     def attach(self, X: Tensor, rows: Rows) -> None:
-        """Continue with the next rows of a stream."""
+        """Continue with the next rows of a stream, whose errors tell the noise."""
+        self.learn_noise(X, rows, self.n_rows)
         self.n_rows += rows.n_effective
         self.mean_weight = rows.mean_weight
+
+    def end_beginning(self, X: Tensor, rows: Rows) -> None:
+        self.learn_noise(X, rows, 0.0)
+
+    @torch.no_grad()
+    def learn_noise(self, X: Tensor, rows: Rows, n_before: float) -> None:
+        """Move σ² to that of the last `NOISE_ROWS` rows of a stream, with these as the last.
+
+        Gradients would take thousands of rows. Before it has learned the rows, errors of q(f) have
+        E(y − μ)² = v + σ², and drift, which intervals must hold as well: a step of Fisher scoring.
+        For the first rows, which it has learned, this is EM's step σ² = E(y − f)².
+        """
+        model, noise = self.model, self.model.likelihood
+        if not isinstance(noise, Gaussian) or not noise.log_noise.requires_grad:
+            return
+        if isinstance(model.loss, LogLoss) or model.scale is not None or rows.noise is not None:
+            return  # v is what the loss makes of it, or noise depends on the row
+        var_of_noise = noise.noise_variance.detach()
+        total, weights = torch.zeros_like(var_of_noise), torch.zeros_like(var_of_noise)
+        for q, block, _ in model.predictions(X, rows, self.q().to(X.dtype)):
+            mean, var = q.mixture_moments()
+            if n_before:
+                shown, weight = (block.y - mean).square() - var, (var + var_of_noise) ** -2
+            else:
+                shown, weight = (block.y - mean).square() + var, torch.ones_like(var)
+            total += block.weighted(weight * shown).sum(0)
+            weights += block.weighted(weight).sum(0)
+        n = rows.n_effective
+        share = n / max(n, min(n_before + n, NOISE_ROWS * rows.mean_weight))
+        found = var_of_noise.lerp(total / weights, share).maximum(LEAST_NOISE * var_of_noise)
+        noise.log_noise.copy_(found.log().clamp(*self.log_noise_bounds))
+        self.follow_noise(noise.noise_variance / var_of_noise)
+
+    def follow_noise(self, factor: Tensor) -> None:
+        """Adapt what else depends on σ², (P,), which has become so many times as large."""

@@ -152,3 +152,19 @@ def test_fixed_noise_stays_as_it_is():
     for piece in (slice(0, 30), slice(30, 60)):
         model.partial_fit(X[piece], y[piece])
     assert_allclose(model.noise_variance_, 0.04)
+
+
+@pytest.mark.parametrize(
+    ("model", "changed"),
+    [
+        (SVGPRegressor(**FEW), {"noise": "input"}),
+        (NNGPRegressor(1.0 * RBF(), max_iter=1, random_state=0), {"mean": "zero"}),
+        (NNGPRegressor(1.0 * RBF(), max_iter=1, random_state=0), {"activation": "tanh"}),
+    ],
+    ids=["noise", "mean", "activation"],
+)
+def test_another_model_is_refused(model, changed):
+    X, y = np.linspace(-3, 3, 30)[:, None], np.linspace(0, 1, 30)
+    model = copy.deepcopy(model).partial_fit(X, y)
+    with pytest.raises(ValueError, match=f"{next(iter(changed))}=.* needs a different one"):
+        model.set_params(**changed).partial_fit(X, y)

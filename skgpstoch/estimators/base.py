@@ -332,9 +332,9 @@ def changed_parameters(estimator: Any) -> dict[str, str]:
     now = representations(estimator, estimator._shape_parameters)
     before = getattr(estimator, "_fitted_parameters", now)
     return {
-        name: f"{name}={now[name]:.200} (before: {before.get(name)!s:.200})"
-        for name in now
-        if now[name] != before.get(name)
+        name: f"{name}={now[name]:.200} (before: {before[name]!s:.200})"
+        for name in now.keys() & before  # older files know fewer
+        if now[name] != before[name]
     }
 
 

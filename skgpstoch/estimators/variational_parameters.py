@@ -228,6 +228,7 @@ class InputNoiseParameters(RegressionParameters):
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "noise": [StrOptions({"constant", "input"})],
     }
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("noise",)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -37,7 +37,7 @@ from .optimal_q import evidence_bound, evidence_error, optimal_q
 
 NETWORK_RATE = 0.1  # learning rate of networks' weights, over that of kernels and points
 NOISE_ROWS = 500  # of a stream, whose errors tell the noise
-LEAST_NOISE = 0.25  # of the noise before, however small errors are
+LEAST_KEPT = 0.25  # of the noise before, however small errors are
 CLOSING: dict[str, Any] = {"tol": 1e-5, "max_iter": 20}  # nats per row; passes over all rows
 
 
@@ -191,7 +191,7 @@ class VariationalObjective(Objective):
             weights += block.weighted(weight).sum(0)
         n = rows.n_effective
         share = n / max(n, min(n_before + n, NOISE_ROWS * rows.mean_weight))
-        found = var_of_noise.lerp(total / weights, share).maximum(LEAST_NOISE * var_of_noise)
+        found = var_of_noise.lerp(total / weights, share).maximum(LEAST_KEPT * var_of_noise)
         noise.log_noise.copy_(found.log().clamp(*self.log_noise_bounds))
         self.follow_noise(noise.noise_variance / var_of_noise)
 

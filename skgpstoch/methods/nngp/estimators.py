@@ -181,7 +181,7 @@ class NNGPRegressor(
         "max_time": [POSITIVE, None],
         "likelihood": [StrOptions({"auto", "gaussian", "shared_student_t"})],
     }
-    _shape_parameters: ClassVar[tuple[str, ...]] = ("likelihood",)
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("likelihood", "activation", "mean")
 
     def _recipe(self) -> NeighbourRecipe:
         name = "gaussian" if self.likelihood == "auto" else self.likelihood

@@ -56,6 +56,10 @@ class AdditiveNoise(ScaledByRow):
             getattr(other, name).add_(self.scale_powers[name] * scale.log())
         return other
 
+    def scales(self) -> list[Tensor]:
+        """Return the parameters that change with the unit of y."""
+        return [getattr(self, name) for name in self.scale_powers if hasattr(self, name)]
+
     @torch.no_grad()
     def set_noise_(self, variance: Tensor | float) -> None:
         """Set the variance of ε of every output, in place."""

@@ -20,14 +20,16 @@ the finite features of a network or a kernel.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ..data.rows import Rows
-from ..likelihoods.real import Gaussian
+from ..likelihoods.real import AdditiveNoise
 from ..losses import LogLoss
+from ..maths.gaussian import Marginals
 from ..models.calibration.square_loss import calibrated
 from ..models.posteriors.blocks import WeightMoments
 from ..models.posteriors.sites import Sites
@@ -37,7 +39,10 @@ from .optimal_q import evidence_bound, evidence_error, optimal_q
 
 NETWORK_RATE = 0.1  # learning rate of networks' weights, over that of kernels and points
 NOISE_ROWS = 500  # of a stream, whose errors tell the noise
-LEAST_KEPT = 0.25  # of the noise before, however small errors are
+TINY = 1e-30  # variance of what is known
+LOG_FACTORS = [0.5 * k for k in range(-4, 5)]  # by which the scale of the noise may change
+FINE_STEPS = (-0.1, 0.0, 0.1)
+FEW = 0.1  # rows for each earlier one, up to which they change the noise little
 CLOSING: dict[str, Any] = {"tol": 1e-5, "max_iter": 20}  # nats per row; passes over all rows
 
 
@@ -168,32 +173,54 @@ class VariationalObjective(Objective):
 
     @torch.no_grad()
     def learn_noise(self, X: Tensor, rows: Rows, n_before: float) -> None:
-        """Move σ² to that of the last `NOISE_ROWS` rows of a stream, with these as the last.
+        """Scale the noise to the errors at these rows of a stream, after `n_before` others.
 
-        Gradients would take thousands of rows. Before it has learned the rows, errors of q(f) have
-        E(y − μ)² = v + σ², and drift, which intervals must hold as well: a step of Fisher scoring.
-        For the first rows, which it has learned, this is EM's step σ² = E(y − f)².
+        Gradients would take thousands of rows. Before it has learned the rows, the density of
+        their y says how large the noise is, and drift, which intervals must hold as well. For the
+        first rows, which it has learned, use E(y − f)², EM's step. Earlier rows, of which the last
+        `NOISE_ROWS` count, each add the information 2 on log t that a normal error has.
         """
         model, noise = self.model, self.model.likelihood
-        if not isinstance(noise, Gaussian) or not noise.log_noise.requires_grad:
+        if not isinstance(noise, AdditiveNoise) or isinstance(model.loss, LogLoss):
+            return  # v is what that loss makes of it
+        if not all(p.requires_grad for p in noise.scales()):
             return
-        if isinstance(model.loss, LogLoss) or model.scale is not None or rows.noise is not None:
-            return  # v is what the loss makes of it, or noise depends on the row
-        var_of_noise = noise.noise_variance.detach()
-        total, weights = torch.zeros_like(var_of_noise), torch.zeros_like(var_of_noise)
-        for q, block, _ in model.predictions(X, rows, self.q().to(X.dtype)):
-            mean, var = q.mixture_moments()
-            if n_before:
-                shown, weight = (block.y - mean).square() - var, (var + var_of_noise) ** -2
-            else:
-                shown, weight = (block.y - mean).square() + var, torch.ones_like(var)
-            total += block.weighted(weight * shown).sum(0)
-            weights += block.weighted(weight).sum(0)
-        n = rows.n_effective
-        share = n / max(n, min(n_before + n, NOISE_ROWS * rows.mean_weight))
-        found = var_of_noise.lerp(total / weights, share).maximum(LEAST_KEPT * var_of_noise)
-        noise.log_noise.copy_(found.log().clamp(*self.log_noise_bounds))
-        self.follow_noise(noise.noise_variance / var_of_noise)
+        q, zero, n = self.q().to(X.dtype), torch.zeros_like(noise.noise_variance), rows.n_effective
+        earlier = max(min(n_before + n, NOISE_ROWS * rows.mean_weight) - n, 0.0)
+
+        def totals(log_t: list[Tensor]) -> Tensor:  # of (P,) each: (T, P)
+            found = torch.stack([-earlier * x.square() for x in log_t])
+            for q_of_f, block, likelihood in model.predictions(X, rows, q):
+                seen = (block.y, q_of_f) if n_before else errors_of_f(block.y, q_of_f)
+                for k, x in enumerate(log_t):
+                    log_p = cast(AdditiveNoise, likelihood).in_units(x.exp()).log_components(*seen)
+                    log_p = torch.logsumexp(log_p, 0) - math.log(len(log_p))
+                    found[k] += block.weighted(log_p).sum(0)
+            return found
+
+        start = zero
+        if n > FEW * earlier:
+            start = peak(coarse := [zero + x for x in LOG_FACTORS], totals(coarse))
+        log_t = peak(fine := [start + x for x in FINE_STEPS], totals(fine)).nan_to_num(0.0)
+        noise.load_state_dict(noise.in_units(log_t.exp()).state_dict())
+        model.clamp_(self.log_noise_bounds)
+        self.follow_noise((2.0 * log_t).exp())
 
     def follow_noise(self, factor: Tensor) -> None:
         """Adapt what else depends on σ², (P,), which has become so many times as large."""
+
+
+def errors_of_f(y: Tensor, q: Marginals) -> tuple[Tensor, Marginals]:
+    """Return y at the distance √E(y − f)² from the mean of q(f), and that mean without variance."""
+    mean, var = q.mixture_moments()
+    error = y - mean
+    moved = mean + torch.copysign((error.square() + var).sqrt(), error)
+    return moved, Marginals(mean[None], torch.full_like(var, TINY)[None])
+
+
+def peak(x: Sequence[Tensor], f: Tensor) -> Tensor:
+    """Return where columns of f (T, P) at evenly spaced x are largest, by a parabola at the top."""
+    k = f.argmax(0).clamp(1, len(x) - 2)
+    left, top, right = (f.gather(0, (k + step)[None])[0] for step in (-1, 0, 1))
+    shift = 0.5 * (left - right) / (left - 2.0 * top + right).clamp_max(-TINY)
+    return x[0] + (k + shift.clamp(-1.0, 1.0)) * (x[1] - x[0])

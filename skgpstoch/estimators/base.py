@@ -333,8 +333,8 @@ def changed_parameters(estimator: Any) -> dict[str, str]:
     before = getattr(estimator, "_fitted_parameters", now)
     return {
         name: f"{name}={now[name]:.200} (before: {before[name]!s:.200})"
-        for name in now.keys() & before  # older files know fewer
-        if now[name] != before[name]
+        for name in now
+        if name in before and now[name] != before[name]  # older files know fewer
     }
 
 

@@ -47,7 +47,8 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.data.arrays import Scaling
-from skgpstoch.data.numeric import Numbers
+from skgpstoch.data.numeric import Dates, Numbers
+from skgpstoch.data.target_transforms import OnBranch
 from skgpstoch.estimators.distributions.normal import NormalLaw
 from skgpstoch.estimators.distributions.predictive import PredictiveDistribution
 from skgpstoch.kernels import TiedKernel, from_sklearn
@@ -58,7 +59,6 @@ from skgpstoch.models.posteriors.nearby import ErrorScale, Given
 from skgpstoch.persistence import failures, limits, networks
 from skgpstoch.persistence.layers import check_layer
 from skgpstoch.persistence.registry import TORCH_LAYERS
-from skgpstoch.persistence.shapes import shapes_of
 from skgpstoch.persistence.state import Names, PackedState, Unpacker
 from skgpstoch.persistence.tensor_file import table_of
 
@@ -534,7 +534,7 @@ def test_numbers_for_people_do_not_hide_others(sparse, tmp_path):
     mean[mean.index("_parameters")] = "_buffers"
     of_parameters[1:] = ["loss", tensor, "value", tensor]
     put_together(tmp_path / "model", {**metadata, "structure": json.dumps(nodes)}, tensors)
-    refused(tmp_path / "model", "ConstantMean.value is not finite")
+    refused(tmp_path / "model", "ConstantMean.(value is not finite|loss has arrays)")
 
 
 def test_a_pipeline_has_no_folder_to_load_results_from(tmp_path):
@@ -983,17 +983,42 @@ def test_lengths_of_an_object_that_are_the_same_stay_the_same(plain, tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("cls", ESTIMATORS, ids=named)
-def test_the_shapes_of_all_fitted_tensors_are_known(cls):
+def test_all_arrays_of_fitted_models_are_known(cls, tmp_path):
+    """Those of a new class are refused until the table of shapes has them."""
     y = (Y > 0.0) * 2 + (X[:, 1] > 0.0) if is_classifier(cls()) else Y
     model = constructor(cls)(**({"max_iter": 1} if "max_iter" in cls().get_params() else {}))
-    model = fitted_once(model, np.concatenate([X, X], 1), y)
-    modules = [
-        part for field in vars(model).values() if is_module(field) for part in field.modules()
-    ]
-    for part in modules:
-        if type(part).__module__.startswith("skgpstoch."):
-            found = {**part._parameters, **part._buffers}
-            assert shapes_of(type(part)).keys() >= {k for k, v in found.items() if v is not None}
+    fitted_once(model, np.concatenate([X, X], 1), y).save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("array", [np.ones(9), [[np.ones(9)]], {"a": (torch.ones(9),)}], ids=str)
+def test_objects_of_ours_have_no_other_arrays(array, plain, tmp_path):
+    """Whose shapes nobody looks at, not even in lists."""
+    model = skgpstoch.load(plain)
+    model.note_ = array  # of an estimator, which computes with what it knows
+    model.save(tmp_path / "model")
+    dates = Dates(Numbers("day", 0.0, True, False, None), array)
+    for owner in (model.posterior_.model.mean, dates):
+        vars(owner)["periods"], model.note_ = array, dates
+        with pytest.raises(ValueError, match=r"(Dates|ConstantMean)\.periods has arrays, as in no"):
+            model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("transform", ["yeo-johnson", FunctionTransformer(np.sqrt, np.square)])
+def test_transformations_have_as_many_numbers_as_y(transform, tmp_path):
+    """Predictions would be made of each."""
+    options = {"target_transform": transform, "n_inducing": 5, "max_iter": 1}
+    model = SVGPRegressor(**options).fit(X, 2.0 + Y)
+    many, transformer = np.ones(200), model.target_transformer_
+    model.save(tmp_path / "model")
+    if transform == "yeo-johnson":
+        transformer.scaling_ = Scaling(many, many)
+        with pytest.raises(ValueError, match=r"scaling_\.offset has the shape \(200,\).*p=1"):
+            model.save(tmp_path / "model")
+        transformer.powers_ = many
+    else:
+        model.target_transformer_ = OnBranch(transformer.transformer, many, many)
+    with pytest.raises(ValueError, match="target_transformer_ has 200 outputs, but the model has"):
+        model.save(tmp_path / "model")
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -1005,10 +1030,6 @@ def test_points_of_any_sets_are_saved(decoupled, n_orthogonal, tmp_path):
     model = SolveGPRegressor(n_inducing=4, n_orthogonal=n_orthogonal, max_iter=1, **kind)
     model.fit(X, np.stack([Y, -Y], 1)).save(tmp_path / "model")
     np.testing.assert_array_equal(skgpstoch.load(tmp_path / "model").predict(X), model.predict(X))
-
-
-def is_module(field):
-    return isinstance(field, torch.nn.Module)
 
 
 @pytest.mark.parametrize("make", [make_pipeline, lambda inner: StandardScaler(copy=inner)])
@@ -1757,7 +1778,7 @@ def test_a_layer_trains_or_does_not(value, tmp_path):
         node = nodes[at]
         node[node.index("training") + 1] = [spot] if value == "tensor" else value
 
-    with pytest.raises(ValueError, match="training must be true or false"):
+    with pytest.raises(ValueError, match=r"training (must be true or false|has arrays)"):
         edited(tmp_path / "model", tmp_path / "model", change)
 
 

@@ -15,9 +15,8 @@ import numpy as np
 from torch import nn
 
 from .forms_of_values import LETTERS_SHOWN
-from .registry import parameters_of
+from .registry import TENSORS, parameters_of
 
-TENSORS = "_parameters", "_buffers"
 PLAIN_VALUES = (bool, int, float, str, type(None), np.number)
 MADE_OF_LAYERS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
     nn.Sequential: lambda layer: nn.Sequential(OrderedDict(layer._modules)),

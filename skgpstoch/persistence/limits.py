@@ -41,6 +41,8 @@ FREE_BYTES_SHARED = 2**23  # within one, likewise
 TIMES_A_TRANSFORMER = 20  # that a transformer of y counts, which each quantile takes many times
 LONGEST_NAME = 120  # of an attribute, in messages
 ROWS = ("X_train_",)  # of any kind, where a kernel is the user's own
+ARRAYS = (np.ndarray, torch.Tensor)
+LISTS = {"list", "tuple", "sequence", "dict", "ordered dict"}
 WITH_NUMBERS = (np.ndarray, np.floating, float)
 EVALUATED = (sk.Kernel, nn.Module, BaseEstimator)
 WHERE_KEYS_ARE = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered dict": (0, 2)}
@@ -121,6 +123,7 @@ class FileLimits(StateLimits):
         self.unknown: dict[int, list[Unknown]] = {}
         self.within = Within(n_bytes)
         self.of_tensors: set[int] = set()  # arrays whose memory a tensor has
+        self.of_arrays: set[int] = set()  # arrays, and lists and dicts with some
         self.of_classes: set[int] = set()  # names of classes, whose objects a file may hold
         self.of_objects: tuple[str, ...] = ()  # fields that need not be numbers
 
@@ -167,11 +170,13 @@ class FileLimits(StateLimits):
             raise ValueError("an array of objects must hold numbers, texts, times or flat tuples")
         elif form in OBJECTS:
             self.check_looks(value, n_plain)
-            lengths = check_shapes(value, self.of_objects)
+            lengths = check_shapes(value, self.with_arrays(parts), self.of_objects)
             check_fields(value, form, parts[1::2], self.n_bytes)
             if self.sizes[-1] > self.most_bytes:
                 self.check_parameters(value, parts)
             self.check_evaluations(value)
+        if isinstance(value, ARRAYS) or (form in LISTS and self.with_arrays(parts)):
+            self.of_arrays.add(len(self.depths) - 1)
         looked_at = parts if self.unknown and form != "cells" else ()  # levels may be missing
         for place, part in enumerate(looked_at):
             if isinstance(part, list):
@@ -182,6 +187,11 @@ class FileLimits(StateLimits):
         # The tensor of a parameter has told it before, and may be shared.
         if form != "parameter" and (found_here := unknown_in(value)) is not None:
             self.unknown[len(self.depths) - 1] = [found_here]
+
+    def with_arrays(self, parts: list[Any]) -> list[Any]:
+        """Return the names of fields that have arrays, also in lists; of a list something."""
+        places = (i for i, part in enumerate(parts) if isinstance(part, list))
+        return [parts[i - 1] for i in places if parts[i][0] in self.of_arrays]
 
     def check_name(self, value: Any) -> None:
         """Remember which classes have objects, and whether rows may be objects.

@@ -103,6 +103,7 @@ OF_NUMPY = """
 """
 UFUNCS: dict[str, np.ufunc] = {name: getattr(np, name) for name in OF_NUMPY.split()}
 """NumPy's elementwise functions that transformers may hold."""
+TENSORS = "_parameters", "_buffers"  # of a module
 PREFIXES = {"torch": "nn", "sklearn": "sklearn"}
 WARNINGS = (UserWarning, RuntimeWarning, FutureWarning, exceptions.ConvergenceWarning)
 

@@ -3,28 +3,39 @@
 An array of shape (3000, 1, 1) beside one of (3000,) makes a matrix, and with a few more of these a
 prediction takes gigabytes. So each array has as many axes as in any model, and lengths that are
 the same number in an object of a model are the same number in one of a file. An array of objects
-may hold an array in each cell, or objects that return anything from a sum.
+may hold an array in each cell, or objects that return anything from a sum. Objects of ours that are
+no estimators have no other arrays, not even in lists.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from sklearn.base import BaseEstimator
+from torch import Tensor, nn
 
 from .arrays import KINDS, are_numbers, told
-from .registry import PACKAGE, package_of
+from .forms_of_values import LETTERS_SHOWN
+from .registry import PACKAGE, TENSORS, package_of
 
 PACKAGES = PACKAGE, "sklearn"
 FLOATS = "f"
-NOT_FLOATS = {"codes", "columns", "failed", "fold", "is_whole", "points", "rows", "y_train_"}
+NOT_FLOATS = {
+    *("cluster", "codes", "columns", "failed", "fold", "folds", "is_whole", "points", "rows"),
+    "y_train_",
+}
 """Arrays that may be of integers or bool; those of others would make a file of few bytes."""
+NUMBER = re.compile(r"\d+$")  # of one of several arrays
+OF_STREAMS = {"data", "optimizer"}
+"""Fields with any arrays: no rows until there are others, and what is compared with parameters."""
 SHAPES = {
     "AutoGaussianProcessClassifier": "weights_:k",
     "AutoGaussianProcessRegressor": "weights_:k mean_weights_:k atoms_:a atom_weight_:-",
+    "Averages": "gram:kmm cross:kmp ridge:p",
     "BinaryLaplaceClassifier": (
         "L_:nn W_sr_:n f_cached:n pi_:n y_train_:n weight_:n X_train_:n|nd|nde|ndef"
     ),
@@ -36,6 +47,7 @@ SHAPES = {
     "Constant": "log_constant_value:- log_constant_value_bounds:12",
     "ConstantMean": "value:p",
     "ConstantVarianceRegressor": "std_:-",
+    "Data": "X:nd y:np weight:n exposure:n y_std:np cluster:n",
     "DecoupledFeatures": (
         "others:od coefficients:op frozen_1:oe frozen_2:mm frozen_3:mm frozen_4:pm"
     ),
@@ -49,8 +61,12 @@ SHAPES = {
     "ExpSineSquared": (
         "log_length_scale:- log_length_scale_bounds:12 log_periodicity:- log_periodicity_bounds:12"
     ),
+    "Factorised": "ridge:p L:kpmm w:kmp",
+    "FiniteObjective": (
+        "log_noise:p log_ridge:p closing_noise:p closing_ridge:p folds:k1 n_rows:k share:k failed:-"
+    ),
     "FittedProcess": "coefficients:mp log_p:np points:m theta:k",
-    "FourierTerm": "z_0:md phase:m",
+    "FourierTerm": "z_*:md phase:m",
     "Gaussian": "log_noise:-|p",
     "GaussianProcessClassifier": "X_train_:n|nd|nde|ndef",
     "GaussianProcessRegressor": (
@@ -70,6 +86,7 @@ SHAPES = {
     "Laplace": "log_scale:-|p",
     "MaxAbsScaler": "max_abs_:d scale_:d",
     "MemberLinear": "weight:kio bias:k1o",
+    "MinimaxObjective": "A:kpmm B:kpmm w:kmp seen_share:k",
     "MinMaxScaler": "data_max_:d data_min_:d data_range_:d min_:d scale_:d",
     "MixturePosterior": "factor:-|p skew:p",
     "NearFeatures": "gate:d log_scale:d",
@@ -82,11 +99,14 @@ SHAPES = {
         "features:nd inputs:ni residual:np noise:np weight:n constant:p variance:p"
     ),
     "NetworkFeatures": "scale:-",
+    "OnBranch": "low:p high:p",
     "OrthogonalFeatures": (
         "others:od frozen_1:oe frozen_2:mm frozen_3:mm frozen_4:ss frozen_5:sm frozen_6:sm "
-        "frozen_7:ss frozen_8:ss frozen_9:tt frozen_10:tc frozen_11:tc frozen_12:tt frozen_13:tt"
+        "frozen_7:ss frozen_8:ss frozen_9:tt frozen_10:tc frozen_11:tc frozen_12:tt frozen_13:tt "
+        "frozen_*:.."
     ),
     "PatchCovariances": "relative_weights:m columns:mi places:m2",
+    "PatchLayer": "columns:ji",
     "PeriodicInputs": "frequency:kdc phase:kdc share:k11 weight:kdch columns:d",
     "PowerTransformer": "lambdas_:d",
     "Process": "X:nd alpha:n noise:n",
@@ -98,26 +118,36 @@ SHAPES = {
     ),
     "Regressor": "noise_variance_:-|q",
     "RobustScaler": "center_:d scale_:d",
+    "Rows": "y:np|kmp weight:n exposure:n noise:np fold:n cluster:n",
     "RowScale": "weights:mp",
-    "RunningObjective": "gram:kmm cross:mp mean:mp kl:- failed:- covariance_0:paa covariance_1:pbb",
+    "RunningObjective": "gram:kmm cross:mp mean:mp kl:- failed:- covariance_*:p.=",
     "RunningStatistics": "gram:kmm cross:kmp square:kp",
     "Scaling": "offset:d scale:d",
+    "SCGDObjective": "ridge_average:p w:kmp F_inv:kpmm",
     "SparsePosterior": "precision:kmm elbo:- limits:3p",
     "StackedDensityRegressor": "weights_:k",
     "StandardScaler": "mean_:d scale_:d var_:d",
     "StudentT": "log_scale:-|p log_df_minus_2:-|p",
     "TableEncoder": "ranges:d2",
+    "TargetMeans": "means:lp",
     "Theta": "length_scale:d missing:c noise:- signal:- slope:-",
-    "VariationalWeights": "mean:mp root_0:paa root_1:pbb",
+    "VariationalWeights": "mean:mp root_*:p.=",
     "WhiteNoise": "log_noise_level:- log_noise_level_bounds:12",
+    "YeoJohnsonTarget": "powers_:p scaling_.offset:p",
 }
-"""Of each class, its arrays and their axes: equal letters are equal lengths, digits are lengths."""
+"""Of each class, its arrays and their axes: equal letters are equal lengths, digits are lengths.
+
+A dot is any length, and = the one before it; * are the numbers of all others.
+"""
 
 
-def check_shapes(value: Any, of_objects: Collection[str] = ()) -> dict[str, int]:
+def check_shapes(
+    value: Any, names: Iterable[str] = (), of_objects: Collection[str] = ()
+) -> dict[str, int]:
     """Return the lengths of axes of arrays among an object's fields.
 
-    Fields named in `of_objects` may be anything else than numbers.
+    The fields with these names have arrays, also in lists. Fields named in `of_objects` may be
+    anything else than numbers.
 
     Raises
     ------
@@ -126,8 +156,18 @@ def check_shapes(value: Any, of_objects: Collection[str] = ()) -> dict[str, int]
     """
     cls: Any = type(value)
     lengths: dict[str, int] = {}
-    for name, choice in shapes_of(cls).items():
-        field = getattr(value, name, None)
+    known = dict(shapes_of(cls))
+    if package_of(cls) == PACKAGE and not issubclass(cls, BaseEstimator):
+        for name in {*entries(value, names)}.difference(known, OF_STREAMS):
+            if (choice := known.get(NUMBER.sub("*", name))) is None:
+                raise ValueError(
+                    f"{cls.__name__}.{name[:LETTERS_SHOWN]} has arrays, as in no model"
+                )
+            known[name] = choice
+    for path, choice in known.items():
+        field = value
+        for name in path.split("."):
+            field = getattr(field, name, None)
         if field is None:
             continue
         kinds = KINDS if name in NOT_FLOATS else FLOATS
@@ -135,12 +175,19 @@ def check_shapes(value: Any, of_objects: Collection[str] = ()) -> dict[str, int]
             if name in of_objects:
                 continue
             kind = "floats" if kinds == FLOATS else "numbers"
-            raise ValueError(f"{cls.__name__}.{name} must be {kind}, got {told(field)}")
+            raise ValueError(f"{cls.__name__}.{path} must be {kind}, got {told(field)}")
         if not any(fits(shape, axes, lengths) for axes in choice):
-            known = " or ".join(f"({', '.join(axes)})" for axes in choice)
+            possible = " or ".join(f"({', '.join(axes)})" for axes in choice)
             where = "".join(f", {axis}={length}" for axis, length in lengths.items())
-            raise ValueError(f"{cls.__name__}.{name} has the shape {shape}, not {known}{where}")
+            raise ValueError(f"{cls.__name__}.{path} has the shape {shape}, not {possible}{where}")
     return lengths
+
+
+def entries(value: Any, names: Iterable[str]) -> Iterator[str]:
+    """Yield names of fields, and of a module's tensors instead of those of its dicts of them."""
+    for name in names:
+        tensors = getattr(value, name) if isinstance(value, nn.Module) and name in TENSORS else None
+        yield from [name] if tensors is None else [k for k, v in tensors.items() if v is not None]
 
 
 @functools.cache
@@ -162,11 +209,12 @@ def shape_of(field: Any, kinds: str) -> tuple[int, ...] | None:
 
 def fits(shape: tuple[int, ...], axes: str, lengths: dict[str, int]) -> bool:
     """Tell whether a shape is one of these axes; keep their lengths if it is."""
-    found = dict(lengths)
-    fit = len(shape) == len(axes) and all(
-        n == (int(axis) if axis.isdigit() else found.setdefault(axis, n))
-        for n, axis in zip(shape, axes, strict=True)
-    )
+    found, fit = dict(lengths), len(shape) == len(axes)
+    for n, before, axis in zip(shape, (0, *shape), axes, strict=False):
+        if axis == "=":
+            fit &= n == before
+        elif axis != ".":
+            fit &= n == (int(axis) if axis.isdigit() else found.setdefault(axis, n))
     if fit:
         lengths.update(found)
     return fit

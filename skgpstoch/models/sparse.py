@@ -370,8 +370,9 @@ class SparsePosterior(Posterior):
         Their sizes, not the weights, say how much memory predictions and training take, and a file
         from a stranger has as many points as it likes unless it has their covariance, too.
         """
-        sizes = sum(self.model.features.blocks), sum(self.weights.sizes)
-        if sizes != (len(self.weights.mean),) * 2:
+        features = self.model.features
+        sizes = features.width, sum(features.blocks), sum(self.weights.sizes)
+        if sizes != (len(self.weights.mean),) * 3:
             raise ValueError(f"blocks of {sizes} features have {len(self.weights.mean)} weights")
         parts = (p for p in self.model.modules() if isinstance(p, ConditionedFeatures))
         if thawed := [p for p in parts if not p.n_frozen]:

@@ -41,6 +41,12 @@ class GradientObjective(VariationalObjective):
         factors = [root.to(like) for root in self.factors()]
         self.roots = make_roots(factors, P, model.has_prior_covariance)
 
+    def check_parts(self) -> None:
+        """Raise a ValueError if there are other numbers of weights, as in files from strangers."""
+        n_features, n_weights = self.model.features.width, sum(map(len, self.means))
+        if n_features != n_weights:
+            raise ValueError(f"{n_features} features have {n_weights} weights")
+
     def factors(self) -> list[Tensor]:
         """Return L of every block; I in the coordinates of w."""
         if self.whiten or not (factors := self.model.features.factors()):

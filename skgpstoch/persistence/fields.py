@@ -115,6 +115,9 @@ def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
             isinstance(field, Tensor) and package == "torch"
         ):
             raise ValueError(f"{cls.__name__}.{name} is not one of its modules or parameters")
+        sizes = field if isinstance(field, tuple | list) else (field,)
+        if package == PACKAGE and name in SIZES and not all(isinstance(n, Integral) for n in sizes):
+            raise ValueError(f"{cls.__name__}.{name} must be integers")
         most = min(limit, MOST_REPEATED.get(name, limit))
         if size_of(field) > most and (package != PACKAGE or name in SIZES):
             raise ValueError(f"{cls.__name__}.{name} is larger than {most}")

@@ -68,9 +68,6 @@ class Networks:
         kinds = {type(layer) for layer in network.modules()}
         if not {package_of(cls) for cls in kinds} <= {"torch", PACKAGE}:
             return
-        members = [m for m in network.modules() if type(m).__name__ in WITH_MEMBERS]
-        if len({len(p) for layer in members for p in layer.parameters(recurse=False)}) > 1:
-            raise ValueError("layers of a network have different numbers of members")
         ours = {cls.__name__ for cls in kinds if package_of(cls) == PACKAGE}
         if others := ours - OF_MEMBERS - {OF_USER}:
             raise ValueError(f"a network cannot have layers of the class {min(others)}")
@@ -85,6 +82,17 @@ class Networks:
         if self.layers_left < 0:
             raise ValueError("its networks have too many layers for so small a file")
         check_row(network, n_columns, self.n_bytes)
+
+
+def check_members(owner: nn.Module, network: nn.Module) -> None:
+    """Raise a ValueError if layers of a network have other members than the module that owns it."""
+    layers = [m for m in network.modules() if type(m).__name__ in WITH_MEMBERS]
+    known = {len(p) for layer in layers for p in layer.parameters(recurse=False)} or {1}
+    expected = getattr(owner, "n_members", 1)
+    if known != {expected}:
+        raise ValueError(
+            f"layers of a network of {expected} members have {', '.join(map(str, sorted(known)))}"
+        )
 
 
 def is_modest(layers: list[str]) -> bool:

@@ -41,6 +41,7 @@ SHAPES = {
     ),
     "ChevronModel": "flat:mc std:mp s:sp row_precision:rp shift:p",
     "ClassRows": "X:nd codes:n fold:n weight:n offset:p points:m",
+    "ConjugatePosterior": "weights.mean:mp features.width:=m",
     "ConjugateWeights": (
         "values:km vectors:kmm cross:kmp square:kp n_rows:k noise_variance:p ridge:p mean:mp"
     ),
@@ -63,7 +64,8 @@ SHAPES = {
     ),
     "Factorised": "ridge:p L:kpmm w:kmp",
     "FiniteObjective": (
-        "log_noise:p log_ridge:p closing_noise:p closing_ridge:p folds:k1 n_rows:k share:k failed:-"
+        "log_noise:p log_ridge:p closing_noise:p closing_ridge:p folds:k1 n_rows:k share:k "
+        "failed:- running.gram:kmm features.n_members:=k features.n_features:=m"
     ),
     "FittedProcess": "coefficients:mp log_p:np points:m theta:k",
     "FourierTerm": "z_*:md phase:m",
@@ -77,7 +79,10 @@ SHAPES = {
     "HeldOutPredictions": (
         "cdf:np error:np latent_std:np mean:np std:np is_whole:n log_density:n rows:n"
     ),
-    "InducingFeatures": "points:md unit:d failed:- frozen_0:me frozen_1:mm frozen_2:mm",
+    "HyperPrior": "log_noise:-|p",
+    "InducingFeatures": (
+        "points:md unit:d failed:- frozen_0:me frozen_1:mm frozen_2:mm n_features:=m"
+    ),
     "InputLimits": "low:d high:d",
     "InputScales": "input_scale:k1d",
     "IterativePosterior": "X:nd noise:n1 factor:nr alpha:np",
@@ -101,9 +106,9 @@ SHAPES = {
     "NetworkFeatures": "scale:-",
     "OnBranch": "low:p high:p",
     "OrthogonalFeatures": (
-        "others:od frozen_1:oe frozen_2:mm frozen_3:mm frozen_4:ss frozen_5:sm frozen_6:sm "
-        "frozen_7:ss frozen_8:ss frozen_9:tt frozen_10:tc frozen_11:tc frozen_12:tt frozen_13:tt "
-        "frozen_*:.."
+        "others:od n_features:=f frozen_1:oe frozen_2:mm frozen_3:mm frozen_4:ss frozen_5:sm "
+        "frozen_6:sm frozen_7:ss frozen_8:ss frozen_9:tt frozen_10:tc frozen_11:tc frozen_12:tt "
+        "frozen_13:tt frozen_*:.."
     ),
     "PatchCovariances": "relative_weights:m columns:mi places:m2",
     "PatchLayer": "columns:ji",
@@ -120,7 +125,9 @@ SHAPES = {
     "RobustScaler": "center_:d scale_:d",
     "Rows": "y:np|kmp weight:n exposure:n noise:np fold:n cluster:n",
     "RowScale": "weights:mp",
-    "RunningObjective": "gram:kmm cross:mp mean:mp kl:- failed:- covariance_*:p.=",
+    "RowWeights": "weight:k",
+    "RunningObjective": "gram:kmm cross:mp mean:mp kl:- failed:- covariance_*:p.= "
+    "model.features.n_features:=m",
     "RunningStatistics": "gram:kmm cross:kmp square:kp",
     "Scaling": "offset:d scale:d",
     "SCGDObjective": "ridge_average:p w:kmp F_inv:kpmm",
@@ -137,7 +144,8 @@ SHAPES = {
 }
 """Of each class, its arrays and their axes: equal letters are equal lengths, digits are lengths.
 
-A dot is any length, and = the one before it; * are the numbers of all others.
+A dot is any length, and = the length before it, or an integer that is one; * are the numbers of
+all others.
 """
 
 
@@ -164,6 +172,7 @@ def check_shapes(
                     f"{cls.__name__}.{name[:LETTERS_SHOWN]} has arrays, as in no model"
                 )
             known[name] = choice
+    shape: tuple[int, ...] | None
     for path, choice in known.items():
         field = value
         for name in path.split("."):
@@ -171,7 +180,9 @@ def check_shapes(
         if field is None:
             continue
         kinds = KINDS if name in NOT_FLOATS else FLOATS
-        if (shape := shape_of(field, kinds)) is None:
+        if choice[0][:1] == "=":
+            shape, choice = (field,) if type(field) is int else (), [choice[0][1:]]
+        elif (shape := shape_of(field, kinds)) is None:
             if name in of_objects:
                 continue
             kind = "floats" if kinds == FLOATS else "numbers"

@@ -14,7 +14,7 @@ from sklearn.pipeline import Pipeline
 from torch import nn
 
 from .fields import trains
-from .networks import Networks
+from .networks import Networks, check_members
 from .registry import PACKAGE, TRANSFORMERS, is_parameter, package_of
 
 MOST_NESTED = 8  # estimators of other packages in one another; HTML takes twice as long for each
@@ -128,9 +128,10 @@ def weight(value: Any) -> int:
 def joined(counts: Inside, value: Any, given: list[Inside], lengths: dict[str, int]) -> Inside:
     """Return counts and what else is within an object that is no estimator, given its parts."""
     networks = {id(network): network for inside in given for network in inside.networks}
-    if isinstance(value, nn.Module) and package_of(type(value)) == PACKAGE:
-        own = value._modules.get("network")
-        networks |= {} if own is None else {id(own): own}
+    is_ours = isinstance(value, nn.Module) and package_of(type(value)) == PACKAGE
+    if is_ours and (own := value._modules.get("network")) is not None:
+        check_members(value, own)
+        networks[id(own)] = own
     of_value = 0 if type(value).__name__ == HIDDEN else lengths.get(OUTPUTS, 0)
     return counts._replace(
         training=trains(value) or next((each.training for each in given if each.training), ""),

@@ -52,6 +52,11 @@ class FeatureMap(Module):
         """Return each member's features, (K, N, D), for common rows (N, d) or its own (K, N, d)."""
         raise NotImplementedError
 
+    @property
+    def width(self) -> int:
+        """Number of all features, K·D."""
+        return self.n_members * self.n_features
+
     def member(self, k: int) -> FeatureMap:
         """Return a copy that has only the k-th member."""
         other = copy.deepcopy(self)
@@ -72,6 +77,22 @@ class FeatureMap(Module):
         """Return φ(X), k(x, x) and the shift of the mean."""
         phi = self(X) if self.amplitude == 1.0 else self.amplitude * self(X)
         return Basis(phi, phi.square().sum(1))
+
+    def sized(self, Z: Tensor) -> Tensor:
+        """Return features of members, (K, N, D).
+
+        Raises
+        ------
+        ValueError
+            If there are others than the weights are for: those of a file from a stranger, whose
+            products would be larger than the file.
+        """
+        if (len(Z), Z.shape[2]) != (self.n_members, self.n_features):
+            raise ValueError(
+                f"{len(Z)} members make {Z.shape[2]} features, not {self.n_members} make "
+                f"{self.n_features}"
+            )
+        return Z
 
     def network_parameters(self) -> list[nn.Parameter]:
         """Parameters to which weight decay applies."""

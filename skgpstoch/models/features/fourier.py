@@ -84,7 +84,8 @@ class KernelFeatures(FeatureMap):
     def members(self, X: Tensor) -> Tensor:
         G = self.network(X)
         phi = torch.cat([term(G) for term in self.terms], -1)
-        return phi.reshape(math.prod(phi.shape[:-2]), *phi.shape[-2:])  # valid for no rows, too
+        phi = phi.reshape(math.prod(phi.shape[:-2]), *phi.shape[-2:])  # valid for no rows, too
+        return self.sized(phi)
 
 
 class LinearTerm(Term):

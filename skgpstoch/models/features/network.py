@@ -98,9 +98,9 @@ class NetworkFeatures(FeatureMap):
         if Z.ndim == 2:
             Z = Z[None]
         if not self.skip:
-            return Z
+            return self.sized(Z)
         linear = torch.cat([X / math.sqrt(self.skip), X.new_ones(*X.shape[:-1], 1)], -1)
-        return torch.cat([self.scale * Z, linear.expand(len(Z), -1, -1)], 2)
+        return self.sized(torch.cat([self.scale * Z, linear.expand(len(Z), -1, -1)], 2))
 
 
 class OfMembers(Module):

@@ -59,8 +59,9 @@ class OrthogonalFeatures(_WithOrthogonalPoints):
 
     def check_parts(self) -> None:
         """Raise a ValueError if blocks do not make up the points, as in files from strangers."""
-        if len(self.points) + len(self.others) != sum(self.blocks):
-            raise ValueError(f"blocks of {sum(self.blocks)} features have other numbers of points")
+        n_points = len(self.points) + len(self.others)
+        if (sum(self.blocks), self.n_features) != (n_points,) * 2:
+            raise ValueError(f"blocks of {sum(self.blocks)} features have {n_points} points")
 
     def factors(self) -> tuple[tuple[Tensor, Tensor], ...]:
         K, inverse, *state = self.condition(*self.embedded_points())

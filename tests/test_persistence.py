@@ -30,7 +30,6 @@ from torch import nn
 
 import skgpstoch
 from skgpstoch import (
-    AutoGaussianProcessRegressor,
     ConstantVarianceRegressor,
     GaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
@@ -873,16 +872,6 @@ def test_hostile_files_take_no_memory(name, files, tmp_path):
     peak, _ = peak_of_loading(path)
     free = 2**24 if name == "many modules" else 2**20
     assert peak < 4 * path.stat().st_size + free
-
-
-def test_processes_of_too_many_rows_are_refused():
-    """Their factor is made again, which a small file could ask much memory for."""
-    model = AutoGaussianProcessRegressor(random_state=0).fit(X, Y)
-    process = model.estimators_["process"]._processes[0][0][0]
-    again(process)
-    long = torch.zeros(20_001, 2, dtype=torch.float64)
-    with pytest.raises(ValueError, match="at most 20000 rows"):
-        again(process._replace(X=long, noise=long[:, 0], alpha=long[:, 0]))
 
 
 @pytest.mark.parametrize("name", ["SCGDGaussianProcessRegressor", "DeepGPRegressor"])

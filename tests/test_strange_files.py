@@ -52,6 +52,8 @@ from skgpstoch.data.target_transforms import OnBranch
 from skgpstoch.estimators.distributions.normal import NormalLaw
 from skgpstoch.estimators.distributions.predictive import PredictiveDistribution
 from skgpstoch.kernels import TiedKernel, from_sklearn
+from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
+from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.models.features.fourier import base_frequencies
 from skgpstoch.models.features.network import InputLimits, InputScales, PeriodicInputs
 from skgpstoch.models.posteriors import base as posteriors
@@ -990,6 +992,13 @@ def test_all_arrays_of_fitted_models_are_known(cls, tmp_path):
     fitted_once(model, np.concatenate([X, X], 1), y).save(tmp_path / "model")
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_noise_of_rows_is_saved_beside_a_model_of_many(tmp_path):
+    model = GaussianProcessRegressor(alpha=np.full(30, 0.1), max_exact=20, random_state=0)
+    model.fit(X, Y).save(tmp_path / "model")
+    np.testing.assert_array_equal(skgpstoch.load(tmp_path / "model").predict(X), model.predict(X))
+
+
 @pytest.mark.parametrize("array", [np.ones(9), [[np.ones(9)]], {"a": (torch.ones(9),)}], ids=str)
 def test_objects_of_ours_have_no_other_arrays(array, plain, tmp_path):
     """Whose shapes nobody looks at, not even in lists."""
@@ -1350,6 +1359,55 @@ def test_patches_are_those_of_images(shape, tmp_path):
     covariances = model.posterior_.model.features.parts[0].covariances
     covariances.geometry = covariances.geometry._replace(image_shape=shape)
     with pytest.raises(ValueError, match=r"patches of the shape \(4, 9\) are not those of images"):
+        model.save(tmp_path / "model")
+
+
+@pytest.fixture(scope="module")
+def processes():
+    names = ["rbf", "linear"]
+    return ExactProcessRegressor(kernels=names, random_state=0).fit(X[:9], Y[:9])
+
+
+def test_processes_are_few(processes, tmp_path):
+    """Each makes a matrix of its rows again, which a small file could ask much memory for."""
+    processes.save(tmp_path / "model")
+    for change, message in {
+        lambda draws: draws * 2: "two objects have the same part",
+        lambda draws: [draws[0], copy.copy(draws[0])]: "two objects have the same part",
+        lambda draws: [*draws, draws[0]._replace(alpha=torch.ones(9).double())]: "with 17 draws",
+        lambda draws: [with_rows(draws[0], 401), *draws[1:]]: "processes with 16 draws for ",
+        lambda draws: [with_rows(draws[0], 20_001)]: "Process has at most 20000 rows, got 20001",
+    }.items():
+        model = copy.copy(processes)
+        (draws,), *others = processes._processes
+        model._processes = [[change(draws)], *others]
+        with pytest.raises(ValueError, match=message):
+            model.save(tmp_path / "model")
+
+
+def with_rows(process, n):
+    """The same with more rows."""
+    rows = torch.zeros(n, 2, dtype=torch.float64)
+    return process._replace(X=rows, noise=rows[:, 0].clone(), alpha=rows[:, 1].clone())
+
+
+def test_processes_of_classes_are_small(tmp_path):
+    """Deviations take matrices of all points."""
+    model = ExactProcessClassifier(kernels=["rbf"], random_state=0).fit(X, Y > 0.0)
+    model.save(tmp_path / "model")
+    (process,), rows = model._processes, model._rows
+    many = torch.zeros(2501, 2, dtype=torch.float64)
+    small = process._replace(points=many[:, 0].long(), coefficients=many)
+    for processes in ([process] * 2, [small]):
+        model._processes = processes
+        with pytest.raises(
+            ValueError, match=r"two objects have the|has at most 2500 rows, got 2501"
+        ):
+            model.save(tmp_path / "model")
+    model._processes, many = [process], torch.zeros(20_001, 2, dtype=torch.float64)
+    same = dict.fromkeys(("codes", "fold"), many[:, 0].long())
+    model._rows = rows._replace(X=many, weight=many[:, 0].clone(), **same)
+    with pytest.raises(ValueError, match="ClassRows has at most 20000 rows, got 20001"):
         model.save(tmp_path / "model")
 
 

@@ -78,6 +78,7 @@ def check_fields(value: Any, form: str, names: list[str], n_bytes: int) -> None:
         getattr(value, "check_parts", bool)()
     elif isinstance(value, BaseEstimator):
         check_estimator(value, fields)
+        getattr(value, "_check_parts", bool)()
     elif isinstance(value, PairwiseKernel):
         check_jobs(cls, fields.get("pairwise_kernels_kwargs") or {})
 

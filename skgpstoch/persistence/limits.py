@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,6 +59,14 @@ IN_RECORDS = re.compile(r"\W(cdf|gain|gap|latent_std|limit|log_p|value)\b")
 
 MAY_BE_INFINITE = re.compile(r"\.(high|low|noise_variance_|nu)\b")
 """Fields of laws and kernels that are infinite where nothing bounds them, and a square to read."""
+
+OWNERS = {"FittedProcess": "coefficients", "Process": "alpha"}
+"""Classes of objects that make a matrix of their rows when they predict, and an array of their own.
+
+So there are as many matrices as such arrays.
+"""
+
+PLACES = 2  # of an estimator with such objects: by name, and in a list
 
 BYTES = {nn.Module: 12_000, torch.Tensor: 800, np.random.RandomState: 100_000}
 """What objects take at least, without parts that are counted elsewhere.
@@ -123,6 +132,8 @@ class FileLimits(StateLimits):
         self.unknown: dict[int, list[Unknown]] = {}
         self.within = Within(n_bytes)
         self.of_tensors: set[int] = set()  # arrays whose memory a tensor has
+        self.owners: set[int] = set()  # objects that make matrices, and what they are in
+        self.places: Counter[int] = Counter()  # that refer to one of them
         self.of_arrays: set[int] = set()  # arrays, and lists and dicts with some
         self.of_classes: set[int] = set()  # names of classes, whose objects a file may hold
         self.of_objects: tuple[str, ...] = ()  # fields that need not be numbers
@@ -144,6 +155,11 @@ class FileLimits(StateLimits):
         keys = range(first, len(parts), step)
         check_keys([values[i] for i in keys])
         check_integers(part for i, part in enumerate(parts) if i not in keys)
+        if not self.owners.isdisjoint(inner):
+            self.owners.add(len(self.depths) - 1)
+            for part, value in zip(parts, values, strict=True):
+                if isinstance(part, list) and part[0] in self.owners:
+                    self.own(part[0], PLACES if isinstance(value, BaseEstimator) else 1)
         if form == "module":  # whose making goes through its dicts, which others may share
             inside = (v for v in values if isinstance(v, dict | list | tuple))
             self.take(sum(BYTES_OF_ENTRY * len(v) for v in inside))
@@ -175,6 +191,9 @@ class FileLimits(StateLimits):
             if self.sizes[-1] > self.most_bytes:
                 self.check_parameters(value, parts)
             self.check_evaluations(value)
+            if (own := OWNERS.get(type(value).__name__, "")) in parts[1::2]:
+                self.owners.add(len(self.depths) - 1)
+                self.own(parts[parts.index(own) + 1][0])
         if isinstance(value, ARRAYS) or (form in LISTS and self.with_arrays(parts)):
             self.of_arrays.add(len(self.depths) - 1)
         looked_at = parts if self.unknown and form != "cells" else ()  # levels may be missing
@@ -187,6 +206,12 @@ class FileLimits(StateLimits):
         # The tensor of a parameter has told it before, and may be shared.
         if form != "parameter" and (found_here := unknown_in(value)) is not None:
             self.unknown[len(self.depths) - 1] = [found_here]
+
+    def own(self, node: int, most: int = 1) -> None:
+        """Raise a ValueError if what makes a matrix, or its own array, is in more places."""
+        self.places[node] += 1
+        if self.places[node] > most:
+            raise ValueError("two objects have the same part, of which they make matrices")
 
     def with_arrays(self, parts: list[Any]) -> list[Any]:
         """Return the names of fields that have arrays, also in lists; of a list something."""

@@ -104,6 +104,7 @@ SHAPES = {
         "features:nd inputs:ni residual:np noise:np weight:n constant:p variance:p"
     ),
     "NetworkFeatures": "scale:-",
+    "Noise": "alpha_of_rows:-|n",
     "OnBranch": "low:p high:p",
     "OrthogonalFeatures": (
         "others:od n_features:=f frozen_1:oe frozen_2:mm frozen_3:mm frozen_4:ss frozen_5:sm "
@@ -146,6 +147,15 @@ SHAPES = {
 
 A dot is any length, and = the length before it, or an integer that is one; * are the numbers of
 all others.
+"""
+
+MOST_LENGTHS = {
+    "ClassRows": {"n": 20_000, "m": 2500},
+    "FittedProcess": {"m": 2500},
+    "Process": {"n": 20_000},
+}
+"""Of rows of which predictions make matrices that a file does not have; fits have at most a tenth
+as many, or as many points (m).
 """
 
 
@@ -191,6 +201,9 @@ def check_shapes(
             possible = " or ".join(f"({', '.join(axes)})" for axes in choice)
             where = "".join(f", {axis}={length}" for axis, length in lengths.items())
             raise ValueError(f"{cls.__name__}.{path} has the shape {shape}, not {possible}{where}")
+    for axis, most in MOST_LENGTHS.get(cls.__name__, {}).items():
+        if lengths.get(axis, 0) > most:
+            raise ValueError(f"{cls.__name__} has at most {most} rows, got {lengths[axis]}")
     return lengths
 
 

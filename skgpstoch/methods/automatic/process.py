@@ -192,7 +192,7 @@ class ExactProcessRegressor(
         rng = np.random.default_rng(resolve_seed(self.random_state))
         outputs = self._scaled(rows, device)
         names = self._chosen(KERNEL_SHAPES, usual_kernels(outputs[0]))
-        n_draws = next((S for most, S in DRAWS_OF_ROWS if len(rows) <= most), 1)
+        n_draws = n_draws_of(len(rows))
         n_most = max(len(shape.start(outputs[0])) for shape in KERNEL_SHAPES.values())
         normals = antithetic(n_draws, n_most, rng)
         searched = torch.from_numpy(rng.permutation(len(rows))[:SEARCH_ROWS]).to(device)
@@ -283,6 +283,23 @@ class ExactProcessRegressor(
         offset, unit = self._y_scaling
         return averaged(self.weights_, mean * unit + offset)
 
+    def _check_parts(self) -> None:
+        """Raise a ValueError if there are more processes than a fit makes, as in edited files.
+
+        Each takes a matrix for its rows when it predicts.
+        """
+        of_outputs = [draws for of_kernel in getattr(self, "_processes", []) for draws in of_kernel]
+        if not of_outputs:
+            return
+        most = len(KERNEL_SHAPES) * len(self._y_scaling.offset)
+        n_rows = {len(process.alpha) for draws in of_outputs for process in draws}
+        n_draws = max(map(len, of_outputs))
+        if len(of_outputs) > most or len(n_rows) > 1 or n_draws > n_draws_of(max(n_rows)):
+            raise ValueError(
+                f"{len(of_outputs)} processes with {n_draws} draws for {n_rows} rows are more than "
+                "a fit makes"
+            )
+
     @property
     def feature_importances_(self) -> np.ndarray:
         """How much f depends on each input, in units of its standard deviation."""
@@ -344,6 +361,11 @@ class PredictedByProcesses(PredictedRows):
                 draws[:, p, asked] = student_draws(mean, cov, tails, asked.sum(), rng)
         offset, unit = self.model._y_scaling
         return draws * unit[:, None] + offset[:, None]
+
+
+def n_draws_of(n_rows: int) -> int:
+    """Return how many draws of hyper-parameters so many rows need."""
+    return next((S for most, S in DRAWS_OF_ROWS if n_rows <= most), 1)
 
 
 # ---- parts ---------------------------------------------------------------------------------------

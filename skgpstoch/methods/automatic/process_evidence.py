@@ -46,7 +46,6 @@ ROWS_FOR_OWN = 8.0  # rows for each level, for levels to have one: fewer cost .0
 FARTHEST_DEVIATIONS = 6.0  # of the prior: bounds of a search
 SEARCH_LIMITS = Limits(max_iter=40, tol=1e-4, gtol=1e-2)  # draws differ by more than what is left
 DIFFERENCE = 1e-3  # of z, for second derivatives
-MOST_ROWS = 20_000  # of a file, to factorise again: ten times what processes are recommended for
 
 
 class ProcessInputs(NamedTuple):
@@ -362,15 +361,7 @@ class Process(NamedTuple):
     def restored(
         cls, shape: Shape, theta: Theta, X: Tensor, noise: Tensor, alpha: Tensor
     ) -> Process:
-        """Return the process with these parts, whose covariance is factorised when it is needed.
-
-        Raises
-        ------
-        ValueError
-            If a file has more rows than a process should have, and asks for too much memory.
-        """
-        if len(X) > MOST_ROWS:
-            raise ValueError(f"a process has at most {MOST_ROWS} rows, got {len(X)}")
+        """Return the process with these parts, whose covariance is factorised when it is needed."""
         return cls(shape, theta, X, noise, alpha, [])
 
     def __reduce__(self) -> Any:

@@ -47,6 +47,7 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.data.arrays import Scaling
+from skgpstoch.data.findings import Diagnosis, Finding
 from skgpstoch.data.numeric import Dates, Numbers
 from skgpstoch.data.target_transforms import OnBranch
 from skgpstoch.estimators.distributions.normal import NormalLaw
@@ -54,6 +55,7 @@ from skgpstoch.estimators.distributions.predictive import PredictiveDistribution
 from skgpstoch.kernels import TiedKernel, from_sklearn
 from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
+from skgpstoch.methods.automatic.report import Report
 from skgpstoch.models.features.fourier import base_frequencies
 from skgpstoch.models.features.network import InputLimits, InputScales, PeriodicInputs
 from skgpstoch.models.posteriors import base as posteriors
@@ -1999,6 +2001,34 @@ def test_lists_do_not_repeat_what_is_written_out(kind, exact, tmp_path):
 
     with_attribute(tmp_path / "model", exact, repeated)
     refused(tmp_path / "model", "its lists repeat arrays or texts too often")
+
+
+def test_objects_do_not_repeat_texts(exact, tmp_path):
+    """Which their own text has, however many there are."""
+
+    def make(nodes):
+        of_class = nodes.add("type", "SVGPRegressor")
+        inner = nodes.add("object", of_class, "solver", "x" * 200_000)
+        return nodes.add("object", of_class, "steps", nodes.add("list", *[inner] * 100))
+
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "its kernels, networks or estimators repeat too often")
+
+
+LONG_FINDING = Finding("x" * 200_000, "y", 1.0, 2.0)
+
+
+def test_lines_of_tables_are_as_long_as_cells_for_people(plain, tmp_path):
+    """All lines are as long as the longest, which took gigabytes."""
+    model = skgpstoch.load(plain)
+    model._diagnosis = Diagnosis([LONG_FINDING, *[Finding("a", "b", 1.0, 2.0)] * 3000])
+    model.save(tmp_path / "model")
+    assert len(str(skgpstoch.load(tmp_path / "model").diagnose())) < 10**6
+    frame = pd.DataFrame({"model": ["x" * 10_000, "y"], "score": 1.0})
+    assert len(str(Report(frame, frame, frame))) < 10_000
+    model._diagnosis = Diagnosis([LONG_FINDING] * 1000)
+    with pytest.raises(ValueError, match="its lists repeat arrays or texts too often"):
+        model.save(tmp_path / "model")
 
 
 def test_an_array_is_looked_at_once_wherever_it_is_shared(exact, monkeypatch):

@@ -13,6 +13,7 @@ SEVERITIES = ("problem", "note", "fine")
 HEADINGS = ("finding", "where", "value", "limit", "severity")
 SHOWN = ("finding", "where", "value", "problem if", "severity")
 """Headings of a printed table, whose limits say on which side a problem begins."""
+LONGEST_CELL = 200  # letters of a cell of a printed table, all of whose lines are as long
 
 
 class Finding(NamedTuple):
@@ -102,7 +103,7 @@ class Diagnosis(tuple[Finding, ...]):
         return pd.DataFrame([f.line() for f in self], columns=[*HEADINGS, "message"])
 
     def __repr__(self) -> str:
-        table = [SHOWN, *(cells(finding) for finding in self)]
+        table = [SHOWN, *(tuple(c[:LONGEST_CELL] for c in cells(finding)) for finding in self)]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -19,6 +19,7 @@ from sklearn.base import BaseEstimator
 from sklearn.gaussian_process import kernels as sk
 from torch import nn
 
+from ..data.findings import Finding
 from .fields import check_fields, refuse_names
 from .forms import OBJECTS
 from .forms_of_values import is_long_list_of_floats
@@ -143,8 +144,8 @@ class FileLimits(StateLimits):
         super().check_parts(form, parts, values)
         inner = [part[0] for part in parts if isinstance(part, list)]
         self.n_parts += 1 + len(parts)
-        self.sizes.append(sum(map(self.sizes.__getitem__, inner)))
-        letters = sum(len(v) for v in values if type(v) is str)
+        self.take(letters := sum(len(v) for v in values if type(v) is str))
+        self.sizes.append(letters + sum(map(self.sizes.__getitem__, inner)))
         self.plain.append(letters + sum(map(self.plain.__getitem__, inner)))
         self.evaluations.append(sum(map(self.evaluations.__getitem__, inner)))
         if self.depths[-1] > MOST_DEPTH:
@@ -176,7 +177,8 @@ class FileLimits(StateLimits):
         self.take(n_bytes := bytes_of(value))
         n_plain = self.plain[-1]
         self.sizes[-1] += n_bytes
-        self.plain[-1] = 0 if form in OBJECTS else self.plain[-1] + n_bytes
+        is_written = form not in OBJECTS or isinstance(value, Finding)
+        self.plain[-1] = self.plain[-1] + n_bytes if is_written else 0
         if self.plain[-1] > MOST_WRITTEN * self.most_bytes:
             raise ValueError("its lists repeat arrays or texts too often")
         lengths: dict[str, int] = {}

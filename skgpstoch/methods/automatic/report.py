@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import betainc
 from scipy.stats import norm
 
-from ...data.findings import Finding
+from ...data.findings import LONGEST_CELL, Finding
 from ...data.held_out import HeldOutPredictions
 from ...metrics.scores import interval_coverage
 
@@ -82,7 +82,8 @@ class Report(NamedTuple):
 
     def __str__(self) -> str:
         return "\n\n".join(
-            f"{name.capitalize()}\n{table.to_string(**FORMAT)}" for name, table in self._tables()
+            f"{name.capitalize()}\n{table.to_string(**FORMAT, max_colwidth=LONGEST_CELL)}"
+            for name, table in self._tables()
         )
 
     def _repr_html_(self) -> str:

@@ -310,6 +310,7 @@ def test_kernel_of_an_ensemble_is_the_mean_of_its_members(expression, X):
     features = NetworkFeatures(network, 4, n_members=3, skip=3)
     if expression is not None:
         features = make_map(expression, 10, network=network, n_inputs=4)
+        features.n_members = 3
     Z = features.members(X)
     assert_close(gram(features, X), (Z @ Z.mT).mean(0))
     joined = JoinedFeatures(features)

@@ -60,7 +60,7 @@ from skgpstoch.models.features.fourier import base_frequencies
 from skgpstoch.models.features.network import InputLimits, InputScales, PeriodicInputs
 from skgpstoch.models.posteriors import base as posteriors
 from skgpstoch.models.posteriors.nearby import ErrorScale, Given
-from skgpstoch.persistence import failures, limits, networks
+from skgpstoch.persistence import failures, finite, limits, networks
 from skgpstoch.persistence.layers import check_layer
 from skgpstoch.persistence.registry import TORCH_LAYERS
 from skgpstoch.persistence.state import Names, PackedState, Unpacker
@@ -427,6 +427,14 @@ def test_what_is_unbounded_may_be_infinite(value, tmp_path):
         assert skgpstoch.load(tmp_path / "model").kernel == kernel
 
 
+def test_kernels_of_zero_are_saved(tmp_path):
+    """Their logarithms are infinite."""
+    kernel = sk.DotProduct(0.0, "fixed") + sk.ConstantKernel(0.0, "fixed") * sk.RBF()
+    model = SVGPRegressor(kernel, n_inducing=3, max_iter=1, random_state=0).fit(X, Y)
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(skgpstoch.load(tmp_path / "model").predict(X), model.predict(X))
+
+
 def test_pickles_have_no_limits():
     """Only what a stranger may have written has them."""
     nodes = [["tuple", 0], *[["tuple", [i]] for i in range(400)]]
@@ -487,8 +495,8 @@ def test_an_array_is_the_memory_of_one_tensor(exact, tmp_path):
 def test_a_tensor_of_many_parameters_is_looked_through_once(exact, tmp_path, monkeypatch):
     n = 10**5
     nodes = [["array", 0, "<i2", f"{n}", "0", ""], ["tensor", [0], "bfloat16"]]
-    calls, of_bits = [], limits.unknown_halves
-    monkeypatch.setattr(limits, "unknown_halves", lambda a: calls.append(1) or of_bits(a))
+    calls, of_bits = [], finite.unknown_halves
+    monkeypatch.setattr(finite, "unknown_halves", lambda a: calls.append(1) or of_bits(a))
     nodes += [["parameter", [1], True]] * 200
     with_nodes_first(exact, tmp_path / "model", nodes, [np.ones(n, "<i2")])
     skgpstoch.load(tmp_path / "model")

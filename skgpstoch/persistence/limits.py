@@ -11,7 +11,7 @@ import functools
 import re
 import sys
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch import nn
 
 from ..data.findings import Finding
 from .fields import check_fields, refuse_names
+from .finite import Unknown, may_be_unknown, unknown_in
 from .forms import OBJECTS
 from .forms_of_values import is_long_list_of_floats
 from .kernels import check_size
@@ -45,21 +46,9 @@ LONGEST_NAME = 120  # of an attribute, in messages
 ROWS = ("X_train_",)  # of any kind, where a kernel is the user's own
 ARRAYS = (np.ndarray, torch.Tensor)
 LISTS = {"list", "tuple", "sequence", "dict", "ordered dict"}
-WITH_NUMBERS = (np.ndarray, np.floating, float)
 EVALUATED = (sk.Kernel, nn.Module, BaseEstimator)
 WHERE_KEYS_ARE = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered dict": (0, 2)}
 """Which parts are keys: the first one, and how many parts further the next one is."""
-
-MAY_BE_UNKNOWN = re.compile(
-    r"bound|curve|densit|elbo|evidence|likelihood|loss|patience|score|\W(error|moved)\b"
-)
-"""Fields for people to read or for fits, which may be NaN or infinite and change no prediction."""
-
-IN_RECORDS = re.compile(r"\W(cdf|gain|gap|latent_std|limit|log_p|value)\b")
-"""The same, but not of modules, whose parameters may have these names."""
-
-MAY_BE_INFINITE = re.compile(r"\.(high|low|noise_variance_|nu)\b")
-"""Fields of laws and kernels that are infinite where nothing bounds them, and a square to read."""
 
 OWNERS = {"FittedProcess": "coefficients", "Process": "alpha"}
 """Classes of objects that make a matrix of their rows when they predict, and an array of their own.
@@ -74,13 +63,6 @@ BYTES = {nn.Module: 12_000, torch.Tensor: 800, np.random.RandomState: 100_000}
 
 Modules and random states take more time than memory, so they count for more.
 """
-
-
-class Unknown(NamedTuple):
-    """Where in an object a number is not finite, and whether one is NaN."""
-
-    where: str
-    is_nan: bool
 
 
 class StateLimits:
@@ -318,30 +300,3 @@ def bytes_of_class(cls: type) -> int:
 def classes() -> frozenset[type]:
     """Return the classes whose objects a file may hold."""
     return frozenset(known_classes().values())
-
-
-def unknown_in(value: Any) -> Unknown | None:
-    """Return whether an array or a number itself is not finite; a tensor's array tells it first."""
-    if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
-        return unknown_halves(value.view(torch.int16).numpy())
-    if not isinstance(value, WITH_NUMBERS) or np.asarray(value).dtype.kind != "f":
-        return None
-    return None if np.isfinite(value).all() else Unknown("", bool(np.isnan(value).any()))
-
-
-def unknown_halves(bits: np.ndarray) -> Unknown | None:
-    """Return the same of bfloat16 numbers, by their bits: all ones in the exponent."""
-    blocks = np.array_split(bits.ravel(), 64)
-    largest = max((int((b.astype(np.int32) & 0x7FFF).max()) for b in blocks if b.size), default=0)
-    return None if largest < 0x7F80 else Unknown("", largest > 0x7F80)
-
-
-def may_be_unknown(value: Any, where: str, is_nan: bool) -> bool:
-    """Tell whether a field need not be finite; parameters of estimators may be infinite."""
-    name = re.split(r"\W", where)[1]
-    if is_nan or not (is_parameter(value, name) or MAY_BE_INFINITE.match(where)):
-        is_told = MAY_BE_UNKNOWN.search(where) or (
-            not isinstance(value, nn.Module) and IN_RECORDS.search(where)
-        )
-        return name != "_parameters" and bool(is_told)
-    return True

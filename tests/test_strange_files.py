@@ -922,9 +922,12 @@ def test_layers_of_deep_processes_are_no_wider_than_a_draw(deep, tmp_path):
 def test_wide_layers_take_few_rows_at_a_time(deep):
     """Of each row there are 64 draws."""
     features = deep.posterior_.model.features
-    assert features.block_rows(64) == 64
+    assert features.block_rows(64) == features.block_rows(64, 16) == 64
     features.inner[0].mean_map = torch.zeros(2, 5000)
     assert features.block_rows(64) * 64 * 5000 <= 2**21
+    features.inner[0].mean_map = torch.zeros(500, 2)
+    n_nodes, kept = features.n_nodes, 16  # arrays, by gradients
+    assert deep.posterior_.gradient_rows * n_nodes * 500 <= 2**21 / kept
 
 
 SIZES = {

@@ -36,6 +36,7 @@ from .sparse import Solution, SparseModel, SparsePosterior
 PASS_ROWS = 200_000  # fewest draws of rows in the closing pass
 EACH_PASS_ROWS = 5_000  # the same if there is no closed form, and so several passes
 LEAST_DRAWS = 4  # fewest draws per row in a closing pass, needed to estimate its error
+KEPT_BY_GRADIENTS = 16  # arrays of a layer's draws, about
 COVARIANCE_DRAWS = 64  # draws of hidden layers over which a covariance of rows is averaged
 
 
@@ -113,6 +114,10 @@ class DeepPosterior(SparsePosterior):
     @property
     def block_rows(self) -> int:
         return self.features.block_rows(self.features.n_nodes)
+
+    @property
+    def gradient_rows(self) -> int:
+        return self.features.block_rows(self.features.n_nodes, KEPT_BY_GRADIENTS)
 
     def marginals(self, X: Tensor) -> Marginals:
         basis = self.features.basis(X)

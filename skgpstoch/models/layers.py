@@ -152,12 +152,16 @@ class DeepFeatures(CompositeFeatures):
         self.n_samples, self.n_nodes = (n_samples, n_nodes) if len(self.layers) else (1, 1)
         return self
 
-    def block_rows(self, n_draws: int) -> int:
-        """Return the number of rows to process at a time, with `n_draws` draws each."""
+    def block_rows(self, n_draws: int, n_kept: int = 1) -> int:
+        """Return the number of rows to process at a time, with `n_draws` draws each.
+
+        Gradients keep `n_kept` arrays of each layer.
+        """
         most = max((layer.n_patches for layer in self.inner), default=1)
-        widest = max((layer.n_patches * layer.mean_map.shape[1] for layer in self.inner), default=1)
+        widths = (layer.n_patches * max(layer.mean_map.shape) for layer in self.inner)
+        widest = max(widths, default=1)
         n_rows = block_rows(next(self.parameters()).device, self.n_features)
-        return max(1, min(n_rows // most, MOST_OF_LAYER // widest) // n_draws)
+        return max(1, min(n_rows // most, MOST_OF_LAYER // (n_kept * widest)) // n_draws)
 
     def check_parts(self) -> None:
         """Raise a ValueError if a row would become more numbers than in any model.

@@ -1398,6 +1398,19 @@ def test_processes_are_few(processes, tmp_path):
             model.save(tmp_path / "model")
 
 
+def test_mixtures_have_as_many_parts_as_weights(processes, tmp_path):
+    """A single part would be repeated for each weight."""
+    for name, value, message in (
+        ("weights_", np.ones(9), r"_processes has the shape \(2,\), not \(k\), k=9"),
+        ("_tails", processes._tails * 9, r"_tails has the shape \(18,\), not \(k\), k=2"),
+        ("_tails", [processes._tails[0] * 9] * 2, "some outputs have no tails, or several"),
+    ):
+        model = copy.copy(processes)
+        setattr(model, name, value)
+        with pytest.raises(ValueError, match=message):
+            model.save(tmp_path / "model")
+
+
 def with_rows(process, n):
     """The same with more rows."""
     rows = torch.zeros(n, 2, dtype=torch.float64)

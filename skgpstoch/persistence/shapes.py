@@ -33,8 +33,10 @@ NUMBER = re.compile(r"\d+$")  # of one of several arrays
 OF_STREAMS = {"data", "optimizer"}
 """Fields with any arrays: no rows until there are others, and what is compared with parameters."""
 SHAPES = {
-    "AutoGaussianProcessClassifier": "weights_:k",
-    "AutoGaussianProcessRegressor": "weights_:k mean_weights_:k atoms_:a atom_weight_:-",
+    "AutoGaussianProcessClassifier": "weights_:k estimators_:=k",
+    "AutoGaussianProcessRegressor": (
+        "weights_:k mean_weights_:k estimators_:=k atoms_:a atom_weight_:-"
+    ),
     "Averages": "gram:kmm cross:kmp ridge:p",
     "BinaryLaplaceClassifier": (
         "L_:nn W_sr_:n f_cached:n pi_:n y_train_:n weight_:n X_train_:n|nd|nde|ndef"
@@ -57,8 +59,8 @@ SHAPES = {
     "ErrorScale": "scale:- most_odds:p",
     "ErrorsNearby": "usual:p",
     "ExactPosterior": "X:nd y:np factor:pnn alpha:np constant:p",
-    "ExactProcessClassifier": "weights_:k _confidence:-",
-    "ExactProcessRegressor": "weights_:k",
+    "ExactProcessClassifier": "weights_:k _processes:=k _confidence:-",
+    "ExactProcessRegressor": "weights_:k _processes:=k _tails:=k",
     "ExpSineSquared": (
         "log_length_scale:- log_length_scale_bounds:12 log_periodicity:- log_periodicity_bounds:12"
     ),
@@ -133,7 +135,7 @@ SHAPES = {
     "Scaling": "offset:d scale:d",
     "SCGDObjective": "ridge_average:p w:kmp F_inv:kpmm",
     "SparsePosterior": "precision:kmm elbo:- limits:3p",
-    "StackedDensityRegressor": "weights_:k",
+    "StackedDensityRegressor": "weights_:k estimators_:=k",
     "StandardScaler": "mean_:d scale_:d var_:d",
     "StudentT": "log_scale:-|p log_df_minus_2:-|p",
     "TableEncoder": "ranges:d2",
@@ -145,8 +147,8 @@ SHAPES = {
 }
 """Of each class, its arrays and their axes: equal letters are equal lengths, digits are lengths.
 
-A dot is any length, and = the length before it, or an integer that is one; * are the numbers of
-all others.
+A dot is any length, = the length before it, and =k an integer, or a list or dict of this length; *
+are the numbers of all others.
 """
 
 MOST_LENGTHS = {
@@ -191,7 +193,8 @@ def check_shapes(
             continue
         kinds = KINDS if name in NOT_FLOATS else FLOATS
         if choice[0][:1] == "=":
-            shape, choice = (field,) if type(field) is int else (), [choice[0][1:]]
+            length = len(field) if isinstance(field, list | dict) else field
+            shape, choice = (length,) if type(length) is int else (), [choice[0][1:]]
         elif (shape := shape_of(field, kinds)) is None:
             if name in of_objects:
                 continue

@@ -294,6 +294,8 @@ class ExactProcessRegressor(
         most = len(KERNEL_SHAPES) * len(self._y_scaling.offset)
         n_rows = {len(process.alpha) for draws in of_outputs for process in draws}
         n_draws = max(map(len, of_outputs))
+        if {*map(len, self._tails)} != {*map(len, self._processes)}:
+            raise ValueError("processes of some outputs have no tails, or several")
         if len(of_outputs) > most or len(n_rows) > 1 or n_draws > n_draws_of(max(n_rows)):
             raise ValueError(
                 f"{len(of_outputs)} processes with {n_draws} draws for {n_rows} rows are more than "

@@ -32,7 +32,11 @@ from skgpstoch.methods.automatic.class_fit import (
     problems_of,
     unit_kernel,
 )
-from skgpstoch.methods.automatic.class_mixture import Contrasts, deviation_about
+from skgpstoch.methods.automatic.class_mixture import (
+    Contrasts,
+    deviation_about,
+    probability_moments,
+)
 from skgpstoch.methods.automatic.class_modes import (
     BestTheta,
     LabelEvidence,
@@ -450,6 +454,21 @@ def test_contrasts_vary_as_in_laplaces_approximation(n_classes, all_features):
     A = factors(model, new).numpy()
     centre = np.eye(n_classes) - 1.0 / n_classes
     assert_allclose(A @ A.swapaxes(1, 2), centre @ cov @ centre, rtol=1e-6, atol=1e-6)
+
+
+def test_many_classes_make_no_matrices_of_classes(monkeypatch):
+    """For each row: gigabytes for 1,000 classes."""
+    generator = torch.Generator().manual_seed(0)
+    F = torch.randn(200, 3, generator=generator).double()
+    pi = torch.full((200, 300), 1.0 / 300.0).double()
+    given = F, pi, torch.ones(200).double()
+    A = Contrasts(*given).factor(F[:5], torch.ones(5).double())
+    assert A.shape == (5, 300)
+    moments = (probability_moments(A.flip(1).log(), each) for each in (A, torch.diag_embed(A)))
+    for few, many in zip(*moments, strict=True):
+        assert_allclose(few, many, rtol=1e-10)
+    monkeypatch.setattr("skgpstoch.methods.automatic.class_mixture.MOST_KEPT", 0)
+    assert torch.equal(A, Contrasts(*given).factor(F[:5], torch.ones(5).double()))
 
 
 def test_two_classes_are_one_function(all_features):

@@ -13,6 +13,7 @@ and g at x has the covariance (k(x, x) − ‖φ‖²)·I + (I ⊗ φ)ᵀH⁻¹(
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ from ...persistence.estimator import SavedEstimator
 from .class_modes import contrast_basis
 
 MOST_UNKNOWNS = 3200  # R(C − 1), up to which H is factorised: 800 points and 5 classes
+MOST_KEPT = 2**24  # numbers of factors of all classes; more are made for each block of rows
 
 
 class ClassParts(NamedTuple):
@@ -149,8 +151,10 @@ class Contrasts:
     """
 
     def __init__(self, F: Tensor, pi: Tensor, weight: Tensor) -> None:
-        n_classes = pi.shape[1]
-        self.is_joint = F.shape[1] * (n_classes - 1) <= MOST_UNKNOWNS
+        n_classes, (n_rows, R) = pi.shape[1], F.shape
+        P = n_classes - 1
+        self.is_joint = R * P <= MOST_UNKNOWNS and P * P * max(n_rows, P) <= BLOCK_FLOATS
+        self.block_rows = BLOCK_FLOATS // n_classes ** (1 + self.is_joint)
         self.B = contrast_basis(n_classes, pi)
         if self.is_joint:
             pi_B = pi @ self.B  # (N, C − 1)
@@ -159,17 +163,25 @@ class Contrasts:
             )
             self.inverse = blocks_of_inverse(F, weight * W)
         else:
-            W = weight[:, None] * pi * (1.0 - pi)
-            self.factors = [precision_factor(F, w) for w in W.T]
+            self.F, self.W = F, weight[:, None] * pi * (1.0 - pi)
+            self.kept = [*self.factors()] if n_classes * R * R <= MOST_KEPT else None
+
+    def factors(self) -> Iterator[Tensor]:
+        """Yield the factor of the precision of each class."""
+        yield from (precision_factor(self.F, w) for w in self.W.T)
 
     def factor(self, phi: Tensor, rest: Tensor) -> Tensor:
-        """Return A, (N*, C, C − 1) or (N*, C, C), from φ (N*, R) and k(x, x) − ‖φ‖² (N*,)."""
+        """Return A, (N*, C, C − 1), from φ (N*, R) and k(x, x) − ‖φ‖² (N*,).
+
+        Of independent functions only the diagonal, (N*, C).
+        """
         if self.is_joint:
             rows = [torch.stack([((phi @ G) * phi).sum(1) for G in row], 1) for row in self.inverse]
             cov = add_diagonal(torch.stack(rows, 1), rest)  # (N*, C − 1, C − 1)
             return self.B @ cholesky(cov, "covariance of contrasts")
-        var = [rest + tri_solve(L, phi.mT).square().sum(0) for L in self.factors]
-        return torch.diag_embed(torch.stack(var, 1).sqrt())
+        factors = self.factors() if self.kept is None else self.kept
+        var = [rest + tri_solve(L, phi.mT).square().sum(0) for L in factors]
+        return torch.stack(var, 1).sqrt()
 
 
 def precision_factor(F: Tensor, w: Tensor) -> Tensor:
@@ -194,7 +206,7 @@ def blocks_of_inverse(F: Tensor, W: Tensor) -> Tensor:
 def probability_moments(mean: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and variance of softmax(f), each (N, C).
 
-    f has this mean (N, C) and factor A (N, C, K).
+    f has this mean (N, C) and factor A (N, C, K), or deviations A (N, C).
     """
     if mean.shape[1] == 2:
         g = Marginals(mean[:, 1] - mean[:, 0], (A[:, 1] - A[:, 0]).square().sum(1))
@@ -212,9 +224,9 @@ def moments_of_softmax(mean: Tensor, A: Tensor) -> Tensor:
     """Return the same side by side, (N, 2C), by quasi-random points."""
 
     def log_p(z: Tensor) -> Tensor:
-        return torch.log_softmax(mean + (A @ z[..., None])[..., 0], -1)
+        return torch.log_softmax(mean + (A * z if A.ndim == 2 else (A @ z[..., None])[..., 0]), -1)
 
-    zero = A.new_zeros(1, len(A), A.shape[2])
+    zero = A.new_zeros(1, len(A), A.shape[-1])
     return moments_at_nodes(log_p, Marginals(zero, torch.ones_like(zero)))[0]
 
 

@@ -274,7 +274,8 @@ class AtMode:
             found = probability_moments(at, self.fitted.confidence * A)
             mean[block], var[block] = (a.cpu().numpy() for a in found)
 
-        map_blocks(compute, len(X), block_rows(X.device, len(features.Z)))
+        n_rows = min(block_rows(X.device, len(features.Z)), contrasts.block_rows)
+        map_blocks(compute, len(X), max(1, n_rows))
         p = np.exp(log_softmax(logits, 1))
         return (1.0 - rows.share) * deviation_about(p, mean, np.sqrt(var))
 

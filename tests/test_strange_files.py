@@ -1171,6 +1171,13 @@ def test_kernels_have_few_parts(repeats, plain, exact, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_gradients_keep_few_columns_of_neighbours():
+    model = NNGPRegressor(max_iter=1, random_state=0).fit(RNG.normal(size=(30, 400)), Y)
+    posterior = model.posterior_
+    assert posterior.gradient_rows * 400 <= posterior.block_rows * posterior.n_of_set
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_gradients_keep_few_covariances(monkeypatch):
     """Each part of a kernel has some for each row."""
     model = ADMMGaussianProcessRegressor(max_iter=1, random_state=0).fit(X, Y)

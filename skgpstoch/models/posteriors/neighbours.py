@@ -130,9 +130,18 @@ class NeighbourPosterior(Posterior):
         return self.residual + self.constant
 
     @property
+    def n_of_set(self) -> int:
+        """Number of a row and its neighbours."""
+        return min(self.n_neighbors, len(self.residual)) + 1
+
+    @property
     def block_rows(self) -> int:
-        n_of_set = min(self.n_neighbors, len(self.residual)) + 1
-        return max(1, min(BLOCK_ROWS, MOST_IN_BLOCK // n_of_set**2))
+        return max(1, min(BLOCK_ROWS, MOST_IN_BLOCK // self.n_of_set**2))
+
+    @property
+    def gradient_rows(self) -> int:
+        """Fewer if neighbours have more columns than there are neighbours."""
+        return max(1, super().gradient_rows // (1 + self.features.shape[1] // self.n_of_set))
 
     @property
     def summary(self) -> NeighbourPosterior:

@@ -53,6 +53,7 @@ from skgpstoch.data.target_transforms import OnBranch
 from skgpstoch.estimators.distributions.normal import NormalLaw
 from skgpstoch.estimators.distributions.predictive import PredictiveDistribution
 from skgpstoch.kernels import TiedKernel, from_sklearn
+from skgpstoch.maths.nearest import Nearest
 from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.methods.automatic.report import Report
@@ -1170,6 +1171,26 @@ def test_kernels_have_few_parts(repeats, plain, exact, tmp_path):
             each.save(path)
 
 
+def test_trees_of_neighbours_are_not_deep():
+    """Of rows ever closer, whose tree was as deep as they are many, SciPy crashes."""
+    rows = torch.zeros(3000, 2, dtype=torch.float64)
+    rows[:1500, 0] = rows[1500:, 1] = 2.0 ** -torch.arange(400.0, 1900.0).double().fmod(1000.0)
+    nearest = Nearest(rows)
+    nearest.of(rows[:1], 3)
+    (tree,) = nearest.trees.values()
+    nodes, depth = [tree.tree], 0
+    while nodes := [n for node in nodes for n in (node.lesser, node.greater) if n is not None]:
+        depth += 1
+    assert depth < 30
+
+
+def test_flags_of_missing_values_are_no_more_than_columns(processes):
+    model = copy.copy(processes)
+    model.missing_columns = np.zeros(500, int)
+    with pytest.raises(ValueError, match="missing_columns must be None or positions of columns"):
+        model.predict(X)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_gradients_keep_few_columns_of_neighbours():
     model = NNGPRegressor(max_iter=1, random_state=0).fit(RNG.normal(size=(30, 400)), Y)
@@ -1437,7 +1458,10 @@ def test_processes_of_classes_are_small(tmp_path):
             ValueError, match=r"two objects have the|has at most 2500 rows, got 2501"
         ):
             model.save(tmp_path / "model")
-    model._processes, many = [process], torch.zeros(20_001, 2, dtype=torch.float64)
+    model._processes, model.classes_ = [process], np.arange(3)
+    with pytest.raises(ValueError, match=r"classes_ has the shape \(3,\), not \(p\)"):
+        model.save(tmp_path / "model")
+    model.classes_, many = np.arange(2), torch.zeros(20_001, 2, dtype=torch.float64)
     same = dict.fromkeys(("codes", "fold"), many[:, 0].long())
     model._rows = rows._replace(X=many, weight=many[:, 0].clone(), **same)
     with pytest.raises(ValueError, match="ClassRows has at most 20000 rows, got 20001"):

@@ -87,7 +87,7 @@ class Nearest:
         """Return the numbers of the k nearest of the first `size` rows, (q, k)."""
         if self.uses_trees:
             if size not in self.trees:
-                self.trees[size] = cKDTree(self.rows[:size].numpy(), balanced_tree=False)
+                self.trees[size] = cKDTree(self.rows[:size].numpy())
             found = self.trees[size].query(Q.numpy(), k=range(1, k + 1))[1]
             return torch.from_numpy(np.asarray(found, dtype=np.int64))
         key = size, product_type()

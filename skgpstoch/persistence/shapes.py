@@ -59,7 +59,7 @@ SHAPES = {
     "ErrorScale": "scale:- most_odds:p",
     "ErrorsNearby": "usual:p",
     "ExactPosterior": "X:nd y:np factor:pnn alpha:np constant:p",
-    "ExactProcessClassifier": "weights_:k _processes:=k _confidence:-",
+    "ExactProcessClassifier": "weights_:k _processes:=k _rows.offset:p classes_:=p _confidence:-",
     "ExactProcessRegressor": "weights_:k _processes:=k _tails:=k",
     "ExpSineSquared": (
         "log_length_scale:- log_length_scale_bounds:12 log_periodicity:- log_periodicity_bounds:12"
@@ -193,7 +193,7 @@ def check_shapes(
             continue
         kinds = KINDS if name in NOT_FLOATS else FLOATS
         if choice[0][:1] == "=":
-            length = len(field) if isinstance(field, list | dict) else field
+            length = len(field) if isinstance(field, list | dict | np.ndarray) else field
             shape, choice = (length,) if type(length) is int else (), [choice[0][1:]]
         elif (shape := shape_of(field, kinds)) is None:
             if name in of_objects:

@@ -397,6 +397,7 @@ def checked_columns(given: Any, n_columns: int) -> np.ndarray:
         return np.empty(0, dtype=np.intp)
     if (
         columns.ndim != 1
+        or len(columns) > n_columns
         or columns.dtype.kind not in "iu"
         or (columns.min() < 0 or columns.max() >= n_columns)
     ):

@@ -49,6 +49,8 @@ from skgpstoch import (
 from skgpstoch.data.arrays import Scaling
 from skgpstoch.data.findings import Diagnosis, Finding
 from skgpstoch.data.numeric import Dates, Numbers
+from skgpstoch.data.tables import TableEncoder
+from skgpstoch.data.target_means import TargetMeans
 from skgpstoch.data.target_transforms import OnBranch
 from skgpstoch.estimators.distributions.normal import NormalLaw
 from skgpstoch.estimators.distributions.predictive import PredictiveDistribution
@@ -1171,6 +1173,21 @@ def test_kernels_have_few_parts(repeats, plain, exact, tmp_path):
             each.save(path)
 
 
+def test_means_of_levels_have_few_columns(plain, tmp_path):
+    """Rows with new levels are encoded two dozen times."""
+    levels = [f"level {i % 40}" for i in range(120)]
+    frame = pd.DataFrame({"level": levels, "size": RNG.normal(size=120)})
+    encoder, model = TableEncoder(), skgpstoch.load(plain)
+    encoder.fit_transform(frame, RNG.normal(size=(120, 20)))
+    model.note_ = encoder
+    model.save(tmp_path / "model")
+    again = skgpstoch.load(tmp_path / "model").note_
+    np.testing.assert_array_equal(again.encoders[0].means, encoder.encoders[0].means)
+    encoder.encoders[0] = TargetMeans(encoder.encoders[0].levels, np.zeros((40, 5000)))
+    with pytest.raises(ValueError, match="TargetMeans has at most 4096 rows or columns, got 5000"):
+        model.save(tmp_path / "model")
+
+
 def test_trees_of_neighbours_are_not_deep():
     """Of rows ever closer, whose tree was as deep as they are many, SciPy crashes."""
     rows = torch.zeros(3000, 2, dtype=torch.float64)
@@ -1417,7 +1434,9 @@ def test_processes_are_few(processes, tmp_path):
         lambda draws: [draws[0], copy.copy(draws[0])]: "two objects have the same part",
         lambda draws: [*draws, draws[0]._replace(alpha=torch.ones(9).double())]: "with 17 draws",
         lambda draws: [with_rows(draws[0], 401), *draws[1:]]: "processes with 16 draws for ",
-        lambda draws: [with_rows(draws[0], 20_001)]: "Process has at most 20000 rows, got 20001",
+        lambda draws: [
+            with_rows(draws[0], 20_001)
+        ]: "Process has at most 20000 rows or columns, got 20001",
     }.items():
         model = copy.copy(processes)
         (draws,), *others = processes._processes
@@ -1455,7 +1474,7 @@ def test_processes_of_classes_are_small(tmp_path):
     for processes in ([process] * 2, [small]):
         model._processes = processes
         with pytest.raises(
-            ValueError, match=r"two objects have the|has at most 2500 rows, got 2501"
+            ValueError, match=r"two objects have the|has at most 2500 rows or columns, got 2501"
         ):
             model.save(tmp_path / "model")
     model._processes, model.classes_ = [process], np.arange(3)
@@ -1464,7 +1483,7 @@ def test_processes_of_classes_are_small(tmp_path):
     model.classes_, many = np.arange(2), torch.zeros(20_001, 2, dtype=torch.float64)
     same = dict.fromkeys(("codes", "fold"), many[:, 0].long())
     model._rows = rows._replace(X=many, weight=many[:, 0].clone(), **same)
-    with pytest.raises(ValueError, match="ClassRows has at most 20000 rows, got 20001"):
+    with pytest.raises(ValueError, match="ClassRows has at most 20000 rows or columns, got 20001"):
         model.save(tmp_path / "model")
 
 

@@ -30,8 +30,10 @@ NOT_FLOATS = {
 }
 """Arrays that may be of integers or bool; those of others would make a file of few bytes."""
 NUMBER = re.compile(r"\d+$")  # of one of several arrays
-OF_STREAMS = {"data", "optimizer"}
-"""Fields with any arrays: no rows until there are others, and what is compared with parameters."""
+WITH_ANY = {"data", "knots", "optimizer"}
+"""Fields with any arrays: no rows until there are others, what is compared with parameters, and
+what only a fit that reads chunks uses.
+"""
 SHAPES = {
     "AutoGaussianProcessClassifier": "weights_:k estimators_:=k",
     "AutoGaussianProcessRegressor": (
@@ -91,6 +93,7 @@ SHAPES = {
     "KernelBasis": "points:md",
     "Lattice": "atoms:a",
     "Laplace": "log_scale:-|p",
+    "Line": "curves.scaling.offset:d slopes:dw",
     "MaxAbsScaler": "max_abs_:d scale_:d",
     "MemberLinear": "weight:kio bias:k1o",
     "MinimaxObjective": "A:kpmm B:kpmm w:kmp seen_share:k",
@@ -139,7 +142,7 @@ SHAPES = {
     "StandardScaler": "mean_:d scale_:d var_:d",
     "StudentT": "log_scale:-|p log_df_minus_2:-|p",
     "TableEncoder": "ranges:d2",
-    "TargetMeans": "means:lp",
+    "TargetMeans": "means:lw",
     "Theta": "length_scale:d missing:c noise:- signal:- slope:-",
     "VariationalWeights": "mean:mp root_*:p.=",
     "WhiteNoise": "log_noise_level:- log_noise_level_bounds:12",
@@ -155,6 +158,7 @@ MOST_LENGTHS = {
     "ClassRows": {"n": 20_000, "m": 2500},
     "FittedProcess": {"m": 2500},
     "Process": {"n": 20_000},
+    "TargetMeans": {"w": 4096},
 }
 """Of rows of which predictions make matrices that a file does not have; fits have at most a tenth
 as many, or as many points (m).
@@ -178,7 +182,7 @@ def check_shapes(
     lengths: dict[str, int] = {}
     known = dict(shapes_of(cls))
     if package_of(cls) == PACKAGE and not issubclass(cls, BaseEstimator):
-        for name in {*entries(value, names)}.difference(known, OF_STREAMS):
+        for name in {*entries(value, names)}.difference(known, WITH_ANY):
             if (choice := known.get(NUMBER.sub("*", name))) is None:
                 raise ValueError(
                     f"{cls.__name__}.{name[:LETTERS_SHOWN]} has arrays, as in no model"
@@ -206,7 +210,9 @@ def check_shapes(
             raise ValueError(f"{cls.__name__}.{path} has the shape {shape}, not {possible}{where}")
     for axis, most in MOST_LENGTHS.get(cls.__name__, {}).items():
         if lengths.get(axis, 0) > most:
-            raise ValueError(f"{cls.__name__} has at most {most} rows, got {lengths[axis]}")
+            raise ValueError(
+                f"{cls.__name__} has at most {most} rows or columns, got {lengths[axis]}"
+            )
     return lengths
 
 

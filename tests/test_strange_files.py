@@ -1210,9 +1210,9 @@ def test_flags_of_missing_values_are_no_more_than_columns(processes):
 
 @pytest.mark.filterwarnings("ignore")
 def test_gradients_keep_few_columns_of_neighbours():
-    model = NNGPRegressor(max_iter=1, random_state=0).fit(RNG.normal(size=(30, 400)), Y)
+    model = NNGPRegressor(max_iter=1, random_state=0).fit(RNG.normal(size=(30, 200)), Y)
     posterior = model.posterior_
-    assert posterior.gradient_rows * 400 <= posterior.block_rows * posterior.n_of_set
+    assert posterior.gradient_rows * 200 <= posterior.block_rows * posterior.n_of_set
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -199,8 +199,8 @@ class FileLimits(StateLimits):
 
     def with_arrays(self, parts: list[Any]) -> list[Any]:
         """Return the names of fields that have arrays, also in lists; of a list something."""
-        places = (i for i, part in enumerate(parts) if isinstance(part, list))
-        return [parts[i - 1] for i in places if parts[i][0] in self.of_arrays]
+        known = self.of_arrays
+        return [parts[i - 1] for i, p in enumerate(parts) if type(p) is list and p[0] in known]
 
     def check_name(self, value: Any) -> None:
         """Remember which classes have objects, and whether rows may be objects.

@@ -180,8 +180,9 @@ def check_shapes(
     """
     cls: Any = type(value)
     lengths: dict[str, int] = {}
-    known = dict(shapes_of(cls))
-    if package_of(cls) == PACKAGE and not issubclass(cls, BaseEstimator):
+    known = shapes_of(cls)
+    if names and package_of(cls) == PACKAGE and not issubclass(cls, BaseEstimator):
+        known = dict(known)
         for name in {*entries(value, names)}.difference(known, WITH_ANY):
             if (choice := known.get(NUMBER.sub("*", name))) is None:
                 raise ValueError(
@@ -190,9 +191,11 @@ def check_shapes(
             known[name] = choice
     shape: tuple[int, ...] | None
     for path, choice in known.items():
-        field = value
-        for name in path.split("."):
-            field = getattr(field, name, None)
+        name, field = path, getattr(value, path, None)
+        if "." in path:
+            field = value
+            for name in path.split("."):
+                field = getattr(field, name, None)
         if field is None:
             continue
         kinds = KINDS if name in NOT_FLOATS else FLOATS

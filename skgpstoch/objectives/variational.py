@@ -42,7 +42,7 @@ NOISE_ROWS = 500  # of a stream, whose errors tell the noise
 TINY = 1e-30  # variance of what is known
 LOG_FACTORS = [0.5 * k for k in range(-4, 5)]  # by which the scale of the noise may change
 FINE_STEPS = (-0.1, 0.0, 0.1)
-FEW = 0.1  # rows for each earlier one, up to which they change the noise little
+TELLING = 0.1  # rows for each earlier one, up to which they change the noise little
 CLOSING: dict[str, Any] = {"tol": 1e-5, "max_iter": 20}  # nats per row; passes over all rows
 
 
@@ -199,7 +199,7 @@ class VariationalObjective(Objective):
             return found
 
         start = zero
-        if n > FEW * earlier:
+        if n > TELLING * earlier:
             start = peak(coarse := [zero + x for x in LOG_FACTORS], totals(coarse))
         log_t = peak(fine := [start + x for x in FINE_STEPS], totals(fine)).nan_to_num(0.0)
         noise.load_state_dict(noise.in_units(log_t.exp()).state_dict())

@@ -57,6 +57,22 @@ def noise_of_rows(noise: Tensor, rows: Rows) -> Tensor:
     return D if rows.weight is None else D / rows.weight.to(D)[:, None]
 
 
+def columns_of(
+    X: Tensor, rows: Rows, network: nn.Module, mean: Tensor, noise: Tensor
+) -> dict[str, Tensor]:
+    """Return what is kept of training rows."""
+    w = rows.y.new_ones(len(X)) if rows.weight is None else rows.weight.to(rows.y)
+    D = noise_of_rows(noise, rows)
+    G, r = network(X), rows.y - mean
+    inputs = X[:, :0] if G is X else X  # which no file needs twice
+    return {"inputs": inputs, "features": G, "residual": r, "noise": D, "weight": w}
+
+
+def size_of_sets(posterior: NeighbourPosterior) -> int:
+    """Return the number of a row and its neighbours."""
+    return min(posterior.n_neighbors, len(posterior.residual)) + 1
+
+
 class NeighbourPosterior(Posterior):
     """p(f | y_N) at each row, with the m nearest training rows N, for y = c + f(g(x)) + ε.
 
@@ -107,17 +123,9 @@ class NeighbourPosterior(Posterior):
         self._n_rows = rows.n_effective
         self.spread: ErrorScale | None = None  # F
         with torch.no_grad():
-            given = self.columns(X, rows, mean, noise)
+            given = columns_of(X, rows, network, mean, noise)
         for name, value in {**given, "constant": mean, "variance": noise}.items():
             self.register_buffer(name, value.detach().clone())
-
-    def columns(self, X: Tensor, rows: Rows, mean: Tensor, noise: Tensor) -> dict[str, Tensor]:
-        """Return what is kept of training rows."""
-        w = rows.y.new_ones(len(X)) if rows.weight is None else rows.weight.to(rows.y)
-        D = noise_of_rows(noise, rows)
-        G, r = self.network(X), rows.y - mean
-        inputs = X[:, :0] if G is X else X  # which no file needs twice
-        return {"inputs": inputs, "features": G, "residual": r, "noise": D, "weight": w}
 
     @property
     def X(self) -> Tensor:
@@ -130,18 +138,13 @@ class NeighbourPosterior(Posterior):
         return self.residual + self.constant
 
     @property
-    def n_of_set(self) -> int:
-        """Number of a row and its neighbours."""
-        return min(self.n_neighbors, len(self.residual)) + 1
-
-    @property
     def block_rows(self) -> int:
-        return max(1, min(BLOCK_ROWS, MOST_IN_BLOCK // self.n_of_set**2))
+        return max(1, min(BLOCK_ROWS, MOST_IN_BLOCK // size_of_sets(self) ** 2))
 
     @property
     def gradient_rows(self) -> int:
         """Fewer if neighbours have more columns than there are neighbours."""
-        return max(1, super().gradient_rows // (1 + self.features.shape[1] // self.n_of_set))
+        return max(1, super().gradient_rows // (1 + self.features.shape[1] // size_of_sets(self)))
 
     @property
     def summary(self) -> NeighbourPosterior:
@@ -191,7 +194,8 @@ class NeighbourPosterior(Posterior):
         """Return the posterior given more rows, with the same hyper-parameters."""
         other = copy.copy(self)
         other._buffers = dict(self._buffers)
-        for name, value in self.columns(X, rows, self.constant, self.variance).items():
+        new = columns_of(X, rows, self.network, self.constant, self.variance)
+        for name, value in new.items():
             other._buffers[name] = torch.cat([getattr(self, name), value])
         other._n_rows = self.n_rows + rows.n_effective
         return other

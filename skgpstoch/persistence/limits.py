@@ -45,7 +45,7 @@ TIMES_A_TRANSFORMER = 20  # that a transformer of y counts, which each quantile 
 LONGEST_NAME = 120  # of an attribute, in messages
 ROWS = ("X_train_",)  # of any kind, where a kernel is the user's own
 ARRAYS = (np.ndarray, torch.Tensor)
-LISTS = {"list", "tuple", "sequence", "dict", "ordered dict"}
+WITH_PARTS = {"list", "tuple", "sequence", "dict", "ordered dict"}
 EVALUATED = (sk.Kernel, nn.Module, BaseEstimator)
 WHERE_KEYS_ARE = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered dict": (0, 2)}
 """Which parts are keys: the first one, and how many parts further the next one is."""
@@ -56,7 +56,7 @@ OWNERS = {"FittedProcess": "coefficients", "Process": "alpha"}
 So there are as many matrices as such arrays.
 """
 
-PLACES = 2  # of an estimator with such objects: by name, and in a list
+TWICE_AT_MOST = 2  # of an estimator with such objects: by name, and in a list
 
 BYTES = {nn.Module: 12_000, torch.Tensor: 800, np.random.RandomState: 100_000}
 """What objects take at least, without parts that are counted elsewhere.
@@ -142,7 +142,7 @@ class FileLimits(StateLimits):
             self.owners.add(len(self.depths) - 1)
             for part, value in zip(parts, values, strict=True):
                 if isinstance(part, list) and part[0] in self.owners:
-                    self.own(part[0], PLACES if isinstance(value, BaseEstimator) else 1)
+                    self.own(part[0], TWICE_AT_MOST if isinstance(value, BaseEstimator) else 1)
         if form == "module":  # whose making goes through its dicts, which others may share
             inside = (v for v in values if isinstance(v, dict | list | tuple))
             self.take(sum(BYTES_OF_ENTRY * len(v) for v in inside))
@@ -178,7 +178,7 @@ class FileLimits(StateLimits):
             if (own := OWNERS.get(type(value).__name__, "")) in parts[1::2]:
                 self.owners.add(len(self.depths) - 1)
                 self.own(parts[parts.index(own) + 1][0])
-        if isinstance(value, ARRAYS) or (form in LISTS and self.with_arrays(parts)):
+        if isinstance(value, ARRAYS) or (form in WITH_PARTS and self.with_arrays(parts)):
             self.of_arrays.add(len(self.depths) - 1)
         looked_at = parts if self.unknown and form != "cells" else ()  # levels may be missing
         for place, part in enumerate(looked_at):

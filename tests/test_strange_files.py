@@ -63,6 +63,7 @@ from skgpstoch.models.features.fourier import base_frequencies
 from skgpstoch.models.features.network import InputLimits, InputScales, PeriodicInputs
 from skgpstoch.models.posteriors import base as posteriors
 from skgpstoch.models.posteriors.nearby import ErrorScale, Given
+from skgpstoch.models.posteriors.neighbours import size_of_sets
 from skgpstoch.persistence import failures, finite, limits, networks
 from skgpstoch.persistence.layers import check_layer
 from skgpstoch.persistence.registry import TORCH_LAYERS
@@ -1212,7 +1213,7 @@ def test_flags_of_missing_values_are_no_more_than_columns(processes):
 def test_gradients_keep_few_columns_of_neighbours():
     model = NNGPRegressor(max_iter=1, random_state=0).fit(RNG.normal(size=(30, 200)), Y)
     posterior = model.posterior_
-    assert posterior.gradient_rows * 200 <= posterior.block_rows * posterior.n_of_set
+    assert posterior.gradient_rows * 200 <= posterior.block_rows * size_of_sets(posterior)
 
 
 @pytest.mark.filterwarnings("ignore")

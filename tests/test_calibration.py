@@ -538,6 +538,16 @@ def test_a_search_that_is_late_returns_the_best_so_far():
     assert found.log_scale == LOG_SCALES[1]
 
 
+def test_a_time_limit_of_the_user_s_is_not_the_search_s():
+    """Such as a signal's handler that raises in the middle of a fit."""
+
+    def loss(choice):
+        raise TimeoutError("the user's")
+
+    with pytest.raises(TimeoutError, match="the user's"):
+        calibrate(loss, only("log_scale"))
+
+
 def test_counts_are_drawn_as_counts():
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (120, 2))

@@ -37,7 +37,9 @@ class VariationalRegressor(GeneralRegressor):
 
         The scalings of X and y are those of the first call (or of `fit`). The posterior comes from
         running averages, and the learning rate is `learning_rate_init` times their averaging rate,
-        a tenth at most. `log_marginal_likelihood_value_` becomes NaN.
+        a tenth at most. The scale of additive noise follows the errors at the last 500 rows, each
+        predicted before it is learned, unless the kernel fixes it or the loss is
+        :class:`~skgpstoch.LogLoss`. `log_marginal_likelihood_value_` becomes NaN.
 
         Parameters
         ----------

@@ -42,23 +42,23 @@ class AdditiveNoise(ScaledByRow):
         """Return the quantile of ε, of shape (P,), in the units of y."""
         raise NotImplementedError(f"{type(self).__name__} must define noise_quantile")
 
+    @property
+    def scale_names(self) -> list[str]:
+        """Names of the parameters that change with the unit of y."""
+        return [name for name in self.scale_powers if hasattr(self, name)]
+
     @torch.no_grad()
     def in_units(self, scale: Tensor) -> AdditiveNoise:
         """Return a copy for a y whose numbers are `scale` (P,) times as large."""
         other = copy.deepcopy(self)
-        found = [name for name in self.scale_powers if hasattr(other, name)]
-        if not found:
+        if not self.scale_names:
             raise NotImplementedError(
                 f"{type(self).__name__} has none of the parameters {sorted(self.scale_powers)}: "
                 "name those that change with the unit of y in `scale_powers`."
             )
-        for name in found:
+        for name in self.scale_names:
             getattr(other, name).add_(self.scale_powers[name] * scale.log())
         return other
-
-    def scales(self) -> list[Tensor]:
-        """Return the parameters that change with the unit of y."""
-        return [getattr(self, name) for name in self.scale_powers if hasattr(self, name)]
 
     @torch.no_grad()
     def set_noise_(self, variance: Tensor | float) -> None:

@@ -183,7 +183,7 @@ class VariationalObjective(Objective):
         model, noise = self.model, self.model.likelihood
         if not isinstance(noise, AdditiveNoise) or isinstance(model.loss, LogLoss):
             return  # v is what that loss makes of it
-        if not all(p.requires_grad for p in noise.scales()):
+        if not all(getattr(noise, name).requires_grad for name in noise.scale_names):
             return
         q, zero, n = self.q().to(X.dtype), torch.zeros_like(noise.noise_variance), rows.n_effective
         earlier = max(min(n_before + n, NOISE_ROWS * rows.mean_weight) - n, 0.0)

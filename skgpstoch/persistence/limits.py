@@ -56,7 +56,7 @@ OWNERS = {"FittedProcess": "coefficients", "Process": "alpha"}
 So there are as many matrices as such arrays.
 """
 
-TWICE_AT_MOST = 2  # of an estimator with such objects: by name, and in a list
+MOST_PLACES = 2  # of an estimator with such objects: by name, and in a list
 
 BYTES = {nn.Module: 12_000, torch.Tensor: 800, np.random.RandomState: 100_000}
 """What objects take at least, without parts that are counted elsewhere.
@@ -142,7 +142,7 @@ class FileLimits(StateLimits):
             self.owners.add(len(self.depths) - 1)
             for part, value in zip(parts, values, strict=True):
                 if isinstance(part, list) and part[0] in self.owners:
-                    self.own(part[0], TWICE_AT_MOST if isinstance(value, BaseEstimator) else 1)
+                    self.own(part[0], MOST_PLACES if isinstance(value, BaseEstimator) else 1)
         if form == "module":  # whose making goes through its dicts, which others may share
             inside = (v for v in values if isinstance(v, dict | list | tuple))
             self.take(sum(BYTES_OF_ENTRY * len(v) for v in inside))

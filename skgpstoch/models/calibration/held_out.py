@@ -58,6 +58,10 @@ class Calibration(NamedTuple):
         return 1.0 / (1.0 + math.exp(-self.log_odds)), math.exp(self.log_width)
 
 
+class OutOfTimeError(Exception):
+    """A search ends with the best so far."""
+
+
 UNCHANGED = Calibration()
 USUAL = Calibration(log_odds=-3.0, log_width=1.0)
 """Means of the normal priors of the parameters, if all of them can be chosen."""
@@ -104,7 +108,7 @@ def calibrate(
 
     def total(x: np.ndarray) -> float:
         if len(tried) > 1 and deadline is not None and deadline.left() <= 0.0:
-            raise TimeoutError
+            raise OutOfTimeError
         value = loss(full(x)) + 0.5 * np.square((x - expected) / deviation).sum()
         value = math.inf if math.isnan(value) else value
         tried.append((value, x.copy()))
@@ -123,7 +127,7 @@ def calibrate(
     options = {"eps": 1e-6}  # of differences: sums of thousands of nats are exact to 1e-11
     try:
         best = search()
-    except TimeoutError:
+    except OutOfTimeError:
         best = min(tried, key=operator.itemgetter(0))[1]
     if min(value for value, _ in tried) == math.inf:
         return UNCHANGED._replace(log_scale=usual.log_scale)

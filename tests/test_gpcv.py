@@ -20,7 +20,7 @@ from sklearn.gaussian_process import kernels as sk
 from sklearn.model_selection import GroupKFold, KFold, TimeSeriesSplit
 from torch.testing import assert_close
 
-from skgpstoch import ADMMGaussianProcessRegressor
+from skgpstoch import ADMMGaussianProcessRegressor, load
 from skgpstoch.data import equal_rows
 from skgpstoch.data.rows import Rows
 from skgpstoch.kernels import from_sklearn
@@ -431,6 +431,22 @@ def test_rows_beyond_block_size_give_the_same_model(sine):
     with pytest.raises(ValueError, match="block_size=10"):
         made.log_marginal_likelihood(X, y)
     assert_allclose(made.predict(X[:7]), made.predict(X)[:7], rtol=1e-10)
+
+
+def test_files_of_many_rows_hold_no_preconditioner(sine, tmp_path):
+    """A stranger's would make predictions take thousands of iterations; it is most of the file."""
+    X, y = sine
+    kernel = 1.0 * sk.RBF(0.8) + sk.WhiteKernel(0.1)
+    model = ADMMGaussianProcessRegressor(kernel, random_state=0, block_size=10).fit(X, y)
+    held = {"X": X.nbytes, "noise": y.nbytes, "alpha": y.nbytes}
+    assert {name: t.nbytes for name, t in model.posterior_.named_buffers()} == held
+    model.save(tmp_path / "model.gp")
+    for a, b in zip(
+        model.predict(X, return_std=True),
+        load(tmp_path / "model.gp").predict(X, return_std=True),
+        strict=True,
+    ):
+        assert_array_equal(a, b)
 
 
 def test_a_singular_covariance_of_many_rows_says_so(monkeypatch):

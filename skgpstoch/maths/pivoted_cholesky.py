@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from .linalg import cholesky
+
 PIVOT_ROUNDING = 1e-15  # of the largest variance
 
 
@@ -61,7 +63,7 @@ class LowRankInverse:
         self.noise = noise
         inner = L.mT @ self.scaled
         inner.diagonal().add_(1.0)
-        self.factor = torch.linalg.cholesky(inner)
+        self.factor = cholesky(inner, "preconditioner")
 
     def __call__(self, V: Tensor) -> Tensor:
         inner = torch.cholesky_solve(self.scaled.mT @ V, self.factor)

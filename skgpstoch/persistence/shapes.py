@@ -89,7 +89,7 @@ SHAPES = {
     ),
     "InputLimits": "low:d high:d",
     "InputScales": "input_scale:k1d",
-    "IterativePosterior": "X:nd noise:n1 factor:nr alpha:np",
+    "IterativePosterior": "X:nd noise:n1 alpha:np",
     "KernelBasis": "points:md",
     "Lattice": "atoms:a",
     "Laplace": "log_scale:-|p",

@@ -55,7 +55,6 @@ class IterativePosterior(Posterior):
     X: Tensor
     noise: Tensor
     alpha: Tensor
-    factor: Tensor
 
     def __init__(
         self,
@@ -77,10 +76,8 @@ class IterativePosterior(Posterior):
                 if rows.weight is None
                 else rows.weight
             )
-            noise = variance / weight.double().reshape(-1, 1)  # (N, 1)
-            factor = low_rank(kernel, X.double(), noise, POSTERIOR_RANK)
-        for name, value in {"X": X, "noise": noise, "factor": factor}.items():
-            self.register_buffer(name, value)
+        self.register_buffer("X", X)
+        self.register_buffer("noise", variance / weight.double().reshape(-1, 1))  # (N, 1)
         self.register_buffer("alpha", self.solve(rows.y.double(), TOL_MEAN))  # (N, P)
         self._n_rows = rows.n_effective
 
@@ -92,6 +89,12 @@ class IterativePosterior(Posterior):
     def product(self, V: Tensor) -> Tensor:
         """Return C @ V, (N, R)."""
         return KernelRows(self.kernel, self.X, self.X, keeps=False).product(V) + self.noise * V
+
+    @torch.no_grad()
+    def preconditioner(self) -> Product:
+        """Return V ↦ M⁻¹V, made anew: that is quicker than a solution, and kept it is a large L."""
+        factor = low_rank(self.kernel, self.X.double(), self.noise, POSTERIOR_RANK)
+        return LowRankInverse(factor, self.noise)
 
     @torch.no_grad()
     def solve(
@@ -111,7 +114,7 @@ class IterativePosterior(Posterior):
         found = conjugate_gradients(
             self.product,
             B,
-            precondition=precondition or LowRankInverse(self.factor, self.noise),
+            precondition=precondition or self.preconditioner(),
             tol=tol,
             max_iter=MOST_ITERATIONS,
             most_energy=most_energy,
@@ -134,7 +137,6 @@ class IterativePosterior(Posterior):
         """Scale the kernel and the noise, in place; means do not change."""
         self.kernel = scaled(self.kernel, factor)
         self.likelihood = Gaussian(self.likelihood.noise_variance * factor)
-        self.factor *= math.sqrt(factor)
         self.noise *= factor
         self.alpha /= factor
         return self
@@ -151,7 +153,7 @@ class IterativePosterior(Posterior):
 
     def marginals(self, X: Tensor) -> Marginals:
         mean, var = X.new_empty(len(X), self.alpha.shape[1]), X.new_empty(len(X), 1)
-        inverse = LowRankInverse(self.factor, self.noise)
+        inverse = self.preconditioner()
         for block in torch.arange(len(X), device=X.device).split(COLUMNS):
             K_star = self.cross(X[block])  # (b, N)
             mean[block] = K_star @ self.alpha
@@ -163,7 +165,7 @@ class IterativePosterior(Posterior):
 
     def covariance(self, X: Tensor) -> Tensor:
         K_star = self.cross(X)
-        inverse = LowRankInverse(self.factor, self.noise)
+        inverse = self.preconditioner()
         parts = K_star.split(COLUMNS)
         # S has no graph, but the expression below is stationary in S, so S adds no gradient.
         S = torch.cat([self.explaining(part, inverse) for part in parts], 1)

@@ -34,6 +34,7 @@ from sklearn.utils._metadata_requests import MethodMetadataRequest
 import skgpstoch
 from skgpstoch import (
     ADMMGaussianProcessRegressor,
+    AutoGaussianProcessClassifier,
     ConstantVarianceRegressor,
     ConvolutionalGPRegressor,
     DeepGPRegressor,
@@ -1338,6 +1339,27 @@ def test_parts_have_as_many_outputs_as_y(part, tmp_path):
     for parameter in model.posterior_.get_submodule(part).parameters():
         parameter.data = torch.zeros(17)
     with pytest.raises(ValueError, match="posterior_ has 17 outputs, but the model has 1"):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_classes_are_as_many_as_probabilities(n_classes, tmp_path):
+    """The labels of columns would be those of others, or none."""
+    model = SVGPClassifier(n_inducing=5, max_iter=1, random_state=0)
+    model.fit(X, np.arange(len(X)) % n_classes)
+    model.save(tmp_path / "model")
+    model.classes_ = np.arange(4)
+    message = f"SVGPClassifier.classes_ are 4 classes, but its posterior_ has {n_classes}"
+    with pytest.raises(ValueError, match=message):
+        model.save(tmp_path / "model")
+
+
+def test_classes_of_a_mixture_are_those_of_its_models(tmp_path):
+    model = AutoGaussianProcessClassifier(max_time=1, random_state=0).fit(X, Y > 0.0)
+    model.save(tmp_path / "model")
+    model.classes_ = np.arange(3)
+    message = "AutoGaussianProcessClassifier.classes_ are 3 classes, but its estimators_ has 2"
+    with pytest.raises(ValueError, match=message):
         model.save(tmp_path / "model")
 
 

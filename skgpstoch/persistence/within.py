@@ -34,6 +34,7 @@ class Inside(NamedTuple):
     n_steps: int = 0  # transformers of scikit-learn, one after the other
     training: str = ""  # a fitted layer that looks at other rows
     n_outputs: int = 0  # most of an array
+    classes: frozenset[int] = frozenset()  # how many the estimators have
     networks: tuple[nn.Module, ...] = ()
 
 
@@ -87,7 +88,7 @@ class Within:
         if isinstance(value, BaseEstimator):
             for i, inside in given.items():
                 self.check_fitted(value, parts[i - 1], inside, lengths)
-            found = Inside(n_nested, n_steps if is_step else 0)
+            found = Inside(n_nested, n_steps if is_step else 0, classes=classes_of(value))
         else:
             found = joined(Inside(n_nested, n_steps), value, list(given.values()), lengths)
         if found != Inside():
@@ -105,13 +106,27 @@ class Within:
                 "depend on other rows. Call its eval() before saving, and let it track statistics"
             )
         of_y = size(getattr(fields.get("_y_scaling"), "offset", None))
-        n_outputs = max(of_y, size(fields.get("classes_")), lengths.get(OUTPUTS, 0))
+        known = classes_of(value)
+        if known and name in ("posterior_", "estimators_"):
+            of_part = inside.classes or {max(2, inside.n_outputs)}
+            if of_part != known:
+                raise ValueError(
+                    f"{kind}.classes_ are {min(known)} classes, but its {name} has {max(of_part)}"
+                )
+        n_outputs = max([of_y, lengths.get(OUTPUTS, 0), *known])
         is_less = name == "posterior_" and FOR_EACH * inside.n_outputs < of_y
         if is_less or inside.n_outputs > max(FREE_OUTPUTS, FOR_EACH * n_outputs):
             raise ValueError(
                 f"{kind}.{name} has {inside.n_outputs} outputs, but the model has {n_outputs}"
             )
         self.networks.check(inside.networks, fields.get("_x_scaling"))
+
+
+def classes_of(estimator: BaseEstimator) -> frozenset[int]:
+    """Return how many classes an estimator of ours has been fitted to; nothing of others."""
+    classes = vars(estimator).get("classes_")
+    is_known = classes is not None and package_of(type(estimator)) == PACKAGE
+    return frozenset([size(classes)] if is_known else [])
 
 
 def size(value: Any) -> int:
@@ -136,5 +151,6 @@ def joined(counts: Inside, value: Any, given: list[Inside], lengths: dict[str, i
     return counts._replace(
         training=trains(value) or next((each.training for each in given if each.training), ""),
         n_outputs=max([of_value, *(inside.n_outputs for inside in given)]),
+        classes=frozenset().union(*(inside.classes for inside in given)),
         networks=tuple(networks.values()),
     )

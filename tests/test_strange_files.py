@@ -1363,6 +1363,21 @@ def test_classes_of_a_mixture_are_those_of_its_models(tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.parametrize("scale", [-1.0, 0.0])
+def test_scales_are_positive(scale, plain, tmp_path):
+    model = skgpstoch.load(plain)
+    model._y_scaling = model._y_scaling._replace(scale=np.array([scale]))
+    with pytest.raises(ValueError, match="Scaling.scale must be positive"):
+        model.save(tmp_path / "model")
+
+
+def test_nor_are_those_of_normalized_targets_negative(tmp_path):
+    model = GaussianProcessRegressor(sk.RBF(), normalize_y=True, optimizer=None).fit(X, Y)
+    model._y_train_std = -model._y_train_std
+    with pytest.raises(ValueError, match="_y_train_std must be positive"):
+        model.save(tmp_path / "model")
+
+
 def test_y_has_as_many_scales_as_outputs(plain, tmp_path):
     """Predictions would be made of each."""
     model = skgpstoch.load(plain)

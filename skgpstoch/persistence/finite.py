@@ -1,4 +1,4 @@
-"""Tell whether numbers are finite, and which ones need not be."""
+"""Tell whether numbers are finite, which ones need not be, and which ones are positive."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ MAY_BE_INFINITE = re.compile(
 
 And logarithms of what kernels may have fixed at 0.
 """
+
+POSITIVE = {"GaussianProcessRegressor": "_y_train_std", "Scaling": "scale"}
+"""Of each class, a field that is positive: deviations would be negative, and intervals turned."""
 
 
 class Unknown(NamedTuple):
@@ -62,3 +65,11 @@ def may_be_unknown(value: Any, where: str, is_nan: bool) -> bool:
         )
         return name != "_parameters" and bool(is_told)
     return True
+
+
+def check_signs(value: Any) -> None:
+    """Raise a ValueError if a field of an object is not positive, but those of models are."""
+    kind = type(value).__name__
+    name = POSITIVE.get(kind, "")
+    if hasattr(value, name) and not np.greater(getattr(value, name), 0.0).all():
+        raise ValueError(f"{kind}.{name} must be positive")

@@ -761,6 +761,20 @@ def test_moments_of_exponentials_of_nearly_normal_tails():
     assert_allclose(found.std(), np.sqrt(square - mean**2), rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("error")
+def test_moments_do_not_come_from_where_no_probability_is():
+    """Tails by quadrature fall in the end, but exp(z) is the largest where they are 1e-60."""
+    nu, s = 12.16, 0.5
+    q = Marginals(*torch.tensor([[[[0.0]]], [[[1e-4]]]]).double())
+    law = PredictedLaw(q, StudentT(s, nu), Scaling.identity(1))
+    found = PredictiveDistribution(transformed(law, FunctionTransformer(np.log, np.exp)))
+    z = np.linspace(-8.0, 8.0, 200_001)
+    p = t(nu, 0.0, s).pdf(z) * (z[1] - z[0])
+    mean, square = p @ np.exp(z), p @ np.exp(2.0 * z)
+    assert_allclose(found.mean(), mean, rtol=1e-3)
+    assert_allclose(found.std(), np.sqrt(square - mean**2), rtol=0.02)
+
+
 @pytest.mark.filterwarnings("ignore:The (mean|standard deviation) of y does not exist")
 @pytest.mark.parametrize("name", ["log", "decreasing", "arcsinh", "bounded", "box-cox"])
 @slow_cases("decreasing", "arcsinh", "bounded", "box")

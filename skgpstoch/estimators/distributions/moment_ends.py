@@ -3,7 +3,8 @@
 The part of E|y − c|ᵏ beyond z is about P(Z beyond z)·|g(z) − c|ᵏ. It rises, falls, and may rise
 again, as for exp(Z) of a Student-t distributed Z, whose mean is infinite, although the tail that
 makes it so may have a probability of 10⁻⁵⁰. Integrals end where the part is negligible, or else
-least. If it is not small there, the moment does not exist for practical purposes.
+least, before it rises to its largest where hardly any probability is left. If it is not small
+there, the moment does not exist for practical purposes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ N_PARTS = 161  # numbers on either side at which the part beyond is evaluated
 FIRST_PART, LAST_PART = 0.3, 1e6  # standard deviations from the centre
 LAST_SHARE = 1e-6  # share of the way to an end of the map that is left out
 FINISHED = 1e-9  # share of the largest part, at which integrals end
+REMOTE = 1e-9  # probability beyond, at which no part may be the largest so far
 LEAST_CLEAR = 0.2  # share of the largest part from which a moment does not exist
 """A moment whose integral ends at such a share is uncertain by about half of it."""
 
@@ -58,7 +60,8 @@ def moment_ends(
             for k in range(2):
                 part = np.where(tail > 0.0, log_tail + (k + 1.0) * log_rise, np.inf)  # 0: unknown
                 left = part - np.maximum.accumulate(part, axis=1)
-                left = np.where(np.isnan(left), 0.0, left)
+                is_remote = np.logical_or.accumulate((left == 0.0) & (tail < REMOTE), axis=1)
+                left = np.where(np.isnan(left) | is_remote, 0.0, left)
                 is_enough = left <= np.log(FINISHED)
                 cut = np.where(is_enough.any(1), is_enough.argmax(1), left.argmin(1))
                 ends[k, side] = z[rows, cut]

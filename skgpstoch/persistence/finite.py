@@ -1,8 +1,9 @@
-"""Tell whether numbers are finite, which ones need not be, and which ones are positive."""
+"""Tell whether numbers are finite, which ones need not be, and which ones have a range."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +30,35 @@ MAY_BE_INFINITE = re.compile(
 And logarithms of what kernels may have fixed at 0.
 """
 
-POSITIVE = {"GaussianProcessRegressor": "_y_train_std", "Scaling": "scale"}
-"""Of each class, a field that is positive: deviations would be negative, and intervals turned."""
+RANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "positive": lambda a: a > 0.0,
+    "from 0 to 1": lambda a: (a >= 0.0) & (a <= 1.0),
+    "at least 0, and sum to 1": lambda a: (a >= 0.0) & (np.abs(a.sum() - 1.0) < ROUNDING),
+    "in ascending order": lambda a: np.diff(a) >= 0,
+}
+POSITIVE, SHARE, SHARES, ASCENDING = RANGES
+ROUNDING = 1e-6  # of sums of shares
+RANGE_OF = {
+    "AutoGaussianProcessClassifier": {"weights_": SHARES},
+    "AutoGaussianProcessRegressor": {
+        "weights_": SHARES,
+        "mean_weights_": SHARES,
+        "atom_weight_": SHARE,
+    },
+    "BinaryLaplaceClassifier": {"pi_": SHARE, "y_train_": SHARE},
+    "ExactProcessClassifier": {"weights_": SHARES},
+    "ExactProcessRegressor": {"weights_": SHARES},
+    "GaussianProcessRegressor": {"_y_train_std": POSITIVE},
+    "Lattice": {"atoms": ASCENDING, "weight": SHARE},
+    "RowWeights": {"weight": SHARES},
+    "Scaling": {"scale": POSITIVE},
+    "StackedDensityRegressor": {"weights_": SHARES},
+    "_ConstantPredictor": {"y_": SHARE},
+}
+"""Of each class, fields that have a range in all models.
+
+Otherwise deviations would be negative, intervals turned, and probabilities none.
+"""
 
 
 class Unknown(NamedTuple):
@@ -67,9 +95,10 @@ def may_be_unknown(value: Any, where: str, is_nan: bool) -> bool:
     return True
 
 
-def check_signs(value: Any) -> None:
-    """Raise a ValueError if a field of an object is not positive, but those of models are."""
+def check_ranges(value: Any) -> None:
+    """Raise a ValueError if a field of an object is not in the range that it has in all models."""
     kind = type(value).__name__
-    name = POSITIVE.get(kind, "")
-    if hasattr(value, name) and not np.greater(getattr(value, name), 0.0).all():
-        raise ValueError(f"{kind}.{name} must be positive")
+    for name, choice in RANGE_OF.get(kind, {}).items():
+        given = getattr(value, name, None)
+        if given is not None and not RANGES[choice](np.asarray(given)).all():
+            raise ValueError(f"{kind}.{name} must be {choice}")

@@ -278,7 +278,9 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         """
         X = self._query(X)
         self._check_probabilities()
-        return self._placed(self.base_estimator_).predict_proba(X)
+        found = self._placed(self.base_estimator_).predict_proba(X)
+        # Where every binary classifier says "rest", no class is more probable than another.
+        return np.where(found.any(1, keepdims=True), found, 1.0 / self.n_classes_)
 
     def _check_probabilities(self) -> None:
         if isinstance(self.base_estimator_, OneVsOneClassifier):

@@ -33,10 +33,11 @@ And logarithms of what kernels may have fixed at 0.
 RANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "positive": lambda a: a > 0.0,
     "from 0 to 1": lambda a: (a >= 0.0) & (a <= 1.0),
+    "from -1 to 1": lambda a: np.abs(a) <= 1.0,
     "at least 0, and sum to 1": lambda a: (a >= 0.0) & (np.abs(a.sum() - 1.0) < ROUNDING),
     "in ascending order": lambda a: np.diff(a) >= 0,
 }
-POSITIVE, SHARE, SHARES, ASCENDING = RANGES
+POSITIVE, SHARE, SIGNED, SHARES, ASCENDING = RANGES
 ROUNDING = 1e-6  # of sums of shares
 RANGE_OF = {
     "AutoGaussianProcessClassifier": {"weights_": SHARES},
@@ -50,6 +51,7 @@ RANGE_OF = {
     "ExactProcessRegressor": {"weights_": SHARES},
     "GaussianProcessRegressor": {"_y_train_std": POSITIVE},
     "Lattice": {"atoms": ASCENDING, "weight": SHARE},
+    "MixturePosterior": {"skew": SIGNED},
     "RowWeights": {"weight": SHARES},
     "Scaling": {"scale": POSITIVE},
     "StackedDensityRegressor": {"weights_": SHARES},

@@ -1372,6 +1372,23 @@ def test_classes_of_an_inner_classifier_are_those_of_the_model(n_classes, tmp_pa
         model.save(tmp_path / "model")
 
 
+def test_labels_of_an_inner_classifier_are_those_of_the_model(tmp_path):
+    model = GaussianProcessClassifier(optimizer=None).fit(X, np.arange(30) % 2)
+    model.base_estimator_.classes_ = np.arange(5, 7)
+    with pytest.raises(ValueError, match="BinaryLaplaceClassifier for other classes than its 2"):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("classes", [["b", "a"], ["a", "a"]])
+def test_classes_are_sorted(classes, tmp_path):
+    """Messages, and what looks up y, would contradict themselves."""
+    model = SVGPClassifier(n_inducing=5, max_iter=1, random_state=0)
+    model.fit(X, np.where(Y > 0.0, "a", "b")).save(tmp_path / "model")
+    model.classes_ = np.array(classes)
+    with pytest.raises(ValueError, match=r"SVGPClassifier\.classes_ must be different, and in asc"):
+        model.save(tmp_path / "model")
+
+
 def test_classes_of_a_mixture_are_those_of_its_models(tmp_path):
     model = AutoGaussianProcessClassifier(max_time=1, random_state=0).fit(X, Y > 0.0)
     model.save(tmp_path / "model")
@@ -1508,6 +1525,17 @@ def test_streams_have_as_many_points_as_weights(tmp_path):
         features.n_features = 3000
         with pytest.raises(ValueError, match=r"3000 features have 5 w|\(3000,\), not \(m\)"):
             model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("n_groups", [0, -1, 2])
+def test_a_basis_has_as_many_functions_as_points(n_groups, tmp_path):
+    """Predictions would leave some out."""
+    options = {"basis": "inducing", "n_components": 20, "n_subset": 10, "max_iter": 1}
+    model = QSGPRegressor(**options, random_state=0).fit(X, Y)
+    model.save(tmp_path / "model")
+    model.posterior_.model.basis.n_groups = n_groups
+    with pytest.raises(ValueError, match=rf"KernelBasis.n_groups has the shape \({n_groups},\)"):
+        model.save(tmp_path / "model")
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 1), (4, 4.0, 1), (-4, -4, 1)])

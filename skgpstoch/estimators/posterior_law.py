@@ -31,7 +31,7 @@ from .validation import (
     transformer_of,
 )
 
-ROUNDING = 1e-6  # by which a variance of standardised y may be below 0
+MOST_BELOW = 1e-6  # by which a variance of standardised y may be below 0
 LIGHT_SCALE = 1.0 / 3.0  # of exponential tails: exp(2y) then has a mean, with room to spare
 
 
@@ -249,7 +249,7 @@ def check_variances(model: BaseGP, cov: Tensor) -> None:
     As with a kernel that is none in so many dimensions, or a factor in a file that is another's.
     """
     least = float(cov.diagonal(dim1=1, dim2=2).min()) if cov.numel() else 0.0
-    if least < -ROUNDING:
+    if least < -MOST_BELOW:
         raise ValueError(
             f"{type(model).__name__}{file_of(model)} predicts a variance of {least:.3g}: its "
             "posterior is not that of its kernel, or the kernel gives no covariances in so many "

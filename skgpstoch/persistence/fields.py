@@ -151,7 +151,7 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
                     f"write elsewhere or leave numbers out. Set {arguments}=None before saving"
                 )
     check_columns(type(value), fields)
-    most = max(FREE_TARGETS, np.size(fields.get("_y_train_mean")))
+    most = max(FREE_TARGETS, np.size(fields.get("_y_train_mean", 0.0)))
     if size_of(fields.get("n_targets")) > most:
         raise ValueError(f"{type(value).__name__}.n_targets is larger than {most}")
     if isinstance(scaling := fields.get("_y_scaling"), Scaling):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,7 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from .registry import is_parameter
+from .registry import is_parameter, package_of
+from .shapes import PACKAGES
 
 WITH_NUMBERS = (np.ndarray, np.floating, float)
 
@@ -34,11 +36,12 @@ RANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "positive": lambda a: a > 0.0,
     "from 0 to 1": lambda a: (a >= 0.0) & (a <= 1.0),
     "from -1 to 1": lambda a: np.abs(a) <= 1.0,
-    "at least 0, and sum to 1": lambda a: (a >= 0.0) & (np.abs(a.sum() - 1.0) < ROUNDING),
-    "in ascending order": lambda a: np.diff(a) >= 0,
+    "at least 0, and sum to 1": lambda a: (a >= 0.0) & (np.abs(a.sum() - 1.0) < MOST_OFF),
+    "in ascending order": lambda a: a[1:] >= a[:-1],
+    "different, and in ascending order": lambda a: a[1:] > a[:-1],
 }
-POSITIVE, SHARE, SIGNED, SHARES, ASCENDING = RANGES
-ROUNDING = 1e-6  # of sums of shares
+POSITIVE, SHARE, SIGNED, SHARES, ASCENDING, UNIQUE = RANGES
+MOST_OFF = 1e-6  # of sums of shares
 RANGE_OF = {
     "AutoGaussianProcessClassifier": {"weights_": SHARES},
     "AutoGaussianProcessRegressor": {
@@ -46,7 +49,8 @@ RANGE_OF = {
         "mean_weights_": SHARES,
         "atom_weight_": SHARE,
     },
-    "BinaryLaplaceClassifier": {"pi_": SHARE, "y_train_": SHARE},
+    "BinaryLaplaceClassifier": {"classes_": UNIQUE, "pi_": SHARE, "y_train_": SHARE},
+    "ClassifierMixin": {"classes_": UNIQUE},
     "ExactProcessClassifier": {"weights_": SHARES},
     "ExactProcessRegressor": {"weights_": SHARES},
     "GaussianProcessRegressor": {"_y_train_std": POSITIVE},
@@ -99,8 +103,15 @@ def may_be_unknown(value: Any, where: str, is_nan: bool) -> bool:
 
 def check_ranges(value: Any) -> None:
     """Raise a ValueError if a field of an object is not in the range that it has in all models."""
-    kind = type(value).__name__
-    for name, choice in RANGE_OF.get(kind, {}).items():
+    cls: Any = type(value)
+    for name, choice in ranges_of(cls).items():
         given = getattr(value, name, None)
         if given is not None and not RANGES[choice](np.asarray(given)).all():
-            raise ValueError(f"{kind}.{name} must be {choice}")
+            raise ValueError(f"{cls.__name__}.{name} must be {choice}")
+
+
+@functools.cache
+def ranges_of(cls: Any) -> dict[str, str]:
+    """Return which range fields of a class's objects have; those of the user's have none."""
+    names = [base.__name__ for base in cls.__mro__ if package_of(cls) in PACKAGES]
+    return {k: v for name in names for k, v in RANGE_OF.get(name, {}).items()}

@@ -90,7 +90,7 @@ SHAPES = {
     "InputLimits": "low:d high:d",
     "InputScales": "input_scale:k1d",
     "IterativePosterior": "X:nd noise:n1 alpha:np",
-    "KernelBasis": "points:md",
+    "KernelBasis": "points:md n_groups:=m",
     "Lattice": "atoms:a",
     "Laplace": "log_scale:-|p",
     "Line": "curves.scaling.offset:d slopes:dw",

@@ -236,7 +236,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         if base is None:
             return
         is_of_many = isinstance(base, OneVsRestClassifier | OneVsOneClassifier)
-        is_same = np.array_equal(getattr(base, "classes_", None), self.classes_)
+        is_same = np.array_equal(getattr(base, "classes_", ()), self.classes_)
         n_classes = len(self.classes_)
         if not is_same or n_classes != self.n_classes_ or (is_of_many and n_classes == 2):
             raise ValueError(

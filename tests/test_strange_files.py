@@ -65,6 +65,7 @@ from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.methods.automatic.report import Report
 from skgpstoch.methods.automatic.rounded_targets import Lattice, LatticeLaw
 from skgpstoch.methods.automatic.row_weights import RowWeights
+from skgpstoch.methods.automatic.student_mixture import Tails
 from skgpstoch.models.features.fourier import base_frequencies
 from skgpstoch.models.features.network import InputLimits, InputScales, PeriodicInputs
 from skgpstoch.models.posteriors import base as posteriors
@@ -1414,11 +1415,12 @@ def test_nor_are_those_of_normalized_targets_negative(tmp_path):
 
 
 OUT_OF_RANGE = {
-    "a share of atoms": (Lattice(np.arange(3.0), -5.0), "Lattice.weight must be from 0 to 1"),
-    "atoms": (Lattice(np.array([1.0, 0.0]), 0.5), "Lattice.atoms must be in ascending order"),
+    "a share of atoms": (Lattice(np.arange(3.0), -5.0), r"Lattice\.weight must be from 0 to 1"),
+    "atoms": (Lattice(np.array([1.0, 0.0]), 0.5), r"Lattice\.atoms must be in ascending order"),
+    "tails": (Tails(0.0, 1e-8), r"Tails\.df must be more than 2"),
     "weights of rows": (
         RowWeights(np.array([0.7, 0.7]), 1.0, 1.0, 3.0, 0.0),
-        "RowWeights.weight must be at least 0, and sum to 1",
+        r"RowWeights\.weight must be at least 0, and sum to 1",
     ),
 }
 
@@ -1528,13 +1530,18 @@ def test_streams_have_as_many_points_as_weights(tmp_path):
 
 
 @pytest.mark.parametrize("n_groups", [0, -1, 2])
-def test_a_basis_has_as_many_functions_as_points(n_groups, tmp_path):
-    """Predictions would leave some out."""
-    options = {"basis": "inducing", "n_components": 20, "n_subset": 10, "max_iter": 1}
+@pytest.mark.parametrize("basis", ["fourier", "inducing"])
+def test_groups_make_up_a_basis(basis, n_groups, tmp_path):
+    """Predictions would leave functions out."""
+    options = {"basis": basis, "n_components": 20, "n_subset": 10, "max_iter": 1}
     model = QSGPRegressor(**options, random_state=0).fit(X, Y)
     model.save(tmp_path / "model")
-    model.posterior_.model.basis.n_groups = n_groups
-    with pytest.raises(ValueError, match=rf"KernelBasis.n_groups has the shape \({n_groups},\)"):
+    functions = model.posterior_.model.basis
+    functions.n_groups = n_groups
+    with pytest.raises(ValueError, match=f"20 functions are not in {n_groups} groups"):
+        model.save(tmp_path / "model")
+    functions.n_groups, functions.n_components = 2, 2 * functions.group_size
+    with pytest.raises(ValueError, match=r"n_components has the shape \(\d,\), not \(m\), m=20"):
         model.save(tmp_path / "model")
 
 

@@ -34,13 +34,14 @@ And logarithms of what kernels may have fixed at 0.
 
 RANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "positive": lambda a: a > 0.0,
+    "more than 2": lambda a: a > 2.0,
     "from 0 to 1": lambda a: (a >= 0.0) & (a <= 1.0),
     "from -1 to 1": lambda a: np.abs(a) <= 1.0,
     "at least 0, and sum to 1": lambda a: (a >= 0.0) & (np.abs(a.sum() - 1.0) < MOST_OFF),
     "in ascending order": lambda a: a[1:] >= a[:-1],
     "different, and in ascending order": lambda a: a[1:] > a[:-1],
 }
-POSITIVE, SHARE, SIGNED, SHARES, ASCENDING, UNIQUE = RANGES
+POSITIVE, ABOVE_2, SHARE, SIGNED, SHARES, ASCENDING, UNIQUE = RANGES
 MOST_OFF = 1e-6  # of sums of shares
 RANGE_OF = {
     "AutoGaussianProcessClassifier": {"weights_": SHARES},
@@ -56,9 +57,10 @@ RANGE_OF = {
     "GaussianProcessRegressor": {"_y_train_std": POSITIVE},
     "Lattice": {"atoms": ASCENDING, "weight": SHARE},
     "MixturePosterior": {"skew": SIGNED},
-    "RowWeights": {"weight": SHARES},
+    "RowWeights": {"weight": SHARES, "df": ABOVE_2},
     "Scaling": {"scale": POSITIVE},
     "StackedDensityRegressor": {"weights_": SHARES},
+    "Tails": {"df": ABOVE_2},
     "_ConstantPredictor": {"y_": SHARE},
 }
 """Of each class, fields that have a range in all models.

@@ -69,7 +69,7 @@ from skgpstoch.methods.automatic.student_mixture import Tails
 from skgpstoch.models.features.fourier import base_frequencies
 from skgpstoch.models.features.network import InputLimits, InputScales, PeriodicInputs
 from skgpstoch.models.posteriors import base as posteriors
-from skgpstoch.models.posteriors.nearby import ErrorScale, Given
+from skgpstoch.models.posteriors.nearby import ErrorScale, ErrorsNearby, Given
 from skgpstoch.models.posteriors.neighbours import size_of_sets
 from skgpstoch.persistence import failures, finite, limits, networks
 from skgpstoch.persistence.layers import check_layer
@@ -1416,7 +1416,11 @@ def test_nor_are_those_of_normalized_targets_negative(tmp_path):
 
 OUT_OF_RANGE = {
     "a share of atoms": (Lattice(np.arange(3.0), -5.0), r"Lattice\.weight must be from 0 to 1"),
-    "atoms": (Lattice(np.array([1.0, 0.0]), 0.5), r"Lattice\.atoms must be in ascending order"),
+    "atoms": (Lattice(np.ones(2), 0.5), r"Lattice\.atoms must be different, and in asc"),
+    "errors nearby": (
+        ErrorsNearby(torch.zeros(1), 64, 1.0),
+        r"ErrorsNearby\.usual must be positive",
+    ),
     "tails": (Tails(0.0, 1e-8), r"Tails\.df must be more than 2"),
     "weights of rows": (
         RowWeights(np.array([0.7, 0.7]), 1.0, 1.0, 3.0, 0.0),
@@ -1442,6 +1446,14 @@ def test_so_are_weights_of_mixtures(weights, processes, tmp_path):
         model.save(tmp_path / "model")
 
 
+def test_so_is_a_constant_deviation(tmp_path):
+    inner = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0)
+    model = ConstantVarianceRegressor(inner).fit(X, Y)
+    model.std_ = -1.0
+    with pytest.raises(ValueError, match=r"ConstantVarianceRegressor\.std_ must be positive"):
+        model.save(tmp_path / "model")
+
+
 def test_skewness_is_what_fits_find(tmp_path):
     """Densities would be infinite."""
     model = DeepKernelEnsembleRegressor(**SMALL).fit(X, Y)
@@ -1459,6 +1471,14 @@ def test_targets_before_a_fit_are_few(tmp_path):
         GaussianProcessRegressor(n_targets=10**7).save(tmp_path / "model")
     model = GaussianProcessRegressor(n_targets=100, optimizer=None)
     model.fit(X, np.tile(Y[:, None], 100)).save(tmp_path / "model")
+
+
+def test_posteriors_have_the_outputs_of_y(plain, tmp_path):
+    """Predictions would be those of the first one."""
+    model, options = skgpstoch.load(plain), {"n_inducing": 5, "max_iter": 1, "random_state": 0}
+    model.posterior_ = SVGPRegressor(**options).fit(X, np.stack([Y, -Y], 1)).posterior_
+    with pytest.raises(ValueError, match="posterior_ has 2 outputs, but the model has 1"):
+        model.save(tmp_path / "model")
 
 
 def test_y_has_as_many_scales_as_outputs(plain, tmp_path):
@@ -1922,6 +1942,14 @@ def test_standard_deviations_are_not_silently_infinite(predict, plain, tmp_path)
         predict(model)
 
 
+@pytest.mark.parametrize("name", ["predict_interval", "sample_y"])
+def test_nor_are_intervals_and_draws(name, plain):
+    model = skgpstoch.load(plain)
+    model.posterior_.likelihood.log_noise.data.fill_(1e8)
+    with pytest.raises(ValueError, match=r"predicts -?inf for"):
+        getattr(model, name)(X)
+
+
 def test_likelihoods_are_not_silently_nan(plain):
     model = skgpstoch.load(plain)
     model._y_scaling = model._y_scaling._replace(scale=np.array([1e-300]))
@@ -2073,11 +2101,12 @@ def waves_of(model):
 
 
 def test_graphs_have_the_waves_of_predictions():
-    """Of all columns in their order, whatever the numbers of columns in a file are."""
+    """Of all members and columns in their order, whatever their numbers in a file are."""
     onnx = pytest.importorskip("skgpstoch.onnx")
     model = DeepKernelEnsembleRegressor(**SMALL).fit(X, Y)
     expected = onnx.to_onnx(model).SerializeToString()
     waves_of(model).columns.fill_(10**6)
+    waves_of(model).share.fill_(9.0)
     assert onnx.to_onnx(model).SerializeToString() == expected
 
 

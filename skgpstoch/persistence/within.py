@@ -21,9 +21,9 @@ MOST_NESTED = 8  # estimators of other packages in one another; HTML takes twice
 IN_A_PIPELINE = 2  # that a pipeline counts for
 MOST_IN_A_PIPELINE = 16  # of pipelines; each quantile of y takes them all some hundred times
 OUTPUTS = "p"  # their axis in `SHAPES`
-HIDDEN = "GPLayer"  # whose outputs are inputs of another layer
+HIDDEN = {"GPLayer", "PatchLayer"}  # whose outputs are inputs of another layer
 FREE_OUTPUTS = 16  # that arrays of any model may have
-FOR_EACH = 4  # latent functions for each output of y, or class
+FOR_EACH = 4  # latent functions for each output of y, with a likelihood of the user's, or class
 HOLDERS = BaseEstimator, nn.Module
 
 
@@ -114,8 +114,12 @@ class Within:
                     f"{kind}.classes_ are {min(known)} classes, but its {name} has {max(of_part)}"
                 )
         n_outputs = max([of_y, lengths.get(OUTPUTS, 0), *known])
-        is_less = name == "posterior_" and FOR_EACH * inside.n_outputs < of_y
-        if is_less or inside.n_outputs > max(FREE_OUTPUTS, FOR_EACH * n_outputs):
+        least, most = 0, max(FREE_OUTPUTS, FOR_EACH * n_outputs)
+        if name == "posterior_" and not known:
+            likelihood = getattr(fields[name], "likelihood", None)
+            is_ours = package_of(type(likelihood)) == PACKAGE
+            least, most = (of_y, of_y) if is_ours else (of_y / FOR_EACH, most)
+        if not least <= inside.n_outputs <= most:
             raise ValueError(
                 f"{kind}.{name} has {inside.n_outputs} outputs, but the model has {n_outputs}"
             )
@@ -147,7 +151,7 @@ def joined(counts: Inside, value: Any, given: list[Inside], lengths: dict[str, i
     if is_ours and (own := value._modules.get("network")) is not None:
         check_members(value, own)
         networks[id(own)] = own
-    of_value = 0 if type(value).__name__ == HIDDEN else lengths.get(OUTPUTS, 0)
+    of_value = 0 if type(value).__name__ in HIDDEN else lengths.get(OUTPUTS, 0)
     return counts._replace(
         training=trains(value) or next((each.training for each in given if each.training), ""),
         n_outputs=max([of_value, *(inside.n_outputs for inside in given)]),

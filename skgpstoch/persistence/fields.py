@@ -43,6 +43,7 @@ MOST_REPEATED = {"n_nodes": 2**6, "n_samples": 2**12}
 FREE_TARGETS = 2**6  # of an estimator before its fit
 MOST_WARNINGS = 10  # of folders that are not used
 MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
+MOST_JOBS_OF_KERNEL = 16  # which scikit-learn starts anew for each row of a diagonal
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 OF_BATCHES = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd
 """Layers that draw at random, or look at other rows, while they train."""
@@ -81,7 +82,7 @@ def check_fields(value: Any, form: str, names: list[str], n_bytes: int) -> None:
         check_estimator(value, fields)
         getattr(value, "_check_parts", bool)()
     elif isinstance(value, PairwiseKernel):
-        check_jobs(cls, fields.get("pairwise_kernels_kwargs") or {})
+        check_jobs(cls, fields.get("pairwise_kernels_kwargs") or {}, MOST_JOBS_OF_KERNEL)
 
 
 def refuse_names(cls: type, names: Iterable[str], hidden: Collection[str] = ()) -> None:
@@ -185,13 +186,13 @@ def trains(value: Any) -> str:
     return f"{type(value).__name__} without running statistics" if is_by_rows else ""
 
 
-def check_jobs(cls: type, fields: dict[str, Any]) -> None:
+def check_jobs(cls: type, fields: dict[str, Any], most: int = MOST_JOBS) -> None:
     """Raise a ValueError if an object would start very many threads or processes."""
     n_jobs = fields.get("n_jobs")
     if n_jobs is not None and not isinstance(n_jobs, Integral):
         raise ValueError(f"{cls.__name__}.n_jobs is a {type(n_jobs).__name__}, not an integer")
-    if n_jobs is not None and int(n_jobs) > MOST_JOBS:
-        raise ValueError(f"{cls.__name__} has n_jobs={n_jobs}, more than {MOST_JOBS}")
+    if n_jobs is not None and int(n_jobs) > most:
+        raise ValueError(f"{cls.__name__} has n_jobs={n_jobs}, more than {most}")
 
 
 def forget_folders(objects: Iterable[Any]) -> None:

@@ -1163,6 +1163,15 @@ def test_kernels_compute_with_numbers(where, exact, tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.parametrize(
+    "kernel", [sk.ConstantKernel(-1.0), sk.RBF([1.0, -1.0]), sk.WhiteKernel(-1e300)], ids=str
+)
+def test_variances_and_lengths_are_not_negative(kernel, tmp_path):
+    """Variances of predictions would be."""
+    with pytest.raises(ValueError, match=r"(Kernel|RBF)\.\w+ must be at least 0"):
+        GaussianProcessRegressor(sk.RBF() + kernel).save(tmp_path / "model")
+
+
 @pytest.mark.parametrize("repeats", [True, False])
 def test_kernels_have_few_parts(repeats, plain, exact, tmp_path):
     """Each has covariances of its own, which gradients keep."""

@@ -1164,7 +1164,9 @@ def test_kernels_compute_with_numbers(where, exact, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kernel", [sk.ConstantKernel(-1.0), sk.RBF([1.0, -1.0]), sk.WhiteKernel(-1e300)], ids=str
+    "kernel",
+    [sk.ConstantKernel(-1.0), sk.RBF([1.0, -1.0]), sk.WhiteKernel(-1e300)],
+    ids=lambda k: type(k).__name__,
 )
 def test_variances_and_lengths_are_not_negative(kernel, tmp_path):
     """Variances of predictions would be."""

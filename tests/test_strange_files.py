@@ -901,6 +901,22 @@ def test_layers_of_members_do_not_repeat_inputs():
             layer(X)
 
 
+@pytest.mark.parametrize("name", ["kernel", "likelihood"])
+def test_parts_of_models_are_what_their_names_say(name, tmp_path):
+    model = NNGPRegressor(max_iter=1, random_state=0).fit(X, Y)
+    other = model.posterior_.likelihood if name == "kernel" else model.posterior_.kernel
+    setattr(model.posterior_, name, other)
+    with pytest.raises(ValueError, match=rf"NeighbourPosterior\.{name} cannot be a \w+"):
+        model.save(tmp_path / "model")
+
+
+def test_so_are_those_of_records(tmp_path):
+    model = ExactProcessClassifier(kernels=["rbf"], random_state=0).fit(X, Y > 0.0)
+    model._processes = [model._processes[0]._replace(kernel=None)]
+    with pytest.raises(ValueError, match=r"FittedProcess\.kernel is a NoneType, which it cannot"):
+        model.save(tmp_path / "model")
+
+
 # ---- deep processes, which repeat each row -------------------------------------------------------
 
 

@@ -53,7 +53,12 @@ ONE_OF: dict[Any, Any] = {
     np.ndarray: (np.ndarray, np.generic),
 }
 """What stands for these types in files."""
-SIMPLE = (bool, float, int, str, type(None), np.ndarray, Tensor)
+SIMPLE = (bool, float, int, str, type(None), np.ndarray, Tensor, Kernel)
+PARTS = {
+    **{"features": "FeatureMap", "likelihood": "Likelihood"},
+    **dict.fromkeys(("kernel", "k1", "k2"), "Kernel"),
+}
+"""Of which class of ours modules of these names are, within others."""
 OF_FUNCTIONS = {"func": "kw_args", "inverse_func": "inv_kw_args"}
 
 
@@ -127,13 +132,15 @@ def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
 
 
 def check_inner(cls: type, modules: dict[str, Any]) -> None:
-    """Raise a ValueError if a module of ours has layers where no check of networks looks."""
+    """Raise a ValueError if a module of ours has layers, or parts, where no model has them."""
     for name, inner in modules.items():
         layers = list(inner._modules.values()) if isinstance(inner, LISTS) else [inner]
-        if name != "network" and any(
+        bases = [base.__name__ for base in type(inner).__mro__]
+        has_layers = any(
             package_of(type(layer)) == "torch" and type(layer) is not nn.Identity
             for layer in layers
-        ):
+        )
+        if (has_layers and name != "network") or PARTS.get(name, bases[0]) not in bases:
             raise ValueError(f"{cls.__name__}.{name} cannot be a {type(inner).__name__}")
 
 

@@ -57,6 +57,7 @@ RANGE_OF = {
         "y_train_": SHARE,
     },
     "ClassifierMixin": {"classes_": UNIQUE},
+    "ConjugateWeights": {"ridge": POSITIVE, "noise_variance": NOT_NEGATIVE},
     "ConstantVarianceRegressor": {"std_": POSITIVE},
     "ErrorScale": {"scale": POSITIVE},
     "ErrorsNearby": {"usual": POSITIVE, "prior": POSITIVE},

@@ -1544,6 +1544,14 @@ def test_y_has_as_many_scales_as_outputs(plain, tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.parametrize("n", [0, 3])
+def test_so_has_normalized_y(n, exact, tmp_path):
+    model = skgpstoch.load(exact)
+    model._y_train_mean, model._y_train_std = np.zeros(n), np.ones(n)
+    with pytest.raises(ValueError, match=f"_y_train_mean has {n} columns, but not y"):
+        model.save(tmp_path / "model")
+
+
 def test_members_are_as_many_in_all_layers(tmp_path):
     model = SVGPRegressor(hidden_layer_sizes=(4,), n_inducing=5, max_iter=1, random_state=0)
     model.fit(X, Y).save(tmp_path / "model")
@@ -2061,6 +2069,12 @@ def test_many_atoms_are_computed_in_blocks(monkeypatch):
     found = LatticeLaw(law, Lattice(np.linspace(-9, 9, 25), 1.0)).atom_probabilities()
     np.testing.assert_allclose(found.sum(1), 1.0)
     assert max(sizes) <= 10
+
+
+def test_calls_with_too_many_arguments_are_not_the_files_fault(plain):
+    with pytest.raises(TypeError, match="positional argument") as failure:
+        skgpstoch.load(plain).diagnose(X, Y, X)
+    assert not hasattr(failure.value, "__notes__")
 
 
 def test_libraries_do_not_speak_at_load(exact, tmp_path):

@@ -54,6 +54,8 @@ def with_failures_told(method: Any) -> Any:
         try:
             found = method(model, *args, **kwargs)
         except DAMAGE as error:
+            if not is_called_right(method, (model, *args), kwargs):
+                raise
             if id(model) in LOADED:
                 shorten(error)
             lacks_method = is_absent(error, method.__name__)
@@ -89,6 +91,15 @@ def with_failures_told(method: Any) -> Any:
         return found
 
     return told
+
+
+def is_called_right(method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Tell whether a method takes these arguments."""
+    try:
+        inspect.signature(method).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def shorten(error: Exception) -> None:

@@ -17,7 +17,6 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from torch import Tensor, nn
 
-from ..data.arrays import Scaling
 from ..data.messages import warn
 from .arrays import KINDS, told
 from .forms_of_values import LETTERS_SHOWN
@@ -38,6 +37,8 @@ SIZES = {
 }
 """Fields of modules of ours that are sizes. Others count steps, or rows at most as many as all."""
 OF_COLUMNS = ("_x_scaling", "offset"), ("_x_spread", "offset"), ("X_train_", "T")
+SHAPE_OF_Y = {"_y_scaling": "_y_shape", "_y_train_mean": "y_train_"}
+"""What says how many outputs y has, besides its scales."""
 MOST_REPEATED = {"n_nodes": 2**6, "n_samples": 2**12}
 """Sizes that say how often each row asked is repeated, in any file."""
 FREE_TARGETS = 2**6  # of an estimator before its fit
@@ -159,14 +160,23 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
                     f"write elsewhere or leave numbers out. Set {arguments}=None before saving"
                 )
     check_columns(type(value), fields)
-    most = max(FREE_TARGETS, np.size(fields.get("_y_train_mean", 0.0)))
-    if size_of(fields.get("n_targets")) > most:
-        raise ValueError(f"{type(value).__name__}.n_targets is larger than {most}")
-    if isinstance(scaling := fields.get("_y_scaling"), Scaling):
-        n_outputs = np.size(scaling.offset)
-        if fields.get("_y_shape", ()) not in [(n_outputs,), *([()] if n_outputs == 1 else [])]:
-            raise ValueError(f"_y_scaling has {n_outputs} columns, but not y")
+    check_outputs(type(value), fields)
     check_jobs(type(value), fields)
+
+
+def check_outputs(cls: type, fields: dict[str, Any]) -> None:
+    """Raise a ValueError if an estimator has scales of other outputs than those of y, or many."""
+    n_known = 1
+    for name, shape in SHAPE_OF_Y.items():
+        scales: Any = getattr(fields.get(name), "offset", fields.get(name))
+        if scales is not None:
+            of_y, n_known = fields.get(shape, ()), np.size(scales)
+            of_y = of_y.shape[1:] if isinstance(of_y, np.ndarray) else of_y
+            if of_y not in [(n_known,), *([()] if n_known == 1 else [])]:
+                raise ValueError(f"{name} has {n_known} columns, but not y")
+    most = max(FREE_TARGETS, n_known)
+    if size_of(fields.get("n_targets")) > most:
+        raise ValueError(f"{cls.__name__}.n_targets is larger than {most}")
 
 
 def check_columns(cls: type, fields: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ GRID_SLACK = 0.02  # units by which floats may miss a grid
 SAME = 1e-3  # of the distance to the next atom: a number so close is the atom
 WINDOW = 6.0  # standard deviations on both sides
 MOST_CELLS = 32  # in the window; among more atoms rounding does not change moments
-PAIRS_AT_A_TIME = 65_536  # of a row and an atom
+PAIRS_AT_A_TIME = 16_384  # of a row and an atom
 LEAST_MASS = 1e-300  # of a cell: smaller numbers have few digits
 DECAY_STEP = 1e-4  # of a cell, over which the decay of a density is a difference
 

@@ -55,7 +55,7 @@ ONE_OF: dict[Any, Any] = {
 }
 """What stands for these types in files."""
 SIMPLE = (bool, float, int, str, type(None), np.ndarray, Tensor, Kernel)
-PARTS = {
+CLASS_OF_PART = {
     **{"features": "FeatureMap", "likelihood": "Likelihood"},
     **dict.fromkeys(("kernel", "k1", "k2"), "Kernel"),
 }
@@ -141,7 +141,7 @@ def check_inner(cls: type, modules: dict[str, Any]) -> None:
             package_of(type(layer)) == "torch" and type(layer) is not nn.Identity
             for layer in layers
         )
-        if (has_layers and name != "network") or PARTS.get(name, bases[0]) not in bases:
+        if (has_layers and name != "network") or CLASS_OF_PART.get(name, bases[0]) not in bases:
             raise ValueError(f"{cls.__name__}.{name} cannot be a {type(inner).__name__}")
 
 

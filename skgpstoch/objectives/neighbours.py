@@ -271,8 +271,7 @@ class NeighbourObjective(Objective):
             var = wider.of_f.square() * var
         likelihood = cast(AdditiveNoise, posterior.likelihood.of(judged))
         likelihood = likelihood if wider is None else likelihood.scaled(wider.of_noise)
-        found = Predicted.of(judged.y, Marginals(mean[None], var[None]), likelihood)
-        self.held_out = Predicted(*(column.cpu() for column in found))
+        self.held_out = Predicted.of(judged.y, Marginals(mean[None], var[None]), likelihood).cpu()
         return posterior
 
     def left_out(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows, most: int) -> Given:

@@ -15,7 +15,6 @@ from ...estimators.docs import public_estimator
 from ...estimators.first_rank import refuse_group
 from ...estimators.parameters import (
     ACTIVATION,
-    POSITIVE,
     NetworkParameters,
     TargetParameters,
     TrainingParameters,
@@ -168,7 +167,6 @@ class NNGPRegressor(
     mean: str = "constant"
     calibrate: bool = True
     activation: str = "gelu"
-    max_time: float | None = None
 
     _first_parameters: ClassVar[tuple[str, ...]] = (
         "likelihood",
@@ -178,7 +176,6 @@ class NNGPRegressor(
         "activation": ACTIVATION,
         "mean": [StrOptions({"zero", "constant"})],
         "calibrate": ["boolean"],
-        "max_time": [POSITIVE, None],
         "likelihood": [StrOptions({"auto", "gaussian", "shared_student_t"})],
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = ("likelihood", "activation", "mean")

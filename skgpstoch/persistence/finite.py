@@ -29,7 +29,7 @@ MAY_BE_INFINITE = re.compile(
 And logarithms of what kernels may have fixed at 0.
 """
 
-POSITIVE = {"GaussianProcessRegressor": "_y_train_std", "Scaling": "scale"}
+ABOVE_ZERO = {"GaussianProcessRegressor": "_y_train_std", "Scaling": "scale"}
 """Of each class, a field that is positive: deviations would be negative, and intervals turned."""
 
 
@@ -70,6 +70,6 @@ def may_be_unknown(value: Any, where: str, is_nan: bool) -> bool:
 def check_signs(value: Any) -> None:
     """Raise a ValueError if a field of an object is not positive, but those of models are."""
     kind = type(value).__name__
-    name = POSITIVE.get(kind, "")
+    name = ABOVE_ZERO.get(kind, "")
     if hasattr(value, name) and not np.greater(getattr(value, name), 0.0).all():
         raise ValueError(f"{kind}.{name} must be positive")

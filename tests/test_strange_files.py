@@ -1367,7 +1367,7 @@ def test_classes_of_a_mixture_are_those_of_its_models(tmp_path):
 def test_scales_are_positive(scale, plain, tmp_path):
     model = skgpstoch.load(plain)
     model._y_scaling = model._y_scaling._replace(scale=np.array([scale]))
-    with pytest.raises(ValueError, match="Scaling.scale must be positive"):
+    with pytest.raises(ValueError, match=r"Scaling\.scale must be positive"):
         model.save(tmp_path / "model")
 
 

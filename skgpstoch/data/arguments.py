@@ -13,6 +13,7 @@ import numpy as np
 
 from .array_inputs import checked_weight, given_labels
 from .devices import host_memory
+from .messages import warn
 from .row_source import check_no_source
 
 FITS = ("fit", "partial_fit")
@@ -156,6 +157,18 @@ def check_exposed(model: Any, exposure: Any) -> None:
             "exposure must be given with y, because the model was fitted with one, and counts say "
             f"nothing without theirs. {ROUTE_EXPOSURE}"
         )
+
+
+def given_of_rows(model: Any, exposure: Any, y_std: Any) -> dict[str, Any]:
+    """Return what is known of rows whose targets are judged, and warn if their errors are not."""
+    if y_std is None and getattr(model, "_fitted_with_y_std", False):
+        warn(
+            "y is judged as if it had no known errors, although the model was fitted with y_std. "
+            "Pass y_std, if y has errors here, too.",
+            about="errors of y",
+        )
+    known = {"exposure": exposure, "y_std": y_std}
+    return {name: column for name, column in known.items() if column is not None}
 
 
 FITS_AGAIN = "its weights or errors come from held-out rows, so more rows need a new fit"

@@ -277,6 +277,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
             raise ValueError(KNOWN_AND_TRANSFORMED)
         check_counted(self, rows.exposure)
         self._fitted_with_exposure = rows.exposure is not None
+        self._fitted_with_y_std = rows.y_std is not None
         data = self._encoded(rows)
         self._lattice = None
         if self.discrete == "auto" and self.target == "auto":

@@ -38,7 +38,9 @@ from skgpstoch import (
     ConstantVarianceRegressor,
     ConvolutionalGPRegressor,
     DeepGPRegressor,
+    DeepKernelEnsembleRegressor,
     DLMRegressor,
+    GaussianProcessClassifier,
     GaussianProcessRegressor,
     NNGPRegressor,
     QSGPRegressor,
@@ -57,9 +59,13 @@ from skgpstoch.estimators.distributions.normal import NormalLaw
 from skgpstoch.estimators.distributions.predictive import PredictiveDistribution
 from skgpstoch.kernels import TiedKernel, from_sklearn
 from skgpstoch.maths.nearest import Nearest
+from skgpstoch.methods.automatic import rounded_targets
 from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.methods.automatic.report import Report
+from skgpstoch.methods.automatic.rounded_targets import Lattice, LatticeLaw
+from skgpstoch.methods.automatic.row_weights import RowWeights
+from skgpstoch.methods.automatic.student_mixture import Tails
 from skgpstoch.models.features.fourier import base_frequencies
 from skgpstoch.models.features.network import InputLimits, InputScales, PeriodicInputs
 from skgpstoch.models.posteriors import base as posteriors
@@ -74,6 +80,7 @@ from skgpstoch.persistence.tensor_file import table_of
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-3, 3, (30, 2))
 Y = np.sin(X[:, 0])
+SMALL = {"n_estimators": 2, "n_components": 20, "max_iter": 1, "random_state": 0}
 
 
 @pytest.fixture(scope="module")
@@ -1354,6 +1361,35 @@ def test_classes_are_as_many_as_probabilities(n_classes, tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_classes_of_an_inner_classifier_are_those_of_the_model(n_classes, tmp_path):
+    """Labels would be those of another model."""
+    one = GaussianProcessClassifier(optimizer=None).fit(X, np.arange(30) % 2)
+    many = GaussianProcessClassifier(optimizer=None, multi_class="one_vs_one")
+    many.fit(X, np.arange(30) % 3)
+    model, other = (one, many) if n_classes == 2 else (many, one)
+    model.base_estimator_ = other.base_estimator_
+    with pytest.raises(ValueError, match=f"for other classes than its {n_classes}"):
+        model.save(tmp_path / "model")
+
+
+def test_labels_of_an_inner_classifier_are_those_of_the_model(tmp_path):
+    model = GaussianProcessClassifier(optimizer=None).fit(X, np.arange(30) % 2)
+    model.base_estimator_.classes_ = np.arange(5, 7)
+    with pytest.raises(ValueError, match="BinaryLaplaceClassifier for other classes than its 2"):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("classes", [["b", "a"], ["a", "a"]])
+def test_classes_are_sorted(classes, tmp_path):
+    """Messages, and what looks up y, would contradict themselves."""
+    model = SVGPClassifier(n_inducing=5, max_iter=1, random_state=0)
+    model.fit(X, np.where(Y > 0.0, "a", "b")).save(tmp_path / "model")
+    model.classes_ = np.array(classes)
+    with pytest.raises(ValueError, match=r"SVGPClassifier\.classes_ must be different, and in asc"):
+        model.save(tmp_path / "model")
+
+
 def test_classes_of_a_mixture_are_those_of_its_models(tmp_path):
     model = AutoGaussianProcessClassifier(max_time=1, random_state=0).fit(X, Y > 0.0)
     model.save(tmp_path / "model")
@@ -1376,6 +1412,53 @@ def test_nor_are_those_of_normalized_targets_negative(tmp_path):
     model._y_train_std = -model._y_train_std
     with pytest.raises(ValueError, match="_y_train_std must be positive"):
         model.save(tmp_path / "model")
+
+
+OUT_OF_RANGE = {
+    "a share of atoms": (Lattice(np.arange(3.0), -5.0), r"Lattice\.weight must be from 0 to 1"),
+    "atoms": (Lattice(np.array([1.0, 0.0]), 0.5), r"Lattice\.atoms must be in ascending order"),
+    "tails": (Tails(0.0, 1e-8), r"Tails\.df must be more than 2"),
+    "weights of rows": (
+        RowWeights(np.array([0.7, 0.7]), 1.0, 1.0, 3.0, 0.0),
+        r"RowWeights\.weight must be at least 0, and sum to 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OUT_OF_RANGE)
+def test_shares_are_probabilities(what, plain, tmp_path):
+    """As atoms are told with those of their rows."""
+    model = skgpstoch.load(plain)
+    model.note_, message = OUT_OF_RANGE[what]
+    with pytest.raises(ValueError, match=message):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("weights", [[2.0, -1.0], [0.9, 0.9]])
+def test_so_are_weights_of_mixtures(weights, processes, tmp_path):
+    model = copy.copy(processes)
+    model.weights_ = np.array(weights)
+    with pytest.raises(ValueError, match=r"ProcessRegressor.weights_ must be at least 0, and sum"):
+        model.save(tmp_path / "model")
+
+
+def test_skewness_is_what_fits_find(tmp_path):
+    """Densities would be infinite."""
+    model = DeepKernelEnsembleRegressor(**SMALL).fit(X, Y)
+    model.posterior_.skew = torch.tensor([1.0]).double()
+    model.save(tmp_path / "model")
+    model.posterior_.skew = torch.tensor([-30.0]).double()
+    with pytest.raises(ValueError, match=r"MixturePosterior\.skew must be from -1 to 1"):
+        model.save(tmp_path / "model")
+
+
+def test_targets_before_a_fit_are_few(tmp_path):
+    """Predictions of the prior would be made of each."""
+    GaussianProcessRegressor(n_targets=64).save(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"GaussianProcessRegressor\.n_targets is larger than 64"):
+        GaussianProcessRegressor(n_targets=10**7).save(tmp_path / "model")
+    model = GaussianProcessRegressor(n_targets=100, optimizer=None)
+    model.fit(X, np.tile(Y[:, None], 100)).save(tmp_path / "model")
 
 
 def test_y_has_as_many_scales_as_outputs(plain, tmp_path):
@@ -1444,6 +1527,22 @@ def test_streams_have_as_many_points_as_weights(tmp_path):
         features.n_features = 3000
         with pytest.raises(ValueError, match=r"3000 features have 5 w|\(3000,\), not \(m\)"):
             model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("n_groups", [0, -1, 2])
+@pytest.mark.parametrize("basis", ["fourier", "inducing"])
+def test_groups_make_up_a_basis(basis, n_groups, tmp_path):
+    """Predictions would leave functions out."""
+    options = {"basis": basis, "n_components": 20, "n_subset": 10, "max_iter": 1}
+    model = QSGPRegressor(**options, random_state=0).fit(X, Y)
+    model.save(tmp_path / "model")
+    functions = model.posterior_.model.basis
+    functions.n_groups = n_groups
+    with pytest.raises(ValueError, match=f"20 functions are not in {n_groups} groups"):
+        model.save(tmp_path / "model")
+    functions.n_groups, functions.n_components = 2, 2 * functions.group_size
+    with pytest.raises(ValueError, match=r"n_components has the shape \(\d,\), not \(m\), m=20"):
+        model.save(tmp_path / "model")
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 1), (4, 4.0, 1), (-4, -4, 1)])
@@ -1837,6 +1936,62 @@ def test_draws_are_not_silently_nan():
         predicted.sample(2, random_state=0)
 
 
+def several(model):
+    model.estimators_.append(model.estimators_[1])
+
+
+def unsummed(model):
+    model.label_binarizer_.y_type_ = "multilabel-indicator"
+
+
+@pytest.mark.parametrize("change", [several, unsummed])
+def test_probabilities_are_those_of_classes(change, tmp_path):
+    """There would be four columns for three classes, or sums other than 1."""
+    model = GaussianProcessClassifier(optimizer=None).fit(X, np.arange(30) % 3)
+    change(model.base_estimator_)
+    model.save(tmp_path / "model")
+    with pytest.raises(ValueError, match="predicts numbers that are no probabilities of its 3 cl"):
+        skgpstoch.load(tmp_path / "model").predict_proba(X)
+
+
+def test_classes_that_all_classifiers_refuse_are_even():
+    model = GaussianProcessClassifier(optimizer=None).fit(X, np.arange(30) % 3)
+    for each in model.base_estimator_.estimators_:
+        each.y_train_ = each.y_train_ - 1e9
+    np.testing.assert_array_equal(model.predict_proba(X[:2]), np.full((2, 3), 1.0 / 3.0))
+
+
+def test_variances_are_not_silently_negative(plain, tmp_path):
+    """With the factor of another matrix."""
+    model = skgpstoch.load(plain)
+    model.posterior_.model.features.frozen_2 *= 3.0
+    model.save(tmp_path / "model")
+    message = rf"SVGPRegressor, loaded from '{tmp_path}.*predicts a variance of -"
+    with pytest.raises(ValueError, match=message):
+        skgpstoch.load(tmp_path / "model").predict(X, return_cov=True)
+
+
+def test_nor_are_those_of_exact_models(exact, tmp_path):
+    model = skgpstoch.load(exact)
+    model.L_ = 0.1 * model.L_
+    model.save(tmp_path / "model")
+    with pytest.raises(ValueError, match="The covariance has a variance of -") as failure:
+        skgpstoch.load(tmp_path / "model").predict(X, return_cov=True)
+    (note,) = failure.value.__notes__
+    assert str(tmp_path / "model") in note
+
+
+def test_many_atoms_are_computed_in_blocks(monkeypatch):
+    """Each takes a number of all parts of a mixture."""
+    monkeypatch.setattr(rounded_targets, "PAIRS_AT_A_TIME", 10)
+    sizes, cdf = [], NormalLaw.cdf
+    monkeypatch.setattr(NormalLaw, "cdf", lambda law, y: sizes.append(y.size) or cdf(law, y))
+    law = NormalLaw(np.zeros((2, 1)), np.ones((2, 1)))
+    found = LatticeLaw(law, Lattice(np.linspace(-9, 9, 25), 1.0)).atom_probabilities()
+    np.testing.assert_allclose(found.sum(1), 1.0)
+    assert max(sizes) <= 10
+
+
 def test_libraries_do_not_speak_at_load(exact, tmp_path):
     make = lambda nodes: nodes.add("torch device", "nonsense")  # noqa: E731
     with_attribute(tmp_path / "model", exact, make)
@@ -1911,6 +2066,36 @@ def test_graphs_are_not_silently_nan():
     model.fit(X, Y).kernel_.exponent = 0.5
     with pytest.raises(ValueError, match="GaussianProcessRegressor predicts nan for"):
         onnx.to_onnx(model)
+
+
+def waves_of(model):
+    return next(m for m in model.posterior_.modules() if isinstance(m, PeriodicInputs))
+
+
+def test_graphs_have_the_waves_of_predictions():
+    """Of all columns in their order, whatever the numbers of columns in a file are."""
+    onnx = pytest.importorskip("skgpstoch.onnx")
+    model = DeepKernelEnsembleRegressor(**SMALL).fit(X, Y)
+    expected = onnx.to_onnx(model).SerializeToString()
+    waves_of(model).columns.fill_(10**6)
+    assert onnx.to_onnx(model).SerializeToString() == expected
+
+
+def test_errors_of_graphs_name_the_file(tmp_path):
+    onnx = pytest.importorskip("skgpstoch.onnx")
+    model = DeepKernelEnsembleRegressor(**SMALL).fit(np.c_[X, Y > 0.0], Y)
+    waves_of(model).columns.fill_(10**6)
+    model.save(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"to_onnx failed in .*loaded from"):
+        onnx.to_onnx(skgpstoch.load(tmp_path / "model"))
+
+
+def test_graphs_have_the_neighbours_of_predictions():
+    onnx = pytest.importorskip("skgpstoch.onnx")
+    model = GaussianProcessRegressor(method="nngp", random_state=0).fit(X, Y)
+    expected = onnx.to_onnx(model).SerializeToString()
+    model.estimator_.posterior_.n_neighbors = 2
+    assert onnx.to_onnx(model).SerializeToString() == expected
 
 
 @pytest.mark.filterwarnings("ignore")

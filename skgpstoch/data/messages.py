@@ -100,7 +100,7 @@ def is_internal(filename: str) -> bool:
 
 RAISE = dis.opmap["RAISE_VARARGS"]
 PACKAGE = __name__.partition(".")[0]
-QUIET = {PACKAGE, "joblib", "numpy", "pandas", "scipy", "sklearn", "torch"}
+QUIET = {PACKAGE, "joblib", "numpy", "onnx", "pandas", "scipy", "sklearn", "torch"}
 """Packages whose errors about parts of a model are not the user's own."""
 
 

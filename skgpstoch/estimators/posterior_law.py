@@ -17,6 +17,7 @@ from ..data.rows import Rows
 from ..likelihoods.real import AdditiveNoise, Noiseless
 from ..maths.gaussian import Marginals
 from ..models.posteriors.gradients import MomentGradients, gradients_by_blocks
+from ..persistence.failures import file_of
 from .base import BaseGP
 from .context import numeric_context, predicting
 from .distributions.law import Law
@@ -30,6 +31,7 @@ from .validation import (
     transformer_of,
 )
 
+MOST_BELOW = 1e-6  # by which a variance of standardised y may be below 0
 LIGHT_SCALE = 1.0 / 3.0  # of exponential tails: exp(2y) then has a mean, with room to spare
 
 
@@ -235,9 +237,24 @@ class PredictedByPosterior(PredictedRows):
             if not self.latent:
                 noise = cast(AdditiveNoise, likelihood)
                 cov = noise.joint_covariance(q, cov, posterior.between(self.X))
+        check_variances(self.model, cov)
         offset, scale = self.model._y_scaling
         mean = array(q.mixture_moments()[0]) * scale + offset
         return mean, np.moveaxis(array(cov), 0, -1) * scale**2
+
+
+def check_variances(model: BaseGP, cov: Tensor) -> None:
+    """Raise a ValueError if covariances (P, N, N) in units of y have negative variances.
+
+    As with a kernel that is none in so many dimensions, or a factor in a file that is another's.
+    """
+    least = float(cov.diagonal(dim1=1, dim2=2).min()) if cov.numel() else 0.0
+    if least < -MOST_BELOW:
+        raise ValueError(
+            f"{type(model).__name__}{file_of(model)} predicts a variance of {least:.3g}: its "
+            "posterior is not that of its kernel, or the kernel gives no covariances in so many "
+            "dimensions. Choose another kernel, and fit the model again."
+        )
 
 
 def gradients_of(model: BaseGP, X: Any, latent: bool) -> MomentGradients:

@@ -99,7 +99,7 @@ def _(model: GaussianProcessRegressor, X: Value) -> Weighted:
 def of_many_rows(model: ManyRowsModel, noise: np.ndarray, X: Value) -> MixtureValues:
     """Return the distribution of f plus white and further noise, by an estimator for many rows."""
     inner = model.estimator
-    (f,) = latents(inner.posterior_, scaled(X, inner._x_scaling))
+    (f,) = latents(inner._asked(inner.posterior_), scaled(X, inner._x_scaling))
     offset, scale = inner._y_scaling
     std = (f.var * np.square(scale) + (model.white + noise)).sqrt()
     return MixtureValues.of([Component(f.mean * scale + offset, std)], Family())

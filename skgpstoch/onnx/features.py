@@ -72,11 +72,12 @@ def _(module: network.InputScales, X: Value) -> Value:
 @layer.register
 def _(module: network.PeriodicInputs, X: Value) -> Value:
     """Return waves and inputs side by side."""
-    columns = module.columns.cpu().numpy()
+    n = len(module.columns)
+    columns = range(n) if module.of_all else module.columns.tolist()  # as in a prediction
     X = X + np.zeros((len(module.frequency), 1, 1))  # for every member
     frequency, phase = (2.0 * math.pi * number(module.frequency), number(module.phase))
     parts = []
-    for j, column in enumerate(columns.tolist()):
+    for j, column in enumerate(columns):
         angle = X.columns([column], axis=2) * frequency[:, None, j] + phase[:, None, j]
         parts.append(angle.map("Cos") @ number(module.weight)[:, j])
     waves = X.graph.concat(parts, 2) * number(module.share)

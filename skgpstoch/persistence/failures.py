@@ -40,6 +40,7 @@ LONGEST_MESSAGE = 5000  # letters
 SPECIAL = {"__call__", "__getitem__", "__len__", "__repr__"}
 N_FINITE = {"predict": 2, "predict_std": 1}  # of what methods return, the first must be finite
 LIKELIHOODS = {"log_marginal_likelihood"}  # other numbers, such as a score of one row, may be NaN
+MOST_MISSING = 1e-6  # of a sum of probabilities, to 1
 DATA = {"X_train_", "y_train_"}  # which may have missing values
 
 
@@ -79,6 +80,8 @@ def with_failures_told(method: Any) -> Any:
             is_judged = isinstance(found, float) and method.__name__ in LIKELIHOODS
             checked = np.array([found]) if is_judged else found
             check_known(model, checked, N_FINITE.get(method.__name__, 0))
+            if method.__name__ == "predict_proba" and isinstance(found, np.ndarray):
+                check_probabilities(model, found)
         if found is not model:
             mark_same(model, found)
         return found
@@ -147,6 +150,17 @@ def check_known(model: Any, found: Any, n_finite: int = 0) -> None:
                 "those asked: some numbers are too large or too small to "
                 f"compute with.{Parts(model).most_extreme()} Check X, and fit the model again."
             )
+
+
+def check_probabilities(model: Any, found: np.ndarray) -> None:
+    """Raise a ValueError if rows of numbers are no probabilities of a model's classes."""
+    n = np.size(model.classes_)
+    is_one = (found >= 0.0).all(-1) & (np.abs(found.sum(-1) - 1.0) < MOST_MISSING)
+    if found.shape[1:] != (n,) or not is_one.all():
+        raise ValueError(
+            f"{type(model).__name__}{file_of(model)} predicts numbers that are no probabilities of "
+            f"its {n} classes, because its parts do not belong together. Fit the model again."
+        )
 
 
 def is_for_users(error: Exception) -> bool:

@@ -40,6 +40,7 @@ SIZES = {
 OF_COLUMNS = ("_x_scaling", "offset"), ("_x_spread", "offset"), ("X_train_", "T")
 MOST_REPEATED = {"n_nodes": 2**6, "n_samples": 2**12}
 """Sizes that say how often each row asked is repeated, in any file."""
+FREE_TARGETS = 2**6  # of an estimator before its fit
 MOST_WARNINGS = 10  # of folders that are not used
 MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
@@ -150,6 +151,9 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
                     f"write elsewhere or leave numbers out. Set {arguments}=None before saving"
                 )
     check_columns(type(value), fields)
+    most = max(FREE_TARGETS, np.size(fields.get("_y_train_mean", 0.0)))
+    if size_of(fields.get("n_targets")) > most:
+        raise ValueError(f"{type(value).__name__}.n_targets is larger than {most}")
     if isinstance(scaling := fields.get("_y_scaling"), Scaling):
         n_outputs = np.size(scaling.offset)
         if fields.get("_y_shape", ()) not in [(n_outputs,), *([()] if n_outputs == 1 else [])]:

@@ -1,15 +1,18 @@
-"""Tell whether numbers are finite, which ones need not be, and which ones are positive."""
+"""Tell whether numbers are finite, which ones need not be, and which ones have a range."""
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from .registry import is_parameter
+from .registry import is_parameter, package_of
+from .shapes import PACKAGES
 
 WITH_NUMBERS = (np.ndarray, np.floating, float)
 
@@ -29,8 +32,41 @@ MAY_BE_INFINITE = re.compile(
 And logarithms of what kernels may have fixed at 0.
 """
 
-ABOVE_ZERO = {"GaussianProcessRegressor": "_y_train_std", "Scaling": "scale"}
-"""Of each class, a field that is positive: deviations would be negative, and intervals turned."""
+RANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "positive": lambda a: a > 0.0,
+    "more than 2": lambda a: a > 2.0,
+    "from 0 to 1": lambda a: (a >= 0.0) & (a <= 1.0),
+    "from -1 to 1": lambda a: np.abs(a) <= 1.0,
+    "at least 0, and sum to 1": lambda a: (a >= 0.0) & (np.abs(a.sum() - 1.0) < MOST_OFF),
+    "in ascending order": lambda a: a[1:] >= a[:-1],
+    "different, and in ascending order": lambda a: a[1:] > a[:-1],
+}
+ABOVE_0, ABOVE_2, SHARE, SIGNED, SHARES, ASCENDING, UNIQUE = RANGES
+MOST_OFF = 1e-6  # of sums of shares
+RANGE_OF = {
+    "AutoGaussianProcessClassifier": {"weights_": SHARES},
+    "AutoGaussianProcessRegressor": {
+        "weights_": SHARES,
+        "mean_weights_": SHARES,
+        "atom_weight_": SHARE,
+    },
+    "BinaryLaplaceClassifier": {"classes_": UNIQUE, "pi_": SHARE, "y_train_": SHARE},
+    "ClassifierMixin": {"classes_": UNIQUE},
+    "ExactProcessClassifier": {"weights_": SHARES},
+    "ExactProcessRegressor": {"weights_": SHARES},
+    "GaussianProcessRegressor": {"_y_train_std": ABOVE_0},
+    "Lattice": {"atoms": ASCENDING, "weight": SHARE},
+    "MixturePosterior": {"skew": SIGNED},
+    "RowWeights": {"weight": SHARES, "df": ABOVE_2},
+    "Scaling": {"scale": ABOVE_0},
+    "StackedDensityRegressor": {"weights_": SHARES},
+    "Tails": {"df": ABOVE_2},
+    "_ConstantPredictor": {"y_": SHARE},
+}
+"""Of each class, fields that have a range in all models.
+
+Otherwise deviations would be negative, intervals turned, and probabilities none.
+"""
 
 
 class Unknown(NamedTuple):
@@ -67,9 +103,17 @@ def may_be_unknown(value: Any, where: str, is_nan: bool) -> bool:
     return True
 
 
-def check_signs(value: Any) -> None:
-    """Raise a ValueError if a field of an object is not positive, but those of models are."""
-    kind = type(value).__name__
-    name = ABOVE_ZERO.get(kind, "")
-    if hasattr(value, name) and not np.greater(getattr(value, name), 0.0).all():
-        raise ValueError(f"{kind}.{name} must be positive")
+def check_ranges(value: Any) -> None:
+    """Raise a ValueError if a field of an object is not in the range that it has in all models."""
+    cls: Any = type(value)
+    for name, choice in ranges_of(cls).items():
+        given = getattr(value, name, None)
+        if given is not None and not RANGES[choice](np.asarray(given)).all():
+            raise ValueError(f"{cls.__name__}.{name} must be {choice}")
+
+
+@functools.cache
+def ranges_of(cls: Any) -> dict[str, str]:
+    """Return which range fields of a class's objects have; those of the user's have none."""
+    names = [base.__name__ for base in cls.__mro__ if package_of(cls) in PACKAGES]
+    return {k: v for name in names for k, v in RANGE_OF.get(name, {}).items()}

@@ -21,7 +21,7 @@ from torch import nn
 
 from ..data.findings import Finding
 from .fields import check_fields, refuse_names
-from .finite import Unknown, check_signs, may_be_unknown, unknown_in
+from .finite import Unknown, check_ranges, may_be_unknown, unknown_in
 from .forms import OBJECTS
 from .forms_of_values import is_long_list_of_floats
 from .kernels import check_size
@@ -172,7 +172,6 @@ class FileLimits(StateLimits):
             self.check_looks(value, n_plain)
             lengths = check_shapes(value, self.with_arrays(parts), self.of_objects)
             check_fields(value, form, parts[1::2], self.n_bytes)
-            check_signs(value)
             if self.sizes[-1] > self.most_bytes:
                 self.check_parameters(value, parts)
             self.check_evaluations(value)
@@ -186,6 +185,8 @@ class FileLimits(StateLimits):
             if isinstance(part, list):
                 for found in self.unknown.get(part[0], ()):
                     self.keep(form, value, label(form, parts, place), found)
+        if form in OBJECTS:
+            check_ranges(value)
         n_kept = self.within.check(len(self.depths) - 1, value, parts, lengths)
         self.take(BYTES_OF_ENTRY * n_kept)
         # The tensor of a parameter has told it before, and may be shared.

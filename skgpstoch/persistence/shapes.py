@@ -43,7 +43,7 @@ SHAPES = {
     "BinaryLaplaceClassifier": (
         "L_:nn W_sr_:n f_cached:n pi_:n y_train_:n weight_:n X_train_:n|nd|nde|ndef"
     ),
-    "ChevronModel": "flat:mc std:mp s:sp row_precision:rp shift:p",
+    "ChevronModel": "flat:mc std:mp s:sp row_precision:rp shift:p basis.n_components:=m",
     "ClassRows": "X:nd codes:n fold:n weight:n offset:p points:m",
     "ConjugatePosterior": "weights.mean:mp features.width:=m",
     "ConjugateWeights": (
@@ -90,7 +90,7 @@ SHAPES = {
     "InputLimits": "low:d high:d",
     "InputScales": "input_scale:k1d",
     "IterativePosterior": "X:nd noise:n1 alpha:np",
-    "KernelBasis": "points:md",
+    "KernelBasis": "points:md n_components:=m",
     "Lattice": "atoms:a",
     "Laplace": "log_scale:-|p",
     "Line": "curves.scaling.offset:d slopes:dw",

@@ -256,10 +256,10 @@ class LatticeLaw(Law):
         self, y: np.ndarray, found: np.ndarray, probability: Callable[[Law, np.ndarray], np.ndarray]
     ) -> np.ndarray:
         """Fill in probabilities of finite numbers, (n, C)."""
-        is_finite = np.isfinite(y)
-        if is_finite.any():
-            each = self.law.of(is_finite.nonzero()[0])
-            found[is_finite] = probability(each, y[is_finite][:, None])[:, 0]
+        rows, columns = np.isfinite(y).nonzero()
+        for pairs in row_blocks(len(rows), PAIRS_AT_A_TIME):  # a row may have more atoms
+            i, j = rows[pairs], columns[pairs]
+            found[i, j] = probability(self.law.of(i), y[i, j][:, None])[:, 0]
         return found
 
     def atom_probabilities(self) -> np.ndarray:

@@ -230,6 +230,20 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
             estimator.kernel_ = clone(expression)  # with its bounds
         self.log_marginal_likelihood_value_ = estimator.log_marginal_likelihood_value_
 
+    def _check_parts(self) -> None:
+        """Raise a ValueError if the inner classifier is one for others, as in edited files."""
+        base = vars(self).get("base_estimator_")
+        if base is None:
+            return
+        is_of_many = isinstance(base, OneVsRestClassifier | OneVsOneClassifier)
+        is_same = np.array_equal(getattr(base, "classes_", ()), self.classes_)
+        n_classes = len(self.classes_)
+        if not is_same or n_classes != self.n_classes_ or (is_of_many and n_classes == 2):
+            raise ValueError(
+                f"GaussianProcessClassifier.base_estimator_ is a {type(base).__name__} for other "
+                f"classes than its {n_classes}"
+            )
+
     @property
     def kernel_(self) -> sk.Kernel:
         """The fitted kernel; with several classifiers, a CompoundKernel of theirs."""
@@ -278,7 +292,9 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         """
         X = self._query(X)
         self._check_probabilities()
-        return self._placed(self.base_estimator_).predict_proba(X)
+        found = self._placed(self.base_estimator_).predict_proba(X)
+        # Where every binary classifier says "rest", no class is more probable than another.
+        return np.where(found.any(1, keepdims=True), found, 1.0 / self.n_classes_)
 
     def _check_probabilities(self) -> None:
         if isinstance(self.base_estimator_, OneVsOneClassifier):

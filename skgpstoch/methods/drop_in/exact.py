@@ -30,6 +30,7 @@ from ...models.posteriors.functions import Functions, prior_functions
 from ...models.posteriors.gradients import MomentGradients, gradients_by_blocks
 from ...training.exact_search import TrainingSet
 
+MOST_NEGATIVE = 0.01  # of the prior variance, by which rounding makes a variance negative
 NEGATIVE_SHARE = 1e-8  # of the prior variance, by which a variance is negative without a warning
 
 
@@ -128,7 +129,13 @@ class ExactModel(NamedTuple):
         """Return mean (N*, P) and covariance (N*, N*, P): O(N*²) memory."""
         k, solver = self.covariance, self.solver
         K_star = k.cross(X)
-        mean, cov = solver.mean(K_star), solver.covariance(k.among(X), K_star)
+        mean, prior = solver.mean(K_star), k.among(X)
+        cov = solver.covariance(prior, K_star)
+        if (cov.diagonal() < -MOST_NEGATIVE * prior.diagonal()).any():
+            raise NotPositiveDefiniteError(
+                f"The covariance has a variance of {float(cov.diagonal().min()):.3g}, because that "
+                "of the training rows is nearly singular, or that of other rows. Raise alpha."
+            )
         return mean.cpu().numpy(), np.repeat(cov.cpu().numpy()[..., None], mean.shape[1], 2)
 
     def gradients(self, X: np.ndarray) -> MomentGradients:

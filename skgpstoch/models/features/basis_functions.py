@@ -45,6 +45,11 @@ class BasisFunctions(Module):
         self.kernel = kernel
         self.n_components = n_components
 
+    def check_parts(self) -> None:
+        """Raise a ValueError if groups do not make up the functions, as in edited files."""
+        if self.n_groups != math.ceil(self.n_components / self.group_size):
+            raise ValueError(f"{self.n_components} functions are not in {self.n_groups} groups")
+
     def members(self, groups: Tensor) -> Tensor:
         """Return the functions in ascending groups, in ascending order: (|I|,)."""
         return groups

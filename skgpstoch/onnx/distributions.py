@@ -290,8 +290,8 @@ def skewed(symmetric: MixtureValues, epsilon: np.ndarray) -> MixtureValues:
 def rounded_moments(given: Weighted | OverLevels, lattice: Lattice) -> tuple[Value, Value]:
     """Return mean and variance of y, (N, 1), if a share of y is rounded to the nearest atom.
 
-    If many atoms are within six standard deviations, but not the first or the last, they are those of
-    the density.
+    If many atoms are within six standard deviations, but not the first or the last, they are those
+    of the density.
     """
     mean, var = given.moments()
     centre = given.density_mean()

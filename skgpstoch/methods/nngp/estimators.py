@@ -119,7 +119,7 @@ class NNGPRegressor(
         Σ log p(yᵢ | y of `n_neighbors` earlier rows), in nats, for y in its own units. It is
         computed when it is first asked for.
     held_out_ : HeldOutPredictions
-        Predictions for up to 10,000 training rows, each given neighbours among the other rows:
+        Predictions for up to 2,000 training rows, each given neighbours among the other rows:
         their numbers in the X given to `fit`, not in `X_train_` (`rows`), `log_density` in nats for
         y in its own units, both of shape (m,), and `mean`, `error`, `std`, `latent_std` and `cdf`,
         of shape (m, n_outputs) also for one output. Kernel and tails are those of all rows. With a

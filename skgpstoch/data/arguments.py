@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from inspect import Parameter, signature
@@ -17,6 +18,7 @@ from .messages import warn
 from .row_source import check_no_source
 
 FITS = ("fit", "partial_fit")
+BY_POSITION = Parameter.POSITIONAL_OR_KEYWORD
 ADVICE = {
     "exposure": "Exposures of counts are taken by AutoGaussianProcessRegressor "
     "with target='count', and with likelihood='poisson' or 'negative_binomial' by "
@@ -68,12 +70,12 @@ def check_given(estimator: Any, method: Callable, place: int, names: Iterable[st
     TypeError
         If it is not.
     """
-    asked = list(signature(method).parameters.values())[place]
-    if asked.default is asked.empty and asked.name not in names:
-        raise TypeError(
-            f"{type(estimator).__name__}.{method.__name__}() missing 1 required positional "
-            f"argument: {asked.name!r}"
-        )
+    for asked in list(signature(method).parameters.values())[place : place + 1]:
+        if asked.default is asked.empty and asked.name not in names:
+            raise TypeError(
+                f"{type(estimator).__name__}.{method.__name__}() missing 1 required positional "
+                f"argument: {asked.name!r}"
+            )
 
 
 def with_names_checked(method: Callable) -> Callable:
@@ -84,11 +86,18 @@ def with_names_checked(method: Callable) -> Callable:
     target = signature(method).parameters.get("y")
     needs_target = target is not None and target.default is target.empty
     takes_rows = [*signature(method).parameters][1:3] == ["X", "y"]
+    kinds = [p.kind for p in signature(method).parameters.values()]
+    most = math.inf if Parameter.VAR_POSITIONAL in kinds else kinds.count(BY_POSITION) - 1
 
     @functools.wraps(method)
     def checked(estimator: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs:
             check_names(estimator, method, kwargs)
+        if len(args) > most:
+            raise TypeError(
+                f"{type(estimator).__name__}.{method.__name__}() takes {most} arguments by "
+                f"position, got {len(args)}."
+            )
         if not args:
             check_given(estimator, method, 1, kwargs)
         if needs_target and takes_rows and len(args) < 2 and kwargs.get("y") is None:

@@ -56,7 +56,7 @@ Pair = tuple[Tensor, Rows]
 NOISE_RATE = 3.0  # factor of the learning rate of log σ²
 TRIAL_ROWS = 2000  # on which kernels are compared
 JUDGED_ROWS = 2000  # left out, one by one, to judge spread, scale and tails
-"""*Measured* on six tables of 10,000 rows, NLPD by 10,000 of these and by 2,000: kin40k −.633, −.627;
+"""*Measured* on tables of 10,000 rows, NLPD by 10,000 of these and by 2,000: kin40k −.633, −.627;
 protein .566, .562; bike −11.500, −11.529; elevators .350, .351; pol −2.787, −2.790. The fit takes
 two thirds of the time, and half of it in two dimensions."""
 TIMED_ROWS = 128  # left out, to measure the time that it takes

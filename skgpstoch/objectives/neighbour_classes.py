@@ -220,8 +220,9 @@ class NeighbourClassObjective(NeighbourObjective):
     @torch.no_grad()
     def hurry(self, X: Tensor, rows: Rows, deadline: Deadline, wanted: float) -> float:
         """Return the seconds of sweeps over all rows, and over those near rows left out."""
-        posterior, i = self.posterior(X, rows), torch.arange(min(len(X), TIMED_ROWS))
-        N = posterior.nearest.others(i.to(X.device), posterior.n_joint)
+        posterior = self.posterior(X, rows)
+        i = posterior.row_numbers[:TIMED_ROWS]
+        N = posterior.nearest.others(i, posterior.n_joint)
         per_row = seconds_of(lambda: posterior.matched_at(i, N), deadline.clock) / len(i)
         n_folds = math.ceil(JUDGED_FOLDS * min(1.0, JUDGED_CLASSES / len(X)))
         return per_row * len(X) * SETTLING_SWEEPS * (1 + n_folds)
@@ -252,9 +253,8 @@ def standard_left_out(posterior: NeighbourClassPosterior) -> Marginals:
     Cavities will not do, because pseudo-targets of neighbours know a row's class. *Measured*
     (protein, log loss of other rows .738): by cavities .848, without the rows .769.
     """
-    some = posterior.row_numbers[:JUDGED_CLASSES]
-    found = []
-    for i in some.split(math.ceil(len(posterior.row_numbers) / JUDGED_FOLDS)):
+    numbers, found = posterior.row_numbers, []
+    for i in numbers[:JUDGED_CLASSES].split(math.ceil(len(numbers) / JUDGED_FOLDS)):
         G = posterior.features[i]
         without = posterior.without(i)
         near = without.nearest.of(without.located(G), without.n_neighbors)

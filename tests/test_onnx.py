@@ -651,9 +651,8 @@ def test_graphs_are_valid_or_refused(tmp_path):
     weights = model.posterior_.model
     columns, std = weights.flat.detach(), weights.std.detach()
     weights.flat, weights.std = (torch.nn.Parameter(a.repeat(2, 1)) for a in (columns, std))
-    model.save(tmp_path / "model")
-    with pytest.raises(ValueError, match=r"QSGPClassifier, loaded from .* has no valid graph"):
-        to_onnx(skgpstoch.load(tmp_path / "model"))
+    with pytest.raises(ValueError, match="QSGPClassifier has no valid graph"):
+        to_onnx(model)
     weights.flat, weights.std = (torch.nn.Parameter(a) for a in (columns.repeat(1, 9), std))
     model.save(tmp_path / "model")
     with pytest.raises(ValueError, match="6 components have 62 columns"):

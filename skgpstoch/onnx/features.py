@@ -80,7 +80,9 @@ def _(module: network.PeriodicInputs, X: Value) -> Value:
     for j, column in enumerate(columns):
         angle = X.columns([column], axis=2) * frequency[:, None, j] + phase[:, None, j]
         parts.append(angle.map("Cos") @ number(module.weight)[:, j])
-    waves = X.graph.concat(parts, 2) * number(module.share)
+    waves = X.graph.concat(parts, 2)
+    if module.is_mixed:
+        waves = waves * number(module.share)
     return X.graph.concat([waves, X], 2)
 
 

@@ -38,7 +38,9 @@ OF_PARAMETERS = re.compile(r"(?:The ')?(\w+)")
 OF_CHECKS = re.compile(r"sklearn\.(utils\.(?!_pprint|_repr_html)|metrics\.)")
 LONGEST_MESSAGE = 5000  # letters
 SPECIAL = {"__call__", "__getitem__", "__len__", "__repr__"}
-N_FINITE = {"predict": 2, "predict_std": 1}  # of what methods return, the first must be finite
+N_FINITE = {"predict": 2, "predict_interval": 1, "predict_std": 1, "sample_y": 1}
+"""Of what methods return, how many of the first must be finite."""
+
 LIKELIHOODS = {"log_marginal_likelihood"}  # other numbers, such as a score of one row, may be NaN
 MOST_MISSING = 1e-6  # of a sum of probabilities, to 1
 DATA = {"X_train_", "y_train_"}  # which may have missing values
@@ -52,6 +54,8 @@ def with_failures_told(method: Any) -> Any:
         try:
             found = method(model, *args, **kwargs)
         except DAMAGE as error:
+            if not is_called_right(method, (model, *args), kwargs):
+                raise
             if id(model) in LOADED:
                 shorten(error)
             lacks_method = is_absent(error, method.__name__)
@@ -87,6 +91,15 @@ def with_failures_told(method: Any) -> Any:
         return found
 
     return told
+
+
+def is_called_right(method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Tell whether a method takes these arguments."""
+    try:
+        inspect.signature(method).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def shorten(error: Exception) -> None:

@@ -17,7 +17,6 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from torch import Tensor, nn
 
-from ..data.arrays import Scaling
 from ..data.messages import warn
 from .arrays import KINDS, told
 from .forms_of_values import LETTERS_SHOWN
@@ -38,11 +37,14 @@ SIZES = {
 }
 """Fields of modules of ours that are sizes. Others count steps, or rows at most as many as all."""
 OF_COLUMNS = ("_x_scaling", "offset"), ("_x_spread", "offset"), ("X_train_", "T")
+SHAPE_OF_Y = {"_y_scaling": "_y_shape", "_y_train_mean": "y_train_"}
+"""What says how many outputs y has, besides its scales."""
 MOST_REPEATED = {"n_nodes": 2**6, "n_samples": 2**12}
 """Sizes that say how often each row asked is repeated, in any file."""
 FREE_TARGETS = 2**6  # of an estimator before its fit
 MOST_WARNINGS = 10  # of folders that are not used
 MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
+MOST_JOBS_OF_KERNEL = 16  # which scikit-learn starts anew for each row of a diagonal
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 OF_BATCHES = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd
 """Layers that draw at random, or look at other rows, while they train."""
@@ -52,7 +54,12 @@ ONE_OF: dict[Any, Any] = {
     np.ndarray: (np.ndarray, np.generic),
 }
 """What stands for these types in files."""
-SIMPLE = (bool, float, int, str, type(None), np.ndarray, Tensor)
+SIMPLE = (bool, float, int, str, type(None), np.ndarray, Tensor, Kernel)
+PARTS = {
+    **{"features": "FeatureMap", "likelihood": "Likelihood"},
+    **dict.fromkeys(("kernel", "k1", "k2"), "Kernel"),
+}
+"""Of which class of ours modules of these names are, within others."""
 OF_FUNCTIONS = {"func": "kw_args", "inverse_func": "inv_kw_args"}
 
 
@@ -81,7 +88,7 @@ def check_fields(value: Any, form: str, names: list[str], n_bytes: int) -> None:
         check_estimator(value, fields)
         getattr(value, "_check_parts", bool)()
     elif isinstance(value, PairwiseKernel):
-        check_jobs(cls, fields.get("pairwise_kernels_kwargs") or {})
+        check_jobs(cls, fields.get("pairwise_kernels_kwargs") or {}, MOST_JOBS_OF_KERNEL)
 
 
 def refuse_names(cls: type, names: Iterable[str], hidden: Collection[str] = ()) -> None:
@@ -126,13 +133,15 @@ def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
 
 
 def check_inner(cls: type, modules: dict[str, Any]) -> None:
-    """Raise a ValueError if a module of ours has layers where no check of networks looks."""
+    """Raise a ValueError if a module of ours has layers, or parts, where no model has them."""
     for name, inner in modules.items():
         layers = list(inner._modules.values()) if isinstance(inner, LISTS) else [inner]
-        if name != "network" and any(
+        bases = [base.__name__ for base in type(inner).__mro__]
+        has_layers = any(
             package_of(type(layer)) == "torch" and type(layer) is not nn.Identity
             for layer in layers
-        ):
+        )
+        if (has_layers and name != "network") or PARTS.get(name, bases[0]) not in bases:
             raise ValueError(f"{cls.__name__}.{name} cannot be a {type(inner).__name__}")
 
 
@@ -151,14 +160,23 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
                     f"write elsewhere or leave numbers out. Set {arguments}=None before saving"
                 )
     check_columns(type(value), fields)
-    most = max(FREE_TARGETS, np.size(fields.get("_y_train_mean", 0.0)))
-    if size_of(fields.get("n_targets")) > most:
-        raise ValueError(f"{type(value).__name__}.n_targets is larger than {most}")
-    if isinstance(scaling := fields.get("_y_scaling"), Scaling):
-        n_outputs = np.size(scaling.offset)
-        if fields.get("_y_shape", ()) not in [(n_outputs,), *([()] if n_outputs == 1 else [])]:
-            raise ValueError(f"_y_scaling has {n_outputs} columns, but not y")
+    check_outputs(type(value), fields)
     check_jobs(type(value), fields)
+
+
+def check_outputs(cls: type, fields: dict[str, Any]) -> None:
+    """Raise a ValueError if an estimator has scales of other outputs than those of y, or many."""
+    n_known = 1
+    for name, shape in SHAPE_OF_Y.items():
+        scales: Any = getattr(fields.get(name), "offset", fields.get(name))
+        if scales is not None:
+            of_y, n_known = fields.get(shape, ()), np.size(scales)
+            of_y = of_y.shape[1:] if isinstance(of_y, np.ndarray) else of_y
+            if of_y not in [(n_known,), *([()] if n_known == 1 else [])]:
+                raise ValueError(f"{name} has {n_known} columns, but not y")
+    most = max(FREE_TARGETS, n_known)
+    if size_of(fields.get("n_targets")) > most:
+        raise ValueError(f"{cls.__name__}.n_targets is larger than {most}")
 
 
 def check_columns(cls: type, fields: dict[str, Any]) -> None:
@@ -185,13 +203,13 @@ def trains(value: Any) -> str:
     return f"{type(value).__name__} without running statistics" if is_by_rows else ""
 
 
-def check_jobs(cls: type, fields: dict[str, Any]) -> None:
+def check_jobs(cls: type, fields: dict[str, Any], most: int = MOST_JOBS) -> None:
     """Raise a ValueError if an object would start very many threads or processes."""
     n_jobs = fields.get("n_jobs")
     if n_jobs is not None and not isinstance(n_jobs, Integral):
         raise ValueError(f"{cls.__name__}.n_jobs is a {type(n_jobs).__name__}, not an integer")
-    if n_jobs is not None and int(n_jobs) > MOST_JOBS:
-        raise ValueError(f"{cls.__name__} has n_jobs={n_jobs}, more than {MOST_JOBS}")
+    if n_jobs is not None and int(n_jobs) > most:
+        raise ValueError(f"{cls.__name__} has n_jobs={n_jobs}, more than {most}")
 
 
 def forget_folders(objects: Iterable[Any]) -> None:

@@ -34,14 +34,14 @@ And logarithms of what kernels may have fixed at 0.
 
 RANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "positive": lambda a: a > 0.0,
+    "at least 0": lambda a: a >= 0.0,
     "more than 2": lambda a: a > 2.0,
     "from 0 to 1": lambda a: (a >= 0.0) & (a <= 1.0),
     "from -1 to 1": lambda a: np.abs(a) <= 1.0,
     "at least 0, and sum to 1": lambda a: (a >= 0.0) & (np.abs(a.sum() - 1.0) < MOST_OFF),
-    "in ascending order": lambda a: a[1:] >= a[:-1],
     "different, and in ascending order": lambda a: a[1:] > a[:-1],
 }
-ABOVE_0, ABOVE_2, SHARE, SIGNED, SHARES, ASCENDING, UNIQUE = RANGES
+ABOVE_0, NOT_NEGATIVE, ABOVE_2, SHARE, SIGNED, SHARES, UNIQUE = RANGES
 MOST_OFF = 1e-6  # of sums of shares
 RANGE_OF = {
     "AutoGaussianProcessClassifier": {"weights_": SHARES},
@@ -50,13 +50,25 @@ RANGE_OF = {
         "mean_weights_": SHARES,
         "atom_weight_": SHARE,
     },
-    "BinaryLaplaceClassifier": {"classes_": UNIQUE, "pi_": SHARE, "y_train_": SHARE},
+    "BinaryLaplaceClassifier": {
+        "classes_": UNIQUE,
+        "pi_": SHARE,
+        "weight_": NOT_NEGATIVE,
+        "y_train_": SHARE,
+    },
     "ClassifierMixin": {"classes_": UNIQUE},
+    "ConjugateWeights": {"ridge": ABOVE_0, "noise_variance": NOT_NEGATIVE},
+    "ConstantVarianceRegressor": {"std_": ABOVE_0},
+    "ErrorScale": {"scale": ABOVE_0},
+    "ErrorsNearby": {"usual": ABOVE_0, "prior": ABOVE_0},
     "ExactProcessClassifier": {"weights_": SHARES},
     "ExactProcessRegressor": {"weights_": SHARES},
     "GaussianProcessRegressor": {"_y_train_std": ABOVE_0},
-    "Lattice": {"atoms": ASCENDING, "weight": SHARE},
+    "IterativePosterior": {"noise": NOT_NEGATIVE},
+    "Lattice": {"atoms": UNIQUE, "weight": SHARE},
     "MixturePosterior": {"skew": SIGNED},
+    "NeighbourPosterior": {"noise": NOT_NEGATIVE, "variance": NOT_NEGATIVE, "weight": NOT_NEGATIVE},
+    "Process": {"noise": NOT_NEGATIVE},
     "RowWeights": {"weight": SHARES, "df": ABOVE_2},
     "Scaling": {"scale": ABOVE_0},
     "StackedDensityRegressor": {"weights_": SHARES},

@@ -9,6 +9,7 @@ import itertools
 import types
 from typing import Any
 
+import numpy as np
 from sklearn.gaussian_process.kernels import Kernel
 from torch import nn
 
@@ -25,6 +26,7 @@ NO_NUMBERS: dict[str, tuple[type, ...]] = {
     "pairwise_kernels_kwargs": (dict, types.NoneType),
 }
 """Types of parameters that are neither numbers nor bounds."""
+NOT_NEGATIVE = {"alpha", "constant_value", "length_scale", "noise_level", "nu", "periodicity"}
 
 
 def check_kernel(value: Kernel) -> None:
@@ -39,6 +41,8 @@ def check_kernel(value: Kernel) -> None:
         is_known, expected = judged(name, given)
         if not is_known:
             raise ValueError(f"{cls.__name__}.{name} must be {expected}, got {told(given)}")
+        if name in NOT_NEGATIVE and np.less(given, 0.0).any():
+            raise ValueError(f"{cls.__name__}.{name} must be at least 0")
         if isinstance(given, dict) and isinstance(value.metric, str):
             check_arguments(given)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.pipeline import Pipeline
 from torch import nn
 
@@ -21,10 +21,11 @@ MOST_NESTED = 8  # estimators of other packages in one another; HTML takes twice
 IN_A_PIPELINE = 2  # that a pipeline counts for
 MOST_IN_A_PIPELINE = 16  # of pipelines; each quantile of y takes them all some hundred times
 OUTPUTS = "p"  # their axis in `SHAPES`
-HIDDEN = "GPLayer"  # whose outputs are inputs of another layer
+HIDDEN = {"GPLayer", "PatchLayer"}  # whose outputs are inputs of another layer
 FREE_OUTPUTS = 16  # that arrays of any model may have
-FOR_EACH = 4  # latent functions for each output of y, or class
+FOR_EACH = 4  # latent functions for each output of y, with a likelihood of the user's, or class
 HOLDERS = BaseEstimator, nn.Module
+PREDICTORS = {"base_estimator_", "estimator_", "estimators_", "posterior_"}
 
 
 class Inside(NamedTuple):
@@ -34,7 +35,7 @@ class Inside(NamedTuple):
     n_steps: int = 0  # transformers of scikit-learn, one after the other
     training: str = ""  # a fitted layer that looks at other rows
     n_outputs: int = 0  # most of an array
-    classes: frozenset[int] = frozenset()  # how many the estimators have
+    kinds: frozenset[str] = frozenset()  # what the estimators predict
     networks: tuple[nn.Module, ...] = ()
 
 
@@ -88,7 +89,7 @@ class Within:
         if isinstance(value, BaseEstimator):
             for i, inside in given.items():
                 self.check_fitted(value, parts[i - 1], inside, lengths)
-            found = Inside(n_nested, n_steps if is_step else 0, classes=classes_of(value))
+            found = Inside(n_nested, n_steps if is_step else 0, kinds=kinds_of(value))
         else:
             found = joined(Inside(n_nested, n_steps), value, list(given.values()), lengths)
         if found != Inside():
@@ -105,28 +106,46 @@ class Within:
                 f"{kind}.{name} has a {inside.training}, so predictions would be random or "
                 "depend on other rows. Call its eval() before saving, and let it track statistics"
             )
+        is_ours = package_of(type(value)) == PACKAGE
+        known = fields.get("classes_") if is_ours else None
+        if is_ours and name in PREDICTORS:
+            check_kinds(value, name, inside, kinds_of(value))
         of_y = size(getattr(fields.get("_y_scaling"), "offset", None))
-        known = classes_of(value)
-        if known and name in ("posterior_", "estimators_"):
-            of_part = inside.classes or {max(2, inside.n_outputs)}
-            if of_part != known:
-                raise ValueError(
-                    f"{kind}.classes_ are {min(known)} classes, but its {name} has {max(of_part)}"
-                )
-        n_outputs = max([of_y, lengths.get(OUTPUTS, 0), *known])
-        is_less = name == "posterior_" and FOR_EACH * inside.n_outputs < of_y
-        if is_less or inside.n_outputs > max(FREE_OUTPUTS, FOR_EACH * n_outputs):
+        n_outputs = max(of_y, lengths.get(OUTPUTS, 0), size(known))
+        least, most = 0.0, max(FREE_OUTPUTS, FOR_EACH * n_outputs)
+        if name == "posterior_" and known is None:
+            likelihood = getattr(fields[name], "likelihood", None)
+            is_known = package_of(type(likelihood)) == PACKAGE
+            least, most = (of_y, of_y) if is_known else (of_y / FOR_EACH, most)
+        if not least <= inside.n_outputs <= most:
             raise ValueError(
                 f"{kind}.{name} has {inside.n_outputs} outputs, but the model has {n_outputs}"
             )
         self.networks.check(inside.networks, fields.get("_x_scaling"))
 
 
-def classes_of(estimator: BaseEstimator) -> frozenset[int]:
-    """Return how many classes an estimator of ours has been fitted to; nothing of others."""
-    classes = vars(estimator).get("classes_")
-    is_known = classes is not None and package_of(type(estimator)) == PACKAGE
-    return frozenset([size(classes)] if is_known else [])
+def check_kinds(value: BaseEstimator, name: str, inside: Inside, own: frozenset[str]) -> None:
+    """Raise a ValueError if what is in a field predicts something else than the estimator."""
+    kinds = inside.kinds
+    if name == "posterior_" and is_classifier(value):
+        kinds = frozenset([f"{max(2, inside.n_outputs)} classes"])
+    is_other = own and kinds and kinds != own
+    if is_other or len(kinds) > 1 or (kinds and "classes" in min(kinds) and not own):
+        raise ValueError(
+            f"{type(value).__name__} predicts {min(own, default='numbers')}, but its {name} "
+            f"predicts {' and '.join(sorted(kinds))}"
+        )
+
+
+def kinds_of(estimator: BaseEstimator) -> frozenset[str]:
+    """Return what a fitted estimator of ours predicts, if it knows that; nothing of others."""
+    fields = vars(estimator)
+    if package_of(type(estimator)) != PACKAGE:
+        return frozenset()
+    if fields.get("classes_") is not None:
+        return frozenset([f"{size(fields['classes_'])} classes"])
+    of_y = getattr(fields.get("_y_scaling"), "offset", fields.get("_y_train_mean"))
+    return frozenset([] if of_y is None else [f"{size(of_y)} outputs"])
 
 
 def size(value: Any) -> int:
@@ -147,10 +166,10 @@ def joined(counts: Inside, value: Any, given: list[Inside], lengths: dict[str, i
     if is_ours and (own := value._modules.get("network")) is not None:
         check_members(value, own)
         networks[id(own)] = own
-    of_value = 0 if type(value).__name__ == HIDDEN else lengths.get(OUTPUTS, 0)
+    of_value = 0 if type(value).__name__ in HIDDEN else lengths.get(OUTPUTS, 0)
     return counts._replace(
         training=trains(value) or next((each.training for each in given if each.training), ""),
         n_outputs=max([of_value, *(inside.n_outputs for inside in given)]),
-        classes=frozenset().union(*(inside.classes for inside in given)),
+        kinds=frozenset().union(*(inside.kinds for inside in given)),
         networks=tuple(networks.values()),
     )

@@ -161,7 +161,8 @@ def grid_of(values: np.ndarray, most: int) -> np.ndarray | None:
         found = np.rint((values - values[0]) * (n_units / span)).astype(np.intp)
         if (np.abs(values - grid[found]) <= GRID_SLACK * span / n_units).all():
             grid[found] = values
-            return np.asarray(grid)
+            if (grid[1:] > grid[:-1]).all():  # or the unit is less than floats tell apart
+                return np.asarray(grid)
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -235,13 +236,17 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         base = vars(self).get("base_estimator_")
         if base is None:
             return
-        is_of_many = isinstance(base, OneVsRestClassifier | OneVsOneClassifier)
-        is_same = np.array_equal(getattr(base, "classes_", ()), self.classes_)
         n_classes = len(self.classes_)
-        if not is_same or n_classes != self.n_classes_ or (is_of_many and n_classes == 2):
+        is_same = np.array_equal(getattr(base, "classes_", ()), self.classes_)
+        is_same &= n_classes == self.n_classes_
+        n_parts = {OneVsRestClassifier: n_classes, OneVsOneClassifier: math.comb(n_classes, 2)}
+        if type(base) in n_parts:
+            kinds = [type(part) for part in base.estimators_]
+            is_same &= n_classes > 2 and kinds == [BinaryLaplaceClassifier] * n_parts[type(base)]
+        if not is_same:
             raise ValueError(
                 f"GaussianProcessClassifier.base_estimator_ is a {type(base).__name__} for other "
-                f"classes than its {n_classes}"
+                f"classes than its {n_classes}, or has other parts"
             )
 
     @property

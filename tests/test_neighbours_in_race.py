@@ -6,13 +6,19 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
+from sklearn.gaussian_process import kernels as sk
 
 import skgpstoch
-from skgpstoch import AutoGaussianProcessRegressor, NNGPRegressor
+from skgpstoch import (
+    AutoGaussianProcessClassifier,
+    AutoGaussianProcessRegressor,
+    NNGPClassifier,
+    NNGPRegressor,
+)
 from skgpstoch.data.deadline import Deadline
 from skgpstoch.data.held_out import HeldOutPredictions
 from skgpstoch.data.rows import Data
-from skgpstoch.methods.automatic import automatic_regressor, neighbours, race
+from skgpstoch.methods.automatic import automatic_classifier, automatic_regressor, neighbours, race
 from skgpstoch.methods.automatic.race import Entrant, Judged
 from skgpstoch.methods.nngp import deep
 
@@ -241,3 +247,73 @@ def test_rows_of_all_kinds(given, monkeypatch):
     found = clone(model).fit(X, spoilt, **{name: value})
     assert set(found.estimators_) <= set(neighbours.NEIGHBOURS.values())
     assert np.abs(found.predict(X) - y).mean() < 0.3
+
+
+# ---- classes -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few_of_classes(monkeypatch):
+    """Let 100 rows be more than processes take, and networks be small."""
+    networks = skgpstoch.DeepKernelEnsembleClassifier
+    nngp = lambda _, **given: NNGPClassifier(  # noqa: E731
+        sk.Matern(nu=0.5), n_neighbors_predict=20, max_iter=1, **given
+    )
+    monkeypatch.setattr(automatic_classifier, "NNGPClassifier", nngp)
+    monkeypatch.setattr(automatic_classifier, "MOST_OF_CLASSES", 100)
+    monkeypatch.setattr(automatic_classifier, "FEWEST_OF_CLASSES", 110)
+    monkeypatch.setattr(automatic_classifier, "LEAST_GAIN_OF_CLASSES", -np.inf)
+    monkeypatch.setattr(race, "LEAST_GAIN", -np.inf)
+    monkeypatch.setattr(race, "LEAST_WEIGHT", 0.0)
+    few = {"hidden_layer_sizes": (8,), "n_estimators": 2, "max_iter": 2}
+    monkeypatch.setattr(
+        automatic_classifier,
+        "DeepKernelEnsembleClassifier",
+        lambda **given: networks(**{**given, **few}),
+    )
+
+
+def board(n_classes, n=200):
+    X = np.random.default_rng(0).uniform(0.0, 3.0, (n, 2))
+    names = np.array(["black", "white", "red"])[:n_classes]
+    return X, names[X.astype(int).sum(1) % n_classes]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_classes_of_many_rows_have_neighbours(n_classes, few_of_classes, tmp_path):
+    X, y = board(n_classes)
+    X[::9, 0] = np.nan
+    model = AutoGaussianProcessClassifier(random_state=0).fit(X, y)
+    assert list(model.estimators_) == ["neighbours", "networks"]
+    assert model.weights_[0] > 0.5
+    for each in model.estimators_.values():
+        found = each.held_out_
+        codes = np.searchsorted(model.classes_, y[found.rows])
+        assert_array_equal((found.mean + found.error).argmax(1), codes)
+    model.save(tmp_path / "model.safetensors")
+    loaded = skgpstoch.load(tmp_path / "model.safetensors")
+    assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+    assert np.isfinite(model.predict_std(X)).all()
+
+
+def test_neighbours_of_classes_are_for_tables_that_they_can_settle(monkeypatch):
+    X, y = board(3)
+    data = Data(X, y)
+    p = SimpleNamespace(device="cpu", random_state=0, max_time=None)
+
+    def tried(max_time=None, n_functions=3):
+        p.max_time = max_time
+        found = neighbours.of_neighbours(NNGPClassifier, p, data, [0, 1], n_functions)
+        return [each.name for each in found]
+
+    assert tried() == ["neighbours"]
+    assert tried(1.0) == []
+    assert tried(n_functions=1 + neighbours.MOST_SETTLED // len(X)) == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_groups_that_are_held_out_have_no_neighbours(few_of_classes):
+    X, y = board(2)
+    model = AutoGaussianProcessClassifier(random_state=0).fit(X, y, groups=np.arange(200) // 10)
+    assert "neighbours" not in model.scores_["model"]

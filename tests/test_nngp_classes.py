@@ -12,6 +12,7 @@ from conftest import fitted_once
 from families import by_default, slow_cases, some_of
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import kernels as sk
 from test_nngp import ODD
 from thread_group import on_ranks
@@ -27,6 +28,7 @@ from skgpstoch.methods.nngp import start
 from skgpstoch.methods.nngp.start import train_briefly
 from skgpstoch.models.calibration.tails import best_scale
 from skgpstoch.models.posteriors.neighbour_classes import NeighbourClassPosterior, mean_of_shares
+from skgpstoch.objectives import neighbour_classes
 from skgpstoch.objectives.neighbour_classes import NeighbourClassObjective
 
 KERNEL = 2.0 * sk.Matern([0.7, 1.9], nu=1.5)
@@ -476,3 +478,31 @@ def test_an_interrupt_may_leave_kernels_untrained(monkeypatch):
     model = NNGPClassifier(max_iter=1, random_state=0).fit(X.numpy(), rows.y[:, 0].numpy())
     assert len(trained) == 5
     assert np.isfinite(model.predict_proba(X.numpy())).all()
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_held_out_rows_are_predicted_by_models_without_them(n_classes, monkeypatch):
+    """Wrong labels of rows that are held out together do not reach their predictions."""
+    X = np.random.default_rng(0).uniform(0.0, 3.0, (90, 2))
+    y = X[:, 0].astype(int) % n_classes
+    monkeypatch.setattr(neighbour_classes, "JUDGED_FOLDS", 3)
+    monkeypatch.setattr(neighbour_classes, "JUDGED_CLASSES", 30)
+    kernel = sk.ConstantKernel(4.0, "fixed") * sk.RBF(0.5, "fixed")
+    options = {"calibrate": False, "max_iter": 1, "n_neighbors_predict": 100, "random_state": 0}
+    found = NNGPClassifier(kernel, **options).fit(X, y).held_out_
+    assert len(found.rows) == 30
+    codes = (found.mean + found.error).argmax(1)
+    assert_array_equal(codes, y[found.rows])
+    assert_allclose(found.mean.sum(1), 1.0)
+    assert_allclose(found.log_density, np.log(found.mean[range(30), codes]), atol=1e-9)
+    rest = np.delete(np.arange(90), found.rows)
+    without = NNGPClassifier(kernel, **options).fit(X[rest], y[rest])
+    assert_allclose(found.mean, without.predict_proba(X[found.rows]), atol=0.02)
+
+
+def test_time_is_limited():
+    X, y = np.random.default_rng(0).uniform(0.0, 3.0, (60, 2)), np.arange(60) % 2
+    with pytest.warns(ConvergenceWarning, match="max_time was too short"):
+        model = NNGPClassifier(KERNEL, max_time=0.01, random_state=0).fit(X, y)
+    assert not model.budget_["is_enough"]
+    assert np.isfinite(model.predict_proba(X)).all()

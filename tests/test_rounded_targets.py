@@ -1,6 +1,7 @@
 """Targets on a lattice: how it is found, and predictions on it."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -290,8 +291,33 @@ def test_a_common_value_of_a_continuous_target_is_told():
     assert room.common_value(X[copied], smooth[copied])[1] == 0.0
 
 
+@pytest.mark.parametrize(("n_ones", "is_told"), [(10, True), (40, False)])
+def test_one_value_of_nearly_all_rows_is_told(n_ones, is_told):
+    """The density is then that of this value, and others have no probability left."""
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(-1.0, 1.0, (80, 1)), (rng.permutation(80) < n_ones).astype(float)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    found = [str(w.message) for w in told if "of the rows. Models are compared" in str(w.message)]
+    assert len(found) == is_told
+    assert all(text.startswith("y is 0 in 88% of the rows.") for text in found)
+
+
+@pytest.mark.parametrize("spread", [3.0, 30.0])
+def test_ends_of_fine_lattices_limit_moments(spread):
+    """Much of the density is below the first of a hundred atoms, which has all of this mass."""
+    mean = np.array([[4.0], [97.0]])
+    law = LatticeLaw(NormalLaw(mean, np.full((2, 1), spread)), Lattice(np.arange(101.0), 1.0))
+    found, P = law.moments(), law.atom_probabilities()
+    expected = P @ np.arange(101.0)
+    assert_allclose(found[0][:, 0], expected, rtol=1e-9)
+    deviation = np.sqrt((P * (np.arange(101.0) - expected[:, None]) ** 2).sum(1))
+    assert_allclose(found[1][:, 0], deviation, rtol=1e-9)
+
+
 def test_fine_lattices_leave_moments_as_they_are():
-    fine = Line(Lattice(np.arange(0.0, 11.0, 0.01), 0.999))
+    fine = Line(Lattice(np.arange(-20.0, 31.0, 0.01), 0.999))
     for a, b in zip(fine.predict(QUERY, True), LINE.predict(QUERY, True), strict=True):
         assert_array_equal(a, b)
 

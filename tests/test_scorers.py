@@ -103,8 +103,9 @@ def test_requests_are_of_a_copy(scorer, routing):
     assert asked.get_metadata_routing().score.requests == {
         "sample_weight": True,
         "exposure": "miles",
+        "y_std": None,
     }
-    unset = {"sample_weight": None, "exposure": None}
+    unset = dict.fromkeys(("sample_weight", "exposure", "y_std"))
     assert scorer.get_metadata_routing().score.requests == unset
 
 
@@ -112,7 +113,7 @@ def test_bad_requests_are_named():
     with pytest.raises(RuntimeError, match="enable_metadata_routing=True"):
         neg_crps_scorer.set_score_request(sample_weight=True)
     with config_context(enable_metadata_routing=True):
-        with pytest.raises(TypeError, match=r"'exposure'\], got \['weight'\]"):
+        with pytest.raises(TypeError, match=r"'y_std'\], got \['weight'\]"):
             neg_crps_scorer.set_score_request(weight=True)
         with pytest.raises(ValueError, match="sample_weight"):
             neg_crps_scorer.set_score_request(sample_weight="not a name")
@@ -259,6 +260,50 @@ def test_exposures_are_routed_to_counts(routing):
     for each in SCORERS:
         with pytest.raises(ValueError, match="exposure must be given"):
             each(fitted, X, y)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """A model of a target with known errors, and rows to score."""
+    rng = np.random.default_rng(0)
+    X, e = rng.uniform(-2.0, 2.0, (120, 1)), rng.uniform(0.05, 1.0, 120)
+    y = np.sin(2.0 * X[:, 0]) + e * rng.standard_normal(120)
+    model = SVGPRegressor(n_inducing=10, max_iter=20, random_state=0)
+    return model.fit(X, y, y_std=e), X, y, e
+
+
+@every_scorer
+def test_known_errors_are_routed(scorer, measured, routing):
+    model, X, y, e = measured
+    found = scorer(model, X, y, y_std=e)
+    with pytest.warns(UserWarning, match="as if it had no known errors"):
+        assert scorer(model, X, y) < found
+    asks = clone(model).set_fit_request(y_std=True)
+    options = {"cv": KFold(2), "params": {"y_std": e}, "error_score": "raise"}
+    scores = cross_val_score(asks, X, y, scoring=scorer.set_score_request(y_std=True), **options)
+    for score, (train, test) in zip(scores, KFold(2).split(X), strict=True):
+        fitted = clone(model).fit(X[train], y[train], y_std=e[train])
+        assert score == scorer(fitted, X[test], y[test], y_std=e[test])
+
+
+@pytest.mark.filterwarnings("error")
+def test_displays_take_known_errors(measured):
+    pytest.importorskip("matplotlib").use("agg")
+    model, X, y, e = measured
+    curve = RegressionCalibrationDisplay.from_estimator(model, X, y, levels=[0.95], y_std=e)
+    low, high = model.predict_interval(X, coverage=0.95, y_std=e).T
+    assert curve.observed[0] == np.mean((low <= y) & (y <= high)) > 0.9
+    drawn = PredictionIntervalDisplay.from_estimator(model, X, y, y_std=e)
+    std = model.predict(X, return_std=True, y_std=e)[1]
+    assert_allclose(np.diff(drawn.y_interval)[:, 0], 2.0 * 1.959964 * std, rtol=1e-6)
+
+
+def test_a_fitted_model_is_not_judged_by_later_parameters(measured):
+    model, X, y, _ = measured
+    changed, known = pickle.loads(pickle.dumps(model)), model.log_predictive_density(X, y)
+    changed.set_params(likelihood="poisson", loss="nonsense")
+    assert_allclose(changed.log_predictive_density(X, y), known)
+    assert_allclose(changed.predictive_cdf(X, y), model.predictive_cdf(X, y))
 
 
 def test_the_error_tells_how_exposures_reach_pipelines_and_searches():

@@ -9,7 +9,7 @@ import pytest
 from families import by_default, slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import kstest, lognorm, norm
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
@@ -17,6 +17,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor as SklearnProcess
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
@@ -36,6 +37,7 @@ from skgpstoch import (
     SCGDGaussianProcessRegressor,
     SVGPRegressor,
 )
+from skgpstoch.data.held_out import folds_of_units
 from skgpstoch.metrics import neg_log_predictive_density_scorer
 
 DOC = Path(__file__).parents[1] / "doc"
@@ -481,3 +483,35 @@ def test_a_transformer_of_scikit_learn_is_left_alone(rows):
     assert not hasattr(transformer, "lambdas_")
     around = TransformedTargetRegressor(sparse(), transformer=PowerTransformer()).fit(X, y)
     assert_allclose(model.predict_interval(X), gp.predict_interval(around, X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["numbers", "texts"])
+def test_copies_of_a_row_are_in_one_fold(kind):
+    """A copy that stays would predict its twin without an error."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, (60, 2))
+    y = X[:, 0] + 0.3 * rng.standard_normal(60)
+    twice = np.repeat(np.arange(60), 2)[rng.permutation(120)]
+    if kind == "texts":
+        X = X.astype(str).astype(object)
+    once, copied = (
+        ConstantVarianceRegressor(NearestText()).fit(X[rows], y[rows]).std_
+        for rows in (np.arange(60), twice)
+    )
+    assert_allclose(copied, once, rtol=0.15)
+    splits = folds_of_units(5, X[twice], y[twice]).split(X[twice])
+    for trained, held_out in splits:
+        assert not set(twice[trained]) & set(twice[held_out])
+        assert len(held_out) == 24
+    assert folds_of_units(5, X, y) == 5
+
+
+class NearestText(RegressorMixin, BaseEstimator):
+    """The target of the nearest row, whose inputs may be texts."""
+
+    def fit(self, X, y):
+        self.model_ = KNeighborsRegressor(1).fit(np.asarray(X, dtype=float), y)
+        return self
+
+    def predict(self, X):
+        return self.model_.predict(np.asarray(X, dtype=float))

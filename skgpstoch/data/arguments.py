@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from inspect import Parameter, signature
@@ -13,9 +14,11 @@ import numpy as np
 
 from .array_inputs import checked_weight, given_labels
 from .devices import host_memory
+from .messages import warn
 from .row_source import check_no_source
 
 FITS = ("fit", "partial_fit")
+BY_POSITION = Parameter.POSITIONAL_OR_KEYWORD
 ADVICE = {
     "exposure": "Exposures of counts are taken by AutoGaussianProcessRegressor "
     "with target='count', and with likelihood='poisson' or 'negative_binomial' by "
@@ -67,12 +70,12 @@ def check_given(estimator: Any, method: Callable, place: int, names: Iterable[st
     TypeError
         If it is not.
     """
-    asked = list(signature(method).parameters.values())[place]
-    if asked.default is asked.empty and asked.name not in names:
-        raise TypeError(
-            f"{type(estimator).__name__}.{method.__name__}() missing 1 required positional "
-            f"argument: {asked.name!r}"
-        )
+    for asked in list(signature(method).parameters.values())[place : place + 1]:
+        if asked.default is asked.empty and asked.name not in names:
+            raise TypeError(
+                f"{type(estimator).__name__}.{method.__name__}() missing 1 required positional "
+                f"argument: {asked.name!r}"
+            )
 
 
 def with_names_checked(method: Callable) -> Callable:
@@ -83,11 +86,18 @@ def with_names_checked(method: Callable) -> Callable:
     target = signature(method).parameters.get("y")
     needs_target = target is not None and target.default is target.empty
     takes_rows = [*signature(method).parameters][1:3] == ["X", "y"]
+    kinds = [p.kind for p in signature(method).parameters.values()]
+    most = math.inf if Parameter.VAR_POSITIONAL in kinds else kinds.count(BY_POSITION) - 1
 
     @functools.wraps(method)
     def checked(estimator: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs:
             check_names(estimator, method, kwargs)
+        if len(args) > most:
+            raise TypeError(
+                f"{type(estimator).__name__}.{method.__name__}() takes {most} arguments by "
+                f"position, got {len(args)}."
+            )
         if not args:
             check_given(estimator, method, 1, kwargs)
         if needs_target and takes_rows and len(args) < 2 and kwargs.get("y") is None:
@@ -156,6 +166,18 @@ def check_exposed(model: Any, exposure: Any) -> None:
             "exposure must be given with y, because the model was fitted with one, and counts say "
             f"nothing without theirs. {ROUTE_EXPOSURE}"
         )
+
+
+def given_of_rows(model: Any, exposure: Any, y_std: Any) -> dict[str, Any]:
+    """Return what is known of rows whose targets are judged, and warn if their errors are not."""
+    if y_std is None and getattr(model, "_fitted_with_y_std", False):
+        warn(
+            "y is judged as if it had no known errors, although the model was fitted with y_std. "
+            "Pass y_std, if y has errors here, too.",
+            about="errors of y",
+        )
+    known = {"exposure": exposure, "y_std": y_std}
+    return {name: column for name, column in known.items() if column is not None}
 
 
 FITS_AGAIN = "its weights or errors come from held-out rows, so more rows need a new fit"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections import Counter
+from numbers import Number
 from typing import Any, NoReturn
 
 import numpy as np
@@ -342,4 +343,7 @@ def checked_kinds(X: Any, *y: Any, y_numeric: bool = False, of_fit: bool = True)
     refuse_times(X, "X")
     if of_fit:
         warn_of_long_integers(X, "X")
+    for values in y:
+        if isinstance(values, Number):
+            raise ValueError(f"y must have a target for each row of X, got the number {values!r}.")
     return X, *(real_target(values, of_fit) if y_numeric else given_labels(values) for values in y)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import issparse
 from scipy.special import logsumexp
-from sklearn.model_selection import check_cv
+from sklearn.model_selection import PredefinedSplit, check_cv
 
 from .arrays import Scaling
+from .equal_rows import units
+from .rows import Data
 
 
 class HeldOutPredictions(NamedTuple):
@@ -231,6 +235,30 @@ def checked_folds(
                 f"held out, got {len(trained)} rows to train on and {len(held_out)} held out."
             )
         yield trained, held_out
+
+
+def folds_of_units(cv: Any, X: Any, y: np.ndarray) -> Any:
+    """Return a splitter that keeps copies of a row in one fold, if `cv` is a number of folds.
+
+    Other splitters stay as they are, as do sparse rows.
+    """
+    if not isinstance(cv, Integral) or issparse(X) or cv < 2:
+        return cv
+    _, place = units(Data(in_numbers(X), y.reshape(len(y), -1).astype(np.float64)))
+    _, first, unit = np.unique(place, return_index=True, return_inverse=True)
+    if len(first) == len(y):
+        return cv
+    unit = np.argsort(np.argsort(first))[unit]  # in the order of the rows
+    return PredefinedSplit(unit * int(cv) // max(len(first), int(cv)))
+
+
+def in_numbers(X: Any) -> np.ndarray:
+    """Return numbers (n, d) that tell rows apart; texts and objects get one for each value."""
+    A = np.asarray(X)
+    A = A.reshape(len(A), -1)
+    if A.dtype.kind in "biuf":
+        return A.astype(np.float64)
+    return np.stack([np.unique(a.astype(str), return_inverse=True)[1] for a in A.T], 1) + 0.0
 
 
 def row_numbers(pair: tuple[Any, Any], n_rows: int) -> list[np.ndarray]:

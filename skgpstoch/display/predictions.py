@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import erf
 from sklearn.utils import check_random_state, check_scalar
 
-from ..data.arguments import check_exposed
+from ..data.arguments import check_exposed, given_of_rows
 from ..data.array_inputs import as_floats
 from ..data.docstrings import documented
 from ..metrics import scores
@@ -35,6 +35,8 @@ levels : array-like of shape (n_levels,), default=None
     Nominal coverages, in (0, 1); None takes 0.05, 0.1, ..., 0.95.
 exposure : array-like of shape (n_samples,), default=None
     Exposures of counts, for a model that was fitted with exposures.
+y_std : array-like of shape (n_samples,), default=None
+    Known errors of `y`, for a model that was fitted with known errors.
 
 Raises
 ------
@@ -168,6 +170,7 @@ class PredictionIntervalDisplay(Display):
         *,
         coverage: float = 0.95,
         exposure: ArrayLike | None = None,
+        y_std: ArrayLike | None = None,
         ax: matplotlib.axes.Axes | None = None,
         **kwargs: Any,
     ) -> PredictionIntervalDisplay:
@@ -183,7 +186,7 @@ class PredictionIntervalDisplay(Display):
         ValueError
             If there are several outputs, or `coverage` is not in (0, 1).
         """
-        mean, std = predicted(estimator, X, exposure)
+        mean, std = predicted(estimator, X, exposure, y_std)
         return cls.from_predictions(y, mean, std, coverage=coverage, ax=ax, **kwargs)
 
     @classmethod
@@ -336,6 +339,7 @@ class RegressionCalibrationDisplay(Display):
         levels: ArrayLike | None = None,
         name: str | None = None,
         exposure: ArrayLike | None = None,
+        y_std: ArrayLike | None = None,
         ax: matplotlib.axes.Axes | None = None,
         **kwargs: Any,
     ) -> RegressionCalibrationDisplay:
@@ -361,9 +365,10 @@ class RegressionCalibrationDisplay(Display):
         name = type(final_estimator(estimator)).__name__ if name is None else name
         predictor, inputs = scores.unwrapped(estimator, X)
         if not predicts_distributions(predictor):
-            mean, std = predicted(estimator, X, exposure)
+            mean, std = predicted(estimator, X, exposure, y_std)
             return cls.from_predictions(y, mean, std, levels=levels, name=name, ax=ax, **kwargs)
-        needed = np.abs(2.0 * predictor.predictive_cdf(inputs, y) - 1.0)
+        of_rows = given_of_rows(predictor, exposure, y_std)
+        needed = np.abs(2.0 * predictor.predictive_cdf(inputs, y, **of_rows) - 1.0)
         return cls._of_levels_needed(needed, levels, name).plot(ax, **kwargs)
 
     @classmethod
@@ -407,11 +412,11 @@ class RegressionCalibrationDisplay(Display):
         return cls(nominal=nominal, observed=observed, n_samples=len(needed), estimator_name=name)
 
 
-def predicted(estimator: Any, X: ArrayLike, exposure: Any) -> tuple[NDArray, NDArray]:
+def predicted(estimator: Any, X: ArrayLike, exposure: Any, y_std: Any) -> tuple[NDArray, NDArray]:
     """Return means and standard deviations of y, or raise a ValueError if exposures are missing."""
-    check_exposed(scores.unwrapped(estimator, X)[0], exposure)
-    of_rows = {} if exposure is None else {"exposure": exposure}
-    return scores.predict_mean_std(estimator, X, **of_rows)
+    model, _ = scores.unwrapped(estimator, X)
+    check_exposed(model, exposure)
+    return scores.predict_mean_std(estimator, X, **given_of_rows(model, exposure, y_std))
 
 
 def predicts_distributions(predictor: Any) -> bool:

@@ -32,7 +32,10 @@ from .first_rank import NO_ROWS, check_alike
 from .validation import learn_targets, validate_inputs, with_transformed_targets
 
 KNOWN_BESIDE = ("y", "sample_weight", "exposure", "y_std")
-FOUND = ("n_features_in_", "feature_names_in_", "_y_shape", "_fitted_with_exposure")
+FOUND = (
+    *("n_features_in_", "feature_names_in_", "_y_shape"),
+    *("_fitted_with_exposure", "_fitted_with_y_std"),
+)
 """Attributes that the validation of rows sets on an estimator, except classes."""
 
 

@@ -15,6 +15,7 @@ from ..data.arguments import check_coverage, check_exposed, check_n_samples
 from ..data.arrays import Scaling, resolve_seed
 from ..data.docstrings import documented
 from ..data.rows import Data
+from ..likelihoods.base import check_rows
 from ..models.posteriors.exact import ExactPosterior
 from ..models.posteriors.neighbours import NeighbourPosterior
 from .base import BaseGP, predictor
@@ -87,6 +88,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         data = Data(X, y, **known_columns(y.shape, exposure, y_std))
         if reset:
             self._fitted_with_exposure = exposure is not None
+            self._fitted_with_y_std = y_std is not None
         if sample_weight is not None:
             data = check_weight(data, sample_weight, least, keeps=reset)
         return data
@@ -343,9 +345,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         """Return validated rows to score; `of_rows` are in the order of `_validate`."""
         check_is_fitted(self)
         check_exposed(self, of_rows[1])
-        self._validate_params()
         data = self._validate(X, y, False, *of_rows)
-        self._recipe().check_rows(data)
+        check_rows(self.posterior_.likelihood, data)  # not a parameter that was set after the fit
         return data
 
     @documented(log_predictive_density)
@@ -373,6 +374,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         log_likelihood : float
             In nats, summed over rows and outputs, for y in its own units.
         """
+        self._validate_params()
         X, rows, posterior = self._labelled(self._checked(X, y, sample_weight, exposure, y_std))
         with predicting():
             value = self._recipe().evidence(posterior, X, rows)

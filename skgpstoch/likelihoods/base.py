@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.rows import Rows
+from ..data.rows import Data, Rows
 from ..maths.gaussian import Marginals, log_density, quadrature_nodes, standard_normal
 from ..maths.modules import Module
 from .rejection import Draws, Envelope, accept_reject
@@ -291,6 +291,16 @@ class Likelihood(Module):
 
     def check_targets(self, y: np.ndarray) -> None:
         """Raise a ValueError if targets y (n, P) are impossible; by default accept all."""
+
+
+def check_rows(likelihood: Likelihood, data: Data) -> None:
+    """Raise a ValueError if targets, exposures or known errors of rows are impossible."""
+    likelihood.check_targets(data.y)
+    if data.exposure is None and data.y_std is None:
+        return
+    one = torch.ones(1, 1, dtype=torch.float64, device="cpu")
+    exposure, noise = (None if c is None else one for c in (data.exposure, data.y_std))
+    likelihood.given(exposure, noise)
 
 
 def differentiate(

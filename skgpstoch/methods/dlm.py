@@ -37,6 +37,7 @@ from ..estimators import parameters as groups
 from ..estimators import variational_parameters as variational
 from ..estimators.callbacks import with_callbacks
 from ..estimators.docs import public_estimator
+from ..estimators.opening import FOUND
 from ..estimators.variational import VariationalClassifier, VariationalRegressor
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..likelihoods.real import AdditiveNoise
@@ -56,7 +57,7 @@ from ..training.recipes.variational import VariationalRecipe
 LARGE_BETA = 500.0  # above which candidates are further apart
 LEAST_BETA = 0.01
 MOST_JUDGES = 10_000  # held-out rows that the predictive distribution is recalibrated on
-VALIDATED = ("n_features_in_", "feature_names_in_", "classes_", "_y_shape", "_fitted_with_exposure")
+VALIDATED = (*FOUND, "classes_")
 
 
 # ---- the recipe --------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Scorers of predictive distributions for scikit-learn's model selection: greater is better.
 
 Scorers support scikit-learn's metadata routing: call `set_score_request` to say whether a scorer
-wants the weights and exposures of rows. With routing, scikit-learn raises an error if weights are
-passed but neither requested nor declined. Without routing, scikit-learn passes the weights of a
-search to the scorers itself, but cannot pass exposures.
+wants the weights, exposures and known errors of rows. With routing, scikit-learn raises an error if
+weights are passed but neither requested nor declined. Without routing, scikit-learn passes the
+weights of a search to the scorers itself, but nothing else.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from numpy.typing import ArrayLike
 from sklearn import get_config
 from sklearn.utils.metadata_routing import MetadataRequest
 
-from ..data.arguments import check_exposed
+from ..data.arguments import check_exposed, given_of_rows
 from ..estimators.distributions.predictive import PredictiveDistribution, targets_of
-from ..estimators.wrappers import predict_distribution
+from ..estimators.wrappers import innermost, predict_distribution
 from .scores import check_coverage, check_weights, interval_coverage, unwrapped
 
-ROUTED = ("sample_weight", "exposure")
+ROUTED = ("sample_weight", "exposure", "y_std")
 
 
 @dataclass(eq=False)
@@ -44,6 +44,7 @@ class PredictiveScorer(ABC):
         y: Any,
         sample_weight: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
+        y_std: ArrayLike | None = None,
     ) -> float:
         """Score a fitted estimator.
 
@@ -61,6 +62,8 @@ class PredictiveScorer(ABC):
             Weights of the rows; None weighs them equally.
         exposure : array-like of shape (n_samples,), default=None
             Exposures of counts, for a model that was fitted with exposures.
+        y_std : array-like of shape (n_samples,) or (n_samples, n_outputs), default=None
+            Known errors of `y`, for a model that was fitted with known errors.
 
         Returns
         -------
@@ -70,14 +73,14 @@ class PredictiveScorer(ABC):
         Raises
         ------
         TypeError
-            If the estimator predicts no distributions, or takes no exposure.
+            If the estimator predicts no distributions, or takes no exposure or known errors.
         ValueError
             If weights are negative or all zero, or if the model was fitted with exposures and
             `exposure` is None.
         """
         if sample_weight is not None:
             sample_weight = check_weights(sample_weight, "sample_weight", len(y))
-        of_rows = {} if exposure is None else {"exposure": exposure}
+        of_rows = given_of_rows(innermost(estimator), exposure, y_std)
         return float(self._score(estimator, X, y, sample_weight, **of_rows))
 
     @abstractmethod
@@ -87,16 +90,16 @@ class PredictiveScorer(ABC):
     # ---- scikit-learn's protocols ------------------------------------------------------------
 
     def set_score_request(self, **requests: bool | str | None) -> PredictiveScorer:
-        """Return a copy of this scorer that requests weights or exposures of rows.
+        """Return a copy of this scorer that requests weights, exposures or known errors of rows.
 
         This scorer itself does not change, because all code that imports it shares it.
 
         Parameters
         ----------
         **requests : {True, False, None} or str
-            Requests for `sample_weight` and `exposure`. True: pass it to the scorer; False: do not
-            pass it; None: raise an error if the user passes it; a str: pass the metadata of this
-            name.
+            Requests for `sample_weight`, `exposure` and `y_std`. True: pass it to the scorer;
+            False: do not pass it; None: raise an error if the user passes it; a str: pass the
+            metadata of this name.
 
         Returns
         -------
@@ -108,7 +111,7 @@ class PredictiveScorer(ABC):
         RuntimeError
             If metadata routing is not enabled.
         TypeError
-            If `requests` has another name than `sample_weight` and `exposure`.
+            If `requests` has another name than `sample_weight`, `exposure` and `y_std`.
         ValueError
             If a request is not True, False, None or a valid name.
         """
@@ -263,7 +266,7 @@ def make_coverage_scorer(coverage: float = 0.95) -> PredictiveScorer:
     Returns
     -------
     scorer : PredictiveScorer
-        `scorer(estimator, X, y, sample_weight=None, exposure=None)`; it can be pickled.
+        `scorer(estimator, X, y, sample_weight=None, exposure=None, y_std=None)`; it can be pickled.
 
     Raises
     ------

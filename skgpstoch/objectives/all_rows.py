@@ -132,7 +132,10 @@ def gaussian_evidence(K: Tensor, D: Tensor, r: Tensor) -> tuple[Tensor, tuple[Te
         C.diagonal().add_(D[:, p])
         solver = ExactSolver.of_(C, r[:, [p]])
         if solver is None:
-            raise NotPositiveDefiniteError("The covariance of all rows is not positive definite.")
+            raise NotPositiveDefiniteError(
+                "The covariance of all rows is not positive definite: the noise is too small, or "
+                "the kernel is no covariance of these inputs, as ExpSineSquared of several is not."
+            )
         value = value + solver.log_density(r[:, [p]])
         G = mirror_(solver.slope_())
         dK += G

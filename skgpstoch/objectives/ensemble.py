@@ -297,8 +297,7 @@ class EnsembleObjective(Members):
         n, changes = rows.n_unseen, (self.calibration, self.spread, self.skew)
         if n and self.closing.judging < 1.0:
             m = n_in_time(self, n)
-            some = self.judged(*self.unseen(X[:m], rows[:m])).predictions(*changes)
-            return Predicted(*(column.cpu() for column in some))
+            return self.judged(*self.unseen(X[:m], rows[:m])).predictions(*changes).cpu()
         by_fold = self.judged(*self.blind(X, rows))
         found = [by_fold.predictions(*changes)]
         if n:

@@ -55,7 +55,10 @@ Pair = tuple[Tensor, Rows]
 
 NOISE_RATE = 3.0  # factor of the learning rate of log σ²
 TRIAL_ROWS = 2000  # on which kernels are compared
-JUDGED_ROWS = 10_000  # left out, one by one, to judge spread, scale and tails
+JUDGED_ROWS = 2000  # left out, one by one, to judge spread, scale and tails
+"""*Measured* on tables of 10,000 rows, NLPD by 10,000 of these and by 2,000: kin40k −.633, −.627;
+protein .566, .562; bike −11.500, −11.529; elevators .350, .351; pol −2.787, −2.790. The fit takes
+two thirds of the time, and half of it in two dimensions."""
 TIMED_ROWS = 128  # left out, to measure the time that it takes
 MOST_CLOSING_SHARE = 0.3  # of the time for these
 TINIEST = torch.finfo(torch.float64).tiny
@@ -271,8 +274,7 @@ class NeighbourObjective(Objective):
             var = wider.of_f.square() * var
         likelihood = cast(AdditiveNoise, posterior.likelihood.of(judged))
         likelihood = likelihood if wider is None else likelihood.scaled(wider.of_noise)
-        found = Predicted.of(judged.y, Marginals(mean[None], var[None]), likelihood)
-        self.held_out = Predicted(*(column.cpu() for column in found))
+        self.held_out = Predicted.of(judged.y, Marginals(mean[None], var[None]), likelihood).cpu()
         return posterior
 
     def left_out(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows, most: int) -> Given:

@@ -290,7 +290,8 @@ def skewed(symmetric: MixtureValues, epsilon: np.ndarray) -> MixtureValues:
 def rounded_moments(given: Weighted | OverLevels, lattice: Lattice) -> tuple[Value, Value]:
     """Return mean and variance of y, (N, 1), if a share of y is rounded to the nearest atom.
 
-    If many atoms are within six standard deviations, they are those of the density.
+    If many atoms are within six standard deviations, but not the first or the last, they are those
+    of the density.
     """
     mean, var = given.moments()
     centre = given.density_mean()
@@ -301,7 +302,8 @@ def rounded_moments(given: Weighted | OverLevels, lattice: Lattice) -> tuple[Val
     P = graph.concat([cdf, end + 1.0], 1) - graph.concat([end, cdf], 1)
     shift = (P * (lattice.atoms - centre)).sum(1) * share
     square = (P * (lattice.atoms - mean).square()).sum(1) * share + var * (1.0 - share)
-    is_coarse = high - low < MOST_CELLS
+    is_coarse = graph.call("Or", high - low < MOST_CELLS, low < 1.0)
+    is_coarse = graph.call("Or", is_coarse, high > len(lattice.atoms) - 2.0)
     rounded = (square - shift * (shift + 2.0 * (centre - mean))).at_least(0.0)
     return graph.where(is_coarse, mean + shift, mean), graph.where(is_coarse, rounded, var)
 

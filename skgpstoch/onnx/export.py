@@ -77,7 +77,7 @@ def export(
     recommended default was fitted to categories or dates, each column is an input with its name
     ("x0", "x1", ... without names), of shape (n_samples, 1): strings with "" for a missing one, and
     float64 with NaN for a missing one for numbers, categories that are numbers, and dates, which
-    are days since 1970 in the time zone of training rows.
+    are days since 1970 on the clock of the column's time zone. If "" is a level, none is missing.
     "mean" and "std" have the shape (n_samples, n_outputs), "quantiles" (n_samples, n_outputs,
     n_quantiles), "label" (n_samples,) and "probabilities" (n_samples, n_classes). ONNX Runtime's
     CPU provider runs the graph, and predictions agree with the model's to about 1e-10. A graph

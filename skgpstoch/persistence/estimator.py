@@ -23,9 +23,9 @@ from .state import Names, PackedState, Packer, Unpacker
 
 DISTRIBUTION = "skgpstoch"
 CALLED = """
-    condition_on fit log_predictive_density partial_fit predict predict_distribution
-    predict_gradient predict_interval predict_log_proba predict_proba predict_std predictive_cdf
-    sample_functions sample_y score
+    condition_on diagnose fit log_marginal_likelihood log_predictive_density partial_fit predict
+    predict_distribution predict_gradient predict_interval predict_log_proba predict_proba
+    predict_std predictive_cdf sample_functions sample_y score
 """
 """Public methods whose errors about arguments name the class of the estimator."""
 

@@ -41,7 +41,7 @@ RANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "at least 0, and sum to 1": lambda a: (a >= 0.0) & (np.abs(a.sum() - 1.0) < MOST_OFF),
     "different, and in ascending order": lambda a: a[1:] > a[:-1],
 }
-POSITIVE, NOT_NEGATIVE, ABOVE_2, SHARE, SIGNED, SHARES, UNIQUE = RANGES
+ABOVE_0, NOT_NEGATIVE, ABOVE_2, SHARE, SIGNED, SHARES, UNIQUE = RANGES
 MOST_OFF = 1e-6  # of sums of shares
 RANGE_OF = {
     "AutoGaussianProcessClassifier": {"weights_": SHARES},
@@ -57,20 +57,20 @@ RANGE_OF = {
         "y_train_": SHARE,
     },
     "ClassifierMixin": {"classes_": UNIQUE},
-    "ConjugateWeights": {"ridge": POSITIVE, "noise_variance": NOT_NEGATIVE},
-    "ConstantVarianceRegressor": {"std_": POSITIVE},
-    "ErrorScale": {"scale": POSITIVE},
-    "ErrorsNearby": {"usual": POSITIVE, "prior": POSITIVE},
+    "ConjugateWeights": {"ridge": ABOVE_0, "noise_variance": NOT_NEGATIVE},
+    "ConstantVarianceRegressor": {"std_": ABOVE_0},
+    "ErrorScale": {"scale": ABOVE_0},
+    "ErrorsNearby": {"usual": ABOVE_0, "prior": ABOVE_0},
     "ExactProcessClassifier": {"weights_": SHARES},
     "ExactProcessRegressor": {"weights_": SHARES},
-    "GaussianProcessRegressor": {"_y_train_std": POSITIVE},
+    "GaussianProcessRegressor": {"_y_train_std": ABOVE_0},
     "IterativePosterior": {"noise": NOT_NEGATIVE},
     "Lattice": {"atoms": UNIQUE, "weight": SHARE},
     "MixturePosterior": {"skew": SIGNED},
     "NeighbourPosterior": {"noise": NOT_NEGATIVE, "variance": NOT_NEGATIVE, "weight": NOT_NEGATIVE},
     "Process": {"noise": NOT_NEGATIVE},
     "RowWeights": {"weight": SHARES, "df": ABOVE_2},
-    "Scaling": {"scale": POSITIVE},
+    "Scaling": {"scale": ABOVE_0},
     "StackedDensityRegressor": {"weights_": SHARES},
     "Tails": {"df": ABOVE_2},
     "_ConstantPredictor": {"y_": SHARE},

@@ -22,7 +22,13 @@ from conftest import (
 from families import by_family, slow_cases
 from sklearn.base import clone, is_classifier
 from sklearn.ensemble import AdaBoostClassifier
-from sklearn.gaussian_process.kernels import RBF, DotProduct, RationalQuadratic
+from sklearn.gaussian_process.kernels import (
+    RBF,
+    DotProduct,
+    ExpSineSquared,
+    RationalQuadratic,
+    WhiteKernel,
+)
 from sklearn.linear_model import Ridge
 from sklearn.utils.validation import has_fit_parameter
 
@@ -815,3 +821,18 @@ def test_memory_that_runs_out_on_the_host_is_named(error, monkeypatch):
         MemoryError, match=r"ran out of memory .*hidden_layer_sizes \(now 1000000000"
     ):
         model.fit(np.zeros((3, 1)), np.zeros(3))
+
+
+def test_words_of_python_are_those_of_the_class(sine):
+    X, y = sine
+    model = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0).fit(X, y)
+    with pytest.raises(TypeError, match=r"SVGPRegressor\.diagnose\(\) takes 0 arguments"):
+        model.diagnose(X)
+    with pytest.raises(TypeError, match=r"SVGPRegressor\.log_marginal_likelihood\(\) missing 1"):
+        model.log_marginal_likelihood()
+    for wrong in (lambda: model.fit(X, 0.0), lambda: model.log_predictive_density(X, 3.0)):
+        with pytest.raises(ValueError, match="a target for each row of X, got the num"):
+            wrong()
+    kernel = 1.0 * ExpSineSquared(1.0, 3.0) * RBF(4.0) + WhiteKernel(1e-3)
+    with pytest.raises(ValueError, match="as ExpSineSquared of several is not"):
+        SVGPRegressor(kernel).fit(np.random.default_rng(0).uniform(-2, 2, (66, 2)), np.arange(66.0))

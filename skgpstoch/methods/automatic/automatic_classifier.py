@@ -18,15 +18,17 @@ from ...estimators.classifier import Classifier
 from ...estimators.docs import public_estimator
 from ...estimators.validation import check_labels, check_weight
 from ..deep_kernel_ensemble.estimators import DeepKernelEnsembleClassifier
+from ..nngp.classifier import NNGPClassifier
 from .automatic import Automatic, n_observed, of_networks, of_processes
 from .class_mixture import ClassParts, MixtureClassifier
 from .class_process import ExactProcessClassifier
+from .neighbours import of_neighbours
 from .race import Entrant, Judged, Shares, of_floor
 from .report import class_calibration, class_limits, share_done
 
 MOST_CLASSES = 1000  # whose probabilities are many numbers for each row
 FEWEST_OF_CLASSES = 600  # rows; with fewer, processes predict better, and sooner
-MOST_OF_CLASSES = 5000  # rows up to which there are processes
+MOST_OF_CLASSES = 5000  # rows up to which there are processes; with more, neighbours
 CLASSES_SHOWN = 5
 LEAST_GAIN_OF_CLASSES = (
     0.01  # nats per row that scouts must add: *measured*, .006 made digits worse
@@ -39,10 +41,11 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
     """The recommended default: calibrated probabilities on tables of any size.
 
     It takes tables as they are: frames with categories, dates and missing values. Up to 5,000 rows
-    it fits Gaussian processes with several kernels, from smooth to linear. From 600 rows on, it
-    fits an ensemble of networks with Gaussian-process last layers, trained for the evidence lower
-    bound. Both are calibrated on held-out rows. The weights of their mixture come from their
-    predictions for these rows.
+    it fits Gaussian processes with several kernels, from smooth to linear; with more, processes of
+    nearest neighbours. From 600 rows on, it fits an ensemble of networks with Gaussian-process last
+    layers, trained for the evidence lower bound, if these promise to predict better. All are
+    calibrated on held-out rows. The weights of their mixture come from their predictions for these
+    rows.
 
     Attributes
     ----------
@@ -116,9 +119,17 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
         networks = of_networks(DeepKernelEnsembleClassifier, self, data)
         return networks._replace(least_gain=LEAST_GAIN_OF_CLASSES)
 
+    def _neighbours(self, data: Data) -> list[Entrant]:
+        leaves_groups_out = data.cluster is not None  # neighbours of a row are of its own group
+        if leaves_groups_out or n_observed(data) <= MOST_OF_CLASSES:
+            return []
+        n_functions = 1 if len(self.classes_) == 2 else len(self.classes_)
+        return of_neighbours(NNGPClassifier, self, data, self._encoder.groups, n_functions)
+
     def _entrants(self, data: Data) -> list[Entrant]:
         n, limits = n_observed(data), (MOST_OF_CLASSES, FEWEST_OF_CLASSES)
         found = of_processes(ExactProcessClassifier, self, n, *limits)
+        found += self._neighbours(data)
         if n >= FEWEST_OF_CLASSES:
             found.append(self._networks(data))
         return found

@@ -277,6 +277,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
             raise ValueError(KNOWN_AND_TRANSFORMED)
         check_counted(self, rows.exposure)
         self._fitted_with_exposure = rows.exposure is not None
+        self._fitted_with_y_std = rows.y_std is not None
         data = self._encoded(rows)
         self._lattice = None
         if self.discrete == "auto" and self.target == "auto":
@@ -286,8 +287,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
                 "y looks like counts but is modelled as real numbers. Set target='count' "
                 "if they are counts."
             )
-        elif self.discrete == "auto" and self.target == "auto" and self._lattice is None:
-            warn_of_atom(*common_value(data.X, data.y))
+        elif self.discrete == "auto" and self.target == "auto":
+            warn_of_atom(*common_value(data.X, data.y), self._lattice is not None)
         self._learn_transform(data)
         return replace(data, y=self._targets(data.y))
 
@@ -496,9 +497,19 @@ def with_exposure(
     return np.hstack([X, exposure]), found
 
 
-def warn_of_atom(value: float, share: float) -> None:
-    """Warn if a share of the rows has one value of an otherwise continuous y."""
-    if share > 0.0:
+MOST_OF_ONE = 0.75  # *measured* with two values: if one has more, the other gets hardly anything
+
+
+def warn_of_atom(value: float, share: float, is_discrete: bool) -> None:
+    """Warn if a share of the rows has one value of an otherwise continuous y, or most rows do."""
+    if is_discrete and share > MOST_OF_ONE:
+        warn(
+            f"y is {value:g} in {share:.0%} of the rows. Models are compared by densities, which "
+            "this value decides alone: probabilities of others, and deviations, may be far too "
+            f"small. Predict whether y is {value:g} with AutoGaussianProcessClassifier, and y of "
+            "the other rows with this estimator."
+        )
+    elif share > 0.0 and not is_discrete:
         warn(
             f"y is {value:g} in {share:.0%} of the rows, and continuous otherwise. Predictions are "
             "of a density without such a peak: intervals are too wide, or leave that value out. "

@@ -29,6 +29,8 @@ LEAST_PROMISE = 0.1  # weight of neighbours in X, or
 CLEAR_SCORE = 0.3  # nats per row of a standardised target, that promise more by a network
 MOST_SEARCHED = 5_000_000  # numbers of X: in more, a search takes longer than all else
 LEAST_TIME = (8.0, 3e-4)  # seconds of max_time for neighbours in X, and more for each row
+CLASS_TIME = 1e-3  # the same for each row and class
+MOST_SETTLED = 100_000  # rows times classes, whose pseudo-targets take a minute or two
 TIME_SHARE = 0.3  # of the time that is left, for each of these
 FOLLOWED = 2.5  # the same, from which on networks may add nothing
 DEEP_SECONDS = (20.0, 1e-3)  # of the time that is left, and for each row
@@ -39,26 +41,30 @@ FOLLOWING = 1 / 3
 3/2 bike loses: −9.16, −8.67."""
 
 
-def of_neighbours(estimator: Any, p: Any, data: Data, groups: Sequence[int]) -> list[Entrant]:
+def of_neighbours(
+    estimator: Any, p: Any, data: Data, groups: Sequence[int], n_functions: int = 0
+) -> list[Entrant]:
     """Return nearest neighbours with kernels of different smoothness, if they would not take long.
 
     Parameters
     ----------
     estimator : type
-        NNGPRegressor.
+        NNGPRegressor or, for classes, NNGPClassifier.
     p : AutomaticParameters
         Device, seed and time.
     data : Data
         The rows, encoded.
     groups : sequence of int
         A number for each column; the one-hot levels of a category have the same.
+    n_functions : int, default=0
+        For classes, number of latent functions.
     """
-    least, per_row = LEAST_TIME
+    least, per_row = LEAST_TIME if not n_functions else (LEAST_TIME[0], n_functions * CLASS_TIME)
     is_late = p.max_time is not None and p.max_time < least + per_row * len(data)
-    if is_late or data.X.size > MOST_SEARCHED:
+    if is_late or data.X.size > MOST_SEARCHED or n_functions * len(data) > MOST_SETTLED:
         return []
     kernels = {"neighbours": None}  # chooses ν itself
-    if data.X.shape[1] <= MOST_RELEVANT_INPUTS:
+    if data.X.shape[1] <= MOST_RELEVANT_INPUTS and not n_functions:
         units = input_units(data, np.asarray(groups))
         kernels = {name: matern(units, nu) for nu, name in NEIGHBOURS.items()}
     seed = resolve_seed(p.random_state)

@@ -315,8 +315,10 @@ def of_labels(X: np.ndarray, y: np.ndarray, weight: np.ndarray, folds: list) -> 
 
 
 def of_numbers(X: np.ndarray, y: np.ndarray, weight: np.ndarray, folds: list) -> Any:
-    """Predict the distribution of each row's y, whose variance other folds' errors tell."""
+    """Predict the distribution of each row's y, by other folds' errors; None if it is constant."""
     Y = y.reshape(len(y), -1).astype(np.float64)
+    if (Y[0] == Y).all():
+        return None
     scaling = Scaling.standard(Y, weight)
     Y = scaled(Y, scaling)
     mean = np.empty_like(Y)

@@ -31,7 +31,7 @@ GRID_PARTS = (1, 2, 3)  # units that the smallest gap between values may be
 GRID_SLACK = 0.02  # units by which floats may miss a grid
 SAME = 1e-3  # of the distance to the next atom: a number so close is the atom
 WINDOW = 6.0  # standard deviations on both sides
-MOST_CELLS = 32  # in the window; among more atoms rounding does not change moments
+MOST_CELLS = 32  # in the window; among more atoms rounding does not change moments, but at ends
 PAIRS_AT_A_TIME = 16_384  # of a row and an atom
 LEAST_MASS = 1e-300  # of a cell: smaller numbers have few digits
 DECAY_STEP = 1e-4  # of a cell, over which the decay of a density is a difference
@@ -218,14 +218,15 @@ class LatticeLaw(Law):
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation, as those of draws.
 
-        If there are many atoms within six standard deviations, they are those of the density. If
-        what is predicted is not the density's mean, rounding shifts both alike, and deviations are
-        those from what is predicted.
+        If there are many atoms within six standard deviations, and none of them is the first or the
+        last, they are those of the density. If what is predicted is not the density's mean,
+        rounding shifts both alike, and deviations are those from what is predicted.
         """
         mean, std = (np.array(part[:, 0]) for part in self.law.moments())
         centre = self.law.density_mean()[:, 0]
         low, high = (self.lattice.nearest(mean + z * std) for z in (-WINDOW, WINDOW))
-        coarse = np.flatnonzero(high - low < MOST_CELLS)
+        is_at_end = (low == 0) | (high == len(self.lattice.atoms) - 1)
+        coarse = np.flatnonzero(is_at_end | (high - low < MOST_CELLS))
         for rows in row_blocks(len(coarse), max(PAIRS_AT_A_TIME // len(self.lattice.atoms), 1)):
             i = coarse[rows]
             mean[i], std[i] = self.of(i)._rounded_moments(mean[i], std[i], centre[i])

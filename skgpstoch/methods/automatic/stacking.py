@@ -35,7 +35,7 @@ from sklearn.utils.validation import (
 from ...data.array_inputs import checked_weight, one_output, real_target, refuse_times
 from ...data.docstrings import documented
 from ...data.findings import Diagnosis
-from ...data.held_out import checked_folds
+from ...data.held_out import checked_folds, folds_of_units
 from ...data.messages import warn
 from ...data.tables import validate_table
 from ...data.target_transforms import fitted_transform
@@ -198,7 +198,8 @@ class StackedDensityRegressor(
         Names and regressors. A regressor needs `log_predictive_density`, `predictive_cdf` and
         `sample_y`, as ours have; :class:`ConstantVarianceRegressor` gives them to others.
     cv : int, splitter or iterable, default=5
-        Folds on which models are judged, as scikit-learn's ``cross_val_score`` takes them.
+        Folds on which models are judged, as scikit-learn's ``cross_val_score`` takes them. With a
+        number, copies of a row are in one fold.
     n_jobs : int or None, default=None
         Number of processes that fit, as joblib counts them.
 
@@ -299,7 +300,7 @@ class StackedDensityRegressor(
         check_consistent_length(X, y)
         X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
         weight = of_rows.get("sample_weight")
-        splits = list(checked_folds(self.cv, self.cv, X, y, weight))
+        splits = list(checked_folds(self.cv, folds_of_units(self.cv, X, y), X, y, weight))
         fits, parallel = Fits(self, X, y, len(names) * (len(splits) + 1)), Parallel(self.n_jobs)
         parts = parallel(
             delayed(held_out_densities)(fits.next(name), name, model, X, y, split, of_rows)
@@ -371,7 +372,8 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
     estimator : regressor
         Any regressor of scikit-learn. It checks data frames itself, and missing values.
     cv : int, splitter or iterable, default=5
-        Folds whose held-out errors give the variance.
+        Folds whose held-out errors give the variance. With a number, copies of a row are in one
+        fold.
     target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
         Transformation of y that the regressor is fitted to instead of y, and whose errors are
         normal; predictions are of y itself. With "log", errors are relative.
@@ -421,7 +423,7 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
         X, y = validate_table(self, X, y, reset=True, y_numeric=True, ensure_min_samples=2)
         X, y, of_rows = counted_rows(self.cv, X, y, sample_weight)
         weight = of_rows.get("sample_weight")
-        splits = list(checked_folds(self.cv, self.cv, X, y, weight))
+        splits = list(checked_folds(self.cv, folds_of_units(self.cv, X, y), X, y, weight))
         self.target_transformer_ = None
         if self.target_transform is not None:
             Y = y.astype(np.float64)[:, None]

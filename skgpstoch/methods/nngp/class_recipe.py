@@ -13,6 +13,7 @@ from ... import kernels
 from ...data.arrays import Scaling
 from ...objectives.neighbour_classes import NeighbourClassObjective
 from ...objectives.neighbours import NeighbourObjective
+from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.recipe import Fitted, Problem
 from .recipe import NeighbourRecipe
 
@@ -76,6 +77,8 @@ class NeighbourClassRecipe(NeighbourRecipe):
         return {
             "kernel_": self.fitted_kernel(posterior, fitted.x_scaling),
             "likelihood_": posterior.likelihood,
+            "held_out_": held_out_predictions(fitted),
+            **fitted.of_budget(),
         }
 
     def fitted_kernel(self, posterior: Any, x_scaling: Scaling) -> sk.Kernel:

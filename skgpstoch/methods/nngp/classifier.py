@@ -61,6 +61,9 @@ class NNGPClassifier(NeighbourParameters, TrainingParameters, Classifier):
         rows, too.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, when rows are held out; at most 2,000 rows.
+    max_time : float or None, default=None
+        Time limit of `fit` in seconds; None: no limit. If there is not enough time there are fewer
+        steps, and a warning and `budget_` say so.
     dtype : {"float32", "float64"}, default="float64"
         Precision of inputs in training. Factors of covariances are always in float64.
 
@@ -75,6 +78,14 @@ class NNGPClassifier(NeighbourParameters, TrainingParameters, Classifier):
     log_marginal_likelihood_value_ : float
         Expectation propagation's log p(y | X), with `n_neighbors` neighbours, in nats. It is
         computed when it is first asked for.
+    held_out_ : HeldOutPredictions
+        Predictions for up to 1,000 training rows, each by pseudo-targets that were found without
+        it: the rows' numbers in the X given to `fit`, not in `X_train_` (`rows`), `log_density` in
+        nats, both of shape (m,), and the probabilities `mean` of shape (m, n_classes).
+    budget_ : dict or None
+        With `max_time`: "n_steps", what there was time for, "all_steps" without a limit,
+        "start_is_cut", whether the choice of a kernel was cut, and "is_enough", whether nothing
+        was.
     X_train_ : ndarray of shape (n_samples, n_features)
         The training rows, in random order, without rows of weight 0. Copies are one row.
     y_train_ : ndarray of shape (n_samples,)

@@ -15,7 +15,6 @@ from ...estimators.docs import public_estimator
 from ...estimators.first_rank import refuse_group
 from ...estimators.parameters import (
     ACTIVATION,
-    POSITIVE,
     NetworkParameters,
     TargetParameters,
     TrainingParameters,
@@ -120,7 +119,7 @@ class NNGPRegressor(
         Σ log p(yᵢ | y of `n_neighbors` earlier rows), in nats, for y in its own units. It is
         computed when it is first asked for.
     held_out_ : HeldOutPredictions
-        Predictions for up to 10,000 training rows, each given neighbours among the other rows:
+        Predictions for up to 2,000 training rows, each given neighbours among the other rows:
         their numbers in the X given to `fit`, not in `X_train_` (`rows`), `log_density` in nats for
         y in its own units, both of shape (m,), and `mean`, `error`, `std`, `latent_std` and `cdf`,
         of shape (m, n_outputs) also for one output. Kernel and tails are those of all rows. With a
@@ -168,7 +167,6 @@ class NNGPRegressor(
     mean: str = "constant"
     calibrate: bool = True
     activation: str = "gelu"
-    max_time: float | None = None
 
     _first_parameters: ClassVar[tuple[str, ...]] = (
         "likelihood",
@@ -178,7 +176,6 @@ class NNGPRegressor(
         "activation": ACTIVATION,
         "mean": [StrOptions({"zero", "constant"})],
         "calibrate": ["boolean"],
-        "max_time": [POSITIVE, None],
         "likelihood": [StrOptions({"auto", "gaussian", "shared_student_t"})],
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = ("likelihood", "activation", "mean")

@@ -9,7 +9,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from ...estimators.conditioning import evidence_in_units
-from ...estimators.parameters import POSITIVE_INTEGER
+from ...estimators.parameters import POSITIVE, POSITIVE_INTEGER
 from ...models.posteriors.neighbours import knows_joint
 from ...persistence.failures import tell_failures
 
@@ -55,6 +55,8 @@ class NeighbourParameters:
     loss : {"auto", "vecchia", "leave_one_out"}, default="auto"
         Neighbours of training: earlier rows in a random order, so that the sum of the losses is a
         density of all rows ("vecchia"), or any other rows ("leave_one_out"). "auto" is "vecchia".
+    max_time : float or None, default=None
+        Time limit of `fit` in seconds; None: no limit.
     """
 
     n_neighbors: int = 32
@@ -62,12 +64,14 @@ class NeighbourParameters:
     loss: str = "auto"
     learning_rate_init: float = 0.1
     dtype: str = "float64"
+    max_time: float | None = None
 
     _first_parameters: ClassVar[tuple[str, ...]] = ("n_neighbors",)
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "n_neighbors": [POSITIVE_INTEGER],
         "n_neighbors_predict": [POSITIVE_INTEGER, None],
         "loss": [StrOptions({"auto", "vecchia", "leave_one_out"})],
+        "max_time": [POSITIVE, None],
     }
 
     @property

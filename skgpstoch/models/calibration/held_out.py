@@ -155,6 +155,17 @@ class Predicted(NamedTuple):
         latent_std = q.mixture_moments()[1].sqrt()
         return cls(noise.log_predictive(y, q), mean, var.sqrt(), latent_std, cdf)
 
+    @classmethod
+    def of_classes(cls, y: Tensor, q: Marginals, likelihood: Any) -> Predicted:
+        """Return what q(f) and a likelihood say of the codes y."""
+        p, none = likelihood.moments(q).mixture_moments()[0], q.mean.new_empty(len(y), 0)
+        p = torch.cat([1.0 - p, p], 1) if p.shape[1] == 1 else p / p.sum(1, keepdim=True)
+        return cls(likelihood.log_predictive(y, q), p, none, none, none)
+
+    def cpu(self) -> Predicted:
+        """Return the same on the CPU."""
+        return Predicted(*(column.cpu() for column in self))
+
 
 class HeldOut(NamedTuple):
     """Held-out rows and an ensemble's predictions for them, in float64."""
@@ -223,11 +234,8 @@ class HeldOut(NamedTuple):
     ) -> Predicted:
         """Return the predictions with the calibration, spread and skewness applied."""
         (q, noise), y = self.changed(choice, spread, skew), self.rows.y
-        if self.centre is None:
-            return Predicted.of(y, q, noise)
-        p, none = noise.moments(q).mixture_moments()[0], y.new_empty(len(y), 0)
-        p = torch.cat([1.0 - p, p], 1) if p.shape[1] == 1 else p / p.sum(1, keepdim=True)
-        return Predicted(noise.log_predictive(y, q), p, none, none, none)
+        predicted = Predicted.of if self.centre is None else Predicted.of_classes
+        return predicted(y, q, noise)
 
     def mixture(self, choice: Calibration) -> tuple[Marginals, Any]:
         """Return q(f) and the likelihood with a calibration applied."""

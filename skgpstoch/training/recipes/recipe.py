@@ -26,7 +26,7 @@ from ...data.equal_rows import Merging
 from ...data.findings import Finding
 from ...data.held_out import HeldOutPredictions
 from ...data.rows import Data, Rows
-from ...likelihoods.base import Likelihood
+from ...likelihoods.base import Likelihood, check_rows
 from ...likelihoods.counts import Poisson
 from ...likelihoods.heavy_tailed import Laplace, StudentT
 from ...likelihoods.real import AdditiveNoise, Gaussian
@@ -239,12 +239,7 @@ class Recipe(OfParameters, ABC):
 
     def check_rows(self, data: Data) -> None:
         """Raise a ValueError if the likelihood cannot use the targets, exposures or y_std."""
-        self.likelihood.check_targets(data.y)
-        if data.exposure is None and data.y_std is None:
-            return
-        one = torch.ones(1, 1, dtype=torch.float64, device="cpu")
-        exposure, noise = (None if c is None else one for c in (data.exposure, data.y_std))
-        self.likelihood.given(exposure, noise)
+        check_rows(self.likelihood, data)
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         """Return the scaling between the user's X and what the objective sees."""

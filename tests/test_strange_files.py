@@ -2073,7 +2073,7 @@ def test_many_atoms_are_computed_in_blocks(monkeypatch):
 
 def test_calls_with_too_many_arguments_are_not_the_files_fault(plain):
     with pytest.raises(TypeError, match="positional argument") as failure:
-        skgpstoch.load(plain).diagnose(X, Y, X)
+        skgpstoch.load(plain).get_params(True, X)
     assert not hasattr(failure.value, "__notes__")
 
 

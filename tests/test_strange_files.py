@@ -688,6 +688,15 @@ def test_the_number_of_columns_is_one(exact, tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_nor_are_there_others_in_a_table(tmp_path):
+    """A graph would take rows of others."""
+    model = AutoGaussianProcessClassifier(max_time=1, random_state=0).fit(X, Y > 0.0)
+    model.n_features_in_ = 1
+    with pytest.raises(ValueError, match=r"n_features_in_ is 1, but its _encoder has 2 columns"):
+        model.save(tmp_path / "model")
+
+
 def test_kernels_have_all_their_parameters(exact, tmp_path):
     """Without one, scikit-learn can neither clone nor show them."""
 

@@ -129,7 +129,8 @@ def widths(
     most_odds = max(float(scale.most_odds[p]), TINIEST)
     known = (most_odds / odds.at_least(TINIEST)).at_most(1.0)
     m = min(posterior.n_neighbors, len(posterior.places.G))
-    r = ratio_at(scale.nearby, p, given, *of_N, m)
+    more, w = of_N
+    r = ratio_at(scale.nearby, p, given, more, w, m)
     F2 = 1.0 + known * ((float(scale.scale) * r).square() - 1.0)
     v = v.at_least(TINIEST)
     n = (given.beta.square() * D).sum(1).at_most(v)

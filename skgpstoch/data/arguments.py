@@ -95,8 +95,8 @@ def with_names_checked(method: Callable) -> Callable:
             check_names(estimator, method, kwargs)
         if len(args) > most:
             raise TypeError(
-                f"{type(estimator).__name__}.{method.__name__}() takes {most} arguments by "
-                f"position, got {len(args)}."
+                f"{type(estimator).__name__}.{method.__name__}() takes {most} positional "
+                f"arguments, got {len(args)}."
             )
         if not args:
             check_given(estimator, method, 1, kwargs)

@@ -10,9 +10,11 @@ import numpy as np
 from scipy.sparse import issparse
 from scipy.special import logsumexp
 from sklearn.model_selection import PredefinedSplit, check_cv
+from sklearn.utils import _safe_indexing
 
-from .arrays import Scaling
+from .arrays import Scaling, possibly_ragged, readable
 from .equal_rows import units
+from .frames import is_arrow, is_frame, stored
 from .rows import Data
 
 
@@ -254,11 +256,20 @@ def folds_of_units(cv: Any, X: Any, y: np.ndarray) -> Any:
 
 def in_numbers(X: Any) -> np.ndarray:
     """Return numbers (n, d) that tell rows apart; texts and objects get one for each value."""
-    A = np.asarray(X)
-    A = A.reshape(len(A), -1)
-    if A.dtype.kind in "biuf":
-        return A.astype(np.float64)
-    return np.stack([np.unique(a.astype(str), return_inverse=True)[1] for a in A.T], 1) + 0.0
+    X = stored(X) if is_arrow(X) or is_frame(X) else possibly_ragged(readable(X, "X", True))
+    if is_frame(X):
+        columns = [np.asarray(_safe_indexing(X, j, axis=1)) for j in range(len(X.columns))]
+    else:
+        columns = list(X.reshape(len(X), -1).T)
+    found = np.empty((len(X), len(columns)))
+    for j, column in enumerate(columns):
+        found[:, j] = column if column.dtype.kind in "biuf" else coded_values(column)
+    return found
+
+
+def coded_values(column: np.ndarray) -> np.ndarray:
+    """Return a number for each value, by its text: (n,)."""
+    return np.unique([str(value) for value in column], return_inverse=True)[1]
 
 
 def row_numbers(pair: tuple[Any, Any], n_rows: int) -> list[np.ndarray]:

@@ -41,7 +41,7 @@ RANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "at least 0, and sum to 1": lambda a: (a >= 0.0) & (np.abs(a.sum() - 1.0) < MOST_OFF),
     "different, and in ascending order": lambda a: a[1:] > a[:-1],
 }
-ABOVE_0, NOT_NEGATIVE, ABOVE_2, SHARE, SIGNED, SHARES, UNIQUE = RANGES
+ABOVE_0, FROM_0, ABOVE_2, SHARE, SIGNED, SHARES, UNIQUE = RANGES
 MOST_OFF = 1e-6  # of sums of shares
 RANGE_OF = {
     "AutoGaussianProcessClassifier": {"weights_": SHARES},
@@ -53,22 +53,22 @@ RANGE_OF = {
     "BinaryLaplaceClassifier": {
         "classes_": UNIQUE,
         "pi_": SHARE,
-        "weight_": NOT_NEGATIVE,
+        "weight_": FROM_0,
         "y_train_": SHARE,
     },
     "ClassifierMixin": {"classes_": UNIQUE},
-    "ConjugateWeights": {"ridge": ABOVE_0, "noise_variance": NOT_NEGATIVE},
+    "ConjugateWeights": {"ridge": ABOVE_0, "noise_variance": FROM_0},
     "ConstantVarianceRegressor": {"std_": ABOVE_0},
     "ErrorScale": {"scale": ABOVE_0},
     "ErrorsNearby": {"usual": ABOVE_0, "prior": ABOVE_0},
     "ExactProcessClassifier": {"weights_": SHARES},
     "ExactProcessRegressor": {"weights_": SHARES},
     "GaussianProcessRegressor": {"_y_train_std": ABOVE_0},
-    "IterativePosterior": {"noise": NOT_NEGATIVE},
+    "IterativePosterior": {"noise": FROM_0},
     "Lattice": {"atoms": UNIQUE, "weight": SHARE},
     "MixturePosterior": {"skew": SIGNED},
-    "NeighbourPosterior": {"noise": NOT_NEGATIVE, "variance": NOT_NEGATIVE, "weight": NOT_NEGATIVE},
-    "Process": {"noise": NOT_NEGATIVE},
+    "NeighbourPosterior": {"noise": FROM_0, "variance": FROM_0, "weight": FROM_0},
+    "Process": {"noise": FROM_0},
     "RowWeights": {"weight": SHARES, "df": ABOVE_2},
     "Scaling": {"scale": ABOVE_0},
     "StackedDensityRegressor": {"weights_": SHARES},

@@ -287,7 +287,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
                 "y looks like counts but is modelled as real numbers. Set target='count' "
                 "if they are counts."
             )
-        elif self.discrete == "auto" and self.target == "auto":
+        elif self.discrete == "auto" and self.target == "auto" and rows.y_std is None:
             warn_of_atom(*common_value(data.X, data.y), self._lattice is not None)
         self._learn_transform(data)
         return replace(data, y=self._targets(data.y))

@@ -688,6 +688,15 @@ def test_the_number_of_columns_is_one(exact, tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_nor_are_there_others_in_a_table(tmp_path):
+    """A graph would take rows of others."""
+    model = AutoGaussianProcessClassifier(max_time=1, random_state=0).fit(X, Y > 0.0)
+    model.n_features_in_ = 1
+    with pytest.raises(ValueError, match=r"n_features_in_ is 1, but its _encoder has 2 columns"):
+        model.save(tmp_path / "model")
+
+
 def test_kernels_have_all_their_parameters(exact, tmp_path):
     """Without one, scikit-learn can neither clone nor show them."""
 
@@ -2167,6 +2176,16 @@ def test_graphs_have_the_waves_of_predictions():
     assert onnx.to_onnx(model).SerializeToString() == expected
 
 
+def test_graphs_have_the_errors_of_neighbours():
+    onnx = pytest.importorskip("skgpstoch.onnx")
+    model = NNGPRegressor(max_iter=1, random_state=0, n_neighbors_predict=8).fit(X, Y)
+    nearby = ErrorsNearby(torch.ones(1).double(), 8, 1.0)
+    model.posterior_.spread = ErrorScale(1.0, torch.ones(1).double(), nearby, 1.0)
+    expected = onnx.to_onnx(model).SerializeToString()
+    nearby.k = 10**6
+    assert onnx.to_onnx(model).SerializeToString() == expected
+
+
 def test_errors_of_graphs_name_the_file(tmp_path):
     onnx = pytest.importorskip("skgpstoch.onnx")
     model = DeepKernelEnsembleRegressor(**SMALL).fit(np.c_[X, Y > 0.0], Y)
@@ -2593,17 +2612,15 @@ def test_a_file_chooses_no_folder(tmp_path):
     assert (tmp_path / "chosen").exists()
 
 
-def test_frequencies_are_as_many_as_the_columns_of_rows(tmp_path):
-    """A file of a few kilobytes could ask for a much larger matrix."""
+@pytest.mark.parametrize("n_inputs", [1, 10**5])
+def test_frequencies_are_as_many_as_the_columns_of_rows(n_inputs, tmp_path):
+    """A file of a few kilobytes could ask for a much larger matrix; a graph would have others."""
     model = QSGPRegressor(n_subset=10, n_components=20, max_iter=1, random_state=0).fit(X, Y)
     model.save(tmp_path / "model")
-    metadata, tensors = taken_apart(tmp_path / "model")
-    nodes = nodes_of(metadata)
-    basis = next(n for n in nodes if "n_inputs" in n)
-    basis[basis.index("n_inputs") + 1] = 10**5
-    put_together(tmp_path / "model", {**metadata, "structure": json.dumps(nodes)}, tensors)
-    again = skgpstoch.load(tmp_path / "model")
-    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    model.posterior_.model.basis.n_inputs = n_inputs
+    message = rf"basis\.n_inputs has the shape \({n_inputs},\), not \(d\), d=2"
+    with pytest.raises(ValueError, match=message):
+        model.save(tmp_path / "model")
 
 
 @pytest.mark.parametrize("name", ["n_groups", "n_inputs"])

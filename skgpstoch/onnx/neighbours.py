@@ -128,7 +128,9 @@ def widths(
     odds = v / (prior - v).at_least(prior * LEAST_KNOWN)
     most_odds = max(float(scale.most_odds[p]), TINIEST)
     known = (most_odds / odds.at_least(TINIEST)).at_most(1.0)
-    r = ratio_at(scale.nearby, p, given, *of_N)
+    m = min(posterior.n_neighbors, len(posterior.places.G))
+    more, w = of_N
+    r = ratio_at(scale.nearby, p, given, more, w, m)
     F2 = 1.0 + known * ((float(scale.scale) * r).square() - 1.0)
     v = v.at_least(TINIEST)
     n = (given.beta.square() * D).sum(1).at_most(v)
@@ -140,14 +142,15 @@ def widths(
 
 
 def ratio_at(
-    nearby: ErrorsNearby | None, p: int, given: GivenValues, more: Value, w: Value
+    nearby: ErrorsNearby | None, p: int, given: GivenValues, more: Value, w: Value, m: int
 ) -> Value:
     """Return r(x), (N, 1), from what neighbours' noise is more than D, and weights, (N, m)."""
     if nearby is None:
         return given.var * 0.0 + 1.0
     variance = 1.0 / given.precision + more
     sizes = (given.alpha / given.precision).abs() / variance.at_least(TINIEST).sqrt()
-    sizes, w = (part.columns(range(nearby.k)) for part in (sizes / float(nearby.usual[p]), w))
+    some = range(min(nearby.k, m))  # as in a prediction
+    sizes, w = (part.columns(some) for part in (sizes / float(nearby.usual[p]), w))
     return ((w * sizes).sum(1) + nearby.prior) / (w.sum(1) + nearby.prior)
 
 

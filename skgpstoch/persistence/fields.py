@@ -36,7 +36,10 @@ SIZES = {
     *("n_members", "n_nodes", "n_outputs", "n_samples", "sizes", "skip"),
 }
 """Fields of modules of ours that are sizes. Others count steps, or rows at most as many as all."""
-OF_COLUMNS = ("_x_scaling", "offset"), ("_x_spread", "offset"), ("X_train_", "T")
+OF_COLUMNS = (
+    *(("_x_scaling", "offset"), ("_x_spread", "offset"), ("X_train_", "T")),
+    ("_encoder", "ranges"),
+)
 SHAPE_OF_Y = {"_y_scaling": "_y_shape", "_y_train_mean": "y_train_"}
 """What says how many outputs y has, besides its scales."""
 MOST_REPEATED = {"n_nodes": 2**6, "n_samples": 2**12}

@@ -826,7 +826,9 @@ def test_memory_that_runs_out_on_the_host_is_named(error, monkeypatch):
 def test_words_of_python_are_those_of_the_class(sine):
     X, y = sine
     model = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0).fit(X, y)
-    with pytest.raises(TypeError, match=r"SVGPRegressor\.diagnose\(\) takes 0 positional arguments"):
+    with pytest.raises(
+        TypeError, match=r"SVGPRegressor\.diagnose\(\) takes 0 positional arguments"
+    ):
         model.diagnose(X)
     with pytest.raises(TypeError, match=r"SVGPRegressor\.log_marginal_likelihood\(\) missing 1"):
         model.log_marginal_likelihood()

@@ -317,3 +317,24 @@ def test_groups_that_are_held_out_have_no_neighbours(few_of_classes):
     X, y = board(2)
     model = AutoGaussianProcessClassifier(random_state=0).fit(X, y, groups=np.arange(200) // 10)
     assert "neighbours" not in model.scores_["model"]
+
+
+def test_classes_are_weighed_by_rows_of_whole_models():
+    """A member alone predicts rows of its fold worse, and so neighbours better than all members."""
+    n = 2 * race.FEWEST_PREFERRED
+    near, networks = judged("neighbours", np.full(n, -1.0)), judged("networks", np.full(n, -0.5))
+    is_whole = np.arange(n) < n // 2
+    held_out = networks.model.held_out_._replace(
+        is_whole=is_whole, log_density=np.where(is_whole, -0.5, -3.0)
+    )
+    data = Data(np.zeros((n, 1)), np.zeros(n))
+
+    def weights(**classes):
+        networks.model.__dict__.update(held_out_=held_out, **classes)
+        near.model.__dict__.update(classes)
+        return race.raw_weights([near, networks], data)
+
+    assert weights()[0] > 0.5
+    assert weights(classes_=[0, 1])[0] < 0.01
+    held_out = held_out._replace(is_whole=is_whole & (np.arange(n) > 0))  # too few
+    assert weights()[0] > 0.5

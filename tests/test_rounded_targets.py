@@ -316,6 +316,19 @@ def test_ends_of_fine_lattices_limit_moments(spread):
     assert_allclose(found[1][:, 0], deviation, rtol=1e-9)
 
 
+def test_ends_of_very_fine_lattices_count_where_they_have_mass(monkeypatch):
+    """Others would take thousands of probabilities a row for nothing."""
+    mean = np.array([[0.0], [25.0], [50.0]])
+    law = LatticeLaw(NormalLaw(mean, np.full((3, 1), 10.0)), Lattice(np.arange(101.0), 1.0))
+    every = law.moments()
+    monkeypatch.setattr(room, "FEW_ATOMS", 100)
+    found = law.moments()
+    for a, b, of_density in zip(every, found, law.law.moments(), strict=True):
+        assert_array_equal(a[0], b[0])
+        assert_array_equal(b[1:], of_density[1:])
+        assert_allclose(a[1:], b[1:], rtol=3e-3)
+
+
 def test_fine_lattices_leave_moments_as_they_are():
     fine = Line(Lattice(np.arange(-20.0, 31.0, 0.01), 0.999))
     for a, b in zip(fine.predict(QUERY, True), LINE.predict(QUERY, True), strict=True):

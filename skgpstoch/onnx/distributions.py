@@ -13,7 +13,13 @@ from scipy.special import ndtri, stdtrit
 
 from ..likelihoods.shared_precision import t_nodes
 from ..likelihoods.skewed import SkewMap
-from ..methods.automatic.rounded_targets import MOST_CELLS, WINDOW, Lattice
+from ..methods.automatic.rounded_targets import (
+    FEW_ATOMS,
+    LEAST_BEYOND,
+    MOST_CELLS,
+    WINDOW,
+    Lattice,
+)
 from .graph import CannotExport, Value
 from .series import normal_cdf, normal_density, student_cdf, student_density
 
@@ -290,8 +296,8 @@ def skewed(symmetric: MixtureValues, epsilon: np.ndarray) -> MixtureValues:
 def rounded_moments(given: Weighted | OverLevels, lattice: Lattice) -> tuple[Value, Value]:
     """Return mean and variance of y, (N, 1), if a share of y is rounded to the nearest atom.
 
-    If many atoms are within six standard deviations, but not the first or the last, they are those
-    of the density.
+    If many atoms are within six standard deviations, they are those of the density, unless the
+    first or the last is among them, and takes much of what is beyond.
     """
     mean, var = given.moments()
     centre = given.density_mean()
@@ -302,8 +308,12 @@ def rounded_moments(given: Weighted | OverLevels, lattice: Lattice) -> tuple[Val
     P = graph.concat([cdf, end + 1.0], 1) - graph.concat([end, cdf], 1)
     shift = (P * (lattice.atoms - centre)).sum(1) * share
     square = (P * (lattice.atoms - mean).square()).sum(1) * share + var * (1.0 - share)
-    is_coarse = graph.call("Or", high - low < MOST_CELLS, low < 1.0)
-    is_coarse = graph.call("Or", is_coarse, high > len(lattice.atoms) - 2.0)
+    is_coarse = high - low < MOST_CELLS
+    is_at_end = graph.call("Or", low < 1.0, high > len(lattice.atoms) - 2.0)
+    if len(lattice.atoms) > FEW_ATOMS:
+        beyond = P.columns([0, len(lattice.atoms) - 1]).sum(1)
+        is_at_end = graph.call("And", is_at_end, beyond > LEAST_BEYOND)
+    is_coarse = graph.call("Or", is_coarse, is_at_end)
     rounded = (square - shift * (shift + 2.0 * (centre - mean))).at_least(0.0)
     return graph.where(is_coarse, mean + shift, mean), graph.where(is_coarse, rounded, var)
 

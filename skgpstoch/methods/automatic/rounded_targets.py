@@ -32,6 +32,7 @@ GRID_SLACK = 0.02  # units by which floats may miss a grid
 SAME = 1e-3  # of the distance to the next atom: a number so close is the atom
 WINDOW = 6.0  # standard deviations on both sides
 MOST_CELLS = 32  # in the window; among more atoms rounding does not change moments, but at ends
+FEW_ATOMS, LEAST_BEYOND = 256, 0.01  # with more atoms, ends need so much mass to be worth the time
 PAIRS_AT_A_TIME = 16_384  # of a row and an atom
 LEAST_MASS = 1e-300  # of a cell: smaller numbers have few digits
 DECAY_STEP = 1e-4  # of a cell, over which the decay of a density is a difference
@@ -218,15 +219,19 @@ class LatticeLaw(Law):
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation, as those of draws.
 
-        If there are many atoms within six standard deviations, and none of them is the first or the
-        last, they are those of the density. If what is predicted is not the density's mean,
-        rounding shifts both alike, and deviations are those from what is predicted.
+        If many atoms are within six standard deviations, they are those of the density, unless the
+        first or the last is among them, and takes much of what is beyond. If what is predicted is
+        not the density's mean, rounding shifts both alike, and deviations are those from what is
+        predicted.
         """
         mean, std = (np.array(part[:, 0]) for part in self.law.moments())
         centre = self.law.density_mean()[:, 0]
         low, high = (self.lattice.nearest(mean + z * std) for z in (-WINDOW, WINDOW))
-        is_at_end = (low == 0) | (high == len(self.lattice.atoms) - 1)
-        coarse = np.flatnonzero(is_at_end | (high - low < MOST_CELLS))
+        J = len(self.lattice.atoms)
+        is_rounded = high - low < MOST_CELLS
+        ends = np.flatnonzero(((low == 0) | (high == J - 1)) & ~is_rounded)
+        is_rounded[ends] = J <= FEW_ATOMS or self.of(ends)._beyond_ends() > LEAST_BEYOND
+        coarse = np.flatnonzero(is_rounded)
         for rows in row_blocks(len(coarse), max(PAIRS_AT_A_TIME // len(self.lattice.atoms), 1)):
             i = coarse[rows]
             mean[i], std[i] = self.of(i)._rounded_moments(mean[i], std[i], centre[i])
@@ -245,6 +250,11 @@ class LatticeLaw(Law):
         square = share * (P * from_mean**2).sum(1) + (1.0 - share) * (std / unit) ** 2
         square -= shift * (shift + 2.0 * apart)
         return mean + unit * shift, unit * np.sqrt(np.maximum(square, 0.0))
+
+    def _beyond_ends(self) -> np.ndarray:
+        """Return the mass of the cells of the first and the last atom, (n,)."""
+        first, last = (np.full((self.shape[0], 1), self.lattice.edges[i]) for i in (0, -1))
+        return np.asarray((self._below(first) + self._above(last))[:, 0])
 
     def _below(self, y: np.ndarray) -> np.ndarray:
         """Return P(y* ≤ y) for several numbers of each row: (n, C)."""

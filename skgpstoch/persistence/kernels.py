@@ -41,7 +41,7 @@ def check_kernel(value: Kernel) -> None:
         is_known, expected = judged(name, given)
         if not is_known:
             raise ValueError(f"{cls.__name__}.{name} must be {expected}, got {told(given)}")
-        if name in AT_LEAST_0 and np.less(given, 0.0).any():
+        if name in AT_LEAST_0 and (np.less(given, 0.0) & np.isfinite(given)).any():
             raise ValueError(f"{cls.__name__}.{name} must be at least 0")
         if isinstance(given, dict) and isinstance(value.metric, str):
             check_arguments(given)

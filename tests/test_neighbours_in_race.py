@@ -304,7 +304,7 @@ def test_neighbours_of_classes_are_for_tables_that_they_can_settle(monkeypatch):
 
     def tried(max_time=None, n_functions=3):
         p.max_time = max_time
-        found = neighbours.of_neighbours(NNGPClassifier, p, data, [0, 1], n_functions)
+        found = neighbours.of_class_neighbours(NNGPClassifier, p, data, n_functions)
         return [each.name for each in found]
 
     assert tried() == ["neighbours"]

@@ -70,12 +70,12 @@ def check_given(estimator: Any, method: Callable, place: int, names: Iterable[st
     TypeError
         If it is not.
     """
-    for asked in list(signature(method).parameters.values())[place : place + 1]:
-        if asked.default is asked.empty and asked.name not in names:
-            raise TypeError(
-                f"{type(estimator).__name__}.{method.__name__}() missing 1 required positional "
-                f"argument: {asked.name!r}"
-            )
+    asked = list(signature(method).parameters.values())[place]
+    if asked.default is asked.empty and asked.name not in names:
+        raise TypeError(
+            f"{type(estimator).__name__}.{method.__name__}() missing 1 required positional "
+            f"argument: {asked.name!r}"
+        )
 
 
 def with_names_checked(method: Callable) -> Callable:
@@ -98,7 +98,7 @@ def with_names_checked(method: Callable) -> Callable:
                 f"{type(estimator).__name__}.{method.__name__}() takes {most} positional "
                 f"arguments, got {len(args)}."
             )
-        if not args:
+        if len(kinds) > 1 and not args:
             check_given(estimator, method, 1, kwargs)
         if needs_target and takes_rows and len(args) < 2 and kwargs.get("y") is None:
             check_no_source(args[0] if args else kwargs.get("X"))

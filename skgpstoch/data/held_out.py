@@ -246,7 +246,7 @@ def folds_of_units(cv: Any, X: Any, y: np.ndarray) -> Any:
     """
     if not isinstance(cv, Integral) or issparse(X) or cv < 2:
         return cv
-    _, place = units(Data(in_numbers(X), y.reshape(len(y), -1).astype(np.float64)))
+    _, place = units(Data(told_apart(X), y.reshape(len(y), -1).astype(np.float64)))
     _, first, unit = np.unique(place, return_index=True, return_inverse=True)
     if len(first) == len(y):
         return cv
@@ -254,7 +254,7 @@ def folds_of_units(cv: Any, X: Any, y: np.ndarray) -> Any:
     return PredefinedSplit(unit * int(cv) // max(len(first), int(cv)))
 
 
-def in_numbers(X: Any) -> np.ndarray:
+def told_apart(X: Any) -> np.ndarray:
     """Return numbers (n, d) that tell rows apart; texts and objects get one for each value."""
     X = stored(X) if is_arrow(X) or is_frame(X) else possibly_ragged(readable(X, "X", True))
     if is_frame(X):

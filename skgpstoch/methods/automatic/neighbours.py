@@ -7,7 +7,7 @@ from leaving out rows one by one, and cost no further fit.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from .race import Entrant, Judged, raw_weights, standard_score
 NEIGHBOURS = {1.5: "neighbours", 0.5: "neighbours (rough)"}
 """Of models by the smoothness ν of their Matérn kernels. Where both fit well, the rough kernel has
 the better density, and the other the better mean."""
+CHOOSES_ITSELF = {"neighbours": None}  # ν, as its kernel is not given
 DEEP = "neighbours (deep)"
 DEEP_LAYERS = (128, 128, 128)
 FEATURES_NU = 1.5  # smoothness of the kernel on the outputs of a network
@@ -41,32 +42,45 @@ FOLLOWING = 1 / 3
 3/2 bike loses: −9.16, −8.67."""
 
 
-def of_neighbours(
-    estimator: Any, p: Any, data: Data, groups: Sequence[int], n_functions: int = 0
-) -> list[Entrant]:
+def of_neighbours(estimator: Any, p: Any, data: Data, groups: Sequence[int]) -> list[Entrant]:
     """Return nearest neighbours with kernels of different smoothness, if they would not take long.
 
     Parameters
     ----------
     estimator : type
-        NNGPRegressor or, for classes, NNGPClassifier.
+        NNGPRegressor.
     p : AutomaticParameters
         Device, seed and time.
     data : Data
         The rows, encoded.
     groups : sequence of int
         A number for each column; the one-hot levels of a category have the same.
-    n_functions : int, default=0
-        For classes, number of latent functions.
     """
-    least, per_row = LEAST_TIME if not n_functions else (LEAST_TIME[0], n_functions * CLASS_TIME)
-    is_late = p.max_time is not None and p.max_time < least + per_row * len(data)
-    if is_late or data.X.size > MOST_SEARCHED or n_functions * len(data) > MOST_SETTLED:
+    if takes_long(p, data, LEAST_TIME[1]):
         return []
-    kernels = {"neighbours": None}  # chooses ν itself
-    if data.X.shape[1] <= MOST_RELEVANT_INPUTS and not n_functions:
+    kernels: dict[str, Any] = CHOOSES_ITSELF
+    if data.X.shape[1] <= MOST_RELEVANT_INPUTS:
         units = input_units(data, np.asarray(groups))
         kernels = {name: matern(units, nu) for nu, name in NEIGHBOURS.items()}
+    return entrants_of(estimator, p, kernels)
+
+
+def of_class_neighbours(estimator: Any, p: Any, data: Data, n_functions: int) -> list[Entrant]:
+    """Return nearest neighbours for classes with so many latent functions, likewise."""
+    is_large = n_functions * len(data) > MOST_SETTLED
+    if is_large or takes_long(p, data, n_functions * CLASS_TIME):
+        return []
+    return entrants_of(estimator, p, CHOOSES_ITSELF)
+
+
+def takes_long(p: Any, data: Data, per_row: float) -> bool:
+    """Tell whether neighbours need more than `max_time`, or than all other models together."""
+    is_late = p.max_time is not None and p.max_time < LEAST_TIME[0] + per_row * len(data)
+    return bool(is_late or data.X.size > MOST_SEARCHED)
+
+
+def entrants_of(estimator: Any, p: Any, kernels: Mapping[str, Any]) -> list[Entrant]:
+    """Return neighbours with each of these kernels."""
     seed = resolve_seed(p.random_state)
 
     def entrant(name: str, kernel: sk.Kernel | None) -> Entrant:

@@ -92,7 +92,7 @@ class IterativePosterior(Posterior):
 
     @torch.no_grad()
     def preconditioner(self) -> Product:
-        """Return V ↦ M⁻¹V, made anew: that is quicker than a solution, and kept it is a large L."""
+        """Return V ↦ M⁻¹V, made anew: that takes less time than a solution, and L is large."""
         factor = low_rank(self.kernel, self.X.double(), self.noise, POSTERIOR_RANK)
         return LowRankInverse(factor, self.noise)
 

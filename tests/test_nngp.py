@@ -37,6 +37,7 @@ from skgpstoch.maths import cells
 from skgpstoch.maths import nearest as nearest_module
 from skgpstoch.maths.nearest import Nearest
 from skgpstoch.methods.nngp import deep, start
+from skgpstoch.methods.nngp.climb import BOX, LEAST_EVALUATIONS, Climb
 from skgpstoch.methods.nngp.start import in_sight
 from skgpstoch.models.calibration.tails import TailChoice, best_tails
 from skgpstoch.models.features.near import NearFeatures
@@ -871,7 +872,7 @@ def test_time_is_limited(sine):
 @pytest.mark.parametrize("hidden_layer_sizes", [(), (8,)])
 def test_choosing_a_start_keeps_to_max_time(sine, monkeypatch, hidden_layer_sizes):
     monkeypatch.setattr(Deadline, "left", lambda self: 0.0)  # it is late from the start
-    (X, y), steps = sine, []
+    (X, y), steps, climbs = sine, [], []
     for module in (start, deep):
         train = module.train
 
@@ -881,12 +882,35 @@ def test_choosing_a_start_keeps_to_max_time(sine, monkeypatch, hidden_layer_size
             return history
 
         monkeypatch.setattr(module, "train", counted)
+    run = Climb.run
+    monkeypatch.setattr(Climb, "run", lambda *a: (run(*a), climbs.append(a[0]))[0])
     model = NNGPRegressor(hidden_layer_sizes=hidden_layer_sizes, max_iter=1, max_time=1.0)
     with pytest.warns(ConvergenceWarning, match="it allowed part of the search for a start"):
         model.fit(X[:60], y[:60])
-    assert set(steps) == {HURRIED_STEPS}
+    assert set(steps) == ({HURRIED_STEPS} if hidden_layer_sizes else set())
+    assert {climb.n_evaluated for climb in climbs} == {LEAST_EVALUATIONS}
     assert model.budget_["start_is_cut"]
     assert not model.budget_["is_enough"]
+
+
+def test_a_climb_follows_the_gradient_of_fixed_rows_and_stays_in_its_box():
+    X, rows = data(500, weights=True)
+    made = objective(X, rows, 6)
+    climb = Climb(made, X, rows, 300, torch.Generator(), None)  # in two blocks
+    start = climb.theta
+    value, slope = climb(start)
+    assert_allclose(value, -float(made.loss_at(climb.i, climb.N).detach()) * 300, rtol=1e-12)
+    for j in range(len(start)):
+        step = 1e-5 * np.eye(len(start))[j]
+        differences = climb(start + step)[0] - climb(start - step)[0]
+        assert_allclose(slope[j], differences / 2e-5, rtol=1e-4, atol=1e-4)
+    box = climb.box(start)
+    assert_allclose(climb.theta, start)
+    end = climb.run(1)
+    assert end > value
+    assert_allclose(end, climb(climb.theta)[0])
+    assert ((box[:, 0] <= climb.theta) & (climb.theta <= box[:, 1])).all()
+    assert (box[:, 1] - box[:, 0]).min() == pytest.approx(2 * BOX)
 
 
 def test_classes_of_tails(sine):
@@ -1073,7 +1097,8 @@ def test_copies_predict_the_same(sine):
 @pytest.mark.parametrize("Model", [NNGPRegressor, NNGPClassifier])
 def test_more_neighbours_can_be_asked_for_after_the_fit(Model):
     X = places("normal", n=60)
-    y = np.sin(X[:, 0]) if Model is NNGPRegressor else X[:, 0] > 0.2
+    y = np.sin(X[:, 0]) + 0.1 * np.random.default_rng(0).standard_normal(60)
+    y = y if Model is NNGPRegressor else X[:, 0] > 0.2
     some, more = (Model(**QUICK, n_neighbors_predict=m, calibrate=False).fit(X, y) for m in (4, 40))
     predict = "predict" if Model is NNGPRegressor else "predict_proba"
     few, many = (getattr(model, predict)(X + 0.1) for model in (some, more))

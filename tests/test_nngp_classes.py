@@ -18,14 +18,14 @@ from test_nngp import ODD
 from thread_group import on_ranks
 from torch import nn
 
-from skgpstoch import NNGPClassifier, load
+from skgpstoch import NNGPClassifier, load, on_interrupt
 from skgpstoch.data import ChunkRows, ParquetRows
 from skgpstoch.data.rows import Rows
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Bernoulli, Categorical
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.methods.nngp import start
-from skgpstoch.methods.nngp.start import train_briefly
+from skgpstoch.methods.nngp.climb import Climb
 from skgpstoch.models.calibration.tails import best_scale
 from skgpstoch.models.posteriors.neighbour_classes import NeighbourClassPosterior, mean_of_shares
 from skgpstoch.objectives import neighbour_classes
@@ -183,17 +183,18 @@ def test_kernels_are_compared_by_the_evidence(C):
     X, rows = data(C)
     made = objective(X, rows, C)
     evidence = made.present().log_evidence()
-    assert_allclose(made.trial_loss(), -evidence / N, rtol=1e-9)
+    reached = Climb(made, X, rows, N, torch.Generator(), None).run(0)
+    assert_allclose(reached, evidence, rtol=1e-9)
 
 
 def test_the_best_by_its_own_score_is_kept(monkeypatch):
-    monkeypatch.setattr(start, "ROUNDS", ((2, 1),))
-    monkeypatch.setattr(NeighbourClassObjective, "trial_loss", lambda self: self.score)
+    monkeypatch.setattr(start, "ROUNDS", ((2, 8, 1),))
+    monkeypatch.setattr(Climb, "run", lambda self, n_steps: self.objective.score)
     X, rows = data()
     both = [objective(X, rows, 2, 4) for _ in range(2)]
-    both[0].score, both[1].score = 3.0, 2.0
+    both[0].score, both[1].score = -3.0, -2.0
     makers = [functools.partial(lambda each: each, each) for each in both]
-    assert start.likeliest(makers, X, rows, 0.1, 8, torch.Generator()) is both[1]
+    assert start.likeliest(makers, X, rows, torch.Generator()) is both[1]
 
 
 @pytest.mark.parametrize("var", [0.0, 0.3, 5.0, 1e3])
@@ -306,7 +307,7 @@ def test_far_rows_have_the_shares_of_classes(rows):
 
 def test_classes_far_apart_are_not_quite_certain():
     X = np.concatenate([np.linspace(0, 1, 50), np.linspace(100, 101, 50)])[:, None]
-    p = small(max_iter=20).fit(X, X[:, 0] > 50).predict_proba(X)
+    p = small(max_iter=60).fit(X, X[:, 0] > 50).predict_proba(X)
     assert (p.max(1) > 0.98).all()
     assert ((p > 0.0) & (p < 1.0)).all()
 
@@ -367,7 +368,7 @@ def test_appended_rows(rows, method):
     assert model.kernel_ == kernel
     assert_array_equal(model.y_train_[120:], y[120:])
     assert_allclose(model.X_train_[120:], X[120:])
-    assert (model.log_predictive_density(X[120:], y[120:]) > before).mean() > 0.9
+    assert (model.log_predictive_density(X[120:], y[120:]) - before).mean() > 0.05
 
 
 def test_partial_fit_begins_with_a_fit(three_classes):
@@ -466,17 +467,21 @@ def test_two_ranks(three_classes):
 
 def test_an_interrupt_may_leave_kernels_untrained(monkeypatch):
     """A Ctrl-C while the first ones were tried ended a second fit with a TypeError."""
-    trained = []
+    climbed = []
 
-    def train_first(objective, X, rows, *rest):
-        if not trained:
-            train_briefly(objective, X, rows, *rest)
-        trained.append(objective)
+    def interrupted(climb, theta, eval_gradient=True, call=Climb.__call__):
+        climbed.append(climb)
+        if len(climbed) == 3:
+            raise KeyboardInterrupt
+        return call(climb, theta, eval_gradient)
 
-    monkeypatch.setattr(start, "train_briefly", train_first)
+    monkeypatch.setattr(Climb, "__call__", interrupted)
     X, rows = data()
-    model = NNGPClassifier(max_iter=1, random_state=0).fit(X.numpy(), rows.y[:, 0].numpy())
-    assert len(trained) == 5
+    model = NNGPClassifier(max_iter=1, random_state=0)
+    with on_interrupt("keep"), pytest.warns(ConvergenceWarning, match="was interrupted"):
+        model.fit(X.numpy(), rows.y[:, 0].numpy())
+    n_parts = NeighbourClassObjective.n_parts
+    assert len(climbed) == 3 + 5 * n_parts - 1  # where each of the others starts
     assert np.isfinite(model.predict_proba(X.numpy())).all()
 
 

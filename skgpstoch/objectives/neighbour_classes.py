@@ -35,7 +35,7 @@ from ..models.posteriors.neighbour_classes import (
 )
 from .base import surrogate
 from .closing import seconds_of
-from .neighbours import TIMED_ROWS, TINIEST, TRIAL_ROWS, NeighbourObjective, Pair
+from .neighbours import TIMED_ROWS, TINIEST, NeighbourObjective, Pair
 
 SWEPT_ROWS = 20_000  # whose pseudo-targets follow the kernel after an epoch
 SWEEP_EVERY = 0.3  # of the steps of a whole epoch
@@ -65,6 +65,7 @@ class NeighbourClassObjective(NeighbourObjective):
     target_mean: Tensor
     target_var: Tensor
     level: Tensor
+    n_parts = 4
 
     def __init__(
         self,
@@ -122,11 +123,11 @@ class NeighbourClassObjective(NeighbourObjective):
         return super().minibatch_source(X, rows)
 
     @torch.no_grad()
-    def find(self) -> tuple[Tensor, Tensor]:
+    def find(self, n_rows: int | None = None) -> tuple[Tensor, Tensor]:
         X, rows = cast(Pair, self.data)
         targets = self.targets.rows(rows.weight)
         self.data = X, replace(targets, whole=rows.whole)
-        return super().find()
+        return super().find(n_rows)
 
     def detach_rows(self) -> None:
         super().detach_rows()
@@ -148,15 +149,11 @@ class NeighbourClassObjective(NeighbourObjective):
         return surrogate(-(w * value).sum() / n, *([(K, -by_K / n)] if K.requires_grad else []))
 
     @torch.no_grad()
-    def trial_loss(self) -> float:
-        """Return −log evidence of some rows, or −log p(y_i | ỹ_N), per row, under this kernel."""
-        loss = super().trial_loss()
-        if not self.is_ordered or self.data is None:
-            return loss
-        _, rows = self.data
-        posterior, i = self.present(), self.spread(TRIAL_ROWS)
-        gain = posterior.gain(i, posterior.nearest.others(i, self.n_neighbors))
-        return loss - float(gain.sum()) / (len(i) * rows.mean_weight)
+    def gain(self, i: Tensor) -> float:
+        if not self.is_ordered:
+            return 0.0
+        posterior = self.present()
+        return float(posterior.gain(i, posterior.nearest.others(i, self.n_neighbors)).sum())
 
     def present(self) -> NeighbourClassPosterior:
         """Return the posterior of the rows to train on."""

@@ -54,7 +54,6 @@ from .closing import LEAST_JUDGES, seconds_of
 Pair = tuple[Tensor, Rows]
 
 NOISE_RATE = 3.0  # factor of the learning rate of log σ²
-TRIAL_ROWS = 2000  # on which kernels are compared
 JUDGED_ROWS = 2000  # left out, one by one, to judge spread, scale and tails
 """*Measured* on tables of 10,000 rows, NLPD by 10,000 of these and by 2,000: kin40k −.633, −.627;
 protein .566, .562; bike −11.500, −11.529; elevators .350, .351; pol −2.787, −2.790. The fit takes
@@ -88,6 +87,7 @@ class NeighbourObjective(Objective):
     n_done: Tensor
     held_out: Predicted | None = None  # of the first rows, each given others
     n_judged: int = JUDGED_ROWS  # rows that are left out, one by one, to judge scale and tails
+    n_parts = 1  # of a search on the same rows; between them, what stands for y may change
     likelihood: Any  # Gaussian, or of classes
 
     def __init__(
@@ -175,10 +175,14 @@ class NeighbourObjective(Objective):
         return places.long().clamp_max(n - 1)
 
     @torch.no_grad()
-    def find(self) -> tuple[Tensor, Tensor]:
-        """Return the numbers of an epoch's rows, evenly spread over all rows, and neighbours."""
+    def find(self, n_rows: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return the numbers of rows, evenly spread over all rows, and neighbours.
+
+        None: as many as in an epoch.
+        """
         X, _ = cast(Pair, self.data)
-        i, nearest = self.spread(self.n_epoch), self.nearest_of(self.features(X))
+        some = self.n_epoch if n_rows is None else n_rows
+        i, nearest = self.spread(some), self.nearest_of(self.features(X))
         search = nearest.earlier if self.is_ordered else nearest.others
         return i, search(i, self.n_neighbors)
 
@@ -208,18 +212,9 @@ class NeighbourObjective(Objective):
         gradients = [(x, -dx / n) for x, dx in pairs if x.requires_grad]
         return surrogate(-found.value.sum() / n, *gradients)
 
-    @torch.no_grad()
-    def trial_loss(self) -> float:
-        """Return the loss of rows of an epoch, given neighbours under the present kernel.
-
-        Infinite without rows, if an interrupt left no time to train.
-        """
-        self.eval()
-        if self.data is None:
-            return math.inf
-        i, N = self.find()
-        some = slice(None, None, math.ceil(len(i) / TRIAL_ROWS))
-        return float(self.loss_at(i[some], N[some]))
+    def gain(self, i: Tensor) -> float:
+        """Return what the log evidence of rows i has beside their densities, in nats."""
+        return 0.0
 
     @torch.no_grad()
     def evaluate(self, X: Tensor, rows: Rows) -> float:

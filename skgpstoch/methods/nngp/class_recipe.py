@@ -45,9 +45,7 @@ class NeighbourClassRecipe(NeighbourRecipe):
             fitted = start.posterior
             kernel = kernels.scaled(fitted.kernel, float(fitted.stretch) ** -2)
             return self.made(kernels.to_sklearn(kernel), problem)
-        if given is None:
-            return self.likeliest(problem)
-        return self.made(self.seeing(given, problem.X), problem)
+        return self.likeliest(problem, given)
 
     def made(
         self,

@@ -86,8 +86,8 @@ class NNGPRegressor(
         Number of rows per step; "auto" is 256. Their neighbours come from all rows.
     max_iter : int or "auto", default="auto"
         Number of epochs, between which neighbours are searched anew. An epoch has 30 steps, or 50
-        with a network, and takes rows that are spread over the whole table. "auto" makes 100 to 300
-        steps, or 600 with a network.
+        with a network, and takes rows that are spread over the whole table. "auto" makes 80 to 250
+        steps after a search on fixed rows, or 600 steps with a network.
     learning_rate_init : float, default=0.1
         Learning rate of the kernel, or its maximum with learning_rate="one-cycle"; that of networks
         is a hundredth.
@@ -102,8 +102,8 @@ class NNGPRegressor(
         Fraction of the rows to hold out, when rows are held out; at most 2,000 rows.
     max_time : float or None, default=None
         Time limit of `fit` in seconds; None: no limit. If there is not enough time there are fewer
-        steps, and a warning and `budget_` say so. Every part makes at least 20: on one core, some
-        100 steps of 3,000 rows take a second or two.
+        steps, and a warning and `budget_` say so. At least 20 steps are made: on one core, some 100
+        of 3,000 rows take a second or two.
     dtype : {"float32", "float64"}, default="float64"
         Precision of inputs and networks in training. Factors of covariances are always in float64.
 

@@ -54,7 +54,7 @@ DEEP_STEPS = 600
 DEEP_RATE = 0.3  # factor of the learning rate
 LAYER_RATE = 1.0 / 30.0  # factor of that, for networks
 MOST_HELD_OUT = 2000  # rows
-KERNEL_STEPS = (90, 10, 300)  # "auto": so many, and more for each hyper-parameter; at most
+KERNEL_STEPS = (60, 8, 250)  # "auto": so many, and more for each hyper-parameter; at most
 FEW = 16  # neighbours while smoothness is chosen
 NOISE_AT_START = 0.1
 UNTRAINED_RATE = 1e-12  # of a step that changes nothing
@@ -160,24 +160,24 @@ class NeighbourRecipe(Recipe):
             return self.made(kernel, problem, fitted.variance, fitted.constant)
         if self.network is not None:
             return self.deep(problem)
-        if given is not None:
-            return self.made(self.seeing(given, problem.X), problem)
-        return self.likeliest(problem)
+        return self.likeliest(problem, given)
 
     def seeing(self, given: sk.Kernel, X: Tensor) -> sk.Kernel:
         """Return the user's kernel, with longer length-scales if rows do not see each other."""
         self.torch_kernel(given, X, None)  # which checks it
         return in_sight(given, X)
 
-    def likeliest(self, problem: Problem) -> NeighbourObjective:
-        """Return the objective that starts from the smoothness that suits the rows best."""
+    def likeliest(self, problem: Problem, given: sk.Kernel | None = None) -> NeighbourObjective:
+        """Return the objective that starts from the user's kernel, or the smoothness, that suits.
+
+        It starts from where the densities of some rows are largest.
+        """
         X, rows, generator = problem.X, problem.rows, problem.generator
-        makers = [
-            functools.partial(self.made, default_kernel(X.shape[1], nu), problem, n_neighbors=FEW)
-            for nu in SMOOTHNESS
-        ]
-        rate, b = self.training.learning_rate_init, min(problem.plan.batch_size, len(X))
-        best = likeliest(makers, X, rows, rate, b, generator, self.deadline)
+        tried = [default_kernel(X.shape[1], nu) for nu in SMOOTHNESS]
+        if given is not None:
+            tried = [self.seeing(given, X)]
+        makers = [functools.partial(self.made, each, problem, n_neighbors=FEW) for each in tried]
+        best = likeliest(makers, X, rows, generator, self.deadline)
         objective = self.made(kernels.to_sklearn(best.kernel), problem)
         objective.take_over(best)
         objective.start_is_cut = best.start_is_cut

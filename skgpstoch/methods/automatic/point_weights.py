@@ -139,18 +139,20 @@ def point_weights(
     if K == 1 or not len(every.parts) or every.weights.min() < 4 * K * P:
         return weights
     D = np.diag(np.square(FAILURE) * P / every.weights)
-    gain, before = np.empty((2, JUDGING_FOLDS))
+    gain, before, seen = np.empty((3, JUDGING_FOLDS))
     for k in range(JUDGING_FOLDS):
         own, others = (Errors.of(E[rows], w[rows]) for rows in (fold == k, fold != k))
         if not own.parts or not others.weights.all():
             return weights
         S = others.moments()
-        v, T = least_squares(S + D, least), own.completed(raised(S)) + D
-        before[k] = weights @ T @ weights
-        gain[k] = before[k] - v @ T @ v
+        v, T = least_squares(S + D, least), own.completed(raised(S))
+        seen[k] = weights @ T @ weights - v @ T @ v
+        before[k] = weights @ (T + D) @ weights
+        gain[k] = before[k] - v @ (T + D) @ v
     error = gain.std(ddof=1) / np.sqrt(JUDGING_FOLDS)
     mean = gain.mean()
     is_clear = mean > CERTAIN_GAIN * error and mean > LEAST_SQUARE_GAIN * before.mean()
+    is_clear &= seen.mean() > 0.0  # it is not what D expects alone
     return least_squares(every.moments() + D, least) if is_clear else weights
 
 

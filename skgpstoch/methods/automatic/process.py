@@ -46,7 +46,7 @@ from .process_fit import (
     relative_weights,
     target_precisions,
 )
-from .stacking import stacking_weights
+from .stacking import prior_rows, stacking_weights
 from .student_mixture import StudentMixture, Tails, averaged
 
 SEARCH_ROWS = 400  # most rows from which hyper-parameters are learned
@@ -207,7 +207,10 @@ class ExactProcessRegressor(
         fitted = fit_in_turn(names, fit_one, began, self.max_time)
         held_out = [joint([f.held_out for f in of_kernel]) for of_kernel in fitted]
         densities = np.stack([each.log_density for each in held_out], 1)
-        self.weights_ = stacking_weights(densities, outputs[0].weight.cpu().numpy(), KERNEL_ROWS)
+        weight = outputs[0].weight.cpu().numpy()
+        squares = [np.average(np.square(each.error).mean(1), weights=weight) for each in held_out]
+        prior = prior_rows(KERNEL_ROWS, np.array(squares), weight.sum())
+        self.weights_ = stacking_weights(densities, weight, prior)
         mixed = mixture_of(held_out, self.weights_).in_units(self._y_scaling)
         given = np.arange(len(data)) if data.weight is None else np.flatnonzero(data.weight)
         self.held_out_ = mixed.of(places)._replace(rows=given)

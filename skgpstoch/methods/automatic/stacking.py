@@ -53,19 +53,21 @@ from .mixture import MixedRows, MixtureRegressor, NormalRows, TransformedRows, p
 PRIOR_OF_EACH = 0.5  # rows in favour of each estimator, so that few rows alone do not decide
 KEPT_WEIGHT = 0.001  # estimators with a smaller weight are left out
 LEAST_STD = 1e-9  # of errors, relative to the standard deviation of y
+ADDED_SQUARE = 0.1  # of the best model's squared error, by each model that is far off
+LEAST_PRIOR = 1e-12  # of the usual prior
 GAP = 1e-6  # nats per row, by which the weights may be worse than the best ones
 MOST_STEPS = 50_000
 
 
 def stacking_weights(
-    log_densities: np.ndarray, sample_weight: np.ndarray | None = None, prior: float = 0.0
+    log_densities: np.ndarray, sample_weight: np.ndarray | None = None, prior: Any = 0.0
 ) -> np.ndarray:
     """Return the weights π of the best mixture (4), given a Dirichlet prior.
 
-    They maximise Σᵢ wᵢ log Σ_j π_j p_j(yᵢ) + prior·Σ_j log π_j: the prior acts like `prior` rows
-    for each model that no other model explains. EM steps
+    They maximise Σᵢ wᵢ log Σ_j π_j p_j(yᵢ) + Σ_j a_j log π_j: the prior acts like a_j rows for each
+    model that no other model explains. EM steps
 
-        π_j ∝ prior + Σᵢ wᵢ r_ij,   r_ij = π_j p_j(yᵢ)/Σ_k π_k p_k(yᵢ)
+        π_j ∝ a_j + Σᵢ wᵢ r_ij,   r_ij = π_j p_j(yᵢ)/Σ_k π_k p_k(yᵢ)
 
     never make it worse, and the largest slope bounds what is left to gain.
 
@@ -75,8 +77,8 @@ def stacking_weights(
         log p_j(yᵢ | xᵢ), of rows that the models were not fitted to.
     sample_weight : ndarray of shape (n_samples,) or None, default=None
         How many rows each row counts for.
-    prior : float, default=0.0
-        Rows in favour of each model, whatever the data; 0 is no prior.
+    prior : float or ndarray of shape (n_models,), default=0.0
+        a, the rows in favour of each model, whatever the data; 0 is no prior.
 
     Returns
     -------
@@ -96,15 +98,14 @@ def stacking_weights(
             "Stacking needs held-out rows, each with a finite log density from at least one model."
         )
     n, J = counts.sum(), log_p.shape[1]
-    p, weights = np.exp(log_p - best), np.full(J, 1.0 / J)
+    p, weights, a = np.exp(log_p - best), np.full(J, 1.0 / J), np.broadcast_to(prior, J)
     for _ in range(MOST_STEPS):
         slope = counts @ (p / (p @ weights)[:, None])  # by π_j, of the rows
-        gap = (
-            ((slope + prior / weights).max() - n - J * prior) / n if prior else slope.max() / n - 1
-        )
+        of_prior = np.divide(a, weights, out=np.zeros(J), where=a > 0.0)
+        gap = ((slope + of_prior).max() - n - a.sum()) / n
         if gap <= GAP:
             break
-        weights = (weights * slope + prior) / (n + J * prior)
+        weights = (weights * slope + a) / (n + a.sum())
     else:
         warn(
             f"The search for stacking weights did not converge; they may be {gap:.1g} nats "
@@ -112,6 +113,27 @@ def stacking_weights(
             ConvergenceWarning,
         )
     return weights / weights.sum()
+
+
+def prior_rows(most: float, squares: np.ndarray, n_rows: float) -> np.ndarray:
+    """Return rows in favour of each model, of which fewer are for models that are far off.
+
+    A model that no row is in favour of, with weight a/n, adds at most `ADDED_SQUARE` to the
+    expected squared error. *Measured* on functions without noise: with .5 rows for a constant,
+    means were 10 to 40 times as far off as medians.
+
+    Parameters
+    ----------
+    most : float
+        Number of rows for a model that is not far off.
+    squares : ndarray of shape (n_models,)
+        Mean squared error of each model at rows left out.
+    n_rows : float
+        n.
+    """
+    least = squares.min()
+    added = ADDED_SQUARE * n_rows * np.divide(least, squares, where=squares > 0.0, out=squares + 1)
+    return np.clip(added, LEAST_PRIOR * most, most)
 
 
 def kept_weights(weights: np.ndarray, least: float) -> np.ndarray:

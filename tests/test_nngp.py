@@ -41,9 +41,9 @@ from skgpstoch.methods.nngp.climb import BOX, LEAST_EVALUATIONS, Climb
 from skgpstoch.methods.nngp.start import in_sight
 from skgpstoch.models.calibration.tails import TailChoice, best_tails
 from skgpstoch.models.features.near import NearFeatures
-from skgpstoch.models.posteriors import neighbours
+from skgpstoch.models.posteriors import joint, neighbours
 from skgpstoch.models.posteriors.exact import repetition
-from skgpstoch.models.posteriors.joint import PriorChain, groups_of
+from skgpstoch.models.posteriors.joint import groups_of
 from skgpstoch.models.posteriors.neighbours import NeighbourPosterior, noise_of_rows
 from skgpstoch.objectives.neighbours import NeighbourObjective
 from skgpstoch.training.history import HURRIED_STEPS
@@ -307,7 +307,7 @@ def test_with_few_neighbours_errors_are_joint_exactly(m):
     C, K, prior = covariance(made, X, rows), made.kernel(X_new, X), made.kernel(X_new)
     near = found.nearest.of(found.located(X_new), m)
     cov = found.covariance(X_new)
-    draws = found.sample(X_new, 40_000, torch.Generator().manual_seed(0))
+    draws = found.sample(X_new, 160_000, torch.Generator().manual_seed(0))
     assert_allclose(draws.mean(0), found.marginals(X_new).mean[0], atol=0.02)
     for p in range(2):
         B = torch.zeros(len(X_new), N, dtype=torch.float64)
@@ -342,16 +342,31 @@ def test_draws_of_smooth_functions_vary_as_predicted():
     assert_allclose(draws.std(1) / model.predict_std(grid, latent=True), 1.0, atol=0.2)
 
 
-def test_prior_values_given_few_earlier_ones_are_nearly_joint():
-    """Of 300 places, with 64 earlier ones: the sum of the errors has the exact variance."""
-    X = torch.rand(300, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    kernel = from_sklearn(1.0 * sk.Matern(0.3, nu=2.5)).requires_grad_(False)
-    chain = PriorChain.of(kernel, X)
-    half = chain.draw(torch.eye(300, dtype=torch.float64))  # K = half halfᵀ, nearly
-    K = kernel(X)
-    assert chain.E.shape == (300, 64)
-    assert torch.linalg.norm(half @ half.T - K) < 0.005 * torch.linalg.norm(K)
-    assert_allclose((half @ half.T).diagonal(), 1.0, atol=0.01)
+@pytest.mark.parametrize("noise", [1e-8, 1e-3])
+@pytest.mark.parametrize("shape", [sk.RBF(0.5, "fixed"), sk.Matern(0.5, "fixed", nu=2.5)])
+def test_draws_group_by_group_are_nearly_joint(monkeypatch, shape, noise):
+    """Where y is smooth and has little noise, they were up to 50 times too wide."""
+    rng, q, drawn = np.random.default_rng(0), 150, 0
+    X, X_new = (torch.tensor(rng.uniform(-1.0, 1.0, (n, 2))) for n in (400, q))
+    X_new[7] = X_new[120]  # one place, in whatever groups
+
+    def unit_vectors(shape, like, generator):
+        nonlocal drawn
+        drawn += shape[1]
+        return torch.eye(q, dtype=like.dtype)[None, drawn - shape[1] : drawn]
+
+    monkeypatch.setattr(joint, "standard_normal", unit_vectors)
+    y = torch.sin(X.sum(1, keepdim=True))
+    kernel = sk.ConstantKernel(1.0, "fixed") * shape
+    found = objective(X, Rows(y), 50, kernel=kernel, noise=(noise,)).posterior(X, Rows(y))
+    found.n_neighbors = 50
+    half = found.sample(X_new, q, None)[..., 0] - found.marginals(X_new).mean[0, :, 0]
+    cov = found.covariance(X_new)[0]
+    std = cov.diagonal().sqrt()
+    wrong = (half.mT @ half - cov) / (std[:, None] * std)
+    assert drawn == q
+    assert wrong.diagonal().abs().max() < 0.05
+    assert wrong.abs().max() < 0.1
 
 
 def test_left_out_predictions_are_those_without_the_row():

@@ -361,7 +361,7 @@ class NeighbourPosterior(Posterior):
 
     def sample(self, X: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         given, errors, of_f = self.together(X)
-        return given.mean + of_f * errors.draws(n_samples, generator)
+        return given.mean + of_f * errors.draws(given.var, n_samples, generator)
 
     def sample_y(self, X: Tensor, rows: Rows, n_samples: int, generator: torch.Generator) -> Tensor:
         q, likelihood = self.predictive(X, rows)

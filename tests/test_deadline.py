@@ -268,6 +268,8 @@ def test_what_was_cut_is_said_in_full():
     assert "busy" not in Budget(430, 6116, 8, 8, "full", False, 0.9, 4).shortage
     said = Budget(9, 900, 1, 1, "full", False, start_is_cut=True).shortage
     assert "it allowed part of the search for a start and 9 of 900 steps." in said
+    late = Budget(20, 900, 1, 1, "full", False, unused=-3.0).shortage
+    assert "The fit took 4 times as long" in late
     said = Budget(900, 900, 2, 2, "none", False).shortage
     assert said.startswith(
         "max_time was too short: it allowed none of the closing pass over all rows. "
@@ -280,9 +282,6 @@ def test_seconds_of_many_rows_follow_from_those_of_few():
 
     for n_rows in (5, 100, 700, 10_000):
         assert_allclose(extrapolated(seconds, n_rows), seconds(n_rows))
-    calls = []
-    assert extrapolated(lambda n: calls.append(n) or seconds(n), 10_000, most=1.0) == seconds(128)
-    assert calls == [128]  # there is no time to measure more, either
 
 
 def test_newton_steps_end_with_the_time():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -103,16 +102,13 @@ def seconds_of(action: Callable[[], object], clock: Clock) -> float:
     return clock() - start
 
 
-def extrapolated(seconds: Callable[[int], float], n_rows: int, most: float = math.inf) -> float:
+def extrapolated(seconds: Callable[[int], float], n_rows: int) -> float:
     """Extrapolate the seconds for so many rows from those for two smaller numbers of rows.
 
-    Measure each twice, because the first run compiles kernels, and other work may interfere; but
-    only once if even the few rows take longer than `most` seconds.
+    Measure each twice, because the first run compiles kernels, and other work may interfere.
     """
     few, many = (min(n, n_rows) for n in BLOCKS)
-    if (once := seconds(few)) > most:
-        return once
-    at_few, at_many = min(once, seconds(few)), min(seconds(many), seconds(many))
+    at_few, at_many = (min(seconds(n), seconds(n)) for n in (few, many))
     if few == many:
         return at_few
     per_row = max(at_many - at_few, 0.0) / (many - few)
@@ -132,6 +128,9 @@ BUSY = 0.7
 EARLY = 0.3
 """If a larger share of max_time is left, the time was not too short: when it was planned, other
 programs slowed the machine down."""
+
+OVERRUN = -0.5
+"""If fits take so much more of max_time, a message says so."""
 
 
 def members_in_time(n_members: int, n_wanted: float, n_affordable: float) -> int:
@@ -215,6 +214,9 @@ class Budget(NamedTuple):
         allowed = (
             f"max_time was too short: it allowed {all_cut}. More time gives better predictions."
         )
+        if self.unused < OVERRUN:
+            times = f"{1.0 - self.unused:.2g} times"
+            allowed += f" The fit took {times} as long, because a few steps are made in any case."
         return f"{allowed} {self.rivalry}" if self.core_share < BUSY else allowed
 
     @property

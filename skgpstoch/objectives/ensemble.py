@@ -460,11 +460,13 @@ def closing_cost(
     K, n, of_weights, of_calibration = len(objective.folds), objective.n_judges(rows), 0.0, 0.0
     model, q, clock = objective.member(0), objective.q(0), deadline.clock
 
-    def solve(m: int) -> float:
-        return seconds_of(lambda: objective.closed(model, q, X[:m], rows[:m], USUAL_STEPS), clock)
+    def solve(m: int, n_steps: int = USUAL_STEPS) -> float:
+        return seconds_of(lambda: objective.closed(model, q, X[:m], rows[:m], n_steps), clock)
 
     if objective.closes(rows):
-        of_weights = K * extrapolated(solve, len(rows), deadline.left())
+        at_least = solve(min(BLOCKS[0], len(rows)), 1)
+        is_dear = at_least > deadline.left()
+        of_weights = K * (at_least if is_dear else extrapolated(solve, len(rows)))
     if not n:
         return ClosingCost(of_weights, 0.0)
 

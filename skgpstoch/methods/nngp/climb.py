@@ -18,11 +18,11 @@ from ...training.exact_search import Limits, Search
 
 BOX = 2.0  # how far a logarithm of a hyper-parameter, or the mean, may move in a climb
 CLIMB_TOL, CLIMB_GTOL = 1e-5, 0.05  # relative gain of a step, and slope in nats, that end it
-BLOCK = 256  # rows at a time
+AT_A_TIME = 256  # rows at a time
 LEAST_EVALUATIONS = 5
 
 
-class OutOfTimeError(Exception):
+class NoTimeError(Exception):
     """There is no time for another step."""
 
 
@@ -68,7 +68,7 @@ class Climb:
         search, start = Search(self, Limits(n_steps, CLIMB_TOL, CLIMB_GTOL)), self.theta
         try:
             search.run("fmin_l_bfgs_b", start, self.box(start))
-        except OutOfTimeError:
+        except NoTimeError:
             objective.start_is_cut = True
         self.move_to(search.best.theta)
         value = search.best.value + objective.gain(self.i)
@@ -79,13 +79,13 @@ class Climb:
         """Return the log density and its gradient; −∞ and 0 if a covariance has no factor."""
         late = self.deadline is not None and self.deadline.left() <= 0.0
         if late and self.n_evaluated >= LEAST_EVALUATIONS:
-            raise OutOfTimeError
+            raise NoTimeError
         self.n_evaluated += 1
         self.move_to(theta)
         self.objective.zero_grad()
         value = 0.0
         try:
-            for some in row_blocks(len(self.i), BLOCK):
+            for some in row_blocks(len(self.i), AT_A_TIME):
                 i, N = self.i[some], self.N[some]
                 loss = len(i) * self.objective.loss_at(i, N, self.generator)
                 loss.backward()

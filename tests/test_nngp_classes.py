@@ -28,6 +28,7 @@ from skgpstoch.methods.nngp import start
 from skgpstoch.methods.nngp.climb import Climb
 from skgpstoch.models.calibration.tails import best_scale
 from skgpstoch.models.posteriors.neighbour_classes import NeighbourClassPosterior, mean_of_shares
+from skgpstoch.models.posteriors.places import Places
 from skgpstoch.objectives import neighbour_classes
 from skgpstoch.objectives.neighbour_classes import NeighbourClassObjective
 
@@ -483,6 +484,24 @@ def test_an_interrupt_may_leave_kernels_untrained(monkeypatch):
     n_parts = NeighbourClassObjective.n_parts
     assert len(climbed) == 3 + 5 * n_parts - 1  # where each of the others starts
     assert np.isfinite(model.predict_proba(X.numpy())).all()
+
+
+@pytest.mark.parametrize("C", [2, 3])
+def test_rows_at_one_place_are_one_neighbour(C):
+    """Of many rows at one place, predictions took some, and graphs others."""
+    X, rows = data(C)
+    places, of_row = X[:5], torch.arange(N) % 5
+    made = settled(places[of_row], rows, C)
+    made.n_neighbors = 3
+    G = X[5:9]
+    mean, var = made.given_nearest(G)[:2]
+    alone = Places.of_rows(made.features, made.noise, made.residual, made.weight)
+    distances = torch.cdist(made.located(G), made.located(places))
+    for j, near in enumerate(distances.topk(3, largest=False).indices):
+        at = torch.isin(of_row, near).nonzero().mT
+        expected = made.given(G[j : j + 1], at, places=alone)
+        assert_allclose(mean[j], expected.mean[0], rtol=1e-8)
+        assert_allclose(var[j], expected.var[0], rtol=1e-8)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])

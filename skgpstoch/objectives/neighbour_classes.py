@@ -154,7 +154,7 @@ class NeighbourClassObjective(NeighbourObjective):
         if not self.is_ordered:
             return 0.0
         posterior = self.present()
-        return float(posterior.gain(i, posterior.nearest.others(i, self.n_neighbors)).sum())
+        return float(posterior.gain(i, posterior.rows_alone.others(i, self.n_neighbors)).sum())
 
     def present(self) -> NeighbourClassPosterior:
         """Return the posterior of the rows to train on."""
@@ -220,7 +220,7 @@ class NeighbourClassObjective(NeighbourObjective):
         """Choose how many folds judge the classes; return the seconds of sweeps over all rows."""
         posterior = self.posterior(X, rows)
         i = posterior.row_numbers[:TIMED_ROWS]
-        N = posterior.nearest.others(i, posterior.n_joint)
+        N = posterior.rows_alone.others(i, posterior.n_joint)
         per_row = seconds_of(lambda: posterior.matched_at(i, N), deadline.clock) / len(i)
         of_all = per_row * len(X) * SETTLING_SWEEPS
         affordable = MOST_CLOSING_SHARE * deadline.left() / of_all - 1.0

@@ -25,6 +25,7 @@ from __future__ import annotations
 import copy
 import math
 from typing import Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -35,13 +36,16 @@ from ...data.rows import Rows
 from ...kernels import Kernel, scaled
 from ...likelihoods.probabilities import ClassLikelihood
 from ...maths.gaussian import Marginals, log_density
-from .neighbours import NeighbourPosterior, forget_joint
+from ...maths.nearest import Nearest
+from .neighbours import NeighbourPosterior, forget_targets
 from .places import Places
 
 TARGET_VARIANCES = (1e-2, 1e6)  # of pseudo-targets
 NEW_SHARE = 0.7  # of a new pseudo-target, beside the one before: sweeps change all rows at once
 SETTLING_SWEEPS = 6
 MOST_SHARE_STEPS, SHARE_TOL = 500, 1e-9  # of c
+
+_rows_alone: WeakKeyDictionary[nn.Module, Nearest] = WeakKeyDictionary()  # by posterior
 
 
 class PseudoTargets(NamedTuple):
@@ -161,9 +165,12 @@ class NeighbourClassPosterior(NeighbourPosterior):
             self.register_buffer(name, value.detach().clone())
 
     @property
-    def places(self) -> Places:
-        """The rows: pseudo-targets of rows at one place differ, and follow each other."""
-        return Places.of_rows(self.features, self.noise, self.residual, self.weight)
+    def rows_alone(self) -> Nearest:
+        """Finds neighbours among rows, whose pseudo-targets follow each other also at one place."""
+        found = _rows_alone.get(self)
+        if found is None or found.rows.device != self.residual.device:
+            found = _rows_alone[self] = Nearest(self.located(self.features))
+        return found
 
     @property
     def y(self) -> Tensor:
@@ -177,7 +184,8 @@ class NeighbourClassPosterior(NeighbourPosterior):
 
     def cavities(self, i: Tensor, N: Tensor) -> Marginals:
         """Return f at rows i given rows N, as the likelihood sees it: (1, b, P)."""
-        mean, var = self.given(self.features[i], N)[:2]
+        alone = Places.of_rows(self.features, self.noise, self.residual, self.weight)
+        mean, var = self.given(self.features[i], N, places=alone)[:2]
         mean = (mean - self.constant) / self.stretch + self.link_mean
         cavity = Marginals(mean[None], var[None] / self.stretch.square())
         return copies_beside(cavity, self.targets_of(i), self.weight[i])
@@ -187,9 +195,9 @@ class NeighbourClassPosterior(NeighbourPosterior):
         self, i: Tensor | None = None, n_sweeps: int = SETTLING_SWEEPS
     ) -> NeighbourClassPosterior:
         """Match the pseudo-targets of rows i, or of all, to those of their neighbours."""
-        forget_joint(self)
+        forget_targets(self)
         i = self.row_numbers if i is None else i
-        N = self.nearest.others(i, self.n_joint)
+        N = self.rows_alone.others(i, self.n_joint)
         for _ in range(n_sweeps):
             found = [
                 self.matched_at(i[block], N[block]) for block in row_blocks(len(i), BLOCK_ROWS)
@@ -212,7 +220,7 @@ class NeighbourClassPosterior(NeighbourPosterior):
     @torch.no_grad()
     def stretch_(self, factor: float) -> NeighbourClassPosterior:
         """Multiply f − c, in place; c changes so that the classes keep their shares."""
-        forget_joint(self)
+        forget_targets(self)
         self.kernel = scaled(self.kernel, factor**2)
         self.stretch, self.residual = factor * self.stretch, factor * self.residual
         self.noise = factor**2 * self.noise
@@ -229,7 +237,7 @@ class NeighbourClassPosterior(NeighbourPosterior):
         other = super().extended(X, new)
         other.codes = torch.cat([self.codes, rows.y])
         added = other.row_numbers[len(self.codes) :]
-        beside = other.nearest.others(added, self.n_joint)
+        beside = other.rows_alone.others(added, self.n_joint)
         return other.settle_(torch.cat([added, beside.flatten()]).unique())
 
     def without(self, i: Tensor) -> NeighbourClassPosterior:
@@ -240,7 +248,7 @@ class NeighbourClassPosterior(NeighbourPosterior):
         of_rows = ("inputs", "features", "residual", "noise", "weight", "codes")
         other._buffers = self._buffers | {name: getattr(self, name)[stays] for name in of_rows}
         other._n_rows = self.n_rows - float(self.weight[i].sum())
-        near = other.nearest.of(self.located(self.features[i]), self.n_joint)
+        near = other.rows_alone.of(self.located(self.features[i]), self.n_joint)
         return other.settle_(near.flatten().unique())
 
     # ---- the evidence ------------------------------------------------------------------------
@@ -248,7 +256,7 @@ class NeighbourClassPosterior(NeighbourPosterior):
     def joint(self) -> Tensor:
         """Compute (E2), (1,)."""
         i = self.row_numbers
-        gain = self.gain(i, self.nearest.others(i, self.n_joint)).sum()
+        gain = self.gain(i, self.rows_alone.others(i, self.n_joint)).sum()
         # Pseudo-targets are densities of f in its own units, which are stretched.
         unit = self.weight.sum() * len(self.level) * self.stretch.log()
         return (super().joint().sum() + gain + unit)[None]

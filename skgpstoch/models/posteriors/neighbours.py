@@ -41,9 +41,10 @@ _joint: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()  # the log ev
 TINIEST = torch.finfo(torch.float64).tiny
 
 
-def forget_joint(posterior: nn.Module) -> None:
-    """Let the log evidence be computed anew when it is next asked for."""
+def forget_targets(posterior: nn.Module) -> None:
+    """Let what follows from targets be computed anew when it is next asked for."""
     _joint.pop(posterior, None)
+    _places.pop(posterior, None)
 
 
 def knows_joint(posterior: nn.Module | None) -> bool:

@@ -34,7 +34,7 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.data.arrays import Scaling
-from skgpstoch.data.target_transforms import YeoJohnsonTarget
+from skgpstoch.data.target_transforms import YeoJohnsonTarget, fitted_transform
 from skgpstoch.estimators.distributions import PredictiveDistribution
 from skgpstoch.estimators.distributions.mixed import JoinedLaw, MixedBlocks, MixedLaw
 from skgpstoch.estimators.distributions.normal import NormalLaw
@@ -627,6 +627,15 @@ def test_logarithms_of_what_has_none(table):
         model.set_params(target="count").fit(X, np.floor(np.abs(y)))
     with pytest.raises(ValueError, match="target_transform"):
         AutoGaussianProcessRegressor(target_transform="exp").fit(X, y)
+
+
+@pytest.mark.parametrize("transform", ["yeo-johnson", PowerTransformer("box-cox")])
+def test_neither_order_nor_copies_change_a_transformation(transform):
+    rng = np.random.default_rng(0)
+    y, weight = rng.gamma(2.0, size=(50, 1)), rng.integers(0, 3, 50)
+    mixed = rng.permutation(np.repeat(y, weight, axis=0))
+    one, other = fitted_transform(transform, y, weight), fitted_transform(transform, mixed, None)
+    assert_array_equal(one.transform(y), other.transform(y))
 
 
 def test_powers_do_not_see_units_or_how_rows_are_repeated():

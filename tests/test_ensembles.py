@@ -30,7 +30,7 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.methods.automatic import stacking
-from skgpstoch.methods.automatic.stacking import stacking_weights
+from skgpstoch.methods.automatic.stacking import prior_rows, stacking_weights
 
 
 def sparse(**params):
@@ -95,6 +95,21 @@ def test_a_prior_is_rows_that_speak_for_each_model(prior):
     own = np.log(np.eye(3) + 1e-300)
     of_rows = stacking_weights(np.vstack([log_p, own]), np.repeat([1.0, prior], [40, 3]))
     assert_allclose(stacking_weights(log_p, prior=prior), of_rows, atol=1e-4)
+
+
+def test_priors_of_each_model():
+    log_p = np.random.default_rng(0).normal(size=(40, 3))
+    a = np.array([0.5, 2.0, 1e-9])
+    own = np.log(np.eye(3) + 1e-300)
+    of_rows = stacking_weights(np.vstack([log_p, own]), np.r_[np.ones(40), a])
+    assert_allclose(stacking_weights(log_p, prior=a), of_rows, atol=1e-4)
+
+
+def test_far_off_models_have_less_of_a_prior():
+    found = prior_rows(0.5, np.array([1e-6, 2e-6, 1.0, 1e-2]), 100.0)
+    assert_allclose(found, [0.5, 0.5, 1e-5, 1e-3])
+    assert_allclose(prior_rows(0.5, np.array([0.5, 1.0]), 100.0), 0.5)
+    assert (prior_rows(0.5, np.array([0.0, 1.0, 0.0]), 100.0) == [0.5, 0.5e-12, 0.5]).all()
 
 
 def test_a_prior_fades_with_rows():

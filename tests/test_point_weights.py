@@ -90,6 +90,14 @@ def test_a_model_of_few_rows_may_fail_elsewhere():
     assert_array_equal(chosen(1e3 * E, [0.0, 1.0]), [0.0, 1.0])  # where y is mostly noise
 
 
+def test_small_errors_of_about_as_many_rows_are_compared():
+    """Errors that no model has shown had more to say, where y has no noise."""
+    E = errors([3e-4, 7e-3], n=2000)
+    E[:300, 0] = E[500:, 1] = np.nan
+    E[::50, :] *= 17.0
+    assert_array_equal(chosen(E, [1.0, 0.0]), [1.0, 0.0])
+
+
 def test_chance_changes_nothing():
     """Weights are the best ones up to chance, so that others are better in hardly any table."""
     tables = [errors([1.0, 1.0], seed, n=60) for seed in range(40)]

@@ -342,6 +342,20 @@ def test_density_distribution_quantiles_and_draws_agree(fitted, table):
     assert_allclose(np.mean(draws < high), 0.9, atol=0.02)
 
 
+@pytest.mark.parametrize("noise", [1e-3, 1e-2])
+def test_models_far_off_do_not_decide_moments_of_sure_ones(noise):
+    """A constant with the prior's weight moved means and made deviations 25 times too large."""
+    rng = np.random.default_rng(0)
+    X, X_new = rng.uniform(-2, 2, (100, 2)), rng.uniform(-2, 2, (500, 2))
+    y, f_new = (x[:, 0] + np.sin(x[:, 1]) for x in (X, X_new))
+    model = ExactProcessRegressor(random_state=0).fit(X, y + noise * rng.standard_normal(100))
+    mean, std = model.predict(X_new, return_std=True)
+    median = model.predict_distribution(X_new).median()
+    wrong, of_median = (np.sqrt(np.mean(np.square(m - f_new))) for m in (mean, median))
+    assert wrong < 1.1 * of_median
+    assert np.median(std) < 2.0 * np.hypot(wrong, noise)
+
+
 def test_means_alone_are_the_same(fitted, table, monkeypatch):
     """And take no variances."""
     X = table[0]

@@ -22,6 +22,7 @@ from .arrays import Scaling
 
 POWERS = (0.0, 2.0)  # with these powers, Yeo and Johnson's map covers the whole real line
 POWER_PRECISION = 1e-8
+MOST_REPEATED = 100_000  # targets that a transformer of others is fitted to
 GIVEN_BACK = 1e-6  # relative error, to a target plus the range, of the inverse of a transformation
 
 
@@ -118,10 +119,11 @@ def fitted_transform(transform: Any, y: np.ndarray, weight: np.ndarray | None) -
         If targets are outside the transformation's domain, or if its inverse does not return them,
         is not monotone between them, or has steps.
     """
+    values, counts = counted(y, weight)
     if isinstance(transform, str):
-        return TRANSFORMS[transform]().fit(y, weight)
+        return TRANSFORMS[transform]().fit(values, counts)
     kept = slice(None) if weight is None else weight > 0.0
-    fitted = clone(transform).fit(y[kept])
+    fitted = clone(transform).fit(repeated(values, counts))
     z = np.asarray(fitted.transform(y), dtype=np.float64).reshape(y.shape)
     if not np.isfinite(z).all():
         raise ValueError(
@@ -130,6 +132,25 @@ def fitted_transform(transform: Any, y: np.ndarray, weight: np.ndarray | None) -
         )
     check_returns(transform, fitted, y[kept], z[kept])
     return on_branch(transform, fitted, y[kept], z[kept])
+
+
+def counted(y: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return distinct targets with a positive weight, in order, and the sums of their weights.
+
+    So neither the order of rows nor copies in place of weights change what is fitted.
+    """
+    values, of_row = np.unique(y, axis=0, return_inverse=True)
+    counts = np.bincount(of_row.ravel(), weight, minlength=len(values)).astype(np.float64)
+    return values[counts > 0.0], counts[counts > 0.0]
+
+
+def repeated(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return targets as often as they count, if these are whole numbers and not very many; or once.
+
+    Transformers of others know no weights.
+    """
+    is_whole = (counts == np.rint(counts)).all() and counts.sum() <= MOST_REPEATED
+    return np.repeat(values, counts.astype(np.intp), axis=0) if is_whole else values
 
 
 def check_returns(transform: Any, fitted: Any, y: np.ndarray, z: np.ndarray) -> None:

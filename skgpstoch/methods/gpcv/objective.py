@@ -54,6 +54,7 @@ class CrossValidationObjective(Objective):
     """
 
     n_iter: Tensor  # ()
+    has_told = False  # that a search diverged
 
     def __init__(
         self,
@@ -109,11 +110,13 @@ class CrossValidationObjective(Objective):
         found = parallel(delayed(iterate)(state, self.bounds, inner) for _, state in pairs)
         for (search, _), state in zip(pairs, found, strict=True):
             search.take(state, n_iter, options.tol)
-        if n_diverged := sum(state.diverged for state in found):
+        n_diverged = sum(state.diverged for state in found)
+        if n_diverged and not self.has_told:
+            self.has_told = True
             warn(
                 f"ADMM diverged in {n_diverged} of {len(found)} searches, so rho was raised "
-                f"to {max(state.rho for state in found):g} there. Start from "
-                "another kernel.",
+                f"to {max(state.rho for state in found):g} there. Start from another kernel, or "
+                "set dtype to 'float64' if it is 'float32'.",
                 ConvergenceWarning,
             )
         self.n_iter += 1

@@ -2019,6 +2019,14 @@ def test_nor_are_intervals_and_draws(name, plain):
         getattr(model, name)(X)
 
 
+def test_nor_are_latent_variances():
+    """Of which the probabilities are NaN."""
+    model = SVGPClassifier(n_inducing=5, max_iter=1, random_state=0).fit(X, Y > 0.0)
+    model.posterior_.weights.root_0.data.fill_(1e160)
+    with pytest.raises(ValueError, match=r"predicts inf for .* 1e\+160, in .*root_0"):
+        model.latent_mean_and_variance(X)
+
+
 def test_likelihoods_are_not_silently_nan(plain):
     model = skgpstoch.load(plain)
     model._y_scaling = model._y_scaling._replace(scale=np.array([1e-300]))
@@ -2620,6 +2628,19 @@ def test_frequencies_are_as_many_as_the_columns_of_rows(n_inputs, tmp_path):
     model.posterior_.model.basis.n_inputs = n_inputs
     message = rf"basis\.n_inputs has the shape \({n_inputs},\), not \(d\), d=2"
     with pytest.raises(ValueError, match=message):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("kernel", ["a large order", "no order", sk.RationalQuadratic()])
+def test_kernels_of_frequencies_have_some(kernel, tmp_path):
+    """Predictions would say that the user's kernel has none, and no file."""
+    model = QSGPRegressor(sk.Matern(), n_subset=10, n_components=20, max_iter=1, random_state=0)
+    basis = model.fit(X, Y).posterior_.model.basis
+    if isinstance(kernel, str):
+        basis.kernel.nu = 1e30 if kernel == "a large order" else None
+    else:
+        basis.kernel = from_sklearn(kernel)
+    with pytest.raises(ValueError, match="kernel must have random Fourier features"):
         model.save(tmp_path / "model")
 
 

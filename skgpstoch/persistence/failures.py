@@ -38,7 +38,10 @@ OF_PARAMETERS = re.compile(r"(?:The ')?(\w+)")
 OF_CHECKS = re.compile(r"sklearn\.(utils\.(?!_pprint|_repr_html)|metrics\.)")
 LONGEST_MESSAGE = 5000  # letters
 SPECIAL = {"__call__", "__getitem__", "__len__", "__repr__"}
-N_FINITE = {"predict": 2, "predict_interval": 1, "predict_std": 1, "sample_y": 1}
+N_FINITE = {
+    **{"latent_mean_and_variance": 2, "predict": 2},
+    **{"predict_interval": 1, "predict_std": 1, "sample_y": 1},
+}
 """Of what methods return, how many of the first must be finite."""
 
 LIKELIHOODS = {"log_marginal_likelihood"}  # other numbers, such as a score of one row, may be NaN

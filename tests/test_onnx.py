@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -640,6 +641,26 @@ def test_every_public_estimator_is_exported_or_refused():
         if isinstance(estimator, type) and hasattr(estimator, "predict"):
             has_graph = any(base in known for base in estimator.__mro__[:-1])
             assert has_graph or name == "ConstantVarianceRegressor", name
+
+
+@pytest.fixture(scope="module")
+def orthogonal():
+    return SolveGPRegressor(n_inducing=5, n_orthogonal=5, max_iter=1, random_state=0).fit(X, y)
+
+
+@pytest.mark.parametrize("far", [1e20, 1e100])
+def test_points_far_away_are_as_in_predictions(far, orthogonal):
+    """As in edited files: distances of all points to rows are rounded alike."""
+    model = copy.deepcopy(orthogonal)
+    model.posterior_.model.features.frozen_1.fill_(far)
+    assert_same_numbers(model, outputs=("mean", "std"))
+
+
+def test_graphs_are_not_silently_infinite(orthogonal):
+    model = copy.deepcopy(orthogonal)
+    model.posterior_.weights.root_0.data.fill_(1e160)
+    with pytest.raises(ValueError, match="SolveGPRegressor predicts inf for"):
+        to_onnx(model)
 
 
 def test_graphs_are_valid_or_refused(tmp_path):

@@ -2011,12 +2011,28 @@ def test_standard_deviations_are_not_silently_infinite(predict, plain, tmp_path)
         predict(model)
 
 
-@pytest.mark.parametrize("name", ["predict_interval", "sample_y"])
-def test_nor_are_intervals_and_draws(name, plain):
+@pytest.mark.parametrize("of", [SVGPRegressor, skgpstoch], ids=["method", "function"])
+@pytest.mark.parametrize("name", ["predict_interval", "predict_std", "sample_y"])
+def test_nor_are_intervals_and_draws(name, of, plain):
     model = skgpstoch.load(plain)
     model.posterior_.likelihood.log_noise.data.fill_(1e8)
     with pytest.raises(ValueError, match=r"predicts -?inf for"):
-        getattr(model, name)(X)
+        getattr(of, name)(model, X)
+
+
+@pytest.mark.parametrize("name", ["interval", "sample", "std"])
+def test_nor_are_those_of_distributions(name, plain):
+    model = skgpstoch.load(plain)
+    model.posterior_.likelihood.log_noise.data.fill_(1e8)
+    with pytest.raises(ValueError, match=r"PredictiveDistribution, loaded from .* predicts -?inf"):
+        getattr(model.predict_distribution(X), name)()
+
+
+def test_nor_are_functions(plain):
+    model = skgpstoch.load(plain)
+    model._y_scaling = model._y_scaling._replace(scale=np.array([1e308]))
+    with pytest.raises(ValueError, match=r"SampledFunctions, loaded from .* predicts -?inf"):
+        model.sample_functions(20)(X)
 
 
 def test_nor_are_latent_variances():

@@ -39,10 +39,14 @@ OF_CHECKS = re.compile(r"sklearn\.(utils\.(?!_pprint|_repr_html)|metrics\.)")
 LONGEST_MESSAGE = 5000  # letters
 SPECIAL = {"__call__", "__getitem__", "__len__", "__repr__"}
 N_FINITE = {
-    **{"latent_mean_and_variance": 2, "predict": 2},
-    **{"predict_interval": 1, "predict_std": 1, "sample_y": 1},
+    **dict.fromkeys(("interval", "latent_mean_and_variance", "predict"), 2),
+    **dict.fromkeys(("__call__", "mean", "median", "predict_interval", "predict_std"), 1),
+    **dict.fromkeys(("sample", "sample_y", "std"), 1),
 }
-"""Of what methods return, how many of the first must be finite."""
+"""Of what methods of models, distributions and functions return, how many of the first are finite.
+
+With a transform of the target only the mean that a model predicts.
+"""
 
 LIKELIHOODS = {"log_marginal_likelihood"}  # other numbers, such as a score of one row, may be NaN
 MOST_MISSING = 1e-6  # of a sum of probabilities, to 1
@@ -84,11 +88,7 @@ def with_failures_told(method: Any) -> Any:
         if method.__name__ == "fit":
             LOADED.pop(id(model), None)
         elif method.__name__ not in DATA:
-            is_judged = isinstance(found, float) and method.__name__ in LIKELIHOODS
-            checked = np.array([found]) if is_judged else found
-            check_known(model, checked, N_FINITE.get(method.__name__, 0))
-            if method.__name__ == "predict_proba" and isinstance(found, np.ndarray):
-                check_probabilities(model, found)
+            check_found(model, method.__name__, found)
         if found is not model:
             mark_same(model, found)
         return found
@@ -150,11 +150,21 @@ def file_of(model: Any) -> str:
     return f", loaded from {LOADED[id(model)]!r}" if id(model) in LOADED else ""
 
 
-def check_known(model: Any, found: Any, n_finite: int = 0) -> None:
+def check_found(model: Any, name: str, found: Any) -> None:
+    """Raise a ValueError if a method returns NaN, infinite numbers, or what is no probability."""
+    is_judged = isinstance(found, float) and name in LIKELIHOODS
+    n_finite = N_FINITE.get(name, 0)
+    has_map = hasattr(getattr(model, "law", None), "map")  # of a distribution
+    if has_map or getattr(model, "target_transformer_", None) is not None:
+        n_finite = int(name == "predict")
+    check_known(model, np.array([found]) if is_judged else found, n_finite)
+    if name == "predict_proba" and isinstance(found, np.ndarray):
+        check_probabilities(model, found)
+
+
+def check_known(model: Any, found: Any, n_finite: int) -> None:
     """Raise a ValueError if predictions are NaN, or the first, as means and stds, are infinite."""
     arrays = found if isinstance(found, tuple) else (found,)
-    if getattr(model, "target_transformer_", None) is not None:
-        n_finite -= 1  # a std, which comes last, may not exist
     for i, a in enumerate(arrays):
         if not (isinstance(a, np.ndarray) and a.dtype.kind == "f"):
             continue

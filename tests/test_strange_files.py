@@ -2028,9 +2028,11 @@ def test_nor_are_those_of_distributions(name, plain):
         getattr(model.predict_distribution(X), name)()
 
 
-def test_nor_are_functions(plain):
+def test_nor_are_functions_and_gradients(plain):
     model = skgpstoch.load(plain)
     model._y_scaling = model._y_scaling._replace(scale=np.array([1e308]))
+    with pytest.raises(ValueError, match=r"SVGPRegressor, loaded from .* predicts -?inf"):
+        model.predict_gradient(X)
     with pytest.raises(ValueError, match=r"SampledFunctions, loaded from .* predicts -?inf"):
         model.sample_functions(20)(X)
 

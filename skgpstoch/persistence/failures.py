@@ -39,7 +39,7 @@ OF_CHECKS = re.compile(r"sklearn\.(utils\.(?!_pprint|_repr_html)|metrics\.)")
 LONGEST_MESSAGE = 5000  # letters
 SPECIAL = {"__call__", "__getitem__", "__len__", "__repr__"}
 N_FINITE = {
-    **dict.fromkeys(("interval", "latent_mean_and_variance", "predict"), 2),
+    **dict.fromkeys(("interval", "latent_mean_and_variance", "predict", "predict_gradient"), 2),
     **dict.fromkeys(("__call__", "mean", "median", "predict_interval", "predict_std"), 1),
     **dict.fromkeys(("sample", "sample_y", "std"), 1),
 }

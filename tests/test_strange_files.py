@@ -2028,6 +2028,7 @@ def test_nor_are_those_of_distributions(name, plain):
         getattr(model.predict_distribution(X), name)()
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
 def test_nor_are_functions_and_gradients(plain):
     model = skgpstoch.load(plain)
     model._y_scaling = model._y_scaling._replace(scale=np.array([1e308]))

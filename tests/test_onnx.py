@@ -47,6 +47,7 @@ pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 pd = pytest.importorskip("pandas")
 
+from skgpstoch.methods.automatic.process import ExactProcessRegressor  # noqa: E402
 from skgpstoch.methods.automatic.row_weights import RowWeights  # noqa: E402
 from skgpstoch.methods.nngp import deep  # noqa: E402
 from skgpstoch.onnx import CannotExport, export, to_onnx  # noqa: E402
@@ -451,6 +452,12 @@ def test_labels_of_tables_with_categories_and_dates():
     found = run(model, fed(new))
     np.testing.assert_allclose(found["probabilities"], model.predict_proba(new), rtol=1e-7)
     np.testing.assert_array_equal(found["label"], model.predict(new))
+
+
+def test_flags_of_missing_values_may_be_an_array():
+    rows = np.column_stack([X[:20, 0], np.where(X[:20, 1:] > 0.0, 0.5, 0.0)])
+    model = ExactProcessRegressor(kernels=["linear"], missing_columns=np.array([1, 2]))
+    assert_same_numbers(model.fit(rows, y[:20]), rows)
 
 
 def test_columns_that_no_input_can_hold_are_named():

@@ -1652,6 +1652,22 @@ def processes():
     return ExactProcessRegressor(kernels=names, random_state=0).fit(X[:9], Y[:9])
 
 
+@pytest.fixture(scope="module")
+def flagged():
+    """A process with a column that says what is missing."""
+    rows = np.column_stack([X[:9, 0], X[:9, 1] > 0.0])
+    return ExactProcessRegressor(kernels=["linear"], missing_columns=[1]).fit(rows, Y[:9])
+
+
+@pytest.mark.parametrize("columns", [None, [1, 1], [0, 1]])
+def test_flags_of_missing_values_are_those_of_the_fit(columns, flagged, tmp_path):
+    """A graph predicted something else, and an error blamed the rows."""
+    flagged.save(tmp_path / "model")
+    model = copy.copy(flagged).set_params(missing_columns=columns)
+    with pytest.raises(ValueError, match=r"missing_columns=.* are not those of the processes"):
+        model.save(tmp_path / "model")
+
+
 def test_processes_are_few(processes, tmp_path):
     """Each makes a matrix of its rows again, which a small file could ask much memory for."""
     processes.save(tmp_path / "model")

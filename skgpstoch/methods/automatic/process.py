@@ -284,13 +284,18 @@ class ExactProcessRegressor(
         return averaged(self.weights_, mean * unit + offset)
 
     def _check_parts(self) -> None:
-        """Raise a ValueError if there are more processes than a fit makes, as in edited files.
+        """Raise a ValueError if there are more processes or flags than a fit makes.
 
-        Each takes a matrix for its rows when it predicts.
+        As in edited files. Each process takes a matrix for its rows when it predicts.
         """
         of_outputs = [draws for of_kernel in getattr(self, "_processes", []) for draws in of_kernel]
         if not of_outputs:
             return
+        columns = checked_columns(self.missing_columns, self.n_features_in_)
+        known = 1 if len(columns) > MOST_RELEVANT_INPUTS else len(columns)
+        all_draws = (process for draws in of_outputs for process in draws)
+        if {len(f.theta.missing) for f in all_draws if f.shape.is_linear} - {known}:
+            raise ValueError(f"missing_columns={columns} are not those of the processes")
         most = len(KERNEL_SHAPES) * len(self._y_scaling.offset)
         n_rows = {len(process.alpha) for draws in of_outputs for process in draws}
         n_draws = max(map(len, of_outputs))

@@ -663,6 +663,13 @@ def test_points_far_away_are_as_in_predictions(far, orthogonal):
     assert_same_numbers(model, outputs=("mean", "std"))
 
 
+def test_graphs_read_the_lower_half_of_factors():
+    """As predictions do, whatever an edited file has above."""
+    model = GaussianProcessRegressor(k.RBF(), alpha=0.1, optimizer=None).fit(X, y)
+    model.L_ = model.L_ + np.triu(np.ones_like(model.L_), 1)
+    assert_same_numbers(model)
+
+
 def test_graphs_are_not_silently_infinite(orthogonal):
     model = copy.deepcopy(orthogonal)
     model.posterior_.weights.root_0.data.fill_(1e160)

@@ -42,6 +42,7 @@ from skgpstoch import (
     DLMRegressor,
     GaussianProcessClassifier,
     GaussianProcessRegressor,
+    LogLoss,
     NNGPRegressor,
     QSGPRegressor,
     SCGDGaussianProcessRegressor,
@@ -1417,6 +1418,17 @@ def test_parts_of_an_inner_classifier_are_binary_ones(tmp_path):
         model.base_estimator_.estimators_ = others
         with pytest.raises(ValueError, match=r"than its 3, or has other parts|refers to itself"):
             model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("inner", [LogLoss(), SVGPRegressor()])
+def test_estimators_within_predict_what_the_model_does(inner, tmp_path):
+    """An error of predictions would name neither the part nor the file."""
+    model = GaussianProcessClassifier(optimizer=None).fit(X, Y > 0.0)
+    inner.classes_ = model.classes_
+    model.base_estimator_ = inner
+    message = f"base_estimator_ has a {type(inner).__name__}, without predict_proba"
+    with pytest.raises(ValueError, match=message):
+        model.save(tmp_path / "model")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1420,13 +1420,21 @@ def test_parts_of_an_inner_classifier_are_binary_ones(tmp_path):
             model.save(tmp_path / "model")
 
 
-@pytest.mark.parametrize("inner", [LogLoss(), SVGPRegressor()])
-def test_estimators_within_predict_what_the_model_does(inner, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "inner", "lacking"),
+    [
+        ("base_estimator_", LogLoss(), "predict_proba"),
+        ("base_estimator_", SVGPRegressor(), "predict_proba"),
+        ("estimator_", StandardScaler(), "predict"),
+    ],
+)
+def test_estimators_within_predict_what_the_model_does(name, inner, lacking, tmp_path):
     """An error of predictions would name neither the part nor the file."""
-    model = GaussianProcessClassifier(optimizer=None).fit(X, Y > 0.0)
-    inner.classes_ = model.classes_
-    model.base_estimator_ = inner
-    message = f"base_estimator_ has a {type(inner).__name__}, without predict_proba"
+    cls = GaussianProcessRegressor if name == "estimator_" else GaussianProcessClassifier
+    model = cls(optimizer=None).fit(X, Y > 0.0)
+    inner.classes_ = getattr(model, "classes_", None)
+    setattr(model, name, inner)
+    message = f"{name} has a {type(inner).__name__}, without {lacking}"
     with pytest.raises(ValueError, match=message):
         model.save(tmp_path / "model")
 

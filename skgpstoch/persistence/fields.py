@@ -171,13 +171,15 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
 
 def check_inside(cls: type, fields: dict[str, Any]) -> None:
     """Raise a ValueError if what an estimator leaves predictions to does not predict these."""
-    needed = "predict_proba" if issubclass(cls, ClassifierMixin) else "predict"
+    of_ours = "predict_proba" if issubclass(cls, ClassifierMixin) else "predict"
+    needed = {PACKAGE: of_ours, "sklearn": "predict"}
     for name in WITH_PREDICT.intersection(fields):
         field = fields[name]
         inside = field.values() if isinstance(field, dict) else field
         for kind in map(type, inside if isinstance(field, dict | list) else [field]):
-            if package_of(kind) == PACKAGE and not hasattr(kind, needed):
-                raise ValueError(f"{cls.__name__}.{name} has a {kind.__name__}, without {needed}")
+            method = needed.get(package_of(kind), "__init__")
+            if not hasattr(kind, method):
+                raise ValueError(f"{cls.__name__}.{name} has a {kind.__name__}, without {method}")
 
 
 def check_outputs(cls: type, fields: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from ..kernels.distances import Profile, matern_1, matern_3, rbf
 from ..methods.automatic.automatic_classifier import AutoGaussianProcessClassifier
 from ..methods.automatic.automatic_regressor import AutoGaussianProcessRegressor
 from ..methods.automatic.class_process import ExactProcessClassifier
-from ..methods.automatic.process import ExactProcessRegressor, checked_columns
+from ..methods.automatic.process import ExactProcessRegressor, checked_columns, n_flags
 from ..methods.automatic.process_evidence import CONSTANT_VARIANCE, Process
 from ..methods.automatic.row_weights import RowWeights
 from ..methods.automatic.stacking import StackedDensityRegressor
@@ -25,7 +25,6 @@ from ..methods.drop_in.laplace import COEFFICIENTS, LAMBDAS, BinaryLaplaceClassi
 from ..methods.drop_in.many_rows import ManyRowsModel
 from ..methods.drop_in.regressor import GaussianProcessRegressor
 from ..models.features.network import FARTHEST_INPUT
-from ..training.recipes.kernel_choice import MOST_RELEVANT_INPUTS
 from . import neighbours as neighbours  # registers its posterior
 from .distributions import (
     Component,
@@ -111,7 +110,7 @@ def _(model: ExactProcessRegressor, X: Value) -> Weighted:
     """Return a mixture of Student-t distributions, one for each kernel and hyper-parameter draw."""
     columns = checked_columns(model.missing_columns, model.n_features_in_)
     missing = X.columns(columns) if len(columns) else None
-    if missing is not None and len(columns) > MOST_RELEVANT_INPUTS:
+    if missing is not None and n_flags(len(columns)) < len(columns):
         missing = missing.sum(1)
     A = scaled(X, model._x_scaling).at_least(-FARTHEST_INPUT).at_most(FARTHEST_INPUT)
     offset, unit = model._y_scaling

@@ -1857,6 +1857,9 @@ def test_models_lack_what_those_within_lack(tmp_path):
     model = skgpstoch.load(tmp_path / "model", objects={"Ridge": Ridge})
     assert not hasattr(model, "feature_importances_")
     assert "Ridge" in model._repr_html_()
+    model.estimator_ = FunctionTransformer()
+    with pytest.raises(ValueError, match=r"predict failed in ConstantVarianceRegressor, loaded fr"):
+        model.predict(X)
 
 
 def test_errors_of_models_within_others_name_the_file(tmp_path):

@@ -65,9 +65,9 @@ def with_failures_told(method: Any) -> Any:
                 raise
             if id(model) in LOADED:
                 shorten(error)
-            lacks_method = is_absent(error, method.__name__)
-            is_told = lacks_method or is_for_users(error)
-            is_of_file = lacks_method or is_of_part(error, model)
+            is_lacking = is_absent(error, model, method.__name__)
+            is_told = is_lacking or is_for_users(error)
+            is_of_file = is_lacking or is_of_part(error, model)
             is_of_file = is_of_file or is_about_numbers(error, model, method)
             if id(model) not in LOADED or (is_told and not is_of_file):
                 raise
@@ -202,11 +202,12 @@ def is_for_users(error: Exception) -> bool:
     return (is_told and str(error) != "") or ran_out_of_memory(error)
 
 
-def is_absent(error: Exception, name: str) -> bool:
-    """Tell whether a model lacks an attribute because the estimator within it has none."""
+def is_absent(error: Exception, model: Any, name: str) -> bool:
+    """Tell whether a model lacks a property because the estimator within it has none."""
     if not isinstance(error, AttributeError) or error.name != name:
         return False
-    return isinstance(error.obj, BaseEstimator)
+    is_property = isinstance(getattr(type(model), name, None), property)
+    return is_property and isinstance(error.obj, BaseEstimator)
 
 
 def is_of_part(error: Exception, model: Any) -> bool:

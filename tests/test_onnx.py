@@ -670,6 +670,15 @@ def test_graphs_read_the_lower_half_of_factors():
     assert_same_numbers(model)
 
 
+def test_a_point_far_away_has_the_centre_of_predictions():
+    """Or other distances of all rows to all points, as the centre's last digit is 2."""
+    model = QSGPRegressor(basis="inducing", n_components=20, n_subset=20, max_iter=1)
+    model.set_params(random_state=0).fit(X, y)
+    model.posterior_.model.basis.points[0] = 1e16
+    std = model.predict_std(X_NEW)
+    np.testing.assert_allclose(run(model, X_NEW)["std"][:, 0], std, rtol=1e-8)
+
+
 def test_graphs_are_not_silently_infinite(orthogonal):
     model = copy.deepcopy(orthogonal)
     model.posterior_.weights.root_0.data.fill_(1e160)

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.gaussian_process import kernels as sk
 
 from ..kernels import Tied, contains, from_sklearn
@@ -23,9 +24,10 @@ def number(parameter: Any) -> np.ndarray:
 
 def squared_distance(X: Value, Z: np.ndarray, length_scale: Any) -> Value:
     """Return ‖(x − z)/ℓ‖², (N, M), for rows X (N, d) and points Z (M, d)."""
-    centre, scale = Z.mean(0), np.broadcast_to(number(length_scale), Z.shape[1])
+    centre = torch.tensor(Z).mean(0).numpy()  # rounded as in predictions
+    scale = np.broadcast_to(number(length_scale), Z.shape[1])
     A, B = (X - centre) / scale, np.clip((Z - centre) / scale, -FARTHEST, FARTHEST)
-    A = A.at_least(-FARTHEST).at_most(FARTHEST)  # as in predictions
+    A = A.at_least(-FARTHEST).at_most(FARTHEST)
     if Z.shape[1] <= DIRECT_COLUMNS:
         parts = [(A.columns([j]) - B[:, j]).square() for j in range(Z.shape[1])]
         return functools.reduce(Value.__add__, parts).at_most(FARTHEST)

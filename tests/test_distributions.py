@@ -263,6 +263,20 @@ def test_counts_agree(mean, std, S):
     assert (np.abs(z) < 5.0).all()
 
 
+def test_scores_of_large_mixtures_compute_few_numbers_at_a_time(monkeypatch):
+    """Of 240 rows of a deep process they took 2 GB."""
+    sizes, sf = [], PredictedLaw.sf
+
+    def counted(law, y):
+        sizes.append(law.q.mean.numel())
+        return sf(law, y)
+
+    monkeypatch.setattr(PredictedLaw, "sf", counted)
+    law = predicted(StudentT(1.0, 4.0), 100, np.random.default_rng(0))
+    assert np.isfinite(law.crps(np.zeros((4, 1)))).all()
+    assert max(sizes) <= 2**14
+
+
 @pytest.mark.parametrize("likelihood", [Poisson(), NegativeBinomial(2.0)], ids=repr)
 def test_the_crps_of_mixed_counts_is_a_sum(likelihood):
     """Where some components are narrower than the counts given f, and some are wider."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -46,6 +47,7 @@ pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 pd = pytest.importorskip("pandas")
 
+from skgpstoch.methods.automatic.process import ExactProcessRegressor  # noqa: E402
 from skgpstoch.methods.automatic.row_weights import RowWeights  # noqa: E402
 from skgpstoch.methods.nngp import deep  # noqa: E402
 from skgpstoch.onnx import CannotExport, export, to_onnx  # noqa: E402
@@ -452,6 +454,12 @@ def test_labels_of_tables_with_categories_and_dates():
     np.testing.assert_array_equal(found["label"], model.predict(new))
 
 
+def test_flags_of_missing_values_may_be_an_array():
+    rows = np.column_stack([X[:20, 0], np.where(X[:20, 1:] > 0.0, 0.5, 0.0)])
+    model = ExactProcessRegressor(kernels=["linear"], missing_columns=np.array([1, 2]))
+    assert_same_numbers(model.fit(rows, y[:20]), rows)
+
+
 def test_columns_that_no_input_can_hold_are_named():
     frame, target = odd_frame(60, 0)
     frame.loc[:20, "few"] = ""
@@ -640,6 +648,42 @@ def test_every_public_estimator_is_exported_or_refused():
         if isinstance(estimator, type) and hasattr(estimator, "predict"):
             has_graph = any(base in known for base in estimator.__mro__[:-1])
             assert has_graph or name == "ConstantVarianceRegressor", name
+
+
+@pytest.fixture(scope="module")
+def orthogonal():
+    return SolveGPRegressor(n_inducing=5, n_orthogonal=5, max_iter=1, random_state=0).fit(X, y)
+
+
+@pytest.mark.parametrize("far", [1e20, 1e100])
+def test_points_far_away_are_as_in_predictions(far, orthogonal):
+    """As in edited files: distances of all points to rows are rounded alike."""
+    model = copy.deepcopy(orthogonal)
+    model.posterior_.model.features.frozen_1.fill_(far)
+    assert_same_numbers(model, outputs=("mean", "std"))
+
+
+def test_graphs_read_the_lower_half_of_factors():
+    """As predictions do, whatever an edited file has above."""
+    model = GaussianProcessRegressor(k.RBF(), alpha=0.1, optimizer=None).fit(X, y)
+    model.L_ = model.L_ + np.triu(np.ones_like(model.L_), 1)
+    assert_same_numbers(model)
+
+
+def test_a_point_far_away_has_the_centre_of_predictions():
+    """Or other distances of all rows to all points, as the centre's last digit is 2."""
+    model = QSGPRegressor(basis="inducing", n_components=20, n_subset=20, max_iter=1)
+    model.set_params(random_state=0).fit(X, y)
+    model.posterior_.model.basis.points[0] = 1e16
+    std = model.predict_std(X_NEW)
+    np.testing.assert_allclose(run(model, X_NEW)["std"][:, 0], std, rtol=1e-8)
+
+
+def test_graphs_are_not_silently_infinite(orthogonal):
+    model = copy.deepcopy(orthogonal)
+    model.posterior_.weights.root_0.data.fill_(1e160)
+    with pytest.raises(ValueError, match="SolveGPRegressor predicts inf for"):
+        to_onnx(model)
 
 
 def test_graphs_are_valid_or_refused(tmp_path):

@@ -42,6 +42,7 @@ from skgpstoch import (
     DLMRegressor,
     GaussianProcessClassifier,
     GaussianProcessRegressor,
+    LogLoss,
     NNGPRegressor,
     QSGPRegressor,
     SCGDGaussianProcessRegressor,
@@ -1419,6 +1420,25 @@ def test_parts_of_an_inner_classifier_are_binary_ones(tmp_path):
             model.save(tmp_path / "model")
 
 
+@pytest.mark.parametrize(
+    ("name", "inner", "lacking"),
+    [
+        ("base_estimator_", LogLoss(), "predict_proba"),
+        ("base_estimator_", SVGPRegressor(), "predict_proba"),
+        ("estimator_", StandardScaler(), "predict"),
+    ],
+)
+def test_estimators_within_predict_what_the_model_does(name, inner, lacking, tmp_path):
+    """An error of predictions would name neither the part nor the file."""
+    cls = GaussianProcessRegressor if name == "estimator_" else GaussianProcessClassifier
+    model = cls(optimizer=None).fit(X, Y > 0.0)
+    inner.classes_ = getattr(model, "classes_", None)
+    setattr(model, name, inner)
+    message = f"{name} has a {type(inner).__name__}, without {lacking}"
+    with pytest.raises(ValueError, match=message):
+        model.save(tmp_path / "model")
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_estimators_are_those_of_what_a_model_predicts(tmp_path):
     options = {"n_inducing": 5, "max_iter": 1, "random_state": 0}
@@ -1652,6 +1672,22 @@ def processes():
     return ExactProcessRegressor(kernels=names, random_state=0).fit(X[:9], Y[:9])
 
 
+@pytest.fixture(scope="module")
+def flagged():
+    """A process with a column that says what is missing."""
+    rows = np.column_stack([X[:9, 0], X[:9, 1] > 0.0])
+    return ExactProcessRegressor(kernels=["linear"], missing_columns=[1]).fit(rows, Y[:9])
+
+
+@pytest.mark.parametrize("columns", [None, [1, 1], [0, 1]])
+def test_flags_of_missing_values_are_those_of_the_fit(columns, flagged, tmp_path):
+    """A graph predicted something else, and an error blamed the rows."""
+    flagged.save(tmp_path / "model")
+    model = copy.copy(flagged).set_params(missing_columns=columns)
+    with pytest.raises(ValueError, match=r"missing_columns=.* are not those of the processes"):
+        model.save(tmp_path / "model")
+
+
 def test_processes_are_few(processes, tmp_path):
     """Each makes a matrix of its rows again, which a small file could ask much memory for."""
     processes.save(tmp_path / "model")
@@ -1821,6 +1857,9 @@ def test_models_lack_what_those_within_lack(tmp_path):
     model = skgpstoch.load(tmp_path / "model", objects={"Ridge": Ridge})
     assert not hasattr(model, "feature_importances_")
     assert "Ridge" in model._repr_html_()
+    model.estimator_ = FunctionTransformer()
+    with pytest.raises(ValueError, match=r"predict failed in ConstantVarianceRegressor, loaded fr"):
+        model.predict(X)
 
 
 def test_errors_of_models_within_others_name_the_file(tmp_path):
@@ -2011,12 +2050,39 @@ def test_standard_deviations_are_not_silently_infinite(predict, plain, tmp_path)
         predict(model)
 
 
-@pytest.mark.parametrize("name", ["predict_interval", "sample_y"])
-def test_nor_are_intervals_and_draws(name, plain):
+@pytest.mark.parametrize("of", [SVGPRegressor, skgpstoch], ids=["method", "function"])
+@pytest.mark.parametrize("name", ["predict_interval", "predict_std", "sample_y"])
+def test_nor_are_intervals_and_draws(name, of, plain):
     model = skgpstoch.load(plain)
     model.posterior_.likelihood.log_noise.data.fill_(1e8)
     with pytest.raises(ValueError, match=r"predicts -?inf for"):
-        getattr(model, name)(X)
+        getattr(of, name)(model, X)
+
+
+@pytest.mark.parametrize("name", ["interval", "sample", "std"])
+def test_nor_are_those_of_distributions(name, plain):
+    model = skgpstoch.load(plain)
+    model.posterior_.likelihood.log_noise.data.fill_(1e8)
+    with pytest.raises(ValueError, match=r"PredictiveDistribution, loaded from .* predicts -?inf"):
+        getattr(model.predict_distribution(X), name)()
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_nor_are_functions_and_gradients(plain):
+    model = skgpstoch.load(plain)
+    model._y_scaling = model._y_scaling._replace(scale=np.array([1e308]))
+    with pytest.raises(ValueError, match=r"SVGPRegressor, loaded from .* predicts -?inf"):
+        model.predict_gradient(X)
+    with pytest.raises(ValueError, match=r"SampledFunctions, loaded from .* predicts -?inf"):
+        model.sample_functions(20)(X)
+
+
+def test_nor_are_latent_variances():
+    """Of which the probabilities are NaN."""
+    model = SVGPClassifier(n_inducing=5, max_iter=1, random_state=0).fit(X, Y > 0.0)
+    model.posterior_.weights.root_0.data.fill_(1e160)
+    with pytest.raises(ValueError, match=r"predicts inf for .* 1e\+160, in .*root_0"):
+        model.latent_mean_and_variance(X)
 
 
 def test_likelihoods_are_not_silently_nan(plain):
@@ -2620,6 +2686,19 @@ def test_frequencies_are_as_many_as_the_columns_of_rows(n_inputs, tmp_path):
     model.posterior_.model.basis.n_inputs = n_inputs
     message = rf"basis\.n_inputs has the shape \({n_inputs},\), not \(d\), d=2"
     with pytest.raises(ValueError, match=message):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("kernel", ["a large order", "no order", sk.RationalQuadratic()])
+def test_kernels_of_frequencies_have_some(kernel, tmp_path):
+    """Predictions would say that the user's kernel has none, and no file."""
+    model = QSGPRegressor(sk.Matern(), n_subset=10, n_components=20, max_iter=1, random_state=0)
+    basis = model.fit(X, Y).posterior_.model.basis
+    if isinstance(kernel, str):
+        basis.kernel.nu = 1e30 if kernel == "a large order" else None
+    else:
+        basis.kernel = from_sklearn(kernel)
+    with pytest.raises(ValueError, match="kernel must have random Fourier features"):
         model.save(tmp_path / "model")
 
 

@@ -67,6 +67,10 @@ class PredictedLaw(Law):
         return self.q.mean.shape[1], self.q.mean.shape[2]
 
     @property
+    def n_parts(self) -> int:
+        return len(self.q.mean)
+
+    @property
     def is_discrete(self) -> bool:
         return self.likelihood.is_discrete
 

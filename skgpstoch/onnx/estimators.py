@@ -16,7 +16,7 @@ from ..kernels.distances import Profile, matern_1, matern_3, rbf
 from ..methods.automatic.automatic_classifier import AutoGaussianProcessClassifier
 from ..methods.automatic.automatic_regressor import AutoGaussianProcessRegressor
 from ..methods.automatic.class_process import ExactProcessClassifier
-from ..methods.automatic.process import ExactProcessRegressor
+from ..methods.automatic.process import ExactProcessRegressor, checked_columns, n_flags
 from ..methods.automatic.process_evidence import CONSTANT_VARIANCE, Process
 from ..methods.automatic.row_weights import RowWeights
 from ..methods.automatic.stacking import StackedDensityRegressor
@@ -108,10 +108,10 @@ def of_many_rows(model: ManyRowsModel, noise: np.ndarray, X: Value) -> MixtureVa
 @distribution.register
 def _(model: ExactProcessRegressor, X: Value) -> Weighted:
     """Return a mixture of Student-t distributions, one for each kernel and hyper-parameter draw."""
-    columns = np.asarray(model.missing_columns or [], dtype=np.intp)
+    columns = checked_columns(model.missing_columns, model.n_features_in_)
     missing = X.columns(columns) if len(columns) else None
-    if missing is not None and model._processes[0][0][0].theta.missing.numel() != len(columns):
-        missing = missing.sum(1)  # with very many columns, the model uses only their number
+    if missing is not None and n_flags(len(columns)) < len(columns):
+        missing = missing.sum(1)
     A = scaled(X, model._x_scaling).at_least(-FARTHEST_INPUT).at_most(FARTHEST_INPUT)
     offset, unit = model._y_scaling
     parts, graph = [], X.graph

@@ -33,7 +33,7 @@ ADVICE_FOR_PIPELINES = (
     "Call skgpstoch.onnx.register_converters() and convert the pipeline with skl2onnx, or "
     "export the fitted estimator at its end."
 )
-N_CHECKED = 8  # rows for which a graph must not predict NaN
+N_CHECKED = 8  # rows for which predictions of a graph must be finite
 INVALID = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError)
 Found = dict[str, tuple[Value, int, Sequence[Any]]]
 
@@ -170,7 +170,7 @@ def n_columns(model: Any) -> int:
 
 
 def check_predicts(model: Any, made: onnx.ModelProto) -> None:
-    """Raise a ValueError if a graph predicts NaN for rows like those of the fit.
+    """Raise a ValueError if predictions of a graph for rows like those of the fit are not finite.
 
     A graph cannot refuse them when it runs. Tables, whose columns need not be numbers, have no
     such rows.
@@ -180,7 +180,8 @@ def check_predicts(model: Any, made: onnx.ModelProto) -> None:
         rows = representative_rows(spreads[0])[:: N_ROWS // N_CHECKED]
         with np.errstate(all="ignore"):
             for row in rows[:, None]:  # each with all that is between it and its predictions
-                check_known(model, tuple(ReferenceEvaluator(made).run(None, {"X": row})))
+                found = tuple(ReferenceEvaluator(made).run(None, {"X": row}))
+                check_known(model, found, len(found))
 
 
 def spread_for(model: Any) -> Scaling | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from typing import Any, NamedTuple, cast
 
@@ -186,10 +187,11 @@ def _(features: InducingFeatures, X: Value) -> FeatureValues:
 @basis.register
 def _(features: orthogonal.OrthogonalFeatures, X: Value) -> FeatureValues:
     kernel, G, (Z, Z_v, _, inverse, *others) = conditioned(features, X)
-    phi = covariance(kernel, G, Z) @ inverse.T
-    ends = np.cumsum(features.blocks[1:-1])
-    for points, found in zip(np.split(Z_v, ends), orthogonal.sets_of(others), strict=True):
-        c = covariance(kernel, G, points) - phi @ found.P.T
+    B = covariance(kernel, G, np.concatenate([Z, Z_v]))  # of all points at once, as in predictions
+    ends = np.cumsum(features.blocks)
+    phi = B.columns(range(ends[0])) @ inverse.T
+    for within, found in zip(itertools.pairwise(ends), orthogonal.sets_of(others), strict=True):
+        c = B.columns(range(*within)) - phi @ found.P.T
         phi = X.graph.concat([phi, c @ found.inverse.T], 1)
     return FeatureValues(phi, covariance(kernel, G))
 

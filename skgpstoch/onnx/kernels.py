@@ -7,14 +7,14 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.gaussian_process import kernels as sk
 
 from ..kernels import Tied, contains, from_sklearn
 from ..kernels import expressions as k
+from ..kernels.distances import DIRECT_COLUMNS, FARTHEST
 from .graph import CannotExport, Value
-from .series import FARTHEST_DEVIATE, log1p
-
-DIRECT_COLUMNS = 32  # up to so many columns, take differences one by one, as in predictions
+from .series import log1p
 
 
 def number(parameter: Any) -> np.ndarray:
@@ -24,14 +24,15 @@ def number(parameter: Any) -> np.ndarray:
 
 def squared_distance(X: Value, Z: np.ndarray, length_scale: Any) -> Value:
     """Return ‖(x − z)/ℓ‖², (N, M), for rows X (N, d) and points Z (M, d)."""
-    centre, scale = Z.mean(0), np.broadcast_to(number(length_scale), Z.shape[1])
-    A, B = (X - centre) / scale, (Z - centre) / scale
-    A = A.at_least(-FARTHEST_DEVIATE).at_most(FARTHEST_DEVIATE)  # ∞·0 and ∞ − ∞ would be NaN
+    centre = torch.tensor(Z).mean(0).numpy()  # rounded as in predictions
+    scale = np.broadcast_to(number(length_scale), Z.shape[1])
+    A, B = (X - centre) / scale, np.clip((Z - centre) / scale, -FARTHEST, FARTHEST)
+    A = A.at_least(-FARTHEST).at_most(FARTHEST)
     if Z.shape[1] <= DIRECT_COLUMNS:
         parts = [(A.columns([j]) - B[:, j]).square() for j in range(Z.shape[1])]
-        return functools.reduce(Value.__add__, parts)
+        return functools.reduce(Value.__add__, parts).at_most(FARTHEST)
     norms = A.square().sum(1) + np.square(B).sum(1)
-    return (norms - 2.0 * (A @ B.T)).at_least(0.0)
+    return (norms - 2.0 * (A @ B.T)).at_least(0.0).at_most(FARTHEST)
 
 
 def radial(r2: Value, nu: float) -> Value:

@@ -64,8 +64,8 @@ def _(posterior: ExactPosterior, X: Value) -> list[LatentValues]:
 
 
 def given_rows(prior: Value, K_star: Value, L: np.ndarray) -> Value:
-    """Return k(x, x) − ‖L⁻¹k(Z, x)‖², (N, 1)."""
-    inverse = np.linalg.solve(L, np.eye(len(L)))
+    """Return k(x, x) − ‖L⁻¹k(Z, x)‖², (N, 1), of which L is the lower half, as in predictions."""
+    inverse = np.linalg.solve(np.tril(L), np.eye(len(L)))
     return (prior - (K_star @ inverse.T).square().sum(1)).at_least(0.0)
 
 

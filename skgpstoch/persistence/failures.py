@@ -38,8 +38,15 @@ OF_PARAMETERS = re.compile(r"(?:The ')?(\w+)")
 OF_CHECKS = re.compile(r"sklearn\.(utils\.(?!_pprint|_repr_html)|metrics\.)")
 LONGEST_MESSAGE = 5000  # letters
 SPECIAL = {"__call__", "__getitem__", "__len__", "__repr__"}
-N_FINITE = {"predict": 2, "predict_interval": 1, "predict_std": 1, "sample_y": 1}
-"""Of what methods return, how many of the first must be finite."""
+N_FINITE = {
+    **dict.fromkeys(("interval", "latent_mean_and_variance", "predict", "predict_gradient"), 2),
+    **dict.fromkeys(("__call__", "mean", "median", "predict_interval", "predict_std"), 1),
+    **dict.fromkeys(("sample", "sample_y", "std"), 1),
+}
+"""Of what methods of models, distributions and functions return, how many of the first are finite.
+
+With a transform of the target only the mean that a model predicts.
+"""
 
 LIKELIHOODS = {"log_marginal_likelihood"}  # other numbers, such as a score of one row, may be NaN
 MOST_MISSING = 1e-6  # of a sum of probabilities, to 1
@@ -58,9 +65,9 @@ def with_failures_told(method: Any) -> Any:
                 raise
             if id(model) in LOADED:
                 shorten(error)
-            lacks_method = is_absent(error, method.__name__)
-            is_told = lacks_method or is_for_users(error)
-            is_of_file = lacks_method or is_of_part(error, model)
+            is_lacking = is_absent(error, model, method.__name__)
+            is_told = is_lacking or is_for_users(error)
+            is_of_file = is_lacking or is_of_part(error, model)
             is_of_file = is_of_file or is_about_numbers(error, model, method)
             if id(model) not in LOADED or (is_told and not is_of_file):
                 raise
@@ -81,11 +88,7 @@ def with_failures_told(method: Any) -> Any:
         if method.__name__ == "fit":
             LOADED.pop(id(model), None)
         elif method.__name__ not in DATA:
-            is_judged = isinstance(found, float) and method.__name__ in LIKELIHOODS
-            checked = np.array([found]) if is_judged else found
-            check_known(model, checked, N_FINITE.get(method.__name__, 0))
-            if method.__name__ == "predict_proba" and isinstance(found, np.ndarray):
-                check_probabilities(model, found)
+            check_found(model, method.__name__, found)
         if found is not model:
             mark_same(model, found)
         return found
@@ -147,11 +150,21 @@ def file_of(model: Any) -> str:
     return f", loaded from {LOADED[id(model)]!r}" if id(model) in LOADED else ""
 
 
-def check_known(model: Any, found: Any, n_finite: int = 0) -> None:
+def check_found(model: Any, name: str, found: Any) -> None:
+    """Raise a ValueError if a method returns NaN, infinite numbers, or what is no probability."""
+    is_judged = isinstance(found, float) and name in LIKELIHOODS
+    n_finite = N_FINITE.get(name, 0)
+    has_map = hasattr(getattr(model, "law", None), "map")  # of a distribution
+    if has_map or getattr(model, "target_transformer_", None) is not None:
+        n_finite = int(name == "predict")
+    check_known(model, np.array([found]) if is_judged else found, n_finite)
+    if name == "predict_proba" and isinstance(found, np.ndarray):
+        check_probabilities(model, found)
+
+
+def check_known(model: Any, found: Any, n_finite: int) -> None:
     """Raise a ValueError if predictions are NaN, or the first, as means and stds, are infinite."""
     arrays = found if isinstance(found, tuple) else (found,)
-    if getattr(model, "target_transformer_", None) is not None:
-        n_finite -= 1  # a std, which comes last, may not exist
     for i, a in enumerate(arrays):
         if not (isinstance(a, np.ndarray) and a.dtype.kind == "f"):
             continue
@@ -189,11 +202,12 @@ def is_for_users(error: Exception) -> bool:
     return (is_told and str(error) != "") or ran_out_of_memory(error)
 
 
-def is_absent(error: Exception, name: str) -> bool:
-    """Tell whether a model lacks an attribute because the estimator within it has none."""
+def is_absent(error: Exception, model: Any, name: str) -> bool:
+    """Tell whether a model lacks a property because the estimator within it has none."""
     if not isinstance(error, AttributeError) or error.name != name:
         return False
-    return isinstance(error.obj, BaseEstimator)
+    is_property = isinstance(getattr(type(model), name, None), property)
+    return is_property and isinstance(error.obj, BaseEstimator)
 
 
 def is_of_part(error: Exception, model: Any) -> bool:

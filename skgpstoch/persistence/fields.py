@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.gaussian_process.kernels import Kernel, PairwiseKernel
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -63,6 +63,7 @@ CLASS_OF_PART = {
     **dict.fromkeys(("kernel", "k1", "k2"), "Kernel"),
 }
 """Of which class of ours modules of these names are, within others."""
+WITH_PREDICT = {"base_estimator_", "estimator_", "estimators_"}
 OF_FUNCTIONS = {"func": "kw_args", "inverse_func": "inv_kw_args"}
 
 
@@ -163,8 +164,22 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
                     f"write elsewhere or leave numbers out. Set {arguments}=None before saving"
                 )
     check_columns(type(value), fields)
+    check_inside(type(value), fields)
     check_outputs(type(value), fields)
     check_jobs(type(value), fields)
+
+
+def check_inside(cls: type, fields: dict[str, Any]) -> None:
+    """Raise a ValueError if what an estimator leaves predictions to does not predict these."""
+    of_ours = "predict_proba" if issubclass(cls, ClassifierMixin) else "predict"
+    needed = {PACKAGE: of_ours, "sklearn": "predict"}
+    for name in WITH_PREDICT.intersection(fields):
+        field = fields[name]
+        inside = field.values() if isinstance(field, dict) else field
+        for kind in map(type, inside if isinstance(field, dict | list) else [field]):
+            method = needed.get(package_of(kind), "__init__")
+            if not hasattr(kind, method):
+                raise ValueError(f"{cls.__name__}.{name} has a {kind.__name__}, without {method}")
 
 
 def check_outputs(cls: type, fields: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, is_classifier
 from sklearn.pipeline import Pipeline
 from torch import nn
 
-from .fields import trains
+from .fields import WITH_PREDICT, trains
 from .networks import Networks, check_members
 from .registry import PACKAGE, TRANSFORMERS, is_parameter, package_of
 
@@ -25,7 +25,7 @@ HIDDEN = {"GPLayer", "PatchLayer"}  # whose outputs are inputs of another layer
 FREE_OUTPUTS = 16  # that arrays of any model may have
 FOR_EACH = 4  # latent functions for each output of y, with a likelihood of the user's, or class
 HOLDERS = BaseEstimator, nn.Module
-PREDICTORS = {"base_estimator_", "estimator_", "estimators_", "posterior_"}
+PREDICTORS = {*WITH_PREDICT, "posterior_"}
 
 
 class Inside(NamedTuple):

@@ -21,6 +21,7 @@ TOLERANCE = 1e-8  # error of integrals over an interval, in standard deviations
 
 LEAST_PROBABILITY = 1e-16  # smallest probability of draws by quantiles
 COUNTS_AT_A_TIME = 256  # for which a mixture's nodes stay in the processor's cache
+TAILS_AT_A_TIME = 2**14  # likewise, of all parts of a mixture
 FEW_COUNTS = 256  # counts that are summed one by one
 LEAST_TAIL = 1e-9  # probability on either side that is neglected
 PANELS = 4.0 ** np.arange(-12, 1)  # interval ends where integration of the rest starts
@@ -35,6 +36,11 @@ class Law(ABC):
 
     has_atoms: bool = False
     """Whether some values have a positive probability, besides the density."""
+
+    @property
+    def n_parts(self) -> int:
+        """How many parts a mixture has, each of which is asked for every y."""
+        return 1
 
     @property
     def is_discrete(self) -> bool:
@@ -183,11 +189,13 @@ class Law(ABC):
     def tail(self, row: np.ndarray, t: np.ndarray, is_above: np.ndarray, p: int) -> np.ndarray:
         """Return P(Y > t) of output p if `is_above`, else P(Y ≤ t), at t (I, m) of rows (I,)."""
         rows, at = np.repeat(row, t.shape[1]), np.repeat(t.reshape(-1, 1), self.shape[1], 1)
-        found, is_above = np.empty(t.size), is_above.ravel()
-        if is_above.any():
-            found[is_above] = self.of(rows[is_above]).sf(at[is_above])[:, p]
-        if not is_above.all():
-            found[~is_above] = self.of(rows[~is_above]).cdf(at[~is_above])[:, p]
+        found, size = np.empty(t.size), max(TAILS_AT_A_TIME // self.n_parts, 1)
+        for side in (True, False):
+            places = np.flatnonzero(is_above.ravel() == side)
+            for some in row_blocks(len(places), size):
+                here = places[some]
+                law = self.of(rows[here])
+                found[here] = (law.sf if side else law.cdf)(at[here])[:, p]
         return found.reshape(t.shape)
 
 

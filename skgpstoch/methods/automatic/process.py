@@ -266,8 +266,8 @@ class ExactProcessRegressor(
                 "X must hold numbers from 0 to 1 in missing_columns (1 where a value is "
                 f"missing), got {missing.min():g} to {missing.max():g}."
             )
-        many = missing.shape[1] > MOST_RELEVANT_INPUTS
-        return missing.sum(1, keepdims=True) if many else missing
+        is_summed = n_flags(missing.shape[1]) < missing.shape[1]
+        return missing.sum(1, keepdims=True) if is_summed else missing
 
     # ---- predictions -------------------------------------------------------------------------
 
@@ -287,13 +287,18 @@ class ExactProcessRegressor(
         return averaged(self.weights_, mean * unit + offset)
 
     def _check_parts(self) -> None:
-        """Raise a ValueError if there are more processes than a fit makes, as in edited files.
+        """Raise a ValueError if there are more processes or flags than a fit makes.
 
-        Each takes a matrix for its rows when it predicts.
+        As in edited files. Each process takes a matrix for its rows when it predicts.
         """
         of_outputs = [draws for of_kernel in getattr(self, "_processes", []) for draws in of_kernel]
         if not of_outputs:
             return
+        columns = checked_columns(self.missing_columns, self.n_features_in_)
+        known = n_flags(len(columns))
+        all_draws = (process for draws in of_outputs for process in draws)
+        if {len(f.theta.missing) for f in all_draws if f.shape.is_linear} - {known}:
+            raise ValueError(f"missing_columns={columns} are not those of the processes")
         most = len(KERNEL_SHAPES) * len(self._y_scaling.offset)
         n_rows = {len(process.alpha) for draws in of_outputs for process in draws}
         n_draws = max(map(len, of_outputs))
@@ -385,6 +390,11 @@ def usual_kernels(rows: ProcessRows) -> list[str]:
     """
     gains = len(rows.y) <= MOST_BY_LEVEL and len(rows.inputs.levels)
     return [name for name in KERNEL_SHAPES if gains or name != BY_LEVEL]
+
+
+def n_flags(n_columns: int) -> int:
+    """Return how many numbers of a row say what is missing in these columns: their sum, of many."""
+    return 1 if n_columns > MOST_RELEVANT_INPUTS else n_columns
 
 
 def checked_columns(given: Any, n_columns: int) -> np.ndarray:

@@ -103,19 +103,24 @@ class FourierBasis(BasisFunctions):
         self.n_inputs = n_inputs
         self.n_groups = (n_components + 1) // 2
         self.sums_to_kernel = n_components % 2 == 0
-        if not has_fourier_features(kernel):
+        self.seed = seed
+        self.check_parts()
+
+    def check_parts(self) -> None:
+        """Raise an error if the kernel has no Fourier features, or more terms than there are."""
+        super().check_parts()
+        if not has_fourier_features(self.kernel):
             raise TypeError(
                 "kernel must have random Fourier features for basis='fourier': a sum of "
                 "products of RBF, Matern (nu = 0.5, 1.5, 2.5, inf) and ConstantKernel, "
-                f"with no term that is a constant alone; got {kernels.to_sklearn(kernel)}. "
+                f"with no term that is a constant alone; got {kernels.to_sklearn(self.kernel)}. "
                 "Use basis='inducing', which supports all kernels available in torch."
             )
         least = 2 * len(self._products()) - 1  # a frequency for each term
-        if n_components < least:
+        if self.n_components < least:
             raise ValueError(
-                f"n_components must be at least {least} for this kernel, got {n_components}."
+                f"n_components must be at least {least} for this kernel, got {self.n_components}."
             )
-        self.seed = seed
 
     def _products(self) -> list[list[kernels.Kernel]]:
         return [factors_of(term) for term in summands(self.kernel)]

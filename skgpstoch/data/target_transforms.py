@@ -22,7 +22,7 @@ from .arrays import Scaling
 
 POWERS = (0.0, 2.0)  # with these powers, Yeo and Johnson's map covers the whole real line
 POWER_PRECISION = 1e-8
-MOST_REPEATED = 100_000  # targets that a transformer of others is fitted to
+MOST_TRANSFORMED = 100_000  # targets that a transformer of others is fitted to
 GIVEN_BACK = 1e-6  # relative error, to a target plus the range, of the inverse of a transformation
 
 
@@ -149,7 +149,7 @@ def repeated(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
     Transformers of others know no weights.
     """
-    is_whole = (counts == np.rint(counts)).all() and counts.sum() <= MOST_REPEATED
+    is_whole = (counts == np.rint(counts)).all() and counts.sum() <= MOST_TRANSFORMED
     return np.repeat(values, counts.astype(np.intp), axis=0) if is_whole else values
 
 

@@ -74,8 +74,10 @@ LEARN = ("check_classifiers_train", "check_regressors_train", "check_classifiers
 WITHOUT_NOISE = ("check_positive_only_tag_during_fit", "check_non_transformer_estimators_n_iter")
 
 # The drop-in says, as scikit-learn does, that a parameter is at its bound; and that y is noise.
+# Nearest neighbours say that y has none.
 at_bounds = pytest.mark.filterwarnings(
     "ignore:The optimal value found",
+    "ignore:The noise variance, .*, is at its lower bound",
     "ignore:y looks noisy, but the kernel has no noise",
     "ignore:.* other rows explain only",
 )

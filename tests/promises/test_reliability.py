@@ -1215,6 +1215,7 @@ REGRESSORS = AROUND | {named(cls): constructor(cls) for cls in ESTIMATORS if is_
 
 
 @few_iterations
+@pytest.mark.filterwarnings("ignore:The noise variance, .*, is at its lower bound")  # so it is
 @pytest.mark.parametrize(
     ("kind", "constant"),
     [*((kind, True) for kind in REGRESSORS if kind != "Gaussian"), *((k, False) for k in AROUND)],

@@ -369,6 +369,14 @@ def test_draws_group_by_group_are_nearly_joint(monkeypatch, shape, noise):
     assert wrong.abs().max() < 0.1
 
 
+def test_rows_with_many_neighbours_are_drawn_alone(monkeypatch):
+    monkeypatch.setattr(joint, "MOST_PLACES", N - 1)
+    monkeypatch.setattr(joint, "DRAWN_AT_A_TIME", (4, 5))
+    X, rows = data()
+    found, _ = posterior(X, rows, N)
+    assert found.sample(X[:9] + 0.1, 3, torch.Generator().manual_seed(0)).isfinite().all()
+
+
 def test_left_out_predictions_are_those_without_the_row():
     X, rows = data(P=2)
     found, made = posterior(X, rows, N)

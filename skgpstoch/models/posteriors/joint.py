@@ -95,7 +95,7 @@ class JointErrors(NamedTuple):
         near = near[(near >= 0) & (near < n_done)]
         found, counts = near.unique(return_counts=True)
         given = order[found[counts.argsort(descending=True, stable=True)][:N_BEFORE]]
-        while len(self.N[torch.cat([given, rows])].unique()) > MOST_PLACES:
+        while len(given) and len(self.N[torch.cat([given, rows])].unique()) > MOST_PLACES:
             given = given[: len(given) // 2]
         return given
 

@@ -119,11 +119,10 @@ def fitted_transform(transform: Any, y: np.ndarray, weight: np.ndarray | None) -
         If targets are outside the transformation's domain, or if its inverse does not return them,
         is not monotone between them, or has steps.
     """
-    values, counts = counted(y, weight)
     if isinstance(transform, str):
-        return TRANSFORMS[transform]().fit(values, counts)
+        return TRANSFORMS[transform]().fit(*counted(y, weight))
     kept = slice(None) if weight is None else weight > 0.0
-    fitted = clone(transform).fit(repeated(values, counts))
+    fitted = clone(transform).fit(repeated(y, weight))
     z = np.asarray(fitted.transform(y), dtype=np.float64).reshape(y.shape)
     if not np.isfinite(z).all():
         raise ValueError(
@@ -135,22 +134,23 @@ def fitted_transform(transform: Any, y: np.ndarray, weight: np.ndarray | None) -
 
 
 def counted(y: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return distinct targets with a positive weight, in order, and the sums of their weights.
+    """Return distinct targets, in order, and the sums of their weights.
 
     So neither the order of rows nor copies in place of weights change what is fitted.
     """
     values, of_row = np.unique(y, axis=0, return_inverse=True)
-    counts = np.bincount(of_row.ravel(), weight, minlength=len(values)).astype(np.float64)
-    return values[counts > 0.0], counts[counts > 0.0]
+    return values, np.bincount(of_row.ravel(), weight, minlength=len(values)).astype(np.float64)
 
 
-def repeated(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return targets as often as they count, if these are whole numbers and not very many; or once.
+def repeated(y: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    """Return targets in order, as often as weights say that are whole numbers and not very large.
 
-    Transformers of others know no weights.
+    Otherwise each row with a positive weight counts once: transformers of others know no weights.
     """
-    is_whole = (counts == np.rint(counts)).all() and counts.sum() <= MOST_TRANSFORMED
-    return np.repeat(values, counts.astype(np.intp), axis=0) if is_whole else values
+    if weight is not None:
+        is_whole = (weight == np.rint(weight)).all() and weight.sum() <= MOST_TRANSFORMED
+        y = np.repeat(y, weight.astype(np.intp), axis=0) if is_whole else y[weight > 0.0]
+    return y[np.lexsort(y.T[::-1])]
 
 
 def check_returns(transform: Any, fitted: Any, y: np.ndarray, z: np.ndarray) -> None:

@@ -153,8 +153,9 @@ class NeighbourClassObjective(NeighbourObjective):
     def gain(self, i: Tensor) -> float:
         if not self.is_ordered:
             return 0.0
-        posterior = self.present()
-        return float(posterior.gain(i, posterior.rows_alone.others(i, self.n_neighbors)).sum())
+        posterior, (_, rows) = self.present(), cast(Pair, self.data)
+        gain = posterior.gain(i, posterior.rows_alone.others(i, self.n_neighbors))
+        return float(gain.sum()) / rows.mean_weight
 
     def present(self) -> NeighbourClassPosterior:
         """Return the posterior of the rows to train on."""
@@ -164,14 +165,21 @@ class NeighbourClassObjective(NeighbourObjective):
     def step_end(self) -> None:
         self.kernel.clamp_()
 
-    @torch.no_grad()
     def epoch_end(self) -> None:
         """Let pseudo-targets follow the kernel, unless it has moved for a few steps only."""
         super().epoch_end()
         X, _ = cast(Pair, self.data)
         share_of_epoch = min(1.0, len(X) / self.n_epoch)
-        if int(self.n_done) % max(1, round(SWEEP_EVERY / share_of_epoch)):
-            return
+        if not int(self.n_done) % max(1, round(SWEEP_EVERY / share_of_epoch)):
+            self.follow()
+
+    def climb_end(self) -> None:
+        super().epoch_end()
+        self.follow()
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Let pseudo-targets follow the kernel."""
         posterior = self.present().settle_(self.spread(SWEPT_ROWS), 1)
         targets = posterior.targets_of(posterior.row_numbers)
         self.target_mean.copy_(targets.mean)

@@ -213,7 +213,7 @@ class NeighbourObjective(Objective):
         return surrogate(-found.value.sum() / n, *gradients)
 
     def gain(self, i: Tensor) -> float:
-        """Return what the log evidence of rows i has beside their densities, in nats."""
+        """Return what the log evidence of rows i has beside their densities, per mean weight."""
         return 0.0
 
     @torch.no_grad()
@@ -228,6 +228,10 @@ class NeighbourObjective(Objective):
     def epoch_end(self) -> None:
         self.n_done += 1
         self.found = None
+
+    def climb_end(self) -> None:
+        """Let others follow the kernel after a search on fixed rows."""
+        self.epoch_end()
 
     def detach_rows(self) -> None:
         self.data = self.found = None

@@ -61,7 +61,7 @@ class Climb:
         self.i, self.N = objective.find(n_rows)
 
     def run(self, n_steps: int) -> float:
-        """Make at most so many steps, and return the log evidence of the rows, in nats."""
+        """Make at most so many steps, and return the log evidence of the rows, per mean weight."""
         objective = self.objective.train()
         if not self.params:
             return 0.0
@@ -72,7 +72,7 @@ class Climb:
             objective.start_is_cut = True
         self.move_to(search.best.theta)
         value = search.best.value + objective.gain(self.i)
-        objective.epoch_end()
+        objective.climb_end()
         return value
 
     def __call__(self, theta: np.ndarray, eval_gradient: bool = True) -> tuple[float, np.ndarray]:

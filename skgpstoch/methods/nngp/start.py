@@ -38,8 +38,10 @@ SMOOTHNESS = (1.5, 0.5, 2.5)
 """The first one is tried even if there is no time. *Measured* (NLPD, ν = 1/2, 3/2, 5/2): protein
 .338, .471, .511; bike −7.86, −8.17, −7.86; kin40k −.51, −.95, −1.05."""
 
-ROUNDS = ((3, 512, 20), (2, 2048, 15))
-"""How many kernels climb on the densities of how many rows, and in how many steps at most."""
+ROUNDS = ((512, 20), (2048, 15), (8192, 8))
+"""On the densities of how many rows kernels climb, and in how many steps at most."""
+FOR_ALL = 2048  # with more rows, only kernels climb that fewer could not tell apart
+TIE = 10.0  # nats: kernels that are so much less likely than the best are given up
 
 START_TIME, OWN_TIME = 0.25, 0.4  # of the time that is left, and of what is left of that, for one
 
@@ -110,9 +112,11 @@ def likeliest(
     """
     left = made = [make() for make in makers]
     part = None if deadline is None else deadline.part(START_TIME)
-    for n_kept, n_rows, n_steps in ROUNDS:
+    for n_rows, n_steps in ROUNDS:
+        if n_rows > FOR_ALL and (len(left) == 1 or len(X) <= FOR_ALL):
+            break
         reached = dict.fromkeys(left, -math.inf)
-        for each in left[:n_kept]:
+        for each in left:
             if part is not None and part.left() <= 0.0 and left[0].n_done:
                 each.start_is_cut = True
                 continue
@@ -120,7 +124,8 @@ def likeliest(
             for _ in range(each.n_parts):
                 climb = Climb(each, X, rows, n_rows, generator, own)
                 reached[each] = climb.run(n_steps // each.n_parts)
-        left = sorted(left, key=lambda each: -reached[each])
+        best_first = sorted(left, key=lambda each: -reached[each])
+        left = [each for each in best_first if reached[each] >= reached[best_first[0]] - TIE]
     for objective in made:
         objective.detach_rows()
     left[0].start_is_cut = any(objective.start_is_cut for objective in made)

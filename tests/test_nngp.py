@@ -342,12 +342,19 @@ def test_draws_of_smooth_functions_vary_as_predicted():
     assert_allclose(draws.std(1) / model.predict_std(grid, latent=True), 1.0, atol=0.2)
 
 
-@pytest.mark.parametrize("noise", [1e-8, 1e-3])
-@pytest.mark.parametrize("shape", [sk.RBF(0.5, "fixed"), sk.Matern(0.5, "fixed", nu=2.5)])
-def test_draws_group_by_group_are_nearly_joint(monkeypatch, shape, noise):
+@pytest.mark.parametrize(
+    ("shape", "noise", "n", "m"),
+    [
+        (sk.RBF(0.5, "fixed"), 1e-8, 400, 50),
+        (sk.RBF(0.5, "fixed"), 1e-3, 400, 50),
+        (sk.Matern(0.5, "fixed", nu=2.5), 1e-8, 400, 50),
+        (sk.RBF(0.5, "fixed"), 0.1, 2500, 600),
+    ],
+)
+def test_draws_group_by_group_are_nearly_joint(monkeypatch, shape, noise, n, m):
     """Where y is smooth and has little noise, they were up to 50 times too wide."""
     rng, q, drawn = np.random.default_rng(0), 150, 0
-    X, X_new = (torch.tensor(rng.uniform(-1.0, 1.0, (n, 2))) for n in (400, q))
+    X, X_new = (torch.tensor(rng.uniform(-1.0, 1.0, (k, 2))) for k in (n, q))
     X_new[7] = X_new[120]  # one place, in whatever groups
 
     def unit_vectors(shape, like, generator):
@@ -358,20 +365,20 @@ def test_draws_group_by_group_are_nearly_joint(monkeypatch, shape, noise):
     monkeypatch.setattr(joint, "standard_normal", unit_vectors)
     y = torch.sin(X.sum(1, keepdim=True))
     kernel = sk.ConstantKernel(1.0, "fixed") * shape
-    found = objective(X, Rows(y), 50, kernel=kernel, noise=(noise,)).posterior(X, Rows(y))
-    found.n_neighbors = 50
+    found = objective(X, Rows(y), m, kernel=kernel, noise=(noise,)).posterior(X, Rows(y))
+    found.n_neighbors = m
     half = found.sample(X_new, q, None)[..., 0] - found.marginals(X_new).mean[0, :, 0]
     cov = found.covariance(X_new)[0]
     std = cov.diagonal().sqrt()
     wrong = (half.mT @ half - cov) / (std[:, None] * std)
     assert drawn == q
     assert wrong.diagonal().abs().max() < 0.05
-    assert wrong.abs().max() < 0.1
+    assert wrong.abs().max() < 0.15
 
 
 def test_rows_with_many_neighbours_are_drawn_alone(monkeypatch):
-    monkeypatch.setattr(joint, "MOST_PLACES", N - 1)
-    monkeypatch.setattr(joint, "DRAWN_AT_A_TIME", (4, 5))
+    monkeypatch.setattr(joint, "MOST_PLACES", (N - 1, N - 1))
+    monkeypatch.setattr(joint, "DRAWN_AT_A_TIME", 4)
     X, rows = data()
     found, _ = posterior(X, rows, N)
     assert found.sample(X[:9] + 0.1, 3, torch.Generator().manual_seed(0)).isfinite().all()

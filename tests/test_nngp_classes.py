@@ -189,7 +189,7 @@ def test_kernels_are_compared_by_the_evidence(C):
 
 
 def test_the_best_by_its_own_score_is_kept(monkeypatch):
-    monkeypatch.setattr(start, "ROUNDS", ((8, 1), (8, 1)))
+    monkeypatch.setattr(start, "ROUNDS", ((8, 1, 9.0), (8, 1, 0.0)))
     monkeypatch.setattr(Climb, "run", lambda self, n_steps: self.objective.score)
     X, rows = data()
     both = [objective(X, rows, 2, 4) for _ in range(2)]

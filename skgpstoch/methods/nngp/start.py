@@ -38,10 +38,10 @@ SMOOTHNESS = (1.5, 0.5, 2.5)
 """The first one is tried even if there is no time. *Measured* (NLPD, ν = 1/2, 3/2, 5/2): protein
 .338, .471, .511; bike −7.86, −8.17, −7.86; kin40k −.51, −.95, −1.05."""
 
-ROUNDS = ((512, 20), (2048, 15), (8192, 8))
-"""On the densities of how many rows kernels climb, and in how many steps at most."""
+ROUNDS = ((512, 20, 10.0), (2048, 15, 4.0), (4096, 8, 0.0))
+"""On the densities of how many rows kernels climb, in how many steps at most, and by how many nats
+a kernel may be less likely than the best one and go on."""
 FOR_ALL = 2048  # with more rows, only kernels climb that fewer could not tell apart
-TIE = 10.0  # nats: kernels that are so much less likely than the best are given up
 
 START_TIME, OWN_TIME = 0.25, 0.4  # of the time that is left, and of what is left of that, for one
 
@@ -112,7 +112,7 @@ def likeliest(
     """
     left = made = [make() for make in makers]
     part = None if deadline is None else deadline.part(START_TIME)
-    for n_rows, n_steps in ROUNDS:
+    for n_rows, n_steps, tie in ROUNDS:
         if n_rows > FOR_ALL and (len(left) == 1 or len(X) <= FOR_ALL):
             break
         reached = dict.fromkeys(left, -math.inf)
@@ -125,7 +125,7 @@ def likeliest(
                 climb = Climb(each, X, rows, n_rows, generator, own)
                 reached[each] = climb.run(n_steps // each.n_parts)
         best_first = sorted(left, key=lambda each: -reached[each])
-        left = [each for each in best_first if reached[each] >= reached[best_first[0]] - TIE]
+        left = [each for each in best_first if reached[each] >= reached[best_first[0]] - tie]
     for objective in made:
         objective.detach_rows()
     left[0].start_is_cut = any(objective.start_is_cut for objective in made)

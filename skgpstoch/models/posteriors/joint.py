@@ -32,7 +32,8 @@ from .sets import located
 N_BEFORE, BEFORE_OF_ROW = 64, 16  # rows that a group is given, and that each of its rows chooses
 NUGGET = 1e-6  # of each variance, so that rows at one place can be factorised
 ROWS_OF_GROUP, PLACES_OF_GROUP = 64, 2500  # at most; their covariances take 50 MB
-DRAWN_AT_A_TIME, MOST_PLACES = (32, 600), 1200  # rows and places of a group; with rows before
+DRAWN_AT_A_TIME = 32  # rows, with at most half the places that they and rows before may have:
+MOST_PLACES = (2500, 8000)  # four times the neighbours of a row, within these bounds
 
 
 class JointErrors(NamedTuple):
@@ -77,7 +78,7 @@ class JointErrors(NamedTuple):
         """Draw f − m, (S, q, P), whose variances are `var` (q, P)."""
         q, P = var.shape
         G, std = located(self.kernel, self.Z[-q:]), var.clamp_min(0.0).mT.sqrt()[..., None]
-        groups = groups_of(G, self.N, *DRAWN_AT_A_TIME)
+        groups = groups_of(G, self.N, DRAWN_AT_A_TIME, self.most_places // 2)
         order = torch.cat(groups)
         nearest, e, done = Nearest(G[order]), G.new_empty(P, q, n_samples), 0
         for rows in groups:
@@ -90,12 +91,21 @@ class JointErrors(NamedTuple):
             e[:, rows] = L[:, b:, :b] @ known + L[:, b:, b:] @ z
         return (std * e).permute(2, 1, 0)
 
+    @property
+    def most_places(self) -> int:
+        """How many places rows that are drawn have with those that they are given.
+
+        With few, these are given too little of what they share, and are drawn too wide.
+        """
+        least, most = MOST_PLACES
+        return min(max(least, 4 * self.N.shape[1]), most)
+
     def before(self, rows: Tensor, order: Tensor, near: Tensor, n_done: int) -> Tensor:
         """Return rows of groups before that are near a group's, and have few places with these."""
         near = near[(near >= 0) & (near < n_done)]
         found, counts = near.unique(return_counts=True)
         given = order[found[counts.argsort(descending=True, stable=True)][:N_BEFORE]]
-        while len(given) and len(self.N[torch.cat([given, rows])].unique()) > MOST_PLACES:
+        while len(given) and len(self.N[torch.cat([given, rows])].unique()) > self.most_places:
             given = given[: len(given) // 2]
         return given
 

@@ -55,7 +55,7 @@ class NNGPClassifier(NeighbourParameters, TrainingParameters, Classifier):
         Number of rows per step; "auto" is 256. Their neighbours come from all rows.
     max_iter : int or "auto", default="auto"
         Number of epochs, between which neighbours are searched anew. An epoch has 30 steps, and
-        takes rows that are spread over the whole table. "auto" makes 90 to 250 steps after a search
+        takes rows that are spread over the whole table. "auto" makes 70 to 250 steps after a search
         on fixed rows.
     early_stopping : bool, default=False
         Whether to keep the iterate that predicts held-out rows best; predictions then use these

@@ -86,7 +86,7 @@ class NNGPRegressor(
         Number of rows per step; "auto" is 256. Their neighbours come from all rows.
     max_iter : int or "auto", default="auto"
         Number of epochs, between which neighbours are searched anew. An epoch has 30 steps, or 50
-        with a network, and takes rows that are spread over the whole table. "auto" makes 90 to 250
+        with a network, and takes rows that are spread over the whole table. "auto" makes 70 to 250
         steps after a search on fixed rows, or 600 steps with a network.
     learning_rate_init : float, default=0.1
         Learning rate of the kernel, or its maximum with learning_rate="one-cycle"; that of networks

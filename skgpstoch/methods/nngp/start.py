@@ -26,6 +26,7 @@ from ...data.rows import Rows
 from ...kernels.sets import nearness, within
 from ...maths.nearest import Nearest
 from ...objectives.neighbours import NeighbourObjective
+from ...training.interrupts import was_interrupted
 from ...training.loop import train
 from ...training.optimizers import SCHEDULES, make_optimizer
 from ...training.recipes.findings import LEAST_CORRELATION
@@ -117,19 +118,26 @@ def likeliest(
             break
         reached = dict.fromkeys(left, -math.inf)
         for each in left:
-            if part is not None and part.left() <= 0.0 and left[0].n_done:
+            if is_over(part) and left[0].n_done:
                 each.start_is_cut = True
                 continue
             own = None if part is None else part.part(OWN_TIME)
             for _ in range(each.n_parts):
                 climb = Climb(each, X, rows, n_rows, generator, own)
                 reached[each] = climb.run(n_steps // each.n_parts)
+                if is_over(own):
+                    break
         best_first = sorted(left, key=lambda each: -reached[each])
         left = [each for each in best_first if reached[each] >= reached[best_first[0]] - tie]
     for objective in made:
         objective.detach_rows()
     left[0].start_is_cut = any(objective.start_is_cut for objective in made)
     return left[0]
+
+
+def is_over(deadline: Deadline | None) -> bool:
+    """Tell whether there is no time left, or the user has interrupted the fit."""
+    return was_interrupted() or (deadline is not None and deadline.left() <= 0.0)
 
 
 def train_briefly(

@@ -57,8 +57,7 @@ class JointErrors(NamedTuple):
         parts = [self.part(rows) for rows in groups_of(G, self.N)]
         for i, one in enumerate(parts):
             for other in parts[: i + 1]:
-                C = one.covariance(other)
-                cov = one.A @ C @ other.A.mT
+                cov = one.covariance(other)
                 total[:, one.rows[:, None], other.rows] = cov
                 total[:, other.rows[:, None], one.rows] = cov.mT
         return total
@@ -117,7 +116,7 @@ def factor(part: Part, std: Tensor) -> Tensor:
     """
     s = std[:, part.rows, 0]
     s = torch.where(s > 0.0, s, 1.0)
-    R = (part.A @ part.covariance(part) @ part.A.mT) / (s[:, :, None] * s[:, None])
+    R = part.covariance(part) / (s[:, :, None] * s[:, None])
     R.diagonal(dim1=-2, dim2=-1).fill_(1.0 + NUGGET)
     L, info = torch.linalg.cholesky_ex(R)
     if not bool(info.any()):
@@ -139,14 +138,13 @@ class Part(NamedTuple):
     A: Tensor
 
     def covariance(self, other: Part) -> Tensor:
-        """Return C of its values with those of another part, (P, v, v')."""
+        """Return A C Aᵀ of its errors with those of another part, (P, r, r')."""
         K = self.kernel(self.Z, other.Z)
         at = torch.searchsorted(other.numbers, self.numbers).clamp_max(len(other.numbers) - 1)
         same = (other.numbers[at] == self.numbers).nonzero()[:, 0]
         K[same, at[same]] = self.kernel.diag(self.Z[same])  # with white noise that is part of f
-        C = K.expand(len(self.D), -1, -1).clone()
-        C[:, same, at[same]] += self.D[:, same]
-        return C
+        of_noise = (self.A * self.D[:, None])[..., same] @ other.A[..., at[same]].mT
+        return self.A @ K @ other.A.mT + of_noise
 
 
 def groups_of(

@@ -39,7 +39,7 @@ SMOOTHNESS = (1.5, 0.5, 2.5)
 """The first one is tried even if there is no time. *Measured* (NLPD, ν = 1/2, 3/2, 5/2): protein
 .338, .471, .511; bike −7.86, −8.17, −7.86; kin40k −.51, −.95, −1.05."""
 
-ROUNDS = ((512, 20, 10.0), (2048, 15, 4.0), (4096, 8, 0.0))
+ROUNDS = ((512, 20, 10.0), (2048, 15, 4.0), (4096, 4, 0.0))
 """On the densities of how many rows kernels climb, in how many steps at most, and by how many nats
 a kernel may be less likely than the best one and go on."""
 FOR_ALL = 2048  # with more rows, only kernels climb that fewer could not tell apart

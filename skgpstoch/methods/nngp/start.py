@@ -4,10 +4,10 @@ Kernels of different smoothness ν climb on the log densities of the same rows, 
 before it. Where they end, these are comparable, because their sums are densities of all rows, and
 the kernels have as many hyper-parameters.
 
-*Measured* against Adam alone (NLPD, CPU s): kin40k −1.157 in 12.4, −1.160 in 6.5; protein .245 in
-11.9, .21 to .25 in 5; elevators .347 in 9.9, .350 in 6; 8,000 rows of a Matérn-3/2 field .0950 with
-ν = 5/2 in 3.7, .0915 with ν = 3/2 in 3.1. Eleven tables of 500 and 1,500 rows take half the time;
-20 are predicted better, 24 worse, by a median of .0005.
+*Measured* against Adam alone (NLPD, CPU s): kin40k −1.157 in 10.5, −1.152 in 5.7; protein .245 in
+8.8, .217 in 4.7; bike −11.80 in 6.6, −11.91 in 4.7; elevators .347 in 8.3, .350 in 5.6; 8,000 rows
+of a Matérn-3/2 field .0950 with ν = 5/2 in 3.9, .0915 with ν = 3/2 in 3.0. Eleven tables of 500 and
+1,500 rows take half the time; 20 are predicted better, 24 worse, by a median of .0005.
 """
 
 from __future__ import annotations

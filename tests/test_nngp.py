@@ -377,7 +377,7 @@ def test_draws_group_by_group_are_nearly_joint(monkeypatch, shape, noise, n, m):
 
 
 def test_rows_with_many_neighbours_are_drawn_alone(monkeypatch):
-    monkeypatch.setattr(joint, "MOST_PLACES", (N - 1, N - 1))
+    monkeypatch.setattr(joint, "PLACES_TOGETHER", (N - 1, N - 1))
     monkeypatch.setattr(joint, "DRAWN_AT_A_TIME", 4)
     X, rows = data()
     found, _ = posterior(X, rows, N)

@@ -33,7 +33,7 @@ N_BEFORE, BEFORE_OF_ROW = 64, 16  # rows that a group is given, and that each of
 NUGGET = 1e-6  # of each variance, so that rows at one place can be factorised
 ROWS_OF_GROUP, PLACES_OF_GROUP = 64, 2500  # at most; their covariances take 50 MB
 DRAWN_AT_A_TIME = 32  # rows, with at most half the places that they and rows before may have:
-MOST_PLACES = (2500, 8000)  # four times the neighbours of a row, within these bounds
+PLACES_TOGETHER = (2500, 8000)  # four times the neighbours of a row, within these bounds
 
 
 class JointErrors(NamedTuple):
@@ -96,7 +96,7 @@ class JointErrors(NamedTuple):
 
         With few, these are given too little of what they share, and are drawn too wide.
         """
-        least, most = MOST_PLACES
+        least, most = PLACES_TOGETHER
         return min(max(least, 4 * self.N.shape[1]), most)
 
     def before(self, rows: Tensor, order: Tensor, near: Tensor, n_done: int) -> Tensor:

@@ -241,6 +241,7 @@ def test_files_and_new_rows_keep_the_spread(fitted, tmp_path):
     )
 
 
+@pytest.mark.filterwarnings("ignore:The optimal value found")  # without noise
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 @pytest.mark.parametrize(("kernel", "n"), [(None, 2), (SMOOTH, 5)], ids=["chosen", "smooth"])
 @by_default("smooth-0.05")

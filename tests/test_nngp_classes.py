@@ -369,7 +369,8 @@ def test_appended_rows(rows, method):
     assert model.kernel_ == kernel
     assert_array_equal(model.y_train_[120:], y[120:])
     assert_allclose(model.X_train_[120:], X[120:])
-    assert (model.log_predictive_density(X[120:], y[120:]) - before).mean() > 0.05
+    after = model.log_predictive_density(X[120:], y[120:])
+    assert after.mean() > 0.75 * before.mean()  # both are negative
 
 
 def test_partial_fit_begins_with_a_fit(three_classes):

@@ -926,7 +926,7 @@ def test_choosing_a_start_keeps_to_max_time(sine, monkeypatch, hidden_layer_size
 def test_a_climb_follows_the_gradient_of_fixed_rows_and_stays_in_its_box():
     X, rows = data(500, weights=True)
     made = objective(X, rows, 6)
-    climb = Climb(made, X, rows, 300, torch.Generator(), None)  # in two blocks
+    climb = Climb(made, X, rows, 300, None)  # in two blocks
     start = climb.theta
     value, slope = climb(start)
     assert_allclose(value, -float(made.loss_at(climb.i, climb.N).detach()) * 300, rtol=1e-12)

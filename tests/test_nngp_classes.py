@@ -184,7 +184,7 @@ def test_kernels_are_compared_by_the_evidence(C):
     X, rows = data(C)
     made = objective(X, rows, C)
     evidence = made.present().log_evidence()
-    reached = Climb(made, X, rows, N, torch.Generator(), None).run(0)
+    reached = Climb(made, X, rows, N, None).run(0)
     assert_allclose(reached, evidence, rtol=1e-9)
 
 
@@ -195,7 +195,7 @@ def test_the_best_by_its_own_score_is_kept(monkeypatch):
     both = [objective(X, rows, 2, 4) for _ in range(2)]
     both[0].score, both[1].score = -3.0, -2.0
     makers = [functools.partial(lambda each: each, each) for each in both]
-    assert start.likeliest(makers, X, rows, torch.Generator()) is both[1]
+    assert start.likeliest(makers, X, rows) is both[1]
 
 
 @pytest.mark.parametrize("var", [0.0, 0.3, 5.0, 1e3])

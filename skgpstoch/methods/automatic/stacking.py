@@ -132,8 +132,8 @@ def prior_rows(most: float, squares: np.ndarray, n_rows: float) -> np.ndarray:
         n.
     """
     least = squares.min()
-    added = ADDED_SQUARE * n_rows * np.divide(least, squares, where=squares > 0.0, out=squares + 1)
-    return np.clip(added, LEAST_PRIOR * most, most)
+    share = np.divide(least, squares, where=squares > least, out=np.full(len(squares), np.inf))
+    return np.clip(ADDED_SQUARE * n_rows * share, LEAST_PRIOR * most, most)
 
 
 def kept_weights(weights: np.ndarray, least: float) -> np.ndarray:

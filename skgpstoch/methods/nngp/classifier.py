@@ -44,6 +44,7 @@ class NNGPClassifier(NeighbourParameters, TrainingParameters, Classifier):
         Number of rows on which each row is conditioned in training; all if there are fewer.
     n_neighbors_predict : int or None, default=None
         Number of rows on which predictions are conditioned; None is 128. All if there are fewer.
+        Rows at one place count as one.
     loss : {"auto", "vecchia", "leave_one_out"}, default="auto"
         "vecchia": the evidence, by neighbours among earlier rows in random order. "leave_one_out":
         the probability of the class of each row, given neighbours among all other rows. "auto" is
@@ -64,7 +65,7 @@ class NNGPClassifier(NeighbourParameters, TrainingParameters, Classifier):
         Fraction of the rows to hold out, when rows are held out; at most 2,000 rows.
     max_time : float or None, default=None
         Time limit of `fit` in seconds; None: no limit. If there is not enough time there are fewer
-        steps, and a warning and `budget_` say so.
+        steps, at least 20, and a warning and `budget_` say so.
     dtype : {"float32", "float64"}, default="float64"
         Precision of inputs in training. Factors of covariances are always in float64.
 

@@ -39,8 +39,6 @@ class Climb:
         All training rows.
     n_rows : int
         How many of them, evenly spread, count.
-    generator : torch.Generator
-        For features that draw.
     deadline : Deadline or None
         When the climb ends.
     """
@@ -51,10 +49,9 @@ class Climb:
         X: Tensor,
         rows: Rows,
         n_rows: int,
-        generator: torch.Generator,
         deadline: Deadline | None,
     ) -> None:
-        self.objective, self.generator, self.deadline = objective, generator, deadline
+        self.objective, self.deadline = objective, deadline
         self.n_evaluated = 0
         objective.minibatch_source(X, rows)
         self.params = [p for p in objective.parameters() if p.requires_grad]
@@ -87,7 +84,7 @@ class Climb:
         try:
             for some in row_blocks(len(self.i), AT_A_TIME):
                 i, N = self.i[some], self.N[some]
-                loss = len(i) * self.objective.loss_at(i, N, self.generator)
+                loss = len(i) * self.objective.loss_at(i, N)
                 loss.backward()
                 value -= float(loss.detach())
         except NotPositiveDefiniteError:

@@ -60,7 +60,8 @@ class NNGPRegressor(
         Number of rows on which each row is conditioned in training; all if there are fewer.
     n_neighbors_predict : int or None, default=None
         Number of rows on which predictions are conditioned; None is 128. All if there are fewer:
-        predictions are then those of the exact process. It can be set on a fitted model.
+        predictions are then those of the exact process. Rows at one place count as one. It can be
+        set on a fitted model.
     loss : {"auto", "vecchia", "leave_one_out"}, default="auto"
         "vecchia": the density of each row given neighbours among earlier rows, in random order [1]_
         [2]_. Its sum approximates the marginal likelihood, and learns long distances, too.

@@ -55,7 +55,7 @@ DEEP_RATE = 0.3  # factor of the learning rate
 LAYER_RATE = 1.0 / 30.0  # factor of that, for networks
 MOST_HELD_OUT = 2000  # rows
 KERNEL_STEPS = (50, 8, 250)  # "auto": so many, and more for each hyper-parameter; at most
-FEW = 16  # neighbours while smoothness is chosen
+FEW = 16  # neighbours while a start is searched for
 NOISE_AT_START = 0.1
 UNTRAINED_RATE = 1e-12  # of a step that changes nothing
 
@@ -168,18 +168,19 @@ class NeighbourRecipe(Recipe):
         return in_sight(given, X)
 
     def likeliest(self, problem: Problem, given: sk.Kernel | None = None) -> NeighbourObjective:
-        """Return the objective that starts from the user's kernel, or the smoothness, that suits.
+        """Return the objective that starts where the densities of some rows are largest.
 
-        It starts from where the densities of some rows are largest.
+        Its kernel is the given one, or that of the smoothness that suits these rows best.
         """
-        X, rows, generator = problem.X, problem.rows, problem.generator
-        tried = [default_kernel(X.shape[1], nu) for nu in SMOOTHNESS]
-        if given is not None:
+        X, rows = problem.X, problem.rows
+        if given is None:
+            tried = [default_kernel(X.shape[1], nu) for nu in SMOOTHNESS]
+        else:
             tried = [self.seeing(given, X)]
         if len(X) == 1:
             return self.made(tried[0], problem)  # which it teaches nothing
         makers = [functools.partial(self.made, each, problem, n_neighbors=FEW) for each in tried]
-        best = likeliest(makers, X, rows, generator, self.deadline)
+        best = likeliest(makers, X, rows, self.deadline)
         objective = self.made(kernels.to_sklearn(best.kernel), problem)
         objective.take_over(best)
         objective.start_is_cut = best.start_is_cut

@@ -104,7 +104,6 @@ def likeliest(
     makers: Sequence[Callable[[], NeighbourObjective]],
     X: Tensor,
     rows: Rows,
-    generator: torch.Generator,
     deadline: Deadline | None = None,
 ) -> NeighbourObjective:
     """Climb with an objective of each maker, and return the one that fits best.
@@ -123,7 +122,7 @@ def likeliest(
                 continue
             own = None if part is None else part.part(OWN_TIME)
             for _ in range(each.n_parts):
-                climb = Climb(each, X, rows, n_rows, generator, own)
+                climb = Climb(each, X, rows, n_rows, own)
                 reached[each] = climb.run(n_steps // each.n_parts)
                 if is_over(own):
                     break

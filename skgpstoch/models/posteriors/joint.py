@@ -74,7 +74,11 @@ class JointErrors(NamedTuple):
         return Part(self.kernel, rows, numbers, self.Z[numbers], D, torch.cat([A, own], 2))
 
     def draws(self, var: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
-        """Draw f − m, (S, q, P), whose variances are `var` (q, P)."""
+        """Draw f − m, (S, q, P), whose variances `var` (q, P) are nearly exact.
+
+        *Measured* by unit vectors for z, 128 to 700 neighbours, 2 to 20 columns: deviations are
+        within .6 % of `var`. Correlations are off by .02 to .2, or .44 in one case, at worst.
+        """
         q, P = var.shape
         G, std = located(self.kernel, self.Z[-q:]), var.clamp_min(0.0).mT.sqrt()[..., None]
         groups = groups_of(G, self.N, DRAWN_AT_A_TIME, self.most_places // 2)

@@ -1369,7 +1369,7 @@ def test_cuda_agrees_with_the_cpu(cls, params, small):
     """To rounding with the same parameters; in quality, as other draws do, where draws differ."""
     X, targets = small
     y = targets_for(params, targets)
-    epochs = 1 if params["solver"] == "lbfgs" else 8
+    epochs = 1 if params["solver"] == "lbfgs" else 40  # after 8, the best of seeds are .2 ahead
     common = {"n_inducing": 6, "batch_size": 30, "max_iter": epochs, "dtype": "float64"}
 
     def fitted(device, seed):

@@ -1,5 +1,7 @@
 """Predictions of nearest neighbours are wider where rows nearby were predicted badly."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from sklearn.gaussian_process import kernels as sk
 import skgpstoch
 from skgpstoch import NNGPRegressor
 from skgpstoch.data.rows import Rows
+from skgpstoch.models.calibration.tails import TailChoice
 from skgpstoch.models.posteriors.nearby import (
     ErrorScale,
     ErrorsNearby,
@@ -18,6 +21,7 @@ from skgpstoch.models.posteriors.nearby import (
     ratio,
     scores,
 )
+from skgpstoch.objectives.neighbours import best_tails_and_spread
 
 KERNEL = 1.0 * sk.Matern(0.5, nu=1.5) + sk.WhiteKernel(0.1)
 SMOOTH = 1.0 * sk.Matern(1.0, nu=2.5) + sk.WhiteKernel(0.1)
@@ -102,7 +106,8 @@ def test_noise_that_varies_is_found():
     held, new = model.held_out_.log_density, model.log_predictive_density(X[1400:], y[1400:])
     assert abs(held.mean() - new.mean()) < 0.15
     spread = model.posterior_.spread
-    model.posterior_.spread = ErrorScale(float(spread.scale), spread.most_odds, None, spread.tails)
+    kept = spread.factor, spread.exponent, spread.most_odds
+    model.posterior_.spread = ErrorScale(*kept, None, spread.tails)
     assert new.mean() > model.log_predictive_density(X[1400:], y[1400:]).mean() + 0.1
 
 
@@ -139,7 +144,9 @@ def test_ratios_are_those_of_the_equation(P):
     odds = given.var / (posterior.kernel.diag(X)[:, None] - given.var)
     known = torch.minimum(scale.most_odds / odds, torch.ones_like(odds))
     assert bool((known < 1).any() and (known == 1).any())
-    factor2 = 1.0 + known * ((scale.scale * r).square() - 1.0)
+    s = (given.var + noise).sqrt()
+    assert scale.exponent != 1.0
+    factor2 = 1.0 + known * ((scale.factor * s ** (scale.exponent - 1.0) * r).square() - 1.0)
     q, likelihood = posterior.predictive(X, Rows(X[:, :P]))
     of_f, of_noise = q.var[0] / given.var, likelihood.ratio.square()
     assert_allclose(q.var[0] + of_noise * noise, factor2 * (given.var + noise))
@@ -149,6 +156,17 @@ def test_ratios_are_those_of_the_equation(P):
     of_process = (of_f * given.var - of_noise * given.by_noise) / (given.var - given.by_noise)
     assert_allclose(of_process / of_noise, (tails * factor2) ** (2 * share - 1))
     assert_allclose(scale.tails, (posterior.likelihood.noise_variance / noise).mean())
+
+
+def test_deviations_that_vary_too_little_are_spread():
+    rng = np.random.default_rng(0)
+    s = np.exp(rng.normal(size=(4000, 1)))
+    u, one = 2.0 * s**0.4 * rng.normal(size=s.shape), np.ones_like(s)
+    tails, spread = best_tails_and_spread(TailChoice(), u, s, one, one, one)
+    assert math.isinf(tails.df)
+    assert_allclose([*spread.factor, spread.exponent], [2.0, 1.4], rtol=0.03)
+    kept = best_tails_and_spread(TailChoice(scales=False), u, s, one, one, one)[1]
+    assert (*kept.factor, kept.exponent) == (1.0, 1.0)
 
 
 def test_what_is_nearly_all_noise_or_process_changes_alone():

@@ -1370,7 +1370,7 @@ def test_records_and_transformers_hold_numbers(plain, tmp_path):
 
 
 def test_odds_are_those_of_outputs():
-    scale = ErrorScale(1.0, torch.ones(4000), None, 1.0)
+    scale = ErrorScale(torch.ones(1), 1.0, torch.ones(4000), None, 1.0)
     with pytest.raises(ValueError, match="1 outputs have odds of 4000"):
         scale(Given(*(torch.ones(2, 1),) * 6), torch.ones(1))
 
@@ -2245,8 +2245,9 @@ def test_graphs_have_the_waves_of_predictions():
 def test_graphs_have_the_errors_of_neighbours():
     onnx = pytest.importorskip("skgpstoch.onnx")
     model = NNGPRegressor(max_iter=1, random_state=0, n_neighbors_predict=8).fit(X, Y)
-    nearby = ErrorsNearby(torch.ones(1).double(), 8, 1.0)
-    model.posterior_.spread = ErrorScale(1.0, torch.ones(1).double(), nearby, 1.0)
+    one = torch.ones(1).double()
+    nearby = ErrorsNearby(one, 8, 1.0)
+    model.posterior_.spread = ErrorScale(one, 1.0, one, nearby, 1.0)
     expected = onnx.to_onnx(model).SerializeToString()
     nearby.k = 10**6
     assert onnx.to_onnx(model).SerializeToString() == expected

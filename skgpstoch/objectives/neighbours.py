@@ -31,8 +31,10 @@ from ..maths.conditionals import log_density
 from ..maths.gaussian import Marginals
 from ..maths.nearest import Nearest
 from ..models.calibration.held_out import Predicted
-from ..models.calibration.tails import TailChoice, best_tails
+from ..models.calibration.spread import best_spread
+from ..models.calibration.tails import ErrorTails, TailChoice, best_tails
 from ..models.calibration.tails import log_density as log_density_of_errors
+from ..models.mixture import Spread
 from ..models.posteriors.nearby import (
     KNOWN,
     N_NEARBY,
@@ -300,25 +302,57 @@ class NeighbourObjective(Objective):
         whatever the rows' weights.
         """
         noise = posterior.variance
-        u = (rows.y - given.mean) / (given.var + noise).clamp_min(TINIEST).sqrt()
+        s = (given.var + noise).clamp_min(TINIEST).sqrt()
+        u = (rows.y - given.mean) / s
         weight = rows.weighted(torch.ones_like(rows.y))[:, :1]
         nearby, r = ErrorsNearby.best(u, weight[:, 0], given)
         most_odds = given.odds.quantile(KNOWN, dim=0)
-        share, ratio = known(given, most_odds).cpu().numpy(), r.cpu().numpy()
-        tails = best_tails(
-            u.cpu().numpy(),
-            cast(Any, self.tails),
-            weight.cpu().numpy(),
-            lambda scale: np.sqrt(factor2(share, scale * ratio)),
-        )
+        known_to = u, s, weight, r, known(given, most_odds)
+        arrays = (each.cpu().numpy() for each in known_to)
+        tails, (factor, exponent) = best_tails_and_spread(cast(TailChoice, self.tails), *arrays)
         if math.isinf(tails.df):
             posterior.likelihood = Gaussian(noise)
         else:
             posterior.likelihood = SharedStudentT(noise.sqrt(), torch.full_like(noise, tails.df))
             posterior.likelihood.outliers = tails.outliers
         wider = float((posterior.likelihood.noise_variance / noise).mean())
-        posterior.spread = ErrorScale(tails.scale, most_odds, nearby, wider).to(noise)
-        return posterior.spread(given, noise)
+        scale = ErrorScale(torch.from_numpy(factor), exponent, most_odds, nearby, wider).to(noise)
+        posterior.spread = scale
+        return scale(given, noise)
+
+
+def best_tails_and_spread(
+    choice: TailChoice,
+    u: np.ndarray,
+    s: np.ndarray,
+    weight: np.ndarray,
+    ratio: np.ndarray,
+    share: np.ndarray,
+) -> tuple[ErrorTails, Spread]:
+    """Return the tails of errors u (N, P), and the factor c·s^(γ − 1) of their deviations s (N, P).
+
+    Rows have weights (N, 1). Errors nearby say r (N, P), of which a share π (N, P) is taken. The
+    search for γ begins with Laplace's distribution, as r was chosen; heavy tails, found first, would
+    stand in for deviations that vary.
+    """
+
+    def scales(c: float) -> np.ndarray:
+        return np.sqrt(factor2(share, c * spread.ratio(s) * ratio))
+
+    def laplace(u: np.ndarray) -> np.ndarray:
+        b = np.maximum(np.average(np.abs(u), 0, weight[:, 0]), TINIEST)
+        return -(np.log(b) + np.abs(u) / b).sum(1)
+
+    def by_tails(u: np.ndarray) -> np.ndarray:
+        return log_density_of_errors(u, tails, lambda c: c).sum(1)
+
+    spread, z = Spread(np.ones(u.shape[1]), 1.0), u / np.sqrt(factor2(share, ratio))
+    if choice.scales:
+        spread = best_spread(laplace, z, np.zeros_like(u), s, weight[:, 0])
+        tails = best_tails(u, choice, weight, scales)
+        spread = best_spread(by_tails, z, np.zeros_like(u), s, weight[:, 0])
+    tails = best_tails(u, choice, weight, scales)
+    return tails, spread._replace(factor=tails.scale * spread.factor)
 
 
 @torch.no_grad()

@@ -130,9 +130,10 @@ def widths(
     known = (most_odds / odds.at_least(TINIEST)).at_most(1.0)
     m = min(posterior.n_neighbors, len(posterior.places.G))
     more, w = of_N
-    r = ratio_at(scale.nearby, p, given, more, w, m)
-    F2 = 1.0 + known * ((float(scale.scale) * r).square() - 1.0)
     v = v.at_least(TINIEST)
+    factor = (v + noise).sqrt() ** (scale.exponent - 1.0) * float(scale.factor[p])
+    r = ratio_at(scale.nearby, p, given, more, w, m)
+    F2 = 1.0 + known * ((factor * r).square() - 1.0)
     n = (given.beta.square() * D).sum(1).at_most(v)
     s = (v - n) / (v + noise)
     T = 1.0 + known * (scale.tails - 1.0)

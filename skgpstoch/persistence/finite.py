@@ -59,7 +59,7 @@ RANGE_OF = {
     "ClassifierMixin": {"classes_": UNIQUE},
     "ConjugateWeights": {"ridge": ABOVE_0, "noise_variance": FROM_0},
     "ConstantVarianceRegressor": {"std_": ABOVE_0},
-    "ErrorScale": {"scale": ABOVE_0},
+    "ErrorScale": {"factor": ABOVE_0},
     "ErrorsNearby": {"usual": ABOVE_0, "prior": ABOVE_0},
     "ExactProcessClassifier": {"weights_": SHARES},
     "ExactProcessRegressor": {"weights_": SHARES},

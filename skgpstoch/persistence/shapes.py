@@ -59,7 +59,7 @@ SHAPES = {
     ),
     "DeepPosterior": "precision:pmm elbo:- error:-",
     "DotProduct": "log_sigma_0:- log_sigma_0_bounds:12",
-    "ErrorScale": "scale:- most_odds:p",
+    "ErrorScale": "factor:p most_odds:p",
     "ErrorsNearby": "usual:p",
     "ExactPosterior": "X:nd y:np factor:pnn alpha:np constant:p",
     "ExactProcessClassifier": "weights_:k _processes:=k _rows.offset:p classes_:=p _confidence:-",

@@ -12,13 +12,18 @@ its neighbours go together even if the process is right.) Sizes |u| serve better
 which few are nearly the whole sum if tails are heavy. k and a have the best log score of Laplace's
 distribution, log r + |u|/(r b), on rows left out.
 
+Such a kernel also varies its uncertainty between rows too little: deviations s² = v + σ² of y, with
+v(x) the variance of f given y, are multiplied by c s^(γ − 1), which rows left out choose as well.
+
 Errors of rows left out are those of predictions near rows. They tell nothing of the prior, to which
-predictions return far away, nor of what is farther than 99 of 100 of these rows are from others:
-with c the scale of errors, the factor of the variance of y is
+predictions return far away, nor of what is farther than 99 of 100 of these rows are from others.
+The factor of the variance of y is
 
-    F(x)² = 1 + π(x) ((c r(x))² − 1),   π(x) = min(1, o/ω(x)),   ω(x) = v(x)/(k(x, x) − v(x)),
+    F(x)² = 1 + π(x) ((c s(x)^(γ − 1) r(x))² − 1),
 
-v(x) the variance of f given y, and o the 0.99-quantile of ω at rows left out.
+    π(x) = min(1, o/ω(x)),   ω(x) = v(x)/(k(x, x) − v(x)),
+
+with o the 0.99-quantile of ω at rows left out.
 
 Errors are those of y: they do not say whether f is rougher nearby, or the noise larger. Of
 v = v₀ + n, n = Σβ_j²D_j is due to the noise of neighbours. With factors λ of v₀ and ρ of all noise,
@@ -84,8 +89,10 @@ class ErrorScale(Module):
 
     Parameters
     ----------
-    scale : float
+    factor : Tensor of shape (P,)
         c.
+    exponent : float
+        γ.
     most_odds : Tensor of shape (P,)
         o.
     nearby : ErrorsNearby or None
@@ -94,14 +101,20 @@ class ErrorScale(Module):
         T near rows; it is 1 far away.
     """
 
-    scale: Tensor
+    factor: Tensor
     most_odds: Tensor
 
     def __init__(
-        self, scale: float, most_odds: Tensor, nearby: ErrorsNearby | None, tails: float
+        self,
+        factor: Tensor,
+        exponent: float,
+        most_odds: Tensor,
+        nearby: ErrorsNearby | None,
+        tails: float,
     ) -> None:
         super().__init__()
-        self.register_buffer("scale", most_odds.new_tensor(scale, dtype=torch.float64))
+        self.register_buffer("factor", factor.detach().clone())
+        self.exponent = exponent
         self.tails = tails
         self.register_buffer("most_odds", most_odds.detach().clone())
         self.nearby = nearby
@@ -117,7 +130,9 @@ class ErrorScale(Module):
             raise ValueError(f"{len(noise)} outputs have odds of {len(self.most_odds)}.")
         r = torch.ones_like(given.var) if self.nearby is None else self.nearby(given)
         share = known(given, self.most_odds)
-        F2, T = factor2(share, self.scale * r), 1.0 + share * (self.tails - 1.0)
+        s = (given.var + noise).clamp_min(TINIEST).sqrt()
+        F2 = factor2(share, self.factor * s ** (self.exponent - 1.0) * r)
+        T = 1.0 + share * (self.tails - 1.0)
         return Widths.of(F2, given, noise, T)
 
 

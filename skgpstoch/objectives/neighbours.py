@@ -332,8 +332,8 @@ def best_tails_and_spread(
     """Return the tails of errors u (N, P), and the factor c·s^(γ − 1) of their deviations s (N, P).
 
     Rows have weights (N, 1). Errors nearby say r (N, P), of which a share π (N, P) is taken. The
-    search for γ begins with Laplace's distribution, as r was chosen; heavy tails, found first, would
-    stand in for deviations that vary.
+    search for γ begins with Laplace's distribution, as r was chosen: heavy tails, if found first,
+    would stand in for deviations that vary.
     """
 
     def scales(c: float) -> np.ndarray:

@@ -39,7 +39,7 @@ from ..training.tables import Sampled, Table
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .context import fitting, numeric_context
 from .first_rank import fit_on_first, training_together
-from .importances import posterior_importances, representative_rows
+from .importances import InputSpread, posterior_importances, representative_rows
 from .opening import note_read, opened
 from .parameters import RunParameters
 from .predictions import collected
@@ -70,7 +70,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
     validation_scores_: Any
     held_out_: Any
     _x_scaling: Scaling
-    _x_spread: Scaling
+    _x_spread: InputSpread
     _y_scaling: Scaling
     _weight_unit: float
     _y_shape: tuple[int, ...]

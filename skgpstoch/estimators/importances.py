@@ -16,7 +16,7 @@ length-scales, and 69 to 90 % by derivatives; of the others 0 to 11 %, and 0 to 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,16 +29,24 @@ N_ROWS = 128  # over which derivatives are averaged
 STEP = 1e-4  # of differences, in standard deviations of an input
 
 
-def spread_of(X: np.ndarray, weight: np.ndarray | None = None) -> Scaling:
-    """Return means and standard deviations of inputs; 0 where a column is constant."""
+class InputSpread(NamedTuple):
+    """Means and standard deviations of inputs, each (d,); 0 where a column is constant."""
+
+    offset: np.ndarray
+    scale: np.ndarray
+
+
+def spread_of(X: np.ndarray, weight: np.ndarray | None = None) -> InputSpread:
+    """Return means and standard deviations of inputs."""
     mean, std = Scaling.standard(X, weight)
     counts = True if weight is None else weight[:, None] > 0.0
     high = X.max(0, where=counts, initial=-np.inf)
     low = X.min(0, where=counts, initial=np.inf)
-    return Scaling(mean, np.minimum(std, high / 2.0 - low / 2.0))  # half the range bounds any std
+    half_range = high / 2.0 - low / 2.0
+    return InputSpread(mean, np.minimum(std, half_range))  # which bounds any deviation
 
 
-def representative_rows(spread: Scaling) -> np.ndarray:
+def representative_rows(spread: InputSpread) -> np.ndarray:
     """Return rows for derivatives (N_ROWS, d), symmetric about the mean; always the same ones."""
     half = np.random.default_rng(0).standard_normal((N_ROWS // 2, len(spread.scale)))
     return np.asarray(spread.offset + spread.scale * np.concatenate([half, -half]))
@@ -70,7 +78,9 @@ def posterior_importances(
     return normalised(scale * total.sqrt().cpu().numpy())
 
 
-def difference_importances(mean: Callable[[np.ndarray], np.ndarray], spread: Scaling) -> np.ndarray:
+def difference_importances(
+    mean: Callable[[np.ndarray], np.ndarray], spread: InputSpread
+) -> np.ndarray:
     """Return importances by central differences of a mean (n, P), which needs no gradient."""
     rows = representative_rows(spread)
     sizes = np.zeros(len(spread.scale))

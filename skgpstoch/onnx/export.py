@@ -18,8 +18,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.arguments import check_coverage
-from ..data.arrays import Scaling
-from ..estimators.importances import N_ROWS, representative_rows, spread_of
+from ..estimators.importances import N_ROWS, InputSpread, representative_rows, spread_of
 from ..persistence.failures import check_known, file_of, with_failures_told
 from .distributions import quantile
 from .estimators import class_probabilities, distribution, moments
@@ -184,7 +183,7 @@ def check_predicts(model: Any, made: onnx.ModelProto) -> None:
                 check_known(model, found, len(found))
 
 
-def spread_for(model: Any) -> Scaling | None:
+def spread_for(model: Any) -> InputSpread | None:
     """Return means and deviations of the columns that a model was fitted to; None if unknown."""
     if hasattr(model, "_x_spread"):
         return model._x_spread

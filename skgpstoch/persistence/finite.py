@@ -64,6 +64,7 @@ RANGE_OF = {
     "ExactProcessClassifier": {"weights_": SHARES},
     "ExactProcessRegressor": {"weights_": SHARES},
     "GaussianProcessRegressor": {"_y_train_std": ABOVE_0},
+    "InputSpread": {"scale": FROM_0},
     "IterativePosterior": {"noise": FROM_0},
     "Lattice": {"atoms": UNIQUE, "weight": SHARE},
     "MixturePosterior": {"skew": SIGNED},

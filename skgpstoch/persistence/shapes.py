@@ -90,6 +90,7 @@ SHAPES = {
     ),
     "InputLimits": "low:d high:d",
     "InputScales": "input_scale:k1d",
+    "InputSpread": "offset:d scale:d",
     "IterativePosterior": "X:nd noise:n1 alpha:np",
     "KernelBasis": "points:md n_components:=m",
     "Lattice": "atoms:a",

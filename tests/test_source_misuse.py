@@ -4,15 +4,19 @@ import itertools
 
 import numpy as np
 import pytest
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
+from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skgpstoch import (
     AutoGaussianProcessRegressor,
+    FITCRegressor,
     GaussianProcessRegressor,
+    SCGDGaussianProcessRegressor,
     StackedDensityRegressor,
+    SVGPClassifier,
     SVGPRegressor,
     predict_to,
 )
@@ -318,3 +322,50 @@ def test_weights_of_sequences_are_called_as_the_user_calls_them():
         ValueError, match="sample_weight must have one value for each row of X, 300"
     ):
         SequenceRows(X, Y, sample_weight=np.ones(3))
+
+
+COLUMNS = {
+    "sample_weight": np.full(len(X), 2.0),
+    "y_std": np.full(len(X), 0.1),
+    "exposure": np.full(len(X), 2.0),
+}
+FEW_STEPS = {"n_inducing": 5, "max_iter": 1, "random_state": 0}
+
+
+@pytest.mark.filterwarnings("ignore")  # of short fits
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize(
+    "model",
+    [
+        SCGDGaussianProcessRegressor(max_iter=1, random_state=0),
+        FITCRegressor(**FEW_STEPS),
+        SVGPRegressor(**FEW_STEPS),
+        SVGPClassifier(**FEW_STEPS),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_columns_of_sources_are_refused_as_arrays_are(model, column):
+    y = (Y > 0).astype(int) if is_classifier(model) else Y
+    known = {column: COLUMNS[column]}
+    try:
+        expected = model.fit(X, y, **known).predict(X)
+    except (TypeError, ValueError):
+        with pytest.raises((TypeError, ValueError), match=column):
+            model.fit(SequenceRows(X, y, **known))
+    else:
+        np.testing.assert_array_equal(model.fit(SequenceRows(X, y, **known)).predict(X), expected)
+
+
+def test_missing_numbers_are_predicted_where_the_model_takes_them(path):
+    frame = pd.DataFrame(X[:FEW], columns=["a", "b"]).assign(y=Y[:FEW])
+    frame.loc[::5, "b"] = np.nan
+    frame.to_parquet(path)
+    out, rows = path.with_name("out.parquet"), ParquetRows(path, "y")
+    default = AutoGaussianProcessRegressor(random_state=0).fit(rows)
+    filled = make_pipeline(SimpleImputer(), clone(MODEL)).fit(frame[["a", "b"]], frame["y"])
+    for model in (default, filled):
+        predict_to(model, rows, out)
+        expected = model.predict(frame[["a", "b"]])
+        np.testing.assert_allclose(pd.read_parquet(out)["mean"], expected, rtol=1e-10)
+    with pytest.raises(ValueError, match="column 'b' of X has missing values"):
+        predict_to(clone(MODEL).fit(X, Y), rows, out)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
+from inspect import Parameter, signature
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
 
+from ..data.arguments import ADVICE
 from ..data.array_inputs import one_output
 from ..data.arrays import readable
 from ..data.chunk import Chunk
@@ -31,7 +33,9 @@ from ..training.tables import InMemory, OnRanks, Sampled, Table, of_all_ranks
 from .first_rank import NO_ROWS, check_alike
 from .validation import learn_targets, validate_inputs, with_transformed_targets
 
-KNOWN_BESIDE = ("y", "sample_weight", "exposure", "y_std")
+OF_ROWS = {"sample_weight": "weight", "exposure": "exposure", "y_std": "y_std"}
+"""Arguments of fits, and the columns of sources that stand for them."""
+KNOWN_BESIDE = ("y", *OF_ROWS)
 FOUND = (
     *("n_features_in_", "feature_names_in_", "_y_shape"),
     *("_fitted_with_exposure", "_fitted_with_y_std"),
@@ -192,6 +196,8 @@ def with_targets_alike(estimator: Any, group: Group, data: Data, first: int) -> 
 def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[Recipe, Table]:
     """Read the rows of a source once, and validate a sample."""
     group = clock.group
+    with agreed(group):
+        refuse_columns(estimator, source)
     seed = int(group.first(sampling_seed(estimator)))
 
     def look(part: RowSource) -> tuple[int, Scan]:
@@ -227,6 +233,19 @@ def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[R
         checked=partial(checked, estimator, recipe),
         is_own=np.isin(sample.rows, [] if own.sample is None else own.sample.rows),
     )
+
+
+def refuse_columns(estimator: Any, source: RowSource) -> None:
+    """Raise a TypeError if rows have columns that the estimator's fit does not take."""
+    taken, fit = signature(estimator.fit).parameters.values(), type(estimator).__name__
+    if any(p.kind is Parameter.VAR_KEYWORD for p in taken):  # which fit itself looks at
+        return
+    for name, column in OF_ROWS.items():
+        if getattr(source.example, column) is not None and name not in [p.name for p in taken]:
+            raise TypeError(
+                f"{source!r} has {name}, which {fit}.fit does not take. Leave it out. "
+                f"{ADVICE.get(name, '')}".rstrip()
+            )
 
 
 def check_early(estimator: Any, chunk: Chunk) -> None:

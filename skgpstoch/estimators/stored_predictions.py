@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.pipeline import Pipeline
+from sklearn.utils import get_tags
 
 from ..data.arguments import check_coverage
 from ..data.frames import is_frame
@@ -94,12 +96,13 @@ def predictions(
     estimator: Any, rows: RowSource, coverage: float | None, is_classifier: bool
 ) -> Iterator[Named]:
     """Yield the columns of each chunk."""
-    takes_frames = rows.transform is None and is_frame(rows.example.X)
+    is_table = is_frame(rows.example.X)
+    takes_stored = rows.transform is None and (is_table or takes_missing(estimator))
     knows_names = hasattr(estimator, "feature_names_in_")
-    for chunk in read_ahead(rows.read(None)) if takes_frames else rows.chunks():
+    for chunk in read_ahead(rows.read(None)) if takes_stored else rows.chunks():
         if not len(chunk):
             continue
-        names = rows.feature_names if knows_names and not takes_frames else None
+        names = rows.feature_names if knows_names and not (is_table and takes_stored) else None
         X = named(names, chunk.X)
         if knows_names and is_frame(X):
             X = in_fitted_order(list(estimator.feature_names_in_), X)
@@ -112,6 +115,13 @@ def predictions(
         if coverage is not None:
             columns["lower"], columns["upper"] = distribution.interval(coverage)
         yield each_output(columns)
+
+
+def takes_missing(estimator: Any) -> bool:
+    """Tell whether an estimator, or what begins a pipeline, takes missing values."""
+    while isinstance(estimator, Pipeline):
+        estimator = estimator[0]
+    return bool(get_tags(estimator).input_tags.allow_nan)
 
 
 def of_classes(estimator: Any, X: Any) -> Named:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..data.docstrings import documented
 from ..data.equal_rows import Merging
-from ..data.rows import Rows
+from ..data.rows import Data, Rows
 from ..estimators import parameters as groups
 from ..estimators import variational_parameters as variational
 from ..estimators.docs import public_estimator
@@ -138,6 +138,11 @@ class FITCRegressor(
         """
         check_refused("partial_fit", refused)
         return stream(self, X, y, None, None, y_std)
+
+    def _given(self, X: Any, y: Any, reset: bool, *of_rows: Any, **options: Any) -> Data:
+        given = dict(zip(("sample_weight", "exposure"), of_rows, strict=False))
+        check_refused("fit", given)  # which may be columns of a source
+        return super()._given(X, y, reset, *of_rows, **options)
 
     def _recipe(self) -> FITCRecipe:
         return FITCRecipe.of(

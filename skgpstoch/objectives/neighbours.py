@@ -344,7 +344,7 @@ def best_tails_and_spread(
         return -(np.log(b) + np.abs(u) / b).sum(1)
 
     def by_tails(u: np.ndarray) -> np.ndarray:
-        return log_density_of_errors(u, tails, lambda c: c).sum(1)
+        return log_density_of_errors(u, tails, lambda c: np.full_like(u, c)).sum(1)
 
     spread, z = Spread(np.ones(u.shape[1]), 1.0), u / np.sqrt(factor2(share, ratio))
     if choice.scales:

@@ -22,7 +22,7 @@ from ...data.rows import Data
 from ...estimators.classifier import Classifier, coded
 from ...estimators.context import fitting, predicting
 from ...estimators.first_rank import fits_on_first
-from ...estimators.importances import difference_importances
+from ...estimators.importances import InputSpread, difference_importances
 from ...estimators.validation import check_weight, validate_inputs, with_groups
 from ...models.features.network import FARTHEST_INPUT
 from ...training.interrupts import was_interrupted
@@ -214,7 +214,7 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
             log_p = self.predict_log_proba(X)
             return log_p - log_p.mean(1, keepdims=True)
 
-        return difference_importances(log_odds, self._x_scaling)
+        return difference_importances(log_odds, InputSpread(*self._x_scaling))
 
     def _parts(self, X: Any) -> tuple[ClassParts, Any]:
         check_is_fitted(self)

@@ -22,7 +22,7 @@ from ...data.held_out import joint, mixture_of
 from ...data.rows import Data
 from ...estimators.context import fitting, predicting
 from ...estimators.first_rank import fits_on_first
-from ...estimators.importances import difference_importances
+from ...estimators.importances import InputSpread, difference_importances
 from ...estimators.parameters import POSITIVE
 from ...estimators.predictions import PredictedRows, PredictiveRegressor
 from ...estimators.regressor import Regressor
@@ -319,7 +319,7 @@ class ExactProcessRegressor(
         def mean(X: np.ndarray) -> np.ndarray:  # missing_columns may hold any numbers here
             return self._mean_at(*self._placed(X)) / unit
 
-        return difference_importances(mean, self._x_scaling)
+        return difference_importances(mean, InputSpread(*self._x_scaling))
 
     def _placed(self, X: np.ndarray) -> tuple[torch.Tensor, list[list[list[Process]]]]:
         """Return scaled rows, and the processes, on the device of predictions."""

@@ -34,6 +34,7 @@ from ...estimators.opening import (
     classes_of,
     counts,
     first_pass,
+    refuse_columns,
     refuse_given,
 )
 from ...estimators.validation import (
@@ -194,9 +195,9 @@ def read_source(
         check_numbers(automatic)
         source.check_has_target()
         refuse_given(y, sample_weight, exposure, y_std)
+        refuse_columns(automatic, source)
     seed = int(group.first(resolve_seed(automatic.random_state)))
     first, facts = first_look(automatic, group, source, seed)
-    refuse_columns(automatic, source, first.sample)
     with agreed(group):
         sample = replace(first.sample, X=as_given(source, first.sample.X))
     rows = checked_sample(automatic, source, sample)
@@ -312,13 +313,3 @@ def check_target(chunk: Chunk) -> None:
         real_target(chunk.y)
     except ValueError as error:
         raise ValueError(f"{chunk.where}: {error}") from error
-
-
-def refuse_columns(automatic: Any, source: RowSource, sample: Chunk) -> None:
-    """Raise a ValueError if rows have columns that a default does not support."""
-    for column in ("exposure", "y_std") if is_classifier(automatic) else ():
-        if getattr(sample, column) is not None:
-            raise ValueError(
-                f"{source!r} has {column}, which {type(automatic).__name__} does not support. "
-                "Leave it out."
-            )

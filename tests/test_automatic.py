@@ -19,6 +19,7 @@ from shared import Names
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_friedman1
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import KFold
 
 import skgpstoch
 from skgpstoch import (
@@ -44,7 +45,7 @@ from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
 from skgpstoch.methods.automatic.held_out_errors import of_held_out_counts
 from skgpstoch.methods.automatic.neighbours import NEIGHBOURS, input_units
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
-from skgpstoch.methods.automatic.race import Floor, Judged, of_floor
+from skgpstoch.methods.automatic.race import Floor, Judged, of_floor, of_numbers
 from skgpstoch.training.loop import Trainer
 
 pytestmark = pytest.mark.usefixtures("one_kernel")
@@ -877,6 +878,15 @@ def test_the_limit_of_a_linear_model_agrees_with_the_finding(n, severity):
     linear = Judged("linear", Floor(held_out._replace(log_density=np.full(n, -1.0))), 0.0)
     (found,) = of_floor([linear], held_out)
     assert (found.severity, found.value < found.limit) == (severity, severity == "problem")
+
+
+def test_a_constant_among_targets_has_no_linear_model():
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    folds = list(KFold(2).split(X))
+    for second, has in ((X[:, 1], True), (np.full(60, 2.5), False)):
+        assert (
+            of_numbers(X, np.column_stack([X[:, 0], second]), np.ones(60), folds) is None
+        ) != has
 
 
 @pytest.mark.parametrize("layout", [pd.DataFrame, np.asfortranarray, lambda Y: Y.T.copy().T])

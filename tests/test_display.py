@@ -16,7 +16,7 @@ from sklearn.dummy import DummyRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_selection import SelectKBest
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import DotProduct, WhiteKernel
+from sklearn.gaussian_process.kernels import RBF, DotProduct, WhiteKernel
 from sklearn.linear_model import BayesianRidge, Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPRegressor
@@ -33,6 +33,7 @@ from skgpstoch import (
     DLMRegressor,
     StackedDensityRegressor,
 )
+from skgpstoch import GaussianProcessRegressor as OurProcess
 from skgpstoch.display import (
     ADMMConvergenceDisplay,
     InducingPatchesDisplay,
@@ -114,6 +115,14 @@ def test_interval_display_draws_every_prediction(model, data):
     )
     np.testing.assert_array_equal(*display.line_.get_data())
     np.testing.assert_array_equal(display.line_.get_xdata(), [y.min(), y.max()])
+
+
+def test_intervals_are_those_of_the_model(data):
+    """The standard deviations of the exact process leave `alpha` out, its intervals do not."""
+    X, y = data
+    model = OurProcess(RBF([1.0] * 10, "fixed"), alpha=0.5, normalize_y=True).fit(X, y)
+    display = PredictionIntervalDisplay.from_estimator(model, X, y, coverage=0.9)
+    np.testing.assert_array_equal(display.y_interval, model.predict_interval(X, coverage=0.9))
 
 
 def test_interval_display_tells_coverage_of_all_rows(data):

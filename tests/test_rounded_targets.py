@@ -9,10 +9,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import trapezoid
 from scipy.stats import norm
 from sklearn.linear_model import LinearRegression
+from sklearn.preprocessing import FunctionTransformer
 
 from skgpstoch import AutoGaussianProcessRegressor
 from skgpstoch.estimators.distributions.mixed import MixedLaw
 from skgpstoch.estimators.distributions.normal import NormalLaw
+from skgpstoch.estimators.distributions.transformed import transformed
 from skgpstoch.methods.automatic import rounded_targets as room
 from skgpstoch.methods.automatic.mixture import MixedRows, MixtureRegressor, NormalRows, mixed_draws
 from skgpstoch.methods.automatic.rounded_targets import (
@@ -190,6 +192,16 @@ def test_log_probabilities_are_those_of_atoms():
     assert_array_equal(of_column, MODEL.log_predictive_probability(QUERY, y))
     with pytest.raises(ValueError, match=r"shape \(13,\) of predictions, got \(13, 2\)"):
         MODEL.log_predictive_probability(QUERY, np.stack([y, y], 1))
+
+
+def test_densities_that_end_between_atoms_give_no_warning():
+    """The density of exp(Z) is 0 below 0."""
+    logarithm = FunctionTransformer(np.log, np.exp).fit(np.ones((1, 1)))
+    law = transformed(NormalLaw(np.zeros((1, 1)), np.ones((1, 1))), logarithm)
+    rounded = LatticeLaw(law, Lattice(np.array([1e-12, 1.0, 2.0]), 0.95))
+    (found,) = rounded.log_probability(np.array([[1.0]]))
+    expected = np.log(0.95 * (norm.cdf(np.log(1.5)) - norm.cdf(np.log(0.5))))
+    assert_allclose(found, expected)
 
 
 def test_probabilities_far_out_are_those_of_the_density():

@@ -30,7 +30,8 @@ Parameters
 X : array-like of shape (n_samples, n_features)
     Inputs, preferably not those of the fit.
 coverage : float, default=0.95
-    Nominal coverage of the central Gaussian intervals, in (0, 1).
+    Nominal coverage of the central intervals, in (0, 1). They are Gaussian for counts, estimators
+    of other libraries and given predictions, and otherwise those of `predict_interval`.
 levels : array-like of shape (n_levels,), default=None
     Nominal coverages, in (0, 1); None takes 0.05, 0.1, ..., 0.95.
 exposure : array-like of shape (n_samples,), default=None
@@ -187,7 +188,12 @@ class PredictionIntervalDisplay(Display):
             If there are several outputs, or `coverage` is not in (0, 1).
         """
         mean, std = predicted(estimator, X, exposure, y_std)
-        return cls.from_predictions(y, mean, std, coverage=coverage, ax=ax, **kwargs)
+        predictor, inputs = scores.unwrapped(estimator, X)
+        if not predicts_distributions(predictor):
+            return cls.from_predictions(y, mean, std, coverage=coverage, ax=ax, **kwargs)
+        of_rows = given_of_rows(predictor, exposure, y_std)
+        interval = predictor.predict_interval(inputs, coverage=coverage, **of_rows)
+        return cls._of_intervals(y, mean, std, interval, coverage).plot(ax, **kwargs)
 
     @classmethod
     @documented(MADE, PREDICTED)
@@ -208,15 +214,22 @@ class PredictionIntervalDisplay(Display):
         y_true, y_mean, y_std : array-like of shape (n_samples,)
             Actual values, predictive means and predictive standard deviations (noise included).
         """
+        return cls._of_intervals(y_true, y_mean, y_std, None, coverage).plot(ax, **kwargs)
+
+    @classmethod
+    def _of_intervals(
+        cls, y_true: Any, y_mean: Any, y_std: Any, interval: NDArray | None, coverage: float
+    ) -> PredictionIntervalDisplay:
+        """Make a Display of intervals (n_samples, 2), which are Gaussian if None."""
         y, mean, std = scores.check_predictions(y_true, y_mean, y_std)  # (N, P) each
         if y.shape[1] != 1:
             raise ValueError(
                 f"{cls.__name__} shows one output, got {y.shape[1]}: call from_predictions with "
                 "one column of y_true, y_mean and y_std."
             )
-        interval = scores.central_interval(mean[:, 0], std[:, 0], coverage)
-        display = cls(y_true=y[:, 0], y_mean=mean[:, 0], y_interval=interval, coverage=coverage)
-        return display.plot(ax, **kwargs)
+        if interval is None:
+            interval = scores.central_interval(mean[:, 0], std[:, 0], coverage)
+        return cls(y_true=y[:, 0], y_mean=mean[:, 0], y_interval=interval, coverage=coverage)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

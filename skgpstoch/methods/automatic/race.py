@@ -338,9 +338,12 @@ def of_labels(X: np.ndarray, y: np.ndarray, weight: np.ndarray, folds: list) -> 
 
 
 def of_numbers(X: np.ndarray, y: np.ndarray, weight: np.ndarray, folds: list) -> Any:
-    """Predict the distribution of each row's y, by other folds' errors; None if it is constant."""
+    """Predict the distribution of each row's y, by other folds' errors; None if one is constant.
+
+    Its density would decide, by how nearly each model has no deviation.
+    """
     Y = y.reshape(len(y), -1).astype(np.float64)
-    if (Y[0] == Y).all():
+    if (Y[0] == Y).all(0).any():
         return None
     scaling = Scaling.standard(Y, weight)
     Y = scaled(Y, scaling)

@@ -314,7 +314,8 @@ class LatticeLaw(Law):
             self.law.log_density((np.where(np.isfinite(end), end, 0.0) + shift)[:, None])[:, 0]
             for shift in (0.0, -step, step)
         )
-        decay = np.maximum(before - after, np.finfo(float).tiny) / (2.0 * DECAY_STEP)  # λ·width
+        limits = np.finfo(float).tiny, np.finfo(float).max  # p may end between atoms
+        decay = np.clip((before - after) / (2.0 * DECAY_STEP), *limits)  # λ·width
         return at_end + np.log(np.abs(width)) + np.log(-np.expm1(-decay) / decay)
 
 

@@ -44,6 +44,11 @@ class Deadline(NamedTuple):
         return self.earlier((1.0 - share) * max(self.left(), 0.0))
 
 
+def has_passed(deadline: Deadline | None) -> bool:
+    """Tell whether there is no time left."""
+    return deadline is not None and deadline.left() <= 0.0
+
+
 def seconds_left(deadline: Deadline | None) -> float | None:
     """Return the time left as `max_time` of another fit, which is positive; None if unlimited."""
     return None if deadline is None else max(deadline.left(), LEAST_SECONDS)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..data.arrays import blocks_of
-from ..data.deadline import Deadline
+from ..data.deadline import Deadline, has_passed
 from ..data.rows import Rows
 from ..likelihoods.real import Gaussian
 from ..losses import ExpectedLogLikelihood
@@ -172,7 +172,7 @@ def from_either(
         found, has_settled = damped_newton(survey, moments, start, *limits)
     except NotPositiveDefiniteError:
         found, has_settled = None, False
-    is_over = deadline is not None and deadline.left() <= 0.0
+    is_over = has_passed(deadline)
     if found is not None and (has_settled or is_over):
         return found
     other, _ = damped_newton(survey, moments, otherwise(), *limits)
@@ -221,7 +221,7 @@ def damped_newton(
     current, exact, step, q = start, False, 1.0, moments(start)
     value, goal = survey(q, exact)
     for _ in range(max_iter):
-        if deadline is not None and deadline.left() <= 0.0:
+        if has_passed(deadline):
             break
         candidate = current.lerp(goal, step)
         try:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...data.arrays import row_blocks
-from ...data.deadline import Deadline
+from ...data.deadline import Deadline, has_passed
 from ...data.rows import Rows
 from ...maths.linalg import NotPositiveDefiniteError
 from ...objectives.neighbours import NOISE_RATE, NeighbourObjective
@@ -74,8 +74,7 @@ class Climb:
 
     def __call__(self, theta: np.ndarray, eval_gradient: bool = True) -> tuple[float, np.ndarray]:
         """Return the log density and its gradient; −∞ and 0 if a covariance has no factor."""
-        late = self.deadline is not None and self.deadline.left() <= 0.0
-        if late and self.n_evaluated >= LEAST_EVALUATIONS:
+        if self.n_evaluated >= LEAST_EVALUATIONS and has_passed(self.deadline):
             raise NoTimeError
         self.n_evaluated += 1
         self.move_to(theta)

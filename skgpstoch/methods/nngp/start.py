@@ -21,7 +21,7 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
 from ... import kernels
-from ...data.deadline import Deadline
+from ...data.deadline import Deadline, has_passed
 from ...data.rows import Rows
 from ...kernels.sets import nearness, within
 from ...maths.nearest import Nearest
@@ -136,7 +136,7 @@ def likeliest(
 
 def is_over(deadline: Deadline | None) -> bool:
     """Tell whether there is no time left, or the user has interrupted the fit."""
-    return was_interrupted() or (deadline is not None and deadline.left() <= 0.0)
+    return was_interrupted() or has_passed(deadline)
 
 
 def train_briefly(

@@ -18,7 +18,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
-from ...data.deadline import Deadline
+from ...data.deadline import Deadline, has_passed
 from ...data.rows import Rows
 from ...likelihoods.heavy_tailed import StudentT
 from ...likelihoods.real import AdditiveNoise
@@ -107,7 +107,7 @@ def calibrate(
         return Calibration(*chosen.tolist())
 
     def total(x: np.ndarray) -> float:
-        if len(tried) > 1 and deadline is not None and deadline.left() <= 0.0:
+        if len(tried) > 1 and has_passed(deadline):
             raise OutOfTimeError
         value = loss(full(x)) + 0.5 * np.square((x - expected) / deviation).sum()
         value = math.inf if math.isnan(value) else value

@@ -144,7 +144,8 @@ def test_ratios_are_those_of_the_equation(P):
     odds = given.var / (posterior.kernel.diag(X)[:, None] - given.var)
     known = torch.minimum(scale.most_odds / odds, torch.ones_like(odds))
     assert bool((known < 1).any() and (known == 1).any())
-    s = (given.var + noise).sqrt()
+    k = posterior.kernel.diag(X)[:, None]
+    s = (torch.minimum(given.var, k * scale.most_odds / (1.0 + scale.most_odds)) + noise).sqrt()
     assert scale.exponent != 1.0
     factor2 = 1.0 + known * ((scale.factor * s ** (scale.exponent - 1.0) * r).square() - 1.0)
     q, likelihood = posterior.predictive(X, Rows(X[:, :P]))
@@ -167,6 +168,20 @@ def test_deviations_that_vary_too_little_are_spread():
     assert_allclose([*spread.factor, spread.exponent], [2.0, 1.4], rtol=0.03)
     kept = best_tails_and_spread(TailChoice(scales=False), u, s, one, one, one)[1]
     assert (*kept.factor, kept.exponent) == (1.0, 1.0)
+
+
+def test_deviations_grow_to_those_of_the_prior():
+    """They neither overshoot where neighbours become few, nor cancel where all is known."""
+    var = torch.logspace(-20, 0, 200, dtype=torch.float64)[:, None] * (1.0 - 1e-12)
+    one = torch.ones_like(var)
+    rest = {"mean": one, "by_noise": 0.0 * one, "sizes": one[:, None], "weight": one}
+    given = Given(var=var, odds=var / (1.0 - var), **rest)
+    o, none = torch.full((1,), 0.05, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    widths = ErrorScale(torch.ones_like(o), 2.0, o, None, 1.0)(given, none)
+    std = widths.of_f * var.sqrt()
+    assert bool((std.diff(dim=0) > 0.0).all() and (std < 1.0 + 1e-9).all())
+    near = var < 0.01
+    assert_allclose(std[near], var[near], rtol=1e-10)
 
 
 def test_what_is_nearly_all_noise_or_process_changes_alone():

@@ -42,6 +42,7 @@ from ..models.posteriors.nearby import (
     ErrorsNearby,
     Given,
     Widths,
+    deviation,
     factor2,
     known,
 )
@@ -307,8 +308,8 @@ class NeighbourObjective(Objective):
         weight = rows.weighted(torch.ones_like(rows.y))[:, :1]
         nearby, r = ErrorsNearby.best(u, weight[:, 0], given)
         most_odds = given.odds.quantile(KNOWN, dim=0)
-        known_to = u, s, weight, r, known(given, most_odds)
-        arrays = (each.cpu().numpy() for each in known_to)
+        spread = deviation(given, noise, most_odds)
+        arrays = (each.cpu().numpy() for each in (u, spread, weight, r, known(given, most_odds)))
         tails, (factor, exponent) = best_tails_and_spread(cast(TailChoice, self.tails), *arrays)
         if math.isinf(tails.df):
             posterior.likelihood = Gaussian(noise)

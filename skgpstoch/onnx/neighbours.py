@@ -131,9 +131,11 @@ def widths(
     m = min(posterior.n_neighbors, len(posterior.places.G))
     more, w = of_N
     v = v.at_least(TINIEST)
-    factor = (v + noise).sqrt() ** (scale.exponent - 1.0) * float(scale.factor[p])
+    within = ((1.0 / odds.at_least(TINIEST) + 1.0) * (most_odds / (1.0 + most_odds))).at_most(1.0)
+    s = (within * v + noise).at_least(TINIEST).sqrt()
     r = ratio_at(scale.nearby, p, given, more, w, m)
-    F2 = 1.0 + known * ((factor * r).square() - 1.0)
+    F2 = (s ** (scale.exponent - 1.0) * float(scale.factor[p]) * r).square()
+    F2 = ((1.0 - known) + known * F2).at_least(TINIEST)
     n = (given.beta.square() * D).sum(1).at_most(v)
     s = (v - n) / (v + noise)
     T = 1.0 + known * (scale.tails - 1.0)

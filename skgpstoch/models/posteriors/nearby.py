@@ -19,11 +19,12 @@ Errors of rows left out are those of predictions near rows. They tell nothing of
 predictions return far away, nor of what is farther than 99 of 100 of these rows are from others.
 The factor of the variance of y is
 
-    F(x)² = 1 + π(x) ((c s(x)^(γ − 1) r(x))² − 1),
+    F(x)² = 1 − π(x) + π(x) (c s(x)^(γ − 1) r(x))²,
 
     π(x) = min(1, o/ω(x)),   ω(x) = v(x)/(k(x, x) − v(x)),
 
-with o the 0.99-quantile of ω at rows left out.
+with o the 0.99-quantile of ω at rows left out. Where ω is more than o, s takes v for what it is
+where ω = o, since it would grow faster than π falls.
 
 Errors are those of y: they do not say whether f is rougher nearby, or the noise larger. Of
 v = v₀ + n, n = Σβ_j²D_j is due to the noise of neighbours. With factors λ of v₀ and ρ of all noise,
@@ -76,7 +77,7 @@ class Widths(NamedTuple):
     @classmethod
     def of(cls, F2: Tensor, given: Given, noise: Tensor, tails: Tensor | float = 1.0) -> Widths:
         """Share out F² (N, P) between f and the noise, of variance σ² (P,); `tails` is T."""
-        v = given.var.clamp_min(TINIEST)
+        v, F2 = given.var.clamp_min(TINIEST), F2.clamp_min(TINIEST)
         n = torch.minimum(given.by_noise, v)
         s = (v - n) / (v + noise)
         f = (tails * F2) ** (2.0 * s - 1.0) * (v - n) + n
@@ -130,7 +131,7 @@ class ErrorScale(Module):
             raise ValueError(f"{len(noise)} outputs have odds of {len(self.most_odds)}.")
         r = torch.ones_like(given.var) if self.nearby is None else self.nearby(given)
         share = known(given, self.most_odds)
-        s = (given.var + noise).clamp_min(TINIEST).sqrt()
+        s = deviation(given, noise, self.most_odds)
         F2 = factor2(share, self.factor * s ** (self.exponent - 1.0) * r)
         T = 1.0 + share * (self.tails - 1.0)
         return Widths.of(F2, given, noise, T)
@@ -141,9 +142,16 @@ def known(given: Given, most_odds: Tensor) -> Tensor:
     return (most_odds.clamp_min(TINIEST) / given.odds.clamp_min(TINIEST)).clamp_max(1.0)
 
 
+def deviation(given: Given, noise: Tensor, most_odds: Tensor) -> Tensor:
+    """Return s, (N, P), of v as it is where ω is at most o."""
+    odds, o = given.odds.clamp_min(TINIEST), most_odds
+    within = (o / (1.0 + o) * (1.0 + 1.0 / odds)).clamp_max(1.0)  # of v, which is k ω/(1 + ω)
+    return (within * given.var + noise).clamp_min(TINIEST).sqrt()
+
+
 def factor2(share: Any, of_errors: Any) -> Any:
-    """Return F² from π and c·r, arrays or tensors (N, P)."""
-    return 1.0 + share * (of_errors**2 - 1.0)
+    """Return F² from π and c·s^(γ − 1)·r, arrays or tensors (N, P), without cancellation."""
+    return (1.0 - share) + share * of_errors**2
 
 
 class Choice(NamedTuple):

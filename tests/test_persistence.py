@@ -554,6 +554,19 @@ def test_headers_are_for_people_to_read(files):
     assert json.loads(metadata["parameters"])["n_inducing"] == "5"
 
 
+def test_equal_models_have_equal_files(tmp_path):
+    model = sparse(target_transform=FunctionTransformer(shifted, unshifted))
+    model.set_params(random_state=np.random.RandomState(1)).fit(X, Y)
+    model.save(tmp_path / "first")
+    loaded = skgpstoch.load(
+        tmp_path / "first", objects={"shifted": shifted, "unshifted": unshifted}
+    )
+    loaded.save(tmp_path / "second")
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    parameters = json.loads(taken_apart(tmp_path / "first")[0]["parameters"])
+    assert parameters["random_state"] == "RandomState(MT19937)"
+
+
 def test_the_library_of_the_format_reads_and_writes_such_files(files, models, tmp_path):
     safetensors = pytest.importorskip("safetensors")
     from safetensors.numpy import save_file

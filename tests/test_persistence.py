@@ -221,9 +221,11 @@ def test_modules_come_back():
     [
         pd.Timestamp("2020-01-01 03:00"),
         pd.Timestamp("2020-07-01", tz="Europe/Vienna"),
+        pd.Timedelta(36, "h"),
         pd.Period("2020-01", "M"),
         pd.Interval(0.5, 1.5, closed="left"),
         pd.Interval(pd.Timestamp("2020"), pd.Timestamp("2021")),
+        pd.Interval(pd.Timedelta(0), pd.Timedelta(1, "D")),
     ],
     ids=str,
 )

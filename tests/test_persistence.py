@@ -13,6 +13,7 @@ import tracemalloc
 import warnings
 from collections import OrderedDict
 from pathlib import Path
+from types import FunctionType
 
 import numpy as np
 import pandas as pd
@@ -456,6 +457,20 @@ def test_transformers_of_targets_come_back(transform, is_known, tmp_path):
     again = skgpstoch.load(tmp_path / "model", objects=objects)
     assert_array_equal(again.predict_interval(X), model.predict_interval(X))
     assert repr(again.target_transform) == repr(transform)
+
+
+def test_streams_go_on_with_functions_of_another_process(tmp_path):
+    transform = FunctionTransformer(shifted, unshifted)
+    model = sparse(target_transform=transform).partial_fit(X, Y)
+    model.save(tmp_path / "model")
+    objects = {
+        f.__name__: FunctionType(f.__code__, globals(), f.__name__) for f in (shifted, unshifted)
+    }
+    again = skgpstoch.load(tmp_path / "model", objects=objects)
+    assert_array_equal(again.partial_fit(X, Y).predict(X), model.partial_fit(X, Y).predict(X))
+    again.target_transform = FunctionTransformer(unshifted, shifted)
+    with pytest.raises(ValueError, match="target_transform=FunctionTransformer"):
+        again.partial_fit(X, Y)
 
 
 @pytest.mark.parametrize("function", [abs, lambda y: y, special.log1p, np.add, np.vectorize(abs)])

@@ -330,9 +330,7 @@ def asked_for(estimator: Any, X: Any) -> dict[str, str]:
     for name, value in estimator.get_params().items():
         if name not in SILENT:
             is_module = isinstance(value, torch.nn.Module)
-            asked[name] = (
-                digest_of(value) if is_module else without_addresses(described(value, name))
-            )
+            asked[name] = digest_of(value) if is_module else described(value, name)
     is_saved = getattr(estimator, "checkpoint_dir", None) is not None
     asked["checkpoint_dir"] = "a folder" if is_saved else "None"
     if getattr(estimator, "warm_start", False):

@@ -250,6 +250,13 @@ def test_random_numbers_go_on():
     assert_array_equal(back.standard_normal(5), generator.standard_normal(5))
 
 
+@pytest.mark.parametrize("number", [np.nan, -np.inf])
+def test_numbers_that_are_not_finite_have_one_node(number):
+    value = [float(str(number)), float(str(number))]
+    state = Packer(Names()).state(value)
+    assert Packer(Names()).state(again(value)) == state
+
+
 @pytest.mark.parametrize("name", registry.RETIRED)
 def test_objects_that_are_not_needed_any_more_are_left_out(name):
     nodes = [

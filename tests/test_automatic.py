@@ -775,6 +775,17 @@ def test_classes_have_a_report(mixed_classes):
     assert pickle.loads(pickle.dumps(model)).report()._repr_html_().count("<table") == 3
 
 
+@pytest.mark.parametrize("unit", ["M8[D]", "M8[ns]", "m8[s]"])
+def test_classes_that_are_times_are_saved(unit, step, tmp_path):
+    X, y = (a[:40] for a in step)
+    times = np.array([1, 2], unit)
+    model = AutoGaussianProcessClassifier(random_state=0).fit(X, times[(y > 0).astype(int)])
+    model.save(tmp_path / "model")
+    loaded = skgpstoch.load(tmp_path / "model")
+    assert_array_equal(loaded.predict(X), model.predict(X))
+    assert list(loaded.report().calibration["group"][-2:]) == list(times)
+
+
 @pytest.mark.slow
 def test_scouts_of_classes_have_to_add_more(step, monkeypatch, small):
     X, y = step

@@ -686,6 +686,14 @@ def test_graphs_are_not_silently_infinite(orthogonal):
         to_onnx(model)
 
 
+def test_nor_are_those_of_the_default():
+    model = AutoGaussianProcessRegressor(max_time=0.1, random_state=0).fit(X, y)
+    (((process, *_), *_),) = model.estimators_["process"]._processes
+    process.theta.signal.fill_(1e160)
+    with pytest.raises(ValueError, match="AutoGaussianProcessRegressor predicts inf for"):
+        to_onnx(model)
+
+
 def test_graphs_are_valid_or_refused(tmp_path):
     """ONNX Runtime would refuse it, where the model is served."""
     X = np.linspace(0.0, 1.0, 30)[:, None]

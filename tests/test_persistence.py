@@ -13,6 +13,7 @@ import tracemalloc
 import warnings
 from collections import OrderedDict
 from pathlib import Path
+from types import FunctionType
 
 import numpy as np
 import pandas as pd
@@ -221,9 +222,11 @@ def test_modules_come_back():
     [
         pd.Timestamp("2020-01-01 03:00"),
         pd.Timestamp("2020-07-01", tz="Europe/Vienna"),
+        pd.Timedelta(36, "h"),
         pd.Period("2020-01", "M"),
         pd.Interval(0.5, 1.5, closed="left"),
         pd.Interval(pd.Timestamp("2020"), pd.Timestamp("2021")),
+        pd.Interval(pd.Timedelta(0), pd.Timedelta(1, "D")),
     ],
     ids=str,
 )
@@ -245,6 +248,13 @@ def test_random_numbers_go_on():
     generator.standard_normal(3)
     back = again(generator, FileNames)
     assert_array_equal(back.standard_normal(5), generator.standard_normal(5))
+
+
+@pytest.mark.parametrize("number", [np.nan, -np.inf])
+def test_numbers_that_are_not_finite_have_one_node(number):
+    value = [float(str(number)), float(str(number))]
+    state = Packer(Names()).state(value)
+    assert Packer(Names()).state(again(value)) == state
 
 
 @pytest.mark.parametrize("name", registry.RETIRED)
@@ -456,6 +466,20 @@ def test_transformers_of_targets_come_back(transform, is_known, tmp_path):
     assert repr(again.target_transform) == repr(transform)
 
 
+def test_streams_go_on_with_functions_of_another_process(tmp_path):
+    transform = FunctionTransformer(shifted, unshifted)
+    model = sparse(target_transform=transform).partial_fit(X, Y)
+    model.save(tmp_path / "model")
+    objects = {
+        f.__name__: FunctionType(f.__code__, globals(), f.__name__) for f in (shifted, unshifted)
+    }
+    again = skgpstoch.load(tmp_path / "model", objects=objects)
+    assert_array_equal(again.partial_fit(X, Y).predict(X), model.partial_fit(X, Y).predict(X))
+    again.target_transform = FunctionTransformer(unshifted, shifted)
+    with pytest.raises(ValueError, match="target_transform=FunctionTransformer"):
+        again.partial_fit(X, Y)
+
+
 @pytest.mark.parametrize("function", [abs, lambda y: y, special.log1p, np.add, np.vectorize(abs)])
 def test_other_functions_are_refused(function, tmp_path):
     """SciPy's have names of NumPy's."""
@@ -552,6 +576,19 @@ def test_headers_are_for_people_to_read(files):
     assert metadata["class"] == "SVGPRegressor"
     assert json.loads(metadata["versions"])["skgpstoch"] == skgpstoch.__version__
     assert json.loads(metadata["parameters"])["n_inducing"] == "5"
+
+
+def test_equal_models_have_equal_files(tmp_path):
+    model = sparse(target_transform=FunctionTransformer(shifted, unshifted))
+    model.set_params(random_state=np.random.RandomState(1)).fit(X, Y)
+    model.save(tmp_path / "first")
+    loaded = skgpstoch.load(
+        tmp_path / "first", objects={"shifted": shifted, "unshifted": unshifted}
+    )
+    loaded.save(tmp_path / "second")
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    parameters = json.loads(taken_apart(tmp_path / "first")[0]["parameters"])
+    assert parameters["random_state"] == "RandomState(MT19937)"
 
 
 def test_the_library_of_the_format_reads_and_writes_such_files(files, models, tmp_path):

@@ -21,6 +21,7 @@ from made_by_hand import Nodes, first, nodes_of, put_together, taken_apart, with
 from sklearn.base import clone, is_classifier
 from sklearn.gaussian_process import kernels as sk
 from sklearn.linear_model import Ridge
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
@@ -1452,6 +1453,26 @@ def test_estimators_are_those_of_what_a_model_predicts(tmp_path):
             setattr(model, name, [one, other] if name == "estimators_" else other)
             with pytest.raises(ValueError, match=rf"but its {name} predicts .*{of_other}"):
                 model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("kind", [OneVsOneClassifier, OneVsRestClassifier])
+def test_classifiers_of_scikit_learn_are_not_in_regressors(kind, tmp_path):
+    model = skgpstoch.ConstantVarianceRegressor(GaussianProcessRegressor(optimizer=None)).fit(X, Y)
+    inner = model.estimator_
+    model.estimator_ = kind(inner)
+    with pytest.raises(ValueError, match="but its estimator_ predicts classes"):
+        model.save(tmp_path / "model")
+    vars(model.estimator_).update(vars(inner))
+    with pytest.raises(ValueError, match="but its estimator_ predicts classes"):
+        model.save(tmp_path / "model")
+
+
+def test_a_fit_keeps_its_rows(exact, tmp_path):
+    """Without them it would be taken for one that is not fitted, and predict its prior."""
+    model = skgpstoch.load(exact)
+    del model.X_train_
+    with pytest.raises(ValueError, match="GaussianProcessRegressor has a kernel_, but no X_train_"):
+        model.save(tmp_path / "model")
 
 
 def test_labels_of_an_inner_classifier_are_those_of_the_model(tmp_path):

@@ -1,9 +1,10 @@
-"""Warnings that point at the user's own line, and who raised an error."""
+"""Warnings that point at the user's own line, who raised an error, and reprs."""
 
 from __future__ import annotations
 
 import contextlib
 import dis
+import re
 import sys
 import traceback
 import warnings
@@ -21,6 +22,8 @@ import torch
 JOBLIB, *OTHERS = (module.__path__[0] for module in (joblib, sklearn, torch))
 LIBRARIES = (str(Path(__file__).parents[1]), JOBLIB, *OTHERS)
 WRAPPERS = ("functools.py", "contextlib.py")
+
+ADDRESS = re.compile(r" at 0x[0-9a-f]+", re.IGNORECASE)  # in default reprs
 
 MUTED: ContextVar[bool] = ContextVar("muted", default=False)
 
@@ -63,6 +66,11 @@ def warn_once(message: str, owner: Any, about: Hashable) -> None:
     if about not in told and not MUTED.get():
         warn(message)
         told.add(about)
+
+
+def without_addresses(text: str) -> str:
+    """Return a repr without addresses, which differ between processes."""
+    return ADDRESS.sub("", text)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ import functools
 import inspect
 import json
 import pickle
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,7 @@ import torch
 from ..data.arrays import fingerprint, readable
 from ..data.columns import is_frame, narwhals
 from ..data.groups import ALONE, Group, WorkerLostError, agreed, current, doing, using
-from ..data.messages import internal_frames, loop_of, muted
+from ..data.messages import internal_frames, loop_of, muted, without_addresses
 from ..data.row_source import RowSource
 from ..training.checkpoint import SILENT, described
 from ..training.interrupts import (
@@ -296,7 +295,6 @@ def check_columns(columns: list[Any]) -> None:
 
 NO_ROWS = "X has no rows on any rank."
 PROBED_ROWS = 10  # of a source, by which ranks see whether they have the same one
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in default reprs; it differs between processes
 
 
 def check_alike(estimator: Any, group: Group, X: Any) -> None:
@@ -332,7 +330,7 @@ def asked_for(estimator: Any, X: Any) -> dict[str, str]:
     for name, value in estimator.get_params().items():
         if name not in SILENT:
             is_module = isinstance(value, torch.nn.Module)
-            asked[name] = digest_of(value) if is_module else ADDRESS.sub("", described(value, name))
+            asked[name] = digest_of(value) if is_module else described(value, name)
     is_saved = getattr(estimator, "checkpoint_dir", None) is not None
     asked["checkpoint_dir"] = "a folder" if is_saved else "None"
     if getattr(estimator, "warm_start", False):
@@ -361,7 +359,7 @@ def check_has_rows(X: Any) -> None:
 def digest_of(module: torch.nn.Module) -> str:
     """Describe a module's layers and tensors."""
     tensors = [t.detach().cpu().numpy() for t in module.state_dict().values()]
-    digest = fingerprint(ADDRESS.sub("", repr(module)), *tensors)[:8]
+    digest = fingerprint(without_addresses(repr(module)), *tensors)[:8]
     return f"<{type(module).__name__}, digest {digest}>"
 
 

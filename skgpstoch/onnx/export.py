@@ -23,7 +23,7 @@ from ..persistence.failures import check_known, file_of, with_failures_told
 from .distributions import quantile
 from .estimators import class_probabilities, distribution, moments
 from .graph import CannotExport, Graph, Value, model_of
-from .tables import Columns, table_inputs
+from .tables import Columns, table_inputs, takes_numbers
 
 OF_NUMBERS = ("mean", "std", "quantiles")
 OF_CLASSES = ("label", "probabilities")
@@ -174,7 +174,10 @@ def check_predicts(model: Any, made: onnx.ModelProto) -> None:
     A graph cannot refuse them when it runs. Tables, whose columns need not be numbers, have no
     such rows.
     """
-    parts = (model, *getattr(model, "estimators_", ()))  # those of a stack see the same rows
+    if not takes_numbers(model):
+        return
+    inner = getattr(model, "estimators_", ())  # which see the same rows
+    parts = (model, *(inner.values() if isinstance(inner, dict) else inner))
     if spreads := [spread for spread in map(spread_for, parts) if spread is not None]:
         rows = representative_rows(spreads[0])[:: N_ROWS // N_CHECKED]
         with np.errstate(all="ignore"):
@@ -185,8 +188,9 @@ def check_predicts(model: Any, made: onnx.ModelProto) -> None:
 
 def spread_for(model: Any) -> InputSpread | None:
     """Return means and deviations of the columns that a model was fitted to; None if unknown."""
-    if hasattr(model, "_x_spread"):
-        return model._x_spread
+    for name in ("_x_spread", "_x_scaling"):
+        if hasattr(model, name):
+            return InputSpread(*getattr(model, name))
     return spread_of(np.asarray(model.X_train_, float)) if hasattr(model, "X_train_") else None
 
 

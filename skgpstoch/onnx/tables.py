@@ -34,9 +34,9 @@ def table_inputs(
 
     A model of tables with categories or dates has one input for each column, with its name.
     """
-    encoder = getattr(model, "_encoder", None)
-    if encoder is None or all(type(each) is Numbers for each in encoder.encoders):
+    if takes_numbers(model):
         return Value(graph, "X"), {"X": (TensorProto.DOUBLE, width)}
+    encoder = model._encoder
     places = range(len(encoder.kinds))  # not `width`, which a stranger's file may say is huge
     names = getattr(model, "feature_names_in_", [f"x{j}" for j in places])
     if "" in list(names):
@@ -45,6 +45,12 @@ def table_inputs(
     kinds = [kind_of(encoder, j) for j in places]
     given = {str(name): (kind, 1) for name, kind in zip(names, kinds, strict=True)}
     return Columns(graph, [Value(graph, name) for name in given]), given
+
+
+def takes_numbers(model: Any) -> bool:
+    """Tell whether all columns of a model are numbers, which its parts take as they are."""
+    encoder = getattr(model, "_encoder", None)
+    return encoder is None or all(type(each) is Numbers for each in encoder.encoders)
 
 
 def kind_of(encoder: Any, j: int) -> int:

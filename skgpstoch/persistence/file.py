@@ -20,7 +20,7 @@ import sklearn
 import torch
 from sklearn.base import BaseEstimator
 
-from ..data.messages import is_raised_by_us
+from ..data.messages import is_raised_by_us, without_addresses
 from .failures import LONGEST_MESSAGE, mark_loaded
 from .fields import forget_folders
 from .forms import DAMAGE
@@ -51,7 +51,9 @@ def save(estimator: Any, path: str | os.PathLike) -> None:
     entries = {
         "class": type(estimator).__name__,
         "versions": json.dumps(versions()),
-        "parameters": json.dumps({name: f"{value!r:.200}" for name, value in params.items()}),
+        "parameters": json.dumps(
+            {name: without_addresses(f"{value!r:.200}") for name, value in params.items()}
+        ),
     }
     write_state(checked_path(path), entries, state)
 

@@ -207,6 +207,9 @@ FORMS: dict[str, Form] = {
     "torch device": Form(word, of.torch_device_of, TEXT),
     "torch size": Form(numbered, torch.Size),
     "timestamp": Form(of.timestamp, of.timestamp_of, ((np.datetime64,), TEXT_OR_NONE)),
+    "timedelta": Form(
+        lambda t: numbered([t.to_timedelta64()]), of.timedelta_of, ((np.timedelta64,),)
+    ),
     "period": Form(lambda t: numbered([t.ordinal, t.freqstr]), of.period_of, ((int,), (str,))),
     "interval": Form(
         lambda t: numbered([t.left, t.right, t.closed]), of.interval_of, (ANY, ANY, (str,))

@@ -35,7 +35,7 @@ OF_SCALARS: dict[str, Types] = {
 }
 ENDS = (int, float, np.integer, np.floating)  # of intervals
 STATE_OF_TWISTER = 624  # numbers
-OF_PANDAS = {"Timestamp": "timestamp", "Period": "period", "Interval": "interval"}
+OF_PANDAS = {name: name.lower() for name in ("Timestamp", "Timedelta", "Period", "Interval")}
 ZONE = r"[A-Za-z]\w*(/[A-Za-z][\w+-]*){0,3}|UTC[+-]\d\d:\d\d"  # no path, which dateutil would open
 
 
@@ -283,6 +283,13 @@ def timestamp_of(parts: list[Any]) -> Any:
         raise ValueError(f"{zone!r:.40} is not a time zone") from error
 
 
+def timedelta_of(parts: list[Any]) -> Any:
+    """Return a duration."""
+    import pandas as pd
+
+    return pd.Timedelta(*parts)
+
+
 def period_of(parts: list[Any]) -> Any:
     """Return a period."""
     import pandas as pd
@@ -298,6 +305,9 @@ def interval_of(parts: list[Any]) -> Any:
     import pandas as pd
 
     left, right, closed = parts
-    if not all(isinstance(end, ENDS) or form_of_level(end) == "timestamp" for end in parts[:2]):
+    if not all(
+        isinstance(end, ENDS) or form_of_level(end) in ("timestamp", "timedelta")
+        for end in parts[:2]
+    ):
         raise ValueError("the ends of an interval must be numbers or times")
     return pd.Interval(left, right, closed)

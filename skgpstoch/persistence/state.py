@@ -141,7 +141,9 @@ class Packer:
 
 
 def identity(value: Any) -> Any:
-    """Return a key that is equal for the same object, and for tensors on the same memory."""
+    """Return a key that is equal for the same object or float, and for tensors on one memory."""
+    if type(value) is float:
+        return str(value)
     if type(value) is torch.Tensor and value.numel() and not value.requires_grad:
         return value.data_ptr(), value.dtype, value.shape, value.stride()
     return id(value)

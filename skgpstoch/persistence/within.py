@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.pipeline import Pipeline
 from torch import nn
 
@@ -24,6 +25,7 @@ OUTPUTS = "p"  # their axis in `SHAPES`
 HIDDEN = {"GPLayer", "PatchLayer"}  # whose outputs are inputs of another layer
 FREE_OUTPUTS = 16  # that arrays of any model may have
 FOR_EACH = 4  # latent functions for each output of y, with a likelihood of the user's, or class
+OF_BINARY = OneVsOneClassifier, OneVsRestClassifier
 HOLDERS = BaseEstimator, nn.Module
 PREDICTORS = {*WITH_PREDICT, "posterior_"}
 
@@ -138,8 +140,14 @@ def check_kinds(value: BaseEstimator, name: str, inside: Inside, own: frozenset[
 
 
 def kinds_of(estimator: BaseEstimator) -> frozenset[str]:
-    """Return what a fitted estimator of ours predicts, if it knows that; nothing of others."""
+    """Return what a fitted estimator of ours predicts, if it knows that.
+
+    Of others only that classifiers of scikit-learn, which we make of binary ones, predict classes.
+    """
     fields = vars(estimator)
+    if isinstance(estimator, OF_BINARY):
+        known = getattr(estimator, "classes_", None)
+        return frozenset(["classes" if known is None else f"{size(known)} classes"])
     if package_of(type(estimator)) != PACKAGE:
         return frozenset()
     if fields.get("classes_") is not None:

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from ..data.arrays import fingerprint, plain, readable, resolve_seed
 from ..data.devices import HOST
 from ..data.groups import Group
-from ..data.messages import warn
+from ..data.messages import warn, without_addresses
 from ..data.rows import Data
 from ..data.whole_file import remove_leftovers
 from ..persistence.file import opened, read_state, value_of, write_state
@@ -292,9 +292,9 @@ def sampling_seed(estimator: Any) -> int:
 
 
 def described(value: Any, name: str) -> str:
-    """Return its repr; for an array, whose repr NumPy abbreviates, the shape and a digest."""
+    """Return what is the same in another process: a repr, or an array's shape and digest."""
     value = plain(value)
     if not hasattr(value, "__array__"):
-        return repr(value)
+        return without_addresses(repr(value))
     a = np.asarray(readable(value, name), dtype=np.float64)
     return f"<array of shape {a.shape}, digest {fingerprint(a)[:8]}>"

@@ -397,6 +397,11 @@ class GaussianProcessRegressor(GaussianPredictor):
     def _is_fitted(self) -> bool:
         return "X_train_" in vars(self)
 
+    def _check_parts(self) -> None:
+        """Raise a ValueError if a fit has lost its rows, so that it would predict its prior."""
+        if "kernel_" in vars(self) and not self._is_fitted():
+            raise ValueError(f"{type(self).__name__} has a kernel_, but no X_train_")
+
     def _model(self) -> tuple[Predictive, Scaling]:
         if not self._is_fitted():
             n_targets = self.n_targets or 1

@@ -329,6 +329,17 @@ def test_rows_far_apart_share_no_large_matrix():
     assert len(groups_of(G, N[:1].expand(100, -1))) == 2
 
 
+def test_a_smooth_field_of_short_ranges_has_no_rough_kernel():
+    """Its length-scales are farther from where searches start than those of a rough kernel."""
+    rng = np.random.default_rng(34)
+    X, S = rng.uniform(size=(2500, 2)), 2000
+    waves = rng.normal(size=(S, 2)) / np.sqrt(rng.gamma(1.5, 1 / 1.5, (S, 1))) / [0.05, 0.02]
+    phase = rng.uniform(0, 2 * np.pi, S)
+    y = np.sqrt(4.0 / S) * np.cos(X @ waves.T + phase).sum(1) + 0.5 * rng.normal(size=2500)
+    model = NNGPRegressor(random_state=0).fit(X, y)
+    assert model.kernel_.k2.nu > 1.0
+
+
 def test_draws_of_smooth_functions_vary_as_predicted():
     """Conditioned on rows asked before as well, they varied 347 times as much at worst."""
     rng = np.random.default_rng(0)

@@ -16,6 +16,7 @@ from ...maths.linalg import NotPositiveDefiniteError
 from ...objectives.neighbours import NOISE_RATE, NeighbourObjective
 from ...training.exact_search import Limits, Search
 
+BOX = 2.0  # how far a logarithm of a hyper-parameter, or the mean, may move in a climb
 CLIMB_TOL, CLIMB_GTOL = 1e-5, 0.05  # relative gain of a step, and slope in nats, that end it
 AT_A_TIME = 256  # rows at a time
 LEAST_EVALUATIONS = 5
@@ -38,8 +39,6 @@ class Climb:
         All training rows.
     n_rows : int
         How many of them, evenly spread, count.
-    width : float
-        How far a logarithm of a hyper-parameter, or the mean, may move.
     deadline : Deadline or None
         When the climb ends.
     """
@@ -50,10 +49,9 @@ class Climb:
         X: Tensor,
         rows: Rows,
         n_rows: int,
-        width: float,
         deadline: Deadline | None,
     ) -> None:
-        self.objective, self.width, self.deadline = objective, width, deadline
+        self.objective, self.deadline = objective, deadline
         self.n_evaluated = 0
         objective.minibatch_source(X, rows)
         self.params = [p for p in objective.parameters() if p.requires_grad]
@@ -111,7 +109,7 @@ class Climb:
         """Return the least and the largest θ, (D, 2), and stay at the start."""
         noise = {id(p) for p in self.objective.likelihood.parameters()}
         rates = [p.new_full(p.shape, NOISE_RATE if id(p) in noise else 1.0) for p in self.params]
-        width, ends = self.width * flat(rates), []
+        width, ends = BOX * flat(rates), []
         for end in (start - width, start + width):
             self.move_to(end)
             ends.append(self.theta)

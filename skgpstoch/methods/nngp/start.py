@@ -39,17 +39,12 @@ SMOOTHNESS = (1.5, 0.5, 2.5)
 """The first one is tried even if there is no time. *Measured* (NLPD, ν = 1/2, 3/2, 5/2): protein
 .338, .471, .511; bike −7.86, −8.17, −7.86; kin40k −.51, −.95, −1.05."""
 
-ROUNDS = ((512, 20, 10.0), (2048, 15, 4.0), (4096, 4, 0.0))
+ROUNDS = ((512, 20, 30.0), (2048, 15, 4.0), (4096, 4, 0.0))
 """On the densities of how many rows kernels climb, in how many steps at most, and by how many nats
-a kernel may be less likely than the best one and go on."""
+a kernel may be less likely than the best one and go on. The first climb may end before it reaches
+short length-scales, which are those of smooth kernels: on fields of ν = 3/2 (1,500 to 5,000 rows, a
+tenth of noise), ν = 1/2 was then 19 to 23 nats ahead, and in the end 14 to 77 behind."""
 FOR_ALL = 2048  # with more rows, only kernels climb that fewer could not tell apart
-
-BOX, WIDE_BOX = 2.0, 3.0
-"""How far a logarithm of a hyper-parameter, or the mean, may move in a climb, and in one on few of
-many rows. It must reach a thirtieth of the unit: with 2.0, ν = 1/2, whose length-scales are longer,
-was 20 nats ahead on fields of ν = 3/2 (5,000 rows, a tenth of noise). If these few are all rows,
-optima may be far away on a ridge. *Measured*, with 3.0 for all, on 30 fits to 500 rows: NLPD .015
-worse in the mean; bike, 15,000 rows: −11.94 → −12.18."""
 
 START_TIME, OWN_TIME = 0.25, 0.4  # of the time that is left, and of what is left of that, for one
 
@@ -122,7 +117,6 @@ def likeliest(
     for n_rows, n_steps, tie in ROUNDS:
         if n_rows > FOR_ALL and (len(left) == 1 or len(X) <= FOR_ALL):
             break
-        width = WIDE_BOX if n_rows < FOR_ALL < len(X) else BOX
         reached = dict.fromkeys(left, -math.inf)
         for each in left:
             if is_over(part) and left[0].n_done:
@@ -130,7 +124,7 @@ def likeliest(
                 continue
             own = None if part is None else part.part(OWN_TIME)
             for _ in range(each.n_parts):
-                climb = Climb(each, X, rows, n_rows, width, own)
+                climb = Climb(each, X, rows, n_rows, own)
                 reached[each] = climb.run(n_steps // each.n_parts)
                 if is_over(own):
                     break

@@ -308,8 +308,8 @@ class NeighbourObjective(Objective):
         weight = rows.weighted(torch.ones_like(rows.y))[:, :1]
         nearby, r = ErrorsNearby.best(u, weight[:, 0], given)
         most_odds = given.odds.quantile(KNOWN, dim=0)
-        spread = deviation(given, noise, most_odds)
-        arrays = (each.cpu().numpy() for each in (u, spread, weight, r, known(given, most_odds)))
+        limited = deviation(given, noise, most_odds)
+        arrays = (each.cpu().numpy() for each in (u, limited, weight, r, known(given, most_odds)))
         tails, (factor, exponent) = best_tails_and_spread(cast(TailChoice, self.tails), *arrays)
         if math.isinf(tails.df):
             posterior.likelihood = Gaussian(noise)

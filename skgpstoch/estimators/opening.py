@@ -236,13 +236,13 @@ def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[R
 
 
 def refuse_columns(estimator: Any, source: RowSource) -> None:
-    """Raise a TypeError if rows have columns that the estimator's fit does not take."""
+    """Raise a ValueError if rows have columns that the estimator's fit does not take."""
     taken, fit = signature(estimator.fit).parameters.values(), type(estimator).__name__
     if any(p.kind is Parameter.VAR_KEYWORD for p in taken):  # which fit itself looks at
         return
     for name, column in OF_ROWS.items():
         if getattr(source.example, column) is not None and name not in [p.name for p in taken]:
-            raise TypeError(
+            raise ValueError(
                 f"{source!r} has {name}, which {fit}.fit does not take. Leave it out. "
                 f"{ADVICE.get(name, '')}".rstrip()
             )

@@ -686,7 +686,7 @@ def test_graphs_are_not_silently_infinite(orthogonal):
         to_onnx(model)
 
 
-def test_nor_are_those_of_the_default():
+def test_graphs_of_the_default_are_not_silently_infinite():
     model = AutoGaussianProcessRegressor(max_time=0.1, random_state=0).fit(X, y)
     (((process, *_), *_),) = model.estimators_["process"]._processes
     process.theta.signal.fill_(1e160)

@@ -237,14 +237,14 @@ def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[R
 
 def refuse_columns(estimator: Any, source: RowSource) -> None:
     """Raise a ValueError if rows have columns that the estimator's fit does not take."""
-    taken, fit = signature(estimator.fit).parameters.values(), type(estimator).__name__
-    if any(p.kind is Parameter.VAR_KEYWORD for p in taken):  # which fit itself looks at
+    taken = signature(estimator.fit).parameters
+    if any(p.kind is Parameter.VAR_KEYWORD for p in taken.values()):  # which fit itself looks at
         return
     for name, column in OF_ROWS.items():
-        if getattr(source.example, column) is not None and name not in [p.name for p in taken]:
+        if name not in taken and getattr(source.example, column) is not None:
             raise ValueError(
-                f"{source!r} has {name}, which {fit}.fit does not take. Leave it out. "
-                f"{ADVICE.get(name, '')}".rstrip()
+                f"{source!r} has {name}, which {type(estimator).__name__}.fit does not take. Leave "
+                f"it out. {ADVICE.get(name, '')}".rstrip()
             )
 
 

@@ -132,10 +132,10 @@ def widths(
     more, w = of_N
     v = v.at_least(TINIEST)
     within = ((1.0 / odds.at_least(TINIEST) + 1.0) * (most_odds / (1.0 + most_odds))).at_most(1.0)
-    s = (within * v + noise).at_least(TINIEST).sqrt()
+    std = (within * v + noise).at_least(TINIEST).sqrt()
     r = ratio_at(scale.nearby, p, given, more, w, m)
-    F2 = (s ** (scale.exponent - 1.0) * float(scale.factor[p]) * r).square()
-    F2 = ((1.0 - known) + known * F2).at_least(TINIEST)
+    of_errors = std ** (scale.exponent - 1.0) * float(scale.factor[p]) * r
+    F2 = ((1.0 - known) + known * of_errors.square()).at_least(TINIEST)
     n = (given.beta.square() * D).sum(1).at_most(v)
     s = (v - n) / (v + noise)
     T = 1.0 + known * (scale.tails - 1.0)

@@ -140,9 +140,9 @@ def check_kinds(value: BaseEstimator, name: str, inside: Inside, own: frozenset[
 
 
 def kinds_of(estimator: BaseEstimator) -> frozenset[str]:
-    """Return what a fitted estimator of ours predicts, if it knows that.
+    """Return what a fitted estimator predicts, if it is ours and knows that.
 
-    Of others only that classifiers of scikit-learn, which we make of binary ones, predict classes.
+    The only others known are scikit-learn's classifiers that consist of binary ones.
     """
     fields = vars(estimator)
     if isinstance(estimator, OF_BINARY):

@@ -322,9 +322,8 @@ def class_calibration(
         {"by": "confidence", "group": group} | share_scores(top[g], is_right[g], weight[g])
         for group, g in enumerate(groups(top, weight), 1)
     ]
-    labels = (
-        classes if classes.dtype.kind in "mM" else classes.tolist()
-    )  # no date, which no file has
+    is_time = classes.dtype.kind in "mM"  # a list of these has Python's dates, which no file has
+    labels = classes if is_time else classes.tolist()
     return lines + [
         {"by": "class", "group": label} | share_scores(p[:, c], own[:, c], weight)
         for c, label in enumerate(labels)

@@ -120,6 +120,40 @@ def test_the_search_ends_where_the_gradient_does(table):
     assert (found > objective(z)[0] - 3.0).all()  # a normal density has fallen by ½
 
 
+def skewed_without_noise(seed=0):
+    X = np.random.default_rng(seed).normal(size=(660, 3))
+    y = np.exp(np.sin(2.0 * X[:, 0]) + X[:, 1])
+    return X[:260], y[:260], X[260:]
+
+
+def test_draws_are_likely_where_curvatures_are_not_exact(monkeypatch):
+    """Without noise, at the bound of the noise; within the bounds, and as likely as ε says."""
+    lost = []
+
+    def checked(objective, z, normals):
+        draws = laplace_draws(objective, z, normals)
+        assert np.abs(draws).max() <= 6.0
+        below = [objective(z)[0] - objective(draw)[0] for draw in draws]
+        lost.extend(below - 0.5 * np.square(normals).sum(1))
+        return draws
+
+    monkeypatch.setattr(process_fit, "laplace_draws", checked)
+    X, y, _ = skewed_without_noise()
+    ExactProcessRegressor(kernels=["rbf"], random_state=0).fit(X, y)
+    assert len(lost) == 8
+    assert max(lost) < 5.0
+
+
+def test_the_unit_of_a_skewed_target_without_noise_matters_little():
+    """Its rounding moves curvatures; predictions then moved by four deviations."""
+    X, y, X_test = skewed_without_noise(seed=4)
+    model = ExactProcessRegressor(kernels=["rbf"], random_state=0)
+    mean, std = model.fit(X, y).predict(X_test, return_std=True)
+    for unit in (1.1, 3.0, 7.0):
+        moved = model.fit(X, unit * y).predict(X_test) / unit - mean
+        assert np.abs(moved / std).max() < 1.0
+
+
 def test_levels_of_a_category_have_effects_of_one_variance():
     """In the line's covariance: their indicators, centred, in one unit, whatever their shares."""
     codes = np.random.default_rng(0).choice(4, 50, p=[0.1, 0.2, 0.3, 0.4])

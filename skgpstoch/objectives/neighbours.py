@@ -194,7 +194,10 @@ class NeighbourObjective(Objective):
     ) -> tuple[Sets, Tensor, Tensor | None]:
         """Return rows i with rows N, their covariances with a graph, and weights of rows i."""
         X, rows = cast(Pair, self.data)
-        used, place = torch.cat([i, N.clamp_min(0).flatten()]).unique(return_inverse=True)
+        used = torch.cat([i, N.clamp_min(0).flatten()])  # some rows several times
+        place = torch.arange(len(used), device=used.device)
+        if self.trains_features:  # once for each row
+            used, place = used.unique(return_inverse=True)
         X, rows = X.index_select(0, used), rows[used]
         i, N = place[: len(i)], torch.where(N < 0, N, place[len(i) :].view_as(N))
         G = self.network(X, generator) if self.trains_features else self.network(X)

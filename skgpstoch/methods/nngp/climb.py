@@ -93,6 +93,17 @@ class Climb:
         slopes = [p.new_zeros(p.shape) if p.grad is None else p.grad for p in self.params]
         return value, -flat(slopes)
 
+    @torch.no_grad()
+    def value(self) -> float:
+        """Return the log density where the objective is; −∞ if a covariance has no factor."""
+        parts = row_blocks(len(self.i), AT_A_TIME)
+        try:
+            return -sum(
+                len(self.i[b]) * float(self.objective.loss_at(self.i[b], self.N[b])) for b in parts
+            )
+        except NotPositiveDefiniteError:
+            return -math.inf
+
     @property
     def theta(self) -> np.ndarray:
         return flat(self.params)

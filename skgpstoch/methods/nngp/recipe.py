@@ -46,7 +46,7 @@ from .deep import (
     learned_mean,
 )
 from .parameters import predicting
-from .start import SMOOTHNESS, in_sight, likeliest, train_briefly
+from .start import SMOOTHNESS, in_range, in_sight, likeliest, train_briefly
 
 BATCH_ROWS = 256  # "auto"
 EPOCH_STEPS = (30, 50)  # between searches for neighbours, without and with a network
@@ -179,7 +179,10 @@ class NeighbourRecipe(Recipe):
             tried = [self.seeing(given, X)]
         if len(X) == 1:
             return self.made(tried[0], problem)  # which it teaches nothing
-        makers = [functools.partial(self.made, each, problem, n_neighbors=FEW) for each in tried]
+        make = functools.partial(self.made, problem=problem, n_neighbors=FEW)
+        makers = [functools.partial(make, each) for each in tried]
+        if given is None:
+            makers = [functools.partial(in_range, make, each, X, rows) for each in tried]
         best = likeliest(makers, X, rows, self.deadline)
         objective = self.made(kernels.to_sklearn(best.kernel), problem)
         objective.take_over(best)

@@ -46,6 +46,8 @@ short length-scales, which are those of smooth kernels: on fields of ν = 3/2 (1
 tenth of noise), ν = 1/2 was then 19 to 23 nats ahead, and in the end 14 to 77 behind."""
 FOR_ALL = 2048  # with more rows, only kernels climb that fewer could not tell apart
 
+SHORTER = 0.25  # factor of all length-scales, before kernels climb
+
 START_TIME, OWN_TIME = 0.25, 0.4  # of the time that is left, and of what is left of that, for one
 
 SIGHT_ROWS, SIGHT_NEIGHBORS = 200, 16  # whose correlations are looked at
@@ -134,6 +136,28 @@ def likeliest(
         objective.detach_rows()
     left[0].start_is_cut = any(objective.start_is_cut for objective in made)
     return left[0]
+
+
+def in_range(
+    make: Callable[[sk.Kernel], NeighbourObjective], kernel: sk.Kernel, X: Tensor, rows: Rows
+) -> NeighbourObjective:
+    """Return the objective of a kernel whose length-scales are shortened together while that pays.
+
+    They are not shorter than rows are apart, n^(−1/d). Climbs stay in a box about their start, and
+    would end before they reach short ones: *measured* on 100,000 rows of fields in the plane, with
+    ranges of .03, ν = 1/2 was then chosen for 3/2, and the variance was five to eight times too
+    large.
+    """
+    best, highest = make(kernel), -math.inf
+    apart = len(X) ** (-1.0 / max(X.shape[1], 1))
+    for k in range(1 + int(math.log(apart, SHORTER))):
+        tried = make(smoother(kernel, SHORTER**k)) if k else best
+        value = Climb(tried, X, rows, ROUNDS[0][0], None).value()
+        tried.climb_end()
+        if value <= highest:
+            break
+        best, highest = tried, value
+    return best
 
 
 def is_over(deadline: Deadline | None) -> bool:

@@ -23,6 +23,7 @@ dd = pytest.importorskip("dask.dataframe")
 from distributed import Client, LocalCluster, WorkerPlugin  # noqa: E402
 
 from skgpstoch import (  # noqa: E402
+    FITCRegressor,
     NNGPRegressor,
     SCGDGaussianProcessRegressor,
     SVGPClassifier,
@@ -334,6 +335,7 @@ B = da.zeros(10, chunks=5)
         ((model(), A[B > 0], B), {}, r"Call X.compute_chunk_sizes\(\) first"),
         ((model(), np.zeros((10, 2)), B), {}, "X must be a dask array or frame, got ndarray"),
         ((model(), A, B), {"z": B}, "SVGPRegressor.fit does not take z; it takes X, y, "),
+        ((FITCRegressor(), A, B), {"exposure": B}, "not take exposure; it takes X, y, y_std.$"),
         ((model(), A, None), {}, "y must be a dask array or frame, got NoneType"),
         (
             (model(), A, B[:9]),

@@ -38,7 +38,7 @@ from skgpstoch.maths import nearest as nearest_module
 from skgpstoch.maths.nearest import Nearest
 from skgpstoch.methods.nngp import deep, start
 from skgpstoch.methods.nngp.climb import BOX, LEAST_EVALUATIONS, Climb
-from skgpstoch.methods.nngp.start import in_sight
+from skgpstoch.methods.nngp.start import in_range, in_sight
 from skgpstoch.models.calibration.tails import TailChoice, best_tails
 from skgpstoch.models.features.near import NearFeatures
 from skgpstoch.models.posteriors import joint, neighbours
@@ -1214,6 +1214,30 @@ def test_a_kernel_of_one_range_starts_where_rows_see_each_other(unit):
     model.fit(unit * X[:400], y[:400])
     assert model.score(unit * X[400:], y[400:]) > 0.9
     assert np.ndim(model.kernel_.k1.k2.length_scale) == 0
+
+
+@pytest.mark.parametrize(
+    ("frequency", "d", "least", "most"),
+    [(1.0, 2, 0.9, 1.1), (40.0, 2, 0.015, 0.07), (1e4, 2, 0.01, 1.1), (40.0, 17, 0.9, 1.1)],
+)
+def test_kernels_start_from_length_scales_that_suit_the_rows(frequency, d, least, most):
+    """As short as y varies, if rows are near enough to tell; no shorter than they are apart."""
+    rng = np.random.default_rng(0)
+    X = torch.tensor(rng.uniform(-2, 2, (3000, d)))
+    y = torch.sin(frequency * X[:, :1]) + 0.2 * torch.tensor(rng.normal(size=(3000, 1)))
+    rows = Rows(y)
+
+    def make(kernel):
+        return objective(X, rows, 6, kernel=kernel)
+
+    start = 1.0 * sk.Matern([1.0] * d, nu=1.5)
+    found = in_range(make, start, X, rows)
+    scales = found.kernel.k2.length_scale.detach().numpy()
+    assert len(set(scales)) == 1
+    assert least < scales[0] < most
+    own, other = (Climb(each, X, rows, 512, None).value() for each in (found, make(start)))
+    assert own >= other
+    assert found.n_done == 0
 
 
 def test_starts_in_sight_stay_and_fixed_length_scales_too():

@@ -150,7 +150,8 @@ def check_estimator(estimator: Any, columns: dict[str, Any]) -> None:
             "fitted to the rows of one worker only. Transform X with Dask first; run "
             "searches on a sample of the rows."
         )
-    taken = inspect.signature(estimator.fit).parameters
+    asked = inspect.signature(estimator.fit).parameters.values()
+    taken = [p.name for p in asked if p.kind is not p.VAR_KEYWORD]
     for column in columns:
         if column not in taken:
             raise TypeError(f"{name}.fit does not take {column}; it takes {', '.join(taken)}.")

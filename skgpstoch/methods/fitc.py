@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
+from ..data.arguments import check_names
 from ..data.docstrings import documented
 from ..data.equal_rows import Merging
 from ..data.rows import Data, Rows
@@ -116,8 +117,8 @@ class FITCRegressor(
         **refused : object
             `sample_weight` and `exposure`, which this estimator refuses.
         """
-        check_refused("fit", refused)
-        return self._fit_to(X, y, None, None, y_std)
+        check_names(self, VariationalRegressor.fit, refused)
+        return self._fit_to(X, y, refused.get("sample_weight"), refused.get("exposure"), y_std)
 
     @documented(VariationalRegressor.partial_fit)
     def partial_fit(self, X: Any, y: Any, *, y_std: Any = None, **refused: Any) -> Any:
@@ -136,12 +137,11 @@ class FITCRegressor(
             If a parameter, X, y or y_std is invalid, or if a parameter that the model is made of
             has changed since the first call.
         """
-        check_refused("partial_fit", refused)
-        return stream(self, X, y, None, None, y_std)
+        check_names(self, VariationalRegressor.partial_fit, refused)
+        return stream(self, X, y, refused.get("sample_weight"), refused.get("exposure"), y_std)
 
     def _given(self, X: Any, y: Any, reset: bool, *of_rows: Any, **options: Any) -> Data:
-        given = dict(zip(("sample_weight", "exposure"), of_rows, strict=False))
-        check_refused("fit", given)  # which may be columns of a source
+        check_refused(*of_rows[:2])  # which may be columns of a source
         return super()._given(X, y, reset, *of_rows, **options)
 
     def _recipe(self) -> FITCRecipe:
@@ -153,24 +153,20 @@ class FITCRegressor(
         )
 
 
-def check_refused(method: str, options: dict[str, Any]) -> None:
-    """Raise an error for arguments that FITC cannot use, or that the method does not have.
+def check_refused(sample_weight: Any = None, exposure: Any = None) -> None:
+    """Raise an error if rows have weights or exposures.
 
     Raises
     ------
     ValueError
-        If rows have weights or exposures.
-    TypeError
-        If an argument is unknown.
+        If they have.
     """
-    if options.get("sample_weight") is not None:
+    if sample_weight is not None:
         raise ValueError(
             "sample_weight must be None with FITCRegressor. Its residuals are independent "
             "between rows, so a row of weight w would count as w observations with "
             "independent errors of variance sigma^2 + r, although they share one value of "
             "f. Use SVGPRegressor."
         )
-    if options.get("exposure") is not None:
+    if exposure is not None:
         raise ValueError("exposure must be None with FITCRegressor, because only counts have one.")
-    if unknown := sorted(set(options) - {"sample_weight", "exposure"}):
-        raise TypeError(f"FITCRegressor.{method}() got unexpected keyword arguments {unknown}.")

@@ -372,7 +372,8 @@ def train(
                         raise
                     trainer.fit_loop()
         except KeyboardInterrupt:
-            if source.group.size > 1 or not keeps_best():  # other ranks would not know of it
+            learned = trainer.step or not objective.streams  # else there is nothing new to keep
+            if source.group.size > 1 or not learned or not keeps_best():  # ranks would not know
                 raise
             trainer.interrupt()
         trainer.history.n_steps = trainer.step

@@ -458,8 +458,9 @@ def test_parameters_that_are_misspelt_are_guessed(estimator, name, meant):
 
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
 def test_messages_name_the_class_and_the_method_that_was_called(method):
-    with pytest.raises(TypeError, match=rf"FITCRegressor\.{method}\(\) got unexpected.*'weights'"):
-        getattr(FITCRegressor(), method)(EIGHTHS, COUNTS, weights=1)
+    unexpected = rf"FITCRegressor\.{method}\(\) got an unexpected .*'y_sdt'.* mean 'y_std'"
+    with pytest.raises(TypeError, match=unexpected):
+        getattr(FITCRegressor(), method)(EIGHTHS, COUNTS, y_sdt=1)
     bad = BSGDGaussianProcessRegressor(kernel=3)
     with pytest.raises(ValueError, match=r"'kernel' parameter of BSGDGaussianProcessRegressor"):
         getattr(bad, method)(EIGHTHS, COUNTS)

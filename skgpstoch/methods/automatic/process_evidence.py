@@ -47,7 +47,7 @@ FARTHEST_DEVIATIONS = 6.0  # of the prior: bounds of a search
 SEARCH_LIMITS = Limits(max_iter=40, tol=1e-4, gtol=1e-2)  # draws differ by more than what is left
 DIFFERENCE = 1e-3  # of z, for second derivatives
 LOST_NATS = 5.0  # by which a draw may be less likely than Laplace's approximation says
-HALVINGS = 6  # of the step to a draw that is less likely still
+DRAW_HALVINGS = 6  # of the step to a draw that is less likely still
 
 
 class ProcessInputs(NamedTuple):
@@ -320,7 +320,7 @@ def likely_draw(
     be far from the curvature. *Measured* on 260 rows of exp(sin 2a + b): draws were up to 4·10⁵
     nats less likely than z, and the error of their mean was .12 to 1.0 with the unit of y.
     """
-    for _ in range(HALVINGS):
+    for _ in range(DRAW_HALVINGS):
         draw = np.clip(z + step, -FARTHEST_DEVIATIONS, FARTHEST_DEVIATIONS)
         if objective(draw, False)[0] >= least:
             return draw

@@ -39,14 +39,12 @@ SMOOTHNESS = (1.5, 0.5, 2.5)
 """The first one is tried even if there is no time. *Measured* (NLPD, ν = 1/2, 3/2, 5/2): protein
 .338, .471, .511; bike −7.86, −8.17, −7.86; kin40k −.51, −.95, −1.05."""
 
-ROUNDS = ((512, 20, 30.0), (2048, 15, 4.0), (4096, 4, 0.0))
+ROUNDS = ((512, 20, 10.0), (2048, 15, 4.0), (4096, 4, 0.0))
 """On the densities of how many rows kernels climb, in how many steps at most, and by how many nats
-a kernel may be less likely than the best one and go on. The first climb may end before it reaches
-short length-scales, which are those of smooth kernels: on fields of ν = 3/2 (1,500 to 5,000 rows, a
-tenth of noise), ν = 1/2 was then 19 to 23 nats ahead, and in the end 14 to 77 behind."""
+a kernel may be less likely than the best one and go on."""
 FOR_ALL = 2048  # with more rows, only kernels climb that fewer could not tell apart
 
-SHORTER = 0.25  # factor of all length-scales, before kernels climb
+SHORTENING = 0.25  # factor of all length-scales, before kernels climb
 
 START_TIME, OWN_TIME = 0.25, 0.4  # of the time that is left, and of what is left of that, for one
 
@@ -150,10 +148,10 @@ def in_range(
     """
     best, highest = make(kernel), -math.inf
     apart = len(X) ** (-1.0 / max(X.shape[1], 1))
-    for k in range(1 + int(math.log(apart, SHORTER))):
-        tried = make(smoother(kernel, SHORTER**k)) if k else best
+    for k in range(1 + int(math.log(apart, SHORTENING))):
+        tried = make(smoother(kernel, SHORTENING**k)) if k else best
         value = Climb(tried, X, rows, ROUNDS[0][0], None).value()
-        tried.climb_end()
+        tried.detach_rows()
         if value <= highest:
             break
         best, highest = tried, value

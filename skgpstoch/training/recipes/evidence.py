@@ -280,6 +280,8 @@ class EvidenceRecipe(ExactRecipe):
         else:
             posterior = copy.deepcopy(posterior).to(problem.X.device)
             fitted: Any = posterior.features.to(problem.X).requires_grad_(True)
+            if isinstance(fitted, JoinedFeatures):  # the stream has gone on before
+                fitted = fitted.features
             if self.network is not None:
                 self.network.freeze(fitted.network)
             features = JoinedFeatures(fitted) if fitted.n_members > 1 else fitted

@@ -88,6 +88,7 @@ def can_be_in(trainer: Trainer, state: dict[str, Any]) -> bool:
     return (
         all(same_form(own[name], state[name]) for name in fixed)
         and all(same_form(own["objective"], s) and are_finite(s) for s in kept if s is not None)
+        and (trainer.evaluate is not None or kept == [None, None])
         and all(same_counts(own["objective"], s) for s in (state["objective"], *kept) if s)
         and optimizer_can_be_in(trainer.optimizer, state["optimizer"])
         and history.is_sound()

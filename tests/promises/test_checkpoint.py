@@ -17,10 +17,13 @@ import pytest
 import torch
 from families import slow_cases
 from numpy.testing import assert_array_equal
+from sklearn.base import clone
 
 from skgpstoch import (
+    ADMMGaussianProcessRegressor,
     BSGDGaussianProcessRegressor,
     DLMRegressor,
+    QSRVMRegressor,
     SCGDGaussianProcessRegressor,
     SVGPRegressor,
 )
@@ -368,6 +371,38 @@ def test_a_fit_that_fails_after_it_has_resumed_starts_again(few, tmp_path, left_
     put(tmp_path / left.name, state)
     model = SCGDGaussianProcessRegressor(**SMALL, checkpoint_dir=tmp_path)
     with pytest.warns(UserWarning, match="led to a failure .* starts from the beginning"):
+        model.fit(*few)
+    assert_same(model, reference, few[0])
+
+
+IMPOSSIBLE = {
+    "points": (
+        QSRVMRegressor(n_subset=30, max_iter=4, random_state=0),
+        change("objective", "model.basis.points", to=torch.ones(40, 2).double()),
+    ),
+    "folds that all failed": (
+        ADMMGaussianProcessRegressor(scheme="holdout", max_iter=4, tol=0.0, random_state=0),
+        change("objective", "restarts.0.0.failed", to=torch.ones_like),
+    ),
+    "a best state without scores": (
+        ADMMGaussianProcessRegressor(scheme="holdout", max_iter=4, tol=0.0, random_state=0),
+        lambda state: state.update(best_state=dict(state["objective"])),
+    ),
+}
+
+
+@pytest.mark.parametrize("how", IMPOSSIBLE)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_what_no_fit_comes_to_is_not_resumed_from(few, tmp_path, how):
+    """The fit went on, and failed at its end, where nothing told of the checkpoint."""
+    model, alter = IMPOSSIBLE[how]
+    reference = clone(model).fit(*few)
+    model = clone(model).set_params(checkpoint_dir=tmp_path)
+    path = killed(model, few)
+    state = state_of(path)
+    alter(state)
+    put(path, state)
+    with pytest.warns(UserWarning, match="cannot be read .* starts from the beginning"):
         model.fit(*few)
     assert_same(model, reference, few[0])
 

@@ -179,6 +179,14 @@ def remove(*path):
     return removed
 
 
+def points_to(state, left, first):
+    """A generator's state with other numbers left, from another one of its table."""
+    state = state.clone()
+    state[8:12].view(torch.int32)[0] = left
+    state[16:24].view(torch.int64)[0] = first
+    return state
+
+
 ALTERED = {
     "a weight": change("objective", WEIGHT, to=lambda w: w + 1e-6),
     "a best weight": change("best_state", WEIGHT, to=lambda w: -w),
@@ -231,6 +239,13 @@ FORGED = {
     "a step of words": change("step", to="4"),
     "a negative rate": change("rate", to=-1.0),
     "a short generator": change("generator", to=lambda state: state[:9]),
+    **{
+        f"a generator with {left} left from number {first}": change(
+            "generator", to=lambda state, numbers=(left, first): points_to(state, *numbers)
+        )
+        for left, first in ((624, 624), (2, 624), (1, 5), (0, 625), (600, 25 + 2**32))
+    },
+    "a generator of zeros": change("generator", to=lambda s: torch.cat([s[:24], 0 * s[24:]])),
     "a generator of floats": change("generator", to=lambda state: state.float()),
 }
 

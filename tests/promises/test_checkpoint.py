@@ -22,6 +22,7 @@ from sklearn.base import clone
 from skgpstoch import (
     ADMMGaussianProcessRegressor,
     BSGDGaussianProcessRegressor,
+    ConvolutionalGPRegressor,
     DLMRegressor,
     QSRVMRegressor,
     SCGDGaussianProcessRegressor,
@@ -390,6 +391,11 @@ def test_a_fit_that_fails_after_it_has_resumed_starts_again(few, tmp_path, left_
     assert_same(model, reference, few[0])
 
 
+IMAGES = {
+    **{"image_shape": (1, 2), "patch_shape": 1, "n_inducing": 4},
+    **{"max_iter": 4, "random_state": 0},
+}
+PATCHES = "model.features.parts.0.covariances.columns"
 IMPOSSIBLE = {
     "points": (
         QSRVMRegressor(n_subset=30, max_iter=4, random_state=0),
@@ -402,6 +408,14 @@ IMPOSSIBLE = {
     "a best state without scores": (
         ADMMGaussianProcessRegressor(scheme="holdout", max_iter=4, tol=0.0, random_state=0),
         lambda state: state.update(best_state=dict(state["objective"])),
+    ),
+    "patches": (
+        ConvolutionalGPRegressor(**IMAGES),
+        change("objective", PATCHES, to=torch.tensor([[1], [0]])),
+    ),
+    "patches of a layer": (
+        ConvolutionalGPRegressor(hidden_channels=1, **IMAGES),
+        change("objective", "model.features.layers.0.columns", to=torch.tensor([[1, 0]])),
     ),
 }
 

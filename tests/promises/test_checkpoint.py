@@ -18,10 +18,12 @@ import torch
 from families import slow_cases
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
+from sklearn.gaussian_process.kernels import RBF
 
 from skgpstoch import (
     ADMMGaussianProcessRegressor,
     BSGDGaussianProcessRegressor,
+    ConvolutionalGPClassifier,
     ConvolutionalGPRegressor,
     DLMRegressor,
     QSRVMRegressor,
@@ -370,6 +372,19 @@ def test_a_file_that_is_sound_is_resumed_from(few, tmp_path, left_by_kill, capsy
     model = SCGDGaussianProcessRegressor(**SMALL, verbose=1, checkpoint_dir=tmp_path)
     assert_same(model.fit(*few), reference, few[0])
     assert capsys.readouterr().out.startswith("Epoch 3:")
+
+
+def test_a_fit_with_several_functions_resumes_to_the_same_bits(tmp_path):
+    """Sums of a transposed matrix, which no checkpoint holds, are rounded otherwise."""
+    rng = np.random.default_rng(7)
+    X = rng.uniform(size=(40, 36))
+    y = np.digitize(X[:, :18].mean(1) - X[:, 18:].mean(1), [-0.05, 0.05])
+    params = {"image_shape": (6, 6), "patch_shape": 3, "n_inducing": 6, "max_iter": 6}
+    model = ConvolutionalGPClassifier(**params, location_kernel=RBF(), random_state=0)
+    reference = clone(model).fit(X, y)
+    model.set_params(checkpoint_dir=tmp_path)
+    killed(model, (X, y))
+    assert_array_equal(model.fit(X, y).predict_proba(X), reference.predict_proba(X))
 
 
 EXTREME = {

@@ -50,7 +50,7 @@ class PatchLayer(GPLayer):
         super().__init__(*args, **kwargs)
         self.geometry = geometry
         self.shares_weights = shares_weights
-        self.register_buffer("columns", geometry.columns())
+        self.register_buffer("columns", geometry.columns(), persistent=False)
 
     def check_parts(self) -> None:
         """Raise a ValueError if patches are not where they are in images."""

@@ -103,7 +103,7 @@ class RunningObjective(VariationalObjective):
 
     def keep(self, q: WeightMoments) -> None:
         """Make q the present q(w)."""
-        self.register_buffer("mean", q.mean)
+        self.register_buffer("mean", q.mean.contiguous())  # as in a checkpoint
         self.register_buffer("kl", q.kl)
         for b, S in enumerate(q.covariances):
             self.register_buffer(f"covariance_{b}", S)
@@ -283,7 +283,7 @@ class ProfiledObjective(RunningObjective):
     def solve(self) -> None:
         sizes, dtype = self.model.features.blocks, self.model.dtype
         mean, _ = optimal_mean(self.present_sites(), sizes, self.inverse_factor)
-        self.register_buffer("mean", mean.to(dtype))
+        self.register_buffer("mean", mean.to(dtype).contiguous())
         self.n_steps += 1
 
     @torch.no_grad()

@@ -25,6 +25,7 @@ from ..data.messages import warn, without_addresses
 from ..data.rows import Data
 from ..data.whole_file import remove_leftovers
 from ..persistence.file import opened, read_state, value_of, write_state
+from ..persistence.forms_of_values import STATE_OF_TWISTER
 from ..persistence.state import Names, Packer
 from .projected_lbfgs import ProjectedLBFGS
 
@@ -192,6 +193,24 @@ def same_form(a: Any, b: Any) -> bool:
 def summary(error: Exception) -> str:
     """Return the kind and the first line of an error, because torch's messages are long."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+BYTES_OF_TWISTER = 5056  # of the state of torch's generator on the host
+
+
+def generator_can_be_in(state: Tensor) -> bool:
+    """Whether torch's generator comes to a state; on the host torch reads wherever it points to.
+
+    A generator that has drawn has `left` − 1 of its 624 numbers left; the next is number `next`.
+    """
+    if len(state) != BYTES_OF_TWISTER:  # an accelerator's, which is a seed and a count
+        return True
+    left, first = int(state[8:12].view(torch.int32)), int(state[16:24].view(torch.int64))
+    bits = state[24 : 24 + 8 * STATE_OF_TWISTER].view(torch.int64) << 32  # of these, torch has half
+    is_fresh = (left, first) == (1, 0)
+    has_drawn = left + first == 1 + STATE_OF_TWISTER and 0 < left <= STATE_OF_TWISTER
+    is_table = bool((bits[0] < 0) | bits[1:].any())  # all other bits 0: draws 0 for ever
+    return is_table and (is_fresh or has_drawn)
 
 
 OF_ADAM = {"step", "exp_avg", "exp_avg_sq"}

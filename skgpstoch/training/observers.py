@@ -14,7 +14,7 @@ from torch import Tensor
 from ..data.deadline import Clock
 from ..data.groups import current
 from ..data.messages import warn
-from .checkpoint import AnyCheckpoint, optimizer_can_be_in, same_form, summary
+from .checkpoint import AnyCheckpoint, generator_can_be_in, optimizer_can_be_in, same_form, summary
 from .history import History
 from .loop import Observer, Trainer
 
@@ -88,7 +88,9 @@ def can_be_in(trainer: Trainer, state: dict[str, Any]) -> bool:
     return (
         all(same_form(own[name], state[name]) for name in fixed)
         and all(same_form(own["objective"], s) and are_finite(s) for s in kept if s is not None)
+        and (trainer.evaluate is not None or kept == [None, None])
         and all(same_counts(own["objective"], s) for s in (state["objective"], *kept) if s)
+        and generator_can_be_in(state["generator"])
         and optimizer_can_be_in(trainer.optimizer, state["optimizer"])
         and history.is_sound()
         and state["step"] == history.n_iter * trainer.n_batches

@@ -17,10 +17,16 @@ import pytest
 import torch
 from families import slow_cases
 from numpy.testing import assert_array_equal
+from sklearn.base import clone
+from sklearn.gaussian_process.kernels import RBF
 
 from skgpstoch import (
+    ADMMGaussianProcessRegressor,
     BSGDGaussianProcessRegressor,
+    ConvolutionalGPClassifier,
+    ConvolutionalGPRegressor,
     DLMRegressor,
+    QSRVMRegressor,
     SCGDGaussianProcessRegressor,
     SVGPRegressor,
 )
@@ -176,6 +182,14 @@ def remove(*path):
     return removed
 
 
+def points_to(state, left, first):
+    """A generator's state with other numbers left, from another one of its table."""
+    state = state.clone()
+    state[8:12].view(torch.int32)[0] = left
+    state[16:24].view(torch.int64)[0] = first
+    return state
+
+
 ALTERED = {
     "a weight": change("objective", WEIGHT, to=lambda w: w + 1e-6),
     "a best weight": change("best_state", WEIGHT, to=lambda w: -w),
@@ -228,6 +242,13 @@ FORGED = {
     "a step of words": change("step", to="4"),
     "a negative rate": change("rate", to=-1.0),
     "a short generator": change("generator", to=lambda state: state[:9]),
+    **{
+        f"a generator with {left} left from number {first}": change(
+            "generator", to=lambda state, numbers=(left, first): points_to(state, *numbers)
+        )
+        for left, first in ((624, 624), (2, 624), (1, 5), (0, 625), (600, 25 + 2**32))
+    },
+    "a generator of zeros": change("generator", to=lambda s: torch.cat([s[:24], 0 * s[24:]])),
     "a generator of floats": change("generator", to=lambda state: state.float()),
 }
 
@@ -353,6 +374,19 @@ def test_a_file_that_is_sound_is_resumed_from(few, tmp_path, left_by_kill, capsy
     assert capsys.readouterr().out.startswith("Epoch 3:")
 
 
+def test_a_fit_with_several_functions_resumes_to_the_same_bits(tmp_path):
+    """Sums of a transposed matrix, which no checkpoint holds, are rounded otherwise."""
+    rng = np.random.default_rng(7)
+    X = rng.uniform(size=(40, 36))
+    y = np.digitize(X[:, :18].mean(1) - X[:, 18:].mean(1), [-0.05, 0.05])
+    params = {"image_shape": (6, 6), "patch_shape": 3, "n_inducing": 6, "max_iter": 6}
+    model = ConvolutionalGPClassifier(**params, location_kernel=RBF(), random_state=0)
+    reference = clone(model).fit(X, y)
+    model.set_params(checkpoint_dir=tmp_path)
+    killed(model, (X, y))
+    assert_array_equal(model.fit(X, y).predict_proba(X), reference.predict_proba(X))
+
+
 EXTREME = {
     "noise": change("objective", "log_noise", to=lambda v: v * 0.0 + 1e300),
     "a matrix": change("objective", "running.gram", to=lambda v: v * 0.0 - 1e300),
@@ -368,6 +402,51 @@ def test_a_fit_that_fails_after_it_has_resumed_starts_again(few, tmp_path, left_
     put(tmp_path / left.name, state)
     model = SCGDGaussianProcessRegressor(**SMALL, checkpoint_dir=tmp_path)
     with pytest.warns(UserWarning, match="led to a failure .* starts from the beginning"):
+        model.fit(*few)
+    assert_same(model, reference, few[0])
+
+
+IMAGES = {
+    **{"image_shape": (1, 2), "patch_shape": 1, "n_inducing": 4},
+    **{"max_iter": 4, "random_state": 0},
+}
+PATCHES = "model.features.parts.0.covariances.columns"
+IMPOSSIBLE = {
+    "points": (
+        QSRVMRegressor(n_subset=30, max_iter=4, random_state=0),
+        change("objective", "model.basis.points", to=torch.ones(40, 2).double()),
+    ),
+    "folds that all failed": (
+        ADMMGaussianProcessRegressor(scheme="holdout", max_iter=4, tol=0.0, random_state=0),
+        change("objective", "restarts.0.0.failed", to=torch.ones_like),
+    ),
+    "a best state without scores": (
+        ADMMGaussianProcessRegressor(scheme="holdout", max_iter=4, tol=0.0, random_state=0),
+        lambda state: state.update(best_state=dict(state["objective"])),
+    ),
+    "patches": (
+        ConvolutionalGPRegressor(**IMAGES),
+        change("objective", PATCHES, to=torch.tensor([[1], [0]])),
+    ),
+    "patches of a layer": (
+        ConvolutionalGPRegressor(hidden_channels=1, **IMAGES),
+        change("objective", "model.features.layers.0.columns", to=torch.tensor([[1, 0]])),
+    ),
+}
+
+
+@pytest.mark.parametrize("how", IMPOSSIBLE)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_what_no_fit_comes_to_is_not_resumed_from(few, tmp_path, how):
+    """The fit went on, and failed at its end, where nothing told of the checkpoint."""
+    model, alter = IMPOSSIBLE[how]
+    reference = clone(model).fit(*few)
+    model = clone(model).set_params(checkpoint_dir=tmp_path)
+    path = killed(model, few)
+    state = state_of(path)
+    alter(state)
+    put(path, state)
+    with pytest.warns(UserWarning, match="cannot be read .* starts from the beginning"):
         model.fit(*few)
     assert_same(model, reference, few[0])
 

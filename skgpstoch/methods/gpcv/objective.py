@@ -93,6 +93,10 @@ class CrossValidationObjective(Objective):
     def has_converged(self) -> bool:
         return not self.open_searches
 
+    def failures(self) -> list[Tensor]:
+        searches = [m for m in self.modules() if isinstance(m, MultiplierSearch)]
+        return [torch.cat([s.failed for s in searches]).all()]  # as an edited checkpoint may say
+
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         searches, options, n_iter = self.open_searches, self.options, int(self.n_iter)
         # Either several searches run at a time, or the folds of one.

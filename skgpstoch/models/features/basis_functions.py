@@ -195,7 +195,7 @@ class KernelBasis(BasisFunctions):
         check_length_scales(kernel, points.shape[1])
         self.is_diagonal = is_diagonal
         self.n_groups = len(points)
-        self.register_buffer("points", points)
+        self.register_buffer("points", points, persistent=False)  # no checkpoint needs it
 
     def columns(self, X: Tensor, groups: Tensor, members: Tensor | None = None) -> Tensor:
         return self.kernel(X, self.points[groups].to(X)).to(X)

@@ -117,8 +117,8 @@ class PatchCovariances(Covariances):
         self.location = location
         one = torch.ones(geometry.n_patches, dtype=torch.float64, device="cpu")
         self.relative_weights = nn.Parameter(one, requires_grad=learn_weights)
-        self.register_buffer("columns", geometry.columns())
-        self.register_buffer("places", geometry.places())
+        self.register_buffer("columns", geometry.columns(), persistent=False)
+        self.register_buffer("places", geometry.places(), persistent=False)
 
     def check_parts(self) -> None:
         """Raise a ValueError if patches are not where they are in images."""

@@ -818,11 +818,13 @@ def test_rows_that_miss_what_matters_have_wide_intervals():
     X = rng.normal(size=(500, 2))
     y = 2.0 * X[:, 0] + np.sin(X[:, 1]) + 0.1 * rng.normal(size=500)
     X[rng.random(500) < 0.15, 0] = np.nan
-    model = Quick(max_time=None).fit(X[:100], y[:100])
-    low, high = model.predict_interval(X[100:]).T
-    inside, missing = (low < y[100:]) & (y[100:] < high), np.isnan(X[100:, 0])
-    assert inside[missing].mean() > 0.8  # it was .36
-    assert np.median((high - low)[missing]) > 5.0 * np.median((high - low)[~missing])
+    missing, inside = np.isnan(X[100:, 0]), []
+    for seed in range(4):  # one set of draws moves the share by .03
+        model = Quick(max_time=None, random_state=seed).fit(X[:100], y[:100])
+        low, high = model.predict_interval(X[100:]).T
+        inside.append((low < y[100:]) & (y[100:] < high))
+        assert np.median((high - low)[missing]) > 5.0 * np.median((high - low)[~missing])
+    assert np.mean(inside, 0)[missing].mean() > 0.8  # it was .36
 
 
 def test_a_classifier_of_a_frame(people):

@@ -17,6 +17,7 @@ from .array_inputs import (
     one_output,
     real_target,
     refuse_large,
+    refuse_times,
     warn_of_long_integers,
     with_two_dimensions,
 )
@@ -95,6 +96,7 @@ def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any)
         warn_of_long_integers(X, "X")
     y = tuple(real_target(a) if options.get("y_numeric") else given_labels(a) for a in y)
     if not is_table(X):
+        refuse_times(X, "X")
         floats = {"dtype": (np.float64, np.float32), "order": "C"}
         options |= floats | {"ensure_all_finite": False, "reset": reset}
         try:

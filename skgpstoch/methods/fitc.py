@@ -41,7 +41,7 @@ class FITCRecipe(VariationalRecipe):
     equal_rows: Merging = "keep"
 
     def evidence(self, posterior: Any, X: Tensor, rows: Rows) -> float:
-        check_refused("log_marginal_likelihood", {"sample_weight": rows.weight})
+        check_refused(rows.weight)
         return super().evidence(posterior, X, rows)
 
 

@@ -47,6 +47,7 @@ from skgpstoch.models.posteriors.joint import groups_of
 from skgpstoch.models.posteriors.neighbours import NeighbourPosterior, noise_of_rows
 from skgpstoch.objectives.neighbours import NeighbourObjective
 from skgpstoch.training.history import HURRIED_STEPS
+from skgpstoch.training.starts import smoother
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 KERNEL = 1.4 * sk.Matern([0.7, 1.9], nu=1.5) + 0.3 * sk.RationalQuadratic(1.1, 0.8)
@@ -1238,6 +1239,24 @@ def test_kernels_start_from_length_scales_that_suit_the_rows(frequency, d, least
     own, other = (Climb(each, X, rows, 512, None).value() for each in (found, make(start)))
     assert own >= other
     assert found.n_done == 0
+
+
+def test_noise_is_not_taken_for_a_function_of_short_length_scales():
+    """At the noise of the start, shorter ones are likelier: y has nine times the noise of f."""
+    rng = np.random.default_rng(0)
+    X, e = (torch.tensor(rng.normal(size=(500, 1))) for _ in range(2))
+    y = torch.sin(X) + 3.0 * e
+    rows = Rows((y - y.mean()) / y.std())
+
+    def make(kernel):
+        return objective(X, rows, 6, kernel=kernel, noise=[0.1])
+
+    kernel = 1.0 * sk.Matern([1.0], nu=1.5)
+    values = [Climb(make(smoother(kernel, s)), X, rows, 512, None).value() for s in (1.0, 0.25)]
+    assert values[1] > values[0] + 100.0
+    found = in_range(make, kernel, X, rows)
+    assert found.kernel.k2.length_scale.item() > 0.2
+    assert found.noise_variance.item() > 0.8
 
 
 def test_starts_in_sight_stay_and_fixed_length_scales_too():

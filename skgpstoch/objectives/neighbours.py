@@ -122,6 +122,7 @@ class NeighbourObjective(Objective):
         self.register_buffer("n_done", torch.zeros((), dtype=torch.long, device="cpu"))
         self.data: Pair | None = None  # of training
         self.trains_features = any(p.requires_grad for p in network.parameters())
+        self.has_network = any(True for _ in network.parameters())
         self.found: tuple[Tensor, Tensor] | None = None  # in this epoch
 
     def param_groups(self) -> list[dict[str, Any]]:
@@ -196,7 +197,7 @@ class NeighbourObjective(Objective):
         X, rows = cast(Pair, self.data)
         used = torch.cat([i, N.clamp_min(0).flatten()])  # some rows several times
         place = torch.arange(len(used), device=used.device)
-        if self.trains_features:  # once for each row
+        if self.has_network:  # once for each row
             used, place = used.unique(return_inverse=True)
         X, rows = X.index_select(0, used), rows[used]
         i, N = place[: len(i)], torch.where(N < 0, N, place[len(i) :].view_as(N))

@@ -93,6 +93,21 @@ class Climb:
         slopes = [p.new_zeros(p.shape) if p.grad is None else p.grad for p in self.params]
         return value, -flat(slopes)
 
+    def settle_noise(self, others: Sequence[float]) -> float:
+        """Move to another noise if the rows are likelier with it, and return their log density."""
+        if not hasattr(self.objective.likelihood, "log_noise"):
+            return self.value()
+        own = self.objective.likelihood.log_noise.detach().clone()
+        tried = [own, *(torch.full_like(own, math.log(noise)) for noise in others)]
+        values = [self.value_with(log_noise) for log_noise in tried]
+        return self.value_with(tried[int(np.argmax(values))])
+
+    def value_with(self, log_noise: Tensor) -> float:
+        """Set the noise, within its bounds, and return the log density."""
+        self.objective.likelihood.log_noise.data.copy_(log_noise)
+        self.objective.step_end()
+        return self.value()
+
     @torch.no_grad()
     def value(self) -> float:
         """Return the log density where the objective is; −∞ if a covariance has no factor."""

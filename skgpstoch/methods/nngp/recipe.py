@@ -182,7 +182,8 @@ class NeighbourRecipe(Recipe):
         make = functools.partial(self.made, problem=problem, n_neighbors=FEW)
         makers = [functools.partial(make, each) for each in tried]
         if given is None:
-            makers = [functools.partial(in_range, make, each, X, rows) for each in tried]
+            given_rows = X, rows, self.deadline
+            makers = [functools.partial(in_range, make, each, *given_rows) for each in tried]
         best = likeliest(makers, X, rows, self.deadline)
         objective = self.made(kernels.to_sklearn(best.kernel), problem)
         objective.take_over(best)

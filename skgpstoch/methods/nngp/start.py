@@ -45,6 +45,7 @@ a kernel may be less likely than the best one and go on."""
 FOR_ALL = 2048  # with more rows, only kernels climb that fewer could not tell apart
 
 SHORTENING = 0.25  # factor of all length-scales, before kernels climb
+NOISES = (0.4, 0.9)  # with which they are judged, too, in units of the variance of y
 
 START_TIME, OWN_TIME = 0.25, 0.4  # of the time that is left, and of what is left of that, for one
 
@@ -137,22 +138,30 @@ def likeliest(
 
 
 def in_range(
-    make: Callable[[sk.Kernel], NeighbourObjective], kernel: sk.Kernel, X: Tensor, rows: Rows
+    make: Callable[[sk.Kernel], NeighbourObjective],
+    kernel: sk.Kernel,
+    X: Tensor,
+    rows: Rows,
+    deadline: Deadline | None = None,
 ) -> NeighbourObjective:
     """Return the objective of a kernel whose length-scales are shortened together while that pays.
 
     They are not shorter than rows are apart, n^(−1/d). Climbs stay in a box about their start, and
     would end before they reach short ones: *measured* on 100,000 rows of fields in the plane, with
     ranges of .03, ν = 1/2 was then chosen for 3/2, and the variance was five to eight times too
-    large.
+    large. Each length-scale is judged with the noise that suits it, because a function that varies
+    fast is likelier than none where there is more noise than at the start.
     """
     best, highest = make(kernel), -math.inf
     apart = len(X) ** (-1.0 / max(X.shape[1], 1))
-    for k in range(1 + int(math.log(apart, SHORTENING))):
+    n_shorter = int(math.log(apart, SHORTENING))
+    for k in range(1 + n_shorter if n_shorter else 0):
+        if is_over(deadline):
+            break
         tried = make(smoother(kernel, SHORTENING**k)) if k else best
-        value = Climb(tried, X, rows, ROUNDS[0][0], None).value()
+        value = Climb(tried, X, rows, ROUNDS[0][0], None).settle_noise(NOISES)
         tried.detach_rows()
-        if value <= highest:
+        if not value > highest:
             break
         best, highest = tried, value
     return best

@@ -372,8 +372,9 @@ def train(
                         raise
                     trainer.fit_loop()
         except KeyboardInterrupt:
-            learned = trainer.step or not objective.streams  # else there is nothing new to keep
-            if source.group.size > 1 or not learned or not keeps_best():  # ranks would not know
+            if objective.streams and not trainer.step:
+                raise  # there is nothing new to keep
+            if source.group.size > 1 or not keeps_best():  # other ranks would not know of it
                 raise
             trainer.interrupt()
         trainer.history.n_steps = trainer.step

@@ -99,14 +99,17 @@ class Climb:
             return self.value()
         own = self.objective.likelihood.log_noise.detach().clone()
         tried = [own, *(torch.full_like(own, math.log(noise)) for noise in others)]
-        values = [self.value_with(log_noise) for log_noise in tried]
-        return self.value_with(tried[int(np.argmax(values))])
+        values = []
+        for log_noise in tried:
+            self.set_noise(log_noise)
+            values.append(self.value())
+        self.set_noise(tried[int(np.argmax(values))])
+        return max(values)
 
-    def value_with(self, log_noise: Tensor) -> float:
-        """Set the noise, within its bounds, and return the log density."""
+    def set_noise(self, log_noise: Tensor) -> None:
+        """Set log σ², (P,), within its bounds."""
         self.objective.likelihood.log_noise.data.copy_(log_noise)
         self.objective.step_end()
-        return self.value()
 
     @torch.no_grad()
     def value(self) -> float:

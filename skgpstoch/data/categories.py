@@ -102,7 +102,7 @@ def placed(encoders: Sequence[Encoder]) -> Iterator[tuple[int, Encoder]]:
 # ---- levels that training rows did not have ------------------------------------------------------
 
 
-STAND_INS = 24  # most known levels in place of a new one
+STAND_INS = 12  # most known levels in place of a new one
 DAY_STAND_INS = 6  # of days
 FIRST_PLACE = 0.35
 """Level k of K is at the quantile (k + FIRST_PLACE)/(K − 1 + 2·FIRST_PLACE) of effects: six of a

@@ -188,11 +188,16 @@ class Weighted(NamedTuple):
 
 
 class Copies(NamedTuple):
-    """Which of N rows each of M is a copy of, (M,), its share of that row, (M, 1), and N, (1,)."""
+    """Which of N rows each of M is a copy of, (M,), and which one of at most S copies, (M,).
+
+    Also each one's share of that row, (M, 1), N, (1,), and S.
+    """
 
     row: Value
+    place: Value
     share: Value
     n_rows: Value
+    most: int
 
     def averaged(self, values: Value) -> Value:
         """Return the averages (N, P) of the values (M, P) at the copies of each row."""
@@ -205,12 +210,67 @@ class Copies(NamedTuple):
         empty = graph.call("Expand", start, shape)
         return graph.call("ScatterND", empty, self.row.unsqueeze(1), values, reduction=reduction)
 
+    def gaps(self, values: Value) -> Value:
+        """Return how far the value (M, P) at each copy is from the √K-th nearest of K at its row.
+
+        It is 0 where K is 1.
+        """
+        graph, n_outputs = values.graph, values.shape(1)
+        shape = graph.concat([self.n_rows, np.array([self.most]), n_outputs], 0)
+        places = graph.concat([self.row.unsqueeze(1), self.place.unsqueeze(1)], 1)
+        absent = graph.call("Expand", math.inf, shape)
+        among = graph.call("ScatterND", absent, places, values).columns(self.row, axis=0)
+        apart = graph.ascending((among - values.unsqueeze(1)).abs(), self.most)  # (M, S, P)
+        n_copies = 1.0 / self.share
+        rank = n_copies.sqrt().map("Round").map("Cast", to=TensorProto.INT64).unsqueeze(2)
+        rank = graph.call("Expand", rank, graph.concat([np.array([1, 1]), n_outputs], 0))
+        found = graph.call("GatherElements", apart, rank, axis=1).squeeze(1)
+        return graph.where(n_copies > 1.5, found, 0.0)
+
+
+class Widened(NamedTuple):
+    """The distributions of m + c (z − m), with centre m and factor c (M, P)."""
+
+    of_z: Weighted
+    centre: Value
+    factor: Value
+
+    def moments(self) -> tuple[Value, Value]:
+        """Return mean and variance of each row, (M, P)."""
+        mean, var = self.of_z.moments()
+        return mean, var * self.factor.square()
+
+    def density_mean(self) -> Value:
+        """Return the mean of the density, (M, P)."""
+        return self._y(self.of_z.density_mean())
+
+    def cdf_and_density(self, y: Value) -> tuple[Value, Value]:
+        """Return P(Y ≤ y) and p(y), each (M, P)."""
+        z = self.centre + (y - self.centre) / self.factor
+        cdf, density = self.of_z.cdf_and_density(z)
+        return cdf, density / self.factor
+
+    def ends(self, probability: float) -> list[Value]:
+        """Return bounds of the quantile."""
+        return [self._y(end) for end in self.of_z.ends(probability)]
+
+    def _y(self, z: Value) -> Value:
+        return self.centre + self.factor * (z - self.centre)
+
 
 class OverLevels(NamedTuple):
     """Mixtures, for each row, of the distributions of its copies, each with another level."""
 
-    given: Weighted  # of M copies
+    given: Widened  # of M copies
     copies: Copies
+
+    @classmethod
+    def of(cls, given: Weighted, copies: Copies) -> OverLevels:
+        """Widen the distributions of copies, as :mod:`skgpstoch.methods.automatic.new_levels`."""
+        mean, var = given.moments()
+        std = mean.graph.where(var > 0.0, var.sqrt(), math.inf)
+        factor = ((copies.gaps(mean) / std).square() + 1.0).sqrt()
+        return cls(Widened(given, mean, factor), copies)
 
     def moments(self) -> tuple[Value, Value]:
         """Return mean and variance of each row, (N, P)."""

@@ -191,10 +191,18 @@ class Graph:
 
     def smallest(self, values: Value, k: int) -> Value:
         """Return the positions of the k smallest values of each row, smallest first."""
+        return self._ascending(values, k, -1)[1]
+
+    def ascending(self, values: Value, k: int) -> Value:
+        """Return the k smallest values along the second axis, smallest first."""
+        return self._ascending(values, k, 1)[0]
+
+    def _ascending(self, values: Value, k: int, axis: int) -> tuple[Value, Value]:
+        """Return the k smallest values along an axis, and their positions."""
         names = [self.new_name("smallest"), self.new_name("places")]
         given = [values.name, self.constant(np.array([k])).name]
-        self.nodes.append(helper.make_node("TopK", given, names, largest=0))
-        return Value(self, names[1])
+        self.nodes.append(helper.make_node("TopK", given, names, axis=axis, largest=0))
+        return Value(self, names[0]), Value(self, names[1])
 
     def where(self, condition: Value, this: Any, other: Any) -> Value:
         """Return `this` where the condition holds and `other` elsewhere."""

@@ -3,16 +3,22 @@
 Nothing distinguishes a new level from the known ones. So its row is predicted with each of some
 known levels in its place, and
 
-    p(y | x, new) = (1/K) Σ_k p(y | x, level_k),
+    p(y | x, new) = (1/K) Σ_k p_k(y | x),   p_k(y | x) = p(m_k + (y − m_k)/c_k | x, level_k)/c_k.
 
-which is as wide as levels are far apart, and no wider if they do not matter. *Measured* with 6, 12
-and 30 levels whose effects are normal, ten times the noise, and 150 rows, three draws each:
-intervals of 95 % hold 91, 91 and 93 % of new levels; those of an average level held 18, 33 and 63.
-A few known levels may be close to one another by chance: in one draw of twelve they held 73 %.
+New levels are not at known ones. So each part is widened about its mean m_k, to the variance
+c_k² σ_k² = σ_k² + h_k², with h_k the distance from m_k to the mean that is √K-th nearest to it: the
+variable kernels of Breiman, Meisel & Purcell (1977). If levels do not matter, c_k is 1.
+
+*Measured* on 35 made-up tables of 6 to 200 levels, two draws each, NLPD of normal parts without →
+with widening: normal effects ten times the noise 4.22 → 1.70, their exponentials 51 → 2.3, effects
+in two narrow groups .09 → .36, twice the noise .05 → .06, half of the noise 1.577 → 1.578, none
+−.834 → −.833. Intervals of 90 % hold .88 of new levels → .92 on average. 24 levels are better than
+12 for heavy tails only (1.8), and take twice the time.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +27,7 @@ import numpy as np
 from ...data.categories import NewRows
 from ...estimators.distributions.law import Law
 from ...estimators.distributions.mixed import JoinedLaw, MixedBlocks, in_place
+from ...estimators.distributions.widened import WidenedLaw
 from ...estimators.predictions import PredictedRows
 from .mixture import mixed_draws
 
@@ -53,7 +60,7 @@ class RowsWithNewLevels(PredictedRows):
             parts.append(all_of(self.ask(self.table[rows][known])))
             places.append(known)
         for place, among in new:
-            parts.append(MixedBlocks(all_of(self.ask(among)), len(among) // len(place)))
+            parts.append(self._over_levels(among))
             places.append(place)
         return JoinedLaw.of_parts(parts, places)
 
@@ -64,22 +71,29 @@ class RowsWithNewLevels(PredictedRows):
             parts.append(self.ask(self.table[known]).mean())
             places.append(known)
         for place, among in new:
-            K = len(among) // len(place)
-            of_levels = self.ask(among).mean().reshape(K, len(place), -1)
-            parts.append(np.average(of_levels, axis=0, weights=np.full(K, 1.0 / K)))
+            of_levels = self.ask(stacked(among)).mean().reshape(len(among), len(place), -1)
+            parts.append(np.average(of_levels, axis=0, weights=np.full(len(among), 1 / len(among))))
             places.append(place)
         return in_place(parts, places)
 
     def draws(self, n_samples: int, random_state: Any) -> np.ndarray:
         """Draw y jointly; in each draw, levels of the same number stand in for all rows' levels."""
         K = max(len(new.stand_ins) for new in self.every)
+        laws = [self._over_levels(new.stand_ins).law for new in self.every]
 
         def of_level(k: int) -> Callable[[int, int], np.ndarray]:
             def draw(n: int, seed: int) -> np.ndarray:
                 rows = self.table.copy()
                 for new in self.every:
                     rows[new.rows] = new.stand_ins[k % len(new.stand_ins)]
-                return self.ask(rows).draws(n, seed)
+                drawn = self.ask(rows).draws(n, seed)
+                for new, law in zip(self.every, laws, strict=True):
+                    if isinstance(law, WidenedLaw):
+                        at = k % len(new.stand_ins)
+                        some = np.moveaxis(drawn[new.rows], -1, 0)
+                        own = law.of(slice(at * len(new.rows), (at + 1) * len(new.rows)))
+                        drawn[new.rows] = np.moveaxis(own.y(some), 0, -1)
+                return drawn
 
             return draw
 
@@ -89,7 +103,7 @@ class RowsWithNewLevels(PredictedRows):
         return self.whole.targets(y)
 
     def _parts(self, rows: slice) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
-        """Return places of known rows among some; and of new ones, each with K encodings."""
+        """Return places of known rows among some; and of new ones, with encodings (K, m, d)."""
         numbers, found = np.arange(self.n_rows)[rows], []
         is_known = np.ones(len(numbers), dtype=bool)
         for new in self.every:
@@ -97,8 +111,32 @@ class RowsWithNewLevels(PredictedRows):
             is_known[place] = False
             among = new.stand_ins[:, np.isin(new.rows, numbers)]
             if len(place):
-                found.append((place, among.reshape(-1, self.table.shape[1])))
+                found.append((place, among))
         return np.flatnonzero(is_known), found
+
+    def _over_levels(self, among: np.ndarray) -> MixedBlocks:
+        """Return the mixture of what is predicted with each of K encodings (K, m, d) of rows."""
+        law = all_of(self.ask(stacked(among)))
+        return MixedBlocks(widened(law, len(among)), len(among))
+
+
+def stacked(among: np.ndarray) -> np.ndarray:
+    """Return encodings (K, m, d) one below another."""
+    return among.reshape(-1, among.shape[2])
+
+
+def widened(law: Law, K: int) -> Law:
+    """Widen the parts of mixtures, K blocks of rows, so that no gaps are between them.
+
+    Counts have no deviations that could be scaled; a part without a deviation stays a point.
+    """
+    if law.is_discrete or K == 1:
+        return law
+    mean, std = law.extent()
+    m = mean.reshape(K, -1, mean.shape[1])
+    apart = np.sort(np.abs(m[:, None] - m), axis=1)[:, round(math.sqrt(K))]
+    ratio = apart.reshape(mean.shape) / np.where(std > 0.0, std, np.inf)
+    return WidenedLaw(law, mean, np.hypot(1.0, ratio))
 
 
 def all_of(found: PredictedRows) -> Law:

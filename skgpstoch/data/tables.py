@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -59,7 +60,7 @@ from .level_encoders import level_encoders
 from .messages import muted, warn
 from .numeric import Dates, Numbers, Ordered, numbers_of
 from .ranges import of_rows_asked, ranges_of
-from .target_means import FoldMeans, LevelSums, LevelTargets, TargetMeans
+from .target_means import FoldMeans, LevelSums, LevelTargets, TargetMeans, means_at
 
 FEW_LEVELS = 10  # which have one column each
 ROWS_PER_LEVEL = 4.0
@@ -244,9 +245,14 @@ class TableEncoder:
             levels, self.levels[j] = levels_of(kept[j].levels), set()  # of which none is new
             self.encoders[j] = Omitted(levels)
         many = [j for j, encoder in enumerate(self.encoders) if encoder is None]
+        sampled = [j for j, e in enumerate(self.encoders) if type(e) is OneHot and e.has_many]
         own, self.line = {}, None
-        if many:
+        if many or sampled:
             targets = LevelTargets.of(y[counts], w, classes)(y[counts])
+        for j in sampled:
+            means = means_at(kept[j].values, self.encoders[j].levels, targets[:, 0], w)
+            self.encoders[j] = replace(self.encoders[j], means=means)
+        if many:
             others = self._others(kept)
             found = level_encoders(kept, many, others, targets, w, groups, len(columns))
             self.line = found.line
@@ -386,7 +392,9 @@ class TableEncoder:
     def stand_ins(self) -> list[np.ndarray]:
         """Return, for each column and for days, known levels to replace new ones."""
         effects = [
-            each.means[:-1, each.means.any(0).argmax()] if isinstance(each, TargetMeans) else None
+            each.means[:-1, each.means.any(0).argmax()]
+            if isinstance(each, TargetMeans)
+            else getattr(each, "means", None)
             for each in self.encoders
         ]
         return stand_ins(self.levels, effects, self.n_stand_ins)

@@ -117,6 +117,16 @@ class TargetMeans(Encoder):
         return self.means[codes_of(labels, self.levels)]
 
 
+def means_at(
+    labels: np.ndarray, levels: dict[Hashable, int], y: np.ndarray, weight: np.ndarray | None
+) -> np.ndarray:
+    """Return the shrunk means of y (n,) at levels, (L,)."""
+    codes, w, n_levels = codes_of(labels, levels), 1.0 if weight is None else weight, len(levels)
+    columns, w = y[:, None], np.broadcast_to(w, len(y))
+    n, total = sums(codes, n_levels, columns, w)
+    return shrunk(n, total, prior_rows(n, total, sums(codes, n_levels, columns**2, w)[1]))[:-1, 0]
+
+
 def sums(
     codes: np.ndarray, n_levels: int, y: np.ndarray, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -113,6 +113,7 @@ SHAPES = {
     "NetworkFeatures": "scale:-",
     "Noise": "alpha_of_rows:-|n",
     "OnBranch": "low:p high:p",
+    "OneHot": "means:l levels:=l",
     "OrthogonalFeatures": (
         "others:od n_features:=f frozen_1:oe frozen_2:mm frozen_3:mm frozen_4:ss frozen_5:sm "
         "frozen_6:sm frozen_7:ss frozen_8:ss frozen_9:tt frozen_10:tc frozen_11:tc frozen_12:tt "

@@ -1756,6 +1756,9 @@ def test_processes_share_wide_rows(tmp_path):
     model.save(tmp_path / "model")
     again = skgpstoch.load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict(rows), model.predict(rows))
+    copied = [draw for (draws,) in model._processes for draw in draws]  # each by itself, by `clone`
+    with pytest.raises(ValueError, match="the parts of 'kernels' repeat too often"):
+        ExactProcessRegressor(kernels=copied).save(tmp_path / "model")
 
 
 def test_processes_that_share_rows_have_numbers_of_their_own(processes, tmp_path):

@@ -115,7 +115,8 @@ class FileLimits(StateLimits):
         self.most_bytes = self.bytes_left = most_bytes
         self.n_parts = self.n_looks = 0
         self.sizes: list[int] = []  # bytes of each node, likewise
-        self.plain: list[int] = []  # the same without those of objects, and with letters of texts
+        self.read: list[int] = []  # the same, where rows that processes share count once
+        self.plain: list[int] = []  # as sizes, without those of objects, and with letters of texts
         self.n_evaluated = 0
         self.evaluations: list[int] = []  # objects that compute something in each node, likewise
         self.unknown: dict[int, list[Unknown]] = {}
@@ -134,6 +135,7 @@ class FileLimits(StateLimits):
         self.n_parts += 1 + len(parts)
         self.take(letters := sum(len(v) for v in values if type(v) is str))
         self.sizes.append(letters + sum(map(self.sizes.__getitem__, inner)))
+        self.read.append(letters + sum(map(self.read.__getitem__, inner)))
         self.plain.append(letters + sum(map(self.plain.__getitem__, inner)))
         self.evaluations.append(sum(map(self.evaluations.__getitem__, inner)))
         if self.depths[-1] > MOST_DEPTH:
@@ -165,6 +167,7 @@ class FileLimits(StateLimits):
         self.take(n_bytes := bytes_of(value))
         n_plain = self.plain[-1]
         self.sizes[-1] += n_bytes
+        self.read[-1] += n_bytes
         is_written = form not in OBJECTS or isinstance(value, Finding)
         self.plain[-1] = self.plain[-1] + n_bytes if is_written else 0
         if self.plain[-1] > MOST_WRITTEN * self.most_bytes:
@@ -203,7 +206,7 @@ class FileLimits(StateLimits):
             self.owners.add(len(self.depths) - 1)
             self.own(own[0])
         if isinstance(rows := fields.get(OF_ALL.get(kind)), list):
-            self.sizes[-1] -= self.sizes[rows[0]]
+            self.read[-1] -= self.read[rows[0]]
 
     def own(self, node: int, most: int = 1) -> None:
         """Raise a ValueError if what makes a matrix, or its own array, is in more places."""
@@ -250,7 +253,7 @@ class FileLimits(StateLimits):
             n_known = self.most_bytes - self.bytes_left
             if (
                 self.evaluations[-1] > MOST_REPEATS * self.n_evaluated + FREE_EVALUATIONS
-                or self.sizes[-1] > MOST_REPEATS * n_known + FREE_BYTES_SHARED
+                or self.read[-1] > MOST_REPEATS * n_known + FREE_BYTES_SHARED
             ):
                 raise ValueError("its kernels, networks or estimators repeat too often")
             check_size(value, self.evaluations[-1])

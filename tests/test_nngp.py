@@ -1232,7 +1232,7 @@ def test_kernels_start_from_length_scales_that_suit_the_rows(frequency, d, least
         return objective(X, rows, 6, kernel=kernel)
 
     start = 1.0 * sk.Matern([1.0] * d, nu=1.5)
-    found = in_range(make, start, X, rows)
+    (found,) = in_range(make, [start], X, rows)
     scales = found.kernel.k2.length_scale.detach().numpy()
     assert len(set(scales)) == 1
     assert least < scales[0] < most
@@ -1254,7 +1254,7 @@ def test_noise_is_not_taken_for_a_function_of_short_length_scales():
     kernel = 1.0 * sk.Matern([1.0], nu=1.5)
     values = [Climb(make(smoother(kernel, s)), X, rows, 512, None).value() for s in (1.0, 0.25)]
     assert values[1] > values[0] + 100.0
-    found = in_range(make, kernel, X, rows)
+    (found,) = in_range(make, [kernel], X, rows)
     assert found.kernel.k2.length_scale.item() > 0.2
     assert found.noise_variance.item() > 0.8
 

@@ -104,16 +104,13 @@ def correlation_within(kernel: kernels.Kernel, S: Tensor) -> float:
 
 
 def likeliest(
-    makers: Sequence[Callable[[], NeighbourObjective]],
-    X: Tensor,
-    rows: Rows,
-    deadline: Deadline | None = None,
+    made: Sequence[NeighbourObjective], X: Tensor, rows: Rows, deadline: Deadline | None = None
 ) -> NeighbourObjective:
-    """Climb with an objective of each maker, and return the one that fits best.
+    """Climb with each objective, and return the one that fits best.
 
     The first one climbs in any case, others if there is time.
     """
-    left = made = [make() for make in makers]
+    left = list(made)
     part = None if deadline is None else deadline.part(START_TIME)
     for n_rows, n_steps, tie in ROUNDS:
         if n_rows > FOR_ALL and (len(left) == 1 or len(X) <= FOR_ALL):
@@ -139,34 +136,40 @@ def likeliest(
 
 def in_range(
     make: Callable[[sk.Kernel], NeighbourObjective],
-    kernel: sk.Kernel,
+    expressions: Sequence[sk.Kernel],
     X: Tensor,
     rows: Rows,
     deadline: Deadline | None = None,
-) -> NeighbourObjective:
-    """Return the objective of a kernel whose length-scales are shortened together while that pays.
+) -> list[NeighbourObjective]:
+    """Return the objective of each kernel whose length-scales, shortened together, fit rows best.
 
     They are not shorter than rows are apart, n^(−1/d). Climbs stay in a box about their start, and
     would end before they reach short ones: *measured* on 100,000 rows of fields in the plane, with
     ranges of .03, ν = 1/2 was then chosen for 3/2, and the variance was five to eight times too
     large. Each length-scale is judged with the noise that suits it, because a function that varies
-    fast is likelier than none where there is more noise than at the start.
+    fast is likelier than none where there is more noise than at the start. Between those that see
+    none of it, chance decides, so all are tried. Where no noise is learned, as for classes, short
+    ones would have no neighbours and win: the first that is worse ends the search.
     """
-    best, highest = make(kernel), -math.inf
-    apart = len(X) ** (-1.0 / max(X.shape[1], 1))
-    n_shorter = int(math.log(apart, SHORTENING))
-    if not n_shorter:
-        return best
-    for k in range(1 + n_shorter):
-        if is_over(deadline):
-            break
-        tried = make(smoother(kernel, SHORTENING**k)) if k else best
-        value = Climb(tried, X, rows, ROUNDS[0][0], None).settle_noise(NOISES)
-        tried.detach_rows()
-        if not value > highest:
-            break
-        best, highest = tried, value
-    return best
+    d = max(int((X != X[0]).any(0).sum()), 1)
+    n_shorter = int(math.log(len(X) ** (-1.0 / d), SHORTENING))
+    chosen, found = [], None
+    for expression in expressions:
+        best, highest = make(expression), -math.inf
+        for k in range(1 + n_shorter) if n_shorter else ():
+            if is_over(deadline):
+                break
+            tried = make(smoother(expression, SHORTENING**k)) if k else best
+            climb = Climb(tried, X, rows, ROUNDS[0][0], None, found)
+            found = climb.i, climb.N  # the same, because length-scales are shortened together
+            value = climb.settle_noise(NOISES)
+            tried.detach_rows()
+            if value > highest:
+                best, highest = tried, value
+            elif not hasattr(tried.likelihood, "log_noise"):
+                break
+        chosen.append(best)
+    return chosen
 
 
 def is_over(deadline: Deadline | None) -> bool:

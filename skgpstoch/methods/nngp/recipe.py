@@ -180,10 +180,7 @@ class NeighbourRecipe(Recipe):
         if len(X) == 1:
             return self.made(tried[0], problem)  # which it teaches nothing
         make = functools.partial(self.made, problem=problem, n_neighbors=FEW)
-        if given is None:
-            made = in_range(make, tried, X, rows, self.deadline)
-        else:
-            made = [make(each) for each in tried]
+        made = in_range(make, tried, X, rows, self.deadline)
         best = likeliest(made, X, rows, self.deadline)
         objective = self.made(kernels.to_sklearn(best.kernel), problem)
         objective.take_over(best)

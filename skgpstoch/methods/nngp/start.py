@@ -39,9 +39,10 @@ SMOOTHNESS = (1.5, 0.5, 2.5)
 """The first one is tried even if there is no time. *Measured* (NLPD, ν = 1/2, 3/2, 5/2): protein
 .338, .471, .511; bike −7.86, −8.17, −7.86; kin40k −.51, −.95, −1.05."""
 
-ROUNDS = ((512, 20, 10.0), (2048, 15, 4.0), (4096, 4, 0.0))
+ROUNDS = ((512, 20, 10.0), (2048, 15, 8.0), (16384, 0, 0.0))
 """On the densities of how many rows kernels climb, in how many steps at most, and by how many nats
-a kernel may be less likely than the best one and go on."""
+a kernel may be less likely than the best one and go on. *Measured*: of 18 fits to 50,000 rows of
+Matérn-3/2 fields, ν was 5/2 in 5 when 4,096 rows had the last word, and is in none."""
 FOR_ALL = 2048  # with more rows, only kernels climb that fewer could not tell apart
 
 SHORTENING = 0.25  # factor of all length-scales, before kernels climb
@@ -85,14 +86,20 @@ def term_in_sight(term: sk.Kernel, X: Tensor) -> sk.Kernel:
     if correlation_within(kernel, S) >= LEAST_CORRELATION:
         return term
     for _ in range(MOST_DOUBLINGS):
-        longer = smoother(found, 2.0)
-        if longer.n_dims:
-            longer.theta = np.clip(longer.theta, *longer.bounds.T)
+        longer = rescaled(found, 2.0)
         if np.array_equal(longer.theta, found.theta):
             break
         found = longer
         if correlation_within(kernels.from_sklearn(found).to(X.device), S) >= SEEN:
             break
+    return found
+
+
+def rescaled(kernel: sk.Kernel, factor: float) -> sk.Kernel:
+    """Return the kernel with all free length-scales multiplied, within their bounds."""
+    found = smoother(kernel, factor)
+    if found.n_dims:
+        found.theta = np.clip(found.theta, *found.bounds.T)
     return found
 
 
@@ -156,10 +163,14 @@ def in_range(
     chosen, found = [], None
     for expression in expressions:
         best, highest = make(expression), -math.inf
+        shorter = expression
         for k in range(1 + n_shorter) if n_shorter else ():
             if is_over(deadline):
                 break
-            tried = make(smoother(expression, SHORTENING**k)) if k else best
+            last, shorter = shorter, rescaled(expression, SHORTENING**k)
+            if k and np.array_equal(last.theta, shorter.theta):
+                break
+            tried = make(shorter) if k else best
             climb = Climb(tried, X, rows, ROUNDS[0][0], None, found)
             found = climb.i, climb.N  # the same, because length-scales are shortened together
             value = climb.settle_noise(NOISES)

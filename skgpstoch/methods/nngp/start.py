@@ -171,13 +171,15 @@ def in_range(
             if k and np.array_equal(last.theta, shorter.theta):
                 break
             tried = make(shorter) if k else best
+            has_noise = hasattr(tried.likelihood, "log_noise")
             climb = Climb(tried, X, rows, ROUNDS[0][0], None, found)
-            found = climb.i, climb.N  # the same, because length-scales are shortened together
+            if has_noise:
+                found = climb.i, climb.N  # the same, as length-scales are shortened together
             value = climb.settle_noise(NOISES)
             tried.detach_rows()
             if value > highest:
                 best, highest = tried, value
-            elif not hasattr(tried.likelihood, "log_noise"):
+            elif not has_noise:
                 break
         chosen.append(best)
     return chosen

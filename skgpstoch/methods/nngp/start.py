@@ -162,15 +162,12 @@ def in_range(
     n_shorter = int(math.log(len(X) ** (-1.0 / d), SHORTENING))
     chosen, found = [], None
     for expression in expressions:
+        starts = with_shorter(expression, n_shorter)
         best, highest = make(expression), -math.inf
-        shorter = expression
-        for k in range(1 + n_shorter) if n_shorter else ():
+        for k, each in enumerate(starts if len(starts) > 1 else ()):
             if is_over(deadline):
                 break
-            last, shorter = shorter, rescaled(expression, SHORTENING**k)
-            if k and np.array_equal(last.theta, shorter.theta):
-                break
-            tried = make(shorter) if k else best
+            tried = make(each) if k else best
             has_noise = hasattr(tried.likelihood, "log_noise")
             climb = Climb(tried, X, rows, ROUNDS[0][0], None, found)
             if has_noise:
@@ -183,6 +180,17 @@ def in_range(
                 break
         chosen.append(best)
     return chosen
+
+
+def with_shorter(expression: sk.Kernel, most: int) -> list[sk.Kernel]:
+    """Return a kernel, and others whose free length-scales are shortened, within their bounds."""
+    found = [expression]
+    for k in range(1, most + 1):
+        shorter = rescaled(expression, SHORTENING**k)
+        if np.array_equal(shorter.theta, found[-1].theta):
+            break
+        found.append(shorter)
+    return found
 
 
 def is_over(deadline: Deadline | None) -> bool:

@@ -150,6 +150,24 @@ def test_ordered_losses_of_weighted_rows_are_exact(errors):
         assert_allclose(a, b, **TIGHT)
 
 
+@pytest.mark.parametrize("errors", [False, True], ids=["", "errors"])
+def test_repeated_places_are_exact_with_neighbours_for_each_other_place(errors):
+    """Many measurements at one place left no room for other places: 6 to 211 nats."""
+    X, rows = data(P=2, weights=True, errors=errors)
+    place = torch.arange(N) % 5
+    X = X[place]
+    if errors:
+        rows = replace(rows, noise=rows.noise[place])
+    made = objective(X, rows, 4)
+    expected = -log_joint(made, X, rows) / rows.weight.sum()
+    found = loss(made)
+    assert_allclose(found.detach(), expected.detach(), **TIGHT)
+    for a, b in zip(gradients(found, made), gradients(expected, made), strict=True):
+        assert_allclose(a, b, **TIGHT)
+    evidence = made.posterior(X, rows).log_evidence().sum()
+    assert_allclose(evidence, -expected.detach() * rows.weight.sum(), **TIGHT)
+
+
 def test_a_row_of_weight_2_is_the_row_twice():
     X, rows = data(P=2)
     twice = objective(torch.cat([X[:1], X]), Rows(torch.cat([rows.y[:1], rows.y])), N)

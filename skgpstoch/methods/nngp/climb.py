@@ -36,7 +36,7 @@ class Climb:
     objective : NeighbourObjective
         The objective, which the climb moves.
     X, rows : Tensor of shape (N, d) and Rows
-        All training rows.
+        All training rows, as the objective has `observed` them.
     n_rows : int
         How many of them, evenly spread, count.
     deadline : Deadline or None
@@ -56,7 +56,7 @@ class Climb:
     ) -> None:
         self.objective, self.deadline = objective, deadline
         self.n_evaluated = 0
-        objective.minibatch_source(X, rows)
+        objective.use(X, rows)
         self.params = [p for p in objective.parameters() if p.requires_grad]
         self.i, self.N = objective.find(n_rows) if found is None else found
 

@@ -180,6 +180,7 @@ class NeighbourRecipe(Recipe):
         if len(X) == 1:
             return self.made(tried[0], problem)  # which it teaches nothing
         make = functools.partial(self.made, problem=problem, n_neighbors=FEW)
+        X, rows = make(tried[0]).observed(X, rows)
         made = in_range(make, tried, X, rows, self.deadline)
         best = likeliest(made, X, rows, self.deadline)
         objective = self.made(kernels.to_sklearn(best.kernel), problem)

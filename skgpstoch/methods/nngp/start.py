@@ -158,7 +158,7 @@ def in_range(
     none of it, chance decides, so all are tried. Where no noise is learned, as for classes, short
     ones would have no neighbours and win: the first that is worse ends the search.
     """
-    d = max(int((X != X[0]).any(0).sum()), 1)
+    d = max(int((X[0] != X).any(0).sum()), 1)
     n_shorter = int(math.log(len(X) ** (-1.0 / d), SHORTENING))
     chosen, found = [], None
     for expression in expressions:

@@ -101,9 +101,10 @@ def process_group(
     that existed before is left unchanged.
 
     The model is bitwise the same on all ranks, and, up to rounding, the same for any split of the
-    rows between ranks (deep processes draw other numbers). For up to 10,000 rows, and for estimators whose training is not a sum over
-    rows (L-BFGS, drop-ins, stacks), rank 0 gathers all rows and fits while the others wait. Only
-    rank 0 warns, prints, calls callbacks and writes checkpoints, and its `random_state` is used.
+    rows between ranks (deep processes draw other numbers). For up to 10,000 rows, and for
+    estimators whose training is not a sum over rows (L-BFGS, drop-ins, stacks), rank 0 gathers all
+    rows and fits while the others wait. Only rank 0 warns, prints, calls callbacks and writes
+    checkpoints, and its `random_state` is used.
     Transformers in a pipeline before the estimator do not use the group: fit them beforehand, to
     the same rows on all ranks. Searches and cross-validation raise an error, because scikit-learn
     would decide from the rows of each rank alone; `partial_fit` and `condition_on` raise one, too.

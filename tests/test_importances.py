@@ -1,6 +1,7 @@
 """feature_importances_: derivatives of f, on every estimator, and what selects inputs by them."""
 
 import functools
+import time
 
 import numpy as np
 import pandas as pd
@@ -29,6 +30,7 @@ from skgpstoch import (
     ConstantVarianceRegressor,
     GaussianProcessClassifier,
     GaussianProcessRegressor,
+    NNGPRegressor,
     SCGDGaussianProcessRegressor,
     StackedDensityRegressor,
     SVGPClassifier,
@@ -37,6 +39,7 @@ from skgpstoch import (
 from skgpstoch.display import FeatureImportancesDisplay
 from skgpstoch.estimators.importances import difference_importances, spread_of
 from skgpstoch.methods.automatic import automatic_regressor, stacking
+from skgpstoch.methods.automatic.process import ExactProcessRegressor
 
 rng = np.random.default_rng(0)
 SCALE = np.array([1.0, 100.0, 0.01, 1.0])
@@ -174,6 +177,26 @@ def test_of_many_rows_they_are_those_of_the_sparse_model():
     ).fit(X / SCALE, y)
     expected = model.estimator_.feature_importances_
     np.testing.assert_array_equal(model.feature_importances_, expected)
+
+
+SLOW_BEFORE = {
+    "many outputs of neighbours": (NNGPRegressor(n_neighbors=6, max_iter=1, random_state=0), 2, 20),
+    "many columns": (ExactProcessRegressor(kernels=["rbf", "linear"], random_state=0), 300, 1),
+}
+
+
+@pytest.mark.parametrize("case", SLOW_BEFORE)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_they_take_little_time(case):
+    """They took half a minute: each output differentiated the factors of all, or each column."""
+    model, n_columns, n_outputs = SLOW_BEFORE[case]
+    rng = np.random.default_rng(9)
+    rows = rng.standard_normal((90, n_columns))
+    model.fit(rows, np.sin(rows @ rng.standard_normal((n_columns, n_outputs))).squeeze())
+    start = time.process_time()
+    found = model.feature_importances_
+    assert time.process_time() - start < 3.0
+    assert found.sum() == pytest.approx(1.0)
 
 
 # ---- where there are none ------------------------------------------------------------------------

@@ -1715,7 +1715,7 @@ def test_processes_are_few(processes, tmp_path):
     for change, message in {
         lambda draws: draws * 2: "two objects have the same part",
         lambda draws: [draws[0], copy.copy(draws[0])]: "two objects have the same part",
-        lambda draws: [*draws, draws[0]._replace(alpha=torch.ones(9).double())]: "with 17 draws",
+        lambda draws: [*draws, with_rows(draws[0], 9)]: "with 17 draws",
         lambda draws: [with_rows(draws[0], 401), *draws[1:]]: "processes with 16 draws for ",
         lambda draws: [
             with_rows(draws[0], 20_001)
@@ -1742,9 +1742,35 @@ def test_mixtures_have_as_many_parts_as_weights(processes, tmp_path):
 
 
 def with_rows(process, n):
-    """The same with more rows."""
+    """The same with other rows, and numbers of its own."""
     rows = torch.zeros(n, 2, dtype=torch.float64)
-    return process._replace(X=rows, noise=rows[:, 0].clone(), alpha=rows[:, 1].clone())
+    theta = process.theta._replace(length_scale=process.theta.length_scale.clone())
+    return process._replace(theta=theta, X=rows, noise=rows[:, 0].clone(), alpha=rows[:, 1].clone())
+
+
+def test_processes_share_wide_rows(tmp_path):
+    """They counted again for each process, so a frame of 300 columns made a model without files."""
+    rows = np.random.default_rng(9).standard_normal((60, 500))
+    model = ExactProcessRegressor(random_state=0).fit(rows, rows[:, 0])
+    model.save(tmp_path / "model")
+    again = skgpstoch.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(rows), model.predict(rows))
+
+
+def test_processes_that_share_rows_have_numbers_of_their_own(processes, tmp_path):
+    """Many processes of few bytes would read wide rows again and again."""
+    (draws,), *others = processes._processes
+    theta, model = draws[0].theta, copy.copy(processes)
+    scale = theta.length_scale
+    for changed, message in (
+        (theta, "two objects have the same part"),
+        (theta._replace(slope=theta.slope.clone()), "two objects have the same part"),
+        (theta._replace(length_scale=scale[:1].clone()), r"the shape \(1,\), not \(d\) or \(0\)"),
+        (Scaling(scale.numpy(), scale.numpy()), r"Process.theta is a Scaling"),
+    ):
+        model._processes = [[[draws[0], draws[1]._replace(theta=changed), *draws[2:]]], *others]
+        with pytest.raises(ValueError, match=message):
+            model.save(tmp_path / "model")
 
 
 def test_processes_of_classes_are_small(tmp_path):

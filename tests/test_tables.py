@@ -704,6 +704,18 @@ def test_copies_are_told_the_same_without_each_other():
     assert once.shape == weighted.shape
 
 
+def test_effects_are_not_adjusted_for_very_many_columns():
+    """Which have no curves; a fit of a frame with 401 numbers and a category failed."""
+    rng = np.random.default_rng(0)
+    level, x = np.arange(120) % 40, rng.normal(size=(120, 401))
+    effect = rng.normal(size=40)[level]
+    X = pd.DataFrame(x).add_prefix("x").assign(a=level.astype(str))
+    encoder = TableEncoder()
+    Z = encoder.fit_transform(X, effect + 0.1 * rng.normal(size=120))
+    assert np.corrcoef(Z[:, -1], effect)[0, 1] > 0.9
+    assert not encoder.line(x).any()
+
+
 def test_shares_of_classes():
     y = np.array(["a", "b", "c", "c"])
     assert_array_equal(LevelTargets.of(y, None, np.unique(y))(y).sum(0), [1, 1])

@@ -68,7 +68,8 @@ class Curves(NamedTuple):
         return found._replace(scaling=Scaling.standard(found(X), weight))
 
     def __call__(self, X: np.ndarray) -> np.ndarray:
-        """Return z of rows, (n, q)."""
+        """Return z of rows, (n, q); of very many columns no curve was learned."""
+        X = X[:, : len(self.knots)]
         bent = [np.maximum(x[:, None] - at, 0.0) for x, at in zip(X.T, self.knots, strict=True)]
         return np.asarray((np.hstack([X, *bent]) - self.scaling.offset) / self.scaling.scale)
 

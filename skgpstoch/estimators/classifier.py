@@ -125,20 +125,12 @@ class Classifier(ClassifierMixin, BaseGP):
         log_probability : ndarray of shape (n_samples, n_classes)
             In nats, in the order of `classes_`.
         """
-        check_is_fitted(self)
-        X = validate_inputs(self, X, reset=False)
-        codes = np.arange(len(self.classes_), dtype=np.float64)
-        return self._log_probabilities(X, np.broadcast_to(codes, (len(X), len(codes))))
-
-    def _log_probabilities(self, X: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        """Return log probabilities of the classes with these codes, (n, k)."""
-        rows, posterior = self._located(X)
+        rows, posterior = self._query(X)
+        likelihood = cast(ClassLikelihood, posterior.likelihood)
 
         def compute(block: slice) -> tuple[Tensor]:
             q = posterior.marginals(rows[block])
-            y = torch.tensor(codes[block], device=rows.device)  # (·, k)
-            columns = [posterior.likelihood.log_predictive(column, q) for column in y.split(1, 1)]
-            return (torch.stack(columns, 1),)
+            return (likelihood.log_predictives(q, len(self.classes_)),)
 
         return self._collect(len(rows), compute)[0]
 
@@ -195,7 +187,13 @@ class Classifier(ClassifierMixin, BaseGP):
             In nats.
         """
         data = self._checked(X, y)
-        return self._log_probabilities(data.X, data.y)[:, 0]
+        rows, posterior = self._located(data.X)
+
+        def compute(block: slice) -> tuple[Tensor]:
+            y = torch.tensor(data.y[block], device=rows.device)
+            return (posterior.likelihood.log_predictive(y, posterior.marginals(rows[block])),)
+
+        return self._collect(len(rows), compute)[0]
 
     def _checked(self, X: Any, y: Any, sample_weight: Any = None) -> Data:
         """Return validated rows of known classes."""

@@ -174,7 +174,10 @@ class Categorical(ClassLikelihood):
 
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
         """Return log E_q[p(y | f)], the logarithm of the mean that :meth:`moments` returns."""
-        return mixture_log_mean(_of_class(y, self.log_means(q))[..., 0])
+        return _of_class(y, self.log_predictives(q, q.mean.shape[-1]))[:, 0]
+
+    def log_predictives(self, q: Marginals, n_classes: int) -> Tensor:
+        return mixture_log_mean(self.log_means(q))
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
         """Return log E_q[p(y | f)] and its derivatives, at the points and nodes of training.

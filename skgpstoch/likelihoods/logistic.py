@@ -191,8 +191,10 @@ class OneVsRest(ClassLikelihood):
 
     def log_predictive(self, y: Tensor, q: Marginals) -> Tensor:
         """Return the log probability of each row's class, (N,) nats."""
-        log_p = torch.log_softmax(self.one.log_means(q), -1)  # (S, N, C)
-        return mixture_log_mean((log_p * self.indicators(y)).sum(-1))
+        return (self.log_predictives(q, self.n_classes) * self.indicators(y)).sum(-1)
+
+    def log_predictives(self, q: Marginals, n_classes: int) -> Tensor:
+        return mixture_log_mean(torch.log_softmax(self.one.log_means(q), -1))
 
     def log_class_probs(self, f: Tensor) -> Tensor:
         """Return log(g(f_c)/Σ g(f_j)) of every class."""

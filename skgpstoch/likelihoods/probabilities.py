@@ -47,6 +47,12 @@ class ClassLikelihood(Likelihood):
         codes = [f.new_full((f.shape[-2], 1), c) for c in range(max(2, f.shape[-1]))]
         return torch.cat([self.log_prob(code, f) for code in codes], -1)
 
+    def log_predictives(self, q: Marginals, n_classes: int) -> Tensor:
+        """Return log E_q[p(c | f)] of every class c, over all components: (N, C) nats."""
+        codes = q.mean.new_tensor(range(n_classes)).expand(q.mean.shape[1], -1)
+        columns = [self.log_predictive(column, q) for column in codes.split(1, 1)]
+        return torch.stack(columns, 1)
+
     def class_probabilities(self, q: Marginals) -> Marginals:
         """Return the mean and variance of p(y = c | f) over f ~ q, of every class c: (S, N, C).
 
@@ -69,11 +75,14 @@ def in_blocks(
 ) -> Tensor:
     """Call function(q) or function(q, y), (S, N, ·), in blocks if a row needs so many numbers."""
     n_rows = max(1, BLOCK_FLOATS // (floats * len(q.mean)))
-    blocks = [Marginals(*b) for b in zip(*(a.split(n_rows, 1) for a in q), strict=True)]
-    if y is None:
-        return torch.cat([function(block) for block in blocks], 1)
-    pairs = zip(blocks, y.split(n_rows), strict=True)
-    return torch.cat([function(block, of_block) for block, of_block in pairs], 1)
+    parts = [*(a.split(n_rows, 1) for a in q), *([] if y is None else [y.split(n_rows)])]
+    whole = q.mean  # small tensors kept from each block would fragment the memory
+    for i, (mean, var, *codes) in enumerate(zip(*parts, strict=True)):
+        part = function(Marginals(mean, var), *codes)
+        if i == 0:
+            whole = part.new_empty(len(part), q.mean.shape[1], part.shape[2])
+        whole[:, i * n_rows : (i + 1) * n_rows] = part
+    return whole
 
 
 def moments_at_nodes(log_probs: Callable[[Tensor], Tensor], q: Marginals) -> Tensor:

@@ -46,14 +46,16 @@ class Conditional(NamedTuple):
         """Factorise the neighbours' covariances.
 
         The first neighbours are eliminated last: the end of L, which is then small, has their π.
+        Gradients are those by the row alone, of which its neighbours' C and α know nothing.
         """
         k = K[:, 1:, 0]  # (b, m)
-        C = K[:, 1:, 1:].flip(-2, -1).expand(*D.shape[:2], -1, -1).clone()
+        C = K[:, 1:, 1:].detach().flip(-2, -1).expand(*D.shape[:2], -1, -1).clone()
         C.diagonal(dim1=-2, dim2=-1).add_(D[..., 1:].flip(-1))
         L = factors(C)
         both = torch.stack([k.expand_as(y[..., 1:]), y[..., 1:]], -1)  # (P, b, m, 2)
         solved = tri_solve(L, tri_solve(L, both.flip(-2)), transpose=True)
         beta, alpha = solved.flip(-2).unbind(-1)
+        alpha = alpha.detach()
         mean, var = (k * alpha).sum(-1), K[:, 0, 0] - (k * beta).sum(-1)
         by_noise = (beta.square() * D[..., 1:]).sum(-1)
         return cls(beta, alpha, mean, var, by_noise, last_precisions(L, n_precisions).flip(-1))

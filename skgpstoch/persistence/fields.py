@@ -263,7 +263,7 @@ def code_of(cls: type) -> frozenset[str]:
 
 @functools.cache
 def declared(cls: type) -> dict[str, tuple[type, ...]]:
-    """Return the types of a class's fields, of those whose types are plain, or a choice of such."""
+    """Return the types of a class's fields, if these are plain, records, or a choice of such."""
     hints = {
         name: typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
         for name, hint in hints_of(cls).items()
@@ -271,7 +271,7 @@ def declared(cls: type) -> dict[str, tuple[type, ...]]:
     return {
         name: tuple(ONE_OF.get(t, t) for t in choice)
         for name, choice in hints.items()
-        if all(t in SIMPLE for t in choice)
+        if all(t in SIMPLE or hasattr(t, "_fields") for t in choice)
     }
 
 

@@ -50,10 +50,16 @@ EVALUATED = (sk.Kernel, nn.Module, BaseEstimator)
 WHERE_KEYS_ARE = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered dict": (0, 2)}
 """Which parts are keys: the first one, and how many parts further the next one is."""
 
-OWNERS = {"FittedProcess": "coefficients", "Process": "alpha"}
+OWNERS = {"FittedProcess": "coefficients", "Process": "alpha", "Theta": "length_scale"}
 """Classes of objects that make a matrix of their rows when they predict, and an array of their own.
 
-So there are as many matrices as such arrays.
+So there are as many matrices as such arrays. A process has a θ of its own, too.
+"""
+
+OF_ALL = {"Process": "X"}
+"""Rows that all processes of a fit share: some eighty for each output, where rows are few.
+
+They count once, because a process has a number of its own for each row, and for each column.
 """
 
 MOST_PLACES = 2  # of an estimator with such objects: by name, and in a list
@@ -175,9 +181,7 @@ class FileLimits(StateLimits):
             if self.sizes[-1] > self.most_bytes:
                 self.check_parameters(value, parts)
             self.check_evaluations(value)
-            if (own := OWNERS.get(type(value).__name__, "")) in parts[1::2]:
-                self.owners.add(len(self.depths) - 1)
-                self.own(parts[parts.index(own) + 1][0])
+            self.check_rows(type(value).__name__, dict(zip(parts[1::2], parts[2::2], strict=True)))
         if isinstance(value, ARRAYS) or (form in WITH_PARTS and self.with_arrays(parts)):
             self.of_arrays.add(len(self.depths) - 1)
         looked_at = parts if self.unknown and form != "cells" else ()  # levels may be missing
@@ -192,6 +196,14 @@ class FileLimits(StateLimits):
         # The tensor of a parameter has told it before, and may be shared.
         if form != "parameter" and (found_here := unknown_in(value)) is not None:
             self.unknown[len(self.depths) - 1] = [found_here]
+
+    def check_rows(self, kind: str, fields: dict[Any, Any]) -> None:
+        """Raise a ValueError if objects that make matrices have the same array; count rows once."""
+        if isinstance(own := fields.get(OWNERS.get(kind)), list):
+            self.owners.add(len(self.depths) - 1)
+            self.own(own[0])
+        if isinstance(rows := fields.get(OF_ALL.get(kind)), list):
+            self.sizes[-1] -= self.sizes[rows[0]]
 
     def own(self, node: int, most: int = 1) -> None:
         """Raise a ValueError if what makes a matrix, or its own array, is in more places."""

@@ -123,7 +123,7 @@ SHAPES = {
     "PatchLayer": "columns:ji",
     "PeriodicInputs": "frequency:kdc phase:kdc share:k11 weight:kdch columns:d",
     "PowerTransformer": "lambdas_:d",
-    "Process": "X:nd alpha:n noise:n",
+    "Process": "X:nd alpha:n noise:n theta.length_scale:d|0",
     "ProfiledObjective": "gram:kmm cross:mp mean:mp failed:-",
     "QuantileTransformer": "quantiles_:qd references_:q",
     "Radial": "log_length_scale:-|d log_length_scale_bounds:b2",

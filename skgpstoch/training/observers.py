@@ -50,7 +50,8 @@ class Saved(Observer):
                 raise ValueError("it belongs to another fit")
             trainer.pace.resume(state["elapsed"])
             trainer.load_state_dict(state)
-            if not trainer.objective.is_finite():
+            is_sound = are_finite(start["objective"], state["objective"])
+            if not (is_sound and trainer.objective.is_finite()):
                 raise ValueError("its parameters are not finite")
             self.start = start
         except Exception as error:  # damaged files make torch raise many kinds of errors
@@ -87,7 +88,8 @@ def can_be_in(trainer: Trainer, state: dict[str, Any]) -> bool:
     fixed = ("objective", "step", "rate", "elapsed", "generator")
     return (
         all(same_form(own[name], state[name]) for name in fixed)
-        and all(same_form(own["objective"], s) and are_finite(s) for s in kept if s is not None)
+        and all(same_form(own["objective"], s) for s in kept if s is not None)
+        and all(are_finite(own["objective"], s) for s in kept if s is not None)
         and (trainer.evaluate is not None or kept == [None, None])
         and all(same_counts(own["objective"], s) for s in (state["objective"], *kept) if s)
         and generator_can_be_in(state["generator"])
@@ -103,10 +105,13 @@ def same_counts(own: dict[str, Any], state: dict[str, Any]) -> bool:
     return all(torch.allclose(own[name], state[name]) for name in COUNTED & own.keys())
 
 
-def are_finite(state: dict[str, Any]) -> bool:
-    """Tell whether all numbers of an objective's state are finite."""
-    tensors = (v for v in state.values() if isinstance(v, Tensor) and v.is_floating_point())
-    return all(bool(v.isfinite().all()) for v in tensors)
+def are_finite(own: dict[str, Any], state: dict[str, Any]) -> bool:
+    """Tell whether numbers of an objective's state are finite, or infinite in a new fit as well.
+
+    As the logarithm of a hyper-parameter that is fixed at 0 is.
+    """
+    pairs = ((own[name], v) for name, v in state.items() if isinstance(v, Tensor))
+    return all(bool((v.isfinite() | (v == a)).all()) for a, v in pairs)
 
 
 # ---- a line of progress --------------------------------------------------------------------------

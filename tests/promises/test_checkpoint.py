@@ -18,13 +18,14 @@ import torch
 from families import slow_cases
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
-from sklearn.gaussian_process.kernels import RBF
+from sklearn.gaussian_process.kernels import RBF, DotProduct
 
 from skgpstoch import (
     ADMMGaussianProcessRegressor,
     BSGDGaussianProcessRegressor,
     ConvolutionalGPClassifier,
     ConvolutionalGPRegressor,
+    DeepKernelEnsembleRegressor,
     DLMRegressor,
     QSRVMRegressor,
     SCGDGaussianProcessRegressor,
@@ -387,6 +388,19 @@ def test_a_fit_with_several_functions_resumes_to_the_same_bits(tmp_path):
     assert_array_equal(model.fit(X, y).predict_proba(X), reference.predict_proba(X))
 
 
+@pytest.mark.filterwarnings("ignore:No epoch of training improved")
+def test_what_is_fixed_at_0_may_be_infinite(few, tmp_path):
+    """As its logarithm is, also in the best state."""
+    kernel = RBF() + DotProduct(0.0, sigma_0_bounds="fixed")
+    params = {"early_stopping": True, "max_iter": 4, "n_inducing": 30, "random_state": 0}
+    model = SVGPRegressor(kernel=kernel, **params)
+    reference = clone(model).fit(*few)
+    path = killed(model.set_params(checkpoint_dir=tmp_path), few)
+    states = state_of(path)["objective"], state_of(path)["best_state"]
+    assert all(s["model.features.covariances.kernel.k2.log_sigma_0"] == -np.inf for s in states)
+    assert_same(model.fit(*few), reference, few[0])
+
+
 EXTREME = {
     "noise": change("objective", "log_noise", to=lambda v: v * 0.0 + 1e300),
     "a matrix": change("objective", "running.gram", to=lambda v: v * 0.0 - 1e300),
@@ -423,6 +437,10 @@ IMPOSSIBLE = {
     "a best state without scores": (
         ADMMGaussianProcessRegressor(scheme="holdout", max_iter=4, tol=0.0, random_state=0),
         lambda state: state.update(best_state=dict(state["objective"])),
+    ),
+    "an infinite share of waves": (
+        DeepKernelEnsembleRegressor(**SMALL, likelihood="gaussian"),
+        change("objective", "model.features.network.1.share", to=lambda v: v / -0.0),
     ),
     "patches": (
         ConvolutionalGPRegressor(**IMAGES),

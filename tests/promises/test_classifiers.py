@@ -307,6 +307,18 @@ def test_the_forms_of_the_prediction_agree(any_model):
     assert -density.mean() == pytest.approx(log_loss(y, probability), rel=1e-6)
 
 
+@pytest.mark.parametrize("link", ["softmax", "robustmax"])
+def test_log_probabilities_of_all_classes_are_computed_once(three_classes, monkeypatch, link):
+    """Those of each class began with those of all: 100 classes took 16 s for 7 rows."""
+    X, y = three_classes
+    params = {"n_inducing": 5, "max_iter": 1, "random_state": 0}
+    model = SVGPClassifier(likelihood=link, **params).fit(X, y)
+    log_means, calls = Categorical.log_means, []
+    monkeypatch.setattr(Categorical, "log_means", lambda *a: (calls.append(a), log_means(*a))[1])
+    model.predict_log_proba(X[:7])
+    assert len(calls) == 1
+
+
 def test_far_rows_have_logarithms(quick_classifier):
     """Probabilities that are 1 to rounding have finite logarithms on the other side."""
     X = np.linspace(-1, 1, 200)[:, None]

@@ -22,7 +22,7 @@ from ...data.held_out import joint, mixture_of
 from ...data.rows import Data
 from ...estimators.context import fitting, predicting
 from ...estimators.first_rank import fits_on_first
-from ...estimators.importances import InputSpread, difference_importances
+from ...estimators.importances import InputSpread, normalised, representative_rows
 from ...estimators.parameters import POSITIVE
 from ...estimators.predictions import PredictedRows, PredictiveRegressor
 from ...estimators.regressor import Regressor
@@ -311,15 +311,17 @@ class ExactProcessRegressor(
             )
 
     @property
+    @predicting()
     def feature_importances_(self) -> np.ndarray:
         """How much f depends on each input, in units of its standard deviation."""
         check_is_fitted(self)
-        unit = self._y_scaling.scale
-
-        def mean(X: np.ndarray) -> np.ndarray:  # missing_columns may hold any numbers here
-            return self._mean_at(*self._placed(X)) / unit
-
-        return difference_importances(mean, InputSpread(*self._x_scaling))
+        X, processes = self._placed(representative_rows(InputSpread(*self._x_scaling)))
+        total = torch.zeros_like(X)
+        for of_kernels in zip(*processes, strict=True):  # of an output
+            pairs = zip(self.weights_, of_kernels, strict=True)
+            slopes = (w / len(draws) * f.slopes(X) for w, draws in pairs for f in draws)
+            total += sum(slopes, torch.zeros_like(X)).square()
+        return normalised(total.sum(0).sqrt().cpu().numpy())
 
     def _placed(self, X: np.ndarray) -> tuple[torch.Tensor, list[list[list[Process]]]]:
         """Return scaled rows, and the processes, on the device of predictions."""

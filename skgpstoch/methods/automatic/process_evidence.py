@@ -24,7 +24,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...kernels.distances import Profile, matern_1, matern_3, rbf
+from ...kernels.distances import (
+    FARTHEST,
+    Profile,
+    matern_1,
+    matern_3,
+    rbf,
+    scaled_rows,
+    squared,
+)
 from ...kernels.matrices import TermsCovariance
 from ...kernels.traces import Factor, KernelTerm, SumOfProducts, line, line_diagonal, one, radial
 from ...maths.exact_solver import ExactSolver
@@ -399,6 +407,19 @@ class Process(NamedTuple):
     def mean(self, X: Tensor) -> Tensor:
         """Return the mean of y, (N*,)."""
         return self.covariance.cross(self.shape.inputs(X)) @ self.alpha
+
+    def slopes(self, X: Tensor) -> Tensor:
+        """Return the derivatives of that mean by the inputs, (N*, d); 0 of a constant."""
+        if not self.shape.is_linear:
+            return torch.zeros_like(X)
+        scale = self.theta.length_scale
+        found = self.theta.slope * (self.alpha @ (self.X / scale))  # of the line, (d,)
+        if self.shape.profile is not None:
+            A, B = scaled_rows(X, self.X, scale)
+            _, by_r2 = self.shape.profile(squared(A, B).clamp_(max=FARTHEST))
+            W = self.theta.signal * self.alpha * by_r2  # (N*, N)
+            found = found + 2.0 * (W.sum(1, keepdim=True) * A - W @ B)
+        return (found / scale).expand_as(X)
 
     def moments(self, X: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of y, its noise included, each (N*,)."""

@@ -31,6 +31,7 @@ from skgpstoch import (
     GaussianProcessClassifier,
     GaussianProcessRegressor,
     NNGPRegressor,
+    QSRVMRegressor,
     SCGDGaussianProcessRegressor,
     StackedDensityRegressor,
     SVGPClassifier,
@@ -181,6 +182,7 @@ def test_of_many_rows_they_are_those_of_the_sparse_model():
 
 SLOW_BEFORE = {
     "many outputs of neighbours": (NNGPRegressor(n_neighbors=6, max_iter=1, random_state=0), 2, 20),
+    "many outputs of a basis": (QSRVMRegressor(max_iter=1, random_state=0), 2, 200),
     "many columns": (ExactProcessRegressor(kernels=["rbf", "linear"], random_state=0), 300, 1),
 }
 
@@ -188,7 +190,7 @@ SLOW_BEFORE = {
 @pytest.mark.parametrize("case", SLOW_BEFORE)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_they_take_little_time(case):
-    """They took half a minute: each output differentiated the factors of all, or each column."""
+    """They took up to half a minute: each output differentiated what all have, or each column."""
     model, n_columns, n_outputs = SLOW_BEFORE[case]
     rng = np.random.default_rng(9)
     rows = rng.standard_normal((90, n_columns))

@@ -871,6 +871,7 @@ HONEST = [
     *(torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3, affine=False, momentum=None)),
     *(torch.nn.BatchNorm2d(3), torch.nn.InstanceNorm1d(3, affine=True), torch.nn.InstanceNorm2d(3)),
     *(torch.nn.LayerNorm(3), torch.nn.LayerNorm((3, 2), bias=False), torch.nn.GroupNorm(2, 4)),
+    *(torch.nn.RMSNorm(3), torch.nn.RMSNorm((3, 2), eps=1e-6, elementwise_affine=False)),
     *(torch.nn.LayerNorm(3, elementwise_affine=False), torch.nn.GroupNorm(2, 4, affine=False)),
     *(torch.nn.AdaptiveAvgPool1d(3), torch.nn.AdaptiveAvgPool2d((3, None))),
     *(torch.nn.AdaptiveMaxPool1d(3, True), torch.nn.AdaptiveMaxPool2d(2)),

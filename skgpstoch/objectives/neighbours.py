@@ -262,6 +262,10 @@ class NeighbourObjective(Objective):
         """Let others follow the kernel after a search on fixed rows."""
         self.epoch_end()
 
+    def load_state_dict(self, *args: Any, **options: Any) -> Any:
+        self.found = None  # of another kernel
+        return super().load_state_dict(*args, **options)
+
     def detach_rows(self) -> None:
         self.data = self.found = None
 

@@ -86,8 +86,8 @@ OF_SKLEARN: tuple[type, ...] = (
 KEEPING_SIZES = """
     BatchNorm1d BatchNorm2d CELU Dropout Dropout1d Dropout2d ELU Flatten GELU GLU GroupNorm
     Hardsigmoid Hardswish Hardtanh Identity InstanceNorm1d InstanceNorm2d LayerNorm LeakyReLU
-    LogSigmoid LogSoftmax Mish PReLU ReLU ReLU6 SELU Sequential SiLU Sigmoid Softmax Softplus
-    Softsign Tanh Tanhshrink Threshold
+    LogSigmoid LogSoftmax Mish PReLU RMSNorm ReLU ReLU6 SELU Sequential SiLU Sigmoid Softmax
+    Softplus Softsign Tanh Tanhshrink Threshold
 """
 """Layers of torch that return at most as many numbers as they are given."""
 OTHER_LAYERS = """

@@ -27,6 +27,7 @@ from skgpstoch import (
     ConvolutionalGPRegressor,
     DeepKernelEnsembleRegressor,
     DLMRegressor,
+    NNGPClassifier,
     QSRVMRegressor,
     SCGDGaussianProcessRegressor,
     SVGPRegressor,
@@ -418,6 +419,22 @@ def test_a_fit_that_fails_after_it_has_resumed_starts_again(few, tmp_path, left_
     with pytest.warns(UserWarning, match="led to a failure .* starts from the beginning"):
         model.fit(*few)
     assert_same(model, reference, few[0])
+
+
+def test_neighbours_of_a_fit_that_failed_are_forgotten(tmp_path):
+    """Another kernel found them, so the fit that started again ended elsewhere."""
+    X = np.random.default_rng(0).uniform(-2.0, 2.0, (80, 3))
+    codes = np.digitize(np.sin(X[:, 0]), [-0.5, 0.0, 0.5])
+    params = {"early_stopping": True, "batch_size": 20, "max_iter": 12, "learning_rate_init": 0.3}
+    model = NNGPClassifier(RBF(np.ones(3)), n_neighbors=6, random_state=0, **params)
+    reference = clone(model).fit(X, codes)
+    path = killed(model.set_params(checkpoint_dir=tmp_path), (X, codes), n_saves=8)
+    state = state_of(path)
+    state["objective"]["target_mean"][0] = 1e300
+    put(path, state)
+    with pytest.warns(UserWarning, match="led to a failure .* starts from the beginning"):
+        model.fit(X, codes)
+    assert_array_equal(model.predict_proba(X), reference.predict_proba(X))
 
 
 IMAGES = {

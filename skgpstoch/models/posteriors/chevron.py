@@ -158,6 +158,14 @@ class ChevronModel(Module):
         q = self.moments(*self.project(X, is_prior))
         return q._replace(var=q.var + self.missing_variance(X)) if self.augments else q
 
+    def mean(self, X: Tensor) -> Tensor:
+        """Return E f at each row, (N, P), without the columns that only variances need."""
+        found = self.shift.double().expand(len(X), -1)
+        for groups, members in self.blocks():
+            phi = self.basis.columns(X, groups, members)
+            found = found + (phi @ self.columns[members, :, 0].to(X)).double()
+        return found
+
     def moments(self, h: Tensor, v: Tensor) -> Marginals:
         """Return q(f) from the results of :meth:`project`, not augmented: mean, var (1, N, P)."""
         mean = h[..., 0].mT + self.shift.to(h)
@@ -233,6 +241,9 @@ class ChevronPosterior(Posterior):
 
     def marginals(self, X: Tensor) -> Marginals:
         return self.model.marginals(X)
+
+    def mean(self, X: Tensor) -> Tensor:
+        return self.model.mean(X)
 
     def covariance(self, X: Tensor) -> Tensor:
         model = self.model

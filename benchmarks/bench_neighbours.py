@@ -80,6 +80,7 @@ JOBS: dict[str, list[Any]] = {
     "peers": [
         ["NNGPRegressor", 32],
         ["NNGPRegressor, Matern-3/2", 32],
+        ["NNGPRegressor, Matern-3/2", 16],
         ["GPBoost", 20],
         ["GPBoost", 32],
         ["VNNGP", 32],

@@ -79,7 +79,8 @@ def process_group(
     Yields
     ------
     group : object
-        Has `rank` and `size`, which choose a share of the rows: ``X[group.rank :: group.size]``.
+        Has `rank` and `size`, which choose a share of the rows:
+        ``np.array_split(X, group.size)[group.rank]``.
 
     Raises
     ------
@@ -100,9 +101,10 @@ def process_group(
     that existed before is left unchanged.
 
     The model is bitwise the same on all ranks, and, up to rounding, the same for any split of the
-    rows between ranks. For up to 10,000 rows, and for estimators whose training is not a sum over
-    rows (L-BFGS, drop-ins, stacks), rank 0 gathers all rows and fits while the others wait. Only
-    rank 0 warns, prints, calls callbacks and writes checkpoints, and its `random_state` is used.
+    rows between ranks (deep processes draw other numbers). For up to 10,000 rows, and for
+    estimators whose training is not a sum over rows (L-BFGS, drop-ins, stacks), rank 0 gathers all
+    rows and fits while the others wait. Only rank 0 warns, prints, calls callbacks and writes
+    checkpoints, and its `random_state` is used.
     Transformers in a pipeline before the estimator do not use the group: fit them beforehand, to
     the same rows on all ranks. Searches and cross-validation raise an error, because scikit-learn
     would decide from the rows of each rank alone; `partial_fit` and `condition_on` raise one, too.
@@ -122,7 +124,7 @@ def process_group(
     >>> from skgpstoch.distributed import process_group
     >>> X = np.linspace(0.0, 6.0, 100)[:, None]
     >>> with process_group(init="tcp://localhost:29500", rank=0, size=1) as group:
-    ...     mine = X[group.rank :: group.size]
+    ...     mine = np.array_split(X, group.size)[group.rank]
     ...     model = SVGPRegressor(n_inducing=10).fit(mine, np.sin(mine[:, 0]))
     """
     check_parameters(backend, init, rank, size, timeout)

@@ -475,6 +475,15 @@ def test_wrong_numbers_are_named():
     assert not hasattr(distribution, "pmf")
 
 
+def test_nothing_is_dense_at_infinity():
+    """Student-t distributions said NaN."""
+    X = np.linspace(-1.0, 1.0, 20)[:, None]
+    model = SVGPRegressor(n_inducing=5, max_iter=2, likelihood="student_t", random_state=0)
+    distribution = model.fit(X, X[:, 0] ** 2).predict_distribution(X[:2])
+    assert_array_equal(distribution.pdf([[-np.inf, np.inf]]), np.zeros((2, 2)))
+    assert (distribution.pdf(0.5) > 0.0).all()
+
+
 @pytest.mark.parametrize("name", ["normal", "gaussian", "deep", "laplace", "student", "mixture"])
 def test_scores_far_away_are_distances(name):
     distribution = PredictiveDistribution(LAWS[name](np.random.default_rng(0)))

@@ -23,11 +23,13 @@ from skgpstoch import (
     DLMRegressor,
     GaussianProcessClassifier,
     GaussianProcessRegressor,
+    QSGPRegressor,
     SCGDGaussianProcessRegressor,
     StackedDensityRegressor,
     SVGPClassifier,
     on_interrupt,
 )
+from skgpstoch.estimators import first_rank
 from skgpstoch.methods.automatic import class_fit, process, process_fit
 from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
@@ -328,6 +330,46 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.processes
+class TwoRanks:
+    size, rank = 2, 1
+
+
+def test_the_first_while_ranks_take_the_model_is_remembered(monkeypatch, python_handler):
+    """A rank that missed it had no model, and the others lost the rank."""
+    monkeypatch.setattr(first_rank, "on_first", lambda group, fit: None)
+    monkeypatch.setattr(first_rank, "adopt", lambda *given: signal.raise_signal(signal.SIGINT))
+    said = pytest.warns(ConvergenceWarning, match="after training had ended; the model is complete")
+    with on_interrupt("keep"), one_fit(), said:
+        first_rank.fit_on_first(SVGPClassifier(), TwoRanks, None)
+    with on_interrupt("raise"), one_fit(), pytest.raises(KeyboardInterrupt):
+        first_rank.fit_on_first(SVGPClassifier(), TwoRanks, None)
+
+
+def test_an_interrupt_of_all_ranks_is_one(python_handler):
+    """A terminal sends it to each; rank 0 took what another told it of for the second one."""
+    pulse = first_rank.Pulse(TwoRanks, is_handled=True)
+    said = pytest.warns(ConvergenceWarning, match="interrupted after a training had ended")
+    with said, on_interrupt("keep"), one_fit(), interrupts.handled_by(pulse.handle):
+        with interrupts.interruptible():
+            pass
+        signal.raise_signal(signal.SIGINT)
+        pulse.interrupt()
+        time.sleep(0.01)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_search_that_was_cut_leaves_no_checkpoint(tmp_path, python_handler):
+    """The same fit, started again, took what an interrupt had left of it, in silence."""
+    model = QSGPRegressor(checkpoint_dir=tmp_path, **QUICK)
+    with on_interrupt("keep"), pytest.warns(ConvergenceWarning, match="interrupted"):
+        traced_fit(model, pressing_when("lbfgs"), REAL)
+    again = clone(model).fit(CLOSING_X, REAL).predict(CLOSING_X)
+    whole = QSGPRegressor(**QUICK).fit(CLOSING_X, REAL).predict(CLOSING_X)
+    np.testing.assert_array_equal(again, whole)
+    assert np.abs(model.predict(CLOSING_X) - whole).max() > 1e-3
+
+
 def test_real_signals():
     """At a terminal a loop ends at the second; without one at the first."""
     keyboard, terminal = pytest.importorskip("pty").openpty()

@@ -150,6 +150,24 @@ def test_ordered_losses_of_weighted_rows_are_exact(errors):
         assert_allclose(a, b, **TIGHT)
 
 
+@pytest.mark.parametrize("errors", [False, True], ids=["", "errors"])
+def test_repeated_places_are_exact_with_neighbours_for_each_other_place(errors):
+    """Many measurements at one place left no room for other places: 6 to 211 nats."""
+    X, rows = data(P=2, weights=True, errors=errors)
+    place = torch.arange(N) % 5
+    X = X[place]
+    if errors:
+        rows = replace(rows, noise=rows.noise[place])
+    made = objective(X, rows, 4)
+    expected = -log_joint(made, X, rows) / rows.weight.sum()
+    found = loss(made)
+    assert_allclose(found.detach(), expected.detach(), **TIGHT)
+    for a, b in zip(gradients(found, made), gradients(expected, made), strict=True):
+        assert_allclose(a, b, **TIGHT)
+    evidence = made.posterior(X, rows).log_evidence().sum()
+    assert_allclose(evidence, -expected.detach() * rows.weight.sum(), **TIGHT)
+
+
 def test_a_row_of_weight_2_is_the_row_twice():
     X, rows = data(P=2)
     twice = objective(torch.cat([X[:1], X]), Rows(torch.cat([rows.y[:1], rows.y])), N)
@@ -1232,7 +1250,7 @@ def test_kernels_start_from_length_scales_that_suit_the_rows(frequency, d, least
         return objective(X, rows, 6, kernel=kernel)
 
     start = 1.0 * sk.Matern([1.0] * d, nu=1.5)
-    found = in_range(make, start, X, rows)
+    (found,) = in_range(make, [start], X, rows)
     scales = found.kernel.k2.length_scale.detach().numpy()
     assert len(set(scales)) == 1
     assert least < scales[0] < most
@@ -1254,7 +1272,7 @@ def test_noise_is_not_taken_for_a_function_of_short_length_scales():
     kernel = 1.0 * sk.Matern([1.0], nu=1.5)
     values = [Climb(make(smoother(kernel, s)), X, rows, 512, None).value() for s in (1.0, 0.25)]
     assert values[1] > values[0] + 100.0
-    found = in_range(make, kernel, X, rows)
+    (found,) = in_range(make, [kernel], X, rows)
     assert found.kernel.k2.length_scale.item() > 0.2
     assert found.noise_variance.item() > 0.8
 

@@ -194,8 +194,7 @@ def test_the_best_by_its_own_score_is_kept(monkeypatch):
     X, rows = data()
     both = [objective(X, rows, 2, 4) for _ in range(2)]
     both[0].score, both[1].score = -3.0, -2.0
-    makers = [functools.partial(lambda each: each, each) for each in both]
-    assert start.likeliest(makers, X, rows) is both[1]
+    assert start.likeliest(both, X, rows) is both[1]
 
 
 @pytest.mark.parametrize("var", [0.0, 0.3, 5.0, 1e3])

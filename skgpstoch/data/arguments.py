@@ -24,8 +24,8 @@ ADVICE = {
     "with target='count', and with likelihood='poisson' or 'negative_binomial' by "
     "DeepKernelEnsembleRegressor, DLMRegressor and SVGPRegressor.",
     "y_std": "Known errors of rows are taken by AutoGaussianProcessRegressor, "
-    "DeepKernelEnsembleRegressor, DLMRegressor, FITCRegressor and SVGPRegressor, and as "
-    "alpha=y_std**2 by GaussianProcessRegressor.",
+    "DeepKernelEnsembleRegressor, DLMRegressor, FITCRegressor, NNGPRegressor, SolveGPRegressor "
+    "and SVGPRegressor, and as alpha=y_std**2 by GaussianProcessRegressor.",
     "n_jobs": "Its threads are torch's: call torch.set_num_threads(n).",
 }
 ROUTE_EXPOSURE = (

@@ -75,6 +75,8 @@ class Rows(_Columns):
         all members are trained on the row, with −2 none is.
     cluster : Tensor of shape (N,) or None, default=None
         Code of each row's group. No member sees rows of a group of which some are held out from it.
+    within : Tensor of shape (N, P) or None, default=None
+        Σ w (y − ȳ)² of the observations whose mean ȳ each row is; None: rows are observations.
     whole : Whole or None, default=None
         The larger set of which the rows are a part; None: there is none.
     """
@@ -85,6 +87,7 @@ class Rows(_Columns):
     noise: Tensor | None = None
     fold: Tensor | None = None
     cluster: Tensor | None = None
+    within: Tensor | None = None
     whole: Whole | None = field(default=None, metadata={"is_column": False})
 
     def __len__(self) -> int:

@@ -35,27 +35,36 @@ from ..training.interrupts import (
     was_interrupted,
 )
 
+COMPLETE = "The fit was interrupted after training had ended; the model is complete."
 BEAT = 0.5  # seconds between two signs of life of rank 0, while the others wait for its fit
 
 
 def fit_on_first(estimator: Any, group: Group, fit: Callable[[], Any]) -> None:
-    """Let rank 0 fit while others wait, and give them the result."""
-    with doing(f"{type(estimator).__name__}.fit, by rank 0 for all"):
+    """Let rank 0 fit while others wait, and give them the result, which no interrupt stops."""
+    with marking_on_ranks(group), doing(f"{type(estimator).__name__}.fit, by rank 0 for all"):
         on_first(group, fit)
         adopt(estimator, group)
+        is_late = is_marked()
+    if is_late:
+        tell(COMPLETE)
 
 
 @contextlib.contextmanager
 def training_together(estimator: Any, group: Group) -> Iterator[None]:
     """Train in step in the block: interrupts leave marks, rank 0 warns, and all get its model."""
     with doing(f"{type(estimator).__name__}.fit, training"), muted(group.rank > 0):
-        with marking() if group.size > 1 else contextlib.nullcontext():
+        with marking_on_ranks(group):
             yield
             adopt(estimator, group)
             is_late = is_marked()
         estimator._diagnosis.warn()
     if is_late:
-        tell("The fit was interrupted after training had ended; the model is complete.")
+        tell(COMPLETE)
+
+
+def marking_on_ranks(group: Group) -> contextlib.AbstractContextManager[None]:
+    """Let the first interrupt leave a mark if there are several ranks, which would lose a rank."""
+    return marking() if group.size > 1 else contextlib.nullcontext()
 
 
 def on_first(group: Group, work: Callable[[], Any]) -> None:
@@ -120,12 +129,15 @@ class Pulse:
         The error, if a rank is lost.
     is_handled : bool
         Whether the work can be interrupted.
+    is_told : bool
+        Whether another rank's interrupt is on its way.
     """
 
     group: Group
     is_over: threading.Event = field(default_factory=threading.Event)
     lost: WorkerLostError | None = None
     is_handled: bool = False
+    is_told: bool = False
 
     def beat(self) -> None:
         """Exchange every few moments whether anything has happened, until the work is over."""
@@ -143,13 +155,19 @@ class Pulse:
     def interrupt(self) -> None:
         """Interrupt the work, which is done in the main thread."""
         if self.is_handled and not self.is_over.is_set():
+            self.is_told = True
             _thread.interrupt_main()
 
     def handle(self) -> None:
-        """End the work as Ctrl-C does, or with the error of a lost rank."""
+        """End the work as Ctrl-C does, or with the error of a lost rank.
+
+        A terminal interrupts all ranks at once, which is one Ctrl-C.
+        """
         if self.lost is not None:
             raise self.lost
-        handle()
+        if not (self.is_told and was_interrupted()):
+            handle()
+        self.is_told = False
 
 
 @contextlib.contextmanager

@@ -201,6 +201,7 @@ class TargetParameters:
     ----------
     normalize_y : bool, default=True
         Whether to standardise the target internally; results are in the target's own units.
+        Otherwise y should have a variance of about 1, for which parameters start and are bounded.
     target_transform : {"log", "yeo-johnson"}, transformer or None, default=None
         Transformation of y that is modelled instead of y: "log", its logarithm; "yeo-johnson", a
         power that makes it normal; or a monotone transformer with scikit-learn's interface.

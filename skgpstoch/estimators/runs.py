@@ -34,7 +34,7 @@ from ..likelihoods.real import AdditiveNoise
 from ..maths.linalg import NotPositiveDefiniteError
 from ..models.posteriors.base import Posterior
 from ..objectives.base import Objective
-from ..objectives.closing import FULL, N_EVALUATIONS, SURE, Budget, members_in_time
+from ..objectives.closing import FULL, N_EVALUATIONS, SHORT, SURE, Budget, members_in_time
 from ..training.checkpoint import AnyCheckpoint, CheckpointOfGroup, checkpoint_of, copy_of, seed_of
 from ..training.history import History
 from ..training.interrupts import was_interrupted
@@ -89,7 +89,9 @@ class Run(NamedTuple):
         return self.table.trained(self.n_untrained, self.objective.minibatch_source)
 
     def solution(self) -> Posterior:
-        """Return the posterior at the present iterate."""
+        """Return the posterior at the present iterate; a quick one after an interrupt."""
+        if self.table.group.size == 1 and was_interrupted():
+            self.objective.closing = SHORT
         return self.objective.solution(*self.table.every_row())
 
     def seen_solution(self) -> Posterior:
@@ -168,6 +170,8 @@ def begin(recipe: Recipe, problem: Problem, checkpoint: AnyCheckpoint | None) ->
     plan, objective = problem.plan, recipe.objective(problem).to(problem.X.device)
     if problem.table.group.size > 1:
         refuse_batch_statistics(objective)
+    if checkpoint is not None and problem.table.group.flag(was_interrupted()):
+        checkpoint = None  # this run starts where a search was cut, and not where the fit does
     optimizer = optimizer_of(objective, plan)
     if optimizer is None and objective.is_closed():  # there is nothing to train, only to solve
         problem = problem._replace(plan=replace(plan, max_iter=1))
@@ -302,8 +306,11 @@ def saved_members(checkpoint: AnyCheckpoint | None, device: torch.device) -> int
 
 
 def budget_of(run: Run, history: History) -> Budget | None:
-    """Return what there was time for, and what was planned; None without a limit."""
-    if run.deadline is None:
+    """Return what there was time for, and what was planned; None without a limit.
+
+    Also None after an interrupt, which cut what the limit did not.
+    """
+    if run.deadline is None or was_interrupted():
         return None
     n_members, closing = run.plan.folds.n_folds, run.objective.closing
     start_is_cut = run.objective.start_is_cut

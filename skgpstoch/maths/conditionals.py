@@ -82,11 +82,13 @@ class LogDensity(NamedTuple):
 
 
 @torch.no_grad()
-def log_density(K: Tensor, D: Tensor, y: Tensor, w: Tensor | None = None) -> LogDensity:
+def log_density(
+    K: Tensor, D: Tensor, y: Tensor, w: Tensor | None = None, S: Tensor | None = None
+) -> LogDensity:
     """Return the log density of each set's first row given the others; shapes as above.
 
-    A first row of weight w (b,) is the mean of w equal observations, which have the noise variance
-    wD; w − 1 of them count as further observations at that mean.
+    A first row of weight w (b,) is the mean of w observations, which have the noise variance wD and
+    the sum of squares S (b, P) about it; None: they are equal.
     """
     c = Conditional.of(K, D, y)
     v = (c.var + D[..., 0]).clamp_min(torch.finfo(K.dtype).tiny)
@@ -96,9 +98,12 @@ def log_density(K: Tensor, D: Tensor, y: Tensor, w: Tensor | None = None) -> Log
     by_K, by_D = c.slopes(by_mean, by_v)
     by_y = by_mean[..., None] * torch.cat([-torch.ones_like(r)[..., None], c.beta], -1)
     if w is not None:
-        D_i = D[..., 0]
+        D_i = D[..., 0].clamp_min(torch.finfo(K.dtype).tiny)
         value -= 0.5 * ((w - 1.0) * ((w * D_i).log() + LOG_2PI) + w.log())
         by_D[..., 0] -= 0.5 * (w - 1.0) / D_i
+        if S is not None:
+            value -= 0.5 * S.mT / (w * D_i)
+            by_D[..., 0] += 0.5 * S.mT / (w * D_i.square())
     return LogDensity(value, by_K, by_D, by_y)
 
 

@@ -54,7 +54,7 @@ class Closing(NamedTuple):
         return 12 if self.name == "full" else 6
 
 
-FULL = Closing("full")
+FULL, SHORT = Closing("full"), Closing("short")
 
 
 class ClosingCost(NamedTuple):

@@ -119,9 +119,12 @@ class NeighbourClassObjective(NeighbourObjective):
 
     # ---- training ----------------------------------------------------------------------------
 
-    def minibatch_source(self, X: Tensor, rows: Rows) -> Pair:
+    def observed(self, X: Tensor, rows: Rows) -> Pair:
+        return X, rows
+
+    def use(self, X: Tensor, rows: Rows) -> None:
         self.codes: Tensor | None = rows.y
-        return super().minibatch_source(X, rows)
+        super().use(X, rows)
 
     @torch.no_grad()
     def find(self, n_rows: int | None = None) -> tuple[Tensor, Tensor]:
@@ -180,7 +183,8 @@ class NeighbourClassObjective(NeighbourObjective):
     @torch.no_grad()
     def follow(self) -> None:
         """Let pseudo-targets follow the kernel."""
-        posterior = self.present().settle_(self.spread(SWEPT_ROWS), 1)
+        n = len(cast(Pair, self.data)[0])
+        posterior = self.present().settle_(self.spread(min(SWEPT_ROWS, n)), 1)
         targets = posterior.targets_of(posterior.row_numbers)
         self.target_mean.copy_(targets.mean)
         self.target_var.copy_(targets.var)

@@ -49,8 +49,10 @@ from ..models.posteriors.nearby import (
 from ..models.posteriors.neighbours import (
     NeighbourPosterior,
     Sets,
+    differs_by_row,
     noise_of_rows,
 )
+from ..models.posteriors.places import observed
 from .base import Objective, surrogate
 from .closing import LEAST_JUDGES, seconds_of
 
@@ -89,6 +91,7 @@ class NeighbourObjective(Objective):
 
     n_done: Tensor
     held_out: Predicted | None = None  # of the first rows, each given others
+    n_used = 0  # rows in an epoch
     n_judged: int = JUDGED_ROWS  # rows that are left out, one by one, to judge scale and tails
     n_parts = 1  # of a search on the same rows; between them, what stands for y may change
     likelihood: Any  # Gaussian, or of classes
@@ -136,9 +139,24 @@ class NeighbourObjective(Objective):
 
     def minibatch_source(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
         """Return places among an epoch's rows for X, which are the same in every epoch."""
-        self.data, self.found = (X, rows), None
-        n = min(self.n_epoch, len(X))
+        self.use(*self.observed(X, rows))
+        n, n_places = min(self.n_epoch, len(X)), len(cast(Pair, self.data)[0])
+        self.n_used = n = n if n < n_places else n - n % n_places  # each place equally often
         return torch.arange(n, device=X.device)[:, None], rows[:n]
+
+    def observed(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+        """Return the rows whose densities count: one for each place, if they are ordered.
+
+        Else measurements at one place would have no other place among their neighbours.
+        """
+        if not self.is_ordered or differs_by_row(self.kernel):
+            return X, rows
+        first, rows = observed(X, rows)
+        return X[first], rows
+
+    def use(self, X: Tensor, rows: Rows) -> None:
+        """Train on these rows."""
+        self.data, self.found = (X, rows), None
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         if self.found is None:
@@ -170,9 +188,12 @@ class NeighbourObjective(Objective):
         return G * nearness(self.kernel, G.shape[1]).sqrt().to(G)
 
     def spread(self, n_rows: int) -> Tensor:
-        """Return the numbers of so many rows, evenly spread over all rows; others in each epoch."""
+        """Return the numbers of so many rows, evenly spread over all rows; others in each epoch.
+
+        Of fewer rows, some come several times.
+        """
         X, _ = cast(Pair, self.data)
-        n, k = len(X), min(n_rows, len(X))
+        n, k = len(X), n_rows
         # Shifts by the golden ratio are even: every row comes equally often in the long run.
         shift = 0.5 * (math.sqrt(5.0) - 1.0) * int(self.n_done) % 1.0
         places = (torch.arange(k, dtype=torch.float64, device=X.device) + shift) * (n / k)
@@ -185,7 +206,7 @@ class NeighbourObjective(Objective):
         None: as many as in an epoch.
         """
         X, _ = cast(Pair, self.data)
-        some = self.n_epoch if n_rows is None else n_rows
+        some = self.n_used if n_rows is None else min(n_rows, len(X))
         i, nearest = self.spread(some), self.nearest_of(self.features(X))
         search = nearest.earlier if self.is_ordered else nearest.others
         return i, search(i, self.n_neighbors)
@@ -211,9 +232,10 @@ class NeighbourObjective(Objective):
 
     def loss_at(self, i: Tensor, N: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Return the loss of rows i, given rows N."""
-        n = len(i) * cast(Pair, self.data)[1].mean_weight
+        rows = cast(Pair, self.data)[1]
+        n, S = len(i) * rows.mean_weight, None if rows.within is None else rows.within[i].double()
         sets, K, w = self.sets_at(i, N, generator)
-        found = log_density(K.detach(), sets.D.detach(), sets.y, w)
+        found = log_density(K.detach(), sets.D.detach(), sets.y, w, S)
         by_mean = found.by_y if sets.is_there is None else found.by_y * sets.is_there
         pairs = [(K, found.by_K), (sets.D, found.by_D), (self.mean, -by_mean.sum((1, 2)))]
         gradients = [(x, -dx / n) for x, dx in pairs if x.requires_grad]

@@ -6,6 +6,7 @@ features (Shi, Titsias & Mnih, eq. 3), and that of SOLVE-GP if there are two (eq
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from itertools import combinations_with_replacement
@@ -44,6 +45,7 @@ def optimal_q(
     tol: float = 1e-6,
     max_iter: int = 50,
     deadline: Deadline | None = None,
+    tries_again: bool = True,
 ) -> Solution:
     """Return the optimal q(w) for all rows, without gradient.
 
@@ -63,11 +65,13 @@ def optimal_q(
         Most iterations.
     deadline : Deadline or None, default=None
         When to stop in any case.
+    tries_again : bool, default=True
+        Whether to try another start if iterations do not converge.
     """
     if model.is_conjugate:
         found = conjugate(model, X, rows)
     else:
-        found = iterate(model, X, rows, start, like, tol, max_iter, deadline)
+        found = iterate(model, X, rows, start, like, tol, max_iter, deadline, tries_again)
     return found._replace(value=found.value - model.penalty())
 
 
@@ -133,7 +137,8 @@ def iterate(
     like: WeightMoments | None,
     tol: float,
     max_iter: int,
-    deadline: Deadline | None = None,
+    deadline: Deadline | None,
+    tries_again: bool,
 ) -> Solution:
     """Find the optimal q(w) by natural-gradient and Newton steps, each of which improves it."""
 
@@ -149,6 +154,9 @@ def iterate(
 
     limits = (tol * rows.n_effective, ROUNDING * rows.n_effective, max_iter, deadline)
     start = model.zero_sites() if start is None else start
+    if not tries_again:
+        with contextlib.suppress(NotPositiveDefiniteError):
+            return damped_newton(look, moments, start, *limits)[0]
     return from_either(look, moments, start, lambda: level_sites(model, X, rows), *limits)
 
 

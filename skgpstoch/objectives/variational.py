@@ -35,6 +35,7 @@ from ..models.posteriors.blocks import WeightMoments
 from ..models.posteriors.sites import Sites
 from ..models.sparse import Solution, SparseModel, SparsePosterior
 from .base import Objective
+from .closing import FULL
 from .optimal_q import evidence_bound, evidence_error, optimal_q
 
 NETWORK_RATE = 0.1  # learning rate of networks' weights, over that of kernels and points
@@ -43,7 +44,8 @@ TINY = 1e-30  # variance of what is known
 LOG_FACTORS = [0.5 * k for k in range(-4, 5)]  # by which the scale of the noise may change
 FINE_STEPS = (-0.1, 0.0, 0.1)
 TELLING = 0.1  # rows for each earlier one, up to which they change the noise little
-CLOSING: dict[str, Any] = {"tol": 1e-5, "max_iter": 20}  # nats per row; passes over all rows
+CLOSING_TOLERANCE = 1e-5  # nats per row
+MOST_PASSES, FEW_PASSES = 20, 3  # over all rows; after an interrupt
 
 
 class VariationalObjective(Objective):
@@ -138,7 +140,9 @@ class VariationalObjective(Objective):
     def solution(self, X: Tensor, rows: Rows) -> SparsePosterior:
         """Return the posterior with the optimal q(w) of all rows, in float64."""
         model = self.model.for_predictions()
-        found = optimal_q(model, X, rows, self.present_sites(), self.kept(), **CLOSING)
+        is_full = self.closing == FULL
+        limits = CLOSING_TOLERANCE, MOST_PASSES if is_full else FEW_PASSES, None, is_full
+        found = optimal_q(model, X, rows, self.present_sites(), self.kept(), *limits)
         if model.covariance == "prior":
             model, found = calibrated(model, X, rows, found)
         elbo = found.value if model.is_bound else evidence_bound(model, X, rows, found.q)

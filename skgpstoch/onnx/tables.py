@@ -142,8 +142,8 @@ def encoded_with_new(encoder: Any, X: Value | Columns) -> tuple[Value, Copies | 
             instead = graph.constant(np.array([[found[level]] for level in levels]))
             at = is_new[j].columns(row, axis=0)
             columns[j] = graph.where(at, instead.columns(place, axis=0), columns[j])
-    found = Copies(row, place, share, wanted.shape(0), STAND_INS)
-    return encoded_columns(encoder, graph, columns), found
+    copied = Copies(row, place, share, wanted.shape(0), STAND_INS)
+    return encoded_columns(encoder, graph, columns), copied
 
 
 def read(encoder: Any, X: Value | Columns) -> list[Value]:

@@ -132,7 +132,7 @@ class PredictiveDistribution:
     @available_if(has_density)
     def logpdf(self, y: Any) -> np.ndarray:
         """Return the log density at y, in nats, for each output separately."""
-        return self._at(y, lambda law, y: law.log_density(y))
+        return self._at(y, log_densities)
 
     @available_if(has_density)
     def pdf(self, y: Any) -> np.ndarray:
@@ -294,6 +294,12 @@ def log_mass(law: Law, y: np.ndarray) -> np.ndarray:
     """Return the log probability of counts; −∞ for values that are not counts."""
     is_count = (y >= 0.0) & (y == np.floor(y)) & np.isfinite(y)
     return np.where(is_count, law.log_density(np.where(is_count, y, 0.0)), -np.inf)
+
+
+def log_densities(law: Law, y: np.ndarray) -> np.ndarray:
+    """Return log p(y); −∞ where y is infinite, which formulas may make NaN."""
+    is_finite = np.isfinite(y)
+    return np.where(is_finite, law.log_density(np.where(is_finite, y, 0.0)), -np.inf)
 
 
 def below(law: Law, y: np.ndarray) -> np.ndarray:

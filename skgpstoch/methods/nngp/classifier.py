@@ -79,7 +79,8 @@ class NNGPClassifier(NeighbourParameters, TrainingParameters, Classifier):
         The logistic likelihood of two classes, or softmax.
     log_marginal_likelihood_value_ : float
         Expectation propagation's log p(y | X), with `n_neighbors` neighbours, in nats. It is
-        computed when it is first asked for.
+        computed when it is first asked for. It is that of the kernel before `calibrate` changed its
+        variance, a fixed one, too; with `calibrate=False`, that of `kernel_`.
     held_out_ : HeldOutPredictions
         Predictions for up to 1,000 training rows, each by pseudo-targets that were found without
         it: the rows' numbers in the X given to `fit`, not in `X_train_` (`rows`), `log_density` in

@@ -36,11 +36,13 @@ class Climb:
     objective : NeighbourObjective
         The objective, which the climb moves.
     X, rows : Tensor of shape (N, d) and Rows
-        All training rows.
+        All training rows, as the objective has `observed` them.
     n_rows : int
         How many of them, evenly spread, count.
     deadline : Deadline or None
         When the climb ends.
+    found : pair of Tensor or None, default=None
+        The rows and their neighbours; None: found with the length-scales at the start.
     """
 
     def __init__(
@@ -50,12 +52,13 @@ class Climb:
         rows: Rows,
         n_rows: int,
         deadline: Deadline | None,
+        found: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         self.objective, self.deadline = objective, deadline
         self.n_evaluated = 0
-        objective.minibatch_source(X, rows)
+        objective.use(X, rows)
         self.params = [p for p in objective.parameters() if p.requires_grad]
-        self.i, self.N = objective.find(n_rows)
+        self.i, self.N = objective.find(n_rows) if found is None else found
 
     def run(self, n_steps: int) -> float:
         """Make at most so many steps, and return the log evidence of the rows, per mean weight."""

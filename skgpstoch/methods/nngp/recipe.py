@@ -180,11 +180,9 @@ class NeighbourRecipe(Recipe):
         if len(X) == 1:
             return self.made(tried[0], problem)  # which it teaches nothing
         make = functools.partial(self.made, problem=problem, n_neighbors=FEW)
-        makers = [functools.partial(make, each) for each in tried]
-        if given is None:
-            given_rows = X, rows, self.deadline
-            makers = [functools.partial(in_range, make, each, *given_rows) for each in tried]
-        best = likeliest(makers, X, rows, self.deadline)
+        X, rows = make(tried[0]).observed(X, rows)
+        made = in_range(make, tried, X, rows, self.deadline)
+        best = likeliest(made, X, rows, self.deadline)
         objective = self.made(kernels.to_sklearn(best.kernel), problem)
         objective.take_over(best)
         objective.start_is_cut = best.start_is_cut

@@ -30,7 +30,7 @@ from .base import Posterior
 from .functions import Functions, prior_functions
 from .joint import JointErrors
 from .nearby import LEAST_KNOWN, ErrorScale, Given, Widths
-from .places import Places
+from .places import Places, observed
 from .sets import Sets, located, set_blocks
 
 MOST_IN_BLOCK = 1 << 24  # covariances of a block of sets, of which gradients keep each part's
@@ -39,6 +39,7 @@ _found: WeakKeyDictionary[nn.Module, Nearest] = WeakKeyDictionary()  # by poster
 _places: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()  # likewise
 _joint: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()  # the log evidence
 TINIEST = torch.finfo(torch.float64).tiny
+NEXT_TO_NOTHING = 1e-9  # share of the noise below which known variances are rounding
 
 
 def forget_targets(posterior: nn.Module) -> None:
@@ -58,6 +59,11 @@ def noise_of_rows(noise: Tensor, rows: Rows) -> Tensor:
     return D if rows.weight is None else D / rows.weight.to(D)[:, None]
 
 
+def differs_by_row(kernel: Kernel) -> bool:
+    """Tell whether f differs between rows at one place: by white noise within a product."""
+    return any(isinstance(part, WhiteNoise) for part in kernel.modules())
+
+
 def columns_of(
     X: Tensor, rows: Rows, network: nn.Module, mean: Tensor, noise: Tensor
 ) -> dict[str, Tensor]:
@@ -67,6 +73,18 @@ def columns_of(
     G, r = network(X), rows.y - mean
     inputs = X[:, :0] if G is X else X  # which no file needs twice
     return {"inputs": inputs, "features": G, "residual": r, "noise": D, "weight": w}
+
+
+def observed_rows(posterior: NeighbourPosterior) -> tuple[Tensor, Rows]:
+    """Return features and residuals of the rows whose densities count: one for each place."""
+    p, w = posterior, posterior.weight
+    known = p.noise * w[:, None] - p.variance
+    has_known = bool((known.abs() > NEXT_TO_NOTHING * p.variance).any())
+    rows = Rows(p.residual, weight=w, noise=known if has_known else None)
+    if differs_by_row(p.kernel):
+        return p.features, rows
+    first, rows = observed(p.X, rows)
+    return p.features[first], rows
 
 
 def size_of_sets(posterior: NeighbourPosterior) -> int:
@@ -165,9 +183,8 @@ class NeighbourPosterior(Posterior):
         found = _places.get(self)
         if found is None or found.G.device != self.residual.device:
             of_rows = self.features, self.noise, self.residual, self.weight
-            differs = any(isinstance(part, WhiteNoise) for part in self.kernel.modules())
-            # White noise in f, as in a product, is another at each row.
-            found = Places.of_rows(*of_rows) if differs else Places.merged(self.X, *of_rows)
+            is_row = differs_by_row(self.kernel)
+            found = Places.of_rows(*of_rows) if is_row else Places.merged(self.X, *of_rows)
             _places[self] = found
         return found
 
@@ -294,18 +311,19 @@ class NeighbourPosterior(Posterior):
         Also return the slopes of its sum by parameters on
         which these depend.
         """
-        w, r = self.weight, self.residual
-        D = self.noise + (noise - self.variance) / w[:, None]
+        G, rows = observed_rows(self)
+        D, r, S = noise_of_rows(noise, rows), rows.y, rows.within
+        w = cast(Tensor, rows.weight)
         value, slopes = torch.zeros_like(self.constant), [torch.zeros_like(p) for p in parameters]
-        nearest = Nearest(located(kernel, self.features))
+        nearest = Nearest(located(kernel, G))
         for block in row_blocks(len(r), BLOCK_ROWS):
             i = torch.arange(block.start, block.stop, device=r.device)
             N = nearest.earlier(i, min(self.n_joint, len(r) - 1))
             for some in set_blocks(len(i), N.shape[1] + 1, i.device):
-                own = self.features[i[some]], (D[i[some]], r[i[some]])
-                sets = Sets.of(*own, (self.features, D, r), N[some])
-                K = sets.covariances(kernel)
-                found = log_density(K.detach(), sets.D.detach(), sets.y, w[i[some]])
+                j = i[some]
+                sets = Sets.of(G[j], (D[j], r[j]), (G, D, r), N[some])
+                K, of_means = sets.covariances(kernel), (w[j], None if S is None else S[j])
+                found = log_density(K.detach(), sets.D.detach(), sets.y, *of_means)
                 value = value + found.value.sum(-1)
                 if parameters:
                     surrogate = (K * found.by_K).sum() + (sets.D * found.by_D).sum()

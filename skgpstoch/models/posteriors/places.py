@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...data.rows import Rows
+
 TINIEST = torch.finfo(torch.float64).tiny
 
 
@@ -72,6 +74,35 @@ class Places(NamedTuple):
         numbers = torch.where(n > 1, numbers, -1)
         grown = {name: torch.cat([getattr(self, name), part]) for name, part in added.items()}
         return self._replace(**grown), numbers
+
+
+def observed(X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+    """Return the first row of each place, (q,), and the rows that stand for all at each.
+
+    Observations y_j of weights w_j at a place, of one noise variance σ²/w_j, have the density of
+    their mean ȳ, with variance σ²/w, w = Σ_j w_j, and of S = Σ_j w_j (y_j − ȳ)² about it. Rows
+    whose known errors differ stay apart.
+    """
+    every = torch.arange(len(X), device=X.device)
+    if len(X[:, 0].unique()) == len(X):
+        return every, rows
+    keys = X if rows.noise is None else torch.cat([X, rows.noise.float().to(X)], 1)  # but rounding
+    first, of_row = (torch.from_numpy(part) for part in distinct(keys.cpu().numpy()))
+    if len(first) == len(X):
+        return every, rows
+    y = rows.y.cpu()
+    w = y.new_ones(len(y)) if rows.weight is None else rows.weight.cpu().to(y)
+
+    def total(values: Tensor) -> Tensor:
+        return values.new_zeros(len(first), *values.shape[1:]).index_add_(0, of_row, values)
+
+    weight = total(w)
+    mean = total(w[:, None] * y) / weight[:, None]
+    within = total(w[:, None] * (y - mean[of_row]).square())
+    first, found = first.to(X.device), (each.to(X.device) for each in (mean, weight, within))
+    y, w, S = found
+    noise = None if rows.noise is None else rows.noise[first]
+    return first, Rows(y, weight=w, noise=noise, within=S)
 
 
 def distinct(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -202,7 +202,7 @@ def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
 
 
 def of_noise(variance: Tensor, bounds: tuple[float, float], is_given: bool) -> Iterator[Finding]:
-    """Yield whether the noise variance of an output, for scaled y, is at our lower bound.
+    """Yield whether the noise variance of an output, for scaled y, is at one of our bounds.
 
     Parameters
     ----------
@@ -228,6 +228,17 @@ def of_noise(variance: Tensor, bounds: tuple[float, float], is_given: bool) -> I
             "add WhiteKernel(0.1, (1e-4, 10)) to kernel, which sets the bounds of the "
             "noise, or use AutoGaussianProcessRegressor, which has a prior on the noise. "
             "If y is not noisy, add WhiteKernel(1e-6, 'fixed').",
+            category=ConvergenceWarning,
+        )
+    elif np.isclose(math.log(most := float(variance.max())), math.log(high)):
+        found = found._replace(
+            value=most,
+            limit=high,
+            severity="problem",
+            text=f"The noise variance, {most:.3g}, is at its upper bound, so f has to take what "
+            "is left of the noise, and follows it.",
+            advice="Scale y, or let normalize_y=True do so; or add WhiteKernel to kernel, with "
+            "larger noise_level_bounds.",
             category=ConvergenceWarning,
         )
     yield found

@@ -1,6 +1,7 @@
 """Rows of categories whose levels training rows did not have."""
 
 import functools
+import math
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from scipy.integrate import trapezoid
 from scipy.special import ndtri
 
 from skgpstoch import AutoGaussianProcessRegressor
-from skgpstoch.data.categories import STAND_INS
+from skgpstoch.data.categories import STAND_INS, stand_ins
 from skgpstoch.data.tables import TableEncoder
 from skgpstoch.estimators.distributions.mixed import JoinedLaw
 from skgpstoch.estimators.distributions.normal import NormalLaw
@@ -162,6 +163,30 @@ def test_several_new_levels_of_a_row_are_combined():
     assert_array_equal(np.sort(both.stand_ins[:, 0, 1:6].sum(0)), [1, 1, 2, 2, 2])
     assert_array_equal(np.sort(both.stand_ins[:, 0, 6:].sum(0)), [2, 3, 3])
     assert len(np.unique(both.stand_ins[:, 0], axis=0)) == STAND_INS
+
+
+@pytest.mark.parametrize("numbers", [(2, 2), (2, 2, 2), (3, 3), (4, 2), (3, 5), (12, 2)])
+def test_levels_of_several_columns_make_as_many_pairs_as_they_can(numbers):
+    """Two columns of two levels made two of four pairs: the std was a third of that of one."""
+    levels = [{f"{j} {k}" for k in range(K)} for j, K in enumerate(numbers)]
+    own = [min(K, STAND_INS) for K in numbers]
+    found = stand_ins(levels, [None] * len(numbers), own)
+    assert len(set(zip(*found, strict=True))) == min(STAND_INS, math.prod(own))
+    for each, K in zip(found, own, strict=True):
+        assert len(set(each[:K])) == K
+
+
+@pytest.mark.filterwarnings("ignore:Column 'h' of X has levels")
+def test_draws_take_levels_equally_often():
+    """With rows of another number of levels beside it, shares were 3/8, 3/8 and 2/8 of three."""
+    X, y, X_new, _ = table(10, effect=0.2)
+    h = np.arange(len(X)) % 3
+    X, y = X.assign(h=h.astype(str)), y + np.array([-1.0, 0.0, 4.0])[h]
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    of_h = X[:1].assign(h="new")
+    both = pd.concat([of_h, X_new[:1].assign(h="0")])
+    draws = model.sample_y(both, 6000, random_state=0)[0]
+    assert_allclose(draws.mean(), model.predict(of_h)[0], atol=0.12)
 
 
 def test_levels_with_effects_are_at_quantiles_of_these():

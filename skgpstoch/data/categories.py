@@ -172,10 +172,11 @@ def stand_ins(
     """Return, for each column, known levels to replace new ones, as an array (STAND_INS,).
 
     A column has a number K of its own, after which its levels repeat. They are at quantiles of the
-    levels' effects (L,) if these are given. The levels are permuted separately for each column, so
-    that they occur in many combinations.
+    levels' effects (L,) if these are given. The levels are permuted separately for each column, and
+    repeated so that they occur in many combinations.
     """
     rng, found = np.random.RandomState(SHUFFLE_SEED), []
+    taken: list[np.ndarray] = []
     for known, effect, K in zip(levels, effects, numbers, strict=True):
         of_column = np.array([None, *sorted((known or set()) - {None})], dtype=object)[1:]
         order = of_column[rng.permutation(len(of_column))]
@@ -184,8 +185,21 @@ def stand_ins(
             at = np.floor(places * len(order)).astype(np.intp)
             order = of_column[np.argsort(effect[: len(order)], kind="stable")][rng.permutation(at)]
         own = np.resize(order, K) if len(order) else np.full(K, None)
-        found.append(np.resize(own, STAND_INS))
+        if known:
+            taken.append(repeated(K, taken[-STAND_INS:]))  # pairs of all would take long
+        found.append(own[taken[-1]] if known else np.resize(own, STAND_INS))
     return found
+
+
+def repeated(K: int, others: Sequence[np.ndarray]) -> np.ndarray:
+    """Return 0, …, K − 1, repeated (STAND_INS,): moved in some rounds, so that pairs differ."""
+    k = np.arange(STAND_INS)
+    choices = [(k + (k // K**s if s else 0)) % K for s in range(3)]
+
+    def n_pairs(choice: np.ndarray) -> int:
+        return sum(len(np.unique(choice + K * other)) for other in others)
+
+    return max(choices, key=n_pairs)
 
 
 def with_levels(columns: list[Column], is_new: np.ndarray, levels: Sequence[Any]) -> list[Column]:

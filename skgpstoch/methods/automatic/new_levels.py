@@ -78,7 +78,7 @@ class RowsWithNewLevels(PredictedRows):
 
     def draws(self, n_samples: int, random_state: Any) -> np.ndarray:
         """Draw y jointly; in each draw, levels of the same number stand in for all rows' levels."""
-        K = max(len(new.stand_ins) for new in self.every)
+        K = math.lcm(*(len(new.stand_ins) for new in self.every))  # each level equally often
         laws = [self._over_levels(new.stand_ins).law for new in self.every]
 
         def of_level(k: int) -> Callable[[int, int], np.ndarray]:

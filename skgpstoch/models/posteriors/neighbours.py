@@ -79,8 +79,8 @@ def observed_rows(posterior: NeighbourPosterior) -> tuple[Tensor, Rows]:
     """Return features and residuals of the rows whose densities count: one for each place."""
     p, w = posterior, posterior.weight
     known = p.noise * w[:, None] - p.variance
-    has_known = bool((known.abs() > NEXT_TO_NOTHING * p.variance).any())
-    rows = Rows(p.residual, weight=w, noise=known if has_known else None)
+    known = known.where(known.abs() > NEXT_TO_NOTHING * p.variance, 0.0)
+    rows = Rows(p.residual, weight=w, noise=known if bool(known.any()) else None)
     if differs_by_row(p.kernel):
         return p.features, rows
     first, rows = observed(p.X, rows)

@@ -1277,6 +1277,38 @@ def test_noise_is_not_taken_for_a_function_of_short_length_scales():
     assert found.noise_variance.item() > 0.8
 
 
+@pytest.mark.filterwarnings("ignore:The optimal value found for dimension 0 of parameter k2__noise")
+@pytest.mark.parametrize("noise", [(0.05, "fixed"), (0.05, (1e-3, 0.1))])
+def test_noise_that_a_kernel_does_not_let_be_is_not_a_function_of_short_length_scales(noise):
+    """The likelihood is larger there, but f is lost: R² was .01 and .26."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (1500, 1))
+    f = np.sin(4.0 * X[:, 0])
+    model = NNGPRegressor(1.0 * sk.RBF(1.0) + sk.WhiteKernel(*noise), random_state=0)
+    model.fit(X[:1000], (f + 0.5 * rng.normal(size=1500))[:1000])
+    assert np.corrcoef(model.predict(X[1000:]), f[1000:])[0, 1] > 0.97
+
+
+def test_the_noise_variance_is_that_of_the_kernel_where_tails_are_heavy():
+    """It was ν/(ν − 2) times as large, while predictions were right."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (1200, 1))
+    e = 0.5 * rng.standard_t(3.5, 1200)
+    model = NNGPRegressor(random_state=0).fit(X, np.sin(X[:, 0]) + e)
+    assert type(model.likelihood_).__name__ == "SharedStudentT"
+    assert_allclose(model.noise_variance_, e.var(), rtol=0.1)
+
+
+def test_given_kernels_are_shortened_too():
+    """R² of f was −.01 where NNGPRegressor() had .99."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(2000, 1))
+    f = np.sin(600.0 * X[:, 0])
+    model = NNGPRegressor(1.0 * sk.Matern(1.0, nu=1.5) + sk.WhiteKernel(0.1), random_state=0)
+    model.fit(X[:1800], (f + 0.1 * rng.normal(size=2000))[:1800])
+    assert np.corrcoef(model.predict(X[1800:]), f[1800:])[0, 1] > 0.98
+
+
 def test_starts_in_sight_stay_and_fixed_length_scales_too():
     X = torch.tensor(places("normal", n=100, d=2))
     far = sk.Matern([1e-6, 1e-6], "fixed", nu=0.5)

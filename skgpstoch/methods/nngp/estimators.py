@@ -115,7 +115,8 @@ class NNGPRegressor(
     kernel_ : sklearn kernel
         The fitted kernel, on X or on the network's outputs; variances refer to the scaled y.
     likelihood_ : Likelihood
-        The fitted likelihood, in the units of y.
+        The fitted likelihood, in the units of y. If its tails are heavy, its scale is the root of
+        `noise_variance_`, and rows left out have chosen a factor for both.
     log_marginal_likelihood_value_ : float
         Σ log p(yᵢ | y of `n_neighbors` earlier rows), in nats, for y in its own units. It is
         computed when it is first asked for.

@@ -181,7 +181,7 @@ class NeighbourRecipe(Recipe):
             return self.made(tried[0], problem)  # which it teaches nothing
         make = functools.partial(self.made, problem=problem, n_neighbors=FEW)
         X, rows = make(tried[0]).observed(X, rows)
-        made = in_range(make, tried, X, rows, self.deadline)
+        made = in_range(make, tried, X, rows, self.deadline, given is not None)
         best = likeliest(made, X, rows, self.deadline)
         objective = self.made(kernels.to_sklearn(best.kernel), problem)
         objective.take_over(best)
@@ -302,11 +302,13 @@ class NeighbourRecipe(Recipe):
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
         posterior = fitted.posterior
+        of_kernel = fitted.of_noise(Gaussian(posterior.variance))  # heavy tails say how it varies
         return {
             "kernel_": self.fitted_kernel(posterior, fitted.x_scaling),
             "held_out_": held_out_predictions(fitted),
             **fitted.of_budget(),
-            **fitted.of_noise(posterior.likelihood),
+            **of_kernel,
+            "likelihood_": fitted.of_noise(posterior.likelihood)["likelihood_"],
         }
 
     def fitted_kernel(self, posterior: Any, x_scaling: Scaling) -> sk.Kernel:

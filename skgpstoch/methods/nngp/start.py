@@ -147,6 +147,7 @@ def in_range(
     X: Tensor,
     rows: Rows,
     deadline: Deadline | None = None,
+    is_given: bool = False,
 ) -> list[NeighbourObjective]:
     """Return the objective of each kernel whose length-scales, shortened together, fit rows best.
 
@@ -155,20 +156,21 @@ def in_range(
     ranges of .03, ν = 1/2 was then chosen for 3/2, and the variance was five to eight times too
     large. Each length-scale is judged with the noise that suits it, because a function that varies
     fast is likelier than none where there is more noise than at the start. Between those that see
-    none of it, chance decides, so all are tried. Where no noise is learned, as for classes, short
-    ones would have no neighbours and win: the first that is worse ends the search.
+    none of it, chance decides, so all are tried. If the noise cannot be so large, or there is none
+    as for classes, f would be that noise: given kernels then start where they are, and for others
+    the first that is not likelier ends the search.
     """
     d = max(int((X[0] != X).any(0).sum()), 1)
     n_shorter = int(math.log(len(X) ** (-1.0 / d), SHORTENING))
     chosen, found = [], None
     for expression in expressions:
-        starts = with_shorter(expression, n_shorter)
         best, highest = make(expression), -math.inf
+        has_noise = best.noise_bounds[0] <= NOISES[0] and NOISES[-1] <= best.noise_bounds[1]
+        starts = with_shorter(expression, n_shorter if has_noise or not is_given else 0)
         for k, each in enumerate(starts if len(starts) > 1 else ()):
             if is_over(deadline):
                 break
             tried = make(each) if k else best
-            has_noise = hasattr(tried.likelihood, "log_noise")
             climb = Climb(tried, X, rows, ROUNDS[0][0], None, found)
             if has_noise:
                 found = climb.i, climb.N  # the same, as length-scales are shortened together

@@ -174,7 +174,7 @@ def test_noise_at_its_bound_is_a_problem_of_a_kernel_that_is_given():
     assert only(findings.of_noise(level[:1], (1e-8, 1e2), True)).severity == "fine"
     assert not list(findings.of_noise(level, (1e-8, 1e-8), True))  # is not learned
     most = only(findings.of_noise(torch.tensor([0.1, 1e2]), (1e-8, 1e2), False))
-    assert most.severity == "problem"
+    assert most.severity == "note"
     assert "is at its upper bound" in most.text
     assert "normalize_y=True" in most.advice
 

@@ -1309,6 +1309,19 @@ def test_given_kernels_are_shortened_too():
     assert np.corrcoef(model.predict(X[1800:]), f[1800:])[0, 1] > 0.98
 
 
+def test_given_kernels_that_start_short_start_there():
+    X, rows = data(n=200)
+
+    def make(kernel):
+        made.append(kernel)
+        return objective(X, rows, 6, kernel=kernel)
+
+    for scale, is_tried in ((0.5, False), (5.0, True)):
+        made: list = []
+        in_range(make, [1.0 * sk.Matern([scale] * 2, nu=1.5)], X, rows, None, True)
+        assert (len(made) > 1) == is_tried
+
+
 def test_starts_in_sight_stay_and_fixed_length_scales_too():
     X = torch.tensor(places("normal", n=100, d=2))
     far = sk.Matern([1e-6, 1e-6], "fixed", nu=0.5)

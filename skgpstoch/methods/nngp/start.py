@@ -46,6 +46,7 @@ Matérn-3/2 fields, ν was 5/2 in 5 when 4,096 rows had the last word, and is in
 FOR_ALL = 2048  # with more rows, only kernels climb that fewer could not tell apart
 
 SHORTENING = 0.25  # factor of all length-scales, before kernels climb
+LONG = 0.5  # length-scale in spreads of the rows, from which on it may say nothing
 NOISES = (0.4, 0.9)  # with which they are judged, too, in units of the variance of y
 
 START_TIME, OWN_TIME = 0.25, 0.4  # of the time that is left, and of what is left of that, for one
@@ -157,8 +158,8 @@ def in_range(
     large. Each length-scale is judged with the noise that suits it, because a function that varies
     fast is likelier than none where there is more noise than at the start. Between those that see
     none of it, chance decides, so all are tried. If the noise cannot be so large, or there is none
-    as for classes, f would be that noise: given kernels then start where they are, and for others
-    the first that is not likelier ends the search.
+    as for classes, f would be that noise: the first that is not likelier ends the search. Given
+    kernels start where they are then, or if their length-scales are below the spread of rows.
     """
     d = max(int((X[0] != X).any(0).sum()), 1)
     n_shorter = int(math.log(len(X) ** (-1.0 / d), SHORTENING))
@@ -166,7 +167,8 @@ def in_range(
     for expression in expressions:
         best, highest = make(expression), -math.inf
         has_noise = best.noise_bounds[0] <= NOISES[0] and NOISES[-1] <= best.noise_bounds[1]
-        starts = with_shorter(expression, n_shorter if has_noise or not is_given else 0)
+        is_asked = not is_given or (has_noise and is_long(expression, X))
+        starts = with_shorter(expression, n_shorter if is_asked else 0)
         for k, each in enumerate(starts if len(starts) > 1 else ()):
             if is_over(deadline):
                 break
@@ -182,6 +184,14 @@ def in_range(
                 break
         chosen.append(best)
     return chosen
+
+
+def is_long(expression: sk.Kernel, X: Tensor) -> bool:
+    """Tell whether no free length-scale of a kernel is shorter than the spread of rows."""
+    spread, values = X.double().std(0, correction=0).cpu().numpy(), expression.get_params()
+    names = [h.name for h in expression.hyperparameters if not h.fixed]
+    least = LONG * spread
+    return all(np.all(values[n] >= least) for n in names if n.endswith("length_scale"))
 
 
 def with_shorter(expression: sk.Kernel, most: int) -> list[sk.Kernel]:

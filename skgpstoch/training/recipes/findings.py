@@ -234,12 +234,11 @@ def of_noise(variance: Tensor, bounds: tuple[float, float], is_given: bool) -> I
         found = found._replace(
             value=most,
             limit=high,
-            severity="problem",
+            severity="note",
             text=f"The noise variance, {most:.3g}, is at its upper bound, so f has to take what "
             "is left of the noise, and follows it.",
             advice="Scale y, or let normalize_y=True do so; or add WhiteKernel to kernel, with "
             "larger noise_level_bounds.",
-            category=ConvergenceWarning,
         )
     yield found
 

@@ -39,6 +39,10 @@ class OneHot(Encoder):
     means: np.ndarray | None = None
 
     @property
+    def effects(self) -> np.ndarray | None:
+        return self.means
+
+    @property
     def has_many(self) -> bool:
         """Whether not all known levels stand in for a new one."""
         return len(self.levels) > STAND_INS
@@ -178,16 +182,18 @@ def stand_ins(
     rng, found = np.random.RandomState(SHUFFLE_SEED), []
     taken: list[np.ndarray] = []
     for known, effect, K in zip(levels, effects, numbers, strict=True):
-        of_column = np.array([None, *sorted((known or set()) - {None})], dtype=object)[1:]
+        if not known:
+            found.append(np.full(STAND_INS, None))
+            continue
+        of_column = np.array([None, *sorted(known - {None})], dtype=object)[1:]
         order = of_column[rng.permutation(len(of_column))]
         if effect is not None and len(order):
             places = (np.arange(K) + FIRST_PLACE) / (K - 1 + 2.0 * FIRST_PLACE)
             at = np.floor(places * len(order)).astype(np.intp)
             order = of_column[np.argsort(effect[: len(order)], kind="stable")][rng.permutation(at)]
         own = np.resize(order, K) if len(order) else np.full(K, None)
-        if known:
-            taken.append(repeated(K, taken[-STAND_INS:]))  # pairs of all would take long
-        found.append(own[taken[-1]] if known else np.resize(own, STAND_INS))
+        taken.append(repeated(K, taken[-STAND_INS:]))  # pairs of all would take long
+        found.append(own[taken[-1]])
     return found
 
 

@@ -39,6 +39,11 @@ class Encoder(ABC):
         """Positions of encoded columns that flag missing values."""
         return []
 
+    @property
+    def effects(self) -> np.ndarray | None:
+        """A number for each known level, by which known ones are chosen for a new one, (L,)."""
+        return None
+
     @abstractmethod
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """Encode a column (n,): (n, width)."""

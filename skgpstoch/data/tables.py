@@ -391,13 +391,7 @@ class TableEncoder:
 
     def stand_ins(self) -> list[np.ndarray]:
         """Return, for each column and for days, known levels to replace new ones."""
-        effects = [
-            each.means[:-1, each.means.any(0).argmax()]
-            if isinstance(each, TargetMeans)
-            else getattr(each, "means", None)
-            for each in self.encoders
-        ]
-        return stand_ins(self.levels, effects, self.n_stand_ins)
+        return stand_ins(self.levels, [each.effects for each in self.encoders], self.n_stand_ins)
 
     def _table(self, X: Any) -> ReadTable:
         """Return the columns of rows; check that their kinds are those of training rows."""

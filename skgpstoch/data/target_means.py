@@ -91,6 +91,10 @@ class TargetMeans(Encoder):
     def width(self) -> int:
         return self.means.shape[1]
 
+    @property
+    def effects(self) -> np.ndarray:
+        return self.means[:-1, self.means.any(0).argmax()]
+
     @classmethod
     def fit(
         cls, labels: np.ndarray, levels: dict[Hashable, int], targets: Targets

@@ -35,7 +35,7 @@ from ..training.interrupts import (
     was_interrupted,
 )
 
-COMPLETE = "The fit was interrupted after training had ended; the model is complete."
+AFTER_TRAINING = "The fit was interrupted after training had ended; the model is complete."
 BEAT = 0.5  # seconds between two signs of life of rank 0, while the others wait for its fit
 
 
@@ -46,7 +46,7 @@ def fit_on_first(estimator: Any, group: Group, fit: Callable[[], Any]) -> None:
         adopt(estimator, group)
         is_late = is_marked()
     if is_late:
-        tell(COMPLETE)
+        tell(AFTER_TRAINING)
 
 
 @contextlib.contextmanager
@@ -59,7 +59,7 @@ def training_together(estimator: Any, group: Group) -> Iterator[None]:
             is_late = is_marked()
         estimator._diagnosis.warn()
     if is_late:
-        tell(COMPLETE)
+        tell(AFTER_TRAINING)
 
 
 def marking_on_ranks(group: Group) -> contextlib.AbstractContextManager[None]:

@@ -6,8 +6,8 @@ features (Shi, Titsias & Mnih, eq. 3), and that of SOLVE-GP if there are two (eq
 
 from __future__ import annotations
 
-import contextlib
 import copy
+import functools
 from collections.abc import Callable
 from itertools import combinations_with_replacement
 from typing import Any, cast
@@ -154,10 +154,8 @@ def iterate(
 
     limits = (tol * rows.n_effective, ROUNDING * rows.n_effective, max_iter, deadline)
     start = model.zero_sites() if start is None else start
-    if not tries_again:
-        with contextlib.suppress(NotPositiveDefiniteError):
-            return damped_newton(look, moments, start, *limits)[0]
-    return from_either(look, moments, start, lambda: level_sites(model, X, rows), *limits)
+    level = functools.partial(level_sites, model, X, rows)
+    return from_either(look, moments, start, level, *limits, tries_again)
 
 
 def from_either(
@@ -169,18 +167,19 @@ def from_either(
     rounding: float,
     max_iter: int,
     deadline: Deadline | None = None,
+    tries_again: bool = True,
 ) -> Solution:
     """Make steps from `start`; if they do not converge, try `otherwise()` and return the better.
 
-    `start` may be an unlucky choice, or have no q(w) at all. The other parameters are those of
-    :func:`damped_newton`.
+    `start` may be an unlucky choice, which only counts if `tries_again`, or have no q(w) at all.
+    The other parameters are those of :func:`damped_newton`.
     """
     limits = (tol, rounding, max_iter, deadline)
     try:
         found, has_settled = damped_newton(survey, moments, start, *limits)
     except NotPositiveDefiniteError:
         found, has_settled = None, False
-    is_over = has_passed(deadline)
+    is_over = has_passed(deadline) or not tries_again
     if found is not None and (has_settled or is_over):
         return found
     other, _ = damped_newton(survey, moments, otherwise(), *limits)

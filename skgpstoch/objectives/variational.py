@@ -141,8 +141,11 @@ class VariationalObjective(Objective):
         """Return the posterior with the optimal q(w) of all rows, in float64."""
         model = self.model.for_predictions()
         is_full = self.closing == FULL
-        limits = CLOSING_TOLERANCE, MOST_PASSES if is_full else FEW_PASSES, None, is_full
-        found = optimal_q(model, X, rows, self.present_sites(), self.kept(), *limits)
+        found = optimal_q(
+            *(model, X, rows, self.present_sites(), self.kept(), CLOSING_TOLERANCE),
+            max_iter=MOST_PASSES if is_full else FEW_PASSES,
+            tries_again=is_full,
+        )
         if model.covariance == "prior":
             model, found = calibrated(model, X, rows, found)
         elbo = found.value if model.is_bound else evidence_bound(model, X, rows, found.q)

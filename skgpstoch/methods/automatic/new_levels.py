@@ -88,11 +88,7 @@ class RowsWithNewLevels(PredictedRows):
                     rows[new.rows] = new.stand_ins[k % len(new.stand_ins)]
                 drawn = self.ask(rows).draws(n, seed)
                 for new, law in zip(self.every, laws, strict=True):
-                    if isinstance(law, WidenedLaw):
-                        at = k % len(new.stand_ins)
-                        some = np.moveaxis(drawn[new.rows], -1, 0)
-                        own = law.of(slice(at * len(new.rows), (at + 1) * len(new.rows)))
-                        drawn[new.rows] = np.moveaxis(own.y(some), 0, -1)
+                    drawn[new.rows] = moved(drawn[new.rows], law, k % len(new.stand_ins))
                 return drawn
 
             return draw
@@ -137,6 +133,14 @@ def widened(law: Law, K: int) -> Law:
     apart = np.sort(np.abs(m[:, None] - m), axis=1)[:, round(math.sqrt(K))]
     ratio = apart.reshape(mean.shape) / np.where(std > 0.0, std, np.inf)
     return WidenedLaw(law, mean, np.hypot(1.0, ratio))
+
+
+def moved(draws: np.ndarray, law: Law, k: int) -> np.ndarray:
+    """Widen draws (m, P, n) of part k of a mixture as its law, of K blocks of m rows, is."""
+    if not isinstance(law, WidenedLaw):
+        return draws
+    of_part = law.of(slice(k * len(draws), (k + 1) * len(draws)))
+    return np.moveaxis(of_part.y(np.moveaxis(draws, -1, 0)), 0, -1)
 
 
 def all_of(found: PredictedRows) -> Law:

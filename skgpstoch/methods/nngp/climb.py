@@ -98,8 +98,6 @@ class Climb:
 
     def settle_noise(self, others: Sequence[float]) -> float:
         """Move to another noise if the rows are likelier with it, and return their log density."""
-        if not hasattr(self.objective.likelihood, "log_noise"):
-            return self.value()
         own = self.objective.likelihood.log_noise.detach().clone()
         tried = [own, *(torch.full_like(own, math.log(noise)) for noise in others)]
         values = []

@@ -159,7 +159,7 @@ def in_range(
     fast is likelier than none where there is more noise than at the start. Between those that see
     none of it, chance decides, so all are tried. If the noise cannot be so large, or there is none
     as for classes, f would be that noise: the first that is not likelier ends the search. Given
-    kernels start where they are then, or if their length-scales are below the spread of rows.
+    kernels start where they are then, or if a length-scale is below half the spread of rows.
     """
     d = max(int((X[0] != X).any(0).sum()), 1)
     n_shorter = int(math.log(len(X) ** (-1.0 / d), SHORTENING))
@@ -176,7 +176,7 @@ def in_range(
             climb = Climb(tried, X, rows, ROUNDS[0][0], None, found)
             if has_noise:
                 found = climb.i, climb.N  # the same, as length-scales are shortened together
-            value = climb.settle_noise(NOISES)
+            value = climb.settle_noise(NOISES) if has_noise else climb.value()
             tried.detach_rows()
             if value > highest:
                 best, highest = tried, value
@@ -187,7 +187,7 @@ def in_range(
 
 
 def is_long(expression: sk.Kernel, X: Tensor) -> bool:
-    """Tell whether no free length-scale of a kernel is shorter than the spread of rows."""
+    """Tell whether no free length-scale of a kernel is below half the spread of rows."""
     spread, values = X.double().std(0, correction=0).cpu().numpy(), expression.get_params()
     names = [h.name for h in expression.hyperparameters if not h.fixed]
     least = LONG * spread

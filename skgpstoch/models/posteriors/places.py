@@ -9,6 +9,7 @@ exactly. So neighbours are places, and many measurements at one of them do not h
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -44,10 +45,7 @@ class Places(NamedTuple):
         if len(first) == len(X):
             return cls.of_rows(G, D, y, w)
 
-        def total(values: Tensor) -> Tensor:
-            found = values.new_zeros(len(first), *values.shape[1:])
-            return found.index_add_(0, of_row, values)
-
+        total = functools.partial(totals, of_row, len(first))
         D_i, y_i, w_i = D.cpu().clamp_min(TINIEST), y.cpu(), w.cpu()
         D_p, count = 1.0 / total(1.0 / D_i), total(torch.ones_like(of_row))
         parts = D_p, D_p * total(y_i / D_i), D_p.square() * total(w_i[:, None] / D_i)
@@ -76,6 +74,11 @@ class Places(NamedTuple):
         return self._replace(**grown), numbers
 
 
+def totals(of_row: Tensor, n_places: int, values: Tensor) -> Tensor:
+    """Return the sums (q, ·) of rows' values (n, ·) at each place."""
+    return values.new_zeros(n_places, *values.shape[1:]).index_add_(0, of_row, values)
+
+
 def observed(X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
     """Return the first row of each place, (q,), and the rows that stand for all at each.
 
@@ -92,17 +95,13 @@ def observed(X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
         return every, rows
     y = rows.y.cpu()
     w = y.new_ones(len(y)) if rows.weight is None else rows.weight.cpu().to(y)
-
-    def total(values: Tensor) -> Tensor:
-        return values.new_zeros(len(first), *values.shape[1:]).index_add_(0, of_row, values)
-
+    total = functools.partial(totals, of_row, len(first))
     weight = total(w)
     mean = total(w[:, None] * y) / weight[:, None]
     within = total(w[:, None] * (y - mean[of_row]).square())
-    first, found = first.to(X.device), (each.to(X.device) for each in (mean, weight, within))
-    y, w, S = found
-    noise = None if rows.noise is None else rows.noise[first]
-    return first, Rows(y, weight=w, noise=noise, within=S)
+    first, noise = first.to(X.device), rows.noise
+    y, w, S = (each.to(X.device) for each in (mean, weight, within))
+    return first, Rows(y, weight=w, noise=None if noise is None else noise[first], within=S)
 
 
 def distinct(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -44,7 +44,8 @@ from skgpstoch.models.features.near import NearFeatures
 from skgpstoch.models.posteriors import joint, neighbours
 from skgpstoch.models.posteriors.exact import repetition
 from skgpstoch.models.posteriors.joint import groups_of
-from skgpstoch.models.posteriors.neighbours import NeighbourPosterior, noise_of_rows
+from skgpstoch.models.posteriors.neighbours import NeighbourPosterior
+from skgpstoch.models.posteriors.places import Observed, noise_of_rows
 from skgpstoch.objectives.neighbours import NeighbourObjective
 from skgpstoch.training.history import HURRIED_STEPS
 from skgpstoch.training.starts import smoother
@@ -150,14 +151,16 @@ def test_ordered_losses_of_weighted_rows_are_exact(errors):
         assert_allclose(a, b, **TIGHT)
 
 
-@pytest.mark.parametrize("errors", [False, True], ids=["", "errors"])
+@pytest.mark.parametrize("errors", ["", "of places", "of rows", "of some rows"])
 def test_repeated_places_are_exact_with_neighbours_for_each_other_place(errors):
     """Many measurements at one place left no room for other places: 6 to 211 nats."""
-    X, rows = data(P=2, weights=True, errors=errors)
+    X, rows = data(P=2, weights=True, errors=bool(errors))
     place = torch.arange(N) % 5
     X = X[place]
-    if errors:
+    if errors == "of places":
         rows = replace(rows, noise=rows.noise[place])
+    if errors == "of some rows":
+        rows = replace(rows, noise=rows.noise[torch.arange(N) % 7])
     made = objective(X, rows, 4)
     expected = -log_joint(made, X, rows) / rows.weight.sum()
     found = loss(made)
@@ -956,7 +959,7 @@ def test_choosing_a_start_keeps_to_max_time(sine, monkeypatch, hidden_layer_size
 def test_a_climb_follows_the_gradient_of_fixed_rows_and_stays_in_its_box():
     X, rows = data(500, weights=True)
     made = objective(X, rows, 6)
-    climb = Climb(made, X, rows, 300, None)  # in two blocks
+    climb = Climb(made, X, Observed(rows), 300, None)  # in two blocks
     start = climb.theta
     value, slope = climb(start)
     assert_allclose(value, -float(made.loss_at(climb.i, climb.N).detach()) * 300, rtol=1e-12)
@@ -1250,11 +1253,13 @@ def test_kernels_start_from_length_scales_that_suit_the_rows(frequency, d, least
         return objective(X, rows, 6, kernel=kernel)
 
     start = 1.0 * sk.Matern([1.0] * d, nu=1.5)
-    (found,) = in_range(make, [start], X, rows)
+    (found,) = in_range(make, [start], X, Observed(rows))
     scales = found.kernel.k2.length_scale.detach().numpy()
     assert len(set(scales)) == 1
     assert least < scales[0] < most
-    own, other = (Climb(each, X, rows, 512, None).value() for each in (found, make(start)))
+    own, other = (
+        Climb(each, X, Observed(rows), 512, None).value() for each in (found, make(start))
+    )
     assert own >= other
     assert found.n_done == 0
 
@@ -1270,9 +1275,11 @@ def test_noise_is_not_taken_for_a_function_of_short_length_scales():
         return objective(X, rows, 6, kernel=kernel, noise=[0.1])
 
     kernel = 1.0 * sk.Matern([1.0], nu=1.5)
-    values = [Climb(make(smoother(kernel, s)), X, rows, 512, None).value() for s in (1.0, 0.25)]
+    values = [
+        Climb(make(smoother(kernel, s)), X, Observed(rows), 512, None).value() for s in (1.0, 0.25)
+    ]
     assert values[1] > values[0] + 100.0
-    (found,) = in_range(make, [kernel], X, rows)
+    (found,) = in_range(make, [kernel], X, Observed(rows))
     assert found.kernel.k2.length_scale.item() > 0.2
     assert found.noise_variance.item() > 0.8
 
@@ -1318,7 +1325,7 @@ def test_given_kernels_that_start_short_start_there():
 
     for scale, is_tried in ((0.5, False), (5.0, True)):
         made: list = []
-        in_range(make, [1.0 * sk.Matern([scale] * 2, nu=1.5)], X, rows, None, True)
+        in_range(make, [1.0 * sk.Matern([scale] * 2, nu=1.5)], X, Observed(rows), None, True)
         assert (len(made) > 1) == is_tried
 
 

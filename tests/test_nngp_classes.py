@@ -28,7 +28,7 @@ from skgpstoch.methods.nngp import start
 from skgpstoch.methods.nngp.climb import Climb
 from skgpstoch.models.calibration.tails import best_scale
 from skgpstoch.models.posteriors.neighbour_classes import NeighbourClassPosterior, mean_of_shares
-from skgpstoch.models.posteriors.places import Places
+from skgpstoch.models.posteriors.places import Observed, Places
 from skgpstoch.objectives import neighbour_classes
 from skgpstoch.objectives.neighbour_classes import NeighbourClassObjective
 
@@ -184,7 +184,7 @@ def test_kernels_are_compared_by_the_evidence(C):
     X, rows = data(C)
     made = objective(X, rows, C)
     evidence = made.present().log_evidence()
-    reached = Climb(made, X, rows, N, None).run(0)
+    reached = Climb(made, X, Observed(rows), N, None).run(0)
     assert_allclose(reached, evidence, rtol=1e-9)
 
 
@@ -194,7 +194,7 @@ def test_the_best_by_its_own_score_is_kept(monkeypatch):
     X, rows = data()
     both = [objective(X, rows, 2, 4) for _ in range(2)]
     both[0].score, both[1].score = -3.0, -2.0
-    assert start.likeliest(both, X, rows) is both[1]
+    assert start.likeliest(both, X, Observed(rows)) is both[1]
 
 
 @pytest.mark.parametrize("var", [0.0, 0.3, 5.0, 1e3])

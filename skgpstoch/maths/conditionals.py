@@ -82,14 +82,8 @@ class LogDensity(NamedTuple):
 
 
 @torch.no_grad()
-def log_density(
-    K: Tensor, D: Tensor, y: Tensor, w: Tensor | None = None, S: Tensor | None = None
-) -> LogDensity:
-    """Return the log density of each set's first row given the others; shapes as above.
-
-    A first row of weight w (b,) is the mean of w observations, which have the noise variance wD and
-    the sum of squares S (b, P) about it; None: they are equal.
-    """
+def log_density(K: Tensor, D: Tensor, y: Tensor) -> LogDensity:
+    """Return the log density of each set's first row given the others; shapes as above."""
     c = Conditional.of(K, D, y)
     v = (c.var + D[..., 0]).clamp_min(torch.finfo(K.dtype).tiny)
     r = y[..., 0] - c.mean
@@ -97,13 +91,6 @@ def log_density(
     by_v, by_mean = 0.5 * (r.square() / v - 1.0) / v, r / v
     by_K, by_D = c.slopes(by_mean, by_v)
     by_y = by_mean[..., None] * torch.cat([-torch.ones_like(r)[..., None], c.beta], -1)
-    if w is not None:
-        D_i = D[..., 0].clamp_min(torch.finfo(K.dtype).tiny)
-        value -= 0.5 * ((w - 1.0) * ((w * D_i).log() + LOG_2PI) + w.log())
-        by_D[..., 0] -= 0.5 * (w - 1.0) / D_i
-        if S is not None:
-            value -= 0.5 * S.mT / (w * D_i)
-            by_D[..., 0] += 0.5 * S.mT / (w * D_i.square())
     return LogDensity(value, by_K, by_D, by_y)
 
 

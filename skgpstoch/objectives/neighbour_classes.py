@@ -33,6 +33,7 @@ from ..models.posteriors.neighbour_classes import (
     mean_of_shares,
     prior_variance,
 )
+from ..models.posteriors.places import Observed
 from .base import surrogate
 from .closing import seconds_of
 from .neighbours import MOST_CLOSING_SHARE, TIMED_ROWS, TINIEST, NeighbourObjective, Pair
@@ -120,17 +121,17 @@ class NeighbourClassObjective(NeighbourObjective):
     # ---- training ----------------------------------------------------------------------------
 
     def observed(self, X: Tensor, rows: Rows) -> Pair:
-        return X, rows
+        return X, Observed(rows)
 
-    def use(self, X: Tensor, rows: Rows) -> None:
-        self.codes: Tensor | None = rows.y
-        super().use(X, rows)
+    def use(self, X: Tensor, seen: Observed) -> None:
+        self.codes: Tensor | None = seen.rows.y
+        super().use(X, seen)
 
     @torch.no_grad()
     def find(self, n_rows: int | None = None) -> tuple[Tensor, Tensor]:
-        X, rows = cast(Pair, self.data)
+        X, (rows, _) = cast(Pair, self.data)
         targets = self.targets.rows(rows.weight)
-        self.data = X, replace(targets, whole=rows.whole)
+        self.data = X, Observed(replace(targets, whole=rows.whole))
         return super().find(n_rows)
 
     def detach_rows(self) -> None:
@@ -143,12 +144,13 @@ class NeighbourClassObjective(NeighbourObjective):
 
     def loss_left_out(self, i: Tensor, N: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return −log p(y_i | ỹ_N) of rows i, per row."""
-        n, codes = len(i) * cast(Pair, self.data)[1].mean_weight, cast(Tensor, self.codes)
-        sets, K, w = self.sets_at(i, N, generator)
+        rows, codes = cast(Pair, self.data)[1].rows, cast(Tensor, self.codes)
+        n, rows = len(i) * rows.mean_weight, rows[i]
+        sets, K = self.sets_at(i, N, generator)
         c = Conditional.of(K.detach(), sets.D, sets.y)
         q = Marginals(c.mean.mT[None] + self.mean.detach(), c.var.clamp_min(TINIEST).mT[None])
         value, by_mean, by_var = self.likelihood.predictive_gradients(codes[i].double(), q)
-        w = torch.ones_like(value) if w is None else w
+        w = rows.weighted(torch.ones_like(value))
         by_K, _ = c.slopes(w * by_mean.mT, w * by_var.mT)
         return surrogate(-(w * value).sum() / n, *([(K, -by_K / n)] if K.requires_grad else []))
 
@@ -156,13 +158,13 @@ class NeighbourClassObjective(NeighbourObjective):
     def gain(self, i: Tensor) -> float:
         if not self.is_ordered:
             return 0.0
-        posterior, (_, rows) = self.present(), cast(Pair, self.data)
+        posterior, (_, seen) = self.present(), cast(Pair, self.data)
         gain = posterior.gain(i, posterior.rows_alone.others(i, self.n_neighbors))
-        return float(gain.sum()) / rows.mean_weight
+        return float(gain.sum()) / seen.mean_weight
 
     def present(self) -> NeighbourClassPosterior:
         """Return the posterior of the rows to train on."""
-        X, rows = cast(Pair, self.data)
+        X, (rows, _) = cast(Pair, self.data)
         return self.posterior(X, replace(rows, y=cast(Tensor, self.codes), noise=None))
 
     def step_end(self) -> None:

@@ -50,13 +50,12 @@ from ..models.posteriors.neighbours import (
     NeighbourPosterior,
     Sets,
     differs_by_row,
-    noise_of_rows,
 )
-from ..models.posteriors.places import observed
+from ..models.posteriors.places import Observed, observed
 from .base import Objective, surrogate
 from .closing import LEAST_JUDGES, seconds_of
 
-Pair = tuple[Tensor, Rows]
+Pair = tuple[Tensor, Observed]  # places
 
 NOISE_RATE = 3.0  # factor of the learning rate of log σ²
 JUDGED_ROWS = 2000  # left out, one by one, to judge spread, scale and tails
@@ -144,19 +143,19 @@ class NeighbourObjective(Objective):
         self.n_used = n = n if n < n_places else n - n % n_places  # each place equally often
         return torch.arange(n, device=X.device)[:, None], rows[:n]
 
-    def observed(self, X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
-        """Return the rows whose densities count: one for each place, if they are ordered.
+    def observed(self, X: Tensor, rows: Rows) -> Pair:
+        """Return the places whose densities count: of all rows at one, if they are ordered.
 
         Else measurements at one place would have no other place among their neighbours.
         """
         if not self.is_ordered or differs_by_row(self.kernel):
-            return X, rows
-        first, rows = observed(X, rows)
-        return X[first], rows
+            return X, Observed(rows)
+        first, seen = observed(X, rows)
+        return X[first], seen
 
-    def use(self, X: Tensor, rows: Rows) -> None:
-        """Train on these rows."""
-        self.data, self.found = (X, rows), None
+    def use(self, X: Tensor, seen: Observed) -> None:
+        """Train on these places."""
+        self.data, self.found = (X, seen), None
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
         if self.found is None:
@@ -213,33 +212,32 @@ class NeighbourObjective(Objective):
 
     def sets_at(
         self, i: Tensor, N: Tensor, generator: torch.Generator | None
-    ) -> tuple[Sets, Tensor, Tensor | None]:
-        """Return rows i with rows N, their covariances with a graph, and weights of rows i."""
-        X, rows = cast(Pair, self.data)
+    ) -> tuple[Sets, Tensor]:
+        """Return rows i with rows N, and their covariances, with graphs."""
+        X, seen = cast(Pair, self.data)
         used = torch.cat([i, N.clamp_min(0).flatten()])  # some rows several times
         place = torch.arange(len(used), device=used.device)
         if self.has_network:  # once for each row
             used, place = used.unique(return_inverse=True)
-        X, rows = X.index_select(0, used), rows[used]
+        X, (D, y) = X.index_select(0, used), seen.means(used, self.noise_variance)
         i, N = place[: len(i)], torch.where(N < 0, N, place[len(i) :].view_as(N))
         G = self.network(X, generator) if self.trains_features else self.network(X)
         G = G.double()
-        D = noise_of_rows(self.noise_variance, rows).double()
-        r = rows.y.double() - self.mean.detach()
+        r = y - self.mean
         sets = Sets.of(G.index_select(0, i), (D[i], r[i]), (G, D, r), N)
-        w = None if rows.weight is None else rows.weight[i].double()
-        return sets, sets.covariances(self.kernel), w
+        return sets, sets.covariances(self.kernel)
 
     def loss_at(self, i: Tensor, N: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Return the loss of rows i, given rows N."""
-        rows = cast(Pair, self.data)[1]
-        n, S = len(i) * rows.mean_weight, None if rows.within is None else rows.within[i].double()
-        sets, K, w = self.sets_at(i, N, generator)
-        found = log_density(K.detach(), sets.D.detach(), sets.y, w, S)
-        by_mean = found.by_y if sets.is_there is None else found.by_y * sets.is_there
-        pairs = [(K, found.by_K), (sets.D, found.by_D), (self.mean, -by_mean.sum((1, 2)))]
+        seen = cast(Pair, self.data)[1]
+        n = len(i) * seen.mean_weight
+        sets, K = self.sets_at(i, N, generator)
+        found = log_density(K.detach(), sets.D.detach(), sets.y.detach())
+        pairs = [(K, found.by_K), (sets.D, found.by_D), (sets.y, found.by_y)]
         gradients = [(x, -dx / n) for x, dx in pairs if x.requires_grad]
-        return surrogate(-found.value.sum() / n, *gradients)
+        loss = surrogate(-found.value.sum() / n, *gradients)
+        beside = seen.log_density_about_means(i, self.noise_variance)
+        return loss if beside is None else loss - beside.sum() / n
 
     def gain(self, i: Tensor) -> float:
         """Return what the log evidence of rows i has beside their densities, per mean weight."""

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...data.arrays import row_blocks
 from ...data.deadline import Deadline, has_passed
-from ...data.rows import Rows
 from ...maths.linalg import NotPositiveDefiniteError
+from ...models.posteriors.places import Observed
 from ...objectives.neighbours import NOISE_RATE, NeighbourObjective
 from ...training.exact_search import Limits, Search
 
@@ -35,8 +35,8 @@ class Climb:
     ----------
     objective : NeighbourObjective
         The objective, which the climb moves.
-    X, rows : Tensor of shape (N, d) and Rows
-        All training rows, as the objective has `observed` them.
+    X, seen : Tensor of shape (q, d) and Observed
+        All places, and what was observed there.
     n_rows : int
         How many of them, evenly spread, count.
     deadline : Deadline or None
@@ -49,14 +49,14 @@ class Climb:
         self,
         objective: NeighbourObjective,
         X: Tensor,
-        rows: Rows,
+        seen: Observed,
         n_rows: int,
         deadline: Deadline | None,
         found: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         self.objective, self.deadline = objective, deadline
         self.n_evaluated = 0
-        objective.use(X, rows)
+        objective.use(X, seen)
         self.params = [p for p in objective.parameters() if p.requires_grad]
         self.i, self.N = objective.find(n_rows) if found is None else found
 

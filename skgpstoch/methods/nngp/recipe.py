@@ -172,7 +172,7 @@ class NeighbourRecipe(Recipe):
 
         Its kernel is the given one, or that of the smoothness that suits these rows best.
         """
-        X, rows = problem.X, problem.rows
+        X = problem.X
         if given is None:
             tried = [default_kernel(X.shape[1], nu) for nu in SMOOTHNESS]
         else:
@@ -180,9 +180,9 @@ class NeighbourRecipe(Recipe):
         if len(X) == 1:
             return self.made(tried[0], problem)  # which it teaches nothing
         make = functools.partial(self.made, problem=problem, n_neighbors=FEW)
-        X, rows = make(tried[0]).observed(X, rows)
-        made = in_range(make, tried, X, rows, self.deadline, given is not None)
-        best = likeliest(made, X, rows, self.deadline)
+        X, seen = make(tried[0]).observed(X, problem.rows)
+        made = in_range(make, tried, X, seen, self.deadline, given is not None)
+        best = likeliest(made, X, seen, self.deadline)
         objective = self.made(kernels.to_sklearn(best.kernel), problem)
         objective.take_over(best)
         objective.start_is_cut = best.start_is_cut

@@ -25,6 +25,7 @@ from ...data.deadline import Deadline, has_passed
 from ...data.rows import Rows
 from ...kernels.sets import nearness, within
 from ...maths.nearest import Nearest
+from ...models.posteriors.places import Observed
 from ...objectives.neighbours import NeighbourObjective
 from ...training.interrupts import was_interrupted
 from ...training.loop import train
@@ -112,7 +113,7 @@ def correlation_within(kernel: kernels.Kernel, S: Tensor) -> float:
 
 
 def likeliest(
-    made: Sequence[NeighbourObjective], X: Tensor, rows: Rows, deadline: Deadline | None = None
+    made: Sequence[NeighbourObjective], X: Tensor, seen: Observed, deadline: Deadline | None = None
 ) -> NeighbourObjective:
     """Climb with each objective, and return the one that fits best.
 
@@ -130,7 +131,7 @@ def likeliest(
                 continue
             own = None if part is None else part.part(OWN_TIME)
             for _ in range(each.n_parts):
-                climb = Climb(each, X, rows, n_rows, own)
+                climb = Climb(each, X, seen, n_rows, own)
                 reached[each] = climb.run(n_steps // each.n_parts)
                 if is_over(own):
                     break
@@ -146,7 +147,7 @@ def in_range(
     make: Callable[[sk.Kernel], NeighbourObjective],
     expressions: Sequence[sk.Kernel],
     X: Tensor,
-    rows: Rows,
+    seen: Observed,
     deadline: Deadline | None = None,
     is_given: bool = False,
 ) -> list[NeighbourObjective]:
@@ -173,7 +174,7 @@ def in_range(
             if is_over(deadline):
                 break
             tried = make(each) if k else best
-            climb = Climb(tried, X, rows, ROUNDS[0][0], None, found)
+            climb = Climb(tried, X, seen, ROUNDS[0][0], None, found)
             if has_noise:
                 found = climb.i, climb.N  # the same, as length-scales are shortened together
             value = climb.settle_noise(NOISES) if has_noise else climb.value()

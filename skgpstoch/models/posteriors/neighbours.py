@@ -30,7 +30,7 @@ from .base import Posterior
 from .functions import Functions, prior_functions
 from .joint import JointErrors
 from .nearby import LEAST_KNOWN, ErrorScale, Given, Widths
-from .places import Places, observed
+from .places import Observed, Places, noise_of_rows, observed
 from .sets import Sets, located, set_blocks
 
 MOST_IN_BLOCK = 1 << 24  # covariances of a block of sets, of which gradients keep each part's
@@ -53,12 +53,6 @@ def knows_joint(posterior: nn.Module | None) -> bool:
     return posterior in _joint
 
 
-def noise_of_rows(noise: Tensor, rows: Rows) -> Tensor:
-    """Return the noise variance of each row's y, (N, P): (σ² + s²)/w."""
-    D = noise.expand_as(rows.y) if rows.noise is None else noise + rows.noise
-    return D if rows.weight is None else D / rows.weight.to(D)[:, None]
-
-
 def differs_by_row(kernel: Kernel) -> bool:
     """Tell whether f differs between rows at one place: by white noise within a product."""
     return any(isinstance(part, WhiteNoise) for part in kernel.modules())
@@ -75,16 +69,16 @@ def columns_of(
     return {"inputs": inputs, "features": G, "residual": r, "noise": D, "weight": w}
 
 
-def observed_rows(posterior: NeighbourPosterior) -> tuple[Tensor, Rows]:
-    """Return features and residuals of the rows whose densities count: one for each place."""
+def observed_residuals(posterior: NeighbourPosterior) -> tuple[Tensor, Observed]:
+    """Return the features of the places whose densities count, and the residuals there."""
     p, w = posterior, posterior.weight
     known = p.noise * w[:, None] - p.variance
     known = known.where(known.abs() > NEXT_TO_NOTHING * p.variance, 0.0)
     rows = Rows(p.residual, weight=w, noise=known if bool(known.any()) else None)
     if differs_by_row(p.kernel):
-        return p.features, rows
-    first, rows = observed(p.X, rows)
-    return p.features[first], rows
+        return p.features, Observed(rows)
+    first, seen = observed(p.X, rows)
+    return p.features[first], seen
 
 
 def size_of_sets(posterior: NeighbourPosterior) -> int:
@@ -311,23 +305,25 @@ class NeighbourPosterior(Posterior):
         Also return the slopes of its sum by parameters on
         which these depend.
         """
-        G, rows = observed_rows(self)
-        D, r, S = noise_of_rows(noise, rows), rows.y, rows.within
-        w = cast(Tensor, rows.weight)
-        value, slopes = torch.zeros_like(self.constant), [torch.zeros_like(p) for p in parameters]
+        G, seen = observed_residuals(self)
+        every = torch.arange(len(G), device=G.device)
+        D, r = seen.means(every, noise)
+        beside = cast(Tensor, seen.log_density_about_means(every, noise)).sum(0)
+        value, slopes = beside.detach(), slopes_of(beside.sum(), parameters)
         nearest = Nearest(located(kernel, G))
         for block in row_blocks(len(r), BLOCK_ROWS):
-            i = torch.arange(block.start, block.stop, device=r.device)
+            i = every[block]
             N = nearest.earlier(i, min(self.n_joint, len(r) - 1))
             for some in set_blocks(len(i), N.shape[1] + 1, i.device):
                 j = i[some]
                 sets = Sets.of(G[j], (D[j], r[j]), (G, D, r), N[some])
-                K, of_means = sets.covariances(kernel), (w[j], None if S is None else S[j])
-                found = log_density(K.detach(), sets.D.detach(), sets.y, *of_means)
+                K = sets.covariances(kernel)
+                found = log_density(K.detach(), sets.D.detach(), sets.y.detach())
                 value = value + found.value.sum(-1)
                 if parameters:
-                    surrogate = (K * found.by_K).sum() + (sets.D * found.by_D).sum()
-                    for slope, more in zip(slopes, slopes_of(surrogate, parameters), strict=True):
+                    pairs = (K, found.by_K), (sets.D, found.by_D), (sets.y, found.by_y)
+                    by_parts = torch.stack([(x * dx).sum() for x, dx in pairs]).sum()
+                    for slope, more in zip(slopes, slopes_of(by_parts, parameters), strict=True):
                         slope += more
         return value, slopes
 

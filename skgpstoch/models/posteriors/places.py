@@ -10,13 +10,15 @@ exactly. So neighbours are places, and many measurements at one of them do not h
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from dataclasses import replace
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...data.rows import Rows
+from ...maths.gaussian import LOG_2PI
 
 TINIEST = torch.finfo(torch.float64).tiny
 
@@ -74,34 +76,109 @@ class Places(NamedTuple):
         return self._replace(**grown), numbers
 
 
+class Observed(NamedTuple):
+    """What was observed at places, some of it with noise of another variance.
+
+    Observation j is the mean y_j of w_j measurements, whose noise has variance v_j = σ² + s_j², and
+    S_j = Σ w (y − y_j)² is about it. All at one place tell of f what ȳ of variance D does,
+
+        D = 1/Σ_j w_j/v_j,   ȳ = D Σ_j w_j y_j/v_j,
+
+    and have the density of ȳ times
+
+        p(y | ȳ) = √(2πD) Π_j (2πv_j)^(−w_j/2) exp(−(S_j + w_j (y_j − ȳ)²)/(2v_j)).
+    """
+
+    rows: Rows  # observations, (k,)
+    start: Tensor | None = None  # of each place's, and the end, (q + 1,); None: a place has one
+
+    @property
+    def mean_weight(self) -> float:
+        """Mean weight of a place."""
+        per_place = 1.0 if self.start is None else len(self.rows) / (len(self.start) - 1)
+        return per_place * self.rows.mean_weight
+
+    def at(self, p: Tensor) -> tuple[Rows, Tensor]:
+        """Return the observations at places p, and at which of these each was made."""
+        every = torch.arange(len(p), device=p.device)
+        if self.start is None:
+            return self.rows[p], every
+        first, count = self.start[p], self.start[p + 1] - self.start[p]
+        of_p = every.repeat_interleave(count)
+        number = torch.arange(len(of_p), device=p.device) + (first - count.cumsum(0) + count)[of_p]
+        return self.rows[number], of_p
+
+    def means(self, p: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return D and ȳ at places p, (b, P), with σ² (P,)."""
+        rows, of_p = self.at(p)
+        D_j, y = noise_of_rows(noise, rows).double(), rows.y.double()
+        if self.start is None:
+            return D_j, y
+        D_j, total = D_j.clamp_min(TINIEST), functools.partial(totals, of_p, len(p))
+        D = 1.0 / total(1.0 / D_j)
+        return D, D * total(y / D_j)
+
+    def log_density_about_means(self, p: Tensor, noise: Tensor) -> Tensor | None:
+        """Return log p(y | ȳ) at places p, (b, P), with σ² (P,); None: it is 0."""
+        if self.start is None and self.rows.weight is None:
+            return None
+        (rows, of_p), (D, mean) = self.at(p), self.means(p, noise)
+        D, w = D.clamp_min(TINIEST), cast(Tensor, rows.weight).double()[:, None]
+        v = (noise_of_rows(noise, rows).double() * w).clamp_min(TINIEST)
+        misfit = w * (rows.y.double() - mean[of_p]).square()
+        if rows.within is not None:
+            misfit = misfit + rows.within.double()
+        each = w * (v.log() + LOG_2PI) + misfit / v
+        of_all = each if self.start is None else totals(of_p, len(p), each)
+        return 0.5 * (D.log() + LOG_2PI - of_all)
+
+
+def noise_of_rows(noise: Tensor, rows: Rows) -> Tensor:
+    """Return the noise variance of each row's y, (N, P): (σ² + s²)/w."""
+    D = noise.expand_as(rows.y) if rows.noise is None else noise + rows.noise
+    return D if rows.weight is None else D / rows.weight.to(D)[:, None]
+
+
 def totals(of_row: Tensor, n_places: int, values: Tensor) -> Tensor:
-    """Return the sums (q, ·) of rows' values (n, ·) at each place."""
-    return values.new_zeros(n_places, *values.shape[1:]).index_add_(0, of_row, values)
+    """Return the sums (q, ·) of rows' values (n, ·) at each place, on the CPU in fixed order."""
+    sums = torch.zeros(n_places, *values.shape[1:], dtype=values.dtype, device="cpu")
+    return sums.index_add(0, of_row.cpu(), values.cpu()).to(values.device)
 
 
-def observed(X: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
-    """Return the first row of each place, (q,), and the rows that stand for all at each.
+def observed(X: Tensor, rows: Rows) -> tuple[Tensor, Observed]:
+    """Return the first row of each place, (q,), and what was observed there.
 
-    Observations y_j of weights w_j at a place, of one noise variance σ²/w_j, have the density of
-    their mean ȳ, with variance σ²/w, w = Σ_j w_j, and of S = Σ_j w_j (y_j − ȳ)² about it. Rows
-    whose known errors differ stay apart.
+    Rows at one place are one observation, unless their known errors differ.
     """
     every = torch.arange(len(X), device=X.device)
     if len(X[:, 0].unique()) == len(X):
-        return every, rows
+        return every, Observed(rows)
     keys = X if rows.noise is None else torch.cat([X, rows.noise.float().to(X)], 1)  # but rounding
-    first, of_row = (torch.from_numpy(part) for part in distinct(keys.cpu().numpy()))
-    if len(first) == len(X):
-        return every, rows
+    first, of_row = distinct(keys.cpu().numpy())
+    _, place = distinct(X.cpu().numpy()[first])
+    n_places = int(place.max()) + 1
+    if n_places == len(X):
+        return every, Observed(rows)
+    merged = one_observation(torch.from_numpy(of_row), len(first), rows)
+    if rows.noise is not None:
+        merged = replace(merged, noise=rows.noise[torch.from_numpy(first).to(X.device)])
+    if n_places == len(first):
+        return torch.from_numpy(first).to(X.device), Observed(merged)
+    order = torch.from_numpy(place.argsort(kind="stable")).to(X.device)
+    start = torch.from_numpy(np.bincount(place + 1, minlength=n_places + 1).cumsum()).to(X.device)
+    first_of_place = torch.from_numpy(first).to(X.device)[order[start[:-1]]]
+    return first_of_place, Observed(merged[order], start)
+
+
+def one_observation(of_row: Tensor, n: int, rows: Rows) -> Rows:
+    """Return n observations: the weighted means of rows, and the sums of squares about them."""
     y = rows.y.cpu()
     w = y.new_ones(len(y)) if rows.weight is None else rows.weight.cpu().to(y)
-    total = functools.partial(totals, of_row, len(first))
-    weight = total(w)
-    mean = total(w[:, None] * y) / weight[:, None]
-    within = total(w[:, None] * (y - mean[of_row]).square())
-    first, noise = first.to(X.device), rows.noise
-    y, w, S = (each.to(X.device) for each in (mean, weight, within))
-    return first, Rows(y, weight=w, noise=None if noise is None else noise[first], within=S)
+    weight = totals(of_row, n, w)
+    mean = totals(of_row, n, w[:, None] * y) / weight[:, None]
+    within = totals(of_row, n, w[:, None] * (y - mean[of_row]).square())
+    mean, weight, within = (each.to(rows.y.device) for each in (mean, weight, within))
+    return Rows(mean, weight=weight, within=within)
 
 
 def distinct(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -330,6 +330,13 @@ def test_learning_curve_draws_loss_validation_and_best_epoch():
     assert display.ax_.get_ylabel() == "Nats per row"
 
 
+def test_learning_curve_of_a_model_that_was_never_evaluated():
+    """After partial_fit alone."""
+    display = LearningCurveDisplay(loss_curve=[2.0, 1.0], validation_scores=[]).plot()
+    assert display.validation_line_ is None
+    np.testing.assert_array_equal(display.loss_line_.get_ydata(), [2.0, 1.0])
+
+
 def test_learning_curve_spaces_rare_evaluations_evenly():
     display = LearningCurveDisplay(
         loss_curve=np.arange(6.0), validation_scores=[3.0, 1.0, 2.0], best_iter=4

@@ -614,6 +614,25 @@ def test_densities_of_transformed_targets(name, transform, table):
     check_law(model.predict_distribution(X[:4]).law, np.random.default_rng(0))
 
 
+@pytest.mark.parametrize("transform", ["log", "yeo-johnson"])
+@pytest.mark.parametrize("unit", [1e-200, 1e160])
+def test_moments_of_transformed_targets_in_any_unit(unit, transform, table):
+    """Squares of y are no numbers: deviations were 0, or infinite."""
+    X, y = table[0][:60], np.exp(0.3 * table[1][:60])
+    model = SVGPRegressor(**QUICK, target_transform=transform)
+    mean, std = clone(model).fit(X, y).predict(X[:4], return_std=True)
+    found = clone(model).fit(X, unit * y).predict(X[:4], return_std=True)
+    assert_allclose(np.divide(found, unit), [mean, std], rtol=1e-4)
+
+
+def test_small_differences_of_large_targets_are_not_transformed(table):
+    model = SVGPRegressor(**QUICK, target_transform="yeo-johnson")
+    with pytest.raises(
+        ValueError, match="got a standard deviation of .* Subtract an offset from y"
+    ):
+        model.fit(table[0], 1e12 + table[1])
+
+
 # ---- target_transform of the default -----------------------------------------------------------
 
 

@@ -51,7 +51,7 @@ from skgpstoch import (
     SVGPRegressor,
     metrics,
 )
-from skgpstoch.training.starts import likely_bounds
+from skgpstoch.training.starts import likely_bounds, log_bounds
 
 TheirRegressor = sklearn.gaussian_process.GaussianProcessRegressor
 TheirClassifier = sklearn.gaussian_process.GaussianProcessClassifier
@@ -2054,6 +2054,15 @@ def test_restarts_find_the_period_that_scikit_learn_finds():
     value = model.log_marginal_likelihood_value_
     assert value >= theirs.log_marginal_likelihood_value_ - 0.01
     assert model.kernel_.get_params()["k1__k2__periodicity"] == pytest.approx(2 * np.pi, rel=0.1)
+
+
+def test_bounds_of_long_sums_take_one_step_for_each_term():
+    """Of 25 terms, those of scikit-learn took ten minutes."""
+    terms = [RBF(1.0, "fixed"), WhiteKernel(), ConstantKernel(2.0, (1e-3, 1e3))]
+    kernel = RBF([1.0, 2.0]) + terms[0] * terms[2] + terms[0] + terms[1] ** 2
+    assert_array_equal(log_bounds(kernel), kernel.bounds)
+    assert log_bounds(terms[0] + terms[0]).shape == (0, 2)
+    assert log_bounds(sum([RBF()] * 99, RBF())).shape == (100, 2)
 
 
 def test_likely_starts_have_the_units_of_rows():

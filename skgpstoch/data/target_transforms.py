@@ -23,6 +23,7 @@ from .arrays import Scaling
 POWERS = (0.0, 2.0)  # with these powers, Yeo and Johnson's map covers the whole real line
 POWER_PRECISION = 1e-8
 MOST_TRANSFORMED = 100_000  # targets that a transformer of others is fitted to
+LEAST_SPREAD = 1e-9  # of targets of size 1, which rounding then changes by 1e-7 of their spread
 GIVEN_BACK = 1e-6  # relative error, to a target plus the range, of the inverse of a transformation
 
 
@@ -61,11 +62,18 @@ class YeoJohnsonTarget:
     """
 
     def fit(self, y: np.ndarray, sample_weight: np.ndarray | None = None) -> YeoJohnsonTarget:
-        """Find the power of each output of targets (n, P)."""
+        """Find the power of each output of targets (n, P).
+
+        Raises
+        ------
+        ValueError
+            If rounding of targets is not small beside their spread.
+        """
         weight = np.ones(len(y)) if sample_weight is None else sample_weight
         self.scaling_ = Scaling.quantile(y, weight)
         spread = Scaling.standard(y, weight).scale
         self.scaling_ = self.scaling_._replace(scale=spread)
+        check_digits(spread, np.abs(y).max(0))
         u = (y - self.scaling_.offset) / spread
         self.powers_ = np.array([best_power(column, weight) for column in u.T])
         return self
@@ -80,6 +88,17 @@ class YeoJohnsonTarget:
         up, down = inv_boxcox1p(np.maximum(z, 0.0), self.powers_), np.maximum(-z, 0.0)
         u = np.where(z >= 0.0, up, -inv_boxcox1p(down, 2.0 - self.powers_))
         return u * self.scaling_.scale + self.scaling_.offset
+
+
+def check_digits(spread: np.ndarray, size: np.ndarray) -> None:
+    """Raise a ValueError if the digits of an output hardly tell its values apart."""
+    for p in np.flatnonzero(spread < LEAST_SPREAD * size):
+        raise ValueError(
+            f"y must have a spread of at least {LEAST_SPREAD:g} times its size for "
+            f"target_transform='yeo-johnson', got a standard deviation of {spread[p]:.3g} for "
+            f"values up to {size[p]:.3g}, whose differences rounding blurs. Subtract an offset "
+            "from y."
+        )
 
 
 def yeo_johnson(u: np.ndarray, power: Any) -> np.ndarray:

@@ -87,7 +87,7 @@ class LearningCurveDisplay(Display):
 
         self.validation_line_: matplotlib.lines.Line2D | None = None
         self.best_point_: matplotlib.lines.Line2D | None = None
-        if self.validation_scores is not None:
+        if self.validation_scores is not None and len(self.validation_scores):
             curve = np.asarray(self.validation_scores)
             epochs = np.arange(1, len(curve) + 1) * (n_epochs / len(curve))
             style = {"label": f"{prefix}validation NLPD", "linewidth": 2, "color": color, **kwargs}

@@ -30,7 +30,7 @@ from ..kernels.matrices import Covariance, Pull, covariance_of
 from ..maths.exact_solver import ExactSolver
 from .interrupts import interruptible, keeps_best, tell, was_interrupted
 from .projected_lbfgs import BoundedLBFGS
-from .starts import draw_starts, likely_bounds, threads_as
+from .starts import draw_starts, likely_bounds, log_bounds, threads_as
 
 MIN_ALPHA = 1e-10
 CUT_SHORT = " Training on all rows is cut short."
@@ -153,7 +153,7 @@ def best_kernel(
     if optimizer is None or kernel.n_dims == 0:
         with interruptible():  # nothing to search for, so what is left of the fit is owed
             return kernel
-    start, bounds = kernel.theta, kernel.bounds
+    start, bounds = kernel.theta, log_bounds(kernel)
     likely = likely_bounds(kernel, X, variance) if n_restarts else bounds
     of_kernel = functools.partial(make, kernel)
     optimum = maximise(of_kernel, start, bounds, likely, optimizer, n_restarts, random_state, then)

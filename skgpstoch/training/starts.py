@@ -38,6 +38,13 @@ NOISE_SHARES = (1e-3, 1.0)
 """Likely range of the noise variance, over the function's variance."""
 
 
+def log_bounds(kernel: sk.Kernel) -> np.ndarray:
+    """Return the bounds of θ, (n_dims, 2): scikit-learn's take 2ⁿ steps for a sum of n kernels."""
+    if not isinstance(kernel, sk.KernelOperator):
+        return np.asarray(kernel.bounds).reshape(-1, 2)
+    return np.vstack([log_bounds(kernel.k1), log_bounds(kernel.k2)])
+
+
 def likely_bounds(kernel: sk.Kernel, X: Any, variance: float) -> np.ndarray:
     """Return the interval from which starts of each parameter in θ are drawn, (n_dims, 2).
 
@@ -50,7 +57,7 @@ def likely_bounds(kernel: sk.Kernel, X: Any, variance: float) -> np.ndarray:
     variance : float
         Approximate variance of the function.
     """
-    bounds = kernel.bounds
+    bounds = log_bounds(kernel)
     if not kernel.requires_vector_input or np.ndim(X) != 2 or not variance > 0.0:
         return bounds
     parameters = kernel.get_params()

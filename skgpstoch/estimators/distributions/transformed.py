@@ -157,18 +157,21 @@ class TransformedLaw(Law):
         """Return mean and standard deviation of output p, integrated between ends (2, N) of z."""
         breaks, unit, width = self._breaks(p, ends)
         c, slope = self._column(centre, p), self._slope_of(p, width)
+        unit = np.where(np.isfinite(unit) & (unit > 0.0), unit, 1.0)  # its square may be 0 or ∞
 
         def weight(row: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return self._column(z, p) - c[row, None], slope(row, z)
+            u = unit[row, None]
+            return (self._column(z, p) - c[row, None]) / u, slope(row, z) / u
 
         with np.errstate(over="ignore", invalid="ignore"):
             rest, rest_of_square = self._beyond_numbers(p, centre, breaks)
             breaks = np.where(rest == 0.0, breaks, centre)
-            first, second = moments_by_tails(self.law, p, centre, breaks, unit, weight)
-            mean = np.where(np.isinf(c), c, c + first + rest)
+            one = np.ones_like(unit)
+            first, second = moments_by_tails(self.law, p, centre, breaks, one, weight)
+            mean = np.where(np.isinf(c), c, c + unit * first + rest)
             var = second - np.square(first)
         is_finite = np.isfinite(second) & (rest == 0.0) & (rest_of_square == 0.0)
-        return mean, np.sqrt(np.maximum(np.where(is_finite, var, np.inf), 0.0))
+        return mean, unit * np.sqrt(np.maximum(np.where(is_finite, var, np.inf), 0.0))
 
     def _beyond_numbers(
         self, p: int, centre: np.ndarray, breaks: np.ndarray

@@ -29,6 +29,7 @@ from ...training.recipes.kernel_choice import (
 )
 from ...training.recipes.plan import Plan, Sizes, Start
 from ...training.recipes.recipe import Fitted, Problem, Recipe, check_shared_noise
+from ...training.starts import log_bounds
 from .folds import make_folds
 from .multipliers import Options
 from .objective import CrossValidationObjective
@@ -58,7 +59,7 @@ class SearchStart(NamedTuple):
     def bounds(self) -> np.ndarray:
         """Of the same, (D, 2)."""
         of_noise = [np.log(self.noise_bounds)] * self.learns_noise
-        return np.vstack([self.kernel.bounds.reshape(-1, 2), *of_noise])
+        return np.vstack([log_bounds(self.kernel), *of_noise])
 
     @property
     def learns_noise(self) -> bool:

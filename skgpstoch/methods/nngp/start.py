@@ -32,7 +32,7 @@ from ...training.loop import train
 from ...training.optimizers import SCHEDULES, make_optimizer
 from ...training.recipes.findings import LEAST_CORRELATION
 from ...training.recipes.plan import epochs
-from ...training.starts import smoother
+from ...training.starts import log_bounds, smoother
 from ...training.tables import InMemory
 from .climb import Climb
 
@@ -101,7 +101,7 @@ def rescaled(kernel: sk.Kernel, factor: float) -> sk.Kernel:
     """Return the kernel with all free length-scales multiplied, within their bounds."""
     found = smoother(kernel, factor)
     if found.n_dims:
-        found.theta = np.clip(found.theta, *found.bounds.T)
+        found.theta = np.clip(found.theta, *log_bounds(found).T)
     return found
 
 

@@ -19,6 +19,7 @@ from ...data.findings import Finding
 from ...kernels import split_noise
 from ...models.features.base import Basis
 from ..history import History
+from ..starts import log_bounds
 
 FEW_TO_LEARN = 20  # fewer rows are too few to learn hyper-parameters
 MOST_OF_WEIGHT = 0.99  # of one row: of 20 log-normal weights (σ = 2), 1 in 7,000 samples has more
@@ -164,7 +165,7 @@ def of_bounds(kernel: sk.Kernel, is_given: bool) -> Iterator[Finding]:
     """
     theta = kernel.theta
     with np.errstate(divide="ignore"):  # a bound may be 0
-        close = np.isclose(kernel.bounds, np.atleast_2d(theta).T)  # as scikit-learn has it
+        close = np.isclose(log_bounds(kernel), np.atleast_2d(theta).T)  # as scikit-learn has it
     if not close.any():
         yield Finding(BOUND, "kernel", 0, 1)
         return

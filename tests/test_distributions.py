@@ -627,9 +627,7 @@ def test_moments_of_transformed_targets_in_any_unit(unit, transform, table):
 
 def test_small_differences_of_large_targets_are_not_transformed(table):
     model = SVGPRegressor(**QUICK, target_transform="yeo-johnson")
-    with pytest.raises(
-        ValueError, match="got a standard deviation of .* Subtract an offset from y"
-    ):
+    with pytest.raises(ValueError, match="y must have a spread of at least 1e-09 times its size"):
         model.fit(table[0], 1e12 + table[1])
 
 

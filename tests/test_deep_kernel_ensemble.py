@@ -692,6 +692,17 @@ def test_counts_and_classes_do_not_run_away_from_their_rows():
     assert p[0, 1] != classes.predict_proba([[5.0]])[0, 1]
 
 
+def test_counts_that_are_all_zero_are_expected_to_be(tmp_path):
+    """Nothing bounds the variance of their log-rate, so means of rows held out were 10⁴ to NaN."""
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    options = {**QUICK, "max_iter": 100, "likelihood": "negative_binomial"}
+    model = DeepKernelEnsembleRegressor(**options).fit(X, np.zeros(60, int))
+    held_out = model.held_out_
+    assert (held_out.mean < 0.05).all()
+    assert np.isfinite(held_out.std).all()
+    model.save(tmp_path / "model")
+
+
 @pytest.mark.parametrize(
     "likelihood", [pytest.param("poisson", marks=pytest.mark.slow), "negative_binomial"]
 )

@@ -686,6 +686,14 @@ def test_graphs_are_not_silently_infinite(orthogonal):
         to_onnx(model)
 
 
+@pytest.mark.parametrize("other", [3.0, np.nan], ids=["constant", "missing"])
+def test_graphs_of_columns_that_the_default_leaves_out(other):
+    """Its members saw fewer columns than its graph, whose check raised an IndexError."""
+    given = np.column_stack([np.full(len(X), other), X])
+    model = AutoGaussianProcessRegressor(max_time=0.1, random_state=0).fit(given, y)
+    assert_same_numbers(model, given[:9])
+
+
 def test_graphs_of_the_default_are_not_silently_infinite():
     model = AutoGaussianProcessRegressor(max_time=0.1, random_state=0).fit(X, y)
     (((process, *_), *_),) = model.estimators_["process"]._processes

@@ -1541,6 +1541,17 @@ def test_shares_are_probabilities(what, plain, tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.parametrize("field", ["signal", "slope", "noise", "length_scale"])
+def test_hyper_parameters_of_processes_are_not_negative(field, processes, tmp_path):
+    """Predictions were NaN."""
+    model = copy.deepcopy(processes)
+    process = model._processes[0][0][0]
+    theta = process.theta._replace(**{field: -torch.ones_like(getattr(process.theta, field))})
+    model._processes[0][0][0] = process._replace(theta=theta)
+    with pytest.raises(ValueError, match=rf"Theta\.{field} must be at least 0"):
+        model.save(tmp_path / "model")
+
+
 @pytest.mark.parametrize("weights", [[2.0, -1.0], [0.9, 0.9]])
 def test_so_are_weights_of_mixtures(weights, processes, tmp_path):
     model = copy.copy(processes)

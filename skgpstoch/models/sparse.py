@@ -324,6 +324,14 @@ def likelihood_of(model: SparseModel, basis: Basis, rows: Rows) -> Likelihood:
 UNLIMITED = 1e-12  # least variance of f, or distance from its centre, that is limited
 
 
+def share_within(limits: Tensor, q: Marginals) -> Tensor:
+    """Return the largest r ≤ 1 with which c + r·(f − c) keeps limits (3, P), (S, N, 1)."""
+    centre, most_std, highest = limits
+    above = (highest - centre) / (q.mean - centre).clamp_min(UNLIMITED)
+    r = torch.minimum(most_std / q.var.clamp_min(UNLIMITED).sqrt(), above)
+    return r.clamp_max(1.0).amin(-1, keepdim=True)
+
+
 class SparsePosterior(Posterior):
     """q(f) of a sparse model.
 
@@ -391,11 +399,8 @@ class SparsePosterior(Posterior):
         basis = self.model.features.basis(X)
         if getattr(self, "limits", None) is None:  # absent in older files
             return basis
-        centre, most_std, highest = cast(Tensor, self.limits)
-        (mean,), (var,) = self._marginals(basis)
-        above = (highest - centre) / (mean - centre).clamp_min(UNLIMITED)
-        r = torch.minimum(most_std / var.clamp_min(UNLIMITED).sqrt(), above).clamp_max(1.0)
-        r = r.amin(1, keepdim=True)
+        limits = cast(Tensor, self.limits)
+        r, centre = share_within(limits, self._marginals(basis))[0], limits[0]
         phi, value = r * basis.phi, self.model.mean.value.to(r)
         return Basis(phi, phi.square().sum(1), (1.0 - r) * (centre - value))
 

@@ -43,7 +43,7 @@ from ..models.features.network import NetworkFeatures
 from ..models.mixture import MixturePosterior, Spread
 from ..models.posteriors.blocks import VariationalWeights, WeightMoments, moments_of
 from ..models.posteriors.sites import Sites, careful_inverse_factor
-from ..models.sparse import RowScale, Solution, SparseModel, SparsePosterior
+from ..models.sparse import RowScale, Solution, SparseModel, SparsePosterior, share_within
 from .closing import (
     BLOCKS,
     DEAR,
@@ -84,6 +84,7 @@ class EnsembleObjective(Members):
     held_out: Predicted | None = None  # predictions for held-out rows by members that have not seen
     deadline: Deadline | None = None  # of the closing pass
     skew: Tensor | None = None  # of the mixture's y, (P,), once it has been chosen
+    limits: Tensor | None = None  # of f, as the posterior will keep them
 
     def __init__(
         self, model: SparseModel, rows: Rows, *, calibrates: bool = True, **options: Any
@@ -154,6 +155,7 @@ class EnsembleObjective(Members):
         and the share and size of outliers. If this changes the best m_k, repeat it once. Finally,
         choose how much the mixture's deviations vary between rows, and its skewness.
         """
+        self.limits = limits_of_f(self.model.likelihood, rows)
         if n := self.n_judges(rows):
             closes = self.closes(rows)
             usual, prior = USUAL, PRIOR
@@ -280,8 +282,12 @@ class EnsembleObjective(Members):
         """Return held-out rows with predictions for them, in float64."""
         likelihood = copy.deepcopy(self.model.likelihood).double()
         exact = None if latent is None else latent.double()
+        q = q.double()
+        if self.limits is not None:
+            r, centre = share_within(self.limits, q), self.limits[0]
+            q = Marginals(centre + r * (q.mean - centre), r.square() * q.var)
         held_out = rows.to(torch.float64)
-        return HeldOut(held_out, q.double(), likelihood, self.learns_noise, exact, self.centre)
+        return HeldOut(held_out, q, likelihood, self.learns_noise, exact, self.centre)
 
     def held_out_predictions(self, X: Tensor, rows: Rows) -> Predicted | None:
         """Return predictions for the held-out rows, or None if all rows were seen.

@@ -188,6 +188,10 @@ def check_predicts(model: Any, made: onnx.ModelProto) -> None:
 
 def spread_for(model: Any) -> InputSpread | None:
     """Return means and deviations of the columns that a model was fitted to; None if unknown."""
+    if encoder := getattr(model, "_encoder", None):
+        low, high = encoder.ranges.T
+        width = np.where(low <= high, 0.5 * high - 0.5 * low, 0.0)
+        return InputSpread(np.array([each.fill for each in encoder.encoders]), 0.5 * width)
     for name in ("_x_spread", "_x_scaling"):
         if hasattr(model, name):
             return InputSpread(*getattr(model, name))

@@ -74,6 +74,7 @@ RANGE_OF = {
     "Scaling": {"scale": ABOVE_0},
     "StackedDensityRegressor": {"weights_": SHARES},
     "Tails": {"df": ABOVE_2},
+    "Theta": dict.fromkeys(("signal", "slope", "noise", "length_scale", "missing"), FROM_0),
     "_ConstantPredictor": {"y_": SHARE},
 }
 """Of each class, fields that have a range in all models.

@@ -625,6 +625,12 @@ def test_moments_of_transformed_targets_in_any_unit(unit, transform, table):
     assert_allclose(np.divide(found, unit), [mean, std], rtol=1e-4)
 
 
+def test_no_rows_of_transformed_targets(table):
+    model = SVGPRegressor(**QUICK, target_transform="log").fit(table[0], np.exp(table[1]))
+    none = model.predict_distribution(table[0])[5:2]
+    assert none.mean().shape == none.std().shape == none.crps(np.empty(0)).shape == (0,)
+
+
 def test_small_differences_of_large_targets_are_not_transformed(table):
     model = SVGPRegressor(**QUICK, target_transform="yeo-johnson")
     with pytest.raises(ValueError, match="y must have a spread of at least 1e-09 times its size"):

@@ -18,6 +18,7 @@ from skgpstoch import (
     AutoGaussianProcessClassifier,
     AutoGaussianProcessRegressor,
     NNGPRegressor,
+    SVGPClassifier,
 )
 from skgpstoch.data.tables import TableEncoder
 from skgpstoch.distributed import process_group
@@ -206,14 +207,25 @@ def test_few_rows_are_those_of_one_process(kind, monkeypatch):
     assert models[0].n_features_in_ == X.shape[1]
 
 
+def test_labels_are_texts_on_all_ranks_or_on_none():
+    """They were said to be classes that the model was not fitted to."""
+    X, y = np.arange(20.0)[:, None], np.arange(20) % 2
+
+    def fit(group):
+        SVGPClassifier(n_inducing=3).fit(X, y if group.rank else y.astype(str))
+
+    for error in on_ranks(fit, 2, expect=ValueError):
+        assert "kind of labels in y must be the same on all ranks, got texts on" in str(error)
+
+
 def test_what_is_wrong_on_one_rank_is_told_on_all(many):
     X, y = flights()
     wrong = [
-        (X.rename(columns={"x": "z"}), y, None, "Columns of X and y must be the same"),
+        (X.rename(columns={"x": "z"}), y, None, "same on all ranks, got ['x', 'late'"),
         (X.assign(x=X["x"].astype(str)), y, None, "rank 1: column 'x' of X holds categories, but"),
         (X.assign(x=np.inf), y, None, "Column 'x' of X contains infinity"),
         (X, y, -np.ones(N), "egative values in data passed to `sample_weight`"),
-        (X, np.column_stack([y, y]), None, "Columns of X and y must be the same"),
+        (X, np.column_stack([y, y]), None, "and y of numbers in 2 columns on ranks [1]"),
     ]
     for X_1, y_1, weight, message in wrong:
         rows = [(X, y, None), (X_1, y_1, weight)]

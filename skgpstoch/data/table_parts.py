@@ -163,7 +163,7 @@ def of_kind(column: Column, kind: str) -> Column:
 # ---- parts of ranks ------------------------------------------------------------------------------
 
 
-def read_alike(group: Group, table: ReadTable | None, beside: Any) -> ReadTable | None:
+def read_alike(group: Group, table: ReadTable | None, beside: str) -> ReadTable | None:
     """Return this rank's rows, with columns of the kinds that all ranks agree on.
 
     A column whose values are all missing here gets the kind that it has on other ranks.
@@ -174,8 +174,8 @@ def read_alike(group: Group, table: ReadTable | None, beside: Any) -> ReadTable 
         All ranks.
     table : ReadTable or None
         This rank's rows; None if it has none.
-    beside : object
-        Another object, which must have the same repr on all ranks with rows.
+    beside : str
+        What is beside them in words, which must be the same on all ranks with rows.
 
     Returns
     -------
@@ -190,7 +190,7 @@ def read_alike(group: Group, table: ReadTable | None, beside: Any) -> ReadTable 
     own = None
     if table is not None:
         facts = [ColumnFacts.of(column, f"rank {group.rank}") for column in table.columns]
-        own = repr([[column.name for column in table.columns], beside]), facts
+        own = f"{[column.name for column in table.columns]} and {beside}", facts
     every = [each for each in group.every(own) if each is not None]
     group.check_same("Columns of X and y", every[0][0] if own is None else own[0])
     known = merged([facts for _, facts in every])

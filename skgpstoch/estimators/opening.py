@@ -371,9 +371,19 @@ def first_pass(
 
 
 def classes_of(group: Group, y: Any, sample_weight: Any = None) -> np.ndarray:
-    """Return the labels of all ranks' rows that count."""
+    """Return the labels of all ranks' rows that count.
+
+    Raises
+    ------
+    ValueError
+        On every rank, if some have texts and others numbers.
+    """
     y = one_output(np.asarray(y))
     counts = np.ones(len(y), dtype=bool) if sample_weight is None else np.asarray(sample_weight) > 0
     with contextlib.suppress(TypeError, IndexError):  # which the check of rows explains
         y = y[counts]
-    return np.unique(group.gather(np.unique(y) if y.ndim == 1 and len(y) else y.ravel()[:0]))
+    labels = np.unique(y if y.ndim == 1 else y.ravel()[:0])
+    kind = "texts" if any(isinstance(label, str) for label in labels.tolist()) else "numbers"
+    kinds = [each for each in group.every(kind if len(labels) else "") if each] or [kind]
+    group.check_same("The kind of labels in y", kind if len(labels) else kinds[0])
+    return np.unique(group.gather(labels))

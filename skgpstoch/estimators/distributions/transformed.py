@@ -241,13 +241,11 @@ class TransformedLaw(Law):
         near = np.clip(np.stack([mean - std, mean + std]), low, high)
         with np.errstate(invalid="ignore"):  # where y is beyond the numbers
             unit = 0.5 * np.abs(np.diff(self._column(near, p), axis=0)[0])
-        reach = (
-            np.maximum(low, mean - LIGHT_REACH * std),
-            np.minimum(high, mean + LIGHT_REACH * std),
-        )
-        kinks = kinks_between(
-            lambda z: self._column(z, p), reach[0].min(), reach[1].max(), std.min()
-        )
+        kinks = np.empty(0)
+        if len(std):
+            first = np.maximum(low, mean - LIGHT_REACH * std).min()
+            last = np.minimum(high, mean + LIGHT_REACH * std).max()
+            kinks = kinks_between(lambda z: self._column(z, p), first, last, std.min())
         kinks = np.clip(kinks[:, None], mean - KINK_REACH * std, mean + KINK_REACH * std)
         return np.clip(np.vstack([low, breaks, kinks, high]), low, high), unit, std
 

@@ -147,6 +147,15 @@ def read_ranks(
     )
 
 
+def in_words(y: Any, exposure: Any, y_std: Any) -> str:
+    """Say of which kind y is, and what is known of it."""
+    y = np.asarray(y)
+    kind = "texts" if y.dtype.kind in "OUS" else "numbers"
+    columns = "" if y.ndim < 2 else f" in {y.shape[1]} columns"
+    known = ", exposure" * (exposure is not None) + ", y_std" * (y_std is not None)
+    return f"y of {kind}{columns}{known}"
+
+
 def own_rows(
     automatic: Any, group: Group, X: Any, y: Any, weight: Any, *beside: Any
 ) -> Chunk | None:
@@ -162,9 +171,7 @@ def own_rows(
             if weight is not None:
                 given = given[weight > 0.0]
     alike(automatic, group, NOTED, given and ())
-    kind = [np.shape(y)[1:], getattr(y, "dtype", np.dtype(float)).kind in "OUS"]
-    alike_on_ranks = None if given is None else [*kind, *(each is None for each in beside)]
-    read = read_alike(group, None if given is None else given.X, alike_on_ranks)
+    read = read_alike(group, None if given is None else given.X, in_words(y, *beside))
     has_weights = group.flag(given is not None and given.weight is not None)
     if given is None:
         return None

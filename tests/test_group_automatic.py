@@ -221,7 +221,7 @@ def test_labels_are_texts_on_all_ranks_or_on_none():
 def test_what_is_wrong_on_one_rank_is_told_on_all(many):
     X, y = flights()
     wrong = [
-        (X.rename(columns={"x": "z"}), y, None, "same on all ranks, got ['x', 'late'"),
+        (X.rename(columns={"x": "z"}), y, None, "same on all ranks, got X of columns 'x', 'day'"),
         (X.assign(x=X["x"].astype(str)), y, None, "rank 1: column 'x' of X holds categories, but"),
         (X.assign(x=np.inf), y, None, "Column 'x' of X contains infinity"),
         (X, y, -np.ones(N), "egative values in data passed to `sample_weight`"),

@@ -190,7 +190,8 @@ def read_alike(group: Group, table: ReadTable | None, beside: str) -> ReadTable 
     own = None
     if table is not None:
         facts = [ColumnFacts.of(column, f"rank {group.rank}") for column in table.columns]
-        own = f"{[column.name for column in table.columns]} and {beside}", facts
+        names = ", ".join(column.name for column in table.columns)
+        own = f"X of columns {names} and {beside}", facts
     every = [each for each in group.every(own) if each is not None]
     group.check_same("Columns of X and y", every[0][0] if own is None else own[0])
     known = merged([facts for _, facts in every])

@@ -335,6 +335,8 @@ def test_learning_curve_of_a_model_that_was_never_evaluated():
     display = LearningCurveDisplay(loss_curve=[2.0, 1.0], validation_scores=[]).plot()
     assert display.validation_line_ is None
     np.testing.assert_array_equal(display.loss_line_.get_ydata(), [2.0, 1.0])
+    none = LearningCurveDisplay(loss_curve=[], validation_scores=[], best_iter=0).plot()
+    assert none.best_point_ is None
 
 
 def test_learning_curve_spaces_rare_evaluations_evenly():

@@ -2074,3 +2074,37 @@ def test_likely_starts_have_the_units_of_rows():
     narrow = RBF(1e-4, (1e-5, 1e-3))  # where no length-scale is likely
     assert_array_equal(likely_bounds(narrow, X, 1.0), narrow.bounds)
     assert_array_equal(likely_bounds(kernel, ["a", "b"], 1.0), kernel.bounds)
+
+
+@pytest.mark.parametrize("white", [None, 1e-4])
+@pytest.mark.parametrize("P", [1, 2])
+def test_neighbours_keep_the_noise_of_a_kernel_that_is_kept(P, white):
+    """It was raised to a tenth of the variance of y: deviations were 20 times as large."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0.0, 10.0, (1100 if P == 1 else 200, 1))
+    noise = 0.0 if white is None else white**0.5
+    Y = np.sin(2.0 * X + np.arange(P)) + noise * rng.standard_normal((len(X), P))
+    kernel = 0.5 * Matern(1.0, nu=1.5)
+    kernel = kernel if white is None else kernel + WhiteKernel(white)
+    y = Y if P > 1 else Y[:, 0]
+    ours = GaussianProcessRegressor(kernel, optimizer=None, max_exact=50, random_state=0).fit(X, y)
+    assert ours.method_ == "nngp"
+    theirs = TheirRegressor(kernel, optimizer=None).fit(X, y)
+    found, expected = (m.predict(X[:20] + 0.01, return_std=True) for m in (ours, theirs))
+    assert_allclose(found[0], expected[0], atol=1e-2 * expected[1].max() + 5e-4)
+    assert_allclose(found[1], expected[1], rtol=1e-2, atol=5e-4)  # the noise that is added
+    value = ours.log_marginal_likelihood(ours.kernel_.theta)
+    assert_allclose(ours.log_marginal_likelihood_value_, value, rtol=1e-9)
+
+
+def test_copies_are_rows_of_the_model_given_neighbours():
+    """As in scikit-learn's; they counted relative to the mean count, so f was less certain."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0.0, 20.0, (100, 1))
+    Y = np.sin(X + np.arange(2)) + 0.3 * rng.standard_normal((100, 2))
+    X, Y = np.concatenate([X] + [X[:40]] * 3), np.concatenate([Y] + [Y[:40]] * 3)
+    kernel = 0.5 * RBF(1.0) + WhiteKernel(0.1)
+    ours = GaussianProcessRegressor(kernel, max_exact=50, method="nngp", random_state=0).fit(X, Y)
+    again = clone(ours).set_params(kernel=ours.kernel_, optimizer=None).fit(X, Y)
+    found, expected = (m.predict(X[:20] + 0.01, return_std=True)[1] for m in (ours, again))
+    assert_allclose(found, expected, rtol=0.1)  # each target has its own noise, or one for both

@@ -26,8 +26,9 @@ from torch import nn
 
 from skgpstoch import GaussianProcessRegressor, NNGPClassifier, NNGPRegressor
 from skgpstoch.data import ChunkRows, ParquetRows, equal_rows
-from skgpstoch.data.arrays import row_blocks
+from skgpstoch.data.arrays import Scaling, row_blocks
 from skgpstoch.data.deadline import Deadline
+from skgpstoch.data.known_errors import scaling_of_known, told_by
 from skgpstoch.data.rows import Rows
 from skgpstoch.estimators import runs
 from skgpstoch.kernels import from_sklearn
@@ -43,6 +44,7 @@ from skgpstoch.models.calibration.tails import TailChoice, best_tails
 from skgpstoch.models.features.near import NearFeatures
 from skgpstoch.models.posteriors import joint, neighbours
 from skgpstoch.models.posteriors.exact import repetition
+from skgpstoch.models.posteriors.functions import prior_functions
 from skgpstoch.models.posteriors.joint import groups_of
 from skgpstoch.models.posteriors.neighbours import NeighbourPosterior
 from skgpstoch.models.posteriors.places import Observed, noise_of_rows
@@ -1433,3 +1435,79 @@ def test_errors_at_places_are_those_of_the_mean():
                 var = K[j, j] - beta @ K[rest, j] + places.variance[j, p]
                 error = places.y[j, p] - beta @ places.y[rest, p]
                 assert_allclose(given.sizes[row, at, p], error.abs() / var.sqrt(), rtol=1e-8)
+
+
+@pytest.mark.parametrize("kernel", [None, 1.0 * sk.Matern([1.0], nu=1.5) + sk.WhiteKernel(0.1)])
+def test_rows_that_hardly_tell_anything_change_nothing(kernel):
+    """One row in ten with errors of 1,000 ruled the scale of y, and so the kernel."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0.0, 10.0, (200, 1))
+    y, error = np.sin(X[:, 0]) + 20.0, np.where(np.arange(200) % 10, 0.1, 1000.0)
+    y, tells = y + error * rng.standard_normal(200), error < 1.0
+    model = NNGPRegressor(kernel, random_state=0)
+    new = np.linspace(0.5, 9.5, 50)[:, None]
+    found, expected = (
+        clone(model).fit(X[some], y[some], y_std=error[some]).predict(new, return_std=True)
+        for some in (slice(None), tells)
+    )
+    assert_allclose(found[0], expected[0], atol=0.02)
+    assert_allclose(found[1], expected[1], rtol=0.1)
+
+
+def test_what_known_errors_leave_of_each_row():
+    """Paule and Mandel's weights: their own equation, and all alike if errors are."""
+    rng = np.random.default_rng(0)
+    s = rng.uniform(0.1, 3.0, (500, 1))
+    y = 5.0 + rng.standard_normal((500, 1)) + s * rng.standard_normal((500, 1))
+    told = told_by(y[:, 0], s[:, 0], None)
+    v = (told * s[:, 0] ** 2 / (1.0 - told)).mean()
+    error = y[:, 0] - np.average(y[:, 0], weights=told)
+    assert_allclose((error**2 / (v + s[:, 0] ** 2)).sum(), 500.0, rtol=1e-6)
+    assert 0.7 < v < 1.4
+    alike = scaling_of_known(y, np.ones_like(y), None)
+    assert_array_equal(alike.scale, Scaling.standard(y).scale)
+
+
+def test_steps_compute_means_of_places_once():
+    """They did for each neighbour of each row: 6 s and 3 GB a step with 3,000 rows a place."""
+    X, rows = data(errors=True)
+    place = torch.arange(N) % 5
+    made = objective(X[place], rows, 4)
+    loss(made)
+    asked = []
+    original = Observed.means
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Observed, "means", lambda self, p, v: asked.append(p) or original(self, p, v))
+        loss(made)
+    assert len(asked[0]) == len(asked[0].unique()) == 5
+
+
+def test_copies_with_white_noise_in_a_product_are_rows():
+    """f differs between them; they were one row of greater weight."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0.0, 10.0, (25, 1))
+    X, y = np.repeat(X, 2, 0), np.repeat(np.sin(X[:, 0]), 2)
+    apart = 0.8 * (sk.Matern(1.0, nu=1.5) + sk.WhiteKernel(0.3, "fixed"))
+    added = 0.8 * sk.Matern(1.0, nu=1.5) + sk.WhiteKernel(0.24, "fixed")
+    of = {"max_exact": 10, "method": "nngp", "optimizer": None, "alpha": 1e-5}
+    values = [
+        GaussianProcessRegressor(kernel, **of).fit(X, y).log_marginal_likelihood_value_
+        for kernel in (apart, added)
+    ]
+    assert_allclose(*values, rtol=1e-6)
+
+
+def test_functions_need_no_features_of_all_rows_at_once(monkeypatch):
+    """150,000 rows took 3 GB."""
+    X, rows = data(50)
+    posterior = objective(X, rows, 4).posterior(X, rows)
+    posterior.kernel, sizes = from_sklearn(1.0 * sk.RBF(1.0)), []
+
+    def drawn(*given):
+        f = prior_functions(*given)
+        return lambda G: sizes.append(len(G)) or f(G)
+
+    monkeypatch.setattr(neighbours, "BLOCK_ROWS", 20)
+    monkeypatch.setattr(neighbours, "prior_functions", drawn)
+    posterior.functions(1, torch.Generator().manual_seed(0))
+    assert sizes == [20, 20, 10]

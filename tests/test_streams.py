@@ -162,6 +162,17 @@ def test_weights_and_errors_of_some_chunks(rows):
     assert_array_equal(said(model, X), said(whole, X))
 
 
+def test_a_beginning_of_counts_with_exposures_is_saved(rows, tmp_path):
+    X, y = rows(MODELS[0])[0], np.arange(len(rows(MODELS[0])[0])) % 4
+    exposure = np.linspace(0.5, 2.0, len(X))
+    model = SVGPRegressor(**FEW, likelihood="poisson")
+    model.partial_fit(X[:3], y[:3], exposure=exposure[:3]).save(tmp_path / "model")
+    loaded = skgpstoch.load(tmp_path / "model")
+    for each in (model, loaded):
+        each.partial_fit(X[3:30], y[3:30], exposure=exposure[3:30])
+    assert_array_equal(loaded.predict(X[:5]), model.predict(X[:5]))
+
+
 def test_a_beginning_is_saved_and_ends_with_a_fit(rows, tmp_path):
     X, y = rows(MODELS[0])
     model = SVGPRegressor(**FEW).partial_fit(X[:3], y[:3])

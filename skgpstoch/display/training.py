@@ -92,7 +92,7 @@ class LearningCurveDisplay(Display):
             epochs = np.arange(1, len(curve) + 1) * (n_epochs / len(curve))
             style = {"label": f"{prefix}validation NLPD", "linewidth": 2, "color": color, **kwargs}
             (self.validation_line_,) = ax.plot(epochs, curve, **style)
-        if self.best_iter is not None:
+        if self.best_iter is not None and n_epochs:  # else training ended before the first
             (self.best_point_,) = ax.plot(
                 [self.best_iter],
                 [np.interp(self.best_iter, epochs, curve)],

@@ -148,7 +148,7 @@ def set_scalings(estimator: Any, recipe: Recipe, data: Data, start: Start | None
             f"X has {data.X.shape[1]} features, but warm_start=True continues a fit "
             f"with {len(estimator._x_scaling.offset)}."
         )
-    estimator._y_scaling = recipe.target_scaling(data.y, data.weight)
+    estimator._y_scaling = recipe.target_scaling(data)
 
 
 def kept(estimator: Any, table: Table, *more: Any) -> tuple[AnyCheckpoint | None, int]:

@@ -217,7 +217,7 @@ class NeighbourObjective(Objective):
         X, seen = cast(Pair, self.data)
         used = torch.cat([i, N.clamp_min(0).flatten()])  # some rows several times
         place = torch.arange(len(used), device=used.device)
-        if self.has_network:  # once for each row
+        if self.has_network or seen.start is not None:  # once for each row
             used, place = used.unique(return_inverse=True)
         X, (D, y) = X.index_select(0, used), seen.means(used, self.noise_variance)
         i, N = place[: len(i)], torch.where(N < 0, N, place[len(i) :].view_as(N))

@@ -53,7 +53,7 @@ SHAPES = {
     "Constant": "log_constant_value:- log_constant_value_bounds:12",
     "ConstantMean": "value:p",
     "ConstantVarianceRegressor": "std_:-",
-    "Data": "X:nd y:np weight:n exposure:n y_std:np cluster:n",
+    "Data": "X:nd y:np weight:n exposure:n1 y_std:np cluster:n",
     "DecoupledFeatures": (
         "others:od coefficients:op frozen_1:oe frozen_2:mm frozen_3:mm frozen_4:pm"
     ),

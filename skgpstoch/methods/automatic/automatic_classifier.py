@@ -102,8 +102,8 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
         self.classes_ = classes
         if len(self.classes_) < 2:
             raise ValueError(
-                f"{type(self).__name__} needs at least two classes, but the rows with a "
-                f"sample_weight above 0 have one class: {self.classes_.tolist()}."
+                f"{type(self).__name__} needs at least two classes, got only "
+                f"{self.classes_.tolist()} (rows whose sample_weight is 0 do not count)."
             )
         if len(self.classes_) > MOST_CLASSES:
             raise ValueError(

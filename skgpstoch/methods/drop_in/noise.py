@@ -52,15 +52,18 @@ def exceeds_jitter(alpha: float | np.ndarray, Y: np.ndarray) -> np.ndarray:
     return np.asarray(alpha > NEGLIGIBLE_ALPHA * np.square(Scaling.standard(Y).scale))
 
 
-def noise_of(kernel: sk.Kernel, alpha: np.ndarray, Y: np.ndarray) -> Noise:
-    """Return the noise of the model for targets Y (n, P): alpha () or (n,)."""
+def noise_of(kernel: sk.Kernel, alpha: np.ndarray, Y: np.ndarray, is_fixed: bool) -> Noise:
+    """Return the noise of the model for targets Y (n, P): alpha () or (n,).
+
+    A WhiteKernel that is added is as small as it may be where the kernel is fixed.
+    """
     least, variance = float(np.min(alpha)), float(np.square(Scaling.standard(Y).scale).mean())
     scalar = least if exceeds_jitter(least, Y).all() else 0.0
     of_rows = alpha - scalar if alpha.ndim else None
     if split_white_noise(kernel)[1] is not None or scalar > 0.0:
         return Noise(kernel, scalar, of_rows, "")
     low, high = (bound * variance for bound in NOISE_BOUNDS)
-    white = sk.WhiteKernel(LEAST_START_NOISE * variance, (low, high))
+    white = sk.WhiteKernel(low if is_fixed else LEAST_START_NOISE * variance, (low, high))
     note = (
         "; a WhiteKernel was added, because the approximation needs noise, and predictions "
         "include it"

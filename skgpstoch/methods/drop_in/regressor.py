@@ -252,18 +252,20 @@ class GaussianProcessRegressor(GaussianPredictor):
         device: torch.device,
     ) -> None:
         Y = y.reshape(len(y), -1)
-        noise = noise_of(kernel, alpha, Y)
+        keeps = self.optimizer is None  # the kernel
+        noise = noise_of(kernel, alpha, Y, keeps)
         rows = TrainingSet(X, Y, alpha, device)
         start = start_kernel(noise, rows, search)
         if self.method == "auto":
             self.method_, why = settle(noise, start, rows, search[2])
             self.method_reason_ += why
         is_found = self.method_ == "nngp" and searched_all(rows)
-        if is_found:
-            noise = noise._replace(kernel=start)
-        else:
+        was_added = bool(noise.note)
+        if was_added and self.method_ != "nngp" if keeps else not is_found:  # points need noise
             start = with_noise(start, LEAST_START_NOISE * float(np.mean(np.square(Y))))
-        trained = trained_kernel(noise, start, is_fixed=is_found or self.optimizer is None)
+        if is_found or keeps:
+            noise = noise._replace(kernel=start)
+        trained = trained_kernel(noise, start, is_fixed=is_found or keeps)
         of_rows = {} if noise.alpha_of_rows is None else {"y_std": np.sqrt(noise.alpha_of_rows)}
         estimator = make_regressor(
             self.method_,
@@ -479,7 +481,7 @@ class GaussianProcessRegressor(GaussianPredictor):
 
     def _check_is_fitted(self) -> None:
         if not self._is_fitted():
-            raise NotFittedError("log_marginal_likelihood needs the rows of a fit. Call fit first.")
+            raise NotFittedError("This GaussianProcessRegressor is not fitted yet. Call fit first.")
 
     def _likelihood_at(self, theta: Any, eval_gradient: bool, clone_kernel: bool) -> Any:
         theta = checked_theta(theta, self.kernel_)

@@ -89,6 +89,8 @@ class NeighbourRecipe(Recipe):
         if "network" not in decided:
             of_network = p.hidden_layer_sizes, p.feature_map, p.weight_decay, p.activation
             made["network"] = Network.of(*of_network)
+        if p.kernel is not None and kernels.contains(made["kernel"].expression, sk.WhiteKernel):
+            made["equal_rows"] = "keep"  # f differs between them
         return super().of(parameters, training=Training.of(p), **made | decided)
 
     def of_few_rows(self, n_rows: int, n_features: int) -> Self:
@@ -134,7 +136,7 @@ class NeighbourRecipe(Recipe):
 
     @property
     def weighs_relatively(self) -> bool:
-        return self.kernel.learns_noise
+        return self.kernel.learns_noise and self.tails is not None
 
     def keeps_apart(self, plan: Plan) -> bool:
         return True  # rows are left out to judge the tails
@@ -280,9 +282,12 @@ class NeighbourRecipe(Recipe):
         }
 
     def start_mean(self, rows: Rows) -> Tensor:
-        """Return the constant to start from, or 0, (P,)."""
-        mean = rows.mean(rows.y.double())
-        return mean if self.mean == "constant" else torch.zeros_like(mean)
+        """Return the constant to start from, or 0, (P,): the mean of y, in which errors count."""
+        y = rows.y.double()
+        if self.mean != "constant":
+            return torch.zeros_like(y[0])
+        told = torch.ones_like(y) if rows.noise is None else 1.0 / (1.0 + rows.noise.double())
+        return rows.mean(told * y) / rows.mean(told)
 
     @property
     def is_ordered(self) -> bool:

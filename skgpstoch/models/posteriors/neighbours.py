@@ -361,7 +361,8 @@ class NeighbourPosterior(Posterior):
         G, D, y = (places := self.places)[:3]
         f = prior_functions(self.kernel, G.shape[1], n_samples, y.shape[1], generator)
         z = standard_normal((n_samples, *y.shape), y, generator)
-        error = y - f(G) - D.sqrt() * z  # (S, n, P)
+        drawn = torch.cat([f(G[b]) for b in row_blocks(len(G), BLOCK_ROWS)], 1)
+        error = y - drawn - D.sqrt() * z  # (S, n, P)
 
         def values(X: Tensor) -> Tensor:
             at = self.network(X)

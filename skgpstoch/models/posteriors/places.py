@@ -172,12 +172,12 @@ def observed(X: Tensor, rows: Rows) -> tuple[Tensor, Observed]:
 
 def one_observation(of_row: Tensor, n: int, rows: Rows) -> Rows:
     """Return n observations: the weighted means of rows, and the sums of squares about them."""
-    y = rows.y.cpu()
+    y = rows.y.cpu().double()
     w = y.new_ones(len(y)) if rows.weight is None else rows.weight.cpu().to(y)
     weight = totals(of_row, n, w)
     mean = totals(of_row, n, w[:, None] * y) / weight[:, None]
     within = totals(of_row, n, w[:, None] * (y - mean[of_row]).square())
-    mean, weight, within = (each.to(rows.y.device) for each in (mean, weight, within))
+    mean, weight, within = (each.to(rows.y) for each in (mean, weight, within))
     return Rows(mean, weight=weight, within=within)
 
 

@@ -25,6 +25,7 @@ from ...data.devices import HOST
 from ...data.equal_rows import Merging
 from ...data.findings import Finding
 from ...data.held_out import HeldOutPredictions
+from ...data.known_errors import scaling_of_known
 from ...data.rows import Data, Rows
 from ...likelihoods.base import Likelihood, check_rows
 from ...likelihoods.counts import Poisson
@@ -245,10 +246,13 @@ class Recipe(OfParameters, ABC):
         """Return the scaling between the user's X and what the objective sees."""
         return Scaling.identity(X.shape[1])
 
-    def target_scaling(self, y: np.ndarray, weight: np.ndarray | None) -> Scaling:
+    def target_scaling(self, data: Data) -> Scaling:
         """Return the scaling of y (n, P): a robust one if the noise has heavy tails."""
+        y, weight = data.y, data.weight
         if not self.scales_target:
             return Scaling.identity(y.shape[1])
+        if data.y_std is not None:
+            return scaling_of_known(y, data.y_std, weight)
         find = (
             Scaling.robust if isinstance(self.likelihood, StudentT | Laplace) else Scaling.standard
         )

@@ -1,0 +1,55 @@
+"""Scale targets whose errors are known: rows with large errors hardly tell where y is.
+
+Row i has the variance v + s_i², so it counts as v/(v + s_i²) of a row without an error. Deviations
+from the weighted mean are as large as these variances say at the right v,
+
+    Σ_i (y_i − m)²/(v + s_i²) = n,   m = Σ_i y_i/(v + s_i²) / Σ_i 1/(v + s_i²)
+
+(Paule & Mandel, "Consensus values and weighting factors", J. Res. NBS 87, 1982).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.optimize import brentq
+
+from .arrays import Scaling
+
+LARGEST = 1e150  # whose square does not overflow
+LEAST_SHARE = 1e-9  # of the variance of y, for v
+
+
+def scaling_of_known(y: np.ndarray, y_std: np.ndarray, weight: np.ndarray | None) -> Scaling:
+    """Return the mean and scale of targets (n, P), by what each row tells, (P,) each."""
+    parts = []
+    for column, s in zip(y.T, y_std.T, strict=True):
+        told = weight if np.ptp(s) == 0.0 else told_by(column, s, weight)
+        parts.append(Scaling.standard(column[:, None], told))
+    offset, scale = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return Scaling(offset, scale)
+
+
+def told_by(y: np.ndarray, s: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    """Return w_i v/(v + s_i²) of targets (n,) with known errors s (n,)."""
+    w = np.ones(len(y)) if weight is None else weight
+    top = max(float(np.ptp(y)), np.finfo(float).tiny)
+    u, s2 = (y - y.min()) / top, np.square(np.minimum(s / top, LARGEST))
+    most = float(np.average(np.square(u - np.average(u, weights=w)), weights=w))
+    if most == 0.0:
+        return w
+
+    def shares(log_v: float) -> np.ndarray:
+        v = math.exp(log_v)
+        return np.asarray(w * (v / (v + s2)))
+
+    def excess(log_v: float) -> float:
+        told = shares(log_v)
+        error = u - told @ u / told.sum()
+        return float(told @ np.square(error) / (math.exp(log_v) * w.sum())) - 1.0
+
+    low, high = math.log(LEAST_SHARE * most), math.log(most)
+    if excess(low) <= 0.0:
+        return shares(low)
+    return shares(brentq(excess, low, high) if excess(high) < 0.0 else high)

@@ -17,8 +17,8 @@ from scipy.optimize import brentq
 
 from .arrays import Scaling
 
-LARGEST = 1e150  # whose square does not overflow
-LEAST_SHARE = 1e-9  # of the variance of y, for v
+MOST_ERROR = 1e150  # whose square does not overflow
+LEAST_OF_VARIANCE = 1e-9  # of the variance of y, for v
 
 
 def scaling_of_known(y: np.ndarray, y_std: np.ndarray, weight: np.ndarray | None) -> Scaling:
@@ -35,7 +35,7 @@ def told_by(y: np.ndarray, s: np.ndarray, weight: np.ndarray | None) -> np.ndarr
     """Return w_i v/(v + s_i²) of targets (n,) with known errors s (n,)."""
     w = np.ones(len(y)) if weight is None else weight
     top = max(float(np.ptp(y)), np.finfo(float).tiny)
-    u, s2 = (y - y.min()) / top, np.square(np.minimum(s / top, LARGEST))
+    u, s2 = (y - y.min()) / top, np.square(np.minimum(s / top, MOST_ERROR))
     most = float(np.average(np.square(u - np.average(u, weights=w)), weights=w))
     if most == 0.0:
         return w
@@ -49,7 +49,7 @@ def told_by(y: np.ndarray, s: np.ndarray, weight: np.ndarray | None) -> np.ndarr
         error = u - told @ u / told.sum()
         return float(told @ np.square(error) / (math.exp(log_v) * w.sum())) - 1.0
 
-    low, high = math.log(LEAST_SHARE * most), math.log(most)
+    low, high = math.log(LEAST_OF_VARIANCE * most), math.log(most)
     if excess(low) <= 0.0:
         return shares(low)
     return shares(brentq(excess, low, high) if excess(high) < 0.0 else high)

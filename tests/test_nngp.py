@@ -1464,6 +1464,9 @@ def test_what_known_errors_leave_of_each_row():
     error = y[:, 0] - np.average(y[:, 0], weights=told)
     assert_allclose((error**2 / (v + s[:, 0] ** 2)).sum(), 500.0, rtol=1e-6)
     assert 0.7 < v < 1.4
+    few = np.where(np.arange(500) == 7, 0.0, 1.0)[:, None]  # one exact row among noise
+    only = scaling_of_known(rng.standard_normal((500, 1)), few, None)
+    assert 0.5 < only.scale[0] < 1.5
     alike = scaling_of_known(y, np.ones_like(y), None)
     assert_array_equal(alike.scale, Scaling.standard(y).scale)
 

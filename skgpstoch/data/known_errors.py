@@ -19,6 +19,7 @@ from .arrays import Scaling
 
 MOST_SQUARED = 1e150  # whose square does not overflow
 LEAST_OF_VARIANCE = 1e-9  # of the variance of y, for v
+LEAST_OF_ERRORS = 0.1  # of s², which a quarter of the rows falls below, so that few do not rule
 
 
 def scaling_of_known(y: np.ndarray, y_std: np.ndarray, weight: np.ndarray | None) -> Scaling:
@@ -49,7 +50,8 @@ def told_by(y: np.ndarray, s: np.ndarray, weight: np.ndarray | None) -> np.ndarr
         error = u - told @ u / told.sum()
         return float(told @ np.square(error) / (math.exp(log_v) * w.sum())) - 1.0
 
-    low, high = math.log(LEAST_OF_VARIANCE * most), math.log(most)
+    least = max(LEAST_OF_VARIANCE * most, LEAST_OF_ERRORS * float(np.quantile(s2, 0.25)))
+    low, high = math.log(least), math.log(max(least, most))
     if excess(low) <= 0.0:
         return shares(low)
     return shares(brentq(excess, low, high) if excess(high) < 0.0 else high)

@@ -36,7 +36,7 @@ def told_by(y: np.ndarray, s: np.ndarray, weight: np.ndarray | None) -> np.ndarr
     """Return w_i v/(v + s_i²) of targets (n,) with known errors s (n,)."""
     w = np.ones(len(y)) if weight is None else weight
     top = max(float(np.ptp(y)), np.finfo(float).tiny)
-    u, s2 = (y - y.min()) / top, np.square(np.minimum(s / top, MOST_SQUARED))
+    u, s2 = (y - y.min()) / top, np.square(np.minimum(s, MOST_SQUARED * top) / top)
     most = float(np.average(np.square(u - np.average(u, weights=w)), weights=w))
     if most == 0.0:
         return w

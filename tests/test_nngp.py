@@ -48,6 +48,7 @@ from skgpstoch.models.posteriors.functions import prior_functions
 from skgpstoch.models.posteriors.joint import groups_of
 from skgpstoch.models.posteriors.neighbours import NeighbourPosterior
 from skgpstoch.models.posteriors.places import Observed, noise_of_rows
+from skgpstoch.models.posteriors.sets import lag
 from skgpstoch.objectives.neighbours import NeighbourObjective
 from skgpstoch.training.history import HURRIED_STEPS
 from skgpstoch.training.starts import smoother
@@ -1514,3 +1515,49 @@ def test_functions_need_no_features_of_all_rows_at_once(monkeypatch):
     monkeypatch.setattr(neighbours, "prior_functions", drawn)
     posterior.functions(1, torch.Generator().manual_seed(0))
     assert sizes == [20, 20, 10]
+
+
+@pytest.mark.parametrize("uses_trees", [True, False])
+def test_noisy_rows_are_farther_by_their_lag(uses_trees):
+    rng = np.random.default_rng(0)
+    rows, found = torch.tensor(rng.normal(size=(400, 2))), torch.tensor(rng.exponential(size=400))
+    search = Nearest(rows, found)
+    search.uses_trees = uses_trees
+    r2 = torch.cdist(rows, rows).square() + found
+    assert_array_equal(search.of(rows, 9), r2.argsort(1)[:, :9])
+    i = torch.arange(0, 400, 7)
+    r2.fill_diagonal_(math.inf)
+    assert_array_equal(search.others(i, 9), r2[i].argsort(1)[:, :9])
+    r2[torch.ones_like(r2).triu().bool()] = math.inf
+    earlier = r2.argsort(1)[:, :9]
+    earlier = earlier.where(r2.gather(1, earlier).isfinite(), -1)
+    assert_array_equal(search.earlier(i, 9), earlier[i])
+
+
+def test_what_a_row_tells_alone_falls_with_its_lag():
+    """log(1 + D/k) has no part in the choice if no total variance is twice another."""
+    kernel = from_sklearn(2.0 * sk.RBF(1.0)).double()
+    G, D = torch.zeros(3, 1, dtype=torch.float64), torch.tensor([[0.0], [2.0], [6.0]]).double()
+    assert_allclose(lag(kernel, G, D).detach(), np.log([1.0, 2.0, 4.0]))
+    assert lag(kernel, G, 0.3 * D) is None
+    assert lag(kernel, G, D + 6.0) is None
+
+
+def test_precise_rows_are_seen_among_many_poor_ones():
+    """Neighbours were the nearest rows: their evidence was 71 nats too low, f's error 1.4 times."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0.0, 10.0, (1040, 2))
+    error = np.where(np.arange(1040) < 1000, 3.0, 0.05)
+    kernel = 1.0 * sk.Matern(4.0, nu=1.5)
+    L = np.linalg.cholesky(kernel(X) + 1e-10 * np.eye(len(X)))
+    f = L @ rng.standard_normal(len(X))
+    y, new = (f + error * rng.standard_normal(len(X)))[20:], f[:20]
+    of = {"optimizer": None, "alpha": error[20:] ** 2}
+    exact = GaussianProcessRegressor(kernel, method="exact", **of).fit(X[20:], y)
+    found = GaussianProcessRegressor(kernel, method="nngp", **of).fit(X[20:], y)
+    gap = exact.log_marginal_likelihood_value_ - found.log_marginal_likelihood_value_
+    assert abs(gap) < 3.0
+    (a, s), (b, t) = (m.predict(X[:20], return_std=True) for m in (found, exact))
+    assert_allclose(s, t, rtol=0.15)
+    assert np.abs(a - b).max() < t.mean()
+    assert np.square(a - new).mean() < 1.3 * np.square(b - new).mean()

@@ -40,6 +40,7 @@ from skgpstoch import (
     SVGPClassifier,
     SVGPRegressor,
 )
+from skgpstoch.estimators.base import predictor
 from skgpstoch.kernels import TiedKernel
 from skgpstoch.likelihoods import Bernoulli, Poisson
 
@@ -684,6 +685,14 @@ def test_graphs_are_not_silently_infinite(orthogonal):
     model.posterior_.weights.root_0.data.fill_(1e160)
     with pytest.raises(ValueError, match="SolveGPRegressor predicts inf for"):
         to_onnx(model)
+
+
+def test_graphs_take_the_same_neighbours_where_errors_differ():
+    error = np.where(np.arange(len(X)) % 9, 2.0, 0.05)
+    model = skgpstoch.NNGPRegressor(n_neighbors=6, n_neighbors_predict=6, random_state=0)
+    model.fit(X, y, y_std=error)
+    assert predictor(model)[1].nearest.has_lag
+    assert_same_numbers(model)
 
 
 @pytest.mark.parametrize("other", [3.0, np.nan], ids=["constant", "missing"])

@@ -29,8 +29,8 @@ MOST_ASKED = 0.25  # of the rows of these cells, that may be asked for at most
 class NearlyNearest(Nearest):
     """Finds most of the neighbours among rows, (n, e), where finding all takes long."""
 
-    def __init__(self, rows: Tensor) -> None:
-        super().__init__(rows)
+    def __init__(self, rows: Tensor, lag: Tensor | None = None) -> None:
+        super().__init__(rows, lag)
         self.cells: dict[int, Cells] = {}  # of the first so many rows
 
     def _among(self, size: int, Q: Tensor, k: int) -> Tensor:

@@ -30,10 +30,18 @@ LEAST_PREFIX = 256  # rows of the smallest tree among earlier rows
 
 
 class Nearest:
-    """Finds neighbours among rows, (n, e)."""
+    """Finds neighbours among rows, (n, e).
 
-    def __init__(self, rows: Tensor) -> None:
-        self.rows = limited(rows)
+    Each may be farther from all others than its place is, by a lag (n,) in squared distance: by a
+    coordinate that only queries have in common.
+    """
+
+    def __init__(self, rows: Tensor, lag: Tensor | None = None) -> None:
+        self.places = limited(rows)
+        self.has_lag = lag is not None
+        self.rows = (
+            self.places if lag is None else limited(torch.cat([rows, lag[:, None].sqrt()], 1))
+        )
         self.uses_trees = is_host(rows.device) and dimensions(self.rows) <= MOST_TREE_DIMENSIONS
         self.trees: dict[int, cKDTree] = {}  # of the first so many rows
         self.products: dict[tuple[int, torch.dtype], Products] = {}  # the same
@@ -43,7 +51,11 @@ class Nearest:
 
     def of(self, Q: Tensor, k: int) -> Tensor:
         """Return the numbers of the k rows nearest to each row of Q (q, e), nearest first."""
-        return self._among(len(self), limited(Q), min(k, len(self)))
+        return self._among(len(self), self._asked(limited(Q)), min(k, len(self)))
+
+    def _asked(self, Q: Tensor) -> Tensor:
+        """Return queries without a lag."""
+        return torch.nn.functional.pad(Q, (0, 1)) if self.has_lag else Q
 
     def at_most(self, k: int) -> int:
         """Return k, or the number of other rows if there are fewer; at least 1."""
@@ -55,7 +67,7 @@ class Nearest:
         There are n − 1 columns if k is more.
         """
         k = self.at_most(k)
-        found = self.of(self.rows[i], k + 1)
+        found = self.of(self.places[i], k + 1)
         return first_where(found, found != i[:, None], k)
 
     def earlier(self, i: Tensor, k: int) -> Tensor:
@@ -76,7 +88,7 @@ class Nearest:
         found = torch.full((len(i), k), -1, dtype=torch.long, device=i.device)
         left, n_asked = torch.arange(len(i), device=i.device), min(size, math.ceil(2.3 * k) + 1)
         while len(left):
-            near = self._among(size, self.rows[i[left]], n_asked)
+            near = self._among(size, self._asked(self.places[i[left]]), n_asked)
             is_earlier = near < i[left, None]
             found[left] = first_where(near, is_earlier, k)
             is_complete = (is_earlier.sum(1) >= i[left].clamp_max(k)) | (n_asked == size)

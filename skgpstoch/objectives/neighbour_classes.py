@@ -123,6 +123,9 @@ class NeighbourClassObjective(NeighbourObjective):
     def observed(self, X: Tensor, rows: Rows) -> Pair:
         return X, Observed(rows)
 
+    def lag(self, G: Tensor) -> Tensor | None:
+        return None  # pseudo-targets move
+
     def use(self, X: Tensor, seen: Observed) -> None:
         self.codes: Tensor | None = seen.rows.y
         super().use(X, seen)

@@ -52,6 +52,7 @@ from ..models.posteriors.neighbours import (
     differs_by_row,
 )
 from ..models.posteriors.places import Observed, observed
+from ..models.posteriors.sets import lag
 from .base import Objective, surrogate
 from .closing import LEAST_JUDGES, seconds_of
 
@@ -180,7 +181,13 @@ class NeighbourObjective(Objective):
 
     def nearest_of(self, G: Tensor) -> Nearest:
         """Return what finds neighbours among rows with these features."""
-        return Nearest(self.located(G))
+        return Nearest(self.located(G), self.lag(G))
+
+    def lag(self, G: Tensor) -> Tensor | None:
+        """Return by how much places are farther because of their noise, (q,)."""
+        seen = cast(Pair, self.data)[1]
+        D, _ = seen.means(torch.arange(len(G), device=G.device), self.noise_variance)
+        return lag(self.kernel, G, D)
 
     def located(self, G: Tensor) -> Tensor:
         """Return features in the units in which the kernel falls, (n, e)."""

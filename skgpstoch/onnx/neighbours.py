@@ -45,7 +45,8 @@ def _(posterior: NeighbourPosterior, X: Value) -> list[LatentValues]:
     G = layer(posterior.network, X).at_least(-FARTHEST_DEVIATE).at_most(FARTHEST_DEVIATE)
     unit = number(posterior.located(places.G.new_ones(1, F.shape[1])))
     m = min(posterior.n_neighbors, len(F))
-    N = nearest(G * unit, F * unit, m)
+    lag = posterior.lag(places.G, places.D)
+    N = nearest(G * unit, F * unit, m, 0.0 if lag is None else number(lag))
     F_N = X.graph.call("Gather", F, N, axis=0)  # (N, m, e)
     centre = F_N.columns([0], axis=1)  # from a far row, rounding would hide what is between others
     S = X.graph.concat([F_N, G.unsqueeze(1)], 1) - centre
@@ -63,11 +64,14 @@ def _(posterior: NeighbourPosterior, X: Value) -> list[LatentValues]:
     return [LatentValues(*joined, None if ratio[0] is None else X.graph.concat(ratio, 1))]
 
 
-def nearest(Q: Value, Z: np.ndarray, m: int) -> Value:
-    """Return the numbers of the m rows of Z that are nearest to each row of Q, (N, m)."""
+def nearest(Q: Value, Z: np.ndarray, m: int, lag: Any) -> Value:
+    """Return the numbers of the m rows of Z that are nearest to each row of Q, (N, m).
+
+    Squared distances are larger by each row's lag.
+    """
     centre = Z.mean(0)
     B = Z - centre
-    r2 = np.square(B).sum(1) - 2.0 * ((Q - centre) @ B.T)
+    r2 = np.square(B).sum(1) + lag - 2.0 * ((Q - centre) @ B.T)
     return r2.graph.smallest(r2, m)
 
 

@@ -173,7 +173,7 @@ class DeepNeighbourObjective(NeighbourObjective):
 
     def nearest_of(self, G: Tensor) -> NearlyNearest:
         """Return the same but for a few neighbours, as features move in any case."""
-        return NearlyNearest(self.located(G))
+        return NearlyNearest(self.located(G), self.lag(G))
 
     def evaluate(self, X: Tensor, rows: Rows) -> float:
         return brief_score(self, X, rows)

@@ -164,6 +164,9 @@ class NeighbourClassPosterior(NeighbourPosterior):
         for name, value in given.items():
             self.register_buffer(name, value.detach().clone())
 
+    def lag(self, G: Tensor, D: Tensor) -> Tensor | None:
+        return None  # pseudo-targets move
+
     @property
     def rows_alone(self) -> Nearest:
         """Finds neighbours among rows, whose pseudo-targets follow each other also at one place."""

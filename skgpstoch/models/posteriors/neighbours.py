@@ -31,7 +31,7 @@ from .functions import Functions, prior_functions
 from .joint import JointErrors
 from .nearby import LEAST_KNOWN, ErrorScale, Given, Widths
 from .places import Observed, Places, noise_of_rows, observed
-from .sets import Sets, located, set_blocks
+from .sets import Sets, lag, located, set_blocks
 
 MOST_IN_BLOCK = 1 << 24  # covariances of a block of sets, of which gradients keep each part's
 ENOUGH = 128  # neighbours for a summary of the mean
@@ -168,7 +168,8 @@ class NeighbourPosterior(Posterior):
         """Finds neighbours; made when it is needed, and neither saved nor copied."""
         found = _found.get(self)
         if found is None or found.rows.device != self.residual.device:
-            found = _found[self] = Nearest(self.located(self.places.G))
+            G, lag = self.places.G, self.lag(self.places.G, self.places.D)
+            found = _found[self] = Nearest(self.located(G), lag)
         return found
 
     @property
@@ -194,6 +195,10 @@ class NeighbourPosterior(Posterior):
     def located(self, G: Tensor) -> Tensor:
         """Return features in the units in which the kernel falls, (N, e)."""
         return located(self.kernel, G)
+
+    def lag(self, G: Tensor, D: Tensor) -> Tensor | None:
+        """Return by how much places with noise of variance D are farther, (q,)."""
+        return lag(self.kernel, G, D)
 
     def refit(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         """Return the posterior given other data, with the same hyper-parameters."""
@@ -310,7 +315,7 @@ class NeighbourPosterior(Posterior):
         D, r = seen.means(every, noise)
         beside = cast(Tensor, seen.log_density_about_means(every, noise)).sum(0)
         value, slopes = beside.detach(), slopes_of(beside.sum(), parameters)
-        nearest = Nearest(located(kernel, G))
+        nearest = Nearest(located(kernel, G), lag(kernel, G, D.detach()))
         for block in row_blocks(len(r), BLOCK_ROWS):
             i = every[block]
             N = nearest.earlier(i, min(self.n_joint, len(r) - 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -12,10 +13,25 @@ from ...data.devices import block_elements
 from ...kernels import Kernel
 from ...kernels.sets import nearness, within
 
+LEAST_LAG = math.log(2.0)  # of the noisiest row, for which errors count in the choice
+
 
 def located(kernel: Kernel, G: Tensor) -> Tensor:
     """Return features in the units in which the kernel falls, (N, e)."""
     return G * nearness(kernel, G.shape[1]).sqrt().to(G)
+
+
+@torch.no_grad()
+def lag(kernel: Kernel, G: Tensor, D: Tensor) -> Tensor | None:
+    """Return log(1 + D/k) of rows less the least, (n,); None if no total variance is twice another.
+
+    What y at x' of noise variance D tells of f at x falls like −log(1 − ρ²/(1 + D/k)), ρ the
+    correlation. With ρ² ≈ exp(−r²) it is the same for all rows with equal r² + log(1 + D/k).
+    """
+    k = kernel.diag(G).clamp_min(torch.finfo(G.dtype).tiny)
+    found = torch.log1p(D.mean(1) / k)
+    found = found - found.min()
+    return found if float(found.max()) > LEAST_LAG else None
 
 
 def set_blocks(n_rows: int, n_of_set: int, device: torch.device) -> Any:

@@ -21,7 +21,7 @@ from ..kernels import expressions as k
 from ..models.features.near import NearFeatures
 from ..models.features.network import FARTHEST_INPUT
 from ..models.posteriors.nearby import LEAST_KNOWN, TINIEST, ErrorsNearby
-from ..models.posteriors.neighbours import NeighbourPosterior
+from ..models.posteriors.neighbours import NeighbourPosterior, lag_of
 from .features import layer
 from .graph import MOST_IN_GRAPH, CannotExport, Value
 from .kernels import number, radial
@@ -45,7 +45,7 @@ def _(posterior: NeighbourPosterior, X: Value) -> list[LatentValues]:
     G = layer(posterior.network, X).at_least(-FARTHEST_DEVIATE).at_most(FARTHEST_DEVIATE)
     unit = number(posterior.located(places.G.new_ones(1, F.shape[1])))
     m = min(posterior.n_neighbors, len(F))
-    lag = posterior.lag(places.G, places.D)
+    lag = lag_of(posterior)
     N = nearest(G * unit, F * unit, m, 0.0 if lag is None else number(lag))
     F_N = X.graph.call("Gather", F, N, axis=0)  # (N, m, e)
     centre = F_N.columns([0], axis=1)  # from a far row, rounding would hide what is between others

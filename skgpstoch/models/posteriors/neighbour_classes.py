@@ -139,6 +139,7 @@ class NeighbourClassPosterior(NeighbourPosterior):
     """
 
     likelihood: ClassLikelihood
+    noise_counts = False  # pseudo-targets move
     codes: Tensor
     level: Tensor
     stretch: Tensor
@@ -163,9 +164,6 @@ class NeighbourClassPosterior(NeighbourPosterior):
         given = {"codes": rows.y, "level": level, "stretch": one, "link_mean": mean}
         for name, value in given.items():
             self.register_buffer(name, value.detach().clone())
-
-    def lag(self, G: Tensor, D: Tensor) -> Tensor | None:
-        return None  # pseudo-targets move
 
     @property
     def rows_alone(self) -> Nearest:

@@ -81,6 +81,12 @@ def observed_residuals(posterior: NeighbourPosterior) -> tuple[Tensor, Observed]
     return p.features[first], seen
 
 
+def lag_of(posterior: NeighbourPosterior) -> Tensor | None:
+    """Return by how much places are farther because of their noise, (q,)."""
+    places = posterior.places
+    return lag(posterior.kernel, places.G, places.D) if posterior.noise_counts else None
+
+
 def size_of_sets(posterior: NeighbourPosterior) -> int:
     """Return the number of a row and its neighbours."""
     return min(posterior.n_neighbors, len(posterior.residual)) + 1
@@ -107,6 +113,7 @@ class NeighbourPosterior(Posterior):
         m of predictions, and of the joint density of all rows.
     """
 
+    noise_counts = True  # in the choice of neighbours
     inputs: Tensor
     features: Tensor
     residual: Tensor
@@ -168,8 +175,7 @@ class NeighbourPosterior(Posterior):
         """Finds neighbours; made when it is needed, and neither saved nor copied."""
         found = _found.get(self)
         if found is None or found.rows.device != self.residual.device:
-            G, lag = self.places.G, self.lag(self.places.G, self.places.D)
-            found = _found[self] = Nearest(self.located(G), lag)
+            found = _found[self] = Nearest(self.located(self.places.G), lag_of(self))
         return found
 
     @property
@@ -195,10 +201,6 @@ class NeighbourPosterior(Posterior):
     def located(self, G: Tensor) -> Tensor:
         """Return features in the units in which the kernel falls, (N, e)."""
         return located(self.kernel, G)
-
-    def lag(self, G: Tensor, D: Tensor) -> Tensor | None:
-        """Return by how much places with noise of variance D are farther, (q,)."""
-        return lag(self.kernel, G, D)
 
     def refit(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         """Return the posterior given other data, with the same hyper-parameters."""

@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 from .arrays import Scaling
 
 MOST_SQUARED = 1e150  # whose square does not overflow
-LEAST_OF_VARIANCE = 1e-9  # of the variance of y, for v
+LEAST_OF_VARIANCE = 1e-30  # of the variance of y, for v
 LEAST_OF_ERRORS = 0.1  # of s², which a quarter of the rows falls below, so that few do not rule
 
 

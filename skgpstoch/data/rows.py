@@ -217,6 +217,13 @@ class Rows(_Columns):
             return values.mean(0)
         return self.weighted(values).sum(0) / self.own_weight
 
+    def mean_told(self) -> Tensor:
+        """Return the mean of y, (P,), where a row of noise variance s² counts as 1/(1 + s²)."""
+        if self.noise is None:
+            return self.mean(self.y)
+        told = 1.0 / (1.0 + self.noise.to(self.y))
+        return self.mean(told * self.y) / self.mean(told)
+
     def median(self, values: Tensor) -> Tensor:
         """Return the weighted (lower) median of values (N, P): (P,)."""
         if self.group.size > 1:

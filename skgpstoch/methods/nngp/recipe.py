@@ -282,12 +282,9 @@ class NeighbourRecipe(Recipe):
         }
 
     def start_mean(self, rows: Rows) -> Tensor:
-        """Return the constant to start from, or 0, (P,): the mean of y, in which errors count."""
-        y = rows.y.double()
-        if self.mean != "constant":
-            return torch.zeros_like(y[0])
-        told = torch.ones_like(y) if rows.noise is None else 1.0 / (1.0 + rows.noise.double())
-        return rows.mean(told * y) / rows.mean(told)
+        """Return the constant to start from, or 0, (P,)."""
+        mean = rows.to(torch.float64).mean_told()
+        return mean if self.mean == "constant" else torch.zeros_like(mean)
 
     @property
     def is_ordered(self) -> bool:

@@ -13,7 +13,14 @@ from scipy.stats import norm
 from test_process import EACH_SHAPE, some_rows, some_z
 from thread_group import on_ranks
 
-from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor
+from skgpstoch import (
+    AutoGaussianProcessClassifier,
+    AutoGaussianProcessRegressor,
+    DLMRegressor,
+    FITCRegressor,
+    SolveGPRegressor,
+    SVGPRegressor,
+)
 from skgpstoch.data import SequenceRows
 from skgpstoch.methods.automatic import automatic_regressor
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
@@ -182,3 +189,20 @@ def test_many_rows_in_chunks_and_on_ranks(monkeypatch):
     held_out = model.estimators_["networks"].held_out_
     assert type(model.estimators_["networks"].likelihood_).__name__ == "Gaussian"
     assert (held_out.std[error[held_out.rows] == 1.5] > 1.4).all()
+
+
+@pytest.mark.parametrize("model", [SVGPRegressor, SolveGPRegressor, FITCRegressor, DLMRegressor])
+def test_rows_with_large_errors_change_nothing(model):
+    """Their y was in the mean and variance from which training starts, and of the noise's prior."""
+    rng = np.random.default_rng(0)
+    X, error = rng.uniform(-3.0, 3.0, (60, 1)), np.where(np.arange(60) < 45, 0.1, 1e6)
+    y = 5.0 + np.sin(2.0 * X[:, 0]) + error * rng.standard_normal(60)
+    new, told = np.linspace(-2.5, 2.5, 20)[:, None], error < 1.0
+    found, expected = (
+        model(n_inducing=20, random_state=0)
+        .fit(X[some], y[some], y_std=error[some])
+        .predict(new, return_std=True)
+        for some in (slice(None), told)
+    )
+    assert_allclose(found[0], expected[0], atol=0.05)
+    assert_allclose(found[1], expected[1], rtol=0.1)

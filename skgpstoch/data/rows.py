@@ -217,12 +217,12 @@ class Rows(_Columns):
             return values.mean(0)
         return self.weighted(values).sum(0) / self.own_weight
 
-    def mean_told(self) -> Tensor:
-        """Return the mean of y, (P,), where a row of noise variance s² counts as 1/(1 + s²)."""
+    def mean_told(self, values: Tensor) -> Tensor:
+        """Return the same, where a row whose y has a noise variance s² counts as 1/(1 + s²)."""
         if self.noise is None:
-            return self.mean(self.y)
-        told = 1.0 / (1.0 + self.noise.to(self.y))
-        return self.mean(told * self.y) / self.mean(told)
+            return self.mean(values)
+        told = 1.0 / (1.0 + self.noise.to(values))
+        return self.mean(told * values) / self.mean(told)
 
     def median(self, values: Tensor) -> Tensor:
         """Return the weighted (lower) median of values (N, P): (P,)."""

@@ -284,7 +284,7 @@ class Likelihood(Module):
 
     def initial_mean(self, rows: Rows) -> Tensor:
         """Return the constant latent means, (n_latents,), that fit the targets best as a start."""
-        return rows.mean_told()
+        return rows.mean(rows.y)
 
     def initialise(self, rows: Rows) -> None:
         """Set starting values of the parameters, in place, from the targets (default: nothing)."""

@@ -214,7 +214,7 @@ class Gaussian(AdditiveNoise):
 
     def initial_mean(self, rows: Rows) -> Tensor:
         """Return the mean of each output."""
-        return rows.mean(rows.y)
+        return rows.mean_told(rows.y)
 
     def given(self, exposure: Tensor | None = None, noise: Tensor | None = None) -> Gaussian:
         """Return the likelihood with σ² + s² in place of σ², where s² is `noise`."""

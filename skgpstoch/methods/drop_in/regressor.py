@@ -20,6 +20,7 @@ from ...data.arrays import Scaling, named_array, possibly_ragged, random_numbers
 from ...data.devices import prediction_device, resolve_device
 from ...data.docstrings import documented
 from ...data.findings import Diagnosis, Finding
+from ...data.known_errors import scaling_of_known
 from ...estimators.context import fitting, predicting
 from ...estimators.docs import public_estimator
 from ...estimators.first_rank import fits_on_first, refuse_group
@@ -226,7 +227,8 @@ class GaussianProcessRegressor(GaussianPredictor):
         self.alpha_ = model.alpha.reshape(self.y_train_.shape)
         self.log_marginal_likelihood_value_ = model.log_evidence()
         self.estimator_: Any = None
-        unit = float(Scaling.standard(rows.Y).scale.max())
+        known = np.sqrt(np.broadcast_to(rows.noise.reshape(-1, 1), rows.Y.shape))
+        unit = float(scaling_of_known(rows.Y, known, None).scale.max())
         found = [*self._findings({"": self.kernel_}, unit), *self._of_rows(model)]
         self._diagnosis = Diagnosis(causes(found))
         self._diagnosis.warn()

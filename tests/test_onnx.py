@@ -423,6 +423,18 @@ def test_tables_with_categories_and_dates(discrete):
             np.testing.assert_allclose(found[name], exact[name], rtol=1e-7)
 
 
+def test_counts_at_new_levels():
+    """Parts of mixtures over known levels were widened, as those of numbers are."""
+    frame, target = odd_frame(90, 0)
+    counts = np.random.default_rng(0).poisson(np.exp(0.5 * target))
+    model = AutoGaussianProcessRegressor(target="count", max_time=1, random_state=0)
+    model.fit(frame, counts)
+    new = unseen(odd_frame(15, 1)[0])
+    found, exact = run(model, fed(new)), predicted(model, new, ())
+    for name in ("mean", "std"):
+        np.testing.assert_allclose(found[name], exact[name], rtol=1e-7)
+
+
 def test_new_levels_where_the_prediction_is_not_the_mean_of_the_density():
     """Deviations of copies are about their own predictions."""
     level = np.arange(60) % 3

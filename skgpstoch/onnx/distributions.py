@@ -265,9 +265,11 @@ class OverLevels(NamedTuple):
     copies: Copies
 
     @classmethod
-    def of(cls, given: Weighted, copies: Copies) -> OverLevels:
+    def of(cls, given: Weighted, copies: Copies, are_counts: bool) -> OverLevels:
         """Widen the distributions of copies, as :mod:`skgpstoch.methods.automatic.new_levels`."""
         mean, var = given.moments()
+        if are_counts:
+            return cls(Widened(given, mean, 0.0 * var + 1.0), copies)
         std = mean.graph.where(var > 0.0, var.sqrt(), math.inf)
         factor = ((copies.gaps(mean) / std).square() + 1.0).sqrt()
         return cls(Widened(given, mean, factor), copies)

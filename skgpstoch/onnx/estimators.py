@@ -157,7 +157,7 @@ def _(model: AutoGaussianProcessRegressor, X: Value | Columns) -> Weighted | Ove
         found = joined(model.weights_, models, Z, means)
     else:
         found = joined_by_row(by_row, models, Z, means)
-    return found if copies is None else OverLevels.of(found, copies)
+    return found if copies is None else OverLevels.of(found, copies, model.target == "count")
 
 
 @distribution.register

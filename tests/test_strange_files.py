@@ -1517,6 +1517,17 @@ def test_nor_are_those_of_normalized_targets_negative(tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.parametrize("scales", [np.zeros(0), np.ones((2, 1))])
+def test_length_scales_are_numbers_along_one_axis(scales, tmp_path):
+    """The repr of a kernel with none raised an IndexError."""
+    model = SVGPRegressor(RBF([1.0, 1.0]))
+    model.kernel.length_scale = scales
+    with pytest.raises(
+        ValueError, match="length_scale must be a number, or numbers along one axis"
+    ):
+        model.save(tmp_path / "model")
+
+
 OUT_OF_RANGE = {
     "a share of atoms": (Lattice(np.arange(3.0), -5.0), r"Lattice\.weight must be from 0 to 1"),
     "atoms": (Lattice(np.ones(2), 0.5), r"Lattice\.atoms must be different, and in asc"),

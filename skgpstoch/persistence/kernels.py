@@ -72,7 +72,8 @@ def judged(name: str, given: Any) -> tuple[bool, str]:
     if name.endswith("_bounds"):
         is_fixed = isinstance(given, str) and given == "fixed"
         return is_fixed or are_numbers(given, 2), "'fixed', or pairs of numbers"
-    return are_numbers(given, 1), "a number, or numbers along one axis"
+    is_some = are_numbers(given, 1) and np.size(given) > 0
+    return is_some, "a number, or numbers along one axis"
 
 
 def check_arguments(given: dict[str, Any]) -> None:

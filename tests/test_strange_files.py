@@ -1520,7 +1520,7 @@ def test_nor_are_those_of_normalized_targets_negative(tmp_path):
 @pytest.mark.parametrize("scales", [np.zeros(0), np.ones((2, 1))])
 def test_length_scales_are_numbers_along_one_axis(scales, tmp_path):
     """The repr of a kernel with none raised an IndexError."""
-    model = SVGPRegressor(RBF([1.0, 1.0]))
+    model = SVGPRegressor(sk.RBF([1.0, 1.0]))
     model.kernel.length_scale = scales
     with pytest.raises(
         ValueError, match="length_scale must be a number, or numbers along one axis"

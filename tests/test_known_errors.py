@@ -27,6 +27,7 @@ from skgpstoch.data import SequenceRows
 from skgpstoch.methods.automatic import automatic_regressor
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.methods.automatic.process_evidence import KERNEL_SHAPES, LogPosterior, Process
+from skgpstoch.metrics import neg_log_predictive_density_scorer
 
 pytestmark = pytest.mark.usefixtures("one_kernel")
 
@@ -219,3 +220,12 @@ def test_findings_know_errors():
     model = AutoGaussianProcessRegressor(random_state=0).fit(X, y, y_std=error)
     (explained,) = (f.value for f in model.diagnose() if f.name == "explained variance")
     assert explained > 0.5
+
+
+def test_scores_without_errors_name_a_cure_that_the_model_takes():
+    X, y = np.arange(30.0)[:, None], np.sin(np.arange(30.0))
+    model = AutoGaussianProcessRegressor(max_time=1, random_state=0).fit(X, y, y_std=0.1)
+    with pytest.warns(UserWarning, match="takes y_std in fit only: judge rows without errors"):
+        neg_log_predictive_density_scorer(model, X, y)
+    with pytest.warns(UserWarning, match="Pass y_std"):
+        neg_log_predictive_density_scorer(SVGPRegressor(max_iter=2).fit(X, y, y_std=0.1), X, y)

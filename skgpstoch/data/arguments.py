@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
@@ -171,9 +172,13 @@ def check_exposed(model: Any, exposure: Any) -> None:
 def given_of_rows(model: Any, exposure: Any, y_std: Any) -> dict[str, Any]:
     """Return what is known of rows whose targets are judged, and warn if their errors are not."""
     if y_std is None and getattr(model, "_fitted_with_y_std", False):
+        takes = "y_std" in inspect.signature(model.predict).parameters
+        cure = "Pass y_std, if y has errors here, too."
+        if not takes:
+            cure = f"{type(model).__name__} takes y_std in fit only: judge rows without errors."
         warn(
             "y is judged as if it had no known errors, although the model was fitted with y_std. "
-            "Pass y_std, if y has errors here, too.",
+            f"{cure}",
             about="errors of y",
         )
     known = {"exposure": exposure, "y_std": y_std}

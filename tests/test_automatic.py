@@ -168,6 +168,7 @@ def test_counts_that_networks_predict_too_vaguely():
 
 
 @few_rows
+@pytest.mark.filterwarnings("ignore:A linear model predicts rows")  # than such short training
 @sklearn_checks([AutoGaussianProcessRegressor(), AutoGaussianProcessClassifier()])
 def test_checks_of_automatic_estimators(estimator, check, monkeypatch, small, request):
     scored = check.func.__name__ in ("check_classifiers_train", "check_regressors_train")

@@ -1493,7 +1493,7 @@ def test_copies_with_white_noise_in_a_product_are_rows():
     X, y = np.repeat(X, 2, 0), np.repeat(np.sin(X[:, 0]), 2)
     apart = 0.8 * (sk.Matern(1.0, nu=1.5) + sk.WhiteKernel(0.3, "fixed"))
     added = 0.8 * sk.Matern(1.0, nu=1.5) + sk.WhiteKernel(0.24, "fixed")
-    of = {"max_exact": 10, "method": "nngp", "optimizer": None, "alpha": 1e-5}
+    of = {"max_exact": 10, "method": "nngp", "optimizer": None, "alpha": 1e-5, "random_state": 0}
     values = [
         GaussianProcessRegressor(kernel, **of).fit(X, y).log_marginal_likelihood_value_
         for kernel in (apart, added)
@@ -1552,7 +1552,7 @@ def test_precise_rows_are_seen_among_many_poor_ones():
     L = np.linalg.cholesky(kernel(X) + 1e-10 * np.eye(len(X)))
     f = L @ rng.standard_normal(len(X))
     y = (f + error * rng.standard_normal(len(X)))[20:]
-    of = {"optimizer": None, "alpha": error[20:] ** 2}
+    of = {"optimizer": None, "alpha": error[20:] ** 2, "random_state": 0}
     exact = GaussianProcessRegressor(kernel, method="exact", **of).fit(X[20:], y)
     found = GaussianProcessRegressor(kernel, method="nngp", **of).fit(X[20:], y)
     gap = exact.log_marginal_likelihood_value_ - found.log_marginal_likelihood_value_

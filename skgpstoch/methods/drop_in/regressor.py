@@ -262,8 +262,10 @@ class GaussianProcessRegressor(GaussianPredictor):
             self.method_, why = settle(noise, start, rows, search[2])
             self.method_reason_ += why
         is_found = self.method_ == "nngp" and searched_all(rows)
-        was_added = bool(noise.note)
-        if was_added and self.method_ != "nngp" if keeps else not is_found:  # points need noise
+        needs_more = not is_found
+        if keeps:  # inducing points, unlike neighbours, need noise
+            needs_more = bool(noise.note) and self.method_ != "nngp"
+        if needs_more:
             start = with_noise(start, LEAST_START_NOISE * float(np.mean(np.square(Y))))
         if is_found or keeps:
             noise = noise._replace(kernel=start)

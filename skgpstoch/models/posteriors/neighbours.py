@@ -309,8 +309,7 @@ class NeighbourPosterior(Posterior):
     ) -> tuple[Tensor, list[Tensor]]:
         """Return the same for any kernel and σ² (P,).
 
-        Also return the slopes of its sum by parameters on
-        which these depend.
+        Also return the slopes of its sum by parameters on which these depend.
         """
         G, seen = observed_residuals(self)
         every = torch.arange(len(G), device=G.device)

@@ -160,14 +160,13 @@ def observed(X: Tensor, rows: Rows) -> tuple[Tensor, Observed]:
     if n_places == len(X):
         return every, Observed(rows)
     merged = one_observation(torch.from_numpy(of_row), len(first), rows)
+    numbers = first, place.argsort(kind="stable"), np.bincount(place + 1).cumsum()
+    i, order, start = (torch.from_numpy(part).to(X.device) for part in numbers)
     if rows.noise is not None:
-        merged = replace(merged, noise=rows.noise[torch.from_numpy(first).to(X.device)])
+        merged = replace(merged, noise=rows.noise[i])
     if n_places == len(first):
-        return torch.from_numpy(first).to(X.device), Observed(merged)
-    order = torch.from_numpy(place.argsort(kind="stable")).to(X.device)
-    start = torch.from_numpy(np.bincount(place + 1, minlength=n_places + 1).cumsum()).to(X.device)
-    first_of_place = torch.from_numpy(first).to(X.device)[order[start[:-1]]]
-    return first_of_place, Observed(merged[order], start)
+        return i, Observed(merged)
+    return i[order[start[:-1]]], Observed(merged[order], start)
 
 
 def one_observation(of_row: Tensor, n: int, rows: Rows) -> Rows:

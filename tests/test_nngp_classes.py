@@ -197,6 +197,22 @@ def test_the_best_by_its_own_score_is_kept(monkeypatch):
     assert start.likeliest(both, X, Observed(rows)) is both[1]
 
 
+def test_kernels_climb_again_while_they_gain_much(monkeypatch):
+    monkeypatch.setattr(start, "ROUNDS", ((8, 1, 1.0),))
+    monkeypatch.setattr(start, "FOR_ALL", 8)
+    X, rows = data()
+    early, late, low = (objective(X, rows, 2, 4) for _ in range(3))
+    ends = {early: iter([20.0, 21.0]), late: iter([18.0, 40.0]), low: iter([5.0])}
+
+    def run(climb, n_steps):
+        climb.gained = 20.0
+        return next(ends[climb.objective])
+
+    monkeypatch.setattr(Climb, "run", run)
+    assert start.likeliest([early, late, low], X, Observed(rows)) is late
+    assert not [*ends[late], *ends[low]]  # which is dropped at once
+
+
 @pytest.mark.parametrize("var", [0.0, 0.3, 5.0, 1e3])
 @pytest.mark.parametrize("shares", [[0.5, 0.5], [0.97, 0.03], [0.2, 0.5, 0.3], [0.9, 0.09, 0.01]])
 def test_far_from_all_rows_classes_have_their_shares(shares, var):

@@ -31,6 +31,7 @@ from torch import nn
 
 import skgpstoch
 from skgpstoch import (
+    AutoGaussianProcessRegressor,
     ConstantVarianceRegressor,
     GaussianProcessRegressor,
     SCGDGaussianProcessRegressor,
@@ -118,6 +119,7 @@ def test_minus_zero_is_not_zero():
 
 # ---- states ------------------------------------------------------------------------------------
 
+ODD_TEXTS = ("", "text, ünd \ud800", "дом", "\0", "1", *(str(i) for i in range(100, 120)))
 VALUES = [
     None,
     True,
@@ -133,6 +135,21 @@ VALUES = [
     OrderedDict(b=1, a=2),
     [0.1 * i for i in range(40)],
     {"x", 3, None},
+    ODD_TEXTS,
+    dict.fromkeys(ODD_TEXTS),
+    {text: number for number, text in enumerate(ODD_TEXTS)},
+    {text: number for number, text in enumerate((*ODD_TEXTS, None))},
+    {None: 0, **{text: number for number, text in enumerate(ODD_TEXTS, 1)}},
+    {text: bool(number) for number, text in enumerate(ODD_TEXTS)},
+    {*ODD_TEXTS},
+    frozenset((*ODD_TEXTS, None)),
+    tuple(2**62 + number for number in range(20)),
+    tuple(2**64 + number for number in range(20)),
+    {10**12 * number: number for number in range(2000)},
+    {0.1 * number for number in range(2000)},
+    {np.datetime64("2020-01-01") + number for number in range(2000)},
+    (*map(float, range(20)), math.inf, -0.0),
+    (True,) * 20,
     np.float32(0.1),
     np.int8(-3),
     np.bool_(True),
@@ -154,7 +171,18 @@ VALUES = [
 def test_values_come_back(value, names):
     (back,) = again([value], names)
     assert type(back) is type(value)
-    assert repr(back) == repr(value) if not isinstance(value, set) else back == value
+    assert repr(back) == repr(value) if not isinstance(value, set | frozenset) else back == value
+
+
+def test_long_tuples_of_equal_numbers_are_not_the_same():
+    whole, real = tuple(range(20)), tuple(map(float, range(20)))
+    minus = (-0.0, *real[1:])
+    assert repr(again([whole, real, minus])) == repr([whole, real, minus])
+
+
+def test_levels_of_a_dict_and_a_set_are_stored_once():
+    state = Packer(Names()).state([{t: i for i, t in enumerate(sorted(ODD_TEXTS))}, {*ODD_TEXTS}])
+    assert len(state.arrays) == 2  # letters and lengths
 
 
 @pytest.mark.parametrize(
@@ -427,10 +455,40 @@ def test_paths_are_no_other_objects(path):
             call(path)
 
 
+def test_a_description_that_no_file_is_read_with_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("skgpstoch.persistence.tensor_file.LONGEST_HEADER", 3000)
+    model, path = SVGPRegressor(), tmp_path / "model"
+    path.write_text("old")
+    model.note_ = "x" * 3000
+    with pytest.raises(ValueError, match=r"SVGPRegressor cannot be saved: its description"):
+        model.save(path)
+    assert path.read_text() == "old"
+
+
+LEVELS = {
+    "letters of other alphabets": lambda i: f"улица {i}, дом {i % 7}",
+    "large integers": lambda i: 76_561_198_000_000_000 + 977 * i,
+    "times": lambda i: pd.Timestamp("2020-01-01") + pd.Timedelta(i, "h"),
+}
+
+
+@pytest.mark.parametrize("kind", LEVELS)
+def test_many_levels_are_saved(kind, tmp_path):
+    n, z = 600, RNG.standard_normal(600)
+    frame = pd.DataFrame({"z": z, "level": [LEVELS[kind](i // 2) for i in range(n)]})
+    frame["level"] = frame["level"].astype("category")
+    model = AutoGaussianProcessRegressor(max_time=2, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(frame, np.sin(z)).save(tmp_path / "model")
+    found = skgpstoch.load(tmp_path / "model").predict(frame[:9])
+    assert_array_equal(found, model.predict(frame[:9]))
+
+
 def test_lists_that_no_file_is_read_with_are_refused(tmp_path):
     """Where they are written, not where they are read."""
     model = GaussianProcessRegressor()
-    model.note_ = list(range(200_000))
+    model.note_ = list(range(400_000))
     with pytest.raises(ValueError, match=r"be saved: its lists or dicts .* too many .* arrays"):
         model.save(tmp_path / "model")
     model.note_ = np.array(model.note_)

@@ -25,6 +25,7 @@ from skgpstoch import (
     SVGPClassifier,
     SVGPRegressor,
 )
+from skgpstoch.estimators import streams
 from skgpstoch.estimators.streams import BEGINNING
 from skgpstoch.metrics import interval_coverage
 from skgpstoch.training.loop import Trainer
@@ -253,6 +254,15 @@ def test_fixed_noise_stays_as_it_is():
     for piece in (slice(0, 30), slice(30, 60)):
         model.partial_fit(X[piece], y[piece])
     assert_allclose(model.noise_variance_, 0.04)
+
+
+def test_a_stream_keeps_its_latest_losses(sine, monkeypatch):
+    monkeypatch.setattr(streams, "LONGEST_CURVE", 3)
+    X, y = sine
+    model = SVGPRegressor(**FEW)
+    for start in range(5):
+        model.partial_fit(X[20 * start : 20 * start + 20], y[20 * start : 20 * start + 20])
+        assert len(model.loss_curve_) == min(start + 1, 3)
 
 
 @pytest.mark.parametrize(

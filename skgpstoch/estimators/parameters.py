@@ -61,7 +61,8 @@ class RunParameters:
     Attributes
     ----------
     loss_curve_ : list of float
-        Training loss of every epoch, in nats per row; of the scaled y if it is scaled.
+        Training loss of every epoch, in nats per row; of the scaled y if it is scaled. Of a stream:
+        of the latest 100,000 calls of `partial_fit`.
     validation_scores_ : list of float or None
         Negative log predictive density of held-out rows at each evaluation, in the same units.
     n_iter_, best_iter_ : int

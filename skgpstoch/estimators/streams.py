@@ -27,7 +27,7 @@ from .runs import set_scalings
 from .validation import with_transformed_targets
 
 STREAM_RATE = 0.1  # of learning_rate_init: the largest learning rate of a stream
-
+LONGEST_CURVE = 100_000  # calls whose losses are kept; a stream may never end
 
 BEGINNING = 20
 """Rows for which scalings and inducing points are chosen; until they have come, each call begins
@@ -71,7 +71,8 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
     )
     if first:
         run.objective.end_beginning(*run.table.every_row())
-    history.loss_curve = [*getattr(estimator, "loss_curve_", []), *history.loss_curve]
+    curve = [*getattr(estimator, "loss_curve_", []), *history.loss_curve]
+    history.loss_curve = curve[-LONGEST_CURVE:]
     estimator._finish(recipe, run, run.objective.running_solution(), history, data)
     estimator._diagnosis.warn()
     run.objective.detach_rows()

@@ -155,7 +155,7 @@ class LossParameters:
     ----------
     loss_curve_ : list of float
         Training loss of each epoch, per row, as its minibatches saw it; in nats, or in squared
-        units for the square loss.
+        units for the square loss. Of a stream: of the latest 100,000 calls of `partial_fit`.
     validation_scores_ : list of float or None
         Loss of held-out rows at each evaluation, per row: negative log predictive density in nats,
         or square loss; of the scaled y if it is scaled.

@@ -39,23 +39,27 @@ ENTRIES = {"format", "class", "versions", "parameters", "structure", "sha256"}
 
 def save(estimator: Any, path: str | os.PathLike) -> None:
     """Write an estimator to a file, if `load` would read it."""
-    params = estimator.get_params(deep=False)
-    names = FileNames()
+    path, names = checked_path(path), FileNames()
     state = Packer(names).state(estimator)
     try:
         value_of(state, FileNames(names.asked), size_of(state))
+        header = header_of_state(what_is_saved(estimator), state)
     except DAMAGE as error:
         why = error.__cause__ if error.__cause__ and is_raised_by_us(error.__cause__) else error
         raise ValueError(f"{type(estimator).__name__} cannot be saved: {why}.") from error
     estimator._validate_params()  # set_params does not validate
-    entries = {
+    write(path, header, state.arrays)
+
+
+def what_is_saved(estimator: Any) -> dict[str, str]:
+    """Return what the header of a file tells people of an estimator."""
+    params = estimator.get_params(deep=False)
+    said = {name: without_addresses(f"{value!r:.200}") for name, value in params.items()}
+    return {
         "class": type(estimator).__name__,
         "versions": json.dumps(versions()),
-        "parameters": json.dumps(
-            {name: without_addresses(f"{value!r:.200}") for name, value in params.items()}
-        ),
+        "parameters": json.dumps(said),
     }
-    write_state(checked_path(path), entries, state)
 
 
 def size_of(state: PackedState) -> int:
@@ -65,9 +69,14 @@ def size_of(state: PackedState) -> int:
 
 def write_state(path: Path, entries: dict[str, str], state: PackedState) -> None:
     """Write a state and what else the header says."""
+    write(path, header_of_state(entries, state), state.arrays)
+
+
+def header_of_state(entries: dict[str, str], state: PackedState) -> str:
+    """Return the header of a file with a state, and what else it says."""
     metadata = {"format": FILE_FORMAT, **entries, "structure": state.structure}
     metadata["sha256"] = digest(metadata, state.arrays)
-    write(path, header_of(metadata, state.arrays), state.arrays)
+    return header_of(metadata, state.arrays)
 
 
 def read_state(file: BinaryIO, entries: set[str]) -> tuple[dict[str, str], PackedState]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from . import forms_of_values as of
+from . import levels
 from .arrays import ITEM_SIZES
 from .forms_of_values import (
     DTYPES,
@@ -178,6 +179,7 @@ OBJECTS: dict[str, tuple[Callable[[Any], Fields], Callable[[type, Fields], Any]]
 TEXT: tuple[Types, ...] = ((str,),)
 TEXT_OR_NONE: Types = (str, type(None))
 ANY: Types = (object,)
+KEYS_AND_NONE: tuple[Types, ...] = ((tuple,), (bool,))
 
 FORMS: dict[str, Form] = {
     **{
@@ -190,6 +192,14 @@ FORMS: dict[str, Form] = {
     "frozenset": Form(of.in_order, frozenset),
     "dict": Form(of.items, lambda parts: dict(pairs(parts))),
     "ordered dict": Form(of.items, lambda parts: OrderedDict(pairs(parts))),
+    "long tuple": Form(
+        levels.long_tuple, levels.long_tuple_of, ((np.ndarray,), (np.ndarray, type(None)))
+    ),
+    "numbering": Form(levels.numbering, levels.numbering_of, KEYS_AND_NONE),
+    "level set": Form(levels.level_set, lambda parts: set(levels.keys_of(parts)), KEYS_AND_NONE),
+    "frozen level set": Form(
+        levels.level_set, lambda parts: frozenset(levels.keys_of(parts)), KEYS_AND_NONE
+    ),
     "cells": Form(of.cells, of.array_of_cells),
     "sequence": Form(contents, lambda parts: checked(parts[0], "sequence")(parts[1:])),
     "path": Form(word, lambda parts: Path(*parts), TEXT),
@@ -232,6 +242,11 @@ OF_TYPE: dict[type, str] = {
     torch.device: "torch device",
     torch.Size: "torch size",
 }
+OF_LEVELS: dict[type, str] = {
+    dict: "numbering",
+    set: "level set",
+    frozenset: "frozen level set",
+}
 
 
 def form_of(value: Any, name_of: Callable[[type], str | None]) -> str | None:
@@ -241,8 +256,11 @@ def form_of(value: Any, name_of: Callable[[type], str | None]) -> str | None:
         return None
     if cls is np.ufunc:
         return "ufunc" if of.is_known(value) else None
+    if cls in OF_LEVELS and levels.has_levels(value):
+        return OF_LEVELS[cls]
     if cls in OF_TYPE:
-        return "floats" if of.is_long_list_of_floats(value) else OF_TYPE[cls]
+        is_long = of.is_long_list_of_floats(value), levels.is_long_tuple(value)
+        return "floats" if is_long[0] else "long tuple" if is_long[1] else OF_TYPE[cls]
     if cls is np.ndarray:
         if of.is_spacious(value):
             return None

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..data.arrays import MOST_INTEGER
+from ..data.arrays import MOST_INTEGER, row_blocks
 from .forms_of_values import form_of_level
 
-MOST_KEYS = 256  # of a set or dict; more of them may be made to have equal hashes
+FEW_KEYS = 256  # of a set or dict, which are quick even if all have equal hashes
 QUICK_KEYS = 2**20  # integers below this have hashes that hardly collide
+BLOCK_OF_KEYS = 1024
+FREE_SECONDS, SECONDS_OF_A_KEY = 0.01, 5e-6  # of the CPU; honest ones take about 1e-7
+TRIES = 2  # a single one may be slow by chance
 MOST_IN_A_KEY = 16
 OF_KEYS = (bool, int, float, str, type(None), torch.dtype)
 
@@ -30,11 +34,33 @@ def check_integers(parts: Iterable[Any]) -> None:
 def check_keys(keys: list[Any]) -> None:
     """Raise a ValueError if keys may take long to hash, or to tell from each other."""
     slow = [k for k in keys if type(k) is not str and not (type(k) is int and 0 <= k < QUICK_KEYS)]
-    if len(slow) > MOST_KEYS or not all(map(is_flat, slow)):
-        raise ValueError(
-            f"a set or dict must have texts as keys, integers from 0 to {QUICK_KEYS}, or at most "
-            f"{MOST_KEYS} other numbers and flat tuples"
-        )
+    if not all(map(is_flat, slow)):
+        raise ValueError("a set or dict must have texts, numbers, or flat tuples of them as keys")
+    if len(slow) > FEW_KEYS:
+        check_quick(slow)
+
+
+def check_quick(keys: Sequence[Any]) -> None:
+    """Raise a ValueError if keys take long to tell from each other, as ones made to collide do.
+
+    Python's own hashes of texts differ in each process, so nobody can make texts collide; hashes of
+    numbers are the numbers.
+    """
+    if all(type(key) is str for key in keys):
+        return
+    for make in (dict.fromkeys, set):
+        if not any(is_quick(make, keys) for _ in range(TRIES)):
+            raise ValueError("a set or dict has keys that take very long to tell from each other")
+
+
+def is_quick(make: Any, keys: Sequence[Any]) -> bool:
+    """Tell whether a set or dict of keys is made in little time."""
+    begun, found = time.thread_time(), make(())
+    for some in row_blocks(len(keys), BLOCK_OF_KEYS):
+        found.update(make(keys[some]))
+        if time.thread_time() - begun > FREE_SECONDS + SECONDS_OF_A_KEY * some.stop:
+            return False
+    return True
 
 
 def is_flat(key: Any) -> bool:

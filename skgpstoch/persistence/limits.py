@@ -26,6 +26,7 @@ from .forms import OBJECTS
 from .forms_of_values import is_long_list_of_floats
 from .kernels import check_size
 from .keys import check_integers, check_keys, is_flat
+from .levels import MOST_IN_TUPLES
 from .registry import TRANSFORMERS, is_parameter, known_classes, package_of
 from .shapes import PACKAGES, check_shapes
 from .within import Within
@@ -113,7 +114,7 @@ class FileLimits(StateLimits):
         super().__init__()
         self.n_bytes = n_bytes
         self.most_bytes = self.bytes_left = most_bytes
-        self.n_parts = self.n_looks = 0
+        self.n_parts = self.n_looks = self.n_in_tuples = 0
         self.sizes: list[int] = []  # bytes of each node, likewise
         self.read: list[int] = []  # the same, where rows that processes share count once
         self.plain: list[int] = []  # as sizes, without those of objects, and with letters of texts
@@ -173,6 +174,10 @@ class FileLimits(StateLimits):
         if self.plain[-1] > MOST_WRITTEN * self.most_bytes:
             raise ValueError("its lists repeat arrays or texts too often")
         lengths: dict[str, int] = {}
+        if form == "long tuple":
+            self.n_in_tuples += len(value)
+            if self.n_in_tuples > MOST_IN_TUPLES:
+                raise ValueError(f"its long tuples have more than {MOST_IN_TUPLES} values")
         if form in ("type", "function"):
             self.check_name(value)
         elif form == "cells" and not (value.dtype.kind == "U" or all(map(is_flat, value.flat))):

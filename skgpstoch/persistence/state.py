@@ -22,6 +22,7 @@ from ..data.messages import is_raised_by_us
 from . import forms
 from .arrays import Layout, is_plain, kept, restored
 from .forms_of_values import LETTERS_SHOWN
+from .levels import is_long_tuple
 from .limits import StateLimits
 from .registry import known_functions, known_types, name_of
 
@@ -141,9 +142,15 @@ class Packer:
 
 
 def identity(value: Any) -> Any:
-    """Return a key that is equal for the same object or float, and for tensors on one memory."""
+    """Return a key that is equal for the same object, and for tensors on one memory.
+
+    Equal floats have the same, and so have long tuples of equal texts or integers, because a dict
+    and a set of the same levels both make one.
+    """
     if type(value) is float:
         return str(value)
+    if is_long_tuple(value) and type(value[0]) is not float:
+        return type(value[0]), value
     if type(value) is torch.Tensor and value.numel() and not value.requires_grad:
         return value.data_ptr(), value.dtype, value.shape, value.stride()
     return id(value)

@@ -62,8 +62,13 @@ def table_of(arrays: list[np.ndarray]) -> Table:
 
 
 def header_of(metadata: dict[str, str], arrays: list[np.ndarray]) -> str:
-    """Return the header of a file with these arrays."""
+    """Return the header of a file with these arrays, or raise a ValueError if it is too long."""
     header = json.dumps({METADATA: metadata, **table_of(arrays)}, separators=(",", ":"))
+    if len(header) > LONGEST_HEADER - LENGTH:
+        raise ValueError(
+            f"its description, with texts and lists that are no arrays, takes {len(header)} bytes, "
+            f"and {LONGEST_HEADER} are allowed"
+        )
     return header + " " * (-len(header) % LENGTH)
 
 

@@ -43,6 +43,11 @@ class Climb:
         When the climb ends.
     found : pair of Tensor or None, default=None
         The rows and their neighbours; None: found with the length-scales at the start.
+
+    Attributes
+    ----------
+    gained : float
+        By how many nats the last climb has raised their log density.
     """
 
     def __init__(
@@ -55,7 +60,7 @@ class Climb:
         found: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         self.objective, self.deadline = objective, deadline
-        self.n_evaluated = 0
+        self.n_evaluated, self.first, self.gained = 0, 0.0, 0.0
         objective.use(X, seen)
         self.params = [p for p in objective.parameters() if p.requires_grad]
         self.i, self.N = objective.find(n_rows) if found is None else found
@@ -71,6 +76,7 @@ class Climb:
         except NoTimeError:
             objective.start_is_cut = True
         self.move_to(search.best.theta)
+        self.gained = search.best.value - self.first
         value = search.best.value + objective.gain(self.i)
         objective.climb_end()
         return value
@@ -91,6 +97,8 @@ class Climb:
                 value -= float(loss.detach())
         except NotPositiveDefiniteError:
             value = -math.inf
+        if self.n_evaluated == 1:
+            self.first = value
         if not math.isfinite(value):
             return -math.inf, np.zeros(len(theta))
         slopes = [p.new_zeros(p.shape) if p.grad is None else p.grad for p in self.params]

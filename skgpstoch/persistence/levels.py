@@ -1,0 +1,101 @@
+"""Take apart dicts and sets whose keys are many texts or numbers, such as levels of categories.
+
+Their keys are arrays in a file: in its structure each would be a value of its own, and a letter
+that is not ASCII would take seven bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..data.arrays import MOST_INTEGER
+from .arrays import FEWEST
+from .forms_of_values import Parts, numbered
+from .keys import check_quick
+
+MOST_IN_TUPLES = 2**19  # of long tuples of a file; each takes up to 60 bytes, beside its letters
+AS_UTF8 = {"encoding": "utf-8", "errors": "surrogatepass"}  # Python's texts may have such halves
+
+
+def is_long_tuple(value: tuple) -> bool:
+    """Tell whether a tuple has many texts, many floats, or many integers of 64 bits."""
+    if type(value) is not tuple or len(value) < FEWEST:
+        return False
+    kind = type(value[0])
+    if kind not in (str, int, float) or any(type(v) is not kind for v in value):
+        return False
+    return kind is not int or (min(value) >= -MOST_INTEGER - 1 and max(value) <= MOST_INTEGER)
+
+
+def long_tuple(value: tuple) -> Parts:
+    """Take a long tuple apart: its numbers; or all letters, and how many bytes each text has."""
+    if type(value[0]) is not str:
+        return numbered([np.array(value), None])
+    texts = [text.encode(**AS_UTF8) for text in value]
+    letters = np.frombuffer(b"".join(texts), np.uint8)
+    return numbered([letters, np.array([len(text) for text in texts], np.uint32)])
+
+
+def long_tuple_of(parts: list[Any]) -> tuple:
+    """Return a long tuple."""
+    values, lengths = parts
+    kinds = (np.int64, np.float64) if lengths is None else (np.uint8,)
+    counts = values if lengths is None else lengths
+    if values.dtype not in kinds or not values.ndim == counts.ndim == 1:
+        raise ValueError(f"an array {values.shape} of {values.dtype} is not a long tuple")
+    if len(counts) > MOST_IN_TUPLES:
+        raise ValueError(f"a tuple of {len(counts)} is too long: at most {MOST_IN_TUPLES}")
+    if lengths is None:
+        return tuple(values.tolist())
+    if lengths.dtype != np.uint32 or int(lengths.sum(dtype=np.uint64)) != len(values):
+        raise ValueError("the texts of a long tuple do not have as many letters as its array")
+    ends, letters = np.cumsum(lengths, dtype=np.int64).tolist(), values.tobytes()
+    starts = [0, *ends[:-1]]
+    return tuple(letters[a:b].decode(**AS_UTF8) for a, b in zip(starts, ends, strict=True))
+
+
+# ---- dicts and sets with such keys, and None for missing values ----------------------------------
+
+
+def has_levels(value: Any) -> bool:
+    """Tell whether a dict numbers many alike keys from 0 on, or a set has many; None may be one."""
+    if len(value) <= FEWEST:
+        return False
+    if isinstance(value, dict):
+        numbers = list(value.values())
+        if any(type(n) is not int for n in numbers) or numbers != list(range(len(value))):
+            return False
+        return is_long_tuple(without_none(value)) and None not in list(value)[:-1]
+    return is_long_tuple(without_none(value))
+
+
+def without_none(keys: Any) -> tuple:
+    """Return keys other than None, in their order."""
+    return tuple(key for key in keys if key is not None)
+
+
+def numbering(value: dict) -> Parts:
+    """Take a dict apart that numbers its keys: keys, and whether None is the last."""
+    return numbered([without_none(value), None in value])
+
+
+def numbering_of(parts: list[Any]) -> dict:
+    """Return a dict that numbers its keys."""
+    return {key: number for number, key in enumerate(keys_of(parts))}
+
+
+def level_set(value: set | frozenset) -> Parts:
+    """Take a set apart: its keys in order, as for all equal sets, and whether None is one."""
+    return numbered([tuple(sorted(without_none(value))), None in value])
+
+
+def keys_of(parts: list[Any]) -> Sequence[Any]:
+    """Return valid keys."""
+    keys, has_none = parts
+    if not is_long_tuple(keys):
+        raise ValueError("many keys of a dict or set must be a tuple of texts or numbers")
+    check_quick(keys)
+    return (*keys, None) if has_none else keys

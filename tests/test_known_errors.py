@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from conftest import let_defaults_be_of_many
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import approx_fprime
 from scipy.stats import norm
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.gaussian_process.kernels import Matern
+from sklearn.preprocessing import StandardScaler
 from test_process import EACH_SHAPE, some_rows, some_z
 from thread_group import on_ranks
 
@@ -22,6 +25,10 @@ from skgpstoch import (
     GaussianProcessRegressor,
     SolveGPRegressor,
     SVGPRegressor,
+    predict_distribution,
+    predict_interval,
+    predict_std,
+    sample_y,
 )
 from skgpstoch.data import SequenceRows
 from skgpstoch.methods.automatic import automatic_regressor
@@ -229,3 +236,27 @@ def test_scores_without_errors_name_a_cure_that_the_model_takes():
         neg_log_predictive_density_scorer(model, X, y)
     with pytest.warns(UserWarning, match="Pass y_std"):
         neg_log_predictive_density_scorer(SVGPRegressor(max_iter=2).fit(X, y, y_std=0.1), X, y)
+
+
+@pytest.mark.parametrize("ask", [predict_distribution, predict_std, predict_interval, sample_y])
+def test_errors_are_not_those_of_transformed_targets(ask):
+    X = np.linspace(-2.0, 2.0, 30)[:, None]
+    y = 100.0 * np.sin(X[:, 0])
+    plain = SVGPRegressor(n_inducing=8, max_iter=2, random_state=0).fit(X, y)
+    identity = TransformedTargetRegressor(plain).fit(X, y)
+    scaled = TransformedTargetRegressor(plain, transformer=StandardScaler()).fit(X, y)
+    with pytest.raises(ValueError, match=r"y_std must be None inside a TransformedTargetRegressor"):
+        ask(scaled, X, y_std=5.0)
+    if ask is predict_std:
+        assert_allclose(ask(identity, X, y_std=5.0), ask(plain, X, y_std=5.0))
+
+
+def test_errors_in_another_unit_are_warned_of():
+    X = np.linspace(-2.0, 2.0, 30)[:, None]
+    model = SVGPRegressor(n_inducing=8, max_iter=2, random_state=0)
+    with pytest.warns(UserWarning, match=r"y_std is at least 50 at all rows, but the .* is 0\.7"):
+        model.fit(X, np.sin(X[:, 0]), y_std=50.0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "y_std is at least")
+        model.fit(X, np.sin(X[:, 0]), y_std=0.7)
+        model.fit(X, np.ones(30), y_std=0.7)

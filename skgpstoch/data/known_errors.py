@@ -16,9 +16,11 @@ import numpy as np
 from scipy.optimize import brentq
 
 from .arrays import Scaling
+from .messages import warn
 
 MOST_SQUARED = 1e150  # whose square does not overflow
 LEAST_OF_VARIANCE = 1e-30  # of the variance of y, for v
+TOO_LARGE = 2.0  # times the standard deviation of y, which errors alone would exceed
 LEAST_OF_ERRORS = 0.1  # of s², which a quarter of the rows falls below, so that few do not rule
 
 
@@ -33,6 +35,17 @@ def scaling_of_known(y: np.ndarray, y_std: np.ndarray, weight: np.ndarray | None
         parts.append(Scaling.standard(column[:, None], w))
     offset, scale = (np.concatenate(part) for part in zip(*parts, strict=True))
     return Scaling(offset, scale)
+
+
+def warn_of_units(y: np.ndarray, y_std: np.ndarray) -> None:
+    """Warn if all known errors (n, P) are larger than targets (n, P) can have."""
+    least, spread = y_std.min(0), y.std(0)
+    if (p := np.flatnonzero((spread > 0.0) & (least > TOO_LARGE * spread))).size:
+        warn(
+            f"y_std is at least {least[p[0]]:.3g} at all rows, but the standard deviation of y is "
+            f"{spread[p[0]]:.3g}: targets with such errors would vary more, and tell nothing. Give "
+            "y_std in the units of y. A TransformedTargetRegressor transforms y, but not y_std."
+        )
 
 
 def told_by(y: np.ndarray, s: np.ndarray, weight: np.ndarray | None) -> np.ndarray:

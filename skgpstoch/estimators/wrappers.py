@@ -21,6 +21,7 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.arguments import check_coverage, check_exposed, check_n_samples, check_names
@@ -76,7 +77,7 @@ def predict_distribution(estimator: Any, X: Any, **of_rows: Any) -> PredictiveDi
         If the estimator is not fitted, or is a search with ``refit=False``.
     ValueError
         If a TransformedTargetRegressor's transformer is not monotone, or its regressor predicts
-        counts.
+        counts, or `y_std` is given for transformed targets.
 
     Examples
     --------
@@ -90,6 +91,7 @@ def predict_distribution(estimator: Any, X: Any, **of_rows: Any) -> PredictiveDi
     PredictiveDistribution(n_samples=50)
     """
     estimator, X, maps = unwrapped(estimator, X)
+    check_units(maps, of_rows)
     found = distribution_of(estimator, X, of_rows)
     for transformer, has_columns in maps:
         law = transformed(found.law, transformer)
@@ -132,6 +134,7 @@ def sample_y(
             "X).sample(n_samples)."
         )
     check_names(estimator, estimator.sample_y, of_rows)
+    check_units(maps, of_rows)
     draws = np.asarray(estimator.sample_y(X, n_samples, random_state, **of_rows))
     if not maps:
         return draws
@@ -243,6 +246,22 @@ def unwrapped(estimator: Any, X: Any) -> tuple[Any, Any, list[tuple[Any, bool]]]
         estimator = inner
         check_regressor(estimator)
     return estimator, X, maps
+
+
+def check_units(maps: list[tuple[Any, bool]], of_rows: dict[str, Any]) -> None:
+    """Raise a ValueError if known errors are given for targets that are transformed."""
+    for transformer, _ in maps:
+        if of_rows.get("y_std") is not None and not is_identity(transformer):
+            raise ValueError(
+                f"y_std must be None inside a TransformedTargetRegressor ({transformer!r:.80}): "
+                "known errors are errors of y, not of the transformed target. Fit the regressor "
+                "without it, because models scale y themselves."
+            )
+
+
+def is_identity(transformer: Any) -> bool:
+    """Tell whether a transformer leaves targets as they are."""
+    return isinstance(transformer, FunctionTransformer) and transformer.func is None
 
 
 def distribution_of(estimator: Any, X: Any, of_rows: dict[str, Any]) -> PredictiveDistribution:

@@ -25,7 +25,7 @@ from ...data.devices import HOST
 from ...data.equal_rows import Merging
 from ...data.findings import Finding
 from ...data.held_out import HeldOutPredictions
-from ...data.known_errors import scaling_of_known
+from ...data.known_errors import scaling_of_known, warn_of_units
 from ...data.rows import Data, Rows
 from ...likelihoods.base import Likelihood, check_rows
 from ...likelihoods.counts import Poisson
@@ -252,6 +252,7 @@ class Recipe(OfParameters, ABC):
         if not self.scales_target:
             return Scaling.identity(y.shape[1])
         if data.y_std is not None:
+            warn_of_units(y, data.y_std)
             return scaling_of_known(y, data.y_std, weight)
         find = (
             Scaling.robust if isinstance(self.likelihood, StudentT | Laplace) else Scaling.standard

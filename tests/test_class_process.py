@@ -1,5 +1,6 @@
 """Processes of classes for small tables: evidence of labels, modes, folds, invariances."""
 
+import itertools
 import pickle
 
 import numpy as np
@@ -320,6 +321,14 @@ def test_folds_have_some_of_every_class():
     fold = folds_of(codes, np.random.default_rng(0))
     counts = np.array([np.bincount(codes[fold == k], minlength=3) for k in range(5)])
     assert_array_equal(counts, np.tile([20, 4, 1], (5, 1)))
+
+
+@pytest.mark.parametrize("n", [60, 67, 413])
+def test_folds_do_not_depend_on_the_names_of_classes(n):
+    codes = np.random.default_rng(1).integers(0, 3, n) ** 2
+    fold = folds_of(codes, np.random.default_rng(0))
+    for names in itertools.permutations(range(5)):
+        assert_array_equal(folds_of(np.array(names)[codes], np.random.default_rng(0)), fold)
 
 
 # ---- what changes nothing ----------------------------------------------------------------------

@@ -188,10 +188,16 @@ class FittedProcess(NamedTuple):
 def folds_of(
     codes: np.ndarray, rng: np.random.Generator, cluster: np.ndarray | None = None
 ) -> np.ndarray:
-    """Assign rows to folds, (N,): whole groups, or about the same share of every class."""
+    """Assign rows to folds, (N,): whole groups, or about the same share of every class.
+
+    Rows are dealt out class by class, in an order of classes that does not depend on their names.
+    """
     if cluster is not None:
         return group_folds(cluster, USUAL_FOLDS, rng)
-    order = np.lexsort((rng.permutation(len(codes)), codes))
+    place = rng.permutation(len(codes))
+    first = np.full(codes.max() + 1, len(codes))
+    np.minimum.at(first, codes, place)
+    order = np.lexsort((place, first[codes]))
     fold = np.empty(len(codes), np.int64)
     fold[order] = np.arange(len(codes)) % (FOLDS_OF_FEW if len(codes) <= FEW_ROWS else USUAL_FOLDS)
     return fold

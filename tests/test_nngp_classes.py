@@ -29,7 +29,7 @@ from skgpstoch.methods.nngp.climb import Climb
 from skgpstoch.models.calibration.tails import best_scale
 from skgpstoch.models.posteriors.neighbour_classes import NeighbourClassPosterior, mean_of_shares
 from skgpstoch.models.posteriors.places import Observed, Places
-from skgpstoch.objectives import neighbour_classes
+from skgpstoch.objectives import pseudo_targets
 from skgpstoch.objectives.neighbour_classes import NeighbourClassObjective
 
 KERNEL = 2.0 * sk.Matern([0.7, 1.9], nu=1.5)
@@ -269,7 +269,7 @@ def test_more_rows_are_rows_of_the_posterior(stretch):
     half = half.settle_(n_sweeps=40).stretch_(stretch).requires_grad_(False)
     before = half.marginals(X)
     found = half.extended(X[N:], rows[N:])
-    assert_array_equal(found.codes, rows.y)
+    assert_array_equal(found.y, rows.y)
     assert found.n_rows == 2 * N
     assert_allclose(half.marginals(X).mean, before.mean, rtol=0)
     near, far = (abs(q.mean - whole.marginals(X).mean).max() for q in (found.marginals(X), before))
@@ -524,8 +524,8 @@ def test_held_out_rows_are_predicted_by_models_without_them(n_classes, monkeypat
     """Wrong labels of rows that are held out together do not reach their predictions."""
     X = np.random.default_rng(0).uniform(0.0, 3.0, (90, 2))
     y = X[:, 0].astype(int) % n_classes
-    monkeypatch.setattr(neighbour_classes, "JUDGED_FOLDS", 3)
-    monkeypatch.setattr(neighbour_classes, "JUDGED_CLASSES", 30)
+    monkeypatch.setattr(pseudo_targets, "JUDGED_FOLDS", 3)
+    monkeypatch.setattr(pseudo_targets, "JUDGED_TARGETS", 30)
     kernel = sk.ConstantKernel(4.0, "fixed") * sk.RBF(0.5, "fixed")
     options = {"calibrate": False, "max_iter": 1, "n_neighbors_predict": 100, "random_state": 0}
     found = NNGPClassifier(kernel, **options).fit(X, y).held_out_

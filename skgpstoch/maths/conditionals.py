@@ -60,12 +60,17 @@ class Conditional(NamedTuple):
         by_noise = (beta.square() * D[..., 1:]).sum(-1)
         return cls(beta, alpha, mean, var, by_noise, last_precisions(L, n_precisions).flip(-1))
 
+    @property
+    def e(self) -> Tensor:
+        """(1, −β), (P, b, q)."""
+        return torch.cat([torch.ones_like(self.mean)[..., None], -self.beta], -1)
+
     def slopes(self, by_mean: Tensor, by_var: Tensor) -> tuple[Tensor, Tensor]:
         """Return the derivatives by K (b, q, q) and D (P, b, q), given those by μ and v (P, b).
 
         That by K may lack symmetry, which K has.
         """
-        e = torch.cat([torch.ones_like(by_var)[..., None], -self.beta], -1)  # (P, b, q)
+        e = self.e
         a = torch.cat([torch.zeros_like(by_var)[..., None], self.alpha], -1)
         # by_var·eeᵀ + by_mean·½(eaᵀ + aeᵀ) = ½(ehᵀ + heᵀ)
         h = by_var[..., None] * e + by_mean[..., None] * a
@@ -90,8 +95,7 @@ def log_density(K: Tensor, D: Tensor, y: Tensor) -> LogDensity:
     value = -0.5 * (LOG_2PI + v.log() + r.square() / v)
     by_v, by_mean = 0.5 * (r.square() / v - 1.0) / v, r / v
     by_K, by_D = c.slopes(by_mean, by_v)
-    by_y = by_mean[..., None] * torch.cat([-torch.ones_like(r)[..., None], c.beta], -1)
-    return LogDensity(value, by_K, by_D, by_y)
+    return LogDensity(value, by_K, by_D, -by_mean[..., None] * c.e)
 
 
 def last_precisions(L: Tensor, k: int) -> Tensor:

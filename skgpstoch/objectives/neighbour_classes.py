@@ -1,73 +1,32 @@
-"""Learn a kernel for classes: the densities of pseudo-targets given those of their neighbours.
-
-At a fixed point of expectation propagation and a fixed c, the gradient of the evidence is that of
-the pseudo-targets' density, as if these were observations (Seeger, "Expectation propagation for
-exponential families", 2005). Between epochs they follow the kernel, as does c
-(:mod:`skgpstoch.models.posteriors.neighbour_classes`). "leave_one_out" is the predicted probability
-of each row's class, given pseudo-targets of others.
-"""
+"""Learn a kernel for classes; the mean c follows it, so that far from rows classes have shares."""
 
 from __future__ import annotations
 
-import copy
-import math
-from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..data.deadline import Deadline
 from ..data.rows import Rows
 from ..kernels import Kernel
 from ..likelihoods.probabilities import ClassLikelihood
-from ..maths.conditionals import Conditional
 from ..maths.gaussian import Marginals
 from ..models.calibration.held_out import Predicted
-from ..models.calibration.tails import best_scale
-from ..models.posteriors.neighbour_classes import (
-    SETTLING_SWEEPS,
-    NeighbourClassPosterior,
-    PseudoTargets,
-    first_targets,
-    mean_of_shares,
-    prior_variance,
-)
-from ..models.posteriors.places import Observed
-from .base import surrogate
-from .closing import seconds_of
-from .neighbours import MOST_CLOSING_SHARE, TIMED_ROWS, TINIEST, NeighbourObjective, Pair
-
-SWEPT_ROWS = 20_000  # whose pseudo-targets follow the kernel after an epoch
-SWEEP_EVERY = 0.3  # of the steps of a whole epoch
-JUDGED_CLASSES, JUDGED_FOLDS = 1000, 10  # rows left out to judge how certain classes are; folds
+from ..models.posteriors.neighbour_classes import NeighbourClassPosterior, mean_of_shares
+from ..models.posteriors.pseudo_targets import prior_variance
+from .pseudo_targets import PseudoTargetObjective
 
 
-class NeighbourClassObjective(NeighbourObjective):
-    """−log p of the pseudo-targets of a minibatch given those of neighbours, per row.
+class NeighbourClassObjective(PseudoTargetObjective):
+    """−log p of the pseudo-targets of classes given those of neighbours, per row.
 
-    Parameters
-    ----------
-    kernel, network
-        Those of :class:`~skgpstoch.models.posteriors.neighbours.NeighbourPosterior`.
-    likelihood : ClassLikelihood
-        p(y | f).
-    level : Tensor of shape (P,)
-        The mean with which the classes have their shares, if f does not vary.
-    X, rows : Tensor of shape (N, d) and Rows
-        The rows to train on, with codes of classes.
-    calibrates : bool
-        Whether rows left out choose how certain the classes are.
-    **sizes
-        `n_neighbors`, `n_neighbors_predict`, `is_ordered` and `n_epoch` of
-        :class:`~skgpstoch.objectives.neighbours.NeighbourObjective`.
+    Parameters are those of :class:`~skgpstoch.objectives.pseudo_targets.PseudoTargetObjective`, but
+    in place of the mean `level` (P,) is the mean with which the classes have their shares, if f
+    does not vary.
     """
 
-    target_mean: Tensor
-    target_var: Tensor
-    level: Tensor
-    n_parts = 4
-    n_folds = JUDGED_FOLDS  # of rows that are left out to judge how certain classes are
+    of_shares: Tensor
+    posterior_type = NeighbourClassPosterior
 
     def __init__(
         self,
@@ -77,211 +36,18 @@ class NeighbourClassObjective(NeighbourObjective):
         level: Tensor,
         X: Tensor,
         rows: Rows,
-        *,
-        calibrates: bool,
-        **sizes: Any,
+        **options: Any,
     ) -> None:
-        kept: dict[str, Any] = {"noise_bounds": (0.0, 0.0), "tails": None}
-        super().__init__(kernel, network, cast(Any, likelihood), level, **kept, **sizes)
+        with torch.no_grad():
+            var = prior_variance(kernel, network(X).double())
+        mean = mean_of_shares(likelihood, level, var)
+        super().__init__(kernel, network, likelihood, mean, X, rows, **options)
         self.mean.requires_grad_(False)
-        self.calibrates = calibrates
-        self.register_buffer("level", level)
-        self.recentre(X)
-        targets = self.first_targets(X, rows)
-        self.register_buffer("target_mean", targets.mean)
-        self.register_buffer("target_var", targets.var)
+        self.register_buffer("of_shares", level)
 
     @property
-    def noise_variance(self) -> Tensor:
-        return torch.zeros_like(self.mean)
+    def level(self) -> Tensor:
+        return self.of_shares
 
-    @property
-    def targets(self) -> PseudoTargets:
-        """Those of the rows to train on."""
-        return PseudoTargets(self.target_mean, self.target_var)
-
-    @torch.no_grad()
-    def recentre(self, X: Tensor) -> None:
-        """Set c to what gives the classes their shares far from all rows."""
-        var = prior_variance(self.kernel, self.features(X))
-        self.mean.data.copy_(mean_of_shares(self.likelihood, self.level, var))
-
-    @torch.no_grad()
-    def first_targets(self, X: Tensor, rows: Rows) -> PseudoTargets:
-        """Return pseudo-targets of rows without neighbours."""
-        var = prior_variance(self.kernel, self.features(X))
-        return first_targets(self.likelihood, rows.y.double(), self.mean.detach(), var)
-
-    def take_over(self, other: NeighbourObjective) -> None:
-        for name, value in other.named_buffers(recurse=False):
-            if name.startswith("target"):
-                getattr(self, name).copy_(value)
-        self.mean.data.copy_(other.mean)
-
-    # ---- training ----------------------------------------------------------------------------
-
-    def observed(self, X: Tensor, rows: Rows) -> Pair:
-        return X, Observed(rows)
-
-    def lag(self, G: Tensor) -> Tensor | None:
-        return None  # pseudo-targets move
-
-    def use(self, X: Tensor, seen: Observed) -> None:
-        self.codes: Tensor | None = seen.rows.y
-        super().use(X, seen)
-
-    @torch.no_grad()
-    def find(self, n_rows: int | None = None) -> tuple[Tensor, Tensor]:
-        X, (rows, _) = cast(Pair, self.data)
-        targets = self.targets.rows(rows.weight)
-        self.data = X, Observed(replace(targets, whole=rows.whole))
-        return super().find(n_rows)
-
-    def detach_rows(self) -> None:
-        super().detach_rows()
-        self.codes = None
-
-    def loss_at(self, i: Tensor, N: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        find = super().loss_at if self.is_ordered else self.loss_left_out
-        return find(i, N, generator)
-
-    def loss_left_out(self, i: Tensor, N: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return −log p(y_i | ỹ_N) of rows i, per row."""
-        rows, codes = cast(Pair, self.data)[1].rows, cast(Tensor, self.codes)
-        n, rows = len(i) * rows.mean_weight, rows[i]
-        sets, K = self.sets_at(i, N, generator)
-        c = Conditional.of(K.detach(), sets.D, sets.y)
-        q = Marginals(c.mean.mT[None] + self.mean.detach(), c.var.clamp_min(TINIEST).mT[None])
-        value, by_mean, by_var = self.likelihood.predictive_gradients(codes[i].double(), q)
-        w = rows.weighted(torch.ones_like(value))
-        by_K, _ = c.slopes(w * by_mean.mT, w * by_var.mT)
-        return surrogate(-(w * value).sum() / n, *([(K, -by_K / n)] if K.requires_grad else []))
-
-    @torch.no_grad()
-    def gain(self, i: Tensor) -> float:
-        if not self.is_ordered:
-            return 0.0
-        posterior, (_, seen) = self.present(), cast(Pair, self.data)
-        gain = posterior.gain(i, posterior.rows_alone.others(i, self.n_neighbors))
-        return float(gain.sum()) / seen.mean_weight
-
-    def present(self) -> NeighbourClassPosterior:
-        """Return the posterior of the rows to train on."""
-        X, (rows, _) = cast(Pair, self.data)
-        return self.posterior(X, replace(rows, y=cast(Tensor, self.codes), noise=None))
-
-    def step_end(self) -> None:
-        self.kernel.clamp_()
-
-    def epoch_end(self) -> None:
-        """Let pseudo-targets follow the kernel, unless it has moved for a few steps only."""
-        super().epoch_end()
-        X, _ = cast(Pair, self.data)
-        share_of_epoch = min(1.0, len(X) / self.n_epoch)
-        if not int(self.n_done) % max(1, round(SWEEP_EVERY / share_of_epoch)):
-            self.follow()
-
-    def climb_end(self) -> None:
-        super().epoch_end()
-        self.follow()
-
-    @torch.no_grad()
-    def follow(self) -> None:
-        """Let pseudo-targets follow the kernel."""
-        n = len(cast(Pair, self.data)[0])
-        posterior = self.present().settle_(self.spread(min(SWEPT_ROWS, n)), 1)
-        targets = posterior.targets_of(posterior.row_numbers)
-        self.target_mean.copy_(targets.mean)
-        self.target_var.copy_(targets.var)
-        self.mean.data.copy_(posterior.constant)
-
-    @torch.no_grad()
-    def evaluate(self, X: Tensor, rows: Rows) -> float:
-        n = rows.n_held_out
-        posterior = self.posterior(X[n:], rows[n:])
-        density = self.likelihood.log_predictive(
-            rows.y[:n].double(), posterior.marginals(X[:n].double())
-        )
-        return -float(rows[:n].mean(density[:, None]))
-
-    # ---- the posterior -----------------------------------------------------------------------
-
-    @torch.no_grad()
-    def posterior(self, X: Tensor, rows: Rows) -> NeighbourClassPosterior:
-        """Return the posterior given these rows; pseudo-targets are known of the last ones."""
-        X, rows, n = X.double(), rows.to(torch.float64), len(X) - len(self.target_mean)
-        targets = self.targets
-        if n:
-            new = self.first_targets(X[:n], rows[:n])
-            targets = PseudoTargets(*(torch.cat(pair) for pair in zip(new, targets, strict=True)))
-        fitted = copy.deepcopy(self).double().eval()
-        parts = fitted.kernel, fitted.network, fitted.likelihood, fitted.level
-        sizes = self.n_neighbors_predict, self.n_neighbors
-        return NeighbourClassPosterior(*parts, X, rows, targets, *sizes)
-
-    @torch.no_grad()
-    def solution(self, X: Tensor, rows: Rows) -> NeighbourClassPosterior:
-        """Return the posterior given all rows, as certain as suits rows left out."""
-        posterior = self.posterior(X, rows).settle_()
-        if len(X) > 1:
-            z = standard_left_out(posterior, self.n_folds)
-            if self.calibrates:
-                posterior.stretch_(best_stretch_of(posterior, z))
-            q = stretched(posterior, z, float(posterior.stretch))
-            judged = posterior.codes[: z.mean.shape[1]]
-            self.held_out = Predicted.of_classes(judged, q, posterior.likelihood).cpu()
-        return posterior
-
-    @torch.no_grad()
-    def hurry(self, X: Tensor, rows: Rows, deadline: Deadline, wanted: float) -> float:
-        """Choose how many folds judge the classes; return the seconds of sweeps over all rows."""
-        posterior = self.posterior(X, rows)
-        i = posterior.row_numbers[:TIMED_ROWS]
-        N = posterior.rows_alone.others(i, posterior.n_joint)
-        per_row = seconds_of(lambda: posterior.matched_at(i, N), deadline.clock) / len(i)
-        of_all = per_row * len(X) * SETTLING_SWEEPS
-        affordable = MOST_CLOSING_SHARE * deadline.left() / of_all - 1.0
-        self.n_folds = max(1, min(math.floor(affordable), n_folds(len(X))))
-        return of_all * (1 + self.n_folds)
-
-
-def n_folds(n_rows: int) -> int:
-    """Return how many tenths of the rows the judged ones are."""
-    return math.ceil(JUDGED_FOLDS * min(1.0, JUDGED_CLASSES / n_rows))
-
-
-def best_stretch_of(posterior: NeighbourClassPosterior, z: Marginals) -> float:
-    """Return the factor of f − c with which rows left out have the best log probability."""
-    k = z.mean.shape[1]
-    y, w = posterior.codes[:k], posterior.weight[:k]
-
-    def log_score(factor: float) -> float:
-        log_p = posterior.likelihood.log_predictive(y, stretched(posterior, z, factor))
-        return float((w * log_p).sum())
-
-    return best_scale(log_score)
-
-
-def stretched(posterior: NeighbourClassPosterior, z: Marginals, factor: float) -> Marginals:
-    """Return f = c + factor·z, whose mean c gives the classes their shares."""
-    var = prior_variance(posterior.kernel, posterior.features) * (factor / posterior.stretch) ** 2
-    c = mean_of_shares(posterior.likelihood, posterior.level, var)
-    return Marginals(c + factor * z.mean, factor**2 * z.var)
-
-
-def standard_left_out(posterior: NeighbourClassPosterior, most: int) -> Marginals:
-    """Predict f − c at the first rows, which are in random order, without these: (1, k, P).
-
-    They are at most so many tenths of the rows.
-
-    Cavities will not do, because pseudo-targets of neighbours know a row's class. *Measured*
-    (protein, log loss of other rows .738): by cavities .848, without the rows .769.
-    """
-    numbers, found = posterior.row_numbers, []
-    for i in numbers[:JUDGED_CLASSES].split(math.ceil(len(numbers) / JUDGED_FOLDS))[:most]:
-        G = posterior.features[i]
-        without = posterior.without(i)
-        near = without.nearest.of(without.located(G), without.n_neighbors)
-        found.append(without.given(G, near)[:2])
-    mean, var = (torch.cat(part) for part in zip(*found, strict=True))
-    return Marginals((mean - posterior.constant)[None], var[None])
+    def predicted(self, rows: Rows, q: Marginals, likelihood: Any) -> Predicted:
+        return Predicted.of_classes(rows.y, q, likelihood)

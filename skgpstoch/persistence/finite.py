@@ -68,6 +68,7 @@ RANGE_OF = {
     "IterativePosterior": {"noise": FROM_0},
     "Lattice": {"atoms": UNIQUE, "weight": SHARE},
     "MixturePosterior": {"skew": SIGNED},
+    "NeighbourCountPosterior": {"outcome": FROM_0, "exposure": ABOVE_0, "stretch": ABOVE_0},
     "NeighbourPosterior": {"noise": FROM_0, "variance": FROM_0, "weight": FROM_0},
     "Process": {"noise": FROM_0},
     "RowWeights": {"weight": SHARES, "df": ABOVE_2},

@@ -104,8 +104,12 @@ SHAPES = {
     "NearFeatures": "gate:d log_scale:d",
     "NegativeBinomial": "log_dispersion:-|p",
     "NeighbourClassPosterior": (
-        "features:nd inputs:ni residual:np noise:np weight:n codes:nq constant:p variance:p "
+        "features:nd inputs:ni residual:np noise:np weight:n outcome:nq constant:p variance:p "
         "level:p link_mean:p stretch:-"
+    ),
+    "NeighbourCountPosterior": (
+        "features:nd inputs:ni residual:np noise:np weight:n outcome:np exposure:n1 constant:p "
+        "variance:p level:p link_mean:p stretch:-"
     ),
     "NeighbourPosterior": (
         "features:nd inputs:ni residual:np noise:np weight:n constant:p variance:p"

@@ -17,9 +17,9 @@ from ...estimators.parameters import TrainingParameters
 from ...estimators.streams import all_classes, begins, check_unchanged
 from ...likelihoods.base import class_likelihood
 from ...models.posteriors.neighbour_classes import NeighbourClassPosterior
-from .class_recipe import NeighbourClassRecipe
 from .estimators import begin
 from .parameters import NeighbourParameters, asked, listed
+from .pseudo_recipe import NeighbourClassRecipe
 
 
 @public_estimator
@@ -147,7 +147,7 @@ class NNGPClassifier(NeighbourParameters, TrainingParameters, Classifier):
     def y_train_(self) -> np.ndarray:
         """Their labels, (n_samples,)."""
         check_is_fitted(self)
-        codes = cast(NeighbourClassPosterior, self.posterior_).codes
+        codes = cast(NeighbourClassPosterior, self.posterior_).y
         return self.classes_[codes[:, 0].long().numpy()]
 
     def condition_on(self, X: Any, y: Any, sample_weight: Any = None) -> Any:

@@ -153,11 +153,7 @@ class NeighbourRecipe(Recipe):
         if (start := problem.start) is not None:
             start.check_unchanged()
             fitted = start.posterior
-            if fitted.constant.shape != problem.rows.y.shape[1:]:
-                raise ValueError(
-                    "warm_start=True needs a model of the same shape as before, but the shape of y "
-                    "changes it. Set it back, or fit with warm_start=False."
-                )
+            check_outputs(fitted, problem.rows)
             kernel = kernels.to_sklearn(fitted.kernel)
             return self.made(kernel, problem, fitted.variance, fitted.constant)
         if self.network is not None:
@@ -169,20 +165,21 @@ class NeighbourRecipe(Recipe):
         self.torch_kernel(given, X, None)  # which checks it
         return in_sight(given, X)
 
+    def usual_kernels(self, X: Tensor, rows: Rows) -> list[sk.Kernel]:
+        """Return the kernels of which one is chosen, if the user gives none."""
+        return [default_kernel(X.shape[1], nu) for nu in SMOOTHNESS]
+
     def likeliest(self, problem: Problem, given: sk.Kernel | None = None) -> NeighbourObjective:
         """Return the objective that starts where the densities of some rows are largest.
 
         Its kernel is the given one, or that of the smoothness that suits these rows best.
         """
-        X = problem.X
-        if given is None:
-            tried = [default_kernel(X.shape[1], nu) for nu in SMOOTHNESS]
-        else:
-            tried = [self.seeing(given, X)]
+        X, rows = problem.X, problem.rows
+        tried = self.usual_kernels(X, rows) if given is None else [self.seeing(given, X)]
         if len(X) == 1:
             return self.made(tried[0], problem)  # which it teaches nothing
         make = functools.partial(self.made, problem=problem, n_neighbors=FEW)
-        X, seen = make(tried[0]).observed(X, problem.rows)
+        X, seen = make(tried[0]).observed(X, rows)
         made = in_range(make, tried, X, seen, self.deadline, given is not None)
         best = likeliest(made, X, seen, self.deadline)
         objective = self.made(kernels.to_sklearn(best.kernel), problem)
@@ -348,11 +345,20 @@ def of_neighbours(n_neighbors: int, n_rows: int) -> Finding:
     )
 
 
-def default_kernel(n_features: int, nu: float) -> sk.Kernel:
+def check_outputs(fitted: Any, rows: Rows) -> None:
+    """Raise a ValueError if rows have not as many outputs as a fitted posterior."""
+    if fitted.constant.shape != rows.y.shape[1:]:
+        raise ValueError(
+            "warm_start=True needs a model of the same shape as before, but the shape of y "
+            "changes it. Set it back, or fit with warm_start=False."
+        )
+
+
+def default_kernel(n_features: int, nu: float, most_variance: float = 1e5) -> sk.Kernel:
     """Return a kernel for standardised inputs and targets."""
     n_scales = n_features if n_features <= MOST_RELEVANT_INPUTS else 1
     shape = sk.Matern(np.full(n_scales, math.sqrt(n_features)), (1e-5, 1e5), nu=nu)
-    return sk.ConstantKernel(1.0, (1e-5, 1e5)) * shape
+    return sk.ConstantKernel(1.0, (1e-5, most_variance)) * shape
 
 
 def sees_inputs(posterior: Any) -> bool:

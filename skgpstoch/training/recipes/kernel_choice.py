@@ -14,6 +14,8 @@ from ... import kernels
 from ...data.arrays import Scaling
 from ...data.rows import Rows
 from ...kernels.distances import wrong_scales
+from ...likelihoods.base import Likelihood
+from ...likelihoods.real import Gaussian
 
 NOISE_BOUNDS = (1e-8, 1e2)  # of σ², for a target of variance 1
 MIN_NOISE = 1e-12  # replaces a WhiteKernel of 0, whose logarithm is infinite
@@ -130,6 +132,15 @@ def make_kernel(
         shape = sk.Matern(scale.cpu().numpy(), (1e-5, 1e5), nu=1.5)
         expression = sk.ConstantKernel(1.0, (1e-5, most_variance)) * shape
     return kernels.from_sklearn(expression).to(X.device)
+
+
+def check_no_noise(white: sk.WhiteKernel | None, likelihood: Likelihood) -> None:
+    """Raise a ValueError if the kernel has noise that is not the likelihood's."""
+    if white is not None and not isinstance(likelihood, Gaussian):
+        raise ValueError(
+            "kernel must not contain a WhiteKernel, which is the noise of "
+            f"likelihood='gaussian', got likelihood={likelihood!r}."
+        )
 
 
 def named_kernel(name: str, expression: sk.Kernel, n_inputs: int, inputs: str) -> kernels.Kernel:

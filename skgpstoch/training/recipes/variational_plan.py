@@ -23,6 +23,7 @@ from ...losses import Loss, make_loss
 from ..optimizers import SCHEDULES, constant
 from .exact_start import LBFGS_EPOCHS, LBFGS_TOL, auto_tol
 from .feature_builder import USUAL_BATCH, FeatureBuilder, FeatureSizes
+from .kernel_choice import check_no_noise
 from .plan import Folds, Plan, Sizes, Start, Training, epochs
 from .recipe import Recipe
 
@@ -243,11 +244,7 @@ def check_choices(likelihood: Likelihood, loss: Loss, white: sk.WhiteKernel | No
             f"likelihood={likelihood!r} has no lower bound on the marginal likelihood. Use "
             "loss='log'."
         )
-    if white is not None and not isinstance(likelihood, Gaussian):
-        raise ValueError(
-            "kernel must not contain a WhiteKernel, which is the noise of "
-            f"likelihood='gaussian', got likelihood={likelihood!r}."
-        )
+    check_no_noise(white, likelihood)
     follows = loss.covariance(likelihood) == "prior"
     if white is not None and follows and white.hyperparameter_noise_level.fixed:
         raise ValueError(

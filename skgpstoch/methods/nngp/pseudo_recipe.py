@@ -1,0 +1,132 @@
+"""The recipes of NNGP for classes and counts, whose pseudo-targets are the y of a regression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from sklearn.gaussian_process import kernels as sk
+from torch import Tensor, nn
+
+from ... import kernels
+from ...data.arrays import Scaling
+from ...data.rows import Data, Rows
+from ...likelihoods.counts import prior_variance_limit
+from ...objectives.neighbour_classes import NeighbourClassObjective
+from ...objectives.neighbour_counts import NeighbourCountObjective
+from ...objectives.pseudo_targets import PseudoTargetObjective
+from ...training.recipes.held_out import held_out_predictions
+from ...training.recipes.kernel_choice import check_no_noise
+from ...training.recipes.recipe import Fitted, Problem
+from .recipe import NeighbourRecipe, check_outputs, default_kernel
+from .start import SMOOTHNESS
+
+
+@dataclass(frozen=True, kw_only=True)
+class PseudoTargetRecipe(NeighbourRecipe):
+    """A kernel, learned from pseudo-targets that stand for y.
+
+    Parameters
+    ----------
+    calibrate : bool, default=True
+        Whether rows left out choose how certain f is.
+    """
+
+    calibrate: bool = True
+    objective_type: ClassVar[type[PseudoTargetObjective]]
+
+    @classmethod
+    def of(cls, parameters: Any, **decided: Any) -> Self:
+        return super().of(parameters, network=None, tails=None, **decided)
+
+    @property
+    def weighs_relatively(self) -> bool:
+        return False
+
+    @property
+    def scales_target(self) -> bool:
+        return False
+
+    def objective(self, problem: Problem) -> PseudoTargetObjective:
+        problem, given = problem.trained(), self.kernel.expression
+        if (start := problem.start) is None:
+            return self.likeliest(problem, given)
+        start.check_unchanged()
+        return self.going_on(start.posterior, problem)
+
+    def going_on(self, fitted: Any, problem: Problem) -> PseudoTargetObjective:
+        """Return the objective that starts from a fitted posterior."""
+        kernel = kernels.scaled(fitted.kernel, float(fitted.stretch) ** -2)
+        return self.made(kernels.to_sklearn(kernel), problem)
+
+    def made(
+        self,
+        expression: sk.Kernel,
+        problem: Problem,
+        noise: Tensor | None = None,
+        mean: Tensor | None = None,
+        n_neighbors: int | None = None,
+        features: nn.Module | None = None,
+        make: Any = None,
+    ) -> PseudoTargetObjective:
+        X, rows = problem.X, problem.rows
+        likelihood = self.likelihood.for_outputs(rows.y.shape[1]).to(X.device)
+        level = likelihood.initial_mean(rows.to(torch.float64)) if mean is None else mean
+        return self.objective_type(
+            self.torch_kernel(expression, X, features),
+            nn.Sequential(),
+            likelihood,
+            level.to(X.device),
+            X,
+            rows,
+            calibrates=self.calibrate,
+            **self.sizes(problem, n_neighbors, False),
+        )
+
+    def attributes(self, fitted: Fitted) -> dict[str, Any]:
+        posterior = fitted.posterior
+        return {
+            "kernel_": self.fitted_kernel(posterior, fitted.x_scaling),
+            "likelihood_": posterior.likelihood,
+            "held_out_": held_out_predictions(fitted),
+            **fitted.of_budget(),
+        }
+
+    def fitted_kernel(self, posterior: Any, x_scaling: Scaling) -> sk.Kernel:
+        return self.kernel.in_units(kernels.to_sklearn(posterior.kernel), x_scaling)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeighbourClassRecipe(PseudoTargetRecipe):
+    """A kernel, and pseudo-targets that stand for classes."""
+
+    objective_type = NeighbourClassObjective
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeighbourCountRecipe(PseudoTargetRecipe):
+    """A kernel, and pseudo-targets that stand for counts."""
+
+    objective_type = NeighbourCountObjective
+
+    def check(self, data: Data) -> None:
+        super().check(data)
+        check_no_noise(self.kernel.white, self.likelihood)
+
+    def going_on(self, fitted: Any, problem: Problem) -> PseudoTargetObjective:
+        check_outputs(fitted, problem.rows)
+        kernel = kernels.scaled(fitted.kernel, float(fitted.stretch) ** -2)
+        same = replace(self, likelihood=fitted.likelihood)
+        return same.made(kernels.to_sklearn(kernel), problem, mean=fitted.level)
+
+    def made(self, expression: sk.Kernel, problem: Problem, *given: Any, **by_name: Any) -> Any:
+        objective = super().made(expression, problem, *given, **by_name)
+        if self.mean == "zero":
+            objective.mean.data.zero_()
+            objective.mean.requires_grad_(False)
+        return objective
+
+    def usual_kernels(self, X: Tensor, rows: Rows) -> list[sk.Kernel]:
+        most = prior_variance_limit(self.likelihood, rows)
+        return [default_kernel(X.shape[1], nu, most) for nu in SMOOTHNESS]

@@ -1,0 +1,64 @@
+"""Learn a kernel, the mean of log-rates and the dispersion of counts.
+
+At a fixed point of expectation propagation the gradient of the evidence by the dispersion α is that
+of Σ_i log Z_i, as if cavities did not depend on it. So it goes to where that gradient is 0, or a
+limited way towards it, whenever pseudo-targets have followed the kernel.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from ..data.rows import Rows
+from ..likelihoods.negative_binomial import NegativeBinomial
+from ..maths.gaussian import Marginals
+from ..models.posteriors.neighbour_counts import NeighbourCountPosterior
+from .neighbours import Pair
+from .pseudo_targets import PseudoTargetObjective
+
+DISPERSION_ROWS = 2000  # whose cavities say how much counts vary
+DISPERSION_STEP, DISPERSION_HALVINGS = 2.0, 8  # of log α, at most, and of the interval about it
+
+
+class NeighbourCountObjective(PseudoTargetObjective):
+    """−log p of the pseudo-targets of counts given those of neighbours, per row."""
+
+    posterior_type = NeighbourCountPosterior
+
+    def follow(self) -> None:
+        super().follow()
+        if self.likelihood.learns_dispersion:
+            self.disperse()
+
+    def disperse(self) -> None:
+        """Let the dispersion follow the pseudo-targets."""
+        posterior = self.present()
+        i = self.spread(min(DISPERSION_ROWS, len(cast(Pair, self.data)[0])))
+        q = posterior.cavities(i, posterior.rows_alone.others(i, posterior.n_joint))
+        found = likelier(self.likelihood, posterior.rows_at(i), q)
+        self.likelihood.log_dispersion.data.copy_(found)
+
+
+def likelier(likelihood: NegativeBinomial, rows: Rows, q: Marginals) -> Tensor:
+    """Return log α, (P,), near that of the likelihood, with which rows of f ~ q are likeliest."""
+    tried = copy.deepcopy(likelihood).requires_grad_()
+    log_alpha = tried.log_dispersion
+
+    def rises(at: Tensor) -> Tensor:
+        log_alpha.data.copy_(at)
+        with torch.enable_grad():
+            value, _, _ = tried.of(rows).predictive_gradients(rows.y, q)
+            (slope,) = torch.autograd.grad(rows.weighted(value).sum(), [log_alpha])
+        return slope > 0.0
+
+    start = likelihood.log_dispersion.detach()
+    low, high = start - DISPERSION_STEP, start + DISPERSION_STEP
+    for _ in range(DISPERSION_HALVINGS):
+        middle = 0.5 * (low + high)
+        is_below = rises(middle)
+        low, high = torch.where(is_below, middle, low), torch.where(is_below, high, middle)
+    return 0.5 * (low + high)

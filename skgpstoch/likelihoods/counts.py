@@ -242,6 +242,14 @@ class Poisson(Likelihood):
             value = with_slopes(value, *own)
         return in_type_of(q, value.sum(-1)[0], d_mean[0], d_var[0])
 
+    @torch.no_grad()
+    def product_moments(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
+        """Return them from nodes: large counts leave little of q's variance."""
+        f, log_weights = self._joint_nodes(y.double(), of_nodes(q), COUNT_TRAINING_NODES)
+        weights = log_weights.softmax(0)
+        mean = (weights * f).sum(0)
+        return mean[0], (weights * (f - mean).square()).sum(0)[0]
+
     def own_slopes(self, y: Tensor, f: Tensor, log_weights: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return learned parameters, each with the derivative of log E_q[p(y | f)], (S, N, P)."""
         return []

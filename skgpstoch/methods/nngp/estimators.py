@@ -29,9 +29,11 @@ from ...estimators.streams import (
 )
 from ...estimators.validation import with_transformed_targets
 from ...estimators.variational import VariationalRegressor
-from ...likelihoods.base import make_likelihood
+from ...likelihoods.base import regression_likelihood
+from ...likelihoods.counts import Poisson
 from ...models.calibration.tails import TailChoice
 from .parameters import NeighbourParameters, asked, listed
+from .pseudo_recipe import NeighbourCountRecipe
 from .recipe import NeighbourRecipe
 
 
@@ -67,9 +69,15 @@ class NNGPRegressor(
         [2]_. Its sum approximates the marginal likelihood, and learns long distances, too.
         "leave_one_out": the density of each row given neighbours among all other rows [3]_. "auto"
         is "leave_one_out" for networks, else "vecchia".
-    likelihood : {"auto", "gaussian", "shared_student_t"}, default="auto"
+    likelihood : {"auto", "gaussian", "shared_student_t", "poisson", "negative_binomial"} or \
+            likelihood of counts, default="auto"
         Distribution of y around f. "auto" lets training rows that are left out choose between
         Gaussian errors and those of a Student t; known errors `y_std` need "gaussian" or "auto".
+        Counts have "poisson", or "negative_binomial" if they vary more, with the rate
+        exposure·exp(f), or a :class:`~skgpstoch.likelihoods.Poisson` or
+        :class:`~skgpstoch.likelihoods.NegativeBinomial` of your own. Expectation propagation then
+        finds for each count a Gaussian observation that tells as much of f [5]_. There is no
+        network for them.
     mean : {"constant", "zero"}, default="constant"
         Mean of f far from all rows: a learned constant, or 0, which is the average of y if
         `normalize_y` is True, the default.
@@ -77,7 +85,8 @@ class NNGPRegressor(
         Whether training rows that are left out choose the scale of errors, their tails, and how
         much wider predictions are where neighbours are predicted badly. Far from all rows, f is
         that of the process, but heavy tails of y remain; with False, predictions are those of the
-        process everywhere. The scale stays where the kernel fixes it.
+        process everywhere. The scale stays where the kernel fixes it. Of counts they choose the
+        scale of f around its mean.
     hidden_layer_sizes : tuple of int, default=()
         Widths of the layers of a network that is learned together with the kernel: neighbours are
         then near in its outputs. (): neighbours are near in X.
@@ -150,6 +159,7 @@ class NNGPRegressor(
        2021.
     .. [4] A. Datta, S. Banerjee, A. O. Finley, A. E. Gelfand, "Hierarchical nearest-neighbor
        Gaussian process models for large geostatistical datasets", JASA 111, 2016.
+    .. [5] T. Minka, "Expectation propagation for approximate Bayesian inference", UAI 2001.
 
     Examples
     --------
@@ -165,7 +175,7 @@ class NNGPRegressor(
     True
     """
 
-    likelihood: str = "auto"
+    likelihood: Any = "auto"
     mean: str = "constant"
     calibrate: bool = True
     activation: str = "gelu"
@@ -178,17 +188,22 @@ class NNGPRegressor(
         "activation": ACTIVATION,
         "mean": [StrOptions({"zero", "constant"})],
         "calibrate": ["boolean"],
-        "likelihood": [StrOptions({"auto", "gaussian", "shared_student_t"})],
+        "likelihood": [
+            StrOptions({"auto", "gaussian", "shared_student_t", "poisson", "negative_binomial"}),
+            Poisson,
+        ],
     }
     _shape_parameters: ClassVar[tuple[str, ...]] = ("likelihood", "activation", "mean")
 
     def _recipe(self) -> NeighbourRecipe:
-        name = "gaussian" if self.likelihood == "auto" else self.likelihood
+        likelihood = regression_likelihood(self.likelihood)
+        if likelihood.is_discrete:
+            return NeighbourCountRecipe.of(self, likelihood=likelihood)
         choice = TailChoice(
             True, self.likelihood != "shared_student_t", self.likelihood != "gaussian"
         )
         tails = choice if self.calibrate else None
-        return NeighbourRecipe.of(self, likelihood=make_likelihood(name), tails=tails)
+        return NeighbourRecipe.of(self, likelihood=likelihood, tails=tails)
 
     def _asked(self, posterior: Any) -> Any:
         return asked(self, posterior)

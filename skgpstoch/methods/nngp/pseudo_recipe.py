@@ -15,6 +15,7 @@ from ...data.rows import Data, Rows
 from ...likelihoods.counts import prior_variance_limit
 from ...objectives.neighbour_classes import NeighbourClassObjective
 from ...objectives.neighbour_counts import NeighbourCountObjective
+from ...objectives.neighbours import NeighbourObjective
 from ...objectives.pseudo_targets import PseudoTargetObjective
 from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import check_no_noise
@@ -48,7 +49,7 @@ class PseudoTargetRecipe(NeighbourRecipe):
     def scales_target(self) -> bool:
         return False
 
-    def objective(self, problem: Problem) -> PseudoTargetObjective:
+    def objective(self, problem: Problem) -> NeighbourObjective:
         problem, given = problem.trained(), self.kernel.expression
         if (start := problem.start) is None:
             return self.likeliest(problem, given)
@@ -109,6 +110,16 @@ class NeighbourCountRecipe(PseudoTargetRecipe):
     """A kernel, and pseudo-targets that stand for counts."""
 
     objective_type = NeighbourCountObjective
+
+    @classmethod
+    def of(cls, parameters: Any, **decided: Any) -> Self:
+        if parameters.hidden_layer_sizes or parameters.feature_map is not None:
+            raise ValueError(
+                "hidden_layer_sizes must be () and feature_map None with "
+                f"likelihood={parameters.likelihood!r}: neighbours of counts are near in X. Use "
+                "DeepKernelSVGPRegressor, which learns a network for counts."
+            )
+        return super().of(parameters, **decided)
 
     def check(self, data: Data) -> None:
         super().check(data)

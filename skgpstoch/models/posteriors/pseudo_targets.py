@@ -9,6 +9,10 @@ is
 
     D_i = 1/s − v_i,   ỹ_i = μ_i + g/s,                                                         (E1)
 
+or, by the mean m = μ_i + v_i g and the variance V = v_i − v_i² s that it matches,
+
+    1/D_i = 1/V − 1/v_i,   ỹ_i = m + (m − μ_i) D_i/v_i,
+
 and the evidence is
 
     log p(y) ≈ log N(ỹ | c, K + D) + Σ_i [log Z_i − log N(ỹ_i | μ_i, v_i + D_i)]                (E2)
@@ -35,7 +39,7 @@ from ...likelihoods.base import Likelihood
 from ...maths.gaussian import Marginals, log_density
 from ...maths.nearest import Nearest
 from .base import Posterior
-from .neighbours import NeighbourPosterior, forget_targets
+from .neighbours import TINIEST, NeighbourPosterior, forget_targets
 from .places import Places
 
 NEW_SHARE = 0.7  # of a new pseudo-target, beside the one before: sweeps change all rows at once
@@ -67,11 +71,11 @@ def matched(
 ) -> PseudoTargets:
     """Return the pseudo-targets (E1) of rows, for a cavity (1, N, P), and D within limits."""
     mean, var = cavity.mean[0], cavity.var[0]
-    _, g, h = likelihood.of(rows).predictive_gradients(rows.y, cavity)
-    # Averages over nodes and rounding may leave no curvature, or more than any Gaussian has.
-    s = (g.square() - 2.0 * h).clamp_min(torch.finfo(g.dtype).tiny)
-    D = (1.0 / s - var).clamp(*limits)
-    return PseudoTargets(mean + g * (D + var), D)
+    m, V = likelihood.of(rows).product_moments(rows.y, cavity)
+    # Averages over nodes and rounding may leave a variance V that no Gaussian matches.
+    precision = (1.0 / V.clamp_min(TINIEST) - 1.0 / var).clamp_min(TINIEST)
+    D = (1.0 / precision).clamp(*limits)
+    return PseudoTargets(m + (m - mean) * D / var, D)
 
 
 def copies_beside(cavity: Marginals, targets: PseudoTargets, weight: Tensor) -> Marginals:

@@ -158,16 +158,6 @@ class Likelihood(Module):
         """
         return differentiate(self, self.log_predictive, y, q)
 
-    def product_moments(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
-        """Return the mean and variance of the normalised q(f) p(y | f), (N, P).
-
-        Parameters and shapes are as for :meth:`expected_gradients`. Rounding may make variances
-        negative that are far below those of q.
-        """
-        mean, var = q.mean[0], q.var[0]
-        _, g, h = self.predictive_gradients(y, q)
-        return mean + var * g, var - var.square() * (g.square() - 2.0 * h)
-
     def squared_error(self, y: Tensor, q: Marginals) -> Tensor:
         """Return (y − E_q[E[y | f]])² of each row, summed over outputs: (N,)."""
         return (y - self.moments(q).mixture_moments()[0]).square().sum(-1)

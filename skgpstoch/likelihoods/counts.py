@@ -159,7 +159,7 @@ class Poisson(Likelihood):
         The nodes are f = mode + w·sinh(x), where w is the width at the mode. They are dense at the
         mode and reach far if v ≫ w².
         """
-        nodes = self._joint_nodes(y.double(), of_nodes(q), COUNT_PREDICTIVE_NODES)
+        nodes = self.joint_nodes(y.double(), of_nodes(q), COUNT_PREDICTIVE_NODES)
         log_p, d_mean, d_var = self._log_mean(y.double(), *nodes)
         of_q = (q.mean, d_mean), (q.var, d_var)
         return with_slopes(log_p, *of_q, *self.own_slopes(y.double(), *nodes))
@@ -180,7 +180,7 @@ class Poisson(Likelihood):
         d_mean = (weights * first).sum(0)
         return log_sum, d_mean, 0.5 * (weights * (second + first.square())).sum(0)
 
-    def _joint_nodes(self, y: Tensor, q: Marginals, n_nodes: int) -> tuple[Tensor, Tensor]:
+    def joint_nodes(self, y: Tensor, q: Marginals, n_nodes: int) -> tuple[Tensor, Tensor]:
         """Return nodes f of ∫ p(y | f) q(f) df, and its terms' logarithms, each (K, S, N, P)."""
 
         def log_joint(f: Tensor) -> Tensor:
@@ -236,19 +236,11 @@ class Poisson(Likelihood):
 
     def predictive_gradients(self, y: Tensor, q: Marginals) -> Gradients:
         """Return :meth:`log_predictive`, with fewer nodes, and its derivatives."""
-        nodes = self._joint_nodes(y.double(), of_nodes(q), COUNT_TRAINING_NODES)
+        nodes = self.joint_nodes(y.double(), of_nodes(q), COUNT_TRAINING_NODES)
         value, d_mean, d_var = self._log_mean(y.double(), *nodes)
         if own := self.own_slopes(y.double(), *nodes):
             value = with_slopes(value, *own)
         return in_type_of(q, value.sum(-1)[0], d_mean[0], d_var[0])
-
-    @torch.no_grad()
-    def product_moments(self, y: Tensor, q: Marginals) -> tuple[Tensor, Tensor]:
-        """Return them from nodes: large counts leave little of q's variance."""
-        f, log_weights = self._joint_nodes(y.double(), of_nodes(q), COUNT_TRAINING_NODES)
-        weights = log_weights.softmax(0)
-        mean = (weights * f).sum(0)
-        return mean[0], (weights * (f - mean).square()).sum(0)[0]
 
     def own_slopes(self, y: Tensor, f: Tensor, log_weights: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return learned parameters, each with the derivative of log E_q[p(y | f)], (S, N, P)."""

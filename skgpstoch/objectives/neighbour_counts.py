@@ -8,13 +8,14 @@ limited way towards it, whenever pseudo-targets have followed the kernel.
 from __future__ import annotations
 
 import copy
+import math
 from typing import cast
 
 import torch
 from torch import Tensor
 
 from ..data.rows import Rows
-from ..likelihoods.negative_binomial import NegativeBinomial
+from ..likelihoods.negative_binomial import MOST_SHAPE, NegativeBinomial
 from ..maths.gaussian import Marginals
 from ..models.posteriors.neighbour_counts import NeighbourCountPosterior
 from .neighbours import Pair
@@ -56,7 +57,8 @@ def likelier(likelihood: NegativeBinomial, rows: Rows, q: Marginals) -> Tensor:
         return slope > 0.0
 
     start = likelihood.log_dispersion.detach()
-    low, high = start - DISPERSION_STEP, start + DISPERSION_STEP
+    low = (start - DISPERSION_STEP).clamp_min(-math.log(MOST_SHAPE))
+    high = torch.maximum(low, start + DISPERSION_STEP)
     for _ in range(DISPERSION_HALVINGS):
         middle = 0.5 * (low + high)
         is_below = rises(middle)

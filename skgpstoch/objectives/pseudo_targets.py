@@ -154,7 +154,7 @@ class PseudoTargetObjective(NeighbourObjective):
         w = rows.weighted(torch.ones_like(value))
         by_mean, by_var = w * by_mean.mT, w * by_var.mT
         by_K, _ = c.slopes(by_mean, by_var)
-        by_y = -by_mean[..., None] * c.e  # c is ỹ_i minus its residual
+        by_y = -by_mean[..., None] * c.e  # c = ỹ_i − r_i
         pairs = [(K, -by_K / n), (sets.y, -by_y / n)]
         return surrogate(-(w * value).sum() / n, *((x, dx) for x, dx in pairs if x.requires_grad))
 

@@ -80,7 +80,7 @@ class NNGPRegressor(
         network for them.
     mean : {"constant", "zero"}, default="constant"
         Mean of f far from all rows: a learned constant, or 0, which is the average of y if
-        `normalize_y` is True, the default.
+        `normalize_y` is True, the default. f of counts is the logarithm of their rate.
     calibrate : bool, default=True
         Whether training rows that are left out choose the scale of errors, their tails, and how
         much wider predictions are where neighbours are predicted badly. Far from all rows, f is
@@ -127,7 +127,8 @@ class NNGPRegressor(
         The fitted likelihood, in the units of y. If its tails are heavy, its scale is the root of
         `noise_variance_`, and rows left out have chosen a factor for both.
     log_marginal_likelihood_value_ : float
-        Σ log p(yᵢ | y of `n_neighbors` earlier rows), in nats, for y in its own units. It is
+        Σ log p(yᵢ | y of `n_neighbors` earlier rows), in nats, for y in its own units. Of counts,
+        expectation propagation's log p(y | X), before `calibrate` changed the kernel. It is
         computed when it is first asked for.
     held_out_ : HeldOutPredictions
         Predictions for up to 2,000 training rows, each given neighbours among the other rows:
@@ -135,6 +136,7 @@ class NNGPRegressor(
         y in its own units, both of shape (m,), and `mean`, `error`, `std`, `latent_std` and `cdf`,
         of shape (m, n_outputs) also for one output. Kernel and tails are those of all rows. With a
         network: for the rows that it has not seen. With `target_transform`: of the transformed y.
+        Counts: up to 1,000 rows, each by pseudo-targets that were found without it; `cdf` is NaN.
     budget_ : dict or None
         With `max_time`: "n_steps", what there was time for, "all_steps" without a limit,
         "start_is_cut", whether the choice of a kernel or the first training of a network was cut,

@@ -36,6 +36,7 @@ from ...data.devices import BLOCK_ROWS
 from ...data.rows import Rows
 from ...kernels import Kernel, scaled
 from ...likelihoods.base import Likelihood
+from ...likelihoods.products import product_moments
 from ...maths.gaussian import Marginals, log_density
 from ...maths.nearest import Nearest
 from .base import Posterior
@@ -71,7 +72,7 @@ def matched(
 ) -> PseudoTargets:
     """Return the pseudo-targets (E1) of rows, for a cavity (1, N, P), and D within limits."""
     mean, var = cavity.mean[0], cavity.var[0]
-    m, V = likelihood.of(rows).product_moments(rows.y, cavity)
+    m, V = product_moments(likelihood.of(rows), rows.y, cavity)
     # Averages over nodes and rounding may leave a variance V that no Gaussian matches.
     precision = (1.0 / V.clamp_min(TINIEST) - 1.0 / var).clamp_min(TINIEST)
     D = (1.0 / precision).clamp(*limits)

@@ -195,16 +195,19 @@ class PseudoTargetObjective(NeighbourObjective):
         self.target_var.copy_(targets.var)
         self.mean.data.copy_(posterior.constant)
 
-    def evaluate(self, X: Tensor, rows: Rows) -> float:
-        return self.brief_score(X, rows)
-
     @torch.no_grad()
-    def brief_score(self, X: Tensor, rows: Rows) -> float:
+    def evaluate(
+        self, X: Tensor, rows: Rows, most: int | None = None, n_neighbors: int | None = None
+    ) -> float:
         n = rows.n_held_out
-        q = self.posterior(X[n:], rows[n:]).marginals(X[:n].double())
-        judged = rows[:n].to(torch.float64)
-        density = self.likelihood.of(judged).log_predictive(judged.y, q)
-        return -float(judged.mean(density[:, None]))
+        posterior, judged = (
+            self.posterior(X[n:], rows[n:]),
+            slice(n if most is None else min(n, most)),
+        )
+        posterior.n_neighbors = min(n_neighbors or posterior.n_neighbors, posterior.n_neighbors)
+        q, rows = posterior.marginals(X[judged].double()), rows[judged].to(torch.float64)
+        density = self.likelihood.of(rows).log_predictive(rows.y, q)
+        return -float(rows.mean(density[:, None]))
 
     # ---- the posterior -----------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from ...models.posteriors.nearby import Given
 from ...models.posteriors.neighbours import NeighbourPosterior
 from ...objectives.base import Objective
 from ...objectives.neighbour_classes import NeighbourClassObjective
-from ...objectives.neighbours import NeighbourObjective
+from ...objectives.neighbours import BRIEFLY, NeighbourObjective
 from ...objectives.pseudo_targets import JUDGED_TARGETS
 from ...training.loop import train
 from ...training.optimizers import SCHEDULES, make_optimizer
@@ -212,8 +212,8 @@ class DeepNeighbourObjective(NeighbourObjective):
         """Return the same but for a few neighbours, as features move in any case."""
         return NearlyNearest(self.located(G), self.lag(G))
 
-    def evaluate(self, X: Tensor, rows: Rows) -> float:
-        return self.brief_score(X, rows)
+    def evaluate(self, X: Tensor, rows: Rows, *briefly: int | None) -> float:
+        return super().evaluate(X, rows, *(briefly or BRIEFLY))
 
     def hurry(self, X: Tensor, rows: Rows, deadline: Deadline, wanted: float) -> float:
         """Leave time to train the process on the inputs alone, too."""

@@ -22,7 +22,7 @@ from ...kernels import check_length_scales
 from ...kernels.sets import nearness
 from ...likelihoods.real import Gaussian
 from ...models.calibration.tails import TailChoice
-from ...objectives.neighbours import NeighbourObjective
+from ...objectives.neighbours import BRIEFLY, NeighbourObjective
 from ...training.optimizers import SCHEDULES
 from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
@@ -229,7 +229,7 @@ class NeighbourRecipe(Recipe):
     def plain(self, problem: Problem) -> Plain:
         """Return the score of the process on the inputs alone, and how to train it."""
         started = self.likeliest(problem.trained())
-        score = started.brief_score(problem.X, problem.rows)
+        score = started.evaluate(problem.X, problem.rows, *BRIEFLY)
 
         def trained() -> NeighbourObjective:
             objective, n_steps = self.likeliest(problem), self.n_steps(problem.X.shape[1])

@@ -437,6 +437,9 @@ def test_likelihoods_of_the_user(table):
     assert model.score(X, y) > 0.2
     assert repr(model.likelihood_) == "Poisson(link='softplus')"
     assert small(likelihood=NegativeBinomial(0.2)).fit(X, y).score(X, y) > 0.2
+    own, given = small(likelihood=Poisson(exposure=2.0)), small()
+    own, given = own.fit(X, y).predict(GRID), given.fit(X, y, exposure=2.0).predict(GRID)
+    assert_allclose(own, 2.0 * given)
 
 
 def test_files_and_pickles(model, table, tmp_path):

@@ -202,7 +202,7 @@ def test_kernels_climb_again_while_they_gain_much(monkeypatch):
     monkeypatch.setattr(start, "FOR_ALL", 8)
     X, rows = data()
     early, late, low = (objective(X, rows, 2, 4) for _ in range(3))
-    early.n_parts = late.n_parts = low.n_parts = 1
+    early.n_parts = late.n_parts = low.n_parts = 1  # each climbs once a round
     ends = {early: iter([20.0, 21.0]), late: iter([18.0, 40.0]), low: iter([5.0])}
 
     def run(climb, n_steps):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -17,9 +18,11 @@ class NeighbourCountPosterior(PseudoTargetPosterior):
     exposure: Tensor
 
     @classmethod
-    def told_by(cls, rows: Rows) -> dict[str, Tensor]:
-        exposure = rows.y.new_ones(len(rows), 1) if rows.exposure is None else rows.exposure
-        return {**super().told_by(rows), "exposure": exposure}
+    def told_by(cls, likelihood: Any, rows: Rows) -> dict[str, Tensor]:
+        exposure = likelihood.of(rows).exposure
+        if not isinstance(exposure, Tensor):  # the same of all rows
+            exposure = rows.y.new_full((len(rows), 1), exposure or 1.0)
+        return {**super().told_by(likelihood, rows), "exposure": exposure.to(rows.y)}
 
     def rows_at(self, i: Tensor) -> Rows:
         return replace(super().rows_at(i), exposure=self.exposure[i])

@@ -132,7 +132,12 @@ class PseudoTargetPosterior(NeighbourPosterior):
         parts = kernel, network, cast(Any, likelihood), mean, X, targets.rows(rows.weight)
         super().__init__(*parts, torch.zeros_like(mean), n_neighbors, n_joint)
         one = torch.ones((), dtype=mean.dtype, device=mean.device)
-        given = {"level": level, "stretch": one, "link_mean": mean, **self.told_by(rows)}
+        given = {
+            "level": level,
+            "stretch": one,
+            "link_mean": mean,
+            **self.told_by(likelihood, rows),
+        }
         for name, value in given.items():
             self.register_buffer(name, value.detach().clone())
 
@@ -142,7 +147,7 @@ class PseudoTargetPosterior(NeighbourPosterior):
         return level
 
     @classmethod
-    def told_by(cls, rows: Rows) -> dict[str, Tensor]:
+    def told_by(cls, likelihood: Any, rows: Rows) -> dict[str, Tensor]:
         """Return what is kept of rows besides weights, by the names of buffers."""
         return {"outcome": rows.y}
 
@@ -243,7 +248,7 @@ class PseudoTargetPosterior(NeighbourPosterior):
         residual, noise = self.as_residuals(found)
         new = PseudoTargets(self.constant + residual, noise).rows(rows.weight)
         other = super().extended(X, new)
-        for name, value in self.told_by(rows).items():
+        for name, value in self.told_by(self.likelihood, rows).items():
             setattr(other, name, torch.cat([getattr(self, name), value]))
         added = other.row_numbers[len(self.outcome) :]
         beside = other.rows_alone.others(added, self.n_joint)
@@ -255,7 +260,7 @@ class PseudoTargetPosterior(NeighbourPosterior):
         stays = torch.ones_like(self.weight, dtype=torch.bool)
         stays[i] = False
         of_rows = ["inputs", "features", "residual", "noise", "weight"]
-        of_rows += self.told_by(self.rows_at(i))
+        of_rows += self.told_by(self.likelihood, self.rows_at(i))
         other._buffers = self._buffers | {name: getattr(self, name)[stays] for name in of_rows}
         other._n_rows = self.n_rows - float(self.weight[i].sum())
         near = other.rows_alone.of(self.located(self.features[i]), self.n_joint)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 BYTES_OF_A_VALUE = 64  # most memory that a value takes
 MOST_TIMES = 4  # values may take at most so many times the file's size in memory
 FREE_VALUES = 200_000  # so many values are always allowed
-MOST_VALUES = 500_000  # more are never
+MOST_VALUES = 1_000_000  # more are never
 TEXTS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)  # one without an end, too
 MOST_DIGITS = 308  # of an integer, with its sign; one of more may be too large for a float
 

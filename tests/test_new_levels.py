@@ -10,8 +10,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import trapezoid
 from scipy.special import ndtri
 
-from skgpstoch import AutoGaussianProcessRegressor
+from skgpstoch import AutoGaussianProcessClassifier, AutoGaussianProcessRegressor, load
 from skgpstoch.data.categories import STAND_INS, stand_ins
+from skgpstoch.data.numeric import Numbers
 from skgpstoch.data.tables import TableEncoder
 from skgpstoch.estimators.distributions.mixed import JoinedLaw
 from skgpstoch.estimators.distributions.normal import NormalLaw
@@ -248,3 +249,61 @@ def test_laws_of_some_rows_each():
         assert_array_equal(some.quantiles(np.full(at.shape, 0.3)), expected.quantile(0.3))
         assert some.sample(3, np.random.RandomState(0)).shape == (3, *at.shape)
     assert joined.of(slice(0, 0)).shape == (0, 2)
+
+
+# ---- numbers that few rows lacked ----------------------------------------------------------------
+
+
+def lacking(n_missing, n_rows=200, n_new=100, seed=0):
+    """Rows of which some lack an input that matters, and new ones that all lack it."""
+    rng = np.random.default_rng(seed)
+    x, z = rng.uniform(-2, 2, (2, n_rows + n_new))
+    y = np.sin(2 * x) + 0.5 * z + 0.1 * rng.normal(size=len(x))
+    x[:n_missing] = x[n_rows:] = np.nan
+    X = pd.DataFrame({"x": x, "z": z})
+    return X[:n_rows], y[:n_rows], X[n_rows:], y[n_rows:]
+
+
+@pytest.mark.parametrize("n_missing", [1, 4])
+def test_intervals_hold_where_numbers_are_missing_that_few_rows_lacked(n_missing, tmp_path):
+    """They held .2 to .8."""
+    X, y, *new = lacking(n_missing)
+    model = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
+    assert held(model, *new) > 0.88
+    assert 0.5 < np.median(model.predict_std(new[0])) < 1.5
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert_array_equal(again.predict_interval(new[0]), model.predict_interval(new[0]))
+
+
+def test_what_few_rows_lack():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=400)
+    weight = np.ones(400)
+    for n_missing, is_few in ((0, False), (1, True), (19, True), (20, False), (300, False)):
+        x[:n_missing] = np.nan
+        found = Numbers.fit("x", x, None)
+        assert (found.stand_ins is not None) == is_few
+        weight[:n_missing] = 40.0
+        if is_few:
+            assert Numbers.fit("x", x, weight).stand_ins is None
+            assert set(found.stand_ins) <= set(x)
+            assert_allclose(np.mean(found.stand_ins), np.nanmean(x), atol=0.1)
+    few = np.r_[np.full(100, np.nan), rng.normal(size=9900)]
+    assert Numbers.fit("x", few, None).stand_ins is None
+    assert Numbers.fit("x", x[300:], None, flags=True).stand_ins is not None  # others lack it
+
+
+def test_weights_are_copies_where_few_rows_lack_a_number():
+    x = np.r_[np.nan, np.arange(30.0)]
+    weight = np.arange(31) % 4 + 1.0
+    found = Numbers.fit("x", x, weight)
+    copies = Numbers.fit("x", np.repeat(x, weight.astype(int)), None)
+    assert_array_equal(found.stand_ins, copies.stand_ins)
+
+
+def test_classes_are_warned_of():
+    X, y, new, _ = lacking(3)
+    model = AutoGaussianProcessClassifier(random_state=0).fit(X, y > 0)
+    with pytest.warns(UserWarning, match=r"Column 'x' of X has missing values, but it had few in"):
+        model.predict_proba(new)

@@ -1000,7 +1000,7 @@ def test_held_out_scores_are_weighted(of_network):
     if of_network:
         generator = torch.Generator().manual_seed(0)
         features = NearFeatures(X.float(), (4,), "relu", 0.0, 16, generator)
-        made = deep.MeanObjective(features, 4, 2).double()
+        made = deep.MeanObjective(features, 4, deep.squared_errors(rows)).double()
     repeated = replace(weighted, weight=None)[copies]
     assert_allclose(made.evaluate(X, weighted), made.evaluate(X[copies], repeated), rtol=1e-6)
 

@@ -423,6 +423,24 @@ def test_tables_with_categories_and_dates(discrete):
             np.testing.assert_allclose(found[name], exact[name], rtol=1e-7)
 
 
+@pytest.mark.parametrize("n_missing", [1, 2, 90])
+def test_numbers_that_few_rows_lack(n_missing):
+    """Others stand in for them, beside known levels and new ones."""
+    frame, target = odd_frame(90, 0)
+    frame["x"] = frame["x"].fillna(1.0).where(np.arange(90) >= n_missing % 90)
+    model = AutoGaussianProcessRegressor(max_time=2, discrete=False, random_state=0)
+    model.fit(frame, target)
+    assert any(getattr(e, "stand_ins", None) is not None for e in model._encoder.encoders) == (
+        n_missing < 90
+    )
+    new, outputs = unseen(odd_frame(15, 1)[0]), ("mean", "std", "quantiles")
+    new.loc[[0, 2, 5], "x"] = np.nan
+    found = run(model, fed(new), outputs, quantiles=(0.05, 0.95))
+    exact = predicted(model, new, outputs)
+    for name in outputs:
+        np.testing.assert_allclose(found[name], exact[name], rtol=1e-7)
+
+
 def test_counts_at_new_levels():
     """Parts of mixtures over known levels were widened, as those of numbers are."""
     frame, target = odd_frame(90, 0)

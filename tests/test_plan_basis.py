@@ -110,7 +110,8 @@ def test_a_warm_start_goes_on_with_the_functions_that_there_are():
         ("auto", 1000, 100, 1, 1000),  # all, where they are few
         ("auto", 1024, 100, 1, 1024),
         ("auto", 1025, 100, 1, 100),
-        ("auto", 1000, 100, 2, 100),  # of several outputs, each has a matrix of its own
+        ("auto", 1000, 100, 18, 1000),  # each output has a matrix of its own
+        ("auto", 1000, 100, 19, 100),
         ("auto", 60, 100, 3, 60),
         ("auto", 10**6, 16_384, 1, 19),  # h and C have 20 million numbers
         ("auto", 10**7, 16_384, 10, 0),

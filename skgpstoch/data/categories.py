@@ -10,7 +10,7 @@ import numpy as np
 
 from .columns import LEVEL, Column
 from .messages import warn_once
-from .numeric import Encoder, Level
+from .numeric import STAND_INS, Encoder, Level, Numbers
 
 UNSEEN_LEVEL = -1  # the code of a level that training rows do not have
 MOST_ONE_HOT = 100  # most levels that have a column each; more have means of the target
@@ -115,7 +115,6 @@ def placed(encoders: Sequence[Encoder]) -> Iterator[tuple[int, Encoder]]:
 # ---- levels that training rows did not have ------------------------------------------------------
 
 
-STAND_INS = 8  # most known levels in place of a new one
 DAY_STAND_INS = 6  # of days
 FIRST_PLACE = 0.35
 """Level k of K is at the quantile (k + FIRST_PLACE)/(K − 1 + 2·FIRST_PLACE) of the mean targets or
@@ -161,6 +160,23 @@ def new_levels(column: Column, known: set, predicted: str, owner: Any) -> np.nda
     return is_new
 
 
+def few_missing(column: Column, encoder: Numbers, predicted: str | None, owner: Any) -> np.ndarray:
+    """Return the mask (n,) of rows that lack a number, which few training rows did.
+
+    Warn of these, if `predicted` says what is predicted there.
+    """
+    missing = np.isnan(column.values)
+    if predicted is not None and missing.any():
+        warn_once(
+            f"Column {column.name} of X has missing values, but it had few in the training rows. "
+            f"Predictions for these rows are {predicted}. If values will be missing at prediction "
+            "time, train with more missing.",
+            owner,
+            (column.name, "missing"),
+        )
+    return missing
+
+
 def is_unknown(column: Column, known: set) -> np.ndarray:
     """Return the mask (n,) of rows with a level that is not known; nothing if none is known."""
     labels = column.values.tolist()
@@ -194,6 +210,14 @@ def stand_ins(
         own = np.resize(order, K) if len(order) else np.full(K, None)
         taken.append(repeated(K, taken[-STAND_INS:]))  # pairs of all would take long
         found.append(own[taken[-1]])
+    return found
+
+
+def with_numbers(found: list[np.ndarray], encoders: Sequence[Encoder]) -> list[np.ndarray]:
+    """Return levels in place of new ones, and numbers in place of those that few rows lacked."""
+    for j, each in enumerate(encoders):
+        if type(each) is Numbers and each.stand_ins is not None:
+            found[j] = np.random.RandomState(SHUFFLE_SEED + j).permutation(each.stand_ins)
     return found
 
 

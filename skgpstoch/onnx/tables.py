@@ -116,13 +116,16 @@ def encoded(encoder: Any, X: Value | Columns) -> Value:
 def encoded_with_new(encoder: Any, X: Value | Columns) -> tuple[Value, Copies | None]:
     """Encode a table; encode each row with a new level once for each known level in its place.
 
-    The second value tells which row each encoded one is a copy of; None without categories.
+    So for numbers that few training rows lacked. The second value tells which row each encoded one
+    is a copy of; None without categories and such numbers.
     """
     graph, columns, is_new = X.graph, read(encoder, X), {}
-    for j, known in enumerate(encoder.levels):
+    for j, (known, each) in enumerate(zip(encoder.levels, encoder.encoders, strict=True)):
         if known is not None and known - {None}:
             flags = [word not in known for word in words(encoder, j)] + [True]
             is_new[j] = graph.constant(np.array(flags)).columns(columns[j], axis=0)
+        elif type(each) is Numbers and each.stand_ins is not None:
+            is_new[j] = graph.call("Not", is_there(columns[j]))
     if not is_new:
         return encoded_columns(encoder, graph, columns), None
     wanted = graph.constant(np.arange(STAND_INS)[None] == 0)  # then (N, STAND_INS)
@@ -138,8 +141,9 @@ def encoded_with_new(encoder: Any, X: Value | Columns) -> tuple[Value, Copies | 
     share = (1.0 / wanted.map("Cast", to=TensorProto.DOUBLE).sum(1)).columns(row, axis=0)
     for j, levels in enumerate(encoder.stand_ins()):
         if j in is_new:
-            found = words(encoder, j)
-            instead = graph.constant(np.array([[found[level]] for level in levels]))
+            is_level = encoder.levels[j] is not None
+            found = [words(encoder, j)[level] for level in levels] if is_level else levels
+            instead = graph.constant(np.array(found)[:, None])
             at = is_new[j].columns(row, axis=0)
             columns[j] = graph.where(at, instead.columns(place, axis=0), columns[j])
     copied = Copies(row, place, share, wanted.shape(0), STAND_INS)

@@ -13,7 +13,7 @@ from ...estimators.classifier import Classifier
 from ...estimators.conditioning import condition
 from ...estimators.docs import public_estimator
 from ...estimators.first_rank import refuse_group
-from ...estimators.parameters import TrainingParameters
+from ...estimators.parameters import ACTIVATION, NetworkParameters, TrainingParameters
 from ...estimators.streams import all_classes, begins, check_unchanged
 from ...likelihoods.base import class_likelihood
 from ...models.posteriors.neighbour_classes import NeighbourClassPosterior
@@ -24,7 +24,7 @@ from .pseudo_recipe import NeighbourClassRecipe
 
 @public_estimator
 @dataclass(eq=False, repr=False, kw_only=True)
-class NNGPClassifier(NeighbourParameters, TrainingParameters, Classifier):
+class NNGPClassifier(NeighbourParameters, NetworkParameters, TrainingParameters, Classifier):
     """Nearest-neighbour Gaussian-process classification, at any size.
 
     Expectation propagation [1]_ finds for the class of each training row a Gaussian observation
@@ -52,6 +52,11 @@ class NNGPClassifier(NeighbourParameters, TrainingParameters, Classifier):
     calibrate : bool, default=True
         Whether training rows that are left out choose how certain the classes are: the scale of
         the latent functions around their mean.
+    hidden_layer_sizes : tuple of int, default=()
+        Widths of the layers of a network that first learns the classes, and then together with the
+        kernel: neighbours are then near in its outputs. (): neighbours are near in X.
+    activation : {"identity", "relu", "tanh", "logistic", "silu", "gelu"}, default="gelu"
+        Activation after every layer.
     batch_size : int or "auto", default="auto"
         Number of rows per step; "auto" is 256. Their neighbours come from all rows.
     max_iter : int or "auto", default="auto"
@@ -123,8 +128,14 @@ class NNGPClassifier(NeighbourParameters, TrainingParameters, Classifier):
     """
 
     calibrate: bool = True
+    activation: str = "gelu"
 
-    _parameter_constraints: ClassVar[dict[str, list]] = {"calibrate": ["boolean"]}
+    _first_parameters: ClassVar[tuple[str, ...]] = ("hidden_layer_sizes",)
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "activation": ACTIVATION,
+        "calibrate": ["boolean"],
+    }
+    _shape_parameters: ClassVar[tuple[str, ...]] = ("activation",)
 
     def _recipe(self) -> NeighbourClassRecipe:
         likelihood = class_likelihood("auto", len(self.classes_))

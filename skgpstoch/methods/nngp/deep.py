@@ -1,15 +1,16 @@
 """Features that are learned together with the conditional of each row given its neighbours.
 
-A network first learns the mean of y by its squared error. Principal directions of its last layer,
-beside the inputs, are then the space in which neighbours are found, and everything is trained on
-leave-one-out densities. Rows left out choose the dropout and the iterate.
+A network first learns the mean of y by its squared error, or classes by their log loss. Principal
+directions of its last layer, beside the inputs, are then the space in which neighbours are found,
+and everything is trained on leave-one-out densities. Rows left out choose the dropout and the
+iterate.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 from sklearn.gaussian_process import kernels as sk
@@ -23,7 +24,9 @@ from ...models.features.near import NearFeatures
 from ...models.posteriors.nearby import Given
 from ...models.posteriors.neighbours import NeighbourPosterior
 from ...objectives.base import Objective
-from ...objectives.neighbours import NeighbourObjective, errors_held_out, score_of
+from ...objectives.neighbour_classes import NeighbourClassObjective
+from ...objectives.neighbours import BRIEFLY, NeighbourObjective
+from ...objectives.pseudo_targets import JUDGED_TARGETS
 from ...training.loop import train
 from ...training.optimizers import SCHEDULES, make_optimizer
 from ...training.recipes.plan import epochs, overfit_patience
@@ -37,65 +40,99 @@ FEW_ERRORS = 0.1  # of the variance of y, that the mean leaves, for dropout to b
 small and noisy tables gain .13 and .23 nats by it."""
 MEAN_STEPS, MEAN_RATE, MEAN_BATCH = 1500, 3e-3, 256
 MEAN_TIME = RIVAL_TIME = 0.2  # of the time that is left, if it is limited
-FEW_EVALUATED = 1000  # rows left out that choose the iterate, given
-FEW_GIVEN = 64  # neighbours
 GATE_RATE = 10.0  # factor of the rate of what is not a network's
 DECAY = 1e-2
 
 
+class MeanLoss(NamedTuple):
+    """What a network learns first.
+
+    Parameters
+    ----------
+    of_rows : callable
+        The losses (N, ·) of linear functions f (N, Q) of the last hidden layer at rows.
+    n_outputs : int
+        Q.
+    of_constant : float
+        The loss of the best constant f.
+    """
+
+    of_rows: Callable[[Tensor, Rows], Tensor]
+    n_outputs: int
+    of_constant: float
+
+
+def squared_errors(rows: Rows) -> MeanLoss:
+    """Return the squared errors of targets."""
+    variance = float(rows.y.double().var(0, correction=0).mean())
+    return MeanLoss(lambda f, some: (f - some.y.to(f)).square(), rows.y.shape[1], variance)
+
+
+def log_losses(rows: Rows, n_classes: int) -> MeanLoss:
+    """Return the log losses of codes of classes."""
+    share = torch.bincount(rows.y[:, 0].long(), minlength=n_classes).double() / len(rows.y)
+
+    def of_rows(f: Tensor, some: Rows) -> Tensor:
+        return -f.log_softmax(1).gather(1, some.y.long())
+
+    return MeanLoss(of_rows, n_classes, float(torch.special.entr(share).sum()))
+
+
 class MeanObjective(Objective):
-    """The squared error of a linear function of the last hidden layer."""
+    """The loss of a linear function of the last hidden layer."""
 
     weight_decay = DECAY
     rest_rate = GATE_RATE
 
-    def __init__(self, features: NearFeatures, width: int, n_outputs: int) -> None:
+    def __init__(self, features: NearFeatures, width: int, loss: MeanLoss) -> None:
         super().__init__()
-        self.features = features
+        self.features, self.of_rows = features, loss.of_rows
         kind: dict[str, Any] = {"dtype": torch.float32, "device": features.gate.device}
-        self.network = nn.utils.skip_init(nn.Linear, width, n_outputs, **kind)
+        self.network = nn.utils.skip_init(nn.Linear, width, loss.n_outputs, **kind)
         nn.init.zeros_(self.network.weight)
         nn.init.zeros_(self.network.bias)
 
-    def mean(self, X: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Return the predicted mean, (N, P); drop units if there is a generator."""
+    def outputs(self, X: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Return f, (N, Q); drop units if there is a generator."""
         f: Tensor = self.network(self.features.hidden(X, generator))
         return f
 
     def forward(self, X: Tensor, rows: Rows, generator: torch.Generator) -> Tensor:
-        f = self.mean(X, generator)
-        return rows.weighted((f - rows.y.to(f)).square()).sum() / rows.n_effective
+        losses = self.of_rows(self.outputs(X, generator), rows)
+        return rows.weighted(losses).sum() / rows.n_effective
 
     @torch.no_grad()
     def evaluate(self, X: Tensor, rows: Rows) -> float:
-        """Return the squared error of held-out rows, which come first."""
+        """Return the loss of held-out rows, which come first."""
         held = slice(rows.n_held_out)
-        f = self.mean(X[held])
-        return float(rows[held].mean((f - rows.y[held].to(f)).square()).mean())
+        return float(rows[held].mean(self.of_rows(self.outputs(X[held]), rows[held])).mean())
 
 
-class LearnedMean(NamedTuple):
-    """The squared error of rows left out, features, and whether time cut their training."""
+class Learned(NamedTuple):
+    """Features, the loss of rows left out, and whether time cut their training."""
 
-    error: float
-    features: NearFeatures
-    is_cut: bool
+    features: nn.Module
+    error: float | None = None
+    is_cut: bool = False
 
 
 def learned_mean(
-    problem: Problem, layers: tuple[int, ...], activation: str, deadline: Deadline | None = None
-) -> LearnedMean:
+    problem: Problem,
+    layers: tuple[int, ...],
+    activation: str,
+    loss: MeanLoss,
+    deadline: Deadline | None = None,
+) -> Learned:
     """Return features whose last layer predicts y."""
     X, rows, generator = problem.X, problem.rows, problem.generator
-    n, found = rows.n_held_out, list[LearnedMean]()
-    variance = float(rows.y[n:].double().var(0, correction=0).mean())
+    n, found = rows.n_held_out, dict[float, Learned]()
     state = generator.get_state()
     for dropout in DROPOUTS if len(X) <= DROPOUT_ROWS else DROPOUTS[:1]:
-        if found and found[0].error < FEW_ERRORS * variance:
+        if found and min(found) < FEW_ERRORS * loss.of_constant:
             break
         generator.set_state(state)
         features = NearFeatures(X[n:], layers, activation, dropout, DIRECTIONS, generator)
-        objective = MeanObjective(features, layers[-1], rows.y.shape[1])
+        objective = MeanObjective(features, layers[-1], loss)
         table = problem.table.trained(n, objective.minibatch_source)
         batch = min(MEAN_BATCH, max(1, table.n_rows // 2))
         n_epochs = epochs(MEAN_STEPS, table.n_rows, batch)
@@ -112,11 +149,11 @@ def learned_mean(
             evaluate_every=math.ceil(n_epochs / 30),
             deadline=None if deadline is None else deadline.part(MEAN_TIME),
         )
-        is_cut = history.status == "deadline"
-        found.append(LearnedMean(history.best_score, objective.features, is_cut))
-    best = min(found, key=lambda each: each.error)
-    best.features.set_directions_(X[n:])
-    return best._replace(is_cut=any(each.is_cut for each in found))
+        error, is_cut = history.best_score, history.status == "deadline"
+        found.setdefault(error, Learned(objective.features, error, is_cut))
+    best = found[min(found)]
+    cast(NearFeatures, best.features).set_directions_(X[n:])
+    return best._replace(is_cut=any(each.is_cut for each in found.values()))
 
 
 class OfUser(Module):
@@ -175,8 +212,8 @@ class DeepNeighbourObjective(NeighbourObjective):
         """Return the same but for a few neighbours, as features move in any case."""
         return NearlyNearest(self.located(G), self.lag(G))
 
-    def evaluate(self, X: Tensor, rows: Rows) -> float:
-        return brief_score(self, X, rows)
+    def evaluate(self, X: Tensor, rows: Rows, *briefly: int | None) -> float:
+        return super().evaluate(X, rows, *(briefly or BRIEFLY))
 
     def hurry(self, X: Tensor, rows: Rows, deadline: Deadline, wanted: float) -> float:
         """Leave time to train the process on the inputs alone, too."""
@@ -202,9 +239,15 @@ class DeepNeighbourObjective(NeighbourObjective):
         return self.posterior(X[n:], rows[n:]).given_nearest(G[:n], self.n_errors)
 
 
-def brief_score(objective: NeighbourObjective, X: Tensor, rows: Rows) -> float:
-    """Return the score of some rows left out, given fewer neighbours than predictions are."""
-    return score_of(*errors_held_out(objective, X, rows, FEW_EVALUATED, FEW_GIVEN), rows)
+class DeepNeighbourClassObjective(DeepNeighbourObjective, NeighbourClassObjective):
+    """The objective of classes with features that are trained."""
+
+    def solution(self, X: Tensor, rows: Rows) -> Any:
+        return super().solution(X, rows)
+
+    def judged(self, numbers: Tensor, rows: Rows) -> Sequence[Tensor]:
+        """Return the rows that the network has not seen."""
+        return [numbers[: min(rows.n_held_out, JUDGED_TARGETS)]]
 
 
 class Plain(NamedTuple):

@@ -20,7 +20,8 @@ from ...objectives.pseudo_targets import PseudoTargetObjective
 from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import check_no_noise
 from ...training.recipes.recipe import Fitted, Problem
-from .recipe import NeighbourRecipe, check_outputs, default_kernel
+from .deep import DeepNeighbourClassObjective, MeanLoss, log_losses
+from .recipe import NeighbourRecipe, check_outputs, default_kernel, sees_inputs
 from .start import SMOOTHNESS
 
 
@@ -39,7 +40,7 @@ class PseudoTargetRecipe(NeighbourRecipe):
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:
-        return super().of(parameters, network=None, tails=None, **decided)
+        return super().of(parameters, tails=None, **decided)
 
     @property
     def weighs_relatively(self) -> bool:
@@ -50,6 +51,8 @@ class PseudoTargetRecipe(NeighbourRecipe):
         return False
 
     def objective(self, problem: Problem) -> NeighbourObjective:
+        if self.network is not None:
+            return self.deep(problem)
         problem, given = problem.trained(), self.kernel.expression
         if (start := problem.start) is None:
             return self.likeliest(problem, given)
@@ -74,15 +77,16 @@ class PseudoTargetRecipe(NeighbourRecipe):
         X, rows = problem.X, problem.rows
         likelihood = self.likelihood.for_outputs(rows.y.shape[1]).to(X.device)
         level = likelihood.initial_mean(rows.to(torch.float64)) if mean is None else mean
-        return self.objective_type(
+        make = self.objective_type if make is None else make
+        return make(
             self.torch_kernel(expression, X, features),
-            nn.Sequential(),
+            nn.Sequential() if features is None else features,
             likelihood,
             level.to(X.device),
             X,
             rows,
             calibrates=self.calibrate,
-            **self.sizes(problem, n_neighbors, False),
+            **self.sizes(problem, n_neighbors, features is not None),
         )
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
@@ -95,7 +99,8 @@ class PseudoTargetRecipe(NeighbourRecipe):
         }
 
     def fitted_kernel(self, posterior: Any, x_scaling: Scaling) -> sk.Kernel:
-        return self.kernel.in_units(kernels.to_sklearn(posterior.kernel), x_scaling)
+        kernel = kernels.to_sklearn(posterior.kernel)
+        return self.kernel.in_units(kernel, x_scaling) if sees_inputs(posterior) else kernel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +108,11 @@ class NeighbourClassRecipe(PseudoTargetRecipe):
     """A kernel, and pseudo-targets that stand for classes."""
 
     objective_type = NeighbourClassObjective
+    deep_type = DeepNeighbourClassObjective
+
+    def mean_loss(self, rows: Rows) -> MeanLoss:
+        n_classes = max(2, self.likelihood.n_latents(1))
+        return log_losses(rows[rows.n_held_out :], n_classes)
 
 
 @dataclass(frozen=True, kw_only=True)

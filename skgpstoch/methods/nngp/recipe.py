@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from ...kernels import check_length_scales
 from ...kernels.sets import nearness
 from ...likelihoods.real import Gaussian
 from ...models.calibration.tails import TailChoice
-from ...objectives.neighbours import NeighbourObjective
+from ...objectives.neighbours import BRIEFLY, NeighbourObjective
 from ...training.optimizers import SCHEDULES
 from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
@@ -39,11 +39,13 @@ from ...training.recipes.plan import (
 from ...training.recipes.recipe import Fitted, Problem, Recipe
 from .deep import (
     DeepNeighbourObjective,
+    Learned,
+    MeanLoss,
     OfUser,
     Plain,
-    brief_score,
     feature_kernel,
     learned_mean,
+    squared_errors,
 )
 from .parameters import predicting
 from .start import SMOOTHNESS, in_range, in_sight, likeliest, train_briefly
@@ -81,6 +83,7 @@ class NeighbourRecipe(Recipe):
     tails: TailChoice | None
     mean: str = "constant"
     equal_rows: Merging = "merge many"
+    deep_type: ClassVar[type[DeepNeighbourObjective]] = DeepNeighbourObjective
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:
@@ -189,40 +192,44 @@ class NeighbourRecipe(Recipe):
 
     def deep(self, problem: Problem) -> NeighbourObjective:
         """Return the objective whose network has learned the mean."""
-        network, given = cast(Network, self.network), self.kernel.expression
-        y = problem.rows.y
+        given, y = self.kernel.expression, problem.rows.y
+        learned = self.learned(problem)
         level = y.new_full(y.shape[1:], self.kernel.start_noise).double()
-        plain, start_is_cut = None, False
-        features: nn.Module
-        if network.module is None:
-            error, features, start_is_cut = learned_mean(
-                problem, network.layers, network.activation, self.deadline
-            )
-            level = level.new_full(level.shape, error).clamp(*self.kernel.noise_bounds)
-        else:
-            module, _ = build_network(network, problem.X, problem.generator)
-            network.freeze(module)
-            features = OfUser(module)
-        if given is None:
-            plain = self.plain(problem)
-            start_is_cut |= plain.is_cut
+        if learned.error is not None:
+            level = level.new_full(level.shape, learned.error).clamp(*self.kernel.noise_bounds)
+        plain = self.plain(problem) if given is None else None
         make = functools.partial(
-            DeepNeighbourObjective,
-            decay=network.decay(problem.rows.n_effective),
+            self.deep_type,
+            decay=cast(Network, self.network).decay(problem.rows.n_effective),
             rate=LAYER_RATE,
             plain=plain,
         )
         expression = feature_kernel(1.5) if given is None else given
-        objective = self.made(expression, problem, level, features=features, make=make)
-        objective.start_is_cut = start_is_cut
+        features = learned.features
+        objective = self.made(expression, problem.trained(), level, features=features, make=make)
+        objective.start_is_cut = learned.is_cut or (plain is not None and plain.is_cut)
         if self.training.n_iter_no_change is None:
             objective.overfit_patience = overfit_patience(problem.plan.max_iter)
         return objective
 
+    def learned(self, problem: Problem) -> Learned:
+        """Return the features to start from: the user's network, or one that has learned y."""
+        network = cast(Network, self.network)
+        if network.module is None:
+            of_network = network.layers, network.activation
+            return learned_mean(problem, *of_network, self.mean_loss(problem.rows), self.deadline)
+        module, _ = build_network(network, problem.X, problem.generator)
+        network.freeze(module)
+        return Learned(OfUser(module))
+
+    def mean_loss(self, rows: Rows) -> MeanLoss:
+        """Return what a network learns first."""
+        return squared_errors(rows[rows.n_held_out :])
+
     def plain(self, problem: Problem) -> Plain:
         """Return the score of the process on the inputs alone, and how to train it."""
         started = self.likeliest(problem.trained())
-        score = brief_score(started, problem.X, problem.rows)
+        score = started.evaluate(problem.X, problem.rows, *BRIEFLY)
 
         def trained() -> NeighbourObjective:
             objective, n_steps = self.likeliest(problem), self.n_steps(problem.X.shape[1])

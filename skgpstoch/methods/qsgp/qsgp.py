@@ -68,8 +68,8 @@ class QSGPParameters(BasisParameters, TrainingParameters):
         than rows.
     n_dense : int or "auto", default="auto"
         Number c of dense columns of the covariance's factor C; the others are diagonal. "auto" is
-        all columns if there are at most 1,024 and a single latent function, else 100; it is fewer
-        if these would take much memory.
+        all columns if there are at most 1,024, else 100; it is fewer if these would take much
+        memory, as with many outputs or classes.
     solver : {"newton", "adagrad", "sgd"}, default="newton"
         "newton": exact steps for a block of basis functions, given the sum of the others at the
         rows of a sweep. "adagrad": AdaGrad's steps with the estimators of [1]_, which sample the

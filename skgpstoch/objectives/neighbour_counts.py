@@ -21,8 +21,8 @@ from ..models.posteriors.neighbour_counts import NeighbourCountPosterior
 from .neighbours import Pair
 from .pseudo_targets import PseudoTargetObjective
 
-DISPERSION_ROWS = 2000  # whose cavities say how much counts vary
-DISPERSION_STEP, DISPERSION_HALVINGS = 2.0, 8  # of log α, at most, and of the interval about it
+DISPERSION_ROWS = 1000  # whose cavities say how much counts vary
+DISPERSION_STEP, DISPERSION_HALVINGS = 2.0, 6  # of log α, at most, and of the interval about it
 
 
 class NeighbourCountObjective(PseudoTargetObjective):

@@ -220,7 +220,7 @@ def coded(estimator: Any, data: Data, classes: np.ndarray | None = None) -> tupl
     return replace(data, y=codes.astype(np.float64)[:, None]), classes
 
 
-MOST_COPIES = 5.0  # of a row, from which weights that are those of classes are warned of
+MOST_ALIKE = 5.0  # of a row, from which weights that are those of classes are warned of
 
 
 def warn_of_class_weights(data: Data, classes: np.ndarray) -> None:
@@ -235,7 +235,7 @@ def warn_of_class_weights(data: Data, classes: np.ndarray) -> None:
     n, total = (np.bincount(codes, each, len(classes)) for each in (None, w))
     each = total / np.maximum(n, 1)
     c = int(np.argmax(each))
-    if each[c] > MOST_COPIES and np.ptp(each) > 0.0 and np.allclose(w, each[codes], rtol=1e-6):
+    if each[c] > MOST_ALIKE and np.ptp(each) > 0.0 and np.allclose(w, each[codes], rtol=1e-6):
         warn(
             f"sample_weight differs by class alone: the {n[c]} rows of class {classes[c]!r} count "
             f"as {total[c]:.0f} that agree, so its probabilities will be too certain. Fit without "

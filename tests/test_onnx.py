@@ -761,3 +761,10 @@ def test_graphs_are_valid_or_refused(tmp_path):
         ValueError, match=r"ChevronModel.flat has the shape \(1, 6, 7\), not \(m, c\)"
     ):
         model.save(tmp_path / "model")
+
+
+def test_labels_that_no_graph_holds():
+    labels = np.where(np.arange(60) % 2, 2**63 + 5, 7).astype(np.uint64)
+    model = SVGPClassifier(n_inducing=5, max_iter=1, random_state=0).fit(X[:60], labels)
+    with pytest.raises(CannotExport, match="the class 9223372036854775813"):
+        to_onnx(model, ("label",))

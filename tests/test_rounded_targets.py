@@ -8,10 +8,11 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import trapezoid
 from scipy.stats import norm
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.linear_model import LinearRegression
 from sklearn.preprocessing import FunctionTransformer
 
-from skgpstoch import AutoGaussianProcessRegressor
+from skgpstoch import AutoGaussianProcessRegressor, predict_distribution
 from skgpstoch.estimators.distributions.mixed import MixedLaw
 from skgpstoch.estimators.distributions.normal import NormalLaw
 from skgpstoch.estimators.distributions.transformed import transformed
@@ -385,3 +386,19 @@ def test_models_on_a_lattice_are_parts_of_mixtures():
     assert_allclose(both.predict_interval(QUERY), LINE.predict_interval(QUERY, 0.95), rtol=1e-6)
     draws = both.sample_y(QUERY, 2000, random_state=0)
     assert_allclose(np.isin(draws, UNEVEN.atoms).mean(), 0.95, atol=0.01)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_atoms_are_those_of_y_in_a_wrapper(sign):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (60, 1))
+    y = np.round(3.0 * X[:, 0] + rng.standard_normal(60))
+    plain = AutoGaussianProcessRegressor(max_time=1, random_state=0)
+    wrapped = TransformedTargetRegressor(
+        plain, func=lambda v: sign * v / 4, inverse_func=lambda v: 4 * sign * v
+    ).fit(X, y)
+    found, inner = predict_distribution(wrapped, X), wrapped.regressor_.predict_distribution(X)
+    assert_allclose(found.mean(), wrapped.predict(X))
+    assert_allclose(found.pmf(2.0), inner.pmf(sign * 0.5))
+    draws = found.sample(200, random_state=0)
+    assert_allclose(np.mean(draws == np.round(draws)), found.law.lattice.weight, atol=0.02)

@@ -30,7 +30,7 @@ from ..data.docstrings import documented
 from ..data.findings import Diagnosis
 from .distributions.normal import NormalLaw
 from .distributions.predictive import PredictiveDistribution, targets_of
-from .distributions.transformed import transformed, transformed_draws
+from .distributions.transformed import transformed, transformed_draws, transformed_with_atoms
 from .predictions import PredictiveRegressor
 
 __all__ = [
@@ -94,7 +94,7 @@ def predict_distribution(estimator: Any, X: Any, **of_rows: Any) -> PredictiveDi
     check_units(maps, of_rows)
     found = distribution_of(estimator, X, of_rows)
     for transformer, has_columns in maps:
-        law = transformed(found.law, transformer)
+        law = transformed_with_atoms(found.law, transformer)
         found = PredictiveDistribution(law, (law.shape[1],) if has_columns else ())
     return found
 
@@ -128,10 +128,11 @@ def sample_y(
     n_samples = check_n_samples(n_samples)
     estimator, X, maps = unwrapped(estimator, X)
     if not hasattr(estimator, "sample_y"):
+        cure = " For draws that are independent between rows, call predict_distribution(estimator, "
+        cure += "X).sample(n_samples)."
+        has_law = hasattr(estimator, "predict_distribution") or has_std(estimator)
         raise TypeError(
-            f"estimator must be a regressor with sample_y, got {estimator!r}. For draws "
-            "that are independent between rows, call predict_distribution(estimator, "
-            "X).sample(n_samples)."
+            f"estimator must be a regressor with sample_y, got {estimator!r}.{cure * has_law}"
         )
     check_names(estimator, estimator.sample_y, of_rows)
     check_units(maps, of_rows)
@@ -269,14 +270,19 @@ def distribution_of(estimator: Any, X: Any, of_rows: dict[str, Any]) -> Predicti
     if hasattr(estimator, "predict_distribution"):
         check_names(estimator, estimator.predict_distribution, of_rows)
         return estimator.predict_distribution(X, **of_rows)
-    predict = getattr(estimator, "predict", None)
-    if predict is None or "return_std" not in signature(predict).parameters:
+    if not has_std(estimator):
         raise TypeError(
             "estimator must be a regressor with predict_distribution, or with predict(X, "
             f"return_std=True), got {estimator!r}. Wrap it in ConstantVarianceRegressor, "
             "which adds a constant variance."
         )
-    check_names(estimator, predict, of_rows)
-    mean, std = (np.asarray(part) for part in predict(X, return_std=True, **of_rows))
+    check_names(estimator, estimator.predict, of_rows)
+    mean, std = (np.asarray(part) for part in estimator.predict(X, return_std=True, **of_rows))
     columns = (part.reshape(len(part), -1) for part in (mean, std))
     return PredictiveDistribution(NormalLaw(*columns), mean.shape[1:])
+
+
+def has_std(estimator: Any) -> bool:
+    """Tell whether an estimator has predict(X, return_std=True)."""
+    predict = getattr(estimator, "predict", None)
+    return predict is not None and "return_std" in signature(predict).parameters

@@ -256,6 +256,11 @@ def of_classes(model: Any, X: Value | Columns, names: Sequence[str]) -> Found:
 
 def as_labels(classes: np.ndarray) -> tuple[int, np.ndarray]:
     """Return the classes' type in ONNX, and the classes in that type: whole numbers or strings."""
+    if classes.dtype.kind == "u" and classes.max() > np.iinfo(np.int64).max:
+        raise CannotExport(
+            f"the class {classes.max()}, which is more than an integer of 64 bits with a sign",
+            "Fit to strings, for example y.astype(str).",
+        )
     if classes.dtype.kind in "iub":
         return TensorProto.INT64, classes.astype(np.int64)
     return TensorProto.STRING, classes.astype(str).astype(object)

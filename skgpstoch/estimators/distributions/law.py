@@ -114,6 +114,10 @@ class Law(ABC):
         """Return the distributions without their atoms."""
         return self
 
+    def with_atoms(self, of_y: Law, inverse: Callable[[np.ndarray], np.ndarray]) -> Law:
+        """Return distributions of y = g(z), from those of its density; this law is that of z."""
+        return of_y
+
     def quantile(self, probability: float) -> np.ndarray:
         """Return the quantile for one probability."""
         return self.quantiles(np.full(self.shape, probability))

@@ -350,6 +350,12 @@ def transformed(law: Law, transformer: Any) -> TransformedLaw:
     return TransformedLaw(law, target)
 
 
+def transformed_with_atoms(law: Law, transformer: Any) -> Law:
+    """Return the same, on the atoms that Z has, if it has some."""
+    of_y = transformed(law, transformer)
+    return law.with_atoms(of_y, of_y.map.inverse)
+
+
 def transformed_draws(
     draws: np.ndarray, law: TransformedLaw, rng: np.random.RandomState
 ) -> np.ndarray:

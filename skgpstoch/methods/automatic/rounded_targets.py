@@ -193,6 +193,11 @@ class LatticeLaw(Law):
     def continuous(self) -> Law:
         return self.law
 
+    def with_atoms(self, of_y: Law, inverse: Callable[[np.ndarray], np.ndarray]) -> Law:
+        atoms = np.unique(inverse(self.lattice.atoms[:, None]))
+        are_apart = len(atoms) == len(self.lattice.atoms)  # a transformer may clip
+        return LatticeLaw(of_y, Lattice(atoms, self.lattice.weight)) if are_apart else of_y
+
     def log_density(self, y: np.ndarray) -> np.ndarray:
         return self.law.log_density(y)
 

@@ -2907,3 +2907,9 @@ def test_nor_of_what_a_parameter_was(plain):
     with pytest.raises(ValueError, match=rf"{name}=.* \(before: a+\) needs") as refusal:
         model.partial_fit(X, Y)
     assert len(str(refusal.value)) < 1000
+
+
+def test_names_of_attributes_that_messages_would_not_show(exact, tmp_path):
+    name = "note\x1b[2J\nINFO admin logged in"
+    with_attribute(tmp_path / "model", exact, lambda nodes: nodes.add("float", "nan"), name)
+    refused(tmp_path / "model", "names of attributes must be such as Python's")

@@ -23,6 +23,7 @@ from ..training.optimizers import SCHEDULES
 
 POSITIVE_INTEGER = Interval(Integral, 1, None, closed="left")
 NOT_NEGATIVE_INTEGER = Interval(Integral, 0, None, closed="left")
+RESTARTS = Interval(Integral, 0, 10_000, closed="both")  # starts are drawn before any is tried
 POSITIVE = Interval(Real, 0, None, closed="neither")
 NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 FRACTION = Interval(Real, 0, 1, closed="neither")
@@ -103,15 +104,15 @@ class RestartParameters:
     Parameters
     ----------
     n_restarts : int, default=0
-        Number of additional trainings by solver="lbfgs", from random hyper-parameters that suit the
-        scale of the rows; the training with the smallest loss is kept. They run in parallel inside
-        a :func:`joblib.parallel_config`. Other solvers have no restarts, because they do not train
-        to an optimum.
+        Number of additional trainings by solver="lbfgs", at most 10,000, from random
+        hyper-parameters that suit the scale of the rows; the training with the smallest loss is
+        kept. They run in parallel inside a :func:`joblib.parallel_config`. Other solvers have no
+        restarts, because they do not train to an optimum.
     """
 
     n_restarts: int = 0
 
-    _parameter_constraints: ClassVar[dict[str, list]] = {"n_restarts": [NOT_NEGATIVE_INTEGER]}
+    _parameter_constraints: ClassVar[dict[str, list]] = {"n_restarts": [RESTARTS]}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -98,6 +98,8 @@ def instance_of(form: str, make: Callable[[Any, Fields], Any]) -> Callable[[list
             raise ValueError(
                 f"the names of attributes must be strings of at most {LONGEST_FIELD} letters"
             )
+        if form != "mapping" and not all(map(str.isidentifier, rest[::2])):  # messages show them
+            raise ValueError("the names of attributes must be such as Python's")
         return make(checked(cls, form), dict(pairs(rest)))
 
     return together

@@ -295,6 +295,8 @@ def label(form: str, parts: list[Any], place: int) -> str:
     """Return what a part of an object is called."""
     if form in ("floats", "parameter", "scalar", "tensor"):
         return ""
+    if form == "mapping":
+        return f"[{parts[place - 1]!r:.60}]"
     if form in OBJECTS:
         return f".{parts[place - 1]}"
     is_named = form in ("dict", "ordered dict") and isinstance(parts[place - 1], str)

@@ -36,9 +36,9 @@ from ...estimators.docs import public_estimator
 from ...estimators.parameters import (
     FRACTION,
     N_JOBS,
-    NOT_NEGATIVE_INTEGER,
     POSITIVE,
     POSITIVE_INTEGER,
+    RESTARTS,
     TargetParameters,
 )
 from ...estimators.regressor import Regressor
@@ -81,8 +81,8 @@ class ADMMGaussianProcessRegressor(TargetParameters, Regressor):
     noise_variance : float, default=0.1
         Initial noise variance, relative to the scaled y, if `kernel` has no WhiteKernel.
     n_restarts : int, default=0
-        Number of additional searches, from random hyper-parameters that are log-uniform within
-        their bounds; the search with the smallest error is kept.
+        Number of additional searches, at most 10,000, from random hyper-parameters that are
+        log-uniform within their bounds; the search with the smallest error is kept.
     block_size : int, default=8192
         Largest number of rows whose covariance matrices are kept in memory, and whose final
         posterior has a Cholesky factor. For more rows, products with covariance matrices are
@@ -182,7 +182,7 @@ class ADMMGaussianProcessRegressor(TargetParameters, Regressor):
         "cv": ["cv_object", FRACTION],
         "learn_noise": ["boolean"],
         "noise_variance": [POSITIVE],
-        "n_restarts": [NOT_NEGATIVE_INTEGER],
+        "n_restarts": [RESTARTS],
         "block_size": [POSITIVE_INTEGER],
         "n_jobs": N_JOBS,
         "scheme": [StrOptions({"consensus", "naive", "holdout"})],

@@ -128,7 +128,7 @@ def test_rank_0_fits_neighbours_to_the_sample(many, monkeypatch):
     assert list(models[1].estimators_) == ["networks"]
 
 
-@pytest.mark.filterwarnings("ignore:X has")
+@pytest.mark.filterwarnings("ignore:X has", "ignore:Column 1 of X has missing values")
 def test_many_rows_of_classes_and_weights(many):
     """One class is on one rank alone, and one rank has weights, some or all of them 0."""
     X, y = flights()

@@ -18,9 +18,10 @@ from scipy.optimize import brentq
 from .arrays import Scaling
 from .messages import warn
 
+MOST_ERROR = 1e15  # its square fits into float32, with room for products
 MOST_SQUARED = 1e150  # whose square does not overflow
 LEAST_OF_VARIANCE = 1e-30  # of the variance of y, for v
-TOO_LARGE = 2.0  # times the standard deviation of y, which errors alone would exceed
+TOO_LARGE, FEWEST_JUDGED = 3.0, 10  # times the standard deviation of y, of so many rows
 LEAST_OF_ERRORS = 0.1  # of s², which a quarter of the rows falls below, so that few do not rule
 
 
@@ -40,7 +41,8 @@ def scaling_of_known(y: np.ndarray, y_std: np.ndarray, weight: np.ndarray | None
 def warn_of_units(y: np.ndarray, y_std: np.ndarray) -> None:
     """Warn if all known errors (n, P) are larger than targets (n, P) can have."""
     least, spread = y_std.min(0), y.std(0)
-    if (p := np.flatnonzero((spread > 0.0) & (least > TOO_LARGE * spread))).size:
+    is_odd = (least > TOO_LARGE * spread) & (least <= MOST_ERROR * spread)  # more are refused
+    if len(y) >= FEWEST_JUDGED and (p := np.flatnonzero(is_odd)).size:
         warn(
             f"y_std is at least {least[p[0]]:.3g} at all rows, but the standard deviation of y is "
             f"{spread[p[0]]:.3g}: targets with such errors would vary more, and tell nothing. Give "

@@ -29,6 +29,7 @@ from ..data.array_inputs import (
 )
 from ..data.arrays import MOST_INTEGER, is_missing, readable
 from ..data.groups import ALONE, Group, agreed, current
+from ..data.known_errors import MOST_ERROR
 from ..data.messages import internal_frames, warn
 from ..data.row_source import is_source
 from ..data.rows import Data
@@ -42,7 +43,6 @@ FEWEST_COUNTED = 0.05
 """If weights sum to a smaller share of the number of rows, warn that they may be proportions."""
 
 MOST_NUMBER = 1e30  # and 1/MOST_NUMBER: limits of numbers that training multiplies in float32
-MOST_ERROR = 1e15  # its square fits into float32, with room for products
 SEQUENCE = "setting an array element with a sequence"  # NumPy's words
 NO_FLOAT = "could not convert string to float", "Cannot cast"
 WITH_INFINITY = "X contains infinity"  # scikit-learn's words

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import fitted_once
+from dense_propagation import propagated
 from families import by_default, slow_cases, some_of
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
@@ -78,31 +79,9 @@ def settled(X, rows, C, m=None, kernel=KERNEL, n_sweeps=40):
     return found.settle_(n_sweeps=n_sweeps)
 
 
-def by_hand(K, y, c, n_sweeps=80):
-    """Expectation propagation for two classes, by grids and inverses: mean, K*, evidence.
-
-    Rasmussen & Williams, sec. 3.6, with all sites changed at once.
-    """
-    n, z = len(y), np.linspace(-9.0, 9.0, 301)
-    density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
-    tau, nu, sign = np.zeros(n), np.zeros(n), 2.0 * y - 1.0
-    prior = np.linalg.inv(K)
-    for _ in range(n_sweeps):
-        S = np.linalg.inv(prior + np.diag(tau))
-        mean = S @ (prior @ np.full(n, c) + nu)
-        v = 1.0 / (1.0 / np.diag(S) - tau)
-        mu = v * (mean / np.diag(S) - nu)
-        f = mu[:, None] + np.sqrt(v)[:, None] * z
-        p = expit(sign[:, None] * f) * density
-        Z = p.sum(1)
-        first = (p * f).sum(1) / Z
-        second = (p * (f - first[:, None]) ** 2).sum(1) / Z
-        tau, nu = 0.5 * (tau + 1 / second - 1 / v), 0.5 * (nu + first / second - mu / v)
-    D, t = 1.0 / tau, nu / tau
-    C, r = K + np.diag(D), t - c
-    joint = -0.5 * (r @ np.linalg.solve(C, r) + np.linalg.slogdet(2 * math.pi * C)[1])
-    beside = -0.5 * (np.log(2 * math.pi * (v + D)) + (t - mu) ** 2 / (v + D))
-    return t, D, joint + (np.log(Z) - beside).sum()
+def by_hand(K, y, c):
+    """Expectation propagation for two classes: pseudo-targets and evidence."""
+    return propagated(K, lambda f: expit((2.0 * y - 1.0)[:, None] * f), c, 9.0)
 
 
 # ---- expectation propagation ---------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import fitted_once
+from dense_propagation import propagated
 from families import by_default
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import special, stats
@@ -79,31 +80,13 @@ def log_pmf(name, y, rate):
     return stats.nbinom.logpmf(y, k, k / (k + rate))
 
 
-def by_hand(K, name, y, exposure, c, n_sweeps=80):
-    """Expectation propagation by grids and inverses: pseudo-targets and evidence.
+def by_hand(K, name, y, exposure, c):
+    """Expectation propagation for counts: pseudo-targets and evidence."""
 
-    Rasmussen & Williams, sec. 3.6, with all sites changed at once.
-    """
-    n, z = len(y), np.linspace(-12.0, 12.0, 2001)
-    density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
-    tau, nu = np.full(n, 1e-3), np.zeros(n)
-    prior = np.linalg.inv(K)
-    for _ in range(n_sweeps):
-        S = np.linalg.inv(prior + np.diag(tau))
-        mean = S @ (prior @ np.full(n, c) + nu)
-        v = 1.0 / (1.0 / np.diag(S) - tau)
-        mu = v * (mean / np.diag(S) - nu)
-        f = mu[:, None] + np.sqrt(v)[:, None] * z
-        p = np.exp(log_pmf(name, y[:, None], exposure[:, None] * np.exp(f))) * density
-        Z = p.sum(1)
-        first = (p * f).sum(1) / Z
-        second = (p * (f - first[:, None]) ** 2).sum(1) / Z
-        tau, nu = 0.5 * (tau + 1 / second - 1 / v), 0.5 * (nu + first / second - mu / v)
-    D, t = 1.0 / tau, nu / tau
-    C, r = K + np.diag(D), t - c
-    joint = -0.5 * (r @ np.linalg.solve(C, r) + np.linalg.slogdet(2 * math.pi * C)[1])
-    beside = -0.5 * (np.log(2 * math.pi * (v + D)) + (t - mu) ** 2 / (v + D))
-    return t, D, joint + (np.log(Z) - beside).sum()
+    def p_of(f):
+        return np.exp(log_pmf(name, y[:, None], exposure[:, None] * np.exp(f)))
+
+    return propagated(K, p_of, c, 12.0, 1e-3)
 
 
 # ---- expectation propagation ---------------------------------------------------------------------

@@ -15,8 +15,7 @@ from .forms_of_values import form_of_level
 FEW_KEYS = 256  # of a set or dict, which are quick even if all have equal hashes
 QUICK_KEYS = 2**20  # integers below this have hashes that hardly collide
 BLOCK_OF_KEYS = 1024
-FREE_SECONDS, SECONDS_OF_A_KEY = 0.01, 5e-6  # of the CPU; honest ones take about 1e-7
-TRIES = 2  # a single one may be slow by chance
+MOST_SECONDS = 1.0  # of the CPU for all keys of a file; half a million honest ones take a tenth
 MOST_IN_A_KEY = 16
 OF_KEYS = (bool, int, float, str, type(None), torch.dtype)
 
@@ -31,36 +30,32 @@ def check_integers(parts: Iterable[Any]) -> None:
             )
 
 
-def check_keys(keys: list[Any]) -> None:
-    """Raise a ValueError if keys may take long to hash, or to tell from each other."""
+def slow_keys(keys: list[Any]) -> list[Any]:
+    """Return keys that may take long to tell apart, or raise a ValueError if one is nested."""
     slow = [k for k in keys if type(k) is not str and not (type(k) is int and 0 <= k < QUICK_KEYS)]
     if not all(map(is_flat, slow)):
         raise ValueError("a set or dict must have texts, numbers, or flat tuples of them as keys")
-    if len(slow) > FEW_KEYS:
-        check_quick(slow)
+    return slow if len(slow) > FEW_KEYS else []
 
 
-def check_quick(keys: Sequence[Any]) -> None:
-    """Raise a ValueError if keys take long to tell from each other, as ones made to collide do.
+def seconds_of(keys: Sequence[Any], most: float) -> float:
+    """Return the CPU's seconds to make a dict and a set of keys, or raise a ValueError.
 
-    Python's own hashes of texts differ in each process, so nobody can make texts collide; hashes of
-    numbers are the numbers.
+    Whoever wrote the file may have made numbers collide, because their hashes are the numbers;
+    those of texts differ in each process.
     """
     if all(type(key) is str for key in keys):
-        return
+        return 0.0
+    begun = spent = time.thread_time()
     for make in (dict.fromkeys, set):
-        if not any(is_quick(make, keys) for _ in range(TRIES)):
-            raise ValueError("a set or dict has keys that take very long to tell from each other")
-
-
-def is_quick(make: Any, keys: Sequence[Any]) -> bool:
-    """Tell whether a set or dict of keys is made in little time."""
-    begun, found = time.thread_time(), make(())
-    for some in row_blocks(len(keys), BLOCK_OF_KEYS):
-        found.update(make(keys[some]))
-        if time.thread_time() - begun > FREE_SECONDS + SECONDS_OF_A_KEY * some.stop:
-            return False
-    return True
+        found: Any = make(())
+        for some in row_blocks(len(keys), BLOCK_OF_KEYS):
+            found.update(make(keys[some]))
+            if (spent := time.thread_time()) - begun > most:
+                raise ValueError(
+                    "a set or dict has keys that take very long to tell from each other"
+                )
+    return spent - begun
 
 
 def is_flat(key: Any) -> bool:

@@ -14,9 +14,9 @@ import numpy as np
 from ..data.arrays import MOST_INTEGER
 from .arrays import FEWEST
 from .forms_of_values import Parts, numbered
-from .keys import check_quick
 
 MOST_IN_TUPLES = 2**19  # of long tuples of a file; each takes up to 60 bytes, beside its letters
+OF_2_BYTES, OF_4_BYTES = 0xC4, 0xF0  # first bytes from U+0100 and from U+10000 on
 AS_UTF8 = {"encoding": "utf-8", "errors": "surrogatepass"}  # Python's texts may have such halves
 
 
@@ -42,19 +42,34 @@ def long_tuple(value: tuple) -> Parts:
 def long_tuple_of(parts: list[Any]) -> tuple:
     """Return a long tuple."""
     values, lengths = parts
-    kinds = (np.int64, np.float64) if lengths is None else (np.uint8,)
-    counts = values if lengths is None else lengths
-    if values.dtype not in kinds or not values.ndim == counts.ndim == 1:
+    if lengths is not None:
+        letters = memoryview(values)
+        return tuple(str(letters[a:b], **AS_UTF8) for a, b in zip(*places_of(parts), strict=True))
+    if values.dtype not in (np.int64, np.float64) or values.ndim != 1:
         raise ValueError(f"an array {values.shape} of {values.dtype} is not a long tuple")
-    if len(counts) > MOST_IN_TUPLES:
-        raise ValueError(f"a tuple of {len(counts)} is too long: at most {MOST_IN_TUPLES}")
-    if lengths is None:
-        return tuple(values.tolist())
-    if lengths.dtype != np.uint32 or int(lengths.sum(dtype=np.uint64)) != len(values):
+    return tuple(values.tolist())
+
+
+def places_of(parts: list[Any]) -> tuple[list[int], list[int]]:
+    """Return where each text of a long tuple starts and ends among the letters."""
+    letters, lengths = parts
+    if letters.dtype != np.uint8 or not letters.ndim == lengths.ndim == 1:
+        raise ValueError(f"an array {letters.shape} of {letters.dtype} is not a long tuple")
+    if lengths.dtype != np.uint32 or int(lengths.sum(dtype=np.uint64)) != len(letters):
         raise ValueError("the texts of a long tuple do not have as many letters as its array")
-    ends, letters = np.cumsum(lengths, dtype=np.int64).tolist(), values.tobytes()
-    starts = [0, *ends[:-1]]
-    return tuple(letters[a:b].decode(**AS_UTF8) for a, b in zip(starts, ends, strict=True))
+    ends = np.cumsum(lengths, dtype=np.int64)
+    return (ends - lengths).tolist(), ends.tolist()
+
+
+def bytes_of_texts(parts: list[Any]) -> int:
+    """Return how many bytes texts take at most: 1, 2 or 4 for each letter, as the largest one."""
+    letters, lengths = parts
+    starts = np.array(places_of(parts)[0], dtype=np.int64)
+    if not len(letters):
+        return 0
+    n = lengths[lengths > 0].astype(np.int64)  # at least as many bytes as letters
+    top = np.maximum.reduceat(letters, starts[lengths > 0])
+    return int((np.select([top >= OF_4_BYTES, top >= OF_2_BYTES], [4, 2], 1) * n).sum())
 
 
 # ---- dicts and sets with such keys, and None for missing values ----------------------------------
@@ -97,5 +112,4 @@ def keys_of(parts: list[Any]) -> Sequence[Any]:
     keys, has_none = parts
     if not is_long_tuple(keys):
         raise ValueError("many keys of a dict or set must be a tuple of texts or numbers")
-    check_quick(keys)
     return (*keys, None) if has_none else keys

@@ -11,6 +11,7 @@ import functools
 import re
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,8 @@ from .finite import Unknown, check_ranges, may_be_unknown, unknown_in
 from .forms import OBJECTS
 from .forms_of_values import is_long_list_of_floats
 from .kernels import check_size
-from .keys import check_integers, check_keys, is_flat
-from .levels import MOST_IN_TUPLES
+from .keys import MOST_SECONDS, check_integers, is_flat, seconds_of, slow_keys
+from .levels import MOST_IN_TUPLES, bytes_of_texts
 from .registry import TRANSFORMERS, is_parameter, known_classes, package_of
 from .shapes import PACKAGES, check_shapes
 from .within import Within
@@ -50,6 +51,7 @@ WITH_PARTS = {"list", "tuple", "sequence", "dict", "ordered dict"}
 EVALUATED = (sk.Kernel, nn.Module, BaseEstimator)
 WHERE_KEYS_ARE = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered dict": (0, 2)}
 """Which parts are keys: the first one, and how many parts further the next one is."""
+WITH_LEVELS = {"numbering", "level set", "frozen level set"}  # whose first part has the keys
 
 OWNERS = {"FittedProcess": "coefficients", "Process": "alpha", "Theta": "length_scale"}
 """Classes of objects that make a matrix of their rows when they predict, and an array of their own.
@@ -115,6 +117,7 @@ class FileLimits(StateLimits):
         self.n_bytes = n_bytes
         self.most_bytes = self.bytes_left = most_bytes
         self.n_parts = self.n_looks = self.n_in_tuples = 0
+        self.seconds_left = MOST_SECONDS
         self.sizes: list[int] = []  # bytes of each node, likewise
         self.read: list[int] = []  # the same, where rows that processes share count once
         self.plain: list[int] = []  # as sizes, without those of objects, and with letters of texts
@@ -145,13 +148,17 @@ class FileLimits(StateLimits):
             raise ValueError("its parts refer to each other too often")
         first, step = WHERE_KEYS_ARE.get(form, (len(parts), 1))
         keys = range(first, len(parts), step)
-        check_keys([values[i] for i in keys])
+        self.tell_apart(slow_keys([values[i] for i in keys]))
         check_integers(part for i, part in enumerate(parts) if i not in keys)
         if not self.owners.isdisjoint(inner):
             self.owners.add(len(self.depths) - 1)
             for part, value in zip(parts, values, strict=True):
                 if isinstance(part, list) and part[0] in self.owners:
                     self.own(part[0], MOST_PLACES if isinstance(value, BaseEstimator) else 1)
+        if form == "long tuple":
+            self.take_texts(values)
+        if form in WITH_LEVELS and isinstance(values[0], tuple):
+            self.tell_apart(values[0])
         if form == "module":  # whose making goes through its dicts, which others may share
             inside = (v for v in values if isinstance(v, dict | list | tuple))
             self.take(sum(BYTES_OF_ENTRY * len(v) for v in inside))
@@ -162,6 +169,19 @@ class FileLimits(StateLimits):
         fields = inner[1:] if form in OBJECTS or form == "sequence" else inner
         if not self.of_classes.isdisjoint(fields):
             raise ValueError("a class of objects cannot be a value")
+
+    def tell_apart(self, keys: Sequence[Any]) -> None:
+        """Raise a ValueError if all keys up to here take very long to tell from each other."""
+        self.seconds_left -= seconds_of(keys, self.seconds_left)
+
+    def take_texts(self, parts: list[Any]) -> None:
+        """Raise a ValueError if long tuples have too many values, or letters that take too much."""
+        values = [part for part in parts if isinstance(part, np.ndarray)]
+        self.n_in_tuples += max((a.size for a in values[-1:]), default=0)
+        if self.n_in_tuples > MOST_IN_TUPLES:
+            raise ValueError(f"its long tuples have more than {MOST_IN_TUPLES} values")
+        if len(values) == 2:
+            self.take(bytes_of_texts(values))
 
     def check_object(self, form: str, parts: list[Any], value: Any) -> None:
         """Raise a ValueError if an object takes too much memory or has numbers that are unknown."""
@@ -174,10 +194,6 @@ class FileLimits(StateLimits):
         if self.plain[-1] > MOST_WRITTEN * self.most_bytes:
             raise ValueError("its lists repeat arrays or texts too often")
         lengths: dict[str, int] = {}
-        if form == "long tuple":
-            self.n_in_tuples += len(value)
-            if self.n_in_tuples > MOST_IN_TUPLES:
-                raise ValueError(f"its long tuples have more than {MOST_IN_TUPLES} values")
         if form in ("type", "function"):
             self.check_name(value)
         elif form == "cells" and not (value.dtype.kind == "U" or all(map(is_flat, value.flat))):

@@ -532,3 +532,17 @@ def test_what_counts_have_not(model, table):
     with pytest.raises(ValueError, match="y_std must be None with Poisson"):
         model.predict(X, y_std=1.0)
     assert not hasattr(model, "noise_variance_")
+
+
+def test_the_dispersion_does_not_take_the_function_for_scatter():
+    """Kernels were chosen with a large dispersion, and stayed."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 5, (300, 1))
+    y = rng.poisson(np.exp(5.7 + np.sin(25.0 * X[:, 0])))  # evidence −1,548; it was −1,726
+    of_both = [
+        NNGPRegressor(likelihood=name, max_iter=3, random_state=0)
+        .fit(X, y)
+        .log_marginal_likelihood_value_
+        for name in ("poisson", "negative_binomial")
+    ]
+    assert of_both[1] > of_both[0] - 3.0

@@ -271,8 +271,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         Nothing is forgotten: predictions are those given the rows of the fit and the new ones. This
         is exact for exact and finite-dimensional posteriors, and for sparse ones with a Gaussian
         likelihood, given their inducing points. With other likelihoods, earlier rows keep the
-        Gaussian approximation of their likelihood as it was. It takes a pass over the new rows and
-        one factorisation. `partial_fit`, where there is one, trains hyper-parameters, and forgets.
+        Gaussian approximation of their likelihood as it was; nearest neighbours find it anew near
+        the new rows. It takes a pass over the new rows and one factorisation. `partial_fit`, where
+        there is one, trains hyper-parameters, and forgets.
 
         Parameters
         ----------

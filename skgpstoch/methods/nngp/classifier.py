@@ -31,7 +31,8 @@ class NNGPClassifier(NeighbourParameters, NetworkParameters, TrainingParameters,
     that tells as much of the latent functions. Each prediction is then that of a Gaussian process
     given the training rows nearest to it under the kernel, as in :class:`NNGPRegressor`: one small
     Cholesky factor a class, whatever the number of training rows. Far from all rows the
-    probabilities are the classes' shares. The rows are the model: a saved file contains them.
+    probabilities are the classes' shares; not with a network, for which such a row is at the edge
+    of the training rows. The rows are the model: a saved file contains them.
 
     Parameters
     ----------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, cast
 
@@ -183,12 +183,20 @@ class NeighbourRecipe(Recipe):
             return self.made(tried[0], problem)  # which it teaches nothing
         make = functools.partial(self.made, problem=problem, n_neighbors=FEW)
         X, seen = make(tried[0]).observed(X, rows)
-        made = in_range(make, tried, X, seen, self.deadline, given is not None)
+        made = []
+        for recipe in self.starts:
+            make = functools.partial(recipe.made, problem=problem, n_neighbors=FEW)
+            made += in_range(make, tried, X, seen, self.deadline, given is not None)
         best = likeliest(made, X, seen, self.deadline)
         objective = self.made(kernels.to_sklearn(best.kernel), problem)
         objective.take_over(best)
         objective.start_is_cut = best.start_is_cut
         return objective
+
+    @property
+    def starts(self) -> Sequence[NeighbourRecipe]:
+        """Recipes that differ in where the likelihood starts."""
+        return (self,)
 
     def deep(self, problem: Problem) -> NeighbourObjective:
         """Return the objective whose network has learned the mean."""

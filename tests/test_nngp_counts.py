@@ -534,6 +534,7 @@ def test_what_counts_have_not(model, table):
     assert not hasattr(model, "noise_variance_")
 
 
+@pytest.mark.slow
 def test_the_dispersion_does_not_take_the_function_for_scatter():
     """Kernels were chosen with a large dispersion, and stayed."""
     rng = np.random.default_rng(0)

@@ -473,6 +473,7 @@ LEVELS = {
 
 
 @pytest.mark.parametrize("kind", LEVELS)
+@by_default("large integers")
 def test_many_levels_are_saved(kind, tmp_path):
     n, z = 600, RNG.standard_normal(600)
     frame = pd.DataFrame({"z": z, "level": [LEVELS[kind](i // 2) for i in range(n)]})

@@ -264,7 +264,9 @@ ALIKE = {
 @pytest.mark.parametrize("form", ["set", "frozenset", "dict", "ordered dict"])
 @pytest.mark.parametrize("kind", ALIKE)
 @slow_cases("integers-(frozenset|ordered)", "negative")
-def test_keys_of_equal_hashes(form, kind, exact, tmp_path):
+def test_keys_of_equal_hashes(form, kind, exact, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MOST_SECONDS", 0.1)
+
     def make(nodes):
         nodes.tensors.append(np.zeros(600_000))  # there is room for them
         parts = [ALIKE[kind](i) for i in range(60_000)]

@@ -15,10 +15,8 @@ from .messages import warn
 
 PERIODS = (1.0, 7.0, 365.2425)  # days
 LEAST_PERIODS = 1.5  # dates must span so many periods for sine and cosine to add information
-FEW_MISSING, FEW_OF_ALL = (
-    100,
-    0.05,
-)  # rows, and share of the rows, below which too few lack a number
+FEW_MISSING = 100  # rows that lack a number; fewer, and fewer than this share of all, are few
+FEW_OF_ALL = 0.05
 STAND_INS = 8  # most known levels or numbers in place of a new or missing one
 STEPS_OF_PERIOD = 2.0  # a period must be so many times the smallest difference of dates
 

@@ -200,10 +200,8 @@ class PseudoTargetObjective(NeighbourObjective):
         self, X: Tensor, rows: Rows, most: int | None = None, n_neighbors: int | None = None
     ) -> float:
         n = rows.n_held_out
-        posterior, judged = (
-            self.posterior(X[n:], rows[n:]),
-            slice(n if most is None else min(n, most)),
-        )
+        posterior = self.posterior(X[n:], rows[n:])
+        judged = slice(n if most is None else min(n, most))
         posterior.n_neighbors = min(n_neighbors or posterior.n_neighbors, posterior.n_neighbors)
         q, rows = posterior.marginals(X[judged].double()), rows[judged].to(torch.float64)
         density = self.likelihood.of(rows).log_predictive(rows.y, q)

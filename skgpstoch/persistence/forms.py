@@ -261,8 +261,9 @@ def form_of(value: Any, name_of: Callable[[type], str | None]) -> str | None:
     if cls in OF_LEVELS and levels.has_levels(value):
         return OF_LEVELS[cls]
     if cls in OF_TYPE:
-        is_long = of.is_long_list_of_floats(value), levels.is_long_tuple(value)
-        return "floats" if is_long[0] else "long tuple" if is_long[1] else OF_TYPE[cls]
+        if levels.is_long_tuple(value):
+            return "long tuple"
+        return "floats" if of.is_long_list_of_floats(value) else OF_TYPE[cls]
     if cls is np.ndarray:
         if of.is_spacious(value):
             return None

@@ -77,14 +77,16 @@ def bytes_of_texts(parts: list[Any]) -> int:
 
 def has_levels(value: Any) -> bool:
     """Tell whether a dict numbers many alike keys from 0 on, or a set has many; None may be one."""
-    if len(value) <= FEWEST:
+    if len(value) <= FEWEST or not is_long_tuple(without_none(value)):
         return False
-    if isinstance(value, dict):
-        numbers = list(value.values())
-        if any(type(n) is not int for n in numbers) or numbers != list(range(len(value))):
-            return False
-        return is_long_tuple(without_none(value)) and None not in list(value)[:-1]
-    return is_long_tuple(without_none(value))
+    return not isinstance(value, dict) or numbers_its_keys(value)
+
+
+def numbers_its_keys(value: dict) -> bool:
+    """Tell whether the values of a dict are 0, 1, …, and None is no key but the last."""
+    numbers = list(value.values())
+    are_whole = all(type(n) is int for n in numbers)
+    return are_whole and numbers == list(range(len(numbers))) and None not in list(value)[:-1]
 
 
 def without_none(keys: Any) -> tuple:

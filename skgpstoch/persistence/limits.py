@@ -176,12 +176,12 @@ class FileLimits(StateLimits):
 
     def take_texts(self, parts: list[Any]) -> None:
         """Raise a ValueError if long tuples have too many values, or letters that take too much."""
-        values = [part for part in parts if isinstance(part, np.ndarray)]
-        self.n_in_tuples += max((a.size for a in values[-1:]), default=0)
+        arrays = [part for part in parts if isinstance(part, np.ndarray)]
+        self.n_in_tuples += arrays[-1].size if arrays else 0  # numbers, or lengths of texts
         if self.n_in_tuples > MOST_IN_TUPLES:
             raise ValueError(f"its long tuples have more than {MOST_IN_TUPLES} values")
-        if len(values) == 2:
-            self.take(bytes_of_texts(values))
+        if len(arrays) == 2:
+            self.take(bytes_of_texts(arrays))
 
     def check_object(self, form: str, parts: list[Any], value: Any) -> None:
         """Raise a ValueError if an object takes too much memory or has numbers that are unknown."""

@@ -7,6 +7,7 @@ repeated rows, and minibatches are asked to be unbiased.
 
 import copy
 import math
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -1638,3 +1639,19 @@ def test_queries_from_many_threads_change_nothing(cls, params, problem):
         assert type(inner.loss) is type(make_loss(params["loss"]))
         assert inner.beta == params.get("beta", 1.0)
     assert_same(model, before, X)
+
+
+def test_weights_of_classes_are_warned_of():
+    """Copies of a few rows agree, so probabilities are too certain."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((60, 2)), np.repeat(["rare", "usual"], [6, 54])
+    model = SVGPClassifier(n_inducing=5, max_iter=1, random_state=0)
+    few, many = np.where(y == "rare", 5.0, 5.0 / 9.0), np.where(y == "rare", 9.0, 1.0)
+    with pytest.warns(UserWarning, match="the 6 rows of class 'rare' count as 54 that agree"):
+        model.fit(X, y, sample_weight=many)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "sample_weight differs by class alone")
+        model.fit(X, y, sample_weight=few)
+        model.fit(X, y, sample_weight=rng.integers(1, 9, 60))
+        model.fit(X, y, sample_weight=np.full(60, 9.0))
+        model.fit(X, y)

@@ -109,10 +109,10 @@ class MeanObjective(Objective):
 
 
 class Learned(NamedTuple):
-    """Features, the loss of rows left out, and whether time cut their training."""
+    """Features, the loss of rows left out (NaN without training), and whether time cut training."""
 
     features: nn.Module
-    error: float | None = None
+    error: float = math.nan
     is_cut: bool = False
 
 
@@ -125,10 +125,10 @@ def learned_mean(
 ) -> Learned:
     """Return features whose last layer predicts y."""
     X, rows, generator = problem.X, problem.rows, problem.generator
-    n, found = rows.n_held_out, dict[float, Learned]()
+    n, found = rows.n_held_out, list[Learned]()
     state = generator.get_state()
     for dropout in DROPOUTS if len(X) <= DROPOUT_ROWS else DROPOUTS[:1]:
-        if found and min(found) < FEW_ERRORS * loss.of_constant:
+        if found and found[0].error < FEW_ERRORS * loss.of_constant:
             break
         generator.set_state(state)
         features = NearFeatures(X[n:], layers, activation, dropout, DIRECTIONS, generator)
@@ -149,11 +149,11 @@ def learned_mean(
             evaluate_every=math.ceil(n_epochs / 30),
             deadline=None if deadline is None else deadline.part(MEAN_TIME),
         )
-        error, is_cut = history.best_score, history.status == "deadline"
-        found.setdefault(error, Learned(objective.features, error, is_cut))
-    best = found[min(found)]
+        is_cut = history.status == "deadline"
+        found.append(Learned(objective.features, history.best_score, is_cut))
+    best = min(found, key=lambda each: each.error)
     cast(NearFeatures, best.features).set_directions_(X[n:])
-    return best._replace(is_cut=any(each.is_cut for each in found.values()))
+    return best._replace(is_cut=any(each.is_cut for each in found))
 
 
 class OfUser(Module):
@@ -226,7 +226,7 @@ class DeepNeighbourObjective(NeighbourObjective):
         if rival is not None and rows.n_held_out and rival.score < self.evaluate(X, rows):
             self.replaced_by = rival.trained()
 
-    def solution(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
+    def solution(self, X: Tensor, rows: Rows) -> Any:
         if self.replaced_by is None:
             return super().solution(X, rows)
         found = self.replaced_by.solution(X, rows)
@@ -241,9 +241,6 @@ class DeepNeighbourObjective(NeighbourObjective):
 
 class DeepNeighbourClassObjective(DeepNeighbourObjective, NeighbourClassObjective):
     """The objective of classes with features that are trained."""
-
-    def solution(self, X: Tensor, rows: Rows) -> Any:
-        return super().solution(X, rows)
 
     def judged(self, numbers: Tensor, rows: Rows) -> Sequence[Tensor]:
         """Return the rows that the network has not seen."""

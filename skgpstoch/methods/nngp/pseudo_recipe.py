@@ -66,8 +66,7 @@ class PseudoTargetRecipe(NeighbourRecipe):
 
     def going_on(self, fitted: Any, problem: Problem) -> PseudoTargetObjective:
         """Return the objective that starts from a fitted posterior."""
-        kernel = kernels.scaled(fitted.kernel, float(fitted.stretch) ** -2)
-        return self.made(kernels.to_sklearn(kernel), problem)
+        return self.made(trained_kernel(fitted), problem)
 
     def made(
         self,
@@ -142,9 +141,8 @@ class NeighbourCountRecipe(PseudoTargetRecipe):
 
     def going_on(self, fitted: Any, problem: Problem) -> PseudoTargetObjective:
         check_outputs(fitted, problem.rows)
-        kernel = kernels.scaled(fitted.kernel, float(fitted.stretch) ** -2)
         same = replace(self, likelihood=fitted.likelihood)
-        return same.made(kernels.to_sklearn(kernel), problem, mean=fitted.level)
+        return same.made(trained_kernel(fitted), problem, mean=fitted.level)
 
     def made(self, expression: sk.Kernel, problem: Problem, *given: Any, **by_name: Any) -> Any:
         objective = super().made(expression, problem, *given, **by_name)
@@ -169,3 +167,8 @@ class NeighbourCountRecipe(PseudoTargetRecipe):
     def usual_kernels(self, X: Tensor, rows: Rows) -> list[sk.Kernel]:
         most = prior_variance_limit(self.likelihood, rows)
         return [default_kernel(X.shape[1], nu, most) for nu in SMOOTHNESS]
+
+
+def trained_kernel(fitted: Any) -> sk.Kernel:
+    """Return the kernel of a posterior as training left it, before rows left out changed f − c."""
+    return kernels.to_sklearn(kernels.scaled(fitted.kernel, float(fitted.stretch) ** -2))

@@ -181,8 +181,7 @@ class NeighbourRecipe(Recipe):
         tried = self.usual_kernels(X, rows) if given is None else [self.seeing(given, X)]
         if len(X) == 1:
             return self.made(tried[0], problem)  # which it teaches nothing
-        make = functools.partial(self.made, problem=problem, n_neighbors=FEW)
-        X, seen = make(tried[0]).observed(X, rows)
+        X, seen = self.made(tried[0], problem, n_neighbors=FEW).observed(X, rows)
         made = []
         for recipe in self.starts:
             make = functools.partial(recipe.made, problem=problem, n_neighbors=FEW)
@@ -203,7 +202,7 @@ class NeighbourRecipe(Recipe):
         given, y = self.kernel.expression, problem.rows.y
         learned = self.learned(problem)
         level = y.new_full(y.shape[1:], self.kernel.start_noise).double()
-        if learned.error is not None:
+        if not math.isnan(learned.error):
             level = level.new_full(level.shape, learned.error).clamp(*self.kernel.noise_bounds)
         plain = self.plain(problem) if given is None else None
         make = functools.partial(

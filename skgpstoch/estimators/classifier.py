@@ -238,9 +238,9 @@ def warn_of_class_weights(data: Data, classes: np.ndarray) -> None:
     if each[c] > MOST_ALIKE and np.ptp(each) > 0.0 and np.allclose(w, each[codes], rtol=1e-6):
         warn(
             f"sample_weight differs by class alone: the {n[c]} rows of class "
-            f"{classes.tolist()[c]!r} count as {total[c]:.0f} that agree, so its probabilities will "
-            "be too certain. Fit without weights, and multiply the probabilities by the weights of their classes; or use "
-            "AutoGaussianProcessClassifier, which calibrates them."
+            f"{classes.tolist()[c]!r} count as {total[c]:.0f} that agree, so its probabilities "
+            "will be too certain. Fit without weights, and multiply the probabilities by the "
+            "weights of their classes; or use AutoGaussianProcessClassifier, which calibrates them."
         )
 
 

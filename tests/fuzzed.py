@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from made_by_hand import Nodes, nodes_of, put_together, taken_apart
+from made_by_hand import Nodes, nodes_of, put_together, structure_of, taken_apart
 
 from skgpstoch.persistence.forms import FORMS
 from skgpstoch.persistence.registry import known_functions, known_types
@@ -63,7 +63,7 @@ class Fuzzer:
         for _ in range(self.rng.integers(1, 5)):
             with contextlib.suppress(IndexError, ValueError, TypeError):  # others left nothing
                 self.one(EDITS)(self, nodes)
-        metadata = {**metadata, "structure": json.dumps(nodes)}
+        metadata = {**metadata, "structure": structure_of(nodes)}
         if "fit" in metadata:
             metadata["fit"] = path.stem
         table = table_of(nodes.tensors)

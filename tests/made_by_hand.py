@@ -34,6 +34,17 @@ def put_together(path, metadata, found, table=None, sign=True):
     path.write_bytes(len(header).to_bytes(8, "little") + header + numbers)
 
 
+def structure_of(nodes):
+    """The text of nodes; those that are no longer a part of another are an attribute more."""
+    parts = [part for node in nodes if isinstance(node, list) for part in node]
+    used = {part[0] for part in parts if isinstance(part, list) and part and type(part[0]) is int}
+    *others, whole = nodes
+    unused = [[i] for i in range(len(others)) if i not in used]
+    if unused and isinstance(whole, list):
+        nodes = [*others, ["tuple", *unused], [*whole, "unused_", [len(others)]]]
+    return json.dumps(nodes)
+
+
 def nodes_of(metadata):
     return json.loads(metadata["structure"])
 
@@ -78,4 +89,4 @@ def with_attribute(path, source, make, name="note_"):
     nodes = Nodes(nodes, tensors)
     part = make(nodes)
     nodes.append([*whole, name, part])
-    put_together(path, {**metadata, "structure": json.dumps(nodes)}, nodes.tensors)
+    put_together(path, {**metadata, "structure": structure_of(nodes)}, nodes.tensors)

@@ -20,7 +20,7 @@ import pandas as pd
 import pytest
 import torch
 from families import by_default, slow_cases
-from made_by_hand import first, nodes_of, put_together, taken_apart
+from made_by_hand import first, nodes_of, put_together, structure_of, taken_apart
 from numpy.testing import assert_array_equal
 from scipy import special
 from sklearn.ensemble import RandomForestRegressor
@@ -725,7 +725,7 @@ def change_nodes(change):
     def hostile(path, metadata, found):
         nodes = nodes_of(metadata)
         change(nodes)
-        metadata["structure"] = json.dumps(nodes)
+        metadata["structure"] = structure_of(nodes)
         put_together(path, metadata, found)
 
     return hostile
@@ -772,12 +772,12 @@ def deep(path, metadata, found):
 def many_modules(path, metadata, found):
     """Each takes far more than its node; a tensor that nobody uses makes room for many of them."""
     nodes = [["type", "nn.Identity"], *[["module", [0]]] * 15_000]
-    metadata["structure"] = json.dumps(nodes)
+    metadata["structure"] = structure_of(nodes)
     put_together(path, metadata, [*found, np.zeros(200_000)])
 
 
 def again_array(nodes):
-    nodes.append(first(nodes, "array"))
+    nodes.insert(-1, first(nodes, "array"))
 
 
 HOSTILE = {

@@ -17,7 +17,15 @@ import pytest
 import torch
 from conftest import ESTIMATORS, constructor, fitted_once, named
 from families import slow_cases
-from made_by_hand import Nodes, first, nodes_of, put_together, taken_apart, with_attribute
+from made_by_hand import (
+    Nodes,
+    first,
+    nodes_of,
+    put_together,
+    structure_of,
+    taken_apart,
+    with_attribute,
+)
 from sklearn.base import clone, is_classifier
 from sklearn.gaussian_process import kernels as sk
 from sklearn.linear_model import Ridge
@@ -154,7 +162,7 @@ def test_random_states_that_no_generator_has(how, exact, tmp_path):
     metadata, tensors = taken_apart(exact)
     nodes = nodes_of(metadata)
     first(nodes, "random state")[STATE[field]] = value
-    put_together(tmp_path / "model", {**metadata, "structure": json.dumps(nodes)}, tensors)
+    put_together(tmp_path / "model", {**metadata, "structure": structure_of(nodes)}, tensors)
     refused(tmp_path / "model", "random state has fields|not of the types")
 
 
@@ -251,7 +259,7 @@ def test_kernels_whose_attributes_take_for_ever_to_check(name, exact, tmp_path):
     chain = [["list", 0, 0], *(["list", *[[at + i]] * 2] for i in range(shift - 1))]
     kernel[kernel.index(name) + 1] = [at + shift - 1]
     nodes = [*before, *chain, kernel, *([n[0], *map(moved, n[1:])] for n in after)]
-    put_together(tmp_path / "model", {**metadata, "structure": json.dumps(nodes)}, tensors)
+    put_together(tmp_path / "model", {**metadata, "structure": structure_of(nodes)}, tensors)
     refused(tmp_path / "model", "refer to each other too often")
 
 
@@ -354,6 +362,51 @@ def test_levels_that_are_none(form, exact, tmp_path):
     refused(tmp_path / "model", "must be a tuple of texts or numbers")
 
 
+@pytest.mark.parametrize("form", ["numbering", "level set", "frozen level set"])
+def test_levels_that_are_equal(form, exact, tmp_path):
+    """Many small dicts of them would take long, but no memory."""
+
+    def make(nodes):
+        no_letters, lengths = np.array([], np.uint8), np.zeros(99, np.uint32)
+        texts = nodes.add("long tuple", nodes.add_array(no_letters), nodes.add_array(lengths))
+        return nodes.add(form, texts, False)
+
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "has the same key twice")
+
+
+def test_arrays_whose_ranges_many_objects_check(exact, tmp_path):
+    def make(nodes):
+        weights = nodes.add_array(np.eye(1, 2**18)[0])
+        cls = nodes.add("type", "StackedDensityRegressor")
+        some = [nodes.add("object", cls, "weights_", weights) for _ in range(99)]
+        return nodes.add("list", *some)
+
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "share too much")
+
+
+def test_nodes_that_are_no_parts(exact, tmp_path):
+    metadata, tensors = taken_apart(exact)
+    *nodes, whole = nodes_of(metadata)
+    structure = json.dumps([*nodes, ["tuple", 1, 2], whole])
+    put_together(tmp_path / "model", {**metadata, "structure": structure}, tensors)
+    refused(tmp_path / "model", "is no part of another")
+
+
+def test_small_sets_that_take_long(exact, tmp_path, monkeypatch):
+    """To compare two sets of equal hashes takes as long as to compare all their members."""
+    monkeypatch.setattr(limits, "MOST_SECONDS", 0.1)
+
+    def make(nodes):
+        members = [ALIKE["integers"](i) for i in range(150)]
+        keys = [nodes.add("frozenset", *members[:15], members[15 + i]) for i in range(120)]
+        return nodes.add("list", *(nodes.add("set", *keys) for _ in range(60)))
+
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "take very long to tell from each other")
+
+
 @pytest.mark.slow
 def test_levels_that_take_long_to_tell_apart(exact, tmp_path):
     keys = np.array(keys_in_each_others_places(80_000, 2**17))
@@ -433,7 +486,7 @@ def test_classes_are_no_functions(sparse, tmp_path):
     metadata, tensors = taken_apart(sparse)
     nodes = nodes_of(metadata)
     first(nodes, "ufunc")[:] = ["type", "nn.Linear"]
-    put_together(tmp_path / "model", {**metadata, "structure": json.dumps(nodes)}, tensors)
+    put_together(tmp_path / "model", {**metadata, "structure": structure_of(nodes)}, tensors)
     refused(tmp_path / "model", "a class of objects cannot be a value")
 
 
@@ -580,7 +633,7 @@ def with_nodes_first(path, to, nodes, arrays=()):
     """A file with further nodes before its own."""
     metadata, tensors = taken_apart(path)
     moved = [moved_by(node, len(nodes), len(arrays)) for node in nodes_of(metadata)]
-    structure = json.dumps([*nodes, *moved])
+    structure = structure_of([*nodes, *moved])
     put_together(to, {**metadata, "structure": structure}, [*arrays, *tensors])
 
 
@@ -599,7 +652,7 @@ def test_an_array_is_the_memory_of_one_tensor(exact, tmp_path):
 
 
 def test_a_tensor_of_many_parameters_is_looked_through_once(exact, tmp_path, monkeypatch):
-    n = 10**5
+    n = 10**3
     nodes = [["array", 0, "<i2", f"{n}", "0", ""], ["tensor", [0], "bfloat16"]]
     calls, of_bits = [], finite.unknown_halves
     monkeypatch.setattr(finite, "unknown_halves", lambda a: calls.append(1) or of_bits(a))
@@ -651,7 +704,7 @@ def test_numbers_for_people_do_not_hide_others(sparse, tmp_path):
     tensors[nodes[nodes[tensor[0]][1][0]][1]][...] = np.nan
     mean[mean.index("_parameters")] = "_buffers"
     of_parameters[1:] = ["loss", tensor, "value", tensor]
-    put_together(tmp_path / "model", {**metadata, "structure": json.dumps(nodes)}, tensors)
+    put_together(tmp_path / "model", {**metadata, "structure": structure_of(nodes)}, tensors)
     refused(tmp_path / "model", "ConstantMean.(value is not finite|loss has arrays)")
 
 
@@ -720,7 +773,7 @@ def test_parameters_repeat_no_array(exact, tmp_path):
     scaling = nodes.add("record", nodes.add("type", "Scaling"), "offset", a, "scale", a)
     whole[whole.index("alpha") + 1] = nodes.add("list", *[scaling] * 4000)
     put_together(
-        tmp_path / "model", {**metadata, "structure": json.dumps([*nodes, whole])}, nodes.tensors
+        tmp_path / "model", {**metadata, "structure": structure_of([*nodes, whole])}, nodes.tensors
     )
     refused(tmp_path / "model", "the parts of 'alpha' repeat too often")
 
@@ -1936,7 +1989,7 @@ def edited(source, to, change):
     metadata, tensors = taken_apart(source)
     nodes = nodes_of(metadata)
     change(nodes, tensors)
-    put_together(to, {**metadata, "structure": json.dumps(nodes)}, tensors)
+    put_together(to, {**metadata, "structure": structure_of(nodes)}, tensors)
     return skgpstoch.load(to)
 
 
@@ -2499,7 +2552,7 @@ def test_fitted_layers_do_not_train(layer, how, tmp_path):
         if node[0] == "module" and nodes[node[1][0]] == kind and "training" in node:
             at = node.index("training")
             node[at : at + 2] = [] if how == "left out" else ["training", True]
-    put_together(tmp_path / "model", {**metadata, "structure": json.dumps(nodes)}, tensors)
+    put_together(tmp_path / "model", {**metadata, "structure": structure_of(nodes)}, tensors)
     refused(tmp_path / "model", rf"SVGPRegressor.posterior_ has a {kind[1][3:]} in training mode")
 
 

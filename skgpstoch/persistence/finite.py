@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -120,15 +121,26 @@ def may_be_unknown(value: Any, where: str, is_nan: bool) -> bool:
 
 def check_ranges(value: Any) -> None:
     """Raise a ValueError if a field of an object is not in the range that it has in all models."""
-    cls: Any = type(value)
-    for name, choice in ranges_of(cls).items():
+    for name, choice in ranges_within(value).items():
         given = getattr(value, name, None)
         if given is not None and not RANGES[choice](np.asarray(given)).all():
-            raise ValueError(f"{cls.__name__}.{name} must be {choice}")
+            raise ValueError(f"{type(value).__name__}.{name} must be {choice}")
+
+
+def n_in_ranges(value: Any) -> int:
+    """Return how many numbers of an object's arrays are held against a range."""
+    fields = (getattr(value, name, None) for name in ranges_within(value))
+    return sum(math.prod(a.shape) for a in fields if isinstance(a, np.ndarray | torch.Tensor))
+
+
+def ranges_within(value: Any) -> dict[str, str]:
+    """Return which range fields of an object have."""
+    cls: Any = type(value)
+    return ranges_of_class(cls)
 
 
 @functools.cache
-def ranges_of(cls: Any) -> dict[str, str]:
+def ranges_of_class(cls: Any) -> dict[str, str]:
     """Return which range fields of a class's objects have; those of the user's have none."""
     names = [base.__name__ for base in cls.__mro__ if package_of(cls) in PACKAGES]
     return {k: v for name in names for k, v in RANGE_OF.get(name, {}).items()}

@@ -12,9 +12,8 @@ import torch
 from ..data.arrays import MOST_INTEGER, row_blocks
 from .forms_of_values import form_of_level
 
-FEW_KEYS = 256  # of a set or dict, which are quick even if all have equal hashes
 QUICK_KEYS = 2**20  # integers below this have hashes that hardly collide
-BLOCK_OF_KEYS = 1024
+BLOCK_OF_KEYS = 64  # after which the time is looked at
 MOST_SECONDS = 1.0  # of the CPU for all keys of a file; half a million honest ones take a tenth
 MOST_IN_A_KEY = 16
 OF_KEYS = (bool, int, float, str, type(None), torch.dtype)
@@ -35,7 +34,7 @@ def slow_keys(keys: list[Any]) -> list[Any]:
     slow = [k for k in keys if type(k) is not str and not (type(k) is int and 0 <= k < QUICK_KEYS)]
     if not all(map(is_flat, slow)):
         raise ValueError("a set or dict must have texts, numbers, or flat tuples of them as keys")
-    return slow if len(slow) > FEW_KEYS else []
+    return slow
 
 
 def seconds_of(keys: Sequence[Any], most: float) -> float:

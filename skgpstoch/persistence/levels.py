@@ -110,8 +110,10 @@ def level_set(value: set | frozenset) -> Parts:
 
 
 def keys_of(parts: list[Any]) -> Sequence[Any]:
-    """Return valid keys."""
+    """Return valid keys, each of which is there once, so that the dict is as large as they are."""
     keys, has_none = parts
     if not is_long_tuple(keys):
         raise ValueError("many keys of a dict or set must be a tuple of texts or numbers")
+    if len(set(keys)) != len(keys):
+        raise ValueError("a dict or set has the same key twice")
     return (*keys, None) if has_none else keys

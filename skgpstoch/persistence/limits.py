@@ -22,7 +22,7 @@ from torch import nn
 
 from ..data.findings import Finding
 from .fields import check_fields, refuse_names
-from .finite import Unknown, check_ranges, may_be_unknown, unknown_in
+from .finite import Unknown, check_ranges, may_be_unknown, n_in_ranges, ranges_within, unknown_in
 from .forms import OBJECTS
 from .forms_of_values import is_long_list_of_floats
 from .kernels import check_size
@@ -259,8 +259,9 @@ class FileLimits(StateLimits):
         """
         if isinstance(value, sk.Kernel):
             self.n_looks += n_plain // BYTES_OF_NUMBER
-        elif isinstance(value, BaseEstimator) or hasattr(value, "check_parts"):
+        elif isinstance(value, BaseEstimator) or hasattr(value, "check_parts") or ranges_within(value):
             self.n_looks += self.walks[-1]
+        self.n_looks += n_in_ranges(value)
         n_known = self.n_parts + self.n_bytes // BYTES_OF_NUMBER
         if self.n_looks > MOST_LOOKS * n_known + FREE_PARTS:
             raise ValueError("its estimators and kernels share too much")

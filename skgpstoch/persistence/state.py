@@ -188,6 +188,7 @@ class Unpacker:
             raise ValueError("its structure is not a list of nodes")
         self.payloads: list[np.ndarray | None] = list(state.arrays)
         self.kept = state.objects
+        check_used(nodes)
         for i, node in enumerate(nodes):
             form = node[0] if isinstance(node, list) and node else None
             if not isinstance(form, str):
@@ -248,6 +249,20 @@ OF_NODES: dict[str, tuple[tuple[type, ...], ...]] = {
     "object as it is": ((int,),),
 }
 """Types of the parts of nodes that only a state can put together."""
+
+
+def check_used(nodes: list[Any]) -> None:
+    """Raise a ValueError unless each node but the last is a part of another.
+
+    So whatever all of them cost, limits of the last one see it.
+    """
+    are_used = bytearray(len(nodes))
+    for node in nodes:
+        for part in node[1:] if isinstance(node, list) else ():
+            if type(part) is list and part and type(part[0]) is int and 0 <= part[0] < len(nodes):
+                are_used[part[0]] = True
+    if (unused := are_used.find(0, 0, -1)) >= 0:
+        raise ValueError(f"its node {unused} is no part of another")
 
 
 def check_types(values: list[Any], types: tuple[tuple[type, ...], ...]) -> None:

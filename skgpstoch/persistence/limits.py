@@ -257,9 +257,10 @@ class FileLimits(StateLimits):
 
         `n_plain` are the bytes of its arrays, which those of kernels look at.
         """
+        has_checks = hasattr(value, "check_parts") or ranges_within(value)
         if isinstance(value, sk.Kernel):
             self.n_looks += n_plain // BYTES_OF_NUMBER
-        elif isinstance(value, BaseEstimator) or hasattr(value, "check_parts") or ranges_within(value):
+        elif isinstance(value, BaseEstimator) or has_checks:
             self.n_looks += self.walks[-1]
         self.n_looks += n_in_ranges(value)
         n_known = self.n_parts + self.n_bytes // BYTES_OF_NUMBER

@@ -394,6 +394,32 @@ def test_nodes_that_are_no_parts(exact, tmp_path):
     refused(tmp_path / "model", "is no part of another")
 
 
+def test_parameters_that_are_long_texts(exact, tmp_path):
+    """`repr` and notebooks show them, with four letters for one that cannot be printed."""
+    letters = np.full(2**20 + 1, 1, np.uint8)
+
+    def make(nodes):
+        lengths = np.full(16, 2**16, np.uint32)
+        lengths[0] += 1
+        return nodes.add("long tuple", nodes.add_array(letters), nodes.add_array(lengths))
+
+    with_attribute(tmp_path / "model", exact, make, "random_state")
+    refused(tmp_path / "model", "the texts of 'random_state' have more than 1048576 letters")
+
+
+def test_numbers_of_levels_take_memory(exact, tmp_path, monkeypatch):
+    """The integers of a dict that numbers its keys, which the file does not have."""
+    monkeypatch.setattr(limits, "BYTES_OF_INTEGER", 10**7)
+
+    def make(nodes):
+        return nodes.add(
+            "numbering", nodes.add("long tuple", nodes.add_array(np.arange(99)), None), False
+        )
+
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "far more memory than the file")
+
+
 def test_small_sets_that_take_long(exact, tmp_path, monkeypatch):
     """To compare two sets of equal hashes takes as long as to compare all their members."""
     monkeypatch.setattr(limits, "MOST_SECONDS", 0.1)

@@ -1,7 +1,8 @@
 """Find the rows nearest to others: exactly, by a tree in few dimensions, else by products.
 
-Rows keep their numbers, and a row that is not there has number −1. Which of the rows at equal
-distances are taken does not depend on other queries: by products, those with the smallest numbers.
+Where products would take long, most of them can be found by an index. Rows keep their numbers, and
+a row that is not there has number −1. Which of the rows at equal distances are taken does not
+depend on other queries: by products, those with the smallest numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
+from ..data.arrays import row_blocks
 from ..data.devices import is_host
+from .indexed import FEWEST_INDEXED, Index
 
 MOST_TREE_DIMENSIONS = 8.0
 """Dimensions in which a tree still beats products. *Measured* on 40,000 rows, 33 neighbours: with
@@ -33,10 +36,12 @@ class Nearest:
     """Finds neighbours among rows, (n, e).
 
     Each may be farther from all others than its place is, by a lag (n,) in squared distance: by a
-    coordinate that only queries have in common.
+    coordinate that only queries have in common. If it `is_approximate`, an index may miss some.
     """
 
-    def __init__(self, rows: Tensor, lag: Tensor | None = None) -> None:
+    def __init__(
+        self, rows: Tensor, lag: Tensor | None = None, is_approximate: bool = False
+    ) -> None:
         self.places = limited(rows)
         self.has_lag = lag is not None
         self.rows = (
@@ -45,6 +50,8 @@ class Nearest:
         self.uses_trees = is_host(rows.device) and dimensions(self.rows) <= MOST_TREE_DIMENSIONS
         self.trees: dict[int, cKDTree] = {}  # of the first so many rows
         self.products: dict[tuple[int, torch.dtype], Products] = {}  # the same
+        self.uses_indices = is_approximate and is_host(rows.device) and not self.uses_trees
+        self.indices: dict[int, Index] = {}  # the same
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -102,6 +109,32 @@ class Nearest:
                 self.trees[size] = cKDTree(self.rows[:size].numpy())
             found = self.trees[size].query(Q.numpy(), k=range(1, k + 1))[1]
             return torch.from_numpy(np.asarray(found, dtype=np.int64))
+        if self.uses_indices and size >= FEWEST_INDEXED:
+            return self._by_index(size, Q, k)
+        return self._exactly(size, Q, k)
+
+    def _by_index(self, size: int, Q: Tensor, k: int) -> Tensor:
+        """Do the same among what an index finds, or all rows if that is too few."""
+        if size not in self.indices:
+            self.indices[size] = Index.of(self.rows[:size])
+        found = torch.empty(len(Q), k, dtype=torch.long)
+        for b in row_blocks(len(Q), max(1, PRODUCTS // ((k + SPARE) * Q.shape[1]))):
+            candidates = self.indices[size].nearest(Q[b], k + SPARE)
+            is_open = (candidates < 0).any(1)
+            found[b] = self._ranked(Q[b], candidates.clamp_min(0), k)[0]
+            if is_open.any():
+                found[b][is_open] = self._exactly(size, Q[b][is_open], k)
+        return found
+
+    def _ranked(self, Q: Tensor, candidates: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Return the k nearest of candidates, and the squared distance of the last one."""
+        candidates = candidates.sort(1).values
+        exact = (self.rows[candidates] - Q[:, None]).square().sum(-1)
+        r2, order = (part[:, :k] for part in exact.sort(dim=1, stable=True))
+        return candidates.gather(1, order), r2[:, -1]
+
+    def _exactly(self, size: int, Q: Tensor, k: int) -> Tensor:
+        """Do the same among all of them."""
         key = size, product_type()
         if key not in self.products:
             self.products[key] = Products.of(self.rows[:size], key[1])
@@ -115,10 +148,8 @@ class Nearest:
         found, of_query = [], len(products.rows) + n_candidates * Q.shape[1]
         for block in Q.split(max(1, PRODUCTS // of_query)):
             candidates, beyond = products.nearest(block, n_candidates)
-            candidates = candidates.sort(1).values
-            exact = (self.rows[candidates] - block[:, None]).square().sum(-1)
-            r2, order = (part[:, :k] for part in exact.sort(dim=1, stable=True))
-            near, is_open = candidates.gather(1, order), r2[:, -1] >= beyond
+            near, last = self._ranked(block, candidates, k)
+            is_open = last >= beyond
             if is_open.any():
                 n_more = min(products.n, 2 * n_candidates)
                 near[is_open] = self._by_products(products, block[is_open], k, n_more)

@@ -88,6 +88,8 @@ class NeighbourObjective(Objective):
         Number of rows in an epoch, evenly spread over all rows.
     tails : TailChoice or None
         What rows left out may choose; None: nothing.
+    is_approximate : bool, default=False
+        Whether the search for neighbours may miss some.
     """
 
     n_done: Tensor
@@ -110,6 +112,7 @@ class NeighbourObjective(Objective):
         is_ordered: bool,
         n_epoch: int,
         tails: TailChoice | None,
+        is_approximate: bool = False,
     ) -> None:
         super().__init__()
         self.kernel = kernel
@@ -123,6 +126,7 @@ class NeighbourObjective(Objective):
         self.tails = tails
         self.is_ordered = is_ordered
         self.n_epoch = n_epoch
+        self.is_approximate = is_approximate
         self.register_buffer("n_done", torch.zeros((), dtype=torch.long, device="cpu"))
         self.data: Pair | None = None  # of training
         self.trains_features = any(p.requires_grad for p in network.parameters())
@@ -182,7 +186,7 @@ class NeighbourObjective(Objective):
 
     def nearest_of(self, G: Tensor) -> Nearest:
         """Return what finds neighbours among rows with these features."""
-        return Nearest(self.located(G), self.lag(G))
+        return Nearest(self.located(G), self.lag(G), self.is_approximate)
 
     def lag(self, G: Tensor) -> Tensor | None:
         """Return by how much places are farther because of their noise, (q,)."""
@@ -300,7 +304,9 @@ class NeighbourObjective(Objective):
         noise = fitted.likelihood.noise_variance
         parts = fitted.kernel, fitted.network, fitted.likelihood, fitted.mean.detach()
         n_neighbors = self.n_neighbors_predict, self.n_neighbors
-        return NeighbourPosterior(*parts, X.double(), rows.to(torch.float64), noise, *n_neighbors)
+        found = NeighbourPosterior(*parts, X.double(), rows.to(torch.float64), noise, *n_neighbors)
+        found.is_approximate = self.is_approximate
+        return found
 
     @torch.no_grad()
     def solution(self, X: Tensor, rows: Rows) -> NeighbourPosterior:

@@ -56,7 +56,7 @@ class PseudoTargetObjective(NeighbourObjective):
     calibrates : bool
         Whether rows left out choose how certain f is.
     **sizes
-        `n_neighbors`, `n_neighbors_predict`, `is_ordered` and `n_epoch` of
+        `n_neighbors`, `n_neighbors_predict`, `is_ordered`, `n_epoch` and `is_approximate` of
         :class:`~skgpstoch.objectives.neighbours.NeighbourObjective`.
     """
 
@@ -220,7 +220,9 @@ class PseudoTargetObjective(NeighbourObjective):
         fitted = copy.deepcopy(self).double().eval()
         parts = fitted.kernel, fitted.network, fitted.likelihood, fitted.level
         sizes = self.n_neighbors_predict, self.n_neighbors
-        return self.posterior_type(*parts, X, rows, targets, *sizes)
+        found = self.posterior_type(*parts, X, rows, targets, *sizes)
+        found.is_approximate = self.is_approximate
+        return found
 
     @torch.no_grad()
     def solution(self, X: Tensor, rows: Rows) -> PseudoTargetPosterior:

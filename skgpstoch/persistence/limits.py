@@ -41,6 +41,8 @@ BYTES_OF_ENTRY = 100  # that one counts for in each module that has its dict
 MOST_LOOKS = 10  # times that parts may count on average in all objects whose checks look at parts
 MOST_WRITTEN = 2  # of all that objects may take, in a list whose parts are written out
 BYTES_OF_NUMBER = 8
+BYTES_OF_INTEGER = 32  # as an object
+MOST_SHOWN = 2**20  # letters of long tuples within a parameter, which HTML shows many times as long
 FREE_EVALUATIONS = 500  # kernels, networks and estimators within one that are always allowed
 FREE_BYTES_SHARED = 2**23  # within one, likewise
 TIMES_A_TRANSFORMER = 20  # that a transformer of y counts, which each quantile takes many times
@@ -121,6 +123,7 @@ class FileLimits(StateLimits):
         self.sizes: list[int] = []  # bytes of each node, likewise
         self.read: list[int] = []  # the same, where rows that processes share count once
         self.plain: list[int] = []  # as sizes, without those of objects, and with letters of texts
+        self.texts: list[int] = []  # letters of its long tuples, likewise
         self.n_evaluated = 0
         self.evaluations: list[int] = []  # objects that compute something in each node, likewise
         self.unknown: dict[int, list[Unknown]] = {}
@@ -142,6 +145,7 @@ class FileLimits(StateLimits):
         self.read.append(letters + sum(map(self.read.__getitem__, inner)))
         self.plain.append(letters + sum(map(self.plain.__getitem__, inner)))
         self.evaluations.append(sum(map(self.evaluations.__getitem__, inner)))
+        self.texts.append(sum(map(self.texts.__getitem__, inner)))
         if self.depths[-1] > MOST_DEPTH:
             raise ValueError(f"it is nested more than {MOST_DEPTH} deep")
         if self.walks[-1] > MOST_REPEATS * self.n_parts + FREE_PARTS:
@@ -159,6 +163,7 @@ class FileLimits(StateLimits):
             self.take_texts(values)
         if form in WITH_LEVELS and isinstance(values[0], tuple):
             self.tell_apart(values[0])
+            self.take(BYTES_OF_INTEGER * len(values[0]))
         if form == "module":  # whose making goes through its dicts, which others may share
             inside = (v for v in values if isinstance(v, dict | list | tuple))
             self.take(sum(BYTES_OF_ENTRY * len(v) for v in inside))
@@ -182,6 +187,7 @@ class FileLimits(StateLimits):
             raise ValueError(f"its long tuples have more than {MOST_IN_TUPLES} values")
         if len(arrays) == 2:
             self.take(bytes_of_texts(arrays))
+            self.texts[-1] = arrays[0].size
 
     def check_object(self, form: str, parts: list[Any], value: Any) -> None:
         """Raise a ValueError if an object takes too much memory or has numbers that are unknown."""
@@ -202,7 +208,7 @@ class FileLimits(StateLimits):
             self.check_looks(value, n_plain)
             lengths = check_shapes(value, self.with_arrays(parts), self.of_objects)
             check_fields(value, form, parts[1::2], self.n_bytes)
-            if self.sizes[-1] > self.most_bytes:
+            if self.sizes[-1] > self.most_bytes or self.texts[-1] > MOST_SHOWN:
                 self.check_parameters(value, parts)
             self.check_evaluations(value)
             self.check_rows(type(value).__name__, dict(zip(parts[1::2], parts[2::2], strict=True)))
@@ -282,11 +288,14 @@ class FileLimits(StateLimits):
             check_size(value, self.evaluations[-1])
 
     def check_parameters(self, value: Any, parts: list[Any]) -> None:
-        """Raise a ValueError if a parameter takes much memory once `clone` has copied it."""
+        """Raise a ValueError if a parameter takes much memory once it is copied, or shown."""
         for name, part in zip(parts[1::2], parts[2::2], strict=True):
-            is_large = isinstance(part, list) and self.sizes[part[0]] > self.most_bytes
-            if is_large and is_parameter(value, name):
+            if not (isinstance(part, list) and is_parameter(value, name)):
+                continue
+            if self.sizes[part[0]] > self.most_bytes:
                 raise ValueError(f"the parts of {name!r} repeat too often")
+            if self.texts[part[0]] > MOST_SHOWN:
+                raise ValueError(f"the texts of {name!r} have more than {MOST_SHOWN} letters")
 
     def take(self, n_bytes: int) -> None:
         """Raise a ValueError if the objects up to here take too much memory, or too much time."""

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ...estimators.conditioning import evidence_in_units
 from ...estimators.parameters import POSITIVE, POSITIVE_INTEGER
+from ...maths.indexed import library
 from ...models.posteriors.neighbours import knows_joint
 from ...persistence.failures import tell_failures
 
@@ -21,13 +22,20 @@ def predicting(n_neighbors_predict: int | None) -> int:
     return PREDICTING if n_neighbors_predict is None else n_neighbors_predict
 
 
+def approximates(search: str) -> bool:
+    """Tell whether the search for neighbours may miss some; raise an ImportError if it cannot."""
+    if search == "approximate":
+        library()
+    return search == "approximate"
+
+
 def asked(model: Any, posterior: Any) -> Any:
-    """Return the posterior whose predictions are given as many rows as the model now says."""
-    n_neighbors = predicting(model.n_neighbors_predict)
-    if n_neighbors == posterior.n_neighbors:
+    """Return the posterior that searches rows, and as many of them, as the model now says."""
+    n_neighbors, is_approximate = predicting(model.n_neighbors_predict), approximates(model.search)
+    if (n_neighbors, is_approximate) == (posterior.n_neighbors, posterior.is_approximate):
         return posterior
     model._validate_params()  # it was set after the fit
-    return posterior.with_neighbors(n_neighbors)
+    return posterior.with_neighbors(n_neighbors, is_approximate)
 
 
 def listed(model: Any) -> list[str]:
@@ -52,6 +60,9 @@ class NeighbourParameters:
         Number of neighbours of each row in training; all other rows if there are fewer.
     n_neighbors_predict : int or None, default=None
         Number of neighbours of predictions; None is 128. It can be set on a fitted model.
+    search : {"exact", "approximate"}, default="exact"
+        How neighbours are found. "approximate" needs faiss and may miss some, in tables of 100,000
+        rows or more in many dimensions. It can be set on a fitted model.
     loss : {"auto", "vecchia", "leave_one_out"}, default="auto"
         Neighbours of training: earlier rows in a random order, so that the sum of the losses is a
         density of all rows ("vecchia"), or any other rows ("leave_one_out"). "auto" is "vecchia".
@@ -61,6 +72,7 @@ class NeighbourParameters:
 
     n_neighbors: int = 32
     n_neighbors_predict: int | None = None
+    search: str = "exact"
     loss: str = "auto"
     learning_rate_init: float = 0.1
     dtype: str = "float64"
@@ -70,6 +82,7 @@ class NeighbourParameters:
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "n_neighbors": [POSITIVE_INTEGER],
         "n_neighbors_predict": [POSITIVE_INTEGER, None],
+        "search": [StrOptions({"exact", "approximate"})],
         "loss": [StrOptions({"auto", "vecchia", "leave_one_out"})],
         "max_time": [POSITIVE, None],
     }

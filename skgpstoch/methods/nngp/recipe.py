@@ -47,7 +47,7 @@ from .deep import (
     learned_mean,
     squared_errors,
 )
-from .parameters import predicting
+from .parameters import approximates, predicting
 from .start import SMOOTHNESS, in_range, in_sight, likeliest, train_briefly
 
 BATCH_ROWS = 256  # "auto"
@@ -70,7 +70,7 @@ class NeighbourRecipe(Recipe):
     ----------
     kernel : KernelChoice
         The kernel and the noise to start from.
-    training, n_neighbors, n_neighbors_predict, loss, mean
+    training, n_neighbors, n_neighbors_predict, search, loss, mean
         See :class:`~skgpstoch.NNGPRegressor`.
     """
 
@@ -79,6 +79,7 @@ class NeighbourRecipe(Recipe):
     training: Training
     n_neighbors: int
     n_neighbors_predict: int | None
+    search: str
     loss: str
     tails: TailChoice | None
     mean: str = "constant"
@@ -288,6 +289,7 @@ class NeighbourRecipe(Recipe):
         return {
             "n_neighbors": min(most, self.n_neighbors),
             "n_neighbors_predict": predicting(self.n_neighbors_predict),
+            "is_approximate": approximates(self.search),
             "is_ordered": self.is_ordered,
             "n_epoch": EPOCH_STEPS[is_deep] * problem.plan.batch_size,
         }

@@ -114,6 +114,7 @@ class NeighbourPosterior(Posterior):
     """
 
     noise_counts = True  # in the choice of neighbours
+    is_approximate = False  # whether the search for neighbours may miss some
     inputs: Tensor
     features: Tensor
     residual: Tensor
@@ -175,7 +176,8 @@ class NeighbourPosterior(Posterior):
         """Finds neighbours; made when it is needed, and neither saved nor copied."""
         found = _found.get(self)
         if found is None or found.rows.device != self.residual.device:
-            found = _found[self] = Nearest(self.located(self.places.G), lag_of(self))
+            rows = self.located(self.places.G), lag_of(self)
+            found = _found[self] = Nearest(*rows, self.is_approximate)
         return found
 
     @property
@@ -189,13 +191,18 @@ class NeighbourPosterior(Posterior):
             _places[self] = found
         return found
 
-    def with_neighbors(self, n_neighbors: int) -> NeighbourPosterior:
-        """Return the posterior whose predictions are given so many rows."""
-        if n_neighbors == self.n_neighbors:
+    def with_neighbors(
+        self, n_neighbors: int, is_approximate: bool | None = None
+    ) -> NeighbourPosterior:
+        """Return the posterior whose predictions are given so many rows, found in this way."""
+        is_approximate = self.is_approximate if is_approximate is None else is_approximate
+        if (n_neighbors, is_approximate) == (self.n_neighbors, self.is_approximate):
             return self
         other = copy.copy(self)
-        other.n_neighbors = n_neighbors
-        _found[other], _places[other] = self.nearest, self.places
+        other.n_neighbors, other.is_approximate = n_neighbors, is_approximate
+        _places[other] = self.places
+        if is_approximate == self.is_approximate:
+            _found[other] = self.nearest
         return other
 
     def located(self, G: Tensor) -> Tensor:
@@ -207,7 +214,9 @@ class NeighbourPosterior(Posterior):
         likelihood = cast(AdditiveNoise, self.likelihood)
         parts = self.kernel, self.network, likelihood, self.constant
         sizes = self.n_neighbors, self.n_joint
-        return NeighbourPosterior(*parts, X, rows, self.variance, *sizes)
+        found = NeighbourPosterior(*parts, X, rows, self.variance, *sizes)
+        found.is_approximate = self.is_approximate
+        return found
 
     def extended(self, X: Tensor, rows: Rows) -> Self:
         """Return the posterior given more rows, with the same hyper-parameters."""
@@ -316,7 +325,7 @@ class NeighbourPosterior(Posterior):
         D, r = seen.means(every, noise)
         beside = cast(Tensor, seen.log_density_about_means(every, noise)).sum(0)
         value, slopes = beside.detach(), slopes_of(beside.sum(), parameters)
-        nearest = Nearest(located(kernel, G), lag(kernel, G, D.detach()))
+        nearest = Nearest(located(kernel, G), lag(kernel, G, D.detach()), self.is_approximate)
         for block in row_blocks(len(r), BLOCK_ROWS):
             i = every[block]
             N = nearest.earlier(i, min(self.n_joint, len(r) - 1))

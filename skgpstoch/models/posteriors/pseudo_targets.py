@@ -165,7 +165,8 @@ class PseudoTargetPosterior(NeighbourPosterior):
         """Finds neighbours among rows, whose pseudo-targets follow each other also at one place."""
         found = _rows_alone.get(self)
         if found is None or found.rows.device != self.residual.device:
-            found = _rows_alone[self] = Nearest(self.located(self.features))
+            rows = self.located(self.features), None
+            found = _rows_alone[self] = Nearest(*rows, self.is_approximate)
         return found
 
     @property
@@ -240,7 +241,9 @@ class PseudoTargetPosterior(NeighbourPosterior):
         mean = self.mean_of(self.likelihood, self.level, var)
         targets = self.first_targets(self.likelihood, rows, mean, var)
         parts = kernel, self.network, self.likelihood, self.level, X, rows, targets
-        return type(self)(*parts, self.n_neighbors, self.n_joint).settle_()
+        found = type(self)(*parts, self.n_neighbors, self.n_joint)
+        found.is_approximate = self.is_approximate
+        return found.settle_()
 
     def extended(self, X: Tensor, rows: Rows) -> Self:
         cavity = self.unstretched(self.given_nearest(self.network(X)))

@@ -785,7 +785,7 @@ def test_counts_that_are_predicted_too_vaguely_are_told():
         UserWarning, match=r"Counts vary .* so intervals are too wide.*SVGPRegressor"
     ):
         model.fit(X, y)
-    vague = np.full((9, 1), 1e9), np.full((9, 1), 1e9), np.full((9, 1), 1e12)
+    vague = np.full((100, 1), 1e9), np.full((100, 1), 1e9), np.full((100, 1), 1e12)
     (found,) = error_findings.of_dispersion(*vague, True)
     assert found.severity == "problem"
     certain = np.full((9, 1), 1e9), np.full((9, 1), 1e9), np.full((9, 1), 2e9)

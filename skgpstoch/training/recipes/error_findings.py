@@ -32,6 +32,7 @@ SET_APART = 0.5
 ASKED_PAIRS = 200  # rows whose errors are compared with those at the nearest rows
 MOST_DISPERSION, SURE_DISPERSION = 1.3, 4.0  # least reported ratio; and Poisson standard errors
 LARGE = 100.0  # counts that tell their rates well
+FEWEST_TO_DOUBT = 100  # rows; through fewer, a fit may go, and its intervals be right elsewhere
 LEAST_DISPERSION, VAGUE = 0.1, 10.0  # ratio that is too low, where variances are so many means
 
 
@@ -248,6 +249,7 @@ def of_dispersion(
         )
     elif (
         dispersion < LEAST_DISPERSION
+        and len(y) >= FEWEST_TO_DOUBT
         and np.median(y) > LARGE
         and np.median(variance / mean) > VAGUE
     ):

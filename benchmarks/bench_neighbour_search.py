@@ -107,13 +107,13 @@ def searches(args: argparse.Namespace) -> Iterator[Row]:
             with clock:
                 name, search = next(found)
             build = clock.cpu
-            for name, search in chain([(name, search)], found):
+            for setting, ask in chain([(name, search)], found):
                 with Clock() as asking:
-                    numbers = search(Q)
+                    numbers = ask(Q)
                 exact = numbers if exact is None else exact
                 pairs = zip(numbers, exact, strict=True)
                 recall = float(np.mean([len(set(a) & set(b)) / K for a, b in pairs]))
-                yield said("search", n, kind + name, build, asking.cpu, recall=recall)
+                yield said("search", n, kind + setting, build, asking.cpu, recall=recall)
 
 
 # --- fit ------------------------------------------------------------------------------------------

@@ -445,6 +445,17 @@ def test_levels_that_take_long_to_tell_apart(exact, tmp_path):
     refused(tmp_path / "model", "take very long to tell from each other")
 
 
+@pytest.mark.parametrize("kind", [str, int, float])
+@slow_cases("int", "float")
+def test_many_levels_in_a_short_file(kind, exact, tmp_path):
+    """As objects they take thirty times as much; a dict and a set of them are written once."""
+    model = skgpstoch.load(exact)
+    levels = [kind(10**9 + i) for i in range(270_000)]
+    model.note_ = [{key: i for i, key in enumerate(levels)}, set(levels)]
+    model.save(tmp_path / "model")
+    assert skgpstoch.load(tmp_path / "model").note_ == model.note_
+
+
 @pytest.mark.parametrize("keys", [range(9000), [float(2**70) * i for i in range(9000)]])
 def test_keys_that_differ_are_quick(keys, exact, tmp_path):
     with_attribute(tmp_path / "model", exact, lambda nodes: nodes.add("set", *keys))

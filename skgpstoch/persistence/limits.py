@@ -42,6 +42,7 @@ MOST_LOOKS = 10  # times that parts may count on average in all objects whose ch
 MOST_WRITTEN = 2  # of all that objects may take, in a list whose parts are written out
 BYTES_OF_NUMBER = 8
 BYTES_OF_INTEGER = 32  # as an object
+FREE_LEVELS = 2**26  # bytes of dicts and sets of levels that are always allowed: 400,000 of them
 MOST_SHOWN = 2**20  # letters of long tuples within a parameter, which HTML shows many times as long
 FREE_EVALUATIONS = 500  # kernels, networks and estimators within one that are always allowed
 FREE_BYTES_SHARED = 2**23  # within one, likewise
@@ -123,6 +124,7 @@ class FileLimits(StateLimits):
         self.sizes: list[int] = []  # bytes of each node, likewise
         self.read: list[int] = []  # the same, where rows that processes share count once
         self.plain: list[int] = []  # as sizes, without those of objects, and with letters of texts
+        self.levels_left = FREE_LEVELS
         self.texts: list[int] = []  # letters of its long tuples, likewise
         self.n_evaluated = 0
         self.evaluations: list[int] = []  # objects that compute something in each node, likewise
@@ -163,7 +165,7 @@ class FileLimits(StateLimits):
             self.take_texts(values)
         if form in WITH_LEVELS and isinstance(values[0], tuple):
             self.tell_apart(values[0])
-            self.take(BYTES_OF_INTEGER * len(values[0]))
+            self.take_levels(BYTES_OF_INTEGER * len(values[0]))
         if form == "module":  # whose making goes through its dicts, which others may share
             inside = (v for v in values if isinstance(v, dict | list | tuple))
             self.take(sum(BYTES_OF_ENTRY * len(v) for v in inside))
@@ -191,7 +193,8 @@ class FileLimits(StateLimits):
 
     def check_object(self, form: str, parts: list[Any], value: Any) -> None:
         """Raise a ValueError if an object takes too much memory or has numbers that are unknown."""
-        self.take(n_bytes := bytes_of(value))
+        n_bytes = bytes_of(value)
+        (self.take_levels if form in WITH_LEVELS else self.take)(n_bytes)
         n_plain = self.plain[-1]
         self.sizes[-1] += n_bytes
         self.read[-1] += n_bytes
@@ -302,6 +305,12 @@ class FileLimits(StateLimits):
         self.bytes_left -= n_bytes
         if self.bytes_left < 0:
             raise ValueError("the objects up to here take far more memory than the file")
+
+    def take_levels(self, n_bytes: int) -> None:
+        """Do the same for levels, of which some are free, because their arrays are short."""
+        free = min(n_bytes, self.levels_left)
+        self.levels_left -= free
+        self.take(n_bytes - free)
 
     def keep(self, form: str, value: Any, where: str, found: Unknown) -> None:
         """Remember a number that is not finite, or raise a ValueError if it decides predictions."""

@@ -144,13 +144,14 @@ class Packer:
 def identity(value: Any) -> Any:
     """Return a key that is equal for the same object, and for tensors on one memory.
 
-    Equal floats have the same, and so have long tuples of equal texts or integers, because a dict
-    and a set of the same levels both make one.
+    Equal floats have the same, and so have long tuples of equal values, because a dict and a set of
+    the same levels both make one.
     """
     if type(value) is float:
         return str(value)
-    if is_long_tuple(value) and type(value[0]) is not float:
-        return type(value[0]), value
+    if is_long_tuple(value):
+        kind = type(value[0])
+        return kind, np.array(value).tobytes() if kind is float else value
     if type(value) is torch.Tensor and value.numel() and not value.requires_grad:
         return value.data_ptr(), value.dtype, value.shape, value.stride()
     return id(value)

@@ -67,8 +67,7 @@ class NNGPRegressor(
     search : {"exact", "approximate"}, default="exact"
         How neighbours are found: all of them, by a tree or by comparing all rows, or most of them,
         by an index of faiss (``pip install faiss-cpu``). The index is used from 100,000 rows on,
-        in many dimensions and on the CPU: of 10⁶ rows of 20 inputs, it finds a row's neighbours 15
-        times sooner (:ref:`million_rows`). It can be set on a fitted model.
+        in many dimensions and on the CPU (:ref:`million_rows`). It can be set on a fitted model.
     loss : {"auto", "vecchia", "leave_one_out"}, default="auto"
         "vecchia": the density of each row given neighbours among earlier rows, in random order [1]_
         [2]_. Its sum approximates the marginal likelihood, and learns long distances, too.

@@ -50,6 +50,7 @@ from skgpstoch.methods.automatic.class_modes import (
     one_hot,
 )
 from skgpstoch.methods.automatic.class_process import AtMode, ExactProcessClassifier
+from skgpstoch.methods.automatic.process_evidence import ProcessInputs
 
 EACH_KERNEL = pytest.mark.parametrize("name", class_process.KERNELS)
 HOST = torch.device("cpu")
@@ -68,6 +69,11 @@ def fitted(table):
     return ExactProcessClassifier(kernels=KERNELS, random_state=0).fit(*table)
 
 
+def inputs(d, groups=None):
+    """Inputs of variance 1, whose columns are in groups."""
+    return ProcessInputs.of(np.arange(d) if groups is None else groups, np.ones(d), 0, 100)
+
+
 def some_rows(n=15, d=3, n_classes=3, seed=0):
     rng = np.random.default_rng(seed)
     X, codes = rng.standard_normal((n, d)), torch.from_numpy(rng.integers(0, n_classes, n))
@@ -84,14 +90,40 @@ def tight(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["rbf", "rbf-ard", "rough-ard"])
-def test_the_gradient_of_the_evidence_of_labels(name):
+@pytest.mark.parametrize("groups", [None, np.array([0, 5, 5])])
+def test_the_gradient_of_the_evidence_of_labels(name, groups):
     X, codes, weight = some_rows()
-    prior = PriorKernel.of(name, 3)
+    prior = PriorKernel.of(name, inputs(3, groups))
     Y = contrasts(codes, weight, 3)
     evidence = LabelEvidence(prior, covariance_of(prior.kernel, X, HOST), Y, weight)
     z = np.random.default_rng(1).standard_normal(len(prior.mean))
     expected = approx_fprime(z, lambda z: evidence(z, False)[0], 1e-6)
     assert_allclose(evidence(z)[1], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_levels_of_a_category_have_one_length_scale():
+    prior = PriorKernel.of("rbf-ard", inputs(4, np.array([0, 1, 1, 2])))
+    z = np.arange(5.0)
+    theta = prior.theta(z)
+    assert theta.shape == prior.kernel.theta.shape == (6,)
+    assert theta[2] == theta[3]
+    assert len(set(theta)) == 5
+    assert_allclose(prior.z(theta), z)
+    assert_allclose(prior.pulled(np.ones(6)), prior.std * [1.0, 1.0, 2.0, 1.0, 1.0])
+
+
+def test_levels_do_not_drown_a_number():
+    """A category of many levels that says nothing weighs as much as one number."""
+    rng = np.random.default_rng(0)
+    z, level = rng.standard_normal(420), rng.integers(0, 40, 420)
+    X, y = np.column_stack([z, np.eye(40)[level]]), z > 0.3
+    groups = np.array([0, *[1] * 40])
+    losses = []
+    for given in (None, groups):
+        model = ExactProcessClassifier(kernels=["rbf"], groups=given, random_state=0)
+        model.fit(X[:120], y[:120])
+        losses.append(log_loss(y[120:], model.predict_proba(X[120:])))
+    assert losses[1] < 0.4 * losses[0]
 
 
 def test_contrasts_are_distances_of_classes():
@@ -109,7 +141,7 @@ def test_contrasts_are_distances_of_classes():
 def test_modes_are_where_the_posterior_has_no_slope(name, monkeypatch):
     tight(monkeypatch)
     X, codes, weight = some_rows()
-    features = PointFeatures(PriorKernel.of(name, 3).kernel, torch.from_numpy(X))
+    features = PointFeatures(PriorKernel.of(name, inputs(3)).kernel, torch.from_numpy(X))
     F, H = features(features.Z), one_hot(codes, 3)
     scale, offset = torch.tensor([2.0, 10.0]).double(), torch.tensor([0.3, -0.2, -0.1]).double()
     without = weight * (torch.arange(15) % 3 != 0)
@@ -174,7 +206,7 @@ def test_rows_are_predicted_without_their_fold(rows, monkeypatch):
 
 def some_best(rows, z, pairs=()):
     """θ of the rows, given how far from the prior mean that is."""
-    return BestTheta(evidence_of(PriorKernel.of("rbf-ard", 5), rows), z, list(pairs))
+    return BestTheta(evidence_of(PriorKernel.of("rbf-ard", inputs(5)), rows), z, list(pairs))
 
 
 def some_pairs(D, rng):
@@ -192,7 +224,7 @@ def test_labels_of_a_fold_do_not_change_what_is_predicted_for_it(rows):
     assert_allclose(thetas[1][2], thetas[0][2], rtol=1e-12)
     assert (np.abs(thetas[1] - thetas[0]).max(1) > 1e-3).sum() == 9  # of the others
     assert len(np.unique(thetas[0], axis=0)) == 10
-    kernel = unit_kernel(PriorKernel.of("rbf-ard", 5), thetas[0][0], rows.X)
+    kernel = unit_kernel(PriorKernel.of("rbf-ard", inputs(5)), thetas[0][0], rows.X)
     f, after = (blind_functions(some_best(r, z, pairs), kernel, r, r) for r in (rows, moved))
     assert_allclose(after[own], f[own], atol=1e-8)
     assert not torch.equal(after[~own], f[~own])
@@ -218,8 +250,8 @@ def test_functions_are_scaled_about_the_shares_of_the_other_folds():
     X = codes[:, None] + 0.5 * torch.from_numpy(noise)
     rows = ClassRows.of(X, codes, torch.ones(8).double(), each, each, 2)
     offset = torch.stack([rows.without(k).offset for k in rows.folds])
-    fitted = fit_process("linear", rows, rows)
-    kernel = unit_kernel(PriorKernel.of("linear", 2), np.empty(0), X)
+    fitted = fit_process("linear", inputs(2), rows, rows)
+    kernel = unit_kernel(PriorKernel.of("linear", inputs(2)), np.empty(0), X)
     f = modes(PointFeatures(kernel, X), rows, class_fit.VARIANCES)[1]
     assert fitted.confidence == best_scale(rows, offset, f, class_fit.VARIANCES)[1]
     scales = best_scales(rows, offset, f, class_fit.VARIANCES, 1.0 - torch.eye(8).double())
@@ -234,14 +266,16 @@ def test_slopes_without_a_fold_are_those_of_the_other_rows(rows, weighted):
         some = np.random.default_rng(1).choice([0.5, 1.0, 3.0], 90)
         rows = rows._replace(weight=torch.from_numpy(some))
     z = 0.5 * np.random.default_rng(2).standard_normal(7)
-    slopes = evidence_of(PriorKernel.of("rbf-ard", 5), rows).slopes_without(z, rows.fold, 10)
+    slopes = evidence_of(PriorKernel.of("rbf-ard", inputs(5)), rows).slopes_without(
+        z, rows.fold, 10
+    )
     for fold in rows.folds:
-        others = evidence_of(PriorKernel.of("rbf-ard", 5), rows.without(fold))
+        others = evidence_of(PriorKernel.of("rbf-ard", inputs(5)), rows.without(fold))
         assert_allclose(slopes[fold], others(z)[1], rtol=1e-7, atol=1e-9)
 
 
 def test_a_step_finds_about_the_kernel_of_the_other_rows(rows):
-    prior = PriorKernel.of("rbf-ard", 5)
+    prior = PriorKernel.of("rbf-ard", inputs(5))
     best = best_theta(evidence_of(prior, rows))
     for fold, theta in enumerate(best.without(rows.fold, 10)):
         evidence = evidence_of(prior, rows.without(fold))

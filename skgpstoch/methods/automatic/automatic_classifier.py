@@ -128,7 +128,8 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
 
     def _entrants(self, data: Data) -> list[Entrant]:
         n, limits = n_observed(data), (MOST_OF_CLASSES, FEWEST_OF_CLASSES)
-        found = of_processes(ExactProcessClassifier, self, n, *limits)
+        groups = self._encoder.groups
+        found = of_processes(ExactProcessClassifier, self, n, *limits, groups=groups)
         found += self._neighbours(data)
         if n >= FEWEST_OF_CLASSES:
             found.append(self._networks(data))

@@ -35,6 +35,7 @@ from .class_modes import (
     one_hot,
 )
 from .process import KERNEL_ROWS
+from .process_evidence import ProcessInputs
 from .stacking import stacking_weights
 
 FOLDS_OF_FEW = 10  # up to FEW_ROWS
@@ -207,14 +208,18 @@ def folds_of(
 
 
 def fit_process(
-    name: str, rows: ClassRows, searched: ClassRows, start: np.ndarray | None = None
+    name: str,
+    inputs: ProcessInputs,
+    rows: ClassRows,
+    searched: ClassRows,
+    start: np.ndarray | None = None,
 ) -> FittedProcess:
     """Learn a kernel, the variance of f and the confidence, and condition on all rows.
 
     The kernel is learned from the rows `searched`, from a start of θ; if rows are many, so is the
     variance.
     """
-    prior = PriorKernel.of(name, rows.X.shape[1])
+    prior = PriorKernel.of(name, inputs)
     best = best_theta(evidence_of(prior, searched), start)
     kernel = unit_kernel(prior, best.theta, searched.X)
     variances: Sequence[float] = VARIANCES

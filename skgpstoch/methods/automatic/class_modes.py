@@ -30,8 +30,7 @@ from ...kernels.matrices import Covariance
 from ...maths.linalg import eigh, log_det
 from ...training.exact_search import Evidence, Search
 from ...training.projected_lbfgs import quasi_newton
-from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS
-from .process_evidence import FARTHEST_DEVIATIONS, SEARCH_LIMITS
+from .process_evidence import FARTHEST_DEVIATIONS, SEARCH_LIMITS, ProcessInputs
 
 LABEL_SIGNAL_PRIOR = (math.log(3.0), 1.5)  # of log c, in units of the labels' noise
 LABEL_SLOPE_PRIOR = (math.log(0.3), 1.5)  # of log b·d
@@ -51,38 +50,54 @@ NEGLIGIBLE_VARIANCE = 1e-3  # share of the variance of f that is left out
 
 
 class PriorKernel(NamedTuple):
-    """A kernel of scaled inputs with a normal prior of its θ: means and deviations, each (D,)."""
+    """A kernel of scaled inputs with a normal prior of its θ: means and deviations, each (D,).
+
+    Some of the kernel's own hyper-parameters (E,) are equal: each is that of θ at its `place`.
+    """
 
     kernel: sk.Kernel
     mean: np.ndarray
     std: np.ndarray
+    place: np.ndarray
 
     @classmethod
-    def of(cls, name: str, n_features: int) -> PriorKernel:
+    def of(cls, name: str, inputs: ProcessInputs) -> PriorKernel:
         """Return a kernel of inputs of variance 1, by its name.
 
         "linear" is 1 + xᵀx'; "rbf" and "rough" (Matérn-1/2) are smooth or rough functions, and
         b·(1 + xᵀx') besides, with one length-scale, or with "ard" one for every input.
         """
-        line, d = sk.DotProduct(1.0, "fixed"), max(n_features, 1)
+        line, d = sk.DotProduct(1.0, "fixed"), max(inputs.n_inputs, 1)
         if name == "linear":
-            return cls(line, np.empty(0), np.empty(0))
-        n_scales = d if name.endswith("ard") and d <= MOST_RELEVANT_INPUTS else 1
+            return cls(line, np.empty(0), np.empty(0), np.empty(0, np.intp))
+        is_ard = name.endswith("ard") and inputs.n_scales > 1
+        place = inputs.place if is_ard else np.zeros(1, np.intp)
+        n_scales = inputs.n_scales if is_ard else 1
         (log_scale, std), (c, c_std), (b, b_std) = (
             LABEL_SCALE_PRIOR,
             LABEL_SIGNAL_PRIOR,
             LABEL_SLOPE_PRIOR,
         )
         log_scale, b = log_scale + 0.5 * math.log(d), b - math.log(d)
-        scales = np.full(n_scales, math.exp(log_scale)) if n_scales > 1 else math.exp(log_scale)
+        scales = np.full(len(place), math.exp(log_scale)) if is_ard else math.exp(log_scale)
         shape = sk.Matern(scales, nu=0.5) if name.startswith("rough") else sk.RBF(scales)
         kernel = sk.ConstantKernel(math.exp(c)) * shape + sk.ConstantKernel(math.exp(b)) * line
-        mean = np.array([c, *[log_scale] * n_scales, b])
-        return cls(kernel, mean, np.array([c_std, *[std] * n_scales, b_std]))
+        mean, deviation = [c, *[log_scale] * n_scales, b], [c_std, *[std] * n_scales, b_std]
+        of_kernel = np.concatenate([[0], 1 + place, [1 + n_scales]])
+        return cls(kernel, np.array(mean), np.array(deviation), of_kernel)
 
     def theta(self, z: np.ndarray) -> np.ndarray:
-        """Return θ that is z deviations off the mean, (..., D)."""
-        return self.mean + self.std * z
+        """Return the kernel's hyper-parameters where θ is z (..., D) deviations off the mean."""
+        return (self.mean + self.std * z)[..., self.place]
+
+    def z(self, of_kernel: np.ndarray) -> np.ndarray:
+        """Return z (D,) of the kernel's hyper-parameters (E,)."""
+        first = np.unique(self.place, return_index=True)[1]
+        return (of_kernel[first] - self.mean) / self.std
+
+    def pulled(self, slopes: np.ndarray) -> np.ndarray:
+        """Return slopes by z, (D,), of those by the kernel's hyper-parameters (E,)."""
+        return self.std * np.bincount(self.place, slopes, len(self.mean))
 
 
 class LabelEvidence(Evidence):
@@ -120,7 +135,7 @@ class LabelEvidence(Evidence):
         value = -0.5 * P * (n * math.log(variance) + float(log_det(solver.L))) - 0.5 * float(z @ z)
         if pull is None:
             return value, np.zeros_like(z)
-        return value, self.prior.std * pull(solver.slope_(variance)) - z
+        return value, self.prior.pulled(pull(solver.slope_(variance))) - z
 
     def slopes_without(self, z: np.ndarray, fold: Tensor, n_folds: int) -> np.ndarray:
         """Return the gradients, (F, D), of the evidence of the rows without each fold (N,).
@@ -142,7 +157,7 @@ class LabelEvidence(Evidence):
             A = inverse @ Y
             variance = float((Y * A).sum()) / (n * P)
             G = inverse.mul_(-0.5 * P).addmm_(A, A.mT, alpha=0.5 / variance)
-            slopes[k] = self.prior.std * pull(G) - z
+            slopes[k] = self.prior.pulled(pull(G)) - z
         return slopes
 
 
@@ -188,7 +203,7 @@ def best_theta(evidence: LabelEvidence, start: np.ndarray | None = None) -> Best
     There is no search if all labels are the same, because they say nothing of θ.
     """
     prior, pairs = evidence.prior, []
-    z = np.zeros(len(prior.mean)) if start is None else (start - prior.mean) / prior.std
+    z = np.zeros(len(prior.mean)) if start is None else prior.z(start)
     if len(z) and bool(evidence.Y.any()):
         bounds = np.tile([-FARTHEST_DEVIATIONS, FARTHEST_DEVIATIONS], (len(z), 1))
         search = Search(evidence, SEARCH_LIMITS)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -44,7 +45,8 @@ from .class_mixture import (
     probability_moments,
 )
 from .class_modes import PointFeatures
-from .process import SEARCH_ROWS, ProcessParameters, fit_in_turn
+from .process import SEARCH_ROWS, ProcessParameters, checked_groups, fit_in_turn
+from .process_evidence import ProcessInputs
 from .process_fit import relative_weights
 
 KERNELS = ("rough-ard", "linear", "rbf-ard", "rbf")  # the best few first: time may be short
@@ -70,6 +72,9 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
     kernels : "auto" or sequence of str, default="auto"
         The kernels to mix: "rbf", "rbf-ard", "rough-ard", "linear"; "auto" is all of them. "ard"
         has a length-scale for every input, "rough" is Matérn-1/2.
+    groups : array-like of int of shape (n_features,) or None, default=None
+        A number for each column of X; columns with the same number are the one-hot levels of one
+        category, and share a length-scale. None: each column is an input of its own.
     max_time : float or None, default=None
         Time limit in seconds: another kernel is not tried if it would probably take longer. One
         kernel is always fitted.
@@ -113,6 +118,13 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
     True
     """
 
+    groups: Sequence[int] | None = None
+
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        **ProcessParameters._parameter_constraints,
+        "groups": ["array-like", None],
+    }
+
     # ---- fit ---------------------------------------------------------------------------------
 
     @documented(Classifier.fit)
@@ -137,16 +149,16 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         observed, places = observations(data.counted())
         device = resolve_device(self.device)
         rng = np.random.default_rng(resolve_seed(self.random_state))
-        rows = self._scaled(observed, rng, device)
+        rows, inputs = self._scaled(observed, rng, device)
         some = some_of(len(observed), SEARCH_ROWS, rng)
         searched = rows.some(torch.from_numpy(some).to(device))
 
         def fit_one(name: str, before: list[FittedProcess]) -> FittedProcess:
-            return fit_process(name, rows, searched)
+            return fit_process(name, inputs, rows, searched)
 
         fitted = fit_in_turn(names, fit_one, began, self.max_time)
         if len(observed) > BLIND_ROWS and has_time_again(began, self.max_time):
-            fitted = self._refined(fitted, rows, rng, began)
+            fitted = self._refined(fitted, inputs, rows, rng, began)
         log_p = np.stack([f.log_p for f in fitted])  # (K, n, C)
         self.weights_, self._confidence = Mixing.of(rows, log_p)
         mixed, codes = left_out_mixture(rows, log_p), rows.codes.cpu().numpy()
@@ -159,7 +171,12 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         return self
 
     def _refined(
-        self, fitted: list[FittedProcess], rows: ClassRows, rng: np.random.Generator, began: float
+        self,
+        fitted: list[FittedProcess],
+        inputs: ProcessInputs,
+        rows: ClassRows,
+        rng: np.random.Generator,
+        began: float,
     ) -> list[FittedProcess]:
         """Learn the kernels that matter from more rows, and give rough functions more points.
 
@@ -179,7 +196,7 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
 
         def refine(name: str, before: list[FittedProcess]) -> FittedProcess:
             fine = rows._replace(points=points) if name.startswith("rough") else rows
-            return fit_process(name, fine, rows.some(searched), heavy[name].theta)
+            return fit_process(name, inputs, fine, rows.some(searched), heavy[name].theta)
 
         fine = {f.name: f for f in fit_in_turn(list(heavy), refine, began, self.max_time)}
         return [max(f, fine.get(f.name, f), key=rows.score) for f in fitted]
@@ -192,16 +209,24 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         data, self.classes_ = coded(self, data)
         return data
 
-    def _scaled(self, data: Data, rng: np.random.Generator, device: torch.device) -> ClassRows:
-        """Scale rows, and assign them to folds."""
-        self._x_scaling = Scaling.standard(data.X, data.weight)
+    def _scaled(
+        self, data: Data, rng: np.random.Generator, device: torch.device
+    ) -> tuple[ClassRows, ProcessInputs]:
+        """Scale rows, so that inputs have variance 1, and assign them to folds."""
+        offset, std = Scaling.standard(data.X, data.weight)
+        groups = checked_groups(self.groups, data.X.shape[1])
+        inputs = ProcessInputs.of(groups, std, 0, len(data)).shared()
+        self._x_scaling, self._x_spread = (
+            Scaling(offset, std * inputs.unit),
+            InputSpread(offset, std),
+        )
         X = self._x_scaling.tensor(data.X, torch.float64, device)
         weight = relative_weights(data)
         codes = data.y[:, 0].astype(np.int64)
         fold = folds_of(codes, rng, data.cluster)
         points = some_of(len(X), n_points(len(X), MOST_POINTS), rng)
         c, w, k, m = (torch.from_numpy(a).to(device) for a in (codes, weight, fold, points))
-        return ClassRows.of(X, c, w, k, m, len(self.classes_))
+        return ClassRows.of(X, c, w, k, m, len(self.classes_)), inputs
 
     # ---- predictions -------------------------------------------------------------------------
 
@@ -214,7 +239,7 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
             log_p = self.predict_log_proba(X)
             return log_p - log_p.mean(1, keepdims=True)
 
-        return difference_importances(log_odds, InputSpread(*self._x_scaling))
+        return difference_importances(log_odds, self._x_spread)
 
     def _parts(self, X: Any) -> tuple[ClassParts, Any]:
         check_is_fitted(self)

@@ -28,6 +28,7 @@ from skgpstoch import (
     FITCRegressor,
     GaussianProcessClassifier,
     GaussianProcessRegressor,
+    NNGPRegressor,
     QSGPRegressor,
     SCGDGaussianProcessRegressor,
     SolveGPRegressor,
@@ -697,10 +698,37 @@ def test_outliers_are_told_and_no_reason_for_more_points(size):
 def test_tails_are_noted_and_normal_errors_are_fine():
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, (400, 1))
-    for noise, severity in ((rng.standard_t(2, 400), "note"), (rng.standard_normal(400), "fine")):
+    for noise, severity in ((rng.standard_t(3, 400), "note"), (rng.standard_normal(400), "fine")):
         model = SVGPRegressor(n_inducing=30, random_state=0)
         found = {f.name: f for f in model.fit(X, np.sin(2 * X[:, 0]) + 0.1 * noise).diagnose()}
         assert found["tails of errors"].severity == severity
+
+
+def with_outliers(n, size, seed=0):
+    """A smooth function of two inputs, and 2 % of the rows far above it."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (n, 2))
+    y = np.sin(3 * X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(n)
+    y[rng.random(n) < 0.02] += size
+    return X, y
+
+
+@pytest.mark.parametrize("noise", ["constant", "input"])
+@pytest.mark.parametrize(("n", "size"), [(250, 50), (1000, 10)])
+@slow_cases("1000")
+def test_outliers_are_the_cause_of_what_they_bring_about(noise, n, size):
+    model = SVGPRegressor(noise=noise, random_state=0)
+    with pytest.warns(UserWarning, match="Errors have heavy tails.*student_t"):
+        model.fit(*with_outliers(n, size))
+    problems = [f.name for f in model.diagnose() if f.severity == "problem"]
+    assert problems == ["outliers"]
+
+
+def test_neighbours_tell_of_outliers():
+    """Although their tails are heavy, their means follow these rows."""
+    X, y = with_outliers(250, 10)
+    with pytest.warns(UserWarning, match="Errors have heavy tails"):
+        NNGPRegressor(random_state=0).fit(X, y)
 
 
 def test_an_exact_fit_looks_at_rows_without_themselves():

@@ -404,7 +404,7 @@ def test_parameters_that_are_long_texts(exact, tmp_path):
         return nodes.add("long tuple", nodes.add_array(letters), nodes.add_array(lengths))
 
     with_attribute(tmp_path / "model", exact, make, "random_state")
-    refused(tmp_path / "model", "the texts of 'random_state' have more than 1048576 letters")
+    refused(tmp_path / "model", "texts of its parameters have more than 1048576 letters")
 
 
 def test_numbers_of_levels_take_memory(exact, tmp_path, monkeypatch):

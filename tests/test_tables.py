@@ -753,6 +753,35 @@ def test_robust_scaling_is_standard_where_tails_are_usual(draw):
     assert_array_equal(Scaling.robust(sides), Scaling.standard(sides))
 
 
+def test_columns_of_many_magnitudes():
+    """Values near one end are told apart, whatever the other end reaches."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(lo, 2 * lo, 100) for lo in (2.0, 10.0, 1e4, 3e5)])
+    encoder = Numbers.fit("x", x, None)
+    code = encoder(x)[:, 0]
+    assert_array_equal(np.argsort(code), np.argsort(x))
+    ends = [np.std(code[k : k + 100]) for k in (0, 100, 200, 300)]
+    assert min(ends) > 0.02 * code.std()  # 2e-5 of the standard deviation without a scaling
+    assert_allclose(Numbers.fit("x", -x, None)(-x)[:, 0], -code)
+    assert_allclose(Numbers.fit("x", 7.0 * x + 3.0, None)(7.0 * x + 3.0)[:, 0], code)
+    twice = Numbers.fit("x", x, np.full(len(x), 2.0))
+    assert_allclose(twice(x)[:, 0], code)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.arange(99.0),
+        np.random.default_rng(0).normal(size=99),
+        np.arange(99) % 2.0,
+        np.r_[np.zeros(80), np.arange(19.0)],
+        np.exp(np.random.default_rng(0).normal(size=99)),
+    ],
+)
+def test_other_columns_stay(x):
+    assert Numbers.fit("x", x, None).scaling is None
+
+
 def test_robust_scaling_where_a_row_rules():
     A = np.random.default_rng(0).normal(3.0, 2.0, (60, 2))
     clean = Scaling.standard(A)

@@ -43,7 +43,8 @@ MOST_WRITTEN = 2  # of all that objects may take, in a list whose parts are writ
 BYTES_OF_NUMBER = 8
 BYTES_OF_INTEGER = 32  # as an object
 FREE_LEVELS = 2**26  # bytes of dicts and sets of levels that are always allowed: 400,000 of them
-MOST_SHOWN = 2**20  # letters of long tuples within a parameter, which HTML shows many times as long
+MOST_SHOWN = 2**20  # letters of long tuples in all parameters, which HTML shows many times as long
+LETTERS_OF_NUMBER = 20
 FREE_EVALUATIONS = 500  # kernels, networks and estimators within one that are always allowed
 FREE_BYTES_SHARED = 2**23  # within one, likewise
 TIMES_A_TRANSFORMER = 20  # that a transformer of y counts, which each quantile takes many times
@@ -189,7 +190,8 @@ class FileLimits(StateLimits):
             raise ValueError(f"its long tuples have more than {MOST_IN_TUPLES} values")
         if len(arrays) == 2:
             self.take(bytes_of_texts(arrays))
-            self.texts[-1] = arrays[0].size
+        n_letters = 1 if len(arrays) == 2 else LETTERS_OF_NUMBER
+        self.texts[-1] = n_letters * sum(a.size for a in arrays[:1])
 
     def check_object(self, form: str, parts: list[Any], value: Any) -> None:
         """Raise a ValueError if an object takes too much memory or has numbers that are unknown."""
@@ -292,13 +294,15 @@ class FileLimits(StateLimits):
 
     def check_parameters(self, value: Any, parts: list[Any]) -> None:
         """Raise a ValueError if a parameter takes much memory once it is copied, or shown."""
+        n_letters = 0
         for name, part in zip(parts[1::2], parts[2::2], strict=True):
             if not (isinstance(part, list) and is_parameter(value, name)):
                 continue
             if self.sizes[part[0]] > self.most_bytes:
                 raise ValueError(f"the parts of {name!r} repeat too often")
-            if self.texts[part[0]] > MOST_SHOWN:
-                raise ValueError(f"the texts of {name!r} have more than {MOST_SHOWN} letters")
+            n_letters += self.texts[part[0]]
+        if n_letters > MOST_SHOWN:
+            raise ValueError(f"the texts of its parameters have more than {MOST_SHOWN} letters")
 
     def take(self, n_bytes: int) -> None:
         """Raise a ValueError if the objects up to here take too much memory, or too much time."""

@@ -19,7 +19,7 @@ FEW_MISSING = 100  # rows that lack a number; fewer, and fewer than this share o
 FEW_OF_ALL = 0.05
 STAND_INS = 8  # most known levels or numbers in place of a new or missing one
 MAGNITUDES = (0.05, 0.25, 0.5, 0.75, 0.95)  # quantiles by which a column's reach is judged
-FAR_REACH = 15.0  # times as far from the median to one side as to the other
+LONG_SIDE = 15.0  # times as far from the median to one side as to the other
 STEPS_OF_PERIOD = 2.0  # a period must be so many times the smallest difference of dates
 
 
@@ -180,7 +180,7 @@ def of_magnitudes(values: np.ndarray, weight: np.ndarray | None) -> Scaling | No
             (low, units[0], above, below),
             (high, units[1], below, above),
         ):
-            if least < unit < np.inf and reach > FAR_REACH * rest:
+            if least < unit < np.inf and reach > LONG_SIDE * rest:
                 return Scaling(np.array([end]), np.array([unit]))
     return None
 

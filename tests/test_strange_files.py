@@ -407,6 +407,26 @@ def test_parameters_that_are_long_texts(exact, tmp_path):
     refused(tmp_path / "model", "texts of its parameters have more than 1048576 letters")
 
 
+def test_a_text_has_the_type_of_its_length(exact, tmp_path):
+    """NumPy fills the rest with zeros, and looks for its end."""
+    make = lambda nodes: nodes.add("scalar", "<U262000", "a")  # noqa: E731
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "a scalar cannot have the type <U262000")
+    with_attribute(tmp_path / "model", exact, lambda nodes: nodes.add("scalar", "<U2", "äb"))
+    assert skgpstoch.load(tmp_path / "model").note_ == "äb"
+
+
+def test_lists_are_no_arrays(exact, tmp_path):
+    """An array of texts takes as much for each as the longest does."""
+
+    def make(nodes):
+        texts = nodes.add("list", "a" * 10**5, *map(str, range(2000)))
+        return nodes.add("object", nodes.add("type", "SVGPClassifier"), "classes_", texts)
+
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "SVGPClassifier.classes_ must be an array, or a number")
+
+
 def test_numbers_of_levels_take_memory(exact, tmp_path, monkeypatch):
     """The integers of a dict that numbers its keys, which the file does not have."""
     monkeypatch.setattr(limits, "BYTES_OF_INTEGER", 10**7)

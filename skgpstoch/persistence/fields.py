@@ -188,7 +188,7 @@ def check_outputs(cls: type, fields: dict[str, Any]) -> None:
     for name, shape in SHAPE_OF_Y.items():
         scales: Any = getattr(fields.get(name), "offset", fields.get(name))
         if scales is not None:
-            of_y, n_known = fields.get(shape, ()), np.size(scales)
+            of_y, n_known = fields.get(shape, ()), scales.size if hasattr(scales, "size") else 1
             of_y = of_y.shape[1:] if isinstance(of_y, np.ndarray) else of_y
             if of_y not in [(n_known,), *([()] if n_known == 1 else [])]:
                 raise ValueError(f"{name} has {n_known} columns, but not y")

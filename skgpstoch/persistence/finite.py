@@ -123,6 +123,8 @@ def check_ranges(value: Any) -> None:
     """Raise a ValueError if a field of an object is not in the range that it has in all models."""
     for name, choice in ranges_within(value).items():
         given = getattr(value, name, None)
+        if isinstance(given, list | tuple | dict | set):  # NumPy makes an array of any size
+            raise ValueError(f"{type(value).__name__}.{name} must be an array, or a number")
         if given is not None and not RANGES[choice](np.asarray(given)).all():
             raise ValueError(f"{type(value).__name__}.{name} must be {choice}")
 

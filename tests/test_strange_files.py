@@ -1,5 +1,6 @@
 """Files that a stranger made by hand, with the right digest: refused, whatever they hold."""
 
+import contextlib
 import copy
 import gc
 import inspect
@@ -384,6 +385,45 @@ def test_arrays_whose_ranges_many_objects_check(exact, tmp_path):
 
     with_attribute(tmp_path / "model", exact, make)
     refused(tmp_path / "model", "share too much")
+
+
+def test_lists_that_many_objects_walk(exact, tmp_path):
+    def make(nodes):
+        floats = nodes.add("floats", nodes.add_array(np.arange(20_000.0) + 0.1))
+        cls = nodes.add("type", "SVGPRegressor")
+        some = [nodes.add("object", cls, "estimators_", floats) for _ in range(30)]
+        return nodes.add("list", *some)
+
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "share too much")
+
+
+def test_networks_that_many_modules_walk(exact, tmp_path):
+    def make(nodes):
+        nodes.tensors.append(np.zeros(2**21))  # there is room for them
+        layers = [nodes.add("module", nodes.add("type", "nn.Identity")) for _ in range(1500)]
+        pairs = [part for i, layer in enumerate(layers) for part in (str(i), layer)]
+        inner = nodes.add("dict", *pairs)
+        network = nodes.add("module", nodes.add("type", "nn.Sequential"), "_modules", inner)
+        outer, cls = nodes.add("dict", "network", network), nodes.add("type", "NetworkFeatures")
+        sizes = ("n_features", 2, "n_members", 1, "skip", 0)
+        some = [nodes.add("module", cls, "_modules", outer, *sizes) for _ in range(99)]
+        return nodes.add("list", *some)
+
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "share too much|refer to each other too often")
+
+
+def test_sizes_whose_product_is_long(exact, tmp_path):
+    def make(nodes):
+        sizes = nodes.add("long tuple", nodes.add_array(np.full(200_000, 2**62)), None)
+        return nodes.add("module", nodes.add("type", "ConstantMean"), "extra", sizes)
+
+    with_attribute(tmp_path / "model", exact, make)
+    begun = time.process_time()
+    with contextlib.suppress(ValueError):
+        skgpstoch.load(tmp_path / "model")
+    assert time.process_time() - begun < 5.0  # exact, the product takes a minute
 
 
 def test_nodes_that_are_no_parts(exact, tmp_path):

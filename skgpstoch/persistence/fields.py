@@ -286,4 +286,4 @@ def hints_of(cls: type) -> dict[str, Any]:
 def size_of(value: Any) -> float:
     """Return the size of an integer, or the product of a tuple's; 1 of the rest."""
     inner = value if isinstance(value, tuple | list) else (value,)
-    return math.prod(max(1.0, abs(v)) for v in inner if isinstance(v, int))
+    return math.prod(max(1.0, float(abs(v))) for v in inner if isinstance(v, int))

@@ -55,6 +55,7 @@ WITH_PARTS = {"list", "tuple", "sequence", "dict", "ordered dict"}
 EVALUATED = (sk.Kernel, nn.Module, BaseEstimator)
 WHERE_KEYS_ARE = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered dict": (0, 2)}
 """Which parts are keys: the first one, and how many parts further the next one is."""
+LONG = {"floats", "long tuple"}  # lists and tuples that are an array in a file
 WITH_LEVELS = {"numbering", "level set", "frozen level set"}  # whose first part has the keys
 
 OWNERS = {"FittedProcess": "coefficients", "Process": "alpha", "Theta": "length_scale"}
@@ -126,6 +127,7 @@ class FileLimits(StateLimits):
         self.read: list[int] = []  # the same, where rows that processes share count once
         self.plain: list[int] = []  # as sizes, without those of objects, and with letters of texts
         self.levels_left = FREE_LEVELS
+        self.lengths: list[int] = []  # of nodes that are such lists or tuples
         self.texts: list[int] = []  # letters of its long tuples, likewise
         self.n_evaluated = 0
         self.evaluations: list[int] = []  # objects that compute something in each node, likewise
@@ -143,6 +145,7 @@ class FileLimits(StateLimits):
         super().check_parts(form, parts, values)
         inner = [part[0] for part in parts if isinstance(part, list)]
         self.n_parts += 1 + len(parts)
+        self.check_long(form, inner, values)
         self.take(letters := sum(len(v) for v in values if type(v) is str))
         self.sizes.append(letters + sum(map(self.sizes.__getitem__, inner)))
         self.read.append(letters + sum(map(self.read.__getitem__, inner)))
@@ -177,6 +180,14 @@ class FileLimits(StateLimits):
         fields = inner[1:] if form in OBJECTS or form == "sequence" else inner
         if not self.of_classes.isdisjoint(fields):
             raise ValueError("a class of objects cannot be a value")
+
+    def check_long(self, form: str, inner: list[int], values: list[Any]) -> None:
+        """Count what is walked of parts that an array tells, but for levels, which dicts count."""
+        if form not in WITH_LEVELS:
+            self.walks[-1] += sum(map(self.lengths.__getitem__, inner))
+        is_long = form in LONG and isinstance(values[0], np.ndarray)
+        self.lengths.append(values[0].size if is_long else 0)
+        self.n_parts += self.lengths[-1]
 
     def tell_apart(self, keys: Sequence[Any]) -> None:
         """Raise a ValueError if all keys up to here take very long to tell from each other."""
@@ -268,7 +279,8 @@ class FileLimits(StateLimits):
 
         `n_plain` are the bytes of its arrays, which those of kernels look at.
         """
-        has_checks = hasattr(value, "check_parts") or ranges_within(value)
+        has_network = isinstance(value, nn.Module) and "network" in value._modules
+        has_checks = has_network or hasattr(value, "check_parts") or ranges_within(value)
         if isinstance(value, sk.Kernel):
             self.n_looks += n_plain // BYTES_OF_NUMBER
         elif isinstance(value, BaseEstimator) or has_checks:

@@ -182,9 +182,9 @@ class Rows(_Columns):
         return self.own_weight if self.whole is None else self.whole.weight
 
     def in_proportion(self, most: int) -> Tensor:
-        """Return at most so many row numbers, evenly spread, each as often as its row counts: (k,).
+        """Return at most so many row numbers, evenly spread among what rows count for: (k,).
 
-        Rows that all count alike count once.
+        Each comes once: copies of a row agree, and a kernel that is learned from them has no noise.
         """
         weight = torch.ones(len(self), dtype=torch.float64, device="cpu")
         if self.weight is not None and bool((self.weight != self.weight[0]).any()):
@@ -193,7 +193,7 @@ class Rows(_Columns):
         total = float(until[-1])
         k = min(most, max(len(self), math.floor(total)))
         at = (torch.arange(k, dtype=torch.float64, device="cpu") + 0.5) * (total / k)
-        return torch.searchsorted(until, at).to(self.y.device)
+        return torch.searchsorted(until, at).unique().to(self.y.device)
 
     def counted_for(self) -> float:
         """Sum of the weights of these rows and, if sums go over a group, of all other parts."""

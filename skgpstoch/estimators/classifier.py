@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,6 +21,19 @@ from ..data.rows import Data
 from ..likelihoods.probabilities import ClassLikelihood
 from .base import BaseGP
 from .validation import check_labels, check_weight, fewest_rows, validate_inputs
+
+IS_CALIBRATED: ContextVar[bool] = ContextVar("is_calibrated", default=False)
+"""Whether the caller judges probabilities by rows held out, so that copies do not mislead."""
+
+
+@contextmanager
+def calibrated() -> Iterator[None]:
+    """Fit classifiers in the block whose probabilities the caller calibrates."""
+    token = IS_CALIBRATED.set(True)
+    try:
+        yield
+    finally:
+        IS_CALIBRATED.reset(token)
 
 
 class Classifier(ClassifierMixin, BaseGP):
@@ -230,7 +246,7 @@ def warn_of_class_weights(data: Data, classes: np.ndarray) -> None:
     loss of new rows is 2.06, with the weights' shares put in afterwards .6.
     """
     codes, w = data.y[:, 0].astype(np.int64), data.weight
-    if w is None:
+    if w is None or IS_CALIBRATED.get():
         return
     n, total = (np.bincount(codes, each, len(classes)) for each in (None, w))
     each = total / np.maximum(n, 1)

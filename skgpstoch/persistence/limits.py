@@ -55,7 +55,7 @@ WITH_PARTS = {"list", "tuple", "sequence", "dict", "ordered dict"}
 EVALUATED = (sk.Kernel, nn.Module, BaseEstimator)
 WHERE_KEYS_ARE = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered dict": (0, 2)}
 """Which parts are keys: the first one, and how many parts further the next one is."""
-LONG = {"floats", "long tuple"}  # lists and tuples that are an array in a file
+AS_ARRAYS = {"floats", "long tuple"}  # lists and tuples that are an array in a file
 WITH_LEVELS = {"numbering", "level set", "frozen level set"}  # whose first part has the keys
 
 OWNERS = {"FittedProcess": "coefficients", "Process": "alpha", "Theta": "length_scale"}
@@ -185,7 +185,7 @@ class FileLimits(StateLimits):
         """Count what is walked of parts that an array tells, but for levels, which dicts count."""
         if form not in WITH_LEVELS:
             self.walks[-1] += sum(map(self.lengths.__getitem__, inner))
-        is_long = form in LONG and isinstance(values[0], np.ndarray)
+        is_long = form in AS_ARRAYS and isinstance(values[0], np.ndarray)
         self.lengths.append(values[0].size if is_long else 0)
         self.n_parts += self.lengths[-1]
 

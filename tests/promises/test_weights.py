@@ -41,7 +41,7 @@ from sklearn.gaussian_process.kernels import (
     Matern,
     WhiteKernel,
 )
-from sklearn.metrics import accuracy_score, r2_score
+from sklearn.metrics import accuracy_score, log_loss, r2_score
 from sklearn.model_selection import cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -54,6 +54,7 @@ from skgpstoch import (
     DLMRegressor,
     FITCRegressor,
     MinimaxGaussianProcessRegressor,
+    QSGPClassifier,
     SCGDGaussianProcessRegressor,
     SolveGPClassifier,
     SolveGPRegressor,
@@ -63,6 +64,7 @@ from skgpstoch import (
 from skgpstoch.data import equal_rows
 from skgpstoch.data.arrays import Scaling
 from skgpstoch.data.rows import Data, Rows
+from skgpstoch.estimators.classifier import calibrated
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import make_likelihood
 from skgpstoch.losses import FullyIndependent, Log1pBound, make_loss
@@ -1655,3 +1657,18 @@ def test_weights_of_classes_are_warned_of():
         model.fit(X, y, sample_weight=rng.integers(1, 9, 60))
         model.fit(X, y, sample_weight=np.full(60, 9.0))
         model.fit(X, y)
+        with calibrated():  # as the members of the default, whose probabilities it judges
+            model.fit(X, y, sample_weight=many)
+
+
+def test_copies_of_a_row_do_not_hide_the_noise():
+    """Kernels were learned from rows that come as often as they count, which agree."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1400, 3))
+    y = rng.random(1400) < 1.0 / (1.0 + np.exp(X[:, 1] - 1.5 * X[:, 0]))
+    model = QSGPClassifier(random_state=0)
+    losses = []
+    for weight in (None, rng.integers(1, 6, 400)):
+        model.fit(X[:400], y[:400], sample_weight=weight)
+        losses.append(log_loss(y[400:], model.predict_proba(X[400:])))
+    assert losses[1] < losses[0] + 0.05  # .33 more

@@ -23,8 +23,9 @@ LOCAL_WORK = 400_000_000  # numbers of X that judged rows are compared with, abo
 N_NEAREST, LEAST_LOCAL = 10, 0.8  # nearest rows; and share of the model's squared errors
 JUDGED_ROWS, FAR_ROWS = 1_000, 50  # rows whose errors are checked; far rows compared to neighbours
 MANY_FAR, LEAST_MANY = 0.1, 20  # a larger share and number of far rows are not mere outliers
-FEW_FAR, RULING = 0.05, 0.5  # at most this share of rows, but more than this share of the squares
-AS_LARGE, APART = 0.1, 2.0  # share of the largest error; and times all others, to be outliers
+FEW_FAR, RULING = 0.02, 0.5  # at most this share of rows, but more than this share of the squares
+FEW_APART = 0.05  # the same share, if these are far beyond all others:
+AS_LARGE, APART = 0.3, 2.0  # at least this share of the largest error, and times all smaller ones
 LEAST_WEIGHT = 0.1  # rows with less than this share of the mean weight are not checked
 SURE_PAIRS = 4.0  # a correlation must exceed so many of its standard errors
 BESIDE_NOISE = 0.25  # least mean squared error, over the noise variance, for errors to count
@@ -79,20 +80,19 @@ def of_tails(error: np.ndarray, Z: np.ndarray, are_noise: bool) -> Iterator[Find
     size = np.max(np.abs(error) / np.where(unit > 0.0, unit, np.inf), axis=1)  # (n,)
     far = np.flatnonzero(size > FAR_OFF)
     largest = far[size[far] > AS_LARGE * size.max(initial=0.0)]
-    others, most = np.setdiff1d(far, largest), FEW_FAR * len(error)
-    are_apart = size[largest].min(initial=np.inf) > APART * size[others].max(initial=0.0)
-    rule = (
-        len(largest) <= most
-        and (len(far) <= most or are_apart)
-        and np.square(size[largest]).sum() > RULING * np.square(size).sum()
-    )
+    others = np.setdiff1d(far, largest)
+    are_apart = size[largest].min(initial=np.inf) > APART * size[others].max(initial=FAR_OFF)
+    few = largest if are_apart and len(largest) <= FEW_APART * len(error) else far
+    rule = (few is largest or len(far) <= FEW_FAR * len(error)) and np.square(
+        size[few]
+    ).sum() > RULING * np.square(size).sum()
     limit = max(MOST_FAR, (LEAST_FAR - 1) / len(error))
     found = Finding(OUTLIERS if rule else TAILS, "y", len(far) / len(error), limit)
     are_many = are_noise and len(far) > max(LEAST_MANY, MANY_FAR * len(error))
     if len(far) < max(LEAST_FAR, MOST_FAR * len(error)):
         yield found
         return
-    if not (are_many or stand_alone(largest if rule else far, size, Z)):
+    if not (are_many or stand_alone(few if rule else far, size, Z)):
         most = max(MANY_FAR, LEAST_MANY / len(error)) if are_noise else np.inf
         yield found._replace(limit=float(most))
         return

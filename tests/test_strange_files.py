@@ -398,6 +398,31 @@ def test_lists_that_many_objects_walk(exact, tmp_path):
     refused(tmp_path / "model", "share too much")
 
 
+def test_texts_and_keys_that_many_objects_walk(exact, tmp_path):
+    def objects_with(nodes, name, part):
+        cls = nodes.add("type", "SVGPClassifier")
+        return nodes.add("list", *(nodes.add("object", cls, name, part) for _ in range(99)))
+
+    def keys(nodes):
+        levels = nodes.add("long tuple", nodes.add_array(np.arange(20_000)), None)
+        return objects_with(nodes, "estimators_", nodes.add("numbering", levels, False))
+
+    def texts(nodes):
+        array = nodes.add("cells", nodes.add("tuple", "a" * 10**6), "<U1000000", "1", "0")
+        return objects_with(nodes, "feature_names_in_", array)
+
+    for make in (keys, texts):
+        with_attribute(tmp_path / "model", exact, make)
+        refused(tmp_path / "model", "share too much|refer to each other too often|is not valid")
+
+
+def test_long_texts_in_an_array_are_saved(exact, tmp_path):
+    model = skgpstoch.load(exact)
+    model.note_ = np.array([f"{i:0200d}" for i in range(5000)])
+    model.save(tmp_path / "model")
+    assert np.array_equal(skgpstoch.load(tmp_path / "model").note_, model.note_)
+
+
 def test_networks_that_many_modules_walk(exact, tmp_path):
     def make(nodes):
         nodes.tensors.append(np.zeros(2**21))  # there is room for them

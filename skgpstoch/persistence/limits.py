@@ -22,7 +22,7 @@ from torch import nn
 
 from ..data.findings import Finding
 from .fields import check_fields, refuse_names
-from .finite import Unknown, check_ranges, may_be_unknown, n_in_ranges, ranges_within, unknown_in
+from .finite import Unknown, check_ranges, may_be_unknown, n_in_ranges, unknown_in
 from .forms import OBJECTS
 from .forms_of_values import is_long_list_of_floats
 from .kernels import check_size
@@ -182,11 +182,13 @@ class FileLimits(StateLimits):
             raise ValueError("a class of objects cannot be a value")
 
     def check_long(self, form: str, inner: list[int], values: list[Any]) -> None:
-        """Count what is walked of parts that an array tells, but for levels, which dicts count."""
+        """Count what is walked of parts that an array tells: lists, texts, and keys of dicts."""
         if form not in WITH_LEVELS:
             self.walks[-1] += sum(map(self.lengths.__getitem__, inner))
-        is_long = form in AS_ARRAYS and isinstance(values[0], np.ndarray)
-        self.lengths.append(values[0].size if is_long else 0)
+        known = [len(values[0])] if form in WITH_LEVELS and isinstance(values[0], tuple) else []
+        if form in AS_ARRAYS and isinstance(values[0], np.ndarray):
+            known = [values[0].size]
+        self.lengths.append(sum(known))
         self.n_parts += self.lengths[-1]
 
     def tell_apart(self, keys: Sequence[Any]) -> None:
@@ -207,6 +209,9 @@ class FileLimits(StateLimits):
     def check_object(self, form: str, parts: list[Any], value: Any) -> None:
         """Raise a ValueError if an object takes too much memory or has numbers that are unknown."""
         n_bytes = bytes_of(value)
+        if isinstance(value, np.ndarray) and value.dtype.kind in "OSU":
+            self.lengths[-1] = value.nbytes // BYTES_OF_NUMBER
+            self.n_parts += self.lengths[-1]
         (self.take_levels if form in WITH_LEVELS else self.take)(n_bytes)
         n_plain = self.plain[-1]
         self.sizes[-1] += n_bytes
@@ -279,12 +284,9 @@ class FileLimits(StateLimits):
 
         `n_plain` are the bytes of its arrays, which those of kernels look at.
         """
-        has_network = isinstance(value, nn.Module) and "network" in value._modules
-        has_checks = has_network or hasattr(value, "check_parts") or ranges_within(value)
+        self.n_looks += self.walks[-1]
         if isinstance(value, sk.Kernel):
             self.n_looks += n_plain // BYTES_OF_NUMBER
-        elif isinstance(value, BaseEstimator) or has_checks:
-            self.n_looks += self.walks[-1]
         self.n_looks += n_in_ranges(value)
         n_known = self.n_parts + self.n_bytes // BYTES_OF_NUMBER
         if self.n_looks > MOST_LOOKS * n_known + FREE_PARTS:

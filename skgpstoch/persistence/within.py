@@ -96,7 +96,7 @@ class Within:
             found = joined(Inside(n_nested, n_steps), value, list(given.values()), lengths)
         if found != Inside():
             self.known[node] = found
-        return len(found.networks)
+        return len(found.networks) + len(found.kinds)
 
     def check_fitted(
         self, value: BaseEstimator, name: str, inside: Inside, lengths: dict[str, int]

@@ -291,7 +291,10 @@ class ExactProcessRegressor(
 
         As in edited files. Each process takes a matrix for its rows when it predicts.
         """
-        of_outputs = [draws for of_kernel in getattr(self, "_processes", []) for draws in of_kernel]
+        of_kernels = getattr(self, "_processes", [])
+        if not all(isinstance(each, list) for each in [of_kernels, *of_kernels]):
+            raise ValueError("the processes must be lists, for each kernel and output")
+        of_outputs = [draws for of_kernel in of_kernels for draws in of_kernel]
         if not of_outputs:
             return
         columns = checked_columns(self.missing_columns, self.n_features_in_)

@@ -241,8 +241,9 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         is_same &= n_classes == self.n_classes_
         n_parts = {OneVsRestClassifier: n_classes, OneVsOneClassifier: math.comb(n_classes, 2)}
         if type(base) in n_parts:
-            kinds = [type(part) for part in base.estimators_]
-            is_same &= n_classes > 2 and kinds == [BinaryLaplaceClassifier] * n_parts[type(base)]
+            kinds = {type(part) for part in base.estimators_}
+            is_same &= len(base.estimators_) == n_parts[type(base)]
+            is_same &= n_classes > 2 and kinds == {BinaryLaplaceClassifier}
         if not is_same:
             raise ValueError(
                 f"GaussianProcessClassifier.base_estimator_ is a {type(base).__name__} for other "

@@ -541,6 +541,15 @@ def test_many_levels_in_a_short_file(kind, exact, tmp_path):
     assert skgpstoch.load(tmp_path / "model").note_ == model.note_
 
 
+def test_columns_of_the_same_levels(exact, tmp_path):
+    """As the last items that customers bought: their texts are once in the file."""
+    model = skgpstoch.load(exact)
+    levels = [10**9 + 3 * i for i in range(22_000)]
+    model.note_ = [[{key: i for i, key in enumerate(levels)}, set(levels)] for _ in range(12)]
+    model.save(tmp_path / "model")
+    assert skgpstoch.load(tmp_path / "model").note_ == model.note_
+
+
 @pytest.mark.parametrize("keys", [range(9000), [float(2**70) * i for i in range(9000)]])
 def test_keys_that_differ_are_quick(keys, exact, tmp_path):
     with_attribute(tmp_path / "model", exact, lambda nodes: nodes.add("set", *keys))

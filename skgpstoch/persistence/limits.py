@@ -218,7 +218,7 @@ class FileLimits(StateLimits):
         self.read[-1] += n_bytes
         is_written = form not in OBJECTS or isinstance(value, Finding)
         self.plain[-1] = self.plain[-1] + n_bytes if is_written else 0
-        if self.plain[-1] > MOST_WRITTEN * self.most_bytes:
+        if self.plain[-1] > MOST_WRITTEN * self.most_bytes + FREE_LEVELS:
             raise ValueError("its lists repeat arrays or texts too often")
         lengths: dict[str, int] = {}
         if form in ("type", "function"):
@@ -298,7 +298,7 @@ class FileLimits(StateLimits):
             times = TIMES_A_TRANSFORMER if isinstance(value, TRANSFORMERS) else 1
             self.n_evaluated += times
             self.evaluations[-1] += times
-            n_known = self.most_bytes - self.bytes_left
+            n_known = self.most_bytes - self.bytes_left + FREE_LEVELS - self.levels_left
             if (
                 self.evaluations[-1] > MOST_REPEATS * self.n_evaluated + FREE_EVALUATIONS
                 or self.read[-1] > MOST_REPEATS * n_known + FREE_BYTES_SHARED

@@ -492,6 +492,14 @@ def test_lists_are_no_arrays(exact, tmp_path):
     refused(tmp_path / "model", "SVGPClassifier.classes_ must be an array, or a number")
 
 
+def test_parameters_that_have_learned_many_levels(exact, tmp_path):
+    inner = skgpstoch.load(exact)
+    inner.note_ = {f"a level of a category {i:07d}": i for i in range(40_000)}
+    model = skgpstoch.ConstantVarianceRegressor(inner)
+    model.save(tmp_path / "model")
+    assert skgpstoch.load(tmp_path / "model").estimator.note_ == inner.note_
+
+
 def test_numbers_of_levels_take_memory(exact, tmp_path, monkeypatch):
     """The integers of a dict that numbers its keys, which the file does not have."""
     monkeypatch.setattr(limits, "BYTES_OF_INTEGER", 10**7)

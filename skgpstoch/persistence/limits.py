@@ -167,6 +167,8 @@ class FileLimits(StateLimits):
                     self.own(part[0], MOST_PLACES if isinstance(value, BaseEstimator) else 1)
         if form == "long tuple":
             self.take_texts(values)
+        if form == "floats" and isinstance(values[0], np.ndarray):
+            self.texts[-1] = LETTERS_OF_NUMBER * values[0].size
         if form in WITH_LEVELS and isinstance(values[0], tuple):
             self.tell_apart(values[0])
             self.take_levels(BYTES_OF_INTEGER * len(values[0]))
@@ -216,9 +218,9 @@ class FileLimits(StateLimits):
         n_plain = self.plain[-1]
         self.sizes[-1] += n_bytes
         self.read[-1] += n_bytes
-        is_written = form not in OBJECTS or isinstance(value, Finding)
+        is_written = form not in {*OBJECTS, *WITH_LEVELS} or isinstance(value, Finding)
         self.plain[-1] = self.plain[-1] + n_bytes if is_written else 0
-        if self.plain[-1] > MOST_WRITTEN * self.most_bytes + FREE_LEVELS:
+        if self.plain[-1] > MOST_WRITTEN * self.most_bytes:
             raise ValueError("its lists repeat arrays or texts too often")
         lengths: dict[str, int] = {}
         if form in ("type", "function"):
@@ -229,7 +231,7 @@ class FileLimits(StateLimits):
             self.check_looks(value, n_plain)
             lengths = check_shapes(value, self.with_arrays(parts), self.of_objects)
             check_fields(value, form, parts[1::2], self.n_bytes)
-            if self.sizes[-1] > self.most_bytes or self.texts[-1] > MOST_SHOWN:
+            if self.sizes[-1] > self.most_bytes or self.texts[-1]:
                 self.check_parameters(value, parts)
             self.check_evaluations(value)
             self.check_rows(type(value).__name__, dict(zip(parts[1::2], parts[2::2], strict=True)))
@@ -285,7 +287,8 @@ class FileLimits(StateLimits):
         `n_plain` are the bytes of its arrays, which those of kernels look at.
         """
         self.n_looks += self.walks[-1]
-        if isinstance(value, sk.Kernel):
+        looks_at_numbers = isinstance(value, sk.Kernel) or hasattr(value, "check_parts")
+        if looks_at_numbers or hasattr(value, "_check_parts"):
             self.n_looks += n_plain // BYTES_OF_NUMBER
         self.n_looks += n_in_ranges(value)
         n_known = self.n_parts + self.n_bytes // BYTES_OF_NUMBER
@@ -317,6 +320,8 @@ class FileLimits(StateLimits):
             n_letters += self.texts[part[0]]
         if n_letters > MOST_SHOWN:
             raise ValueError(f"the texts of its parameters have more than {MOST_SHOWN} letters")
+        if isinstance(value, BaseEstimator):
+            self.texts[-1] = n_letters  # nothing shows what it has learned
 
     def take(self, n_bytes: int) -> None:
         """Raise a ValueError if the objects up to here take too much memory, or too much time."""

@@ -24,7 +24,7 @@ from ...likelihoods.real import Gaussian
 from ...models.calibration.tails import TailChoice
 from ...objectives.neighbours import BRIEFLY, NeighbourObjective
 from ...training.optimizers import SCHEDULES
-from ...training.recipes.error_findings import of_tails, standardised
+from ...training.recipes.error_findings import FEW_APART, of_tails, standardised
 from ...training.recipes.findings import OUTLIERS
 from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
@@ -361,7 +361,7 @@ def of_outliers(fitted: Fitted) -> Iterator[Finding]:
     y = (data.y[rows] - fitted.y_scaling.offset) / fitted.y_scaling.scale
     error = y.reshape(len(rows), -1) - predicted.mean.numpy()[places]
     found = of_tails(error, standardised(data.X[rows]), are_noise=True)
-    yield from (each for each in found if each.name == OUTLIERS)
+    yield from (each for each in found if each.name == OUTLIERS and each.value <= FEW_APART)
 
 
 def of_neighbours(n_neighbors: int, n_rows: int) -> Finding:

@@ -479,6 +479,10 @@ def test_a_text_has_the_type_of_its_length(exact, tmp_path):
     refused(tmp_path / "model", "a scalar cannot have the type <U262000")
     with_attribute(tmp_path / "model", exact, lambda nodes: nodes.add("scalar", "<U2", "äb"))
     assert skgpstoch.load(tmp_path / "model").note_ == "äb"
+    model = skgpstoch.load(tmp_path / "model")
+    model.note_ = [np.str_(""), np.str_("a")]
+    model.save(tmp_path / "again")
+    assert skgpstoch.load(tmp_path / "again").note_ == model.note_
 
 
 def test_lists_are_no_arrays(exact, tmp_path):

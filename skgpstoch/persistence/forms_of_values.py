@@ -104,7 +104,7 @@ def scalar_of(parts: list[Any]) -> Any:
     if type(value) not in OF_SCALARS[dtype.kind]:
         raise ValueError(f"a scalar of type {dtype} cannot be a {type(value).__name__}")
     is_odd = dtype.kind in "biuf" and dtype.itemsize not in ITEM_SIZES  # such as long doubles
-    if is_odd or (dtype.kind == "U" and dtype != np.array(value).dtype):
+    if is_odd or (dtype.kind == "U" and dtype.itemsize > np.array(value).itemsize):
         raise ValueError(f"a scalar cannot have the type {dtype}")
     array = np.array(value, np.int64).view(dtype) if dtype.kind in "mM" else np.array(value, dtype)
     return array[()]

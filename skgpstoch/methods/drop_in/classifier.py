@@ -241,9 +241,9 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         is_same &= n_classes == self.n_classes_
         n_parts = {OneVsRestClassifier: n_classes, OneVsOneClassifier: math.comb(n_classes, 2)}
         if type(base) in n_parts:
-            kinds = {type(part) for part in base.estimators_}
-            is_same &= len(base.estimators_) == n_parts[type(base)]
-            is_same &= n_classes > 2 and kinds == {BinaryLaplaceClassifier}
+            parts = base.estimators_ if isinstance(base.estimators_, list) else []
+            is_same &= n_classes > 2 and len(parts) == n_parts[type(base)]
+            is_same &= {type(part) for part in parts} == {BinaryLaplaceClassifier}
         if not is_same:
             raise ValueError(
                 f"GaussianProcessClassifier.base_estimator_ is a {type(base).__name__} for other "

@@ -715,7 +715,7 @@ def with_outliers(n, size, seed=0):
 
 @pytest.mark.parametrize("noise", ["constant", "input"])
 @pytest.mark.parametrize(("n", "size"), [(250, 50), (1000, 10)])
-@slow_cases("1000")
+@slow_cases("1000", "input")
 def test_outliers_are_the_cause_of_what_they_bring_about(noise, n, size):
     model = SVGPRegressor(noise=noise, random_state=0)
     with pytest.warns(UserWarning, match="Errors have heavy tails.*student_t"):

@@ -241,7 +241,7 @@ class GaussianProcessClassifier(ClassifierMixin, DropIn):
         is_same &= n_classes == self.n_classes_
         n_parts = {OneVsRestClassifier: n_classes, OneVsOneClassifier: math.comb(n_classes, 2)}
         if type(base) in n_parts:
-            parts = base.estimators_ if isinstance(base.estimators_, list) else []
+            parts = base.estimators_ if isinstance(base.estimators_, list | tuple) else ()
             is_same &= n_classes > 2 and len(parts) == n_parts[type(base)]
             is_same &= {type(part) for part in parts} == {BinaryLaplaceClassifier}
         if not is_same:

@@ -1,7 +1,7 @@
 """Claim: above 100,000 rows of many inputs, an index finds neighbours many times sooner.
 
 Part "search": time to build, CPU time and recall of 129 neighbours of new rows, of our exact search
-(products of float32, checked), faiss's cells and graph, and USearch, whichever are installed. Part
+(products of float32, checked), faiss's cells and graph, and USearch's (extra `benchmarks`). Part
 "fit": NNGPRegressor with both kinds of search. Rows have 20 inputs, of which six numbers tell most.
 `recall` is the share of the exact neighbours, `nlpd` in nats per row.
 

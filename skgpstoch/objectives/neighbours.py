@@ -303,10 +303,8 @@ class NeighbourObjective(Objective):
         fitted = copy.deepcopy(self).double().eval()
         noise = fitted.likelihood.noise_variance
         parts = fitted.kernel, fitted.network, fitted.likelihood, fitted.mean.detach()
-        n_neighbors = self.n_neighbors_predict, self.n_neighbors
-        found = NeighbourPosterior(*parts, X.double(), rows.to(torch.float64), noise, *n_neighbors)
-        found.is_approximate = self.is_approximate
-        return found
+        search = self.n_neighbors_predict, self.n_neighbors, self.is_approximate
+        return NeighbourPosterior(*parts, X.double(), rows.to(torch.float64), noise, *search)
 
     @torch.no_grad()
     def solution(self, X: Tensor, rows: Rows) -> NeighbourPosterior:

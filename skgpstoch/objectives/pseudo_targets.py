@@ -219,10 +219,8 @@ class PseudoTargetObjective(NeighbourObjective):
             targets = PseudoTargets(*(torch.cat(pair) for pair in zip(new, targets, strict=True)))
         fitted = copy.deepcopy(self).double().eval()
         parts = fitted.kernel, fitted.network, fitted.likelihood, fitted.level
-        sizes = self.n_neighbors_predict, self.n_neighbors
-        found = self.posterior_type(*parts, X, rows, targets, *sizes)
-        found.is_approximate = self.is_approximate
-        return found
+        search = self.n_neighbors_predict, self.n_neighbors, self.is_approximate
+        return self.posterior_type(*parts, X, rows, targets, *search)
 
     @torch.no_grad()
     def solution(self, X: Tensor, rows: Rows) -> PseudoTargetPosterior:

@@ -56,6 +56,7 @@ EVALUATED = (sk.Kernel, nn.Module, BaseEstimator)
 WHERE_KEYS_ARE = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered dict": (0, 2)}
 """Which parts are keys: the first one, and how many parts further the next one is."""
 AS_ARRAYS = {"floats", "long tuple"}  # lists and tuples that are an array in a file
+OWN_CHECKS = ("check_parts", "_check_parts")  # methods of modules and of estimators
 WITH_LEVELS = {"numbering", "level set", "frozen level set"}  # whose first part has the keys
 
 OWNERS = {"FittedProcess": "coefficients", "Process": "alpha", "Theta": "length_scale"}
@@ -187,10 +188,10 @@ class FileLimits(StateLimits):
         """Count what is walked of parts that an array tells: lists, texts, and keys of dicts."""
         if form not in WITH_LEVELS:
             self.walks[-1] += sum(map(self.lengths.__getitem__, inner))
-        known = [len(values[0])] if form in WITH_LEVELS and isinstance(values[0], tuple) else []
-        if form in AS_ARRAYS and isinstance(values[0], np.ndarray):
-            known = [values[0].size]
-        self.lengths.append(sum(known))
+        is_long = (form in WITH_LEVELS and isinstance(values[0], tuple)) or (
+            form in AS_ARRAYS and isinstance(values[0], np.ndarray)
+        )
+        self.lengths.append(np.size(values[0]) if is_long else 0)
         self.n_parts += self.lengths[-1]
 
     def tell_apart(self, keys: Sequence[Any]) -> None:
@@ -284,11 +285,11 @@ class FileLimits(StateLimits):
     def check_looks(self, value: Any, n_plain: int) -> None:
         """Raise a ValueError if checks would look at shared parts far too often.
 
-        `n_plain` are the bytes of its arrays, which those of kernels look at.
+        `n_plain` are the bytes of its arrays, which those of kernels, and checks of classes of
+        their own, look at.
         """
         self.n_looks += self.walks[-1]
-        looks_at_numbers = isinstance(value, sk.Kernel) or hasattr(value, "check_parts")
-        if looks_at_numbers or hasattr(value, "_check_parts"):
+        if isinstance(value, sk.Kernel) or any(hasattr(value, name) for name in OWN_CHECKS):
             self.n_looks += n_plain // BYTES_OF_NUMBER
         self.n_looks += n_in_ranges(value)
         n_known = self.n_parts + self.n_bytes // BYTES_OF_NUMBER

@@ -216,10 +216,8 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         offset, std = Scaling.standard(data.X, data.weight)
         groups = checked_groups(self.groups, data.X.shape[1])
         inputs = ProcessInputs.of(groups, std, 0, len(data)).shared()
-        self._x_scaling, self._x_spread = (
-            Scaling(offset, std * inputs.unit),
-            InputSpread(offset, std),
-        )
+        self._x_scaling = Scaling(offset, std * inputs.unit)
+        self._x_spread = InputSpread(offset, std)
         X = self._x_scaling.tensor(data.X, torch.float64, device)
         weight = relative_weights(data)
         codes = data.y[:, 0].astype(np.int64)

@@ -21,12 +21,13 @@ from ...data.rows import Rows
 from ...kernels import check_length_scales
 from ...kernels.sets import nearness
 from ...likelihoods.real import Gaussian
+from ...likelihoods.shared_precision import SharedStudentT
 from ...models.calibration.tails import TailChoice
 from ...objectives.neighbours import BRIEFLY, NeighbourObjective
 from ...training.optimizers import SCHEDULES
 from ...training.recipes.error_findings import FEW_APART, of_tails, standardised
 from ...training.recipes.findings import OUTLIERS
-from ...training.recipes.held_out import held_out_predictions
+from ...training.recipes.held_out import errors_of, held_out_predictions
 from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
 from ...training.recipes.networks import Network, build_network
 from ...training.recipes.plan import (
@@ -343,7 +344,7 @@ class NeighbourRecipe(Recipe):
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)
         yield of_neighbours(fitted.posterior.n_neighbors, len(fitted.posterior.residual))
-        if type(fitted.posterior.likelihood) is not Gaussian:
+        if isinstance(fitted.posterior.likelihood, SharedStudentT):
             yield from of_outliers(fitted)
         kernel = self.fitted_kernel(fitted.posterior, fitted.x_scaling)
         yield from self.kernel_findings(fitted, kernel, self.kernel, sees_inputs(fitted.posterior))
@@ -355,11 +356,10 @@ class NeighbourRecipe(Recipe):
 def of_outliers(fitted: Fitted) -> Iterator[Finding]:
     """Yield outliers among rows left out: heavy tails tell of them, but means follow them."""
     predicted, data = cast(Any, fitted.objective).held_out, fitted.data
-    if predicted is None or data is None or not hasattr(fitted.posterior.likelihood, "df"):
+    if predicted is None or data is None:
         return
     rows, places = fitted.among_first(len(predicted.log_density))
-    y = (data.y[rows] - fitted.y_scaling.offset) / fitted.y_scaling.scale
-    error = y.reshape(len(rows), -1) - predicted.mean.numpy()[places]
+    error = errors_of(fitted, rows, predicted.mean.numpy()[places])
     found = of_tails(error, standardised(data.X[rows]), are_noise=True)
     yield from (each for each in found if each.name == OUTLIERS and each.value <= FEW_APART)
 

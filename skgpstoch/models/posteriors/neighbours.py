@@ -111,10 +111,11 @@ class NeighbourPosterior(Posterior):
         σ².
     n_neighbors, n_joint : int
         m of predictions, and of the joint density of all rows.
+    is_approximate : bool, default=False
+        Whether the search for neighbours may miss some.
     """
 
     noise_counts = True  # in the choice of neighbours
-    is_approximate = False  # whether the search for neighbours may miss some
     inputs: Tensor
     features: Tensor
     residual: Tensor
@@ -134,6 +135,7 @@ class NeighbourPosterior(Posterior):
         noise: Tensor,
         n_neighbors: int,
         n_joint: int,
+        is_approximate: bool = False,
     ) -> None:
         super().__init__()
         self.kernel = kernel
@@ -141,6 +143,7 @@ class NeighbourPosterior(Posterior):
         self.likelihood = likelihood
         self.n_neighbors = n_neighbors
         self.n_joint = n_joint
+        self.is_approximate = is_approximate
         self._n_rows = rows.n_effective
         self.spread: ErrorScale | None = None  # F
         with torch.no_grad():
@@ -213,10 +216,8 @@ class NeighbourPosterior(Posterior):
         """Return the posterior given other data, with the same hyper-parameters."""
         likelihood = cast(AdditiveNoise, self.likelihood)
         parts = self.kernel, self.network, likelihood, self.constant
-        sizes = self.n_neighbors, self.n_joint
-        found = NeighbourPosterior(*parts, X, rows, self.variance, *sizes)
-        found.is_approximate = self.is_approximate
-        return found
+        search = self.n_neighbors, self.n_joint, self.is_approximate
+        return NeighbourPosterior(*parts, X, rows, self.variance, *search)
 
     def extended(self, X: Tensor, rows: Rows) -> Self:
         """Return the posterior given more rows, with the same hyper-parameters."""

@@ -97,7 +97,7 @@ class PseudoTargetPosterior(NeighbourPosterior):
 
     Parameters
     ----------
-    kernel, network, X, n_neighbors, n_joint
+    kernel, network, X, n_neighbors, n_joint, is_approximate
         Those of :class:`~skgpstoch.models.posteriors.neighbours.NeighbourPosterior`.
     likelihood : Likelihood
         p(y | f).
@@ -127,10 +127,11 @@ class PseudoTargetPosterior(NeighbourPosterior):
         targets: PseudoTargets,
         n_neighbors: int,
         n_joint: int,
+        is_approximate: bool = False,
     ) -> None:
         mean = self.mean_of(likelihood, level, prior_variance(kernel, network(X)))
         parts = kernel, network, cast(Any, likelihood), mean, X, targets.rows(rows.weight)
-        super().__init__(*parts, torch.zeros_like(mean), n_neighbors, n_joint)
+        super().__init__(*parts, torch.zeros_like(mean), n_neighbors, n_joint, is_approximate)
         one = torch.ones((), dtype=mean.dtype, device=mean.device)
         given = {
             "level": level,
@@ -241,9 +242,8 @@ class PseudoTargetPosterior(NeighbourPosterior):
         mean = self.mean_of(self.likelihood, self.level, var)
         targets = self.first_targets(self.likelihood, rows, mean, var)
         parts = kernel, self.network, self.likelihood, self.level, X, rows, targets
-        found = type(self)(*parts, self.n_neighbors, self.n_joint)
-        found.is_approximate = self.is_approximate
-        return found.settle_()
+        search = self.n_neighbors, self.n_joint, self.is_approximate
+        return type(self)(*parts, *search).settle_()
 
     def extended(self, X: Tensor, rows: Rows) -> Self:
         cavity = self.unstretched(self.given_nearest(self.network(X)))

@@ -82,10 +82,11 @@ def of_tails(error: np.ndarray, Z: np.ndarray, are_noise: bool) -> Iterator[Find
     largest = far[size[far] > AS_LARGE * size.max(initial=0.0)]
     others = np.setdiff1d(far, largest)
     are_apart = size[largest].min(initial=np.inf) > APART * size[others].max(initial=FAR_OFF)
-    few = largest if are_apart and len(largest) <= FEW_APART * len(error) else far
-    rule = (few is largest or len(far) <= FEW_FAR * len(error)) and np.square(
-        size[few]
-    ).sum() > RULING * np.square(size).sum()
+    few, most = (largest, FEW_APART) if are_apart else (far, FEW_FAR)
+    if len(few) > most * len(error):
+        few, most = far, FEW_FAR
+    are_few, squares = len(few) <= most * len(error), np.square(size)
+    rule = are_few and squares[few].sum() > RULING * squares.sum()
     limit = max(MOST_FAR, (LEAST_FAR - 1) / len(error))
     found = Finding(OUTLIERS if rule else TAILS, "y", len(far) / len(error), limit)
     are_many = are_noise and len(far) > max(LEAST_MANY, MANY_FAR * len(error))
@@ -93,8 +94,8 @@ def of_tails(error: np.ndarray, Z: np.ndarray, are_noise: bool) -> Iterator[Find
         yield found
         return
     if not (are_many or stand_alone(few if rule else far, size, Z)):
-        most = max(MANY_FAR, LEAST_MANY / len(error)) if are_noise else np.inf
-        yield found._replace(limit=float(most))
+        least = max(MANY_FAR, LEAST_MANY / len(error)) if are_noise else np.inf
+        yield found._replace(limit=float(least))
         return
     text = (
         f"Errors have heavy tails: at {len(far) / len(error):.1%} of the training rows "

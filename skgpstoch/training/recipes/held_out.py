@@ -29,8 +29,13 @@ def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
     if fitted.posterior.likelihood.for_classes_only:
         codes = data.y[rows, 0].astype(np.int64)
         return fitted.numbered(of_classes(rows, log_density, mean, codes, is_whole))
-    offset, scale = fitted.y_scaling
-    error = (data.y[rows] - offset) / scale - mean
+    error = errors_of(fitted, rows, mean)
     columns = error, std, latent_std, mean, cdf
     scaled = HeldOutPredictions(rows, log_density, *columns, is_whole)
     return fitted.numbered(scaled.in_units(fitted.y_scaling))
+
+
+def errors_of(fitted: Fitted, rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Return the errors of predicted means of the scaled y of some given rows, both (m, P)."""
+    offset, scale = fitted.y_scaling
+    return (cast(Data, fitted.data).y[rows] - offset) / scale - mean

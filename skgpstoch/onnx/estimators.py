@@ -109,7 +109,8 @@ def of_many_rows(model: ManyRowsModel, noise: np.ndarray, X: Value) -> MixtureVa
 def _(model: ExactProcessRegressor, X: Value) -> Weighted:
     """Return a mixture of Student-t distributions, one for each kernel and hyper-parameter draw."""
     columns = checked_columns(model.missing_columns, model.n_features_in_)
-    missing = X.columns(columns) if len(columns) else None
+    # A graph cannot refuse flags outside of 0 and 1, with which variances may be negative.
+    missing = X.columns(columns).at_least(0.0).at_most(1.0) if len(columns) else None
     if missing is not None and n_flags(len(columns)) < len(columns):
         missing = missing.sum(1)
     A = scaled(X, model._x_scaling).at_least(-FARTHEST_INPUT).at_most(FARTHEST_INPUT)

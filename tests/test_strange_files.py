@@ -83,6 +83,7 @@ from skgpstoch.models.posteriors import base as posteriors
 from skgpstoch.models.posteriors.nearby import ErrorScale, ErrorsNearby, Given
 from skgpstoch.models.posteriors.neighbours import size_of_sets
 from skgpstoch.persistence import failures, finite, limits, networks
+from skgpstoch.persistence.forms_of_values import zone_of
 from skgpstoch.persistence.layers import check_layer
 from skgpstoch.persistence.registry import TORCH_LAYERS
 from skgpstoch.persistence.state import Names, PackedState, Unpacker
@@ -323,6 +324,7 @@ TEXTS = np.full(16, 1, np.uint32)
         (np.ones(16, np.float32), None, "is not a long tuple"),
         (np.zeros(2**19 + 1, np.int64), None, "long tuples have more than"),
         (np.array([], np.uint8), np.zeros(2**19 + 1, np.uint32), "long tuples have more than"),
+        (np.zeros(2**24 + 1, np.uint8), np.array([2**24 + 1], np.uint32), "a text of a long tuple"),
     ],
 )
 def test_long_tuples_that_are_none(letters, lengths, message, exact, tmp_path):
@@ -625,6 +627,20 @@ def test_time_zones_are_no_paths(zone, exact, tmp_path):
     make = lambda nodes: nodes.add("timestamp", nodes.add("scalar", "<M8[ns]", 0), zone)  # noqa: E731
     with_attribute(tmp_path / "model", exact, make)
     refused(tmp_path / "model", "is not a time zone")
+
+
+def test_each_time_zone_is_read_once(exact, tmp_path):
+    """The system has some 600, which take milliseconds each."""
+    zones = [f"UTC+00:{i:02}" for i in range(1, 40)]
+
+    def make(nodes):
+        when = nodes.add("scalar", "<M8[ns]", 0)
+        return nodes.add("list", *(nodes.add("timestamp", when, zone) for zone in zones * 3))
+
+    with_attribute(tmp_path / "model", exact, make)
+    before = zone_of.cache_info().misses
+    skgpstoch.load(tmp_path / "model")
+    assert zone_of.cache_info().misses <= before + len(zones)
 
 
 def test_classes_are_no_functions(sparse, tmp_path):

@@ -5,6 +5,7 @@ The functions that put parts together check them, because anybody may have writt
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -273,14 +274,21 @@ def timestamp_of(parts: list[Any]) -> Any:
     import pandas as pd  # not a requirement; whoever uses frames has it
 
     when, zone = parts
-    if zone is None:
-        return pd.Timestamp(when)
-    if not re.fullmatch(ZONE, zone):
-        raise ValueError(f"{zone[:LETTERS_SHOWN]!r} is not a time zone")
+    time = pd.Timestamp(when)
+    return time if zone is None else time.tz_localize("UTC").tz_convert(zone_of(zone))
+
+
+@functools.cache  # pandas keeps eight, and reads the others again and again
+def zone_of(name: str) -> Any:
+    """Return a time zone."""
+    import pandas as pd
+
+    if not re.fullmatch(ZONE, name):
+        raise ValueError(f"{name[:LETTERS_SHOWN]!r} is not a time zone")
     try:
-        return pd.Timestamp(when).tz_localize("UTC").tz_convert(zone)
+        return pd.Timestamp(0, tz=name).tz
     except OSError as error:  # a part of the world, which is a folder
-        raise ValueError(f"{zone!r:.40} is not a time zone") from error
+        raise ValueError(f"{name!r:.40} is not a time zone") from error
 
 
 def timedelta_of(parts: list[Any]) -> Any:

@@ -16,6 +16,7 @@ from .arrays import FEWEST
 from .forms_of_values import Parts, numbered
 
 MOST_IN_TUPLES = 2**19  # of long tuples of a file; each takes up to 60 bytes, beside its letters
+LONGEST_TEXT = 2**24  # bytes; decoding one takes five times as much for a moment
 OF_2_BYTES, OF_4_BYTES = 0xC4, 0xF0  # first bytes from U+0100 and from U+10000 on
 AS_UTF8 = {"encoding": "utf-8", "errors": "surrogatepass"}  # Python's texts may have such halves
 
@@ -57,6 +58,8 @@ def places_of(parts: list[Any]) -> tuple[list[int], list[int]]:
         raise ValueError(f"an array {letters.shape} of {letters.dtype} is not a long tuple")
     if lengths.dtype != np.uint32 or int(lengths.sum(dtype=np.uint64)) != len(letters):
         raise ValueError("the texts of a long tuple do not have as many letters as its array")
+    if lengths.max(initial=0) > LONGEST_TEXT:
+        raise ValueError(f"a text of a long tuple has more than {LONGEST_TEXT} bytes")
     ends = np.cumsum(lengths, dtype=np.int64)
     return (ends - lengths).tolist(), ends.tolist()
 

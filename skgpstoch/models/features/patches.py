@@ -68,10 +68,9 @@ class Geometry(NamedTuple):
         height, width, channels = (
             torch.arange(n, device="cpu") for n in (*self.patch_shape, self.image_shape[2])
         )
-        inner = torch.cartesian_prod(height, width)  # (hw, 2)
-        pixels = self.corners()[:, None] + inner  # (rows · columns, hw, 2)
-        index = C * (W * pixels[..., 0] + pixels[..., 1])[..., None] + channels
-        return index.flatten(1)
+        rows, columns = self.corners().T
+        within = C * (W * height[:, None] + width)[..., None] + channels  # (h, w, C)
+        return C * (W * rows + columns)[:, None] + within.flatten()
 
     def places(self) -> Tensor:
         """Row and column of the centre of every patch, (J, 2)."""

@@ -910,6 +910,17 @@ def test_numbers_for_people_are_not_looked_at_for_ever(exact, tmp_path):
     refused(tmp_path / "model", "far more memory than the file")
 
 
+def test_labels_do_not_write_out_long_keys():
+    """Each number that is not finite has one."""
+    key = "\x7f" * 10**6
+    tracemalloc.start()
+    found = limits.label("dict", [key, [0]], 1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.startswith("['\\x7f")
+    assert peak < 10**4
+
+
 def test_time_zones_are_short(exact, tmp_path):
     zone = "a" + "/a" * 10**6
     make = lambda nodes: nodes.add("timestamp", nodes.add("scalar", "<M8[ns]", 0), zone)  # noqa: E731

@@ -24,7 +24,7 @@ from ..data.findings import Finding
 from .fields import check_fields, refuse_names
 from .finite import Unknown, check_ranges, may_be_unknown, n_in_ranges, unknown_in
 from .forms import OBJECTS
-from .forms_of_values import is_long_list_of_floats
+from .forms_of_values import LETTERS_SHOWN, is_long_list_of_floats
 from .kernels import check_size
 from .keys import MOST_SECONDS, check_integers, is_flat, seconds_of, slow_keys
 from .levels import MOST_IN_TUPLES, bytes_of_texts
@@ -355,12 +355,11 @@ def label(form: str, parts: list[Any], place: int) -> str:
     """Return what a part of an object is called."""
     if form in ("floats", "parameter", "scalar", "tensor"):
         return ""
-    if form == "mapping":
-        return f"[{parts[place - 1]!r:.60}]"
-    if form in OBJECTS:
+    if form in OBJECTS and form != "mapping":
         return f".{parts[place - 1]}"
-    is_named = form in ("dict", "ordered dict") and isinstance(parts[place - 1], str)
-    return f"[{parts[place - 1]!r:.60}]" if is_named and place else f"[{place}]"
+    is_named = form in ("mapping", "dict", "ordered dict") and place
+    key = parts[place - 1] if is_named else None
+    return f"[{key[:LETTERS_SHOWN]!r}]" if isinstance(key, str) else f"[{place}]"
 
 
 def bytes_of(value: Any) -> int:

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from torch import nn
+from torch import Tensor, nn
 
 from ..data.devices import ran_out_of_memory
 from ..data.messages import is_raised_by_us, is_raised_by_users
 from .forms import DAMAGE
 from .registry import PACKAGE, package_of
-from .state import Names, Packer, identity
+from .state import ATOMS, Names, Packer, identity
 
 LOADED: dict[int, str] = {}
 """Files of the estimators that were loaded, also within others, and of what they returned, by id.
@@ -51,6 +51,9 @@ With a transform of the target only the mean that a model predicts.
 LIKELIHOODS = {"log_marginal_likelihood"}  # other numbers, such as a score of one row, may be NaN
 MOST_MISSING = 1e-6  # of a sum of probabilities, to 1
 DATA = {"X_train_", "y_train_"}  # which may have missing values
+WITHOUT_METHODS = (float, list, tuple, dict, set, frozenset, np.ndarray, Tensor)  # of ours
+LONGEST_PLACE = 200  # letters
+BLOCK = 2**16  # numbers that are looked at at once
 
 
 def with_failures_told(method: Any) -> Any:
@@ -258,17 +261,32 @@ class Parts(Packer):
             self.state(model)
 
     def part(self, value: Any, path: str) -> Any:
-        path = OF_MODULES.sub(r".\1", path)
-        self.places.setdefault(id(value), path)
+        if type(value) in ATOMS:
+            return value
+        path = OF_MODULES.sub(r".\1", path)[:LONGEST_PLACE]
+        if not isinstance(value, WITHOUT_METHODS):
+            self.places.setdefault(id(value), path)
         is_number = isinstance(value, float | np.ndarray) and np.asarray(value).dtype.kind == "f"
         if is_number and identity(value) not in self.found:  # once, wherever an array is shared
-            a = np.append(np.asarray(value)[np.isfinite(value) & (value != 0.0)], 1.0)
-            far = np.abs(np.log10(np.abs(a)))
-            place = OF_TENSORS.sub("", path)
-            self.extremes.append((float(far.max()), float(a[far.argmax()]), place))
+            self.extremes.append((*farthest(np.asarray(value)), OF_TENSORS.sub("", path)))
         return super().part(value, path)
+
+    def made(self, value: Any, path: str) -> list:
+        return [] if isinstance(value, np.ndarray) else super().made(value, path)  # no copy
 
     def most_extreme(self) -> str:
         """Say which number is farthest from 1, by its logarithm."""
         _, number, place = max(self.extremes)
         return f" The most extreme number of the model is {number:.3g}, in {place}." * bool(place)
+
+
+def farthest(a: np.ndarray) -> tuple[float, float]:
+    """Return |log10| of the number in an array that is farthest from 1, and the number."""
+    numbers, found = a.ravel(order="K"), (0.0, 1.0)
+    for start in range(0, len(numbers), BLOCK):
+        b = numbers[start : start + BLOCK]
+        b = b[np.isfinite(b) & (b != 0.0)]
+        far = np.abs(np.log10(np.abs(b)))
+        if len(b) and far.max() > found[0]:
+            found = float(far.max()), float(b[far.argmax()])
+    return found

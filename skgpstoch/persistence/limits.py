@@ -43,8 +43,10 @@ MOST_WRITTEN = 2  # of all that objects may take, in a list whose parts are writ
 BYTES_OF_NUMBER = 8
 BYTES_OF_INTEGER = 32  # as an object
 FREE_LEVELS = 96 * 2**20  # bytes of dicts and sets of levels that are always allowed
-MOST_SHOWN = 2**20  # letters of long tuples in all parameters, which HTML shows many times as long
+MOST_SHOWN = 2**20  # letters of texts in all parameters, which HTML shows many times as long
 LETTERS_OF_NUMBER = 20
+ATOMS = (bool, int, float, str)
+MOST_CELLS_SHOWN = 1000  # of an array of texts
 FREE_EVALUATIONS = 500  # kernels, networks and estimators within one that are always allowed
 FREE_BYTES_SHARED = 2**23  # within one, likewise
 TIMES_A_TRANSFORMER = 20  # that a transformer of y counts, which each quantile takes many times
@@ -129,7 +131,7 @@ class FileLimits(StateLimits):
         self.plain: list[int] = []  # as sizes, without those of objects, and with letters of texts
         self.levels_left = FREE_LEVELS
         self.lengths: list[int] = []  # of nodes that are such lists or tuples
-        self.texts: list[int] = []  # letters of its long tuples, likewise
+        self.texts: list[int] = []  # letters that the representation of each shows, likewise
         self.n_evaluated = 0
         self.evaluations: list[int] = []  # objects that compute something in each node, likewise
         self.unknown: dict[int, list[Unknown]] = {}
@@ -152,7 +154,8 @@ class FileLimits(StateLimits):
         self.read.append(letters + sum(map(self.read.__getitem__, inner)))
         self.plain.append(letters + sum(map(self.plain.__getitem__, inner)))
         self.evaluations.append(sum(map(self.evaluations.__getitem__, inner)))
-        self.texts.append(sum(map(self.texts.__getitem__, inner)))
+        shown = letters_shown(form, values)
+        self.texts.append(shown + sum(map(self.texts.__getitem__, inner)))
         if self.depths[-1] > MOST_DEPTH:
             raise ValueError(f"it is nested more than {MOST_DEPTH} deep")
         if self.walks[-1] > MOST_REPEATS * self.n_parts + FREE_PARTS:
@@ -314,11 +317,11 @@ class FileLimits(StateLimits):
         """Raise a ValueError if a parameter takes much memory once it is copied, or shown."""
         n_letters = 0
         for name, part in zip(parts[1::2], parts[2::2], strict=True):
-            if not (isinstance(part, list) and is_parameter(value, name)):
+            if not (isinstance(part, list | str) and is_parameter(value, name)):
                 continue
-            if self.sizes[part[0]] > self.most_bytes:
+            if isinstance(part, list) and self.sizes[part[0]] > self.most_bytes:
                 raise ValueError(f"the parts of {name!r} repeat too often")
-            n_letters += self.texts[part[0]]
+            n_letters += len(part) if isinstance(part, str) else self.texts[part[0]]
         if n_letters > MOST_SHOWN:
             raise ValueError(f"the texts of its parameters have more than {MOST_SHOWN} letters")
         if isinstance(value, BaseEstimator):
@@ -360,6 +363,14 @@ def label(form: str, parts: list[Any], place: int) -> str:
     is_named = form in ("mapping", "dict", "ordered dict") and place
     key = parts[place - 1] if is_named else None
     return f"[{key[:LETTERS_SHOWN]!r}]" if isinstance(key, str) else f"[{place}]"
+
+
+def letters_shown(form: str, values: list[Any]) -> int:
+    """Return at most how many letters a node's own texts and numbers have."""
+    values = values[2::2] if form in OBJECTS else values
+    texts = [len(v) if type(v) is str else LETTERS_OF_NUMBER for v in values if type(v) in ATOMS]
+    most = MOST_CELLS_SHOWN * max(texts, default=0)  # NumPy leaves others out
+    return min(sum(texts), most) if form == "cells" else sum(texts)
 
 
 def bytes_of(value: Any) -> int:

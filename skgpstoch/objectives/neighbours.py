@@ -252,7 +252,7 @@ class NeighbourObjective(Objective):
         return loss if beside is None else loss - beside.sum() / n
 
     def gain(self, i: Tensor) -> float:
-        """Return what the log evidence of rows i has beside their densities, per mean weight."""
+        """Return what the log evidence of rows i has beside their densities, per usual weight."""
         return 0.0
 
     def evaluate(

@@ -43,7 +43,7 @@ from .automatic import Automatic, n_observed, of_networks, of_processes, usual_e
 from .exposed import ExposedMixture
 from .held_out_errors import of_held_out_counts, of_held_out_errors
 from .mixture import MixedRows, TransformedRows, predicted_by
-from .neighbours import are_followed, of_deep_neighbours, of_neighbours
+from .neighbours import are_followed, of_count_neighbours, of_deep_neighbours, of_neighbours
 from .new_levels import RowsWithNewLevels
 from .point_weights import point_weights
 from .process import ExactProcessRegressor
@@ -324,14 +324,18 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
 
     def _neighbours(self, data: Data) -> list[Entrant]:
         leaves_groups_out = data.cluster is not None  # neighbours of a row are of its own group
-        if self.target == "count" or leaves_groups_out or n_observed(data) <= MOST_FOR_PROCESS:
+        if leaves_groups_out:
+            return []
+        if self.target == "count":
+            return of_count_neighbours(NNGPRegressor, self, data)
+        if n_observed(data) <= MOST_FOR_PROCESS:
             return []
         return of_neighbours(NNGPRegressor, self, data, self._encoder.groups)
 
     def _entrants(self, data: Data) -> list[Entrant]:
         n = n_observed(data)
         if self.target == "count":
-            return [self._networks(data)]
+            return [*self._neighbours(data), self._networks(data)]
         limits, encoder = (MOST_FOR_PROCESS, FEWEST_FOR_NETWORKS), self._encoder
         known: dict[str, Any] = {
             "missing_columns": encoder.missing_columns,

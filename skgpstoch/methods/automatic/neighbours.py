@@ -73,20 +73,27 @@ def of_class_neighbours(estimator: Any, p: Any, data: Data, n_functions: int) ->
     return entrants_of(estimator, p, CHOOSES_ITSELF)
 
 
+def of_count_neighbours(estimator: Any, p: Any, data: Data) -> list[Entrant]:
+    """Return nearest neighbours for counts, likewise."""
+    is_large = data.y.size > MOST_SETTLED
+    if is_large or takes_long(p, data, CLASS_TIME):
+        return []
+    return entrants_of(estimator, p, CHOOSES_ITSELF, likelihood="negative_binomial")
+
+
 def takes_long(p: Any, data: Data, per_row: float) -> bool:
     """Tell whether neighbours need more than `max_time`, or than all other models together."""
     is_late = p.max_time is not None and p.max_time < LEAST_TIME[0] + per_row * len(data)
     return bool(is_late or data.X.size > MOST_SEARCHED)
 
 
-def entrants_of(estimator: Any, p: Any, kernels: Mapping[str, Any]) -> list[Entrant]:
+def entrants_of(estimator: Any, p: Any, kernels: Mapping[str, Any], **params: Any) -> list[Entrant]:
     """Return neighbours with each of these kernels."""
-    seed = resolve_seed(p.random_state)
+    params |= {"device": p.device, "verbose": 0, "random_state": resolve_seed(p.random_state)}
 
     def entrant(name: str, kernel: sk.Kernel | None) -> Entrant:
         def make(left: float | None) -> Any:
-            given = {"device": p.device, "verbose": 0, "random_state": seed}
-            return estimator(kernel, max_time=None if left is None else TIME_SHARE * left, **given)
+            return estimator(kernel, max_time=None if left is None else TIME_SHARE * left, **params)
 
         return Entrant(name, make, follow=from_neighbours)
 

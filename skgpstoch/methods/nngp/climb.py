@@ -66,7 +66,7 @@ class Climb:
         self.i, self.N = objective.find(n_rows) if found is None else found
 
     def run(self, n_steps: int) -> float:
-        """Make at most so many steps, and return the log evidence of the rows, per mean weight."""
+        """Make at most so many steps, and return the log evidence of the rows, per usual weight."""
         objective = self.objective.train()
         if not self.params:
             return 0.0

@@ -131,7 +131,7 @@ class NeighbourCountRecipe(PseudoTargetRecipe):
             raise ValueError(
                 "hidden_layer_sizes must be () and feature_map None with "
                 f"likelihood={parameters.likelihood!r}: neighbours of counts are near in X. Use "
-                "DeepKernelSVGPRegressor, which learns a network for counts."
+                "DeepKernelEnsembleRegressor or SVGPRegressor, which learn networks for counts."
             )
         return super().of(parameters, **decided)
 

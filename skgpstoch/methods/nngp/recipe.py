@@ -25,9 +25,14 @@ from ...likelihoods.shared_precision import SharedStudentT
 from ...models.calibration.tails import TailChoice
 from ...objectives.neighbours import BRIEFLY, NeighbourObjective
 from ...training.optimizers import SCHEDULES
-from ...training.recipes.error_findings import FEW_APART, of_tails, standardised
+from ...training.recipes.error_findings import (
+    MANY_FAR,
+    beyond_spread,
+    of_tails,
+    standardised,
+)
 from ...training.recipes.findings import OUTLIERS
-from ...training.recipes.held_out import errors_of, held_out_predictions
+from ...training.recipes.held_out import errors_of, held_out_predictions, scaled_targets
 from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
 from ...training.recipes.networks import Network, build_network
 from ...training.recipes.plan import (
@@ -360,8 +365,9 @@ def of_outliers(fitted: Fitted) -> Iterator[Finding]:
         return
     rows, places = fitted.among_first(len(predicted.log_density))
     error = errors_of(fitted, rows, predicted.mean.numpy()[places])
-    found = of_tails(error, standardised(data.X[rows]), are_noise=True)
-    yield from (each for each in found if each.name == OUTLIERS and each.value <= FEW_APART)
+    Z, are_beyond = standardised(data.X[rows]), beyond_spread(error, scaled_targets(fitted))
+    found = of_tails(error, Z, True, are_beyond)
+    yield from (each for each in found if each.name == OUTLIERS and each.value <= MANY_FAR)
 
 
 def of_neighbours(n_neighbors: int, n_rows: int) -> Finding:

@@ -25,6 +25,7 @@ JUDGED_ROWS, FAR_ROWS = 1_000, 50  # rows whose errors are checked; far rows com
 MANY_FAR, LEAST_MANY = 0.1, 20  # a larger share and number of far rows are not mere outliers
 FEW_FAR, RULING = 0.02, 0.5  # at most this share of rows, but more than this share of the squares
 FEW_APART = 0.05  # the same share, if these are far beyond all others:
+ALONE, SOLE = 10.0, 1 / 3  # size of one row's error, and its share of the squares, to be told
 AS_LARGE, APART = 0.3, 2.0  # at least this share of the largest error, and times all smaller ones
 LEAST_WEIGHT = 0.1  # rows with less than this share of the mean weight are not checked
 SURE_PAIRS = 4.0  # a correlation must exceed so many of its standard errors
@@ -69,12 +70,15 @@ def of_errors(
     yield found
 
 
-def of_tails(error: np.ndarray, Z: np.ndarray, are_noise: bool) -> Iterator[Finding]:
+def of_tails(
+    error: np.ndarray, Z: np.ndarray, are_noise: bool, is_beyond: np.ndarray
+) -> Iterator[Finding]:
     """Yield how many errors (n, P), at standardised rows Z (n, d), are far beyond the usual size.
 
     A few count only if the nearest rows do not have large errors too; otherwise the fit misses a
-    part of the function there. If there are many, and errors are as large as the noise, y is skewed
-    or its spread differs between regions.
+    part of the function there. One or two do if one rules the squares, and is larger than the
+    spread of y (`is_beyond` (n,)). If there are many, and errors are as large as the noise, y is
+    skewed or its spread differs between regions.
     """
     unit = np.median(np.abs(error), axis=0) * OVER_MEDIAN  # (P,)
     size = np.max(np.abs(error) / np.where(unit > 0.0, unit, np.inf), axis=1)  # (n,)
@@ -87,10 +91,13 @@ def of_tails(error: np.ndarray, Z: np.ndarray, are_noise: bool) -> Iterator[Find
         few, most = far, FEW_FAR
     are_few, squares = len(few) <= most * len(error), np.square(size)
     rule = are_few and squares[few].sum() > RULING * squares.sum()
+    sole = size.argmax(keepdims=True)
+    if size[sole] > ALONE and is_beyond[sole] and squares[sole] > SOLE * squares.sum():
+        few, rule = sole, True
     limit = max(MOST_FAR, (LEAST_FAR - 1) / len(error))
     found = Finding(OUTLIERS if rule else TAILS, "y", len(far) / len(error), limit)
     are_many = are_noise and len(far) > max(LEAST_MANY, MANY_FAR * len(error))
-    if len(far) < max(LEAST_FAR, MOST_FAR * len(error)):
+    if len(far) < max(LEAST_FAR, MOST_FAR * len(error)) and few is not sole:
         yield found
         return
     if not (are_many or stand_alone(few if rule else far, size, Z)):
@@ -116,6 +123,11 @@ def of_tails(error: np.ndarray, Z: np.ndarray, are_noise: bool) -> Iterator[Find
     )
     severity = "problem" if rule or are_many else "note"
     yield found._replace(severity=severity, text=text, advice=advice)
+
+
+def beyond_spread(error: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    """Tell which errors (n, P) are larger than the spread of most of Y (m, P): (n,)."""
+    return np.asarray((np.abs(error) > Scaling.robust(Y).scale).any(1))
 
 
 def stand_alone(far: np.ndarray, size: np.ndarray, Z: np.ndarray) -> bool:

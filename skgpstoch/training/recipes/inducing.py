@@ -25,14 +25,13 @@ from ...models.features.inducing import Covariances, InducingFeatures
 from ...models.features.orthogonal import DecoupledFeatures, OrthogonalFeatures
 from ...models.sparse import SparseModel
 from .feature_builder import STEPS, USUAL_BATCH, FeatureSizes
-from .kernel_choice import KernelChoice, in_units, make_kernel
+from .kernel_choice import KernelChoice, in_units, input_unit, make_kernel
 from .networks import Network, build_network
 from .plan import OfParameters, Sizes, Start, given_number, positive_integers
 from .points import (
     arrays_of_points,
     choose_points,
     fitted_points,
-    input_unit,
     scaled_points,
     unit_of_kernel,
 )

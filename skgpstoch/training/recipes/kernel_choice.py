@@ -65,7 +65,7 @@ class KernelChoice(NamedTuple):
     ) -> Scaling:
         """Return the scaling of X below the kernel; a user's kernel keeps the user's units."""
         if self.expression is None and standardizes:
-            return Scaling.standard(X, weight)
+            return Scaling.robust(X, weight)
         if self.expression is not None and kernels.contains(self.expression, sk.DotProduct):
             return Scaling.identity(X.shape[1])  # a dot product changes if X is shifted
         return Scaling.centered(X, weight)
@@ -125,6 +125,7 @@ def make_kernel(
         else:
             some, G = rows[:SCALE_ROWS], G.double()
             spread = some.mean((G - some.mean(G)).square()).sqrt()
+        spread = torch.minimum(spread, input_unit(G, rows))
         varied = spread[spread > 1e-9 * spread.max()]  # as many as half may be constant
         usual = (varied if len(varied) else torch.ones_like(spread)).median()
         # A column that hardly varies among these rows may vary much among the others.
@@ -132,6 +133,13 @@ def make_kernel(
         shape = sk.Matern(scale.cpu().numpy(), (1e-5, 1e5), nu=1.5)
         expression = sk.ConstantKernel(1.0, (1e-5, most_variance)) * shape
     return kernels.from_sklearn(expression).to(X.device)
+
+
+def input_unit(X: Tensor, rows: Rows) -> Tensor:
+    """Return the scale of each column, which no few rows rule, or 1 if the column is constant."""
+    some = X[:SCALE_ROWS].cpu().double().numpy()  # rows are in random order
+    weight = None if rows.weight is None else rows.weight[:SCALE_ROWS].cpu().double().numpy()
+    return torch.from_numpy(Scaling.robust(some, weight).scale).to(X)
 
 
 def check_no_noise(white: sk.WhiteKernel | None, likelihood: Likelihood) -> None:

@@ -29,9 +29,9 @@ from ...models.layers import MOST_NORMALS, DeepFeatures, GPLayer
 from ...models.sparse import SparseModel
 from .feature_builder import USUAL_BATCH, FeatureSizes
 from .inducing import InducingBuilder, make_features
-from .kernel_choice import make_kernel, named_kernel
+from .kernel_choice import input_unit, make_kernel, named_kernel
 from .plan import Sizes, Start, positive_integers
-from .points import arrays_of_points, input_unit
+from .points import arrays_of_points
 from .recipe import Fitted, Problem
 from .variational import bound_of, prior_blocks
 from .variational_plan import VariationalChoices
@@ -119,7 +119,7 @@ class Layers(InducingBuilder):
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         if self.n_layers == 1:
             return self.kernel.input_scaling(X, weight, standardizes=True)
-        return Scaling.standard(X, weight)
+        return Scaling.robust(X, weight)
 
     @property
     def sees_inputs(self) -> bool:

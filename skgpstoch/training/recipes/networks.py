@@ -96,7 +96,7 @@ class Network:
         """Return the scaling of X: standard for our networks, none for the user's module."""
         if self.module is not None:
             return Scaling.identity(X.shape[1])
-        return Scaling.standard(X, weight)
+        return Scaling.robust(X, weight)
 
     def decay(self, n_rows: float) -> float:
         """Return the weight decay for this many rows."""

@@ -38,10 +38,10 @@ from .images import (
     start_patches,
 )
 from .inducing import InducingBuilder, make_features
-from .kernel_choice import in_units, named_kernel
+from .kernel_choice import in_units, input_unit, named_kernel
 from .layers import drawn, fitted_layers
 from .plan import Sizes, Start
-from .points import arrays_of_points, fitted_points, input_unit
+from .points import arrays_of_points, fitted_points
 from .recipe import Fitted, Problem
 from .variational_plan import VariationalChoices
 

@@ -12,10 +12,8 @@ from torch import Tensor, nn
 from ... import kernels
 from ...data.arrays import Scaling, named_array
 from ...data.inner_fits import fitted_inside
-from ...data.rows import Rows
 from ...maths.pivoted_cholesky import pivoted_cholesky
 from ...models.features.inducing import InducingFeatures
-from .kernel_choice import SCALE_ROWS
 from .recipe import Problem
 
 INITIALIZATIONS = ("kmeans", "conditional_variance", "random")
@@ -90,7 +88,7 @@ def choose_points(
         return candidates[largest_conditional_variances(kernel, G, n_points)]
     rows = candidates.cpu().double().numpy()
     counts = None if weight is None else weight[: len(rows)].cpu().double().numpy()
-    offset, scale = Scaling.standard(rows, counts)
+    offset, scale = Scaling.robust(rows, counts)
     scale = scale if unit is None else unit.cpu().double().numpy()
     centres = centres_of_clusters((rows - offset) / scale, n_points, generator, counts)
     return torch.from_numpy(centres * scale + offset).to(X)
@@ -117,13 +115,6 @@ def largest_conditional_variances(kernel: kernels.Kernel, X: Tensor, n_points: i
     X = X.double()
     _, pivots = pivoted_cholesky(kernel.diag(X), lambda i: kernel(X[i][None], X)[0], n_points)
     return pivots
-
-
-def input_unit(X: Tensor, rows: Rows) -> Tensor:
-    """Return the standard deviation of each column, or 1 if the column is constant."""
-    some = X[:SCALE_ROWS].cpu().double().numpy()  # rows are in random order
-    weight = None if rows.weight is None else rows.weight[:SCALE_ROWS].cpu().double().numpy()
-    return torch.from_numpy(Scaling.standard(some, weight).scale).to(X)
 
 
 def unit_of_kernel(kernel: kernels.Kernel, most: Tensor) -> Tensor:

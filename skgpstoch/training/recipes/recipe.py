@@ -39,6 +39,7 @@ from ..tables import Table
 from .error_findings import (
     BESIDE_NOISE,
     LEAST_WEIGHT,
+    beyond_spread,
     judged_rows,
     nearest_rows,
     of_dispersion,
@@ -191,7 +192,7 @@ class Recipe(OfParameters, ABC):
 
     @property
     def weighs_relatively(self) -> bool:
-        """Whether weights count relative to their mean.
+        """Whether weights count relative to the usual one.
 
         Copies of all rows then tell as much as the rows, and the likelihood of equal observations
         cannot take the noise for 0.
@@ -344,7 +345,8 @@ def error_findings(
         Y = ((data.y - fitted.y_scaling.offset) / fitted.y_scaling.scale).reshape(len(data.y), -1)
         yield from of_local(rows, error, data.X, Y, kernel, is_trained)
         are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * noise))
-        yield from of_tails(error, standardised(data.X[rows]), are_noise)
+        Z, are_beyond = standardised(data.X[rows]), beyond_spread(error, Y)
+        yield from of_tails(error, Z, are_noise, are_beyond)
 
 
 def errors_at(fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ import json
 import math
 import pickle
 import re
+import sys
 import time
 import tracemalloc
 from collections import OrderedDict
@@ -84,7 +85,7 @@ from skgpstoch.models.posteriors import base as posteriors
 from skgpstoch.models.posteriors.nearby import ErrorScale, ErrorsNearby, Given
 from skgpstoch.models.posteriors.neighbours import size_of_sets
 from skgpstoch.persistence import failures, finite, limits, networks
-from skgpstoch.persistence.forms_of_values import zone_of
+from skgpstoch.persistence.forms_of_values import timedelta_of, zone_of
 from skgpstoch.persistence.layers import check_layer
 from skgpstoch.persistence.registry import TORCH_LAYERS
 from skgpstoch.persistence.state import Names, PackedState, Unpacker
@@ -648,6 +649,37 @@ def test_time_zones_are_no_paths(zone, exact, tmp_path):
     make = lambda nodes: nodes.add("timestamp", nodes.add("scalar", "<M8[ns]", 0), zone)  # noqa: E731
     with_attribute(tmp_path / "model", exact, make)
     refused(tmp_path / "model", "is not a time zone")
+
+
+def test_estimators_count_for_the_time_that_their_checks_take(exact, tmp_path):
+    def make(nodes):
+        kind = nodes.add("type", "sklearn.MinMaxScaler")
+        return nodes.add("list", *(nodes.add("object", kind) for _ in range(20_000)))
+
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "far more memory than the file")
+
+
+def test_networks_that_take_long_for_one_row(monkeypatch):
+    """Torch takes 80 ms for each bicubic layer, on its device without numbers, too."""
+    monkeypatch.setattr(networks, "MOST_SECONDS", -1.0)
+    with pytest.raises(ValueError, match="or takes longer than"):
+        networks.check_row(torch.nn.Sequential(torch.nn.Linear(2, 2)), 2, 1000)
+
+
+def test_times_without_pandas(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ValueError, match="of pandas, which is not installed"):
+        timedelta_of([np.timedelta64(1, "s")])
+
+
+def test_estimators_of_ours_in_one_another(tmp_path):
+    """Each names the part that failed, of all that it has."""
+    model = SVGPRegressor()
+    for _ in range(20):
+        model = ConstantVarianceRegressor(model)
+    with pytest.raises(ValueError, match="more than 8 estimators are in one another"):
+        model.save(tmp_path / "model")
 
 
 def test_each_time_zone_is_read_once(exact, tmp_path):

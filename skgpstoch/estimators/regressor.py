@@ -223,7 +223,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         call, and need no covariance matrix of the rows. Draws from finite features are exact. Draws
         from kernels (sums of products of RBF, Matern and ConstantKernel, and DotProduct) follow
         Matheron's rule with 1,024 random Fourier features each [1]_: their means and covariances
-        are exact, their distributions nearly Gaussian.
+        are exact; where noise is small, single values may be far off (heavy tails).
 
         Returns
         -------
@@ -273,7 +273,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):
         likelihood, given their inducing points. With other likelihoods, earlier rows keep the
         Gaussian approximation of their likelihood as it was; nearest neighbours find it anew near
         the new rows. It takes a pass over the new rows and one factorisation. `partial_fit`, where
-        there is one, trains hyper-parameters, and forgets.
+        there is one, also trains hyper-parameters, and forgets (but for nearest neighbours).
 
         Parameters
         ----------

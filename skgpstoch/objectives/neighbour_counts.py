@@ -18,11 +18,13 @@ from ..data.rows import Rows
 from ..likelihoods.negative_binomial import MOST_SHAPE, NegativeBinomial
 from ..maths.gaussian import Marginals
 from ..models.posteriors.neighbour_counts import NeighbourCountPosterior
+from ..models.posteriors.pseudo_targets import PseudoTargetPosterior
 from .neighbours import Pair
 from .pseudo_targets import PseudoTargetObjective
 
 DISPERSION_ROWS = 1000  # whose cavities say how much counts vary
 DISPERSION_STEP, DISPERSION_HALVINGS = 2.0, 6  # of log α, at most, and of the interval about it
+DISPERSION_ROUNDS, SETTLED = 20, 0.01  # most of these, and change of log α that ends them
 
 
 class NeighbourCountObjective(PseudoTargetObjective):
@@ -42,6 +44,17 @@ class NeighbourCountObjective(PseudoTargetObjective):
         q = posterior.cavities(i, posterior.rows_alone.others(i, posterior.n_joint))
         found = likelier(self.likelihood, posterior.rows_at(i), q)
         self.likelihood.log_dispersion.data.copy_(found)
+
+    @torch.no_grad()
+    def solution(self, X: Tensor, rows: Rows) -> PseudoTargetPosterior:
+        """Return the posterior; the dispersion is learned here if nothing else was."""
+        if not any(p.requires_grad for p in self.parameters()):
+            for _ in range(DISPERSION_ROUNDS if self.likelihood.learns_dispersion else 0):
+                before = self.likelihood.log_dispersion.clone()
+                self.follow()
+                if (self.likelihood.log_dispersion - before).abs().max() < SETTLED:
+                    break
+        return super().solution(X, rows)
 
 
 def likelier(likelihood: NegativeBinomial, rows: Rows, q: Marginals) -> Tensor:

@@ -8,6 +8,7 @@ import types
 import typing
 from collections.abc import Collection, Iterable
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -235,7 +236,8 @@ def forget_folders(objects: Iterable[Any]) -> None:
     given = [e for e in objects if isinstance(e, BaseEstimator) and vars(e).get("checkpoint_dir")]
     folders = {id(e.checkpoint_dir): e.checkpoint_dir for e in given}
     for folder in list(folders.values())[:MOST_WARNINGS]:
-        shown = str(folder)[:LETTERS_SHOWN]
+        is_path = isinstance(folder, str | Path)
+        shown = str(folder)[:LETTERS_SHOWN] if is_path else type(folder).__name__
         warn(
             f"The file's checkpoint_dir={shown!r} is not used, because "
             "`fit` would read and write in a folder that whoever wrote the file chose. To keep "

@@ -38,7 +38,7 @@ RANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "at least 0": lambda a: a >= 0.0,
     "more than 2": lambda a: a > 2.0,
     "from 0 to 1": lambda a: (a >= 0.0) & (a <= 1.0),
-    "from -1 to 1": lambda a: np.abs(a) <= 1.0,
+    "from -1 to 1": lambda a: (a >= -1.0) & (a <= 1.0),
     "at least 0, and sum to 1": lambda a: (a >= 0.0) & (np.abs(a.sum() - 1.0) < MOST_OFF),
     "different, and in ascending order": lambda a: a[1:] > a[:-1],
 }

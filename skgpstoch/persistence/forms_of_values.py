@@ -258,6 +258,15 @@ def parameter(value: nn.Parameter) -> Parts:
 # ---- pandas' scalars among levels of categories --------------------------------------------------
 
 
+def pandas() -> Any:
+    """Return the module, which is not a requirement; whoever uses frames has it."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise ValueError("it has times or intervals of pandas, which is not installed") from error
+    return pandas
+
+
 def form_of_level(value: Any) -> str | None:
     """Return the form of a pandas scalar, or None if the value is not one."""
     is_of_pandas = type(value).__module__.partition(".")[0] == "pandas"
@@ -271,8 +280,7 @@ def timestamp(value: Any) -> Parts:
 
 def timestamp_of(parts: list[Any]) -> Any:
     """Return a time."""
-    import pandas as pd  # not a requirement; whoever uses frames has it
-
+    pd = pandas()
     when, zone = parts
     time = pd.Timestamp(when)
     return time if zone is None else time.tz_localize("UTC").tz_convert(zone_of(zone))
@@ -281,8 +289,7 @@ def timestamp_of(parts: list[Any]) -> Any:
 @functools.cache  # pandas keeps eight, and reads the others again and again
 def zone_of(name: str) -> Any:
     """Return a time zone."""
-    import pandas as pd
-
+    pd = pandas()
     if not re.fullmatch(ZONE, name):
         raise ValueError(f"{name[:LETTERS_SHOWN]!r} is not a time zone")
     try:
@@ -293,15 +300,13 @@ def zone_of(name: str) -> Any:
 
 def timedelta_of(parts: list[Any]) -> Any:
     """Return a duration."""
-    import pandas as pd
-
+    pd = pandas()
     return pd.Timedelta(*parts)
 
 
 def period_of(parts: list[Any]) -> Any:
     """Return a period."""
-    import pandas as pd
-
+    pd = pandas()
     ordinal, freq = parts
     if not re.fullmatch(r"[\w-]{1,20}", freq):
         raise ValueError(f"{freq[:LETTERS_SHOWN]!r} is not a frequency")
@@ -310,8 +315,7 @@ def period_of(parts: list[Any]) -> Any:
 
 def interval_of(parts: list[Any]) -> Any:
     """Return an interval."""
-    import pandas as pd
-
+    pd = pandas()
     left, right, closed = parts
     if not all(
         isinstance(end, ENDS) or form_of_level(end) in ("timestamp", "timedelta")

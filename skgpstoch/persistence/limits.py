@@ -75,10 +75,13 @@ They count once, because a process has a number of its own for each row, and for
 
 MOST_PLACES = 2  # of an estimator with such objects: by name, and in a list
 
-BYTES = {nn.Module: 12_000, torch.Tensor: 800, np.random.RandomState: 100_000}
+BYTES = {
+    **{nn.Module: 12_000, torch.Tensor: 800, np.random.RandomState: 100_000},
+    BaseEstimator: 4_000,
+}
 """What objects take at least, without parts that are counted elsewhere.
 
-Modules and random states take more time than memory, so they count for more.
+Modules, estimators and random states take more time than memory, so they count for more.
 """
 
 

@@ -8,6 +8,7 @@ which computes the sizes of all that they would make, and nothing else.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,6 +30,7 @@ FREE_WORK = 2**23  # numbers that convolutions and poolings may read for a row, 
 POSITIONS = 4096  # of the row, at each of which a layer may use all weights of the file
 MOST_LAYERS = 100  # of a network that no row needs to go through
 FREE_LAYERS = 500  # that one row may go through; a layer takes milliseconds
+MOST_SECONDS = 5.0  # for one row; such of 500 usual layers take half of one
 BYTES_OF_LAYER = 2**12  # of the file, for which there may be one more
 WITH_MEMBERS = {"InputScales", "MemberLinear", "PeriodicInputs"}
 OF_MEMBERS = {"InputLimits", "NearFeatures", *WITH_MEMBERS}
@@ -121,7 +123,8 @@ def check_row(network: nn.Module, n_columns: int, n_bytes: int) -> None:
         if not sizes.are_many:
             raise ValueError(f"its network cannot take one row: {error}") from error
         raise ValueError(
-            f"its network makes more than {limit} numbers of a row, or reads more than {work}"
+            f"its network makes more than {limit} numbers of a row, or reads more than {work}, or "
+            f"takes longer than {MOST_SECONDS:g} seconds"
         ) from error
 
 
@@ -139,7 +142,7 @@ class NumbersMade(TorchDispatchMode):
     n_numbers, n_read, are_many = 0, 0, False  # so far
 
     def __init__(self, limit: int, work: int) -> None:
-        self.limit, self.work = limit, work
+        self.limit, self.work, self.begun = limit, work, time.thread_time()
         super().__init__()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -150,7 +153,8 @@ class NumbersMade(TorchDispatchMode):
         self.n_numbers += sum(made)
         self.n_read += read * most
         is_large = max(most, max(self.n_numbers, copied * most) / MOST_OPERATIONS) > self.limit
-        if is_large or self.n_read > self.work:
+        is_slow = time.thread_time() - self.begun > MOST_SECONDS  # some layers take 80 ms each
+        if is_large or is_slow or self.n_read > self.work:
             self.are_many = True
             raise ValueError("a network makes too many numbers")
         return found

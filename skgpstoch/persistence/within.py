@@ -19,7 +19,8 @@ from .networks import Networks, check_members
 from .registry import PACKAGE, TRANSFORMERS, is_parameter, package_of
 
 MOST_NESTED = 8  # estimators of other packages in one another; HTML takes twice as long for each
-IN_A_PIPELINE = 2  # that a pipeline counts for
+ONE_OF_OURS = 0.5  # that one of ours counts for; the recommended default has three in one another
+IN_A_PIPELINE = 2.0  # that a pipeline counts for
 MOST_IN_A_PIPELINE = 16  # of pipelines; each quantile of y takes them all some hundred times
 OUTPUTS = "p"  # their axis in `SHAPES`
 HIDDEN = {"GPLayer", "PatchLayer"}  # whose outputs are inputs of another layer
@@ -33,7 +34,7 @@ PREDICTORS = {*WITH_PREDICT, "posterior_"}
 class Inside(NamedTuple):
     """What is within a node."""
 
-    n_nested: int = 0  # estimators of other packages in one another
+    n_nested: float = 0.0  # estimators in one another
     n_steps: int = 0  # transformers of scikit-learn, one after the other
     training: str = ""  # a fitted layer that looks at other rows
     n_outputs: int = 0  # most of an array
@@ -161,10 +162,13 @@ def size(value: Any) -> int:
     return value.size if isinstance(value, np.ndarray) else 1
 
 
-def weight(value: Any) -> int:
+def weight(value: Any) -> float:
     """Return for how many estimators of other packages an object counts."""
-    is_other = isinstance(value, BaseEstimator) and package_of(type(value)) != PACKAGE
-    return is_other * (IN_A_PIPELINE if isinstance(value, Pipeline) else 1)
+    if not isinstance(value, BaseEstimator):
+        return 0.0
+    if package_of(type(value)) == PACKAGE:
+        return ONE_OF_OURS
+    return IN_A_PIPELINE if isinstance(value, Pipeline) else 1.0
 
 
 def joined(counts: Inside, value: Any, given: list[Inside], lengths: dict[str, int]) -> Inside:

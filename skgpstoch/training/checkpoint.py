@@ -244,7 +244,9 @@ def has_moments_of(optimizer: Optimizer, state: dict[str, Any]) -> bool:
     def fits(p: Tensor, values: dict[str, Any]) -> bool:
         if isinstance(optimizer, ProjectedLBFGS):  # it sees one long vector
             is_alone = values.keys() == {"pairs"}
-            return is_alone and all(a.shape == b.shape == (n,) for a, b in values["pairs"])
+            pairs = values.get("pairs", ())
+            are_few = len(pairs) <= optimizer.memory
+            return is_alone and are_few and all(a.shape == b.shape == (n,) for a, b in pairs)
         return not values or (
             values.keys() == names
             and all(v.shape == (p.shape if name != "step" else ()) for name, v in values.items())

@@ -74,6 +74,9 @@ class History:
 
     def is_sound(self) -> bool:
         """Whether a resumed run can have this history; a file may hold anything."""
+        lists = self.loss_curve, self.scores, self.scored_epochs
+        if not all(type(each) is list for each in lists):
+            return False
         numbers = [*self.loss_curve, *self.scores, self.start_score, self.best_score]
         epochs = [*self.scored_epochs, self.best_iter, self.improved_iter]
         return (

@@ -10,6 +10,7 @@ import pickle
 import shutil
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import joblib
 import numpy as np
@@ -19,6 +20,7 @@ from families import slow_cases
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF, DotProduct
+from torch import nn
 
 from skgpstoch import (
     ADMMGaussianProcessRegressor,
@@ -36,7 +38,9 @@ from skgpstoch.persistence.file import write_state
 from skgpstoch.persistence.state import Names, Packer
 from skgpstoch.persistence.tensor_file import header_of, read, write
 from skgpstoch.training import checkpoint, observers
-from skgpstoch.training.checkpoint import Checkpoint
+from skgpstoch.training.checkpoint import Checkpoint, has_moments_of
+from skgpstoch.training.history import History
+from skgpstoch.training.projected_lbfgs import ProjectedLBFGS
 
 SMALL = {
     "hidden_layer_sizes": (4,),
@@ -366,6 +370,24 @@ def test_steps_of_a_file_are_not_negative(few):
     objective = model._stream.objective
     with pytest.raises(ValueError, match="n_steps is -1"):
         objective.set_extra_state({**objective.get_extra_state(), "n_steps": -1})
+
+
+@pytest.mark.parametrize("name", ["loss_curve", "scores", "scored_epochs"])
+def test_histories_have_lists(name):
+    """A tuple has no `append`."""
+    assert History().is_sound
+    assert not replace(History(), **{name: ()}).is_sound
+
+
+def test_states_of_lbfgs_have_few_pairs():
+    """Their products are a matrix."""
+    w = nn.Parameter(torch.zeros(3))
+    optimizer = ProjectedLBFGS([w], lambda: None)
+    state = optimizer.state_dict()
+    pair = (torch.zeros(3), torch.zeros(3))
+    for n_pairs, is_sound in ((20, True), (21, False)):
+        state["state"] = {0: {"pairs": [pair] * n_pairs}}
+        assert has_moments_of(optimizer, state) == is_sound
 
 
 def test_a_file_that_is_sound_is_resumed_from(few, tmp_path, left_by_kill, capsys):

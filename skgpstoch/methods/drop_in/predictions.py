@@ -247,7 +247,7 @@ class GaussianPredictor(MultiOutputMixin, RegressorMixin, DropIn):
         noise, are the same at every call, and need no covariance matrix of the rows. They are drawn
         by Matheron's rule with 1,024 random Fourier features each (Wilson et al., "Efficiently
         sampling functions from Gaussian process posteriors", ICML 2020): their means and
-        covariances are exact, their distributions nearly Gaussian.
+        covariances are exact; where noise is small, single values may be far off (heavy tails).
 
         Raises
         ------

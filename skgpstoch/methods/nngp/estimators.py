@@ -49,7 +49,8 @@ class NNGPRegressor(
     targets that vary faster over X than features or inducing points can follow: maps, and tables of
     many rows. With few rows, or much noise, other estimators predict as well or better. The rows
     are the model: a saved file contains them. Weights of rows count relative to their mean,
-    unless a WhiteKernel fixes the noise or calibrate is False; a count of weight 2 is the row twice.
+    unless a WhiteKernel fixes the noise or calibrate is False; a count of weight 2 is the row
+    twice.
 
     Parameters
     ----------

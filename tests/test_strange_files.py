@@ -36,7 +36,6 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
     MaxAbsScaler,
-    OneHotEncoder,
     PowerTransformer,
     QuantileTransformer,
     StandardScaler,
@@ -487,16 +486,6 @@ def test_parameters_that_are_long_texts(make, exact, tmp_path):
     """`repr` and notebooks show them, with four letters for one that cannot be printed."""
     with_attribute(tmp_path / "model", exact, make, "random_state")
     refused(tmp_path / "model", "texts of its parameters have more than 1048576 letters")
-
-
-def test_many_categories_as_a_parameter(tmp_path):
-    """NumPy shows six of them."""
-    levels = np.array([f"street {i}, some city" for i in range(40_000)], dtype=object)
-    encoder = OneHotEncoder(categories=[levels], handle_unknown="ignore")
-    model = ConstantVarianceRegressor(make_pipeline(encoder, Ridge()))
-    model.save(tmp_path / "model")
-    loaded = skgpstoch.load(tmp_path / "model").estimator
-    assert np.array_equal(loaded[0].categories[0], levels)
 
 
 def test_a_text_has_the_type_of_its_length(exact, tmp_path):

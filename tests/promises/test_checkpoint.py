@@ -375,8 +375,8 @@ def test_steps_of_a_file_are_not_negative(few):
 @pytest.mark.parametrize("name", ["loss_curve", "scores", "scored_epochs"])
 def test_histories_have_lists(name):
     """A tuple has no `append`."""
-    assert History().is_sound
-    assert not replace(History(), **{name: ()}).is_sound
+    assert History().is_sound()
+    assert not replace(History(), **{name: ()}).is_sound()
 
 
 def test_states_of_lbfgs_have_few_pairs():

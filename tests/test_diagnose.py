@@ -776,6 +776,29 @@ def test_a_few_rows_far_off_in_x_are_told():
     assert (found["outliers in X"].severity, found["outliers in X"].where) == ("problem", "X[:, 1]")
 
 
+@pytest.mark.parametrize("n_far", [1, 5])
+def test_far_values_of_a_column_do_not_hide_the_others(n_far):
+    """Once the column was standardised, the others were almost one point."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (280, 2))
+    f = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1]
+    y, A = f + 0.1 * rng.standard_normal(280), X[:80].copy()
+    A[:n_far, 0] += 1000.0
+    for estimator in (SVGPRegressor, DLMRegressor):
+        model = estimator(random_state=0, max_iter=100).fit(A, y[:80])
+        assert np.sqrt(np.mean(np.square(model.predict(X[80:]) - f[80:]))) < 0.15
+
+
+@pytest.mark.parametrize("estimator", [SVGPRegressor, NNGPRegressor])
+def test_one_target_far_off_is_told(estimator):
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-2, 2, (80, 2))
+    y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.standard_normal(80)
+    y[7] += 10.0
+    with pytest.warns(UserWarning, match="Errors have heavy tails"):
+        estimator(random_state=0).fit(X, y)
+
+
 @pytest.mark.parametrize("n_rows", [100, 1_200, 10_000])
 def test_log_normal_and_rare_columns_have_no_outliers(n_rows):
     rng = np.random.default_rng(0)

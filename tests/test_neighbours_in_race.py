@@ -18,6 +18,7 @@ from skgpstoch import (
 from skgpstoch.data.deadline import Deadline
 from skgpstoch.data.held_out import HeldOutPredictions
 from skgpstoch.data.rows import Data
+from skgpstoch.estimators.runs import usual_weight
 from skgpstoch.methods.automatic import automatic_classifier, automatic_regressor, neighbours, race
 from skgpstoch.methods.automatic.race import Entrant, Judged
 from skgpstoch.methods.nngp import deep
@@ -338,3 +339,40 @@ def test_classes_are_weighed_by_rows_of_whole_models():
     assert weights(classes_=[0, 1])[0] < 0.01
     held_out = held_out._replace(is_whole=is_whole & (np.arange(n) > 0))  # too few
     assert weights()[0] > 0.5
+
+
+def test_which_counts_have_neighbours():
+    model = AutoGaussianProcessRegressor(target="count", random_state=3)
+    few = Data(X, Y, exposure=np.ones(N))
+    (entrant,) = neighbours.of_count_neighbours(NNGPRegressor, model, few)
+    made = entrant.make(10.0)
+    assert (made.likelihood, made.random_state, made.max_time) == ("negative_binomial", 3, 3.0)
+    model.set_params(max_time=1.0)
+    assert not neighbours.of_count_neighbours(NNGPRegressor, model, few)
+    many = SimpleNamespace(y=np.empty(200_000), X=X)
+    assert not neighbours.of_count_neighbours(NNGPRegressor, model, many)
+
+
+@pytest.mark.slow
+def test_neighbours_race_for_counts():
+    """They are ahead where rates vary finely."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(400, 2))
+    y = rng.poisson(20 * np.exp(1.5 * np.sin(30 * X[:, 0]) * np.cos(30 * X[:, 1])))
+    exposure = rng.uniform(0.5, 2.0, 400)
+    given = {"exposure": exposure[:300]}
+    model = AutoGaussianProcessRegressor(target="count", random_state=0).fit(
+        X[:300], y[:300], **given
+    )
+    assert model.scores_["model"] == ["neighbours", "networks"]
+    assert model.weights_[0] > 0.5
+    mean = model.predict(X[300:], exposure=exposure[300:])
+    assert_allclose(mean, exposure[300:] * model.predict(X[300:]))
+
+
+def test_few_weights_do_not_make_new_rows_certain():
+    weight = np.r_[np.ones(79), 1e4]
+    assert usual_weight(weight) == 1.0
+    assert usual_weight(np.r_[1.0, 2.0, 3.0]) == 2.0
+    assert usual_weight(np.full(3, 0.1)) == 0.1
+    assert usual_weight(np.r_[1.0, 1.0, 2.5]) == 1.5

@@ -547,3 +547,16 @@ def test_the_dispersion_does_not_take_the_function_for_scatter():
         for name in ("poisson", "negative_binomial")
     ]
     assert of_both[1] > of_both[0] - 3.0
+
+
+def test_a_dispersion_is_learned_though_nothing_else_is():
+    """It stayed 1 with a fixed kernel and mean="zero"."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 10, (500, 2))
+    f = np.sin(X[:, 0]) * np.cos(X[:, 1])
+    y = rng.poisson(8 * np.exp(f) * rng.gamma(20, 1 / 20, 500))
+    kernel = sk.ConstantKernel(0.5, "fixed") * sk.Matern(3.0, "fixed", nu=2.5)
+    model = NNGPRegressor(kernel, likelihood="negative_binomial", mean="zero", random_state=0).fit(
+        X, y, exposure=np.full(500, 8.0)
+    )
+    assert 0.02 < model.likelihood_.dispersion[0] < 0.15

@@ -127,8 +127,10 @@ def usual_weight(weight: np.ndarray) -> float:
 
     One weight of 10,000 among 80 rows made the noise of new rows 130 times too small.
     """
+    if not np.ptp(weight):
+        return float(weight[0])
     mean, median = float(weight.mean()), float(np.median(weight))
-    return mean if median < mean <= 2.0 * median else median
+    return mean if mean <= 2.0 * median else median
 
 
 def prepared(estimator: Any, recipe: Recipe, table: Table, start: Start | None) -> Run:

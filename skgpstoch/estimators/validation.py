@@ -302,6 +302,9 @@ def validate_inputs(
     except TypeError as error:
         if not any(words in str(error) for words in NOT_A_NUMBER):
             raise
+        if "NAType" in str(error):  # pandas.NA among objects
+            where = columns_with(given[0], is_no_number)
+            raise ValueError(without_missing(estimator, "Input X contains NaN.", where)) from None
         raise TypeError(
             f"X must be numeric: {error}{columns_with(given[0], is_no_number)}. Convert dates to "
             "numbers, for example with (column - column.min()) / numpy.timedelta64(1, 'D'), and "

@@ -290,6 +290,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         elif self.discrete == "auto" and self.target == "auto" and rows.y_std is None:
             warn_of_atom(*common_value(data.X, data.y), self._lattice is not None)
         self._learn_transform(data)
+        warn_of_fill(data.y)
         return replace(data, y=self._targets(data.y))
 
     def _learn_transform(self, data: Data) -> None:
@@ -519,6 +520,27 @@ def warn_of_atom(value: float, share: float, is_discrete: bool) -> None:
             "of a density without such a peak: intervals are too wide, or leave that value out. "
             f"Predict whether y is {value:g} with AutoGaussianProcessClassifier, and y of the "
             "other rows with this estimator. Set discrete=False if a density is what you want."
+        )
+
+
+FILL = 1e12
+"""How many times as far from the median as most rows a fill value is; netCDF's is 9.97e36.
+
+The least digits of other rows are lost beside it, from 1e16 on.
+"""
+
+
+def warn_of_fill(y: np.ndarray) -> None:
+    """Warn of targets (n,) or (n, P) that are so far off that they must be fill values."""
+    Y = y.reshape(len(y), -1).astype(np.float64)
+    middle, width = Scaling.quantile(Y)
+    with np.errstate(over="ignore"):
+        far = Y[(np.abs(Y - middle) > FILL * width) & (width > 0.0)]
+    if len(far):
+        warn(
+            f"y is {far[np.abs(far).argmax()]:g} in {len(far)} of {Y.size} values, more than "
+            f"{FILL:g} times as far from the median as most others are. Predictions may be far "
+            "off. If it is a fill value, leave these rows out."
         )
 
 

@@ -18,12 +18,12 @@ from ..data.rows import Rows
 from ..maths.first_order import with_slopes
 from ..maths.gaussian import (
     Marginals,
-    inverse,
     log_density,
     log_root,
     quadrature_nodes,
     trapezoid_nodes,
 )
+from ..maths.least_counts import least_counts
 from .base import (
     REACH,
     Gradients,
@@ -259,15 +259,8 @@ class Poisson(Likelihood):
         # P(Y > k) ≤ P(rate > r) + P(Y > k | r): with half of the probability each, a bound.
         rate = self.high_rate(q, half).clamp_max(MOST_COUNT)
         tail = -math.log(half)
-        high = torch.log1p((rate + (2.0 * rate * tail).sqrt() + tail).amax(0))
-        cdf = self.distribution(q)
-
-        def below(log_count: Tensor) -> Tensor:
-            return torch.from_numpy(cdf(np.expm1(log_count.cpu().numpy()))).to(high)
-
-        found = inverse(below, torch.zeros_like(high), high, probability)
-        count = np.floor(np.maximum(np.expm1(found.cpu().numpy()), 0.0))
-        count += cdf(count) < probability
+        high = (rate + (2.0 * rate * tail).sqrt() + tail).amax(0).cpu().numpy() + 1.0
+        count = least_counts(self.distribution(q), probability, np.zeros(high.shape), high)
         return torch.as_tensor(count, dtype=q.mean.dtype, device=q.mean.device)
 
     def high_rate(self, q: Marginals, probability: float) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
+from ...maths.least_counts import least_counts
 from .law import Law
 
 
@@ -87,8 +88,10 @@ class LawOfMixture(Law):
 
     def _between(self, ends: np.ndarray, probability: Any) -> np.ndarray:
         """Return quantiles; they lie between the components' quantiles."""
-        found = self.searched(probability, ends.min(0), ends.max(0))
-        return np.rint(found) if self.is_discrete else found  # where the steps are
+        low, high = ends.min(0), ends.max(0)
+        if self.is_discrete:
+            return least_counts(self.cdf, probability, low, high)
+        return self.searched(probability, low, high)
 
     def between_counts(self, k: np.ndarray) -> np.ndarray:
         return self._averaged(self._each("between_counts", k))

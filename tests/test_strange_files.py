@@ -651,7 +651,7 @@ def test_estimators_count_for_the_time_that_their_checks_take(exact, tmp_path):
 
 def test_networks_that_take_long_for_one_row(monkeypatch):
     """Torch takes 80 ms for each bicubic layer, on its device without numbers, too."""
-    monkeypatch.setattr(networks, "MOST_SECONDS", -1.0)
+    monkeypatch.setattr(networks, "SECONDS_OF_ROW", -1.0)
     with pytest.raises(ValueError, match="or takes longer than"):
         networks.check_row(torch.nn.Sequential(torch.nn.Linear(2, 2)), 2, 1000)
 
@@ -2951,7 +2951,7 @@ def test_an_array_is_looked_at_once_wherever_it_is_shared(exact, monkeypatch):
 def test_to_name_the_most_extreme_number_copies_no_array(exact):
     """It made five copies of each."""
     model = skgpstoch.load(exact)
-    model.note_ = np.full(64 * failures.BLOCK, 1e12)
+    model.note_ = np.full(64 * failures.AT_ONCE, 1e12)
     tracemalloc.start()
     assert "1e+12, in GaussianProcessRegressor.note_" in failures.Parts(model).most_extreme()
     peak = tracemalloc.get_traced_memory()[1]

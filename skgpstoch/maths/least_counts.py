@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-MOST_HALVINGS = 1100  # of any interval of numbers
+STEPS_OF_COUNTS = 1100  # of any interval of numbers
 
 
 def least_counts(
@@ -18,7 +18,7 @@ def least_counts(
     Counts between which there is no other floating-point number are not told apart.
     """
     below, high = np.ceil(low) - 1.0, np.floor(high)
-    for _ in range(MOST_HALVINGS):
+    for _ in range(STEPS_OF_COUNTS):
         middle = np.floor(below + 0.5 * (high - below))
         is_open = (below < middle) & (middle < high)
         if not is_open.any():

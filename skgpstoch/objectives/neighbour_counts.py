@@ -38,7 +38,9 @@ class NeighbourCountObjective(PseudoTargetObjective):
             self.disperse()
 
     def disperse(self) -> None:
-        """Let the dispersion follow the pseudo-targets."""
+        """Let the dispersion follow the pseudo-targets, unless no count tells it."""
+        if not bool(cast(Rows, self.rows).y.any()):
+            return
         posterior = self.present()
         i = self.spread(min(DISPERSION_ROWS, len(cast(Pair, self.data)[0])))
         q = posterior.cavities(i, posterior.rows_alone.others(i, posterior.n_joint))

@@ -53,7 +53,7 @@ MOST_MISSING = 1e-6  # of a sum of probabilities, to 1
 DATA = {"X_train_", "y_train_"}  # which may have missing values
 WITHOUT_METHODS = (float, list, tuple, dict, set, frozenset, np.ndarray, Tensor)  # of ours
 LONGEST_PLACE = 200  # letters
-BLOCK = 2**16  # numbers that are looked at at once
+AT_ONCE = 2**16  # numbers that are looked at at once
 
 
 def with_failures_told(method: Any) -> Any:
@@ -283,8 +283,8 @@ class Parts(Packer):
 def farthest(a: np.ndarray) -> tuple[float, float]:
     """Return |log10| of the number in an array that is farthest from 1, and the number."""
     numbers, found = a.ravel(order="K"), (0.0, 1.0)
-    for start in range(0, len(numbers), BLOCK):
-        b = numbers[start : start + BLOCK]
+    for start in range(0, len(numbers), AT_ONCE):
+        b = numbers[start : start + AT_ONCE]
         b = b[np.isfinite(b) & (b != 0.0)]
         far = np.abs(np.log10(np.abs(b)))
         if len(b) and far.max() > found[0]:

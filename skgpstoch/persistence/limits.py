@@ -45,7 +45,7 @@ BYTES_OF_INTEGER = 32  # as an object
 FREE_LEVELS = 96 * 2**20  # bytes of dicts and sets of levels that are always allowed
 MOST_SHOWN = 2**20  # letters of texts in all parameters, which HTML shows many times as long
 LETTERS_OF_NUMBER = 20
-ATOMS = (bool, int, float, str)
+KINDS_SHOWN = (bool, int, float, str)
 MOST_CELLS_SHOWN = 1000  # of an array of texts
 FREE_EVALUATIONS = 500  # kernels, networks and estimators within one that are always allowed
 FREE_BYTES_SHARED = 2**23  # within one, likewise
@@ -371,7 +371,9 @@ def label(form: str, parts: list[Any], place: int) -> str:
 def letters_shown(form: str, values: list[Any]) -> int:
     """Return at most how many letters a node's own texts and numbers have."""
     values = values[2::2] if form in OBJECTS else values
-    texts = [len(v) if type(v) is str else LETTERS_OF_NUMBER for v in values if type(v) in ATOMS]
+    texts = [
+        len(v) if type(v) is str else LETTERS_OF_NUMBER for v in values if type(v) in KINDS_SHOWN
+    ]
     most = MOST_CELLS_SHOWN * max(texts, default=0)  # NumPy leaves others out
     return min(sum(texts), most) if form == "cells" else sum(texts)
 

@@ -30,7 +30,7 @@ FREE_WORK = 2**23  # numbers that convolutions and poolings may read for a row, 
 POSITIONS = 4096  # of the row, at each of which a layer may use all weights of the file
 MOST_LAYERS = 100  # of a network that no row needs to go through
 FREE_LAYERS = 500  # that one row may go through; a layer takes milliseconds
-MOST_SECONDS = 5.0  # for one row; such of 500 usual layers take half of one
+SECONDS_OF_ROW = 5.0  # for one row; such of 500 usual layers take half of one
 BYTES_OF_LAYER = 2**12  # of the file, for which there may be one more
 WITH_MEMBERS = {"InputScales", "MemberLinear", "PeriodicInputs"}
 OF_MEMBERS = {"InputLimits", "NearFeatures", *WITH_MEMBERS}
@@ -124,7 +124,7 @@ def check_row(network: nn.Module, n_columns: int, n_bytes: int) -> None:
             raise ValueError(f"its network cannot take one row: {error}") from error
         raise ValueError(
             f"its network makes more than {limit} numbers of a row, or reads more than {work}, or "
-            f"takes longer than {MOST_SECONDS:g} seconds"
+            f"takes longer than {SECONDS_OF_ROW:g} seconds"
         ) from error
 
 
@@ -153,7 +153,7 @@ class NumbersMade(TorchDispatchMode):
         self.n_numbers += sum(made)
         self.n_read += read * most
         is_large = max(most, max(self.n_numbers, copied * most) / MOST_OPERATIONS) > self.limit
-        is_slow = time.thread_time() - self.begun > MOST_SECONDS  # some layers take 80 ms each
+        is_slow = time.thread_time() - self.begun > SECONDS_OF_ROW  # some layers take 80 ms each
         if is_large or is_slow or self.n_read > self.work:
             self.are_many = True
             raise ValueError("a network makes too many numbers")

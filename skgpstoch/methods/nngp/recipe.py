@@ -31,7 +31,7 @@ from ...training.recipes.error_findings import (
     of_tails,
     standardised,
 )
-from ...training.recipes.findings import OUTLIERS
+from ...training.recipes.findings import NO_NOISE, OUTLIERS
 from ...training.recipes.held_out import errors_of, held_out_predictions, scaled_targets
 from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
 from ...training.recipes.networks import Network, build_network
@@ -68,6 +68,8 @@ KERNEL_STEPS = (50, 8, 250)  # "auto": so many, and more for each hyper-paramete
 FEW = 16  # neighbours while a start is searched for
 NOISE_AT_START = 0.1
 UNTRAINED_RATE = 1e-12  # of a step that changes nothing
+
+APART_WITHOUT_NOISE = 1e-3  # difference of y, in deviations, that then contradicts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,6 +353,8 @@ class NeighbourRecipe(Recipe):
         yield of_neighbours(fitted.posterior.n_neighbors, len(fitted.posterior.residual))
         if isinstance(fitted.posterior.likelihood, SharedStudentT):
             yield from of_outliers(fitted)
+        if not self.kernel.learns_noise and self.kernel.start_noise <= NO_NOISE:
+            yield from of_contradictions(fitted)
         kernel = self.fitted_kernel(fitted.posterior, fitted.x_scaling)
         yield from self.kernel_findings(fitted, kernel, self.kernel, sees_inputs(fitted.posterior))
 
@@ -368,6 +372,28 @@ def of_outliers(fitted: Fitted) -> Iterator[Finding]:
     Z, are_beyond = standardised(data.X[rows]), beyond_spread(error, scaled_targets(fitted))
     found = of_tails(error, Z, True, are_beyond)
     yield from (each for each in found if each.name == OUTLIERS and each.value <= MANY_FAR)
+
+
+def of_contradictions(fitted: Fitted) -> Iterator[Finding]:
+    """Yield whether rows at one place have different y, though the noise is fixed at 0."""
+    data = fitted.data
+    if data is None or data.y_std is not None or not sees_inputs(fitted.posterior):
+        return
+    _, place, n_rows = np.unique(data.X, axis=0, return_inverse=True, return_counts=True)
+    Y, place = scaled_targets(fitted), place.ravel()
+    mean = np.stack([np.bincount(place, y) / n_rows for y in Y.T], 1)[place]
+    apart = np.abs(Y - mean).max(1, initial=0.0)
+    found = Finding("contradictions", "y", float(apart.max(initial=0.0)), APART_WITHOUT_NOISE)
+    if found.value > found.limit:
+        found = found._replace(
+            severity="problem",
+            text=f"{(apart > found.limit).sum()} rows have other rows at the same place with "
+            "another y, though the kernel says that y has no noise: deviations are far too large "
+            "everywhere.",
+            advice="Let the noise be learned (leave out the WhiteKernel, or do not fix it), give "
+            "y_std, or average rows at one place.",
+        )
+    yield found
 
 
 def of_neighbours(n_neighbors: int, n_rows: int) -> Finding:

@@ -25,7 +25,8 @@ JUDGED_ROWS, FAR_ROWS = 1_000, 50  # rows whose errors are checked; far rows com
 MANY_FAR, LEAST_MANY = 0.1, 20  # a larger share and number of far rows are not mere outliers
 FEW_FAR, RULING = 0.02, 0.5  # at most this share of rows, but more than this share of the squares
 FEW_APART = 0.05  # the same share, if these are far beyond all others:
-ALONE, SOLE = 10.0, 1 / 3  # size of one row's error, and its share of the squares, to be told
+ALONE, SOLE = 10.0, 1 / 3  # size of one row's error, and its share of the squares, to be told,
+FAR_BEYOND = 3.0  # and times the spread of y, which a part of the function hardly is
 AS_LARGE, APART = 0.3, 2.0  # at least this share of the largest error, and times all smaller ones
 LEAST_WEIGHT = 0.1  # rows with less than this share of the mean weight are not checked
 SURE_PAIRS = 4.0  # a correlation must exceed so many of its standard errors
@@ -76,8 +77,8 @@ def of_tails(
     """Yield how many errors (n, P), at standardised rows Z (n, d), are far beyond the usual size.
 
     A few count only if the nearest rows do not have large errors too; otherwise the fit misses a
-    part of the function there. One or two do if one rules the squares, and is larger than the
-    spread of y (`is_beyond` (n,)). If there are many, and errors are as large as the noise, y is
+    part of the function there. One or two do if one rules the squares, and is far larger than
+    the spread of y (`is_beyond` (n,)). If there are many, and errors are as large as the noise, y is
     skewed or its spread differs between regions.
     """
     unit = np.median(np.abs(error), axis=0) * OVER_MEDIAN  # (P,)
@@ -126,8 +127,8 @@ def of_tails(
 
 
 def beyond_spread(error: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    """Tell which errors (n, P) are larger than the spread of most of Y (m, P): (n,)."""
-    return np.asarray((np.abs(error) > Scaling.robust(Y).scale).any(1))
+    """Tell which errors (n, P) are far larger than the spread of most of Y (m, P): (n,)."""
+    return np.asarray((np.abs(error) > FAR_BEYOND * Scaling.robust(Y).scale).any(1))
 
 
 def stand_alone(far: np.ndarray, size: np.ndarray, Z: np.ndarray) -> bool:

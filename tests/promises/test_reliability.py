@@ -1180,6 +1180,7 @@ def test_scale_of_the_inputs_that_are_standardised(quick, sine, scale):
 
 @few_iterations
 @pytest.mark.filterwarnings("ignore:Outliers in X")  # as there should be: tests/test_diagnose.py
+@pytest.mark.filterwarnings("ignore:Errors have heavy tails")  # likewise
 @slow_cases("ensemble", "fourier", "collapsed", "SVGPRegressor, adam", "log_loss")
 def test_outliers(quick_kind, sine):
     X, y = (a.copy() for a in sine)

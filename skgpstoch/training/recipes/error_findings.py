@@ -78,8 +78,8 @@ def of_tails(
 
     A few count only if the nearest rows do not have large errors too; otherwise the fit misses a
     part of the function there. One or two do if one rules the squares, and is far larger than
-    the spread of y (`is_beyond` (n,)). If there are many, and errors are as large as the noise, y is
-    skewed or its spread differs between regions.
+    the spread of y (`is_beyond` (n,)). If there are many, and errors are as large as the noise, y
+    is skewed or its spread differs between regions.
     """
     unit = np.median(np.abs(error), axis=0) * OVER_MEDIAN  # (P,)
     size = np.max(np.abs(error) / np.where(unit > 0.0, unit, np.inf), axis=1)  # (n,)

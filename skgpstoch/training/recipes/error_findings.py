@@ -83,22 +83,12 @@ def of_tails(
     """
     unit = np.median(np.abs(error), axis=0) * OVER_MEDIAN  # (P,)
     size = np.max(np.abs(error) / np.where(unit > 0.0, unit, np.inf), axis=1)  # (n,)
-    far = np.flatnonzero(size > FAR_OFF)
-    largest = far[size[far] > AS_LARGE * size.max(initial=0.0)]
-    others = np.setdiff1d(far, largest)
-    are_apart = size[largest].min(initial=np.inf) > APART * size[others].max(initial=FAR_OFF)
-    few, most = (largest, FEW_APART) if are_apart else (far, FEW_FAR)
-    if len(few) > most * len(error):
-        few, most = far, FEW_FAR
-    are_few, squares = len(few) <= most * len(error), np.square(size)
-    rule = are_few and squares[few].sum() > RULING * squares.sum()
-    sole = size.argmax(keepdims=True)
-    if size[sole] > ALONE and is_beyond[sole] and squares[sole] > SOLE * squares.sum():
-        few, rule = sole, True
-    limit = max(MOST_FAR, (LEAST_FAR - 1) / len(error))
+    far, few, is_sole = far_rows(size, is_beyond)
+    rule = is_sole or few is not far or rules(few, FEW_FAR, size)
+    limit = 0.0 if is_sole else max(MOST_FAR, (LEAST_FAR - 1) / len(error))
     found = Finding(OUTLIERS if rule else TAILS, "y", len(far) / len(error), limit)
     are_many = are_noise and len(far) > max(LEAST_MANY, MANY_FAR * len(error))
-    if len(far) < max(LEAST_FAR, MOST_FAR * len(error)) and few is not sole:
+    if len(far) < max(LEAST_FAR, MOST_FAR * len(error)) and not is_sole:
         yield found
         return
     if not (are_many or stand_alone(few if rule else far, size, Z)):
@@ -124,6 +114,27 @@ def of_tails(
     )
     severity = "problem" if rule or are_many else "note"
     yield found._replace(severity=severity, text=text, advice=advice)
+
+
+def far_rows(size: np.ndarray, is_beyond: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Return rows with far errors, those of them that may rule all, and whether that is one.
+
+    These are the rows whose errors are far beyond all others, if they are few, or all far ones.
+    """
+    far = np.flatnonzero(size > FAR_OFF)
+    sole, squares = np.argsort(size)[-1:], np.square(size)
+    if len(far) and size[sole] > ALONE and is_beyond[sole] and squares[sole] > SOLE * squares.sum():
+        return far, sole, True
+    largest = far[size[far] > AS_LARGE * size.max(initial=0.0)]
+    others = np.setdiff1d(far, largest)
+    are_apart = size[largest].min(initial=np.inf) > APART * size[others].max(initial=FAR_OFF)
+    return far, largest if are_apart and rules(largest, FEW_APART, size) else far, False
+
+
+def rules(few: np.ndarray, most: float, size: np.ndarray) -> bool:
+    """Tell whether a few rows, at most this share, have most of the squared errors."""
+    squares = np.square(size)
+    return bool(len(few) <= most * len(size) and squares[few].sum() > RULING * squares.sum())
 
 
 def beyond_spread(error: np.ndarray, Y: np.ndarray) -> np.ndarray:

@@ -271,7 +271,7 @@ class Recipe(OfParameters, ABC):
         """Yield the findings that `diagnose` tabulates; `fit` warns of those that are problems."""
         if (data := fitted.whole) is not None:
             yield from of_rows(data.size, self.learns)
-            yield from of_weights(data.weight)
+            yield from (found for found in of_weights(data.weight) if found.text)
             if self.chooses_inputs:
                 yield from of_features(data.size, data.X.shape[1])
                 yield from of_far_rows(data.X, data.weight)

@@ -19,6 +19,7 @@ from shared import Names
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_friedman1
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process import kernels as sk
 from sklearn.model_selection import KFold
 
 import skgpstoch
@@ -38,6 +39,7 @@ from skgpstoch.methods.automatic import (
     automatic,
     automatic_classifier,
     automatic_regressor,
+    neighbours,
     process_fit,
     race,
 )
@@ -73,6 +75,7 @@ def small(monkeypatch):
     """Networks of few units and steps, and neighbours of few steps."""
     of_few = functools.partial(NNGPRegressor, n_neighbors=8, max_iter=2)
     monkeypatch.setattr(automatic_regressor, "NNGPRegressor", of_few)
+    monkeypatch.setattr(neighbours, "CHOOSES_ITSELF", {"neighbours": 1.0 * sk.Matern(nu=1.5)})
     monkeypatch.setattr(automatic_regressor, "DeepKernelEnsembleRegressor", small_networks)
     monkeypatch.setattr(
         automatic_classifier, "DeepKernelEnsembleClassifier", small_networks_of_classes
@@ -625,6 +628,7 @@ def quick_networks(monkeypatch):
         "DeepKernelEnsembleRegressor",
         lambda **params: DeepKernelEnsembleRegressor(**{**params, **usual}),
     )
+    monkeypatch.setattr(automatic_regressor, "of_count_neighbours", lambda *given: [])
 
 
 @pytest.mark.slow  # by default, tests of networks have large counts

@@ -25,6 +25,14 @@ pytestmark = pytest.mark.usefixtures("one_kernel")
 pd = pytest.importorskip("pandas")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def networks_alone():
+    """Counts have no neighbours, which tests/test_neighbours_in_race.py has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(automatic_regressor, "of_count_neighbours", lambda *given: [])
+        yield
+
+
 @pytest.fixture(scope="module")
 def claims():
     """Counts of frames with a category, their exposures and rates."""

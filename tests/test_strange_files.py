@@ -665,7 +665,7 @@ def test_times_without_pandas(monkeypatch):
 def test_estimators_of_ours_in_one_another(tmp_path):
     """Each names the part that failed, of all that it has."""
     model = SVGPRegressor()
-    for _ in range(20):
+    for _ in range(30):
         model = ConstantVarianceRegressor(model)
     with pytest.raises(ValueError, match="more than 8 estimators are in one another"):
         model.save(tmp_path / "model")

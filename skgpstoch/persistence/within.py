@@ -19,7 +19,7 @@ from .networks import Networks, check_members
 from .registry import PACKAGE, TRANSFORMERS, is_parameter, package_of
 
 MOST_NESTED = 8  # estimators of other packages in one another; HTML takes twice as long for each
-ONE_OF_OURS = 0.5  # that one of ours counts for; the recommended default has three in one another
+ONE_OF_OURS = 0.3  # that one of ours counts for; three hold as many others as one does
 IN_A_PIPELINE = 2.0  # that a pipeline counts for
 MOST_IN_A_PIPELINE = 16  # of pipelines; each quantile of y takes them all some hundred times
 OUTPUTS = "p"  # their axis in `SHAPES`
@@ -79,7 +79,7 @@ class Within:
             return 0
         given = {i: self.known[parts[i][0]] for i in places}
         n_nested = max((inside.n_nested for inside in given.values()), default=0) + weight(value)
-        if n_nested > MOST_NESTED:
+        if int(n_nested) > MOST_NESTED:
             raise ValueError(f"more than {MOST_NESTED} estimators are in one another")
         n_steps = sum(inside.n_steps for inside in given.values())
         if is_step := isinstance(value, TRANSFORMERS):

@@ -32,7 +32,7 @@ from ...training.recipes.error_findings import (
     standardised,
 )
 from ...training.recipes.findings import NO_NOISE, OUTLIERS
-from ...training.recipes.held_out import errors_of, held_out_predictions, scaled_targets
+from ...training.recipes.held_out import errors_of, held_out_predictions
 from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
 from ...training.recipes.networks import Network, build_network
 from ...training.recipes.plan import (
@@ -369,7 +369,7 @@ def of_outliers(fitted: Fitted) -> Iterator[Finding]:
         return
     rows, places = fitted.among_first(len(predicted.log_density))
     error = errors_of(fitted, rows, predicted.mean.numpy()[places])
-    Z, are_beyond = standardised(data.X[rows]), beyond_spread(error, scaled_targets(fitted))
+    Z, are_beyond = standardised(data.X[rows]), beyond_spread(error, fitted.scaled_targets(data))
     found = of_tails(error, Z, True, are_beyond)
     yield from (each for each in found if each.name == OUTLIERS and each.value <= MANY_FAR)
 
@@ -380,7 +380,7 @@ def of_contradictions(fitted: Fitted) -> Iterator[Finding]:
     if data is None or data.y_std is not None or not sees_inputs(fitted.posterior):
         return
     _, place, n_rows = np.unique(data.X, axis=0, return_inverse=True, return_counts=True)
-    Y, place = scaled_targets(fitted), place.ravel()
+    Y, place = fitted.scaled_targets(data), place.ravel()
     mean = np.stack([np.bincount(place, y) / n_rows for y in Y.T], 1)[place]
     apart = np.abs(Y - mean).max(1, initial=0.0)
     found = Finding("contradictions", "y", float(apart.max(initial=0.0)), APART_WITHOUT_NOISE)

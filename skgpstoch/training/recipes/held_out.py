@@ -35,13 +35,6 @@ def held_out_predictions(fitted: Fitted) -> HeldOutPredictions | None:
     return fitted.numbered(scaled.in_units(fitted.y_scaling))
 
 
-def scaled_targets(fitted: Fitted) -> np.ndarray:
-    """Return y of all given rows, scaled, (n, P)."""
-    offset, scale = fitted.y_scaling
-    y = cast(Data, fitted.data).y
-    return np.asarray((y.reshape(len(y), -1) - offset) / scale)
-
-
 def errors_of(fitted: Fitted, rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
     """Return the errors of predicted means of the scaled y of some given rows, both (m, P)."""
-    return scaled_targets(fitted)[rows] - mean.reshape(len(rows), -1)
+    return fitted.scaled_targets(cast(Data, fitted.data))[rows] - mean.reshape(len(rows), -1)

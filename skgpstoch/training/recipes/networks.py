@@ -93,7 +93,7 @@ class Network:
                 ours.requires_grad_(user.requires_grad)
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
-        """Return the scaling of X: standard for our networks, none for the user's module."""
+        """Return the scaling of X: robust for our networks, none for the user's module."""
         if self.module is not None:
             return Scaling.identity(X.shape[1])
         return Scaling.robust(X, weight)

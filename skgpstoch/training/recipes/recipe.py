@@ -120,6 +120,11 @@ class Fitted(NamedTuple):
         """Return predictions for rows of `data`, with the rows numbered as in the whole table."""
         return found if self.numbers is None else found.numbered(self.numbers[found.rows])
 
+    def scaled_targets(self, data: Data) -> np.ndarray:
+        """Return y of some rows, scaled, (n, P)."""
+        offset, scale = self.y_scaling
+        return np.asarray((data.y.reshape(len(data), -1) - offset) / scale)
+
     def in_units(self, log_density: Any, n_rows: float) -> Any:
         """Convert a log density of n_rows rows from the scaled y to y in the user's units."""
         return log_density - n_rows * float(np.log(self.y_scaling.scale).sum())
@@ -271,7 +276,7 @@ class Recipe(OfParameters, ABC):
         """Yield the findings that `diagnose` tabulates; `fit` warns of those that are problems."""
         if (data := fitted.whole) is not None:
             yield from of_rows(data.size, self.learns)
-            yield from (found for found in of_weights(data.weight) if found.text)
+            yield from (found for found in of_weights(data.weight) if found.value > found.limit)
             if self.chooses_inputs:
                 yield from of_features(data.size, data.X.shape[1])
                 yield from of_far_rows(data.X, data.weight)
@@ -344,7 +349,7 @@ def error_findings(
             rows = np.flatnonzero(weight > LEAST_WEIGHT * weight.mean())
         rows = rows[judged_rows(rows)]
         error = errors_at(fitted, data, rows)
-        Y = ((data.y - fitted.y_scaling.offset) / fitted.y_scaling.scale).reshape(len(data.y), -1)
+        Y = fitted.scaled_targets(data)
         yield from of_local(rows, error, data.X, Y, kernel, is_trained)
         are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * noise))
         Z, are_beyond = standardised(data.X[rows]), beyond_spread(error, Y)

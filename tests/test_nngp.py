@@ -312,6 +312,52 @@ def test_with_all_neighbours_predictions_are_exact(P, weights, errors):
     assert_allclose(found.log_evidence().sum(), log_joint(made, X, rows).detach(), **TIGHT)
 
 
+@pytest.mark.parametrize("weights", [False, True], ids=["", "weights"])
+def test_with_a_learned_mean_it_is_ordinary_kriging(weights):
+    """Whose variances have the error of generalised least squares: h hᵀ/1ᵀC⁻¹1, h = 1 − kᵀC⁻¹1."""
+    X, rows = data(P=2, weights=weights, errors=True)
+    X_new, kernel = torch.cat([data(7, seed=5)[0], X[:2], X[:1] + 30.0]), 1.4 * sk.RBF([0.7, 1.9])
+    found, made = posterior(X, rows, N, kernel=kernel)
+    C, K, one = covariance(made, X, rows), made.kernel(X_new, X), torch.ones(N, 1).double()
+    solved = torch.linalg.solve(C, one.expand(2, -1, -1))  # (P, n, 1)
+    var_c, h = 1.0 / solved.sum((1, 2)), 1.0 - (K @ solved)[..., 0]
+    of_mean = var_c[:, None, None] * h[:, :, None] * h[:, None]
+    expected = exact_predictions(made, X, rows, X_new)[1] + of_mean
+
+    assert not found.learned_mean
+    found.judge_mean_()
+    assert_allclose(found.mean_variance, var_c, **TIGHT)
+    assert_allclose(found.marginals(X_new).var[0].mT, expected.diagonal(dim1=1, dim2=2), **TIGHT)
+    assert_allclose(found.covariance(X_new), expected, **TIGHT)
+    draws = found.sample(X_new, 40_000, torch.Generator().manual_seed(0))
+    for p in range(2):
+        assert_allclose(np.cov(draws[..., p].numpy().T), expected[p], atol=0.05)
+
+    half = N // 2
+    first = posterior(X[:half], rows[:half], N, kernel=kernel)[0].judge_mean_()
+    more = first.extended(X[half:], rows[half:])
+    for other in (more, more.refit(X, rows)):
+        assert_allclose(other.marginals(X_new).var, found.marginals(X_new).var, **TIGHT)
+
+
+def test_drawn_functions_have_the_error_of_the_mean():
+    X, rows = data(P=2)
+    found, _ = posterior(X, rows, N, kernel=1.4 * sk.RBF([0.7, 1.9]))
+    found.mean_variance = torch.tensor([5.0, 50.0]).double()
+    X_new = torch.cat([X[:1], X[:1] + 30.0])
+    with torch.no_grad():
+        draws = found.functions(1000, torch.Generator().manual_seed(0))(X_new)
+    assert_allclose(draws.var(0), found.marginals(X_new).var[0], rtol=0.15)
+
+
+def test_some_rows_tell_how_well_the_mean_is_known(monkeypatch):
+    X, rows = data(3000)
+    found, _ = posterior(X, rows, 20, kernel=1.4 * sk.Matern(0.02, nu=0.5))
+    by_some = found.judge_mean_().mean_variance.clone()
+    monkeypatch.setattr(neighbours, "MEAN_ROWS", 3000)
+    assert_allclose(by_some, found.judge_mean_().mean_variance, rtol=0.05)
+
+
 def test_joint_draws_have_the_joint_moments():
     X, rows = data(P=2)
     X_new = torch.cat([X[:3] + 0.01, data(3, seed=5)[0]])
@@ -1061,16 +1107,16 @@ def test_odd_tables(loss, name, few_are_merged):
 
 @pytest.mark.parametrize("d", [2, 20], ids=["trees", "products"])
 @pytest.mark.parametrize("size", [1e8, 1e12, 1e160, 1e300])
-def test_far_queries_have_the_prior(size, d):
+def test_far_queries_have_the_prior_and_the_error_of_the_mean(size, d):
     """Their neighbours are near each other, whatever their distance from the query."""
     X = places("normal", n=60, d=d)
     y = np.sin(X[:, 0])
     model = NNGPRegressor(**QUICK).fit(X, y)
     far = np.array([[size] * d, [-size] * d, [size] + [0.0] * (d - 1)])
     mean, std = model.predict(far, return_std=True, latent=True)
-    variance = np.exp(model.kernel_.theta[0]) * np.var(y)
+    variance = np.exp(model.kernel_.theta[0]) + float(model.posterior_.mean_variance)
     assert_allclose(mean, float(model.posterior_.constant[0] * y.std() + y.mean()))
-    assert_allclose(std, math.sqrt(variance))
+    assert_allclose(std, math.sqrt(variance * np.var(y)))
 
 
 @pytest.mark.filterwarnings("ignore:With the kernel", "ignore:Outliers in X")

@@ -310,6 +310,8 @@ class NeighbourObjective(Objective):
     def solution(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
         """Return the posterior given all rows, with the tails that suit rows left out."""
         posterior = self.posterior(X, rows)
+        if self.mean.requires_grad:
+            posterior.judge_mean_()
         given = self.left_out(posterior, X, rows, self.n_judged)
         judged, mean, var = rows[: len(given.mean)].to(torch.float64), given.mean, given.var
         wider = None

@@ -233,7 +233,7 @@ class PseudoTargetObjective(NeighbourObjective):
             q = stretched(posterior, z, float(posterior.stretch))
             judged = posterior.rows_at(posterior.row_numbers[: z.mean.shape[1]])
             self.held_out = self.predicted(judged, q, posterior.likelihood).cpu()
-        return posterior
+        return posterior.judge_mean_() if self.mean.requires_grad else posterior
 
     def judged(self, numbers: Tensor, rows: Rows) -> Sequence[Tensor]:
         """Return the rows that are left out to judge how certain f is, some at a time."""

@@ -54,9 +54,10 @@ def _(posterior: NeighbourPosterior, X: Value) -> list[LatentValues]:
     prior, w = last(K), gathered(number(places.weight), N)
     D, y, more = number(places.D), number(places.y), number(places.variance - places.D)
     found = []
+    of_mean = posterior.mean_variance.tolist()
     for p, c in enumerate(posterior.constant.tolist()):
         D_N = gathered(D[:, p], N)
-        each = given(K, D_N, gathered(y[:, p], N), m)
+        each = given(K, D_N, gathered(y[:, p], N), m, of_mean[p])
         of_f, of_noise = widths(posterior, p, each, D_N, (gathered(more[:, p], N), w), prior)
         found.append(LatentValues(each.mean + c, each.var * of_f, of_noise))
     mean, var, ratio = zip(*found, strict=True)
@@ -81,17 +82,18 @@ def gathered(column: np.ndarray, N: Value) -> Value:
 
 
 class GivenValues(NamedTuple):
-    """f of one output: μ and v, (N, 1), and β, α and diag C⁻¹ of neighbours, (N, m)."""
+    """f of one output, (N, 1), and β, α and diag C⁻¹ of neighbours, (N, m)."""
 
     mean: Value
     var: Value
+    without: Value  # v if the mean were known
     beta: Value
     alpha: Value
     precision: Value
 
 
-def given(K: Value, D: Value, y: Value, m: int) -> GivenValues:
-    """Return f from K (N, m + 1, m + 1), and D and y of m neighbours."""
+def given(K: Value, D: Value, y: Value, m: int, of_mean: float) -> GivenValues:
+    """Return f from K (N, m + 1, m + 1), D and y of m neighbours, and var c."""
     graph, zero = K.graph, D.columns([0]) * 0.0
     sizes = (K * np.eye(m + 1)).sum(2).squeeze(2).columns(range(m))  # of neighbours: x may be far
     floor = sizes.max(1).unsqueeze(2) * LEAST_PIVOT
@@ -112,8 +114,9 @@ def given(K: Value, D: Value, y: Value, m: int) -> GivenValues:
     (A,) = graph.repeat(m, [A], sweep)
     of_x, of_y = (A.columns([at], axis=1).squeeze(1) for at in (0, 1))
     precision = (A.after(2, axis=1).after(2, axis=2) * -np.eye(m)).sum(2).squeeze(2)
-    var = of_x.columns([0]).at_least(0.0)
-    return GivenValues(-of_x.columns([1]), var, of_x.after(2, 1), of_y.after(2, 1), precision)
+    v, beta = of_x.columns([0]).at_least(0.0), of_x.after(2, 1)
+    var = v + of_mean * (1.0 - beta.sum(1)).square()
+    return GivenValues(-of_x.columns([1]), var, v, beta, of_y.after(2, 1), precision)
 
 
 def last(K: Value) -> Value:
@@ -128,13 +131,12 @@ def widths(
     if posterior.spread is None:
         return 1.0, None
     scale, noise = posterior.spread, float(posterior.variance[p])
-    v = given.var
-    odds = v / (prior - v).at_least(prior * LEAST_KNOWN)
+    odds = given.without / (prior - given.without).at_least(prior * LEAST_KNOWN)
     most_odds = max(float(scale.most_odds[p]), TINIEST)
     known = (most_odds / odds.at_least(TINIEST)).at_most(1.0)
     m = min(posterior.n_neighbors, len(posterior.places.G))
     more, w = of_N
-    v = v.at_least(TINIEST)
+    v = given.var.at_least(TINIEST)
     within = ((1.0 / odds.at_least(TINIEST) + 1.0) * (most_odds / (1.0 + most_odds))).at_most(1.0)
     std = (within * v + noise).at_least(TINIEST).sqrt()
     r = ratio_at(scale.nearby, p, given, more, w, m)

@@ -105,14 +105,15 @@ SHAPES = {
     "NegativeBinomial": "log_dispersion:-|p",
     "NeighbourClassPosterior": (
         "features:nd inputs:ni residual:np noise:np weight:n outcome:nq constant:p variance:p "
-        "level:p link_mean:p stretch:-"
+        "mean_variance:p level:p link_mean:p stretch:-"
     ),
     "NeighbourCountPosterior": (
         "features:nd inputs:ni residual:np noise:np weight:n outcome:np exposure:n1 constant:p "
-        "variance:p level:p link_mean:p stretch:-"
+        "variance:p mean_variance:p level:p link_mean:p stretch:-"
     ),
     "NeighbourPosterior": (
-        "features:nd inputs:ni residual:np noise:np weight:n constant:p variance:p"
+        "features:nd inputs:ni residual:np noise:np weight:n constant:p variance:p "
+        "mean_variance:p"
     ),
     "NetworkFeatures": "scale:-",
     "Noise": "alpha_of_rows:-|n",

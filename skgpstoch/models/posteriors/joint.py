@@ -7,7 +7,7 @@ A prediction m_i = c + β_iᵀ(y_N − c) of f at row i is off by
 a sum of prior values f at the neighbours Z of all rows and at these, and of the neighbours' noise.
 So, exactly and whatever the neighbours,
 
-    cov(f − m) = A C Aᵀ,   C = K + diag(D_Z, 0),
+    cov(f − m) = A C Aᵀ,   C = K + diag(D_Z, 0) + var c,
 
 with the variances of the predictions on its diagonal. Draws of f − m are made by groups of rows
 near each other: each group jointly, given near rows of the groups before (Vecchia's approximation
@@ -40,7 +40,8 @@ class JointErrors(NamedTuple):
     """f − m at q rows, from u places near any of them.
 
     Z (u + q, e) are features of the places, then of the rows; D (u, P) is the places' noise, N
-    (q, m) says which places are near a row, and β (P, q, m) are their weights.
+    (q, m) says which places are near a row, β (P, q, m) are their weights, and the variance of the
+    mean's error is var c (P,).
     """
 
     kernel: Kernel
@@ -48,6 +49,7 @@ class JointErrors(NamedTuple):
     D: Tensor
     N: Tensor
     beta: Tensor
+    of_mean: Tensor
 
     def covariance(self) -> Tensor:
         """Return A C Aᵀ, (P, q, q), by pairs of groups of rows that are near each other."""
@@ -71,7 +73,8 @@ class JointErrors(NamedTuple):
         own = torch.eye(len(rows), dtype=A.dtype, device=A.device).expand(P, -1, -1)
         D = torch.nn.functional.pad(self.D[near].mT, (0, len(rows)))
         numbers = torch.cat([near, u + rows])
-        return Part(self.kernel, rows, numbers, self.Z[numbers], D, torch.cat([A, own], 2))
+        A = torch.cat([A, own], 2)
+        return Part(self.kernel, rows, numbers, self.Z[numbers], D, A, self.of_mean)
 
     def draws(self, var: Tensor, n_samples: int, generator: torch.Generator) -> Tensor:
         """Draw f − m, (S, q, P), whose variances `var` (q, P) are nearly exact.
@@ -140,6 +143,7 @@ class Part(NamedTuple):
     Z: Tensor  # (v, e)
     D: Tensor  # (P, v)
     A: Tensor
+    of_mean: Tensor  # (P,)
 
     def covariance(self, other: Part) -> Tensor:
         """Return A C Aᵀ of its errors with those of another part, (P, r, r')."""
@@ -148,7 +152,8 @@ class Part(NamedTuple):
         same = (other.numbers[at] == self.numbers).nonzero()[:, 0]
         K[same, at[same]] = self.kernel.diag(self.Z[same])  # with white noise that is part of f
         of_noise = (self.A * self.D[:, None])[..., same] @ other.A[..., at[same]].mT
-        return self.A @ K @ other.A.mT + of_noise
+        of_mean = self.of_mean[:, None, None] * self.A.sum(2)[:, :, None] * other.A.sum(2)[:, None]
+        return self.A @ K @ other.A.mT + of_noise + of_mean
 
 
 def groups_of(

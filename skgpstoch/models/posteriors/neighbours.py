@@ -4,6 +4,12 @@ Vecchia, "Estimation and model identification for continuous spatial processes",
 Datta, Banerjee, Finley & Gelfand, "Hierarchical nearest-neighbor Gaussian process models for large
 geostatistical datasets", JASA 111, 2016. The equations are in :mod:`skgpstoch.maths.conditionals`.
 Rows are near if the kernel says so: distances are in its length-scales.
+
+Where the constant c is learned, its error is that of generalised least squares, by the ordered
+density of all rows, and predictions have its part of it (ordinary kriging; Cressie, "Statistics for
+spatial data", 1993, eq. 3.4.58):
+
+    var c = 1/Σ_i (1 − Σβ_i)²/(v_i + D_i),   v(x) + (1 − Σβ(x))² var c.                         (O1)
 """
 
 from __future__ import annotations
@@ -39,6 +45,7 @@ _found: WeakKeyDictionary[nn.Module, Nearest] = WeakKeyDictionary()  # by poster
 _places: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()  # likewise
 _joint: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()  # the log evidence
 TINIEST = torch.finfo(torch.float64).tiny
+MEAN_ROWS = 1000  # places of either kind that tell how well the mean is known
 NEXT_TO_NOTHING = 1e-9  # share of the noise below which known variances are rounding
 
 
@@ -123,6 +130,7 @@ class NeighbourPosterior(Posterior):
     weight: Tensor
     constant: Tensor
     variance: Tensor
+    mean_variance: Tensor
 
     def __init__(
         self,
@@ -148,7 +156,8 @@ class NeighbourPosterior(Posterior):
         self.spread: ErrorScale | None = None  # F
         with torch.no_grad():
             given = columns_of(X, rows, network, mean, noise)
-        for name, value in {**given, "constant": mean, "variance": noise}.items():
+        given |= {"constant": mean, "variance": noise, "mean_variance": torch.zeros_like(mean)}
+        for name, value in given.items():
             self.register_buffer(name, value.detach().clone())
 
     @property
@@ -217,7 +226,8 @@ class NeighbourPosterior(Posterior):
         likelihood = cast(AdditiveNoise, self.likelihood)
         parts = self.kernel, self.network, likelihood, self.constant
         search = self.n_neighbors, self.n_joint, self.is_approximate
-        return NeighbourPosterior(*parts, X, rows, self.variance, *search)
+        other = NeighbourPosterior(*parts, X, rows, self.variance, *search)
+        return other.judge_mean_() if self.learned_mean else other
 
     def extended(self, X: Tensor, rows: Rows) -> Self:
         """Return the posterior given more rows, with the same hyper-parameters."""
@@ -227,7 +237,35 @@ class NeighbourPosterior(Posterior):
         for name, value in new.items():
             other._buffers[name] = torch.cat([getattr(self, name), value])
         other._n_rows = self.n_rows + rows.n_effective
-        return other
+        return other.judge_mean_() if self.learned_mean else other
+
+    @property
+    def learned_mean(self) -> bool:
+        """Whether the mean has an error."""
+        return bool(self.mean_variance.any())
+
+    @torch.no_grad()
+    def judge_mean_(self) -> Self:
+        """Tell how well the rows say what the mean is (O1), in place.
+
+        The first places, which have few before them, tell most; of the others, some stand for all.
+        """
+        places, n = self.places, len(self.places.G)
+        every = torch.arange(n, device=places.G.device)
+        parts = [(every[:MEAN_ROWS], 1.0)]
+        if n > MEAN_ROWS:
+            step = -(-(n - MEAN_ROWS) // MEAN_ROWS)
+            rest = every[MEAN_ROWS::step]
+            parts += [(rest, (n - MEAN_ROWS) / len(rest))]
+        told = torch.zeros_like(self.mean_variance)
+        for i, share in parts:
+            N = self.nearest.earlier(i, min(self.n_joint, n - 1))
+            for b in set_blocks(len(i), N.shape[1] + 1, i.device):
+                c, D = self.conditional(places.G[i[b]], N[b], 0, places), places.D[i[b]].mT
+                v = (c.var.clamp_min(0.0) + D).clamp_min(TINIEST)
+                told += share * (apart(c).square() / v).sum(1)
+        self.mean_variance = 1.0 / told.clamp_min(TINIEST)
+        return self
 
     # ---- predictions -------------------------------------------------------------------------
 
@@ -237,8 +275,10 @@ class NeighbourPosterior(Posterior):
         sets = Sets.of(G, (none, none), places[:3], N)
         return Conditional.of(sets.covariances(self.kernel), sets.D, sets.y, n_errors)
 
-    def said(self, c: Conditional, G: Tensor, N: Tensor, places: Places) -> Given:
-        """Return what places N say of f at rows G, and the errors there."""
+    def said(
+        self, c: Conditional, G: Tensor, N: Tensor, places: Places, of_mean: Tensor | float
+    ) -> Given:
+        """Return what places N say of f at rows G, and the errors there; `of_mean` is var c."""
         k = c.precision.shape[-1]
         near, precision = N[:, :k], c.precision.permute(1, 2, 0)
         w = places.weight[near] * (near >= 0)
@@ -247,15 +287,24 @@ class NeighbourPosterior(Posterior):
         sizes = error.abs() / variance.clamp_min(TINIEST).sqrt()
         var, prior = c.var.clamp_min(0.0).mT, self.kernel.diag(G)[:, None]
         odds = var / (prior - var).clamp_min(LEAST_KNOWN * prior)
+        var = var + of_mean * apart(c).mT.square()
         return Given(c.mean.mT + self.constant, var, c.by_noise.mT, odds, sizes, w)
 
-    def given(self, G: Tensor, N: Tensor, n_errors: int = 0, places: Places | None = None) -> Given:
+    def given(
+        self,
+        G: Tensor,
+        N: Tensor,
+        n_errors: int = 0,
+        places: Places | None = None,
+        of_mean: Tensor | float = 0.0,
+    ) -> Given:
         """Return f at rows G given places N, with errors of the nearest ones, block by block."""
         n_errors = min(n_errors, N.shape[1])
         places = self.places if places is None else places
         whole: list[Tensor] = []  # small tensors kept from each block would fragment the memory
         for b in set_blocks(len(G), N.shape[1] + 1, G.device):
-            part = self.said(self.conditional(G[b], N[b], n_errors, places), G[b], N[b], places)
+            c = self.conditional(G[b], N[b], n_errors, places)
+            part = self.said(c, G[b], N[b], places, of_mean)
             whole = whole or [each.new_empty(len(G), *each.shape[1:]) for each in part]
             for tensor, rows in zip(whole, part, strict=True):
                 tensor[b] = rows
@@ -279,7 +328,8 @@ class NeighbourPosterior(Posterior):
 
     def given_nearest(self, G: Tensor, n_errors: int = 0) -> Given:
         """Return f at rows G given the rows nearest to them."""
-        return self.given(G, self.nearest.of(self.located(G), self.n_neighbors), n_errors)
+        N = self.nearest.of(self.located(G), self.n_neighbors)
+        return self.given(G, N, n_errors, of_mean=self.mean_variance)
 
     def predictive(self, X: Tensor, rows: Rows) -> tuple[Marginals, Likelihood]:
         q, wider = self._marginals(X)
@@ -295,7 +345,7 @@ class NeighbourPosterior(Posterior):
         N = self.nearest.of(self.located(G), self.n_neighbors + 1)
         N = torch.where(own == N, rest[:, None], N)
         N = first_where(N, N >= 0, min(self.n_neighbors, N.shape[1]))
-        return self.given(G, N, n_errors, places)
+        return self.given(G, N, n_errors, places, self.mean_variance)
 
     # ---- the evidence ------------------------------------------------------------------------
 
@@ -359,11 +409,12 @@ class NeighbourPosterior(Posterior):
         G, places = self.network(X), self.places
         near, c = self.near_and_given(G)
         used, N = near.unique(return_inverse=True)
-        Z, given = torch.cat([places.G[used], G]), self.said(c, G, near, places)
+        Z, of_mean = torch.cat([places.G[used], G]), self.mean_variance
+        given = self.said(c, G, near, places, of_mean)
         of_f = torch.ones_like(given.var)
         if self.spread is not None:
             of_f = self.spread(given, self.variance).of_f
-        return given, JointErrors(self.kernel, Z, places.D[used], N, c.beta), of_f
+        return given, JointErrors(self.kernel, Z, places.D[used], N, c.beta, of_mean), of_f
 
     def covariance(self, X: Tensor) -> Tensor:
         """Return the joint covariance, whose diagonal has the variances of :meth:`marginals`."""
@@ -379,14 +430,16 @@ class NeighbourPosterior(Posterior):
         z = standard_normal((n_samples, *y.shape), y, generator)
         drawn = torch.cat([f(G[b]) for b in row_blocks(len(G), BLOCK_ROWS)], 1)
         error = y - drawn - D.sqrt() * z  # (S, n, P)
+        mean = standard_normal((n_samples, 1, y.shape[1]), y, generator) * self.mean_variance.sqrt()
 
         def values(X: Tensor) -> Tensor:
             at = self.network(X)
             near, c = self.near_and_given(at)
             drawn = f(at) + torch.einsum("pbm,sbmp->sbp", c.beta, error[:, near]) + self.constant
+            drawn = drawn + mean * apart(c).mT
             if self.spread is None:
                 return drawn
-            given = self.said(c, at, near, places)
+            given = self.said(c, at, near, places, self.mean_variance)
             return given.mean + self.spread(given, self.variance).of_f * (drawn - given.mean)
 
         return values
@@ -399,6 +452,11 @@ class NeighbourPosterior(Posterior):
         q, likelihood = self.predictive(X, rows)
         f = self.sample(X, n_samples, generator)
         return cast(AdditiveNoise, likelihood).sample_around(f, q.mean[0], generator)
+
+
+def apart(c: Conditional) -> Tensor:
+    """Return 1 − Σβ, (P, b): how much of the mean's error a prediction has."""
+    return 1.0 - c.beta.sum(-1)
 
 
 def slopes_of(value: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:

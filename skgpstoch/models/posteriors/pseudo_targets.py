@@ -233,6 +233,7 @@ class PseudoTargetPosterior(NeighbourPosterior):
         self.noise = factor**2 * self.noise
         var = prior_variance(self.kernel, self.features)
         self.constant = self.mean_of(self.likelihood, self.level, var)
+        self.mean_variance = factor**2 * self.mean_variance
         return self
 
     @torch.no_grad()
@@ -243,7 +244,8 @@ class PseudoTargetPosterior(NeighbourPosterior):
         targets = self.first_targets(self.likelihood, rows, mean, var)
         parts = kernel, self.network, self.likelihood, self.level, X, rows, targets
         search = self.n_neighbors, self.n_joint, self.is_approximate
-        return type(self)(*parts, *search).settle_()
+        other = type(self)(*parts, *search).settle_()
+        return other.judge_mean_() if self.learned_mean else other
 
     def extended(self, X: Tensor, rows: Rows) -> Self:
         cavity = self.unstretched(self.given_nearest(self.network(X)))
@@ -255,7 +257,8 @@ class PseudoTargetPosterior(NeighbourPosterior):
             setattr(other, name, torch.cat([getattr(self, name), value]))
         added = other.row_numbers[len(self.outcome) :]
         beside = other.rows_alone.others(added, self.n_joint)
-        return other.settle_(torch.cat([added, beside.flatten()]).unique())
+        other.settle_(torch.cat([added, beside.flatten()]).unique())
+        return other.judge_mean_() if self.learned_mean else other
 
     def without(self, i: Tensor) -> Self:
         """Return the posterior given all rows but some, of which pseudo-targets know nothing."""

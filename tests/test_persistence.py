@@ -910,7 +910,7 @@ def test_the_digest_is_of_all_that_is_said(files, tmp_path):
         ),
         ((2**63).to_bytes(8, "little") + b"{}", "does not start with the length"),
         ((2).to_bytes(8, "little") + b"{}", "no metadata"),
-        ((2).to_bytes(8, "little") + b"\xff\xff", "not ASCII"),
+        ((2).to_bytes(8, "little") + b"\xff\xff", "not printable ASCII"),
         (pickle.dumps({"a": 1}), "cannot be loaded"),
         ((17).to_bytes(8, "little") + b'{"a": 1, "a": 2} ', "the key 'a' twice"),
     ],

@@ -58,6 +58,7 @@ from skgpstoch import (
     QSGPRegressor,
     SCGDGaussianProcessRegressor,
     SolveGPRegressor,
+    StackedDensityRegressor,
     SVGPClassifier,
     SVGPRegressor,
 )
@@ -179,8 +180,8 @@ def test_a_random_state_that_draws_zeros_for_ever(exact, tmp_path):
 
 
 DEEP = {
-    "a member of a set": lambda nodes: nodes.add("set", nodes.nested("tuple", 200_000)),
-    "a list": lambda nodes: nodes.nested("list", 200_000),
+    "a member of a set": lambda nodes: nodes.add("set", nodes.nested("tuple", 40_000)),
+    "a list": lambda nodes: nodes.nested("list", 40_000),
     "a kernel": lambda nodes: nodes.nested("tuple", 300),
 }
 
@@ -533,6 +534,56 @@ def test_numbers_of_levels_take_memory(exact, tmp_path, monkeypatch):
     refused(tmp_path / "model", "far more memory than the file")
 
 
+def test_an_array_has_few_axes(exact, tmp_path):
+    """The text of its shape was split into millions of numbers, 400 MB for a file of 14."""
+
+    def make(nodes):
+        nodes.tensors.append(np.zeros(1, "u1"))
+        return nodes.add(
+            "array", len(nodes.tensors) - 1, "|u1", ",".join(["10"] * 900_000), "0", ""
+        )
+
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "size that no memory can have")
+
+
+def test_a_path_is_short(exact, tmp_path):
+    """Pathlib keeps a text for each folder, of 14 MB of them 428 MB."""
+    with_attribute(tmp_path / "model", exact, lambda nodes: nodes.add("path", "ab/" * 2000))
+    refused(tmp_path / "model", "a path has more than 4096 letters")
+
+
+def test_a_description_is_short(exact, tmp_path):
+    """Most that takes long takes time or memory for each letter of it."""
+    with_attribute(tmp_path / "model", exact, lambda nodes: nodes.add("list", "a" * 2**22))
+    refused(tmp_path / "model", "does not start with the length of a header")
+    model = skgpstoch.load(exact)
+    model.note_ = "a" * 2**22
+    with pytest.raises(ValueError, match="its description, with texts and lists that are no array"):
+        model.save(tmp_path / "model")
+
+
+def test_names_of_members_are_short(tmp_path):
+    """They come before each parameter of all members within: 19 GB for a file of 1.5 MB."""
+    inner = StackedDensityRegressor([("a", SVGPRegressor()), ("b", SVGPRegressor())])
+    StackedDensityRegressor([("QQ", inner)]).save(tmp_path / "model")
+    metadata, tensors = taken_apart(tmp_path / "model")
+    metadata["structure"] = metadata["structure"].replace('"QQ"', f'"{"a" * 201}"')
+    put_together(tmp_path / "model", metadata, tensors)
+    refused(tmp_path / "model", "the name of an estimator has more than 200 letters")
+
+
+def test_numbers_of_kernels_are_few(tmp_path):
+    """Scikit-learn writes them out one by one: 10 s for a file of 14 MB."""
+    GaussianProcessRegressor(sk.RBF(np.full(20, 1.5))).save(tmp_path / "model")
+    metadata, tensors = taken_apart(tmp_path / "model")
+    nodes = nodes_of(metadata)
+    scales = next(n for n in nodes if n[0] == "array" and tensors[n[1]].shape == (20,))
+    scales[3], tensors[scales[1]] = "60000", np.ones(60_000)
+    put_together(tmp_path / "model", {**metadata, "structure": json.dumps(nodes)}, tensors)
+    refused(tmp_path / "model", "the numbers of a kernel have more than 1048576 letters")
+
+
 def test_small_sets_that_take_long(exact, tmp_path, monkeypatch):
     """To compare two sets of equal hashes takes as long as to compare all their members."""
     monkeypatch.setattr(limits, "MOST_SECONDS", 0.1)
@@ -710,7 +761,7 @@ def test_letters_that_are_none(exact, tmp_path):
     """A letter from outside makes all others of a text take four bytes."""
     data = exact.read_bytes()
     (tmp_path / "model").write_bytes(data.replace(b'"GaussianProcess', '"Gaussian😀'.encode(), 1))
-    refused(tmp_path / "model", "header is not ASCII")
+    refused(tmp_path / "model", "header is not printable ASCII")
 
 
 # ---- numbers that are not finite -----------------------------------------------------------------
@@ -2285,6 +2336,23 @@ def test_models_within_others_say_so_too(tmp_path):
             each.estimator_.predict(X)
 
 
+def test_failures_are_searched_for_once_and_among_few_parts(tmp_path, monkeypatch):
+    """Each level took all parts apart again, and each number of a list, 19 us: 160 s for 13 MB."""
+    model = inner = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0).fit(X, Y)
+    outer = ConstantVarianceRegressor(clone(inner)).fit(X, Y)
+    for _ in range(3):
+        outer.estimator_ = model
+        model = copy.copy(outer)
+    inner.posterior_.model.features.frozen_0 = torch.zeros(5, 3)
+    inner.note_ = [None, *np.random.default_rng(0).normal(size=30_000).tolist()]
+    model.save(tmp_path / "model")
+    seen, part = [], failures.Parts.part
+    monkeypatch.setattr(failures.Parts, "part", lambda self, *a: seen.append(1) or part(self, *a))
+    with pytest.raises(ValueError, match=r"predict failed in SVGPRegressor.*the parts of the"):
+        skgpstoch.load(tmp_path / "model").predict(X)
+    assert 0 < len(seen) < 1.1 * failures.MOST_SEARCHED
+
+
 def test_models_lack_what_those_within_lack(tmp_path):
     ConstantVarianceRegressor(Ridge()).fit(X, Y).save(tmp_path / "model")
     model = skgpstoch.load(tmp_path / "model", objects={"Ridge": Ridge})
@@ -2303,7 +2371,7 @@ def test_errors_of_models_within_others_name_the_file(tmp_path):
     with pytest.raises(ValueError, match="device must be") as failure:
         skgpstoch.load(tmp_path / "model").predict(X)
     (note,) = failure.value.__notes__
-    assert f"estimator_, loaded from '{tmp_path / 'model'}'" in note
+    assert f"predict failed in SVGPRegressor, loaded from '{tmp_path / 'model'}'" in note
 
 
 def test_more_rows_of_a_scale_of_zero_leave_the_model_as_it_is(exact):

@@ -54,6 +54,8 @@ DATA = {"X_train_", "y_train_"}  # which may have missing values
 WITHOUT_METHODS = (float, list, tuple, dict, set, frozenset, np.ndarray, Tensor)  # of ours
 LONGEST_PLACE = 200  # letters
 AT_ONCE = 2**16  # numbers that are looked at at once
+MOST_SEARCHED = 20_000  # values and arrays that are searched for what is wrong
+MARK = "_skgpstoch_told"  # attribute of errors
 
 
 def with_failures_told(method: Any) -> Any:
@@ -64,7 +66,7 @@ def with_failures_told(method: Any) -> Any:
         try:
             found = method(model, *args, **kwargs)
         except DAMAGE as error:
-            if not is_called_right(method, (model, *args), kwargs):
+            if hasattr(error, MARK) or not is_called_right(method, (model, *args), kwargs):
                 raise
             if id(model) in LOADED:
                 shorten(error)
@@ -81,12 +83,10 @@ def with_failures_told(method: Any) -> Any:
                 "with this version."
             )
             if is_unable(error):
-                raise ValueError(f"{str(error).rstrip(chr(46))}. {why}") from error
+                raise told_once(ValueError(f"{str(error).rstrip(chr(46))}. {why}")) from error
             if not (is_told or is_raised_by_users(error)):
-                raise ValueError(why) from error
-            notes = getattr(error, "__notes__", [])
-            notes[:] = [note for note in notes if file_of(model) not in note]  # of a model within
-            error.add_note(why)
+                raise told_once(ValueError(why)) from error
+            told_once(error).add_note(why)
             raise
         if method.__name__ == "fit":
             LOADED.pop(id(model), None)
@@ -97,6 +97,12 @@ def with_failures_told(method: Any) -> Any:
         return found
 
     return told
+
+
+def told_once(error: Exception) -> Exception:
+    """Let models around the one that tells which part failed not search for it again."""
+    setattr(error, MARK, True)
+    return error
 
 
 def is_called_right(method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -256,6 +262,7 @@ class Parts(Packer):
     def __init__(self, model: Any) -> None:
         super().__init__(Names())
         self.places = {id(model): type(model).__name__}
+        self.n_seen = 0
         self.extremes = [(0.0, 1.0, "")]  # |log10| of the number in an array farthest from 1
         with contextlib.suppress(*DAMAGE):  # a part that cannot be taken apart
             self.state(model)
@@ -263,6 +270,9 @@ class Parts(Packer):
     def part(self, value: Any, path: str) -> Any:
         if type(value) in ATOMS:
             return value
+        self.n_seen += 1
+        if self.n_seen > MOST_SEARCHED:
+            raise ValueError("too many parts")
         path = OF_MODULES.sub(r".\1", path)[:LONGEST_PLACE]
         if not isinstance(value, WITHOUT_METHODS):
             self.places.setdefault(id(value), path)

@@ -70,9 +70,7 @@ RANGE_OF = {
     "Lattice": {"atoms": UNIQUE, "weight": SHARE},
     "MixturePosterior": {"skew": SIGNED},
     "NeighbourCountPosterior": {"outcome": FROM_0, "exposure": ABOVE_0, "stretch": ABOVE_0},
-    "NeighbourPosterior": dict.fromkeys(
-        ("noise", "variance", "weight", "mean_variance"), FROM_0
-    ),
+    "NeighbourPosterior": dict.fromkeys(("noise", "variance", "weight", "mean_variance"), FROM_0),
     "Process": {"noise": FROM_0},
     "RowWeights": {"weight": SHARES, "df": ABOVE_2},
     "Scaling": {"scale": ABOVE_0},

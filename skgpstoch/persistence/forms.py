@@ -50,6 +50,7 @@ DAMAGE = (
 
 FRESH = vars(nn.Module())
 LONGEST_FIELD = 200  # letters of an attribute's name
+LONGEST_PATH = 4096  # letters
 
 
 class Form(NamedTuple):
@@ -103,6 +104,13 @@ def instance_of(form: str, make: Callable[[Any, Fields], Any]) -> Callable[[list
         return make(checked(cls, form), dict(pairs(rest)))
 
     return together
+
+
+def path_of(parts: list[Any]) -> Path:
+    """Return a path; raise a ValueError if no system has such a long one."""
+    if len(parts[0]) > LONGEST_PATH:
+        raise ValueError(f"a path has more than {LONGEST_PATH} letters")
+    return Path(*parts)
 
 
 def checked(cls: Any, form: str) -> Any:
@@ -204,7 +212,7 @@ FORMS: dict[str, Form] = {
     ),
     "cells": Form(of.cells, of.array_of_cells),
     "sequence": Form(contents, lambda parts: checked(parts[0], "sequence")(parts[1:])),
-    "path": Form(word, lambda parts: Path(*parts), TEXT),
+    "path": Form(word, path_of, TEXT),
     "floats": Form(lambda value: numbered([np.array(value)]), of.floats_of, ((np.ndarray,),)),
     "float": Form(word, lambda parts: one_of(WORDS, parts[0]), TEXT),
     "scalar": Form(of.scalar, of.scalar_of, ((str,), (bool, int, float, str))),

@@ -23,7 +23,7 @@ from torch import nn
 from ..data.findings import Finding
 from .fields import check_fields, refuse_names
 from .finite import Unknown, check_ranges, may_be_unknown, n_in_ranges, unknown_in
-from .forms import OBJECTS
+from .forms import LONGEST_FIELD, OBJECTS
 from .forms_of_values import LETTERS_SHOWN, is_long_list_of_floats
 from .kernels import check_size
 from .keys import MOST_SECONDS, check_integers, is_flat, seconds_of, slow_keys
@@ -53,6 +53,7 @@ TIMES_A_TRANSFORMER = 20  # that a transformer of y counts, which each quantile 
 LONGEST_NAME = 120  # of an attribute, in messages
 ROWS = ("X_train_",)  # of any kind, where a kernel is the user's own
 ARRAYS = (np.ndarray, torch.Tensor)
+NAMED = ("list", "tuple", "dict", "ordered dict")  # forms of estimators with names
 WITH_PARTS = {"list", "tuple", "sequence", "dict", "ordered dict"}
 EVALUATED = (sk.Kernel, nn.Module, BaseEstimator)
 WHERE_KEYS_ARE = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered dict": (0, 2)}
@@ -152,7 +153,8 @@ class FileLimits(StateLimits):
         inner = [part[0] for part in parts if isinstance(part, list)]
         self.n_parts += 1 + len(parts)
         self.check_long(form, inner, values)
-        self.take(letters := sum(len(v) for v in values if type(v) is str))
+        check_name_of_member(form, values)
+        self.take(letters := sum(sys.getsizeof(v) for v in values if type(v) is str))
         self.sizes.append(letters + sum(map(self.sizes.__getitem__, inner)))
         self.read.append(letters + sum(map(self.read.__getitem__, inner)))
         self.plain.append(letters + sum(map(self.plain.__getitem__, inner)))
@@ -238,6 +240,7 @@ class FileLimits(StateLimits):
             self.check_looks(value, n_plain)
             lengths = check_shapes(value, self.with_arrays(parts), self.of_objects)
             check_fields(value, form, parts[1::2], self.n_bytes)
+            self.check_kernel(value)
             if self.sizes[-1] > self.most_bytes or self.texts[-1]:
                 self.check_parameters(value, parts)
             self.check_evaluations(value)
@@ -302,6 +305,14 @@ class FileLimits(StateLimits):
         if self.n_looks > MOST_LOOKS * n_known + FREE_PARTS:
             raise ValueError("its estimators and kernels share too much")
 
+    def check_kernel(self, value: Any) -> None:
+        """Raise a ValueError if the text that shows a kernel, with all its numbers, is long."""
+        if isinstance(value, sk.Kernel):
+            arrays = (a for a in vars(value).values() if isinstance(a, np.ndarray))
+            self.texts[-1] += LETTERS_OF_NUMBER * sum(a.size for a in arrays)
+            if self.texts[-1] > MOST_SHOWN:
+                raise ValueError(f"the numbers of a kernel have more than {MOST_SHOWN} letters")
+
     def check_evaluations(self, value: Any) -> None:
         """Raise a ValueError if to compute with an object takes far longer than its parts tell."""
         if isinstance(value, EVALUATED):
@@ -355,6 +366,13 @@ class FileLimits(StateLimits):
             name = re.sub(r"^\._(parameters|buffers)\['(.*)'\]$", r".\2", where)
             number = "NaN" if found.is_nan else "infinite"
             raise ValueError(f"{type(value).__name__}{name} is not finite: it is {number}")
+
+
+def check_name_of_member(form: str, values: list[Any]) -> None:
+    """Raise a ValueError if an estimator's name, which comes before each parameter, is long."""
+    is_member = form in NAMED and any(isinstance(v, BaseEstimator) for v in values)
+    if is_member and any(type(v) is str and len(v) > LONGEST_FIELD for v in values):
+        raise ValueError(f"the name of an estimator has more than {LONGEST_FIELD} letters")
 
 
 def label(form: str, parts: list[Any], place: int) -> str:

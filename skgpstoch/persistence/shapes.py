@@ -112,8 +112,7 @@ SHAPES = {
         "variance:p mean_variance:p level:p link_mean:p stretch:-"
     ),
     "NeighbourPosterior": (
-        "features:nd inputs:ni residual:np noise:np weight:n constant:p variance:p "
-        "mean_variance:p"
+        "features:nd inputs:ni residual:np noise:np weight:n constant:p variance:p mean_variance:p"
     ),
     "NetworkFeatures": "scale:-",
     "Noise": "alpha_of_rows:-|n",

@@ -28,6 +28,7 @@ from .registry import known_functions, known_types, name_of
 
 ATOMS = (bool, int, str, type(None))
 LONGEST_NUMBER = 20  # digits of a size
+MOST_LISTED = 64  # axes
 
 
 class PackedState(NamedTuple):
@@ -284,7 +285,7 @@ def entry(values: list[Any], number: Any, kind: str) -> Any:
 
 def numbers(text: str) -> tuple[int, ...]:
     """Return the tuple that `Packer.listed` wrote."""
-    found = text.split(",") if text else []
+    found = text.split(",", MOST_LISTED) if text else []
     if any(len(number) > LONGEST_NUMBER for number in found):
         raise ValueError("an array has a size that no memory can have")
     return tuple(map(int, found))

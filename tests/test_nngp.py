@@ -42,10 +42,11 @@ from skgpstoch.methods.nngp.climb import BOX, LEAST_EVALUATIONS, Climb
 from skgpstoch.methods.nngp.start import in_range, in_sight
 from skgpstoch.models.calibration.tails import TailChoice, best_tails
 from skgpstoch.models.features.near import NearFeatures
-from skgpstoch.models.posteriors import joint, neighbours
+from skgpstoch.models.posteriors import joint, mean_error, neighbours
 from skgpstoch.models.posteriors.exact import repetition
 from skgpstoch.models.posteriors.functions import prior_functions
 from skgpstoch.models.posteriors.joint import groups_of
+from skgpstoch.models.posteriors.mean_error import with_mean_error
 from skgpstoch.models.posteriors.neighbours import NeighbourPosterior
 from skgpstoch.models.posteriors.places import Observed, noise_of_rows
 from skgpstoch.models.posteriors.sets import lag
@@ -324,8 +325,8 @@ def test_with_a_learned_mean_it_is_ordinary_kriging(weights):
     of_mean = var_c[:, None, None] * h[:, :, None] * h[:, None]
     expected = exact_predictions(made, X, rows, X_new)[1] + of_mean
 
-    assert not found.learned_mean
-    found.judge_mean_()
+    assert not found.mean_variance.any()
+    with_mean_error(found)
     assert_allclose(found.mean_variance, var_c, **TIGHT)
     assert_allclose(found.marginals(X_new).var[0].mT, expected.diagonal(dim1=1, dim2=2), **TIGHT)
     assert_allclose(found.covariance(X_new), expected, **TIGHT)
@@ -334,7 +335,7 @@ def test_with_a_learned_mean_it_is_ordinary_kriging(weights):
         assert_allclose(np.cov(draws[..., p].numpy().T), expected[p], atol=0.05)
 
     half = N // 2
-    first = posterior(X[:half], rows[:half], N, kernel=kernel)[0].judge_mean_()
+    first = with_mean_error(posterior(X[:half], rows[:half], N, kernel=kernel)[0])
     more = first.extended(X[half:], rows[half:])
     for other in (more, more.refit(X, rows)):
         assert_allclose(other.marginals(X_new).var, found.marginals(X_new).var, **TIGHT)
@@ -353,9 +354,9 @@ def test_drawn_functions_have_the_error_of_the_mean():
 def test_some_rows_tell_how_well_the_mean_is_known(monkeypatch):
     X, rows = data(3000)
     found, _ = posterior(X, rows, 20, kernel=1.4 * sk.Matern(0.02, nu=0.5))
-    by_some = found.judge_mean_().mean_variance.clone()
-    monkeypatch.setattr(neighbours, "MEAN_ROWS", 3000)
-    assert_allclose(by_some, found.judge_mean_().mean_variance, rtol=0.05)
+    by_some = with_mean_error(found).mean_variance.clone()
+    monkeypatch.setattr(mean_error, "MEAN_ROWS", 3000)
+    assert_allclose(by_some, with_mean_error(found).mean_variance, rtol=0.05)
 
 
 def test_joint_draws_have_the_joint_moments():

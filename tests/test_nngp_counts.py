@@ -289,10 +289,12 @@ def test_predictions_are_those_of_the_process(model, table):
     assert model.score(X, y, exposure=exposure) > 0.5
 
 
-def test_far_from_all_rows_counts_are_those_of_the_prior(model):
+def test_far_from_all_rows_counts_are_those_of_the_prior_and_of_the_error_of_the_mean(model):
     f, s = model.predict(FAR, return_std=True, latent=True)
     assert_allclose(f, model.posterior_.constant, rtol=1e-9)
-    assert_allclose(s**2, model.kernel_.diag(FAR), rtol=1e-9)
+    of_mean = float(model.posterior_.mean_variance)
+    assert 0.0 < of_mean < 1.0
+    assert_allclose(s**2, model.kernel_.diag(FAR) + of_mean, rtol=1e-9)
     assert_allclose(model.predict(FAR, exposure=3.0), 3.0 * np.exp(f + 0.5 * s**2), rtol=1e-9)
 
 

@@ -35,6 +35,7 @@ from ..models.calibration.spread import best_spread
 from ..models.calibration.tails import ErrorTails, TailChoice, best_tails
 from ..models.calibration.tails import log_density as log_density_of_errors
 from ..models.mixture import Spread
+from ..models.posteriors.mean_error import with_mean_error
 from ..models.posteriors.nearby import (
     KNOWN,
     N_NEARBY,
@@ -311,7 +312,7 @@ class NeighbourObjective(Objective):
         """Return the posterior given all rows, with the tails that suit rows left out."""
         posterior = self.posterior(X, rows)
         if self.mean.requires_grad:
-            posterior.judge_mean_()
+            with_mean_error(posterior)
         given = self.left_out(posterior, X, rows, self.n_judged)
         judged, mean, var = rows[: len(given.mean)].to(torch.float64), given.mean, given.var
         wider = None

@@ -26,6 +26,7 @@ from ..maths.conditionals import Conditional
 from ..maths.gaussian import Marginals
 from ..models.calibration.held_out import Predicted
 from ..models.calibration.tails import best_scale
+from ..models.posteriors.mean_error import with_mean_error
 from ..models.posteriors.places import Observed
 from ..models.posteriors.pseudo_targets import (
     SETTLING_SWEEPS,
@@ -233,7 +234,7 @@ class PseudoTargetObjective(NeighbourObjective):
             q = stretched(posterior, z, float(posterior.stretch))
             judged = posterior.rows_at(posterior.row_numbers[: z.mean.shape[1]])
             self.held_out = self.predicted(judged, q, posterior.likelihood).cpu()
-        return posterior.judge_mean_() if self.mean.requires_grad else posterior
+        return with_mean_error(posterior) if self.mean.requires_grad else posterior
 
     def judged(self, numbers: Tensor, rows: Rows) -> Sequence[Tensor]:
         """Return the rows that are left out to judge how certain f is, some at a time."""

@@ -17,6 +17,7 @@ OF_A_NUMBER = (int, float, np.bool_, np.integer, np.floating)
 ITEM_SIZES = (1, 2, 4, 8)
 STORED = {"|b1", "<f2", "<f4", "<f8", "|i1", "|u1", *(f"<{k}{n}" for k in "iu" for n in (2, 4, 8))}
 FEWEST = 16  # smaller arrays are stored as they are
+MOST_AXES = 6  # of each, NumPy shows six numbers
 ALIGNMENT = 64  # bytes, as in torch: results of linear algebra may depend on it
 HALVES = ("", "lower", "upper", "symmetric")
 

@@ -54,7 +54,7 @@ DATA = {"X_train_", "y_train_"}  # which may have missing values
 WITHOUT_METHODS = (float, list, tuple, dict, set, frozenset, np.ndarray, Tensor)  # of ours
 LONGEST_PLACE = 200  # letters
 AT_ONCE = 2**16  # numbers that are looked at at once
-MOST_SEARCHED = 20_000  # values and arrays that are searched for what is wrong
+MOST_LOOKED_AT = 20_000  # values and arrays that are searched for what is wrong
 MARK = "_skgpstoch_told"  # attribute of errors
 
 
@@ -271,7 +271,7 @@ class Parts(Packer):
         if type(value) in ATOMS:
             return value
         self.n_seen += 1
-        if self.n_seen > MOST_SEARCHED:
+        if self.n_seen > MOST_LOOKED_AT:
             raise ValueError("too many parts")
         path = OF_MODULES.sub(r".\1", path)[:LONGEST_PLACE]
         if not isinstance(value, WITHOUT_METHODS):

@@ -53,7 +53,7 @@ TIMES_A_TRANSFORMER = 20  # that a transformer of y counts, which each quantile 
 LONGEST_NAME = 120  # of an attribute, in messages
 ROWS = ("X_train_",)  # of any kind, where a kernel is the user's own
 ARRAYS = (np.ndarray, torch.Tensor)
-NAMED = ("list", "tuple", "dict", "ordered dict")  # forms of estimators with names
+WITH_NAMES = ("list", "tuple", "dict", "ordered dict")  # forms of estimators with names
 WITH_PARTS = {"list", "tuple", "sequence", "dict", "ordered dict"}
 EVALUATED = (sk.Kernel, nn.Module, BaseEstimator)
 WHERE_KEYS_ARE = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered dict": (0, 2)}
@@ -339,7 +339,7 @@ class FileLimits(StateLimits):
         if n_letters > MOST_SHOWN:
             raise ValueError(f"the texts of its parameters have more than {MOST_SHOWN} letters")
         if isinstance(value, BaseEstimator):
-            self.texts[-1] = n_letters  # nothing shows what it has learned
+            self.texts[-1] = n_letters  # others show what it has learned in short
 
     def take(self, n_bytes: int) -> None:
         """Raise a ValueError if the objects up to here take too much memory, or too much time."""
@@ -370,7 +370,7 @@ class FileLimits(StateLimits):
 
 def check_name_of_member(form: str, values: list[Any]) -> None:
     """Raise a ValueError if an estimator's name, which comes before each parameter, is long."""
-    is_member = form in NAMED and any(isinstance(v, BaseEstimator) for v in values)
+    is_member = form in WITH_NAMES and any(isinstance(v, BaseEstimator) for v in values)
     if is_member and any(type(v) is str and len(v) > LONGEST_FIELD for v in values):
         raise ValueError(f"the name of an estimator has more than {LONGEST_FIELD} letters")
 

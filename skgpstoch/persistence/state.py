@@ -20,7 +20,7 @@ import torch
 
 from ..data.messages import is_raised_by_us
 from . import forms
-from .arrays import Layout, is_plain, kept, restored
+from .arrays import MOST_AXES, Layout, is_plain, kept, restored
 from .forms_of_values import LETTERS_SHOWN
 from .levels import is_long_tuple
 from .limits import StateLimits
@@ -28,7 +28,6 @@ from .registry import known_functions, known_types, name_of
 
 ATOMS = (bool, int, str, type(None))
 LONGEST_NUMBER = 20  # digits of a size
-MOST_LISTED = 64  # axes
 
 
 class PackedState(NamedTuple):
@@ -285,7 +284,9 @@ def entry(values: list[Any], number: Any, kind: str) -> Any:
 
 def numbers(text: str) -> tuple[int, ...]:
     """Return the tuple that `Packer.listed` wrote."""
-    found = text.split(",", MOST_LISTED) if text else []
+    found = text.split(",", MOST_AXES) if text else []
+    if len(found) > MOST_AXES:
+        raise ValueError(f"an array has more than {MOST_AXES} axes")
     if any(len(number) > LONGEST_NUMBER for number in found):
         raise ValueError("an array has a size that no memory can have")
     return tuple(map(int, found))

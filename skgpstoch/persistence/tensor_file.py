@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..data.whole_file import whole_file
+from .arrays import MOST_AXES
 from .strict_json import parsed
 
 TYPES = {
@@ -39,7 +40,6 @@ LENGTH = 8  # bytes, little-endian
 LONGEST_HEADER = 2**22  # bytes; the library allows 100 MB
 """*Measured*: that of a default model of 60 to 70 columns takes 40 to 80 kB. Whatever looks at each
 letter and value of such a header keeps to the seconds and megabytes that any file may take."""
-MOST_AXES = 32
 UNWRITTEN = re.compile(rb"[^ -~]")  # what JSON in ASCII escapes
 FREE_ROWS = 1000  # of arrays without columns; if there are more, other arrays have a byte for each
 NOT_OURS = (

@@ -4,12 +4,7 @@ Vecchia, "Estimation and model identification for continuous spatial processes",
 Datta, Banerjee, Finley & Gelfand, "Hierarchical nearest-neighbor Gaussian process models for large
 geostatistical datasets", JASA 111, 2016. The equations are in :mod:`skgpstoch.maths.conditionals`.
 Rows are near if the kernel says so: distances are in its length-scales.
-
-Where the constant c is learned, its error is that of generalised least squares, by the ordered
-density of all rows, and predictions have its part of it (ordinary kriging; Cressie, "Statistics for
-spatial data", 1993, eq. 3.4.58):
-
-    var c = 1/Σ_i (1 − Σβ_i)²/(v_i + D_i),   v(x) + (1 − Σβ(x))² var c.                         (O1)
+The error of a learned mean is that of :mod:`.mean_error`.
 """
 
 from __future__ import annotations
@@ -35,6 +30,7 @@ from ...maths.nearest import Nearest, first_where
 from .base import Posterior
 from .functions import Functions, prior_functions
 from .joint import JointErrors
+from .mean_error import apart, with_mean_error_again
 from .nearby import LEAST_KNOWN, ErrorScale, Given, Widths
 from .places import Observed, Places, noise_of_rows, observed
 from .sets import Sets, lag, located, set_blocks
@@ -45,7 +41,6 @@ _found: WeakKeyDictionary[nn.Module, Nearest] = WeakKeyDictionary()  # by poster
 _places: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()  # likewise
 _joint: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()  # the log evidence
 TINIEST = torch.finfo(torch.float64).tiny
-MEAN_ROWS = 1000  # places of either kind that tell how well the mean is known
 NEXT_TO_NOTHING = 1e-9  # share of the noise below which known variances are rounding
 
 
@@ -111,7 +106,7 @@ class NeighbourPosterior(Posterior):
     likelihood : AdditiveNoise
         p(y | f) of new rows.
     mean : Tensor of shape (P,)
-        The constant c.
+        The constant c, known until :func:`.with_mean_error` tells its error.
     X, rows : Tensor of shape (N, d) and Rows
         The training rows, in float64.
     noise : Tensor of shape (P,)
@@ -227,7 +222,7 @@ class NeighbourPosterior(Posterior):
         parts = self.kernel, self.network, likelihood, self.constant
         search = self.n_neighbors, self.n_joint, self.is_approximate
         other = NeighbourPosterior(*parts, X, rows, self.variance, *search)
-        return other.judge_mean_() if self.learned_mean else other
+        return with_mean_error_again(other, self)
 
     def extended(self, X: Tensor, rows: Rows) -> Self:
         """Return the posterior given more rows, with the same hyper-parameters."""
@@ -237,35 +232,7 @@ class NeighbourPosterior(Posterior):
         for name, value in new.items():
             other._buffers[name] = torch.cat([getattr(self, name), value])
         other._n_rows = self.n_rows + rows.n_effective
-        return other.judge_mean_() if self.learned_mean else other
-
-    @property
-    def learned_mean(self) -> bool:
-        """Whether the mean has an error."""
-        return bool(self.mean_variance.any())
-
-    @torch.no_grad()
-    def judge_mean_(self) -> Self:
-        """Tell how well the rows say what the mean is (O1), in place.
-
-        The first places, which have few before them, tell most; of the others, some stand for all.
-        """
-        places, n = self.places, len(self.places.G)
-        every = torch.arange(n, device=places.G.device)
-        parts = [(every[:MEAN_ROWS], 1.0)]
-        if n > MEAN_ROWS:
-            step = -(-(n - MEAN_ROWS) // MEAN_ROWS)
-            rest = every[MEAN_ROWS::step]
-            parts += [(rest, (n - MEAN_ROWS) / len(rest))]
-        told = torch.zeros_like(self.mean_variance)
-        for i, share in parts:
-            N = self.nearest.earlier(i, min(self.n_joint, n - 1))
-            for b in set_blocks(len(i), N.shape[1] + 1, i.device):
-                c, D = self.conditional(places.G[i[b]], N[b], 0, places), places.D[i[b]].mT
-                v = (c.var.clamp_min(0.0) + D).clamp_min(TINIEST)
-                told += share * (apart(c).square() / v).sum(1)
-        self.mean_variance = 1.0 / told.clamp_min(TINIEST)
-        return self
+        return with_mean_error_again(other, self)
 
     # ---- predictions -------------------------------------------------------------------------
 
@@ -452,11 +419,6 @@ class NeighbourPosterior(Posterior):
         q, likelihood = self.predictive(X, rows)
         f = self.sample(X, n_samples, generator)
         return cast(AdditiveNoise, likelihood).sample_around(f, q.mean[0], generator)
-
-
-def apart(c: Conditional) -> Tensor:
-    """Return 1 − Σβ, (P, b): how much of the mean's error a prediction has."""
-    return 1.0 - c.beta.sum(-1)
 
 
 def slopes_of(value: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:

@@ -40,6 +40,7 @@ from ...likelihoods.products import product_moments
 from ...maths.gaussian import Marginals, log_density
 from ...maths.nearest import Nearest
 from .base import Posterior
+from .mean_error import with_mean_error_again
 from .neighbours import TINIEST, NeighbourPosterior, forget_targets
 from .places import Places
 
@@ -245,7 +246,7 @@ class PseudoTargetPosterior(NeighbourPosterior):
         parts = kernel, self.network, self.likelihood, self.level, X, rows, targets
         search = self.n_neighbors, self.n_joint, self.is_approximate
         other = type(self)(*parts, *search).settle_()
-        return other.judge_mean_() if self.learned_mean else other
+        return with_mean_error_again(other, self)
 
     def extended(self, X: Tensor, rows: Rows) -> Self:
         cavity = self.unstretched(self.given_nearest(self.network(X)))
@@ -258,7 +259,7 @@ class PseudoTargetPosterior(NeighbourPosterior):
         added = other.row_numbers[len(self.outcome) :]
         beside = other.rows_alone.others(added, self.n_joint)
         other.settle_(torch.cat([added, beside.flatten()]).unique())
-        return other.judge_mean_() if self.learned_mean else other
+        return with_mean_error_again(other, self)
 
     def without(self, i: Tensor) -> Self:
         """Return the posterior given all rows but some, of which pseudo-targets know nothing."""

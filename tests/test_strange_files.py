@@ -1647,6 +1647,19 @@ def test_means_of_levels_have_few_columns(plain, tmp_path):
         model.save(tmp_path / "model")
 
 
+def test_codes_of_levels_are_integers(plain, tmp_path):
+    """An array in place of one took 4.6 GB for 300 rows of that level."""
+    frame = pd.DataFrame({"level": [f"level {i % 4}" for i in range(120)]})
+    encoder, model = TableEncoder(), skgpstoch.load(plain)
+    encoder.fit_transform(frame, RNG.normal(size=(120, 1)))
+    model.note_, levels = encoder, encoder.encoders[0].levels
+    model.save(tmp_path / "model")
+    for code, kind in ((np.zeros(9), "ndarray"), ([0] * 9, "list")):
+        levels["level 0"] = code
+        with pytest.raises(ValueError, match=f"levels has a {kind}, which it cannot"):
+            model.save(tmp_path / "model")
+
+
 def test_trees_of_neighbours_are_not_deep():
     """Of rows ever closer, whose tree was as deep as they are many, SciPy crashes."""
     rows = torch.zeros(3000, 2, dtype=torch.float64)
@@ -2117,7 +2130,7 @@ def test_patches_are_those_of_images(shape, tmp_path):
     model.fit(images, images[:, 0]).save(tmp_path / "model")
     covariances = model.posterior_.model.features.parts[0].covariances
     covariances.geometry = covariances.geometry._replace(image_shape=shape)
-    with pytest.raises(ValueError, match=r"patches of the shape \(4, 9\) are not those of images"):
+    with pytest.raises(ValueError, match="are not those of images|image_shape has a float"):
         model.save(tmp_path / "model")
 
 

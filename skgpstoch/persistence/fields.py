@@ -109,6 +109,12 @@ def check_types_of(cls: type, fields: dict[str, Any]) -> None:
         is_of_objects = isinstance(field, np.ndarray) and field.dtype.kind not in KINDS
         if name in fields and (is_of_objects or not isinstance(field, choice)):
             raise ValueError(f"{cls.__name__}.{name} is {told(field)}, which it cannot be")
+    for name, choice in declared_members(cls).items():
+        field = fields.get(name)
+        members = field.values() if isinstance(field, dict) else field
+        kinds = set(map(type, members)) if isinstance(field, dict | list | tuple) else set()
+        if other := [kind for kind in kinds if not issubclass(kind, choice)]:
+            raise ValueError(f"{cls.__name__}.{name} has a {other[0].__name__}, which it cannot")
 
 
 def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
@@ -275,6 +281,19 @@ def declared(cls: type) -> dict[str, tuple[type, ...]]:
         for name, choice in hints.items()
         if all(t in SIMPLE or hasattr(t, "_fields") for t in choice)
     }
+
+
+@functools.cache
+def declared_members(cls: type) -> dict[str, tuple[Any, ...]]:
+    """Return the types of what a class's dicts, lists and tuples hold, if these are plain."""
+    found = {}
+    for name, hint in hints_of(cls).items():
+        origin, inner = typing.get_origin(hint), typing.get_args(hint)
+        choice = [t for t in (inner[-1:] if origin is dict else inner) if t is not ...]
+        is_plain = all(isinstance(t, type) and t is not Any for t in choice)
+        if origin in (dict, list, tuple) and choice and is_plain:
+            found[name] = tuple(ONE_OF.get(t, t) for t in choice)
+    return found
 
 
 def hints_of(cls: type) -> dict[str, Any]:

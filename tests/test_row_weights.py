@@ -6,9 +6,10 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import trapezoid
 from scipy.stats import kstest, norm, t
+from sklearn.exceptions import ConvergenceWarning
 
 import skgpstoch as gp
-from skgpstoch import AutoGaussianProcessRegressor
+from skgpstoch import AutoGaussianProcessRegressor, on_interrupt
 from skgpstoch.data.held_out import (
     HeldOutPredictions,
     joint,
@@ -21,6 +22,7 @@ from skgpstoch.estimators.distributions.normal import NormalLaw
 from skgpstoch.methods.automatic.mixture import MixedRows, NormalRows
 from skgpstoch.methods.automatic.row_weights import RowPosterior, RowWeights, row_weights
 from skgpstoch.training import exact_search
+from skgpstoch.training.interrupts import one_fit
 
 BY_ROW = RowWeights(np.array([0.5, 0.3, 0.2]), 1.5, 0.7, 5.0, 0.4)
 V = np.array([0.8, 0.2])
@@ -236,6 +238,20 @@ def test_few_rows_or_one_model_have_no_weights_by_row():
     assert row_weights(parts, w, w, np.ones(29)) is None
     assert row_weights(parts, np.array([1.0, 0.0]), w, np.full(29, 2.0)) is None
     assert row_weights(parts, w, w, np.full(29, 2.0)).weight.min() > 0.0
+
+
+def test_an_interrupt_of_the_search_is_told(monkeypatch):
+    """It was swallowed: the weights were fixed, and nothing said so."""
+
+    def interrupted(self, values, eval_gradient=True):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RowPosterior, "__call__", interrupted)
+    (y, means, stds), both = two_models(60), np.array([0.5, 0.5])
+    told = pytest.warns(ConvergenceWarning, match="The fit was interrupted after a training had")
+    with told, on_interrupt("keep"), one_fit():
+        assert row_weights(predicted(y, means, stds), both, both, np.ones(60)) is None
 
 
 def test_an_interrupted_fit_keeps_fixed_weights(monkeypatch):

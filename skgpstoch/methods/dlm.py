@@ -47,7 +47,7 @@ from ..models.calibration.held_out import Calibration, HeldOut, recalibrated
 from ..models.posteriors.blocks import moments_of
 from ..objectives.optimal_q import evidence_bound
 from ..training.history import History
-from ..training.interrupts import keeps_best, was_interrupted
+from ..training.interrupts import keeps_best, tell, was_interrupted
 from ..training.recipes.inducing import InducingPoints
 from ..training.recipes.kernel_choice import KernelChoice
 from ..training.recipes.plan import Plan, Start
@@ -159,10 +159,9 @@ def choose_beta(
             raise
     interrupted = len(fits) < len(path) or was_interrupted() or fits[-1].interrupted
     if interrupted:
-        warn(
+        tell(
             f"The search for beta was interrupted after {len(fits)} of {len(path)} fits; "
-            "the best of these is kept, without a final fit on all rows.",
-            ConvergenceWarning,
+            "the best of these is kept, without a final fit on all rows."
         )
     return fits, interrupted
 

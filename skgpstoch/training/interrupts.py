@@ -61,8 +61,8 @@ class Record(threading.local):
         Whether an interrupt has come in a block of :func:`marking`.
     is_owed : bool
         Whether there is a model to be completed, so that the first interrupt is only remembered.
-    is_late : bool
-        Whether the fit has remembered one.
+    is_untold : bool
+        Whether an interrupt has kept a model of the fit, which nothing has warned of yet.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Record(threading.local):
         self.depth = self.fit = 0
         self.ended = -SERIES_PAUSE
         self.kept_in: int | None = None
-        self.is_marked = self.is_owed = self.is_late = False
+        self.is_marked = self.is_owed = self.is_untold = False
 
 
 RECORD = Record()
@@ -150,7 +150,7 @@ def one_fit() -> Iterator[None]:
     RECORD.fit += 1
     if RECORD.action == "auto" and time.monotonic() - RECORD.ended > SERIES_PAUSE:
         RECORD.kept_in = None
-    RECORD.is_owed = RECORD.is_late = False
+    RECORD.is_owed = RECORD.is_untold = False
     RECORD.depth = 1
     try:
         with handled_by(handle):
@@ -158,7 +158,7 @@ def one_fit() -> Iterator[None]:
     finally:
         RECORD.depth = 0
         RECORD.ended = time.monotonic()
-    if RECORD.is_late:
+    if RECORD.is_untold:
         tell(
             "The fit was interrupted after a training had ended; the model consists of what was "
             "trained by then."
@@ -187,7 +187,6 @@ def handle() -> None:
     """
     if not (RECORD.is_owed and keeps_best()):
         raise KeyboardInterrupt
-    RECORD.is_late = True
 
 
 def keeps_best() -> bool:
@@ -195,7 +194,7 @@ def keeps_best() -> bool:
     is_auto = RECORD.action == "auto"
     keeps = is_attended() if is_auto else RECORD.action == "keep"
     if keeps and RECORD.kept_in is None:
-        RECORD.kept_in, RECORD.is_owed = RECORD.fit, True
+        RECORD.kept_in, RECORD.is_owed, RECORD.is_untold = RECORD.fit, True, True
         return True
     if is_auto:  # a raised interrupt ends the series
         RECORD.kept_in = None
@@ -204,7 +203,7 @@ def keeps_best() -> bool:
 
 def tell(what: str) -> None:
     """Warn of what an interrupt has ended, once."""
-    RECORD.is_late = False
+    RECORD.is_untold = False
     warn(f"{what} {AGAIN}", ConvergenceWarning)
 
 

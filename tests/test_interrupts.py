@@ -51,7 +51,9 @@ def clock(monkeypatch):
     monkeypatch.setattr(interrupts, "RECORD", Record())
     monkeypatch.setattr(interrupts, "is_attended", lambda: True)
     monkeypatch.setattr(interrupts.time, "monotonic", lambda: now[0])
-    return now
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # of an interrupt that a test kept
+        yield now
 
 
 def interrupted_fit():

@@ -64,6 +64,7 @@ CLASS_OF_PART = {
     **dict.fromkeys(("kernel", "k1", "k2"), "Kernel"),
 }
 """Of which class of ours modules of these names are, within others."""
+CURVES = {"loss_curve_"}  # lists in all models
 WITH_PREDICT = {"base_estimator_", "estimator_", "estimators_"}
 OF_FUNCTIONS = {"func": "kw_args", "inverse_func": "inv_kw_args"}
 
@@ -170,6 +171,9 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
                     f"a FunctionTransformer has {arguments} of a NumPy function, which may make it "
                     f"write elsewhere or leave numbers out. Set {arguments}=None before saving"
                 )
+    for name in CURVES.intersection(fields):
+        if not isinstance(fields[name], list):  # `partial_fit` would make an object of each number
+            raise ValueError(f"{type(value).__name__}.{name} is {told(fields[name])}, not a list")
     check_columns(type(value), fields)
     check_inside(type(value), fields)
     check_outputs(type(value), fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import sys
 import time
@@ -97,6 +98,7 @@ def can_be_in(trainer: Trainer, state: dict[str, Any]) -> bool:
         and history.is_sound()
         and state["step"] == history.n_iter * trainer.n_batches
         and state["rate"] == 0.5**history.n_rollbacks
+        and 0.0 <= state["elapsed"] < math.inf
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import io
+import math
 import os
 import pickle
 import shutil
@@ -243,6 +244,8 @@ FORGED = {
     "an epoch before the first": change("history", "scored_epochs", to=[-1, 2]),
     "a best epoch to come": change("history", "best_iter", to=77),
     "too many rollbacks": change("history", "n_rollbacks", to=99),
+    "a fit before its start": change("elapsed", to=-1e300),
+    "a fit for ever": change("elapsed", to=math.nan),
     "an end": change("history", "status", to="converged"),
     "a negative step": change("step", to=-4),
     "a step of words": change("step", to="4"),

@@ -70,6 +70,12 @@ def test_the_second_in_one_fit_is_raised(clock):
         assert [keeps_best(), keeps_best()] == [True, False]
 
 
+def test_nobody_keeps_the_second_whoever_catches_it(clock):
+    """The default caught it once more, as the first, and returned without its networks."""
+    with one_fit():
+        assert [keeps_best() for _ in range(4)] == [True, False, False, False]
+
+
 def test_the_second_in_a_series_of_fits_is_raised(clock):
     """However long each fit takes: what counts is that the next one begins at once."""
     assert interrupted_fit()

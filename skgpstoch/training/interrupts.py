@@ -57,6 +57,8 @@ class Record(threading.local):
         Time at which the last outermost fit ended.
     kept_in : int or None
         Number of the fit that an interrupt has ended in this series.
+    ended_in : int or None
+        Number of the fit that an interrupt has ended without a model.
     is_marked : bool
         Whether an interrupt has come in a block of :func:`marking`.
     is_owed : bool
@@ -70,6 +72,7 @@ class Record(threading.local):
         self.depth = self.fit = 0
         self.ended = -SERIES_PAUSE
         self.kept_in: int | None = None
+        self.ended_in: int | None = None
         self.is_marked = self.is_owed = self.is_untold = False
 
 
@@ -193,9 +196,11 @@ def keeps_best() -> bool:
     """Tell whether an interrupt that has just come keeps the best model so far (else raise it)."""
     is_auto = RECORD.action == "auto"
     keeps = is_attended() if is_auto else RECORD.action == "keep"
-    if keeps and RECORD.kept_in is None:
+    is_over = RECORD.depth > 0 and RECORD.ended_in == RECORD.fit  # whoever catches the second one
+    if keeps and RECORD.kept_in is None and not is_over:
         RECORD.kept_in, RECORD.is_owed, RECORD.is_untold = RECORD.fit, True, True
         return True
+    RECORD.ended_in = RECORD.fit
     if is_auto:  # a raised interrupt ends the series
         RECORD.kept_in = None
     return False

@@ -37,7 +37,7 @@ TYPES = {
 NAMES = {dtype: name for name, dtype in TYPES.items()}
 METADATA = "__metadata__"
 LENGTH = 8  # bytes, little-endian
-LONGEST_HEADER = 2**22  # bytes; the library allows 100 MB
+LONGEST_HEADER = 2**21  # bytes; the library allows 100 MB
 """*Measured*: that of a default model of 60 to 70 columns takes 40 to 80 kB. Whatever looks at each
 letter and value of such a header keeps to the seconds and megabytes that any file may take."""
 UNWRITTEN = re.compile(rb"[^ -~]")  # what JSON in ASCII escapes

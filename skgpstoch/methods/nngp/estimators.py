@@ -84,8 +84,9 @@ class NNGPRegressor(
         finds for each count a Gaussian observation that tells as much of f [5]_. There is no
         network for them.
     mean : {"constant", "zero"}, default="constant"
-        Mean of f far from all rows: a learned constant, or 0, which is the average of y if
-        `normalize_y` is True, the default. f of counts is the logarithm of their rate.
+        Mean of f far from all rows: a learned constant, whose error predictions include, or 0,
+        which is the average of y if `normalize_y` is True, the default. f of counts is the
+        logarithm of their rate.
     calibrate : bool, default=True
         Whether training rows that are left out choose the scale of errors, their tails, and how
         much wider predictions are where neighbours are predicted badly. Far from all rows, f is

@@ -1,7 +1,7 @@
 """The error of a learned mean, which simple kriging leaves out and ordinary kriging does not.
 
 The constant c is that of generalised least squares, by the ordered density of all rows. So, with
-β_i of a row's neighbours before it (Cressie, "Statistics for spatial data", 1993, sec. 3.4.5),
+β_i of a row's neighbours before it (Cressie, "Statistics for spatial data", 1993, sec. 3.2),
 
     var c = 1/Σ_i (1 − Σβ_i)²/(v_i + D_i),
 

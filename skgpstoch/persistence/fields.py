@@ -18,6 +18,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from torch import Tensor, nn
 
+from ..data.docstrings import entries, sections
 from ..data.messages import warn
 from .arrays import KINDS, told
 from .forms_of_values import LETTERS_SHOWN
@@ -58,13 +59,17 @@ ONE_OF: dict[Any, Any] = {
     np.ndarray: (np.ndarray, np.generic),
 }
 """What stands for these types in files."""
+DOCUMENTED: dict[str, Any] = {
+    **{"int": (Integral,), "float": (Real,), "str": (str,), "None": (type(None),)},
+    "list of float": (list, np.ndarray),  # of one number for each candidate
+}
+"""What stands for these words of docstrings in files."""
 SIMPLE = (bool, float, int, str, type(None), np.ndarray, Tensor, Kernel)
 CLASS_OF_PART = {
     **{"features": "FeatureMap", "likelihood": "Likelihood"},
     **dict.fromkeys(("kernel", "k1", "k2"), "Kernel"),
 }
 """Of which class of ours modules of these names are, within others."""
-CURVES = {"loss_curve_"}  # lists in all models
 WITH_PREDICT = {"base_estimator_", "estimator_", "estimators_"}
 OF_FUNCTIONS = {"func": "kw_args", "inverse_func": "inv_kw_args"}
 
@@ -171,13 +176,24 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
                     f"a FunctionTransformer has {arguments} of a NumPy function, which may make it "
                     f"write elsewhere or leave numbers out. Set {arguments}=None before saving"
                 )
-    for name in CURVES.intersection(fields):
-        if not isinstance(fields[name], list):  # `partial_fit` would make an object of each number
-            raise ValueError(f"{type(value).__name__}.{name} is {told(fields[name])}, not a list")
+    check_documented(type(value), fields)
     check_columns(type(value), fields)
     check_inside(type(value), fields)
     check_outputs(type(value), fields)
     check_jobs(type(value), fields)
+
+
+def check_documented(cls: type, fields: dict[str, Any]) -> None:
+    """Raise a ValueError if an attribute is not of the simple type that its documentation tells."""
+    if not isinstance(fields.get("loss_curve_", []), list):  # a stream makes a list of it
+        raise ValueError(f"{cls.__name__}.loss_curve_ is {told(fields['loss_curve_'])}, not a list")
+    for name, (choice, of_members) in documented(cls).items():
+        field = fields.get(name)
+        members = field if isinstance(field, list) else ()
+        if name in fields and not (
+            isinstance(field, choice) and all(isinstance(each, of_members) for each in members)
+        ):
+            raise ValueError(f"{cls.__name__}.{name} is {told(field)}, which it cannot be")
 
 
 def check_inside(cls: type, fields: dict[str, Any]) -> None:
@@ -271,6 +287,20 @@ def code_of(cls: type) -> frozenset[str]:
         if (callable(value) or hasattr(value, "__get__") or (has_rules and name[0] == "_"))
         and not isinstance(value, functools.cached_property)
     )
+
+
+@functools.cache
+def documented(cls: type) -> dict[str, tuple[tuple, tuple]]:
+    """Return the simple types of a class's documented attributes, and those of lists' members."""
+    found: dict[str, tuple[tuple, tuple]] = {}
+    if package_of(cls) != PACKAGE:
+        return found
+    for names, entry in entries(sections(cls.__doc__ or "").get("Attributes", "")).items():
+        words = entry.splitlines()[0].partition(" : ")[2].split(" or ")
+        if all(word in DOCUMENTED for word in words):
+            choice = tuple(kind for word in words for kind in DOCUMENTED[word])
+            found |= dict.fromkeys(names.split(", "), (choice, DOCUMENTED["float"]))
+    return found
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ PROCESS_SHARE = 0.4  # of the time, for processes if networks may follow
 LATE = 1.2  # times max_time, beyond which a fit has not kept to it
 SCOUTS = 2  # networks of a short trial, which tells whether networks are worth their time
 SCOUTED = 0.25  # of the epochs, in this trial
+
+MOST_OF_TABLES = 64  # columns of all tables of a report
+KINDS_OF_CELLS = (str, Real, np.generic, datetime.date, datetime.timedelta, type(None))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -165,6 +169,16 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
 
     _most_raced: ClassVar[int]
     """Number of rows up to which there are other models than networks, or scouts."""
+
+    def _check_parts(self) -> None:
+        """Raise a ValueError if the tables of the report are none of ours."""
+        rows = [row for table in getattr(self, "_tables", None) or () for row in table or ()]
+        cells = (cell for row in rows for cell in row.values())
+        n_columns = len({name for row in rows for name in row})
+        if n_columns > MOST_OF_TABLES or not all(
+            isinstance(cell, KINDS_OF_CELLS) for cell in cells
+        ):
+            raise ValueError("the tables of a report have other columns, or cells, than any model")
 
     @abstractmethod
     def _checked(

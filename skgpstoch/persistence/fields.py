@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.gaussian_process.kernels import Kernel, PairwiseKernel
+from sklearn.multiclass import OneVsOneClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from torch import Tensor, nn
@@ -176,6 +177,10 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
                     f"a FunctionTransformer has {arguments} of a NumPy function, which may make it "
                     f"write elsewhere or leave numbers out. Set {arguments}=None before saving"
                 )
+    if isinstance(value, OneVsOneClassifier) and fields.get("pairwise_indices_") is not None:
+        raise ValueError(
+            "a OneVsOneClassifier has indices of pairs of rows, which no model here has"
+        )
     check_documented(type(value), fields)
     check_columns(type(value), fields)
     check_inside(type(value), fields)

@@ -178,9 +178,7 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
                     f"write elsewhere or leave numbers out. Set {arguments}=None before saving"
                 )
     if isinstance(value, OneVsOneClassifier) and fields.get("pairwise_indices_") is not None:
-        raise ValueError(
-            "a OneVsOneClassifier has indices of pairs of rows, which no model here has"
-        )
+        raise ValueError("a OneVsOneClassifier has indices of pairs of rows, as no model has")
     check_documented(type(value), fields)
     check_columns(type(value), fields)
     check_inside(type(value), fields)

@@ -40,6 +40,7 @@ from skgpstoch.data.findings import Diagnosis, Finding, cells
 from skgpstoch.maths.exact_solver import ExactSolver
 from skgpstoch.training.history import History
 from skgpstoch.training.recipes import error_findings, findings
+from skgpstoch.training.recipes.findings import of_far_count
 
 
 def only(found):
@@ -935,3 +936,24 @@ def test_neighbours_of_constant_targets_and_of_huge_inputs_are_compared(unit, sl
     assert not [each for each in recwarn if each.category is RuntimeWarning]
     if not slope:
         assert "Rows near each other" not in str(model.diagnose())
+
+
+def test_one_count_that_is_far_beyond_all_others():
+    rng = np.random.default_rng(0)
+    y, exposure = rng.poisson(3.0, 60), np.ones(60)
+
+    def found(y, exposure=None):
+        (each,) = of_far_count(y, exposure)
+        return each.severity
+
+    fill = np.where(np.arange(60) == 7, 10**4, y)
+    assert (found(y), found(fill)) == ("fine", "problem")
+    assert found(np.column_stack([y, fill])) == "problem"
+    assert found(fill[:9]) == "fine"  # too few to tell
+    exposure[7] = 3000.0
+    assert found(fill, exposure) == "fine"
+    assert found(np.eye(60, dtype=int)[0]) == "fine"  # a single event
+    X = rng.normal(size=(60, 1))
+    model = SVGPRegressor(likelihood="negative_binomial", n_inducing=9, max_iter=5, random_state=0)
+    with pytest.warns(UserWarning, match="The count 10000 of row 7 is more than all others"):
+        model.fit(X, fill)

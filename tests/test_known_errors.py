@@ -251,6 +251,14 @@ def test_errors_are_not_those_of_transformed_targets(ask):
         assert_allclose(ask(identity, X, y_std=5.0), ask(plain, X, y_std=5.0))
 
 
+def test_the_default_warns_of_errors_in_another_unit():
+    """It was silent, and sure of a constant."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 2)), rng.normal(size=60)
+    with pytest.warns(UserWarning, match="y_std is at least 50 at all rows"):
+        AutoGaussianProcessRegressor(random_state=0).fit(X, y, y_std=50.0)
+
+
 def test_errors_in_another_unit_are_warned_of():
     X = np.linspace(-2.0, 2.0, 30)[:, None]
     model = SVGPRegressor(n_inducing=8, max_iter=2, random_state=0)

@@ -291,11 +291,22 @@ def test_predictions_are_those_of_the_process(model, table):
 
 def test_far_from_all_rows_counts_are_those_of_the_prior_and_of_the_error_of_the_mean(model):
     f, s = model.predict(FAR, return_std=True, latent=True)
-    assert_allclose(f, model.posterior_.constant, rtol=1e-9)
     of_mean = float(model.posterior_.mean_variance)
+    assert_allclose(f, model.posterior_.constant - 0.5 * of_mean, rtol=1e-9)
     assert 0.0 < of_mean < 1.0
     assert_allclose(s**2, model.kernel_.diag(FAR) + of_mean, rtol=1e-9)
     assert_allclose(model.predict(FAR, exposure=3.0), 3.0 * np.exp(f + 0.5 * s**2), rtol=1e-9)
+
+
+def test_without_events_the_mean_is_known_as_by_one():
+    """Its variance was that of pseudo-targets that tell nothing: means of 10³² where all are 0."""
+    X = np.random.default_rng(0).uniform(-2, 2, (150, 2))
+    model = small().fit(X, np.zeros(150, int))
+    std = float(model.posterior_.mean_variance) ** 0.5
+    assert 0.5 < std <= math.sqrt(1.0 + float(model.kernel_.diag(X[:1])[0]))
+    assert model.predict(X).max() < 0.01
+    y = np.arange(150) % 50 == 0
+    assert_allclose(small().fit(X, y.astype(int)).predict(X).sum(), 3.0, rtol=0.05)
 
 
 def test_exposures_multiply_the_rate(model, table):

@@ -40,7 +40,8 @@ def scaling_of_known(y: np.ndarray, y_std: np.ndarray, weight: np.ndarray | None
 
 def warn_of_units(y: np.ndarray, y_std: np.ndarray) -> None:
     """Warn if all known errors (n, P) are larger than targets (n, P) can have."""
-    least, spread = y_std.min(0), y.std(0)
+    with np.errstate(over="ignore"):
+        least, spread = y_std.min(0), y.std(0)
     is_odd = (least > TOO_LARGE * spread) & (least <= MOST_ERROR * spread)  # more are refused
     if len(y) >= FEWEST_JUDGED and (p := np.flatnonzero(is_odd)).size:
         warn(

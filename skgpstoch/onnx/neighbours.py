@@ -59,7 +59,8 @@ def _(posterior: NeighbourPosterior, X: Value) -> list[LatentValues]:
         D_N = gathered(D[:, p], N)
         each = given(K, D_N, gathered(y[:, p], N), m, of_mean[p])
         of_f, of_noise = widths(posterior, p, each, D_N, (gathered(more[:, p], N), w), prior)
-        found.append(LatentValues(each.mean + c, each.var * of_f, of_noise))
+        less = posterior.share_of_variance * of_mean[p] * (1.0 - each.beta.sum(1))
+        found.append(LatentValues(each.mean + c - less, each.var * of_f, of_noise))
     mean, var, ratio = zip(*found, strict=True)
     joined = X.graph.concat(mean, 1), X.graph.concat(var, 1)
     return [LatentValues(*joined, None if ratio[0] is None else X.graph.concat(ratio, 1))]

@@ -22,6 +22,7 @@ from ...data.docstrings import documented
 from ...data.findings import Finding
 from ...data.groups import current
 from ...data.held_out import HeldOutPredictions, common_rows, mixture_of
+from ...data.known_errors import warn_of_units
 from ...data.messages import warn
 from ...data.rows import Data
 from ...data.tables import validate_table
@@ -37,6 +38,7 @@ from ...estimators.validation import (
     check_weight,
     fitted_alike,
 )
+from ...training.recipes.findings import of_far_count
 from ..deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
 from ..nngp.estimators import NNGPRegressor
 from .automatic import Automatic, n_observed, of_networks, of_processes, usual_epochs
@@ -279,6 +281,8 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         self._fitted_with_exposure = rows.exposure is not None
         self._fitted_with_y_std = rows.y_std is not None
         data = self._encoded(rows)
+        if data.y_std is not None:
+            warn_of_units(*(a.reshape(len(a), -1) for a in (data.y, data.y_std)))
         self._lattice = None
         if self.discrete == "auto" and self.target == "auto":
             self._lattice = lattice_of(data.X, data.y, data.weight)
@@ -397,10 +401,10 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         coverage = coverage_by_group(held_out, sure[held_out.rows], by_level)
         self._tables = calibration_by_group(*judged), limits(*judged, done), coverage
         if self.target == "count":
-            of_errors = of_held_out_counts(*judged)
+            of_errors = [*of_far_count(data.y, data.exposure), *of_held_out_counts(*judged)]
         else:
             errors = held_out, certain_rows(data)[held_out.rows], self.target_transformer_
-            of_errors = of_held_out_errors(*errors)
+            of_errors = [*of_held_out_errors(*errors)]
         of_linear = of_floor(floor, held_out) if data.y_std is None else [NO_FLOOR]
         return [*of_linear, *of_coverage(coverage), *of_errors]
 

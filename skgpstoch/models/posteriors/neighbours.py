@@ -10,8 +10,9 @@ The error of a learned mean is that of :mod:`.mean_error`.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
-from typing import Self, cast
+from typing import Any, Self, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -118,6 +119,8 @@ class NeighbourPosterior(Posterior):
     """
 
     noise_counts = True  # in the choice of neighbours
+    most_mean_variance: Any = math.inf  # of the mean, given the first row's f
+    share_of_variance = 0.0  # by which the mean's expectation is below the likeliest mean
     inputs: Tensor
     features: Tensor
     residual: Tensor
@@ -254,8 +257,9 @@ class NeighbourPosterior(Posterior):
         sizes = error.abs() / variance.clamp_min(TINIEST).sqrt()
         var, prior = c.var.clamp_min(0.0).mT, self.kernel.diag(G)[:, None]
         odds = var / (prior - var).clamp_min(LEAST_KNOWN * prior)
-        var = var + of_mean * apart(c).mT.square()
-        return Given(c.mean.mT + self.constant, var, c.by_noise.mT, odds, sizes, w)
+        h = apart(c).mT
+        mean = c.mean.mT + self.constant - self.share_of_variance * of_mean * h
+        return Given(mean, var + of_mean * h.square(), c.by_noise.mT, odds, sizes, w)
 
     def given(
         self,
@@ -398,6 +402,7 @@ class NeighbourPosterior(Posterior):
         drawn = torch.cat([f(G[b]) for b in row_blocks(len(G), BLOCK_ROWS)], 1)
         error = y - drawn - D.sqrt() * z  # (S, n, P)
         mean = standard_normal((n_samples, 1, y.shape[1]), y, generator) * self.mean_variance.sqrt()
+        mean = mean - self.share_of_variance * self.mean_variance
 
         def values(X: Tensor) -> Tensor:
             at = self.network(X)

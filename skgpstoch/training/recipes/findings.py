@@ -22,6 +22,7 @@ from ..history import History
 from ..starts import log_bounds
 
 FEW_TO_LEARN = 20  # fewer rows are too few to learn hyper-parameters
+FAR_COUNT = 100.0  # times what other rows tell
 MOST_OF_WEIGHT = 0.99  # of one row: of 20 log-normal weights (σ = 2), 1 in 7,000 samples has more
 FEW_TO_COMPARE = 10  # among fewer rows, f may rightly be independent between rows
 MANY_FEATURES, TOO_MANY_FEATURES = 1.0, 2.0  # per row
@@ -105,6 +106,31 @@ def of_weights(weight: np.ndarray | None) -> Iterator[Finding]:
             f"of the sum of all, so the other {len(weight) - 1} rows hardly count.",
             advice="Check this weight. A weight is the number of rows that a row stands for; clip "
             "weights, for example with np.minimum(w, 10 * np.median(w)), if they are proportions.",
+        )
+    yield found
+
+
+def of_far_count(y: np.ndarray, exposure: np.ndarray | None) -> Iterator[Finding]:
+    """Yield the largest count of (n,) or (n, P), and the largest that would be usual.
+
+    That is a hundred times what all other rows together tell of its exposure, and one more event;
+    and so few other events there are that it rules the mean rate.
+    """
+    Y = y.reshape(len(y), -1).astype(np.float64)
+    e = np.ones_like(Y) if exposure is None else exposure.reshape(len(y), -1) + 0.0 * Y
+    i, p = np.arange(Y.shape[1]), Y.argmax(0)
+    most, rest, exposed = Y[p, i], Y.sum(0) - Y[p, i], e.sum(0) - e[p, i]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        told = np.nan_to_num(rest / exposed) * e[p, i]
+    usual = np.maximum(rest, FAR_COUNT * (1.0 + told))
+    worst = int((most / usual).argmax())
+    found = Finding("one count", "y", float(most[worst]), float(usual[worst]))
+    if len(y) > FEW_TO_LEARN and found.value > found.limit:
+        found = found._replace(
+            severity="problem",
+            text=f"The count {found.value:.6g} of row {p[worst]} is more than all others together, "
+            f"and {FAR_COUNT:g} times what they tell of it, so means of rows near it are far off.",
+            advice="Check this row. If it is a fill value, leave it out.",
         )
     yield found
 

@@ -50,6 +50,7 @@ from .error_findings import (
 )
 from .findings import (
     of_bounds,
+    of_far_count,
     of_far_rows,
     of_features,
     of_inputs,
@@ -277,6 +278,8 @@ class Recipe(OfParameters, ABC):
         if (data := fitted.whole) is not None:
             yield from of_rows(data.size, self.learns)
             yield from (found for found in of_weights(data.weight) if found.value > found.limit)
+            if isinstance(self.likelihood, Poisson):
+                yield from of_far_count(data.y, data.exposure)
             if self.chooses_inputs:
                 yield from of_features(data.size, data.X.shape[1])
                 yield from of_far_rows(data.X, data.weight)

@@ -23,7 +23,8 @@ The factor of the variance of y is
 
     π(x) = min(1, o/ω(x)),   ω(x) = v(x)/(k(x, x) − v(x)),
 
-with o the 0.99-quantile of ω at rows left out. Where ω is more than o, s takes v for what it is
+with o the 0.99-quantile of ω at rows left out (ω leaves out the error of a learned mean, which v
+has). Where ω is more than o, s takes v for what it is
 where ω = o, since it would grow faster than π falls.
 
 Errors are those of y: they do not say whether f is rougher nearby, or the noise larger. Of

@@ -703,7 +703,7 @@ def test_counts_that_are_all_zero_are_expected_to_be(tmp_path):
     model.save(tmp_path / "model")
 
 
-@pytest.mark.filterwarnings("ignore:The count")
+@pytest.mark.filterwarnings("ignore:The largest count")
 @pytest.mark.parametrize(
     "likelihood", [pytest.param("poisson", marks=pytest.mark.slow), "negative_binomial"]
 )

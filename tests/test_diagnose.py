@@ -955,5 +955,5 @@ def test_one_count_that_is_far_beyond_all_others():
     assert found(np.eye(60, dtype=int)[0]) == "fine"  # a single event
     X = rng.normal(size=(60, 1))
     model = SVGPRegressor(likelihood="negative_binomial", n_inducing=9, max_iter=5, random_state=0)
-    with pytest.warns(UserWarning, match="The count 10000 of row 7 is more than all others"):
+    with pytest.warns(UserWarning, match="The largest count, 10000, is more than all others"):
         model.fit(X, fill)

@@ -339,7 +339,7 @@ class FileLimits(StateLimits):
         if n_letters > MOST_SHOWN:
             raise ValueError(f"the texts of its parameters have more than {MOST_SHOWN} letters")
         if isinstance(value, BaseEstimator):
-            self.texts[-1] = n_letters  # others show what it has learned in short
+            self.texts[-1] = n_letters  # what is learned has no limit but the description's
 
     def take(self, n_bytes: int) -> None:
         """Raise a ValueError if the objects up to here take too much memory, or too much time."""

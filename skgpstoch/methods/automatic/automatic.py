@@ -6,6 +6,7 @@ import datetime
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from numbers import Real
 from typing import Any, ClassVar, cast
 
@@ -173,11 +174,9 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
     def _check_parts(self) -> None:
         """Raise a ValueError if the tables of the report are none of ours."""
         rows = [row for table in getattr(self, "_tables", None) or () for row in table or ()]
-        cells = (cell for row in rows for cell in row.values())
-        n_columns = len({name for row in rows for name in row})
-        if n_columns > MOST_OF_TABLES or not all(
-            isinstance(cell, KINDS_OF_CELLS) for cell in cells
-        ):
+        names, cells = {*chain(*rows)}, chain(*(row.values() for row in rows))
+        is_plain = all(isinstance(cell, KINDS_OF_CELLS) for cell in cells)
+        if len(names) > MOST_OF_TABLES or not is_plain:
             raise ValueError("the tables of a report have other columns, or cells, than any model")
 
     @abstractmethod

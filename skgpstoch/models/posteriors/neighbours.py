@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -36,6 +36,7 @@ from .nearby import LEAST_KNOWN, ErrorScale, Given, Widths
 from .places import Observed, Places, noise_of_rows, observed
 from .sets import Sets, lag, located, set_blocks
 
+Neighbours = TypeVar("Neighbours", bound="NeighbourPosterior")
 MOST_IN_BLOCK = 1 << 24  # covariances of a block of sets, of which gradients keep each part's
 ENOUGH = 128  # neighbours for a summary of the mean
 _found: WeakKeyDictionary[nn.Module, Nearest] = WeakKeyDictionary()  # by posterior
@@ -70,6 +71,17 @@ def columns_of(
     G, r = network(X), rows.y - mean
     inputs = X[:, :0] if G is X else X  # which no file needs twice
     return {"inputs": inputs, "features": G, "residual": r, "noise": D, "weight": w}
+
+
+def appended(posterior: Neighbours, X: Tensor, rows: Rows) -> Neighbours:
+    """Return a posterior that keeps more rows, but for what follows from all of them."""
+    p, other = posterior, copy.copy(posterior)
+    other._buffers = dict(p._buffers)
+    new = columns_of(X, rows, p.network, p.constant, p.variance)
+    for name, value in new.items():
+        other._buffers[name] = torch.cat([getattr(p, name), value])
+    other._n_rows = p.n_rows + rows.n_effective
+    return other
 
 
 def observed_residuals(posterior: NeighbourPosterior) -> tuple[Tensor, Observed]:
@@ -229,13 +241,7 @@ class NeighbourPosterior(Posterior):
 
     def extended(self, X: Tensor, rows: Rows) -> Self:
         """Return the posterior given more rows, with the same hyper-parameters."""
-        other = copy.copy(self)
-        other._buffers = dict(self._buffers)
-        new = columns_of(X, rows, self.network, self.constant, self.variance)
-        for name, value in new.items():
-            other._buffers[name] = torch.cat([getattr(self, name), value])
-        other._n_rows = self.n_rows + rows.n_effective
-        return with_mean_error_again(other, self)
+        return with_mean_error_again(appended(self, X, rows), self)
 
     # ---- predictions -------------------------------------------------------------------------
 

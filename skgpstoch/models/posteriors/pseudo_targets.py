@@ -41,7 +41,7 @@ from ...maths.gaussian import Marginals, log_density
 from ...maths.nearest import Nearest
 from .base import Posterior
 from .mean_error import with_mean_error_again
-from .neighbours import TINIEST, NeighbourPosterior, forget_targets
+from .neighbours import TINIEST, NeighbourPosterior, appended, forget_targets
 from .places import Places
 
 NEW_SHARE = 0.7  # of a new pseudo-target, beside the one before: sweeps change all rows at once
@@ -253,7 +253,7 @@ class PseudoTargetPosterior(NeighbourPosterior):
         found = matched(self.likelihood, rows, cavity, self.limits)
         residual, noise = self.as_residuals(found)
         new = PseudoTargets(self.constant + residual, noise).rows(rows.weight)
-        other = super().extended(X, new)
+        other = appended(self, X, new)
         for name, value in self.told_by(self.likelihood, rows).items():
             setattr(other, name, torch.cat([getattr(self, name), value]))
         added = other.row_numbers[len(self.outcome) :]

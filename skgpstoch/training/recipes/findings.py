@@ -128,7 +128,7 @@ def of_far_count(y: np.ndarray, exposure: np.ndarray | None) -> Iterator[Finding
     if len(y) > FEW_TO_LEARN and found.value > found.limit:
         found = found._replace(
             severity="problem",
-            text=f"The count {found.value:.6g} of row {p[worst]} is more than all others together, "
+            text=f"The largest count, {found.value:.6g}, is more than all others together, "
             f"and {FAR_COUNT:g} times what they tell of it, so means of rows near it are far off.",
             advice="Check this row. If it is a fill value, leave it out.",
         )

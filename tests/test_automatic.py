@@ -106,6 +106,7 @@ def mixed(step):
         return AutoGaussianProcessRegressor(random_state=0).fit(*step)
 
 
+@pytest.mark.slow
 def test_means_of_skewed_targets_are_warned_of(small, monkeypatch):
     monkeypatch.setitem(SMALL, "calibrate", True)
     rng = np.random.default_rng(0)
@@ -133,6 +134,7 @@ def test_what_an_estimator_does_not_take_is_taken_by_those_named(name):
         assert name in signature(getattr(skgpstoch, each).fit).parameters
 
 
+@pytest.mark.slow
 def test_a_model_of_counts_is_saved(small, tmp_path):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
@@ -186,6 +188,7 @@ def test_checks_of_automatic_estimators(estimator, check, monkeypatch, small, re
     check(estimator)
 
 
+@pytest.mark.slow
 def test_callbacks_of_the_automatic_choice(step, monkeypatch, small):
     pytest.importorskip("sklearn.callback")
     monkeypatch.setattr(race, "LEAST_GAIN", -np.inf)
@@ -211,6 +214,7 @@ def test_few_rows_have_a_process_alone(few):
     assert few.budget_ is None
 
 
+@pytest.mark.slow
 def test_networks_and_process_are_mixed(mixed, step):
     X, y = step
     assert mixed.scores_["model"] == ["process", "networks", "linear"]
@@ -228,6 +232,7 @@ def test_networks_and_process_are_mixed(mixed, step):
     assert mixed.sample_y(X[:3], 4).shape == (3, 4)
 
 
+@pytest.mark.slow
 def test_scouts_that_add_nothing_are_not_followed(step, monkeypatch, small):
     fits = []
     original = DeepKernelEnsembleRegressor.fit
@@ -365,6 +370,7 @@ def test_scouts_stay_where_time_left_their_successors_worse():
     assert race.better_of(scout, worse, weighted) is worse
 
 
+@pytest.mark.slow
 def test_more_rows_have_neighbours_and_networks(step, monkeypatch, small):
     monkeypatch.setattr(automatic_regressor, "MOST_FOR_PROCESS", 100)
     monkeypatch.setattr(race, "LEAST_GAIN", -np.inf)
@@ -441,6 +447,7 @@ def test_two_outputs(step):
 # ---- time --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", BOTH)
 @by_default("Regressor")
 def test_networks_have_what_is_left_of_the_time(cls, step, monkeypatch, small):
@@ -530,6 +537,7 @@ def test_a_report_has_models_calibration_and_limits(mixed):
     assert report._repr_html_().count("<table") == 4
 
 
+@pytest.mark.slow
 def test_a_group_with_more_noise_is_reported(small):
     rng = np.random.default_rng(0)
     kind = rng.choice(["bike", "van"], 400, p=[0.85, 0.15])
@@ -599,6 +607,7 @@ def counts():
     return X, rng.poisson(np.exp(1.0 + X[:, 0])).astype(float)
 
 
+@pytest.mark.slow
 def test_counts_are_offered_a_distribution_of_their_own(counts, small):
     X, y = counts
     with pytest.warns(UserWarning, match="y looks like counts.*target='count'"):
@@ -613,6 +622,7 @@ def test_counts_are_offered_a_distribution_of_their_own(counts, small):
         model.fit(X, y + 0.5)
 
 
+@pytest.mark.slow
 def test_counts_of_several_outputs_have_weights(counts, small):
     X, y = counts
     Y, weight = np.c_[y, y[::-1]], np.full(len(y), 2.0)
@@ -642,6 +652,7 @@ def test_large_counts_vary_no_more_than_they_do(quick_networks):
     assert 0.9 < np.median(std / np.sqrt(mean)) < 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "n_trained"), [pytest.param(2.0, 300, marks=pytest.mark.slow), (1e8, 60)]
 )
@@ -666,6 +677,7 @@ def grades():
     return X, np.clip(np.rint(5.0 + 2.0 * X[:, 0] + 0.5 * rng.standard_normal(150)), 2, 8)
 
 
+@pytest.mark.slow
 def test_rounded_targets_have_probabilities(grades, small):
     X, y = grades
     model = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
@@ -734,6 +746,7 @@ def test_few_rows_of_classes_have_a_process(step):
     assert_allclose(model.predict_std(X), alone.predict_std(X))
 
 
+@pytest.mark.slow
 def test_classes_have_names(mixed_classes):
     model, X, names = mixed_classes
     assert model.score(X, names) > 0.9
@@ -848,6 +861,7 @@ def test_inputs_very_far_away(cls, step, small):
         assert np.isfinite(getattr(model, name)(X * 1e160)).all()
 
 
+@pytest.mark.slow
 def test_a_smooth_function_is_left_to_the_process():
     X, y = make_friedman1(250, noise=0.5, random_state=0)
     model = AutoGaussianProcessRegressor(random_state=0).fit(X[:200], y[:200])
@@ -872,6 +886,7 @@ def test_networks_are_not_tried_if_hardly_any_time_is_left(monkeypatch):
 # ---- rows of any weight, targets of any layout ---------------------------------------------------
 
 
+@pytest.mark.slow
 def test_large_weights_are_those_of_as_many_rows_as_there_are(small):
     """80 rows of weight 10,000 are fitted, and judged, as 80 rows."""
     rng = np.random.default_rng(0)
@@ -905,6 +920,7 @@ def test_a_constant_among_targets_has_no_linear_model():
         assert (found is not None) == has
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [pd.DataFrame, np.asfortranarray, lambda Y: Y.T.copy().T])
 @by_default("DataFrame")
 def test_targets_of_any_layout(layout, small):

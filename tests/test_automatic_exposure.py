@@ -53,6 +53,7 @@ def insurer(claims):
         return model.fit(X, y, exposure=years)
 
 
+@pytest.mark.slow
 def test_exposures_multiply_the_rates_of_counts(claims, insurer):
     X, y, years, rate = claims
     assert np.corrcoef(np.log(insurer.predict(X)), np.log(rate))[0, 1] > 0.95
@@ -129,6 +130,7 @@ def test_exposures_that_mean_nothing_are_refused(claims, insurer):
         get_scorer("neg_mean_squared_error")(insurer, X, y)
 
 
+@pytest.mark.slow
 def test_counts_that_are_all_zero_are_fitted_without_a_word():
     """Their dispersion is unknown, and held-out deviations may be beyond the numbers."""
     X = np.random.default_rng(0).uniform(-2, 2, (30, 2))

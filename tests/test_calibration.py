@@ -222,6 +222,7 @@ def spread_out(request):
     return plain, model
 
 
+@pytest.mark.slow
 @slow_cases("laplace")
 @by_default("shared")
 def test_means_stay_and_deviations_are_spread(spread_out):
@@ -238,6 +239,7 @@ def test_means_stay_and_deviations_are_spread(spread_out):
     assert_allclose(ratio * next(latent), next(latent), rtol=1e-9)
 
 
+@pytest.mark.slow
 @slow_cases("laplace")
 @by_default("gaussian")
 def test_the_spread_distribution_is_one(spread_out):
@@ -259,6 +261,7 @@ def test_the_spread_distribution_is_one(spread_out):
         assert np.abs(of_draws - cdf[:, j]).max() < 0.015
 
 
+@pytest.mark.slow
 def test_the_spread_density_is_that_of_its_distribution(outlying):
     model = DeepKernelEnsembleRegressor(n_estimators=2, max_iter=2, random_state=0)
     model = fitted_once(model, *outlying)
@@ -290,6 +293,7 @@ def test_covariances_are_spread(spread_out):
         assert_allclose(np.cov(draws[:, j]) / size, cov[..., j] / size, atol=0.08)
 
 
+@pytest.mark.slow
 @slow_cases("shared")
 def test_spread_predictions_do_not_depend_on_the_batch_and_survive_pickling(spread_out):
     _, model = spread_out
@@ -302,6 +306,7 @@ def test_spread_predictions_do_not_depend_on_the_batch_and_survive_pickling(spre
     assert set(model.posterior_.state_dict()) >= {"factor"}
 
 
+@pytest.mark.slow
 def test_the_unit_of_y_changes_nothing_about_its_spread(outlying):
     X, y = outlying
     y = y * np.exp(0.7 * X[:, 0])
@@ -389,6 +394,7 @@ def skew_rows(n, skew):
     return HeldOut(Rows(y), q, base, True)
 
 
+@pytest.mark.slow
 def test_skewness_is_found():
     held_out = skew_rows(6000, [0.5, -0.3])
     assert_allclose(held_out.skew(UNCHANGED, None), [0.5, -0.3], atol=0.05)
@@ -453,6 +459,7 @@ def fitted(noisy):
     return ensemble().fit(X[:300], y[:300])
 
 
+@pytest.mark.slow
 def test_overconfident_networks_are_made_less_sure(fitted, noisy):
     X, y = noisy
     log_p = fitted.predict_log_proba(X[300:])
@@ -560,6 +567,7 @@ def test_counts_are_drawn_as_counts():
     assert_allclose(draws.mean(1), model.predict(X[:20]), rtol=0.15)
 
 
+@pytest.mark.slow
 def test_what_few_rows_change_is_near_what_folds_tell(monkeypatch):
     """Sixteen rows that happen to be predicted well do not make all intervals narrow."""
     rng = np.random.default_rng(0)
@@ -583,6 +591,7 @@ def test_what_few_rows_change_is_near_what_folds_tell(monkeypatch):
     assert abs(of_mixture.log_width - of_folds.log_width) < 0.2
 
 
+@pytest.mark.slow
 def test_what_is_predicted_is_what_was_chosen(noisy, monkeypatch):
     """Without a closing pass, the mixture's score of unseen rows is the least that there was."""
     X, y = noisy
@@ -675,6 +684,7 @@ def test_models_predict_what_the_search_promised(params, outlying, monkeypatch):
         assert_allclose(model.noise_variance_, 0.3 * unit**2)
 
 
+@pytest.mark.slow
 def test_warm_starts_go_on_from_what_was_trained(outlying):
     """Changes do not add up."""
     model = sparse(beta=[1.0], warm_start=True, noise="input", max_iter=2)
@@ -723,6 +733,7 @@ def test_tails_and_outliers_of_one_model(outlying):
     assert 0.75 < ((inside[:, 0] < y) & (y < inside[:, 1])).mean() < 0.85
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [{"loss": "square"}, {"likelihood": "poisson"}], ids=repr)
 @slow_cases("square")
 def test_where_there_is_nothing_to_calibrate(params, outlying):

@@ -171,6 +171,7 @@ def test_a_line_is_a_penalised_logistic_regression(table, monkeypatch):
     assert_allclose(model.predict_proba(X), ridge.predict_proba(ones), atol=0.01)
 
 
+@pytest.mark.slow
 def test_few_points_make_about_the_same_functions(table, fitted, monkeypatch):
     monkeypatch.setattr(class_process, "MOST_POINTS", 60)
     monkeypatch.setattr(class_fit, "BLIND_ROWS", 50)
@@ -291,6 +292,7 @@ def test_a_search_that_did_not_move_leaves_folds_their_kernel(rows):
     )
 
 
+@pytest.mark.slow
 def test_few_rows_of_noise_are_not_predicted():
     """Kernels that had seen the rows of a fold predicted these better than chance, by .1 nats."""
     rng = np.random.default_rng(0)
@@ -314,6 +316,7 @@ def test_points_have_the_features_of_rows(rows):
     assert_allclose(features.at_points(), features(rows.X), atol=1e-8)
 
 
+@pytest.mark.slow
 def test_kernels_that_matter_are_learned_again_from_more_rows(table, monkeypatch):
     monkeypatch.setattr(class_process, "BLIND_ROWS", 50)
     monkeypatch.setattr(class_process, "SEARCH_ROWS", 40)
@@ -368,6 +371,7 @@ def test_folds_do_not_depend_on_the_names_of_classes(n):
 # ---- what changes nothing ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_weight_is_a_number_of_repetitions(table):
     X, y = (a[:50] for a in table)
     weight = np.arange(50) % 3
@@ -398,6 +402,7 @@ def test_the_same_seed_gives_the_same_model(fitted, table):
     assert_array_equal(copy.predict_std(table[0]), fitted.predict_std(table[0]))
 
 
+@pytest.mark.slow
 def test_an_accelerator_gives_the_same_classes(table, pretend):
     X, y = (a[:40] for a in table)
     model, other = (
@@ -411,6 +416,7 @@ def test_an_accelerator_gives_the_same_classes(table, pretend):
 # ---- predictions -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_probabilities_are_about_as_good_as_they_say(fitted, table):
     new = load_iris(return_X_y=True)
     rows = np.random.default_rng(0).permutation(150)
@@ -499,6 +505,7 @@ def test_contrasts_vary_as_in_laplaces_approximation(n_classes, all_features):
     assert_allclose(A @ A.swapaxes(1, 2), centre @ cov @ centre, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_many_classes_make_no_matrices_of_classes(monkeypatch):
     """For each row: gigabytes for 1,000 classes."""
     generator = torch.Generator().manual_seed(0)

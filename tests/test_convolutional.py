@@ -66,6 +66,7 @@ def test_digits(posterior, global_kernel, digits):
     assert hasattr(model, "orthogonal_points_") == (posterior != "svgp")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("solver", "loss"), [("natural", "log"), ("adam", "elbo")])
 @by_default("log")
 def test_solvers_and_losses(solver, loss, digits):
@@ -87,6 +88,7 @@ def test_what_is_learned_does_not_depend_on_where_it_is(bars):
     assert model.score(X[~on_left], y[~on_left]) > plain.score(X[~on_left], y[~on_left]) + 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Errors at neighbouring rows")  # 12 points are few
 def test_patches_that_are_images_give_the_models_of_rows():
     """The same estimates, step by step, where the kernel is the same."""
@@ -147,6 +149,7 @@ def test_what_auto_comes_to(n, shape, patch, stride):
     assert geometry.n_patches <= 200
 
 
+@pytest.mark.slow
 def test_units_of_pixels_do_not_matter(digits):
     X, y, X_new, _ = digits
     one, other = (
@@ -157,6 +160,7 @@ def test_units_of_pixels_do_not_matter(digits):
     assert other.kernel_.k2.length_scale == pytest.approx(4.0 * one.kernel_.k2.length_scale)
 
 
+@pytest.mark.slow
 def test_predictions_of_rows_do_not_depend_on_others(digits):
     X, y, X_new, _ = digits
     model = fitted_once(ConvolutionalGPClassifier(**QUICK), X, y)
@@ -179,6 +183,7 @@ def test_covariances_and_draws(bars):
     assert np.abs(draws.mean(1) - mean).max() < 6.0 * std.max() / 200**0.5
 
 
+@pytest.mark.slow
 def test_sklearn_composes(digits):
     X, y, _, _ = digits
     model = make_pipeline(MinMaxScaler(), ConvolutionalGPClassifier(**{**QUICK, "max_iter": 3}))
@@ -187,6 +192,7 @@ def test_sklearn_composes(digits):
     assert grid.fit(X[:60], y[:60]).best_score_ > 0.7
 
 
+@pytest.mark.slow
 def test_warm_start_and_streams(digits):
     X, y, X_new, y_new = digits
     model = ConvolutionalGPClassifier(warm_start=True, **QUICK).fit(X, y)
@@ -215,6 +221,7 @@ def test_a_warm_start_has_the_geometry_that_it_had():
     assert model.image_shape_ == (8, 10, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("posterior", ["solve", "odvgp"])
 @slow_cases("odvgp")
 def test_a_warm_start_with_orthogonal_patches(posterior, digits):
@@ -233,6 +240,7 @@ def test_few_images_have_patches_that_are_learned(digits):
     assert_array_equal(one.global_points_, other.global_points_)  # as many as there are rows
 
 
+@pytest.mark.slow
 def test_places_tell_the_same_patches_apart():
     rng = np.random.default_rng(0)
     X, where = np.zeros((200, 12, 12)), rng.integers(0, 12, (200, 2))
@@ -313,6 +321,7 @@ def hidden(digits):
     return ConvolutionalGPClassifier(**HIDDEN, posterior="solve").fit(X, y)
 
 
+@pytest.mark.slow
 def test_hidden_images(hidden, digits):
     X, _, X_new, y_new = digits
     assert hidden.score(X_new[:60], y_new[:60]) > 0.8
@@ -331,6 +340,7 @@ def test_hidden_images(hidden, digits):
     assert hidden.patch_responses(X[:2]).shape == (2, 4, 4, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params",
     [
@@ -350,6 +360,7 @@ def test_choices_of_hidden_images(params, digits):
     assert_array_equal(model.predict_proba(X_new), again.predict_proba(X_new))
 
 
+@pytest.mark.slow
 def test_regression_with_hidden_images_goes_on(digits):
     X, y, _, _ = (part[:40] for part in digits)
     model = ConvolutionalGPRegressor(**HIDDEN, warm_start=True)
@@ -467,6 +478,7 @@ def test_constant_images_are_no_error():
     assert_allclose(model.predict_proba(X[:1]), 0.5, atol=0.05)
 
 
+@pytest.mark.slow
 def test_responses_add_up_to_the_mean(digits):
     X, y, X_new, _ = digits
     for options in ({"global_kernel": None}, {}, {"posterior": "solve"}):

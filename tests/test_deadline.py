@@ -357,6 +357,7 @@ def test_other_programs_on_the_cores_are_told_of(share, is_busy):
     assert_allclose(model.budget_["core_share"], share, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_time_that_was_left_was_not_too_short():
     """If other programs end while it runs, a fit that was planned with few networks ends early."""
     model = DeepKernelEnsembleRegressor(**SMALL)
@@ -367,6 +368,7 @@ def test_time_that_was_left_was_not_too_short():
     assert not model.budget_["is_enough"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "is_hurried"), [(0.9, True), (1e6, False)])
 @by_default("True")
 def test_in_little_time_classes_are_scored_by_some_of_the_rows(monkeypatch, seconds, is_hurried):
@@ -387,6 +389,7 @@ def test_in_little_time_classes_are_scored_by_some_of_the_rows(monkeypatch, seco
     assert len(model.held_out_.rows) == (LEAST_JUDGES if is_hurried else n_unseen + n_folds)
 
 
+@pytest.mark.slow
 def test_with_ample_time_a_fit_is_what_it_is_without_a_limit():
     X, y = table()
     few = {**SMALL, "max_iter": 10}
@@ -405,6 +408,7 @@ def test_a_number_of_networks_that_was_asked_for_is_kept():
     assert model.budget_["n_estimators"] == len(model.posterior_.members) == 3
 
 
+@pytest.mark.slow
 def test_a_resumed_fit_has_as_many_networks(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(Checkpoint, "remove", lambda self: None)  # as if it were killed at the end

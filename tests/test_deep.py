@@ -187,6 +187,7 @@ def by_quadrature(model, X, rows, q, n_nodes=300):
     return (value * weights).sum() - q.kl - model.features.inner[0].kl()
 
 
+@pytest.mark.slow
 def test_the_bound_is_that_of_quadrature_and_gradients_are_unbiased(narrow):
     model, X, rows, q = narrow
     parameters = [p for p in model.features.parameters() if p.requires_grad]
@@ -333,6 +334,7 @@ def test_a_single_layer_is_a_shallow_model(step, posterior):
     assert deep.hidden(X) == []
 
 
+@pytest.mark.slow
 def test_predictions_do_not_depend_on_blocks_or_calls(fitted, step):
     X, _ = step
     mean, std = fitted.predict(X, return_std=True)
@@ -342,6 +344,7 @@ def test_predictions_do_not_depend_on_blocks_or_calls(fitted, step):
     assert_array_equal(mean, fitted.predict(X))
 
 
+@pytest.mark.slow
 def test_covariances_and_draws_are_those_of_the_marginals(fitted, step):
     X = step[0][:12]
     mean, std = fitted.predict(X, return_std=True)
@@ -398,6 +401,7 @@ def test_every_choice_fits(step, params):
     assert np.isfinite(model.log_predictive_density(X, y)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", DEEP, ids=named)
 @by_default("DeepGPRegressor")
 def test_the_same_seed_is_the_same_model_and_training_goes_on(step, cls):
@@ -438,6 +442,7 @@ def test_wrong_parameters_are_named(step, params, message):
         DeepGPRegressor(**{**QUICK, **params}).fit(*step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("columns", "params"),
     [
@@ -454,6 +459,7 @@ def test_functions_without_an_input_of_their_own_do_no_harm(step, columns, param
     assert model.score(X, y) > 0.9
 
 
+@pytest.mark.slow
 def test_a_constant_is_a_constant(step):
     _, y = step
     X = np.ones((120, 3))
@@ -463,6 +469,7 @@ def test_a_constant_is_a_constant(step):
     assert_allclose(std, y.std(), rtol=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("posterior", ["solve", "odvgp"])
 @slow_cases("solve")
 def test_a_warm_start_goes_on_with_the_points_that_there_are(step, posterior):
@@ -479,6 +486,7 @@ def test_a_warm_start_goes_on_with_the_points_that_there_are(step, posterior):
         model.set_params(hidden_dims=1).fit(X, y)
 
 
+@pytest.mark.slow
 def test_the_square_loss_has_variances_of_the_mixture(step):
     X, y = step
     model = DeepGPRegressor(**{**QUICK, "max_iter": 60}, loss="square").fit(X[:80], y[:80])

@@ -292,6 +292,7 @@ def test_with_fixed_features_the_posterior_is_that_of_the_marginal_likelihood(fu
     assert_allclose(found.log_marginal_likelihood_value_, evidence, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_mixture_of_one_is_itself(fitted, funnel):
     X = torch.from_numpy(funnel[0][:20])
     part = fitted.posterior_.parts[0]
@@ -385,6 +386,7 @@ def test_two_outputs_and_weights(funnel):
     assert model.predict_interval(X[:7]).shape == (7, 2, 2)
 
 
+@pytest.mark.slow
 def test_classes(funnel):
     X = funnel[0][:200]
     y = np.digitize(X[:, 0], [-1.0, 1.0])
@@ -394,6 +396,7 @@ def test_classes(funnel):
         assert_allclose(model.predict_proba(X[:5]).sum(1), 1.0)
 
 
+@pytest.mark.slow
 def test_inputs_without_a_say_are_scaled_down():
     """Their scales have a larger rate than the layers, and no weight decay."""
     rng = np.random.default_rng(0)
@@ -524,6 +527,7 @@ def tailed(**params):
     return finite(likelihood="shared_student_t", noise="input", n_estimators=3, **params)
 
 
+@pytest.mark.slow
 def test_densities_of_rows_that_were_not_seen(funnel):
     X, y = (a[:200] for a in funnel)
     model = tailed(max_iter=15).fit(X, y)
@@ -543,6 +547,7 @@ def test_densities_of_rows_that_were_not_seen(funnel):
     )
 
 
+@pytest.mark.slow
 def test_densities_are_in_the_order_of_the_rows(funnel):
     """Whatever it is; of equal rows they are the same, of rows of weight 0 there are none."""
     X, y = (a[:150] for a in funnel)
@@ -574,6 +579,7 @@ def test_a_member_is_asked_for_rows_that_it_is_blind_to():
         assert_close(latent[0, of_fold], phi[k] @ scale.weights[k])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_copies", [0, 30])
 def test_many_rows_leave_as_those_of_neighbours_do(funnel, monkeypatch, n_copies):
     """Which merge copies among any number of rows: few rows had been left out by both."""
@@ -675,6 +681,7 @@ def test_there_are_no_streams():
     assert not hasattr(DeepKernelEnsembleClassifier(), "partial_fit")
 
 
+@pytest.mark.slow
 def test_counts_and_classes_do_not_run_away_from_their_rows():
     rng = np.random.default_rng(0)
     X = rng.uniform(-3.0, 3.0, (300, 1))
@@ -692,6 +699,7 @@ def test_counts_and_classes_do_not_run_away_from_their_rows():
     assert p[0, 1] != classes.predict_proba([[5.0]])[0, 1]
 
 
+@pytest.mark.slow
 def test_counts_that_are_all_zero_are_expected_to_be(tmp_path):
     """Nothing bounds the variance of their log-rate, so means of rows held out were 10⁴ to NaN."""
     X = np.random.default_rng(0).normal(size=(60, 2))
@@ -703,6 +711,7 @@ def test_counts_that_are_all_zero_are_expected_to_be(tmp_path):
     model.save(tmp_path / "model")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The largest count")
 @pytest.mark.parametrize(
     "likelihood", [pytest.param("poisson", marks=pytest.mark.slow), "negative_binomial"]
@@ -724,6 +733,7 @@ def test_far_means_are_near_the_counts(likelihood):
         assert_allclose(draws.mean(1), f, atol=5.0 * std.max() / 20.0)
 
 
+@pytest.mark.slow
 def test_six_rows_do_not_decide_on_the_dispersion_of_sixty():
     """It is .3; six rows that no network sees alone said .09, and intervals were half as wide."""
     rng = np.random.default_rng(2)
@@ -734,6 +744,7 @@ def test_six_rows_do_not_decide_on_the_dispersion_of_sixty():
     assert 0.15 < float(model.likelihood_.dispersion) < 0.6
 
 
+@pytest.mark.slow
 def test_the_dispersion_of_counts_follows_the_inputs():
     """And densities, moments, quantiles and joint draws are those of one distribution."""
     rng = np.random.default_rng(0)
@@ -760,6 +771,7 @@ def test_the_dispersion_of_counts_follows_the_inputs():
     assert_allclose((draws <= 3.0).mean(1), cdf, atol=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "params"),
     [

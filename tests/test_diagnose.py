@@ -274,6 +274,7 @@ def test_inputs_of_other_units():
     assert not list(findings.of_inputs(RBF(1.0) + DotProduct(), X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.5, 0.02])
 @by_default("0.5")
 def test_models_that_rows_near_each_other_predict_better_than(scale):
@@ -473,6 +474,7 @@ def test_all_that_learn_a_kernel_tell_of_bounds_once(cls, params, sine):
     assert not [m for m in said_by(lambda: fixed.fit(X, y)) if "length_scale" in m]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [SVGPRegressor, SolveGPRegressor], ids=named)
 @by_default("Solve")
 def test_too_few_points_for_the_function(cls, waves):
@@ -494,6 +496,7 @@ def test_too_few_points_for_a_kernel_that_is_fixed(waves):
     assert named_finding(enough, "residual variance").severity == "fine"
 
 
+@pytest.mark.slow
 def test_findings_of_a_row_of_weight_2_are_those_of_two(sine):
     X, y = sine
     weight, y_std = np.arange(len(X)) % 3, np.linspace(0.0, 0.3, len(X))
@@ -532,6 +535,7 @@ def test_training_that_is_cut_short_is_warned_of(sine):
     assert named_finding(cut, findings.ERRORS).severity != "problem"  # follows from it
 
 
+@pytest.mark.slow
 def test_a_kernel_of_other_units_is_warned_of(waves):
     X, y = waves
     for scale, name in ((1e-6, findings.VARIATION), (1e6, findings.NEAREST)):
@@ -595,6 +599,7 @@ def test_basis_functions_at_more_rows_than_there_are_are_cut(sine):
     assert model.n_components_ == 40
 
 
+@pytest.mark.slow
 def test_searches_go_on_where_there_are_few_rows(sine):
     model = SVGPRegressor(n_inducing=60, max_iter=2, random_state=0)
     with pytest.warns(UserWarning, match="n_inducing=60 is more than"):
@@ -603,6 +608,7 @@ def test_searches_go_on_where_there_are_few_rows(sine):
     assert np.isfinite(scores).all()
 
 
+@pytest.mark.slow
 def test_a_search_warns_once_of_all_folds_and_once_of_the_last_fit(sine):
     X, y = (a[:28] for a in sine)
     model = SVGPRegressor(n_inducing=60, max_iter=2, random_state=0)
@@ -664,6 +670,7 @@ def test_a_refused_fit_leaves_the_last_diagnosis(sine):
     assert model.diagnose() == before
 
 
+@pytest.mark.slow
 def test_healthy_defaults_say_nothing(sine, two_classes):
     X, y = sine
     for model in (SVGPRegressor(random_state=0), GaussianProcessRegressor(RBF() + WhiteKernel())):
@@ -696,6 +703,7 @@ def test_outliers_are_told_and_no_reason_for_more_points(size):
     assert (worst.name, worst.value, worst.severity) == ("outliers", 0.0125, "problem")
 
 
+@pytest.mark.slow
 def test_tails_are_noted_and_normal_errors_are_fine():
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, (400, 1))
@@ -725,6 +733,7 @@ def test_outliers_are_the_cause_of_what_they_bring_about(noise, n, size):
     assert problems == ["outliers"]
 
 
+@pytest.mark.slow
 def test_neighbours_tell_of_outliers():
     """Although their tails are heavy, their means follow these rows."""
     X, y = with_outliers(250, 10)
@@ -777,6 +786,7 @@ def test_a_few_rows_far_off_in_x_are_told():
     assert (found["outliers in X"].severity, found["outliers in X"].where) == ("problem", "X[:, 1]")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_far", [1, 5])
 def test_far_values_of_a_column_do_not_hide_the_others(n_far):
     """Once the column was standardised, the others were almost one point."""
@@ -790,6 +800,7 @@ def test_far_values_of_a_column_do_not_hide_the_others(n_far):
         assert np.sqrt(np.mean(np.square(model.predict(X[80:]) - f[80:]))) < 0.15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", [SVGPRegressor, NNGPRegressor])
 def test_one_target_far_off_is_told(estimator):
     rng = np.random.default_rng(1)
@@ -809,6 +820,7 @@ def test_log_normal_and_rare_columns_have_no_outliers(n_rows):
     assert found.severity == "fine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spread", "severity"), [(0.0, "fine"), (0.5, "problem")])
 @slow_cases("0.0")
 def test_overdispersed_counts_are_told(spread, severity):
@@ -828,6 +840,7 @@ def test_overdispersed_counts_are_told(spread, severity):
     assert found.value == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_counts_that_are_predicted_too_vaguely_are_told():
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, (150, 1))
@@ -889,6 +902,7 @@ def test_targets_that_are_mostly_noise_to_a_kernel_without_noise():
     assert "left-out rows" not in {finding.name for finding in model.diagnose().problems}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normal", [False, True])
 @slow_cases("False")
 def test_skewed_targets(normal):
@@ -904,6 +918,7 @@ def test_skewed_targets(normal):
         assert (named_finding(model, "tails of errors").severity == "problem") != normal
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_no_finding_is_fine_beyond_its_limit():
     """Where a check does not apply, there is no limit."""
@@ -938,6 +953,7 @@ def test_neighbours_of_constant_targets_and_of_huge_inputs_are_compared(unit, sl
         assert "Rows near each other" not in str(model.diagnose())
 
 
+@pytest.mark.slow
 def test_one_count_that_is_far_beyond_all_others():
     rng = np.random.default_rng(0)
     y, exposure = rng.poisson(3.0, 60), np.ones(60)

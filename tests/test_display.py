@@ -432,6 +432,7 @@ def test_estimators_without_std_are_told_so(cls, data):
         cls.from_estimator(Ridge().fit(*data), *data)
 
 
+@pytest.mark.slow
 # ------------------------------------------------------------------------- ADMMConvergenceDisplay
 def test_convergence_curves():
     X = np.linspace(0, 6, 60)[:, None]
@@ -502,6 +503,7 @@ def titles(axes):
     return [ax.get_title() or ax.get_title(loc="left") for ax in np.ravel(axes)]
 
 
+@pytest.mark.slow
 def test_patches_are_drawn_in_the_order_of_their_strength(images_model):
     display = InducingPatchesDisplay.from_estimator(images_model, n_patches=5)
     responses = display.responses
@@ -639,6 +641,7 @@ def test_two_classes_and_numbers_have_one_map(digits):
     assert titles(InducingPatchesDisplay.from_estimator(model).axes_)[0].startswith("output ")
 
 
+@pytest.mark.slow
 def test_steps_before_are_applied_and_images_drawn_as_given(digits):
     X, y = 16.0 * digits[0], digits[1]
     pipeline = make_pipeline(MinMaxScaler(clip=True), ConvolutionalGPClassifier(**QUICK))

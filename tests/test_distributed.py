@@ -193,6 +193,7 @@ def check_resumed(folder):
 # ---- one process -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_process_of_all_fits_as_more_do(not_launched):
     X, y = rows()
     with process_group(rank=0, size=1) as group, few_are_many():

@@ -339,6 +339,7 @@ def test_densities_under_a_map_with_kinks():
     assert_allclose(distribution.logpdf(at.reshape(1, -1))[0], expected, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("n_quantiles", [200, 1000])
 @slow_cases("1000")
@@ -614,6 +615,7 @@ def test_densities_of_transformed_targets(name, transform, table):
     check_law(model.predict_distribution(X[:4]).law, np.random.default_rng(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", ["log", "yeo-johnson"])
 @pytest.mark.parametrize("unit", [1e-200, 1e160])
 def test_moments_of_transformed_targets_in_any_unit(unit, transform, table):
@@ -640,6 +642,7 @@ def test_small_differences_of_large_targets_are_not_transformed(table):
 # ---- target_transform of the default -----------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", ["log", "yeo-johnson"])
 @by_default("yeo-johnson")
 def test_the_default_predicts_what_it_was_given(transform, table):
@@ -887,6 +890,7 @@ def test_distributions_of_counts_joined_by_rows_are_of_counts():
     assert not hasattr(found, "pdf")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The standard deviation of y does not exist")
 def test_a_row_does_not_depend_on_others():
     """Not even where the map of some has an end, and that of others none within reach."""
@@ -971,6 +975,7 @@ def test_rows_of_different_laws_have_moments_of_their_own_under_a_map():
         assert_allclose(joined.crps(np.ones(4))[place], alone.crps(np.ones(2)))
 
 
+@pytest.mark.slow
 def test_single_rows_are_transformed_by_maps_with_many_kinks():
     """Where probed numbers nearly agree, the map's rounding is no fall."""
     rng = np.random.default_rng(0)

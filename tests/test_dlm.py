@@ -221,6 +221,7 @@ def test_the_elbo_is_the_familys(sine):
     assert model.kernel_ == other.kernel_
 
 
+@pytest.mark.slow
 # ------------------------------------------------------------------------------------ what it gains
 @pytest.mark.filterwarnings("ignore:Errors have heavy tails")
 def test_the_log_loss_is_lower_where_noise_varies():
@@ -240,6 +241,7 @@ def test_the_log_loss_is_lower_where_noise_varies():
     assert losses[1] < losses[0] - 0.15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("likelihood", "beta"),
     [("gaussian", 0.1), ("gaussian", 1.0), ("student_t", 0.1), ("laplace", 1.0)],
@@ -263,6 +265,7 @@ def test_intervals_of_the_square_loss_cover(likelihood, beta):
         assert np.mean(stds) == pytest.approx(2.0, rel=0.2)
 
 
+@pytest.mark.slow
 def test_units_of_y_are_those_of_predictions_for_every_loss(sine):
     X, y = sine
     Y = np.column_stack([y, 2.0 * X[:, 1] + y])
@@ -289,6 +292,7 @@ def test_the_grid_is_the_papers():
         assert_array_equal(ratios, np.where(grid[:-1] > 500.0, 4.0, 2.0))
 
 
+@pytest.mark.slow
 def test_auto_is_the_grid_of_the_rows_to_train_on(quick_direct, sine):
     model = quick_direct(beta="auto", max_iter=1, validation_fraction=0.25, n_inducing=3)
     X, y = (a[:40] for a in labelled(model, sine))
@@ -298,6 +302,7 @@ def test_auto_is_the_grid_of_the_rows_to_train_on(quick_direct, sine):
     assert model.beta == "auto"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("direct", "loss", "hyperparameters"),
     [
@@ -370,6 +375,7 @@ def test_a_number_is_no_choice(quick_direct, sine):
     assert not hasattr(model, "beta_path_")
 
 
+@pytest.mark.slow
 def test_early_stopping_has_scores_of_its_own(quick_direct, sine):
     model = quick_direct(early_stopping=True, max_iter=4)
     data = labelled(model, sine)
@@ -379,6 +385,7 @@ def test_early_stopping_has_scores_of_its_own(quick_direct, sine):
     assert 0 <= model.best_iter_ <= model.n_iter_
 
 
+@pytest.mark.slow
 def test_smaller_weights_follow_the_data(sine):
     """β → 0 forgets the prior, β → ∞ the data."""
     X, y = sine
@@ -406,6 +413,7 @@ def test_fixed_hyper_parameters_are_those_of_the_elbo(quick_direct, sine, solver
     )
 
 
+@pytest.mark.slow
 # ------------------------------------------------------------------------------- data of all kinds
 def test_exposures_in_the_choice(counts):
     X, y, exposure = counts
@@ -434,6 +442,7 @@ def test_exposures_in_the_choice(counts):
         model.fit(X, y, exposure=exposure[:-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @slow_cases("^[12]")
 def test_rare_classes_are_trained_on(sine, seed):
@@ -467,6 +476,7 @@ def test_labels_in_the_choice(sine, labels, convert):
     assert model.score(X, y) > 0.8
 
 
+@pytest.mark.slow
 def test_containers_in_the_choice(sine):
     X, y = sine
     reference = fitted_once(quick(beta=[0.1, 1.0], max_iter=2), X, y)
@@ -480,6 +490,7 @@ def test_containers_in_the_choice(sine):
         assert hasattr(model, "feature_names_in_") == hasattr(data, "columns")
 
 
+@pytest.mark.slow
 def test_outputs_in_the_choice(sine):
     X, y = sine
     Y = np.column_stack([y, 100.0 - 30.0 * y**2, X[:, 1]])
@@ -491,6 +502,7 @@ def test_outputs_in_the_choice(sine):
         assert model.validation_scores_.shape == (3,)
 
 
+@pytest.mark.slow
 @every_direct
 @slow_cases("Classifier")
 def test_few_rows_in_the_choice(quick_direct):
@@ -504,6 +516,7 @@ def test_few_rows_in_the_choice(quick_direct):
         assert np.isfinite(model.validation_scores_).all()
 
 
+@pytest.mark.slow
 # ------------------------------------------------------------------------------------- deep kernels
 def test_networks_learn_features():
     """A function of a product, which a network finds in a few hundred rows."""
@@ -516,6 +529,7 @@ def test_networks_learn_features():
     assert model.validation_scores_ is not None
 
 
+@pytest.mark.slow
 # ---------------------------------------------------------------------------- streams, warm starts
 def test_streams(quick_direct, sine):
     model = quick_direct(beta=0.5, batch_size=50)
@@ -554,6 +568,7 @@ def test_what_cannot_be_streamed(sine, params, match):
     assert vars(fitted) == before
 
 
+@pytest.mark.slow
 def test_square_losses_of_classes_can_be_streamed(two_classes):
     X, y = two_classes
     model = constructor(DLMClassifier)(loss="square", batch_size=50)
@@ -562,6 +577,7 @@ def test_square_losses_of_classes_can_be_streamed(two_classes):
     assert model.score(X, y) > 0.7
 
 
+@pytest.mark.slow
 @every_direct
 @slow_cases("DLMClassifier")
 def test_warm_start(quick_direct, sine):
@@ -710,6 +726,7 @@ def test_ctrl_c_in_a_fit_leaves_a_usable_model(quick_direct, sine):
     assert np.isfinite(results(model)).all()
 
 
+@pytest.mark.slow
 def test_where_q_starts(sine):
     """The first loss of the prior's q(f) = N(0, k(x, x)), and of the bound's with its divergence.
 
@@ -906,6 +923,7 @@ def test_a_choice_refuses_bad_data_as_a_fit_does(quick_direct, sine):
         assert set(vars(model)) == set(vars(clone(model)))
 
 
+@pytest.mark.slow
 # ------------------------------------------------------------------------- scikit-learn's machinery
 def test_losses_can_be_searched(quick_direct, sine):
     model = quick_direct(loss=LogLoss(), max_iter=1, n_inducing=5)
@@ -918,6 +936,7 @@ def test_losses_can_be_searched(quick_direct, sine):
     assert model.loss.gradient == "exact"  # clones have their own
 
 
+@pytest.mark.slow
 def test_clone_pickle_and_repr(quick_direct, sine):
     model = quick_direct(loss=LogLoss("biased", 3), beta=[0.1, 1.0], max_iter=2)
     assert "LogLoss(gradient='biased', n_samples=3)" in repr(model)
@@ -933,6 +952,7 @@ def test_clone_pickle_and_repr(quick_direct, sine):
     assert_array_equal(results(fresh.fit(*data)), results(model))
 
 
+@pytest.mark.slow
 def test_random_state_objects(quick_direct, sine):
     models = [
         quick_direct(random_state=np.random.RandomState(7), beta=BETAS, max_iter=1)
@@ -944,6 +964,7 @@ def test_random_state_objects(quick_direct, sine):
     assert np.isfinite(other.validation_scores_).all()
 
 
+@pytest.mark.slow
 def test_pipelines(quick_direct, sine):
     pipeline = make_pipeline(StandardScaler(), quick_direct(beta=[0.1, 1.0], max_iter=15))
     X, y = labelled(pipeline[-1], sine)
@@ -960,6 +981,7 @@ def test_callbacks_see_every_epoch_of_a_choice(sine):
     assert_array_equal(results(model), results(plain))
 
 
+@pytest.mark.slow
 # ------------------------------------------------------------------------------------------- FITC
 def test_fitc_learns_a_sine(sine):
     X, y = sine

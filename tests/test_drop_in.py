@@ -188,6 +188,7 @@ def problems(draw, least=2, most=15):
 at_random = settings(derandomize=True, database=None, deadline=None, max_examples=30)
 
 
+@pytest.mark.slow
 @at_random
 @given(
     problem=problems(),
@@ -234,6 +235,7 @@ def test_regression_is_scikit_learns(problem, n_outputs, normalize_y, noise, per
         assert_allclose(ours.log_marginal_likelihood(theta), value, rtol=1e-12)
 
 
+@pytest.mark.slow
 @settings(at_random, max_examples=20)
 @given(problem=problems(least=4))
 def test_classification_is_scikit_learns(problem):
@@ -631,6 +633,7 @@ def test_custom_optimizers(ours, theirs, rows, labels):
     predictions(model, query)
 
 
+@pytest.mark.slow
 @both
 @by_default("regressor")
 def test_restarts_find_the_best_and_run_at_once(ours, theirs, rows, labels):
@@ -960,6 +963,7 @@ FAR = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", FAR, ids=["periodic", "linear", "locally periodic"])
 @by_default("^linear")
 def test_auto_looks_at_how_far_rows_matter(kernel):
@@ -977,6 +981,7 @@ def test_auto_looks_at_how_far_rows_matter(kernel):
     assert "nearest neighbours" in model.method_reason_
 
 
+@pytest.mark.slow
 def test_training_by_neighbours_goes_on_from_the_search(rows, monkeypatch):
     """If the search takes only some of the rows; it ends near the exact optimum."""
     monkeypatch.setattr(skgpstoch.methods.drop_in.many_rows, "EXACT_START_ROWS", 50)
@@ -1218,6 +1223,7 @@ def test_unfitted_attributes_are_missing_as_in_any_class():
             assert not hasattr(cls(), name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "classes"),
     [("svgp", (2, 3)), pytest.param("solve", (2, 3), marks=pytest.mark.slow)],
@@ -2018,6 +2024,7 @@ def sine_of_the_gallery(seed):
     return X, np.sin(X[:, 0]) + 0.5 * rng.randn(40)
 
 
+@pytest.mark.slow
 def test_searches_of_a_period_end_where_scikit_learns_do():
     """From a start that is four fifths of the period, with a bound beyond it."""
     gains = []
@@ -2033,6 +2040,7 @@ def test_searches_of_a_period_end_where_scikit_learns_do():
     assert sum(gain < -0.01 for gain in gains) <= 1
 
 
+@pytest.mark.slow
 def test_a_sparse_process_finds_the_period_too():
     for seed in range(5):
         model = SVGPRegressor(SINE, random_state=0).fit(*sine_of_the_gallery(seed))
@@ -2040,6 +2048,7 @@ def test_a_sparse_process_finds_the_period_too():
         assert period == pytest.approx(2 * np.pi, rel=0.1)
 
 
+@pytest.mark.slow
 # ---- where searches start ----
 def test_restarts_find_the_period_that_scikit_learn_finds():
     """As in its gallery's comparison with kernel ridge regression: most of θ's space is noise."""
@@ -2076,6 +2085,7 @@ def test_likely_starts_have_the_units_of_rows():
     assert_array_equal(likely_bounds(kernel, ["a", "b"], 1.0), kernel.bounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("white", [None, 1e-4])
 @pytest.mark.parametrize("P", [1, 2])
 def test_neighbours_keep_the_noise_of_a_kernel_that_is_kept(P, white):
@@ -2097,6 +2107,7 @@ def test_neighbours_keep_the_noise_of_a_kernel_that_is_kept(P, white):
     assert_allclose(ours.log_marginal_likelihood_value_, value, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_copies_are_rows_of_the_model_given_neighbours():
     """As in scikit-learn's; they counted relative to the mean count, so f was less certain."""
     rng = np.random.default_rng(0)

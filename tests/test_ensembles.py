@@ -133,6 +133,7 @@ def test_weights_of_densities_that_are_no_numbers_are_refused(densities):
 # ---- the mixture -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_mixture_scores_better_than_its_parts(stacked, step):
     assert_allclose(stacked.weights_.sum(), 1.0)
     assert stacked.score_ >= stacked.scores_.max() - 1e-6
@@ -167,6 +168,7 @@ def test_density_moments_quantiles_and_draws_agree(stacked):
     assert_allclose(draws.mean(), mean[0], atol=0.02)
 
 
+@pytest.mark.slow
 def test_stacks_are_estimators(stacked, step):
     other = clone(stacked).set_params(gp__n_inducing=5, near=ConstantVarianceRegressor(Ridge()))
     assert other.get_params()["gp__n_inducing"] == 5
@@ -175,6 +177,7 @@ def test_stacks_are_estimators(stacked, step):
     assert_array_equal(pickle.loads(pickle.dumps(stacked)).weights_, stacked.weights_)
 
 
+@pytest.mark.slow
 def test_weights_of_rows_reach_all(step):
     weight = np.where(step[0][:, 0] > 0, 1.0, 1e-6)
     model = stack().set_params(near=ConstantVarianceRegressor(Ridge()))
@@ -184,6 +187,7 @@ def test_weights_of_rows_reach_all(step):
     assert np.abs(error).mean() < 0.3
 
 
+@pytest.mark.slow
 def test_models_of_little_weight_are_left_out(stacked, step, monkeypatch):
     shares = stacked.weights_
     assert np.sort(shares)[1] > 0.01
@@ -193,6 +197,7 @@ def test_models_of_little_weight_are_left_out(stacked, step, monkeypatch):
     assert alone.estimators_[int(shares.argmin())] is None
 
 
+@pytest.mark.slow
 def test_targets_and_weights_of_stacks_are_checked(step):
     X, y = step
     with pytest.warns(DataConversionWarning):
@@ -254,6 +259,7 @@ def test_drop_ins_can_be_stacked(step):
     assert_allclose(model.predictive_cdf(step[0], interval[:, 0]), 0.1, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_units_of_mixtures(stacked, step):
     X, y = step
     for one in (stacked, ConstantVarianceRegressor(Ridge()).fit(X, y)):
@@ -262,6 +268,7 @@ def test_units_of_mixtures(stacked, step):
             assert_allclose(scaled / unit, one.predict_std(X[:5]), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_callbacks_are_told_of_every_fit(step):
     pytest.importorskip("sklearn.callback")
     names = Names()
@@ -288,6 +295,7 @@ def test_callbacks_of_fits_within_a_fit_end(params, hyperparameters, step):
     assert sorted(names.begun) == sorted(names.ended)
 
 
+@pytest.mark.slow
 def test_models_without_callbacks_are_fitted_without(step):
     pytest.importorskip("sklearn.callback")
     names = Names()
@@ -483,6 +491,7 @@ def test_densities_that_are_no_numbers_are_refused(step):
         StackedDensityRegressor([("a", Nowhere(Ridge())), ("b", sparse())], cv=2).fit(*step)
 
 
+@pytest.mark.slow
 def test_tables_go_to_the_regressor_as_they_are():
     pd = pytest.importorskip("pandas")
     rng = np.random.default_rng(0)

@@ -164,6 +164,7 @@ def test_weights_of_rows_that_occur_several_times_are_no_counts():
     assert_array_equal(found.weight[places], given.weight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_levels", [20, 120])
 @by_default("120")
 def test_a_category_of_many_levels_that_tells_nothing_of_y_is_not_believed(n_levels):

@@ -47,6 +47,7 @@ def coverage(model, X, y):
     return np.mean((low < y) & (y < high))
 
 
+@pytest.mark.slow
 def test_both_sides_are_covered(fitted):
     X, y = rows_with_two_noises(1500, seed=1)
     left = X[:, 0] < 0
@@ -100,6 +101,7 @@ def test_a_process_with_one_noise_gains_nothing_by_chance():
     assert new.mean() > model.log_predictive_density(X[1200:], y[1200:]).mean() - 1e-3
 
 
+@pytest.mark.slow
 def test_noise_that_varies_is_found():
     X, y = process(0, 2400, lambda X: np.where(X[:, 0] > 0.5, 0.1, 0.01))
     model = of_process(X[:1400], y[:1400])
@@ -131,6 +133,7 @@ def test_errors_of_neighbours_do_not_know_the_row():
     assert_array_equal(given.weight, p.weight[N[:, :8]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("P", [1, 2])
 @by_default("2")
 def test_ratios_are_those_of_the_equation(P):
@@ -211,6 +214,7 @@ def test_a_row_of_weight_2_counts_twice():
     assert_allclose(ratio(sizes, torch.tensor([[1.0, 2.0]]), 4.0), twice)
 
 
+@pytest.mark.slow
 def test_heavy_tails_are_those_of_the_noise():
     """Half of the errors are twenty times as large, and f has light tails."""
     X, f = process(3, 1000, lambda X: 0.0)
@@ -249,6 +253,7 @@ def test_few_rows_or_no_errors_choose_nothing():
         assert (r == 1).all()
 
 
+@pytest.mark.slow
 def test_draws_and_covariance_have_the_spread(fitted):
     X = np.array([[-0.5, 0.1], [-0.52, 0.1], [0.5, 0.1], [0.5, 0.9]])
     std = fitted.predict_std(X, latent=True)

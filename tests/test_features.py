@@ -92,6 +92,7 @@ def test_fourier_features_converge_to_the_kernel(kernel, X):
     assert 5 < few / many < 20  # a hundred times the features: a tenth of the error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", [1, 5])
 @pytest.mark.parametrize("kernel", [sk.RBF(1.3), 2.0 * sk.Matern(1.0, nu=0.5)], ids=str)
 @slow_cases(r"RBF\(length_scale=1\.3\)-5", r"1\.41.*-1$", "nu=0.5")

@@ -89,6 +89,7 @@ def noisy(seed, n_rows=20, n_inputs=12):
     return X[:n_rows], y[:n_rows], X[n_rows:], y[n_rows:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [SVGPRegressor, SolveGPRegressor, FITCRegressor])
 @slow_cases("Solve", "FITC")
 def test_intervals_of_few_rows_are_wide_enough(cls):
@@ -403,6 +404,7 @@ def test_a_fit_ends_when_the_evidence_has_converged(monkeypatch):
     assert len(calls) < 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_rows", [40, 300])
 @by_default("40")
 def test_a_classifier_is_at_its_optimum(n_rows):
@@ -454,6 +456,7 @@ SMALL_BATCHES = {  # b_t is 1/t, and .02 from step 50 on
 }
 
 
+@pytest.mark.slow
 def test_scgd_factorises_when_the_averages_have_moved(monkeypatch):
     X, y = make_friedman1(400, random_state=0)
     model = SCGDGaussianProcessRegressor(**SMALL_BATCHES)
@@ -468,6 +471,7 @@ def test_scgd_factorises_when_the_averages_have_moved(monkeypatch):
     assert evidence > exact - 0.01 * len(y)  # nats
 
 
+@pytest.mark.slow
 def test_a_factor_of_an_earlier_epoch_is_not_kept(tmp_path, monkeypatch):
     """A fit that was killed resumes without it."""
     X, y = make_friedman1(400, random_state=0)
@@ -495,6 +499,7 @@ def test_full_batch_objectives_say_whether_they_are_still():
     assert not lbfgs.DualObjective.is_still
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variance", [30.0, 1e3, 1e4])
 @slow_cases(r"^1000\.", "^30")
 def test_wide_priors_of_counts_have_the_optimum_of_other_searches(variance):

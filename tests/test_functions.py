@@ -50,6 +50,7 @@ def check_moments(model, draws, options):
     assert np.abs(z_scores(draws, mean, cov)).max() < 4.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel", [KERNEL, 0.5 * RBF(2.0) + 0.3 * DotProduct() + RBF(0.7)], ids=str
 )
@@ -65,6 +66,7 @@ def test_moments_of_the_drop_in(kernel, alpha, rows):
     assert np.abs(z_scores(draws, mean, cov)).max() < 4.5
 
 
+@pytest.mark.slow
 def test_moments_of_the_prior():
     model = GaussianProcessRegressor(1.3 * Matern([0.9, 3.0], nu=0.5))
     check_moments(model, model.sample_functions(N_DRAWS, random_state=1)(GRID), {})

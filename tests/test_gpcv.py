@@ -178,6 +178,7 @@ def test_best_weights_are_the_dense_solution(keeps, dense_rows, squared, small_b
     assert_close(found, torch.linalg.solve(A, b), rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dense_rows", [0, 500])
 def test_best_weights_with_hardly_any_noise(dense_rows, monkeypatch):
     """The square of C has twice the digits that there are: by its parts, least squares have not."""
@@ -295,6 +296,7 @@ def test_fits_end_at_the_least_error(scheme, sine):
         assert model.loss_curve_[-1] == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "begin"), [("holdout", 0.25), ("consensus", 3.0)])
 @pytest.mark.parametrize("unit", [1.0, 100.0])
 @slow_cases(r"100\.0-consensus", r"1\.0-holdout", "100.0-holdout")
@@ -316,6 +318,7 @@ def test_coordinate_steps_get_to_the_optimum_of_joint_ones(scheme, begin, unit, 
     )
 
 
+@pytest.mark.slow
 def test_coordinate_steps_find_several_hyper_parameters(sine):
     """In a valley that no coordinate goes along."""
     X, y = (a[:30] for a in sine)
@@ -338,6 +341,7 @@ def test_relaxations_are_secants():
     assert_close(after[1] / pace[1], torch.tensor([4.0 / 3.0, 0.5, 2.0, 0.3], dtype=F64))
 
 
+@pytest.mark.slow
 def test_noise_is_learned_where_the_scale_is_not(sine):
     """A kernel of any scale has but its ratio to the noise in the loss."""
     X, y = sine
@@ -402,6 +406,7 @@ def test_iterative_posterior_is_the_exact_one(weighted, small_blocks, monkeypatc
             posteriors = [exact.scale_(1.7), found.scale_(1.7)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length_scale", [1.0, 0.2])
 def test_variances_by_iterations_err_by_a_share_of_the_noise(length_scale):
     """Residuals r of 1e-6 of k* leave errors rᵀC⁻¹r of a tenth of the variance and the noise."""
@@ -418,6 +423,7 @@ def test_variances_by_iterations_err_by_a_share_of_the_noise(length_scale):
             assert_close(of_f + noise, var[0, :, 0], rtol=3e-3, atol=0.0)
 
 
+@pytest.mark.slow
 def test_rows_beyond_block_size_give_the_same_model(sine):
     X, y = sine
     kernel = 1.0 * sk.RBF(0.8) + sk.WhiteKernel(0.1)
@@ -461,6 +467,7 @@ def test_a_singular_covariance_of_many_rows_says_so(monkeypatch):
 # ---- folds -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_splitters_know_rows_by_their_numbers(monkeypatch, sine):
     X, y = sine
     seen = []
@@ -582,6 +589,7 @@ def test_divergence_raises_rho_and_is_said(sine, monkeypatch):
 # ---- what users must never meet --------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_seed_gives_the_same_bits_and_touches_nothing(sine):
     state, numbers = torch.get_rng_state(), np.random.get_state()[1]  # noqa: NPY002
     options = {"random_state": 3, "cv": 0.3, "n_restarts": 1}
@@ -595,6 +603,7 @@ def test_one_seed_gives_the_same_bits_and_touches_nothing(sine):
     assert clone(fits[0]).get_params() == fits[0].get_params()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["naive", "consensus"])
 @slow_cases("naive")
 def test_jobs_give_the_same_model(scheme, sine):
@@ -607,6 +616,7 @@ def test_jobs_give_the_same_model(scheme, sine):
     assert_allclose(model.predict(sine[0]), alone.predict(sine[0]), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_jobs_of_dask(sine):
     alone = fitted_once(ADMMGaussianProcessRegressor(random_state=0), *sine)
     with (
@@ -619,6 +629,7 @@ def test_jobs_of_dask(sine):
     assert_allclose(model.predict(sine[0]), alone.predict(sine[0]), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_restarts_keep_the_least_error(sine):
     """From a length-scale that is far too large there is no way back."""
     kernel = sk.ConstantKernel(1.0, "fixed") * sk.RBF(50.0, (0.1, 100.0))
@@ -664,6 +675,7 @@ def test_covariances_are_made_by_blocks_where_there_is_no_memory(monkeypatch):
     assert make_problem().covariances.whole is None
 
 
+@pytest.mark.slow
 def test_weights_are_repetitions(sine):
     X, y = sine
     weight = np.random.default_rng(1).integers(0, 4, len(X))
@@ -674,6 +686,7 @@ def test_weights_are_repetitions(sine):
         assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cv", [None, 3, 0.25])
 @slow_cases("None")
 def test_folds_of_rows_too_many_to_merge(cv, sine, monkeypatch):
@@ -688,6 +701,7 @@ def test_folds_of_rows_too_many_to_merge(cv, sine, monkeypatch):
     assert_allclose(repeated, weighted, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [0.2, 5.0])
 @slow_cases(r"5\.0")
 def test_noise_is_that_of_a_single_row(times, sine):
@@ -743,6 +757,7 @@ def test_masks_are_rows(sine):
     assert_array_equal(*(model.predict(sine[0]) for model in fits))
 
 
+@pytest.mark.slow
 def test_draws_of_many_rows_where_conjugate_gradients_are_inexact():
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, (90, 1))
@@ -822,6 +837,7 @@ def test_outputs_share_the_kernel(sine):
     assert model.noise_variance_.shape == (2,)
 
 
+@pytest.mark.slow
 def test_warm_start_goes_on(sine):
     X, y = sine
     kernel = 1.0 * sk.RBF(3.0) + 0.5 * sk.RBF(0.3) + sk.WhiteKernel(0.1)
@@ -835,6 +851,7 @@ def test_warm_start_goes_on(sine):
         model.set_params(kernel=sk.RBF()).fit(X, y)
 
 
+@pytest.mark.slow
 def test_a_killed_fit_resumes_to_the_same_bits(tmp_path, sine, monkeypatch):
     monkeypatch.setattr(multipliers, "GAP_ROUNDING", 0.0)
     options = {"random_state": 0, "tol": 1e-8, "max_iter": 4, "checkpoint_dir": tmp_path}
@@ -912,6 +929,7 @@ def test_an_accelerator_finds_what_the_cpu_does(params, sine, pretend):
         assert_allclose(one, other, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_coordinate_steps_that_cycle_keep_the_best_iterate():
     rng = np.random.default_rng(19)
     n, d = int(rng.integers(25, 70)), int(rng.integers(1, 4))

@@ -101,6 +101,7 @@ def test_many_rows_of_a_frame(many):
     assert other.diagnose().problems == first.diagnose().problems
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:X has")
 @pytest.mark.filterwarnings("ignore:max_iter")
 def test_rank_0_fits_neighbours_to_the_sample(many, monkeypatch):
@@ -128,6 +129,7 @@ def test_rank_0_fits_neighbours_to_the_sample(many, monkeypatch):
     assert list(models[1].estimators_) == ["networks"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:X has", "ignore:Column 1 of X has missing values")
 def test_many_rows_of_classes_and_weights(many):
     """One class is on one rank alone, and one rank has weights, some or all of them 0."""
@@ -239,6 +241,7 @@ def test_what_is_wrong_on_one_rank_is_told_on_all(many):
         assert vars(models[0]) == vars(models[1]) == vars(REGRESSOR)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The standard deviation of y does not exist")
 @pytest.mark.parametrize("params", [{"target_transform": "log"}, {"target": "count"}])
 @slow_cases("params1")

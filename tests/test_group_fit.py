@@ -161,6 +161,7 @@ SUMMED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SUMMED)
 @slow_cases("scgd_(small|learned)", "ensemble_classes", "non_stationary", "adam")
 def test_the_same_model_however_rows_are_split(name, monkeypatch):
@@ -223,6 +224,7 @@ def test_weights_are_repetitions_however_rows_are_split():
     assert_allclose(found.predict(NEW), fewer[0].predict(NEW), atol=1e-11)
 
 
+@pytest.mark.slow
 def test_what_is_known_of_rows_is_shared():
     counts = np.random.default_rng(2).poisson(3.0 * np.exp(F))
     check_splits(
@@ -250,6 +252,7 @@ class Sign(BaseEstimator):
         return self.sign_ * z
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_stored", [False, True])
 @slow_cases("False")
 def test_a_transformation_of_targets_is_that_of_rank_0(is_stored):
@@ -278,6 +281,7 @@ def test_targets_that_cannot_be_transformed_are_an_error_of_all():
     )
 
 
+@pytest.mark.slow
 def test_stopping_early_is_decided_together():
     model = SCGDGaussianProcessRegressor(
         max_iter=40, hidden_layer_sizes=(10,), early_stopping=True, n_iter_no_change=2, **KNOWN
@@ -301,6 +305,7 @@ def test_a_warm_start_goes_on_together():
     assert errors[1] < 1.1 * errors[0]
 
 
+@pytest.mark.slow
 def test_frames_and_names_of_columns():
     frame = pd.DataFrame(X, columns=["a", "b"])
     models = on_ranks(lambda group: small().fit(frame.iloc[group.rank :: 3], Y[group.rank :: 3]), 3)
@@ -441,6 +446,7 @@ def test_few_rows_are_fitted_as_in_one_process(name):
         assert set(vars(each)) == set(vars(alone))
 
 
+@pytest.mark.slow
 def test_gathered_rows_of_any_kind():
     frame = pd.DataFrame(X[:80], columns=["a", "b"])
     model = ConstantVarianceRegressor(small(n_inducing=5), cv=2)
@@ -580,6 +586,7 @@ def test_an_interrupt_after_training_leaves_a_complete_model(monkeypatch):
     assert [model.n_iter_ for model in models] == [3, 3]
 
 
+@pytest.mark.slow
 def test_max_time_ends_all_at_the_same_step():
     model = DeepKernelEnsembleRegressor(
         max_iter=10_000, hidden_layer_sizes=(10,), max_time=0.5, **KNOWN

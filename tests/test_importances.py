@@ -187,6 +187,7 @@ SLOW_BEFORE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SLOW_BEFORE)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_they_take_little_time(case):
@@ -313,6 +314,7 @@ def test_inputs_are_selected(model, relevant):
     assert by_turns.score(X, y) > 0.85
 
 
+@pytest.mark.slow
 def test_the_number_of_inputs_is_found(relevant):
     X, y = relevant
     model = GaussianProcessRegressor(1.0 * RBF(2.0) + WhiteKernel(0.1, "fixed"), random_state=0)
@@ -323,6 +325,7 @@ def test_the_number_of_inputs_is_found(relevant):
 # ---- the picture ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_picture_has_a_bar_for_each_of_the_most_important():
     model = fitted_once(SVGPRegressor(n_inducing=10, max_iter=5, random_state=0), X / SCALE, y)
     display = FeatureImportancesDisplay.from_estimator(model, max_features=3, color="gray")

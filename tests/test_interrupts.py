@@ -388,6 +388,7 @@ def test_the_closing_pass_after_an_interrupt_is_quick(monkeypatch, python_handle
     assert variational.MOST_PASSES in steps
 
 
+@pytest.mark.slow
 def test_the_time_limit_is_not_blamed_for_what_an_interrupt_cut(python_handler):
     model = DeepKernelEnsembleRegressor(n_estimators=2, max_time=60, random_state=0)
     with on_interrupt("keep"), warnings.catch_warnings(record=True) as said:
@@ -399,6 +400,7 @@ def test_the_time_limit_is_not_blamed_for_what_an_interrupt_cut(python_handler):
     assert model.budget_ is None
 
 
+@pytest.mark.slow
 def test_a_search_that_was_cut_leaves_no_checkpoint(tmp_path, python_handler):
     """The same fit, started again, took what an interrupt had left of it, in silence."""
     model = QSGPRegressor(checkpoint_dir=tmp_path, **QUICK)
@@ -410,6 +412,7 @@ def test_a_search_that_was_cut_leaves_no_checkpoint(tmp_path, python_handler):
     assert np.abs(model.predict(CLOSING_X) - whole).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_real_signals():
     """At a terminal a loop ends at the second; without one at the first."""
     keyboard, terminal = pytest.importorskip("pty").openpty()

@@ -227,6 +227,7 @@ def test_values_are_properties(kernel, expected):
         assert_allclose(actual, value, rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_clamp_projects_onto_the_bounds():
     kernel = sk.RBF([1.0, 2.0, 3.0], [(0.5, 2.0), (1.0, 4.0), (1.0, 9.0)]) * sk.ConstantKernel(
         1.0, (0.0, 10.0)

@@ -75,6 +75,7 @@ def test_rows_left_out_are_predicted_with_their_own_error(name):
         assert_allclose(var[i], of_y[0] + rows.known[i], atol=1e-8)
 
 
+@pytest.mark.slow
 def test_precise_targets_tell_the_function(monkeypatch):
     monkeypatch.setattr(automatic_regressor, "ExactProcessRegressor", ExactProcessRegressor)
     X, _, y, error = two_instruments()
@@ -201,6 +202,7 @@ def test_many_rows_in_chunks_and_on_ranks(monkeypatch):
     assert (held_out.std[error[held_out.rows] == 1.5] > 1.4).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [SVGPRegressor, SolveGPRegressor, FITCRegressor, DLMRegressor])
 def test_rows_with_large_errors_change_nothing(model):
     """Their y was in the mean and variance from which training starts, and of the noise's prior."""
@@ -238,6 +240,7 @@ def test_scores_without_errors_name_a_cure_that_the_model_takes():
         neg_log_predictive_density_scorer(SVGPRegressor(max_iter=2).fit(X, y, y_std=0.1), X, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [predict_distribution, predict_std, predict_interval, sample_y])
 def test_errors_are_not_those_of_transformed_targets(ask):
     X = np.linspace(-2.0, 2.0, 30)[:, None]

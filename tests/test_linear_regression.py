@@ -144,6 +144,7 @@ def test_grid_of_ridges():
     assert grid[0] <= 1e-7 * top
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS[::2])
 @slow_cases("^[24]")
 def test_most_likely_against_brute_force(seed):
@@ -294,6 +295,7 @@ def test_calibration_of_a_perfect_prediction_is_finite():
     assert 0 < float(noise) < 1e-9
 
 
+@pytest.mark.slow
 # ---- running statistics
 def test_rates():
     def rates(averaging, window=100.0, b=10, n=2000):

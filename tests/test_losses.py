@@ -1214,6 +1214,7 @@ def test_profiled_gradient_is_at_the_mean_after_the_step():
         assert_close(ours[key], theirs[key], rtol=1e-6, atol=1e-6, msg=lambda m, k=key: k + m)
 
 
+@pytest.mark.slow
 def test_all_gradients_lead_to_the_same_mean():
     """Averages of many sampled steps: those without bias end at the exact best mean."""
     p = make_problem(4, likelihood=Poisson("exp"), loss=LogLoss(), beta=0.6)

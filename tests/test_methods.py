@@ -609,6 +609,7 @@ def test_time_average_of_the_running_statistics_is_exact(averaging, b):
         assert ((actual[0] - expected[0]).abs() <= 5 * error).all()
 
 
+@pytest.mark.slow
 def test_theory_averages_converge_without_a_time_average():
     generator = torch.Generator().manual_seed(0)
     Z = torch.randn(1, 60, 3, generator=generator, dtype=torch.float64)
@@ -948,6 +949,7 @@ def test_outputs_are_gps_of_their_own_on_shared_features(cls, data):
 # ---- few rows ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Training ended after max_iter")
 @pytest.mark.parametrize("cls", ESTIMATORS[:2])
 @by_default("SCGD")

@@ -128,6 +128,7 @@ def relative_bias(objective, problem, b, T=400, burn_in=100):
     return float((samples.mean(0) - exact).norm() / exact.norm())
 
 
+@pytest.mark.slow
 def test_bias_of_scgd_vanishes_with_the_step_of_its_average():
     """The minibatch is part of its own F̃: b_t = 0.9 is biased, a long window is not."""
     p = make_problem()
@@ -142,6 +143,7 @@ def test_bias_of_scgd_vanishes_with_the_step_of_its_average():
     assert bias[0.01] < 0.1 < 0.5 < bsgd
 
 
+@pytest.mark.slow
 # ---- BSGD
 def test_bias_of_bsgd_shows_and_shrinks_with_the_minibatch():
     p = make_problem(n=120)

@@ -196,6 +196,7 @@ def fitted():
         return model.fit(X, y), X, y
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_all_models_are_weighed(fitted):
     model, X, y = fitted
@@ -222,6 +223,7 @@ def test_neighbours_are_saved_with_the_mixture(fitted, tmp_path):
     assert_array_equal(loaded.log_predictive_density(X, y), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("given", ["weights", "y_std", "outputs"])
 def test_rows_of_all_kinds(given, monkeypatch):
@@ -280,6 +282,7 @@ def board(n_classes, n=200):
     return X, names[X.astype(int).sum(1) % n_classes]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_classes_of_many_rows_have_neighbours(n_classes, few_of_classes, tmp_path):

@@ -119,6 +119,7 @@ def test_predictions_are_of_one_distribution(fitted):
     assert_allclose(found.sample(4000, 0).std(1), std, rtol=0.15)
 
 
+@pytest.mark.slow
 def test_rounded_and_transformed_targets_have_new_levels():
     X, y, X_new, _ = table(6, effect=2.0)
     known, new = X.iloc[[0]], X_new.iloc[[0]]
@@ -177,6 +178,7 @@ def test_levels_of_several_columns_make_as_many_pairs_as_they_can(numbers):
         assert len(set(each[:K])) == K
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Column 'h' of X has levels")
 def test_draws_take_levels_equally_often():
     """With rows of another number of levels beside it, shares were 3/8, 3/8 and 2/8 of three."""
@@ -264,6 +266,7 @@ def lacking(n_missing, n_rows=200, n_new=100, seed=0):
     return X[:n_rows], y[:n_rows], X[n_rows:], y[n_rows:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_missing", [1, 4])
 def test_intervals_hold_where_numbers_are_missing_that_few_rows_lacked(n_missing, tmp_path):
     """They held .2 to .8."""

@@ -341,6 +341,7 @@ def test_with_a_learned_mean_it_is_ordinary_kriging(weights):
         assert_allclose(other.marginals(X_new).var, found.marginals(X_new).var, **TIGHT)
 
 
+@pytest.mark.slow
 def test_drawn_functions_have_the_error_of_the_mean():
     X, rows = data(P=2)
     found, _ = posterior(X, rows, N, kernel=1.4 * sk.RBF([0.7, 1.9]))
@@ -401,6 +402,7 @@ def test_rows_far_apart_share_no_large_matrix():
     assert len(groups_of(G, N[:1].expand(100, -1))) == 2
 
 
+@pytest.mark.slow
 def test_a_smooth_field_of_short_ranges_has_no_rough_kernel():
     """Its length-scales are farther from where searches start than those of a rough kernel."""
     rng = np.random.default_rng(34)
@@ -425,6 +427,7 @@ def test_draws_of_smooth_functions_vary_as_predicted():
     assert_allclose(draws.std(1) / model.predict_std(grid, latent=True), 1.0, atol=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "noise", "n", "m"),
     [
@@ -910,6 +913,7 @@ def test_exposures_are_refused(sine):
         NNGPRegressor(**QUICK).fit(X, y, exposure=np.ones(len(y)))
 
 
+@pytest.mark.slow
 def test_known_errors(sine):
     """A row with a large error is hardly heard, and one of small errors is followed."""
     X, y = sine
@@ -967,6 +971,7 @@ def test_rows_left_out_are_those_of_a_transformed_target(sine):
         assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_time_is_limited(sine):
     """A fit that is cut says so, and one that has time is the same as without a limit."""
     options = {**QUICK, "max_iter": 2000}
@@ -981,6 +986,7 @@ def test_time_is_limited(sine):
     assert_array_equal(predictions(timed), predictions(whole))
 
 
+@pytest.mark.slow
 @by_default("()")
 @pytest.mark.parametrize("hidden_layer_sizes", [(), (8,)])
 def test_choosing_a_start_keeps_to_max_time(sine, monkeypatch, hidden_layer_sizes):
@@ -1026,6 +1032,7 @@ def test_a_climb_follows_the_gradient_of_fixed_rows_and_stays_in_its_box():
     assert (box[:, 1] - box[:, 0]).min() == pytest.approx(2 * BOX)
 
 
+@pytest.mark.slow
 def test_classes_of_tails(sine):
     X, y = sine
     heavy = y + 0.1 * stats.t(2.2).rvs(len(y), random_state=0)
@@ -1052,6 +1059,7 @@ def test_held_out_scores_are_weighted(of_network):
     assert_allclose(made.evaluate(X, weighted), made.evaluate(X[copies], repeated), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_early_stopping(sine):
     model = NNGPRegressor(**{**QUICK, "max_iter": 12}, early_stopping=True).fit(*sine)
     assert len(model.validation_scores_) > 1
@@ -1093,6 +1101,7 @@ def odd_tables():
 ODD = odd_tables()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("loss", ["vecchia", "leave_one_out"])
@@ -1120,6 +1129,7 @@ def test_far_queries_have_the_prior_and_the_error_of_the_mean(size, d):
     assert_allclose(std, math.sqrt(variance * np.var(y)))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:With the kernel", "ignore:Outliers in X")
 @pytest.mark.parametrize("d", [2, 20], ids=["trees", "products"])
 def test_far_rows_and_extreme_units(d):
@@ -1162,6 +1172,7 @@ def test_chunks_and_parquet(sine, tmp_path):
     assert_array_equal(predictions(model, pd.DataFrame(GRID, columns=["a", "b"])), whole)
 
 
+@pytest.mark.slow
 def test_two_ranks(sine):
     X, y = sine
     whole = predictions(NNGPRegressor(**QUICK).fit(X, y))
@@ -1175,6 +1186,7 @@ def test_two_ranks(sine):
         assert_array_equal(found, whole)
 
 
+@pytest.mark.slow
 def test_threads(sine):
     models = [NNGPRegressor(**QUICK).fit(*sine) for _ in range(2)]
     alone = predictions(models[0])
@@ -1183,6 +1195,7 @@ def test_threads(sine):
             assert_array_equal(found, alone)
 
 
+@pytest.mark.slow
 def test_float32(sine):
     X, y = sine
     X = X + 1000.0
@@ -1191,6 +1204,7 @@ def test_float32(sine):
     assert_allclose(found, expected, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_column_order(sine):
     X, y = sine
     a = NNGPRegressor(**QUICK).fit(X, y)
@@ -1207,6 +1221,7 @@ def test_copies_predict_the_same(sine):
     assert len(pickle.dumps(model)) < 100_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("Model", [NNGPRegressor, NNGPClassifier])
 def test_more_neighbours_can_be_asked_for_after_the_fit(Model):
     X = places("normal", n=60)
@@ -1273,6 +1288,7 @@ def test_blocks_leave_nothing_between_them(monkeypatch):
     assert len(kept) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("unit", [1.0, 1e3, 1e5])
 @by_default("100000")
@@ -1334,6 +1350,7 @@ def test_noise_is_not_taken_for_a_function_of_short_length_scales():
     assert found.noise_variance.item() > 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The optimal value found for dimension 0 of parameter k2__noise")
 @pytest.mark.parametrize("noise", [(0.05, "fixed"), (0.05, (1e-3, 0.1))])
 def test_noise_that_a_kernel_does_not_let_be_is_not_a_function_of_short_length_scales(noise):
@@ -1346,6 +1363,7 @@ def test_noise_that_a_kernel_does_not_let_be_is_not_a_function_of_short_length_s
     assert np.corrcoef(model.predict(X[1000:]), f[1000:])[0, 1] > 0.97
 
 
+@pytest.mark.slow
 def test_the_noise_variance_is_that_of_the_kernel_where_tails_are_heavy():
     """It was ν/(ν − 2) times as large, while predictions were right."""
     rng = np.random.default_rng(0)
@@ -1356,6 +1374,7 @@ def test_the_noise_variance_is_that_of_the_kernel_where_tails_are_heavy():
     assert_allclose(model.noise_variance_, e.var(), rtol=0.1)
 
 
+@pytest.mark.slow
 def test_given_kernels_are_shortened_too():
     """R² of f was −.01 where NNGPRegressor() had .99."""
     rng = np.random.default_rng(0)
@@ -1485,6 +1504,7 @@ def test_errors_at_places_are_those_of_the_mean():
                 assert_allclose(given.sizes[row, at, p], error.abs() / var.sqrt(), rtol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [None, 1.0 * sk.Matern([1.0], nu=1.5) + sk.WhiteKernel(0.1)])
 def test_rows_that_hardly_tell_anything_change_nothing(kernel):
     """One row in ten with errors of 10⁹ ruled the scale of y, and so the kernel."""
@@ -1590,6 +1610,7 @@ def test_what_a_row_tells_alone_falls_with_its_lag():
     assert lag(kernel, G, D + 6.0) is None
 
 
+@pytest.mark.slow
 def test_precise_rows_are_seen_among_many_poor_ones():
     """Neighbours were the nearest rows: their evidence was up to 71 nats too low."""
     rng = np.random.default_rng(0)

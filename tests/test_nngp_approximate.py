@@ -55,6 +55,7 @@ def test_rows_at_one_place_have_an_index():
     assert bool((found >= 0).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [NNGPRegressor, NNGPClassifier])
 @slow_cases("NNGPClassifier")
 def test_estimators_search_as_they_are_told(cls, tmp_path):

@@ -104,6 +104,7 @@ def test_two_classes_with_all_neighbours_are_those_by_hand():
     assert_allclose(var, KERNEL.diag(some) - (k * solve[:, 1:].T).sum(1), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("C", [2, 3])
 @by_default("2")
 def test_the_gradient_of_training_is_that_of_the_evidence(C):
@@ -280,6 +281,7 @@ def rows(request, two_classes, three_classes):
     return two_classes if request.param == "two" else three_classes
 
 
+@pytest.mark.slow
 def test_boards_are_learned():
     rng = np.random.default_rng(0)
     X, X_test = rng.uniform(0, 3, (2, 400, 2))
@@ -290,6 +292,7 @@ def test_boards_are_learned():
     assert -np.log(p).mean() < 0.2
 
 
+@pytest.mark.slow
 def test_far_rows_have_the_shares_of_classes(rows):
     X, y = rows
     model = fitted_once(small(), X, y)
@@ -308,6 +311,7 @@ def test_classes_far_apart_are_not_quite_certain():
     assert ((p > 0.0) & (p < 1.0)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["vecchia", "leave_one_out"])
 @by_default("vecchia")
 def test_early_stopping(rows, loss):
@@ -331,6 +335,7 @@ def order_of(found, X):
     return np.abs(found[:, None] - X[None]).sum(2).argmin(1)
 
 
+@pytest.mark.slow
 def test_order_of_rows_does_not_matter(rows):
     X, y = (a[:100] for a in rows)
     order = np.random.default_rng(0).permutation(len(X))
@@ -338,6 +343,7 @@ def test_order_of_rows_does_not_matter(rows):
     assert_array_equal(a.predict_proba(GRID), b.predict_proba(GRID))
 
 
+@pytest.mark.slow
 def test_weight_2_is_the_row_given_twice(rows):
     X, y = (a[:100] for a in rows)
     w = np.random.default_rng(0).integers(0, 4, len(X))
@@ -368,6 +374,7 @@ def test_appended_rows(rows, method):
     assert after.mean() > 0.75 * before.mean()  # both are negative
 
 
+@pytest.mark.slow
 def test_partial_fit_begins_with_a_fit(three_classes):
     X, y = three_classes
     fitted = small().fit(X[:90], y[:90]).predict_proba(GRID)
@@ -383,6 +390,7 @@ def test_partial_fit_begins_with_a_fit(three_classes):
         model.set_params(kernel=sk.RBF()).partial_fit(X, y)
 
 
+@pytest.mark.slow
 def test_classes_that_have_no_row_yet(two_classes):
     X, y = two_classes
     model = small().partial_fit(X[:100], y[:100], classes=["down", "never", "up"])
@@ -395,6 +403,7 @@ def test_classes_that_have_no_row_yet(two_classes):
         model.partial_fit(X, y, classes=["down", "up"])
 
 
+@pytest.mark.slow
 def test_a_warm_start_goes_on(rows):
     model = small(warm_start=True).fit(*rows)
     kernel = model.kernel_.theta - [2.0 * math.log(model.posterior_.stretch), 0.0]
@@ -402,6 +411,7 @@ def test_a_warm_start_goes_on(rows):
     assert_allclose(model.kernel_.theta, kernel, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_float32(three_classes):
     X, y = (a[:100] for a in three_classes)
     a, b = (small(dtype=dtype).fit(X + 1000.0, y) for dtype in ("float32", "float64"))
@@ -414,6 +424,7 @@ def test_kernels_without_near_rows_are_refused(two_classes, kernel):
         NNGPClassifier(kernel).fit(*two_classes)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ODD)
 @by_default("copies", "one row", "columns")
@@ -439,6 +450,7 @@ def test_files(rows, tmp_path):
     assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_chunks_and_parquet(three_classes, tmp_path):
     X, y = (a[:100] for a in three_classes)
     whole = fitted_once(small(), X, y).predict_proba(GRID)

@@ -134,6 +134,7 @@ def test_extreme_counts_are_matched(y):
     assert_allclose(var, p @ np.square(f - p @ f), rtol=1e-3)
 
 
+@pytest.mark.slow
 @both
 def test_the_gradient_of_training_is_that_of_the_evidence(name):
     """At a fixed point, although the evidence has the pseudo-targets found anew."""
@@ -336,6 +337,7 @@ def test_held_out_rows_are_predicted_by_models_without_them(table, monkeypatch):
     assert_allclose(found.mean + found.error, y[rows, None])
 
 
+@pytest.mark.slow
 @both
 def test_rows_are_scored_as_held_out_rows_were(name, table):
     """Densities of new rows are as good as those of rows left out."""
@@ -405,6 +407,7 @@ def test_partial_fit_begins_with_a_fit(model, table):
     assert_array_equal(np.sort(few.y_train_), np.sort(y[:3]))
 
 
+@pytest.mark.slow
 def test_a_warm_start_goes_on(table):
     X, y, exposure = table
     model = small(warm_start=True, likelihood="negative_binomial").fit(X, y, exposure=exposure)
@@ -417,6 +420,7 @@ def test_a_warm_start_goes_on(table):
     assert float(model.likelihood_.dispersion) == pytest.approx(alpha, rel=0.2)
 
 
+@pytest.mark.slow
 def test_several_outputs(table):
     X, rows = data(80, n_outputs=2)
     y = rows.y.numpy()
@@ -427,6 +431,7 @@ def test_several_outputs(table):
     assert np.isfinite(model.log_predictive_density(X.numpy(), y)).all()
 
 
+@pytest.mark.slow
 def test_likelihoods_of_the_user(table):
     X, y, _ = table
     model = small(likelihood=Poisson("softplus")).fit(X, y)
@@ -448,6 +453,7 @@ def test_files_and_pickles(model, table, tmp_path):
         assert np.isfinite(other.log_marginal_likelihood_value_)
 
 
+@pytest.mark.slow
 def test_graphs(table):
     onnxruntime = pytest.importorskip("onnxruntime")
     from skgpstoch.onnx import to_onnx
@@ -461,6 +467,7 @@ def test_graphs(table):
     assert_allclose(np.ravel(std), expected[1], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_chunks_parquet_and_ranks(model, table, tmp_path):
     X, y, exposure = table
     whole, cut = model.predict(GRID), (0, 70, len(X))
@@ -489,6 +496,7 @@ def test_functions_and_slopes(model):
     assert_allclose(slope[:, 0], (up - down) / 2e-5, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["all are 0", "huge", "copies", "two rows"])
 def test_odd_tables(kind):
@@ -562,6 +570,7 @@ def test_the_dispersion_does_not_take_the_function_for_scatter():
     assert of_both[1] > of_both[0] - 3.0
 
 
+@pytest.mark.slow
 def test_a_dispersion_is_learned_though_nothing_else_is():
     """It stayed 1 with a fixed kernel and mean="zero"."""
     rng = np.random.default_rng(0)

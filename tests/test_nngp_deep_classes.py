@@ -31,6 +31,7 @@ def fitted():
     return NNGPClassifier(1.0 * Matern(1.0, "fixed", nu=1.5), **QUICK).fit(*stripes())
 
 
+@pytest.mark.slow
 def test_a_network_finds_what_matters(fitted):
     """Neighbours on the inputs have a log loss of .8."""
     X, y = stripes(500, seed=1)
@@ -48,6 +49,7 @@ def test_a_network_is_kept_where_it_is_better():
     assert scores[1] < 0.7 * scores[0]
 
 
+@pytest.mark.slow
 def test_the_inputs_alone_are_kept_where_they_are_better():
     X = np.random.default_rng(0).uniform(0, 4, (150, 2))
     y = X.astype(int).sum(1) % 2  # a board, which a network of two units does not learn
@@ -99,6 +101,7 @@ def test_the_first_loss_is_the_log_loss_of_classes():
     assert loss.of_rows(f[:2], some).shape == (2, 1)
 
 
+@pytest.mark.slow
 def test_the_graph_predicts_as_the_model(fitted):
     onnx = pytest.importorskip("skgpstoch.onnx")
     runtime = pytest.importorskip("onnxruntime")

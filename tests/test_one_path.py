@@ -103,6 +103,7 @@ def alike(models):
     return same_on_all(models, NEW)
 
 
+@pytest.mark.slow
 @on_every_table
 @slow_cases("^in_chunks")
 def test_a_new_estimator_fits_wherever_rows_are(fits):
@@ -112,6 +113,7 @@ def test_a_new_estimator_fits_wherever_rows_are(fits):
     assert models[-1].noise_ == pytest.approx(whole.noise_, rel=0.2)
 
 
+@pytest.mark.slow
 def test_sums_over_rows_do_not_depend_on_how_they_are_split():
     one = on_ranks(lambda group: clone(MODEL).fit(X, Y), 1)[0]
     assert_allclose(alike(on_parts(MODEL, X, Y)), one.predict(NEW), atol=1e-10)
@@ -149,6 +151,7 @@ def test_few_rows_are_fitted_as_in_memory(fits, monkeypatch):
     assert_allclose(alike(fits(model, X[:200], Y[:200])), whole.predict(NEW), atol=1e-9)
 
 
+@pytest.mark.slow
 @on_every_table
 @pytest.mark.parametrize("n_rows", [200, N])  # few, and many
 @by_default("600-on_parts", "200-on_ranks")
@@ -164,6 +167,7 @@ def test_held_out_rows_have_the_numbers_that_were_given(fits, n_rows, monkeypatc
         assert (np.diff(held_out.rows) > 0).all()
 
 
+@pytest.mark.slow
 @on_every_table
 @pytest.mark.parametrize(
     "model",

@@ -130,6 +130,7 @@ KERNELS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 @slow_cases(
     r"\[1, 2, 0\.5",
@@ -260,6 +261,7 @@ def test_networks_before_points(sizes, labels):
         assert_same_classes(SVGPClassifier(**options).fit(X, labels))
 
 
+@pytest.mark.slow
 def test_several_outputs():
     Y = np.column_stack([y, X[:, 2] - y])
     assert_same_numbers(SVGPRegressor(**QUICK).fit(X, Y))
@@ -333,6 +335,7 @@ def table():
     return given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("discrete", ["auto", False])
 @by_default("auto")
 def test_the_default_with_its_calibration(table, discrete):
@@ -344,6 +347,7 @@ def test_the_default_with_its_calibration(table, discrete):
     assert_same_numbers(model, new)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("discrete", "by_row"), [("auto", None), (False, None), (False, BY_ROW)])
 @slow_cases("False-None")
 def test_means_with_weights_of_their_own(table, discrete, by_row):
@@ -407,6 +411,7 @@ def unseen(frame):
     return frame
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("discrete", [False, "auto"])
 @slow_cases("auto")
 def test_tables_with_categories_and_dates(discrete):
@@ -423,6 +428,7 @@ def test_tables_with_categories_and_dates(discrete):
             np.testing.assert_allclose(found[name], exact[name], rtol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_missing", [1, 2, 90])
 def test_numbers_that_few_rows_lack(n_missing):
     """Others stand in for them, beside known levels and new ones."""
@@ -441,6 +447,7 @@ def test_numbers_that_few_rows_lack(n_missing):
         np.testing.assert_allclose(found[name], exact[name], rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_counts_at_new_levels():
     """Parts of mixtures over known levels were widened, as those of numbers are."""
     frame, target = odd_frame(90, 0)
@@ -453,6 +460,7 @@ def test_counts_at_new_levels():
         np.testing.assert_allclose(found[name], exact[name], rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_new_levels_where_the_prediction_is_not_the_mean_of_the_density():
     """Deviations of copies are about their own predictions."""
     level = np.arange(60) % 3
@@ -485,6 +493,7 @@ def test_labels_of_tables_with_categories_and_dates():
     np.testing.assert_array_equal(found["label"], model.predict(new))
 
 
+@pytest.mark.slow
 def test_flags_of_missing_values_may_be_an_array():
     rows = np.column_stack([X[:20, 0], np.where(X[:20, 1:] > 0.0, 0.5, 0.0)])
     model = ExactProcessRegressor(kernels=["linear"], missing_columns=np.array([1, 2]))
@@ -511,6 +520,7 @@ def test_columns_that_no_input_can_hold_are_named():
         to_onnx(model)
 
 
+@pytest.mark.slow
 def test_stacks():
     parts = [
         ("sparse", SVGPRegressor(**QUICK)),
@@ -522,6 +532,7 @@ def test_stacks():
 # ---- what a graph is -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_any_number_of_rows():
     model = DeepKernelEnsembleRegressor(
         n_estimators=2, hidden_layer_sizes=(8,), max_iter=3, random_state=0
@@ -607,6 +618,7 @@ NEAR = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [None, *KERNELS], ids=str)
 @slow_cases(r"\[1, 2, 0\.5", r"nu=2\.5", "nu=[01]")
 def test_nearest_neighbours(kernel):
@@ -619,6 +631,7 @@ def test_a_trend_goes_on_far_from_all_neighbours():
     assert_same_numbers(model, 10.0 ** np.array([[3.0], [6.0], [9.0]]) * X_NEW[:3])
 
 
+@pytest.mark.slow
 def test_nearest_neighbours_of_far_rows():
     """Rounding hid the distances between neighbours, and graphs said NaN."""
     far = 10.0 ** np.arange(1, 41)
@@ -627,12 +640,14 @@ def test_nearest_neighbours_of_far_rows():
         assert_same_numbers(model, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", [TWO, THREE], ids=["two", "three"])
 @by_default("three")
 def test_classes_by_nearest_neighbours(labels):
     assert_same_classes(NNGPClassifier(**NEAR).fit(X, labels))
 
 
+@pytest.mark.slow
 def test_nearest_neighbours_of_several_outputs_in_a_network(monkeypatch):
     monkeypatch.setattr(deep, "MEAN_STEPS", 20)
     model = NNGPRegressor(hidden_layer_sizes=(4,), **NEAR).fit(X, np.column_stack([y, y**2]))
@@ -720,6 +735,7 @@ def test_graphs_are_not_silently_infinite(orthogonal):
         to_onnx(model)
 
 
+@pytest.mark.slow
 def test_graphs_take_the_same_neighbours_where_errors_differ():
     error = np.where(np.arange(len(X)) % 9, 40.0, 0.05)
     few = {"n_neighbors": 6, "n_neighbors_predict": 6, "random_state": 0}
@@ -728,6 +744,7 @@ def test_graphs_take_the_same_neighbours_where_errors_differ():
     assert_same_numbers(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [3.0, np.nan], ids=["constant", "missing"])
 def test_graphs_of_columns_that_the_default_leaves_out(other):
     """Its members saw fewer columns than its graph, whose check raised an IndexError."""

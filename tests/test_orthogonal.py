@@ -209,6 +209,7 @@ def test_estimators_of_sets(model):
         model.set_params(n_orthogonal=(5, 6)).fit(X, y)
 
 
+@pytest.mark.slow
 def test_fewer_rows_than_points_of_sets():
     model = SolveGPRegressor(n_inducing=8, n_orthogonal=(20, 60), random_state=0)
     with pytest.warns(

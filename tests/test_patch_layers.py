@@ -56,6 +56,7 @@ def test_the_mean_is_the_pixel_in_the_middle():
     assert made.n_pixels == a[0].numel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("orthogonal", [False, True])
 @by_default("True")
 def test_draws_have_the_moments_of_patches_and_the_covariance_of_shared_weights(orthogonal):
@@ -111,6 +112,7 @@ def test_single_pixels_that_stay_as_they_are_make_a_shallow_model():
     assert_allclose(deep.prior.detach(), shallow.prior.detach().repeat(64), rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_joint_draws_of_images_share_their_functions():
     made = make()
     X = images(1).repeat(2, 1)

@@ -472,6 +472,7 @@ LEVELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LEVELS)
 @by_default("large integers")
 def test_many_levels_are_saved(kind, tmp_path):
@@ -871,6 +872,7 @@ JUNK = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["exact", "sparse"])
 @by_default("exact")
 def test_altered_structures_are_refused_or_loaded(name, files, tmp_path):

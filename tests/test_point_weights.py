@@ -127,6 +127,7 @@ def test_columns_of_a_table():
     assert "mean_weight" not in Shares(both.density, both.density).columns(0)
 
 
+@pytest.mark.slow
 def test_errors_of_networks_are_as_small_as_those_of_their_mixture(monkeypatch):
     """One network predicts the rows of a fold, and the mixture those that none has seen."""
     rng = np.random.default_rng(0)
@@ -194,6 +195,7 @@ def fitted():
         return AutoGaussianProcessRegressor(random_state=0).fit(X, y), X, y
 
 
+@pytest.mark.slow
 def test_deviations_are_those_from_the_prediction(fitted):
     model, X, _ = fitted
     mean, std = model.predict(X, return_std=True)

@@ -126,6 +126,7 @@ def skewed_without_noise(seed=0):
     return X[:260], y[:260], X[260:]
 
 
+@pytest.mark.slow
 def test_draws_are_likely_where_curvatures_are_not_exact(monkeypatch):
     """Without noise, at the bound of the noise; within the bounds, and as likely as ε says."""
     lost = []
@@ -144,6 +145,7 @@ def test_draws_are_likely_where_curvatures_are_not_exact(monkeypatch):
     assert max(lost) < 5.0
 
 
+@pytest.mark.slow
 def test_the_unit_of_a_skewed_target_without_noise_matters_little():
     """Its rounding moves curvatures; predictions then moved by four deviations."""
     X, y, X_test = skewed_without_noise(seed=4)
@@ -304,6 +306,7 @@ def test_outliers_among_many_rows_count_for_less():
     assert np.sqrt(np.mean((model.predict(X) - f) ** 2)) < 0.04
 
 
+@pytest.mark.slow
 def test_a_table_that_is_repeated_says_nothing_new(table, fitted):
     """Copies in most rows are not observations that happen to agree, and predict no new row."""
     X, y = table
@@ -376,6 +379,7 @@ def test_density_distribution_quantiles_and_draws_agree(fitted, table):
     assert_allclose(np.mean(draws < high), 0.9, atol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [1e-3, 1e-2])
 def test_models_far_off_do_not_decide_moments_of_sure_ones(noise):
     """A constant with the prior's weight moved means and made deviations 25 times too large."""
@@ -405,6 +409,7 @@ def test_draws_are_joint(fitted, table):
     assert np.abs(np.corrcoef(first, second)[0, 1]) > 0.5
 
 
+@pytest.mark.slow
 def test_two_outputs_are_two_processes(fitted, table):
     X, y = table
     other = np.sin(X[:, 0])
@@ -416,6 +421,7 @@ def test_two_outputs_are_two_processes(fitted, table):
     assert_allclose(both.predict(X)[:, 0], fitted.predict(X), atol=0.5)
 
 
+@pytest.mark.slow
 def test_an_accelerator_gives_the_same_model(table, pretend):
     X, y = (a[:25] for a in table)
     model, other = (
@@ -453,6 +459,7 @@ def test_what_is_missing_is_noise(gaps):
     assert_allclose(held_out.mean(), model.predict_std(train[0]).mean(), rtol=0.2)
 
 
+@pytest.mark.slow
 def test_without_missing_values_nothing_changes(gaps):
     X, y = gaps[0]
     complete = X[:, 3] == 0.0
@@ -464,6 +471,7 @@ def test_without_missing_values_nothing_changes(gaps):
         assert_array_equal(own, expected)
 
 
+@pytest.mark.slow
 def test_weights_and_units_with_missing_values(gaps):
     X, y = (a[:40] for a in gaps[0])
     weight = np.arange(40) % 3
@@ -488,6 +496,7 @@ def test_very_many_columns_with_missing_values_have_one_variance(gaps):
     assert np.median(model.predict_std(several[~missing])) < 1.2
 
 
+@pytest.mark.slow
 def test_of_more_rows_some_say_what_the_hyper_parameters_are(monkeypatch, table):
     monkeypatch.setattr("skgpstoch.methods.automatic.process.SEARCH_ROWS", 40)
     X, y = table
@@ -541,11 +550,13 @@ def test_what_cannot_be_fitted(table):
         model.log_predictive_density(table[0], table[1][:5])
 
 
+@pytest.mark.slow
 def test_a_constant_target_is_predicted(table):
     model = ExactProcessRegressor(random_state=0).fit(table[0], np.full(80, 3.0))
     assert_allclose(model.predict(table[0]), 3.0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The optimal value found for dimension")
 def test_few_rows_are_predicted_better_than_by_the_best_hyper_parameters():
     """And as certain as is right, on average over tables."""
@@ -615,6 +626,7 @@ def test_tails_that_are_light_are_normal():
     assert_allclose(found, norm.logpdf(residual[0]), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_many_large_errors_are_no_mistakes():
     """Half of the rows have no noise, by which the others' errors would be gross."""
     rng = np.random.default_rng(4)

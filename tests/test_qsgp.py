@@ -291,6 +291,7 @@ def test_all_rows_and_all_functions_give_the_bound_itself(kind, n_control):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BASES)
 @pytest.mark.parametrize("n_control", [0, 20])
 @slow_cases("0-dense", "20-fourier")
@@ -350,6 +351,7 @@ def test_control_variate_has_mean_zero():
     assert_close(torch.stack(added).mean(0), torch.zeros(2, 3).double(), rtol=0.0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_variance_falls_with_the_rows_of_the_control_variate():
     """Of the value and of the gradient, for 0, 1 % and 10 % of the rows."""
     n, of_value, of_gradient = 2000, [], []
@@ -390,6 +392,7 @@ def test_best_coefficient_is_the_one_of_least_variance():
     assert_close(best.value(), torch.tensor([[0.4, 1.0]]).double(), rtol=0.0, atol=0.15)
 
 
+@pytest.mark.slow
 def test_few_rows_of_the_control_variate_do_not_raise_the_variance():
     """As β = 1 does, four times; what it has learned is the objective's, steps later."""
     n, of_value = 2000, []
@@ -553,6 +556,7 @@ def test_full_covariance_in_one_block_is_bayesian_linear_regression(kind):
     assert_close(C @ C.mT, covariance, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BASES)
 @pytest.mark.parametrize("c", [0, 3, 8])
 @slow_cases("0-dense", "3-fourier", "8-fourier", "8-dense")
@@ -893,6 +897,7 @@ def test_many_fourier_features_are_the_exact_process(data):
     assert_allclose(model.predict(points), exact.predict(points), atol=0.15 * y.std())
 
 
+@pytest.mark.slow
 def test_many_components_are_stored_as_two_numbers_each(data):
     """μ, c_ii and a seed."""
     X, y = data
@@ -1000,6 +1005,7 @@ def test_classes_are_any_labels(solver):
         assert model.score(X, y) > (0.9 if solver == "newton" else 0.65)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("basis", ["fourier", "inducing"])
 @slow_cases("inducing")
 def test_adagrad_learns_a_sine(basis, data):
@@ -1013,6 +1019,7 @@ def test_adagrad_learns_a_sine(basis, data):
 SHORT = {**QUICK, "kernel": sk.RBF(0.3) + sk.WhiteKernel(0.02)}  # much too short a length-scale
 
 
+@pytest.mark.slow
 def test_kernel_goes_on_learning_in_small_steps(data):
     fixed = QSGPRegressor(**SHORT).fit(*data)
     options = {**SHORT, "learning_rate_init": 0.1, "max_iter": 60, "n_iter_no_change": 60}
@@ -1029,6 +1036,7 @@ def test_training_does_not_end_before_the_kernel_is_learned(data):
     assert learned.kernel_.k1.length_scale != pytest.approx(0.3, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_learning_the_kernel_does_no_harm(data):
     fixed = QSGPRegressor(**SHORT).fit(*data)
     learned = QSGPRegressor(**{**SHORT, "max_iter": "auto"}, learn_kernel=True).fit(*data)
@@ -1185,6 +1193,7 @@ def test_estimates_of_variances_without_bias(kind, size):
     assert_close(torch.stack(found).mean(0), exact, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_kriging_takes_the_noise_of_sampled_functions_away():
     """The control variate's own kernel says what is left: k's variance given P, for k(x, x)."""
     X, rows = make_rows(200)
@@ -1205,6 +1214,7 @@ def test_the_variance_of_an_estimate_is_measured():
     assert trust(torch.tensor([[[0.0, 3.0]]]), torch.tensor([[1.0]])).tolist() == [[1.0, 0.25]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BASES)
 @slow_cases("dense")
 def test_the_optimum_is_where_proximal_steps_without_noise_end(kind):
@@ -1222,6 +1232,7 @@ def test_the_optimum_is_where_proximal_steps_without_noise_end(kind):
     assert_close(phi @ C[0] @ C[0].T @ phi.T, phi @ covariance[0] @ phi.T, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Training ended after max_iter")
 @pytest.mark.parametrize(("basis", "size"), [("fourier", 20), ("inducing", 60)])
 @slow_cases("inducing")
@@ -1236,6 +1247,7 @@ def test_proximal_steps_learn_as_newton_does(basis, size):
     assert np.sqrt(np.mean((found - truth) ** 2)) < 0.1 * np.sqrt(np.mean((truth - y) ** 2)) + 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Training ended after max_iter")
 @pytest.mark.filterwarnings("ignore:Errors at neighbouring rows")  # noise is fixed too low
 def test_proximal_steps_bear_few_rows():
@@ -1270,6 +1282,7 @@ def shaped(shape, **params):
     return QSGPRegressor(**plan | SHAPES[shape] | {"random_state": 0} | params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @by_default("odd", "sampled")
 def test_an_accelerator_finds_what_the_cpu_does(shape, sine, pretend):
@@ -1280,6 +1293,7 @@ def test_an_accelerator_finds_what_the_cpu_does(shape, sine, pretend):
         assert_allclose(one, other, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "of_block"), [("all dense", 1), ("some dense", 1), ("odd", 2), ("terms", 2)]
 )

@@ -374,6 +374,7 @@ def test_predictions_that_explain_nothing_are_noted(y, unit):
     assert not list(of_held_out_errors(predicted(np.full(400, unit), unit, unit), weight))
 
 
+@pytest.mark.slow
 def test_mean_errors_of_few_rows_and_many_outputs_are_chance():
     """They are judged by Student's t, and by the number of outputs."""
     draws, alarms = np.random.default_rng(0).standard_normal((100, 5, 20)), 0

@@ -303,6 +303,7 @@ def test_a_common_value_of_a_continuous_target_is_told():
     assert room.common_value(X[copied], smooth[copied])[1] == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_ones", "is_told"), [(10, True), (40, False)])
 def test_one_value_of_nearly_all_rows_is_told(n_ones, is_told):
     """The density is then that of this value, and others have no probability left."""
@@ -388,6 +389,7 @@ def test_models_on_a_lattice_are_parts_of_mixtures():
     assert_allclose(np.isin(draws, UNEVEN.atoms).mean(), 0.95, atol=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_atoms_are_those_of_y_in_a_wrapper(sign):
     rng = np.random.default_rng(0)

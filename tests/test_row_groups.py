@@ -262,6 +262,7 @@ def test_folds_hold_whole_groups():
     assert np.count_nonzero(np.diff(cluster[order])) == 5  # each group in one piece
 
 
+@pytest.mark.slow
 def test_no_network_sees_a_group_that_is_held_out_from_it():
     X, y, group = grouped(40, 6)
     seen = {}
@@ -293,6 +294,7 @@ def test_intervals_hold_rows_of_new_groups(monkeypatch):
     assert held_out.std.mean() > 0.8  # of the groups' effects: 1
 
 
+@pytest.mark.slow
 def test_categories_within_groups_are_left_out():
     X, y, group = grouped(30, 5)
     frame = pd.DataFrame(X).rename(columns=str).assign(firm=[f"f{g}" for g in group])
@@ -325,6 +327,7 @@ def test_what_others_say_of_a_level_is_said_by_other_groups():
     assert len(np.unique(fold)) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [AutoGaussianProcessClassifier, DeepKernelEnsembleClassifier])
 def test_classifiers_hold_out_groups(kind):
     X, y, group = grouped(30, 5)
@@ -354,6 +357,7 @@ def test_a_class_process_has_folds_of_groups():
     assert whole.held_out_.log_density.mean() < alone.held_out_.log_density.mean() - 0.02
 
 
+@pytest.mark.slow
 def test_labels_of_groups_may_be_of_any_kind():
     X, y, group = grouped(20, 4)
     texts = [f"g{k:02}" for k in group]

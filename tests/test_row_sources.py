@@ -172,6 +172,7 @@ def test_shuffles_are_permutations_that_seed_and_epoch_decide(rows, table):
         assert_array_equal(chunk.y, y[chunk.rows])
 
 
+@pytest.mark.slow
 def test_a_buffer_of_all_rows_shuffles_evenly():
     source = SequenceRows(np.arange(40.0)[:, None], chunk_rows=7)
     order = np.array([collected(source.shuffled(s, 0), "rows") for s in range(200)])

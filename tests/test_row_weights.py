@@ -288,6 +288,7 @@ def test_joint_draws_have_the_distributions_of_rows():
     assert kstest(law.of(np.zeros(4000, int)).cdf(independent[:, 0])[:, 0], "uniform").pvalue > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The fit planned")  # for a slower machine than this one is
 def test_the_default_uses_and_saves_them(tmp_path):
     rng = np.random.default_rng(0)

@@ -136,6 +136,7 @@ def test_attributes_are_the_mean(dtype, own_kernel, sinc):
     assert len(set(model.relevance_.tolist())) == len(model.relevance_)
 
 
+@pytest.mark.slow
 def test_relevance_of_several_outputs(sinc):
     X, y = sinc
     Y = np.c_[y, 3.0 * np.cos(X[:, 0]) + 1.0]
@@ -157,6 +158,7 @@ def test_relevance_is_of_the_rows_as_given_where_some_are_the_same(sinc):
     assert_allclose(latent(model, X), model.predict(X), rtol=0.0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_relevance_with_weights_of_zero_and_frames(sinc):
     X, y = sinc
     weight = np.ones(100)
@@ -184,6 +186,7 @@ def test_pickle_keeps_predictions_and_only_the_vectors(sinc):
     assert model.posterior_.model.basis.n_components == len(model.relevance_)
 
 
+@pytest.mark.slow
 def test_small_blocks_find_about_the_same(sinc):
     X, y = sinc
     whole = QSRVMRegressor(**QUICK).fit(X, y)
@@ -192,6 +195,7 @@ def test_small_blocks_find_about_the_same(sinc):
     assert_allclose(blocks.predict(X), whole.predict(X), rtol=0.0, atol=0.1)
 
 
+@pytest.mark.slow
 def test_fewer_rows_in_a_sweep_than_there_are(sinc):
     X, y = sinc
     options = {**QUICK, "batch_size": 50}
@@ -225,6 +229,7 @@ def test_there_is_no_warm_start(cls):
         cls(warm_start=True)
 
 
+@pytest.mark.slow
 # ---- classes
 @pytest.mark.parametrize("labels", [["no", "yes", "yes"], ["a", "b", "c"]])
 @slow_cases("labels0")
@@ -246,6 +251,7 @@ def test_classifier(labels, halves):
         assert_array_equal(f > 0.0, p[:, 1] > 0.5)
 
 
+@pytest.mark.slow
 def test_classes_of_very_different_shares():
     """One row of 60, anywhere: probabilities are about the share, as a constant's would be."""
     X = np.random.default_rng(0).uniform(-3, 3, (60, 1))
@@ -351,6 +357,7 @@ def test_published_estimates_are_without_bias():
     assert_allclose(objective.log_s.grad.to_dense()[:, 0], slopes, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_published_steps_draw_without_bias():
     """Estimates as a step draws them, by their z-score."""
     objective = published_model(m=12, n=12, c=3)

@@ -272,6 +272,7 @@ def measured():
     return model.fit(X, y, y_std=e), X, y, e
 
 
+@pytest.mark.slow
 @every_scorer
 def test_known_errors_are_routed(scorer, measured, routing):
     model, X, y, e = measured
@@ -306,6 +307,7 @@ def test_a_fitted_model_is_not_judged_by_later_parameters(measured):
     assert_allclose(changed.predictive_cdf(X, y), model.predictive_cdf(X, y))
 
 
+@pytest.mark.slow
 def test_the_error_tells_how_exposures_reach_pipelines_and_searches():
     rng = np.random.default_rng(0)
     X, e = rng.normal(size=(40, 1)), rng.uniform(1.0, 50.0, 40)

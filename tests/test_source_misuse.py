@@ -356,6 +356,7 @@ def test_columns_of_sources_are_refused_as_arrays_are(model, column):
         np.testing.assert_array_equal(model.fit(SequenceRows(X, y, **known)).predict(X), expected)
 
 
+@pytest.mark.slow
 def test_missing_numbers_are_predicted_where_the_model_takes_them(path):
     frame = pd.DataFrame(X[:FEW], columns=["a", "b"]).assign(y=Y[:FEW])
     frame.loc[::5, "b"] = np.nan

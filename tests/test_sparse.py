@@ -431,6 +431,7 @@ def random_family(seed, degenerate):
     return [*chain, exact], [chain[0], appendix[0], exact], [chain[3], appendix[1], exact]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("degenerate", [False, True])
 @slow_cases("True")
 def test_bounds_are_in_order(degenerate):
@@ -658,6 +659,7 @@ def test_outliers_have_negative_precisions():
     assert float((free.precision - clamped.precision).abs().max()) > 0.1
 
 
+@pytest.mark.slow
 def test_passes_over_blocks_of_rows_are_one_pass(monkeypatch):
     for likelihood in (None, StudentT(0.3)):
         p = make_problem(M2=4, likelihood=likelihood)
@@ -805,6 +807,7 @@ def test_running_averages_of_a_partition_are_the_sites_of_all_rows(conjugate):
     assert_close(objective.q().mean, best.q.mean, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_running_averages_converge_with_a_falling_rate():
     """Robbins–Monro steps of minibatches, whose sites depend on q, end at the best q."""
     p = make_problem(n=24, likelihood=Bernoulli("logit"))
@@ -873,6 +876,7 @@ def minimise_q(objective, p):
     return objective
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
@@ -1069,6 +1073,7 @@ def make_decoupled(seed=0, M2=12, P=2, n_columns=5):
     return p
 
 
+@pytest.mark.slow
 def test_decoupled_mean_and_its_price():
     p = make_decoupled()
     m, a = paper(p), p.model.features.coefficients
@@ -1104,6 +1109,7 @@ def test_decoupled_bound():
     assert_close(optimal_q.optimal_q(p.model, p.X, p.rows).value, odvgp.value, rtol=1e-9, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", ["poisson", "negative_binomial"])
 @slow_cases("poisson")
 def test_far_means_of_counts_with_a_trend_are_near_the_counts(likelihood):

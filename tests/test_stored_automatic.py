@@ -71,6 +71,7 @@ def small_networks(monkeypatch):
         monkeypatch.setattr(module, "of_networks", of_networks)
 
 
+@pytest.mark.slow
 def test_tables_are_encoded_chunk_by_chunk(table, few_are_many, small_networks, tmp_path):
     frame, f, y = table
     pytest.importorskip("pyarrow")
@@ -108,6 +109,7 @@ def levels_told(is_late=False):
     return model, X[:, 1], frame, y
 
 
+@pytest.mark.slow
 def test_levels_are_told_by_all_rows(few_are_many, monkeypatch):
     """Many levels are not in the sample; rows are not told of their own target."""
     monkeypatch.setattr("skgpstoch.data.level_effects.LEAST_TOLD", -1e9)  # y is chance
@@ -130,6 +132,7 @@ def test_levels_are_told_by_the_sample_if_time_is_short(few_are_many):
     assert abs(np.corrcoef(own[sample], y[sample])[0, 1]) < 0.2
 
 
+@pytest.mark.slow
 def test_classes_that_the_sample_has_not(table, few_are_many, small_networks):
     frame, f, _ = table
     labels = np.where(f > 0.5, "high", "low").astype(object)
@@ -181,6 +184,7 @@ def test_targets_are_in_the_rows(rows, y, message, table):
 # ---- columns of all rows -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_levels_and_missing_values_that_the_sample_has_not(table, few_are_many, small_networks):
     frame, _, y = table
     hidden = np.setdiff1d(np.arange(N), sampled_numbers(700))[:3]
@@ -259,6 +263,7 @@ def hard(table):
     return frame, y[:M]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 4])  # of 3 row groups
 @slow_cases("^[12]$")
 def test_ranks_read_row_groups_of_their_own(size, hard, whole_batches, tmp_path):
@@ -299,6 +304,7 @@ def chunks_of(X, y):
     return lambda: ((X[i : i + 50], y[i : i + 50]) for i in range(0, M, 50))
 
 
+@pytest.mark.slow
 def test_rows_in_one_order_and_rows_in_memory(hard, whole_batches):
     """A group has the same model from pieces in one order, from slices, and from arrays."""
     frame, y = hard

@@ -112,6 +112,7 @@ REGRESSORS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REGRESSORS)
 @slow_cases("student_t", "networks", "dlm")
 def test_regressors_learn_from_a_shuffle_buffer(name, table, new):
@@ -211,6 +212,7 @@ def test_the_bound_counts_all_rows_when_some_are_held_out(table, monkeypatch):
     assert counts == [N - 150]  # half of the sample is held out
 
 
+@pytest.mark.slow
 def test_members_of_an_ensemble_are_blind_to_their_folds(table, monkeypatch):
     X, y = table
     seen = recorded(monkeypatch, EnsembleObjective)
@@ -225,6 +227,7 @@ def test_members_of_an_ensemble_are_blind_to_their_folds(table, monkeypatch):
     assert_allclose(y[held_out.rows] - held_out.mean[:, 0], held_out.error[:, 0], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "rows"),
     [
@@ -271,6 +274,7 @@ def test_without_a_random_state_a_killed_fit_resumes(is_stored, table, tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_networks_that_are_closed_keep_no_features_of_all_rows(table, monkeypatch):
     X, y = table
     monkeypatch.setattr(ensemble, "MANY_ROWS", 1000)

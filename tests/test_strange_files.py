@@ -188,6 +188,7 @@ DEEP = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", DEEP)
 @slow_cases("a list")
 def test_nesting_has_an_end(how, exact, tmp_path):
@@ -195,6 +196,7 @@ def test_nesting_has_an_end(how, exact, tmp_path):
     refused(tmp_path / "model", "nested more than 200 deep|too many")
 
 
+@pytest.mark.slow
 def test_nesting_has_an_end_in_large_files(exact, tmp_path):
     """Which may have many values."""
 
@@ -275,6 +277,7 @@ ALIKE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["set", "frozenset", "dict", "ordered dict"])
 @pytest.mark.parametrize("kind", ALIKE)
 @slow_cases("integers-(frozenset|ordered)", "negative")
@@ -352,6 +355,7 @@ def test_letters_that_take_more_than_the_file(exact, tmp_path):
     refused(tmp_path / "model", "take far more memory than the file")
 
 
+@pytest.mark.slow
 def test_many_long_tuples(exact, tmp_path):
     def make(nodes):
         nodes.tensors.append(np.zeros(2**22))  # there is room for them
@@ -432,6 +436,7 @@ def test_long_texts_in_an_array_are_saved(exact, tmp_path):
     assert np.array_equal(skgpstoch.load(tmp_path / "model").note_, model.note_)
 
 
+@pytest.mark.slow
 def test_networks_that_many_modules_walk(exact, tmp_path):
     def make(nodes):
         nodes.tensors.append(np.zeros(2**21))  # there is room for them
@@ -611,6 +616,7 @@ def test_levels_that_take_long_to_tell_apart(exact, tmp_path):
     refused(tmp_path / "model", "take very long to tell from each other")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [str, int, float])
 @slow_cases("int", "float")
 def test_many_levels_in_a_short_file(kind, exact, tmp_path):
@@ -622,6 +628,7 @@ def test_many_levels_in_a_short_file(kind, exact, tmp_path):
     assert skgpstoch.load(tmp_path / "model").note_ == model.note_
 
 
+@pytest.mark.slow
 def test_columns_of_the_same_levels(exact, tmp_path):
     """As the last items that customers bought: their texts are once in the file."""
     model = skgpstoch.load(exact)
@@ -693,6 +700,7 @@ def test_time_zones_are_no_paths(zone, exact, tmp_path):
     refused(tmp_path / "model", "is not a time zone")
 
 
+@pytest.mark.slow
 def test_estimators_count_for_the_time_that_their_checks_take(exact, tmp_path):
     def make(nodes):
         kind = nodes.add("type", "sklearn.MinMaxScaler")
@@ -747,6 +755,7 @@ def test_classes_are_no_functions(sparse, tmp_path):
     refused(tmp_path / "model", "a class of objects cannot be a value")
 
 
+@pytest.mark.slow
 def test_small_objects_are_counted(exact, tmp_path):
     """A generator takes far more memory than its node."""
 
@@ -993,6 +1002,7 @@ def test_moments_of_streams_have_the_shapes_of_parameters(change):
         model.partial_fit(X, Y)
 
 
+@pytest.mark.slow
 def test_numbers_for_people_are_not_looked_at_for_ever(exact, tmp_path):
     """Each list would know of 200, at another place."""
 
@@ -1326,6 +1336,7 @@ def test_layers_of_members_do_not_repeat_inputs():
             layer(X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["kernel", "likelihood"])
 def test_parts_of_models_are_what_their_names_say(name, tmp_path):
     model = NNGPRegressor(max_iter=1, random_state=0).fit(X, Y)
@@ -1725,6 +1736,7 @@ def test_gradients_keep_few_columns_of_neighbours():
     assert posterior.gradient_rows * 200 <= posterior.block_rows * size_of_sets(posterior)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_gradients_keep_few_covariances(monkeypatch):
     """Each part of a kernel has some for each row."""
@@ -1903,6 +1915,7 @@ def test_estimators_within_predict_what_the_model_does(name, inner, lacking, tmp
         model.save(tmp_path / "model")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_estimators_are_those_of_what_a_model_predicts(tmp_path):
     options = {"n_inducing": 5, "max_iter": 1, "random_state": 0}
@@ -2033,6 +2046,7 @@ def test_so_are_weights_of_mixtures(weights, processes, tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_so_is_a_constant_deviation(tmp_path):
     inner = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0)
     model = ConstantVarianceRegressor(inner).fit(X, Y)
@@ -2233,6 +2247,7 @@ def with_rows(process, n):
     return process._replace(theta=theta, X=rows, noise=rows[:, 0].clone(), alpha=rows[:, 1].clone())
 
 
+@pytest.mark.slow
 def test_processes_share_wide_rows(tmp_path):
     """They counted again for each process, so a frame of 300 columns made a model without files."""
     rows = np.random.default_rng(9).standard_normal((60, 500))
@@ -2376,6 +2391,7 @@ def test_what_does_not_fit_together_has_its_name(use, plain, tmp_path):
     assert isinstance(of_library, AttributeError)
 
 
+@pytest.mark.slow
 def test_models_within_others_say_so_too(tmp_path):
     inner = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0)
     model = ConstantVarianceRegressor(inner).fit(X, Y)
@@ -2387,6 +2403,7 @@ def test_models_within_others_say_so_too(tmp_path):
             each.estimator_.predict(X)
 
 
+@pytest.mark.slow
 def test_failures_are_searched_for_once_and_among_few_parts(tmp_path, monkeypatch):
     """Each level took all parts apart again, and each number of a list, 19 us: 160 s for 13 MB."""
     model = inner = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0).fit(X, Y)
@@ -2414,6 +2431,7 @@ def test_models_lack_what_those_within_lack(tmp_path):
         model.predict(X)
 
 
+@pytest.mark.slow
 def test_errors_of_models_within_others_name_the_file(tmp_path):
     inner = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0)
     model = ConstantVarianceRegressor(inner).fit(X, Y)
@@ -2784,6 +2802,7 @@ def waves_of(model):
     return next(m for m in model.posterior_.modules() if isinstance(m, PeriodicInputs))
 
 
+@pytest.mark.slow
 def test_graphs_have_the_waves_of_predictions():
     """Of all members and columns in their order, whatever their numbers in a file are."""
     onnx = pytest.importorskip("skgpstoch.onnx")
@@ -2794,6 +2813,7 @@ def test_graphs_have_the_waves_of_predictions():
     assert onnx.to_onnx(model).SerializeToString() == expected
 
 
+@pytest.mark.slow
 def test_graphs_have_the_errors_of_neighbours():
     onnx = pytest.importorskip("skgpstoch.onnx")
     model = NNGPRegressor(max_iter=1, random_state=0, n_neighbors_predict=8).fit(X, Y)
@@ -2822,6 +2842,7 @@ def test_graphs_have_the_neighbours_of_predictions():
     assert onnx.to_onnx(model).SerializeToString() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_nor_are_those_of_stacks():
     onnx = pytest.importorskip("skgpstoch.onnx")
@@ -2832,6 +2853,7 @@ def test_nor_are_those_of_stacks():
         onnx.to_onnx(model)
 
 
+@pytest.mark.slow
 def test_estimators_without_a_hash_work_as_well(tmp_path):
     class Unhashable(SVGPRegressor):
         __hash__ = None

@@ -112,6 +112,7 @@ def test_an_interrupt_before_the_first_step_leaves_the_model(sine, monkeypatch, 
     assert np.isfinite(model.partial_fit(X[:40], y[:40]).predict(X)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", BASIS, ids=lambda m: type(m).__name__)
 @pytest.mark.parametrize("order", ["fpcp", "fcpcp", "pcpcp"])
 def test_streams_and_conditioning_take_turns(sine, model, order):
@@ -125,6 +126,7 @@ def test_streams_and_conditioning_take_turns(sine, model, order):
     assert np.isfinite(std).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: f"{type(m).__name__}-{m.kernel}")
 @slow_cases("DeepGP", "FITC", "NNGPClassifier", "SVGPRegressor-None1")
 def test_single_rows_are_a_chunk(model, rows):
@@ -174,6 +176,7 @@ def test_a_beginning_of_counts_with_exposures_is_saved(rows, tmp_path):
     assert_array_equal(loaded.predict(X[:5]), model.predict(X[:5]))
 
 
+@pytest.mark.slow
 def test_a_beginning_is_saved_and_ends_with_a_fit(rows, tmp_path):
     X, y = rows(MODELS[0])
     model = SVGPRegressor(**FEW).partial_fit(X[:3], y[:3])

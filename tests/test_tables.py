@@ -810,6 +810,7 @@ def test_inputs_with_heavy_tails_are_tamed_whatever_their_unit():
     assert_allclose(encoded(1e3 * x - 5.0, x[:, 0]), Z, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_one_target_does_not_ruin_the_others():
     X, y = make_friedman1(260, noise=1.0, random_state=0)
     spoilt = y[:60].copy()
@@ -838,6 +839,7 @@ def test_counts_are_known_when_seen():
 # ---- the estimators ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_regressor_of_a_frame(people):
     X, y = people
     model = Quick().fit(X, y)
@@ -853,6 +855,7 @@ def test_a_regressor_of_a_frame(people):
     assert_array_equal(model.predict(X), predicted)
 
 
+@pytest.mark.slow
 def test_rows_that_miss_what_matters_have_wide_intervals():
     """What the encoder says is missing, processes know as noise."""
     rng = np.random.default_rng(0)

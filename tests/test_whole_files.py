@@ -123,6 +123,7 @@ def test_an_error_leaves_the_old_file_alone(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
+@pytest.mark.slow
 def test_threads_may_write_one_file(tmp_path):
     """And remove what others seem to have left, at any moment."""
     path, at_once = tmp_path / "file", threading.Barrier(4)

@@ -81,6 +81,7 @@ WRAPPED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRAPPED)
 @slow_cases("target of a search")
 def test_what_is_inside_predicts_the_original_target(name, rows, alone):
@@ -101,6 +102,7 @@ def test_what_is_inside_predicts_the_original_target(name, rows, alone):
     assert_allclose(draws, np.exp(inner))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRAPPED)
 @slow_cases("target of a search")
 def test_what_is_inside_is_diagnosed(name, rows, alone):
@@ -129,6 +131,7 @@ def test_targets_below_all_that_can_be(rows):
     assert_allclose(found.crps([-1.0, -2.0, -3.0]), np.add(score, [1.0, 2.0, 3.0]), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_several_targets_and_decreasing_maps(rows):
     X, y = rows
     Y = np.column_stack([y, 1.0 + y**2])
@@ -163,6 +166,7 @@ def test_a_map_may_turn_where_no_target_is(rows):
     assert_allclose(found.ppf(0.3), inner.ppf(0.3) ** 2)
 
 
+@pytest.mark.slow
 def test_maps_must_be_monotone_and_targets_no_counts(rows):
     X, y = rows
     model = TransformedTargetRegressor(sparse(), func=np.sqrt, inverse_func=np.square)
@@ -245,6 +249,7 @@ def test_scikit_learns_own_process_is_normal(rows):
     assert_allclose(gp.predict_distribution(model, X).mean(), mean)
 
 
+@pytest.mark.slow
 def test_a_transformer_with_an_end(rows):
     """Powers below 0 come to infinity at a number; predictions stay below it."""
     X, y = rows
@@ -322,6 +327,7 @@ def test_a_target_transform_must_be_monotone(rows):
         sparse(target_transform=turned).fit(X, np.log(y))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The mean of y does not exist")  # of 1/z, with z near 0
 @pytest.mark.parametrize("pair", [(np.reciprocal, np.reciprocal), (np.sqrt, np.square)])
 @slow_cases("pair1")
@@ -400,6 +406,7 @@ OURS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", OURS)
 @slow_cases("robust", "Laplace", "cross-validated", "relevant")
@@ -439,6 +446,7 @@ def test_a_search_finds_the_transformation(name, rows):
     assert gp.predict_interval(search, X).min() > 0.0
 
 
+@pytest.mark.slow
 def test_several_transformed_targets_and_weights(rows):
     X, y = rows
     Y, weight = np.column_stack([y, y**2]), np.arange(60.0) % 3
@@ -476,6 +484,7 @@ def test_what_cannot_be_transformed_is_named(rows):
         model.set_params(target_transform=None).partial_fit(X, y)
 
 
+@pytest.mark.slow
 def test_a_transformer_of_scikit_learn_is_left_alone(rows):
     X, y = rows
     transformer = PowerTransformer()

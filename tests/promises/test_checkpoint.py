@@ -414,6 +414,7 @@ def test_a_fit_with_several_functions_resumes_to_the_same_bits(tmp_path):
     assert_array_equal(model.fit(X, y).predict_proba(X), reference.predict_proba(X))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:No epoch of training improved")
 def test_what_is_fixed_at_0_may_be_infinite(few, tmp_path):
     """As its logarithm is, also in the best state."""
@@ -446,6 +447,7 @@ def test_a_fit_that_fails_after_it_has_resumed_starts_again(few, tmp_path, left_
     assert_same(model, reference, few[0])
 
 
+@pytest.mark.slow
 def test_neighbours_of_a_fit_that_failed_are_forgotten(tmp_path):
     """Another kernel found them, so the fit that started again ended elsewhere."""
     X = np.random.default_rng(0).uniform(-2.0, 2.0, (80, 3))
@@ -495,6 +497,7 @@ IMPOSSIBLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", IMPOSSIBLE)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_what_no_fit_comes_to_is_not_resumed_from(few, tmp_path, how):
@@ -653,6 +656,7 @@ def test_threads_may_share_a_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_same_fit_in_two_threads(few, tmp_path):
     """A value of beta that is named twice."""
     params = {
@@ -671,6 +675,7 @@ def test_the_same_fit_in_two_threads(few, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_full_batches_resume_from_sound_files_alone(few, tmp_path):
     """L-BFGS keeps other things than Adam does."""
     params = {"solver": "lbfgs", "max_iter": 3, "n_inducing": 4, "random_state": 0}

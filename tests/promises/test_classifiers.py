@@ -427,6 +427,7 @@ def test_the_order_of_the_classes_does_not_matter(quick_classifier, three_classe
     assert_allclose(mirrored.predict_proba(GRID)[:, ::-1], model.predict_proba(GRID), atol=0.03)
 
 
+@pytest.mark.slow
 def test_probabilities_are_calibrated(quick_classifier):
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, (2000, 2))
@@ -489,6 +490,7 @@ def test_many_classes(quick_classifier, sine):
     assert model.predict_proba(X).shape == (len(X), 12)
 
 
+@pytest.mark.slow
 # --------------------------------------------------------------------------------------- streams
 def test_classes_missing_from_chunks(quick_classifier, three_classes):
     X, y = three_classes
@@ -703,6 +705,7 @@ def test_methods_need_a_fit_and_its_columns(quick_classifier, two_classes, name)
         getattr(model, name)(np.zeros((4, 3)))
 
 
+@pytest.mark.slow
 def test_pipelines_searches_and_wrappers(quick_classifier, two_classes):
     X, y = two_classes
     pipeline = make_pipeline(StandardScaler(), quick_classifier(max_iter=5))
@@ -719,6 +722,7 @@ def test_pipelines_searches_and_wrappers(quick_classifier, two_classes):
     assert many.predict(X).shape == (200, 2)
 
 
+@pytest.mark.slow
 def test_deep_kernels_learn_features(quick_classifier):
     """A function of a product, which a network finds in a few hundred rows."""
     rng = np.random.default_rng(0)

@@ -400,6 +400,7 @@ def of_parts(device, likelihood, loss, solver):
     return [model] if isinstance(model, str) else everything(model, X[:FEW], y[:FEW])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("likelihood", "loss", "solver"), list(products()))
 @by_default("student_t", "softplus", "bernoulli", "lbfgs")
@@ -537,6 +538,7 @@ AROUND = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", some_of(AROUND, ["automatic"]))
 def test_estimators_around_others(name, small, one_kernel, alike, pretend, monkeypatch):
@@ -580,6 +582,7 @@ def test_models_predict_on_either_device(cls, alike, pretend):
     assert pretend.n_operations > 0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_default_moves_its_models(small, one_kernel, alike, pretend):
     rows, y = np.concatenate([X, X + 0.01]), np.tile(Y, 2)
@@ -862,6 +865,7 @@ def test_a_step_that_does_not_fit_says_what_to_lower(cls, pretend, monkeypatch):
     assert np.isfinite(model.fit(X, Y).predict(X)).all()
 
 
+@pytest.mark.slow
 def test_a_warm_start_goes_on_from_a_calibrated_model(alike, pretend):
     """Which keeps the noise as it was trained."""
 

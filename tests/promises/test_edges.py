@@ -659,6 +659,7 @@ def test_parameters_may_be_scalars_of_numpy(cls):
     np.testing.assert_array_equal(other.predict(X), model.fit(X, y).predict(X))
 
 
+@pytest.mark.slow
 def test_scalars_of_numpy_change_no_stream_and_no_warm_start(tmp_path):
     """Nor the file of a fit."""
     X, y = np.linspace(-1.0, 1.0, 40)[:, None], np.linspace(-1.0, 1.0, 40)

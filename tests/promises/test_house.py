@@ -86,6 +86,7 @@ def imported(path):
             yield from (above[1] or alias.name for alias in node.names)
 
 
+@pytest.mark.slow
 def test_rooms_stay_few_and_arrows_make_no_circles():
     """Rooms are the folders and files of the package; arrows are imports between them."""
     rooms = {room_of(path): set() for path in TREES}
@@ -140,6 +141,7 @@ def test_one_helper_finds_the_line_of_a_warning():
     assert counted == ["messages.py"]
 
 
+@pytest.mark.slow
 def test_one_file_knows_kinds_of_devices():
     """Elsewhere nobody asks for CUDA; what is written for readers may name it."""
     found = {path.relative_to(ROOT).as_posix() for path in TREES if names_of_cuda(TREES[path])}

@@ -91,6 +91,7 @@ def test_more_epochs_than_are_needed_change_nothing(cls, n):
     assert values[-1].n_iter_ < 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", ENDING.values(), ids=ENDING)
 @slow_cases("^basis$", "all rows", "classes", "folds")
 def test_a_solver_that_ends_does_not_depend_on_max_iter(make, sine):
@@ -132,6 +133,7 @@ def test_training_that_a_callback_stops_keeps_the_best_of_all_epochs(cls, sine, 
         assert chosen <= last + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", by_family("the last iterate", SCHEDULED))
 @pytest.mark.filterwarnings("ignore:Training ended after")
 @slow_cases("ConvolutionalGPClassifier", "Deep", "NNGP", "DLMRegressor")

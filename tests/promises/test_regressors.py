@@ -127,6 +127,7 @@ def scale_of(model):
     return model.noise_variance_ / leaves(model.kernel_)[-1].noise_level
 
 
+@pytest.mark.slow
 # ------------------------------------------------------------------------------------- accuracy
 @every_finite
 @slow_cases("Minimax")
@@ -822,6 +823,7 @@ def test_feature_map_sees_the_inputs_as_they_are(quick, sine):
     assert (rows <= high + 1e-3).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [nn.Dropout(0.2), nn.BatchNorm1d(16)], ids=["dropout", "norm"])
 @slow_cases("SVGPRegressor-norm", "SCGD.*dropout", "dropout")
 def test_layers_with_two_modes(quick, sine, layer):
@@ -969,6 +971,7 @@ PAPER = {
 }
 
 
+@pytest.mark.slow
 @every_finite
 @by_default("SCGD")
 def test_the_papers_own_algorithm(finite, sine):
@@ -1173,6 +1176,7 @@ def test_a_stream_improves_the_model(quick_finite, n_outputs):
     assert len(model.loss_curve_) == model.n_iter_ == 24
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_estimators", [1, 3])
 @slow_cases("-1$")
 def test_a_stream_goes_on_from_a_fit(quick_finite, n_estimators):
@@ -1309,6 +1313,7 @@ def test_clone_and_pickle(quick_finite, sine):
     assert_array_equal(fresh.fit(X, y).predict(GRID), model.predict(GRID))
 
 
+@pytest.mark.slow
 def test_pipeline_and_grid_search(quick_finite, sine):
     X, y = sine
     pipeline = make_pipeline(StandardScaler(), quick_finite(max_iter=10))

@@ -249,6 +249,7 @@ REPRODUCIBLE = {
 }
 
 
+@pytest.mark.slow
 @each_kind(REPRODUCIBLE)
 @slow_cases("BSGD", "SCGDGaussian-(network|learned)", "ensemble", "fourier")
 def test_a_seed_names_the_result_to_the_bit(quick_finite, sine, params):
@@ -293,6 +294,7 @@ def test_threads_get_the_same_bits_and_leave_the_global_generator(quick, sine):
         assert_array_equal(everything_of(model, GRID), expected)
 
 
+@pytest.mark.slow
 def test_predictions_do_not_depend_on_batches_order_or_calls(quick_finite, sine):
     """Across the edges of the blocks in which rows are predicted."""
     rng = np.random.default_rng(1)
@@ -809,6 +811,7 @@ def test_other_fits_do_not_resume(sine, tmp_path, monkeypatch, other):
     assert set(tmp_path.iterdir()) == left  # and the first may still be resumed
 
 
+@pytest.mark.slow
 def test_other_methods_and_warm_starts_do_not_resume(sine, tmp_path, monkeypatch):
     params = {"hidden_layer_sizes": (8,), "max_iter": EPOCHS, "random_state": 0}
     killed = BSGDGaussianProcessRegressor(**params, checkpoint_dir=tmp_path)

@@ -139,6 +139,7 @@ def fit(model, inputs=X, y=None, **known):
 # ---- every estimator ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", by_family("same bits in every file", ESTIMATORS))
 def test_every_estimator(cls, tmp_path):
     shape = {"image_shape": (2, 2), "patch_shape": (2, 1)} if cls in IMAGES else {}
@@ -170,6 +171,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some_of(OTHERS, ["classes", "stack"]))
 @slow_cases("classes")
 def test_estimators_around_others(name, tmp_path):
@@ -179,6 +181,7 @@ def test_estimators_around_others(name, tmp_path):
     assert_is_plain(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("y", [Y, CLASSES], ids=["numbers", "classes"])
 @slow_cases("numbers")
 def test_data_frames(y, tmp_path):
@@ -291,6 +294,7 @@ def test_streams_go_on(cls, name, tmp_path):
     assert bits(other.partial_fit(X[1::2], y[1::2])) == bits(model.partial_fit(X[1::2], y[1::2]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["save", "pickle"])
 @slow_cases("pickle")
 def test_warm_starts_go_on(name, tmp_path):

@@ -456,6 +456,7 @@ def test_only_the_kernel_is_positional(quick_any):
         cls(None, "gaussian")
 
 
+@pytest.mark.slow
 # ------------------------------------------------------------------------------------- accuracy
 @pytest.mark.parametrize("solver", ["lbfgs", "collapsed", "natural", "adam"])
 @by_default("lbfgs")
@@ -475,6 +476,7 @@ def test_a_sine_is_learned_with_honest_uncertainty(quick_sparse, sine, solver):
     assert -model.log_predictive_density(X, y).mean() < bar
 
 
+@pytest.mark.slow
 def test_auto_solver_says_what_it_is(quick_sparse, sine):
     X, y = sine
     common = {"solver": "auto", "max_iter": 1}
@@ -491,6 +493,7 @@ def test_auto_solver_says_what_it_is(quick_sparse, sine):
     assert decoupled.fit(X, y).solver_ == "collapsed"  # lbfgs cannot
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", ["student_t", "laplace"])
 @slow_cases("laplace")
 def test_heavy_tails_forget_outliers(quick_sparse, sine, likelihood):
@@ -590,6 +593,7 @@ def test_more_points_cannot_lower_the_bound(quick_sparse, sine):
     assert bounds == sorted(bounds)
 
 
+@pytest.mark.slow
 def test_the_bound_of_dependent_u_and_f_is_above_titsias(quick_sparse, sine, counts):
     """In the units of y."""
     X, y = sine
@@ -769,6 +773,7 @@ def test_as_many_points_as_rows(quick_any, sine, given):
     assert model.score(X, y) > 0.8
 
 
+@pytest.mark.slow
 def test_many_orthogonal_points_are_affordable(sine):
     for cls in ORTHOGONAL:
         for whiten in (True, False):
@@ -1243,6 +1248,7 @@ def test_warm_start_with_more_rows(quick_any, sine):
     assert np.isfinite(results(model)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["natural", "adam", "collapsed"])
 @slow_cases("adam")
 def test_a_stream_improves_the_model(quick_any, solver):
@@ -1317,6 +1323,7 @@ def test_clone_pickle_and_repr(quick_any, sine):
     assert model.set_params(max_iter=7).max_iter == 7
 
 
+@pytest.mark.slow
 def test_pipeline_and_grid_search(quick_any, sine):
     model = quick_any(max_iter=3)
     X, y = labelled(model, sine)

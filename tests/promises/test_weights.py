@@ -252,6 +252,7 @@ def test_candidates_for_beta_and_their_loss_are_of_rows_as_often_as_they_count(
     assert loss == pytest.approx(np.average(error**2, weights=WEIGHTS), rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cls", "params"),
     [
@@ -297,6 +298,7 @@ def test_more_points_than_rows_if_these_count_for_enough(cls, problem):
 HUGE = pytest.warns(UserWarning, match="no two of these 60 rows have the same inputs")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [
@@ -321,6 +323,7 @@ def test_huge_weights_of_distinct_rows_are_relative(model, problem):
     np.testing.assert_allclose(found, alone, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_huge_counts_of_cells_are_counts(problem):
     x = np.linspace(-3, 3, 15)
     p = 0.5 + 0.4 * np.sin(x)
@@ -861,6 +864,7 @@ def test_finite_minibatches_average_to_all_rows(case, n_held_out):
     assert_close(torch.stack(steps).mean(0), exact, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["scgd", "minimax", "natural", "adam"])
 @slow_cases("minimax", "adam")
 def test_random_minibatches_are_unbiased(case):
@@ -1064,6 +1068,7 @@ def test_weight_zero_is_absence(cls, problem):
     np.testing.assert_array_equal(outcome(a, X)[0], outcome(b, X)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", COVERING_WEIGHTED, ids=named)
 @slow_cases("Minimax", "BSGD", "DLM", "SCGD")
 def test_ones_are_none(cls, problem, monkeypatch):
@@ -1643,6 +1648,7 @@ def test_queries_from_many_threads_change_nothing(cls, params, problem):
     assert_same(model, before, X)
 
 
+@pytest.mark.slow
 def test_weights_of_classes_are_warned_of():
     """Copies of a few rows agree, so probabilities are too certain."""
     rng = np.random.default_rng(0)
@@ -1661,6 +1667,7 @@ def test_weights_of_classes_are_warned_of():
             model.fit(X, y, sample_weight=many)
 
 
+@pytest.mark.slow
 def test_copies_of_a_row_do_not_hide_the_noise():
     """Kernels were learned from rows that come as often as they count, which agree."""
     rng = np.random.default_rng(0)

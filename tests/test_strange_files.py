@@ -1696,6 +1696,16 @@ def test_tables_of_reports_have_few_columns(tmp_path):
             model.save(tmp_path / "model")
 
 
+def test_tables_of_reports_have_levels_of_any_kind(tmp_path):
+    """Groups of held-out rows are named by their level: one of pd.cut was refused."""
+    pd = pytest.importorskip("pandas")
+    levels = (pd.Interval(0, 1), pd.Period("2020-01"), pd.Timestamp("2020"), ("a", 1), None, "a")
+    model = AutoGaussianProcessRegressor()
+    model._tables = ([{"group": level, "rows": 30} for level in levels],)
+    model.save(tmp_path / "model")
+    assert load(tmp_path / "model")._tables == model._tables
+
+
 def test_codes_of_levels_are_integers(plain, tmp_path):
     """An array in place of one took 4.6 GB for 300 rows of that level."""
     frame = pd.DataFrame({"level": [f"level {i % 4}" for i in range(120)]})

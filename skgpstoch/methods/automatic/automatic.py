@@ -30,6 +30,7 @@ from ...estimators.context import fitting
 from ...estimators.importances import averaged_importances
 from ...estimators.parameters import AUTO
 from ...persistence.estimator import SavedEstimator
+from ...persistence.keys import is_flat
 from ...training.recipes.findings import of_features, of_rows, of_weights
 from ...training.recipes.plan import Training
 from ..deep_kernel_ensemble.plan import ensemble_plan
@@ -46,7 +47,7 @@ SCOUTS = 2  # networks of a short trial, which tells whether networks are worth 
 SCOUTED = 0.25  # of the epochs, in this trial
 
 MOST_OF_TABLES = 64  # columns of all tables of a report
-KINDS_OF_CELLS = (str, Real, np.generic, datetime.date, datetime.timedelta, type(None))
+DATES = (datetime.date, datetime.timedelta)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -175,7 +176,7 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         """Raise a ValueError if the tables of the report are none of ours."""
         rows = [row for table in getattr(self, "_tables", None) or () for row in table or ()]
         names, cells = {*chain(*rows)}, chain(*(row.values() for row in rows))
-        is_plain = all(isinstance(cell, KINDS_OF_CELLS) for cell in cells)
+        is_plain = all(is_flat(cell) or isinstance(cell, DATES) for cell in cells)  # as levels are
         if len(names) > MOST_OF_TABLES or not is_plain:
             raise ValueError("the tables of a report have other columns, or cells, than any model")
 

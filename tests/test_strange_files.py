@@ -1703,7 +1703,7 @@ def test_tables_of_reports_have_levels_of_any_kind(tmp_path):
     model = AutoGaussianProcessRegressor()
     model._tables = ([{"group": level, "rows": 30} for level in levels],)
     model.save(tmp_path / "model")
-    assert load(tmp_path / "model")._tables == model._tables
+    assert skgpstoch.load(tmp_path / "model")._tables == model._tables
 
 
 def test_codes_of_levels_are_integers(plain, tmp_path):

@@ -579,6 +579,17 @@ def test_a_member_is_asked_for_rows_that_it_is_blind_to():
         assert_close(latent[0, of_fold], phi[k] @ scale.weights[k])
 
 
+def test_a_member_ignores_what_is_constant_in_its_rows(funnel):
+    """A level of one row: the member blind to it was 1,500 deviations of y off."""
+    x, y = funnel
+    left_out = finite(max_iter=1).fit(x, y).held_out_.rows[0]
+    model = finite(max_iter=3).fit(np.column_stack([x, np.arange(len(x)) == left_out]), y)
+    assert left_out in model.held_out_.rows
+    networks = [part.model.features.network for part in model.posterior_.parts]
+    rows = torch.tensor([[0.5, 0.0], [0.5, 24.0]])
+    assert sum(bool((network(rows).diff(dim=1) == 0.0).all()) for network in networks) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("n_copies", [0, 30])
 def test_many_rows_leave_as_those_of_neighbours_do(funnel, monkeypatch, n_copies):

@@ -33,7 +33,12 @@ from ...likelihoods.probabilities import ClassLikelihood
 from ...likelihoods.real import AdditiveNoise
 from ...losses import Loss
 from ...models.features.base import FeatureMap
-from ...models.features.network import InputLimits, InputScales, multilayer_perceptron
+from ...models.features.network import (
+    InputLimits,
+    InputScales,
+    ignore_constants_,
+    multilayer_perceptron,
+)
 from ...models.sparse import ConstantMean, RowScale, SparseModel
 from ...objectives.ensemble import EnsembleObjective
 from ...objectives.optimal_q import optimal_q
@@ -153,6 +158,8 @@ class EnsembleRecipe(Recipe):
         if self.training.n_iter_no_change is None:
             objective.overfit_patience = overfit_patience(plan.max_iter)
         objective.has_user_module = self.network is not None and not self.has_networks
+        if self.has_networks and objective.has_all_rows:
+            ignore_constants_(features.network, problem.X, objective.seen(rows))
         return objective
 
     def features(self, problem: Problem) -> FeatureMap:

@@ -152,6 +152,33 @@ class InputScales(OfMembers):
         return self.input_scale * X.expand(*X.shape[:-1], self.input_scale.shape[-1])
 
 
+def ignore_constants_(network: nn.Sequential, X: Tensor, seen: Tensor) -> None:
+    """Let each member ignore the inputs that are constant in the rows that it is trained on.
+
+    To it such an input is a bias. Weights for it that Adam makes as large as others' are multiplied
+    by some fifty deviations where a row has the rare other value. A scale and weights that are both
+    0 have no gradients, so they stay 0.
+
+    Parameters
+    ----------
+    network : nn.Sequential
+        What :func:`multilayer_perceptron` returns, after :class:`InputScales`.
+    X : Tensor of shape (N, d)
+        Rows.
+    seen : Tensor of shape (K, N)
+        Weight that each row has in the training of each member.
+    """
+    scales = next(m for m in network if isinstance(m, InputScales)).input_scale
+    layer = next((m for m in network if isinstance(m, MemberLinear)), None)
+    with torch.no_grad():
+        for k, weight in enumerate(seen):
+            low, high = X[weight > 0.0].aminmax(dim=0)
+            constant = low == high
+            scales[k, :, constant] = 0.0
+            if layer is not None:  # which has the inputs after their waves
+                layer.weight[k, -X.shape[1] :][constant] = 0.0
+
+
 class PeriodicInputs(OfMembers):
     """Inputs, and linear functions of waves of inputs: (N, d) or (K, N, d) → (K, N, d'·D + d).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -395,13 +396,13 @@ def of_time(max_time: float | None, deadline: Deadline | None, first: float) -> 
             text=f"The fit took {seconds:.2g} s, longer than max_time={max_time:g}.",
             advice="To read the table and to fit the quickest models may take as long, or other "
             "programs slowed them. If the time is a hard limit, lower max_time, or give fewer "
-            "columns.",
+            "columns, outputs or classes.",
         )
         if first > max_time:
             found = found._replace(
                 text=f"max_time={max_time:g} could not be kept: the fit took {seconds:.2g} s, "
                 f"because one model is always fitted, and it took {first:.2g} s.",
-                advice=f"Set max_time to {LATE * seconds:.1g} or more.",
+                advice=f"Set max_time to {math.ceil(LATE * seconds)} or more.",
             )
     yield found
 

@@ -118,7 +118,8 @@ def race(
         if found and deadline is not None and deadline.left() < LEAST_REMAINING * seconds:
             warn(
                 f"max_time was too short to try {name}: {found[-1].name} took "
-                f"{found[-1].seconds:.2g} s. Raise max_time, or give fewer columns, outputs or classes.",
+                f"{found[-1].seconds:.2g} s. Raise max_time, or give fewer "
+                "columns, outputs or classes.",
                 ConvergenceWarning,
             )
             break

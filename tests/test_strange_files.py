@@ -1696,6 +1696,15 @@ def test_tables_of_reports_have_few_columns(tmp_path):
             model.save(tmp_path / "model")
 
 
+@pytest.mark.parametrize("scores", [{"model": [1.0] * 65}, {"model": 1.0}, [1.0]])
+def test_leaderboards_have_few_models(scores, tmp_path):
+    """A picture has a bar for each: 80 s for a file of .8 MB."""
+    model = AutoGaussianProcessRegressor()
+    model.scores_ = scores
+    with pytest.raises(ValueError, match="scores_ are not those of a few models"):
+        model.save(tmp_path / "model")
+
+
 def test_tables_of_reports_have_levels_of_any_kind(tmp_path):
     """Groups of held-out rows are named by their level: one of pd.cut was refused."""
     pd = pytest.importorskip("pandas")

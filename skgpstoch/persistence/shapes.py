@@ -146,7 +146,7 @@ SHAPES = {
     "Scaling": "offset:d scale:d",
     "SCGDObjective": "ridge_average:p w:kmp F_inv:kpmm",
     "SparsePosterior": "precision:kmm elbo:- limits:3p",
-    "StackedDensityRegressor": "weights_:k estimators_:=k",
+    "StackedDensityRegressor": "weights_:k estimators_:=k scores_:k",
     "StandardScaler": "mean_:d scale_:d var_:d",
     "StudentT": "log_scale:-|p log_df_minus_2:-|p",
     "TableEncoder": "ranges:d2",

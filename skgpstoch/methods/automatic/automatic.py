@@ -48,6 +48,8 @@ SCOUTS = 2  # networks of a short trial, which tells whether networks are worth 
 SCOUTED = 0.25  # of the epochs, in this trial
 
 MOST_OF_TABLES = 64  # columns of all tables of a report
+MOST_LINES = 2**17  # of all of them
+MOST_MODELS = 64  # of a leaderboard, whose picture has a bar for each
 DATES = (datetime.date, datetime.timedelta)
 
 
@@ -174,11 +176,15 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
     """Number of rows up to which there are other models than networks, or scouts."""
 
     def _check_parts(self) -> None:
-        """Raise a ValueError if the tables of the report are none of ours."""
+        """Raise a ValueError if leaderboard and report are none of ours."""
+        scores = getattr(self, "scores_", {})
+        columns = scores.values() if isinstance(scores, dict) else [None]
+        if not all(isinstance(c, list) and len(c) <= MOST_MODELS for c in columns):
+            raise ValueError("scores_ are not those of a few models")
         rows = [row for table in getattr(self, "_tables", None) or () for row in table or ()]
         names, cells = {*chain(*rows)}, chain(*(row.values() for row in rows))
         is_plain = all(is_flat(cell) or isinstance(cell, DATES) for cell in cells)  # as levels are
-        if len(names) > MOST_OF_TABLES or not is_plain:
+        if len(names) > MOST_OF_TABLES or len(rows) > MOST_LINES or not is_plain:
             raise ValueError("the tables of a report have other columns, or cells, than any model")
 
     @abstractmethod

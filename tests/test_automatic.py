@@ -638,7 +638,7 @@ def quick_networks(monkeypatch):
         "DeepKernelEnsembleRegressor",
         lambda **params: DeepKernelEnsembleRegressor(**{**params, **usual}),
     )
-    monkeypatch.setattr(automatic_regressor, "of_count_neighbours", lambda *given: [])
+    monkeypatch.setattr(automatic_regressor, "of_latent_neighbours", lambda *given, **named: [])
 
 
 @pytest.mark.slow  # by default, tests of networks have large counts

@@ -29,7 +29,7 @@ pd = pytest.importorskip("pandas")
 def networks_alone():
     """Counts have no neighbours, which tests/test_neighbours_in_race.py has."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(automatic_regressor, "of_count_neighbours", lambda *given: [])
+        patch.setattr(automatic_regressor, "of_latent_neighbours", lambda *given, **named: [])
         yield
 
 

@@ -308,7 +308,7 @@ def test_neighbours_of_classes_are_for_tables_that_they_can_settle(monkeypatch):
 
     def tried(max_time=None, n_functions=3):
         p.max_time = max_time
-        found = neighbours.of_class_neighbours(NNGPClassifier, p, data, n_functions)
+        found = neighbours.of_latent_neighbours(NNGPClassifier, p, data, n_functions)
         return [each.name for each in found]
 
     assert tried() == ["neighbours"]
@@ -347,13 +347,13 @@ def test_classes_are_weighed_by_rows_of_whole_models():
 def test_which_counts_have_neighbours():
     model = AutoGaussianProcessRegressor(target="count", random_state=3)
     few = Data(X, Y, exposure=np.ones(N))
-    (entrant,) = neighbours.of_count_neighbours(NNGPRegressor, model, few)
+    (entrant,) = model._neighbours(few)
     made = entrant.make(10.0)
     assert (made.likelihood, made.max_time) == ("negative_binomial", 3.0)
+    many = np.zeros((neighbours.MOST_SETTLED + 1, 1))
+    assert not model._neighbours(Data(many, many[:, 0]))
     model.set_params(max_time=1.0)
-    assert not neighbours.of_count_neighbours(NNGPRegressor, model, few)
-    many = SimpleNamespace(y=np.empty(200_000), X=X)
-    assert not neighbours.of_count_neighbours(NNGPRegressor, model, many)
+    assert not model._neighbours(few)
 
 
 @pytest.mark.slow

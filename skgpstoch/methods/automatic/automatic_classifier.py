@@ -22,7 +22,7 @@ from ..nngp.classifier import NNGPClassifier
 from .automatic import Automatic, n_observed, of_networks, of_processes
 from .class_mixture import ClassParts, MixtureClassifier
 from .class_process import ExactProcessClassifier
-from .neighbours import of_class_neighbours
+from .neighbours import of_latent_neighbours
 from .race import Entrant, Judged, Shares, of_floor
 from .report import class_calibration, class_limits, share_done
 
@@ -124,7 +124,7 @@ class AutoGaussianProcessClassifier(Automatic, MixtureClassifier):
         if leaves_groups_out or n_observed(data) <= MOST_OF_CLASSES:
             return []
         n_functions = 1 if len(self.classes_) == 2 else len(self.classes_)
-        return of_class_neighbours(NNGPClassifier, self, data, n_functions)
+        return of_latent_neighbours(NNGPClassifier, self, data, n_functions)
 
     def _entrants(self, data: Data) -> list[Entrant]:
         n, limits = n_observed(data), (MOST_OF_CLASSES, FEWEST_OF_CLASSES)

@@ -45,7 +45,7 @@ from .automatic import Automatic, n_observed, of_networks, of_processes, usual_e
 from .exposed import ExposedMixture
 from .held_out_errors import of_held_out_counts, of_held_out_errors
 from .mixture import MixedRows, TransformedRows, predicted_by
-from .neighbours import are_followed, of_count_neighbours, of_deep_neighbours, of_neighbours
+from .neighbours import are_followed, of_deep_neighbours, of_latent_neighbours, of_neighbours
 from .new_levels import RowsWithNewLevels
 from .point_weights import point_weights
 from .process import ExactProcessRegressor
@@ -332,7 +332,9 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         if leaves_groups_out:
             return []
         if self.target == "count":
-            return of_count_neighbours(NNGPRegressor, self, data)
+            return of_latent_neighbours(
+                NNGPRegressor, self, data, data.y[0].size, likelihood="negative_binomial"
+            )
         if n_observed(data) <= MOST_FOR_PROCESS:
             return []
         return of_neighbours(NNGPRegressor, self, data, self._encoder.groups)

@@ -30,8 +30,8 @@ LEAST_PROMISE = 0.1  # weight of neighbours in X, or
 CLEAR_SCORE = 0.3  # nats per row of a standardised target, that promise more by a network
 MOST_SEARCHED = 5_000_000  # numbers of X: in more, a search takes longer than all else
 LEAST_TIME = (8.0, 3e-4)  # seconds of max_time for neighbours in X, and more for each row
-CLASS_TIME = 1e-3  # the same for each row and class
-MOST_SETTLED = 100_000  # rows times classes; *measured*: a fit of so many takes 46 s of a CPU
+CLASS_TIME = 1e-3  # the same for each row and latent function
+MOST_SETTLED = 100_000  # rows times functions; *measured*: a fit of so many takes 46 s of a CPU
 TIME_SHARE = 0.3  # of the time that is left, for each of these
 FOLLOWED = 2.5  # the same, from which on networks may add nothing
 DEEP_SECONDS = (20.0, 1e-3)  # of the time that is left, and for each row
@@ -65,20 +65,14 @@ def of_neighbours(estimator: Any, p: Any, data: Data, groups: Sequence[int]) -> 
     return entrants_of(estimator, p, kernels)
 
 
-def of_class_neighbours(estimator: Any, p: Any, data: Data, n_functions: int) -> list[Entrant]:
-    """Return nearest neighbours for classes with so many latent functions, likewise."""
+def of_latent_neighbours(
+    estimator: Any, p: Any, data: Data, n_functions: int, **params: Any
+) -> list[Entrant]:
+    """Return nearest neighbours for classes or counts with so many latent functions, likewise."""
     is_large = n_functions * len(data) > MOST_SETTLED
     if is_large or takes_long(p, data, n_functions * CLASS_TIME):
         return []
-    return entrants_of(estimator, p, CHOOSES_ITSELF)
-
-
-def of_count_neighbours(estimator: Any, p: Any, data: Data) -> list[Entrant]:
-    """Return nearest neighbours for counts, likewise."""
-    is_large = data.y.size > MOST_SETTLED
-    if is_large or takes_long(p, data, CLASS_TIME):
-        return []
-    return entrants_of(estimator, p, CHOOSES_ITSELF, likelihood="negative_binomial")
+    return entrants_of(estimator, p, CHOOSES_ITSELF, **params)
 
 
 def takes_long(p: Any, data: Data, per_row: float) -> bool:

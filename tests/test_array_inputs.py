@@ -9,7 +9,12 @@ from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
-from skgpstoch import GaussianProcessClassifier, GaussianProcessRegressor, SVGPRegressor
+from skgpstoch import (
+    AutoGaussianProcessRegressor,
+    GaussianProcessClassifier,
+    GaussianProcessRegressor,
+    SVGPRegressor,
+)
 
 GPR = GaussianProcessRegressor(1.0 * RBF() + WhiteKernel(0.01), optimizer=None)
 
@@ -58,3 +63,10 @@ def test_tensors_of_a_device(pretend, dispatch, sine):
     assert_array_equal(model.predict_gradient(X_t)[0], model.predict_gradient(X)[0])
     model.condition_on(X_t[:2] + 1.0, y_t[:2])
     assert len(model.X_train_) == 42
+
+
+@pytest.mark.parametrize("make", [AutoGaussianProcessRegressor, SVGPRegressor])
+@pytest.mark.parametrize("y", [3, np.array(3.0)])
+def test_a_single_number_is_no_target(make, y):
+    with pytest.raises(ValueError, match="target for each row of X, got the number 3"):
+        make().fit(np.ones((3, 2)), y)

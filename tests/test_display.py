@@ -744,3 +744,10 @@ def test_wrong_levels_and_estimators_are_named():
         for estimator in (None, Ridge):
             with pytest.raises(TypeError, match="estimator must be a fitted regressor, got"):
                 display.from_estimator(estimator, y[:, None], y)
+
+
+def test_pictures_of_many_searches_and_groups_are_quick():
+    """A file of .2 MB took 30 s for its curves, and one of 2.6 MB 63 s for its ticks."""
+    curves = np.ones((3, 5000))
+    display = ADMMConvergenceDisplay(theta=curves, z_norm=curves, gap=curves, objective=curves)
+    assert display.plot().lines_.shape == (4, 100)

@@ -984,3 +984,11 @@ def test_streams_of_any_kind_are_saved_and_go_on(name, tmp_path):
         loaded = skgpstoch.load(tmp_path / "stream.safetensors")
         means = [each.partial_fit(X, y).predict(X) for each in (model, loaded)]
     assert_array_equal(means[1], means[0])
+
+
+@pytest.mark.parametrize("given", [[1], [False, True]])
+def test_columns_of_categories_may_be_an_array(given, tmp_path):
+    X = np.column_stack([np.arange(30.0), np.arange(30) % 3])
+    model = AutoGaussianProcessRegressor(categorical_features=np.array(given), random_state=0)
+    model.fit(X, np.sin(X[:, 0])).save(tmp_path / "model")
+    assert_array_equal(skgpstoch.load(tmp_path / "model").predict(X), model.predict(X))

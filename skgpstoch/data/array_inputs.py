@@ -106,6 +106,8 @@ def real_target(y: Any, of_fit: bool = True) -> Any:
         raise ValueError(f"y has 0 column(s) (shape={a.shape}) while a minimum of 1 is required.")
     if a.dtype == bool:
         return a.astype(np.float64)
+    if a.ndim == 0 and a.dtype.kind in NUMBERS:
+        raise ValueError(f"y must have a target for each row of X, got the number {a}.")
     if a.ndim == 0 or a.dtype.kind in NUMBERS:
         if of_fit:
             refuse_huge(a)

@@ -112,9 +112,9 @@ class ReportDisplay(Display):
         ax.set(
             xlabel="Group of held-out rows, lowest first",
             ylabel=label,
-            xticks=np.unique(group),
             ylim=(min(low, float(share.min()) - 0.02), high),
         )
+        ax.xaxis.get_major_locator().set_params(integer=True)
         ax.legend(title="Grouped by", loc="lower left")
         return lines
 

@@ -140,6 +140,9 @@ class LearningCurveDisplay(Display):
         return display.plot(ax, **kwargs)
 
 
+MOST_CURVES = 100  # of searches, in each picture
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class ADMMConvergenceDisplay(Display):
     """The four convergence curves of cross-validation by ADMM: θ, weights, gap and objective.
@@ -188,7 +191,7 @@ class ADMMConvergenceDisplay(Display):
     def plot(
         self, axes: Sequence[matplotlib.axes.Axes] | NDArray | None = None, **kwargs: Any
     ) -> ADMMConvergenceDisplay:
-        """Draw the curves.
+        """Draw the curves, of the first 100 searches if there are more.
 
         Parameters
         ----------
@@ -213,7 +216,7 @@ class ADMMConvergenceDisplay(Display):
         }
         lines = []
         for ax, (name, values) in zip(self.axes_, curves.items(), strict=True):
-            lines.append(ax.plot(iterations, values, **style))
+            lines.append(ax.plot(iterations, values[:, :MOST_CURVES], **style))
             ax.set(xlabel="Iteration", title=name)
         for ax in self.axes_[[0, 2]]:
             ax.set_yscale("log")

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from ..data.arrays import possibly_ragged, resolve_seed
 from ..data.equal_rows import merged, observations
+from ..data.findings import Finding
 from ..data.messages import warn
 from ..data.rows import Data
 from ..estimators import parameters as groups
@@ -41,7 +42,7 @@ from ..estimators.opening import FOUND
 from ..estimators.variational import VariationalClassifier, VariationalRegressor
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..likelihoods.real import AdditiveNoise
-from ..losses import Loss, make_loss
+from ..losses import LogLoss, Loss, make_loss
 from ..maths.linalg import NotPositiveDefiniteError
 from ..models.calibration.held_out import Calibration, HeldOut, recalibrated
 from ..models.posteriors.blocks import moments_of
@@ -58,6 +59,17 @@ LARGE_BETA = 500.0  # above which candidates are further apart
 LEAST_BETA = 0.01
 MOST_JUDGES = 10_000  # held-out rows that the predictive distribution is recalibrated on
 VALIDATED = (*FOUND, "classes_")
+
+UNJUDGED = Finding(
+    "calibration",
+    "calibrate",
+    0.0,
+    math.inf,
+    severity="note",
+    text="Kernel, noise and function were trained for the density of the same rows, and no rows "
+    "were held out to judge it: intervals are probably too narrow.",
+    advice="Set calibrate=True, give several beta, or set hyperparameters='fixed'.",
+)
 
 
 # ---- the recipe --------------------------------------------------------------------------------
@@ -101,6 +113,12 @@ class DLMRecipe(VariationalRecipe):
 
     def attributes(self, fitted: Fitted) -> dict[str, Any]:
         return super().attributes(fitted) | {"beta_": fitted.plan.beta}
+
+    def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
+        yield from super().training_findings(fitted)
+        is_joint = self.hyperparameters == "joint" and isinstance(self.loss, LogLoss)
+        if is_joint and isinstance(self.likelihood, AdditiveNoise) and not self.holds_out:
+            yield UNJUDGED
 
 
 # ---- the choice of β ---------------------------------------------------------------------------

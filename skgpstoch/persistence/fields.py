@@ -193,8 +193,9 @@ def check_documented(cls: type, fields: dict[str, Any]) -> None:
     for name, (choice, of_members) in documented(cls).items():
         field = fields.get(name)
         members = field if isinstance(field, list) else ()
+        is_one = isinstance(field, choice) and getattr(field, "ndim", 0) < 2
         if name in fields and not (
-            isinstance(field, choice) and all(isinstance(each, of_members) for each in members)
+            is_one and all(isinstance(each, of_members) for each in members)
         ):
             raise ValueError(f"{cls.__name__}.{name} is {told(field)}, which it cannot be")
 

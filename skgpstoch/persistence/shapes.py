@@ -30,9 +30,9 @@ NOT_FLOATS = {
 }
 """Arrays that may be of integers or bool; those of others would make a file of few bytes."""
 NUMBER = re.compile(r"\d+$")  # of one of several arrays
-WITH_ANY = {"data", "knots", "optimizer"}
-"""Fields with any arrays: no rows until there are others, what is compared with parameters, and
-what only a fit that reads chunks uses.
+WITH_ANY = {"categorical_features", "data", "knots", "optimizer"}
+"""Fields with any arrays: a parameter that each fit checks, no rows until there are others, what is
+compared with parameters, and what only a fit that reads chunks uses.
 """
 SHAPES = {
     "AutoGaussianProcessClassifier": "weights_:k estimators_:=k",

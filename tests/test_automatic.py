@@ -320,6 +320,7 @@ def test_networks_are_not_trained_long_if_a_scout_gained_little_at_last(scores, 
     assert automatic_regressor.as_scouted(model, scout, Data(y, y)).max_iter == max_iter
 
 
+@pytest.mark.slow
 def test_a_model_that_adds_nothing_has_no_gain(step):
     X, y = (a[:50] for a in step)
     process = ExactProcessRegressor(random_state=0).fit(X, y)
@@ -522,6 +523,7 @@ def test_an_interrupted_scout_is_what_there_is(step, monkeypatch, small):
 # ---- what is said ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_report_has_models_calibration_and_limits(mixed):
     report = mixed.report()
     assert list(report.leaderboard["model"]) == list(mixed.leaderboard_["model"])
@@ -764,6 +766,7 @@ def test_classes_have_names(mixed_classes):
         model.log_predictive_density(X, names[:3])
 
 
+@pytest.mark.slow
 def test_probabilities_are_those_of_the_mixture(mixed_classes):
     model, X, _ = mixed_classes
     parts = list(model.estimators_.values())
@@ -851,6 +854,7 @@ def test_rows_that_are_all_the_same(small):
     assert_allclose(model.predict_proba(X), 0.5, atol=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", BOTH)
 @by_default("Regressor")
 def test_inputs_very_far_away(cls, step, small):

@@ -277,6 +277,7 @@ def test_the_spread_density_is_that_of_its_distribution(outlying):
     assert_allclose(trapezoid(p * y, y), mean, atol=1e-2 * std)
 
 
+@pytest.mark.slow
 @slow_cases("laplace")
 def test_covariances_are_spread(spread_out):
     plain, model = spread_out
@@ -409,6 +410,7 @@ def test_skewness_is_found():
     assert gaussian.skew(UNCHANGED, None) is None
 
 
+@pytest.mark.slow
 def test_skew_predictions_are_of_one_distribution(outlying):
     plain = DeepKernelEnsembleRegressor(n_estimators=2, max_iter=2, random_state=0)
     plain = fitted_once(plain, *outlying)
@@ -474,6 +476,7 @@ def test_overconfident_networks_are_made_less_sure(fitted, noisy):
     assert found < best + 0.03
 
 
+@pytest.mark.slow
 def test_every_other_network_of_classes_is_plain(noisy):
     X, y = noisy
     network = ensemble(max_iter=1).fit(X[:200], y[:200]).posterior_
@@ -698,6 +701,7 @@ def test_warm_starts_go_on_from_what_was_trained(outlying):
     assert_close(trained.noise_variance, plain.posterior_.model.likelihood.noise_variance)
 
 
+@pytest.mark.slow
 def test_the_bound_is_that_of_the_calibrated_model(outlying):
     X, y = outlying
     model = sparse(beta=[1.0]).fit(X, y)

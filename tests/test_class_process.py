@@ -216,6 +216,7 @@ def some_pairs(D, rng):
     return [(s, s * torch.linspace(2.0, 3.0, D).double()) for s in steps]
 
 
+@pytest.mark.slow
 def test_labels_of_a_fold_do_not_change_what_is_predicted_for_it(rows):
     own, rng = rows.fold == 2, np.random.default_rng(0)
     z, pairs = 0.3 * rng.standard_normal(7), some_pairs(7, rng)
@@ -346,6 +347,7 @@ def test_few_rows_that_agree_leave_some_doubt():
     assert 0.07 < p.min() < p.max() < 0.93
 
 
+@pytest.mark.slow
 def test_held_out_predictions_are_probabilities(fitted, table):
     found, y = fitted.held_out_, table[1]
     assert_allclose(found.mean.sum(1), 1.0)
@@ -386,6 +388,7 @@ def test_a_weight_is_a_number_of_repetitions(table):
     assert_array_equal(held_out[order], repeated.held_out_.log_density)
 
 
+@pytest.mark.slow
 def test_units_and_names_change_little(fitted, table):
     X, y = table
     scale = np.geomspace(1e-3, 1e3, 5)
@@ -395,6 +398,7 @@ def test_units_and_names_change_little(fitted, table):
     assert_allclose(other.predict_proba(query * scale + 5.0), expected, atol=0.02)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_model(fitted, table):
     again = clone(fitted).fit(*table)
     assert_array_equal(again.predict_proba(table[0]), fitted.predict_proba(table[0]))
@@ -564,6 +568,7 @@ def test_more_unknowns_are_independent_functions(monkeypatch):
     assert 1.0 < np.median(ratio) < 1.4
 
 
+@pytest.mark.slow
 def test_no_deviation_is_more_than_a_mean_allows(fitted, table):
     X, y = table
     query = np.concatenate([X, 10.0 * X, 1e6 * X])
@@ -587,6 +592,7 @@ def test_deviations_move_with_log_odds(factor):
     assert_allclose(found[:8], expected[:8], rtol=0.01)
 
 
+@pytest.mark.slow
 def test_a_more_confident_mixture_has_other_deviations(fitted, table):
     """The factor of the mixture's log odds counts, as in its probabilities."""
     X, _ = table

@@ -47,6 +47,7 @@ def bars():
     return X.reshape(240, 80), y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("posterior", "global_kernel"),
     [("svgp", "auto"), ("svgp", None), ("solve", "auto"), ("odvgp", None)],
@@ -111,6 +112,7 @@ def test_patches_that_are_images_give_the_models_of_rows():
         )
 
 
+@pytest.mark.slow
 def test_more_points_are_a_better_bound():
     """SVGP(Z) ≤ SVGP(Z ∪ O), everything else given."""
     X, y = load_digits(return_X_y=True)
@@ -172,6 +174,7 @@ def test_predictions_of_rows_do_not_depend_on_others(digits):
     assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X_new), p)
 
 
+@pytest.mark.slow
 def test_covariances_and_draws(bars):
     X, y = bars
     model = ConvolutionalGPRegressor(image_shape=(8, 10), **{**QUICK, "max_iter": 1})
@@ -264,6 +267,7 @@ def test_images_that_are_all_the_same(posterior, whiten):
     assert_allclose(model.predict_proba(X[:1]), [[0.5, 0.5]], atol=0.05)
 
 
+@pytest.mark.slow
 def test_square_loss_has_variances(digits):
     X, _, X_new, _ = digits
     y, y_new = X[:, 20] + X[:, 36], X_new[:, 20] + X_new[:, 36]
@@ -275,6 +279,7 @@ def test_square_loss_has_variances(digits):
     assert_allclose(np.mean(np.square(36 * model.patch_weights_)), 1.0, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_images_far_from_all_others(digits):
     X, y, _, _ = digits
     far = np.full((2, 64), 1e200)
@@ -409,6 +414,7 @@ def test_minibatches_count_hidden_patches(side, hidden_channels, most):
     assert model._recipe().plan(Sizes(1000, 1000, side * side)).batch_size == most
 
 
+@pytest.mark.slow
 def test_weights_are_repetitions(digits):
     X, y, X_new, _ = digits
     weight = np.random.default_rng(0).integers(0, 3, len(X))

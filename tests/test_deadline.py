@@ -329,6 +329,7 @@ def fit_by(model, seconds, tick, n=120, core_share=1.0, slow=0.0):
 SMALL = {"hidden_layer_sizes": (8,), "max_iter": 60, "random_state": 0, "max_time": 50.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [DeepKernelEnsembleRegressor, DeepKernelEnsembleClassifier])
 @by_default("Regressor")
 def test_what_was_cut_is_said_and_recorded(cls):
@@ -401,6 +402,7 @@ def test_with_ample_time_a_fit_is_what_it_is_without_a_limit():
     assert free.budget_ is None
 
 
+@pytest.mark.slow
 def test_a_number_of_networks_that_was_asked_for_is_kept():
     model = DeepKernelEnsembleRegressor(**SMALL, n_estimators=3)
     with pytest.warns(ConvergenceWarning, match="max_time was too short: it allowed"):

@@ -361,6 +361,7 @@ def test_covariances_and_draws_are_those_of_the_marginals(fitted, step):
     assert (high > low).all()
 
 
+@pytest.mark.slow
 def test_layers_are_known(fitted, step):
     X, _ = step
     ((mean, std),) = fitted.hidden(X)

@@ -185,6 +185,7 @@ def test_noise_of_a_known_f_is_what_predictions_have_without_variance(make):
     assert_allclose((draws < far).double().mean(0), 0.99, atol=0.003)
 
 
+@pytest.mark.slow
 def test_joint_covariances_are_those_of_draws(funnel):
     """Of members with one precision a row, outliers, and disagreement."""
     model = finite(likelihood="shared_student_t", n_estimators=3, max_iter=5).fit(*funnel)
@@ -312,6 +313,7 @@ def test_a_mixture_of_one_is_itself(fitted, funnel):
 # ---- predictions -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_noise_follows_the_inputs(fitted, funnel):
     std = fitted.predict_std([[-2.5], [2.5]])
     assert 0.05 < std[0] < 0.15
@@ -341,6 +343,7 @@ def test_densities_intervals_moments_and_draws_are_of_one_distribution(fitted):
     assert_allclose(np.sqrt(cov.diagonal()), std[0], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_fits_repeat_and_survive_pickling(funnel):
     X, y = (a[:200] for a in funnel)
     fitted = finite(likelihood="shared_student_t", noise="input", max_iter=5).fit(X, y)
@@ -353,6 +356,7 @@ def test_fits_repeat_and_survive_pickling(funnel):
     assert_allclose(one_by_one, fitted.predict_std(query), rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params",
     [
@@ -374,6 +378,7 @@ def test_features_losses_and_likelihoods_combine(params, funnel):
     assert model.score(X, y) > 0.2
 
 
+@pytest.mark.slow
 def test_two_outputs_and_weights(funnel):
     X, y = funnel
     Y = np.stack([y, 5.0 - y], 1)
@@ -624,6 +629,7 @@ def test_there_are_no_such_densities_without_folds(funnel):
 # ---- the sparse family -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [SVGPRegressor, DLMRegressor])
 @by_default("DLM")
 def test_sparse_processes_have_noise_of_inputs(make, funnel):

@@ -420,6 +420,7 @@ def test_a_row_that_carries_all_the_weight(sine, two_classes, one_kernel):
     assert named_finding(model, "one weight").severity == "fine"
 
 
+@pytest.mark.slow
 def test_estimators_around_others_tell_of_each(sine, two_classes, one_kernel):
     X, y = (a[:60] for a in sine)
     for cls in OF_OTHERS[2:]:
@@ -486,6 +487,7 @@ def test_too_few_points_for_the_function(cls, waves):
     assert named_finding(enough, findings.ERRORS).value < 0.2
 
 
+@pytest.mark.slow
 def test_too_few_points_for_a_kernel_that_is_fixed(waves):
     kernel = RBF(0.02, "fixed") + WhiteKernel(0.1, "fixed")
     few = SVGPRegressor(kernel, n_inducing=10, learn_inducing_points=False, random_state=0)
@@ -552,6 +554,7 @@ def test_a_kernel_of_other_units_is_warned_of(waves):
     assert not said_by(lambda: SVGPRegressor(n_inducing=40, random_state=0).fit(1e-6 * both, y))
 
 
+@pytest.mark.slow
 def test_few_rows_and_many_features_are_warned_of_once(sine):
     X, y = (a[:9] for a in sine)
     model = SVGPRegressor(max_iter=2, random_state=0)
@@ -632,6 +635,7 @@ def test_warnings_as_errors_end_each_fit_of_a_search(sine):
             cross_val_score(model, X, y, cv=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [{"beta": [0.1, 1.0]}, {"hyperparameters": "fixed"}])
 @slow_cases("params1")
 def test_a_choice_between_fits_warns_once(params, sine):
@@ -643,6 +647,7 @@ def test_a_choice_between_fits_warns_once(params, sine):
     assert len(said_by(lambda: calibrated.fit(*sine))) == 1
 
 
+@pytest.mark.slow
 def test_several_classifiers_in_one_warn_once(three_classes):
     kernel = 1.0 * RBF(1.0, (0.9, 1.1))
     model = GaussianProcessClassifier(kernel)
@@ -688,6 +693,7 @@ def test_the_page_does_what_it_says():
     assert all(word in message for word, message in zip(words, said, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [30.0, 1e4])
 @slow_cases("^30")
 def test_outliers_are_told_and_no_reason_for_more_points(size):
@@ -774,6 +780,7 @@ def test_an_exact_fit_warns_of_outliers(sine):
         GaussianProcessRegressor(kernel, alpha=np.full(len(X), 0.01), normalize_y=True).fit(X, y)
 
 
+@pytest.mark.slow
 def test_a_few_rows_far_off_in_x_are_told():
     """They left the others almost one point, and every check was fine."""
     rng = np.random.default_rng(0)

@@ -577,6 +577,7 @@ def test_patches_and_images_with_channels(n_channels, digits):
     np.testing.assert_array_equal(display.maps_[0, 1].get_array(), expected[..., 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relative", [True, False])
 @by_default("True")
 def test_maps_are_the_responses_on_one_scale(relative, images_model, digits):

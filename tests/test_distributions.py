@@ -833,6 +833,7 @@ def test_moments_do_not_come_from_where_no_probability_is():
     assert_allclose(found.std(), np.sqrt(square - mean**2), rtol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The (mean|standard deviation) of y does not exist")
 @pytest.mark.parametrize("name", ["log", "decreasing", "arcsinh", "bounded", "box-cox"])
 @slow_cases("decreasing", "arcsinh", "bounded", "box")

@@ -187,6 +187,7 @@ def test_posteriors(sine, posterior):
     assert np.isfinite(results(model)).all()
 
 
+@pytest.mark.slow
 def test_names_and_instances_of_losses_agree(quick_direct, sine):
     for name, loss in {
         "elbo": ExpectedLogLikelihood(),
@@ -198,6 +199,7 @@ def test_names_and_instances_of_losses_agree(quick_direct, sine):
         assert_array_equal(results(a.fit(*data)), results(b.fit(*data)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gradient", SAMPLED)
 @slow_cases("biased", "smoothed")
 def test_sampled_gradients_follow_the_seed(quick_direct, sine, gradient):
@@ -792,6 +794,7 @@ def test_a_failed_choice_leaves_the_estimator_as_it_was(quick_direct, sine, batc
     assert all(vars(model)[k] is v for k, v in attributes.items())
 
 
+@pytest.mark.slow
 def test_a_beta_that_fails_is_left_out(sine, monkeypatch):
     from skgpstoch.maths.linalg import NotPositiveDefiniteError
 

@@ -689,6 +689,7 @@ def test_an_optimum_at_a_bound_warns(rows):
 COUNTS = np.random.default_rng(6).integers(0, 4, 40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("multi_class", ["one_vs_rest", "one_vs_one"])
 @slow_cases("one_vs_rest-3", "one_vs_one-2")
@@ -936,6 +937,7 @@ def test_two_threads_fit(ours, theirs, rows, labels):
         assert_equal_predictions(a, b, query)
 
 
+@pytest.mark.slow
 # ------------------------------------------------------------------------------------ many rows
 def test_auto_takes_a_method_for_many_rows(rows, labels):
     """Beyond max_exact; the reason has the numbers."""

@@ -140,6 +140,7 @@ def test_the_mixture_scores_better_than_its_parts(stacked, step):
     assert stacked.weights_[1] < 0.5  # a line through a step
 
 
+@pytest.mark.slow
 def test_a_mixture_of_one_is_itself(step):
     one = StackedDensityRegressor([("gp", sparse())], cv=2).fit(*step)
     alone, query = sparse().fit(*step), step[0][:20]
@@ -150,6 +151,7 @@ def test_a_mixture_of_one_is_itself(step):
     assert_allclose(found, alone.log_predictive_density(query, step[1][:20]), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_density_moments_quantiles_and_draws_agree(stacked):
     row, grid = np.array([[0.1]]), np.linspace(-12, 12, 20_001)
     many = np.repeat(row, len(grid), 0)
@@ -395,6 +397,7 @@ def test_folds_of_masks_leave_out_rows_that_do_not_count(step):
     assert_allclose(found[1].score_, fewer[1].score_)
 
 
+@pytest.mark.slow
 def test_counts_are_not_stacked_with_real_numbers():
     """Probabilities and densities have other units, so that weights would say nothing."""
     rng = np.random.default_rng(0)

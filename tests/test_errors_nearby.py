@@ -60,12 +60,14 @@ def test_both_sides_are_covered(fitted):
     assert_allclose(fitted.predict(X), plain.predict(X), atol=1e-8)
 
 
+@pytest.mark.slow
 def test_rows_left_out_get_the_density_of_new_rows(fitted):
     X, y = rows_with_two_noises(1500, seed=2)
     new = fitted.log_predictive_density(X, y)
     assert abs(fitted.held_out_.log_density.mean() - new.mean()) < 0.08
 
 
+@pytest.mark.slow
 def test_one_noise_needs_no_neighbours():
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (600, 2))
@@ -280,6 +282,7 @@ def test_files_and_new_rows_keep_the_spread(fitted, tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The optimal value found")  # without noise
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 @pytest.mark.parametrize(("kernel", "n"), [(None, 2), (SMOOTH, 5)], ids=["chosen", "smooth"])

@@ -72,6 +72,7 @@ def test_moments_of_the_prior():
     check_moments(model, model.sample_functions(N_DRAWS, random_state=1)(GRID), {})
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "model",
@@ -127,6 +128,7 @@ def test_functions_stay_when_the_model_does_not(rows):
     assert_array_equal(functions(GRID), before)
 
 
+@pytest.mark.slow
 def test_several_targets(rows):
     X, y = rows
     model = GaussianProcessRegressor(KERNEL, optimizer=None, normalize_y=True)

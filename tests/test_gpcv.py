@@ -213,6 +213,7 @@ def test_products_of_float32_are_close(shape, small_blocks):
         assert_close(a, b, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_systems_that_do_not_end_are_reported(monkeypatch, sine):
     monkeypatch.setattr(fold_loss, "DENSE_ROWS", 0)
     monkeypatch.setattr(fold_loss, "FOLD_RANK", {True: 1, False: 1})
@@ -267,6 +268,7 @@ def sine():
 FIXED_NOISE = {"learn_noise": False, "normalize_y": False, "tol": 1e-5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["holdout", "naive", "consensus"])
 @slow_cases("consensus")
 def test_fits_end_at_the_least_error(scheme, sine):
@@ -359,6 +361,7 @@ def test_noise_is_learned_where_the_scale_is_not(sine):
         assert_allclose(a, b, atol=5e-3)
 
 
+@pytest.mark.slow
 def test_scale_is_that_of_errors_held_out(sine):
     X, y = sine
     folds = list(KFold(3).split(X))
@@ -736,6 +739,7 @@ def test_few_rows_held_out_do_not_decide_alone(sine):
     assert 0.5 < np.sqrt(np.mean(((y - mean) / std) ** 2)) < 2.0
 
 
+@pytest.mark.slow
 def test_the_scale_stays_within_bounds(sine):
     X, y = sine
     bounded = sk.ConstantKernel(1.0, (0.99, 1.01)) * sk.RBF(0.8) + sk.WhiteKernel(0.1, (0.05, 0.2))
@@ -750,6 +754,7 @@ def test_the_scale_stays_within_bounds(sine):
     assert kernel.k2.noise_level == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_masks_are_rows(sine):
     trained = np.arange(90) % 3 > 0
     masks, numbers = (trained, ~trained), (np.flatnonzero(trained), np.flatnonzero(~trained))
@@ -891,6 +896,7 @@ def test_ctrl_c_leaves_a_usable_model(sine, monkeypatch):
     assert model.score(*sine) > 0.9
 
 
+@pytest.mark.slow
 def test_unfinished_searches_and_bounds_get_warnings(sine):
     with pytest.warns(ConvergenceWarning, match="did not converge in 1 iterations"):
         ADMMGaussianProcessRegressor(random_state=0, tol=0.0, max_iter=1).fit(*sine)
@@ -899,6 +905,7 @@ def test_unfinished_searches_and_bounds_get_warnings(sine):
         ADMMGaussianProcessRegressor(kernel, random_state=0).fit(*sine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
 @slow_cases("1e-12")
 def test_units_do_not_matter(scale, sine):
@@ -911,6 +918,7 @@ def test_units_do_not_matter(scale, sine):
 COORDINATE = {"solver": "coordinate", "scheme": "holdout", "max_iter": 1, "n_restarts": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [{}, COORDINATE, {"block_size": 20}], ids=str)
 @by_default("coordinate")
 def test_an_accelerator_finds_what_the_cpu_does(params, sine, pretend):

@@ -81,6 +81,7 @@ def on_parts(model, X, y, cuts, weights=None, expect=None):
     return on_ranks(fit, len(cuts) - 1, expect)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:X has")
 def test_many_rows_of_a_frame(many):
     X, y = flights()
@@ -189,6 +190,7 @@ def test_levels_are_told_by_the_rows_of_all_ranks(many):
         assert_allclose(told, line, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pandas", "polars", "array"])
 @slow_cases("polars")
 @by_default("pandas")

@@ -178,6 +178,7 @@ def test_the_same_model_however_rows_are_split(name, monkeypatch):
         assert np.sqrt(np.mean((found.predict(NEW) - OF_NEW) ** 2)) < 0.45
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "y"),
     [
@@ -209,6 +210,7 @@ def test_draws_differ_but_ranks_do_not(model, y):
     check_splits(model, 0.1, y)
 
 
+@pytest.mark.slow
 def test_weights_are_repetitions_however_rows_are_split():
     """Rank 0's are all 1, rank 1's 0 or 2, and all of rank 2's are 0: it has no rows."""
     weight = np.ones(N)
@@ -291,6 +293,7 @@ def test_stopping_early_is_decided_together():
     assert len(found.validation_scores_) > 2
 
 
+@pytest.mark.slow
 def test_a_warm_start_goes_on_together():
     def fit(group):
         half = slice(0, 400) if group.rank == 0 else slice(400, N)
@@ -509,6 +512,7 @@ class Ending(ScoringMonitor):
         return False
 
 
+@pytest.mark.slow
 def test_callbacks_are_of_rank_0_and_stop_all():
     told = [[], []]
 

@@ -37,6 +37,7 @@ def dealt(rows, cuts):
 # ---- sums, maxima, broadcasts ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(cuts=cuts, seed=st.integers(0, 99))
 @quick
 def test_sums_over_ranks_are_sums_over_rows(cuts, seed):
@@ -216,6 +217,7 @@ def test_what_differs_is_named():
 # ---- gradients ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(cuts=cuts, seed=st.integers(0, 99))
 @quick
 def test_gradients_are_those_of_one_process(cuts, seed):
@@ -258,6 +260,7 @@ def test_parameters_that_no_rank_used_have_no_gradient():
 # ---- rows that are the same however they are dealt ----------------------------------------------
 
 
+@pytest.mark.slow
 @given(cuts=cuts, seed=st.integers(0, 2**40), k=st.integers(0, N_ROWS + 5))
 @quick
 def test_chosen_rows_are_the_same_however_they_are_dealt(cuts, seed, k):

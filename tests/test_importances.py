@@ -336,6 +336,7 @@ def test_the_picture_has_a_bar_for_each_of_the_most_important():
     np.testing.assert_allclose(widths, model.feature_importances_[order[::-1]])
 
 
+@pytest.mark.slow
 def test_the_picture_knows_names():
     frame = pd.DataFrame(X / SCALE, columns=list("abcd"))
     model = SVGPRegressor(n_inducing=10, solver="natural", max_iter=1, random_state=0)

@@ -295,6 +295,7 @@ def test_the_first_in_a_closing_pass_is_remembered(model, y, part, python_handle
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.slow
 def test_the_second_in_a_closing_pass_ends_everything(python_handler):
     model = SVGPClassifier(n_inducing=5, **QUICK)
     with on_interrupt("keep"), pytest.raises(KeyboardInterrupt):
@@ -369,6 +370,7 @@ def test_an_interrupt_of_all_ranks_is_one(python_handler):
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_the_closing_pass_after_an_interrupt_is_quick(monkeypatch, python_handler):
     """On 130,000 rows it took twice as long as the whole fit."""
     steps = []

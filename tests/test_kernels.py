@@ -477,6 +477,7 @@ class TorchCauchy(kernels.Radial):
         return lambda r2: (1.0 / (1.0 + r2), -((1.0 + r2) ** -2.0))
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_a_profile(monkeypatch, X):
     """It has all but random features, of which its spectral density is not known."""
     monkeypatch.setitem(expressions.MODULES, Cauchy, TorchCauchy)

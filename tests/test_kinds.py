@@ -314,6 +314,7 @@ def test_integers_that_float64_has_are_not_warned_of():
         warn_of_long_integers(values, "y")
 
 
+@pytest.mark.slow
 def test_fits_warn_of_long_integers():
     X, y = np.arange(20.0)[:, None], np.array(LONG)
     model = SVGPRegressor(n_inducing=5, max_iter=1)

@@ -89,6 +89,7 @@ def test_precise_targets_tell_the_function(monkeypatch):
     assert 0.92 < np.mean((low < exact) & (exact < high)) < 0.98
 
 
+@pytest.mark.slow
 def test_rows_are_judged_with_their_own_error():
     """The score is that of new rows with such errors; of ten seeds it is .0004 off on average."""
     new, _, y_new, error_new = two_instruments(600, seed=99)
@@ -136,6 +137,7 @@ def test_targets_without_meaning_do_not_set_the_unit():
     assert np.abs(model.predict(X) - f).mean() < 0.1
 
 
+@pytest.mark.slow
 def test_networks_take_errors_too(monkeypatch):
     few = functools.partial(automatic_regressor.of_networks, n_estimators=2, max_iter=2)
     monkeypatch.setattr(automatic_regressor, "of_networks", few)
@@ -180,6 +182,7 @@ def of_parts(X, y, error, cuts):
     return on_ranks(fit, len(cuts) - 1)[-1]
 
 
+@pytest.mark.slow
 def test_few_rows_in_chunks_and_on_ranks_are_those_in_memory():
     X, _, y, error = two_instruments(80)
     whole = AutoGaussianProcessRegressor(random_state=0).fit(X, y, y_std=error)
@@ -262,6 +265,7 @@ def test_the_default_warns_of_errors_in_another_unit():
         AutoGaussianProcessRegressor(random_state=0).fit(X, y, y_std=50.0)
 
 
+@pytest.mark.slow
 def test_errors_in_another_unit_are_warned_of():
     X = np.linspace(-2.0, 2.0, 30)[:, None]
     model = SVGPRegressor(n_inducing=8, max_iter=2, random_state=0)

@@ -36,6 +36,7 @@ def table(sine):
     return X, masked, y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier])
 @by_default("Classifier")
 def test_the_defaults_take_them_as_missing(cls, table):
@@ -47,6 +48,7 @@ def test_the_defaults_take_them_as_missing(cls, table):
     assert np.array_equal(found.predict(masked), expected.predict(X))
 
 
+@pytest.mark.slow
 def test_kinds_of_columns(table):
     """Whole numbers, dates and objects have missing values, too."""
     _, masked, y = table
@@ -129,6 +131,7 @@ def test_scores_refuse_them(model, sine):
     assert model.score(X, np.ma.MaskedArray(y)) == model.score(X, y)
 
 
+@pytest.mark.slow
 def test_rows_in_chunks(table):
     X, masked, y = table
     expected = AutoGaussianProcessRegressor(random_state=0).fit(X, y).predict(X)

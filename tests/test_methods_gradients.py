@@ -215,6 +215,7 @@ def test_minimax_takes_independent_rows_for_its_two_steps():
     assert torch.equal(other.B, ascents[0])
 
 
+@pytest.mark.slow
 # ---- folds
 @pytest.mark.parametrize("b", [1, 2, BATCH])
 @slow_cases("^[25]")

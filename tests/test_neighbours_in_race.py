@@ -213,6 +213,7 @@ def test_all_models_are_weighed(fitted):
     assert {"neighbours (deep)", "linear"} < set(model.report().leaderboard["model"])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_neighbours_are_saved_with_the_mixture(fitted, tmp_path):
     model, X, y = fitted

@@ -80,6 +80,7 @@ def test_new_levels_may_be_between_known_ones(fitted):
     assert_allclose(below, ranks, atol=0.03)
 
 
+@pytest.mark.slow
 def test_intervals_are_as_before_where_levels_do_not_matter():
     X, y, X_new, y_new = table(12, effect=0.0)
     model = AutoGaussianProcessRegressor(random_state=0).fit(X, y)
@@ -99,6 +100,7 @@ def test_known_levels_are_predicted_as_if_alone(fitted):
     assert_allclose(mean[-2:], model.predict(X_new[3:5]))  # and new ones, too
 
 
+@pytest.mark.slow
 def test_predictions_are_of_one_distribution(fitted):
     model, X, X_new, y_new = fitted
     rows, y = pd.concat([X[:4], X_new[:4]]), np.r_[X["x"][:4], y_new[:4]]
@@ -305,6 +307,7 @@ def test_weights_are_copies_where_few_rows_lack_a_number():
     assert_array_equal(found.stand_ins, copies.stand_ins)
 
 
+@pytest.mark.slow
 def test_classes_are_warned_of():
     X, y, new, _ = lacking(3)
     model = AutoGaussianProcessClassifier(random_state=0).fit(X, y > 0)

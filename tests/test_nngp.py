@@ -212,6 +212,7 @@ def test_epochs_take_turns_at_all_rows(n):
     assert_allclose(np.bincount(seen, minlength=n), 800 / n, atol=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [0.25, 10.0])
 @by_default("10")
 def test_equal_weights_are_no_weights(sine, weight):
@@ -228,6 +229,7 @@ def few_are_merged(monkeypatch):
         monkeypatch.setattr(module, "MERGED_ROWS", 300)
 
 
+@pytest.mark.slow
 def test_a_table_given_twice_tells_nothing_more(sine, few_are_merged):
     """Nor one of more rows than are merged elsewhere: deviations were 50 times too small."""
     X, y = sine
@@ -414,6 +416,7 @@ def test_a_smooth_field_of_short_ranges_has_no_rough_kernel():
     assert model.kernel_.k2.nu > 1.0
 
 
+@pytest.mark.slow
 def test_draws_of_smooth_functions_vary_as_predicted():
     """Conditioned on rows asked before as well, they varied 347 times as much at worst."""
     rng = np.random.default_rng(0)
@@ -803,6 +806,7 @@ def test_with_a_fixed_noise_copies_are_rows(sine, n_copies):
     assert_allclose(predictions(model), np.column_stack([mean, std]), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_evidence_is_that_of_the_process(sine):
     model = NNGPRegressor(**QUICK, likelihood="gaussian").fit(*sine)
     value = model.log_marginal_likelihood(model.X_train_, model.y_train_)
@@ -811,6 +815,7 @@ def test_the_evidence_is_that_of_the_process(sine):
     assert_allclose(other.log_marginal_likelihood_value_, value, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_finding_of_all_rows(sine):
     X, y = sine
     few, many = (NNGPRegressor(**QUICK).fit(X[:n], y[:n]) for n in (100, 200))
@@ -819,6 +824,7 @@ def test_finding_of_all_rows(sine):
         assert (found.severity == "note") == is_all
 
 
+@pytest.mark.slow
 def test_order_of_rows_does_not_matter(sine):
     X, y = sine
     order = np.random.default_rng(0).permutation(len(X))
@@ -826,6 +832,7 @@ def test_order_of_rows_does_not_matter(sine):
     assert_array_equal(predictions(a), predictions(b))
 
 
+@pytest.mark.slow
 def test_weight_2_is_the_row_twice(sine):
     X, y = sine
     w = np.random.default_rng(0).integers(1, 4, len(X))
@@ -843,6 +850,7 @@ def test_predictions_do_not_depend_on_the_batch(sine):
     assert_allclose(predictions(model, GRID[::-1])[::-1], together, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["condition_on", "partial_fit"])
 @slow_cases("partial_fit")
 def test_appended_rows_are_rows_of_the_fit(sine, method):
@@ -859,6 +867,7 @@ def test_appended_rows_are_rows_of_the_fit(sine, method):
     )
 
 
+@pytest.mark.slow
 def test_weights_of_appended_rows_are_in_the_unit_of_the_fit(sine):
     X, y, w = sine[0][:60], sine[1][:60], np.random.default_rng(0).uniform(0.5, 3.0, 60)
     model = NNGPRegressor(**QUICK | {"n_neighbors": 60}, likelihood="gaussian")
@@ -875,6 +884,7 @@ def test_weights_of_appended_rows_are_in_the_unit_of_the_fit(sine):
     assert_array_equal(predictions(appended(np.full(60, 7.0))), predictions(equal))
 
 
+@pytest.mark.slow
 def test_partial_fit_begins_with_a_fit_and_refuses_other_parameters(sine):
     X, y = sine
     model = NNGPRegressor(**QUICK).partial_fit(X[:90], y[:90])
@@ -963,6 +973,7 @@ def test_held_out_rows_are_in_the_units_of_y(sine, layers, monkeypatch):
     assert_allclose(other.mean + other.error, 100.0 * y[one.rows, None] + 3.0)
 
 
+@pytest.mark.slow
 def test_rows_left_out_are_those_of_a_transformed_target(sine):
     X, y = sine
     plain, log = (NNGPRegressor(**QUICK, target_transform=name) for name in (None, "log"))
@@ -1150,6 +1161,7 @@ def test_a_warm_start_with_more_outputs_is_refused(sine):
         model.fit(X, np.column_stack([y, y]))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_exact_interpolation(sine):
     X = sine[0]
@@ -1160,6 +1172,7 @@ def test_exact_interpolation(sine):
     assert np.isfinite(predictions(model)).all()
 
 
+@pytest.mark.slow
 def test_chunks_and_parquet(sine, tmp_path):
     X, y = (a[:100] for a in sine)
     frame = pd.DataFrame(X, columns=["a", "b"])
@@ -1212,6 +1225,7 @@ def test_column_order(sine):
     assert_array_equal(predictions(a), predictions(b, np.asfortranarray(GRID)))
 
 
+@pytest.mark.slow
 def test_copies_predict_the_same(sine):
     """Pickles and deep copies leave out what finds neighbours."""
     model = NNGPRegressor(**QUICK).fit(*sine)
@@ -1239,6 +1253,7 @@ def test_more_neighbours_can_be_asked_for_after_the_fit(Model):
         some.set_params(n_neighbors_predict=0).predict(X)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_importances_need_few_neighbours():
     """Those of all rows took minutes and gigabytes, as does whatever shows the model."""
@@ -1268,6 +1283,7 @@ def test_what_shows_a_model_does_not_compute_its_evidence(cls, monkeypatch):
     assert len(calls) == 1
 
 
+@pytest.mark.slow
 def test_blocks_leave_nothing_between_them(monkeypatch):
     """Small tensors among large ones, freed, made the memory grow with the rows asked."""
     X, rows = data(40)

@@ -323,6 +323,7 @@ def test_early_stopping(rows, loss):
     assert model.score(X, y) > 0.8
 
 
+@pytest.mark.slow
 def test_training_rows(rows):
     X, y = rows
     model = fitted_once(small(), X, y)
@@ -360,6 +361,7 @@ def test_predictions_do_not_depend_on_the_batch(rows):
     assert_allclose(together, apart, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["condition_on", "partial_fit"])
 @slow_cases("condition_on")
 def test_appended_rows(rows, method):
@@ -439,6 +441,7 @@ def test_odd_tables(name):
     assert np.isfinite(model.log_marginal_likelihood_value_)
 
 
+@pytest.mark.slow
 def test_files(rows, tmp_path):
     rows = [a[:100] for a in rows]
     model = small().fit(*rows)
@@ -462,6 +465,7 @@ def test_chunks_and_parquet(three_classes, tmp_path):
     assert_array_equal(model.predict_proba(pd.DataFrame(GRID, columns=["a", "b"])), whole)
 
 
+@pytest.mark.slow
 def test_two_ranks(three_classes):
     X, y = (a[:100] for a in three_classes)
     whole, cut = fitted_once(small(), X, y).predict_proba(GRID), (0, 70, len(X))

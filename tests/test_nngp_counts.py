@@ -92,6 +92,7 @@ def by_hand(K, name, y, exposure, c):
 # ---- expectation propagation ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @both
 def test_counts_with_all_neighbours_are_those_by_hand(name):
     X, rows = data()
@@ -230,6 +231,7 @@ def test_more_rows_are_rows_of_the_posterior(stretch):
     assert_allclose(found.log_evidence(), whole.log_evidence(), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_dispersion_ends_where_the_evidence_is_largest():
     X, rows = data(40)
     made = objective(X, rows, "negative_binomial", kernel=KERNEL, alpha=3.0)
@@ -299,6 +301,7 @@ def test_far_from_all_rows_counts_are_those_of_the_prior_and_of_the_error_of_the
     assert_allclose(model.predict(FAR, exposure=3.0), 3.0 * np.exp(f + 0.5 * s**2), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_without_events_the_mean_is_known_as_by_one():
     """Its variance was that of pseudo-targets that tell nothing: means of 10³² where all are 0."""
     X = np.random.default_rng(0).uniform(-2, 2, (150, 2))
@@ -310,6 +313,7 @@ def test_without_events_the_mean_is_known_as_by_one():
     assert_allclose(small().fit(X, y.astype(int)).predict(X).sum(), 3.0, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_exposures_multiply_the_rate(model, table):
     X, y, exposure = table
     assert_allclose(model.predict(X, exposure=7.0), 7.0 * model.predict(X), rtol=1e-12)
@@ -361,6 +365,7 @@ def test_order_and_batch_do_not_matter(model, table):
     assert_allclose(model.predict(GRID), apart, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_weight_2_is_the_row_given_twice(table):
     X, y, exposure = table
     w = np.random.default_rng(0).integers(0, 4, len(X))
@@ -395,6 +400,7 @@ def test_appended_rows_are_those_of_a_fit_that_learns_nothing(method, table):
     assert evidence == pytest.approx(whole.log_marginal_likelihood_value_, rel=0.02)
 
 
+@pytest.mark.slow
 def test_partial_fit_begins_with_a_fit(model, table):
     X, y, exposure = table
     stream = small().partial_fit(X, y, exposure=exposure)

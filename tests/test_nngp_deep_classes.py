@@ -58,6 +58,7 @@ def test_the_inputs_alone_are_kept_where_they_are_better():
     assert not len(model.posterior_.network)
 
 
+@pytest.mark.slow
 def test_rows_that_the_network_has_not_seen_are_judged(fitted):
     assert len(fitted.held_out_.rows) == 40  # a tenth
     assert_allclose(fitted.held_out_.mean.sum(1), 1.0)

@@ -146,6 +146,7 @@ def test_kernels(kernel):
     assert_same_numbers(SVGPRegressor(kernel, n_inducing=10, max_iter=2, random_state=0).fit(X, y))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["linear", "cosine", "polynomial", "rbf", "laplacian"])
 @slow_cases("cosine", "laplacian")
 @by_default("polynomial")
@@ -277,6 +278,7 @@ def test_quantiles_that_no_output_has_are_refused():
         to_onnx(model, quantiles=(0.05, 0.95))
 
 
+@pytest.mark.slow
 def test_other_likelihoods_have_moments():
     for likelihood in ("student_t", "laplace"):
         model = SVGPRegressor(likelihood=likelihood, **QUICK).fit(X, y)
@@ -584,6 +586,7 @@ def test_pipelines_are_for_skl2onnx():
         to_onnx(pipeline)
 
 
+@pytest.mark.slow
 def test_parts_without_a_graph_are_named():
     few = {"max_iter": 1, "random_state": 0, "solver": "natural"}
     images = rng.standard_normal((20, 16))
@@ -626,6 +629,7 @@ def test_nearest_neighbours(kernel):
     assert_same_numbers(NNGPRegressor(**{**NEAR, "kernel": kernel}).fit(X, y))
 
 
+@pytest.mark.slow
 def test_a_trend_goes_on_far_from_all_neighbours():
     model = NNGPRegressor(**{**NEAR, "kernel": k.DotProduct() + k.RBF()}).fit(X, y)
     assert_same_numbers(model, 10.0 ** np.array([[3.0], [6.0], [9.0]]) * X_NEW[:3])
@@ -654,6 +658,7 @@ def test_nearest_neighbours_of_several_outputs_in_a_network(monkeypatch):
     assert_same_numbers(model)
 
 
+@pytest.mark.slow
 def test_nearest_neighbours_with_errors_nearby():
     rng = np.random.default_rng(0)
     rows = rng.uniform(-2, 2, (250, 2))

@@ -144,6 +144,7 @@ def test_sets_bound_as_one_set_does_with_their_q():
     assert_close(found.q.mean, joint.q.mean, **TIGHT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prior", [False, True])
 @by_default("True")
 def test_each_set_raises_the_bound(prior):
@@ -167,6 +168,7 @@ def dense_dependent_bound(points):
     return dependent, log_normal - 0.5 * np.trace(K - Q) / NOISE
 
 
+@pytest.mark.slow
 def test_the_bound_of_appendix_a_by_numpy():
     """Over 50 choices of points, in sets or not; never below Titsias' bound of as many."""
     for seed in range(50):

@@ -948,6 +948,7 @@ def peak_of_loading(path):
     return peak, loaded
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The noise variance is at its lower bound")
 def test_loading_takes_no_more_than_four_times_the_file(tmp_path):
     network = SCGDGaussianProcessRegressor(

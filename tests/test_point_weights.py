@@ -214,6 +214,7 @@ def test_deviations_are_those_from_the_prediction(fitted):
     assert_allclose(apart, std[:5], rtol=0.05)
 
 
+@pytest.mark.slow
 def test_densities_and_intervals_are_those_of_the_mixture(fitted):
     model, X, y = fitted
     other = copy.copy(model)
@@ -247,6 +248,7 @@ def test_weights_of_means_are_saved(fitted, tmp_path):
     assert np.isfinite(loaded.predict(X)).all()
 
 
+@pytest.mark.slow
 def test_means_of_functions_of_y_have_the_weights_of_the_density(fitted, monkeypatch):
     _, X, y = fitted
     monkeypatch.setattr(automatic_regressor, "point_weights", None)  # is not called

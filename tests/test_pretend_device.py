@@ -429,6 +429,7 @@ def before(pretend):
     return pretend.alive
 
 
+@pytest.mark.slow
 def test_bytes_alive(pretend, before):
     a = torch.zeros(1000, device="pretend")
     assert pretend.alive - before == 4000

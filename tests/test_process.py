@@ -281,6 +281,7 @@ def test_tails_of_weighted_rows_are_those_of_repeated_ones():
     assert_allclose(weighted, calibrated(repeated, np.ones(counts.sum())), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_held_out_densities_are_in_the_users_units(fitted, table):
     """About those of new rows, and exactly as much less as the unit is smaller."""
     X, y = table
@@ -295,6 +296,7 @@ def test_held_out_densities_are_in_the_users_units(fitted, table):
 # ---- the estimator -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_outliers_among_many_rows_count_for_less():
     """Also those that hyper-parameters are not learned from."""
     rng = np.random.default_rng(0)
@@ -351,6 +353,7 @@ def test_the_same_seed_gives_the_same_model(fitted, table):
     assert len(pickled) < 0.1 * (4 * 16 * 80 * 80 * 8)  # of factors for all kernels and draws
 
 
+@pytest.mark.slow
 def test_one_gross_target_spoils_nothing(table):
     X, y = (a[:60] for a in table)
     wrong = y.copy()
@@ -364,6 +367,7 @@ def test_one_gross_target_spoils_nothing(table):
     assert model.predict_std(X).max() < 10.0 * y.std()
 
 
+@pytest.mark.slow
 def test_density_distribution_quantiles_and_draws_agree(fitted, table):
     row, grid = table[0][:1], np.linspace(-60, 90, 5_001)
     many = np.repeat(row, len(grid), 0)
@@ -443,6 +447,7 @@ def gaps():
     return (X[:100], y[:100]), (X[100:], y[100:])
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_noise(gaps):
     """Rows that miss a column that matters are covered; others are as certain as they may be."""
     train, (X, y) = gaps

@@ -412,6 +412,7 @@ def test_few_rows_of_the_control_variate_do_not_raise_the_variance():
     assert of_value[2] < 1.02 * of_value[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["prior", "targets"])
 def test_control_variates_of_the_prior_and_of_the_targets_take_noise_away(part):
     """Nyström's of a dense S, and that of yᵀΦμ, which is exact where P are all rows (F.2)."""
@@ -1029,6 +1030,7 @@ def test_kernel_goes_on_learning_in_small_steps(data):
     assert learned.loss_curve_[-1] < fixed.loss_curve_[-1] - 0.01
 
 
+@pytest.mark.slow
 def test_training_does_not_end_before_the_kernel_is_learned(data):
     """Whose first step is after a quarter of the sweeps."""
     learned = QSGPRegressor(**SHORT, learn_kernel=True).fit(*data)

@@ -288,6 +288,7 @@ def test_what_is_predicted_is_shifted_as_the_mean_of_the_density_is():
     assert apart == pytest.approx(np.hypot(std, point - mean), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_common_value_of_a_continuous_target_is_told():
     """Half of the rainfall is 0: the density has no such peak, and half of its mass holds no 0."""
     rng = np.random.default_rng(0)

@@ -200,6 +200,7 @@ def test_a_level_is_encoded_by_its_mean_and_its_effect():
     assert new[0, 2] == encoder.encoders[1].means[encoder.encoders[1].levels[X["firm"][0]], 1]
 
 
+@pytest.mark.slow
 def test_encodings_that_say_nothing_are_zero():
     X, _ = firms(110, 6)
     y = np.random.default_rng(3).normal(size=len(X))
@@ -281,6 +282,7 @@ def test_no_network_sees_a_group_that_is_held_out_from_it():
         assert sees[k].double().mean() > 0.4
 
 
+@pytest.mark.slow
 def test_intervals_hold_rows_of_new_groups(monkeypatch):
     """Without groups, 90 % intervals hold 60 % of the rows of new groups."""
     monkeypatch.setattr(automatic_regressor, "FEWEST_FOR_NETWORKS", 1000)  # however fast this is
@@ -348,6 +350,7 @@ def test_classes_of_one_group_are_warned_of():
     assert (found.value, found.severity) == (1.0, "problem")
 
 
+@pytest.mark.slow
 def test_a_class_process_has_folds_of_groups():
     X, y, group = grouped(40, 5)
     alone, whole = (

@@ -135,6 +135,7 @@ def test_models_that_agree_have_smaller_errors_together():
     assert kstest(held_out.cdf[:, 0], "uniform").pvalue > 0.01
 
 
+@pytest.mark.slow
 def test_rows_of_folds_are_a_prior_for_rows_that_whole_models_predict():
     """On the rows of folds the models have the same errors, so that their mean has them too."""
     rng = np.random.default_rng(1)

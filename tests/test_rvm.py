@@ -53,6 +53,7 @@ def latent(model, X):
     return kernel(X, model.relevance_vectors_) @ model.dual_coef_ + model.intercept_
 
 
+@pytest.mark.slow
 # ---- far from all rows
 @pytest.mark.parametrize("n_classes", [2, 3])
 @slow_cases("^3")
@@ -98,6 +99,7 @@ def test_a_constant_target():
     assert len(model.relevance_) >= 1
 
 
+@pytest.mark.slow
 def test_precisions_noise_and_weights_are_stationary(sinc):
     """MacKay's equations, and the exact posterior of the vectors that are left."""
     X, y = sinc
@@ -147,6 +149,7 @@ def test_relevance_of_several_outputs(sinc):
     assert model.score(X, Y) > 0.8
 
 
+@pytest.mark.slow
 def test_relevance_is_of_the_rows_as_given_where_some_are_the_same(sinc):
     """Merging rows changes their numbers inside."""
     X, y = sinc

@@ -122,6 +122,7 @@ def test_levels_are_told_by_all_rows(few_are_many, monkeypatch):
     assert np.corrcoef(own, y)[0, 1] < 0.1 < 0.5 < np.corrcoef(told, y)[0, 1]
 
 
+@pytest.mark.slow
 def test_levels_are_told_by_the_sample_if_time_is_short(few_are_many):
     with pytest.warns(UserWarning, match="max_time=9.0 leaves no time to read all rows once more"):
         _, own, frame, y = levels_told(is_late=True)
@@ -151,6 +152,7 @@ def sampled_numbers(size, n_rows=N):
     return np.argsort(row_hashes(seed, np.arange(n_rows)))[:size]
 
 
+@pytest.mark.slow
 @on_every_table
 @slow_cases("on_parts", "one_order")
 def test_few_rows_are_a_table_in_memory(fits, table):
@@ -406,6 +408,7 @@ def test_an_interrupt_of_one_rank_keeps_what_all_have(hard, whole_batches, monke
     assert models[0].estimators_["networks"].n_iter_ == 1
 
 
+@pytest.mark.slow
 def test_max_time_and_callbacks(hard, whole_batches):
     pytest.importorskip("sklearn.callback")
     frame, y = hard

@@ -148,6 +148,7 @@ def test_the_first_pass_is_a_part_of_max_time(n_rows, table, monkeypatch):
         model.fit(ChunkRows(slow))
 
 
+@pytest.mark.slow
 def test_a_step_of_rows_that_count_is_timed(table, monkeypatch):
     X, y = table
     timed, drawn = [], stored_rows.InChunks.drawn

@@ -343,6 +343,7 @@ def test_long_tuples_that_are_none(letters, lengths, message, exact, tmp_path):
     refused(tmp_path / "model", message)
 
 
+@pytest.mark.slow
 def test_letters_that_take_more_than_the_file(exact, tmp_path):
     """One letter beyond U+FFFF makes all of a text take four bytes each."""
     text = np.frombuffer(("x" * 10**6 + "😀").encode(), np.uint8)
@@ -1113,6 +1114,7 @@ def test_the_number_of_columns_is_one(exact, tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_nor_are_there_others_in_a_table(tmp_path):
     """A graph would take rows of others."""
@@ -1413,6 +1415,7 @@ def test_long_streams_are_saved(tmp_path):
     assert max(part.n_steps for part in parts_of(again) if hasattr(part, "n_steps")) > 10**7
 
 
+@pytest.mark.slow
 def test_more_neighbours_than_rows_are_saved(tmp_path):
     model = NNGPRegressor(n_neighbors=10**6, max_iter=1, random_state=0).fit(X, Y)
     model.set_params(n_neighbors_predict=10**7).save(tmp_path / "model")
@@ -1748,6 +1751,7 @@ def test_flags_of_missing_values_are_no_more_than_columns(processes):
         model.predict(X)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_gradients_keep_few_columns_of_neighbours():
     model = NNGPRegressor(max_iter=1, random_state=0).fit(RNG.normal(size=(30, 200)), Y)
@@ -1987,6 +1991,7 @@ def test_classes_are_sorted(classes, tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_classes_of_a_mixture_are_those_of_its_models(tmp_path):
     model = AutoGaussianProcessClassifier(max_time=1, random_state=0).fit(X, Y > 0.0)
     model.save(tmp_path / "model")
@@ -2844,6 +2849,7 @@ def test_graphs_have_the_errors_of_neighbours():
     assert onnx.to_onnx(model).SerializeToString() == expected
 
 
+@pytest.mark.slow
 def test_errors_of_graphs_name_the_file(tmp_path):
     onnx = pytest.importorskip("skgpstoch.onnx")
     model = DeepKernelEnsembleRegressor(**SMALL).fit(np.c_[X, Y > 0.0], Y)
@@ -2853,6 +2859,7 @@ def test_errors_of_graphs_name_the_file(tmp_path):
         onnx.to_onnx(skgpstoch.load(tmp_path / "model"))
 
 
+@pytest.mark.slow
 def test_graphs_have_the_neighbours_of_predictions():
     onnx = pytest.importorskip("skgpstoch.onnx")
     model = GaussianProcessRegressor(method="nngp", random_state=0).fit(X, Y)
@@ -2914,6 +2921,7 @@ def with_network(cls, path):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(2)], ids=repr)
 @pytest.mark.parametrize("how", ["left out", "true"])
 def test_fitted_layers_do_not_train(layer, how, tmp_path):
@@ -2931,6 +2939,7 @@ def test_fitted_layers_do_not_train(layer, how, tmp_path):
     refused(tmp_path / "model", rf"SVGPRegressor.posterior_ has a {kind[1][3:]} in training mode")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [1, None, "tensor"])
 def test_a_layer_trains_or_does_not(value, tmp_path):
     """A tensor of several numbers has no truth."""

@@ -198,6 +198,7 @@ def test_a_first_row_of_one_class_needs_the_others(rows):
         SVGPClassifier(**FEW).partial_fit(X[:1], y[:1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.1, 1.0])
 @pytest.mark.parametrize("params", NOISY, ids=str)
 def test_a_stream_learns_its_noise(params, noise):

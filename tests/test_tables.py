@@ -258,6 +258,7 @@ def test_an_unknown_time_zone_keeps_its_name():
     assert zone_name("-09:30") == "UTC-09:30"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ["America/New_York", dt.timezone(dt.timedelta(hours=5))], ids=str)
 @by_default("New_York")
 def test_time_zones_in_files(zone, tmp_path):

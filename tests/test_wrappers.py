@@ -121,6 +121,7 @@ def test_what_has_no_diagnosis_is_named(rows):
             gp.diagnose(wrapped)
 
 
+@pytest.mark.slow
 def test_targets_below_all_that_can_be(rows):
     X, y = rows
     model = logged(sparse()).fit(X, y)
@@ -148,6 +149,7 @@ def test_several_targets_and_decreasing_maps(rows):
     assert gp.sample_y(up, X, 4).shape == (60, 2, 4)
 
 
+@pytest.mark.slow
 def test_every_output_has_a_map_of_its_own(rows):
     X, y = rows
     mixing = FunctionTransformer(lambda Y: Y[:, ::-1], lambda Z: Z[:, ::-1], check_inverse=False)
@@ -180,6 +182,7 @@ def test_maps_must_be_monotone_and_targets_no_counts(rows):
         gp.predict_distribution(counts, X)
 
 
+@pytest.mark.slow
 def test_counts_and_exposures_through_a_pipeline(rows):
     X, y = rows
     model = make_pipeline(StandardScaler(), sparse(likelihood="poisson"))
@@ -189,6 +192,7 @@ def test_counts_and_exposures_through_a_pipeline(rows):
     assert_allclose(found.pmf(np.arange(400.0)[None]).sum(1), 1.0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_counts_are_judged_by_their_exposures(rows):
     X, y = rows[0], np.floor(5.0 * rows[1])
     model = make_pipeline(StandardScaler(), sparse(likelihood="negative_binomial"))
@@ -261,6 +265,7 @@ def test_a_transformer_with_an_end(rows):
     assert_allclose(found.logpdf(y**3), gp.log_predictive_density(model, X, y**3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "transformer", [QuantileTransformer(n_quantiles=20), MinMaxScaler(clip=True)], ids=str
 )
@@ -381,6 +386,7 @@ def test_steps_are_no_map_of_distributions(rows):
         gp.predict_interval(model.fit(X, y), X)
 
 
+@pytest.mark.slow
 def test_what_a_chain_of_transformers_refuses_has_no_density(rows):
     X, y = rows
     chain = make_pipeline(FunctionTransformer(np.log, np.exp), StandardScaler())

@@ -182,6 +182,7 @@ def test_noise_is_raised_to_the_residual_where_diagonal_columns_are_many():
     assert model.noise_variance_ >= 0.9 * residual
 
 
+@pytest.mark.slow
 def test_relevance_vectors_of_a_collinear_dictionary():
     """A smooth function on many rows: large weights cancel, and pruning must not undo the fit."""
     rng = np.random.default_rng(0)
@@ -192,6 +193,7 @@ def test_relevance_vectors_of_a_collinear_dictionary():
     assert np.sqrt(np.mean((model.predict(X) - np.sin(X[:, 0])) ** 2)) < 0.05
 
 
+@pytest.mark.slow
 def test_classes_of_all_kinds_have_probabilities(three_classes):
     X, y = three_classes
     model = QSGPClassifier(n_components=200, n_subset=100, max_iter=8, random_state=0).fit(X, y)
@@ -214,6 +216,7 @@ def test_a_hyperparameter_at_its_bound_gets_a_warning(cls):
         cls(kernel, n_subset=0, max_iter=2, random_state=0).fit(X, y)
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_says_so(monkeypatch):
     X, calls, evaluate = np.linspace(-3, 3, 80)[:, None], [], Evidence.__call__
 

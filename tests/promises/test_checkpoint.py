@@ -401,6 +401,7 @@ def test_a_file_that_is_sound_is_resumed_from(few, tmp_path, left_by_kill, capsy
     assert capsys.readouterr().out.startswith("Epoch 3:")
 
 
+@pytest.mark.slow
 def test_a_fit_with_several_functions_resumes_to_the_same_bits(tmp_path):
     """Sums of a transposed matrix, which no checkpoint holds, are rounded otherwise."""
     rng = np.random.default_rng(7)

@@ -76,6 +76,7 @@ def test_two_moons_are_those_of_the_laplace_approximation():
     assert np.abs(ours - theirs).mean() < 0.02
 
 
+@pytest.mark.slow
 def test_iris(quick_classifier):
     X, y = load_iris(return_X_y=True)
     names = load_iris().target_names[y]
@@ -235,6 +236,7 @@ def test_likelihoods_that_are_not_for_these_classes(
     assert not hasattr(model, "classes_")
 
 
+@pytest.mark.slow
 def test_categorical_instances_are_told_their_classes(quick_classifier, three_classes):
     X, y = three_classes
     given = Categorical(link="robustmax", epsilon=0.02)
@@ -342,6 +344,7 @@ def test_probabilities_are_averages_over_the_latent_function(quick_classifier, t
     assert_allclose(model.predict_proba(GRID)[:, 1], expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_softmax_probabilities_are_averages(quick_classifier, three_classes):
     X, y = three_classes
     model = quick_classifier(max_iter=10).fit(X, y)
@@ -353,6 +356,7 @@ def test_softmax_probabilities_are_averages(quick_classifier, three_classes):
     assert_allclose(model.predict_proba(GRID), expected, atol=0.015)
 
 
+@pytest.mark.slow
 def test_robustmax_probabilities_are_those_of_winning(quick_classifier, three_classes):
     X, y = three_classes
     model = quick_classifier(likelihood="robustmax", max_iter=10).fit(X, y)
@@ -420,6 +424,7 @@ def test_standard_deviations_are_over_the_latent_function(quick_classifier, two_
     assert far.mean() > 1.5 * model.predict_std(X).mean()
 
 
+@pytest.mark.slow
 def test_the_order_of_the_classes_does_not_matter(quick_classifier, three_classes):
     """Relabelling permutes the probabilities, up to the quasi-random points."""
     X, y = three_classes
@@ -552,6 +557,7 @@ def test_a_class_that_never_comes(quick_classifier, two_classes):
     assert model.score(X, y) > 0.7
 
 
+@pytest.mark.slow
 @slow_cases("two")
 def test_streams_forget_nothing_that_fit_knew(quick_classifier, labelled):
     X, y = labelled
@@ -573,6 +579,7 @@ def test_warm_start_refuses_other_classes(quick_classifier, two_classes, three_c
     assert_array_equal(model.classes_, ["down", "up"])
 
 
+@pytest.mark.slow
 @slow_cases("two")
 def test_warm_start_goes_on(quick_classifier, labelled):
     X, y = labelled

@@ -482,6 +482,7 @@ OPTIONS = {  # an estimator's other branches; those in the default run are named
 DEFAULT_OPTIONS = 6
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(
     "option",
@@ -565,6 +566,7 @@ moved = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @moved
 @slow_cases("DLM")
@@ -640,6 +642,7 @@ BRANCHES = {  # what is special about each is said on top of this module
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("branch", BRANCHES)
 def test_branches_of_the_cpu(branch, pretend):
@@ -727,6 +730,7 @@ FIRST = [
 ]  # in the default run
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", some_of(QUIET, FIRST))
 @slow_cases("dlm classes", "adam", "qsgp")
@@ -779,6 +783,7 @@ PREDICT = {
 FIRST_BLOCKS = ["scgd", "svgp natural", "svgp classes", "networks"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", some_of(PREDICT, FIRST_BLOCKS))
 @slow_cases("networks")

@@ -562,12 +562,14 @@ def test_a_warm_start_between_features_and_kernels_as_they_are(exact_first):
     refuses(model.set_params(warm_start=True, kernel=kernels[1]).fit, "but kernel=.*before: ")
 
 
+@pytest.mark.slow
 def test_a_warm_start_without_a_mean_has_none():
     model = SVGPRegressor(n_inducing=8, max_iter=2, normalize_y=False, random_state=0)
     model.fit(WAVE, SINE + 5.0).set_params(mean="zero", warm_start=True).fit(WAVE, SINE + 5.0)
     assert float(model.posterior_.model.mean.value) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [SCGDGaussianProcessRegressor, SVGPRegressor, DLMRegressor])
 @slow_cases("DLM")
 def test_copies_in_the_middle_of_a_stream_go_on_alike(cls, tmp_path):

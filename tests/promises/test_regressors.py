@@ -357,6 +357,7 @@ def test_normalize_y_changes_nothing_where_y_is_standard(quick, sine, close_to):
     )
 
 
+@pytest.mark.slow
 @slow_cases("SVGP")
 def test_without_normalize_y_units_are_the_users(quick, sine):
     X, y = sine
@@ -373,6 +374,7 @@ def test_score_is_r2(fitted, fitted_two, two_outputs):
     assert fitted_two.score(X, Y) == r2_score(Y, fitted_two.predict(X)) > 0.8
 
 
+@pytest.mark.slow
 @slow_cases("SVGP")
 def test_outputs_have_weights_and_noise_of_their_own(quick, two_outputs):
     X, Y = two_outputs
@@ -888,6 +890,7 @@ def test_feature_map_that_cannot_be_trained_is_refused(quick, sine):
         quick(feature_map=Detached(2, 8)).fit(*sine)
 
 
+@pytest.mark.slow
 def test_feature_map_with_a_kernel_in_a_search(quick_finite, sine):
     X, y = sine
     module = nn.Sequential(nn.Linear(2, 8), nn.Tanh())
@@ -1156,6 +1159,7 @@ def stream_data(n_outputs=1, frequency=1.0):
     return X, Y if n_outputs == 2 else Y[:, 0]
 
 
+@pytest.mark.slow
 @every_finite
 @pytest.mark.parametrize("n_outputs", [2])
 @slow_cases("BSGD")
@@ -1410,6 +1414,7 @@ def test_a_callback_can_stop_the_fit(callbacks, quick, sine):
     assert np.isfinite(model.predict(GRID)).all()
 
 
+@pytest.mark.slow
 @slow_cases("SCGD")
 def test_callbacks_in_a_pipeline_and_a_search(callbacks, quick, sine):
     recording = Recording()
@@ -1453,6 +1458,7 @@ def test_scoring_monitor(callbacks, quick_finite, sine, noise):
     assert_array_equal(model.predict(GRID), plain.predict(GRID))
 
 
+@pytest.mark.slow
 def test_loss_curve_is_the_negative_log_evidence_per_row(sine):
     """Its last value and the exact one are of one kind: nats per row of the scaled y."""
     X, y = sine

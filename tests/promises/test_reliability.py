@@ -727,6 +727,7 @@ def test_rollbacks_are_remembered(quick, sine, tmp_path, monkeypatch):
     assert_same_fit(resumed.fit(*sine), reference)
 
 
+@pytest.mark.slow
 @slow_cases("SVGP")
 def test_ctrl_c_can_be_resumed(quick, sine, tmp_path):
     """An interrupted fit gives a usable model, and the next call takes up its training."""
@@ -1233,6 +1234,7 @@ def test_huge_targets_are_predicted(kind, constant, one_kernel):
     assert np.isfinite(model.predict_distribution(X).crps(y)).all()
 
 
+@pytest.mark.slow
 @few_iterations
 @pytest.mark.parametrize("kind", [*AROUND, "Gaussian", "DLMRegressor", "NNGPRegressor"])
 def test_targets_at_any_distance_have_probabilities_and_scores(kind, one_kernel):

@@ -240,6 +240,7 @@ def test_every_combination_beats_a_constant(cls, params, small):
 STREAMS = [combination for combination in COMBINATIONS if "lbfgs" not in combination.id]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cls", "params"), STREAMS[::10])
 @pytest.mark.parametrize("first", ["fit", "partial_fit"])
 @slow_cases("^fit-SolveGPClassifier", "^partial_fit-SVGP")
@@ -518,6 +519,7 @@ ABSURD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Training ended after max_iter=60 epochs")  # as it did
 @pytest.mark.parametrize(("cls", "likelihood"), ABSURD)
 @by_default("SVGPRegressor-laplace", "DeepKernelEnsembleRegressor-laplace")
@@ -534,6 +536,7 @@ def test_one_absurd_row_ruins_no_heavy_tailed_fit(cls, likelihood):
     assert np.sqrt(np.mean(error**2)) < WITHIN[likelihood]
 
 
+@pytest.mark.slow
 def test_multiple_outputs_are_those_of_the_shared_kernel(quick_sparse, sine):
     """At fixed hyper-parameters each output is what it would be alone."""
     X, y = sine
@@ -665,6 +668,7 @@ def test_kernel_expressions(quick_sparse, sine, kernel):
     clone(fitted)
 
 
+@pytest.mark.slow
 @few_iterations
 @pytest.mark.filterwarnings("ignore:The optimal value found")  # of some solvers
 def test_kernel_hyper_parameters_keep_to_their_bounds(quick_sparse, sine):
@@ -856,6 +860,7 @@ def test_the_bound_of_counts_with_exposures(quick_sparse, counts, solver):
     assert model.log_marginal_likelihood(X, y, exposure=1.0) < bound
 
 
+@pytest.mark.slow
 def test_exposures_in_streams(quick_sparse, counts):
     X, y, exposure = counts
     model = quick_sparse(likelihood="poisson", solver="natural", batch_size=20)

@@ -86,6 +86,7 @@ def assert_same_in_threads(make, X, y):
         assert_array_equal(model.predict(X), reference.predict(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", STOCHASTIC.values(), ids=STOCHASTIC)
 @slow_cases("feature dropout", "rrelu")
 @by_default("dropout")

@@ -1461,6 +1461,7 @@ def test_adaboost(problem):
     assert b.predict(X).min() > -0.5  # it has seen what is positive
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [SVGPRegressor, SCGDGaussianProcessRegressor, SVGPClassifier])
 @slow_cases("SVGPRegressor", "SVGPClassifier")
 def test_bagging_is_fits_to_repeated_rows(cls, problem):

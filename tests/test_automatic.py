@@ -401,6 +401,7 @@ def test_rows_of_no_weight_decide_nothing(few, step):
     assert_array_equal(model.predict_std(X), few.predict_std(X))
 
 
+@pytest.mark.slow
 def test_a_row_of_weight_two_is_the_row_twice(step):
     X, y = (a[:50] for a in step)
     twice = AutoGaussianProcessRegressor(random_state=0).fit(np.r_[X, X], np.r_[y, y])
@@ -436,6 +437,7 @@ def test_of_very_few_rows_there_is_a_warning(cls):
         cls(random_state=0).fit(X[:19], y[:19])
 
 
+@pytest.mark.slow
 def test_two_outputs(step):
     X, y = (a[:60] for a in step)
     both = np.stack([y, -y], 1)
@@ -465,6 +467,7 @@ def test_networks_have_what_is_left_of_the_time(cls, step, monkeypatch, small):
     assert model.budget_["is_enough"]
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_the_models_before(step, monkeypatch, few):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
@@ -499,6 +502,7 @@ def test_an_interrupt_within_processes_is_told_once(step, monkeypatch):
     assert ["interrupted" in str(each.message) for each in said] == [True]
 
 
+@pytest.mark.slow
 def test_an_interrupted_scout_is_what_there_is(step, monkeypatch, small):
     """Ctrl-C in the first epochs does not start more of them."""
     epochs = []

@@ -558,6 +558,7 @@ def test_a_time_limit_of_the_user_s_is_not_the_search_s():
         calibrate(loss, only("log_scale"))
 
 
+@pytest.mark.slow
 def test_counts_are_drawn_as_counts():
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (120, 2))
@@ -635,6 +636,7 @@ def outlying():
     return X, np.sin(X[:, 0]) + width * rng.standard_normal(600)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beta", [[0.1, 1.0], 0.5])
 @slow_cases("beta0")
 def test_deviations_are_scaled_and_means_stay(beta, outlying):
@@ -713,6 +715,7 @@ def test_the_bound_is_that_of_the_calibrated_model(outlying):
     assert_allclose(model.log_marginal_likelihood_value_, expected, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_rows_held_out_are_predicted_better(outlying):
     X, y = outlying
     held_out = held_out_of(X, y, 0.1)

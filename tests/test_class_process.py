@@ -112,6 +112,7 @@ def test_levels_of_a_category_have_one_length_scale():
     assert_allclose(prior.pulled(np.ones(6)), prior.std * [1.0, 1.0, 2.0, 1.0, 1.0])
 
 
+@pytest.mark.slow
 def test_levels_do_not_drown_a_number():
     """A category of many levels that says nothing weighs as much as one number."""
     rng = np.random.default_rng(0)
@@ -276,6 +277,7 @@ def test_slopes_without_a_fold_are_those_of_the_other_rows(rows, weighted):
         assert_allclose(slopes[fold], others(z)[1], rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_step_finds_about_the_kernel_of_the_other_rows(rows):
     prior = PriorKernel.of("rbf-ard", inputs(5))
     best = best_theta(evidence_of(prior, rows))
@@ -433,6 +435,7 @@ def test_probabilities_are_about_as_good_as_they_say(fitted, table):
     assert abs(loss + model.held_out_.log_density.mean()) < 0.2
 
 
+@pytest.mark.slow
 def test_what_is_far_away_is_less_certain(table):
     X, y = table
     model = ExactProcessClassifier(kernels=["rbf"], random_state=0).fit(X, y)

@@ -236,6 +236,7 @@ def test_exact_posteriors(rows):
     assert found.n_rows == pytest.approx(expected.n_rows)
 
 
+@pytest.mark.slow
 def test_counts_are_near_the_fit_to_all_rows(counts):
     X, y, exposure = counts
     model = SVGPRegressor(

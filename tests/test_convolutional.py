@@ -214,6 +214,7 @@ def test_warm_start_and_streams(digits):
     assert stream.score(X_new, y_new) > 0.9
 
 
+@pytest.mark.slow
 def test_a_warm_start_has_the_geometry_that_it_had():
     X = np.random.default_rng(0).random((40, 80))
     options = {**QUICK, "max_iter": 1}
@@ -234,6 +235,7 @@ def test_a_warm_start_with_orthogonal_patches(posterior, digits):
     assert model.fit(X, y).log_marginal_likelihood_value_ > before
 
 
+@pytest.mark.slow
 def test_few_images_have_patches_that_are_learned(digits):
     X, y, _, _ = digits
     options = {**QUICK, "n_inducing": 60, "max_iter": 3}
@@ -384,6 +386,7 @@ def test_regression_with_hidden_images_goes_on(digits):
     assert not hasattr(shallow, "hidden_layers_")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden_channels", [(), (2,)])
 @slow_cases("1$")
 def test_uniform_weights_stay_uniform(hidden_channels, digits):
@@ -394,6 +397,7 @@ def test_uniform_weights_stay_uniform(hidden_channels, digits):
     assert np.ptp(model.partial_fit(X, y).patch_weights_) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("side", "hidden_channels", "most"), [(8, 2, 512), (28, 2, 113)])
 @by_default("^8-")
 def test_minibatches_count_hidden_patches(side, hidden_channels, most):

@@ -319,6 +319,7 @@ def fitted(step):
     return DeepGPRegressor(**QUICK, posterior="solve").fit(*step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("posterior", ["svgp", "solve"])
 def test_a_single_layer_is_a_shallow_model(step, posterior):
     X, y = step

@@ -614,6 +614,7 @@ def test_many_rows_leave_as_those_of_neighbours_do(funnel, monkeypatch, n_copies
     assert_array_equal(np.sort(copied[order[again.rows]]), np.sort(copied[networks.rows]))
 
 
+@pytest.mark.slow
 def test_there_are_no_such_densities_without_folds(funnel):
     X, y = (a[:100] for a in funnel)
     model = finite(early_stopping=False, max_iter=2).fit(X, y)
@@ -642,6 +643,7 @@ def test_sparse_processes_have_noise_of_inputs(make, funnel):
     assert gain.mean() > least
 
 
+@pytest.mark.slow
 def test_a_constant_second_function_is_constant_noise(funnel):
     """Noise of inputs differs from constant noise in the second function alone."""
     X, y = funnel
@@ -670,6 +672,7 @@ def test_parameters_that_do_not_agree(params, message, funnel):
         finite(**params).fit(X, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("params", "varies"),
     [

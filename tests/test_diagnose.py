@@ -181,6 +181,7 @@ def test_noise_at_its_bound_is_a_problem_of_a_kernel_that_is_given():
     assert "normalize_y=True" in most.advice
 
 
+@pytest.mark.slow
 def test_a_fit_without_noise_is_warned_of():
     """Of twenty rows and twelve scales, where a fifth of the variance is noise."""
     rng = np.random.default_rng(3)
@@ -406,6 +407,7 @@ def test_every_estimator_has_a_diagnosis(cls, sine, two_classes):
     assert pickle.loads(pickle.dumps(model)).diagnose() == diagnosis
 
 
+@pytest.mark.slow
 def test_a_row_that_carries_all_the_weight(sine, two_classes, one_kernel):
     X, y = (a[:40] for a in sine)
     cases = (AutoGaussianProcessRegressor, y), (AutoGaussianProcessClassifier, two_classes[1][:40])
@@ -665,6 +667,7 @@ def test_a_chunk_of_a_stream_is_not_all_there_is(sine):
     assert {f.name for f in model.diagnose()} == {"at its bound", "noise at its bound"}
 
 
+@pytest.mark.slow
 def test_a_refused_fit_leaves_the_last_diagnosis(sine):
     model = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0).fit(*sine)
     before = model.diagnose()
@@ -728,6 +731,7 @@ def with_outliers(n, size, seed=0):
     return X, y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["constant", "input"])
 @pytest.mark.parametrize(("n", "size"), [(250, 50), (1000, 10)])
 @slow_cases("1000", "input")
@@ -747,6 +751,7 @@ def test_neighbours_tell_of_outliers():
         NNGPRegressor(random_state=0).fit(X, y)
 
 
+@pytest.mark.slow
 def test_an_exact_fit_looks_at_rows_without_themselves():
     rng = np.random.default_rng(0)
     X = np.column_stack([rng.uniform(0, 5, 300), rng.uniform(0, 3e4, 300)])  # of unlike units

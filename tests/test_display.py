@@ -522,6 +522,7 @@ def test_patches_are_drawn_in_the_order_of_their_strength(images_model):
     display.figure_.canvas.draw()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride", [1, 2])
 @slow_cases("1")
 def test_a_patch_of_an_image_has_the_response_of_the_image(stride, digits):
@@ -551,6 +552,7 @@ def test_a_patch_of_an_image_has_the_response_of_the_image(stride, digits):
         assert mark.get_width() == pytest.approx(3 * unit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_channels", [2, 3])
 @slow_cases("2")
 def test_patches_and_images_with_channels(n_channels, digits):
@@ -663,6 +665,7 @@ def test_steps_before_are_applied_and_images_drawn_as_given(digits):
     np.testing.assert_array_equal(display.images_[0].get_array(), X[0, :32].reshape(4, 8))
 
 
+@pytest.mark.slow
 def test_images_with_names_of_columns(digits):
     X, y = pd.DataFrame(digits[0]).add_prefix("pixel"), digits[1]
     model = ConvolutionalGPClassifier(**QUICK).fit(X, y)
@@ -726,6 +729,7 @@ def test_a_report_of_counts_is_drawn():
     assert_allclose([*by_std.get_ydata(), *by_mean.get_ydata()], [1.5, 1.0])
 
 
+@pytest.mark.slow
 def test_a_report_of_classes_is_drawn():
     X, y = load_digits(return_X_y=True)
     model = AutoGaussianProcessClassifier(random_state=0).fit(X[:80], y[:80])

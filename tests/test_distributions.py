@@ -263,6 +263,7 @@ def test_counts_agree(mean, std, S):
     assert (np.abs(z) < 5.0).all()
 
 
+@pytest.mark.slow
 def test_scores_of_large_mixtures_compute_few_numbers_at_a_time(monkeypatch):
     """Of 240 rows of a deep process they took 2 GB."""
     sizes, sf = [], PredictedLaw.sf
@@ -557,6 +558,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", MODELS)
 @slow_cases("networks", "default", "noise by input")
@@ -575,6 +577,7 @@ def test_other_predictions_are_views(name, table):
     check_law(distribution[:3].law, np.random.default_rng(0))
 
 
+@pytest.mark.slow
 def test_blocks_of_rows_are_the_whole(table, monkeypatch):
     X, y = table
     model = SVGPRegressor(likelihood="laplace", noise="input", **QUICK).fit(X, y)

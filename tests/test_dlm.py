@@ -351,6 +351,7 @@ def test_the_choice_is_that_of_held_out_rows(quick_direct, sine, loss, hyperpara
     assert_array_equal(results(kept), results(alone[int(np.argmin(kept.validation_scores_))]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "betas",
     [(0.1, 1), np.array([0.1, 1.0], np.float32), pd.Series([0.1, 1.0], index=[3, 7]), range(1, 3)],
@@ -396,6 +397,7 @@ def test_smaller_weights_follow_the_data(sine):
     assert tight.score(X, y) < 0.1
 
 
+@pytest.mark.slow
 # ------------------------------------------------------------------- hyper-parameters of the ELBO's
 @pytest.mark.parametrize("solver", ["natural", "adam"])
 def test_fixed_hyper_parameters_are_those_of_the_elbo(quick_direct, sine, solver):
@@ -460,6 +462,7 @@ def test_rare_classes_are_trained_on(sine, seed):
     assert set(y[train]) == set(y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "convert"),
     [
@@ -591,6 +594,7 @@ def test_warm_start(quick_direct, sine):
     assert model.validation_scores_.shape == (2,)
 
 
+@pytest.mark.slow
 # --------------------------------------------------------------------------- forgotten attributes
 def test_a_fit_forgets_the_last_one(sine):
     X, y = sine
@@ -602,6 +606,7 @@ def test_a_fit_forgets_the_last_one(sine):
     assert_array_equal(results(model), results(new))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refit", [True, False])
 @by_default("False")
 def test_a_choice_forgets_a_stream(sine, refit):
@@ -632,6 +637,7 @@ def test_a_choice_leaves_everything_as_it_was(quick_direct, sine, tmp_path, monk
     assert vars(loss) == vars(LogLoss("product", n_samples=3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_users_default_dtype_is_no_obstacle_to_a_choice(sine, dtype):
     reference = fitted_once(quick(beta=[0.1, 1.0], max_iter=2), *sine)

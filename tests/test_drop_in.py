@@ -512,6 +512,7 @@ def test_probabilities_are_of_the_second_class(labels):
     assert 0.8 < model.score(X, y) <= 1
 
 
+@pytest.mark.slow
 def test_standard_deviations_of_probabilities(labels):
     """Of the sigmoid of draws from the latent posterior, or of its share of all classes'."""
     X, two, three = labels
@@ -1698,6 +1699,7 @@ def test_default_dtype_and_grad_mode_have_no_part(ours, theirs, default, rows, l
         torch.set_default_dtype(before)
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("method", ["auto", "svgp"])
 @slow_cases("auto-classifier")
@@ -1766,6 +1768,7 @@ def test_intervals_and_densities(rows):
         assert_array_equal(model.predict_interval(X), model.predict_interval(X, coverage=0.95))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["exact", "svgp"])
 @pytest.mark.filterwarnings("ignore:The optimal value found")
 def test_intervals_are_about_y_and_its_noise(method):
@@ -1851,6 +1854,7 @@ def test_targets_of_another_shape_are_refused(method):
             getattr(model, method)(X, wrong)
 
 
+@pytest.mark.slow
 def test_model_selection(rows, labels):
     """Searches, cross-validation and pipelines of scikit-learn."""
     X, y = rows

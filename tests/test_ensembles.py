@@ -283,6 +283,7 @@ def test_callbacks_are_told_of_every_fit(step):
     assert names.begun.count(("SVGPRegressor", "epoch")) >= n_fits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [{"beta": [0.1, 1.0]}, {"calibrate": True}], ids=repr)
 @pytest.mark.parametrize("hyperparameters", ["joint", "fixed"])
 @slow_cases("fixed-.*beta", "fixed")
@@ -332,6 +333,7 @@ def test_one_variance_is_that_of_rows_held_out(step):
     )
 
 
+@pytest.mark.slow
 def test_relative_errors_are_stacked_with_others():
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, (150, 1))
@@ -418,6 +420,7 @@ def test_counts_are_not_stacked_with_real_numbers():
     assert weights.sum() == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", ["log", "yeo-johnson"])
 def test_quantiles_of_a_stack_of_transformed_and_other_targets(transform):
     """Its members have supports of unlike shapes, which are ends of one axis."""

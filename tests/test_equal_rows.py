@@ -208,6 +208,7 @@ def test_means_of_cells_are_found_where_y_has_no_noise():
     assert_allclose(model.predict(np.arange(4.0)[:, None]), [1.0, 3.0, 2.0, 6.0], atol=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [1.3, 2.0])
 @slow_cases(r"1\.3")
 def test_equal_weights_change_no_prediction(weight):

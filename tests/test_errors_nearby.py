@@ -92,6 +92,7 @@ def of_process(X, y):
     return NNGPRegressor(kernel, n_neighbors_predict=32, random_state=0, **kept).fit(X, y)
 
 
+@pytest.mark.slow
 def test_a_process_with_one_noise_gains_nothing_by_chance():
     """Errors given all rows would promise .01 nats more, and lose .03 on new rows."""
     X, y = process(1, 2000, lambda X: 1e-2)
@@ -165,6 +166,7 @@ def test_ratios_are_those_of_the_equation(P):
     assert_allclose(scale.tails, (posterior.likelihood.noise_variance / noise).mean())
 
 
+@pytest.mark.slow
 def test_deviations_that_vary_too_little_are_spread():
     rng = np.random.default_rng(0)
     s = np.exp(rng.normal(size=(4000, 1)))

@@ -73,6 +73,7 @@ def test_moments_of_the_prior():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "model",
@@ -139,6 +140,7 @@ def test_several_targets(rows):
     assert (np.abs(draws.mean(2) - mean) < 5.0 * std / np.sqrt(200)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["sgpr", "scgd", "nngp"])
 @slow_cases("sgpr")
 def test_many_rows(method, rows):

@@ -385,6 +385,7 @@ def test_scale_is_that_of_errors_held_out(sine):
 # ---- the posterior of many rows --------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighted", [False, True])
 def test_iterative_posterior_is_the_exact_one(weighted, small_blocks, monkeypatch):
     monkeypatch.setattr(iterative, "COLUMNS", 7)
@@ -442,6 +443,7 @@ def test_rows_beyond_block_size_give_the_same_model(sine):
     assert_allclose(made.predict(X[:7]), made.predict(X)[:7], rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_files_of_many_rows_hold_no_preconditioner(sine, tmp_path):
     """A stranger's would make predictions take thousands of iterations; it is most of the file."""
     X, y = sine
@@ -492,6 +494,7 @@ def test_splitters_know_rows_by_their_numbers(monkeypatch, sine):
         assert_array_equal(y_fold[:, 0].numpy(), y[np.r_[trained, held_out]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cv", [3, 0.25, KFold(4), [(np.arange(60), np.arange(60, 90))]])
 @by_default("cv3", "0.25")
 def test_folds_of_any_kind(cv, sine):
@@ -546,6 +549,7 @@ def failing(monkeypatch, which):
     monkeypatch.setattr(multipliers.FoldLoss, "__init__", init)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["naive", "consensus"])
 def test_a_fold_that_fails_does_not_lose_the_others(scheme, sine, monkeypatch):
     X, y = sine
@@ -664,6 +668,7 @@ def test_a_constant_target(level, normalize_y, sine):
     assert np.isfinite(std).all()
 
 
+@pytest.mark.slow
 def test_means_of_many_rows_need_no_variances(sine, monkeypatch):
     model = ADMMGaussianProcessRegressor(sk.RBF(0.8), block_size=10, random_state=0).fit(*sine)
     mean, _ = model.predict(sine[0], return_std=True)
@@ -718,6 +723,7 @@ def test_noise_is_that_of_a_single_row(times, sine):
     assert 0.6 * noise < model.noise_variance_ < 1.6 * noise
 
 
+@pytest.mark.slow
 def test_weights_are_repetitions_of_both_sides():
     """Whatever the splitter does with rows that are there several times."""
     X, y = normal(50, 1).numpy(), normal(50, seed=1).numpy()
@@ -788,6 +794,7 @@ def one_state(sine, rho=3.0):
     return multipliers.begin(state, options)[0], options
 
 
+@pytest.mark.slow
 def test_multipliers_become_those_of_the_constrained_optimum(sine):
     state, options = one_state(sine)
     bounds = torch.tensor([[-5.0, 5.0]], dtype=F64)
@@ -831,6 +838,7 @@ def test_coordinates_stay_within_bounds_and_do_not_end_where_they_can_descend(si
     assert model.history_["rho"].max() == 100.0
 
 
+@pytest.mark.slow
 def test_outputs_share_the_kernel(sine):
     X, y = sine
     Y = np.c_[y, 3.0 * y + 1.0]

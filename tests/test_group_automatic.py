@@ -259,6 +259,7 @@ def test_targets_of_other_kinds(params, many, monkeypatch):
         assert "target" in str(error) or "y " in str(error)
 
 
+@pytest.mark.slow
 def test_seeds_and_warnings_are_those_of_rank_0(many):
     X, y = flights()
     counts = np.round(np.exp(y))

@@ -438,6 +438,7 @@ GATHERED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GATHERED)
 @pytest.mark.filterwarnings("ignore:y looks noisy")
 def test_few_rows_are_fitted_as_in_one_process(name):
@@ -534,11 +535,13 @@ def test_callbacks_are_of_rank_0_and_stop_all():
     all_raise(fail, "of a callback", RuntimeError)
 
 
+@pytest.mark.slow
 def test_verbose_is_of_rank_0(capsys):
     fitted(small(verbose=1), CUTS["two"])
     assert capsys.readouterr().out.count("Epoch 1:") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("presses", [[1], [0, 1]])
 @pytest.mark.parametrize("solver", ["natural", "collapsed", "adam"])
 @slow_cases("(collapsed|adam)-presses0", "presses0", "adam")

@@ -231,6 +231,7 @@ def test_objects_have_no_columns():
     assert not hasattr(model, "feature_importances_")
 
 
+@pytest.mark.slow
 def test_mixtures_need_those_of_all_their_models(monkeypatch):
     monkeypatch.setattr(stacking, "PRIOR_OF_EACH", 50.0)  # so that both have a weight
     forest = ConstantVarianceRegressor(RandomForestRegressor(5, random_state=0), cv=2)
@@ -290,6 +291,7 @@ def relevant():
 CHOICE = [True] * 3 + [False] * 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [

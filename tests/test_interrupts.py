@@ -197,6 +197,7 @@ def test_no_networks_after_an_interrupted_process(monkeypatch):
     assert list(model.estimators_) == ["process"]
 
 
+@pytest.mark.slow
 def test_the_default_within_a_stack_has_a_model_after_an_interrupt():
     """The stack was lost: no model of the default had begun."""
     pressed = GaussianProcessRegressor(RBF(), optimizer=pressing)

@@ -107,6 +107,7 @@ def test_rows_are_judged_with_their_own_error():
     assert (held_out.std[error == 0.05] < 0.8).all()
 
 
+@pytest.mark.slow
 def test_no_errors_are_errors_of_0():
     X, _, y, _ = two_instruments(80)
     models = [AutoGaussianProcessRegressor(random_state=0).fit(X, y, y_std=e) for e in (None, 0)]
@@ -128,6 +129,7 @@ def test_targets_that_agree_have_errors_in_any_unit(share, unit):
         model.fit(X, y, y_std=1e200)
 
 
+@pytest.mark.slow
 def test_targets_without_meaning_do_not_set_the_unit():
     rng = np.random.default_rng(0)
     X, f, y, _ = two_instruments()
@@ -191,6 +193,7 @@ def test_few_rows_in_chunks_and_on_ranks_are_those_in_memory():
     assert_array_equal(of_parts(X, y, error, [0, 0, 30, 80]).predict(X), whole.predict(X))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:A linear model predicts rows")
 def test_many_rows_in_chunks_and_on_ranks(monkeypatch):
     """Networks learn from errors, wherever rows are; exact targets count for more."""

@@ -290,6 +290,7 @@ def expected_log(likelihood, y, mean, var):
     return (q[q > 0] * log_p[q > 0]).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCALARS)
 @torch.no_grad()
 @slow_cases("narrow", "(heavy|light) student", "exposure", "^negative", "little")
@@ -894,6 +895,7 @@ def test_ratios_of_gamma_functions_do_not_jump(y):
         assert_close(low, high, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_row_with_a_ratio_has_a_dispersion_of_its_own():
     y, q = example(NegativeBinomial(), n_components=2)

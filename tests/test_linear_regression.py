@@ -260,6 +260,7 @@ def test_held_out_score_is_the_mean_negative_log_density(seed):
     assert_allclose(held.score(noise), -norm.logpdf(residual, 0, std).mean(1), rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_calibration_against_brute_force(seed):
     residual, variance, held = random_held_out(seed)

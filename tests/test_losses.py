@@ -526,6 +526,7 @@ def test_what_the_papers_proposals_are_not_for():
             LogLoss("product", proposal="normal").check(likelihood)
 
 
+@pytest.mark.slow
 def test_many_draws_find_what_is_exact():
     """One draw finds the bound's best q(f) of a count; more and more find that of the log-loss."""
     y, beta, n = 6.0, 0.3, 200
@@ -1160,6 +1161,7 @@ def test_gradient_of_the_log_loss_objective(name, shape):
         assert_close(ours[key], theirs[key], rtol=tol, atol=tol, msg=lambda m, k=key: k + m)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [{"M2": 3}], ids=str)
 @every
 @by_default("logit", "gaussian")

@@ -964,6 +964,7 @@ def test_intervals_of_few_rows_are_wide_enough(cls):
         assert ((y[1000:] >= low) & (y[1000:] <= high)).mean() > 0.82
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [

@@ -158,6 +158,7 @@ def test_bias_of_bsgd_shows_and_shrinks_with_the_minibatch():
     assert bias[0] > bias[1] > 1.2 * bias[2] > 1e6 * bias[3]
 
 
+@pytest.mark.slow
 # ---- MINIMAX
 @pytest.mark.parametrize("noise", ["learned", "validation"])
 @pytest.mark.parametrize("seed", SEEDS)

@@ -107,6 +107,7 @@ def test_kernels_start_in_the_units_of_columns():
     assert model.make(None).kernel is None  # which has one length-scale for all columns
 
 
+@pytest.mark.slow
 def test_a_rough_kernel_starts_where_the_smooth_one_ended():
     p = SimpleNamespace(max_time=None, device=None, random_state=0)
     data = Data(X, Y)

@@ -57,12 +57,14 @@ def held(model, X, y):
     return np.mean((low <= y) & (y <= high))
 
 
+@pytest.mark.slow
 def test_intervals_hold_new_levels(fitted):
     """Those of an average level held .47."""
     model, _, *new = fitted
     assert held(model, *new) > 0.88
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_levels", [8, pytest.param(25, marks=pytest.mark.slow)])
 def test_intervals_hold_new_levels_of_fewer_and_more(n_levels):
     """Those of an average level held .24 and .62."""

@@ -238,6 +238,7 @@ def test_a_table_given_twice_tells_nothing_more(sine, few_are_merged):
     assert_array_equal(predictions(twice), predictions(NNGPRegressor(**QUICK).fit(X, y)))
 
 
+@pytest.mark.slow
 def test_cells_of_few_values_keep_their_rows():
     """50 merged rows of 25 cells had deviations of 3.7 where .48 is right."""
     rng = np.random.default_rng(0)
@@ -842,6 +843,7 @@ def test_weight_2_is_the_row_twice(sine):
     assert a.log_marginal_likelihood_value_ == b.log_marginal_likelihood_value_
 
 
+@pytest.mark.slow
 def test_predictions_do_not_depend_on_the_batch(sine):
     model = fitted_once(NNGPRegressor(**QUICK), *sine)
     together = predictions(model)
@@ -958,6 +960,7 @@ def test_held_out_rows_are_predicted_from_the_others(sine, name):
         assert_allclose(found.cdf[i], model.predictive_cdf(X[own], y[own], **known), **close)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [(), (8,)])
 @slow_cases("layers1")
 def test_held_out_rows_are_in_the_units_of_y(sine, layers, monkeypatch):
@@ -1077,6 +1080,7 @@ def test_early_stopping(sine):
     assert len(model.X_train_) == len(sine[0])
 
 
+@pytest.mark.slow
 def test_a_warm_start_goes_on(sine):
     X, y = sine
     model = NNGPRegressor(**QUICK, warm_start=True, calibrate=False).fit(X, y)
@@ -1154,6 +1158,7 @@ def test_far_rows_and_extreme_units(d):
     assert np.abs(model.predict(X) - y).mean() < 0.5 * np.abs(y).mean()
 
 
+@pytest.mark.slow
 def test_a_warm_start_with_more_outputs_is_refused(sine):
     X, y = sine
     model = NNGPRegressor(**QUICK, warm_start=True).fit(X, y)
@@ -1264,6 +1269,7 @@ def test_importances_need_few_neighbours():
     assert model._asked(model.posterior_).block_rows == 2**24 // 201**2  # of predict_gradient
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cls", [NNGPRegressor, pytest.param(NNGPClassifier, marks=pytest.mark.slow)]
 )
@@ -1437,6 +1443,7 @@ def test_each_term_starts_in_sight(constant):
     assert in_sight(product, X).k2.length_scale > 100.0
 
 
+@pytest.mark.slow
 def test_the_advice_keeps_isotropy():
     X = places("normal", n=200, d=2)
     kernel = 1.0 * sk.Matern(1e-4, (1e-5, 1e-3), nu=1.5) + sk.WhiteKernel(0.1)
@@ -1485,6 +1492,7 @@ def test_rows_at_one_place_differ_by_white_noise_in_f():
     assert_allclose(predictions(model, new), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_place_with_many_measurements_hides_no_others():
     """Kriging with 16 neighbours is nearly that with all 260 rows."""
     rng = np.random.default_rng(5)

@@ -237,6 +237,7 @@ def test_stretched(C):
     assert_allclose(again.marginals(X).mean, found.marginals(X).mean, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stretch", [1.0, 1.5])
 @by_default("1.5")
 def test_more_rows_are_rows_of_the_posterior(stretch):
@@ -304,6 +305,7 @@ def test_far_rows_have_the_shares_of_classes(rows):
     assert latent[0].shape == latent[1].shape == ((3,) if len(shares) == 2 else (3, 3))
 
 
+@pytest.mark.slow
 def test_classes_far_apart_are_not_quite_certain():
     X = np.concatenate([np.linspace(0, 1, 50), np.linspace(100, 101, 50)])[:, None]
     p = small(max_iter=60).fit(X, X[:, 0] > 50).predict_proba(X)
@@ -515,6 +517,7 @@ def test_rows_at_one_place_are_one_neighbour(C):
         assert_allclose(var[j], expected.var[0], rtol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_held_out_rows_are_predicted_by_models_without_them(n_classes, monkeypatch):
     """Wrong labels of rows that are held out together do not reach their predictions."""

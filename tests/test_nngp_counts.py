@@ -323,6 +323,7 @@ def test_exposures_multiply_the_rate(model, table):
     assert_array_equal(ones.predict(GRID), none.predict(GRID))
 
 
+@pytest.mark.slow
 def test_held_out_rows_are_predicted_by_models_without_them(table, monkeypatch):
     X, y, exposure = table
     monkeypatch.setattr(pseudo_targets, "JUDGED_FOLDS", 3)
@@ -356,6 +357,7 @@ def test_rows_are_scored_as_held_out_rows_were(name, table):
     assert of_new.mean() > stats.poisson.logpmf(y[160:], usual * exposure[160:]).mean() + 0.3
 
 
+@pytest.mark.slow
 def test_order_and_batch_do_not_matter(model, table):
     X, y, exposure = table
     order = np.random.default_rng(0).permutation(len(X))
@@ -375,6 +377,7 @@ def test_weight_2_is_the_row_given_twice(table):
     assert a.log_marginal_likelihood_value_ == b.log_marginal_likelihood_value_
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["vecchia", "leave_one_out"])
 @by_default("leave_one_out")
 def test_losses_and_early_stopping(loss, table):
@@ -385,6 +388,7 @@ def test_losses_and_early_stopping(loss, table):
     assert model.score(X, y, exposure=exposure) > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["condition_on", "partial_fit"])
 @by_default("condition_on")
 def test_appended_rows_are_those_of_a_fit_that_learns_nothing(method, table):
@@ -493,6 +497,7 @@ def test_chunks_parquet_and_ranks(model, table, tmp_path):
         assert_array_equal(found, whole)
 
 
+@pytest.mark.slow
 def test_functions_and_slopes(model):
     f, s = model.predict(GRID, return_std=True, latent=True)
     drawn = model.sample_functions(300)(GRID)

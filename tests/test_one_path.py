@@ -193,6 +193,7 @@ def test_classes_of_any_rows_are_everybodys(fits, model):
     assert models[-1].score(X[order], labels) > 0.8
 
 
+@pytest.mark.slow
 @on_every_table
 @slow_cases("on_ranks")
 def test_targets_are_transformed_alike(fits):

@@ -161,6 +161,7 @@ def test_kernels_that_are_left_to_scikit_learn(metric):
         assert_same_classes(GaussianProcessClassifier(kernel.k1.k1.k2, optimizer=None).fit(X, TWO))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [k.RBF(0.7), k.PairwiseKernel(metric="cosine")], ids=str)
 def test_rows_in_float32(kernel):
     kernel += k.WhiteKernel(1e-4)
@@ -485,6 +486,7 @@ def test_new_levels_where_the_prediction_is_not_the_mean_of_the_density():
     np.testing.assert_allclose(exact["std"].ravel(), size, rtol=0.03)
 
 
+@pytest.mark.slow
 def test_labels_of_tables_with_categories_and_dates():
     frame, target = odd_frame(90, 0)
     model = AutoGaussianProcessClassifier(max_time=5, random_state=0)
@@ -505,6 +507,7 @@ def test_flags_of_missing_values_may_be_an_array():
     assert np.isfinite(found).all()
 
 
+@pytest.mark.slow
 def test_columns_that_no_input_can_hold_are_named():
     frame, target = odd_frame(60, 0)
     frame.loc[:20, "few"] = ""
@@ -788,6 +791,7 @@ def test_graphs_are_valid_or_refused(tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_labels_that_no_graph_holds():
     labels = np.where(np.arange(60) % 2, 2**63 + 5, 7).astype(np.uint64)
     model = SVGPClassifier(n_inducing=5, max_iter=1, random_state=0).fit(X[:60], labels)

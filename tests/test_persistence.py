@@ -410,6 +410,7 @@ def test_objects_of_ones_own_are_asked_for(name, tmp_path):
             skgpstoch.load(path, objects=objects)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_other_classes_of_ones_own_are_warned_of(tmp_path):
     sparse(feature_map=Wave()).fit(X, Y).save(tmp_path / "model")
@@ -487,6 +488,7 @@ def test_many_levels_are_saved(kind, tmp_path):
     assert_array_equal(found, model.predict(frame[:9]))
 
 
+@pytest.mark.slow
 def test_lists_that_no_file_is_read_with_are_refused(tmp_path):
     """Where they are written, not where they are read."""
     model = GaussianProcessRegressor()
@@ -506,6 +508,7 @@ def unshifted(z):
     return z - 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("transform", "is_known"),
     [
@@ -549,6 +552,7 @@ def test_other_functions_are_refused(function, tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value"), [("n_inducing", "many"), ("max_iter", -5), ("kernel", np.log)]
 )
@@ -638,6 +642,7 @@ def test_headers_are_for_people_to_read(files):
     assert json.loads(metadata["parameters"])["n_inducing"] == "5"
 
 
+@pytest.mark.slow
 def test_equal_models_have_equal_files(tmp_path):
     model = sparse(target_transform=FunctionTransformer(shifted, unshifted))
     model.set_params(random_state=np.random.RandomState(1)).fit(X, Y)
@@ -706,6 +711,7 @@ def damaged(data, rng):
     return bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["exact", "sparse"])
 @by_default("exact")
 def test_damaged_files_are_refused(name, files, models, tmp_path):

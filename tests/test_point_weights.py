@@ -98,6 +98,7 @@ def test_small_errors_of_about_as_many_rows_are_compared():
     assert_array_equal(chosen(E, [1.0, 0.0]), [1.0, 0.0])
 
 
+@pytest.mark.slow
 def test_chance_changes_nothing():
     """Weights are the best ones up to chance, so that others are better in hardly any table."""
     tables = [errors([1.0, 1.0], seed, n=60) for seed in range(40)]

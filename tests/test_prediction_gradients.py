@@ -148,6 +148,7 @@ def test_no_slope_where_there_is_no_deviation(rows):
     assert np.isfinite(of_std).all()
 
 
+@pytest.mark.slow
 def test_gradients_need_no_gradients_of_the_caller(rows):
     with torch.inference_mode():
         model = SVGPRegressor(n_inducing=5, max_iter=3, random_state=0).fit(*rows)
@@ -155,6 +156,7 @@ def test_gradients_need_no_gradients_of_the_caller(rows):
     assert_allclose(inside, model.predict_gradient(POINTS), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_gradients_of_transformed_targets_are_those_of_f(rows):
     X, y = rows
     model = SVGPRegressor(n_inducing=5, max_iter=3, random_state=0, target_transform="log")

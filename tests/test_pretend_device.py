@@ -446,6 +446,7 @@ def test_bytes_alive(pretend, before):
     assert pretend.peak == before
 
 
+@pytest.mark.slow
 def test_what_the_backward_pass_needs_is_alive(pretend, before):
     a = torch.ones(1000, device="pretend", requires_grad=True)
     loss = a.exp().sum()
@@ -458,6 +459,7 @@ def test_what_the_backward_pass_needs_is_alive(pretend, before):
     assert pretend.alive - before == 4000
 
 
+@pytest.mark.slow
 def test_in_place_takes_no_memory(pretend, before):
     a = torch.zeros(1000, device="pretend")
     a += 1.0
@@ -466,6 +468,7 @@ def test_in_place_takes_no_memory(pretend, before):
     assert (pretend.alive - before, pretend.peak - before) == (4000, 4000)
 
 
+@pytest.mark.slow
 def test_memory_runs_out_at_the_budget(pretend, before):
     pretend.budget = pretend.alive + 10_000
     a = torch.zeros(1000, device="pretend")

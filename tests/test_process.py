@@ -176,6 +176,7 @@ def test_units_of_inputs_whose_squares_overflow():
     assert_allclose(inputs.unit, [5.0 / 3.0, 5.0 / 4.0, 1.0])
 
 
+@pytest.mark.slow
 def test_a_level_may_be_unlike_the_others():
     """One has the opposite curve, and the others share theirs."""
     rng = np.random.default_rng(0)
@@ -321,6 +322,7 @@ def test_a_table_that_is_repeated_says_nothing_new(table, fitted):
         assert_allclose(found, fitted.held_out_.log_density, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_row_of_weight_two_is_the_row_twice(table):
     X, y = (a[:40] for a in table)
     weight = np.arange(40) % 3
@@ -344,6 +346,7 @@ def test_units_change_nothing(fitted, table):
     assert_allclose(scaled_std * 1e3, std, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_model(fitted, table):
     again = clone(fitted).fit(*table)
     assert_array_equal(again.predict(table[0]), fitted.predict(table[0]))

@@ -1205,6 +1205,7 @@ def test_kriging_takes_the_noise_of_sampled_functions_away():
     assert 0.0 < after < 1e-2 * before
 
 
+@pytest.mark.slow
 def test_the_variance_of_an_estimate_is_measured():
     """By the halves of J, on average over draws, of which 50 have no function in common."""
     (X, rows), model = make_rows(20), make_model("fourier", 4000, c=0)
@@ -1314,6 +1315,7 @@ def test_a_step_asks_whether_its_block_has_a_factor(shape, of_block, sine, prete
     assert copies == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["odd", "laplace", "points"])
 def test_predictions_wait_for_nothing_but_themselves(shape, sine, pretend, monkeypatch):
     X, y = sine

@@ -211,6 +211,7 @@ def test_encodings_that_say_nothing_are_zero():
     assert np.mean([each.all(0) for each in zeros]) > 0.5
 
 
+@pytest.mark.slow
 def test_processes_know_effects_of_levels():
     X, y = firms(40, 12)
     model = AutoGaussianProcessRegressor(max_time=2, random_state=0).fit(X[:190], y[:190])
@@ -405,6 +406,7 @@ def test_networks_need_rows_beside_what_is_held_out():
         DeepKernelEnsembleRegressor(n_estimators=4, max_iter=1).fit(X, y, groups=group)
 
 
+@pytest.mark.slow
 def test_groups_are_routed():
     X, y, group = grouped(20, 4)
     with sklearn.config_context(enable_metadata_routing=True):

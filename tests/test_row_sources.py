@@ -106,6 +106,7 @@ def test_a_scan_is_that_of_the_array(rows, table):
     assert_array_equal(found.sample.X, X[chosen])
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     st.lists(st.integers(0, 30), min_size=1, max_size=12),
@@ -502,6 +503,7 @@ def test_readers_end_with_errors(error):
     assert readers() == []
 
 
+@pytest.mark.slow
 def test_readers_end_when_nobody_reads(rows):
     assert len(next(iter(rows.chunks()))) > 0
     chunks = rows.shuffled(0, 0)

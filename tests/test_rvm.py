@@ -69,6 +69,7 @@ def test_far_from_the_rows_there_is_a_probability(n_classes, halves):
     assert_allclose(p[-1], model.predict_proba([[1e100, 1e100]])[0], rtol=1e-12)
 
 
+@pytest.mark.slow
 # ---- sparsity
 def test_a_few_vectors_are_as_good_as_all_rows(sinc):
     X, y = sinc
@@ -83,6 +84,7 @@ def test_a_few_vectors_are_as_good_as_all_rows(sinc):
     assert model.noise_variance_ == pytest.approx(0.01, rel=0.4)
 
 
+@pytest.mark.slow
 def test_noise_leaves_few_vectors():
     rng = np.random.default_rng(2)
     X, y = rng.uniform(-10, 10, (100, 1)), rng.standard_normal(100)
@@ -122,6 +124,7 @@ def test_precisions_noise_and_weights_are_stationary(sinc):
     assert min(np.abs(got - std).max(), np.abs(got - np.sqrt(std**2 + noise)).max()) < 1e-5
 
 
+@pytest.mark.slow
 # ---- attributes
 @pytest.mark.parametrize(("dtype", "own_kernel"), [("float32", True), ("float64", False)])
 @slow_cases("float64")

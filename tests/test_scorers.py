@@ -287,6 +287,7 @@ def test_known_errors_are_routed(scorer, measured, routing):
         assert score == scorer(fitted, X[test], y[test], y_std=e[test])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_displays_take_known_errors(measured):
     pytest.importorskip("matplotlib").use("agg")

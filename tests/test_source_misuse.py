@@ -332,6 +332,7 @@ COLUMNS = {
 FEW_STEPS = {"n_inducing": 5, "max_iter": 1, "random_state": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of short fits
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize(

@@ -645,6 +645,7 @@ def test_best_q_is_stationary(name, shape):
     assert float(found.value) > float(prior)
 
 
+@pytest.mark.slow
 def test_outliers_have_negative_precisions():
     """Of a likelihood that is not log-concave: at its best q they count, and S may exceed I."""
     p = make_problem(3, likelihood=StudentT(0.1, 3.0))

@@ -323,6 +323,7 @@ def test_rows_in_one_order_and_rows_in_memory(hard, whole_batches):
     assert_allclose(same_on_all(of_pieces, frame), expected, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_levels_are_told_alike_by_chunks_of_any_ranks(hard, whole_batches):
     """With weights, and rows that have none."""
     frame, y = hard
@@ -341,6 +342,7 @@ def test_levels_are_told_alike_by_chunks_of_any_ranks(hard, whole_batches):
         assert_allclose(found[3], alone[3], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_classes_and_weights_of_ranks(table, whole_batches):
     """One class is on one rank alone, and not in the sample; another rank has no weight."""
     frame, f = table[0][:M], table[1][:M]
@@ -386,6 +388,7 @@ def test_what_is_wrong_with_rows_is_told_on_all_ranks(hard, whole_batches):
         assert "X must be the same on all ranks, got SequenceRows of 4 units" in str(error)
 
 
+@pytest.mark.slow
 def test_an_interrupt_of_one_rank_keeps_what_all_have(hard, whole_batches, monkeypatch):
     train_step = Trainer.train_step
 

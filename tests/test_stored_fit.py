@@ -86,6 +86,7 @@ def chunks_of(*arrays, size):
 # ---- the closing pass ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_newtons_passes_are_those_of_arrays(table, new):
     X, y = table
     counts = np.random.default_rng(4).poisson(np.exp(y)).astype(float)

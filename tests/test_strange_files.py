@@ -592,6 +592,7 @@ def test_numbers_of_kernels_are_few(tmp_path):
     refused(tmp_path / "model", "the numbers of a kernel have more than 1048576 letters")
 
 
+@pytest.mark.slow
 def test_small_sets_that_take_long(exact, tmp_path, monkeypatch):
     """To compare two sets of equal hashes takes as long as to compare all their members."""
     monkeypatch.setattr(limits, "MOST_SECONDS", 0.1)
@@ -747,6 +748,7 @@ def test_each_time_zone_is_read_once(exact, tmp_path):
     assert zone_of.cache_info().misses <= before + len(zones)
 
 
+@pytest.mark.slow
 def test_classes_are_no_functions(sparse, tmp_path):
     """A transformer would call them."""
     metadata, tensors = taken_apart(sparse)
@@ -779,6 +781,7 @@ def test_letters_that_are_none(exact, tmp_path):
 # ---- numbers that are not finite -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["exact", "sparse"])
 @slow_cases("sparse-.*inf")
@@ -1648,6 +1651,7 @@ def test_kernels_have_few_parts(repeats, plain, exact, tmp_path):
             each.save(path)
 
 
+@pytest.mark.slow
 def test_means_of_levels_have_few_columns(plain, tmp_path):
     """Rows with new levels are encoded two dozen times."""
     levels = [f"level {i % 40}" for i in range(120)]
@@ -1885,6 +1889,7 @@ def test_parts_have_as_many_outputs_as_y(part, tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_classes_are_as_many_as_probabilities(n_classes, tmp_path):
     """The labels of columns would be those of others, or none."""
@@ -2079,6 +2084,7 @@ def test_so_is_a_constant_deviation(tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_skewness_is_what_fits_find(tmp_path):
     """Densities would be infinite."""
     model = DeepKernelEnsembleRegressor(**SMALL).fit(X, Y)
@@ -2198,6 +2204,7 @@ def test_groups_make_up_a_basis(basis, n_groups, tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(2, 8, 1), (4, 4.0, 1), (-4, -4, 1)])
 def test_patches_are_those_of_images(shape, tmp_path):
     """The same patch could be in a file again and again."""
@@ -2511,6 +2518,7 @@ def test_files_hold_what_has_a_method_to_save(exact, tmp_path):
     refused(tmp_path / "model", "it does not hold a 'LabelEncoder'")
 
 
+@pytest.mark.slow
 def test_no_error_of_a_library_is_bare(tmp_path):
     """scikit-learn has a variable that is bound only for the words that it knows."""
     transform = QuantileTransformer(n_quantiles=5)
@@ -2573,6 +2581,7 @@ def test_points_of_no_features_take_no_memory(plain, tmp_path):
         edited(plain, tmp_path / "model", change)
 
 
+@pytest.mark.slow
 def test_there_are_as_many_networks_as_parameters(tmp_path):
     """Graphs of many took minutes and gigabytes."""
     networks = {"hidden_layer_sizes": (4,), "n_estimators": 2, "max_iter": 2, "random_state": 0}
@@ -2602,6 +2611,7 @@ def test_errors_of_the_users_code_stay_their_own(tmp_path):
     assert "predict failed in" in failure.value.__notes__[0]
 
 
+@pytest.mark.slow
 def test_what_is_saved_is_read(exact, tmp_path):
     """A header describes the values of the structure, and those of the tensors beside them."""
     model = skgpstoch.load(exact)
@@ -2671,6 +2681,7 @@ def test_nor_are_functions_and_gradients(plain):
         model.sample_functions(20)(X)
 
 
+@pytest.mark.slow
 def test_nor_are_latent_variances():
     """Of which the probabilities are NaN."""
     model = SVGPClassifier(n_inducing=5, max_iter=1, random_state=0).fit(X, Y > 0.0)
@@ -2754,6 +2765,7 @@ def test_libraries_do_not_speak_at_load(exact, tmp_path):
     assert "PrivateUse" not in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_errors_of_the_user_have_no_notes(sparse):
     model = skgpstoch.load(sparse)
     for rows in (X[:, :1], "rows", np.full((2, 2), np.nan)):
@@ -3117,6 +3129,7 @@ def test_an_array_is_looked_at_once_wherever_it_is_shared(exact, monkeypatch):
     assert sum(size >= 1000 for size in sizes) == 1
 
 
+@pytest.mark.slow
 def test_to_name_the_most_extreme_number_copies_no_array(exact):
     """It made five copies of each."""
     model = skgpstoch.load(exact)
@@ -3150,6 +3163,7 @@ def test_labels_are_as_wide_as_their_texts(exact, tmp_path):
     refused(tmp_path / "model", "an array of strings cannot have the type <U1000000")
 
 
+@pytest.mark.slow
 def test_wide_arrays_of_short_labels_are_kept(tmp_path):
     """As databases return them."""
     model = SVGPClassifier(n_inducing=3, max_iter=1, random_state=0)
@@ -3286,6 +3300,7 @@ def test_functions_of_numpy_take_no_arguments_from_files(tmp_path):
         SVGPRegressor(target_transform=transform).save(tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_a_file_chooses_no_folder(tmp_path):
     """Where `fit` would read and write."""
     model = SVGPRegressor(n_inducing=3, max_iter=1, checkpoint_dir=str(tmp_path / "chosen"))

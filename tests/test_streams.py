@@ -83,6 +83,7 @@ def said(model, X):
     return model.predict_proba(X) if is_classifier(model) else model.predict(X, return_std=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", BASIS, ids=lambda m: type(m).__name__)
 @pytest.mark.parametrize("began", [False, True])
 def test_an_interrupt_before_the_first_step_leaves_the_model(sine, monkeypatch, model, began):

@@ -872,6 +872,7 @@ def test_rows_that_miss_what_matters_have_wide_intervals():
     assert np.mean(inside, 0)[missing].mean() > 0.8  # it was .36
 
 
+@pytest.mark.slow
 def test_a_classifier_of_a_frame(people):
     X, y = people
     model = QuickClassifier().fit(X, np.where(y > np.median(y), "old", "young"))

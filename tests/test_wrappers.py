@@ -159,6 +159,7 @@ def test_every_output_has_a_map_of_its_own(rows):
         gp.predict_distribution(model, X)
 
 
+@pytest.mark.slow
 def test_a_map_may_turn_where_no_target_is(rows):
     X, y = rows
     model = TransformedTargetRegressor(sparse(), func=np.sqrt, inverse_func=np.square)
@@ -285,6 +286,7 @@ def test_targets_are_within_what_a_transformer_clips(transformer, rows):
     assert_allclose(found.mean(), np.trapezoid(numbers * density, numbers), rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distribution", ["uniform", "normal"])
 def test_the_density_at_ends_is_that_beside_them(distribution, rows):
     X, y = rows
@@ -365,6 +367,7 @@ def test_a_target_transform_must_rise_between_targets(rows):
         sparse(target_transform=bend).fit(X[: len(apart)], apart)
 
 
+@pytest.mark.slow
 def test_ties_that_make_steps_are_named(rows):
     X, y = rows
     knots = QuantileTransformer(n_quantiles=60)
@@ -467,6 +470,7 @@ def test_several_transformed_targets_and_weights(rows):
     assert np.isfinite(model.score(X, Y))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_transformed_is_named(rows):
     X, y = rows
     model = sparse(target_transform="log")

@@ -93,6 +93,7 @@ def test_ctrl_c_leaves_a_usable_model(cls, data, monkeypatch):
     assert np.isfinite(answers(model, X)[0]).all()
 
 
+@pytest.mark.slow
 @every_basis
 @slow_cases("QSGPClassifier", "QSRVMClassifier")
 def test_a_killed_fit_resumes_to_the_same_bits(cls, data, monkeypatch, tmp_path):

@@ -47,6 +47,7 @@ def fitted(quick_classifier, labelled):
     return fitted_once(quick_classifier(), *labelled)
 
 
+@pytest.mark.slow
 # ------------------------------------------------------------------------------------- accuracy
 @slow_cases("two")
 def test_boundaries_are_learned(quick_classifier, labelled):
@@ -86,6 +87,7 @@ def test_iris(quick_classifier):
     assert log_loss(y_test, model.predict_proba(test)) < 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", ["softmax", "robustmax"])
 @slow_cases("robustmax")
 def test_likelihoods_of_two_classes(quick_classifier, two_classes, likelihood):
@@ -118,6 +120,7 @@ def fixed_kernel(variance):
     return kernel
 
 
+@pytest.mark.slow
 # -------------------------------------------------------------------------------------- labels
 @pytest.mark.parametrize(
     "names",
@@ -309,6 +312,7 @@ def test_the_forms_of_the_prediction_agree(any_model):
     assert -density.mean() == pytest.approx(log_loss(y, probability), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", ["softmax", "robustmax"])
 def test_log_probabilities_of_all_classes_are_computed_once(three_classes, monkeypatch, link):
     """Those of each class began with those of all: 100 classes took 16 s for 7 rows."""
@@ -368,6 +372,7 @@ def test_robustmax_probabilities_are_those_of_winning(quick_classifier, three_cl
     assert_allclose(model.predict_proba(GRID), expected, atol=0.02)
 
 
+@pytest.mark.slow
 @slow_cases("two', 'softmax")
 def test_probabilities_do_not_depend_on_batch_order_or_call(any_model):
     model, _, _ = any_model
@@ -469,6 +474,7 @@ def test_separable_classes(quick_classifier, likelihood, solver):
     assert np.isfinite(model.predict_log_proba(np.array([[0.0, 0.0], [9.0, 9.0]]))).all()
 
 
+@pytest.mark.slow
 def test_a_rare_class(quick_classifier, sine):
     X, _ = sine
     y = np.zeros(len(X), int)
@@ -480,6 +486,7 @@ def test_a_rare_class(quick_classifier, sine):
         assert_allclose(model.predict_proba(X).mean(0), share, atol=0.03)
 
 
+@pytest.mark.slow
 def test_contradictory_rows(quick_classifier):
     X = np.zeros((60, 1))
     y = np.repeat([0, 1, 1], 20)
@@ -487,6 +494,7 @@ def test_contradictory_rows(quick_classifier):
     assert model.predict_proba(X[:1])[0, 1] == pytest.approx(2 / 3, abs=0.05)
 
 
+@pytest.mark.slow
 def test_many_classes(quick_classifier, sine):
     X, y = sine
     labels = np.digitize(y, np.quantile(y, np.arange(1, 12) / 12))
@@ -523,6 +531,7 @@ def test_rows_of_a_single_class(quick_classifier, two_classes):
     assert (model.predict(up) == "up").all()
 
 
+@pytest.mark.slow
 def test_classes_of_a_stream(quick_classifier, two_classes):
     X, y = two_classes
     model = quick_classifier(max_iter=2)
@@ -546,6 +555,7 @@ def test_classes_of_a_stream(quick_classifier, two_classes):
     assert set(vars(model)) == set(vars(quick_classifier().fit(X, y)))  # they are not kept
 
 
+@pytest.mark.slow
 def test_a_class_that_never_comes(quick_classifier, two_classes):
     """Announced, but in no row: its probability is small."""
     X, y = two_classes
@@ -605,6 +615,7 @@ def test_is_a_classifier(classifier):
     assert "normalize_y" not in params
 
 
+@pytest.mark.slow
 def test_data_frames(quick_classifier, two_classes):
     X, y = two_classes
     reference = quick_classifier(max_iter=2).fit(X, y)

@@ -596,6 +596,7 @@ def test_the_default_moves_its_models(small, one_kernel, alike, pretend):
     assert pretend.n_operations == 0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("cls", [FINITE_ONE, sg.SVGPClassifier, sg.GaussianProcessRegressor])
 @slow_cases("SVGPClassifier")
@@ -617,6 +618,7 @@ def test_without_the_device_predictions_are_on_the_cpu(monkeypatch, pretend):
         assert_array_equal(model.predict(X), expected)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_the_device_is_resumed_there_alone(pretend, monkeypatch, tmp_path):
     """As its generator is of the device: elsewhere the fit starts anew, or is the same."""
     case = Case(FINITE_ONE, "pretend")
@@ -832,6 +834,7 @@ def test_predictions_go_on_in_blocks_that_fit(cls, pretend):
     compared(found, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_budget_too_small_for_a_row_is_an_error(pretend):
     model = Case(FINITE_ONE, "pretend").make().fit(X, Y)
     pretend.budget = pretend.alive + 2000
@@ -852,6 +855,7 @@ def test_a_block_takes_a_part_of_the_memory_that_is_free(pretend):
     assert sizes[2:] == [devices.LEAST_ELEMENTS] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [FINITE_ONE, sg.SVGPRegressor], ids=named)
 def test_a_step_that_does_not_fit_says_what_to_lower(cls, pretend, monkeypatch):
     step = Trainer.train_step

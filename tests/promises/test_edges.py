@@ -86,6 +86,7 @@ def test_degenerate_counts_have_finite_predictions(counts, solver):
     assert all(np.isfinite(a).all() for a in predictions(model, far, y))
 
 
+@pytest.mark.slow
 def test_the_default_kernel_of_rates_has_no_absurd_variance(few_iterations):
     """One count among zeros is most likely with any variance: E[rate] was 10⁶³, and more."""
     X = np.random.default_rng(2).standard_normal((20, 1))
@@ -584,6 +585,7 @@ def test_copies_in_the_middle_of_a_stream_go_on_alike(cls, tmp_path):
     assert np.array_equal(model.fit(WAVE, SINE).predict(WAVE), fitted(cls).predict(WAVE))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["elbo", "log"])
 def test_streams_go_on_from_the_square_loss(loss):
     """Whose kernel and noise are scaled together when it ends."""
@@ -628,6 +630,7 @@ def test_weights_that_sum_to_one_are_shares():
     assert not np.allclose(model.predict_std(X), clone(model).fit(X, y).predict_std(X), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_boosting_with_proportions():
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (80, 2))
@@ -827,6 +830,7 @@ def test_memory_that_runs_out_on_the_host_is_named(error, monkeypatch):
         model.fit(np.zeros((3, 1)), np.zeros(3))
 
 
+@pytest.mark.slow
 def test_words_of_python_are_those_of_the_class(sine):
     X, y = sine
     model = SVGPRegressor(n_inducing=5, max_iter=1, random_state=0).fit(X, y)

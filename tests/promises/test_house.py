@@ -110,6 +110,7 @@ def test_classes_and_sheets_stay_small():
     assert max(len(cls.__mro__) for cls in ESTIMATORS) <= LONGEST_MRO
 
 
+@pytest.mark.slow
 def test_super_is_called_on_bases_that_have_the_method():
     for cls in CLASSES:
         known = {ast.unparse(base).split(".")[-1].split("[")[0] for base in cls.bases}

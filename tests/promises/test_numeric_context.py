@@ -135,6 +135,7 @@ AUTOMATIC = [AutoGaussianProcessRegressor, AutoGaussianProcessClassifier]
 OTHERS += [NNGPRegressor, NNGPClassifier]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:y looks noisy")
 @pytest.mark.parametrize(
     "cls", by_family("same bits whatever torch is set to", [*OTHERS, *AUTOMATIC])
@@ -176,6 +177,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", EITHER)
 @pytest.mark.parametrize("kind", KINDS)
 @slow_cases("student|laplace|learned weights|robustmax|counts|ada|ensemble|log loss", "float64")

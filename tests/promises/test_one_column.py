@@ -113,6 +113,7 @@ def assert_same(found, wanted):
         assert_array_equal(values, wanted[name], err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
 @slow_cases("BSGD", "Minimax", "FITC", "DLM", "SolveGP", "ADMM", "Conv", "QS", "Deep", "processes")
 def test_a_column_of_targets_is_one_output(make):
@@ -194,6 +195,7 @@ CONDITIONED = {"sparse": SPARSE, "finite": FINITE} | {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", CONDITIONED.values(), ids=CONDITIONED)
 def test_later_rows_may_be_columns_or_not(make):
     first, then = slice(0, 25), slice(25, N)

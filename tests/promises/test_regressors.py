@@ -197,6 +197,7 @@ def assert_is_sklearns_gp(model, X, y):
     assert model.log_marginal_likelihood_value_ == pytest.approx(evidence, rel=1e-7)
 
 
+@pytest.mark.slow
 # ------------------------------------------------------------------------------------ predictions
 def test_shapes(fitted, fitted_two, sine):
     X, n = GRID[:7], 7
@@ -742,6 +743,7 @@ def test_noise_options(quick_finite, sine, noise, early_stopping):
     assert model.noise_variance_ == pytest.approx(level * sine[1].var(), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_kernel_on_a_network(quick_finite, sine):
     model = quick_finite(kernel=RBF() + WhiteKernel(0.1), n_components=40, max_iter=30).fit(*sine)
     assert model.score(*sine) > 0.9
@@ -987,6 +989,7 @@ def test_the_papers_own_algorithm(finite, sine):
     )
 
 
+@pytest.mark.slow
 @every_finite
 @pytest.mark.parametrize("early_stopping", [True])
 @slow_cases("BSGD", "Minimax")
@@ -1096,6 +1099,7 @@ def test_warm_start_goes_on_from_the_features(quick_finite, sine, params):
     )
 
 
+@pytest.mark.slow
 def test_warm_start_of_a_general_kernel(sine):
     kernel = RationalQuadratic() + WhiteKernel(0.5)
     model = BSGDGaussianProcessRegressor(
@@ -1196,6 +1200,7 @@ def test_a_stream_goes_on_from_a_fit(quick_finite, n_estimators):
     assert model.score(X[1200:], y[1200:]) > fitted - 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params",
     [

@@ -281,6 +281,7 @@ def test_random_state_objects(quick, sine):
     assert not np.array_equal(again.predict(GRID), models[1].predict(GRID))
 
 
+@pytest.mark.slow
 @slow_cases("SCGD")
 def test_threads_get_the_same_bits_and_leave_the_global_generator(quick, sine):
     """Networks of our own need no global generator, which threads could only share."""
@@ -666,6 +667,7 @@ def test_a_killed_fit_resumes_to_the_same_bits(quick, sine, tmp_path, monkeypatc
     assert first == expected.get(how, first)
 
 
+@pytest.mark.slow
 @each_kind(RESUMED)
 @slow_cases("SCGDGaussian-(network|float64|learned)", "ensemble", "fourier", "BSGD")
 def test_whatever_is_trained_resumes(quick_finite, sine, tmp_path, monkeypatch, params):
@@ -678,6 +680,7 @@ def test_whatever_is_trained_resumes(quick_finite, sine, tmp_path, monkeypatch, 
     assert_same_fit(model.fit(*sine), reference)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cls", "params"),
     [
@@ -709,6 +712,7 @@ def test_a_converged_fit_does_not_train_on(quick, sine, tmp_path, monkeypatch, h
     assert_same_fit(model.fit(*sine), reference)
 
 
+@pytest.mark.slow
 @slow_cases("SVGP")
 def test_rollbacks_are_remembered(quick, sine, tmp_path, monkeypatch):
     def model(**params):
@@ -962,6 +966,7 @@ def test_an_evaluation_that_is_not_finite_once_is_rolled_back(quick, sine):
     assert np.isfinite(model.validation_scores_).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
 @slow_cases("SVGPRegressor-partial", "SCGDGaussian-fit")
 def test_training_that_keeps_diverging_says_why(quick, sine, method):
@@ -1069,6 +1074,7 @@ def test_constant_target(quick_kind, sine, value):
     assert (model.predict_std(X) < (0.1 if finds_noise_at_once(model) else 1.5)).all()
 
 
+@pytest.mark.slow
 @few_iterations
 @nothing_to_learn
 @slow_cases("FITC", "SCGDGaussian, network", "SVGPRegressor, adam", "student_t", "ensemble")
@@ -1265,6 +1271,7 @@ def test_huge_targets_are_refused_by_the_drop_in(normalize_y):
             model.fit(X, 1e-200 * np.sin(X[:, 0]))
 
 
+@pytest.mark.slow
 def test_new_rows_far_away(quick_finite, sine):
     far = np.array([[1e6, -1e6], [1e15, 0.0]])
     for params in ({}, FOURIER, {"activation": "tanh"}):

@@ -271,6 +271,7 @@ def test_other_parameters(model, tmp_path):
     check_ways(fit(clone(model)), tmp_path)
 
 
+@pytest.mark.slow
 def test_outputs_weights_and_names(tmp_path):
     model = SVGPRegressor(**QUICK).set_params(random_state=1)
     frame = pd.DataFrame(X, columns=list("abcd"))
@@ -334,6 +335,7 @@ def test_wrapped(model, tmp_path):
         assert way(model, tmp_path).predict(QUERY).tobytes() == model.predict(QUERY).tobytes()
 
 
+@pytest.mark.slow
 def test_others_in_a_stack_are_asked_for(tmp_path):
     parts = [("gp", GaussianProcessRegressor()), ("ridge", ConstantVarianceRegressor(Ridge()))]
     model = fit(StackedDensityRegressor(parts, cv=2))
@@ -377,6 +379,7 @@ def kinds(state):
     return {type(state)}.union(*map(kinds, state)) if isinstance(state, list) else {type(state)}
 
 
+@pytest.mark.slow
 def test_pickles_are_small():
     """As a fit of ten seconds ago left them: matrices by halves, networks in float32."""
     model = fit(SVGPRegressor(n_inducing=40, max_iter=2, random_state=0))

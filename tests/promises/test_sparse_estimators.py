@@ -559,6 +559,7 @@ def test_multiple_outputs_are_those_of_the_shared_kernel(quick_sparse, sine):
     assert_allclose(together.noise_variance_, 0.1 * Y.var(0), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", ["student_t", "laplace", "poisson"])
 def test_multiple_outputs_of_other_likelihoods(quick_sparse, counts, likelihood):
     X, y, exposure = counts
@@ -576,6 +577,7 @@ def test_multiple_outputs_of_other_likelihoods(quick_sparse, counts, likelihood)
     assert model.log_marginal_likelihood_value_ < 0.0
 
 
+@pytest.mark.slow
 @every_bound
 def test_more_points_cannot_lower_the_bound(quick_sparse, sine):
     X, y = sine
@@ -614,6 +616,7 @@ def test_the_bound_of_dependent_u_and_f_is_above_titsias(quick_sparse, sine, cou
         model.dependent_bound(X, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "laplace"])
 def test_units_of_y(quick_sparse, sine, likelihood):
     """With c·y means scale by c, variances by c², densities by 1/c, for each output."""
@@ -788,6 +791,7 @@ def test_many_orthogonal_points_are_affordable(sine):
             assert model.score(*labelled(model, sine)) > 0.85
 
 
+@pytest.mark.slow
 # ------------------------------------------------------------------------------------------ counts
 @pytest.mark.parametrize("link", ["exp", "softplus"])
 @slow_cases("softplus")
@@ -849,6 +853,7 @@ def test_one_exposure_is_that_of_all_rows(quick_sparse, counts):
     assert_allclose(one.predict(X, exposure=2.5), 2.5 * one.predict(X), rtol=1e-9)
 
 
+@pytest.mark.slow
 @few_iterations
 @pytest.mark.parametrize("solver", ["natural", "lbfgs"])
 def test_the_bound_of_counts_with_exposures(quick_sparse, counts, solver):
@@ -873,6 +878,7 @@ def test_exposures_in_streams(quick_sparse, counts):
     assert set(vars(model)) == set(vars(plain))  # they are not kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("y", [np.zeros(200, int), np.full(200, 10**6), np.arange(200) ** 3])
 @pytest.mark.parametrize("solver", ["natural", "adam"])
 @slow_cases("natural-y1", "adam-y[12]")
@@ -892,6 +898,7 @@ def test_extreme_counts(quick_sparse, sine, y, solver):
         assert_allclose(mean, y, rtol=0.1, atol=0.1)
 
 
+@pytest.mark.slow
 # ------------------------------------------------------------------------------------ reliability
 def test_constructor_parameters_are_the_users(quick_any, sine):
     module = nn.Sequential(nn.Linear(2, 8), nn.Tanh())
@@ -1120,6 +1127,7 @@ def test_other_fits_do_not_resume(sine, tmp_path, monkeypatch, other):
     assert set(tmp_path.iterdir()) == left  # and the first may still be resumed
 
 
+@pytest.mark.slow
 def test_other_exposures_do_not_resume(counts, tmp_path, monkeypatch):
     X, y, exposure = counts
     model = constructor(SVGPRegressor)(
@@ -1274,6 +1282,7 @@ def test_a_stream_improves_the_model(quick_any, solver):
     assert len(model.loss_curve_) == model.n_iter_ == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["natural", "adam", "collapsed"])
 @slow_cases("adam")
 def test_a_stream_goes_on_from_a_fit(quick_any, sine, solver):
@@ -1299,6 +1308,7 @@ def test_a_pickled_stream_goes_on(quick_any, sine):
     assert_array_equal(results(model), results(other))
 
 
+@pytest.mark.slow
 def test_neither_fit_nor_stream_keep_their_rows(quick_any):
     rng = np.random.default_rng(0)
     for method in ("fit", "partial_fit"):

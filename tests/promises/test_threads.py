@@ -95,6 +95,7 @@ def test_stochastic_layers_draw_the_same_in_threads(sine, layer):
     assert_same_in_threads(lambda seed: stochastic(cls, layer, seed), *few(cls, sine))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [FINITE_ONE, SPARSE_ONE, SVGPClassifier], ids=named)
 @slow_cases("SVGPClassifier")
 @by_default("SCGD")
@@ -105,6 +106,7 @@ def test_dropout_in_threads(sine, cls):
     assert_same_in_threads(make, *few(cls, sine))
 
 
+@pytest.mark.slow
 def test_streams_in_threads(sine):
     """partial_fit trains by the same loop."""
 

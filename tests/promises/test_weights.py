@@ -1052,6 +1052,7 @@ def test_initial_values_of_likelihoods(kind):
         assert not torch.allclose(one.log_scale, third.log_scale)
 
 
+@pytest.mark.slow
 # ---- what weights may be ------------------------------------------------------------------------
 @pytest.mark.parametrize("cls", COVERING_WEIGHTED, ids=named)
 @slow_cases("BSGD", "Minimax")
@@ -1089,6 +1090,7 @@ def test_ones_are_none(cls, problem, monkeypatch):
     np.testing.assert_array_equal(outcome(a, X)[0], outcome(b, X)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", CLASSIFIERS, ids=named)
 def test_classes_of_weight_zero_are_not_there(cls, problem):
     X, y, _ = problem("three")
@@ -1134,6 +1136,7 @@ def test_wrong_weights_are_refused(cls, wrong, problem):
             model.log_marginal_likelihood(X, y, w)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", OF_EACH_FAMILY, ids=named)
 @slow_cases("DLM")
 def test_weights_of_any_kind_and_unchanged(cls, problem):
@@ -1240,6 +1243,7 @@ def test_known_errors_are_those_of_an_exact_gp(cls, solver, problem):
     assert abs(without - evidence) > 1.0
 
 
+@pytest.mark.slow
 def test_known_errors_of_one_output_are_not_those_of_another(problem):
     X, y, known = problem("errors")
     Y = np.column_stack([y, np.cos(X[:, 1])])
@@ -1300,6 +1304,7 @@ def test_equal_errors_are_more_noise(loss, solver):
     assert_close(a.solution(X, known).elbo, b.solution(X, rows).elbo, rtol=1e-8, atol=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize("cls", SPARSE_REGRESSORS, ids=named)
 @slow_cases("SVGP", "FITC")
@@ -1481,6 +1486,7 @@ def test_bagging_is_fits_to_repeated_rows(cls, problem):
     assert (WEIGHTS[drawn] > 0).all()
 
 
+@pytest.mark.slow
 def test_calibration(problem):
     X, y, _ = problem("two", n=60)
     w = 1.0 + np.arange(60) % 3

@@ -261,6 +261,7 @@ def test_scouts_tell_how_long_networks_are_trained(step, monkeypatch, small):
     monkeypatch.setattr(DeepKernelEnsembleRegressor, "fit", spy)
     monkeypatch.setattr(automatic_regressor, "FEWEST_FOR_LONGER", 200)
     monkeypatch.setattr(automatic_regressor, "MOST_FOR_PROCESS", 100)
+    monkeypatch.setattr(automatic_regressor, "MOST_ALONE", 100)
     monkeypatch.setattr(automatic_regressor, "of_neighbours", lambda *_: [])
     X, y = step
     usual, longer = SMALL["max_iter"], automatic_regressor.LONGER * SMALL["max_iter"]
@@ -374,6 +375,7 @@ def test_scouts_stay_where_time_left_their_successors_worse():
 @pytest.mark.slow
 def test_more_rows_have_neighbours_and_networks(step, monkeypatch, small):
     monkeypatch.setattr(automatic_regressor, "MOST_FOR_PROCESS", 100)
+    monkeypatch.setattr(automatic_regressor, "MOST_ALONE", 100)
     monkeypatch.setattr(race, "LEAST_GAIN", -np.inf)
     monkeypatch.setattr(race, "LEAST_WEIGHT", 0.0)
     model = AutoGaussianProcessRegressor(random_state=0).fit(*step)

@@ -108,6 +108,7 @@ def test_many_rows_of_a_frame(many):
 def test_rank_0_fits_neighbours_to_the_sample(many, monkeypatch):
     """All ranks have them; weights come from rows of the sample that networks have left out."""
     monkeypatch.setattr(automatic_regressor, "MOST_FOR_PROCESS", 20)
+    monkeypatch.setattr(automatic_regressor, "MOST_ALONE", 20)
     few = functools.partial(NNGPRegressor, n_neighbors=8, max_iter=1)
     monkeypatch.setattr(automatic_regressor, "NNGPRegressor", few)
     monkeypatch.setattr(race, "LEAST_WEIGHT", 0.0)

@@ -183,7 +183,7 @@ def fitted():
             "DeepKernelEnsembleRegressor",
             lambda **given: networks(**{**given, **small}),
         )
-        for name in ("MOST_FOR_PROCESS", "FEWEST_FOR_DEPTH", "MOST_FOR_SCOUTS"):
+        for name in ("MOST_ALONE", "MOST_FOR_PROCESS", "FEWEST_FOR_DEPTH", "MOST_FOR_SCOUTS"):
             patch.setattr(automatic_regressor, name, 100)
         patch.setattr(neighbours, "DEEP_LAYERS", (8,))
         patch.setattr(neighbours, "LEAST_PROMISE", 0.0)
@@ -235,6 +235,7 @@ def test_rows_of_all_kinds(given, monkeypatch):
     )
     monkeypatch.setattr(automatic_regressor, "NNGPRegressor", few)
     monkeypatch.setattr(automatic_regressor, "MOST_FOR_PROCESS", 50)
+    monkeypatch.setattr(automatic_regressor, "MOST_ALONE", 50)
     monkeypatch.setattr(automatic_regressor, "FEWEST_FOR_NETWORKS", 10**6)
     monkeypatch.setattr(automatic_regressor, "of_processes", lambda *_, **__: [])
     rng = np.random.default_rng(0)

@@ -426,7 +426,7 @@ def test_the_unit_of_a_constant_is_one():
 
 
 def test_no_neighbours_of_rows_that_may_be_of_their_group(monkeypatch):
-    for name in ("MOST_FOR_PROCESS", "FEWEST_FOR_DEPTH"):
+    for name in ("MOST_ALONE", "MOST_FOR_PROCESS", "FEWEST_FOR_DEPTH"):
         monkeypatch.setattr(automatic_regressor, name, 50)
     X, y, group = grouped(20, 3)
     small = {"hidden_layer_sizes": (8,), "n_estimators": 2, "max_iter": 2}

@@ -61,6 +61,7 @@ def table():
 def few_are_many(monkeypatch):
     monkeypatch.setattr(row_sample, "SAMPLE_ROWS", 700)
     monkeypatch.setattr(row_sample, "MERGED_ROWS", 700)
+    monkeypatch.setattr(automatic_regressor, "MOST_ALONE", 2000)
 
 
 @pytest.fixture

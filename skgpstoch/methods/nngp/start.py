@@ -190,8 +190,8 @@ def in_range(
 
     Of many inputs, rows are too far apart for that, and a climb from length-scales of √d spreads
     misses one that is short. So another one starts from one spread. *Measured* on humidity by hour
-    and day (1,000 rows, 28 inputs): NLPD .56 → .49 and .57 → .55 in 1.2 times the time; ten other fits
-    stay as they are.
+    and day (1,000 rows, 28 inputs): NLPD .56 → .49 and .57 → .55 in 1.2 times the time; ten other
+    fits stay as they are.
     """
     d = max(int((X[0] != X).any(0).sum()), 1)
     n_shorter = int(math.log(len(X) ** (-1.0 / d), SHORTENING))

@@ -12,9 +12,10 @@ Processes. A test that starts processes, which import all anew, is marked `proce
 the default run does not. Default solvers of small sparse models begin at the exact optimum of some
 rows, which takes half a second: give solver="natural" where that is not what is tested.
 
-Times. A test that takes more than .2 to .4 s is slow if quicker ones of its file see most of what it
-does: the default run is to take four minutes, and CI fifteen. pytest prints the slowest tests (`--durations` in setup.cfg), and people judge them. No test
-fails by the clock, because machines differ and are busy.
+Times. A test that takes more than .2 to .4 s is slow if quicker ones of its file see most of what
+it does: the default run is to take four minutes, and CI fifteen. pytest prints the slowest tests
+(`--durations` in setup.cfg), and people judge them. No test fails by the clock, because machines
+differ and are busy.
 """
 
 from __future__ import annotations

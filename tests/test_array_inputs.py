@@ -65,7 +65,7 @@ def test_tensors_of_a_device(pretend, dispatch, sine):
     assert len(model.X_train_) == 42
 
 
-@pytest.mark.parametrize("make", [AutoGaussianProcessRegressor, SVGPRegressor])
+@pytest.mark.parametrize("make", [AutoGaussianProcessRegressor, GaussianProcessClassifier])
 @pytest.mark.parametrize("y", [3, np.array(3.0)])
 def test_a_single_number_is_no_target(make, y):
     with pytest.raises(ValueError, match="target for each row of X, got the number 3"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import reprlib
 from collections import Counter
-from numbers import Number
 from typing import Any, NoReturn
 
 import numpy as np
@@ -101,13 +100,12 @@ def real_target(y: Any, of_fit: bool = True) -> Any:
     refuse_same_names(y, "y")
     refuse_ragged(y, "y")
     a = np.asarray(y)
+    refuse_number(a)
     refuse_times(a, "y")
     if a.ndim > 1 and not a.shape[1]:
         raise ValueError(f"y has 0 column(s) (shape={a.shape}) while a minimum of 1 is required.")
     if a.dtype == bool:
         return a.astype(np.float64)
-    if a.ndim == 0 and a.dtype.kind in NUMBERS:
-        raise ValueError(f"y must have a target for each row of X, got the number {a}.")
     if a.ndim == 0 or a.dtype.kind in NUMBERS:
         if of_fit:
             refuse_huge(a)
@@ -118,6 +116,12 @@ def real_target(y: Any, of_fit: bool = True) -> Any:
     if a.dtype.kind != "O":
         raise ValueError(f"y must be numeric, got dtype {a.dtype}. Convert y to numbers.")
     return np.array([number(value) for value in a.flat], dtype=np.float64).reshape(a.shape)
+
+
+def refuse_number(y: np.ndarray) -> None:
+    """Raise a ValueError if y is a single number."""
+    if y.ndim == 0 and y.dtype.kind in "biufc":
+        raise ValueError(f"y must have a target for each row of X, got the number {y}.")
 
 
 def given_labels(y: Any) -> Any:
@@ -133,7 +137,8 @@ def given_labels(y: Any) -> Any:
     y = readable(y, "y")
     refuse_same_names(y, "y")
     refuse_ragged(y, "y")
-    if (a := np.asarray(y)).dtype.kind == "c":
+    refuse_number(a := np.asarray(y))
+    if a.dtype.kind == "c":
         refuse_times(a, "y")
     if a.ndim and a.dtype.kind in "OU":
         labels = np.asarray(y, dtype=object).ravel().tolist()
@@ -345,7 +350,4 @@ def checked_kinds(X: Any, *y: Any, y_numeric: bool = False, of_fit: bool = True)
     refuse_times(X, "X")
     if of_fit:
         warn_of_long_integers(X, "X")
-    for values in y:
-        if isinstance(values, Number):
-            raise ValueError(f"y must have a target for each row of X, got the number {values!r}.")
     return X, *(real_target(values, of_fit) if y_numeric else given_labels(values) for values in y)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import matplotlib.axes
     import matplotlib.lines
 
+MOST_CURVES = 100  # of searches, in each picture
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LearningCurveDisplay(Display):
@@ -138,9 +140,6 @@ class LearningCurveDisplay(Display):
             estimator_name=name,
         )
         return display.plot(ax, **kwargs)
-
-
-MOST_CURVES = 100  # of searches, in each picture
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

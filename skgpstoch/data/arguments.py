@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import reprlib
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from inspect import Parameter, signature
@@ -79,6 +80,23 @@ def check_given(estimator: Any, method: Callable, place: int, names: Iterable[st
         )
 
 
+def check_flags(flags: dict[str, int], args: tuple, kwargs: dict[str, Any]) -> None:
+    """Check that what is given for parameters that are True or False is so.
+
+    Raises
+    ------
+    TypeError
+        If it is not: values of rows that are given by position end as `return_std`.
+    """
+    for name, place in flags.items():
+        value = kwargs.get(name, args[place] if place < len(args) else False)
+        if isinstance(value, bool | np.bool_) or (isinstance(value, Integral) and value in (0, 1)):
+            continue
+        of_rows = hasattr(value, "__len__") and not isinstance(value, str)
+        by_name = " Give values of rows by name, such as y_std=..." if of_rows else ""
+        raise TypeError(f"{name} must be True or False, got {reprlib.repr(value)}.{by_name}")
+
+
 def with_names_checked(method: Callable) -> Callable:
     """Let a method's errors name the class that users know, not the one that defines it.
 
@@ -89,6 +107,8 @@ def with_names_checked(method: Callable) -> Callable:
     takes_rows = [*signature(method).parameters][1:3] == ["X", "y"]
     kinds = [p.kind for p in signature(method).parameters.values()]
     most = math.inf if Parameter.VAR_POSITIONAL in kinds else kinds.count(BY_POSITION) - 1
+    parameters = enumerate(signature(method).parameters.values(), start=-1)
+    flags = {p.name: place for place, p in parameters if isinstance(p.default, bool)}
 
     @functools.wraps(method)
     def checked(estimator: Any, *args: Any, **kwargs: Any) -> Any:
@@ -99,6 +119,7 @@ def with_names_checked(method: Callable) -> Callable:
                 f"{type(estimator).__name__}.{method.__name__}() takes {most} positional "
                 f"arguments, got {len(args)}."
             )
+        check_flags(flags, args, kwargs)
         if len(kinds) > 1 and not args:
             check_given(estimator, method, 1, kwargs)
         if needs_target and takes_rows and len(args) < 2 and kwargs.get("y") is None:

@@ -28,6 +28,9 @@ NO_MEMORY = ("_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "can't allocat
 
 HOST = torch.device("cpu")
 
+MOST_JOBS = 1024
+"""Threads or processes that a user may ask for; joblib would start any number."""
+
 BLOCK_ROWS = 4096
 """Number of rows that are summed, or predicted, at a time."""
 

@@ -17,6 +17,7 @@ from sklearn.gaussian_process import kernels as sk
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from torch import nn
 
+from ..data.devices import MOST_JOBS
 from ..data.target_transforms import TRANSFORMS
 from ..models.features.network import ACTIVATIONS
 from ..training.optimizers import SCHEDULES
@@ -35,7 +36,11 @@ TRANSFORM: list[Any] = [
     None,
 ]
 ACTIVATION: list[Any] = [StrOptions(set(ACTIVATIONS))]
-N_JOBS: list[Any] = [POSITIVE_INTEGER, Interval(Integral, None, -1, closed="right"), None]
+N_JOBS: list[Any] = [
+    Interval(Integral, 1, MOST_JOBS, closed="both"),
+    Interval(Integral, -MOST_JOBS, -1, closed="both"),
+    None,
+]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn import config_context
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils._param_validation import Interval, InvalidParameterError
 from sklearn.utils.multiclass import check_classification_targets
@@ -289,13 +290,15 @@ def validate_inputs(
 ) -> Any:
     """Check X, or X and y, with scikit-learn; the result does not depend on the memory layout.
 
-    A column of targets becomes one output unless `keeps_column`; a fit warns of it.
+    A column of targets becomes one output unless `keeps_column`; a fit warns of it. Fits look for
+    NaN also with scikit-learn's assume_finite=True, as they take much longer than the look.
     """
     is_numeric, of_fit = options.get("y_numeric", False), options.get("reset", True)
     given = checked_kinds(X, *y, y_numeric=is_numeric, of_fit=of_fit)
     floats = {"dtype": (np.float64, np.float32), "order": "C"}
-    try:
-        with np.errstate(invalid="ignore"):  # sums of both infinities, which are then refused
+    assumed = {"assume_finite": False} if of_fit else {}
+    try:  # sums of both infinities are refused
+        with np.errstate(invalid="ignore"), config_context(**assumed):
             checked = validate_data(estimator, *given, **floats, **options)
     except OverflowError as error:
         refuse_large("X", error)
@@ -307,9 +310,10 @@ def validate_inputs(
             raise ValueError(without_missing(estimator, "Input X contains NaN.", where)) from None
         raise TypeError(
             f"X must be numeric: {error}{columns_with(given[0], is_no_number)}. Convert dates to "
-            "numbers, for example with (column - column.min()) / numpy.timedelta64(1, 'D'), and "
-            "periods with column.dt.to_timestamp() first, or use AutoGaussianProcessRegressor or "
-            "AutoGaussianProcessClassifier, which accept dates in data frames."
+            "numbers, for example with (column - column.min()) / numpy.timedelta64(1, 'D'), "
+            "periods with column.dt.to_timestamp() first, and other objects to strings. Then "
+            "encode strings with OneHotEncoder. Or use AutoGaussianProcessRegressor or "
+            "AutoGaussianProcessClassifier, which accept dates and strings in data frames."
         ) from error
     except ValueError as error:
         if NO_MISSING in str(error):

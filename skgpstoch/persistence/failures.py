@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+from sklearn import get_config
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
@@ -33,6 +34,7 @@ Until a fit.
 """
 
 OF_MODULES = re.compile(r"\._(?:buffers|modules|parameters)\['(\w+)'\]")
+OF_RECORDS = re.compile(r"\.(_diagnosis|report_)\b")  # numbers that predictions do not use
 OF_TENSORS = re.compile(r"(\[0\]){1,2}$")
 OF_PARAMETERS = re.compile(r"(?:The ')?(\w+)")
 OF_CHECKS = re.compile(r"sklearn\.(utils\.(?!_pprint|_repr_html)|metrics\.)")
@@ -179,11 +181,13 @@ def check_known(model: Any, found: Any, n_finite: int) -> None:
             continue
         unknown = ~np.isfinite(a) if i < n_finite else np.isnan(a)
         if unknown.any():
+            unseen = " X was not checked for NaN, as scikit-learn's assume_finite=True asks."
             raise ValueError(
                 f"{type(model).__name__}{file_of(model)} predicts {a[unknown][0]} for "
                 f"{unknown.sum()} of {a.size} values, first at row {np.argwhere(unknown)[0][0]} of "
                 "those asked: some numbers are too large or too small to "
-                f"compute with.{Parts(model).most_extreme()} Check X, and fit the model again."
+                f"compute with.{Parts(model).most_extreme()}"
+                f"{unseen * get_config()['assume_finite']} Check X, and fit the model again."
             )
 
 
@@ -277,7 +281,8 @@ class Parts(Packer):
         if not isinstance(value, WITHOUT_METHODS):
             self.places.setdefault(id(value), path)
         is_number = isinstance(value, float | np.ndarray) and np.asarray(value).dtype.kind == "f"
-        if is_number and identity(value) not in self.found:  # once, wherever an array is shared
+        is_used = is_number and not OF_RECORDS.search(path)
+        if is_used and identity(value) not in self.found:  # once, wherever an array is shared
             self.extremes.append((*farthest(np.asarray(value)), OF_TENSORS.sub("", path)))
         return super().part(value, path)
 

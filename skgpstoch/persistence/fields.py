@@ -19,6 +19,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from torch import Tensor, nn
 
+from ..data.devices import MOST_JOBS
 from ..data.docstrings import entries, sections
 from ..data.messages import warn
 from .arrays import KINDS, told
@@ -49,7 +50,6 @@ MOST_REPEATED = {"n_nodes": 2**6, "n_samples": 2**12}
 """Sizes that say how often each row asked is repeated, in any file."""
 FREE_TARGETS = 2**6  # of an estimator before its fit
 MOST_WARNINGS = 10  # of folders that are not used
-MOST_JOBS = 1024  # threads or processes, of which joblib would start any number
 MOST_JOBS_OF_KERNEL = 16  # which scikit-learn starts anew for each row of a diagonal
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 OF_BATCHES = nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd

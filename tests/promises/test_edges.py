@@ -20,6 +20,7 @@ from conftest import (
     fitted_once,
 )
 from families import by_family, slow_cases
+from sklearn import config_context
 from sklearn.base import clone, is_classifier
 from sklearn.ensemble import AdaBoostClassifier
 from sklearn.gaussian_process.kernels import (
@@ -846,3 +847,34 @@ def test_words_of_python_are_those_of_the_class(sine):
     kernel = 1.0 * ExpSineSquared(1.0, 3.0) * RBF(4.0) + WhiteKernel(1e-3)
     with pytest.raises(ValueError, match="as ExpSineSquared of several is not"):
         SVGPRegressor(kernel).fit(np.random.default_rng(0).uniform(-2, 2, (66, 2)), np.arange(66.0))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.ones(30), "array.*Give values of rows by name, such as y_std="),
+        ([0.1] * 30, "Give values of rows by name"),
+        ("no", "got 'no'"),
+        (None, "got None"),
+    ],
+)
+def test_values_of_rows_are_no_flag(given, message, sine):
+    X, y = sine
+    model = SVGPRegressor(n_inducing=5, max_iter=1).fit(X[:30], y[:30])
+    with pytest.raises(TypeError, match=f"return_std must be True or False, .*{message}"):
+        model.predict(X[:30], given)
+    with pytest.raises(TypeError, match="latent must be True or False"):
+        model.predict_std(X[:30], latent=given)
+    assert len(model.predict(X[:30], np.True_)) == len(model.predict(X[:30], 1)) == 2
+
+
+def test_assumed_finite_rows_are_looked_at_in_fits(sine):
+    X, y = sine
+    unseen = X[:30].copy()
+    unseen[2] = np.nan
+    with config_context(assume_finite=True):
+        with pytest.raises(ValueError, match="contains NaN"):
+            SVGPRegressor(n_inducing=5, max_iter=1).fit(unseen, y[:30])
+        model = SVGPRegressor(n_inducing=5, max_iter=1).fit(X[:30], y[:30])
+        with pytest.raises(ValueError, match=r"not checked for NaN.*assume_finite=True"):
+            model.predict(unseen)

@@ -28,12 +28,14 @@ eliminated: the minimum is the same, and no copies have to be brought into agree
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, ClassVar
 
-from sklearn.utils._param_validation import StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 
 from ...estimators.docs import public_estimator
 from ...estimators.parameters import (
+    AUTO,
     FRACTION,
     N_JOBS,
     POSITIVE,
@@ -185,6 +187,7 @@ class ADMMGaussianProcessRegressor(TargetParameters, Regressor):
         "n_restarts": [RESTARTS],
         "block_size": [POSITIVE_INTEGER],
         "n_jobs": N_JOBS,
+        "max_iter": [Interval(Integral, 1, 1_000_000, closed="both"), AUTO],  # records of all
         "scheme": [StrOptions({"consensus", "naive", "holdout"})],
         "solver": [StrOptions(set(STEP_OF_SOLVER))],
         "warm_start": ["boolean"],

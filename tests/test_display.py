@@ -32,6 +32,7 @@ from skgpstoch import (
     ConvolutionalGPRegressor,
     DLMRegressor,
     StackedDensityRegressor,
+    load,
 )
 from skgpstoch import GaussianProcessRegressor as OurProcess
 from skgpstoch.display import (
@@ -756,3 +757,16 @@ def test_pictures_of_many_searches_and_groups_are_quick():
     curves = np.ones((3, 5000))
     display = ADMMConvergenceDisplay(theta=curves, z_norm=curves, gap=curves, objective=curves)
     assert display.plot().lines_.shape == (4, 100)
+
+
+def test_displays_of_files_say_that_parts_disagree(tmp_path):
+    """They said only what Matplotlib says."""
+    x = np.linspace(0, 1, 30)[:, None]
+    fitted = ADMMGaussianProcessRegressor(tol=1.0).fit(x, np.sin(5 * x[:, 0]))
+    fitted.save(tmp_path / "model")
+    model = load(tmp_path / "model")
+    model.history_["z_norm"] = model.history_["z_norm"][:0]
+    with pytest.raises(ValueError, match="same first dimension") as raised:
+        ADMMConvergenceDisplay.from_estimator(model)
+    assert "ADMMConvergenceDisplay.from_estimator failed" in raised.value.__notes__[0]
+    assert "parts of the file do not belong together" in raised.value.__notes__[0]

@@ -3402,3 +3402,11 @@ def test_names_of_attributes_that_messages_would_not_show(exact, tmp_path):
     name = "note\x1b[2J\nINFO admin logged in"
     with_attribute(tmp_path / "model", exact, lambda nodes: nodes.add("float", "nan"), name)
     refused(tmp_path / "model", "names of attributes must be such as Python's")
+
+
+def test_kernels_are_kernels(exact, tmp_path):
+    """Any part of ours was one, until the first look at its parameters."""
+    model = skgpstoch.load(exact)
+    model.kernel_ = model.diagnose()
+    with pytest.raises(ValueError, match=r"\.kernel_ is a Diagnosis, which it cannot be"):
+        model.save(tmp_path / "model")

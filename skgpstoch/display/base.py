@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
+from ..persistence.failures import with_drawing_told
+
 if TYPE_CHECKING:
     import matplotlib.axes
 
@@ -51,6 +53,11 @@ sklearn.exceptions.NotFittedError
 
 class Display:
     """Base class of Displays: it keeps the axes and the figure that `plot` drew on."""
+
+    def __init_subclass__(cls) -> None:
+        if "from_estimator" in vars(cls):
+            make = vars(cls)["from_estimator"].__func__
+            cls.from_estimator = classmethod(with_drawing_told(make))  # type: ignore[attr-defined]
 
     def _open(self, ax: matplotlib.axes.Axes | None) -> matplotlib.axes.Axes:
         """Return the axes to draw on: the user's, or those of a new figure."""

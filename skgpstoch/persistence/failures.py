@@ -68,27 +68,8 @@ def with_failures_told(method: Any) -> Any:
         try:
             found = method(model, *args, **kwargs)
         except DAMAGE as error:
-            if hasattr(error, MARK) or not is_called_right(method, (model, *args), kwargs):
-                raise
-            if id(model) in LOADED:
-                shorten(error)
-            is_lacking = is_absent(error, model, method.__name__)
-            is_told = is_lacking or is_for_users(error)
-            is_of_file = is_lacking or is_of_part(error, model)
-            is_of_file = is_of_file or is_about_numbers(error, model, method)
-            if id(model) not in LOADED or (is_told and not is_of_file):
-                raise
-            why = (
-                f"{type(model).__name__}.{method.__name__} failed in {place_of(error, model)}"
-                f"{file_of(model)}. If your arguments are right, the parts of the file do not "
-                "belong together. Get it again from somebody you trust, or fit and save the model "
-                "with this version."
-            )
-            if is_unable(error):
-                raise told_once(ValueError(f"{str(error).rstrip(chr(46))}. {why}")) from error
-            if not (is_told or is_raised_by_users(error)):
-                raise told_once(ValueError(why)) from error
-            told_once(error).add_note(why)
+            if is_called_right(method, (model, *args), kwargs):
+                say_where(error, model, method, f"{type(model).__name__}.{method.__name__}")
             raise
         if method.__name__ == "fit":
             LOADED.pop(id(model), None)
@@ -99,6 +80,43 @@ def with_failures_told(method: Any) -> Any:
         return found
 
     return told
+
+
+def with_drawing_told(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a display of a loaded model say which part is wrong if it cannot draw it."""
+
+    @functools.wraps(make)
+    def told(cls: type, estimator: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return make(cls, estimator, *args, **kwargs)
+        except DAMAGE as error:
+            if is_called_right(make, (cls, estimator, *args), kwargs):
+                say_where(error, estimator, make, f"{cls.__name__}.{make.__name__}")
+            raise
+
+    return told
+
+
+def say_where(error: Exception, model: Any, method: Any, called: str) -> None:
+    """Raise an error that says which part of a loaded model is wrong, or add that as a note."""
+    if hasattr(error, MARK) or id(model) not in LOADED:
+        return
+    shorten(error)
+    is_lacking = is_absent(error, model, method.__name__)
+    is_told = is_lacking or is_for_users(error)
+    is_of_file = is_lacking or is_of_part(error, model)
+    if is_told and not (is_of_file or is_about_numbers(error, model, method)):
+        return
+    why = (
+        f"{called} failed in {place_of(error, model)}{file_of(model)}. If your arguments are "
+        "right, the parts of the file do not belong together. Get it again from somebody you "
+        "trust, or fit and save the model with this version."
+    )
+    if is_unable(error):
+        raise told_once(ValueError(f"{str(error).rstrip(chr(46))}. {why}")) from error
+    if not (is_told or is_raised_by_users(error)):
+        raise told_once(ValueError(why)) from error
+    told_once(error).add_note(why)
 
 
 def told_once(error: Exception) -> Exception:

@@ -62,6 +62,7 @@ ONE_OF: dict[Any, Any] = {
 """What stands for these types in files."""
 DOCUMENTED: dict[str, Any] = {
     **{"int": (Integral,), "float": (Real,), "str": (str,), "None": (type(None),)},
+    "sklearn kernel": (Kernel,),
     "list of float": (list, np.ndarray),  # of one number for each candidate
 }
 """What stands for these words of docstrings in files."""

@@ -86,6 +86,7 @@ from skgpstoch.models.posteriors import base as posteriors
 from skgpstoch.models.posteriors.nearby import ErrorScale, ErrorsNearby, Given
 from skgpstoch.models.posteriors.neighbours import size_of_sets
 from skgpstoch.persistence import failures, finite, limits, networks
+from skgpstoch.persistence.fields import size_of
 from skgpstoch.persistence.forms_of_values import timedelta_of, zone_of
 from skgpstoch.persistence.layers import check_layer
 from skgpstoch.persistence.registry import TORCH_LAYERS
@@ -2098,8 +2099,9 @@ def test_skewness_is_what_fits_find(tmp_path):
 def test_targets_before_a_fit_are_few(tmp_path):
     """Predictions of the prior would be made of each."""
     GaussianProcessRegressor(n_targets=64).save(tmp_path / "model")
-    with pytest.raises(ValueError, match=r"GaussianProcessRegressor\.n_targets is larger than 64"):
-        GaussianProcessRegressor(n_targets=10**7).save(tmp_path / "model")
+    for many in (10**7, np.int64(10**7), np.array(10**7)):
+        with pytest.raises(ValueError, match=r"GaussianProcessRegressor\.n_targets is larger than"):
+            GaussianProcessRegressor(n_targets=many).save(tmp_path / "model")
     model = GaussianProcessRegressor(n_targets=100, optimizer=None)
     model.fit(X, np.tile(Y[:, None], 100)).save(tmp_path / "model")
 
@@ -2342,6 +2344,12 @@ def test_sizes_are_not_huge(name, tmp_path):
 
     with pytest.raises(ValueError, match=rf"{name} is larger than {limit}"):
         edited(tmp_path / "model", tmp_path / "edited", change)
+
+
+@pytest.mark.parametrize("number", [np.int64(10**7), np.array(10**7), torch.tensor(10**7)])
+def test_sizes_of_any_type_are_not_huge(number):
+    """Those of NumPy were no integers, and predictions took gigabytes."""
+    assert size_of((2, number)) == 2e7
 
 
 # ---- what shows when a model is used -------------------------------------------------------------

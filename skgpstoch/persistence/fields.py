@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import types
 import typing
 from collections.abc import Collection, Iterable
@@ -346,4 +347,12 @@ def hints_of(cls: type) -> dict[str, Any]:
 def size_of(value: Any) -> float:
     """Return the size of an integer, or the product of a tuple's; 1 of the rest."""
     inner = value if isinstance(value, tuple | list) else (value,)
-    return math.prod(max(1.0, float(abs(v))) for v in inner if isinstance(v, int))
+    return math.prod(max(1.0, float(abs(n))) for n in map(whole, inner))
+
+
+def whole(value: Any) -> int:
+    """Return an integer of whatever type torch and NumPy take as a size; 1 of the rest."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return 1

@@ -51,9 +51,9 @@ class NNGPClassifier(NeighbourParameters, NetworkParameters, TrainingParameters,
         by an index of faiss (``pip install faiss-cpu``). The index is used from 100,000 rows on,
         in many dimensions and on the CPU (:ref:`million_rows`). It can be set on a fitted model.
     loss : {"auto", "vecchia", "leave_one_out"}, default="auto"
-        "vecchia": the evidence, by neighbours among earlier rows in random order. "leave_one_out":
-        the probability of the class of each row, given neighbours among all other rows. "auto" is
-        "vecchia".
+        "vecchia": the evidence, by neighbours among earlier rows in random order [2]_.
+        "leave_one_out": the probability of the class of each row, given neighbours among all other
+        rows [3]_. "auto" is "vecchia".
     calibrate : bool, default=True
         Whether training rows that are left out choose how certain the classes are: the scale of
         the latent functions around their mean.

@@ -45,11 +45,11 @@ class NNGPRegressor(
     """Nearest-neighbour Gaussian-process regression: exact where it matters, at any size.
 
     Each prediction is that of the exact process given the training rows nearest to it under the
-    kernel, which takes one small Cholesky factor, whatever the number of training rows. It suits
-    targets that vary faster over X than features or inducing points can follow: maps, and tables of
-    many rows. With few rows, or much noise, other estimators predict as well or better. The rows
-    are the model: a saved file contains them. Weights of rows count relative to their mean,
-    unless a WhiteKernel fixes the noise or calibrate is False; a count of weight 2 is the row
+    kernel [4]_, which takes one small Cholesky factor, whatever the number of training rows. It
+    suits targets that vary faster over X than features or inducing points can follow: maps, and
+    tables of many rows. With few rows, or much noise, other estimators predict as well or better.
+    The rows are the model: a saved file contains them. Weights of rows count relative to their
+    mean, unless a WhiteKernel fixes the noise or calibrate is False; a count of weight 2 is the row
     twice.
 
     Parameters

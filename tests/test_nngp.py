@@ -574,6 +574,8 @@ def check_nearest(found, rows, q, k, allowed=None):
 def places(kind, n=400, d=3):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(n, d))
+    if kind == "nearer":  # so that all near rows are later
+        return 0.5 ** (np.arange(n)[:, None] // 3) * (1.0 + 0.001 * rng.random((n, d)))
     if kind == "lattice":  # of many equal distances, and rows that are there several times
         return np.round(rows)
     return rows + (1e5 if kind == "far" else 0.0)
@@ -587,7 +589,7 @@ def finder(rows, uses_trees):
 
 
 @pytest.mark.parametrize("uses_trees", [True, False], ids=["trees", "products"])
-@pytest.mark.parametrize("kind", ["normal", "lattice", "far"])
+@pytest.mark.parametrize("kind", ["normal", "lattice", "far", "nearer"])
 @pytest.mark.parametrize("k", [1, 7, 40])
 def test_neighbours_are_those_by_hand(k, kind, uses_trees):
     rows = places(kind)
@@ -602,6 +604,16 @@ def test_neighbours_are_those_by_hand(k, kind, uses_trees):
     for i, other, before in zip(some, others, earlier, strict=True):
         check_nearest(other, rows, rows[i], k, numbers != i)
         check_nearest(before, rows, rows[i], k, numbers < i)
+
+
+def test_few_rows_are_asked_for_where_all_near_ones_are_later(monkeypatch):
+    """A file's 20,000 rows took 25 s and 600 MB, as all rows were neighbours of each."""
+    asked, among = [], Nearest._among
+    monkeypatch.setattr(
+        Nearest, "_among", lambda self, size, Q, k: asked.append(k) or among(self, size, Q, k)
+    )
+    Nearest(torch.tensor(places("nearer"))).earlier(torch.arange(400), 4)
+    assert max(asked) < 40
 
 
 @pytest.mark.parametrize("uses_trees", [True, False], ids=["trees", "products"])

@@ -1716,7 +1716,8 @@ def test_leaderboards_have_few_models(scores, tmp_path):
 def test_tables_of_reports_have_levels_of_any_kind(tmp_path):
     """Groups of held-out rows are named by their level: one of pd.cut was refused."""
     pd = pytest.importorskip("pandas")
-    levels = (pd.Interval(0, 1), pd.Period("2020-01"), pd.Timestamp("2020"), ("a", 1), None, "a")
+    intervals = pd.Interval(0, 1), pd.Interval(1, np.inf), pd.Interval(-np.inf, 0)
+    levels = (*intervals, pd.Period("2020-01"), pd.Timestamp("2020"), ("a", 1), None, "a")
     model = AutoGaussianProcessRegressor()
     model._tables = ([{"group": level, "rows": 30} for level in levels],)
     model.save(tmp_path / "model")

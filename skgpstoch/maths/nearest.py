@@ -24,12 +24,14 @@ MOST_TREE_DIMENSIONS = 8.0
 8 independent inputs a query takes 86 µs by a tree and 200 by products; with 24, 1,300 and 200."""
 
 PRODUCTS = 1 << 22  # distances that are computed at a time
+COMPARED = 1 << 18  # the same in float64, within the cache
 GROUP = 16  # rows of which only the nearest is compared with others first
 SPARE = 8  # first candidates beyond those wanted, because products round distances
 FARTHEST, FARTHEST_OF_PRODUCTS = 1e150, 1e15
 """Largest coordinates, whose squares float64 can add up; and those of queries in products, in units
 of the rows' greatest, which float32 can. What is farther is far from all rows in any case."""
 LEAST_PREFIX = 256  # rows of the smallest tree among earlier rows
+MOST_ASKED = 8  # rows for each one wanted that are looked at before all are compared
 
 
 class Nearest:
@@ -95,11 +97,28 @@ class Nearest:
         found = torch.full((len(i), k), -1, dtype=torch.long, device=i.device)
         left, n_asked = torch.arange(len(i), device=i.device), min(size, math.ceil(2.3 * k) + 1)
         while len(left):
+            if n_asked > MOST_ASKED * k:
+                found[left] = self._compared(size, i[left], k)
+                break
             near = self._among(size, self._asked(self.places[i[left]]), n_asked)
             is_earlier = near < i[left, None]
             found[left] = first_where(near, is_earlier, k)
             is_complete = (is_earlier.sum(1) >= i[left].clamp_max(k)) | (n_asked == size)
             left, n_asked = left[~is_complete], min(size, 2 * n_asked)
+        return found
+
+    def _compared(self, size: int, i: Tensor, k: int) -> Tensor:
+        """Do the same by all distances, for rows whose nearest ones among these are all later."""
+        found = torch.full((len(i), k), -1, dtype=torch.long, device=i.device)
+        numbers, columns = torch.arange(size, device=i.device), self.rows[:size].unbind(1)
+        for b in row_blocks(len(i), max(1, COMPARED // size)):
+            Q = self._asked(self.places[i[b]]).T[..., None]
+            r2 = sum((x - q).square() for x, q in zip(columns, Q, strict=True))  # (q, size)
+            r2.masked_fill_(numbers >= i[b, None], math.inf)
+            r2 = torch.nn.functional.pad(r2, (0, -size % GROUP), value=math.inf)
+            r2, near = smallest(r2, min(k, size))
+            r2, order = r2.sort(dim=1)
+            found[b, : near.shape[1]] = torch.where(r2.isfinite(), near.gather(1, order), -1)
         return found
 
     def _among(self, size: int, Q: Tensor, k: int) -> Tensor:

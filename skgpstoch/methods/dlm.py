@@ -68,7 +68,8 @@ UNJUDGED = Finding(
     severity="note",
     text="Kernel, noise and function were trained for the density of the same rows, and no rows "
     "were held out to judge it: intervals are probably too narrow.",
-    advice="Set calibrate=True, give several beta, or set hyperparameters='fixed'.",
+    advice="Set calibrate=True (which takes no more time with refit=False), give several beta, or "
+    "set hyperparameters='fixed'.",
 )
 
 
@@ -376,10 +377,10 @@ class DLMParameters(variational.LossParameters, variational.InducingParameters):
         Whether to recalibrate the predictive distribution on held-out rows after training: the
         scale and the tails of deviations and noise. Means do not change. "auto": only if rows are
         held out anyway, to choose among several `beta`. True: for a single `beta` too, which takes
-        an additional fit without the held-out rows. It is for additive noise, and not for the
-        square loss, which is calibrated in another way.
+        an additional fit without the held-out rows, unless `refit` is False. It is for additive
+        noise, and not for the square loss, which is calibrated in another way.
     refit : bool, default=True
-        Whether to fit the best of several `beta` again, on all rows.
+        Whether to fit again on all rows after rows were held out, to choose `beta` or to calibrate.
     n_jobs : int or None, default=None
         Number of processes that fit for several `beta`, as joblib counts them.
 

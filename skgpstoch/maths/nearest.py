@@ -31,7 +31,7 @@ FARTHEST, FARTHEST_OF_PRODUCTS = 1e150, 1e15
 """Largest coordinates, whose squares float64 can add up; and those of queries in products, in units
 of the rows' greatest, which float32 can. What is farther is far from all rows in any case."""
 LEAST_PREFIX = 256  # rows of the smallest tree among earlier rows
-MOST_ASKED = 8  # rows for each one wanted that are looked at before all are compared
+ASKED_FOR_EACH = 8  # rows for each one wanted that are looked at before all are compared
 
 
 class Nearest:
@@ -97,7 +97,7 @@ class Nearest:
         found = torch.full((len(i), k), -1, dtype=torch.long, device=i.device)
         left, n_asked = torch.arange(len(i), device=i.device), min(size, math.ceil(2.3 * k) + 1)
         while len(left):
-            if n_asked > MOST_ASKED * k:
+            if n_asked > ASKED_FOR_EACH * k:
                 found[left] = self._compared(size, i[left], k)
                 break
             near = self._among(size, self._asked(self.places[i[left]]), n_asked)

@@ -103,7 +103,7 @@ class SavedEstimator(BaseEstimator):
 
     @with_failures_told
     def __getstate__(self) -> dict[str, Any]:
-        state = Packer(Names()).state(vars(self))
+        state = Packer(Names()).state(vars(self).copy())  # which a fit in another thread changes
         return state._replace(file=LOADED.get(id(self), ""))._asdict()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -125,7 +125,7 @@ class SavedEstimator(BaseEstimator):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a deep copy of the attributes, which is faster than copying the pickled state."""
         other = memo[id(self)] = type(self).__new__(type(self))
-        other.__dict__.update(copy.deepcopy(vars(self), memo))
+        other.__dict__.update(copy.deepcopy(vars(self).copy(), memo))
         return other
 
     @with_failures_told

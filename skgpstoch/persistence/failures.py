@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from sklearn import get_config
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 from ..data.devices import ran_out_of_memory
@@ -39,6 +40,10 @@ OF_TENSORS = re.compile(r"(\[0\]){1,2}$")
 OF_PARAMETERS = re.compile(r"(?:The ')?(\w+)")
 OF_CHECKS = re.compile(r"sklearn\.(utils\.(?!_pprint|_repr_html)|metrics\.)")
 LONGEST_MESSAGE = 5000  # letters
+NOT_FITTED = (
+    "This %(name)s instance is not fitted yet. Call 'fit' with appropriate arguments before using "
+    "this estimator; in a callback, wait for the end of the fit."
+)
 SPECIAL = {"__call__", "__getitem__", "__len__", "__repr__"}
 N_FINITE = {
     **dict.fromkeys(("interval", "latent_mean_and_variance", "predict", "predict_gradient"), 2),
@@ -68,6 +73,8 @@ def with_failures_told(method: Any) -> Any:
         try:
             found = method(model, *args, **kwargs)
         except DAMAGE as error:
+            if is_unfitted(error, model, method.__name__):
+                raise NotFittedError(NOT_FITTED % {"name": type(model).__name__}) from error
             if is_called_right(method, (model, *args), kwargs):
                 say_where(error, model, method, f"{type(model).__name__}.{method.__name__}")
             raise
@@ -239,6 +246,13 @@ def is_absent(error: Exception, model: Any, name: str) -> bool:
         return False
     is_property = isinstance(getattr(type(model), name, None), property)
     return is_property and isinstance(error.obj, BaseEstimator)
+
+
+def is_unfitted(error: Exception, model: Any, name: str) -> bool:
+    """Tell whether a method looks for what a fit has not found yet, as callbacks may ask it to."""
+    if not isinstance(error, AttributeError) or error.obj is not model or id(model) in LOADED:
+        return False
+    return error.name != name and str(error.name).endswith("_")
 
 
 def is_of_part(error: Exception, model: Any) -> bool:

@@ -49,6 +49,11 @@ DAMAGE = (
 """Errors that may be raised when parts do not belong together."""
 
 FRESH = vars(nn.Module())
+OF_CALLBACKS = {
+    *("_callback_fit_ctx", "_parent_callback_ctx"),
+    *("_skl_callbacks", "_skl_callbacks_to_teardown"),
+}
+"""Attributes that scikit-learn gives an estimator with callbacks, some only during a fit."""
 LONGEST_FIELD = 200  # letters of an attribute's name
 LONGEST_PATH = 4096  # letters
 
@@ -123,7 +128,7 @@ def checked(cls: Any, form: str) -> Any:
 
 def own_fields(module: nn.Module) -> Fields:
     """Return the attributes that differ from a new nn.Module's."""
-    return {k: v for k, v in vars(module).items() if k not in FRESH or v != FRESH[k]}
+    return {k: v for k, v in vars(module).copy().items() if k not in FRESH or v != FRESH[k]}
 
 
 def module_of(cls: Any, fields: Fields) -> nn.Module:
@@ -139,6 +144,11 @@ def module_of(cls: Any, fields: Fields) -> nn.Module:
         ):
             raise ValueError(f"the entries of {name} must be of type {kind.__name__}")
     return made
+
+
+def lasting(value: Any) -> Fields:
+    """Return the attributes of an object but callbacks, which belong to a program and its fits."""
+    return {k: v for k, v in vars(value).copy().items() if k not in OF_CALLBACKS}
 
 
 def object_of(cls: type, fields: Fields) -> Any:
@@ -182,7 +192,7 @@ OBJECTS: dict[str, tuple[Callable[[Any], Fields], Callable[[type, Fields], Any]]
     "request": (named_by_owner, object_of),
     "record": (record, record_of),
     "mapping": (dict, mapping_of),
-    "object": (vars, object_of),
+    "object": (lasting, object_of),
 }
 
 

@@ -46,8 +46,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
+import skgpstoch
 from skgpstoch import (
     BSGDGaussianProcessRegressor,
+    ConstantVarianceRegressor,
     DLMRegressor,
     FITCRegressor,
     MinimaxGaussianProcessRegressor,
@@ -1409,6 +1411,34 @@ def test_callbacks_change_nothing(callbacks, quick, sine):
     assert_array_equal(plain.predict(GRID), called.predict(GRID))
     extra = set(vars(called)) - set(vars(plain))
     assert extra == {"_skl_callbacks"}
+
+
+def test_callbacks_are_not_saved(callbacks, quick, sine, tmp_path):
+    """Their reader lacked their class, and scikit-learn's context of the fit was refused."""
+    asked = []
+
+    class Saving(Recording):
+        def on_fit_task_begin(self, estimator, context, **known):
+            if context.task_name == "fit":
+                with pytest.raises(NotFittedError, match="wait for the end of the fit"):
+                    estimator.predict(GRID)
+
+        def on_fit_task_end(self, estimator, context, **known):
+            if context.task_name == "fit":
+                estimator.save(tmp_path / "model")
+                asked.append(estimator.predict(GRID))
+
+    quick(max_iter=3).set_callbacks(Saving()).fit(*sine)
+    model = skgpstoch.load(tmp_path / "model")
+    assert not hasattr(model, "_skl_callbacks")
+    assert_array_equal(model.predict(GRID), asked[0])
+
+
+def test_callbacks_see_the_fits_of_a_wrapper(callbacks, quick, sine):
+    recording = Recording()
+    ConstantVarianceRegressor(quick(max_iter=3), cv=2).set_callbacks(recording).fit(*sine)
+    assert len(recording.of("end", "fit")) == 4
+    assert len(recording.of("end", "epoch")) == 9
 
 
 def test_a_callback_can_stop_the_fit(callbacks, quick, sine):

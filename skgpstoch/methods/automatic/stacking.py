@@ -386,7 +386,7 @@ class StackedDensityRegressor(
         return MixedRows(weights, [predicted_by(model, X) for model in models])
 
 
-class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
+class ConstantVarianceRegressor(CallbackSupportMixin, MetaEstimatorMixin, MixtureRegressor):
     """A regressor's predictions as means, with normal errors as large as those of held-out rows.
 
     Parameters
@@ -437,6 +437,7 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
     @documented(StackedDensityRegressor.fit)
     @fitting
     @fits_on_first
+    @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ConstantVarianceRegressor:
         """Fit the regressor to all rows, and estimate the variance from folds."""
         self._validate_params()
@@ -452,21 +453,24 @@ class ConstantVarianceRegressor(MetaEstimatorMixin, MixtureRegressor):
             self.target_transformer_ = fitted_transform(self.target_transform, Y, weight)
             y = np.asarray(self.target_transformer_.transform(Y)).reshape(len(Y))
         order = np.concatenate([held_out for _, held_out in splits])
-        of_y, error = y - np.median(y), y[order] - self._predicted_held_out(X, y, of_rows, splits)
+        fits = Fits(self, X, y, len(splits) + 1)
+        predicted = [self._predicted_held_out(fits, X, y, of_rows, split) for split in splits]
+        of_y, error = y - np.median(y), y[order] - np.concatenate(predicted)
         unit = np.abs(np.r_[of_y, error]).max() or 1.0  # squares of very large numbers overflow
         square = np.average((error / unit) ** 2, weights=None if weight is None else weight[order])
         self.std_ = float(unit * max(np.sqrt(square), LEAST_STD * (np.std(of_y / unit) or 1.0)))
-        self.estimator_ = clone(self.estimator).fit(X, y, **of_rows)
+        self.estimator_ = fits.next("estimator")(clone(self.estimator), X, y, **of_rows)
+        fits.tell_end()
         return self
 
-    def _predicted_held_out(self, X: Any, y: np.ndarray, of_rows: dict, splits: list) -> np.ndarray:
-        """Return predictions of the rows held out, fold by fold."""
-        found = []
-        for trained, held_out in splits:
-            of_train = {name: column[trained] for name, column in of_rows.items()}
-            model = clone(self.estimator).fit(_safe_indexing(X, trained), y[trained], **of_train)
-            found.append(model.predict(_safe_indexing(X, held_out)))
-        return np.concatenate(found)
+    def _predicted_held_out(
+        self, fits: Fits, X: Any, y: np.ndarray, of_rows: dict, split: tuple
+    ) -> np.ndarray:
+        """Return predictions of the rows held out of a fold."""
+        trained, held_out = split
+        rows, of_train = _safe_indexing(X, trained), {k: v[trained] for k, v in of_rows.items()}
+        model = fits.next("estimator")(clone(self.estimator), rows, y[trained], **of_train)
+        return model.predict(_safe_indexing(X, held_out))
 
     @documented(BaseGP.diagnose)
     def diagnose(self) -> Diagnosis:

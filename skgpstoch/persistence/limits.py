@@ -61,7 +61,7 @@ WHERE_KEYS_ARE = {"set": (0, 1), "frozenset": (0, 1), "dict": (0, 2), "ordered d
 AS_ARRAYS = {"floats", "long tuple"}  # lists and tuples that are an array in a file
 OWN_CHECKS = ("check_parts", "_check_parts")  # methods of modules and of estimators
 WITH_LEVELS = {"numbering", "level set", "frozen level set"}  # whose first part has the keys
-OF_LEVELS = {"cells", "interval"}  # of which some are missing, or infinite at an open end
+OPEN_ENDED = {"cells", "interval"}  # of which some are missing, or infinite at an open end
 
 OWNERS = {"FittedProcess": "coefficients", "Process": "alpha", "Theta": "length_scale"}
 """Classes of objects that make a matrix of their rows when they predict, and an array of their own.
@@ -248,7 +248,7 @@ class FileLimits(StateLimits):
             self.check_rows(type(value).__name__, dict(zip(parts[1::2], parts[2::2], strict=True)))
         if isinstance(value, ARRAYS) or (form in WITH_PARTS and self.with_arrays(parts)):
             self.of_arrays.add(len(self.depths) - 1)
-        looked_at = parts if self.unknown and form not in OF_LEVELS else ()
+        looked_at = parts if self.unknown and form not in OPEN_ENDED else ()
         for place, part in enumerate(looked_at):
             if isinstance(part, list):
                 for found in self.unknown.get(part[0], ()):

@@ -48,7 +48,7 @@ SCOUTS = 2  # networks of a short trial, which tells whether networks are worth 
 SCOUTED = 0.25  # of the epochs, in this trial
 
 MOST_OF_TABLES = 64  # columns of all tables of a report
-MOST_LINES = 2**17  # of all of them
+MOST_IN_TABLES = 2**20  # of all of them
 MOST_MODELS = 64  # of a leaderboard, whose picture has a bar for each
 DATES = (datetime.date, datetime.timedelta)
 
@@ -181,10 +181,14 @@ class Automatic(AutomaticParameters, CallbackSupportMixin, SavedEstimator, metac
         columns = scores.values() if isinstance(scores, dict) else [None]
         if not all(isinstance(c, list) and len(c) <= MOST_MODELS for c in columns):
             raise ValueError("scores_ are not those of a few models")
-        rows = [row for table in getattr(self, "_tables", None) or () for row in table or ()]
-        names, cells = {*chain(*rows)}, chain(*(row.values() for row in rows))
+        tables = [table or () for table in getattr(self, "_tables", None) or ()]
+        names = [{*chain(*table)} for table in tables]
+        n_cells = sum(
+            len(table) * (1 + len(known)) for table, known in zip(tables, names, strict=True)
+        )
+        cells = chain(*(row.values() for table in tables for row in table))
         is_plain = all(is_flat(cell) or isinstance(cell, DATES) for cell in cells)  # as levels are
-        if len(names) > MOST_OF_TABLES or len(rows) > MOST_LINES or not is_plain:
+        if len({*chain(*names)}) > MOST_OF_TABLES or n_cells > MOST_IN_TABLES or not is_plain:
             raise ValueError("the tables of a report have other columns, or cells, than any model")
 
     @abstractmethod

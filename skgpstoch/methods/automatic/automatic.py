@@ -48,7 +48,7 @@ SCOUTS = 2  # networks of a short trial, which tells whether networks are worth 
 SCOUTED = 0.25  # of the epochs, in this trial
 
 MOST_OF_TABLES = 64  # columns of all tables of a report
-MOST_IN_TABLES = 2**20  # of all of them
+MOST_IN_TABLES = 2**20  # cells of all of them, with those that lines lack
 MOST_MODELS = 64  # of a leaderboard, whose picture has a bar for each
 DATES = (datetime.date, datetime.timedelta)
 

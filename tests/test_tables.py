@@ -521,7 +521,9 @@ def test_strings_that_are_no_categories(people):
 )
 def test_cells_that_are_neither_numbers_nor_levels(values, found):
     X = pd.DataFrame({"good": [1.0, 2.0], "bad": pd.Series(values, dtype=object)})
-    with pytest.raises(TypeError, match=rf"Column 'bad' of X holds {found}, but every cell must"):
+    with pytest.raises(
+        TypeError, match=rf"Column 'bad' of X holds {found}, but every argument must"
+    ):
         encoded(X, np.arange(2.0))
 
 

@@ -311,10 +311,10 @@ def days_of(column: Column) -> Column:
 
 
 def unreadable(name: str, found: str) -> str:
-    """Return the message for a column that no model can read."""
+    """Return the message for a column that no model can read; scikit-learn asks for *argument*."""
     cure = TO_DATES if "Period" in found else ""
     return (
-        f"Column {name} of X holds {found}, but every cell must be a string, a number "
+        f"Column {name} of X holds {found}, but every argument must be a string, a number "
         "or a date, and all of one kind. Convert the column to numbers, to a date type or "
         f"to strings (which are taken for categories), or split it into several columns.{cure}"
     )

@@ -28,6 +28,7 @@ from ...data.arrays import Scaling
 from ...data.equal_rows import Merging
 from ...data.findings import Finding
 from ...data.rows import Data, Rows
+from ...estimators.classifier import IS_CALIBRATED
 from ...likelihoods.counts import Poisson
 from ...likelihoods.probabilities import ClassLikelihood
 from ...likelihoods.real import AdditiveNoise
@@ -47,7 +48,7 @@ from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import KernelChoice
 from ...training.recipes.networks import Network, build_network, finite_features
 from ...training.recipes.plan import Plan, Sizes, Start, Training, overfit_patience
-from ...training.recipes.recipe import Fitted, Problem, Recipe, started
+from ...training.recipes.recipe import Fitted, Problem, Recipe, error_findings, started
 from ...training.recipes.variational import bound_of
 from ...training.recipes.variational_plan import check_choices, check_input_noise
 from .plan import FEW_DIRECT, ensemble_plan, scale_rate
@@ -211,6 +212,13 @@ class EnsembleRecipe(Recipe):
     @property
     def learns(self) -> bool:
         return self.network is not None or not self.kernel.is_fixed
+
+    def findings(self, fitted: Fitted) -> Iterator[Finding]:
+        yield from super().findings(fitted)
+        if not IS_CALIBRATED.get():  # a mixture judges its members by rows left out
+            is_trained = self.training.is_complete(fitted.history.status)
+            advice = "Use NNGPRegressor or AutoGaussianProcessRegressor, or raise max_iter."
+            yield from error_findings(fitted, None, advice, is_trained)
 
     def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
         for finding in super().training_findings(

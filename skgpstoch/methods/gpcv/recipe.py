@@ -28,7 +28,7 @@ from ...training.recipes.kernel_choice import (
     has_free_scale,
 )
 from ...training.recipes.plan import Plan, Sizes, Start
-from ...training.recipes.recipe import Fitted, Problem, Recipe, check_shared_noise
+from ...training.recipes.recipe import Fitted, Problem, Recipe, check_shared_noise, error_findings
 from ...training.starts import log_bounds
 from .folds import make_folds
 from .multipliers import Options
@@ -207,6 +207,9 @@ class CrossValidationRecipe(Recipe):
         yield from super().findings(fitted)
         kernel = self.fitted_kernel(fitted.posterior, fitted.x_scaling)
         yield from self.kernel_findings(fitted, kernel, self.kernel, True)
+        is_trained = fitted.history.status != "max_iter"
+        advice = "Start from a shorter length_scale, or set n_restarts."
+        yield from error_findings(fitted, kernel, advice, is_trained)
 
     def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
         is_exact = cast(CrossValidationObjective, fitted.objective).is_exact

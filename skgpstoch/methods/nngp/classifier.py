@@ -18,7 +18,7 @@ from ...estimators.streams import all_classes, begins, check_unchanged
 from ...likelihoods.base import class_likelihood
 from ...models.posteriors.neighbour_classes import NeighbourClassPosterior
 from .estimators import begin
-from .parameters import NeighbourParameters, asked, listed
+from .parameters import NeighbourParameters, asked, check_joint, listed
 from .pseudo_recipe import NeighbourClassRecipe
 
 
@@ -148,6 +148,9 @@ class NNGPClassifier(NeighbourParameters, NetworkParameters, TrainingParameters,
 
     def _asked(self, posterior: Any) -> Any:
         return asked(self, posterior)
+
+    def _check_parts(self) -> None:
+        check_joint(self)
 
     def __dir__(self) -> list[str]:
         return listed(self)

@@ -32,7 +32,7 @@ from ...estimators.variational import VariationalRegressor
 from ...likelihoods.base import regression_likelihood
 from ...likelihoods.counts import Poisson
 from ...models.calibration.tails import TailChoice
-from .parameters import NeighbourParameters, asked, listed
+from .parameters import NeighbourParameters, asked, check_joint, listed
 from .pseudo_recipe import NeighbourCountRecipe
 from .recipe import NeighbourRecipe
 
@@ -215,6 +215,9 @@ class NNGPRegressor(
 
     def _asked(self, posterior: Any) -> Any:
         return asked(self, posterior)
+
+    def _check_parts(self) -> None:
+        check_joint(self)
 
     def __dir__(self) -> list[str]:
         return listed(self)

@@ -13,6 +13,7 @@ from ...estimators.parameters import POSITIVE, POSITIVE_INTEGER
 from ...maths.indexed import library
 from ...models.posteriors.neighbours import knows_joint
 from ...persistence.failures import tell_failures
+from ...persistence.fields import whole
 
 PREDICTING = 128  # neighbours of predictions, unless the user says how many
 
@@ -36,6 +37,16 @@ def asked(model: Any, posterior: Any) -> Any:
         return posterior
     model._validate_params()  # it was set after the fit
     return posterior.with_neighbors(n_neighbors, is_approximate)
+
+
+def check_joint(model: Any) -> None:
+    """Raise a ValueError if factors are of many more rows than the parameters say."""
+    n_joint = getattr(getattr(model, "posterior_", None), "n_joint", 1)
+    if whole(n_joint) > max(PREDICTING, whole(model.n_neighbors)):
+        raise ValueError(
+            f"posterior_.n_joint is {n_joint}, but n_neighbors is {model.n_neighbors}. Set it as "
+            "in the fit"
+        )
 
 
 def listed(model: Any) -> list[str]:

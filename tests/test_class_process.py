@@ -16,6 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from skgpstoch import GaussianProcessClassifier
+from skgpstoch.data.arrays import Scaling
 from skgpstoch.kernels.matrices import covariance_of
 from skgpstoch.methods.automatic import class_fit, class_process
 from skgpstoch.methods.automatic.class_fit import (
@@ -626,3 +627,22 @@ def test_points_are_rows():
     rows = ClassRows(*(torch.zeros(3, dtype=torch.long),) * 4, torch.zeros(9), torch.zeros(2))
     with pytest.raises(ValueError, match="3 rows have 9 points"):
         rows.Z  # noqa: B018
+
+
+def test_one_row_of_a_level_teaches_little():
+    """A level of one row was √n deviations from the others, and had the class of that row."""
+    rng = np.random.default_rng(1)
+    rows = np.c_[rng.normal(size=300), np.arange(300) == 7]
+    share = 1.0 / (1.0 + np.exp(0.8 - np.sin(2.0 * rows[:, 0])))
+    model = ExactProcessClassifier(random_state=0).fit(rows, rng.random(300) < share)
+    chances = [model.predict_proba(np.c_[rows[:, 0], np.full(300, level)])[:, 1] for level in (0, 1)]
+    usual, rare = (np.log(p / (1.0 - p)).mean() for p in chances)
+    assert abs(rare - usual) < 1.3
+
+
+def test_levels_are_two_deviations_apart():
+    A = np.c_[np.arange(100.0) == 3, np.arange(100.0) % 2, np.arange(100.0), np.full(100, 7.0)]
+    plain = Scaling.standard(A)
+    offset, scale = plain.with_near_levels(A)
+    assert_array_equal(offset, plain.offset)
+    assert_array_equal(scale, [0.5, 0.5, plain.scale[2], 1.0])

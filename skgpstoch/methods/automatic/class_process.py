@@ -213,7 +213,7 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
         self, data: Data, rng: np.random.Generator, device: torch.device
     ) -> tuple[ClassRows, ProcessInputs]:
         """Scale rows, so that inputs have variance 1, and assign them to folds."""
-        offset, std = Scaling.standard(data.X, data.weight)
+        offset, std = Scaling.standard(data.X, data.weight).with_near_levels(data.X)
         groups = checked_groups(self.groups, data.X.shape[1])
         inputs = ProcessInputs.of(groups, std, 0, len(data)).shared()
         self._x_scaling = Scaling(offset, std * inputs.unit)

@@ -126,7 +126,9 @@ class EnsembleRecipe(Recipe):
 
     def input_scaling(self, X: np.ndarray, weight: np.ndarray | None) -> Scaling:
         if self.network is not None:
-            return self.network.input_scaling(X, weight)
+            scaling = self.network.input_scaling(X, weight)
+            are_classes = self.has_networks and isinstance(self.likelihood, ClassLikelihood)
+            return scaling.with_near_levels(X) if are_classes else scaling
         return self.kernel.input_scaling(X, weight, standardizes=True)
 
     def objective(self, problem: Problem) -> EnsembleObjective:

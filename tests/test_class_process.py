@@ -635,7 +635,9 @@ def test_one_row_of_a_level_teaches_little():
     rows = np.c_[rng.normal(size=300), np.arange(300) == 7]
     share = 1.0 / (1.0 + np.exp(0.8 - np.sin(2.0 * rows[:, 0])))
     model = ExactProcessClassifier(random_state=0).fit(rows, rng.random(300) < share)
-    chances = [model.predict_proba(np.c_[rows[:, 0], np.full(300, level)])[:, 1] for level in (0, 1)]
+    chances = [
+        model.predict_proba(np.c_[rows[:, 0], np.full(300, level)])[:, 1] for level in (0, 1)
+    ]
     usual, rare = (np.log(p / (1.0 - p)).mean() for p in chances)
     assert abs(rare - usual) < 1.3
 

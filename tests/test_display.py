@@ -37,6 +37,7 @@ from skgpstoch import (
 from skgpstoch import GaussianProcessRegressor as OurProcess
 from skgpstoch.display import (
     ADMMConvergenceDisplay,
+    FeatureImportancesDisplay,
     InducingPatchesDisplay,
     LearningCurveDisplay,
     PatchResponsesDisplay,
@@ -770,3 +771,17 @@ def test_displays_of_files_say_that_parts_disagree(tmp_path):
         ADMMConvergenceDisplay.from_estimator(model)
     assert "ADMMConvergenceDisplay.from_estimator failed" in raised.value.__notes__[0]
     assert "parts of the file do not belong together" in raised.value.__notes__[0]
+
+
+def test_long_names_are_shortened():
+    """A file of .2 MB took half a minute to draw, and braces between dollars failed."""
+    names = ["a" * 3000 + "b", "two\nlines", "$" + "{" * 200 + "$", "a" * 3000 + "c"]
+    scores = np.arange(4.0)
+    for display in (
+        StackingWeightsDisplay(names=names, weights=scores / 6.0, scores=scores),
+        FeatureImportancesDisplay(names=names, importances=scores / 6.0),
+    ):
+        display.plot().figure_.canvas.draw()
+        texts = [label.get_text() for label in display.ax_.get_yticklabels()]
+        assert [len(text) for text in texts] == [60, 9, 60, 60]
+        assert texts[1] == "two lines"

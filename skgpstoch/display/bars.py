@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn.pipeline import Pipeline
 
 from ..data.docstrings import documented
-from .base import FITTED, PLOTTED, Display, fitted_with
+from .base import FITTED, PLOTTED, Display, drawn, fitted_with
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -70,7 +70,7 @@ class FeatureImportancesDisplay(Display):
         importances = np.asarray(self.importances, dtype=np.float64)
         order = np.argsort(-importances, kind="stable")[:max_features][::-1]
         self.bars_ = ax.barh(range(len(order)), importances[order], **kwargs)
-        ax.set_yticks(range(len(order)), [str(self.names[j]) for j in order])
+        ax.set_yticks(range(len(order)), [drawn(self.names[j]) for j in order])
         ax.set(xlabel="Importance (share of the gradient)")
         return self
 
@@ -185,7 +185,8 @@ class StackingWeightsDisplay(Display):
         ax = self._open(ax)
         weights, scores = (np.asarray(a, dtype=np.float64) for a in (self.weights, self.scores))
         order = np.lexsort((scores, weights))
-        self.bars_ = ax.barh([str(self.names[j]) for j in order], weights[order], **kwargs)
+        self.bars_ = ax.barh(range(len(order)), weights[order], **kwargs)
+        ax.set_yticks(range(len(order)), [drawn(self.names[j]) for j in order])
         labels = [f"{scores[j]:.3f}" for j in order]
         self.texts_ = list(ax.bar_label(self.bars_, labels, padding=4))
         ax.set(

@@ -14,6 +14,8 @@ from ..persistence.failures import with_drawing_told
 if TYPE_CHECKING:
     import matplotlib.axes
 
+MOST_LETTERS, LETTERS_READ = 60, 1000  # of a name in a picture
+
 # Sections that `documented` adds to the docstrings below.
 PLOTTED = """
 Parameters
@@ -96,6 +98,12 @@ class Display:
                 "`pip install matplotlib`."
             ) from error
         return plt
+
+
+def drawn(name: Any) -> str:
+    """Return a name as one short line without formulas, as a long one takes minutes to draw."""
+    text = " ".join(str(name)[:LETTERS_READ].split()).replace("$", r"\$")
+    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"
 
 
 def final_estimator(estimator: Any) -> Any:

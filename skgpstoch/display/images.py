@@ -19,7 +19,7 @@ from sklearn.utils import check_scalar
 
 from ..data.docstrings import documented
 from ..metrics.scores import unwrapped
-from .base import FITTED, PLOTTED, Display, draw_outline, draw_place, fitted_with, show
+from .base import FITTED, PLOTTED, Display, draw_outline, draw_place, drawn, fitted_with, show
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -128,7 +128,7 @@ class InducingPatchesDisplay(Display):
         for ax, i in zip(grid, self.indices_, strict=True):
             self.images_.append(show(ax, self.patches[i], low, high, **kwargs))
             most = np.abs(self.responses[i]).argmax()
-            name = "" if self.names is None else f"{self.names[most]}: "
+            name = "" if self.names is None else f"{drawn(self.names[most])}: "
             ax.set_title(f"{name}{self.responses[i, most]:+.2g}", fontsize=8, loc="left")
             if self.places is not None and self.image_shape is not None:
                 draw_place(ax, self.places[i], self.image_shape, self.patches.shape[1:3])
@@ -299,7 +299,7 @@ class PatchResponsesDisplay(Display):
 
     def _title(self, i: int, j: int) -> str:
         value = self.predictions[i, j]
-        return f"{value:.3g}" if self.classes is None else f"{self.classes[j]}: {value:.0%}"
+        return f"{value:.3g}" if self.classes is None else f"{drawn(self.classes[j])}: {value:.0%}"
 
     def _label(self, i: int, j: int) -> str:
         part = f"{self.responses[i, ..., j].sum():+.2g}"

@@ -24,7 +24,7 @@ from sklearn.utils import check_array
 from torch import Tensor
 
 from ...data.arguments import FITS_AGAIN, NO_FUNCTION, MissingMethod
-from ...data.arrays import readable
+from ...data.array_inputs import given_labels
 from ...data.docstrings import documented
 from ...estimators.classifier import Classifier, codes_of
 from ...likelihoods.logistic import Bernoulli
@@ -119,7 +119,7 @@ class MixtureClassifier(ClassifierMixin, SavedEstimator):
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Return the log probability of each row's class."""
         log_p = self.predict_log_proba(X)
-        y = check_array(readable(y, "y"), dtype=None, ensure_2d=False, input_name="y")
+        y = check_array(given_labels(y), dtype=None, ensure_2d=False, input_name="y")
         if y.shape != (len(log_p),):
             raise ValueError(
                 f"y must have the shape ({len(log_p)},), one label for each row, got {y.shape}."

@@ -525,3 +525,10 @@ def test_draws_of_a_stack_have_the_noise_of_its_drop_in():
     assert_allclose(stack.sample_y(X[:4], 20_000).std(1), std, rtol=0.05)
     of_f = alone.predict(X[:4], return_std=True)[1]
     assert_allclose(alone.sample_y(X[:4], 20_000).std(1), of_f, rtol=0.05)
+
+
+def test_swapped_rows_and_targets_are_named(step):
+    """The message had the shape of a fold's rows."""
+    X, y = step
+    with pytest.raises(ValueError, match=rf"Expected 2D array, got .*{len(y)}"):
+        stack().fit(y, X)

@@ -32,7 +32,13 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from ...data.array_inputs import checked_weight, one_output, real_target, refuse_times
+from ...data.array_inputs import (
+    checked_weight,
+    one_output,
+    real_target,
+    refuse_times,
+    with_two_dimensions,
+)
 from ...data.docstrings import documented
 from ...data.findings import Diagnosis
 from ...data.held_out import checked_folds, folds_of_units
@@ -316,6 +322,8 @@ class StackedDensityRegressor(
         self._validate_params()
         check_numbers(self)
         names, models = self._checked()
+        if getattr(getattr(X, "dtype", None), "kind", "O") in "biuf":  # pipelines may take texts
+            with_two_dimensions(X)
         validate_data(self, X, y, skip_check_array=True)
         y = check_array(real_target(y), ensure_2d=False, dtype="numeric", input_name="y")
         y = one_output(y, warns=True)

@@ -217,7 +217,8 @@ class EnsembleRecipe(Recipe):
 
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)
-        if not IS_CALIBRATED.get():  # a mixture judges its members by rows left out
+        has_errors = isinstance(self.likelihood, AdditiveNoise)
+        if has_errors and not IS_CALIBRATED.get():  # a mixture judges its members by rows left out
             is_trained = self.training.is_complete(fitted.history.status)
             advice = "Use NNGPRegressor or AutoGaussianProcessRegressor, or raise max_iter."
             yield from error_findings(fitted, None, advice, is_trained)

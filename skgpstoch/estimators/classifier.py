@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, cast
 
@@ -20,20 +17,8 @@ from ..data.messages import warn
 from ..data.rows import Data
 from ..likelihoods.probabilities import ClassLikelihood
 from .base import BaseGP
+from .context import IS_JUDGED
 from .validation import check_labels, check_weight, fewest_rows, validate_inputs
-
-IS_CALIBRATED: ContextVar[bool] = ContextVar("is_calibrated", default=False)
-"""Whether the caller judges probabilities by rows held out, so that copies do not mislead."""
-
-
-@contextmanager
-def calibrated() -> Iterator[None]:
-    """Fit classifiers in the block whose probabilities the caller calibrates."""
-    token = IS_CALIBRATED.set(True)
-    try:
-        yield
-    finally:
-        IS_CALIBRATED.reset(token)
 
 
 class Classifier(ClassifierMixin, BaseGP):
@@ -246,7 +231,7 @@ def warn_of_class_weights(data: Data, classes: np.ndarray) -> None:
     loss of new rows is 2.06, with the weights' shares put in afterwards .6.
     """
     codes, w = data.y[:, 0].astype(np.int64), data.weight
-    if w is None or IS_CALIBRATED.get():
+    if w is None or IS_JUDGED.get():
         return
     n, total = (np.bincount(codes, each, len(classes)) for each in (None, w))
     each = total / np.maximum(n, 1)

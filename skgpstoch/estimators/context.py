@@ -33,6 +33,19 @@ RAN_OUT = "ran out of memory"
 UNKNOWN_Y = "Input y contains"  # NaN or infinity, as scikit-learn says
 WITHOUT = "Drop these rows, for example by keep = np.isfinite(y) and fit(X[keep], y[keep])."
 
+IS_JUDGED: ContextVar[bool] = ContextVar("is_judged", default=False)
+"""Whether the caller judges the fit by rows held out: copies do not mislead it, and it warns."""
+
+
+@contextlib.contextmanager
+def judged() -> Iterator[None]:
+    """Fit models in the block that the caller judges by rows held out."""
+    token = IS_JUDGED.set(True)
+    try:
+        yield
+    finally:
+        IS_JUDGED.reset(token)
+
 
 @contextlib.contextmanager
 def numeric_context() -> Iterator[None]:

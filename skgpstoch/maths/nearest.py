@@ -117,7 +117,7 @@ class Nearest:
             r2.masked_fill_(numbers >= i[b, None], math.inf)
             r2 = torch.nn.functional.pad(r2, (0, -size % GROUP), value=math.inf)
             r2, near = smallest(r2, min(k, size))
-            r2, order = r2.sort(dim=1)
+            r2, order = r2.sort(dim=1, stable=True)
             found[b, : near.shape[1]] = torch.where(r2.isfinite(), near.gather(1, order), -1)
         return found
 

@@ -64,7 +64,7 @@ from skgpstoch import (
 from skgpstoch.data import equal_rows
 from skgpstoch.data.arrays import Scaling
 from skgpstoch.data.rows import Data, Rows
-from skgpstoch.estimators.classifier import calibrated
+from skgpstoch.estimators.context import judged
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import make_likelihood
 from skgpstoch.losses import FullyIndependent, Log1pBound, make_loss
@@ -1670,7 +1670,7 @@ def test_weights_of_classes_are_warned_of():
         model.fit(X, y, sample_weight=rng.integers(1, 9, 60))
         model.fit(X, y, sample_weight=np.full(60, 9.0))
         model.fit(X, y)
-        with calibrated():  # as the members of the default, whose probabilities it judges
+        with judged():  # as the members of the default, whose probabilities it judges
             model.fit(X, y, sample_weight=many)
 
 

@@ -21,7 +21,7 @@ from ...data.inner_fits import fitted_inside
 from ...data.messages import warn
 from ...data.rows import Data
 from ...estimators.callbacks import Fit, Fits
-from ...estimators.classifier import calibrated
+from ...estimators.context import judged
 from ...maths.gaussian import LOG_2PI
 from ...training.interrupts import interruptible, keeps_best, tell, was_interrupted
 from .stacking import kept_weights, stacking_weights
@@ -98,7 +98,7 @@ def fitted(fit: Fit, name: str, model: Any, data: Data) -> Judged:
         "groups": data.cluster,
     }
     of_rows = {name: column for name, column in known.items() if column is not None}
-    with calibrated():
+    with judged():
         model = fit(model, data.X, data.y, **of_rows)
     return Judged(name, model, time.perf_counter() - began)
 

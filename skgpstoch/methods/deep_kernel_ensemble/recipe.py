@@ -28,7 +28,7 @@ from ...data.arrays import Scaling
 from ...data.equal_rows import Merging
 from ...data.findings import Finding
 from ...data.rows import Data, Rows
-from ...estimators.classifier import IS_CALIBRATED
+from ...estimators.context import IS_JUDGED
 from ...likelihoods.counts import Poisson
 from ...likelihoods.probabilities import ClassLikelihood
 from ...likelihoods.real import AdditiveNoise
@@ -217,8 +217,7 @@ class EnsembleRecipe(Recipe):
 
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)
-        has_errors = isinstance(self.likelihood, AdditiveNoise)
-        if has_errors and not IS_CALIBRATED.get():  # a mixture judges its members by rows left out
+        if isinstance(self.likelihood, AdditiveNoise) and not IS_JUDGED.get():
             is_trained = self.training.is_complete(fitted.history.status)
             advice = "Use NNGPRegressor or AutoGaussianProcessRegressor, or raise max_iter."
             yield from error_findings(fitted, None, advice, is_trained)

@@ -107,7 +107,7 @@ class ADMMGaussianProcessRegressor(TargetParameters, Regressor):
         of [1]_ (multipliers of 1, weights of another kernel) they end at the hyper-parameters that
         those weights were made from.
     max_iter : int or "auto", default="auto"
-        Maximum number of ADMM iterations; "auto" is 100.
+        Maximum number of ADMM iterations, at most a million; "auto" is 100.
     warm_start : bool, default=False
         Whether `fit` starts from the parameters of the previous fit.
     tol : float, default=0.01

@@ -207,7 +207,7 @@ class CrossValidationRecipe(Recipe):
         yield from super().findings(fitted)
         kernel = self.fitted_kernel(fitted.posterior, fitted.x_scaling)
         yield from self.kernel_findings(fitted, kernel, self.kernel, True)
-        is_trained = fitted.history.status != "max_iter"
+        is_trained = fitted.history.status == "converged"
         advice = "Start from a shorter length_scale, or set n_restarts."
         yield from error_findings(fitted, kernel, advice, is_trained)
 

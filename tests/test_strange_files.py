@@ -3429,3 +3429,6 @@ def test_factors_of_neighbours_are_as_many_as_the_parameters_say(tmp_path):
     with pytest.raises(ValueError, match="n_joint is 129, but n_neighbors is 32"):
         model.save(tmp_path / "model")
     model.set_params(n_neighbors=129).save(tmp_path / "model")
+    model.posterior_.n_joint = 1e18
+    with pytest.raises(ValueError, match="NeighbourPosterior.n_joint must be integers"):
+        model.save(tmp_path / "model")

@@ -38,7 +38,7 @@ draws, or of what a layer makes of a row: MaxPool1d of 2^40 never ends, and Adap
 """
 SIZES = {
     *("blocks", "n_classes", "n_components", "n_features", "n_frozen", "n_groups", "n_inputs"),
-    *("n_members", "n_nodes", "n_outputs", "n_samples", "sizes", "skip"),
+    *("n_joint", "n_members", "n_neighbors", "n_nodes", "n_outputs", "n_samples", "sizes", "skip"),
 }
 """Fields of modules of ours that are sizes. Others count steps, or rows at most as many as all."""
 OF_COLUMNS = (

@@ -785,6 +785,35 @@ def test_an_exact_fit_warns_of_outliers(sine):
         GaussianProcessRegressor(kernel, alpha=np.full(len(X), 0.01), normalize_y=True).fit(X, y)
 
 
+@pytest.mark.parametrize(
+    ("estimator", "seed"),
+    [
+        (NNGPRegressor, 2),
+        pytest.param(GaussianProcessRegressor, 2, marks=pytest.mark.slow),
+        pytest.param(ADMMGaussianProcessRegressor, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_outliers_that_f_follows_are_told(estimator, seed):
+    """Rows beside them, left out, had errors as large, so they did not stand alone."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-3, 3, (200, 1))
+    y = np.sin(6 * X[:, 0]) + 0.1 * rng.standard_normal(200)
+    y[:4] += 30.0
+    with pytest.warns(UserWarning, match="Errors have heavy tails"):
+        estimator(random_state=0).fit(X, y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("estimator", [NNGPRegressor, ADMMGaussianProcessRegressor])
+@pytest.mark.filterwarnings("error:Errors have heavy tails")
+def test_steps_and_bumps_are_no_outliers(estimator):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (200, 1))
+    noise = 0.1 * rng.standard_normal(200)
+    for f in (np.sign(X[:, 0]), 10 * np.exp(-0.5 * np.square(X[:, 0] / 0.05))):
+        estimator(random_state=0).fit(X, f + noise)
+
+
 @pytest.mark.slow
 def test_a_few_rows_far_off_in_x_are_told():
     """They left the others almost one point, and every check was fine."""

@@ -731,6 +731,14 @@ def test_a_report_of_counts_is_drawn():
     assert_allclose([*by_std.get_ydata(), *by_mean.get_ydata()], [1.5, 1.0])
 
 
+def test_groups_of_a_report_are_numbers():
+    """Words were labels of the axis: long ones took minutes to draw."""
+    table = {"by": ["std"], "group": ["x" * 10**6], "coverage_95": [0.9]}
+    board = {"model": ["networks"], "weight": [1.0], "score": [-1.3]}
+    with pytest.raises(ValueError, match="Column 'group' of calibration must be numbers"):
+        ReportDisplay(leaderboard=board, calibration=table).plot()
+
+
 @pytest.mark.slow
 def test_a_report_of_classes_is_drawn():
     X, y = load_digits(return_X_y=True)

@@ -24,6 +24,7 @@ from sklearn.compose import make_column_transformer
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+from skgpstoch import AutoGaussianProcessRegressor
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
 from skgpstoch.data.counter_rng import row_hashes
 from skgpstoch.data.parquet_writer import write_parquet
@@ -421,6 +422,28 @@ def test_sequences_must_have_rows(table):
         SequenceRows(table[0], np.ones(3))
     with pytest.raises(ValueError, match="chunk_rows must be at least 1, got 0"):
         SequenceRows(table[0], chunk_rows=0)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "zone"])
+def test_columns_that_pyarrow_cannot_convert_are_named(tmp_path, kind):
+    """Of pyarrow's own errors, no file and no column could be guessed."""
+    ends = pa.py_buffer(np.arange(0, 81, 2, dtype=np.int32).tobytes())
+    bytes_ = pa.StringArray.from_buffers(40, ends, pa.py_buffer(b"\xff\xfe" * 40))
+    zone = pa.array(np.arange(40), pa.timestamp("us", "Nowhere/Land"))
+    table = pa.table({"when": bytes_ if kind == "bytes" else zone, "y": np.arange(40.0)})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(ValueError, match=r"rows.parquet, row group 0 cannot be read.*'when' \("):
+        AutoGaussianProcessRegressor().fit(ParquetRows(tmp_path, "y"))
+
+
+def test_metadata_of_polars_on_a_column_of_words(tmp_path):
+    field = pa.field("k", pa.string(), metadata={b"_PL_ENUM_VALUES": b""})
+    columns = [pa.array(list("ab") * 20), pa.array(np.arange(40.0))]
+    table = pa.table(columns, schema=pa.schema([field, ("y", pa.float64())]))
+    pq.write_table(table, tmp_path / "rows.parquet")
+    encode = make_column_transformer((OneHotEncoder(sparse_output=False), ["k"]))
+    (chunk,) = ParquetRows(tmp_path, "y", transform=encode).chunks()
+    assert_array_equal(chunk.X[:2], np.eye(2))
 
 
 def test_files_that_cannot_be_read_are_named(table, tmp_path):

@@ -693,6 +693,13 @@ def test_types_of_scalars_that_are_none(dtype, exact, tmp_path):
     refused(tmp_path / "model", "is not a type of these|cannot have the type")
 
 
+def test_times_have_units(exact, tmp_path):
+    """pandas raised a SystemError."""
+    make = lambda nodes: nodes.add("timestamp", nodes.add("scalar", "<M8", 0), None)  # noqa: E731
+    with_attribute(tmp_path / "model", exact, make)
+    refused(tmp_path / "model", "a time has no unit")
+
+
 @pytest.mark.parametrize(
     "zone", ["dateutil//dev/stdin", "../../etc/passwd", "/etc/passwd", "a/..", "America"]
 )
@@ -3430,5 +3437,5 @@ def test_factors_of_neighbours_are_as_many_as_the_parameters_say(tmp_path):
         model.save(tmp_path / "model")
     model.set_params(n_neighbors=129).save(tmp_path / "model")
     model.posterior_.n_joint = 1e18
-    with pytest.raises(ValueError, match="NeighbourPosterior.n_joint must be integers"):
+    with pytest.raises(ValueError, match="n_joint must be integers"):
         model.save(tmp_path / "model")

@@ -48,8 +48,7 @@ class Roles:
     def chunk(self, where: str, rows: np.ndarray, table: Any) -> Chunk:
         """Return stored rows, a pyarrow table, as a chunk."""
         if self.dtype is None:
-            features = unordered(table.select(self.features))
-            X = features.replace_schema_metadata(None).to_pandas()
+            X = frame(unordered(table.select(self.features)), where)
         else:
             X = np.empty((len(table), len(self.features)), self.dtype)
             for column, name in zip(X.T, self.features, strict=True):
@@ -65,10 +64,24 @@ class Roles:
         return arrays[0] if isinstance(names, str) else np.column_stack(arrays)
 
 
+def frame(table: Any, where: str) -> Any:
+    """Return a pyarrow table as a frame of pandas; raise a ValueError if strings are no UTF-8."""
+    try:
+        table.validate(full=True)
+        return table.replace_schema_metadata(None).to_pandas()
+    except pa.ArrowException as error:
+        kinds = ", ".join(f"{field.name!r:.40} ({field.type})" for field in table.schema)
+        raise ValueError(
+            f"The columns of {where} cannot be read: {str(error).rstrip('.')}. They are "
+            f"{kinds:.400}. Write the file again, with strings in UTF-8 and time zones that exist."
+        ) from error
+
+
 def unordered(table: Any) -> Any:
     """Return a pyarrow table whose Enums of polars have no order, as in a frame of polars."""
     for j, field in enumerate(table.schema):
-        if any(key.startswith(ENUM) for key in field.metadata or ()):
+        is_enum = any(key.startswith(ENUM) for key in field.metadata or ())
+        if is_enum and types.is_dictionary(field.type):
             kind = pa.dictionary(field.type.index_type, field.type.value_type)
             parts = [
                 pa.DictionaryArray.from_arrays(part.indices, part.dictionary)

@@ -97,13 +97,13 @@ class ReportDisplay(Display):
 
     def _by_group(self, ax: Any) -> list[Any]:
         """Draw the coverage of intervals by group or, for counts, errors over deviations."""
-        table = {name: np.asarray(self.calibration[name]) for name in self.calibration}
-        by, group, expected, low = table["by"], table["group"], NOMINAL, LOWEST
+        table, expected, low = self.calibration, NOMINAL, LOWEST
+        by, group = np.asarray(table["by"]), numbers(table, "group")
         if "coverage_95" in table:
-            share, label, high = table["coverage_95"], "Coverage of 95 % intervals", 1.01
+            share, label, high = numbers(table, "coverage_95"), "Coverage of 95 % intervals", 1.01
         else:
-            share, label = table["rmse"] / table["mean_std"], "Root mean squared error / mean std"
-            expected, low, high = 1.0, 0.0, None
+            share = numbers(table, "rmse") / numbers(table, "mean_std")
+            label, expected, low, high = "Root mean squared error / mean std", 1.0, 0.0, None
         ax.axhline(expected, color="0.35", linestyle="--", linewidth=1.0)
         lines = [
             ax.plot(group[by == key], share[by == key], marker, ls="none", label=label)[0]
@@ -120,12 +120,9 @@ class ReportDisplay(Display):
 
     def _reliability(self, ax: Any) -> list[Any]:
         """Draw how often the predicted class was right, by its probability."""
-        columns = (
-            np.asarray(self.calibration[name])
-            for name in ("by", "mean_prediction", "share", "chance")
-        )
-        by, predicted, share, chance = columns
-        rows = by == "confidence"
+        columns = ("mean_prediction", "share", "chance")
+        predicted, share, chance = (numbers(self.calibration, name) for name in columns)
+        rows = np.asarray(self.calibration["by"]) == "confidence"
         low = min(float(predicted[rows].min()), float(share[rows].min())) - 0.05
         ax.plot([low, 1.0], [low, 1.0], color="0.35", linestyle="--", linewidth=1.0)
         bars = ax.errorbar(predicted[rows], share[rows], 2.0 * chance[rows], fmt="o", capsize=2.0)
@@ -153,3 +150,11 @@ class ReportDisplay(Display):
         """
         report = fitted_with("report", estimator, cls).report()
         return cls(leaderboard=report.leaderboard, calibration=report.calibration).plot(axes)
+
+
+def numbers(table: Any, name: str) -> np.ndarray:
+    """Return a column of a table; raise a ValueError for words, each of which would be drawn."""
+    try:
+        return np.asarray(table[name], dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(f"Column {name!r} of calibration must be numbers.") from None

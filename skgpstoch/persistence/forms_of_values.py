@@ -282,6 +282,8 @@ def timestamp_of(parts: list[Any]) -> Any:
     """Return a time."""
     pd = pandas()
     when, zone = parts
+    if np.datetime_data(when)[0] == "generic":  # pandas raises a SystemError
+        raise ValueError("a time has no unit")
     time = pd.Timestamp(when)
     return time if zone is None else time.tz_localize("UTC").tz_convert(zone_of(zone))
 

@@ -289,13 +289,24 @@ def checkpoint_of(estimator: Any, data: Data, seed: int, start: Any, *more: Any)
     if start is not None:
         modules.append(start.posterior)
     tensors = [t.cpu().numpy() for m in modules for t in m.state_dict().values()]
+    fields_of = [part for m in modules for part in plain_fields(m)]  # which no repr may show
     named_seed = None if estimator.random_state is None else seed
     versions = sys.modules["skgpstoch"].__version__, torch.__version__
     columns = [(f.name, getattr(data, f.name)) for f in fields(data)]
     given = [part for n, c in columns if c is not None for part in (n, c.shape, str(c.dtype), c)]
     arrays_of = [*arrays, *arrays.values(), *tensors]
-    identity = fingerprint(versions, params, named_seed, *given, *arrays_of, *more)
+    identity = fingerprint(versions, params, fields_of, named_seed, *given, *arrays_of, *more)
     return Checkpoint(Path(estimator.checkpoint_dir), f"{type(estimator).__name__}-{identity}")
+
+
+def plain_fields(module: torch.nn.Module) -> list[tuple[str, str, Any]]:
+    """Return the attributes of a module, and of those inside, that are numbers or words."""
+    return [
+        (inside, name, value)
+        for inside, each in module.named_modules()
+        for name, value in sorted(vars(each).items())
+        if isinstance(value, bool | int | float | str) and name != "training"
+    ]
 
 
 def seed_of(estimator: Any, checkpoint: Checkpoint, seed: int) -> int:

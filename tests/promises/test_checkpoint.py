@@ -367,6 +367,25 @@ def test_a_hostile_file_is_a_warning_and_a_fresh_start(
     assert not list(tmp_path.iterdir())
 
 
+class Powers(nn.Module):
+    """X to a power, which neither its repr nor a tensor shows."""
+
+    def __init__(self, power):
+        super().__init__()
+        self.power = power
+
+    def forward(self, X):
+        return X**self.power
+
+
+def test_modules_that_differ_in_a_number_have_checkpoints_of_their_own(few, tmp_path):
+    params = {"n_inducing": 5, "solver": "adam", "max_iter": 4, "random_state": 0}
+    model = SVGPRegressor(feature_map=Powers(1.0), checkpoint_dir=tmp_path, **params)
+    killed(model, few)
+    other = clone(model).set_params(feature_map=Powers(3.0)).fit(*few)
+    assert_same(other, clone(other).set_params(checkpoint_dir=None).fit(*few), few[0])
+
+
 def test_steps_of_a_file_are_not_negative(few):
     """Their number divides, so a fit that went on from -1 steps failed."""
     model = SVGPRegressor(n_inducing=5, random_state=0).partial_fit(*few)

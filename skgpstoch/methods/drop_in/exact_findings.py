@@ -20,11 +20,10 @@ from ...kernels.matrices import why_object
 from ...training.exact_search import TrainingSet
 from ...training.recipes.error_findings import (
     BESIDE_NOISE,
-    beyond_spread,
+    Judged,
     judged_rows,
     of_local,
     of_tails,
-    standardised,
 )
 from ...training.recipes.findings import (
     FEW_TO_LEARN,
@@ -65,8 +64,8 @@ def of_left_out(model: ExactModel, given: sk.Kernel) -> Iterator[Finding]:
     yield of_explained(f, f.diag(X[rows]), variance - own, own, before)
     are_noise = bool(own.mean() > BESIDE_NOISE * variance.mean())
     yield from of_local(rows, error, X, model.rows.Y, model.kernel)
-    Z, are_beyond = standardised(X[rows]), beyond_spread(error, model.rows.Y)
-    yield from of_tails(error / np.sqrt(variance)[:, None], Z, are_noise, are_beyond)
+    judged = Judged.of(rows, error, X, model.rows.Y)
+    yield from of_tails(error / np.sqrt(variance)[:, None], judged, are_noise)
 
 
 def of_explained(

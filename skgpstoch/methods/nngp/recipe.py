@@ -27,9 +27,8 @@ from ...objectives.neighbours import BRIEFLY, NeighbourObjective
 from ...training.optimizers import SCHEDULES
 from ...training.recipes.error_findings import (
     MANY_FAR,
-    beyond_spread,
+    Judged,
     of_tails,
-    standardised,
 )
 from ...training.recipes.findings import NO_NOISE, OUTLIERS
 from ...training.recipes.held_out import errors_of, held_out_predictions
@@ -369,8 +368,8 @@ def of_outliers(fitted: Fitted) -> Iterator[Finding]:
         return
     rows, places = fitted.among_first(len(predicted.log_density))
     error = errors_of(fitted, rows, predicted.mean.numpy()[places])
-    Z, are_beyond = standardised(data.X[rows]), beyond_spread(error, fitted.scaled_targets(data))
-    found = of_tails(error, Z, True, are_beyond)
+    judged = Judged.of(rows, error, data.X, fitted.scaled_targets(data))
+    found = of_tails(error, judged, True)
     yield from (each for each in found if each.name == OUTLIERS and each.value <= MANY_FAR)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +34,12 @@ SURE_PAIRS = 4.0  # a correlation must exceed so many of its standard errors
 BESIDE_NOISE = 0.25  # least mean squared error, over the noise variance, for errors to count
 # A far row stands alone if its nearest row's error is below this share of its own.
 SET_APART = 0.5
+FOLLOWS = {
+    False: "The Gaussian noise follows these rows, so intervals at the other rows are too wide, "
+    "and f is less accurate.",
+    True: "f follows outliers among these rows, so it is far off beside them.",
+}
+N_BESIDE = 5  # nearest rows, whose median y that of an outlier is far from
 ASKED_PAIRS = 200  # rows whose errors are compared with those at the nearest rows
 MOST_DISPERSION, SURE_DISPERSION = 1.3, 4.0  # least reported ratio; and Poisson standard errors
 LARGE = 100.0  # counts that tell their rates well
@@ -71,34 +78,57 @@ def of_errors(
     yield found
 
 
-def of_tails(
-    error: np.ndarray, Z: np.ndarray, are_noise: bool, is_beyond: np.ndarray
-) -> Iterator[Finding]:
-    """Yield how many errors (n, P), at standardised rows Z (n, d), are far beyond the usual size.
+class Judged(NamedTuple):
+    """Rows whose errors are judged."""
+
+    Z: np.ndarray  # standardised, (n, d)
+    beyond: np.ndarray  # whether errors are far larger than the spread of y, (n,)
+    apart: np.ndarray  # whether y is as far from that of the nearest rows, (n,)
+
+    @classmethod
+    def of(cls, rows: np.ndarray, error: np.ndarray, X: np.ndarray, Y: np.ndarray) -> Judged:
+        """Compare rows with these numbers, and their errors (n, P), to the spread of all Y."""
+        far, Z, y = FAR_BEYOND * Scaling.robust(Y).scale, standardised(X[rows]), Y[rows]
+        beside = y[nearest_of(np.arange(len(Z)), Z, min(N_BESIDE, len(Z) - 1))]  # (n, k, P)
+        off = np.abs(y - np.median(beside, axis=1)) if beside.size else np.zeros(y.shape)
+        beyond, apart = (np.asarray((each > far).any(1)) for each in (np.abs(error), off))
+        return cls(Z, beyond, apart)
+
+    def are_followed(self, far: np.ndarray) -> bool:
+        """Tell whether far rows are outliers and rows beside them, where f is as far off.
+
+        So it is if f follows the outliers, and the errors are those of rows left out.
+        """
+        is_outlier = (self.beyond & self.apart)[far]
+        return bool(is_outlier.any() and self.apart.sum() <= FEW_FAR * len(self.apart))
+
+
+def of_tails(error: np.ndarray, judged: Judged, are_noise: bool) -> Iterator[Finding]:
+    """Yield how many errors (n, P) are far beyond the usual size.
 
     A few count only if the nearest rows do not have large errors too; otherwise the fit misses a
     part of the function there. One or two do if one rules the squares, and is far larger than
-    the spread of y (`is_beyond` (n,)). If there are many, and errors are as large as the noise, y
-    is skewed or its spread differs between regions.
+    the spread of y. If there are many, and errors are as large as the noise, y is skewed or its
+    spread differs between regions.
     """
     unit = np.median(np.abs(error), axis=0) * OVER_MEDIAN  # (P,)
     size = np.max(np.abs(error) / np.where(unit > 0.0, unit, np.inf), axis=1)  # (n,)
-    far, few, is_sole = far_rows(size, is_beyond)
-    rule = is_sole or few is not far or rules(few, FEW_FAR, size)
+    far, few, is_sole = far_rows(size, judged.beyond)
+    are_followed = judged.are_followed(far)
+    rule = is_sole or few is not far or are_followed or rules(few, FEW_FAR, size)
     limit = 0.0 if is_sole else max(MOST_FAR, (LEAST_FAR - 1) / len(error))
     found = Finding(OUTLIERS if rule else TAILS, "y", len(far) / len(error), limit)
     are_many = are_noise and len(far) > max(LEAST_MANY, MANY_FAR * len(error))
     if len(far) < max(LEAST_FAR, MOST_FAR * len(error)) and not is_sole:
         yield found
         return
-    if not (are_many or stand_alone(few if rule else far, size, Z)):
+    if not (are_many or are_followed or stand_alone(few if rule else far, size, judged.Z)):
         least = max(MANY_FAR, LEAST_MANY / len(error)) if are_noise else np.inf
         yield found._replace(limit=float(least))
         return
     text = (
         f"Errors have heavy tails: at {len(far) / len(error):.1%} of the training rows "
-        f"they are more than {FAR_OFF:.0f} times the usual size. The Gaussian noise follows "
-        "these rows, so intervals at the other rows are too wide, and f is less accurate."
+        f"they are more than {FAR_OFF:.0f} times the usual size. {FOLLOWS[are_followed]}"
     )
     of_skewed = (
         "If y is positive and skewed, such as a price, model its logarithm: set "
@@ -137,19 +167,19 @@ def rules(few: np.ndarray, most: float, size: np.ndarray) -> bool:
     return bool(len(few) <= most * len(size) and squares[few].sum() > RULING * squares.sum())
 
 
-def beyond_spread(error: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    """Tell which errors (n, P) are far larger than the spread of most of Y (m, P): (n,)."""
-    return np.asarray((np.abs(error) > FAR_BEYOND * Scaling.robust(Y).scale).any(1))
-
-
 def stand_alone(far: np.ndarray, size: np.ndarray, Z: np.ndarray) -> bool:
     """Tell whether the rows nearest to far rows have small errors, in the median."""
     some = far[np.linspace(0, len(far) - 1, min(len(far), FAR_ROWS)).round().astype(int)]
+    nearest = nearest_of(some, Z, 1)[:, 0]
+    return bool(np.median(size[nearest] / size[some]) < SET_APART)
+
+
+def nearest_of(some: np.ndarray, Z: np.ndarray, k: int) -> np.ndarray:
+    """Return the numbers of the k rows of Z nearest to each of some, (m, k)."""
     rows = torch.from_numpy(Z).float()
     distance = torch.cdist(rows[some], rows)
     distance[torch.arange(len(some)), some] = math.inf
-    nearest = distance.argmin(1).numpy()
-    return bool(np.median(size[nearest] / size[some]) < SET_APART)
+    return np.asarray(distance.topk(k, largest=False).indices.numpy())
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:

@@ -39,14 +39,13 @@ from ..tables import Table
 from .error_findings import (
     BESIDE_NOISE,
     LEAST_WEIGHT,
-    beyond_spread,
+    Judged,
     judged_rows,
     nearest_rows,
     of_dispersion,
     of_errors,
     of_local,
     of_tails,
-    standardised,
 )
 from .findings import (
     of_bounds,
@@ -355,8 +354,7 @@ def error_findings(
         Y = fitted.scaled_targets(data)
         yield from of_local(rows, error, data.X, Y, kernel, is_trained)
         are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * noise))
-        Z, are_beyond = standardised(data.X[rows]), beyond_spread(error, Y)
-        yield from of_tails(error, Z, are_noise, are_beyond)
+        yield from of_tails(error, Judged.of(rows, error, data.X, Y), are_noise)
 
 
 def errors_at(fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any, NoReturn
 
 import numpy as np
+from sklearn import config_context
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
@@ -197,9 +198,9 @@ def checked_weight(sample_weight: Any, X: Any) -> np.ndarray:
         If weights are not finite numbers, one for each row, if any is negative or all are 0.
     """
     given = as_floats(sample_weight, "sample_weight")
-    weight = _check_sample_weight(
-        given if given.ndim else float(given), X, dtype=np.float64, ensure_non_negative=True
-    )
+    each = given if given.ndim else float(given)
+    with config_context(assume_finite=False):  # rows of weight NaN would be left out
+        weight = _check_sample_weight(each, X, dtype=np.float64, ensure_non_negative=True)
     if not weight.any():
         raise ValueError(
             "sample_weight must contain at least one non-zero number, but all weights are zero."

@@ -97,7 +97,8 @@ def restoring(estimator: Any) -> Iterator[None]:
         vars(estimator).update(state)
         if RAN_OUT not in str(error) and ran_out_of_memory(error):
             raise MemoryError(what_to_lower(estimator)) from error
-        if isinstance(error, ValueError) and str(error).startswith(UNKNOWN_Y):
+        told = str(error)
+        if isinstance(error, ValueError) and told.startswith(UNKNOWN_Y) and WITHOUT not in told:
             raise ValueError(f"{error} {WITHOUT}") from None
         raise
 

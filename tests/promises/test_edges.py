@@ -877,6 +877,10 @@ def test_assumed_finite_rows_are_looked_at_in_fits(sine):
     with config_context(assume_finite=True):
         with pytest.raises(ValueError, match="contains NaN"):
             SVGPRegressor(n_inducing=5, max_iter=1).fit(unseen, y[:30])
+        with pytest.raises(ValueError, match="sample_weight contains NaN"):
+            SVGPRegressor(n_inducing=5, max_iter=1).fit(X[:30], y[:30], unseen[:, 0])
+        with pytest.raises(ValueError, match="alpha must be 0 or positive, got nan"):
+            GaussianProcessRegressor(alpha=unseen[:, 0] ** 2).fit(X[:30], y[:30])
         model = SVGPRegressor(n_inducing=5, max_iter=1).fit(X[:30], y[:30])
         with pytest.raises(ValueError, match=r"not checked for NaN.*assume_finite=True"):
             model.predict(unseen)

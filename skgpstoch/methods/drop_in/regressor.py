@@ -536,6 +536,6 @@ def noise_variance(alpha: Any, n_rows: int) -> np.ndarray:
             "alpha must be a scalar or an array with same number of entries as y, of shape "
             f"({n_rows},), got {alpha.shape}."
         )
-    if np.min(alpha) < 0.0:
-        raise ValueError(f"alpha must not be negative, got {np.min(alpha)}.")
+    if not np.min(alpha) >= 0.0:
+        raise ValueError(f"alpha must be 0 or positive, got {np.min(alpha)}.")
     return np.asarray(alpha)

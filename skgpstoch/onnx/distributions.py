@@ -13,6 +13,7 @@ from scipy.special import ndtri, stdtrit
 
 from ..likelihoods.shared_precision import t_nodes
 from ..likelihoods.skewed import SkewMap
+from ..methods.automatic.new_levels import SHARE_OF_GAP
 from ..methods.automatic.rounded_targets import (
     FEW_ATOMS,
     LEAST_BEYOND,
@@ -271,7 +272,7 @@ class OverLevels(NamedTuple):
         if are_counts:
             return cls(Widened(given, mean, 0.0 * var + 1.0), copies)
         std = mean.graph.where(var > 0.0, var.sqrt(), math.inf)
-        factor = ((copies.gaps(mean) / std).square() + 1.0).sqrt()
+        factor = ((SHARE_OF_GAP * copies.gaps(mean) / std).square() + 1.0).sqrt()
         return cls(Widened(given, mean, factor), copies)
 
     def moments(self) -> tuple[Value, Value]:

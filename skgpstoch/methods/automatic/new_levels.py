@@ -6,14 +6,14 @@ known levels in its place, and
     p(y | x, new) = (1/K) Σ_k p_k(y | x),   p_k(y | x) = p(m_k + (y − m_k)/c_k | x, level_k)/c_k.
 
 New levels are not at known ones. So each part is widened about its mean m_k, to the variance
-c_k² σ_k² = σ_k² + h_k², with h_k the distance from m_k to the mean that is √K-th nearest to it: the
-variable kernels of Breiman, Meisel & Purcell (1977). If levels do not matter, c_k is 1.
+c_k² σ_k² = σ_k² + h_k², with h_k half the distance from m_k to the mean that is √K-th nearest to
+it: the variable kernels of Breiman, Meisel & Purcell (1977). If levels do not matter, c_k is 1.
 
-*Measured* on 35 made-up tables of 6 to 200 levels, two draws each, with 8 levels: NLPD of normal
-parts without → with widening, for normal effects of ten times the noise 5.78 → 1.65, the
-exponentials of these 85 → 2.5, effects in two narrow groups .13 → .85, effects of twice the noise
-.14 → .09, of half of it 1.582 → 1.582, none −.833 → −.832. Intervals of 90 % hold .84 → .93 of the
-rows of new levels.
+*Measured* on twelve kinds of made-up tables of 15 to 120 levels, one to three columns of these with
+normal, lognormal and two-valued effects, three draws each, 8 levels in place of new ones: NLPD of
+new levels with half, and the whole distance 1.091 and 1.117; 90 % intervals hold .92 and .94, and
+in a draw they are off by .035 and .050. Two and four levels, which take a quarter and half of the
+time, have 1.137 and 1.122, off by .053 and .050, and at worst hold .72 and .69 (eight .84).
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from ...estimators.distributions.mixed import JoinedLaw, MixedBlocks, in_place
 from ...estimators.distributions.widened import WidenedLaw
 from ...estimators.predictions import PredictedRows
 from .mixture import mixed_draws
+
+SHARE_OF_GAP = 0.5  # h_k, of a distance between means
 
 
 class RowsWithNewLevels(PredictedRows):
@@ -130,7 +132,7 @@ def widened(law: Law, K: int) -> Law:
         return law
     mean, std = law.extent()
     m = mean.reshape(K, -1, mean.shape[1])
-    apart = np.sort(np.abs(m[:, None] - m), axis=1)[:, round(math.sqrt(K))]
+    apart = SHARE_OF_GAP * np.sort(np.abs(m[:, None] - m), axis=1)[:, round(math.sqrt(K))]
     ratio = apart.reshape(mean.shape) / np.where(std > 0.0, std, np.inf)
     return WidenedLaw(law, mean, np.hypot(1.0, ratio))
 

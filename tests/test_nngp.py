@@ -668,6 +668,21 @@ def test_among_many_rows_at_one_distance_the_first_are_nearest(n_levels, n_input
     assert np.array_equal(found, np.argsort(squares, axis=1, kind="stable")[:, :33])
 
 
+def test_equal_rows_are_not_all_ranked(monkeypatch):
+    """Twice as many candidates were asked for, again and again, up to all rows: (q, n, e)."""
+    ranked, asked = Nearest._ranked, []
+    rows = np.repeat(places("normal", d=12, n=3), 2000, axis=0)
+
+    def watched(self, Q, candidates, k):
+        asked.append(candidates.shape[1])
+        return ranked(self, Q, candidates, k)
+
+    monkeypatch.setattr(Nearest, "_ranked", watched)
+    found = finder(rows, uses_trees=False).of(torch.tensor(rows[[0, 5999]]), 33)
+    assert torch.equal(found, torch.arange(33) + torch.tensor([[0], [4000]]))
+    assert max(asked) <= 8 * (33 + 8)
+
+
 @pytest.mark.parametrize("size", [1e-160, 1e-30, 1e-23, 1.0, 1e19, 1e30, 1e140])
 def test_neighbours_by_products_have_no_units(size):
     """Squares of float32 numbers below 1e-23 are 0, and those above 1e19 infinite."""

@@ -98,7 +98,7 @@ class Nearest:
         left, n_asked = torch.arange(len(i), device=i.device), min(size, math.ceil(2.3 * k) + 1)
         while len(left):
             if n_asked > ASKED_FOR_EACH * k:
-                found[left] = self._compared(size, i[left], k)
+                found[left] = self._of_all(size, self._asked(self.places[i[left]]), k, i[left])
                 break
             near = self._among(size, self._asked(self.places[i[left]]), n_asked)
             is_earlier = near < i[left, None]
@@ -107,17 +107,16 @@ class Nearest:
             left, n_asked = left[~is_complete], min(size, 2 * n_asked)
         return found
 
-    def _compared(self, size: int, i: Tensor, k: int) -> Tensor:
-        """Do the same by all distances, for rows whose nearest ones among these are all later."""
-        found = torch.full((len(i), k), -1, dtype=torch.long, device=i.device)
-        numbers, columns = torch.arange(size, device=i.device), self.rows[:size].unbind(1)
-        for b in row_blocks(len(i), max(1, COMPARED // size)):
-            Q = self._asked(self.places[i[b]]).T[..., None]
-            r2 = sum((x - q).square() for x, q in zip(columns, Q, strict=True))  # (q, size)
-            r2.masked_fill_(numbers >= i[b, None], math.inf)
+    def _of_all(self, size: int, Q: Tensor, k: int, ends: Tensor) -> Tensor:
+        """Return the k nearest of the first rows, before these ends (q,), by all distances."""
+        found = torch.full((len(Q), k), -1, dtype=torch.long, device=Q.device)
+        numbers, columns = torch.arange(size, device=Q.device), self.rows[:size].unbind(1)
+        for b in row_blocks(len(Q), max(1, COMPARED // size)):
+            r2 = sum((x - q).square() for x, q in zip(columns, Q[b].T[..., None], strict=True))
+            r2.masked_fill_(numbers >= ends[b, None], math.inf)
             r2 = torch.nn.functional.pad(r2, (0, -size % GROUP), value=math.inf)
-            r2, near = smallest(r2, min(k, size))
-            r2, order = r2.sort(dim=1, stable=True)
+            near = first_nearest(r2, min(k, size))
+            r2, order = r2.gather(1, near).sort(dim=1, stable=True)
             found[b, : near.shape[1]] = torch.where(r2.isfinite(), near.gather(1, order), -1)
         return found
 
@@ -162,7 +161,8 @@ class Nearest:
     def _by_products(self, products: Products, Q: Tensor, k: int, n_candidates: int) -> Tensor:
         """Do the same by rounded distances to all rows, and exact ones to some candidates.
 
-        Queries for which a row that is no candidate may be as near are asked again with more.
+        Queries for which a row that is no candidate may be as near are asked again with more, and
+        where many rows are at equal distances, by exact distances to all.
         """
         found, of_query = [], len(products.rows) + n_candidates * Q.shape[1]
         for block in Q.split(max(1, PRODUCTS // of_query)):
@@ -170,8 +170,12 @@ class Nearest:
             near, last = self._ranked(block, candidates, k)
             is_open = last >= beyond
             if is_open.any():
-                n_more = min(products.n, 2 * n_candidates)
-                near[is_open] = self._by_products(products, block[is_open], k, n_more)
+                again, n_more = block[is_open], min(products.n, 2 * n_candidates)
+                if n_more > ASKED_FOR_EACH * (k + SPARE):
+                    ends = torch.full_like(again[:, 0], products.n)
+                    near[is_open] = self._of_all(products.n, again, k, ends)
+                else:
+                    near[is_open] = self._by_products(products, again, k, n_more)
             found.append(near)
         return torch.cat(found)
 
@@ -241,6 +245,17 @@ def smallest(r2: Tensor, k: int) -> tuple[Tensor, Tensor]:
     found = groups.gather(1, best[..., None].expand(-1, -1, GROUP)).flatten(1)
     values, at = found.topk(k, largest=False, sorted=False)
     return values, best.gather(1, at // GROUP) * GROUP + at % GROUP
+
+
+def first_nearest(r2: Tensor, k: int) -> Tensor:
+    """Return the places of the k smallest values of each row, (q, k), in order of their numbers.
+
+    Of equal values, those with the smallest numbers are taken.
+    """
+    last = smallest(r2, k)[0].amax(1, keepdim=True)
+    is_nearer, is_last = r2 < last, r2 == last
+    is_taken = is_nearer | (is_last & (is_last.cumsum(1) <= k - is_nearer.sum(1, keepdim=True)))
+    return first_where(torch.arange(r2.shape[1], device=r2.device).expand_as(r2), is_taken, k)
 
 
 def limited(rows: Tensor, most: float = FARTHEST) -> Tensor:

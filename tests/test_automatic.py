@@ -939,3 +939,12 @@ def test_targets_of_any_layout(layout, small):
     Y = np.column_stack([X[:, 0], -X[:, 1]]).astype("f4") + np.float32(0.125)
     models = [AutoGaussianProcessRegressor(random_state=0).fit(X, y) for y in (Y, layout(Y))]
     assert_allclose(models[1].predict(X), models[0].predict(X), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_many_classes_are_told_once():
+    """Exact processes looked at the labels again."""
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    with pytest.warns(UserWarning, match="unique classes") as said:
+        AutoGaussianProcessClassifier(max_time=1.0, random_state=0).fit(X, np.arange(40))
+    assert sum("unique classes" in str(each.message) for each in said) == 1

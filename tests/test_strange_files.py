@@ -3432,10 +3432,12 @@ def test_kernels_are_kernels(exact, tmp_path):
 def test_factors_of_neighbours_are_as_many_as_the_parameters_say(tmp_path):
     """A file of 2,000 rows had a factor of all rows for each of them."""
     model = NNGPRegressor(max_iter=1, random_state=0).fit(X, Y)
-    model.posterior_.n_joint = 129
-    with pytest.raises(ValueError, match="n_joint is 129, but n_neighbors is 32"):
+    model.posterior_.n_joint = 257
+    with pytest.raises(ValueError, match="n_joint is 257, but n_neighbors is 32"):
         model.save(tmp_path / "model")
-    model.set_params(n_neighbors=129).save(tmp_path / "model")
+    model.set_params(n_neighbors=257).save(tmp_path / "model")
+    model.posterior_.n_joint = 140
+    model.set_params(n_neighbors=10).save(tmp_path / "model")  # for the next fit
     model.posterior_.n_joint = 1e18
     with pytest.raises(ValueError, match="n_joint must be integers"):
         model.save(tmp_path / "model")

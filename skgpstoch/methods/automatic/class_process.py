@@ -21,7 +21,7 @@ from ...data.equal_rows import observations
 from ...data.held_out import of_classes
 from ...data.rows import Data
 from ...estimators.classifier import Classifier, coded
-from ...estimators.context import fitting, predicting
+from ...estimators.context import IS_JUDGED, fitting, predicting
 from ...estimators.first_rank import fits_on_first
 from ...estimators.importances import InputSpread, difference_importances
 from ...estimators.validation import check_weight, validate_inputs, with_groups
@@ -204,7 +204,8 @@ class ExactProcessClassifier(ProcessParameters, MixtureClassifier):
     def _validated(self, X: Any, y: Any, sample_weight: Any) -> Data:
         """Return valid rows with codes of the classes, and remember the classes."""
         X, y = validate_inputs(self, X, y, reset=True, ensure_min_samples=2)
-        check_classification_targets(y)
+        if not IS_JUDGED.get():  # else the caller has looked, and warned of many classes
+            check_classification_targets(y)
         data = check_weight(Data(np.asarray(X, np.float64), y), sample_weight, keeps=True)
         data, self.classes_ = coded(self, data)
         return data

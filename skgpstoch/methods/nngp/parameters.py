@@ -16,6 +16,7 @@ from ...persistence.failures import tell_failures
 from ...persistence.fields import whole
 
 PREDICTING = 128  # neighbours of predictions, unless the user says how many
+FREE_JOINT = 256  # n_neighbors of a fit that may be set to less before it is saved
 
 
 def predicting(n_neighbors_predict: int | None) -> int:
@@ -42,7 +43,7 @@ def asked(model: Any, posterior: Any) -> Any:
 def check_joint(model: Any) -> None:
     """Raise a ValueError if factors are of many more rows than the parameters say."""
     n_joint = getattr(getattr(model, "posterior_", None), "n_joint", 1)
-    if whole(n_joint) > max(PREDICTING, whole(model.n_neighbors)):
+    if whole(n_joint) > max(FREE_JOINT, whole(model.n_neighbors)):
         raise ValueError(
             f"posterior_.n_joint is {n_joint}, but n_neighbors is {model.n_neighbors}. Set it as "
             "in the fit"

@@ -20,7 +20,7 @@ from ...kernels.matrices import why_object
 from ...training.exact_search import TrainingSet
 from ...training.recipes.error_findings import (
     BESIDE_NOISE,
-    Judged,
+    JudgedRows,
     judged_rows,
     of_local,
     of_tails,
@@ -64,7 +64,7 @@ def of_left_out(model: ExactModel, given: sk.Kernel) -> Iterator[Finding]:
     yield of_explained(f, f.diag(X[rows]), variance - own, own, before)
     are_noise = bool(own.mean() > BESIDE_NOISE * variance.mean())
     yield from of_local(rows, error, X, model.rows.Y, model.kernel)
-    judged = Judged.of(rows, error, X, model.rows.Y)
+    judged = JudgedRows.of(rows, error, X, model.rows.Y)
     yield from of_tails(error / np.sqrt(variance)[:, None], judged, are_noise)
 
 

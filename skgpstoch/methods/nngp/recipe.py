@@ -27,7 +27,7 @@ from ...objectives.neighbours import BRIEFLY, NeighbourObjective
 from ...training.optimizers import SCHEDULES
 from ...training.recipes.error_findings import (
     MANY_FAR,
-    Judged,
+    JudgedRows,
     of_tails,
 )
 from ...training.recipes.findings import NO_NOISE, OUTLIERS
@@ -368,7 +368,7 @@ def of_outliers(fitted: Fitted) -> Iterator[Finding]:
         return
     rows, places = fitted.among_first(len(predicted.log_density))
     error = errors_of(fitted, rows, predicted.mean.numpy()[places])
-    judged = Judged.of(rows, error, data.X, fitted.scaled_targets(data))
+    judged = JudgedRows.of(rows, error, data.X, fitted.scaled_targets(data))
     found = of_tails(error, judged, True)
     yield from (each for each in found if each.name == OUTLIERS and each.value <= MANY_FAR)
 

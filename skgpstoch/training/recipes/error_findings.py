@@ -39,7 +39,9 @@ FOLLOWS = {
     "and f is less accurate.",
     True: "f follows outliers among these rows, so it is far off beside them.",
 }
-N_BESIDE = 5  # nearest rows, whose median y that of an outlier is far from
+N_BESIDE, FAR_APART = 5, 6.0
+"""Nearest rows, whose median y that of an outlier is far from, and how many spreads of y. With
+three, noise would be outlying that is as wide as y in some regions."""
 ASKED_PAIRS = 200  # rows whose errors are compared with those at the nearest rows
 MOST_DISPERSION, SURE_DISPERSION = 1.3, 4.0  # least reported ratio; and Poisson standard errors
 LARGE = 100.0  # counts that tell their rates well
@@ -78,21 +80,21 @@ def of_errors(
     yield found
 
 
-class Judged(NamedTuple):
+class JudgedRows(NamedTuple):
     """Rows whose errors are judged."""
 
     Z: np.ndarray  # standardised, (n, d)
     beyond: np.ndarray  # whether errors are far larger than the spread of y, (n,)
-    apart: np.ndarray  # whether y is as far from that of the nearest rows, (n,)
+    apart: np.ndarray  # whether y is even farther from that of the nearest rows, (n,)
 
     @classmethod
-    def of(cls, rows: np.ndarray, error: np.ndarray, X: np.ndarray, Y: np.ndarray) -> Judged:
+    def of(cls, rows: np.ndarray, error: np.ndarray, X: np.ndarray, Y: np.ndarray) -> JudgedRows:
         """Compare rows with these numbers, and their errors (n, P), to the spread of all Y."""
-        far, Z, y = FAR_BEYOND * Scaling.robust(Y).scale, standardised(X[rows]), Y[rows]
+        spread, Z, y = Scaling.robust(Y).scale, standardised(X[rows]), Y[rows]
         beside = y[nearest_of(np.arange(len(Z)), Z, min(N_BESIDE, len(Z) - 1))]  # (n, k, P)
         off = np.abs(y - np.median(beside, axis=1)) if beside.size else np.zeros(y.shape)
-        beyond, apart = (np.asarray((each > far).any(1)) for each in (np.abs(error), off))
-        return cls(Z, beyond, apart)
+        beyond, apart = np.abs(error) > FAR_BEYOND * spread, off > FAR_APART * spread
+        return cls(Z, np.asarray(beyond.any(1)), np.asarray(apart.any(1)))
 
     def are_followed(self, far: np.ndarray) -> bool:
         """Tell whether far rows are outliers and rows beside them, where f is as far off.
@@ -103,7 +105,7 @@ class Judged(NamedTuple):
         return bool(is_outlier.any() and self.apart.sum() <= FEW_FAR * len(self.apart))
 
 
-def of_tails(error: np.ndarray, judged: Judged, are_noise: bool) -> Iterator[Finding]:
+def of_tails(error: np.ndarray, judged: JudgedRows, are_noise: bool) -> Iterator[Finding]:
     """Yield how many errors (n, P) are far beyond the usual size.
 
     A few count only if the nearest rows do not have large errors too; otherwise the fit misses a

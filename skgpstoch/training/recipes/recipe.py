@@ -39,7 +39,7 @@ from ..tables import Table
 from .error_findings import (
     BESIDE_NOISE,
     LEAST_WEIGHT,
-    Judged,
+    JudgedRows,
     judged_rows,
     nearest_rows,
     of_dispersion,
@@ -354,7 +354,7 @@ def error_findings(
         Y = fitted.scaled_targets(data)
         yield from of_local(rows, error, data.X, Y, kernel, is_trained)
         are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * noise))
-        yield from of_tails(error, Judged.of(rows, error, data.X, Y), are_noise)
+        yield from of_tails(error, JudgedRows.of(rows, error, data.X, Y), are_noise)
 
 
 def errors_at(fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:

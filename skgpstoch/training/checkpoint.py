@@ -284,18 +284,18 @@ def checkpoint_of(estimator: Any, data: Data, seed: int, start: Any, *more: Any)
     """Return the checkpoint of exactly this fit: parameters, data, seed and start are the same."""
     params = {k: plain(v) for k, v in sorted(estimator.get_params().items()) if k not in SILENT}
     modules = [p for p in params.values() if isinstance(p, torch.nn.Module)]
+    of_modules = [part for m in modules for part in plain_fields(m)]  # which no repr may show
     arrays = {k: np.asarray(readable(v, k)) for k, v in params.items() if hasattr(v, "__array__")}
     params = {k: v for k, v in params.items() if k not in arrays}  # whose repr is abbreviated
     if start is not None:
         modules.append(start.posterior)
     tensors = [t.cpu().numpy() for m in modules for t in m.state_dict().values()]
-    fields_of = [part for m in modules for part in plain_fields(m)]  # which no repr may show
     named_seed = None if estimator.random_state is None else seed
     versions = sys.modules["skgpstoch"].__version__, torch.__version__
     columns = [(f.name, getattr(data, f.name)) for f in fields(data)]
     given = [part for n, c in columns if c is not None for part in (n, c.shape, str(c.dtype), c)]
     arrays_of = [*arrays, *arrays.values(), *tensors]
-    identity = fingerprint(versions, params, fields_of, named_seed, *given, *arrays_of, *more)
+    identity = fingerprint(versions, params, of_modules, named_seed, *given, *arrays_of, *more)
     return Checkpoint(Path(estimator.checkpoint_dir), f"{type(estimator).__name__}-{identity}")
 
 

@@ -804,6 +804,19 @@ def test_outliers_that_f_follows_are_told(estimator, seed):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("estimator", "seed"), [(NNGPRegressor, 7), (ADMMGaussianProcessRegressor, 9)]
+)
+def test_one_outlier_that_f_follows_is_told(estimator, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(60, 2))
+    y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=60)
+    y[5] += 40.0
+    with pytest.warns(UserWarning, match="Errors have heavy tails"):
+        estimator(random_state=0).fit(X, y)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", [NNGPRegressor, ADMMGaussianProcessRegressor])
 @pytest.mark.filterwarnings("error:Errors have heavy tails")
 def test_steps_and_bumps_are_no_outliers(estimator):

@@ -693,6 +693,15 @@ def test_types_of_scalars_that_are_none(dtype, exact, tmp_path):
     refused(tmp_path / "model", "is not a type of these|cannot have the type")
 
 
+def test_streams_begin_with_few_rows(tmp_path):
+    """One more row began again with all of them: 20,000 took minutes."""
+    model = SVGPRegressor(n_inducing=5, random_state=0).partial_fit(X[:10], Y[:10])
+    model.save(tmp_path / "model")
+    model._beginning = model._beginning.joined(model._beginning)
+    with pytest.raises(ValueError, match="_beginning has 20 rows, but streams begin before 20"):
+        model.save(tmp_path / "model")
+
+
 def test_times_have_units(exact, tmp_path):
     """pandas raised a SystemError."""
     make = lambda nodes: nodes.add("timestamp", nodes.add("scalar", "<M8", 0), None)  # noqa: E731

@@ -53,7 +53,8 @@ def small(cls):
     if cls in HELD_OUT:  # whose own kernel starts from a marginal likelihood
         return cls(RBF() + WhiteKernel(0.1), scheme="holdout", tol=1.0)
     if cls in NEIGHBOURS:
-        return cls(ConstantKernel() * Matern(nu=1.5), n_neighbors=8, max_iter=2)
+        few = {"n_neighbors": 8, "n_neighbors_predict": 8}
+        return cls(ConstantKernel() * Matern(nu=1.5), **few, max_iter=2)
     if cls in BASIS:
         few = {"n_components": 50, "n_subset": 50} if "n_components" in cls().get_params() else {}
         return cls(**{"n_subset": 0, **few}, max_iter=2)

@@ -20,8 +20,7 @@ from ...data.findings import Finding
 from ...data.rows import Rows
 from ...kernels import check_length_scales
 from ...kernels.sets import nearness
-from ...likelihoods.real import Gaussian
-from ...likelihoods.shared_precision import SharedStudentT
+from ...likelihoods.real import AdditiveNoise, Gaussian
 from ...models.calibration.tails import TailChoice
 from ...objectives.neighbours import BRIEFLY, NeighbourObjective
 from ...training.optimizers import SCHEDULES
@@ -350,7 +349,7 @@ class NeighbourRecipe(Recipe):
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)
         yield of_neighbours(fitted.posterior.n_neighbors, len(fitted.posterior.residual))
-        if isinstance(fitted.posterior.likelihood, SharedStudentT):
+        if isinstance(fitted.posterior.likelihood, AdditiveNoise):
             yield from of_outliers(fitted)
         if not self.kernel.learns_noise and self.kernel.start_noise <= NO_NOISE:
             yield from of_contradictions(fitted)
@@ -362,7 +361,7 @@ class NeighbourRecipe(Recipe):
 
 
 def of_outliers(fitted: Fitted) -> Iterator[Finding]:
-    """Yield outliers among rows left out: heavy tails tell of them, but means follow them."""
+    """Yield outliers among rows left out: tails tell of them, but means follow them."""
     predicted, data = cast(Any, fitted.objective).held_out, fitted.data
     if predicted is None or data is None:
         return
@@ -370,7 +369,9 @@ def of_outliers(fitted: Fitted) -> Iterator[Finding]:
     error = errors_of(fitted, rows, predicted.mean.numpy()[places])
     judged = JudgedRows.of(rows, error, data.X, fitted.scaled_targets(data))
     found = of_tails(error, judged, True)
-    yield from (each for each in found if each.name == OUTLIERS and each.value <= MANY_FAR)
+    for each in found:
+        if each.name == OUTLIERS and (each.value <= MANY_FAR or judged.has_outliers):
+            yield each
 
 
 def of_contradictions(fitted: Fitted) -> Iterator[Finding]:

@@ -37,7 +37,8 @@ SET_APART = 0.5
 FOLLOWS = {
     False: "The Gaussian noise follows these rows, so intervals at the other rows are too wide, "
     "and f is less accurate.",
-    True: "f follows outliers among these rows, so it is far off beside them.",
+    True: "f or the Gaussian noise follows outliers among these rows, so f is far off beside them, "
+    "or intervals at the other rows are too wide.",
 }
 N_BESIDE, FAR_APART = 5, 6.0
 """Nearest rows, whose median y that of an outlier is far from, and how many spreads of y. With
@@ -101,8 +102,12 @@ class JudgedRows(NamedTuple):
 
         So it is if f follows the outliers, and the errors are those of rows left out.
         """
-        is_outlier = (self.beyond & self.apart)[far]
-        return bool(is_outlier.any() and self.apart.sum() <= FEW_FAR * len(self.apart))
+        return self.has_outliers and bool((self.beyond & self.apart)[far].any())
+
+    @property
+    def has_outliers(self) -> bool:
+        """Whether a few rows have y far from those nearest to them."""
+        return bool(0 < self.apart.sum() <= FEW_FAR * len(self.apart))
 
 
 def of_tails(error: np.ndarray, judged: JudgedRows, are_noise: bool) -> Iterator[Finding]:
@@ -110,18 +115,19 @@ def of_tails(error: np.ndarray, judged: JudgedRows, are_noise: bool) -> Iterator
 
     A few count only if the nearest rows do not have large errors too; otherwise the fit misses a
     part of the function there. One or two do if one rules the squares, and is far larger than
-    the spread of y. If there are many, and errors are as large as the noise, y is skewed or its
-    spread differs between regions.
+    the spread of y, or if f follows one. If there are many, and errors are as large as the noise,
+    y is skewed or its spread differs between regions.
     """
     unit = np.median(np.abs(error), axis=0) * OVER_MEDIAN  # (P,)
     size = np.max(np.abs(error) / np.where(unit > 0.0, unit, np.inf), axis=1)  # (n,)
     far, few, is_sole = far_rows(size, judged.beyond)
     are_followed = judged.are_followed(far)
-    rule = is_sole or few is not far or are_followed or rules(few, FEW_FAR, size)
-    limit = 0.0 if is_sole else max(MOST_FAR, (LEAST_FAR - 1) / len(error))
+    is_one_enough = is_sole or are_followed
+    rule = is_one_enough or few is not far or rules(few, FEW_FAR, size)
+    limit = 0.0 if is_one_enough else max(MOST_FAR, (LEAST_FAR - 1) / len(error))
     found = Finding(OUTLIERS if rule else TAILS, "y", len(far) / len(error), limit)
     are_many = are_noise and len(far) > max(LEAST_MANY, MANY_FAR * len(error))
-    if len(far) < max(LEAST_FAR, MOST_FAR * len(error)) and not is_sole:
+    if len(far) < max(LEAST_FAR, MOST_FAR * len(error)) and not is_one_enough:
         yield found
         return
     if not (are_many or are_followed or stand_alone(few if rule else far, size, judged.Z)):

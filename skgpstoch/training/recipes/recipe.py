@@ -32,6 +32,7 @@ from ...likelihoods.counts import Poisson
 from ...likelihoods.heavy_tailed import Laplace, StudentT
 from ...likelihoods.real import AdditiveNoise, Gaussian
 from ...models.posteriors.base import Posterior
+from ...models.posteriors.exact import ExactPosterior
 from ...objectives.base import Objective
 from ...objectives.closing import Budget
 from ..history import History
@@ -61,6 +62,8 @@ from .findings import (
 )
 from .kernel_choice import KernelChoice
 from .plan import OfParameters, Plan, Sizes, Start
+
+MOST_LEFT_OUT = 2000  # rows whose inverse covariances are computed to judge the fit
 
 
 class Problem(NamedTuple):
@@ -354,7 +357,8 @@ def error_findings(
         Y = fitted.scaled_targets(data)
         yield from of_local(rows, error, data.X, Y, kernel, is_trained)
         are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * noise))
-        yield from of_tails(error, JudgedRows.of(rows, error, data.X, Y), are_noise)
+        without = errors_without(fitted, data, rows, error)
+        yield from of_tails(without, JudgedRows.of(rows, without, data.X, Y), are_noise)
 
 
 def errors_at(fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
@@ -364,6 +368,14 @@ def errors_at(fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
     with torch.no_grad():
         mean, _ = fitted.posterior.marginals(X).mixture_moments()
     return y - mean.numpy().reshape(y.shape)
+
+
+def errors_without(fitted: Fitted, data: Data, rows: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """Return errors (m, P) at these rows without themselves, if a factor of all rows is known."""
+    posterior, n = fitted.posterior, len(data.X)
+    if isinstance(posterior, ExactPosterior) and len(posterior.X) == n <= MOST_LEFT_OUT:
+        return np.asarray(posterior.solver.left_out()[0][..., 0].mT[rows].numpy())
+    return error
 
 
 def counts_at(

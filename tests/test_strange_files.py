@@ -698,7 +698,7 @@ def test_streams_begin_with_few_rows(tmp_path):
     model = SVGPRegressor(n_inducing=5, random_state=0).partial_fit(X[:10], Y[:10])
     model.save(tmp_path / "model")
     model._beginning = model._beginning.joined(model._beginning)
-    with pytest.raises(ValueError, match="_beginning has 20 rows, but streams begin before 20"):
+    with pytest.raises(ValueError, match="_beginning must be rows, and fewer than 20"):
         model.save(tmp_path / "model")
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..data.arrays import resolve_seed
 from ..data.devices import resolve_device
-from ..data.rows import Data
+from ..data.rows import BEGINNING, Data
 from ..objectives.base import Objective
 from ..training.checkpoint import SILENT, has_moments_of, load_moments
 from ..training.loop import train
@@ -19,7 +19,7 @@ from ..training.optimizers import make_optimizer
 from ..training.recipes.plan import Sizes, Start
 from ..training.recipes.recipe import Problem, Recipe
 from ..training.tables import InMemory
-from .base import BEGINNING, BaseGP, Run, changed_parameters, representations
+from .base import BaseGP, Run, changed_parameters, representations
 from .context import fitting
 from .first_rank import refuse_group
 from .regressor import Regressor

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from ..data.devices import MOST_JOBS
 from ..data.docstrings import entries, sections
 from ..data.messages import warn
+from ..data.rows import BEGINNING, Data
 from .arrays import KINDS, told
 from .forms_of_values import LETTERS_SHOWN
 from .kernels import check_kernel
@@ -186,6 +187,13 @@ def check_estimator(value: BaseEstimator, fields: dict[str, Any]) -> None:
     check_inside(type(value), fields)
     check_outputs(type(value), fields)
     check_jobs(type(value), fields)
+    check_beginning(fields.get("_beginning"))
+
+
+def check_beginning(rows: Any) -> None:
+    """Raise a ValueError where a stream would begin again with many rows."""
+    if rows is not None and (not isinstance(rows, Data) or len(rows) >= BEGINNING):
+        raise ValueError(f"_beginning must be rows, and fewer than {BEGINNING}")
 
 
 def check_documented(cls: type, fields: dict[str, Any]) -> None:

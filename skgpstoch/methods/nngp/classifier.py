@@ -150,7 +150,6 @@ class NNGPClassifier(NeighbourParameters, NetworkParameters, TrainingParameters,
         return asked(self, posterior)
 
     def _check_parts(self) -> None:
-        super()._check_parts()
         check_joint(self)
 
     def __dir__(self) -> list[str]:

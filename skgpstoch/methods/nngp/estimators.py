@@ -217,7 +217,6 @@ class NNGPRegressor(
         return asked(self, posterior)
 
     def _check_parts(self) -> None:
-        super()._check_parts()
         check_joint(self)
 
     def __dir__(self) -> list[str]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 COLUMNS = 256  # systems that are solved together, if there are many
+ROUNDED = 8.0  # least relative residual that is asked for, in units of rounding errors
 
 Product = Callable[[Tensor], Tensor]
 """(N, R) → (N, R)."""
@@ -49,7 +50,8 @@ def conjugate_gradients(
     precondition : callable or None, default=None
         V ↦ M⁻¹V for an M that approximates A.
     tol : float, default=1e-6
-        A column ends when its residual's norm, relative to that of B, is smaller.
+        A column ends when its residual's norm, relative to that of B, is smaller, or as small as
+        rounding allows.
     max_iter : int, default=1000
         Largest number of products.
     most_energy : float, default=inf
@@ -69,7 +71,7 @@ def conjugate_gradients(
     precondition = precondition or torch.clone
     X = torch.zeros_like(B) if start is None else start.clone()
     R = B - product(X) if start is not None else B.clone()
-    limit = tol * B.norm(dim=0)
+    limit = max(tol, ROUNDED * torch.finfo(B.dtype).eps) * B.norm(dim=0)
     Z = precondition(R)
     D, ZR = Z.clone(), (Z * R).sum(0)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 COLUMNS = 256  # systems that are solved together, if there are many
-ROUNDED = 8.0  # least relative residual that is asked for, in units of rounding errors
+LEAST_RESIDUAL = 8.0  # least relative residual that is asked for, in units of rounding errors
 
 Product = Callable[[Tensor], Tensor]
 """(N, R) → (N, R)."""
@@ -71,7 +71,7 @@ def conjugate_gradients(
     precondition = precondition or torch.clone
     X = torch.zeros_like(B) if start is None else start.clone()
     R = B - product(X) if start is not None else B.clone()
-    limit = max(tol, ROUNDED * torch.finfo(B.dtype).eps) * B.norm(dim=0)
+    limit = max(tol, LEAST_RESIDUAL * torch.finfo(B.dtype).eps) * B.norm(dim=0)
     Z = precondition(R)
     D, ZR = Z.clone(), (Z * R).sum(0)
 

@@ -220,7 +220,7 @@ def test_systems_that_do_not_end_are_reported(monkeypatch, sine):
     monkeypatch.setattr(
         fold_loss,
         "conjugate_gradients",
-        lambda *args, **_: conjugate_gradients(*args[:4], tol=0.0, max_iter=2),
+        lambda *args, **_: conjugate_gradients(*args[:4], tol=0.0, max_iter=1),
     )
     with pytest.warns(ConvergenceWarning) as found:
         ADMMGaussianProcessRegressor(1.0 * sk.RBF(0.8), max_iter=1, random_state=0).fit(*sine)

@@ -35,6 +35,7 @@ from skgpstoch.methods.gpcv.fold_loss import Fold, FoldLoss
 from skgpstoch.models.posteriors import iterative
 from skgpstoch.models.posteriors.exact import ExactPosterior
 from skgpstoch.models.posteriors.iterative import IterativePosterior
+from skgpstoch.training.recipes import recipe
 
 F64 = torch.float64
 PERIODIC = sk.ConstantKernel(1.2) * sk.ExpSineSquared(0.9, 1.3) * sk.RBF(2.0) + sk.RBF(0.7)
@@ -961,3 +962,31 @@ def test_coordinate_steps_that_cycle_keep_the_best_iterate():
     best = model.history_["theta"][model.best_iter_ - 1, 0]
     assert model.history_["loss"][model.best_iter_ - 1, 0] < 1.01 * min(model.loss_curve_)
     assert math.log(model.kernel_.k2.alpha) == pytest.approx(best[1])
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_outliers_are_judged_without_their_rows(sine, monkeypatch):
+    """Rows are trained in another order; merged ones have one place, and are left out together."""
+    X, y = np.tile(sine[0][:40], (3, 1)), np.tile(sine[1][:40], 3)
+    judge, found = recipe.errors_without, []
+
+    def watched(fitted, rows, error):
+        found.append((fitted, rows, judge(fitted, rows, error)))
+        return found[-1][2]
+
+    monkeypatch.setattr(recipe, "errors_without", watched)
+    y[40:] += 0.3
+    ADMMGaussianProcessRegressor(1.0 * sk.RBF(0.8), max_iter=1, random_state=0).fit(X, y)
+    ((fitted, rows, without),) = found
+    posterior, Y = fitted.posterior, fitted.scaled_targets(fitted.whole)
+    assert len(posterior.X) < 120
+    assert len(rows) == 120
+    for row in (0, 7, 40):
+        others = np.flatnonzero(fitted.places != fitted.places[row])
+        kept = np.unique(fitted.places[others])
+        K = posterior.kernel(posterior.X).detach().numpy()
+        C = (posterior.factor[0] @ posterior.factor[0].mT).numpy()
+        mean = K[fitted.places[row], kept] @ np.linalg.solve(
+            C[np.ix_(kept, kept)], posterior.y.numpy()[kept]
+        )
+        assert_allclose(without[row], Y[row] - mean, rtol=1e-6)

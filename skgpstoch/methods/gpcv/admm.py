@@ -94,8 +94,9 @@ class ADMMGaussianProcessRegressor(TargetParameters, Regressor):
         Number of folds and restarts that joblib computes at a time; None is 1, unless in a
         :func:`joblib.parallel_config`.
     dtype : {"float32", "float64"}, default="float64"
-        Precision of covariance matrices during training; everything else is in float64. If there is
-        little noise, float32 ends at a worse optimum.
+        Precision of covariance matrices during training; everything else is in float64. With
+        float32 the search may not converge, and take a hundred times as long (300 rows with little
+        noise).
     scheme : {"consensus", "naive", "holdout"}, default="consensus"
         "consensus": all folds share their hyper-parameters. "naive": each fold has its own, and the
         mean of their logarithms is used. "holdout": only the first fold is used.

@@ -357,7 +357,7 @@ def error_findings(
         Y = fitted.scaled_targets(data)
         yield from of_local(rows, error, data.X, Y, kernel, is_trained)
         are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * noise))
-        without = errors_without(fitted, data, rows, error)
+        without = errors_without(fitted, rows, error)
         yield from of_tails(without, JudgedRows.of(rows, without, data.X, Y), are_noise)
 
 
@@ -370,12 +370,18 @@ def errors_at(fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
     return y - mean.numpy().reshape(y.shape)
 
 
-def errors_without(fitted: Fitted, data: Data, rows: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """Return errors (m, P) at these rows without themselves, if a factor of all rows is known."""
-    posterior, n = fitted.posterior, len(data.X)
-    if isinstance(posterior, ExactPosterior) and len(posterior.X) == n <= MOST_LEFT_OUT:
-        return np.asarray(posterior.solver.left_out()[0][..., 0].mT[rows].numpy())
-    return error
+def errors_without(fitted: Fitted, rows: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """Return errors (m, P) at these rows without themselves, if a factor of all rows is known.
+
+    Rows that were merged are left out together.
+    """
+    posterior, places, data = fitted.posterior, fitted.places, cast(Data, fitted.whole)
+    is_known = isinstance(posterior, ExactPosterior) and len(posterior.X) <= MOST_LEFT_OUT
+    if not is_known or places is None or len(places) != len(data):
+        return error
+    exact = cast(ExactPosterior, posterior)
+    mean = exact.y - exact.solver.left_out()[0][..., 0].mT  # in the order of training
+    return np.asarray((fitted.scaled_targets(data) - mean.numpy()[places])[rows])
 
 
 def counts_at(

@@ -21,7 +21,7 @@ from skgpstoch.models.posteriors.nearby import (
     ratio,
     scores,
 )
-from skgpstoch.objectives.neighbours import best_tails_and_spread
+from skgpstoch.objectives.neighbour_calibration import best_tails_and_spread
 
 KERNEL = 1.0 * sk.Matern(0.5, nu=1.5) + sk.WhiteKernel(0.1)
 SMOOTH = 1.0 * sk.Matern(1.0, nu=2.5) + sk.WhiteKernel(0.1)

@@ -16,7 +16,6 @@ import copy
 import math
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -25,27 +24,16 @@ from ..data.devices import BLOCK_ROWS
 from ..data.rows import Rows
 from ..kernels import Kernel
 from ..kernels.sets import nearness
-from ..likelihoods.real import AdditiveNoise, Gaussian
-from ..likelihoods.shared_precision import SharedStudentT
+from ..likelihoods.real import Gaussian
 from ..maths.conditionals import log_density
-from ..maths.gaussian import Marginals
 from ..maths.nearest import Nearest
 from ..models.calibration.held_out import Predicted
-from ..models.calibration.spread import best_spread
-from ..models.calibration.tails import ErrorTails, TailChoice, best_tails
+from ..models.calibration.tails import TailChoice, best_tails
 from ..models.calibration.tails import log_density as log_density_of_errors
-from ..models.mixture import Spread
 from ..models.posteriors.mean_error import with_mean_error
 from ..models.posteriors.nearby import (
-    KNOWN,
     N_NEARBY,
-    ErrorScale,
-    ErrorsNearby,
     Given,
-    Widths,
-    deviation,
-    factor2,
-    known,
 )
 from ..models.posteriors.neighbours import (
     NeighbourPosterior,
@@ -56,6 +44,7 @@ from ..models.posteriors.places import Observed, observed
 from ..models.posteriors.sets import lag
 from .base import Objective, surrogate
 from .closing import LEAST_JUDGES, seconds_of
+from .neighbour_calibration import FEWER, JudgedNeighbours, fewest
 
 Pair = tuple[Tensor, Observed]  # places
 
@@ -91,6 +80,8 @@ class NeighbourObjective(Objective):
         What rows left out may choose; None: nothing.
     is_approximate : bool, default=False
         Whether the search for neighbours may miss some.
+    seeks_fewer : bool, default=False
+        Whether rows left out may choose fewer neighbours for predictions.
     """
 
     n_done: Tensor
@@ -114,6 +105,7 @@ class NeighbourObjective(Objective):
         n_epoch: int,
         tails: TailChoice | None,
         is_approximate: bool = False,
+        seeks_fewer: bool = False,
     ) -> None:
         super().__init__()
         self.kernel = kernel
@@ -128,6 +120,7 @@ class NeighbourObjective(Objective):
         self.is_ordered = is_ordered
         self.n_epoch = n_epoch
         self.is_approximate = is_approximate
+        self.seeks_fewer = seeks_fewer
         self.register_buffer("n_done", torch.zeros((), dtype=torch.long, device="cpu"))
         self.data: Pair | None = None  # of training
         self.trains_features = any(p.requires_grad for p in network.parameters())
@@ -296,7 +289,8 @@ class NeighbourObjective(Objective):
         per_row = seconds_of(leave_out, deadline.clock) / n
         most = MOST_CLOSING_SHARE * deadline.left() / per_row
         self.n_judged = int(min(max(most, LEAST_JUDGES), JUDGED_ROWS))
-        return per_row * min(len(X), self.n_judged)
+        share = 1.0 + self.seeks_fewer * sum(FEWER) / self.n_neighbors_predict
+        return share * per_row * min(len(X), self.n_judged)
 
     @torch.no_grad()
     def posterior(self, X: Tensor, rows: Rows) -> NeighbourPosterior:
@@ -313,16 +307,17 @@ class NeighbourObjective(Objective):
         posterior = self.posterior(X, rows)
         if self.mean.requires_grad:
             with_mean_error(posterior)
-        given = self.left_out(posterior, X, rows, self.n_judged)
-        judged, mean, var = rows[: len(given.mean)].to(torch.float64), given.mean, given.var
-        wider = None
-        if rows.noise is None and self.tails is not None:
-            wider = self.calibrate_(posterior, given, judged)
-            var = wider.of_f.square() * var
-        likelihood = cast(AdditiveNoise, posterior.likelihood.of(judged))
-        likelihood = likelihood if wider is None else likelihood.scaled(wider.of_noise)
-        self.held_out = Predicted.of(judged.y, Marginals(mean[None], var[None]), likelihood).cpu()
-        return posterior
+
+        def judged(n_neighbors: int) -> JudgedNeighbours:
+            posterior.n_neighbors = n_neighbors
+            given = self.left_out(posterior, X, rows, self.n_judged)
+            return JudgedNeighbours.of(posterior, given, rows[: len(given.mean)], self.tails)
+
+        found = judged(posterior.n_neighbors)
+        if self.seeks_fewer:
+            found = fewest(found, judged)
+        self.held_out = found.held_out.cpu()
+        return found.told(posterior)
 
     def left_out(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows, most: int) -> Given:
         """Predict f at the first rows, which are in random order, each given the others."""
@@ -340,65 +335,6 @@ class NeighbourObjective(Objective):
         other = super().__deepcopy__(memo)
         self.data, self.found = rows
         return other
-
-    def calibrate_(self, posterior: NeighbourPosterior, given: Given, rows: Rows) -> Widths:
-        """Set how wide predictions are, and their tails; return how wide those of these rows are.
-
-        The errors of rows left out, of which `given` is f, are those of single observations,
-        whatever the rows' weights.
-        """
-        noise = posterior.variance
-        s = (given.var + noise).clamp_min(TINIEST).sqrt()
-        u = (rows.y - given.mean) / s
-        weight = rows.weighted(torch.ones_like(rows.y))[:, :1]
-        nearby, r = ErrorsNearby.best(u, weight[:, 0], given)
-        most_odds = given.odds.quantile(KNOWN, dim=0)
-        limited = deviation(given, noise, most_odds)
-        arrays = (each.cpu().numpy() for each in (u, limited, weight, r, known(given, most_odds)))
-        tails, (factor, exponent) = best_tails_and_spread(cast(TailChoice, self.tails), *arrays)
-        if math.isinf(tails.df):
-            posterior.likelihood = Gaussian(noise)
-        else:
-            posterior.likelihood = SharedStudentT(noise.sqrt(), torch.full_like(noise, tails.df))
-            posterior.likelihood.outliers = tails.outliers
-        wider = float((posterior.likelihood.noise_variance / noise).mean())
-        scale = ErrorScale(torch.from_numpy(factor), exponent, most_odds, nearby, wider).to(noise)
-        posterior.spread = scale
-        return scale(given, noise)
-
-
-def best_tails_and_spread(
-    choice: TailChoice,
-    u: np.ndarray,
-    s: np.ndarray,
-    weight: np.ndarray,
-    ratio: np.ndarray,
-    share: np.ndarray,
-) -> tuple[ErrorTails, Spread]:
-    """Return the tails of errors u (N, P), and the factor c·s^(γ − 1) of their deviations s (N, P).
-
-    Rows have weights (N, 1). Errors nearby say r (N, P), of which a share π (N, P) is taken. The
-    search for γ begins with Laplace's distribution, as r was chosen: heavy tails, if found first,
-    would stand in for deviations that vary.
-    """
-
-    def scales(c: float) -> np.ndarray:
-        return np.sqrt(factor2(share, c * spread.ratio(s) * ratio))
-
-    def laplace(u: np.ndarray) -> np.ndarray:
-        b = np.maximum(np.average(np.abs(u), 0, weight[:, 0]), TINIEST)
-        return -(np.log(b) + np.abs(u) / b).sum(1)
-
-    def by_tails(u: np.ndarray) -> np.ndarray:
-        return log_density_of_errors(u, tails, lambda c: np.full_like(u, c)).sum(1)
-
-    spread, z = Spread(np.ones(u.shape[1]), 1.0), u / np.sqrt(factor2(share, ratio))
-    if choice.scales:
-        spread = best_spread(laplace, z, np.zeros_like(u), s, weight[:, 0])
-        tails = best_tails(u, choice, weight, scales)
-        spread = best_spread(by_tails, z, np.zeros_like(u), s, weight[:, 0])
-    tails = best_tails(u, choice, weight, scales)
-    return tails, spread._replace(factor=tails.scale * spread.factor)
 
 
 @torch.no_grad()

@@ -62,7 +62,7 @@ def of_neighbours(estimator: Any, p: Any, data: Data, groups: Sequence[int]) -> 
     if data.X.shape[1] <= MOST_RELEVANT_INPUTS:
         units = input_units(data, np.asarray(groups))
         kernels = {name: matern(units, nu) for nu, name in NEIGHBOURS.items()}
-    return entrants_of(estimator, p, kernels)
+    return entrants_of(estimator, p, kernels, n_neighbors_predict="auto")
 
 
 def of_latent_neighbours(
@@ -110,6 +110,7 @@ def of_deep_neighbours(estimator: Any, p: Any) -> Entrant:
 
     def make(left: float | None) -> Any:
         given = {"max_time": left, "device": p.device, "verbose": p.verbose, "random_state": seed}
+        given["n_neighbors_predict"] = "auto"
         return estimator(kernel, hidden_layer_sizes=DEEP_LAYERS, **given)
 
     return Entrant(DEEP, make, is_promising=promises_depth)

@@ -236,7 +236,8 @@ class DeepNeighbourObjective(NeighbourObjective):
     def left_out(self, posterior: NeighbourPosterior, X: Tensor, rows: Rows, most: int) -> Given:
         """Predict f at the rows that the network has not seen, given those that it has."""
         n, G = rows.n_held_out, posterior.features[:most]
-        return self.posterior(X[n:], rows[n:]).given_nearest(G[:n], self.n_errors)
+        trained = self.posterior(X[n:], rows[n:]).with_neighbors(posterior.n_neighbors)
+        return trained.given_nearest(G[:n], self.n_errors)
 
 
 class DeepNeighbourClassObjective(DeepNeighbourObjective, NeighbourClassObjective):

@@ -15,6 +15,7 @@ from ...estimators.docs import public_estimator
 from ...estimators.first_rank import refuse_group
 from ...estimators.parameters import (
     ACTIVATION,
+    POSITIVE_INTEGER,
     NetworkParameters,
     TargetParameters,
     TrainingParameters,
@@ -61,10 +62,11 @@ class NNGPRegressor(
         input, whose nu of 0.5, 1.5 or 2.5 fits the rows best.
     n_neighbors : int, default=32
         Number of rows on which each row is conditioned in training; all if there are fewer.
-    n_neighbors_predict : int or None, default=None
+    n_neighbors_predict : int, "auto" or None, default=None
         Number of rows on which predictions are conditioned; None is 128. All if there are fewer:
         predictions are then those of the exact process. Rows at one place count as one. It can be
-        set on a fitted model.
+        set on a fitted model. "auto": 32, 64 or 128, the fewest that predict rows left out as well
+        as 128 do; 128 for counts, or if fewer than 300 are left out.
     search : {"exact", "approximate"}, default="exact"
         How neighbours are found: all of them, by a tree or by comparing all rows, or most of them,
         by an index of faiss (``pip install faiss-cpu``). The index is used from 100,000 rows on,
@@ -195,6 +197,7 @@ class NNGPRegressor(
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "activation": ACTIVATION,
         "mean": [StrOptions({"zero", "constant"})],
+        "n_neighbors_predict": [POSITIVE_INTEGER, StrOptions({"auto"}), None],
         "calibrate": ["boolean"],
         "likelihood": [
             StrOptions({"auto", "gaussian", "shared_student_t", "poisson", "negative_binomial"}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, ClassVar, cast
 
 from sklearn.utils._param_validation import StrOptions
@@ -19,9 +20,9 @@ PREDICTING = 128  # neighbours of predictions, unless the user says how many
 FREE_JOINT = 256  # n_neighbors of a fit that may be set to less before it is saved
 
 
-def predicting(n_neighbors_predict: int | None) -> int:
-    """Return how many rows predictions are given."""
-    return PREDICTING if n_neighbors_predict is None else n_neighbors_predict
+def predicting(n_neighbors_predict: int | str | None) -> int:
+    """Return how many rows predictions are given, at most."""
+    return n_neighbors_predict if isinstance(n_neighbors_predict, Integral) else PREDICTING
 
 
 def approximates(search: str) -> bool:
@@ -33,7 +34,8 @@ def approximates(search: str) -> bool:
 
 def asked(model: Any, posterior: Any) -> Any:
     """Return the posterior that searches rows, and as many of them, as the model now says."""
-    n_neighbors, is_approximate = predicting(model.n_neighbors_predict), approximates(model.search)
+    given, is_approximate = model.n_neighbors_predict, approximates(model.search)
+    n_neighbors = posterior.n_neighbors if given == "auto" else predicting(given)
     if (n_neighbors, is_approximate) == (posterior.n_neighbors, posterior.is_approximate):
         return posterior
     model._validate_params()  # it was set after the fit
@@ -83,7 +85,7 @@ class NeighbourParameters:
     """
 
     n_neighbors: int = 32
-    n_neighbors_predict: int | None = None
+    n_neighbors_predict: int | str | None = None
     search: str = "exact"
     loss: str = "auto"
     learning_rate_init: float = 0.1

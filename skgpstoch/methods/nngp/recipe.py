@@ -86,7 +86,7 @@ class NeighbourRecipe(Recipe):
     network: Network | None
     training: Training
     n_neighbors: int
-    n_neighbors_predict: int | None
+    n_neighbors_predict: int | str | None
     search: str
     loss: str
     tails: TailChoice | None
@@ -297,6 +297,7 @@ class NeighbourRecipe(Recipe):
         return {
             "n_neighbors": min(most, self.n_neighbors),
             "n_neighbors_predict": predicting(self.n_neighbors_predict),
+            "seeks_fewer": self.n_neighbors_predict == "auto",
             "is_approximate": approximates(self.search),
             "is_ordered": self.is_ordered,
             "n_epoch": EPOCH_STEPS[is_deep] * problem.plan.batch_size,

@@ -890,8 +890,48 @@ def test_overdispersed_counts_are_told(spread, severity):
     assert found.severity == severity
     assert any("times as much as predicted" in str(w.message) for w in caught) == bool(spread)
     q = model.predict_distribution(X, exposure=exposure)
-    expected = np.mean((y - q.mean()) ** 2 / q.var())
+    mean, var = q.mean(), q.var()
+    leverage = mean * np.log1p((var - mean) / mean**2)  # E[rate] times the variance of f
+    expected = np.sum((y - mean) ** 2 / mean) / np.sum(1.0 - leverage)
     assert found.value == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("Model", [SVGPRegressor, SolveGPRegressor])
+@pytest.mark.parametrize("likelihood", ["poisson", "negative_binomial"])
+def test_counts_whose_scatter_f_follows_are_told(Model, likelihood):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (400, 2))
+    y = rng.poisson(np.exp(np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 1.0)) * (rng.random(400) > 0.5)
+    model = Model(likelihood=likelihood, random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, y)
+    said = [str(w.message) for w in caught if "times as much as predicted" in str(w.message)]
+    assert bool(said) == (likelihood == "poisson")
+    assert all("f follows their scatter" in text and "negative_binomial" in text for text in said)
+
+
+def counts_of(y, mean, variance, *of_rate, leverage=0.0):
+    one = np.ones((len(y), 1))
+    columns = (y, mean, variance, *(of_rate or (mean, 1.0 / mean)), leverage)
+    return error_findings.Counts(*(np.asarray(each).reshape(-1, 1) * one for each in columns))
+
+
+def test_the_dispersion_of_counts_leaves_out_what_f_follows():
+    rng = np.random.default_rng(0)
+    y, mean = rng.poisson(20.0, (200, 1)), np.full((200, 1), 20.0)
+    followed = mean + 0.4 * (y - mean)
+    plain, _ = counts_of(y, mean, mean).dispersion
+    assert plain == pytest.approx(np.mean((y - 20.0) ** 2) / 20.0)
+    of_rate = (mean, 1.0 / mean)
+    found, error = counts_of(y, followed, mean, *of_rate, leverage=0.4).dispersion
+    assert found == pytest.approx(0.6 * plain)
+    assert error == pytest.approx(np.sqrt(2.05 / 120.0))
+    told = {False: "negative_binomial", True: "add inputs"}
+    for learns_it, words in told.items():
+        (each,) = error_findings.of_dispersion(counts_of(9.0 * y, mean, mean), learns_it, True)
+        assert words in each.advice
+        assert ("negative_binomial" in each.advice) != learns_it
 
 
 @pytest.mark.slow
@@ -904,11 +944,11 @@ def test_counts_that_are_predicted_too_vaguely_are_told():
         UserWarning, match=r"Counts vary .* so intervals are too wide.*SVGPRegressor"
     ):
         model.fit(X, y)
-    vague = np.full((100, 1), 1e9), np.full((100, 1), 1e9), np.full((100, 1), 1e12)
-    (found,) = error_findings.of_dispersion(*vague, True)
+    large = np.full(100, 1e9)
+    (found,) = error_findings.of_dispersion(counts_of(large, large, 1e12), False, True)
     assert found.severity == "problem"
-    certain = np.full((9, 1), 1e9), np.full((9, 1), 1e9), np.full((9, 1), 2e9)
-    (found,) = error_findings.of_dispersion(*certain, True)  # of a rough function, whose rows
+    certain = counts_of(large[:9], large[:9], 2e9)
+    (found,) = error_findings.of_dispersion(certain, False, True)  # of a rough function, whose rows
     assert found.severity == "fine"  # are fitted one by one
 
 

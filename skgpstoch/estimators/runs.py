@@ -35,7 +35,14 @@ from ..maths.linalg import NotPositiveDefiniteError
 from ..models.posteriors.base import Posterior
 from ..objectives.base import Objective
 from ..objectives.closing import FULL, N_EVALUATIONS, SHORT, SURE, Budget, members_in_time
-from ..training.checkpoint import AnyCheckpoint, CheckpointOfGroup, checkpoint_of, copy_of, seed_of
+from ..training.checkpoint import (
+    AnyCheckpoint,
+    CheckpointOfGroup,
+    checkpoint_of,
+    copy_of,
+    same_form,
+    seed_of,
+)
 from ..training.history import History
 from ..training.interrupts import was_interrupted
 from ..training.loop import Observer, Trainer, train
@@ -250,20 +257,21 @@ def begin_in_time(
     whole.used()  # counts from here
     run = begin(recipe, problem, checkpoint)
     all_members = run.all_members
-    per_step = seconds_per_step(run, deadline.clock)
-    n_members = saved_members(checkpoint, problem.X.device)
-    if n_members is None:
-        n_members = members_in_time(all_members, n_steps(run), deadline.left() / per_step)
-    if n_members < all_members:
-        plan = recipe.plan_of(problem.table.sizes, n_members)
-        if isinstance(problem.table, Sampled):
-            plan = within_sample(plan, len(problem.X))
+    per_step, begun = seconds_per_step(run, deadline.clock), problem.generator.get_state()
+
+    def with_members(n_members: int) -> Run:
+        if n_members >= all_members:
+            problem.generator.set_state(begun)
+            return run
         problem.generator.set_state(state)  # so networks are those of a fit with so many members
-        fold = plan.folds.numbers(len(problem.X), problem.X.device)
-        table = problem.table.folded(fold)
-        problem = problem._replace(plan=plan, rows=table.rows, table=table)
-        run = begin(recipe, problem, checkpoint)
-        per_step *= plan.folds.n_folds / all_members
+        return begin(recipe, with_fewer(recipe, problem, n_members), checkpoint)
+
+    resumed = run_to_resume(with_members, checkpoint, problem.X.device)
+    if resumed is None:
+        n_members = members_in_time(all_members, n_steps(run), deadline.left() / per_step)
+        resumed = with_members(n_members)
+    run = resumed
+    per_step *= run.plan.folds.n_folds / all_members
     closing = run.objective.hurry(
         run.problem.X, run.problem.rows, deadline, n_steps(run) * per_step
     )
@@ -306,13 +314,26 @@ def seconds_per_step(run: Run, clock: Clock) -> float:
     return statistics.median(b - a for a, b in itertools.pairwise(seconds[1:]))
 
 
-def saved_members(checkpoint: AnyCheckpoint | None, device: torch.device) -> int | None:
-    """Return the number of members of a killed fit, if there is one to resume."""
+def with_fewer(recipe: Recipe, problem: Problem, n_members: int) -> Problem:
+    """Return the problem of a fit with fewer members."""
+    plan = recipe.plan_of(problem.table.sizes, n_members)
+    if isinstance(problem.table, Sampled):
+        plan = within_sample(plan, len(problem.X))
+    table = problem.table.folded(plan.folds.numbers(len(problem.X), problem.X.device))
+    return problem._replace(plan=plan, rows=table.rows, table=table)
+
+
+def run_to_resume(
+    with_members: Callable[[int], Run], checkpoint: AnyCheckpoint | None, device: torch.device
+) -> Run | None:
+    """Return a run with as many members as a killed fit had, if its checkpoint is one's of it."""
     if checkpoint is None:
         return None
     with contextlib.suppress(Exception):  # a damaged file is reported where it is read to resume
         state = checkpoint.load(device)
-        return None if state is None else len(state["objective"]["folds"])
+        if state is not None and (n_members := len(state["objective"]["folds"])) > 0:
+            run = with_members(n_members)
+            return run if same_form(run.objective.state_dict(), state["objective"]) else None
     return None
 
 

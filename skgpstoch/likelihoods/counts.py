@@ -128,6 +128,10 @@ class Poisson(Likelihood):
         mean = (weights * rate).sum(0)
         return Marginals(mean, mean + (weights * (rate - mean).square()).sum(0))
 
+    def variance_and_kurtosis(self, rate: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the variance of counts with this rate, and their excess kurtosis."""
+        return rate, 1.0 / rate
+
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """Draw a count for each f; return the rate itself above 10¹⁵, where counts hardly vary."""
         rate = self.log_rate(f).exp().clamp_max(largest(f.dtype))

@@ -125,6 +125,11 @@ class NegativeBinomial(ScaledByRow, Poisson):
         most = largest(q.mean.dtype)
         return Marginals(mean, (var + log_square.exp()).clamp_max(most))
 
+    def variance_and_kurtosis(self, rate: Tensor) -> tuple[Tensor, Tensor]:
+        k = self.shape
+        variance = rate + rate.square() / k
+        return variance, 6.0 / k + 1.0 / variance
+
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """Draw a Poisson count whose rate is multiplied by a gamma variable."""
         k = self.shape.detach().expand(f.shape).contiguous()

@@ -23,6 +23,7 @@ from ...kernels.isotropic import Isotropic, as_isotropic, left, right, weighted_
 from .inducing import Covariances
 
 PLACES = 3.0  # pixels: the unit of places, and the start of their length-scale
+MOST_PATCHES = 10_000  # of an image, because their weights are multiplied in pairs
 FARTHEST_PATCH = 1e15  # length-scales; float32 still has the square
 
 
@@ -61,6 +62,8 @@ class Geometry(NamedTuple):
         sizes = (self.n_patches, self.size) if is_image else None
         if columns.shape != sizes or not torch.equal(columns, self.columns()):
             raise ValueError(f"patches of the shape {tuple(columns.shape)} are not those of images")
+        if self.n_patches > MOST_PATCHES:
+            raise ValueError(f"images have {self.n_patches} patches, more than {MOST_PATCHES}")
 
     def columns(self) -> Tensor:
         """Columns of X that make up each patch, (J, L)."""

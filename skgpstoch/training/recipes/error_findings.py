@@ -45,6 +45,7 @@ N_BESIDE, FAR_APART = 5, 6.0
 three, noise would be outlying that is as wide as y in some regions."""
 ASKED_PAIRS = 200  # rows whose errors are compared with those at the nearest rows
 MOST_DISPERSION, SURE_DISPERSION = 1.3, 4.0  # least reported ratio; and Poisson standard errors
+LEAST_FREE = 0.05  # least mean of 1 − h, below which it is rounding
 LARGE = 100.0  # counts that tell their rates well
 FEWEST_TO_DOUBT = 100  # rows; through fewer, a fit may go, and its intervals be right elsewhere
 LEAST_DISPERSION, VAGUE = 0.1, 10.0  # ratio that is too low, where variances are so many means
@@ -292,42 +293,67 @@ def judged_rows(X: np.ndarray) -> np.ndarray:
     return np.unique(np.linspace(0, len(X) - 1, min(len(X), JUDGED_ROWS)).round().astype(int))
 
 
-def of_dispersion(
-    y: np.ndarray, mean: np.ndarray, variance: np.ndarray, is_trained: bool
-) -> Iterator[Finding]:
-    """Yield the mean squared error of counts y (m, P) over the predicted variance.
+class Counts(NamedTuple):
+    """Counts of training rows, and what a fit to them says of these, each (m, P)."""
 
-    (y − μ)²/v has mean 1, and variance 2 + 1/μ if counts are Poisson. It is far lower where f is
-    far less certain than the counts tell it.
+    y: np.ndarray
+    mean: np.ndarray  # μ
+    variance: np.ndarray  # of y, with that of its rate
+    of_rate: np.ndarray  # v, that of counts whose rate is μ
+    kurtosis: np.ndarray  # κ, theirs beyond a normal distribution's
+    leverage: np.ndarray  # h, how much f follows a row's own count
+
+    @property
+    def ratio(self) -> float:
+        """The mean squared error over the predicted variance."""
+        return float(np.square((self.y - self.mean) / np.sqrt(self.variance)).mean())
+
+    @property
+    def are_vague(self) -> bool:
+        """Whether rates are far less certain than large counts tell them."""
+        return bool(
+            self.ratio < LEAST_DISPERSION
+            and len(self.y) >= FEWEST_TO_DOUBT
+            and np.median(self.y) > LARGE
+            and np.median(self.variance / self.mean) > VAGUE
+        )
+
+    @property
+    def dispersion(self) -> tuple[float, float]:
+        """Σ(y − μ)²/v over Σ(1 − h), whose mean is 1, and its standard error."""
+        free = max(float(np.sum(1.0 - self.leverage)), LEAST_FREE * self.y.size)
+        squares = np.square((self.y - self.mean) / np.sqrt(self.of_rate))
+        return float(squares.sum()) / free, math.sqrt(np.mean(2.0 + self.kurtosis) / free)
+
+
+def of_dispersion(counts: Counts, learns_it: bool, is_trained: bool) -> Iterator[Finding]:
+    """Yield how much more counts vary than those of their rates do.
+
+    f follows a part of their scatter, which leverages tell, but only near an optimum.
     """
-    ratio = np.square(y - mean) / variance
-    dispersion = float(ratio.mean())
-    error = math.sqrt(np.mean(2.0 + 1.0 / mean) / ratio.size)
+    dispersion, error = counts.dispersion
     limit = max(MOST_DISPERSION, 1.0 + SURE_DISPERSION * error)
     found = Finding(DISPERSION, "y", dispersion, limit)
-    if dispersion > limit:
+    if counts.are_vague:
         found = found._replace(
-            severity="problem" if is_trained else "note",
-            text=f"Counts vary {dispersion:.2g} times as much as predicted, so intervals are too "
-            "narrow: counts are overdispersed, or the fit misses a part of the function.",
-            advice="Raise n_inducing. If that does not help, use "
-            "likelihood='negative_binomial', which learns how much counts vary, or add inputs "
-            "that explain the variation."
-            if is_trained
-            else UNTRAINED,
-        )
-    elif (
-        dispersion < LEAST_DISPERSION
-        and len(y) >= FEWEST_TO_DOUBT
-        and np.median(y) > LARGE
-        and np.median(variance / mean) > VAGUE
-    ):
-        found = found._replace(
+            value=counts.ratio,
             limit=LEAST_DISPERSION,
             severity="problem",
-            text=f"Counts vary {dispersion:.2g} times as much as predicted, so intervals are too "
-            f"wide: training did not get as close to rates as counts of about {np.median(y):.2g} "
-            "tell them.",
+            text=f"Counts vary {counts.ratio:.2g} times as much as predicted, so intervals are too "
+            f"wide: training did not get as close to rates as counts of about "
+            f"{np.median(counts.y):.2g} tell them.",
             advice="Use SVGPRegressor(likelihood='poisson').",
+        )
+    elif dispersion > limit:
+        cure = "" if learns_it else "use likelihood='negative_binomial', which learns how much, or "
+        found = found._replace(
+            severity="problem" if is_trained else "note",
+            text=f"Counts vary {dispersion:.2g} times as much as predicted at their rates, so "
+            "intervals are wrong, mostly too narrow: counts are overdispersed and f follows their "
+            "scatter, or the fit misses a part of the function.",
+            advice=f"Raise n_inducing. If that does not help, {cure}add inputs that explain the "
+            "variation."
+            if is_trained
+            else UNTRAINED,
         )
     yield found

@@ -20,7 +20,7 @@ from ...data.arrays import Scaling, named_array
 from ...likelihoods.base import Likelihood
 from ...likelihoods.counts import prior_variance_limit
 from ...models.features.inducing import InducingFeatures
-from ...models.features.patches import PLACES, Geometry, PatchCovariances
+from ...models.features.patches import MOST_PATCHES, PLACES, Geometry, PatchCovariances
 from ...models.features.sums import SumFeatures
 from ...models.layers import DeepFeatures
 from ...models.patch_responses import parts_of
@@ -45,8 +45,7 @@ from .points import arrays_of_points, fitted_points
 from .recipe import Fitted, Problem
 from .variational_plan import VariationalChoices
 
-MOST_PATCHES = 200  # stride="auto" is the least stride with at most so many patches
-MOST_PAIRED = 10_000  # most patches of an image, because the weights are multiplied in pairs
+FEW_PATCHES = 200  # stride="auto" is the least stride with at most so many patches
 
 OF_PATCHES = (
     "image_shape",
@@ -108,12 +107,12 @@ class Patches(InducingBuilder):
         stride = 1 if self.stride == "auto" else int(self.stride)
         geometry = Geometry(image, patch, stride)
         most = max(patch) if self.stride == "auto" else stride  # a larger stride leaves gaps
-        while geometry.n_patches > MOST_PATCHES and geometry.stride < most:
+        while geometry.n_patches > FEW_PATCHES and geometry.stride < most:
             geometry = geometry._replace(stride=geometry.stride + 1)
-        if geometry.n_patches > MOST_PAIRED:
+        if geometry.n_patches > MOST_PATCHES:
             raise ValueError(
                 f"image_shape={image} has {geometry.n_patches} patches, but at most "
-                f"{MOST_PAIRED} are allowed. Use a stride larger than {geometry.stride}, or "
+                f"{MOST_PATCHES} are allowed. Use a stride larger than {geometry.stride}, or "
                 "larger patches too."
             )
         return geometry

@@ -31,6 +31,7 @@ from ...likelihoods.base import Likelihood, check_rows
 from ...likelihoods.counts import Poisson
 from ...likelihoods.heavy_tailed import Laplace, StudentT
 from ...likelihoods.real import AdditiveNoise, Gaussian
+from ...maths.gaussian import Marginals
 from ...models.posteriors.base import Posterior
 from ...models.posteriors.exact import ExactPosterior
 from ...objectives.base import Objective
@@ -40,6 +41,7 @@ from ..tables import Table
 from .error_findings import (
     BESIDE_NOISE,
     LEAST_WEIGHT,
+    Counts,
     JudgedRows,
     judged_rows,
     nearest_rows,
@@ -342,7 +344,8 @@ def error_findings(
     likelihood, data = fitted.posterior.likelihood, fitted.whole
     if data is not None and isinstance(likelihood, Poisson):
         counts = counts_at(fitted, data, judged_rows(data.X))
-        yield from of_dispersion(*counts, is_trained)
+        learns_it = likelihood.learns_dispersion
+        yield from of_dispersion(counts, learns_it, is_trained)
     if data is None or not isinstance(likelihood, AdditiveNoise):
         return
     noise = likelihood.noise_variance.detach().numpy()
@@ -384,17 +387,23 @@ def errors_without(fitted: Fitted, rows: np.ndarray, error: np.ndarray) -> np.nd
     return np.asarray((fitted.scaled_targets(data) - mean.numpy()[places])[rows])
 
 
-def counts_at(
-    fitted: Fitted, data: Data, rows: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return y, its predicted mean and variance at numbered training rows, each (m, P)."""
+def counts_at(fitted: Fitted, data: Data, rows: np.ndarray) -> Counts:
+    """Return the counts at numbered training rows, and what q(f) = N(m, s²) says of them.
+
+    A row's count has the curvature λ = −E_q[∂² log p(y | f)] in q(f), so h = λs².
+    """
     X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
     exposure = None if data.exposure is None else torch.from_numpy(data.exposure[rows])
     with torch.no_grad():
         likelihood = fitted.posterior.likelihood.given(exposure)
-        mean, variance = likelihood.moments(fitted.posterior.marginals(X)).mixture_moments()
-    y = data.y[rows].reshape(mean.shape)
-    return y, mean.numpy(), variance.numpy()
+        m, s2 = fitted.posterior.marginals(X).mixture_moments()
+        q = Marginals(m[None], s2[None])
+        y = torch.from_numpy(data.y[rows]).reshape(m.shape)
+        mean, variance = likelihood.moments(q).mixture_moments()
+        _, _, by_s2 = likelihood.expected_gradients(y, q)  # −½λ
+        leverage = (-2.0 * by_s2 * s2).clamp(0.0, 1.0)
+        of_rate = likelihood.variance_and_kurtosis(mean)
+    return Counts(*(each.numpy() for each in (y, mean, variance, *of_rate, leverage)))
 
 
 def unit_of(recipe: Recipe, data: Data) -> float:

@@ -2237,6 +2237,21 @@ def test_patches_are_those_of_images(shape, tmp_path):
         model.save(tmp_path / "model")
 
 
+def test_images_have_no_more_patches_than_a_fit_allows(tmp_path, monkeypatch):
+    """A file of 1.7 MB asked for 15 GB to predict one row."""
+    images = RNG.normal(size=(30, 16))
+    options = {"stride": 2, "patch_shape": (2, 2), "global_kernel": None, "random_state": 0}
+    model = ConvolutionalGPRegressor(n_inducing=4, max_iter=1, **options)
+    model.fit(images, images[:, 0]).save(tmp_path / "model")
+    assert (
+        skgpstoch.load(tmp_path / "model").posterior_.model.features.covariances.geometry.n_patches
+        == 4
+    )
+    monkeypatch.setattr("skgpstoch.models.features.patches.MOST_PATCHES", 3)
+    with pytest.raises(ValueError, match="images have 4 patches, more than 3"):
+        skgpstoch.load(tmp_path / "model")
+
+
 @pytest.fixture(scope="module")
 def processes():
     names = ["rbf", "linear"]

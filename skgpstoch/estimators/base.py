@@ -33,8 +33,9 @@ from ..training.checkpoint import described
 from ..training.history import History
 from ..training.observers import shown
 from ..training.recipes.findings import causes
+from ..training.recipes.fitted import Fitted
 from ..training.recipes.plan import Folds, Plan, Start
-from ..training.recipes.recipe import Fitted, Recipe
+from ..training.recipes.recipe import Recipe
 from ..training.tables import Sampled, Table
 from .callbacks import CallbackSupportMixin, FitCallbacks, with_callbacks
 from .context import fitting, numeric_context
@@ -214,6 +215,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
             places=run.table.places,
             budget=budget_of(run, history),
             numbers=run.table.numbers,
+            is_warm=run.problem.start is not None and not run.problem.start.is_new,
         )
         self._set_attributes(recipe, fitted)
         self._diagnosis = Diagnosis(causes(recipe.findings(fitted)))

@@ -49,10 +49,11 @@ from ..models.posteriors.blocks import moments_of
 from ..objectives.optimal_q import evidence_bound
 from ..training.history import History
 from ..training.interrupts import keeps_best, tell, was_interrupted
+from ..training.recipes.fitted import Fitted
 from ..training.recipes.inducing import InducingPoints
 from ..training.recipes.kernel_choice import KernelChoice
 from ..training.recipes.plan import Plan, Start
-from ..training.recipes.recipe import Fitted, Recipe
+from ..training.recipes.recipe import Recipe
 from ..training.recipes.variational import VariationalRecipe
 
 LARGE_BETA = 500.0  # above which candidates are further apart

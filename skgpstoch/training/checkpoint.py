@@ -214,6 +214,7 @@ def generator_can_be_in(state: Tensor) -> bool:
 
 
 OF_ADAM = {"step", "exp_avg", "exp_avg_sq"}
+MOST_ADAM, ADAM_EPS = 10.0, 1e-8  # C is 7.3 for β of 0.9 and 0.999
 MOMENTS = {"Adadelta": {"step", "square_avg", "acc_delta"}, "SparseAdagrad": {"sum"}}
 """Names of the moments of each parameter, by optimiser."""
 
@@ -250,9 +251,19 @@ def has_moments_of(optimizer: Optimizer, state: dict[str, Any]) -> bool:
         return not values or (
             values.keys() == names
             and all(v.shape == (p.shape if name != "step" else ()) for name, v in values.items())
+            and (names is not OF_ADAM or are_averages(values["exp_avg"], values["exp_avg_sq"]))
         )
 
     return all(fits(of_number[i], values) for i, values in state["state"].items())
+
+
+def are_averages(m: Tensor, v: Tensor) -> bool:
+    """Tell whether moments can be averages of gradients and of their squares.
+
+    Then |m| ≤ C√v by Cauchy and Schwarz, C² = (1 − β₁)²/((1 − β₂)(1 − β₁²/β₂)), and steps are as
+    large, where gradients do not underflow.
+    """
+    return bool((m.abs() <= MOST_ADAM * (v.sqrt() + ADAM_EPS)).all())
 
 
 def load_moments(optimizer: Optimizer, state: dict[str, Any]) -> None:

@@ -506,6 +506,10 @@ IMPOSSIBLE = {
         DeepKernelEnsembleRegressor(**SMALL, likelihood="gaussian"),
         change("objective", "model.features.network.1.share", to=lambda v: v / -0.0),
     ),
+    "a moment that is no average": (
+        DLMRegressor(n_inducing=10, max_iter=4, random_state=0),
+        lambda state: state["optimizer"]["state"][0]["exp_avg"].fill_(1e30),
+    ),
     "patches": (
         ConvolutionalGPRegressor(**IMAGES),
         change("objective", PATCHES, to=torch.tensor([[1], [0]])),
@@ -532,6 +536,24 @@ def test_what_no_fit_comes_to_is_not_resumed_from(few, tmp_path, how):
     with pytest.warns(UserWarning, match="cannot be read .* starts from the beginning"):
         model.fit(*few)
     assert_same(model, reference, few[0])
+
+
+@pytest.mark.parametrize("n_members", [0, 1])
+def test_a_file_of_another_number_of_networks_does_not_choose_it(few, tmp_path, n_members):
+    model = DeepKernelEnsembleRegressor(**{**SMALL, "n_estimators": 3}, max_time=1e3)
+    model.set_params(checkpoint_dir=tmp_path)
+    path = killed(model, few)
+    state = state_of(path)
+    assert len(state["objective"]["folds"]) == 3
+    state["objective"]["folds"] = state["objective"]["folds"][:n_members]
+    put(path, state)
+    with pytest.warns(UserWarning, match="cannot be read .* starts from the beginning"):
+        model.fit(*few)
+    assert model.budget_["n_estimators"] == 3
+    path = killed(model, few)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert model.fit(*few).budget_["n_estimators"] == 3  # resumed
 
 
 SETTINGS = {"amsgrad": True, "differentiable": True, "fused": 3, "weight_decay": 1e9, "lr": -1e308}

@@ -44,11 +44,13 @@ from ...models.sparse import ConstantMean, RowScale, SparseModel
 from ...objectives.ensemble import EnsembleObjective
 from ...objectives.optimal_q import optimal_q
 from ...training.recipes.evidence import feature_kernel
+from ...training.recipes.fitted import Fitted
+from ...training.recipes.fitted_errors import error_findings
 from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import KernelChoice
 from ...training.recipes.networks import Network, build_network, finite_features
 from ...training.recipes.plan import Plan, Sizes, Start, Training, overfit_patience
-from ...training.recipes.recipe import Fitted, Problem, Recipe, error_findings, started
+from ...training.recipes.recipe import Problem, Recipe, started
 from ...training.recipes.variational import bound_of
 from ...training.recipes.variational_plan import check_choices, check_input_noise
 from .plan import FEW_DIRECT, ensemble_plan, scale_rate

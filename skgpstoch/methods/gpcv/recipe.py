@@ -21,6 +21,8 @@ from ...kernels import contains, join_white_noise, to_sklearn
 from ...models.posteriors.exact import ExactPosterior
 from ...models.posteriors.iterative import IterativePosterior
 from ...training.exact_search import best_on
+from ...training.recipes.fitted import Fitted
+from ...training.recipes.fitted_errors import error_findings
 from ...training.recipes.kernel_choice import (
     START_NOISE,
     KernelChoice,
@@ -28,7 +30,7 @@ from ...training.recipes.kernel_choice import (
     has_free_scale,
 )
 from ...training.recipes.plan import Plan, Sizes, Start
-from ...training.recipes.recipe import Fitted, Problem, Recipe, check_shared_noise, error_findings
+from ...training.recipes.recipe import Problem, Recipe, check_shared_noise
 from ...training.starts import log_bounds
 from .folds import make_folds
 from .multipliers import Options

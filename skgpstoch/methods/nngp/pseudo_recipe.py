@@ -20,9 +20,10 @@ from ...objectives.neighbour_classes import NeighbourClassObjective
 from ...objectives.neighbour_counts import NeighbourCountObjective
 from ...objectives.neighbours import NeighbourObjective
 from ...objectives.pseudo_targets import PseudoTargetObjective
+from ...training.recipes.fitted import Fitted
 from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import check_no_noise
-from ...training.recipes.recipe import Fitted, Problem
+from ...training.recipes.recipe import Problem
 from .deep import DeepNeighbourClassObjective, MeanLoss, log_losses
 from .recipe import NeighbourRecipe, check_outputs, default_kernel, sees_inputs
 from .start import SMOOTHNESS

@@ -30,6 +30,7 @@ from ...training.recipes.error_findings import (
     of_tails,
 )
 from ...training.recipes.findings import NO_NOISE, OUTLIERS
+from ...training.recipes.fitted import Fitted
 from ...training.recipes.held_out import errors_of, held_out_predictions
 from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
 from ...training.recipes.networks import Network, build_network
@@ -42,7 +43,7 @@ from ...training.recipes.plan import (
     epochs,
     overfit_patience,
 )
-from ...training.recipes.recipe import Fitted, Problem, Recipe
+from ...training.recipes.recipe import Problem, Recipe
 from .deep import (
     DeepNeighbourObjective,
     Learned,

@@ -51,9 +51,10 @@ from ...objectives.blockwise import (
 )
 from ...training.optimizers import one_cycle
 from ...training.recipes.basis import BasisRecipe, KernelFunctions
+from ...training.recipes.fitted import Fitted
 from ...training.recipes.kernel_choice import KernelChoice
 from ...training.recipes.plan import Plan, Sizes, Start, Training
-from ...training.recipes.recipe import Fitted, Problem
+from ...training.recipes.recipe import Problem
 from .parameters import BasisParameters, BasisRegressionParameters
 from .stochastic_rvm import INFINITE, StochasticRelevance
 

@@ -31,9 +31,11 @@ from ...objectives.blockwise import BasisObjective, BlockwiseObjective
 from ..exact_search import best_on
 from ..optimizers import SCHEDULES, constant, one_cycle
 from .findings import of_number
+from .fitted import Fitted
+from .fitted_errors import error_findings
 from .kernel_choice import START_NOISE, KernelChoice, default_kernel
 from .plan import Folds, Plan, Sizes, Start, Training, load_fitted
-from .recipe import Fitted, Problem, Recipe, error_findings, started
+from .recipe import Problem, Recipe, started
 
 MOST_AUTO = 10_000  # most basis functions for "auto"
 LEAST_AUTO = 1_000

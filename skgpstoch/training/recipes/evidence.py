@@ -30,10 +30,12 @@ from ...models.posteriors.base import Posterior
 from ...models.posteriors.conjugate import ConjugatePosterior
 from ...objectives.evidence import STATISTICS_WINDOW, FiniteObjective
 from ..optimizers import SCHEDULES
+from .fitted import Fitted
+from .fitted_errors import error_findings
 from .kernel_choice import KernelChoice
 from .networks import Network, network_features
 from .plan import Folds, Plan, Sizes, Start, Training, epochs, load_fitted
-from .recipe import Fitted, Problem, Recipe, check_shared_noise, error_findings
+from .recipe import Problem, Recipe, check_shared_noise
 
 GAUSSIAN = Gaussian()
 MAX_FEATURES = 20_000  # the closing pass takes O(n D² + D³) time and D² numbers

@@ -10,10 +10,11 @@ from sklearn.gaussian_process import kernels as sk
 from ...data.arrays import Scaling
 from ...likelihoods.base import Likelihood
 from ...models.sparse import SparseModel
+from .fitted import Fitted
 from .kernel_choice import KernelChoice
 from .networks import Network
 from .plan import Sizes, Start
-from .recipe import Fitted, Problem
+from .recipe import Problem
 
 USUAL_BATCH = 512  # rows of a minibatch
 STEPS = (500, 30, 3000)  # least steps; epochs; most steps

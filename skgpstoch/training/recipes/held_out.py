@@ -9,7 +9,7 @@ import numpy as np
 from ...data.held_out import HeldOutPredictions, of_classes
 from ...data.rows import Data
 from ...models.calibration.held_out import Predicted
-from .recipe import Fitted
+from .fitted import Fitted
 
 LARGEST_MOMENT = 1e150
 """Held-out means and deviations of counts may be infinite; the square of this number is not."""

@@ -25,11 +25,12 @@ from ...models.features.patches import Geometry, PatchCovariances
 from ...models.layers import DeepFeatures
 from ...models.patch_layers import PatchLayer, centre_map
 from .feature_builder import USUAL_BATCH
+from .fitted import Fitted
 from .inducing import InducingBuilder, make_features
 from .layers import NARROWEST, NOISE, beginning, check_draws_of_layers, described_layers
 from .plan import positive_integers
 from .points import centres_of_clusters
-from .recipe import Fitted, Problem
+from .recipe import Problem
 from .variational import prior_blocks
 
 SEARCHED_IMAGES = 1000  # inducing patches are chosen from so many images

@@ -25,6 +25,7 @@ from ...models.features.inducing import Covariances, InducingFeatures
 from ...models.features.orthogonal import DecoupledFeatures, OrthogonalFeatures
 from ...models.sparse import SparseModel
 from .feature_builder import STEPS, USUAL_BATCH, FeatureSizes
+from .fitted import Fitted
 from .kernel_choice import KernelChoice, in_units, input_unit, make_kernel
 from .networks import Network, build_network
 from .plan import OfParameters, Sizes, Start, given_number, positive_integers
@@ -35,7 +36,7 @@ from .points import (
     scaled_points,
     unit_of_kernel,
 )
-from .recipe import Fitted, Problem
+from .recipe import Problem
 from .variational_plan import VariationalChoices
 
 MAX_INDUCING = 512  # most points for "auto"; half if not Gaussian, and half again for few rows

@@ -28,11 +28,12 @@ from ...models.features.inducing import InducingFeatures
 from ...models.layers import MOST_NORMALS, DeepFeatures, GPLayer
 from ...models.sparse import SparseModel
 from .feature_builder import USUAL_BATCH, FeatureSizes
+from .fitted import Fitted
 from .inducing import InducingBuilder, make_features
 from .kernel_choice import input_unit, make_kernel, named_kernel
 from .plan import Sizes, Start, positive_integers
 from .points import arrays_of_points
-from .recipe import Fitted, Problem
+from .recipe import Problem
 from .variational import bound_of, prior_blocks
 from .variational_plan import VariationalChoices
 

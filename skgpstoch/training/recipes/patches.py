@@ -26,6 +26,7 @@ from ...models.layers import DeepFeatures
 from ...models.patch_responses import parts_of
 from ...models.sparse import SparseModel
 from .feature_builder import FeatureSizes
+from .fitted import Fitted
 from .images import (
     SOME_IMAGES,
     HiddenImages,
@@ -42,7 +43,7 @@ from .kernel_choice import in_units, input_unit, named_kernel
 from .layers import drawn, fitted_layers
 from .plan import Sizes, Start
 from .points import arrays_of_points, fitted_points
-from .recipe import Fitted, Problem
+from .recipe import Problem
 from .variational_plan import VariationalChoices
 
 FEW_PATCHES = 200  # stride="auto" is the least stride with at most so many patches

@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,35 +21,17 @@ from torch import Tensor
 
 from ...data.arrays import Scaling
 from ...data.deadline import Deadline
-from ...data.devices import HOST
 from ...data.equal_rows import Merging
 from ...data.findings import Finding
-from ...data.held_out import HeldOutPredictions
 from ...data.known_errors import scaling_of_known, warn_of_units
 from ...data.rows import Data, Rows
 from ...likelihoods.base import Likelihood, check_rows
 from ...likelihoods.counts import Poisson
 from ...likelihoods.heavy_tailed import Laplace, StudentT
-from ...likelihoods.real import AdditiveNoise, Gaussian
-from ...maths.gaussian import Marginals
+from ...likelihoods.real import Gaussian
 from ...models.posteriors.base import Posterior
-from ...models.posteriors.exact import ExactPosterior
 from ...objectives.base import Objective
-from ...objectives.closing import Budget
-from ..history import History
 from ..tables import Table
-from .error_findings import (
-    BESIDE_NOISE,
-    LEAST_WEIGHT,
-    Counts,
-    JudgedRows,
-    judged_rows,
-    nearest_rows,
-    of_dispersion,
-    of_errors,
-    of_local,
-    of_tails,
-)
 from .findings import (
     of_bounds,
     of_far_count,
@@ -62,10 +44,10 @@ from .findings import (
     of_training,
     of_weights,
 )
+from .fitted import Fitted
+from .fitted_errors import of_warm_start, share_explained, unit_of
 from .kernel_choice import KernelChoice
 from .plan import OfParameters, Plan, Sizes, Start
-
-MOST_LEFT_OUT = 2000  # rows whose inverse covariances are computed to judge the fit
 
 
 class Problem(NamedTuple):
@@ -90,64 +72,6 @@ class Problem(NamedTuple):
             return self
         n = self.rows.n_held_out
         return self._replace(X=self.X[n:], rows=self.rows.after(n))
-
-
-class Fitted(NamedTuple):
-    """A finished fit, from which the estimator's fitted attributes are made."""
-
-    posterior: Any
-    x_scaling: Scaling
-    y_scaling: Scaling
-    y_shape: tuple[int, ...]  # shape of one row of the user's y
-    plan: Plan
-    history: History
-    objective: Objective | None = None
-    data: Data | None = None  # the data as given, rows of weight 0 included
-    places: np.ndarray | None = None  # index of the training row that each weighted row became
-    budget: Budget | None = None  # work done within max_time, if that was set
-    numbers: np.ndarray | None = None  # row numbers of `data` among all rows, if it is a sample
-
-    @property
-    def whole(self) -> Data | None:
-        """The rows of positive weight; None for a stream, whose earlier chunks are gone."""
-        if self.data is None or (self.objective is not None and self.objective.streams):
-            return None
-        return self.data.counted()
-
-    def among_first(self, n_first: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the given rows that became one of the first training rows, and which one each."""
-        data, places = cast(Data, self.data), cast(np.ndarray, self.places)
-        given = np.arange(len(data)) if data.weight is None else np.flatnonzero(data.weight)
-        is_first = places < n_first
-        return given[is_first], places[is_first]
-
-    def numbered(self, found: HeldOutPredictions) -> HeldOutPredictions:
-        """Return predictions for rows of `data`, with the rows numbered as in the whole table."""
-        return found if self.numbers is None else found.numbered(self.numbers[found.rows])
-
-    def scaled_targets(self, data: Data) -> np.ndarray:
-        """Return y of some rows, scaled, (n, P)."""
-        offset, scale = self.y_scaling
-        return np.asarray((data.y.reshape(len(data), -1) - offset) / scale)
-
-    def in_units(self, log_density: Any, n_rows: float) -> Any:
-        """Convert a log density of n_rows rows from the scaled y to y in the user's units."""
-        return log_density - n_rows * float(np.log(self.y_scaling.scale).sum())
-
-    def per_output(self, values: Tensor) -> float | np.ndarray:
-        """Return values (P,), one per output, as a number if the user's y has one dimension."""
-        array = values.detach().numpy()
-        return float(array[0]) if self.y_shape == () else array
-
-    def of_budget(self) -> dict[str, Any]:
-        """Return the attribute that describes the work that was done within `max_time`."""
-        return {"budget_": None if self.budget is None else self.budget._asdict()}
-
-    def of_noise(self, likelihood: AdditiveNoise) -> dict[str, Any]:
-        """Return the attributes that describe additive noise."""
-        likelihood = likelihood.in_units(torch.from_numpy(self.y_scaling.scale))
-        variance = self.per_output(likelihood.noise_variance)
-        return {"likelihood_": likelihood, "noise_variance_": variance}
 
 
 def started(
@@ -290,6 +214,8 @@ class Recipe(OfParameters, ABC):
             yield from self.training_findings(fitted)
             if fitted.budget is not None:
                 yield fitted.budget.finding
+            if fitted.is_warm and (share := share_explained(fitted, data)) is not None:
+                yield of_warm_start(share)
 
     @property
     def learns(self) -> bool:
@@ -329,85 +255,3 @@ class Recipe(OfParameters, ABC):
     def stream(self, problem: Problem, posterior: Any) -> Objective:
         """Make the objective of a stream, from a fitted posterior or None."""
         raise NotImplementedError
-
-
-# ---- findings about errors ----------------------------------------------------------------------
-
-
-def error_findings(
-    fitted: Fitted, kernel: sk.Kernel | None, advice: str, is_trained: bool
-) -> Iterator[Finding]:
-    """Yield whether errors at training rows are more than noise.
-
-    `kernel` is the fitted one; None if it does not see the inputs.
-    """
-    likelihood, data = fitted.posterior.likelihood, fitted.whole
-    if data is not None and isinstance(likelihood, Poisson):
-        counts = counts_at(fitted, data, judged_rows(data.X))
-        learns_it = likelihood.learns_dispersion
-        yield from of_dispersion(counts, learns_it, is_trained)
-    if data is None or not isinstance(likelihood, AdditiveNoise):
-        return
-    noise = likelihood.noise_variance.detach().numpy()
-    at_rows, at_nearest = (errors_at(fitted, data, rows) for rows in nearest_rows(data.X))
-    yield from of_errors(at_rows, at_nearest, noise, advice, is_trained)
-    if type(likelihood) is Gaussian and data.y_std is None:
-        rows = np.arange(len(data.X))
-        if (weight := data.weight) is not None:  # rows of little weight hardly affect the fit
-            rows = np.flatnonzero(weight > LEAST_WEIGHT * weight.mean())
-        rows = rows[judged_rows(rows)]
-        error = errors_at(fitted, data, rows)
-        Y = fitted.scaled_targets(data)
-        yield from of_local(rows, error, data.X, Y, kernel, is_trained)
-        are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * noise))
-        without = errors_without(fitted, rows, error)
-        yield from of_tails(without, JudgedRows.of(rows, without, data.X, Y), are_noise)
-
-
-def errors_at(fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
-    """Return the errors (m, P) at the training rows with these numbers, for the scaled y."""
-    X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
-    y = (data.y[rows] - fitted.y_scaling.offset) / fitted.y_scaling.scale
-    with torch.no_grad():
-        mean, _ = fitted.posterior.marginals(X).mixture_moments()
-    return y - mean.numpy().reshape(y.shape)
-
-
-def errors_without(fitted: Fitted, rows: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """Return errors (m, P) at these rows without themselves, if a factor of all rows is known.
-
-    Rows that were merged are left out together.
-    """
-    posterior, places, data = fitted.posterior, fitted.places, cast(Data, fitted.whole)
-    is_known = isinstance(posterior, ExactPosterior) and len(posterior.X) <= MOST_LEFT_OUT
-    if not is_known or places is None or len(places) != len(data):
-        return error
-    exact = cast(ExactPosterior, posterior)
-    mean = exact.y - exact.solver.left_out()[0][..., 0].mT  # in the order of training
-    return np.asarray((fitted.scaled_targets(data) - mean.numpy()[places])[rows])
-
-
-def counts_at(fitted: Fitted, data: Data, rows: np.ndarray) -> Counts:
-    """Return the counts at numbered training rows, and what q(f) = N(m, s²) says of them.
-
-    A row's count has the curvature λ = −E_q[∂² log p(y | f)] in q(f), so h = λs².
-    """
-    X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
-    exposure = None if data.exposure is None else torch.from_numpy(data.exposure[rows])
-    with torch.no_grad():
-        likelihood = fitted.posterior.likelihood.given(exposure)
-        m, s2 = fitted.posterior.marginals(X).mixture_moments()
-        q = Marginals(m[None], s2[None])
-        y = torch.from_numpy(data.y[rows]).reshape(m.shape)
-        mean, variance = likelihood.moments(q).mixture_moments()
-        _, _, by_s2 = likelihood.expected_gradients(y, q)  # −½λ
-        leverage = (-2.0 * by_s2 * s2).clamp(0.0, 1.0)
-        of_rate = likelihood.variance_and_kurtosis(mean)
-    return Counts(*(each.numpy() for each in (y, mean, variance, *of_rate, leverage)))
-
-
-def unit_of(recipe: Recipe, data: Data) -> float:
-    """Return the standard deviation of y in units of f; 1 if f has not the units of y."""
-    if recipe.scales_target or not isinstance(recipe.likelihood, AdditiveNoise):
-        return 1.0
-    return float(Scaling.standard(data.y, data.weight).scale.max())

@@ -39,8 +39,10 @@ from ...objectives.optimal_q import optimal_q
 from ...objectives.variational import VariationalObjective
 from .exact_start import exact_start
 from .findings import of_number, of_residual
+from .fitted import Fitted
+from .fitted_errors import error_findings, unit_of
 from .plan import Start, load_fitted
-from .recipe import Fitted, Problem, error_findings, started, unit_of
+from .recipe import Problem, started
 from .variational_plan import VariationalChoices
 
 SOME_ROWS = 200  # rows whose residual variance is checked

@@ -1,0 +1,206 @@
+"""Errors of a finished fit at training rows, with or without what the rows themselves say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+import torch
+from scipy.special import entr
+from sklearn.gaussian_process import kernels as sk
+from torch import Tensor
+
+from ...data.arrays import Scaling
+from ...data.devices import HOST
+from ...data.findings import Finding
+from ...data.rows import Data
+from ...likelihoods.counts import Poisson
+from ...likelihoods.real import AdditiveNoise, Gaussian
+from ...maths.gaussian import Marginals
+from ...models.calibration.held_out import Predicted
+from ...models.posteriors.exact import ExactPosterior
+from .error_findings import (
+    BESIDE_NOISE,
+    LEAST_FREE,
+    LEAST_WEIGHT,
+    Counts,
+    JudgedRows,
+    judged_rows,
+    nearest_rows,
+    of_dispersion,
+    of_errors,
+    of_local,
+    of_tails,
+)
+from .findings import UNTRAINED
+from .fitted import Fitted
+
+MOST_LEFT_OUT = 2000  # rows whose inverse covariances are computed to judge the fit
+SURE_SHARE = 4.0  # standard errors by which classes are predicted too often
+LEAST_EXPLAINED = 0.1  # share of squared errors or log losses, from a warm start
+
+
+def error_findings(
+    fitted: Fitted, kernel: sk.Kernel | None, advice: str, is_trained: bool
+) -> Iterator[Finding]:
+    """Yield whether errors at training rows are more than noise.
+
+    `kernel` is the fitted one; None if it does not see the inputs.
+    """
+    likelihood, data = fitted.posterior.likelihood, fitted.whole
+    if data is not None and isinstance(likelihood, Poisson):
+        counts = counts_at(fitted, data, judged_rows(data.X))
+        learns_it = likelihood.learns_dispersion
+        yield from of_dispersion(counts, learns_it, is_trained)
+    if data is not None and likelihood.for_classes_only and data.weight is None:
+        yield of_shares(fitted, data, is_trained)
+    if data is None or not isinstance(likelihood, AdditiveNoise):
+        return
+    noise = likelihood.noise_variance.detach().numpy()
+    at_rows, at_nearest = (errors_at(fitted, data, rows) for rows in nearest_rows(data.X))
+    yield from of_errors(at_rows, at_nearest, noise, advice, is_trained)
+    if type(likelihood) is Gaussian and data.y_std is None:
+        rows = np.arange(len(data.X))
+        if (weight := data.weight) is not None:  # rows of little weight hardly affect the fit
+            rows = np.flatnonzero(weight > LEAST_WEIGHT * weight.mean())
+        rows = rows[judged_rows(rows)]
+        error = errors_at(fitted, data, rows)
+        Y = fitted.scaled_targets(data)
+        yield from of_local(rows, error, data.X, Y, kernel, is_trained)
+        are_noise = bool(np.any(np.square(error).mean(0) > BESIDE_NOISE * noise))
+        without = errors_without(fitted, rows, error)
+        yield from of_tails(without, JudgedRows.of(rows, without, data.X, Y), are_noise)
+
+
+def errors_at(fitted: Fitted, data: Data, rows: np.ndarray) -> np.ndarray:
+    """Return the errors (m, P) at the training rows with these numbers, for the scaled y."""
+    X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
+    y = (data.y[rows] - fitted.y_scaling.offset) / fitted.y_scaling.scale
+    with torch.no_grad():
+        mean, _ = fitted.posterior.marginals(X).mixture_moments()
+    return y - mean.numpy().reshape(y.shape)
+
+
+def errors_without(fitted: Fitted, rows: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """Return errors (m, P) at these rows without themselves, if a factor of all rows is known.
+
+    Rows that were merged are left out together.
+    """
+    posterior, places, data = fitted.posterior, fitted.places, cast(Data, fitted.whole)
+    is_known = isinstance(posterior, ExactPosterior) and len(posterior.X) <= MOST_LEFT_OUT
+    if not is_known or places is None or len(places) != len(data):
+        return error
+    exact = cast(ExactPosterior, posterior)
+    mean = exact.y - exact.solver.left_out()[0][..., 0].mT  # in the order of training
+    return np.asarray((fitted.scaled_targets(data) - mean.numpy()[places])[rows])
+
+
+def counts_at(fitted: Fitted, data: Data, rows: np.ndarray) -> Counts:
+    """Return the counts at numbered training rows, and what q(f) = N(m, s²) says of them.
+
+    A row's count has the curvature λ = −E_q[∂² log p(y | f)] in q(f), so h = λs².
+    """
+    X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
+    exposure = None if data.exposure is None else torch.from_numpy(data.exposure[rows])
+    with torch.no_grad():
+        likelihood = fitted.posterior.likelihood.given(exposure)
+        m, s2 = fitted.posterior.marginals(X).mixture_moments()
+        q = Marginals(m[None], s2[None])
+        y = torch.from_numpy(data.y[rows]).reshape(m.shape)
+        mean, variance = likelihood.moments(q).mixture_moments()
+        _, _, by_s2 = likelihood.expected_gradients(y, q)  # −½λ
+        leverage = (-2.0 * by_s2 * s2).clamp(0.0, 1.0)
+        of_rate = likelihood.variance_and_kurtosis(mean)
+    return Counts(*(each.numpy() for each in (y, mean, variance, *of_rate, leverage)))
+
+
+def left_out(fitted: Fitted, data: Data) -> tuple[np.ndarray, Predicted]:
+    """Return numbers of rows, and what is predicted for them without their own y, by leverages."""
+    likelihood, rows = fitted.posterior.likelihood, judged_rows(data.X)
+    y = torch.from_numpy(fitted.scaled_targets(data)[rows])
+    X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
+    with torch.no_grad():
+        q = without_own(fitted.posterior.marginals(X), y, likelihood)
+        of_kind = Predicted.of_classes if likelihood.for_classes_only else Predicted.of
+        return rows, of_kind(y, q, likelihood)
+
+
+def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Finding:
+    """Return by how many standard errors classes of rows left out are predicted too often.
+
+    Their mean probability p has the variance Σp(1 − p)/n² about the share of rows.
+    """
+    rows, predicted = left_out(fitted, data)
+    p, codes = predicted.mean.numpy(), data.y[rows, 0].astype(np.int64)
+    share = np.bincount(codes, minlength=p.shape[1]) / len(rows)
+    error = np.sqrt(np.maximum((p * (1.0 - p)).mean(0) / len(rows), np.finfo(float).tiny))
+    far = np.abs(p.mean(0) - share) / error
+    k = int(far.argmax())
+    found = Finding("shares of classes", "y", float(far[k]), SURE_SHARE)
+    if found.value <= found.limit:
+        return found
+    return found._replace(
+        severity="problem" if is_trained else "note",
+        text=f"A class of {share[k]:.2g} of the rows has a mean probability of {p.mean(0)[k]:.2g} "
+        "where a row's own label is left out: f follows single labels, and probabilities of new "
+        "rows are off.",
+        advice="Give a kernel with a larger length_scale or a smaller variance, use "
+        "SVGPClassifier, or fit with another random_state."
+        if is_trained
+        else UNTRAINED,
+    )
+
+
+def share_explained(fitted: Fitted, data: Data) -> float | None:
+    """Return by which share squared errors, or log losses, are below those of a constant.
+
+    They are those of rows left out, in the fit or by their leverages. None for counts.
+    """
+    likelihood, held_out = fitted.posterior.likelihood, getattr(fitted.objective, "held_out", None)
+    if not (likelihood.for_classes_only or isinstance(likelihood, AdditiveNoise)):
+        return None
+    if held_out is None:
+        rows, held_out = left_out(fitted, data)
+        places = np.arange(len(rows))
+    else:
+        rows, places = fitted.among_first(len(held_out.log_density))
+    if likelihood.for_classes_only:
+        share = np.bincount(data.y[:, 0].astype(np.int64)) / len(data)
+        loss, most = -held_out.log_density.numpy()[places].mean(), float(entr(share).sum())
+    else:
+        Y = fitted.scaled_targets(data)
+        mean = held_out.mean.numpy()[places].reshape(len(rows), -1)
+        loss, most = np.square(Y[rows] - mean).mean(), float(Y.var(0).mean())
+    return float(1.0 - loss / most) if most > 0.0 else None
+
+
+def without_own(q: Marginals, y: Tensor, likelihood: Any) -> Marginals:
+    """Return q(f) = N(m, s²) of each row without what its own y says, with g and λ in q(f).
+
+    They are the slope and the curvature of E_q[log p(y | f)], so m is less by s²g/(1 − λs²).
+    """
+    m, s2 = q.mixture_moments()
+    _, g, by_s2 = likelihood.expected_gradients(y, Marginals(m[None], s2[None]))
+    free = (1.0 + 2.0 * by_s2 * s2).clamp(LEAST_FREE, 1.0)
+    return Marginals((m - s2 * g / free)[None], (s2 / free)[None])
+
+
+def unit_of(recipe: Any, data: Data) -> float:
+    """Return the standard deviation of y in units of f; 1 if f has not the units of y."""
+    if recipe.scales_target or not isinstance(recipe.likelihood, AdditiveNoise):
+        return 1.0
+    return float(Scaling.standard(data.y, data.weight).scale.max())
+
+
+def of_warm_start(share: float) -> Finding:
+    """Return by which share a fit that began where another had ended is better than a constant."""
+    found = Finding("warm start", "warm_start", share, LEAST_EXPLAINED)
+    if share >= LEAST_EXPLAINED:
+        return found
+    return found._replace(
+        severity="problem",
+        text="The fit predicts hardly better than a constant: it began where the fit before had "
+        "ended, and may be stuck there, because rows or their unit have changed.",
+        advice="Fit with warm_start=False, and compare.",
+    )

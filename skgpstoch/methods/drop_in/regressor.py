@@ -316,7 +316,8 @@ class GaussianProcessRegressor(GaussianPredictor):
         -------
         self : object
             The updated estimator, with the new rows in `X_train_` and `y_train_`. `diagnose()`
-            still describes the fit.
+            describes the fit. With exact posteriors, it describes all rows whenever their number
+            has doubled, and what is wrong is a warning.
         """
         refuse_group("condition_on")
         if not self._is_fitted():
@@ -356,6 +357,10 @@ class GaussianProcessRegressor(GaussianPredictor):
         fitted = model.extended(more)
         self.L_, self.log_marginal_likelihood_value_ = fitted.L, fitted.log_evidence()
         self.alpha_ = fitted.alpha.reshape(-1, *self.y_train_.shape[1:])
+        n_before, n_after = len(self.y_train_), len(fitted.rows.X)
+        if n_after.bit_length() > n_before.bit_length():  # looked at whenever rows have doubled
+            self._diagnosis = Diagnosis(causes(self._of_rows(fitted)))
+            self._diagnosis.warn()
 
     def _extend_many(self, X: np.ndarray, Y: np.ndarray, alpha: np.ndarray | None) -> None:
         """Add rows whose alpha is that of all rows (None), or larger."""

@@ -38,7 +38,7 @@ from .fitted import Fitted
 
 MOST_LEFT_OUT = 2000  # rows whose inverse covariances are computed to judge the fit
 SURE_SHARE = 4.0  # standard errors by which classes are predicted too often
-LEAST_EXPLAINED = 0.1  # share of squared errors or log losses, from a warm start
+LEAST_FROM_WARM = 0.1  # share of squared errors or log losses, from a warm start
 
 
 def error_findings(
@@ -195,8 +195,8 @@ def unit_of(recipe: Any, data: Data) -> float:
 
 def of_warm_start(share: float) -> Finding:
     """Return by which share a fit that began where another had ended is better than a constant."""
-    found = Finding("warm start", "warm_start", share, LEAST_EXPLAINED)
-    if share >= LEAST_EXPLAINED:
+    found = Finding("warm start", "warm_start", share, LEAST_FROM_WARM)
+    if share >= LEAST_FROM_WARM:
         return found
     return found._replace(
         severity="problem",

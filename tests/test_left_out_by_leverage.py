@@ -1,0 +1,101 @@
+"""What fits say of rows without the rows' own targets, and what is told of it."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from sklearn.gaussian_process import kernels as sk
+
+from skgpstoch import (
+    GaussianProcessRegressor,
+    NNGPRegressor,
+    QSGPClassifier,
+    SolveGPClassifier,
+    SVGPClassifier,
+    SVGPRegressor,
+)
+from skgpstoch.likelihoods import Gaussian
+from skgpstoch.maths.gaussian import Marginals
+from skgpstoch.training.recipes.fitted_errors import without_own
+
+
+def messages(fit, *args):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = fit(*args)
+    return model, [str(w.message) for w in caught]
+
+
+def test_rows_left_out_of_a_gaussian_process_are_those_of_its_inverse():
+    """Rasmussen & Williams, eq. 5.12."""
+    rng = np.random.default_rng(0)
+    X, noise = torch.from_numpy(rng.uniform(-2, 2, (30, 1))), 0.1
+    y = torch.sin(2.0 * X) + noise**0.5 * torch.from_numpy(rng.normal(size=X.shape))
+    K = torch.from_numpy((1.0 * sk.RBF(1.0))(X.numpy()))
+    C = torch.linalg.inv(K + noise * torch.eye(30, dtype=torch.float64))
+    q = Marginals((K @ C @ y)[None], (K - K @ C @ K).diagonal()[None, :, None])
+    found = without_own(q, y, Gaussian(torch.tensor([noise], dtype=torch.float64)))
+    precision = C.diagonal()[:, None]
+    assert_allclose(found.mean[0], y - C @ y / precision, rtol=1e-9)
+    assert_allclose(found.var[0], 1.0 / precision - noise, rtol=1e-9)
+
+
+def other_questions(seed=0, n=200):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-3, 3, (n, 2))
+    noise = 0.1 * rng.normal(size=n)
+    return X, np.sin(2 * X[:, 0]) + noise, np.sin(2 * X[:, 1]) + noise
+
+
+STUCK = "warm_start=False"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("Model", [NNGPRegressor, SVGPClassifier, SolveGPClassifier])
+def test_a_warm_start_from_another_question_that_is_stuck_is_told(Model):
+    X, *targets = other_questions()
+    if issubclass(Model, SVGPClassifier | SolveGPClassifier):
+        targets = [y > 0.0 for y in targets]
+    model = Model(random_state=0, warm_start=True).fit(X, targets[0])
+    model, said = messages(model.fit, X, targets[0])
+    assert not any(STUCK in text for text in said)
+    model, said = messages(model.fit, X, targets[1])
+    assert any(STUCK in text for text in said)
+    assert "warm start" not in {f.name for f in Model(random_state=0).fit(X, targets[1]).diagnose()}
+
+
+def test_warm_starts_that_recover_are_not_told():
+    X, first, second = other_questions()
+    model = SVGPRegressor(n_inducing=40, random_state=0, warm_start=True).fit(X, first)
+    model, said = messages(model.fit, X, second)
+    assert not any(STUCK in text for text in said)
+    (found,) = (f for f in model.diagnose() if f.name == "warm start")
+    assert found.value > 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "is_told"), [(8, True), (4, False)])
+def test_classes_that_are_predicted_too_often_are_told(seed, is_told):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(3300, 4))
+    f = 2.0 * np.sin(1.5 * X[:, 0]) + X[:, 1] * X[:, 2]
+    y = rng.random(3300) < 1.0 / (1.0 + np.exp(5.0 - 1.5 * f))
+    model, said = messages(QSGPClassifier(random_state=seed).fit, X[:300], y[:300])
+    too_often = model.predict_proba(X[300:])[:, 1].mean() > 2.0 * y.mean()
+    assert any("has a mean probability of" in text for text in said) == too_often == is_told
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.0])
+def test_pieces_without_noise_in_the_kernel_are_told_when_they_have_doubled(noise):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (160, 2))
+    y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] + noise * rng.normal(size=160)
+    model = GaussianProcessRegressor(random_state=0).fit(X[:40], y[:40])
+    model, said = messages(model.partial_fit, X[40:50], y[40:50])
+    assert said == []
+    model, said = messages(model.partial_fit, X[50:], y[50:])
+    assert any("y looks noisy" in text for text in said) == (noise > 0.0)
+    (found,) = (f for f in model.diagnose() if f.name == "missing noise")
+    assert (found.value > found.limit) == (noise > 0.0)

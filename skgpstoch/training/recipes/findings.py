@@ -110,6 +110,24 @@ def of_weights(weight: np.ndarray | None) -> Iterator[Finding]:
     yield found
 
 
+def of_events(y: np.ndarray, exposure: np.ndarray | None) -> Finding:
+    """Return the least number of events of an output: without any, rates have no lower bound.
+
+    If three are expected, none is seen with a probability of e⁻³ = .05.
+    """
+    found = Finding("events", "y", float(y.sum(0).min()), 1.0)
+    if found.value > 0.0:
+        return found
+    total = float(len(y) if exposure is None else exposure.sum())
+    return found._replace(
+        severity="problem",
+        text="No event was counted: y is 0 in all rows. Predicted rates are then nearly 0, and "
+        f"their intervals too narrow: a rate of {3.0 / total:.2g} (3 events in the exposure of "
+        f"{total:.3g}) shows none with a probability of 5 %.",
+        advice="Add rows with events, or take this rate for an upper bound.",
+    )
+
+
 def of_far_count(y: np.ndarray, exposure: np.ndarray | None) -> Iterator[Finding]:
     """Yield the largest count of (n,) or (n, P), and the largest that would be usual.
 

@@ -34,6 +34,7 @@ from ...objectives.base import Objective
 from ..tables import Table
 from .findings import (
     of_bounds,
+    of_events,
     of_far_count,
     of_far_rows,
     of_features,
@@ -208,6 +209,7 @@ class Recipe(OfParameters, ABC):
             yield from (found for found in of_weights(data.weight) if found.value > found.limit)
             if isinstance(self.likelihood, Poisson):
                 yield from of_far_count(data.y, data.exposure)
+                yield of_events(data.y, data.exposure)
             if self.chooses_inputs:
                 yield from of_features(data.size, data.X.shape[1])
                 yield from of_far_rows(data.X, data.weight)

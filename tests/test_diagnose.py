@@ -39,8 +39,8 @@ from skgpstoch import (
 from skgpstoch.data.findings import Diagnosis, Finding, cells
 from skgpstoch.maths.exact_solver import ExactSolver
 from skgpstoch.training.history import History
-from skgpstoch.training.recipes import error_findings, findings
-from skgpstoch.training.recipes.findings import of_far_count
+from skgpstoch.training.recipes import error_findings, findings, row_findings
+from skgpstoch.training.recipes.row_findings import of_far_count
 
 
 def only(found):
@@ -135,12 +135,12 @@ def test_each_problem_is_warned_of_once():
     ],
 )
 def test_few_rows(n_rows, learns, severity):
-    assert only(findings.of_rows(n_rows, learns)).severity == severity
+    assert only(row_findings.of_rows(n_rows, learns)).severity == severity
 
 
 @pytest.mark.parametrize(("d", "severity"), [(20, "fine"), (21, "note"), (41, "problem")])
 def test_many_features(d, severity):
-    assert only(findings.of_features(20, d)).severity == severity
+    assert only(row_findings.of_features(20, d)).severity == severity
 
 
 @pytest.mark.parametrize(
@@ -870,7 +870,9 @@ def test_log_normal_and_rare_columns_have_no_outliers(n_rows):
     rng = np.random.default_rng(0)
     heavy = np.exp(rng.standard_normal((n_rows, 20)))
     rare = np.arange(n_rows)[:, None] % 50 == 0
-    (found,) = findings.of_far_rows(np.hstack([heavy, rare.astype(float), np.ones((n_rows, 1))]))
+    (found,) = row_findings.of_far_rows(
+        np.hstack([heavy, rare.astype(float), np.ones((n_rows, 1))])
+    )
     assert found.severity == "fine"
 
 

@@ -32,8 +32,8 @@ from ...estimators.importances import averaged_importances
 from ...estimators.parameters import AUTO
 from ...persistence.estimator import SavedEstimator
 from ...persistence.keys import is_flat
-from ...training.recipes.findings import of_features, of_rows, of_weights
 from ...training.recipes.plan import Training
+from ...training.recipes.row_findings import of_features, of_rows, of_weights
 from ..deep_kernel_ensemble.plan import ensemble_plan
 from .race import FEWEST_ROWS, Entrant, Judged, Shares, floor_of, weights_of
 from .read_tables import read

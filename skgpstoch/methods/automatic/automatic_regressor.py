@@ -38,7 +38,7 @@ from ...estimators.validation import (
     check_weight,
     fitted_alike,
 )
-from ...training.recipes.findings import of_far_count
+from ...training.recipes.row_findings import of_far_count
 from ..deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
 from ..nngp.estimators import NNGPRegressor
 from .automatic import Automatic, n_observed, of_networks, of_processes, usual_epochs

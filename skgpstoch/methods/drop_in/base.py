@@ -22,15 +22,8 @@ from ...estimators.base import BaseGP
 from ...estimators.parameters import NOT_NEGATIVE_INTEGER, POSITIVE_INTEGER
 from ...estimators.validation import check_numbers, validate_inputs
 from ...persistence.estimator import SavedEstimator
-from ...training.recipes.findings import (
-    causes,
-    of_bounds,
-    of_far_rows,
-    of_features,
-    of_inputs,
-    of_rows,
-    of_sight,
-)
+from ...training.recipes.findings import causes, of_bounds, of_inputs, of_sight
+from ...training.recipes.row_findings import of_far_rows, of_features, of_rows
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -26,7 +26,6 @@ from ...training.recipes.error_findings import (
     of_tails,
 )
 from ...training.recipes.findings import (
-    FEW_TO_LEARN,
     LEAST_CORRELATION,
     LEFT_OUT_ROWS,
     MISSING_NOISE,
@@ -34,6 +33,7 @@ from ...training.recipes.findings import (
     neighbour_and_variation,
 )
 from ...training.recipes.local_range import evidence, unit_covariance
+from ...training.recipes.row_findings import FEW_TO_LEARN
 from ...training.starts import smoother
 from .exact import ExactModel
 from .noise import NEGLIGIBLE_ALPHA, exceeds_jitter

@@ -1,4 +1,4 @@
-"""Find what may be wrong with a fit: its rows, training, kernel, noise and inducing points.
+"""Find what may be wrong with a fit: its training, kernel, noise and inducing points.
 
 Each function examines one aspect and yields its findings, whether or not they are problems. The
 warnings of `fit` and the table of `diagnose` therefore come from the same numbers.
@@ -14,18 +14,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
-from ...data.arrays import OUTER, Scaling, quantiles
 from ...data.findings import Finding
 from ...kernels import split_noise
 from ...models.features.base import Basis
 from ..history import History
 from ..starts import log_bounds
 
-FEW_TO_LEARN = 20  # fewer rows are too few to learn hyper-parameters
-FAR_COUNT = 100.0  # times what other rows tell
-MOST_OF_WEIGHT = 0.99  # of one row: of 20 log-normal weights (σ = 2), 1 in 7,000 samples has more
 FEW_TO_COMPARE = 10  # among fewer rows, f may rightly be independent between rows
-MANY_FEATURES, TOO_MANY_FEATURES = 1.0, 2.0  # per row
 NO_NOISE = 1e-6  # share of the variance of y: searches stop here on the way to no noise
 LEAST_COMPARED = 2  # compare the mean of at least two scores with that of those before
 MOST_GAIN = 0.1  # nats per row, in the last tenth of training
@@ -41,7 +36,7 @@ SHOWN_COLUMNS = 5
 VARIATION, NEAREST, INPUTS = "variation of f", "nearest row", "range of inputs"
 RESIDUAL, ERRORS, TRAINING = "residual variance", "errors alike", "training"
 TAILS, OUTLIERS, LEFT_OUT_ROWS = "tails of errors", "outliers", "left-out rows"
-FAR_ROWS_OF_X, DISPERSION = "outliers in X", "dispersion"
+DISPERSION = "dispersion"
 BOUND, MISSING_NOISE = "at its bound", "missing noise"
 NEARBY = "local prediction"
 CAUSES = {
@@ -66,130 +61,6 @@ ONE_UNIT = (
     f"{STANDARDISE}"
 )
 UNTRAINED = "Raise max_iter first, because training was cut short."
-
-LEAST_BULK = 0.01
-"""Least width of a column's middle four fifths, in standard deviations of the column.
-
-*Measured*, the least width in each of 14 UCI tables: .9 to 2.8 in twelve, .15 in pol and .06 in
-keggdirected. Log-normal columns of 100 to 10,000 rows (σ = 1, 2) have at least .035. A column of
-standard normal numbers with three values of 99999 has .0001 to .0004.
-"""
-WIDTHS_OFF = 10.0  # a row is far if it is more than so many of these widths from the median
-
-# ---- rows ----------------------------------------------------------------------------------------
-
-
-def of_rows(n_rows: int, learns: bool) -> Iterator[Finding]:
-    """Yield how many rows there are to learn hyper-parameters from."""
-    found = Finding("few rows", "X", n_rows, FEW_TO_LEARN)
-    if n_rows < FEW_TO_LEARN and learns:
-        found = found._replace(
-            severity="problem",
-            text=f"{n_rows} rows are too few to learn a kernel. Expect intervals that are too "
-            "narrow.",
-            advice="Use more rows. If the estimator takes a kernel, you can pass one whose "
-            "hyper-parameters you know, with tight or 'fixed' bounds.",
-        )
-    yield found
-
-
-def of_weights(weight: np.ndarray | None) -> Iterator[Finding]:
-    """Yield the share of all weight that one row has."""
-    if weight is None:
-        return
-    share = float(weight.max() / weight.sum())
-    found = Finding("one weight", "sample_weight", share, MOST_OF_WEIGHT)
-    if share > MOST_OF_WEIGHT:
-        found = found._replace(
-            severity="problem",
-            text=f"One row's sample_weight, {weight.max():.3g}, is more than {MOST_OF_WEIGHT:.0%} "
-            f"of the sum of all, so the other {len(weight) - 1} rows hardly count.",
-            advice="Check this weight. A weight is the number of rows that a row stands for; clip "
-            "weights, for example with np.minimum(w, 10 * np.median(w)), if they are proportions.",
-        )
-    yield found
-
-
-def of_events(y: np.ndarray, exposure: np.ndarray | None) -> Finding:
-    """Return the least number of events of an output: without any, rates have no lower bound.
-
-    If three are expected, none is seen with a probability of e⁻³ = .05.
-    """
-    found = Finding("events", "y", float(y.sum(0).min()), 1.0)
-    if found.value > 0.0:
-        return found
-    total = float(len(y) if exposure is None else exposure.sum())
-    return found._replace(
-        severity="problem",
-        text="No event was counted: y is 0 in all rows. Predicted rates are then nearly 0, and "
-        f"their intervals too narrow: a rate of {3.0 / total:.2g} (3 events in the exposure of "
-        f"{total:.3g}) shows none with a probability of 5 %.",
-        advice="Add rows with events, or take this rate for an upper bound.",
-    )
-
-
-def of_far_count(y: np.ndarray, exposure: np.ndarray | None) -> Iterator[Finding]:
-    """Yield the largest count of (n,) or (n, P), and the largest that would be usual.
-
-    That is a hundred times what all other rows together tell of its exposure, and one more event;
-    and so few other events there are that it rules the mean rate.
-    """
-    Y = y.reshape(len(y), -1).astype(np.float64)
-    e = np.ones_like(Y) if exposure is None else exposure.reshape(len(y), -1) + 0.0 * Y
-    i, p = np.arange(Y.shape[1]), Y.argmax(0)
-    most, rest, exposed = Y[p, i], Y.sum(0) - Y[p, i], e.sum(0) - e[p, i]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        told = np.nan_to_num(rest / exposed) * e[p, i]
-    usual = np.maximum(rest, FAR_COUNT * (1.0 + told))
-    worst = int((most / usual).argmax())
-    found = Finding("one count", "y", float(most[worst]), float(usual[worst]))
-    if len(y) > FEW_TO_LEARN and found.value > found.limit:
-        found = found._replace(
-            severity="problem",
-            text=f"The largest count, {found.value:.6g}, is more than all others together, "
-            f"and {FAR_COUNT:g} times what they tell of it, so means of rows near it are far off.",
-            advice="Check this row. If it is a fill value, leave it out.",
-        )
-    yield found
-
-
-def of_features(n_rows: int, n_features: int) -> Iterator[Finding]:
-    """Yield how many features there are for each row."""
-    found = Finding("many features", "X", n_features / n_rows, MANY_FEATURES)
-    if n_features > MANY_FEATURES * n_rows:
-        found = found._replace(
-            severity="problem" if n_features > TOO_MANY_FEATURES * n_rows else "note",
-            text=f"X has more features ({n_features}) than rows ({n_rows}), too few rows to "
-            "learn which features matter.",
-            advice="Select features or reduce them (PCA). If you pass a kernel, use one "
-            "length_scale for all features.",
-        )
-    yield found
-
-
-def of_far_rows(X: np.ndarray, weight: np.ndarray | None = None) -> Iterator[Finding]:
-    """Yield the columns of X (n, d) whose standard deviation is due to a few far-away rows."""
-    counts = None if weight is None else np.ravel(weight)
-    some, of_some = X[:: stride(X)], None if counts is None else counts[:: stride(X)]
-    found = np.array([quantiles(column, (OUTER, 0.5, 1.0 - OUTER), of_some) for column in some.T])
-    low, middle, high = found.reshape(-1, 3).T
-    width, spread = high - low, Scaling.standard(X, counts).scale
-    share = np.divide(width, spread, out=np.full(len(width), np.inf), where=width > 0.0)
-    told = Finding(FAR_ROWS_OF_X, "X", float(share.min(initial=np.inf)), LEAST_BULK)
-    columns = np.flatnonzero(share < LEAST_BULK)
-    if len(columns):
-        off = np.abs(X[:, columns] - middle[columns]) > WIDTHS_OFF * width[columns]
-        more = ", …" if len(columns) > SHOWN_COLUMNS else ""
-        told = told._replace(
-            where=f"X[:, {columns[0]}]",
-            severity="problem",
-            text=f"Outliers in X: {off.any(axis=1).sum()} of {len(X)} rows are so far from the "
-            f"others in columns {', '.join(map(str, columns[:SHOWN_COLUMNS]))}{more} that a model "
-            "may hardly tell the other rows apart.",
-            advice="Look at these rows. Drop them or clip their values if they are wrong; "
-            "otherwise use QuantileTransformer on these columns.",
-        )
-    yield told
 
 
 # ---- hyper-parameters ----------------------------------------------------------------------------

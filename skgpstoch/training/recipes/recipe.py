@@ -32,23 +32,12 @@ from ...likelihoods.real import Gaussian
 from ...models.posteriors.base import Posterior
 from ...objectives.base import Objective
 from ..tables import Table
-from .findings import (
-    of_bounds,
-    of_events,
-    of_far_count,
-    of_far_rows,
-    of_features,
-    of_inputs,
-    of_noise,
-    of_rows,
-    of_sight,
-    of_training,
-    of_weights,
-)
+from .findings import of_bounds, of_inputs, of_noise, of_sight, of_training
 from .fitted import Fitted
 from .fitted_errors import of_warm_start, share_explained, unit_of
 from .kernel_choice import KernelChoice
 from .plan import OfParameters, Plan, Sizes, Start
+from .row_findings import of_events, of_far_count, of_far_rows, of_features, of_rows, of_weights
 
 
 class Problem(NamedTuple):

@@ -305,7 +305,8 @@ def test_far_from_all_rows_counts_are_those_of_the_prior_and_of_the_error_of_the
 def test_without_events_the_mean_is_known_as_by_one():
     """Its variance was that of pseudo-targets that tell nothing: means of 10³² where all are 0."""
     X = np.random.default_rng(0).uniform(-2, 2, (150, 2))
-    model = small().fit(X, np.zeros(150, int))
+    with pytest.warns(UserWarning, match=r"No event was counted.* a rate of 0.02 \(3 events"):
+        model = small().fit(X, np.zeros(150, int))
     std = float(model.posterior_.mean_variance) ** 0.5
     assert 0.5 < std <= math.sqrt(1.0 + float(model.kernel_.diag(X[:1])[0]))
     assert model.predict(X).max() < 0.01

@@ -29,9 +29,9 @@ from ..data.rows import Data, Rows
 from ..maths.allocator import keep_freed_memory
 from ..models.posteriors.base import Posterior
 from ..persistence.estimator import SavedEstimator
-from ..training.checkpoint import described
+from ..training.checkpoint import described, summary
 from ..training.history import History
-from ..training.observers import shown
+from ..training.observers import shown, warn_of_start
 from ..training.recipes.findings import causes
 from ..training.recipes.fitted import Fitted
 from ..training.recipes.plan import Folds, Plan, Start
@@ -153,10 +153,20 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         return Start(self.posterior_, changed_parameters(self))
 
     def _train_recipe(self, recipe: Recipe, data: Data, start: Start | None) -> History:
-        """Plan, train, and set the fitted attributes."""
+        """Plan, train, and set the fitted attributes.
+
+        A checkpoint may hold any numbers. If a fit fails that has resumed, it starts again.
+        """
         given = data if data.weight is None or recipe.numbers_rows else data.counted()
         run = prepared(self, recipe, in_units(recipe, given, start), start)
-        return self._fit_run(recipe, run, data, given)
+        try:
+            return self._fit_run(recipe, run, data, given)
+        except Exception as error:
+            if run.checkpoint is None or not run.checkpoint.is_resumed:
+                raise
+            run.checkpoint.remove()
+            warn_of_start(run.checkpoint, f"led to a failure ({summary(error)})")
+            return self._train_recipe(recipe, data, start)
 
     def _fit_run(self, recipe: Recipe, run: Run, data: Data, given: Data) -> History:
         """Train, make the closing pass, and set the fitted attributes."""

@@ -46,6 +46,7 @@ class Checkpoint:
     identity: str
     written: float = -math.inf
     has_failed: bool = False
+    is_resumed: bool = False  # whether the fit has begun with what was saved
 
     @property
     def path(self) -> Path:
@@ -131,6 +132,7 @@ class CheckpointOfGroup:
 
     of_first: Checkpoint
     group: Group
+    is_resumed: bool = False
 
     @property
     def path(self) -> Path:

@@ -54,7 +54,7 @@ class Saved(Observer):
             is_sound = are_finite(start["objective"], state["objective"])
             if not (is_sound and trainer.objective.is_finite()):
                 raise ValueError("its parameters are not finite")
-            self.start = start
+            self.start, self.checkpoint.is_resumed = start, True
         except Exception as error:  # damaged files make torch raise many kinds of errors
             self.start_again(trainer, start, f"cannot be read ({summary(error)})")
 
@@ -69,7 +69,8 @@ class Saved(Observer):
         """Set a run to its start, and warn."""
         trainer.pace.resume(0.0)
         trainer.load_state_dict(start)
-        warn(f"The checkpoint {self.checkpoint.path} {why}; the fit starts from the beginning.")
+        self.checkpoint.is_resumed = False
+        warn_of_start(self.checkpoint, why)
 
     def on_epoch(self, trainer: Trainer) -> bool:
         if trainer.is_evaluated and trainer.step == trainer.history.n_iter * trainer.n_batches:
@@ -80,6 +81,11 @@ class Saved(Observer):
         """Remove the file of a complete run."""
         if trainer.is_complete and trainer.history.status != "interrupted":
             self.checkpoint.remove()
+
+
+def warn_of_start(checkpoint: AnyCheckpoint, why: str) -> None:
+    """Warn that a checkpoint is of no use."""
+    warn(f"The checkpoint {checkpoint.path} {why}; the fit starts from the beginning.")
 
 
 def can_be_in(trainer: Trainer, state: dict[str, Any]) -> bool:

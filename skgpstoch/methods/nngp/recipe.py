@@ -363,9 +363,12 @@ class NeighbourRecipe(Recipe):
 
 
 def of_outliers(fitted: Fitted) -> Iterator[Finding]:
-    """Yield outliers among rows left out: tails tell of them, but means follow them."""
+    """Yield outliers among rows left out: tails tell of them, but means follow them.
+
+    Known errors say which rows may be far off.
+    """
     predicted, data = cast(Any, fitted.objective).held_out, fitted.data
-    if predicted is None or data is None:
+    if predicted is None or data is None or data.y_std is not None:
         return
     rows, places = fitted.among_first(len(predicted.log_density))
     error = errors_of(fitted, rows, predicted.mean.numpy()[places])

@@ -49,6 +49,7 @@ from .validation import check_numbers, known_noise, validate_inputs
 
 keep_freed_memory()
 
+CHECKED_ROWS = 20  # whose predictions are looked at after a fit that has resumed
 HOPELESS = 10.0
 """Nats per row and output of a scaled target; a constant prediction has about 1.42."""
 
@@ -134,9 +135,13 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         recipe, table = opened(self, X, y, *of_rows)
         if isinstance(table, Sampled):
             with training_together(self, table.group):
-                run = prepared(self, recipe, table, self._start())
-                with contextlib.closing(run.table):
-                    self._fit_run(recipe, run, table.data, table.data)
+                start = self._start()
+
+                def fit_stored(run: Run) -> History:
+                    with contextlib.closing(run.table):
+                        return self._fit_run(recipe, run, table.data, table.data)
+
+                fit_prepared(self, lambda: prepared(self, recipe, table, start), fit_stored)
         else:
             fit_on_first(self, table.group, lambda: fit_here(self, recipe, table))
         note_read(self, X)
@@ -153,20 +158,13 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         return Start(self.posterior_, changed_parameters(self))
 
     def _train_recipe(self, recipe: Recipe, data: Data, start: Start | None) -> History:
-        """Plan, train, and set the fitted attributes.
-
-        A checkpoint may hold any numbers. If a fit fails that has resumed, it starts again.
-        """
+        """Plan, train, and set the fitted attributes."""
         given = data if data.weight is None or recipe.numbers_rows else data.counted()
-        run = prepared(self, recipe, in_units(recipe, given, start), start)
-        try:
-            return self._fit_run(recipe, run, data, given)
-        except Exception as error:
-            if run.checkpoint is None or not run.checkpoint.is_resumed:
-                raise
-            run.checkpoint.remove()
-            warn_of_start(run.checkpoint, f"led to a failure ({summary(error)})")
-            return self._train_recipe(recipe, data, start)
+        return fit_prepared(
+            self,
+            lambda: prepared(self, recipe, in_units(recipe, given, start), start),
+            lambda run: self._fit_run(recipe, run, data, given),
+        )
 
     def _fit_run(self, recipe: Recipe, run: Run, data: Data, given: Data) -> History:
         """Train, make the closing pass, and set the fitted attributes."""
@@ -322,6 +320,32 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
             return [part.cpu().numpy() for part in compute(block)]
 
         return collected(arrays, n_rows, self._asked(self.posterior_).block_rows)
+
+
+def fit_prepared(
+    estimator: Any, prepare: Callable[[], Run], fit_run: Callable[[Run], History]
+) -> History:
+    """Prepare and fit a run; again without its checkpoint, which may hold any numbers."""
+    run = prepare()
+    try:
+        history = fit_run(run)
+        if run.checkpoint is not None and run.checkpoint.is_resumed:
+            check_predictions(estimator.posterior_, run.problem.X)
+        return history
+    except Exception as error:
+        if run.checkpoint is None or not run.checkpoint.is_resumed or run.table.group.size > 1:
+            raise
+        run.checkpoint.remove()
+        warn_of_start(run.checkpoint, f"led to a failure ({summary(error)})")
+        return fit_prepared(estimator, prepare, fit_run)
+
+
+def check_predictions(posterior: Any, X: Tensor) -> None:
+    """Raise a ValueError if a model predicts what is not finite at its first rows."""
+    with torch.no_grad():
+        q = posterior.marginals(X[:CHECKED_ROWS].double().cpu())
+    if not bool(torch.isfinite(q.mean).all() & torch.isfinite(q.var).all()):
+        raise ValueError("its predictions are not finite")
 
 
 def fit_here(estimator: BaseGP, recipe: Recipe, table: Table) -> None:

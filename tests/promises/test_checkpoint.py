@@ -538,16 +538,18 @@ def test_what_no_fit_comes_to_is_not_resumed_from(few, tmp_path, how):
     assert_same(model, reference, few[0])
 
 
-def test_a_best_iterate_without_a_posterior_starts_the_fit_again(few, tmp_path):
+@pytest.mark.parametrize("n_epochs", [2, 5])
+def test_an_iterate_without_a_posterior_starts_the_fit_again(few, tmp_path, n_epochs):
     """Training went on to its end, after which the covariance of the points was infinite."""
     options = {"n_inducing": 8, "batch_size": 20, "solver": "adam", "early_stopping": True}
     model = SVGPRegressor(max_iter=5, random_state=0, **options)
     reference = clone(model).fit(*few)
     model.set_params(checkpoint_dir=tmp_path)
-    path = killed(model, few)
+    path = killed(model, few, n_epochs)
     state = state_of(path)
     name = "model.features.covariances.kernel.k1.log_constant_value"
-    state["best_state"][name].fill_(1e19)
+    for each in ("best_state", *["objective"] * (n_epochs == 5)):  # the last one is not trained
+        state[each][name].fill_(1e19)
     state["history"]["best_score"] = -1e300
     put(path, state)
     with pytest.warns(UserWarning, match="led to a failure .* starts from the beginning"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -163,9 +164,10 @@ def feature_names(
         raise TypeError(f"features must be a list of columns, got the string {features!r}.")
     path, first = next(iter(schemas.items()))
     if features is None:
-        names = [name for name in first.names if name not in taken and INDEX not in name]
+        used, given = set(taken), dict.fromkeys(first.names)  # which pyarrow lists at each call
+        names = [name for name in given if name not in used and INDEX not in name]
         for other, schema in schemas.items():
-            if new := [n for n in schema.names if INDEX not in n and n not in first.names]:
+            if new := [n for n in schema.names if INDEX not in n and n not in given]:
                 raise ValueError(
                     f"{other} has columns that {path} does not have: {', '.join(new)}. Name "
                     "the columns of X with `features`."
@@ -180,8 +182,9 @@ def feature_names(
 def refuse_absent(schemas: Mapping[str, Any], columns: list[str]) -> None:
     """Raise a ValueError that names a file which lacks a column, or has it twice."""
     for path, schema in schemas.items():
+        count = Counter(schema.names)
         for name in columns:
-            if (n := schema.names.count(name)) != 1:
+            if (n := count[name]) != 1:
                 raise ValueError(
                     f"{path} must have one column {name!r}, got {n}; its columns are "
                     f"{', '.join(schema.names)}."

@@ -184,7 +184,8 @@ class ParquetRows(RowSource):
 
 def types_of(schema: Any, names: Sequence[str]) -> dict[str, Any]:
     """Return the types of these columns of a file; columns that it lacks are left out."""
-    return {field.name: field.type for field in schema if field.name in names}
+    wanted = set(names)
+    return {field.name: field.type for field in schema if field.name in wanted}
 
 
 def refuse_changed(unit: RowGroup, types: dict[str, Any], schema: Any) -> None:

@@ -647,3 +647,30 @@ def test_passes_over_two_million_rows_of_parquet_need_less_than_two_buffers(tmp_
     n, buffers = done.stdout.split()
     assert int(n) == 6_000_000
     assert float(buffers) < 2.0  # measured 1.1, once 1.8; all rows are 7.6
+
+
+def test_the_footer_of_a_file_is_read_once_in_a_pass(tmp_path, monkeypatch):
+    """It was read for each row group, which took the square of their number."""
+    path, table = tmp_path / "many.parquet", pa.table({"a": np.arange(20.0), "y": np.ones(20)})
+    pq.write_table(table, path, row_group_size=1)
+    rows, known = ParquetRows(path, "y"), []
+    open_file = pq.ParquetFile
+
+    def opening(path, **options):
+        known.append(options["metadata"] is not None)
+        return open_file(path, **options)
+
+    monkeypatch.setattr(pq, "ParquetFile", opening)
+    read = [chunk.X[0, 0] for chunk in rows.read(np.random.default_rng(0))]
+    assert sorted(read) == list(range(20))
+    assert known == [False] + [True] * 19
+
+
+def test_a_file_that_changes_within_a_pass_is_told(tmp_path):
+    path, table = tmp_path / "many.parquet", pa.table({"a": np.arange(20.0), "y": np.ones(20)})
+    pq.write_table(table, path, row_group_size=1)
+    reading = ParquetRows(path, "y").read(None)
+    next(reading)
+    pq.write_table(table.append_column("b", pa.array(np.ones(20))).slice(5), path, row_group_size=1)
+    with pytest.raises(ValueError, match="has 15 rows, but had 20 when it was opened"):
+        list(reading)

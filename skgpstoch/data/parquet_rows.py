@@ -45,6 +45,19 @@ class RowGroup(NamedTuple):
         return f"{self.path}, row group {self.number}"
 
 
+class Footer(NamedTuple):
+    """What a file says of its row groups, and the state of the file when it was read."""
+
+    state: tuple[int, ...]
+    metadata: Any
+
+
+def state_of(path: str) -> tuple[int, ...]:
+    """Return what changes if a file does: its place, its size and the time of the last write."""
+    found = os.stat(path)
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 class ParquetRows(RowSource):
     """Rows of Parquet files, to pass to `fit` in place of X; they need not fit into memory.
 
@@ -136,19 +149,25 @@ class ParquetRows(RowSource):
 
     def read(self, generator: np.random.Generator | None) -> Generator[Chunk, None, None]:
         """Yield row groups in pieces, in order, or in random order with a generator."""
+        footers: dict[str, Footer] = {}
         for position in in_turn(self.n_units, generator):
             unit = self.units[position]
             to_chunk = partial(self.roles.chunk, unit.where)
-            yield from starmap(to_chunk, self.pieces(unit))  # keeps no piece alive
+            yield from starmap(to_chunk, self.pieces(unit, footers))  # keeps no piece alive
 
     def tables(self) -> Iterator[tuple[np.ndarray, Any]]:
         """Yield row numbers and pyarrow tables of the columns that are used, in order."""
+        footers: dict[str, Footer] = {}
         for unit in self.units:
-            for rows, table in self.pieces(unit):
+            for rows, table in self.pieces(unit, footers):
                 yield rows, table.cast(self.roles.schema)
 
-    def pieces(self, unit: RowGroup) -> Iterator[tuple[np.ndarray, Any]]:
+    def pieces(
+        self, unit: RowGroup, footers: dict[str, Footer]
+    ) -> Iterator[tuple[np.ndarray, Any]]:
         """Yield row numbers and tables of a row group, and keep none while the next is read.
+
+        Footers that were read stay there, as they are as long as all row groups together.
 
         Raises
         ------
@@ -166,8 +185,13 @@ class ParquetRows(RowSource):
 
         n_rows = min(CHUNK_ROWS, max(LEAST_PIECE, self.buffer_rows // BUFFER_PARTS))
         try:
-            with pq.ParquetFile(unit.path, buffer_size=READ_BYTES, pre_buffer=False) as file:
-                refuse_changed(unit, self.types[unit.path], file.schema_arrow)
+            state, footer = state_of(unit.path), footers.get(unit.path)
+            known = footer.metadata if footer is not None and footer.state == state else None
+            options = {"buffer_size": READ_BYTES, "pre_buffer": False, "metadata": known}
+            with pq.ParquetFile(unit.path, **options) as file:
+                if known is None:
+                    refuse_changed(unit, self.types[unit.path], file.schema_arrow)
+                    footers[unit.path] = Footer(state, file.metadata)
                 n_in_file = file.metadata.num_rows
                 yield from map(
                     piece,

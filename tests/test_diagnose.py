@@ -898,6 +898,7 @@ def test_overdispersed_counts_are_told(spread, severity):
     assert found.value == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("Model", [SVGPRegressor, SolveGPRegressor])
 @pytest.mark.parametrize("likelihood", ["poisson", "negative_binomial"])
 def test_counts_whose_scatter_f_follows_are_told(Model, likelihood):

@@ -35,7 +35,7 @@ from skgpstoch.methods.gpcv.fold_loss import Fold, FoldLoss
 from skgpstoch.models.posteriors import iterative
 from skgpstoch.models.posteriors.exact import ExactPosterior
 from skgpstoch.models.posteriors.iterative import IterativePosterior
-from skgpstoch.training.recipes import recipe
+from skgpstoch.training.recipes import fitted_errors
 
 F64 = torch.float64
 PERIODIC = sk.ConstantKernel(1.2) * sk.ExpSineSquared(0.9, 1.3) * sk.RBF(2.0) + sk.RBF(0.7)
@@ -968,13 +968,13 @@ def test_coordinate_steps_that_cycle_keep_the_best_iterate():
 def test_outliers_are_judged_without_their_rows(sine, monkeypatch):
     """Rows are trained in another order; merged ones have one place, and are left out together."""
     X, y = np.tile(sine[0][:40], (3, 1)), np.tile(sine[1][:40], 3)
-    judge, found = recipe.errors_without, []
+    judge, found = fitted_errors.errors_without, []
 
     def watched(fitted, rows, error):
         found.append((fitted, rows, judge(fitted, rows, error)))
         return found[-1][2]
 
-    monkeypatch.setattr(recipe, "errors_without", watched)
+    monkeypatch.setattr(fitted_errors, "errors_without", watched)
     y[40:] += 0.3
     ADMMGaussianProcessRegressor(1.0 * sk.RBF(0.8), max_iter=1, random_state=0).fit(X, y)
     ((fitted, rows, without),) = found

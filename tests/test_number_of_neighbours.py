@@ -49,6 +49,7 @@ def test_a_fitted_model_can_be_given_another_number_and_takes_its_own_again(tmp_
     assert_array_equal(load(tmp_path / "model").predict_std(X), chosen)
 
 
+@pytest.mark.slow
 def test_fewer_neighbours_hardly_change_predictions():
     model, X, y = fitted(800, 0.05, 0.3)
     assert model.posterior_.n_neighbors < 128

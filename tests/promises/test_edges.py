@@ -78,7 +78,7 @@ def predictions(model, X, y):
 
 @pytest.mark.parametrize("counts", [(0, 1e3), (0, 0, 0)], ids=str)
 @pytest.mark.parametrize("solver", ["natural", "adam"])
-@pytest.mark.filterwarnings("error:.*beyond float64")
+@pytest.mark.filterwarnings("error:.*beyond float64", "ignore:No event was counted")
 def test_degenerate_counts_have_finite_predictions(counts, solver):
     X = np.random.default_rng(2).standard_normal((len(counts), 3))
     with pytest.warns(UserWarning, match=f"{len(counts)} rows are too few to learn a kernel"):

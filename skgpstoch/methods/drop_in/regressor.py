@@ -229,16 +229,19 @@ class GaussianProcessRegressor(GaussianPredictor):
         self.estimator_: Any = None
         known = np.sqrt(np.broadcast_to(rows.noise.reshape(-1, 1), rows.Y.shape))
         unit = float(scaling_of_known(rows.Y, known, None).scale.max())
-        found = [*self._findings({"": self.kernel_}, unit), *self._of_rows(model)]
+        found = [*self._findings({"": self.kernel_}, unit), *self._of_rows(model, self._kernel())]
         self._diagnosis = Diagnosis(causes(found))
         self._diagnosis.warn()
 
-    def _of_rows(self, model: exact.ExactModel) -> Iterator[Finding]:
-        """Yield findings from leave-one-out predictions and from noise, if rows are numeric."""
+    def _of_rows(self, model: exact.ExactModel, given: sk.Kernel) -> Iterator[Finding]:
+        """Yield findings from leave-one-out predictions and from noise, if rows are numeric.
+
+        `given` is the kernel where the search began.
+        """
         if not self.kernel_.requires_vector_input:
             return
         found = [
-            *of_left_out(model, self._kernel()),
+            *of_left_out(model, given),
             *of_missing_noise(model.kernel, model.rows),
         ]
         learns = self.optimizer is not None and self.kernel_.n_dims
@@ -359,7 +362,7 @@ class GaussianProcessRegressor(GaussianPredictor):
         self.alpha_ = fitted.alpha.reshape(-1, *self.y_train_.shape[1:])
         n_before, n_after = len(self.y_train_), len(fitted.rows.X)
         if n_after.bit_length() > n_before.bit_length():  # looked at whenever rows have doubled
-            self._diagnosis = Diagnosis(causes(self._of_rows(fitted)))
+            self._diagnosis = Diagnosis(causes(self._of_rows(fitted, self.kernel_)))
             self._diagnosis.warn()
 
     def _extend_many(self, X: np.ndarray, Y: np.ndarray, alpha: np.ndarray | None) -> None:

@@ -193,14 +193,14 @@ def unit_of(recipe: Any, data: Data) -> float:
     return float(Scaling.standard(data.y, data.weight).scale.max())
 
 
-def of_warm_start(share: float) -> Finding:
+def of_warm_start(share: float, is_trained: bool) -> Finding:
     """Return by which share a fit that began where another had ended is better than a constant."""
     found = Finding("warm start", "warm_start", share, LEAST_FROM_WARM)
     if share >= LEAST_FROM_WARM:
         return found
     return found._replace(
-        severity="problem",
+        severity="problem" if is_trained else "note",
         text="The fit predicts hardly better than a constant: it began where the fit before had "
         "ended, and may be stuck there, because rows or their unit have changed.",
-        advice="Fit with warm_start=False, and compare.",
+        advice="Fit with warm_start=False, and compare." if is_trained else UNTRAINED,
     )

@@ -206,7 +206,9 @@ class Recipe(OfParameters, ABC):
             if fitted.budget is not None:
                 yield fitted.budget.finding
             if fitted.is_warm and (share := share_explained(fitted, data)) is not None:
-                yield of_warm_start(share)
+                training = getattr(self, "training", None)
+                is_trained = training is None or training.is_complete(fitted.history.status)
+                yield of_warm_start(share, is_trained)
 
     @property
     def learns(self) -> bool:

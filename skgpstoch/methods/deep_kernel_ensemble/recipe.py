@@ -217,12 +217,14 @@ class EnsembleRecipe(Recipe):
     def learns(self) -> bool:
         return self.network is not None or not self.kernel.is_fixed
 
+    def is_trained(self, fitted: Fitted) -> bool:
+        return self.training.is_complete(fitted.history.status)
+
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)
         if isinstance(self.likelihood, AdditiveNoise) and not IS_JUDGED.get():
-            is_trained = self.training.is_complete(fitted.history.status)
             advice = "Use NNGPRegressor or AutoGaussianProcessRegressor, or raise max_iter."
-            yield from error_findings(fitted, None, advice, is_trained)
+            yield from error_findings(fitted, None, advice, self.is_trained(fitted))
 
     def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
         for finding in super().training_findings(

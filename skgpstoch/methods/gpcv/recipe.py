@@ -209,9 +209,8 @@ class CrossValidationRecipe(Recipe):
         yield from super().findings(fitted)
         kernel = self.fitted_kernel(fitted.posterior, fitted.x_scaling)
         yield from self.kernel_findings(fitted, kernel, self.kernel, True)
-        is_trained = fitted.history.status == "converged"
         advice = "Start from a shorter length_scale, or set n_restarts."
-        yield from error_findings(fitted, kernel, advice, is_trained)
+        yield from error_findings(fitted, kernel, advice, self.is_trained(fitted))
 
     def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
         is_exact = cast(CrossValidationObjective, fitted.objective).is_exact

@@ -348,6 +348,9 @@ class NeighbourRecipe(Recipe):
     def learns(self) -> bool:
         return self.network is not None or not self.kernel.is_fixed
 
+    def is_trained(self, fitted: Fitted) -> bool:
+        return self.training.is_complete(fitted.history.status)
+
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)
         yield of_neighbours(fitted.posterior.n_neighbors, len(fitted.posterior.residual))

@@ -341,16 +341,18 @@ class BasisRecipe(Recipe):
     def learns(self) -> bool:
         return bool(self.n_subset or self.learns_kernel) and not self.kernel.is_fixed
 
+    def is_trained(self, fitted: Fitted) -> bool:
+        return self.training.is_complete(fitted.history.status)
+
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)
         kernel = self.fitted_kernel(fitted)
         yield from self.kernel_findings(fitted, kernel, self.kernel, True)
-        plan, training = fitted.plan, self.training
+        plan = fitted.plan
         if (data := fitted.whole) is not None:
             n_rows = data.size - plan.folds.n_untrained
             yield from of_number("n_components", self.basis.n_components, plan.n_inducing, n_rows)
-        is_trained = training.is_complete(fitted.history.status)
-        yield from error_findings(fitted, kernel, self.remedy(plan), is_trained)
+        yield from error_findings(fitted, kernel, self.remedy(plan), self.is_trained(fitted))
 
     def remedy(self, plan: Plan) -> str:
         """Return the advice for a fit that misses a part of the function."""

@@ -161,6 +161,9 @@ class ExactRecipe(Recipe):
     def learns(self) -> bool:
         return self.network is not None or not self.kernel.is_fixed
 
+    def is_trained(self, fitted: Fitted) -> bool:
+        return self.training.is_complete(fitted.history.status)
+
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)
         kernel, sees_inputs = self.fitted_kernel(fitted.posterior), self.network is None
@@ -304,9 +307,8 @@ class EvidenceRecipe(ExactRecipe):
         of_network = "Give more or wider hidden_layer_sizes."
         of_kernel = f"Raise n_components, now {self.n_components}."
         advice = of_network if self.kernel.expression is None else of_kernel
-        is_trained = self.training.is_complete(fitted.history.status)
         kernel = None if self.network else self.fitted_kernel(fitted.posterior)
-        yield from error_findings(fitted, kernel, advice, is_trained)
+        yield from error_findings(fitted, kernel, advice, self.is_trained(fitted))
 
     def fitted_kernel(self, posterior: ConjugatePosterior) -> sk.Kernel:
         fitted, weights = feature_kernel(posterior.features), posterior.weights

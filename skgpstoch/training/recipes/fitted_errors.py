@@ -97,10 +97,7 @@ def errors_without(fitted: Fitted, rows: np.ndarray, error: np.ndarray) -> np.nd
 
 
 def counts_at(fitted: Fitted, data: Data, rows: np.ndarray) -> Counts:
-    """Return the counts at numbered training rows, and what q(f) = N(m, s²) says of them.
-
-    A row's count has the curvature λ = −E_q[∂² log p(y | f)] in q(f), so h = λs².
-    """
+    """Return the counts at numbered training rows, and what q(f) = N(m, s²) says of them."""
     X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
     exposure = None if data.exposure is None else torch.from_numpy(data.exposure[rows])
     with torch.no_grad():
@@ -109,8 +106,7 @@ def counts_at(fitted: Fitted, data: Data, rows: np.ndarray) -> Counts:
         q = Marginals(m[None], s2[None])
         y = torch.from_numpy(data.y[rows]).reshape(m.shape)
         mean, variance = likelihood.moments(q).mixture_moments()
-        _, _, by_s2 = likelihood.expected_gradients(y, q)  # −½λ
-        leverage = (-2.0 * by_s2 * s2).clamp(0.0, 1.0)
+        _, leverage = slope_and_leverage(q, y, likelihood)
         of_rate = likelihood.variance_and_kurtosis(mean)
     return Counts(*(each.numpy() for each in (y, mean, variance, *of_rate, leverage)))
 
@@ -176,14 +172,21 @@ def share_explained(fitted: Fitted, data: Data) -> float | None:
 
 
 def without_own(q: Marginals, y: Tensor, likelihood: Any) -> Marginals:
-    """Return q(f) = N(m, s²) of each row without what its own y says, with g and λ in q(f).
-
-    They are the slope and the curvature of E_q[log p(y | f)], so m is less by s²g/(1 − λs²).
-    """
+    """Return q(f) of each row without its own y: N(m − s²g/(1 − h), s²/(1 − h)), each (1, n, P)."""
     m, s2 = q.mixture_moments()
-    _, g, by_s2 = likelihood.expected_gradients(y, Marginals(m[None], s2[None]))
-    free = (1.0 + 2.0 * by_s2 * s2).clamp(LEAST_FREE, 1.0)
-    return Marginals((m - s2 * g / free)[None], (s2 / free)[None])
+    q = Marginals(m[None], s2[None])
+    g, h = slope_and_leverage(q, y, likelihood)
+    free = (1.0 - h).clamp_min(LEAST_FREE)
+    return Marginals(q.mean - q.var * g / free, q.var / free)
+
+
+def slope_and_leverage(q: Marginals, y: Tensor, likelihood: Any) -> tuple[Tensor, Tensor]:
+    """Return what rows' own y say of q(f) = N(m, s²) (1, n, P): g and h = λs², each (n, P).
+
+    g and −λ are the slope and the curvature of E_q[log p(y | f)] by m; that by s² is −½λ.
+    """
+    _, g, by_s2 = likelihood.expected_gradients(y, q)
+    return g, (-2.0 * by_s2 * q.var[0]).clamp(0.0, 1.0)
 
 
 def unit_of(recipe: Any, data: Data) -> float:

@@ -1,4 +1,4 @@
-"""Base class of recipes, their input (:class:`Problem`), and a finished fit (:class:`Fitted`).
+"""Base class of recipes, and their input (:class:`Problem`).
 
 An estimator makes a :class:`Recipe` from its parameters, once per fit. A recipe knows nothing of
 estimators. It decides what "auto" means with a pure function of sizes (:meth:`Recipe.plan`), makes
@@ -206,9 +206,11 @@ class Recipe(OfParameters, ABC):
             if fitted.budget is not None:
                 yield fitted.budget.finding
             if fitted.is_warm and (share := share_explained(fitted, data)) is not None:
-                training = getattr(self, "training", None)
-                is_trained = training is None or training.is_complete(fitted.history.status)
-                yield of_warm_start(share, is_trained)
+                yield of_warm_start(share, self.is_trained(fitted))
+
+    def is_trained(self, fitted: Fitted) -> bool:
+        """Tell whether training ran to its natural end."""
+        return fitted.history.status == "converged"
 
     @property
     def learns(self) -> bool:

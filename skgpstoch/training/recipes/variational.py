@@ -227,6 +227,9 @@ class VariationalRecipe(VariationalChoices):
     def chooses_inputs(self) -> bool:
         return self.features.chooses_inputs
 
+    def is_trained(self, fitted: Fitted) -> bool:
+        return self.training.is_complete(fitted.history.status)
+
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)
         solver, features = fitted.plan.solver, self.features
@@ -256,7 +259,7 @@ class VariationalRecipe(VariationalChoices):
         if plan.n_orthogonal:
             yield from of_number("n_orthogonal", features.n_orthogonal, plan.n_orthogonal, most)
         advice = f"Raise n_inducing, now {plan.n_inducing}."
-        is_trained = self.training.is_complete(fitted.history.status)
+        is_trained = self.is_trained(fitted)
         if isinstance(self.loss, ExpectedLogLikelihood):  # other losses may use residuals as noise
             some = data[:: math.ceil(len(data) / SOME_ROWS)]
             X = fitted.x_scaling.tensor(some.X, torch.float64, HOST)

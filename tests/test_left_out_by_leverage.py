@@ -8,14 +8,7 @@ import torch
 from numpy.testing import assert_allclose
 from sklearn.gaussian_process import kernels as sk
 
-from skgpstoch import (
-    GaussianProcessRegressor,
-    NNGPRegressor,
-    QSGPClassifier,
-    SolveGPClassifier,
-    SVGPClassifier,
-    SVGPRegressor,
-)
+from skgpstoch import DLMClassifier, GaussianProcessRegressor, QSGPClassifier, SVGPClassifier
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.training.recipes.fitted_errors import without_own
@@ -42,39 +35,6 @@ def test_rows_left_out_of_a_gaussian_process_are_those_of_its_inverse():
     assert_allclose(found.var[0], 1.0 / precision - noise, rtol=1e-9)
 
 
-def other_questions(seed=0, n=200):
-    rng = np.random.default_rng(seed)
-    X = rng.uniform(-3, 3, (n, 2))
-    noise = 0.1 * rng.normal(size=n)
-    return X, np.sin(2 * X[:, 0]) + noise, np.sin(2 * X[:, 1]) + noise
-
-
-STUCK = "warm_start=False"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("Model", [NNGPRegressor, SVGPClassifier, SolveGPClassifier])
-def test_a_warm_start_from_another_question_that_is_stuck_is_told(Model):
-    X, *targets = other_questions()
-    if issubclass(Model, SVGPClassifier | SolveGPClassifier):
-        targets = [y > 0.0 for y in targets]
-    model = Model(random_state=0, warm_start=True).fit(X, targets[0])
-    model, said = messages(model.fit, X, targets[0])
-    assert not any(STUCK in text for text in said)
-    model, said = messages(model.fit, X, targets[1])
-    assert any(STUCK in text for text in said)
-    assert "warm start" not in {f.name for f in Model(random_state=0).fit(X, targets[1]).diagnose()}
-
-
-def test_warm_starts_that_recover_are_not_told():
-    X, first, second = other_questions()
-    model = SVGPRegressor(n_inducing=40, random_state=0, warm_start=True).fit(X, first)
-    model, said = messages(model.fit, X, second)
-    assert not any(STUCK in text for text in said)
-    (found,) = (f for f in model.diagnose() if f.name == "warm start")
-    assert found.value > 0.8
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "is_told"), [(8, True), (4, False)])
 def test_classes_that_are_predicted_too_often_are_told(seed, is_told):
@@ -85,6 +45,15 @@ def test_classes_that_are_predicted_too_often_are_told(seed, is_told):
     model, said = messages(QSGPClassifier(random_state=seed).fit, X[:300], y[:300])
     too_often = model.predict_proba(X[300:])[:, 1].mean() > 2.0 * y.mean()
     assert any("has a mean probability of" in text for text in said) == too_often == is_told
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(("Model", "is_judged"), [(DLMClassifier, False), (SVGPClassifier, True)])
+def test_losses_other_than_the_bound_have_no_leverages(Model, is_judged):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (150, 2))
+    model = Model(n_inducing=20, random_state=0, max_iter=5).fit(X, np.sin(2 * X[:, 0]) > 0.0)
+    assert ("shares of classes" in {f.name for f in model.diagnose()}) == is_judged
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.0])

@@ -46,6 +46,7 @@ from .parameters import RunParameters
 from .predictions import collected
 from .runs import Run, best_of_restarts, budget_of, in_units, prepared, train_run
 from .validation import check_numbers, known_noise, validate_inputs
+from .warm_starts import going_on
 
 keep_freed_memory()
 
@@ -135,7 +136,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
         recipe, table = opened(self, X, y, *of_rows)
         if isinstance(table, Sampled):
             with training_together(self, table.group):
-                start = self._start()
+                start = going_on(self, table.data, table.group)
 
                 def fit_stored(run: Run) -> History:
                     with contextlib.closing(run.table):
@@ -149,7 +150,7 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
 
     def _fit(self, recipe: Recipe, data: Data) -> History:
         """Fit to valid data."""
-        return self._train_recipe(recipe, data, self._start())
+        return self._train_recipe(recipe, data, going_on(self, data))
 
     def _start(self) -> Start | None:
         """Return what a warm start begins from, or None."""
@@ -223,8 +224,8 @@ class BaseGP(RunParameters, CallbackSupportMixin, SavedEstimator, metaclass=ABCM
             places=run.table.places,
             budget=budget_of(run, history),
             numbers=run.table.numbers,
-            is_warm=run.problem.start is not None and not run.problem.start.is_new,
         )
+        self._is_trained = recipe.is_trained(fitted)
         self._set_attributes(recipe, fitted)
         self._diagnosis = Diagnosis(causes(recipe.findings(fitted)))
 

@@ -40,6 +40,7 @@ from ..estimators.callbacks import with_callbacks
 from ..estimators.docs import public_estimator
 from ..estimators.opening import FOUND
 from ..estimators.variational import VariationalClassifier, VariationalRegressor
+from ..estimators.warm_starts import going_on
 from ..likelihoods.base import Likelihood, class_likelihood, regression_likelihood
 from ..likelihoods.real import AdditiveNoise
 from ..losses import LogLoss, Loss, make_loss
@@ -294,7 +295,7 @@ def fit_given_beta(model: Any, beta: float, elbo: Any, data: Data) -> History:
     """Fit with this β, from a fit of the evidence lower bound if there is one."""
     recipe = replace(model._recipe(), beta=beta)
     if elbo is None:
-        return model._train_recipe(recipe, data, model._start())
+        return model._train_recipe(recipe, data, going_on(model, data))
     model._x_scaling, model._x_spread = elbo._x_scaling, elbo._x_spread
     keeps_q = recipe.hyperparameters == "fixed"
     return model._train_recipe(recipe, data, Start(elbo.posterior_, is_fixed=True, keeps_q=keeps_q))

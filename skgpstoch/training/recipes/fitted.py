@@ -32,7 +32,6 @@ class Fitted(NamedTuple):
     places: np.ndarray | None = None  # index of the training row that each weighted row became
     budget: Budget | None = None  # work done within max_time, if that was set
     numbers: np.ndarray | None = None  # row numbers of `data` among all rows, if it is a sample
-    is_warm: bool = False  # whether the fit began where the one before had ended
 
     @property
     def whole(self) -> Data | None:

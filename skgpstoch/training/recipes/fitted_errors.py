@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from scipy.special import entr
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from ...likelihoods.real import AdditiveNoise, Gaussian
 from ...maths.gaussian import Marginals
 from ...models.calibration.held_out import Predicted
 from ...models.posteriors.exact import ExactPosterior
+from ...models.sparse import SparseModel
 from .error_findings import (
     BESIDE_NOISE,
     LEAST_FREE,
@@ -38,7 +38,6 @@ from .fitted import Fitted
 
 MOST_LEFT_OUT = 2000  # rows whose inverse covariances are computed to judge the fit
 SURE_SHARE = 4.0  # standard errors by which classes are predicted too often
-LEAST_FROM_WARM = 0.1  # share of squared errors or log losses, from a warm start
 
 
 def error_findings(
@@ -53,7 +52,8 @@ def error_findings(
         counts = counts_at(fitted, data, judged_rows(data.X))
         learns_it = likelihood.learns_dispersion
         yield from of_dispersion(counts, learns_it, is_trained)
-    if data is not None and likelihood.for_classes_only and data.weight is None:
+    is_judged = likelihood.for_classes_only and has_leverages(fitted)
+    if data is not None and is_judged and data.weight is None:
         yield of_shares(fitted, data, is_trained)
     if data is None or not isinstance(likelihood, AdditiveNoise):
         return
@@ -107,19 +107,9 @@ def counts_at(fitted: Fitted, data: Data, rows: np.ndarray) -> Counts:
         y = torch.from_numpy(data.y[rows]).reshape(m.shape)
         mean, variance = likelihood.moments(q).mixture_moments()
         _, leverage = slope_and_leverage(q, y, likelihood)
+        leverage = leverage if has_leverages(fitted) else torch.zeros_like(leverage)
         of_rate = likelihood.variance_and_kurtosis(mean)
     return Counts(*(each.numpy() for each in (y, mean, variance, *of_rate, leverage)))
-
-
-def left_out(fitted: Fitted, data: Data) -> tuple[np.ndarray, Predicted]:
-    """Return numbers of rows, and what is predicted for them without their own y, by leverages."""
-    likelihood, rows = fitted.posterior.likelihood, judged_rows(data.X)
-    y = torch.from_numpy(fitted.scaled_targets(data)[rows])
-    X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
-    with torch.no_grad():
-        q = without_own(fitted.posterior.marginals(X), y, likelihood)
-        of_kind = Predicted.of_classes if likelihood.for_classes_only else Predicted.of
-        return rows, of_kind(y, q, likelihood)
 
 
 def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Finding:
@@ -127,8 +117,13 @@ def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Finding:
 
     Their mean probability p has the variance Σp(1 − p)/n² about the share of rows.
     """
-    rows, predicted = left_out(fitted, data)
-    p, codes = predicted.mean.numpy(), data.y[rows, 0].astype(np.int64)
+    likelihood, rows = fitted.posterior.likelihood, judged_rows(data.X)
+    y = torch.from_numpy(fitted.scaled_targets(data)[rows])
+    X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
+    with torch.no_grad():
+        q = without_own(fitted.posterior.marginals(X), y, likelihood)
+        p = Predicted.of_classes(y, q, likelihood).mean.numpy()
+    codes = data.y[rows, 0].astype(np.int64)
     share = np.bincount(codes, minlength=p.shape[1]) / len(rows)
     error = np.sqrt(np.maximum((p * (1.0 - p)).mean(0) / len(rows), np.finfo(float).tiny))
     far = np.abs(p.mean(0) - share) / error
@@ -148,29 +143,6 @@ def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Finding:
     )
 
 
-def share_explained(fitted: Fitted, data: Data) -> float | None:
-    """Return by which share squared errors, or log losses, are below those of a constant.
-
-    They are those of rows left out, in the fit or by their leverages. None for counts.
-    """
-    likelihood, held_out = fitted.posterior.likelihood, getattr(fitted.objective, "held_out", None)
-    if not (likelihood.for_classes_only or isinstance(likelihood, AdditiveNoise)):
-        return None
-    if held_out is None:
-        rows, held_out = left_out(fitted, data)
-        places = np.arange(len(rows))
-    else:
-        rows, places = fitted.among_first(len(held_out.log_density))
-    if likelihood.for_classes_only:
-        share = np.bincount(data.y[:, 0].astype(np.int64)) / len(data)
-        loss, most = -held_out.log_density.numpy()[places].mean(), float(entr(share).sum())
-    else:
-        Y = fitted.scaled_targets(data)
-        mean = held_out.mean.numpy()[places].reshape(len(rows), -1)
-        loss, most = np.square(Y[rows] - mean).mean(), float(Y.var(0).mean())
-    return float(1.0 - loss / most) if most > 0.0 else None
-
-
 def without_own(q: Marginals, y: Tensor, likelihood: Any) -> Marginals:
     """Return q(f) of each row without its own y: N(m − s²g/(1 − h), s²/(1 − h)), each (1, n, P)."""
     m, s2 = q.mixture_moments()
@@ -178,6 +150,12 @@ def without_own(q: Marginals, y: Tensor, likelihood: Any) -> Marginals:
     g, h = slope_and_leverage(q, y, likelihood)
     free = (1.0 - h).clamp_min(LEAST_FREE)
     return Marginals(q.mean - q.var * g / free, q.var / free)
+
+
+def has_leverages(fitted: Fitted) -> bool:
+    """Tell whether curvatures say what rows tell f: they do where q approximates Bayes' rule."""
+    model = getattr(fitted.posterior, "model", None)
+    return not isinstance(model, SparseModel) or model.is_bound
 
 
 def slope_and_leverage(q: Marginals, y: Tensor, likelihood: Any) -> tuple[Tensor, Tensor]:
@@ -194,16 +172,3 @@ def unit_of(recipe: Any, data: Data) -> float:
     if recipe.scales_target or not isinstance(recipe.likelihood, AdditiveNoise):
         return 1.0
     return float(Scaling.standard(data.y, data.weight).scale.max())
-
-
-def of_warm_start(share: float, is_trained: bool) -> Finding:
-    """Return by which share a fit that began where another had ended is better than a constant."""
-    found = Finding("warm start", "warm_start", share, LEAST_FROM_WARM)
-    if share >= LEAST_FROM_WARM:
-        return found
-    return found._replace(
-        severity="problem" if is_trained else "note",
-        text="The fit predicts hardly better than a constant: it began where the fit before had "
-        "ended, and may be stuck there, because rows or their unit have changed.",
-        advice="Fit with warm_start=False, and compare." if is_trained else UNTRAINED,
-    )

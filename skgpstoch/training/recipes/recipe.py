@@ -34,7 +34,7 @@ from ...objectives.base import Objective
 from ..tables import Table
 from .findings import of_bounds, of_inputs, of_noise, of_sight, of_training
 from .fitted import Fitted
-from .fitted_errors import of_warm_start, share_explained, unit_of
+from .fitted_errors import unit_of
 from .kernel_choice import KernelChoice
 from .plan import OfParameters, Plan, Sizes, Start
 from .row_findings import of_events, of_far_count, of_far_rows, of_features, of_rows, of_weights
@@ -205,8 +205,6 @@ class Recipe(OfParameters, ABC):
             yield from self.training_findings(fitted)
             if fitted.budget is not None:
                 yield fitted.budget.finding
-            if fitted.is_warm and (share := share_explained(fitted, data)) is not None:
-                yield of_warm_start(share, self.is_trained(fitted))
 
     def is_trained(self, fitted: Fitted) -> bool:
         """Tell whether training ran to its natural end."""

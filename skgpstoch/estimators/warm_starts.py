@@ -1,0 +1,75 @@
+"""Whether a warm start begins where the fit before had ended, or anew.
+
+A fit to another question may have length-scales that no step shortens, or a noise as large as y.
+Training would stay there. So it begins anew if the fit before does not explain the rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import entr
+
+from ..data.arrays import row_blocks
+from ..data.groups import Group
+from ..data.rows import Data
+from ..likelihoods.real import AdditiveNoise
+from ..maths.gaussian import LOG_2PI
+from ..models.calibration.held_out import Predicted
+from ..training.recipes.error_findings import judged_rows
+from ..training.recipes.plan import Start
+from .context import numeric_context
+
+LEAST_EXPLAINED = 0.1  # share of squared errors, or of log losses
+
+
+def going_on(estimator: Any, data: Data, group: Group | None = None) -> Start | None:
+    """Return where the fit before had ended; None to begin anew.
+
+    A fit that was cut short goes on, whatever it explains: it may be one of many short ones. So
+    does one that knows other columns, which will be refused.
+    """
+    start = estimator._start()
+    if start is None or not getattr(estimator, "_is_trained", False):
+        return start
+    some = data.counted()
+    some = some[judged_rows(some.X)]
+    shape = len(estimator._x_scaling.offset), len(estimator._y_scaling.offset)
+    is_other = shape == (some.X.shape[1], some.y.shape[1]) and not explains(estimator, some)
+    if group is not None:
+        is_other = group.flag(is_other)
+    return None if is_other else start
+
+
+@torch.no_grad()
+def explains(estimator: Any, data: Data) -> bool:
+    """Tell whether a fitted model predicts these rows better than a constant does.
+
+    Its densities must be larger, and its squared errors or log losses clearly smaller.
+    """
+    with numeric_context():
+        X, rows, posterior = estimator._labelled(data)
+        of_kind = Predicted.of_classes if posterior.likelihood.for_classes_only else Predicted.of
+        parts = [
+            of_kind(rows.y[b], *posterior.predictive(X[b], rows[b]))
+            for b in row_blocks(len(X), posterior.block_rows)
+        ]
+        found = [torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)]
+    log_density, mean = found[:2]
+    y, w = rows.y.double().cpu().numpy(), data.weight
+    score = float(np.average(log_density, weights=w))
+    if posterior.likelihood.for_classes_only:
+        share = np.bincount(y[:, 0].astype(np.int64), w)
+        return -score <= (1.0 - LEAST_EXPLAINED) * float(entr(share / share.sum()).sum())
+    constant = np.average(y, axis=0, weights=w)
+    errors, of_constant = (
+        np.average(np.square(y - each), axis=0, weights=w) for each in (mean, constant)
+    )
+    if errors.sum() >= (1.0 - LEAST_EXPLAINED) * of_constant.sum():
+        return False
+    if not isinstance(posterior.likelihood, AdditiveNoise):
+        return True
+    variance = np.maximum(of_constant, np.finfo(float).tiny)
+    return score > float(-0.5 * (LOG_2PI + 1.0 + np.log(variance)).sum())

@@ -1,0 +1,112 @@
+"""Where fits with warm_start=True begin."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from skgpstoch import (
+    BSGDGaussianProcessRegressor,
+    DLMClassifier,
+    DLMRegressor,
+    FITCRegressor,
+    NNGPClassifier,
+    NNGPRegressor,
+    SolveGPRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+    load,
+)
+from skgpstoch.estimators.warm_starts import going_on
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+SPARSE = {
+    DLMClassifier: "n_inducing",
+    DLMRegressor: "n_inducing",
+    FITCRegressor: "n_inducing",
+    SolveGPRegressor: "n_inducing",
+    SVGPClassifier: "n_inducing",
+    SVGPRegressor: "n_inducing",
+}
+
+
+def made(Model, **params):
+    few = {SPARSE[Model]: 20} if Model in SPARSE else {}
+    return Model(random_state=0, warm_start=True, **few, **params)
+
+
+def question(n=120):
+    rng = np.random.default_rng(3)
+    X = rng.uniform(-3, 3, (n, 2))
+    return X, np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] + 0.2 * rng.normal(size=n)
+
+
+def another(X):
+    """Length-scales of the first question suit neither input, though X[:, 0] explains a part."""
+    rng = np.random.default_rng(4)
+    return 1.5 * np.cos(3 * X[:, 1]) - 0.6 * X[:, 0] + 0.2 * rng.normal(size=len(X))
+
+
+def given(model, y):
+    return y > 0.0 if hasattr(model, "predict_proba") else y
+
+
+def data_of(model, X, y):
+    return model._validate(X, given(model, y), True)
+
+
+@pytest.mark.parametrize(
+    "Model",
+    [
+        BSGDGaussianProcessRegressor,
+        DLMClassifier,
+        DLMRegressor,
+        FITCRegressor,
+        NNGPClassifier,
+        NNGPRegressor,
+        SolveGPRegressor,
+        SVGPClassifier,
+        SVGPRegressor,
+    ],
+)
+@pytest.mark.slow
+def test_a_question_that_the_fit_before_does_not_explain_begins_anew(Model):
+    X, y = question()
+    model = made(Model).fit(X[:100], given(made(Model), y[:100]))
+    assert going_on(model, data_of(model, X, y)) is not None
+    model.fit(X, given(model, another(X)))
+    anew = made(Model).fit(X, given(model, another(X)))
+    assert_array_equal(model.predict(X), anew.predict(X))
+
+
+def test_a_fit_that_was_cut_short_goes_on():
+    """Many short fits in turn must get somewhere."""
+    X, y = question()
+    model = made(SVGPRegressor, max_iter=1, solver="adam").fit(X, y)
+    assert going_on(model, data_of(model, X, another(X))) is not None
+
+
+def test_the_answer_is_the_same_after_loading(tmp_path):
+    X, y = question()
+    model = made(NNGPRegressor).fit(X, y)
+    model.save(tmp_path / "model.gp")
+    loaded = load(tmp_path / "model.gp")
+    assert going_on(loaded, data_of(loaded, X, another(X))) is None
+    assert going_on(loaded, data_of(loaded, X, y)) is not None
+
+
+def test_rows_of_a_constant_or_of_noise_begin_anew():
+    X, y = question()
+    noise = np.random.default_rng(5).normal(size=len(X))
+    model = made(NNGPRegressor).fit(X, noise)
+    assert going_on(model, data_of(model, X, y)) is None
+    assert going_on(model, data_of(model, X, np.ones(len(X)))) is None
+
+
+def test_a_weight_counts_as_so_many_rows():
+    X, y = question()
+    model = made(NNGPRegressor).fit(X, y)
+    mixed = np.where(np.arange(len(X)) < 60, y, another(X))
+    for weight in (1e-3, 1e3):
+        w = np.where(np.arange(len(X)) < 60, 1.0, weight)
+        start = going_on(model, model._validate(X, mixed, True, w))
+        assert (start is None) == (weight > 1.0)

@@ -337,7 +337,9 @@ def test_errors_of_neighbours():
     fine = only(error_findings.of_errors(noise, other, level, "Raise.", True))
     assert fine.severity == "fine"
     agree = only(error_findings.of_errors(noise, noise + 0.5 * other, level, "Raise.", True))
-    assert (agree.severity, agree.advice) == ("problem", "Raise.")
+    assert (agree.severity, agree.advice) == ("problem", f"{error_findings.SHARED}Raise.")
+    alone = only(error_findings.of_errors(noise[:, :1], noise[:, :1], level[:1], "Raise.", True))
+    assert (alone.severity, alone.advice) == ("problem", "Raise.")
     third = only(error_findings.of_errors(noise, 0.25 * noise + other, level, "Raise.", True))
     assert (third.severity, round(third.value, 2)) == ("problem", 0.38)  # .30 may be chance
     one = noise.copy(), other.copy()

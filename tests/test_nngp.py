@@ -5,6 +5,7 @@ import gc
 import itertools
 import math
 import pickle
+import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -1680,3 +1681,18 @@ def test_precise_rows_are_seen_among_many_poor_ones():
     (a, s), (b, t) = (m.predict(X[:20], return_std=True) for m in (found, exact))
     assert_allclose(s, t, rtol=0.1)
     assert np.abs(a - b).max() < t.mean()
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_an_output_that_the_other_ones_kernel_loses_is_told(is_lost):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (200, 2))
+    noise = [0.3, 0.005] if is_lost else [0.1, 0.1]
+    of_other = X[:, 1] ** 2 if is_lost else np.sin(3 * X[:, 1])
+    Y = np.stack([np.sin(3 * X[:, 0]), of_other], 1) + noise * rng.normal(size=(200, 2))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        NNGPRegressor(random_state=0).fit(X, Y)
+    said = [str(w.message) for w in caught if "those of output 0" in str(w.message)]
+    assert len(said) == is_lost
+    assert all("MultiOutputRegressor" in text for text in said)

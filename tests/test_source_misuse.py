@@ -1,6 +1,7 @@
 """Sources of rows where arrays, other files or fitted transformers are asked for."""
 
 import itertools
+import os
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_kernel")
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 
 X = np.random.default_rng(0).normal(size=(300, 2))
 Y = X[:, 0] + 0.1 * X[:, 1]
@@ -371,3 +373,51 @@ def test_missing_numbers_are_predicted_where_the_model_takes_them(path):
         np.testing.assert_allclose(pd.read_parquet(out)["mean"], expected, rtol=1e-10)
     with pytest.raises(ValueError, match="column 'b' of X has missing values"):
         predict_to(clone(MODEL).fit(X, Y), rows, out)
+
+
+def fifo_in(folder, name):
+    path = folder / name
+    os.mkfifo(path)
+    return path
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
+def test_pipes_are_refused_as_they_may_never_end(path, tmp_path):
+    alone = fifo_in(tmp_path, "pipe.parquet")
+    for given in (alone, tmp_path):
+        with pytest.raises(ValueError, match=r"pipe\.parquet cannot be read.* a pipe"):
+            ParquetRows(given, "y")
+    rows = ParquetRows(path, "y")
+    path.unlink()
+    fifo_in(tmp_path, path.name)
+    with pytest.raises(ValueError, match=r"row group 0 cannot be read.* a pipe"):
+        list(rows.read(None))
+
+
+@pytest.mark.parametrize("days", [2_932_897, -719_163, 2**31 - 1])  # a day after 9999, before 1
+def test_days_that_pandas_does_not_know_name_their_column(tmp_path, days):
+    day = pa.array([0, 1, days], pa.int32()).cast(pa.date32())
+    path = tmp_path / "days.parquet"
+    pq.write_table(pa.table({"a": [1.0, 2.0, 3.0], "day": day, "y": [1.0, 2.0, 3.0]}), path)
+    with pytest.raises(ValueError, match=r"row group 0 cannot be read: .* They are 'day' \(date32"):
+        list(ParquetRows(path, "y", transform=StandardScaler()).read(None))
+
+
+@pytest.mark.skipif(not hasattr(pa, "string_view"), reason="an older pyarrow")
+@pytest.mark.parametrize("kind", ["string_view", "binary_view"])
+def test_views_of_strings_are_shuffled_and_joined_with_strings(tmp_path, kind):
+    words = pa.array(["one", "two", "three"] * 5, getattr(pa, kind)())
+    plain = words.cast(getattr(pa, kind.removesuffix("_view"))())
+    for name, each in (("a", words), ("b", plain)):
+        pq.write_table(pa.table({"w": each, "y": np.arange(15.0)}), tmp_path / f"{name}.parquet")
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    ParquetRows(paths, "y").shuffle_to(tmp_path / "c.parquet")
+    found = pq.read_table(tmp_path / "c.parquet")
+    assert sorted(found["w"].to_pylist()) == sorted(2 * words.to_pylist())
+
+
+def test_only_the_index_columns_of_pandas_are_left_out(tmp_path):
+    path = tmp_path / "rows.parquet"
+    names = ["__index_level_0__", "__index_level_0__x", "a", "y"]
+    pq.write_table(pa.table({name: np.arange(3.0) for name in names}), path)
+    assert ParquetRows(path, "y").roles.features == ["__index_level_0__x", "a"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ ROLE = {"y": "target", **SAID}
 """The parameters of ParquetRows that name columns, by our names."""
 
 ENUM = b"_PL_ENUM"  # polars' own metadata of columns
-INDEX = "__index_level_"  # pandas' index columns, which are not features
+INDEX = re.compile(r"__index_level_\d+__")  # pandas' index columns, which are not features
 
 
 @dataclass(frozen=True)
@@ -66,16 +67,36 @@ class Roles:
 
 
 def frame(table: Any, where: str) -> Any:
-    """Return a pyarrow table as a frame of pandas; raise a ValueError if strings are no UTF-8."""
+    """Return a pyarrow table as a frame of pandas.
+
+    Raises
+    ------
+    ValueError
+        If strings are no UTF-8, or dates are beyond the years that pandas knows.
+    """
     try:
         table.validate(full=True)
         return table.replace_schema_metadata(None).to_pandas()
-    except pa.ArrowException as error:
-        kinds = ", ".join(f"{field.name!r:.40} ({field.type})" for field in table.schema)
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        kinds = ", ".join(f"{field.name!r:.40} ({field.type})" for field in unread(table))
         raise ValueError(
             f"The columns of {where} cannot be read: {str(error).rstrip('.')}. They are "
-            f"{kinds:.400}. Write the file again, with strings in UTF-8 and time zones that exist."
+            f"{kinds:.400}. Write the file again, with strings in UTF-8, time zones that exist, "
+            "and dates in the years 1 to 9999."
         ) from error
+
+
+def unread(table: Any) -> list[Any]:
+    """Return the fields of the columns that cannot be converted; all if none fails by itself."""
+    failed = []
+    for j, field in enumerate(table.schema):
+        try:
+            column = table.select([j])
+            column.validate(full=True)
+            column.replace_schema_metadata(None).to_pandas()
+        except (pa.ArrowException, ValueError, OverflowError):
+            failed.append(field)
+    return failed or list(table.schema)
 
 
 def unordered(table: Any) -> Any:
@@ -165,9 +186,9 @@ def feature_names(
     path, first = next(iter(schemas.items()))
     if features is None:
         used, given = set(taken), dict.fromkeys(first.names)  # which pyarrow lists at each call
-        names = [name for name in given if name not in used and INDEX not in name]
+        names = [name for name in given if name not in used and not INDEX.fullmatch(name)]
         for other, schema in schemas.items():
-            if new := [n for n in schema.names if INDEX not in n and n not in given]:
+            if new := [n for n in schema.names if not INDEX.fullmatch(n) and n not in given]:
                 raise ValueError(
                     f"{other} has columns that {path} does not have: {', '.join(new)}. Name "
                     "the columns of X with `features`."
@@ -205,9 +226,9 @@ def refuse_twice(roles: Mapping[str, list[str]]) -> None:
 def common_type(schemas: Mapping[str, Any], name: str) -> Any:
     """Return the type that a column of all files can be converted to."""
     path, first = next(iter(schemas.items()))
-    kind = first.field(name).type
+    kind = as_copied(first.field(name).type)
     for other, schema in schemas.items():
-        parts = [pa.schema([(name, each)]) for each in (kind, schema.field(name).type)]
+        parts = [pa.schema([(name, as_copied(each))]) for each in (kind, schema.field(name).type)]
         try:
             kind = pa.unify_schemas(parts, promote_options="permissive").field(name).type
         except pa.ArrowException as error:
@@ -216,6 +237,12 @@ def common_type(schemas: Mapping[str, Any], name: str) -> Any:
                 f"in {path}. Write all files with the same type."
             ) from error
     return kind
+
+
+def as_copied(kind: Any) -> Any:
+    """Return the type without views of strings or bytes, which pyarrow cannot put in order."""
+    plain = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
+    return plain.get(str(kind), kind)  # an older pyarrow has no views
 
 
 def is_number(kind: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -53,8 +54,16 @@ class Footer(NamedTuple):
 
 
 def state_of(path: str) -> tuple[int, ...]:
-    """Return what changes if a file does: its place, its size and the time of the last write."""
+    """Return what changes if a file does: its place, its size and the time of the last write.
+
+    Raises
+    ------
+    OSError
+        If it is no file: a pipe could be waited for without end, deaf to Ctrl-C.
+    """
     found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError("it is a folder, a pipe or a device, not a file")
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -85,7 +94,8 @@ class ParquetRows(RowSource):
     Notes
     -----
     This needs pyarrow (`pip install pyarrow`). Files are read by row group, in pieces of a
-    sixteenth of the buffer, at most 65,536 rows. Row groups of at most 100,000 rows shuffle best.
+    sixteenth of the buffer, at most 65,536 rows. Row groups of at most 100,000 rows shuffle best;
+    each takes some milliseconds, so `shuffle_to` or another writer should join groups of few rows.
     """
 
     def __init__(
@@ -288,6 +298,7 @@ def opened(path: str) -> tuple[Any, list[int]]:
     if find_spec("pyarrow") is None:
         raise ImportError("ParquetRows needs pyarrow. Install it with `pip install pyarrow`.")
     try:
+        state_of(path)
         with pq.ParquetFile(path) as file:
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
             return file.schema_arrow, sizes

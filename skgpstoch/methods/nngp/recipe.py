@@ -27,6 +27,8 @@ from ...training.optimizers import SCHEDULES
 from ...training.recipes.error_findings import (
     MANY_FAR,
     JudgedRows,
+    nearest_rows,
+    of_errors,
     of_tails,
 )
 from ...training.recipes.findings import NO_NOISE, OUTLIERS
@@ -68,6 +70,7 @@ FEW = 16  # neighbours while a start is searched for
 NOISE_AT_START = 0.1
 UNTRAINED_RATE = 1e-12  # of a step that changes nothing
 
+MISSED = "Start from another length_scale, or use AutoGaussianProcessRegressor."
 APART_WITHOUT_NOISE = 1e-3  # difference of y, in deviations, that then contradicts
 
 
@@ -355,7 +358,7 @@ class NeighbourRecipe(Recipe):
         yield from super().findings(fitted)
         yield of_neighbours(fitted.posterior.n_neighbors, len(fitted.posterior.residual))
         if isinstance(fitted.posterior.likelihood, AdditiveNoise):
-            yield from of_outliers(fitted)
+            yield from of_left_out(fitted, self.is_trained(fitted))
         if not self.kernel.learns_noise and self.kernel.start_noise <= NO_NOISE:
             yield from of_contradictions(fitted)
         kernel = self.fitted_kernel(fitted.posterior, fitted.x_scaling)
@@ -365,16 +368,21 @@ class NeighbourRecipe(Recipe):
         return float(posterior.refit(X, rows).log_evidence().sum())
 
 
-def of_outliers(fitted: Fitted) -> Iterator[Finding]:
-    """Yield outliers among rows left out: tails tell of them, but means follow them.
+def of_left_out(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
+    """Yield whether errors of rows left out are alike, and outliers among them.
 
-    Known errors say which rows may be far off.
+    Tails tell of outliers, but means follow them. Known errors say which rows may be far off.
     """
     predicted, data = cast(Any, fitted.objective).held_out, fitted.data
-    if predicted is None or data is None or data.y_std is not None:
+    if predicted is None or data is None:
         return
     rows, places = fitted.among_first(len(predicted.log_density))
     error = errors_of(fitted, rows, predicted.mean.numpy()[places])
+    some, nearest = nearest_rows(data.X[rows])
+    noise = fitted.posterior.likelihood.noise_variance.detach().numpy()
+    yield from of_errors(error[some], error[nearest], noise, MISSED, is_trained)
+    if data.y_std is not None:
+        return
     judged = JudgedRows.of(rows, error, data.X, fitted.scaled_targets(data))
     found = of_tails(error, judged, True)
     for each in found:

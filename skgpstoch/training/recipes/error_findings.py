@@ -40,6 +40,10 @@ FOLLOWS = {
     True: "f or the Gaussian noise follows outliers among these rows, so f is far off beside them, "
     "or intervals at the other rows are too wide.",
 }
+SHARED = (
+    "Outputs share one kernel, which may not suit all: fit them apart, for example with "
+    "sklearn.multioutput.MultiOutputRegressor. "
+)
 N_BESIDE, FAR_APART = 5, 6.0
 """Nearest rows, whose median y that of an outlier is far from, and how many spreads of y. With
 three, noise would be outlying that is as wide as y in some regions."""
@@ -68,16 +72,17 @@ def of_errors(
     """
     counts = np.square(error).mean(0) >= BESIDE_NOISE * np.where(np.isfinite(noise), noise, 0.0)
     pairs = zip(error.T * counts[:, None], nearest.T, strict=True)
-    alike, limit = max(
-        (correlation(*pair) for pair in pairs), key=lambda found: found[0] - found[1]
-    )
-    found = Finding(ERRORS, "points", alike, limit)
+    every = [correlation(*pair) for pair in pairs]
+    worst = max(range(len(every)), key=lambda p: every[p][0] - every[p][1])
+    found, (alike, limit) = Finding(ERRORS, "points", *every[worst]), every[worst]
     if alike > limit:
+        several = len(every) > 1
+        where = f"those of output {worst}, correlation" if several else "correlation"
         found = found._replace(
             severity="problem" if is_trained else "note",
-            text="Errors at neighbouring rows of the training data are alike (correlation "
+            text=f"Errors at neighbouring rows of the training data are alike ({where} "
             f"{alike:.2g}): the fit treats a part of the function as noise.",
-            advice=advice if is_trained else UNTRAINED,
+            advice=SHARED * several + advice if is_trained else UNTRAINED,
         )
     yield found
 

@@ -38,7 +38,7 @@ from skgpstoch.data.target_means import (
     sums,
 )
 from skgpstoch.methods.automatic import automatic_classifier
-from skgpstoch.methods.automatic.automatic_regressor import looks_like_counts
+from skgpstoch.methods.automatic.strange_targets import looks_like_counts
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:max_time=0.01 could not be kept"),

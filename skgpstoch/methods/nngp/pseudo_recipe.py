@@ -25,7 +25,8 @@ from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import check_no_noise
 from ...training.recipes.recipe import Problem
 from .deep import DeepNeighbourClassObjective, MeanLoss, log_losses
-from .recipe import NeighbourRecipe, check_outputs, default_kernel, sees_inputs
+from .findings import sees_inputs
+from .recipe import NeighbourRecipe, check_outputs, default_kernel
 from .start import SMOOTHNESS
 
 LITTLE_DISPERSION = 1e-4

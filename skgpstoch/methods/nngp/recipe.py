@@ -24,16 +24,9 @@ from ...likelihoods.real import AdditiveNoise, Gaussian
 from ...models.calibration.tails import TailChoice
 from ...objectives.neighbours import BRIEFLY, NeighbourObjective
 from ...training.optimizers import SCHEDULES
-from ...training.recipes.error_findings import (
-    MANY_FAR,
-    JudgedRows,
-    nearest_rows,
-    of_errors,
-    of_tails,
-)
-from ...training.recipes.findings import NO_NOISE, OUTLIERS
+from ...training.recipes.findings import NO_NOISE
 from ...training.recipes.fitted import Fitted
-from ...training.recipes.held_out import errors_of, held_out_predictions
+from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
 from ...training.recipes.networks import Network, build_network
 from ...training.recipes.plan import (
@@ -56,6 +49,7 @@ from .deep import (
     learned_mean,
     squared_errors,
 )
+from .findings import of_contradictions, of_left_out, of_neighbours, sees_inputs
 from .parameters import approximates, predicting
 from .start import SMOOTHNESS, in_range, in_sight, likeliest, train_briefly
 
@@ -69,9 +63,6 @@ KERNEL_STEPS = (50, 8, 250)  # "auto": so many, and more for each hyper-paramete
 FEW = 16  # neighbours while a start is searched for
 NOISE_AT_START = 0.1
 UNTRAINED_RATE = 1e-12  # of a step that changes nothing
-
-MISSED = "Start from another length_scale, or use AutoGaussianProcessRegressor."
-APART_WITHOUT_NOISE = 1e-3  # difference of y, in deviations, that then contradicts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,63 +359,6 @@ class NeighbourRecipe(Recipe):
         return float(posterior.refit(X, rows).log_evidence().sum())
 
 
-def of_left_out(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
-    """Yield whether errors of rows left out are alike, and outliers among them.
-
-    Tails tell of outliers, but means follow them. Known errors say which rows may be far off.
-    """
-    predicted, data = cast(Any, fitted.objective).held_out, fitted.data
-    if predicted is None or data is None:
-        return
-    rows, places = fitted.among_first(len(predicted.log_density))
-    error = errors_of(fitted, rows, predicted.mean.numpy()[places])
-    some, nearest = nearest_rows(data.X[rows])
-    noise = fitted.posterior.likelihood.noise_variance.detach().numpy()
-    yield from of_errors(error[some], error[nearest], noise, MISSED, is_trained)
-    if data.y_std is not None:
-        return
-    judged = JudgedRows.of(rows, error, data.X, fitted.scaled_targets(data))
-    found = of_tails(error, judged, True)
-    for each in found:
-        if each.name == OUTLIERS and (each.value <= MANY_FAR or judged.has_outliers):
-            yield each
-
-
-def of_contradictions(fitted: Fitted) -> Iterator[Finding]:
-    """Yield whether rows at one place have different y, though the noise is fixed at 0."""
-    data = fitted.data
-    if data is None or data.y_std is not None or not sees_inputs(fitted.posterior):
-        return
-    _, place, n_rows = np.unique(data.X, axis=0, return_inverse=True, return_counts=True)
-    Y, place = fitted.scaled_targets(data), place.ravel()
-    mean = np.stack([np.bincount(place, y) / n_rows for y in Y.T], 1)[place]
-    apart = np.abs(Y - mean).max(1, initial=0.0)
-    found = Finding("contradictions", "y", float(apart.max(initial=0.0)), APART_WITHOUT_NOISE)
-    if found.value > found.limit:
-        found = found._replace(
-            severity="problem",
-            text=f"{(apart > found.limit).sum()} rows have other rows at the same place with "
-            "another y, though the kernel says that y has no noise: deviations are far too large "
-            "everywhere.",
-            advice="Let the noise be learned (leave out the WhiteKernel, or do not fix it), give "
-            "y_std, or average rows at one place.",
-        )
-    yield found
-
-
-def of_neighbours(n_neighbors: int, n_rows: int) -> Finding:
-    """Return the share of the rows that a prediction is given."""
-    found = Finding("neighbours", "n_neighbors_predict", n_neighbors, n_rows)
-    if n_neighbors < n_rows:
-        return found
-    return found._replace(
-        severity="note",
-        text=f"There are {n_rows} rows, so every prediction is given all of them: it is that of "
-        "the exact process.",
-        advice="Nothing has to be done. GaussianProcessRegressor is the same process.",
-    )
-
-
 def check_outputs(fitted: Any, rows: Rows) -> None:
     """Raise a ValueError if rows have not as many outputs as a fitted posterior."""
     if fitted.constant.shape != rows.y.shape[1:]:
@@ -439,11 +373,6 @@ def default_kernel(n_features: int, nu: float, most_variance: float = 1e5) -> sk
     n_scales = n_features if n_features <= MOST_RELEVANT_INPUTS else 1
     shape = sk.Matern(np.full(n_scales, math.sqrt(n_features)), (1e-5, 1e5), nu=nu)
     return sk.ConstantKernel(1.0, (1e-5, most_variance)) * shape
-
-
-def sees_inputs(posterior: Any) -> bool:
-    """Tell whether the kernel acts on the inputs themselves."""
-    return type(posterior.network) is nn.Sequential
 
 
 def check_nearness(kernel: kernels.Kernel, n_inputs: int) -> None:

@@ -1,0 +1,86 @@
+"""Find what may be wrong with a fit to nearest neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+from torch import nn
+
+from ...data.findings import Finding
+from ...training.recipes.error_findings import (
+    MANY_FAR,
+    JudgedRows,
+    nearest_rows,
+    of_errors,
+    of_tails,
+)
+from ...training.recipes.findings import OUTLIERS
+from ...training.recipes.fitted import Fitted
+from ...training.recipes.held_out import errors_of
+
+MISSED = "Start from another length_scale, or use AutoGaussianProcessRegressor."
+APART_WITHOUT_NOISE = 1e-3  # difference of y, in deviations, that then contradicts
+
+
+def of_left_out(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
+    """Yield whether errors of rows left out are alike, and outliers among them.
+
+    Tails tell of outliers, but means follow them. Known errors say which rows may be far off.
+    """
+    predicted, data = cast(Any, fitted.objective).held_out, fitted.data
+    if predicted is None or data is None:
+        return
+    rows, places = fitted.among_first(len(predicted.log_density))
+    error = errors_of(fitted, rows, predicted.mean.numpy()[places])
+    some, nearest = nearest_rows(data.X[rows])
+    noise = fitted.posterior.likelihood.noise_variance.detach().numpy()
+    yield from of_errors(error[some], error[nearest], noise, MISSED, is_trained)
+    if data.y_std is not None:
+        return
+    judged = JudgedRows.of(rows, error, data.X, fitted.scaled_targets(data))
+    found = of_tails(error, judged, True)
+    for each in found:
+        if each.name == OUTLIERS and (each.value <= MANY_FAR or judged.has_outliers):
+            yield each
+
+
+def of_contradictions(fitted: Fitted) -> Iterator[Finding]:
+    """Yield whether rows at one place have different y, though the noise is fixed at 0."""
+    data = fitted.data
+    if data is None or data.y_std is not None or not sees_inputs(fitted.posterior):
+        return
+    _, place, n_rows = np.unique(data.X, axis=0, return_inverse=True, return_counts=True)
+    Y, place = fitted.scaled_targets(data), place.ravel()
+    mean = np.stack([np.bincount(place, y) / n_rows for y in Y.T], 1)[place]
+    apart = np.abs(Y - mean).max(1, initial=0.0)
+    found = Finding("contradictions", "y", float(apart.max(initial=0.0)), APART_WITHOUT_NOISE)
+    if found.value > found.limit:
+        found = found._replace(
+            severity="problem",
+            text=f"{(apart > found.limit).sum()} rows have other rows at the same place with "
+            "another y, though the kernel says that y has no noise: deviations are far too large "
+            "everywhere.",
+            advice="Let the noise be learned (leave out the WhiteKernel, or do not fix it), give "
+            "y_std, or average rows at one place.",
+        )
+    yield found
+
+
+def of_neighbours(n_neighbors: int, n_rows: int) -> Finding:
+    """Return the share of the rows that a prediction is given."""
+    found = Finding("neighbours", "n_neighbors_predict", n_neighbors, n_rows)
+    if n_neighbors < n_rows:
+        return found
+    return found._replace(
+        severity="note",
+        text=f"There are {n_rows} rows, so every prediction is given all of them: it is that of "
+        "the exact process.",
+        advice="Nothing has to be done. GaussianProcessRegressor is the same process.",
+    )
+
+
+def sees_inputs(posterior: Any) -> bool:
+    """Tell whether the kernel acts on the inputs themselves."""
+    return type(posterior.network) is nn.Sequential

@@ -25,8 +25,16 @@ from numpy.testing import assert_array_equal
 from scipy import special
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.gaussian_process import kernels as sk
+from sklearn.impute import KNNImputer
+from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, PowerTransformer, QuantileTransformer
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PowerTransformer,
+    QuantileTransformer,
+)
 from torch import nn
 
 import skgpstoch
@@ -999,3 +1007,16 @@ def test_columns_of_categories_may_be_an_array(given, tmp_path):
     model = AutoGaussianProcessRegressor(categorical_features=np.array(given), random_state=0)
     model.fit(X, np.sin(X[:, 0])).save(tmp_path / "model")
     assert_array_equal(skgpstoch.load(tmp_path / "model").predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize("transformer", [OneHotEncoder(), OrdinalEncoder(), KNNImputer()], ids=str)
+def test_wrapped_pipelines_of_encoders_come_back(transformer, tmp_path):
+    """Their parameters have a NumPy type, or NaN for what is missing."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 3, (60, 2)).astype(float)
+    model = ConstantVarianceRegressor(make_pipeline(transformer, Ridge())).fit(X, X[:, 0])
+    model.save(tmp_path / "model.gp")
+    objects = {cls.__name__: cls for cls in (type(transformer), Ridge)}
+    again = skgpstoch.load(tmp_path / "model.gp", objects=objects)
+    assert_array_equal(again.predict(X), model.predict(X))
+    assert repr(again) == repr(model)

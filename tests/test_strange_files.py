@@ -3231,6 +3231,11 @@ def test_paths_that_are_none_are_named(exact, tmp_path):
     model = skgpstoch.load(exact)
     with pytest.raises(ValueError, match="path must not contain null characters"):
         model.save(str(tmp_path / "a\0b"))
+    with pytest.raises(ValueError, match="path must be text that names can have"):
+        model.save(str(tmp_path / "a\ud800b"))
+    for name in ("a\0b", "a\ud800b"):
+        with pytest.raises(ValueError, match="checkpoint_dir must be a folder"):
+            SVGPRegressor(checkpoint_dir=name).fit(X, Y)
 
 
 def test_only_our_own_leftovers_are_removed(exact, tmp_path):

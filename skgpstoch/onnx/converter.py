@@ -28,8 +28,9 @@ def register_converters() -> None:
     Regressors then have the outputs "variable" (the mean) and "std". The drop-in
     GaussianProcessRegressor has the same outputs as scikit-learn's: the mean and, with the option
     `return_std`, the standard deviation; its option `optim` is ignored. Classifiers have the same
-    outputs as scikit-learn's, with probabilities in float32, as ZipMap returns them. `target_opset`
-    must be at least 18. Inputs may be float32 or float64; graphs compute in float64.
+    outputs as scikit-learn's, with probabilities in float64 if the inputs are and no ZipMap, which
+    takes float32, follows. `target_opset` must be at least 18. Inputs may be float32 or float64;
+    graphs compute in float64.
 
     Examples
     --------
@@ -89,7 +90,11 @@ def shapes(operator: Any) -> None:
         return
     is_number = np.asarray(model.classes_).dtype.kind in "iub"
     operator.outputs[0].type = (Int64TensorType if is_number else StringTensorType)([None])
-    operator.outputs[1].type = FloatTensorType([None, len(model.classes_)])
+    probabilities = operator.outputs[1]
+    is_mapped = any(used.type == "SklearnZipMap" for used in probabilities.operators_inputs_)
+    is_double = isinstance(operator.inputs[0].type, DoubleTensorType) and not is_mapped
+    kind = DoubleTensorType if is_double else FloatTensorType
+    probabilities.type = kind([None, len(model.classes_)])
 
 
 def convert(scope: Any, operator: Any, container: Any) -> None:
@@ -102,7 +107,8 @@ def convert(scope: Any, operator: Any, container: Any) -> None:
     outputs = ("mean",) if len(operator.outputs) == 1 else None  # else the default outputs
     graph = to_onnx(model, outputs).graph
     prefix = scope.get_unique_operator_name("skgpstoch") + "_"
-    graph = compose.add_prefix_graph(graph, prefix)
+    constants = {each.name: prefix + each.name for each in graph.initializer}
+    graph = compose.add_prefix_graph(graph, prefix, name_map=constants)  # in bodies of loops, too
     add_inputs(operator, container, graph, prefix)
     container.initializers.extend(graph.initializer)
     container.nodes.extend(graph.node)

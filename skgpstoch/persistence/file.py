@@ -180,6 +180,10 @@ def checked_path(path: Any) -> Path:
         raise TypeError(f"path must be a str or os.PathLike, got {path!r:.80}.")
     if "\0" in os.fspath(path):
         raise ValueError(f"path must not contain null characters, got {path!r:.80}.")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"path must be text that names can have, got {path!r:.80}.") from error
     return Path(path)
 
 

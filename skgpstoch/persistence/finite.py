@@ -33,6 +33,9 @@ MAY_BE_INFINITE = re.compile(
 And logarithms of what kernels may have fixed at 0.
 """
 
+MAY_BE_NAN = "encoded_missing_value", "fill_value", "missing_values", "unknown_value"
+"""Parameters of scikit-learn's transformers, which may be NaN to say what is missing."""
+
 RANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "positive": lambda a: a > 0.0,
     "at least 0": lambda a: a >= 0.0,
@@ -111,6 +114,8 @@ def unknown_halves(bits: np.ndarray) -> Unknown | None:
 def may_be_unknown(value: Any, where: str, is_nan: bool) -> bool:
     """Tell whether a field need not be finite; parameters of estimators may be infinite."""
     name = re.split(r"\W", where)[1]
+    if name in MAY_BE_NAN and is_parameter(value, name):
+        return True
     if is_nan or not (is_parameter(value, name) or MAY_BE_INFINITE.match(where)):
         is_told = MAY_BE_UNKNOWN.search(where) or (
             not isinstance(value, nn.Module) and IN_RECORDS.search(where)

@@ -56,7 +56,7 @@ class Checkpoint:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             writable = os.access(self.directory, os.W_OK)
-        except OSError:
+        except (OSError, ValueError):  # of a null character
             writable = False
         if not writable:
             raise ValueError(

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.compose import make_column_transformer
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -13,6 +14,8 @@ from skgpstoch import (
     AutoGaussianProcessRegressor,
     GaussianProcessClassifier,
     GaussianProcessRegressor,
+    NNGPRegressor,
+    SVGPClassifier,
     SVGPRegressor,
 )
 
@@ -41,8 +44,12 @@ def run(model, X, **options):
 
 @pytest.mark.parametrize(
     "model",
-    [SVGPRegressor(max_iter=3, random_state=0), AutoGaussianProcessRegressor(random_state=0)],
-    ids=["sparse", "default"],
+    [
+        SVGPRegressor(max_iter=3, random_state=0),
+        NNGPRegressor(max_iter=3, random_state=0),  # has a loop, whose body takes outer constants
+        AutoGaussianProcessRegressor(random_state=0),
+    ],
+    ids=["sparse", "neighbours", "default"],
 )
 def test_pipelines_of_regressors(model):
     pipeline = make_pipeline(StandardScaler(), model).fit(X, y)
@@ -105,3 +112,12 @@ def test_each_column_of_a_table_is_an_input():
     given = {"town": frame[["town"]].to_numpy(object), "size": frame[["size"]].to_numpy()}
     mean, _ = session.run(None, given)
     np.testing.assert_allclose(mean[:, 0], model.predict(frame), rtol=1e-7)
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [("float64", 1e-12), ("float32", 1e-5)])
+def test_classifiers_within_those_of_scikit_learn(dtype, atol):
+    model = OneVsRestClassifier(SVGPClassifier(n_inducing=8, max_iter=2, random_state=0))
+    model.fit(X, np.digitize(y, [-0.5, 0.5]))
+    _, p = run(model, X.astype(dtype), zipmap=False)
+    assert p.dtype == dtype
+    np.testing.assert_allclose(p, model.predict_proba(X), atol=atol)

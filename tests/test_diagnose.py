@@ -1073,3 +1073,16 @@ def test_one_count_that_is_far_beyond_all_others():
     model = SVGPRegressor(likelihood="negative_binomial", n_inducing=9, max_iter=5, random_state=0)
     with pytest.warns(UserWarning, match="The largest count, 10000, is more than all others"):
         model.fit(X, fill)
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_counts_that_the_other_outputs_kernel_loses_are_told(is_lost):
+    rng = np.random.default_rng(3)
+    X = rng.uniform(-2, 2, (200, 2))
+    rates = [0.5 + np.sin(2 * X[:, 0]), 6 + 0.5 * X[:, 1]]
+    Y = rng.poisson(np.exp(np.stack(rates, 1)))
+    Y = Y if is_lost else Y[:, :1]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        SVGPRegressor(likelihood="negative_binomial", random_state=0).fit(X, Y)
+    assert any("MultiOutputRegressor" in str(w.message) for w in caught) == is_lost

@@ -3470,3 +3470,12 @@ def test_factors_of_neighbours_are_as_many_as_the_parameters_say(tmp_path):
     model.posterior_.n_joint = 1e18
     with pytest.raises(ValueError, match="n_joint must be integers"):
         model.save(tmp_path / "model")
+
+
+def test_parameters_that_do_not_exist_are_no_fault_of_the_file(tmp_path):
+    models = [SVGPRegressor(n_inducing=3, max_iter=1), GaussianProcessRegressor(optimizer=None)]
+    stack = skgpstoch.StackedDensityRegressor([*zip("ab", models, strict=True)], cv=2).fit(X, Y)
+    stack.save(tmp_path / "model")
+    with pytest.raises(ValueError, match="Invalid parameter 'device' for") as failure:
+        skgpstoch.load(tmp_path / "model").set_params(device="cpu")
+    assert not hasattr(failure.value, "__notes__")

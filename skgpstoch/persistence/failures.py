@@ -114,10 +114,11 @@ def say_where(error: Exception, model: Any, method: Any, called: str) -> None:
     is_of_file = is_lacking or is_of_part(error, model)
     if is_told and not (is_of_file or is_about_numbers(error, model, method)):
         return
+    unless = "a model fitted here takes the same call" if is_told else "your arguments are right"
     why = (
-        f"{called} failed in {place_of(error, model)}{file_of(model)}. If your arguments are "
-        "right, the parts of the file do not belong together. Get it again from somebody you "
-        "trust, or fit and save the model with this version."
+        f"{called} failed in {place_of(error, model)}{file_of(model)}. If {unless}, the parts of "
+        "the file do not belong together. Get it again from somebody you trust, or fit and save "
+        "the model with this version."
     )
     if is_unable(error):
         raise told_once(ValueError(f"{str(error).rstrip(chr(46))}. {why}")) from error
@@ -236,6 +237,7 @@ def is_for_users(error: Exception) -> bool:
     if frame.f_code.co_name == "__getattr__":
         return False
     is_checked = OF_CHECKS.match(str(frame.f_globals.get("__name__")))
+    is_checked = is_checked or frame.f_code.co_name == "set_params"
     is_told = is_raised_by_us(error) or (is_checked and isinstance(error, ValueError | TypeError))
     return (is_told and str(error) != "") or ran_out_of_memory(error)
 

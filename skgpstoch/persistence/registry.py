@@ -105,7 +105,7 @@ UFUNCS: dict[str, np.ufunc] = {name: getattr(np, name) for name in OF_NUMPY.spli
 """NumPy's elementwise functions that transformers may hold."""
 TENSORS = "_parameters", "_buffers"  # of a module
 PREFIXES = {"torch": "nn", "sklearn": "sklearn"}
-NUMBERS = (np.bool_, np.float32, np.float64, np.int32, np.int64)  # dtype= of encoders
+NUMPY_TYPES = (np.bool_, np.float32, np.float64, np.int32, np.int64)  # dtype= of encoders
 WARNINGS = (UserWarning, RuntimeWarning, FutureWarning, exceptions.ConvergenceWarning)
 
 RETIRED = ("Mixture", "OnLattice", "TransformedModel")
@@ -135,7 +135,7 @@ def known_functions() -> dict[str, Callable]:
 @functools.cache
 def known_types() -> dict[str, type]:
     """Return the types that a file may hold as values, instead of their instances."""
-    plain = (bool, int, float, str, *NUMBERS, *WARNINGS)
+    plain = (bool, int, float, str, *NUMPY_TYPES, *WARNINGS)
     gone = dict.fromkeys(RETIRED, Retired)
     return {cls.__name__: cls for cls in plain} | gone | known_classes()
 

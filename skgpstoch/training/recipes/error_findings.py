@@ -56,12 +56,17 @@ LEAST_DISPERSION, VAGUE = 0.1, 10.0  # ratio that is too low, where variances ar
 
 
 def of_errors(
-    error: np.ndarray, nearest: np.ndarray, noise: np.ndarray, advice: str, is_trained: bool
+    error: np.ndarray,
+    nearest: np.ndarray,
+    noise: np.ndarray,
+    advice: str,
+    is_trained: bool,
+    most: float = 3.0,
 ) -> Iterator[Finding]:
     """Yield whether errors (m, P) correlate with those at the nearest rows, as noise would not.
 
-    Outputs with errors that are small relative to the noise variance (P,) do not count: such noise
-    was fixed, not fitted.
+    They are clipped at `most` times the usual size. Outputs with errors that are small relative to
+    the noise variance (P,) do not count: such noise was fixed, not fitted.
 
     *Measured* on eight UCI tables of 300 to 600 rows: an exact process has −.8 to .07. With 80
     inducing points it is −.05 to .16 if their noise variance is within a third of the exact one,
@@ -72,7 +77,7 @@ def of_errors(
     """
     counts = np.square(error).mean(0) >= BESIDE_NOISE * np.where(np.isfinite(noise), noise, 0.0)
     pairs = zip(error.T * counts[:, None], nearest.T, strict=True)
-    every = [correlation(*pair) for pair in pairs]
+    every = [correlation(*pair, most) for pair in pairs]
     worst = max(range(len(every)), key=lambda p: every[p][0] - every[p][1])
     found, (alike, limit) = Finding(ERRORS, "points", *every[worst]), every[worst]
     if alike > limit:
@@ -196,14 +201,14 @@ def nearest_of(some: np.ndarray, Z: np.ndarray, k: int) -> np.ndarray:
     return np.asarray(distance.topk(k, largest=False).indices.numpy())
 
 
-def correlation(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
+def correlation(a: np.ndarray, b: np.ndarray, most: float) -> tuple[float, float]:
     """Return the correlation of errors about 0, and how large it may be by chance.
 
-    Errors are clipped at three times the usual size. If signs are random, Σab has the variance
+    Errors are clipped at `most` times the usual size. If signs are random, Σab has the variance
     Σ(ab)², also where errors are larger in some regions, and where pairs share a row.
     """
     unit = np.median(np.abs(a)) * OVER_MEDIAN or 1.0
-    a, b = (np.clip(e / unit, -3.0, 3.0) for e in (a, b))
+    a, b = (np.clip(e / unit, -most, most) for e in (a, b))
     size = math.sqrt((a @ a) * (b @ b))
     if size == 0.0:
         return 0.0, math.inf
@@ -324,10 +329,15 @@ class Counts(NamedTuple):
         )
 
     @property
+    def errors(self) -> np.ndarray:
+        """(y − μ)/√v."""
+        return np.asarray((self.y - self.mean) / np.sqrt(self.of_rate))
+
+    @property
     def dispersion(self) -> tuple[float, float]:
         """Σ(y − μ)²/v over Σ(1 − h), whose mean is 1, and its standard error."""
         free = max(float(np.sum(1.0 - self.leverage)), LEAST_FREE * self.y.size)
-        squares = np.square((self.y - self.mean) / np.sqrt(self.of_rate))
+        squares = np.square(self.errors)
         return float(squares.sum()) / free, math.sqrt(np.mean(2.0 + self.kurtosis) / free)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -52,6 +53,9 @@ def error_findings(
         counts = counts_at(fitted, data, judged_rows(data.X))
         learns_it = likelihood.learns_dispersion
         yield from of_dispersion(counts, learns_it, is_trained)
+        at_rows, at_nearest = (counts_at(fitted, data, i).errors for i in nearest_rows(data.X))
+        unit = np.ones(at_rows.shape[1])
+        yield from of_errors(at_rows, at_nearest, unit, advice, is_trained, math.inf)
     is_judged = likelihood.for_classes_only and has_leverages(fitted)
     if data is not None and is_judged and data.weight is None:
         yield of_shares(fitted, data, is_trained)

@@ -3472,6 +3472,7 @@ def test_factors_of_neighbours_are_as_many_as_the_parameters_say(tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.filterwarnings("ignore:.*rows are too few")
 def test_parameters_that_do_not_exist_are_no_fault_of_the_file(tmp_path):
     models = [SVGPRegressor(n_inducing=3, max_iter=1), GaussianProcessRegressor(optimizer=None)]
     stack = skgpstoch.StackedDensityRegressor([*zip("ab", models, strict=True)], cv=2).fit(X, Y)

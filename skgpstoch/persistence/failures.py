@@ -236,8 +236,8 @@ def is_for_users(error: Exception) -> bool:
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     if frame.f_code.co_name == "__getattr__":
         return False
-    is_checked = OF_CHECKS.match(str(frame.f_globals.get("__name__")))
-    is_checked = is_checked or frame.f_code.co_name == "set_params"
+    module, is_setting = frame.f_globals.get("__name__"), frame.f_code.co_name == "set_params"
+    is_checked = is_setting or OF_CHECKS.match(str(module))
     is_told = is_raised_by_us(error) or (is_checked and isinstance(error, ValueError | TypeError))
     return (is_told and str(error) != "") or ran_out_of_memory(error)
 

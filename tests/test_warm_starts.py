@@ -79,10 +79,14 @@ def test_a_question_that_the_fit_before_does_not_explain_begins_anew(Model):
 
 
 def test_a_fit_that_was_cut_short_goes_on():
-    """Many short fits in turn must get somewhere."""
+    """Many short fits in turn must get somewhere; but none goes on to what it gets wrong."""
     X, y = question()
     model = made(SVGPRegressor, max_iter=1, solver="adam").fit(X, y)
     assert going_on(model, data_of(model, X, another(X))) is not None
+    model.set_params(max_iter=100).fit(X, y)
+    assert not model._is_trained
+    assert going_on(model, data_of(model, X, y)) is not None
+    assert going_on(model, data_of(model, X, -y)) is None
 
 
 def test_the_answer_is_the_same_after_loading(tmp_path):

@@ -162,8 +162,7 @@ class TrainingParameters(StepParameters):
     learning_rate : {"one-cycle", "constant", "theory"}, default="one-cycle"
         Schedule of the learning rate; "theory" decays as t^(−3/4).
     warm_start : bool, default=False
-        Whether `fit` starts from the parameters of the previous fit; if that had ended by itself
-        and does not explain the rows, it begins anew.
+        Whether `fit` starts from the parameters of the previous fit, if that explains the rows.
     """
 
     learning_rate: str = "one-cycle"

@@ -23,16 +23,16 @@ from ..training.recipes.plan import Start
 from .context import numeric_context
 
 LEAST_EXPLAINED = 0.1  # share of squared errors, or of log losses
+LEAST_OF_SHORT = -0.1  # the same by a fit that was cut short, which may know nothing yet
 
 
 def going_on(estimator: Any, data: Data, group: Group | None = None) -> Start | None:
     """Return where the fit before had ended; None to begin anew.
 
-    A fit that was cut short goes on, whatever it explains: it may be one of many short ones. So
-    does one that knows other columns, which will be refused.
+    A fit that knows other columns goes on, and will be refused.
     """
     start = estimator._start()
-    if start is None or not getattr(estimator, "_is_trained", False):
+    if start is None:
         return start
     some = data.counted()
     some = some[judged_rows(some.X)]
@@ -47,8 +47,11 @@ def going_on(estimator: Any, data: Data, group: Group | None = None) -> Start | 
 def explains(estimator: Any, data: Data) -> bool:
     """Tell whether a fitted model predicts these rows better than a constant does.
 
-    Its densities must be larger, and its squared errors or log losses clearly smaller.
+    Its densities must be larger, and its squared errors or log losses clearly smaller. It is enough
+    that a fit that was cut short is not clearly worse: it may be one of many short ones.
     """
+    is_short = not getattr(estimator, "_is_trained", False)
+    most = 1.0 - (LEAST_OF_SHORT if is_short else LEAST_EXPLAINED)
     with numeric_context():
         X, rows, posterior = estimator._labelled(data)
         of_kind = Predicted.of_classes if posterior.likelihood.for_classes_only else Predicted.of
@@ -62,14 +65,14 @@ def explains(estimator: Any, data: Data) -> bool:
     score = float(np.average(log_density, weights=w))
     if posterior.likelihood.for_classes_only:
         share = np.bincount(y[:, 0].astype(np.int64), w)
-        return -score <= (1.0 - LEAST_EXPLAINED) * float(entr(share / share.sum()).sum())
+        return -score <= most * float(entr(share / share.sum()).sum())
     constant = np.average(y, axis=0, weights=w)
     errors, of_constant = (
         np.average(np.square(y - each), axis=0, weights=w) for each in (mean, constant)
     )
-    if errors.sum() >= (1.0 - LEAST_EXPLAINED) * of_constant.sum():
+    if errors.sum() >= most * of_constant.sum():
         return False
-    if not isinstance(posterior.likelihood, AdditiveNoise):
+    if is_short or not isinstance(posterior.likelihood, AdditiveNoise):
         return True
     variance = np.maximum(of_constant, np.finfo(float).tiny)
     return score > float(-0.5 * (LOG_2PI + 1.0 + np.log(variance)).sum())

@@ -14,6 +14,11 @@ normal, lognormal and two-valued effects, three draws each, 8 levels in place of
 new levels with half, and the whole distance 1.091 and 1.117; 90 % intervals hold .92 and .94, and
 in a draw they are off by .035 and .050. Two and four levels, which take a quarter and half of the
 time, have 1.137 and 1.122, off by .053 and .050, and at worst hold .72 and .69 (eight .84).
+
+Half as many neighbours for levels in place of new ones would take a quarter of the time, too, that
+is twice that of other rows; NLPD of 6,000 rows of songs by artist −.952 → −.948 (RMSE + .4 %),
+fine fields with groups 1.491 → 1.496, firms the same. Most rows have known levels, so accuracy is
+kept, and rows with new ones take eight times as long.
 """
 
 from __future__ import annotations

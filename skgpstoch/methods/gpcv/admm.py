@@ -110,8 +110,7 @@ class ADMMGaussianProcessRegressor(TargetParameters, Regressor):
     max_iter : int or "auto", default="auto"
         Maximum number of ADMM iterations, at most a million; "auto" is 100.
     warm_start : bool, default=False
-        Whether `fit` starts from the parameters of the previous fit; if that had ended by itself
-        and does not explain the rows, it begins anew.
+        Whether `fit` starts from the parameters of the previous fit, if that explains the rows.
     tol : float, default=0.01
         Iterations stop when hyper-parameters have settled and constraints are met. They have
         settled when no log-hyper-parameter moves by more than `tol` (and, with solver="coordinate",

@@ -331,7 +331,7 @@ def fit_prepared(
     try:
         history = fit_run(run)
         if run.checkpoint is not None and run.checkpoint.is_resumed:
-            check_predictions(estimator.posterior_, run.problem.X)
+            check_finite(estimator, run.problem.X, run.problem.rows)
         return history
     except Exception as error:
         if run.checkpoint is None or not run.checkpoint.is_resumed or run.table.group.size > 1:
@@ -341,12 +341,17 @@ def fit_prepared(
         return fit_prepared(estimator, prepare, fit_run)
 
 
-def check_predictions(posterior: Any, X: Tensor) -> None:
-    """Raise a ValueError if a model predicts what is not finite at its first rows."""
-    with torch.no_grad():
-        q = posterior.marginals(X[:CHECKED_ROWS].double().cpu())
-    if not bool(torch.isfinite(q.mean).all() & torch.isfinite(q.var).all()):
+@torch.no_grad()
+def check_finite(estimator: Any, X: Tensor, rows: Rows) -> None:
+    """Raise a ValueError if what a model predicts at its first rows, or its kernel, is infinite."""
+    some, kernel = slice(CHECKED_ROWS), getattr(estimator, "kernel_", None)
+    posterior, rows = estimator.posterior_, rows[some].map(lambda a: a.cpu()).to(torch.float64)
+    q, likelihood = posterior.predictive(X[some].double().cpu(), rows)
+    numbers = [q.mean, q.var, *likelihood.moments(q).mixture_moments()]
+    if not all(bool(torch.isfinite(each).all()) for each in numbers):
         raise ValueError("its predictions are not finite")
+    if kernel is not None and not np.isfinite(kernel.theta).all():
+        raise ValueError(f"its kernel is {kernel}")
 
 
 def fit_here(estimator: BaseGP, recipe: Recipe, table: Table) -> None:

@@ -30,6 +30,7 @@ from skgpstoch import (
     ConvolutionalGPRegressor,
     DeepKernelEnsembleRegressor,
     DLMRegressor,
+    FITCRegressor,
     NNGPClassifier,
     QSRVMRegressor,
     SCGDGaussianProcessRegressor,
@@ -462,6 +463,34 @@ def test_a_fit_that_fails_after_it_has_resumed_starts_again(few, tmp_path, left_
     EXTREME[how](state)
     put(tmp_path / left.name, state)
     model = SCGDGaussianProcessRegressor(**SMALL, checkpoint_dir=tmp_path)
+    with pytest.warns(UserWarning, match="led to a failure .* starts from the beginning"):
+        model.fit(*few)
+    assert_same(model, reference, few[0])
+
+
+INFINITE = {
+    "deviations": (
+        SVGPRegressor(likelihood="student_t", n_inducing=8, max_iter=4, random_state=0),
+        "model.likelihood.log_df_minus_2",
+    ),
+    "a length-scale": (
+        FITCRegressor(n_inducing=8, max_iter=4, random_state=0),
+        "model.features.covariances.kernel.k2.log_length_scale",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
+@pytest.mark.parametrize("what", INFINITE)
+def test_a_fit_that_resumes_to_what_is_not_finite_starts_again(few, tmp_path, what):
+    model, name = INFINITE[what]
+    reference = clone(model).fit(*few)
+    path = killed(model.set_params(checkpoint_dir=tmp_path), few)
+    state = state_of(path)
+    for part in (state["objective"], state["best_state"]):
+        if part is not None:
+            part[name] = torch.full_like(part[name], -1e8 if what == "deviations" else 1e8)
+    put(path, state)
     with pytest.warns(UserWarning, match="led to a failure .* starts from the beginning"):
         model.fit(*few)
     assert_same(model, reference, few[0])

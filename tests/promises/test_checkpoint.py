@@ -480,7 +480,7 @@ INFINITE = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("what", INFINITE)
 def test_a_fit_that_resumes_to_what_is_not_finite_starts_again(few, tmp_path, what):
     model, name = INFINITE[what]

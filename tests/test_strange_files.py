@@ -3480,3 +3480,41 @@ def test_parameters_that_do_not_exist_are_no_fault_of_the_file(tmp_path):
     with pytest.raises(ValueError, match="Invalid parameter 'device' for") as failure:
         skgpstoch.load(tmp_path / "model").set_params(device="cpu")
     assert not hasattr(failure.value, "__notes__")
+
+
+@pytest.fixture(scope="module")
+def of_levels():
+    rng = np.random.default_rng(0)
+    kinds = pd.CategoricalDtype(["low", "middle", "high"], ordered=True)
+    levels, size = (rng.integers(0, 3, 60) for _ in range(2))
+    frame = pd.DataFrame(
+        {"level": np.array(list("xyz"))[levels], "size": np.array(kinds.categories)[size]}
+    )
+    frame = frame.astype({"size": kinds})
+    return AutoGaussianProcessRegressor(random_state=0, max_time=1).fit(
+        frame, levels + size + 0.1 * rng.normal(size=60)
+    )
+
+
+def one_hot(encoder):
+    return next(each for each in encoder.encoders if type(each).__name__ == "OneHot")
+
+
+CONTRADICTING = {
+    "one number for two levels": lambda e: one_hot(e).levels.update(y=0),
+    "a number too large": lambda e: one_hot(e).levels.update(y=7),
+    "a level that is not there": lambda e: one_hot(e).levels.update(w=one_hot(e).levels.pop("y")),
+    "places that are equal": lambda e: e.encoders[1].places.update(high=1),
+    "a kind": lambda e: e.kinds.__setitem__(0, "UTC+05:30"),
+    "a time zone": lambda e: e.time_zones.__setitem__(0, 7),
+}
+
+
+@pytest.mark.parametrize("edit", CONTRADICTING.values(), ids=CONTRADICTING)
+def test_levels_that_contradict_one_another_are_refused(of_levels, edit, tmp_path):
+    """They predicted something else in silence. What cannot be loaded is not saved either."""
+    model = copy.deepcopy(of_levels)
+    model.save(tmp_path / "model")
+    edit(model._encoder)
+    with pytest.raises(ValueError, match=r"cannot be saved: .*(levels|places|kind|time zone)"):
+        model.save(tmp_path / "model")

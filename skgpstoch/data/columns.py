@@ -17,6 +17,7 @@ from .arrays import all_finite, is_missing
 
 NUMBER, LEVEL, DATE, EMPTY = "numbers", "categories", "dates", "nothing"
 DURATION = "durations"
+COLUMN_KINDS = {NUMBER, LEVEL, DATE, EMPTY, DURATION}
 DAY = np.timedelta64(1, "D")
 EPOCH = np.datetime64("1970-01-01")
 

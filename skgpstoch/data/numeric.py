@@ -49,6 +49,17 @@ class Encoder(ABC):
         """A number for each known level, by which known ones are chosen for a new one, (L,)."""
         return None
 
+    @property
+    def codes(self) -> dict[Hashable, int] | None:
+        """Numbers of levels, from 0 on; None if the column has no levels."""
+        return getattr(self, "levels", None)
+
+    def check_parts(self) -> None:
+        """Raise a ValueError if levels share a number, or lack one, as in edited files."""
+        codes = self.codes
+        if codes is not None and set(codes.values()) != set(range(len(codes))):
+            raise ValueError(f"{type(self).__name__} does not number its levels from 0 on")
+
     @abstractmethod
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """Encode a column (n,): (n, width)."""
@@ -250,6 +261,10 @@ class Ordered(Encoder):
 
     places: dict[Hashable, int]
     numbers: Numbers
+
+    @property
+    def codes(self) -> dict[Hashable, int]:
+        return self.places
 
     @classmethod
     def fit(cls, column: Column, weight: np.ndarray | None) -> Ordered:

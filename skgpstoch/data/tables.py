@@ -42,6 +42,7 @@ from .categories import (
 )
 from .chunk import Chunk
 from .columns import (
+    COLUMN_KINDS,
     DATE,
     DURATION,
     EMPTY,
@@ -403,6 +404,17 @@ class TableEncoder:
         """Return, for each column and for days, known levels or numbers to replace new ones."""
         of_levels = [each.effects for each in self.encoders]
         return with_numbers(stand_ins(self.levels, of_levels, self.n_stand_ins), self.encoders)
+
+    def check_parts(self) -> None:
+        """Raise a ValueError if columns have no kind, or other levels: as in edited files."""
+        if not set(self.kinds) <= COLUMN_KINDS:
+            raise ValueError("a column is of no kind that columns have")
+        if not all(zone is None or isinstance(zone, str) for zone in self.time_zones):
+            raise ValueError("a time zone is no text")
+        for known, encoder in zip(self.levels, self.encoders, strict=True):
+            codes = getattr(encoder, "codes", None)
+            if known is not None and codes is not None and not known - {None} <= set(codes):
+                raise ValueError("a column has levels that its encoder does not know")
 
     def _table(self, X: Any) -> ReadTable:
         """Return the columns of rows; check that their kinds are those of training rows."""

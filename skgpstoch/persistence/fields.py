@@ -104,6 +104,8 @@ def check_fields(value: Any, form: str, names: list[str], n_bytes: int) -> None:
         getattr(value, "_check_parts", bool)()
     elif isinstance(value, PairwiseKernel):
         check_jobs(cls, fields.get("pairwise_kernels_kwargs") or {}, MOST_JOBS_OF_KERNEL)
+    elif package_of(cls) == PACKAGE:
+        getattr(value, "check_parts", bool)()
 
 
 def refuse_names(cls: type, names: Iterable[str], hidden: Collection[str] = ()) -> None:

@@ -21,7 +21,7 @@ from .methods.deep_kernel_ensemble.estimators import (
     DeepKernelEnsembleClassifier,
     DeepKernelEnsembleRegressor,
 )
-from .methods.dlm import DLMClassifier, DLMRegressor
+from .methods.dlm.estimators import DLMClassifier, DLMRegressor
 from .methods.drop_in.classifier import GaussianProcessClassifier
 from .methods.drop_in.regressor import GaussianProcessRegressor
 from .methods.fitc import FITCRegressor

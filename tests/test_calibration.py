@@ -29,7 +29,7 @@ from skgpstoch.data.rows import Data, Rows
 from skgpstoch.likelihoods import Gaussian, Laplace, SharedStudentT
 from skgpstoch.likelihoods.skewed import Skewed
 from skgpstoch.maths.gaussian import Marginals
-from skgpstoch.methods.dlm import split_rows
+from skgpstoch.methods.dlm.fits import split_rows
 from skgpstoch.models.calibration.held_out import (
     CONFIDENCES,
     LOG_SCALES,

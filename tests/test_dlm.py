@@ -38,8 +38,8 @@ from skgpstoch.data.arrays import resolve_seed
 from skgpstoch.data.equal_rows import observations
 from skgpstoch.data.rows import Data
 from skgpstoch.likelihoods import Bernoulli, Gaussian, Laplace, Likelihood, Poisson, StudentT
-from skgpstoch.methods import dlm
-from skgpstoch.methods.dlm import beta_grid, split_rows
+from skgpstoch.methods.dlm import fits
+from skgpstoch.methods.dlm.fits import beta_grid, split_rows
 from skgpstoch.metrics import neg_log_predictive_density_scorer
 
 BETAS = [0.01, 1.0, 30.0]
@@ -804,14 +804,14 @@ def test_a_failed_choice_leaves_the_estimator_as_it_was(quick_direct, sine, batc
 def test_a_beta_that_fails_is_left_out(sine, monkeypatch):
     from skgpstoch.maths.linalg import NotPositiveDefiniteError
 
-    fit = dlm.fit_given_beta
+    fit = fits.fit_given_beta
 
     def failing(model, beta, *args):
         if beta == 1.0:
             raise NotPositiveDefiniteError("diverged")
         return fit(model, beta, *args)
 
-    monkeypatch.setattr(dlm, "fit_given_beta", failing)
+    monkeypatch.setattr(fits, "fit_given_beta", failing)
     model = quick(beta=BETAS, max_iter=2)
     with pytest.warns(ConvergenceWarning, match="beta=1 is skipped"):
         model.fit(*sine)

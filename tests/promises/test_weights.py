@@ -75,7 +75,7 @@ from skgpstoch.maths.linear_regression import (
     spectrum,
 )
 from skgpstoch.methods.bsgd import BSGDObjective, KernelBSGDObjective
-from skgpstoch.methods.dlm import mean_loss
+from skgpstoch.methods.dlm.fits import mean_loss
 from skgpstoch.methods.minimax import MinimaxObjective
 from skgpstoch.methods.scgd import SCGDObjective
 from skgpstoch.models.features.inducing import InducingFeatures
@@ -242,7 +242,7 @@ def test_score_counts_rows_as_often_as_they_weigh(cls, problem):
 def test_candidates_for_beta_and_their_loss_are_of_rows_as_often_as_they_count(
     problem, monkeypatch
 ):
-    monkeypatch.setattr("skgpstoch.methods.dlm.LEAST_BETA", 10.0)
+    monkeypatch.setattr("skgpstoch.methods.dlm.fits.LEAST_BETA", 10.0)
     X, y, _ = problem("real")
     model = constructor(DLMRegressor)(loss="square", beta="auto", validation_fraction=0.25)
     model.set_params(solver="collapsed", max_iter=1).fit(X, y, np.full(ROWS, 3.0))

@@ -1,0 +1,1 @@
+"""DLM: sparse GPs trained for the loss of their predictions."""

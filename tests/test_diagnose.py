@@ -1075,6 +1075,7 @@ def test_one_count_that_is_far_beyond_all_others():
         model.fit(X, fill)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_counts_that_the_other_outputs_kernel_loses_are_told(is_lost):
     rng = np.random.default_rng(3)

@@ -8,7 +8,13 @@ import torch
 from numpy.testing import assert_allclose
 from sklearn.gaussian_process import kernels as sk
 
-from skgpstoch import DLMClassifier, GaussianProcessRegressor, QSGPClassifier, SVGPClassifier
+from skgpstoch import (
+    DLMClassifier,
+    DLMRegressor,
+    GaussianProcessRegressor,
+    QSGPClassifier,
+    SVGPClassifier,
+)
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths.gaussian import Marginals
 from skgpstoch.training.recipes.fitted_errors import without_own
@@ -68,3 +74,16 @@ def test_pieces_without_noise_in_the_kernel_are_told_when_they_have_doubled(nois
     assert any("y looks noisy" in text for text in said) == (noise > 0.0)
     (found,) = (f for f in model.diagnose() if f.name == "missing noise")
     assert (found.value > found.limit) == (noise > 0.0)
+
+
+@pytest.mark.slow
+def test_rates_trained_for_the_density_may_vary_as_counts_do():
+    """Their variance was left out, and SVGP's leverages were taken: a dispersion of 7."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (200, 1))
+    y = rng.poisson(np.exp(1.0 + np.sin(2 * X[:, 0])) * rng.gamma(2.0, 0.5, 200))
+    model = DLMRegressor(likelihood="poisson", n_inducing=20, random_state=0).fit(X, y)
+    (found,) = (f for f in model.diagnose() if f.name == "dispersion")
+    error = (y - model.predict(X)) / model.predict_std(X)
+    assert found.value == pytest.approx(np.square(error).mean(), rel=1e-6)
+    assert found.severity == "fine"

@@ -1683,6 +1683,7 @@ def test_precise_rows_are_seen_among_many_poor_ones():
     assert np.abs(a - b).max() < t.mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_an_output_that_the_other_ones_kernel_loses_is_told(is_lost):
     rng = np.random.default_rng(0)

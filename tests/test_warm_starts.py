@@ -1,5 +1,7 @@
 """Where fits with warm_start=True begin."""
 
+import copy
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -78,6 +80,7 @@ def test_a_question_that_the_fit_before_does_not_explain_begins_anew(Model):
     assert_array_equal(model.predict(X), anew.predict(X))
 
 
+@pytest.mark.slow
 def test_a_fit_that_was_cut_short_goes_on():
     """Many short fits in turn must get somewhere; but none goes on to what it gets wrong."""
     X, y = question()
@@ -89,26 +92,31 @@ def test_a_fit_that_was_cut_short_goes_on():
     assert going_on(model, data_of(model, X, -y)) is None
 
 
-def test_the_answer_is_the_same_after_loading(tmp_path):
+@pytest.fixture(scope="module")
+def fitted():
+    return made(NNGPRegressor, n_neighbors=8).fit(*question())
+
+
+def test_the_answer_is_the_same_after_loading(fitted, tmp_path):
     X, y = question()
-    model = made(NNGPRegressor).fit(X, y)
-    model.save(tmp_path / "model.gp")
+    fitted.save(tmp_path / "model.gp")
     loaded = load(tmp_path / "model.gp")
     assert going_on(loaded, data_of(loaded, X, another(X))) is None
     assert going_on(loaded, data_of(loaded, X, y)) is not None
 
 
-def test_rows_of_a_constant_or_of_noise_begin_anew():
+@pytest.mark.slow
+def test_what_was_noise_begins_anew():
     X, y = question()
     noise = np.random.default_rng(5).normal(size=len(X))
     model = made(NNGPRegressor).fit(X, noise)
     assert going_on(model, data_of(model, X, y)) is None
-    assert going_on(model, data_of(model, X, np.ones(len(X)))) is None
 
 
-def test_a_weight_counts_as_so_many_rows():
+def test_a_weight_counts_as_so_many_rows(fitted):
     X, y = question()
-    model = made(NNGPRegressor).fit(X, y)
+    model = copy.copy(fitted)
+    assert going_on(model, data_of(model, X, np.ones(len(X)))) is None
     mixed = np.where(np.arange(len(X)) < 60, y, another(X))
     for weight in (1e-3, 1e3):
         w = np.where(np.arange(len(X)) < 60, 1.0, weight)

@@ -309,7 +309,7 @@ class Counts(NamedTuple):
     y: np.ndarray
     mean: np.ndarray  # μ
     variance: np.ndarray  # of y, with that of its rate
-    of_rate: np.ndarray  # v, that of counts whose rate is μ
+    of_rate: np.ndarray  # v, that of counts whose rate is μ, or of y
     kurtosis: np.ndarray  # κ, theirs beyond a normal distribution's
     leverage: np.ndarray  # h, how much f follows a row's own count
 

@@ -110,10 +110,11 @@ def counts_at(fitted: Fitted, data: Data, rows: np.ndarray) -> Counts:
         q = Marginals(m[None], s2[None])
         y = torch.from_numpy(data.y[rows]).reshape(m.shape)
         mean, variance = likelihood.moments(q).mixture_moments()
+        of_rate, kurtosis = likelihood.variance_and_kurtosis(mean)
         _, leverage = slope_and_leverage(q, y, likelihood)
-        leverage = leverage if has_leverages(fitted) else torch.zeros_like(leverage)
-        of_rate = likelihood.variance_and_kurtosis(mean)
-    return Counts(*(each.numpy() for each in (y, mean, variance, *of_rate, leverage)))
+        if not has_leverages(fitted):  # then f varies as y does beyond what its rate tells
+            of_rate, leverage = variance, torch.zeros_like(leverage)
+    return Counts(*(each.numpy() for each in (y, mean, variance, of_rate, kurtosis, leverage)))
 
 
 def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Finding:

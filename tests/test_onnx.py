@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -797,3 +798,21 @@ def test_labels_that_no_graph_holds():
     model = SVGPClassifier(n_inducing=5, max_iter=1, random_state=0).fit(X[:60], labels)
     with pytest.raises(CannotExport, match="the class 9223372036854775813"):
         to_onnx(model, ("label",))
+
+
+def test_an_export_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    X = np.linspace(-3, 3, 30)[:, None]
+    model = SVGPRegressor(n_inducing=5, max_iter=2, random_state=0).fit(X, np.sin(X[:, 0]))
+    path = tmp_path / "model.onnx"
+    path.write_text("before")
+
+    def full(self, data):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space"):
+        skgpstoch.onnx.export(model, path)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(TypeError, match="path must be a str"):
+        skgpstoch.onnx.export(model, 3)

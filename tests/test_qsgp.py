@@ -37,8 +37,10 @@ from skgpstoch.objectives.quadruply import (
     site_marginals,
     squares,
 )
+from skgpstoch.training.exact_search import best_on
 from skgpstoch.training.optimizers import SparseAdagrad
 from skgpstoch.training.recipes.basis import as_latent
+from skgpstoch.training.recipes.kernel_choice import default_kernel
 
 KERNEL = sk.ConstantKernel(1.3) * sk.RBF([0.8, 1.5])
 BASES = ["fourier", "dense"]  # S = I, and S = k(Z, Z)
@@ -1325,3 +1327,16 @@ def test_predictions_wait_for_nothing_but_themselves(shape, sine, pretend, monke
         pretend.clear()
         ask(X)
         assert pretend.n_waits == pretend.to_host
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_search_begins_at_a_likely_length_scale(seed):
+    """From the default, it ended where the second input did not matter (R² .1)."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-3, 3, (150, 2))
+    y = 1.5 * np.cos(3 * X[:, 1]) - 0.2 * X[:, 0] + 0.2 * rng.normal(size=150)
+    X, y = (torch.from_numpy((a - a.mean(0)) / a.std(0)) for a in (X, y[:, None]))
+    start = default_kernel(2) + sk.WhiteKernel(0.1)
+    found = best_on(start, X, y)
+    assert 0.2 < found.k1.k2.length_scale[1] < 1.0
+    assert found.k2.noise_level < 0.1

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import time
 
 import numpy as np
 import pytest
@@ -421,3 +422,21 @@ def test_only_the_index_columns_of_pandas_are_left_out(tmp_path):
     names = ["__index_level_0__", "__index_level_0__x", "a", "y"]
     pq.write_table(pa.table({name: np.arange(3.0) for name in names}), path)
     assert ParquetRows(path, "y").roles.features == ["__index_level_0__x", "a"]
+
+
+@pytest.mark.parametrize("make", [SequenceRows, lambda *rows: ChunkRows(lambda: iter([rows]))])
+@pytest.mark.parametrize("Model", [AutoGaussianProcessRegressor, SVGPRegressor])
+def test_rows_without_columns_are_refused_as_arrays_are(Model, make):
+    with pytest.raises(ValueError, match=r"Found array with 0 feature\(s\)"):
+        Model().fit(make(np.empty((60, 0)), Y[:60]))
+
+
+def test_lists_are_refused_however_many_there_are(tmp_path):
+    """To look for equal lists took minutes, and no signal was heard."""
+    path = tmp_path / "lists.parquet"
+    lists = pa.array([[1, 2]] * 20_000)
+    pq.write_table(pa.table({"a": np.arange(20_000.0), "s": lists, "y": np.zeros(20_000)}), path)
+    began = time.process_time()
+    with pytest.raises(ValueError, match="'s' of X holds ndarray"):
+        AutoGaussianProcessRegressor().fit(ParquetRows(path, "y"))
+    assert time.process_time() - began < 20.0  # it took more than a minute

@@ -207,6 +207,12 @@ class ParquetRows(RowSource):
                     piece,
                     file.iter_batches(n_rows, [unit.number], self.roles.used, use_threads=False),
                 )
+        except MemoryError as error:
+            raise MemoryError(
+                f"{n_rows:,} rows of {unit.where} take more memory than there is: {error}. Lower "
+                "buffer_rows, of which a sixteenth is read at a time, or leave out columns of "
+                "long texts."
+            ) from error
         except (pa.ArrowException, OSError) as error:
             raise ValueError(
                 f"{unit.where} cannot be read: {error}. The file is damaged, or was changed "

@@ -101,6 +101,11 @@ class RowSource(ABC):
             chunks.close()
         if first is None:
             raise ValueError(f"{self!r} has 0 rows, but at least 1 is required.")
+        if np.shape(first.X)[1:] == (0,):
+            raise ValueError(
+                f"Found array with 0 feature(s) (shape={np.shape(first.X)}) while a minimum of 1 "
+                f"is required, in {first.where}."
+            )
         return first[:CHUNK_ROWS]
 
     @cached_property

@@ -123,10 +123,14 @@ def distinct_columns(X: Any, is_category: Any, names: Sequence[str] | None) -> l
     """Return the columns; if X is a frame, those that are not numeric without duplicates."""
     if not is_frame(X):
         return columns_of(X, is_category, names)
-    frame, columns = narwhals().from_native(X, eager_only=True), []
+    nw = narwhals()
+    frame, columns = nw.from_native(X, eager_only=True), []
     for j, name in enumerate(frame.columns):
         part = frame.select(name)
-        part = part if part[name].dtype.is_numeric() else part.unique()
+        kind = part[name].dtype
+        # Lists have few hashes: to compare them takes the square of the number of rows.
+        if not (kind.is_numeric() or kind.is_nested() or kind == nw.Object):
+            part = part.unique()
         columns += columns_of(part.to_native(), None if is_category is None else is_category[[j]])
     return columns
 

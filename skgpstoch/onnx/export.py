@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.arguments import check_coverage
+from ..data.whole_file import whole_file
 from ..estimators.importances import N_ROWS, InputSpread, representative_rows, spread_of
 from ..persistence.failures import check_known, file_of, with_failures_told
+from ..persistence.file import checked_path
 from .distributions import quantile
 from .estimators import class_probabilities, distribution, moments
 from .graph import CannotExport, Graph, Value, model_of
@@ -91,7 +92,9 @@ def export(
     >>> import skgpstoch.onnx  # doctest: +SKIP
     >>> skgpstoch.onnx.export(model, "model.onnx")  # doctest: +SKIP
     """
-    Path(path).write_bytes(to_onnx(model, outputs, quantiles).SerializeToString())
+    graph = to_onnx(model, outputs, quantiles).SerializeToString()
+    with whole_file(checked_path(path)) as partial:
+        partial.write_bytes(graph)
 
 
 @with_failures_told

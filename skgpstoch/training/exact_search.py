@@ -30,11 +30,12 @@ from ..kernels.matrices import Covariance, Pull, covariance_of
 from ..maths.exact_solver import ExactSolver
 from .interrupts import interruptible, keeps_best, tell, was_interrupted
 from .projected_lbfgs import BoundedLBFGS
-from .starts import draw_starts, likely_bounds, log_bounds, threads_as
+from .starts import draw_starts, likely_bounds, log_bounds, smoother, threads_as
 
 MIN_ALPHA = 1e-10
 CUT_SHORT = " Training on all rows is cut short."
 MAX_ITER = 1000
+SHORTENINGS = 1.0, 0.5, 0.25, 0.125  # factors of length-scales where a search may begin
 MEMORY = 10
 TOL = 2.2e-9
 """Relative gain of an iteration below which a search ends; SciPy's default."""
@@ -119,11 +120,24 @@ class TrainingSet(NamedTuple):
 
 
 def best_on(kernel: sk.Kernel, X: Tensor, Y: Tensor) -> sk.Kernel:
-    """Return the kernel that maximises the marginal likelihood of these few rows, Y (N, P)."""
+    """Return the kernel that maximises the marginal likelihood of these few rows, Y (N, P).
+
+    The search begins with the length-scales, or shorter ones, that are likeliest: from long ones,
+    it may end where an input matters not at all.
+    """
     rows, targets = (a.cpu().double().numpy() for a in (X, Y))
     some = TrainingSet(rows, targets, np.array(MIN_ALPHA), X.device)
+    starts = [within_bounds(smoother(kernel, factor)) for factor in SHORTENINGS]
+    start = max(starts, key=lambda k: some.evidence(k)(k.theta, eval_gradient=False)[0])
     random_state = np.random.RandomState(0)  # not used, as there are no restarts
-    return some.best(kernel, ("fmin_l_bfgs_b", 0, random_state), CUT_SHORT)
+    return some.best(start, ("fmin_l_bfgs_b", 0, random_state), CUT_SHORT)
+
+
+def within_bounds(kernel: sk.Kernel) -> sk.Kernel:
+    """Return the kernel at the θ within its bounds that is nearest to its own."""
+    if not kernel.n_dims:
+        return kernel
+    return kernel.clone_with_theta(np.clip(kernel.theta, *log_bounds(kernel).T))
 
 
 def best_kernel(

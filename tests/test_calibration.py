@@ -44,6 +44,7 @@ from skgpstoch.models.calibration.held_out import (
     scaled,
     stretched,
 )
+from skgpstoch.models.calibration.spread import best_spread
 from skgpstoch.models.features.network import PeriodicInputs
 from skgpstoch.models.mixture import MixturePosterior, Spread
 from skgpstoch.objectives.ensemble import EnsembleObjective
@@ -749,3 +750,16 @@ def test_where_there_is_nothing_to_calibrate(params, outlying):
     fits = [sparse(beta=[1.0], calibrate=c, max_iter=3, **params).fit(X, y) for c in (True, False)]
     query = np.linspace(-4, 4, 20)[:, None]
     assert_allclose(fits[0].predict(query), fits[1].predict(query), rtol=1e-12)
+
+
+def test_each_output_has_a_scale_of_its_own():
+    rng = np.random.default_rng(0)
+    mean, std = np.zeros((400, 2)), np.exp(0.3 * rng.normal(size=(400, 2)))
+    y = np.array([1.4, 0.5]) * std * rng.normal(size=(400, 2))
+
+    def log_density(y):
+        return -0.5 * np.square(y / std).sum(1) - np.log(std).sum(1)
+
+    both = best_spread(log_density, y, mean, std)
+    assert_allclose(both.ratio(std).mean(0), [1.4, 0.5], rtol=0.1)
+    assert_allclose(both.exponent, 1.0, atol=0.15)

@@ -178,7 +178,7 @@ class EnsembleObjective(Members):
                 self.calibration = judged.best(usual, self.deadline, prior)
                 if self.change_from(before) < LEAST_CHANGE:
                     break
-            if n >= LEAST_OF_SHAPE:
+            if n >= LEAST_OF_SHAPE or rows.y.shape[1] > 1:
                 self.spread = judged.spread(self.calibration)
                 self.skew = judged.skew(self.calibration, self.spread)
         self.held_out = self.held_out_predictions(X, rows)

@@ -5,7 +5,8 @@ is least certain, and too wide elsewhere. With the mean m and the standard devia
 
     Y' = m + r(s)(Y − m),   r(s) = c·(s/s̄)^(γ − 1),   so that   s' = c·s̄·(s/s̄)^γ,
 
-has the density p(m + (y − m)/r)/r: a distribution of the same shape, whatever c and γ are.
+has the density p(m + (y − m)/r)/r: a distribution of the same shape, whatever c and γ are. Each
+output has its own c, as networks are surer of some than of others.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from scipy.optimize import minimize
 from ..mixture import Spread
 
 SCALE_PRIOR = 0.1  # prior standard deviation of log c, if the scale was chosen before
+SCALES_PRIOR = 0.3  # the same for several outputs, as that scale was chosen for all of them
 EXPONENT_PRIOR = 0.1  # prior standard deviation of γ around 1
-SPREAD_LIMITS = ((-3.0, 3.0), (0.5, 2.0))  # limits of log c and γ
+SCALE_LIMITS, EXPONENT_LIMITS = (-3.0, 3.0), (0.5, 2.0)  # of log c and γ
 
 
 def best_spread(
@@ -28,7 +30,6 @@ def best_spread(
     mean: np.ndarray,
     std: np.ndarray,
     weight: np.ndarray | None = None,
-    scale_prior: float = SCALE_PRIOR,
     exponent_prior: float = EXPONENT_PRIOR,
 ) -> Spread:
     """Return c and γ with the best log score; the priors of log c and γ are normal around 0 and 1.
@@ -41,8 +42,8 @@ def best_spread(
         Targets of held-out rows, and their predicted means and standard deviations.
     weight : ndarray of shape (N,) or None, default=None
         How many rows each counts for.
-    scale_prior, exponent_prior : float
-        Standard deviations of log c and γ.
+    exponent_prior : float
+        Standard deviation of γ.
 
     Returns
     -------
@@ -54,13 +55,16 @@ def best_spread(
     centre = share @ log_std / share.sum()  # log s̄, (P,)
 
     def loss(x: np.ndarray) -> float:
-        log_r = x[0] + (x[1] - 1.0) * (log_std - centre)
+        log_r = x[:-1] + (x[-1] - 1.0) * (log_std - centre)
         log_p = log_density(mean + (y - mean) * np.exp(-log_r)) - log_r.sum(1)
-        prior = (x[0] / scale_prior) ** 2 + ((x[1] - 1.0) / exponent_prior) ** 2
+        of_scales = np.square(x[:-1] / scale_prior).sum()
+        prior = of_scales + ((x[-1] - 1.0) / exponent_prior) ** 2
         return float(0.5 * prior - share @ log_p)
 
-    log_c, exponent = argmin(loss, np.array([0.0, 1.0]), SPREAD_LIMITS)
-    return Spread(np.exp(log_c - (exponent - 1.0) * centre), float(exponent))
+    scale_prior = SCALE_PRIOR if len(centre) == 1 else SCALES_PRIOR
+    start = np.append(np.zeros_like(centre), 1.0)
+    *log_c, exponent = argmin(loss, start, [SCALE_LIMITS] * len(centre) + [EXPONENT_LIMITS])
+    return Spread(np.exp(np.array(log_c) - (exponent - 1.0) * centre), float(exponent))
 
 
 def argmin(

@@ -309,6 +309,7 @@ def test_spread_predictions_do_not_depend_on_the_batch_and_survive_pickling(spre
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Errors have heavy tails")  # there are outliers
 def test_the_unit_of_y_changes_nothing_about_its_spread(outlying):
     X, y = outlying
     y = y * np.exp(0.7 * X[:, 0])

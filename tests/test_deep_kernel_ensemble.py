@@ -720,6 +720,7 @@ def test_counts_and_classes_do_not_run_away_from_their_rows():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:No event was counted")
 def test_counts_that_are_all_zero_are_expected_to_be(tmp_path):
     """Nothing bounds the variance of their log-rate, so means of rows held out were 10⁴ to NaN."""
     X = np.random.default_rng(0).normal(size=(60, 2))
@@ -732,7 +733,7 @@ def test_counts_that_are_all_zero_are_expected_to_be(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The largest count")
+@pytest.mark.filterwarnings("ignore:The largest count", "ignore:No event was counted")
 @pytest.mark.parametrize(
     "likelihood", [pytest.param("poisson", marks=pytest.mark.slow), "negative_binomial"]
 )

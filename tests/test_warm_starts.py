@@ -21,18 +21,19 @@ from skgpstoch import (
 from skgpstoch.estimators.warm_starts import going_on
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
-SPARSE = {
-    DLMClassifier: "n_inducing",
-    DLMRegressor: "n_inducing",
-    FITCRegressor: "n_inducing",
-    SolveGPRegressor: "n_inducing",
-    SVGPClassifier: "n_inducing",
-    SVGPRegressor: "n_inducing",
-}
+SPARSE = (
+    DLMClassifier,
+    DLMRegressor,
+    FITCRegressor,
+    SolveGPRegressor,
+    SVGPClassifier,
+    SVGPRegressor,
+)
+OTHERS = BSGDGaussianProcessRegressor, NNGPClassifier, NNGPRegressor
 
 
 def made(Model, **params):
-    few = {SPARSE[Model]: 20} if Model in SPARSE else {}
+    few = {"n_inducing": 20} if Model in SPARSE else {}
     return Model(random_state=0, warm_start=True, **few, **params)
 
 
@@ -56,20 +57,7 @@ def data_of(model, X, y):
     return model._validate(X, given(model, y), True)
 
 
-@pytest.mark.parametrize(
-    "Model",
-    [
-        BSGDGaussianProcessRegressor,
-        DLMClassifier,
-        DLMRegressor,
-        FITCRegressor,
-        NNGPClassifier,
-        NNGPRegressor,
-        SolveGPRegressor,
-        SVGPClassifier,
-        SVGPRegressor,
-    ],
-)
+@pytest.mark.parametrize("Model", [*SPARSE, *OTHERS])
 @pytest.mark.slow
 def test_a_question_that_the_fit_before_does_not_explain_begins_anew(Model):
     X, y = question()

@@ -110,3 +110,14 @@ def test_a_weight_counts_as_so_many_rows(fitted):
         w = np.where(np.arange(len(X)) < 60, 1.0, weight)
         start = going_on(model, model._validate(X, mixed, True, w))
         assert (start is None) == (weight > 1.0)
+
+
+@pytest.mark.parametrize("n_classes", [(2, 3), (3, 4), (4, 3), (3, 2)])
+def test_other_numbers_of_classes_are_refused(n_classes):
+    """A fit to three classes was asked for the probability of the fourth."""
+    X, y = question()
+    before, after = (np.digitize(y, np.quantile(y, np.arange(1, C) / C)) for C in n_classes)
+    model = made(SVGPClassifier, max_iter=2).fit(X, before)
+    with pytest.raises(ValueError, match="warm_start=True needs a model of the same shape"):
+        model.fit(X, after)
+    assert model.predict_proba(X).shape[1] == n_classes[0]

@@ -29,18 +29,26 @@ LEAST_OF_SHORT = -0.1  # the same by a fit that was cut short, which may know no
 def going_on(estimator: Any, data: Data, group: Group | None = None) -> Start | None:
     """Return where the fit before had ended; None to begin anew.
 
-    A fit that knows other columns goes on, and will be refused.
+    A fit that knows other columns, outputs or classes goes on, and will be refused.
     """
     start = estimator._start()
     if start is None:
         return start
     some = data.counted()
     some = some[judged_rows(some.X)]
-    shape = len(estimator._x_scaling.offset), len(estimator._y_scaling.offset)
-    is_other = shape == (some.X.shape[1], some.y.shape[1]) and not explains(estimator, some)
+    is_other = has_shape_of(estimator, some) and not explains(estimator, some)
     if group is not None:
         is_other = group.flag(is_other)
     return None if is_other else start
+
+
+def has_shape_of(estimator: Any, data: Data) -> bool:
+    """Tell whether a fitted model has the columns, outputs and classes of these rows."""
+    known = len(estimator._x_scaling.offset), len(estimator._y_scaling.offset)
+    likelihood = estimator.posterior_.likelihood
+    if likelihood.for_classes_only and max(2, likelihood.n_latents(1)) != len(estimator.classes_):
+        return False
+    return known == (data.X.shape[1], data.y.shape[1])
 
 
 @torch.no_grad()

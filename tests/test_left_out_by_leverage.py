@@ -13,11 +13,13 @@ from skgpstoch import (
     DLMRegressor,
     GaussianProcessRegressor,
     QSGPClassifier,
+    SolveGPClassifier,
     SVGPClassifier,
+    SVGPRegressor,
 )
 from skgpstoch.likelihoods import Gaussian
 from skgpstoch.maths.gaussian import Marginals
-from skgpstoch.training.recipes.fitted_errors import without_own
+from skgpstoch.training.recipes.fitted_errors import Followed
 
 
 def messages(fit, *args):
@@ -35,7 +37,8 @@ def test_rows_left_out_of_a_gaussian_process_are_those_of_its_inverse():
     K = torch.from_numpy((1.0 * sk.RBF(1.0))(X.numpy()))
     C = torch.linalg.inv(K + noise * torch.eye(30, dtype=torch.float64))
     q = Marginals((K @ C @ y)[None], (K - K @ C @ K).diagonal()[None, :, None])
-    found = without_own(q, y, Gaussian(torch.tensor([noise], dtype=torch.float64)))
+    likelihood = Gaussian(torch.tensor([noise], dtype=torch.float64))
+    found = Followed.of(q, y, likelihood, lambda _: q.var[0]).without_own()
     precision = C.diagonal()[:, None]
     assert_allclose(found.mean[0], y - C @ y / precision, rtol=1e-9)
     assert_allclose(found.var[0], 1.0 / precision - noise, rtol=1e-9)
@@ -87,3 +90,37 @@ def test_rates_trained_for_the_density_may_vary_as_counts_do():
     error = (y - model.predict(X)) / model.predict_std(X)
     assert found.value == pytest.approx(np.square(error).mean(), rel=1e-6)
     assert found.severity == "fine"
+
+
+def test_variance_that_rows_cannot_tell_is_no_leverage():
+    """Five points leave most of f's variance untold; all of it was a leverage, 615 of 1,000."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(300, 1))
+    y = rng.poisson(5.0, 300)
+    kernel = sk.ConstantKernel(1.0, "fixed") * sk.RBF(0.1, "fixed")
+    model = SVGPRegressor(kernel, likelihood="poisson", n_inducing=5, random_state=0)
+    model, said = messages(model.fit, X, y)
+    (found,) = (f for f in model.diagnose() if f.name == "dispersion")
+    assert found.value == pytest.approx(1.0, abs=0.15)
+    assert not any("as much as predicted" in text for text in said)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("Model", [SolveGPClassifier, QSGPClassifier])
+def test_what_rows_tell_is_that_of_all_weights_together(Model):
+    """q(w) has blocks of covariances, or a diagonal one."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    sizes = {"n_components": 30} if Model is QSGPClassifier else {"n_inducing": 6}
+    posterior = Model(random_state=0, max_iter=3, **sizes).fit(X, X[:, 0] > 0.0).posterior_
+    Z, curvature = torch.from_numpy(X), torch.from_numpy(rng.uniform(0.1, 0.2, (40, 1)))
+    if Model is QSGPClassifier:
+        ((groups, members),) = posterior.model.blocks()
+        phi = posterior.model.basis.columns(Z, groups, members)
+        A = posterior.model.precision(groups, members)[0] + phi.mT @ (curvature * phi)
+    else:
+        phi = posterior.basis(Z).phi
+        A = torch.eye(phi.shape[1], dtype=torch.float64) + posterior.precision[0]
+    expected = (phi * torch.linalg.solve(A, phi.mT).mT).sum(1, keepdim=True)
+    assert_allclose(posterior.told(Z, curvature), expected, rtol=1e-6)
+    assert (posterior.marginals(Z).var[0] > 1.001 * expected).any()

@@ -55,8 +55,9 @@ def has_shape_of(estimator: Any, data: Data) -> bool:
 def explains(estimator: Any, data: Data) -> bool:
     """Tell whether a fitted model predicts these rows better than a constant does.
 
-    Its densities must be larger, and its squared errors or log losses clearly smaller. It is enough
-    that a fit that was cut short is not clearly worse: it may be one of many short ones.
+    Its squared errors or log losses must be clearly smaller and, of real y, its densities larger. A
+    constant is a rate where there are exposures. It is enough that a fit that was cut short is not
+    clearly worse: it may be one of many short ones.
     """
     is_short = not getattr(estimator, "_is_trained", False)
     most = 1.0 - (LEAST_OF_SHORT if is_short else LEAST_EXPLAINED)
@@ -74,7 +75,9 @@ def explains(estimator: Any, data: Data) -> bool:
     if posterior.likelihood.for_classes_only:
         share = np.bincount(y[:, 0].astype(np.int64), w)
         return -score <= most * float(entr(share / share.sum()).sum())
-    constant = np.average(y, axis=0, weights=w)
+    exposure = np.ones((len(y), 1)) if data.exposure is None else data.exposure
+    rate = np.average(y, axis=0, weights=w) / np.average(exposure, axis=0, weights=w)
+    constant = rate * exposure
     errors, of_constant = (
         np.average(np.square(y - each), axis=0, weights=w) for each in (mean, constant)
     )

@@ -123,6 +123,10 @@ class DeepPosterior(SparsePosterior):
         basis = self.features.basis(X)
         return mixture(self._marginals(basis), basis)
 
+    def told(self, X: Tensor, curvature: Tensor | None) -> Tensor | None:
+        """Return None: rows tell hidden layers, too."""
+        return None
+
     def hidden(self, X: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return the mean and variance (N, D) of every inner layer."""
         given = self.features.propagate(X, self.features.n_nodes)

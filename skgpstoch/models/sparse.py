@@ -416,6 +416,14 @@ class SparsePosterior(Posterior):
             )
         return Marginals(q.mean + offset, q.var)
 
+    def told(self, X: Tensor, curvature: Tensor | None) -> Tensor | None:
+        """Return diag P(I + G)⁻¹Pᵀ of all blocks together, (N, P), if sites say what rows tell."""
+        if not self.model.is_bound:
+            return None
+        phi = self.basis(X).phi
+        joint = optimal_moments(self.sites, (phi.shape[1],), (False,))
+        return (joint.products(phi) * phi).sum(-1).mT
+
     def predictive(self, X: Tensor, rows: Rows) -> tuple[Marginals, Likelihood]:
         if self.model.scale is None:
             return super().predictive(X, rows)

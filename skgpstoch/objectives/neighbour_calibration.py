@@ -81,7 +81,7 @@ class JudgedNeighbours(NamedTuple):
         rows, mine, its = self.rows, self.held_out, other.held_out
         loss = (its.log_density - mine.log_density)[:, None]
         mean = rows.mean(loss)
-        chance = (rows.mean((loss - mean).square()) / len(loss)).sqrt()
+        chance = (rows.mean(rows.weighted((loss - mean).square())) / rows.n_effective).sqrt()
         of_y, its_of_y = (rows.mean((rows.y - each.mean).square()) for each in (mine, its))
         of_f, its_of_f = (rows.mean(each.latent_std.square()) for each in (mine, its))
         pairs = zip((of_y, of_f), (its_of_y, its_of_f), MOST_GAINED, strict=True)

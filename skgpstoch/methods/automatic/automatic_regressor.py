@@ -356,6 +356,9 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         }
         found = of_processes(ExactProcessRegressor, self, n, *limits, **known)
         found += self._neighbours(data)
+        may_be_deep = n >= FEWEST_FOR_DEPTH and data.cluster is None
+        if may_be_deep and self.max_time is not None:
+            found.append(of_deep_neighbours(NNGPRegressor, self, is_first=True))
         if n >= FEWEST_FOR_NETWORKS:
             networks = self._networks(data)
             is_patient = self.max_time is None or self.max_time >= PATIENT_SECONDS
@@ -366,7 +369,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
             if n > MOST_FOR_SCOUTS:
                 networks = networks._replace(is_doubtful=are_followed)
             found.append(networks)
-        if n >= FEWEST_FOR_DEPTH and data.cluster is None:
+        if may_be_deep:
             found.append(of_deep_neighbours(NNGPRegressor, self))
         return found
 

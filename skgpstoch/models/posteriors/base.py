@@ -51,6 +51,15 @@ class Posterior(Module):
         """Return q(f) at each row of X (N, d): mean and variance (1, N, P)."""
         raise NotImplementedError
 
+    def told(self, X: Tensor, curvature: Tensor | None) -> Tensor | None:
+        """Return the part of f's variances (N, P) that rows have told, or None if it is unknown.
+
+        Bayes' rule would change it most if a row were left out, and the mean of f with it. The rest
+        of the variance stays, as rows cannot tell it. `curvature` is λ (N, P), if X are all
+        training rows, with −λ the curvature of E_q[log p(y | f)] by the mean of f; else None.
+        """
+        return self.marginals(X).mixture_moments()[1]
+
     def predictive(self, X: Tensor, rows: Rows) -> tuple[Marginals, Likelihood]:
         """Return q(f) and p(y | f) at each row of X, given the rows' exposures or known errors."""
         return self.marginals(X), self.likelihood.of(rows)

@@ -22,7 +22,7 @@ from ...data.devices import BLOCK_ROWS, all_hold, is_host, map_blocks
 from ...data.rows import Rows
 from ...likelihoods.base import Likelihood
 from ...maths.gaussian import Marginals, standard_normal
-from ...maths.linalg import cholesky, log_det
+from ...maths.linalg import add_diagonal, cholesky, log_det, tri_solve
 from ...maths.modules import Module
 from ..features.basis_functions import BasisFunctions
 from .base import Posterior
@@ -32,6 +32,9 @@ BLOCK_COLUMNS = 512
 
 MAX_LOG_DET = 10_000
 """Largest number of functions for which the determinant of a dense prior precision is computed."""
+
+MOST_PRODUCTS = 5 * 10**10
+"""Largest number of products for the prior covariance of training rows, which judges the fit."""
 
 
 class ChevronModel(Module):
@@ -180,6 +183,21 @@ class ChevronModel(Module):
         prior, squares = self.basis.missing_variance(X, self.row_precision)
         return prior.square() / (squares + prior)
 
+    def prior_covariance(self, X: Tensor) -> Tensor | None:
+        """Return ΦS⁻¹Φᵀ in float64, (1 or P, N, N); None if S is dense and large."""
+        if not self.basis.is_diagonal and self.basis.n_components > MAX_LOG_DET:
+            return None
+        size = BLOCK_COLUMNS if self.basis.is_diagonal else self.basis.n_components
+        K = torch.zeros(1, len(X), len(X), dtype=torch.float64, device=X.device)
+        for groups, members in self.blocks(size):
+            phi, S = (
+                self.basis.columns(X, groups, members).double(),
+                self.precision(groups, members),
+            )
+            half = tri_solve(cholesky(S, "precision of the weights"), phi.mT.expand(len(S), -1, -1))
+            K = K + half.mT @ half
+        return K
+
     def kl(self) -> Tensor:
         """Return KL[q(w) ‖ p(w)], () nats.
 
@@ -244,6 +262,20 @@ class ChevronPosterior(Posterior):
 
     def mean(self, X: Tensor) -> Tensor:
         return self.model.mean(X)
+
+    def told(self, X: Tensor, curvature: Tensor | None) -> Tensor | None:
+        """Return diag K − K(K + Λ⁻¹)⁻¹K with f's prior covariance K, if few rows are all rows.
+
+        Variances of q(f) are no guide, as most columns of C have only a diagonal element.
+        """
+        is_known = curvature is not None and len(X) ** 2 * len(self.model.std) <= MOST_PRODUCTS
+        K = self.model.prior_covariance(X) if is_known else None
+        if curvature is None or K is None:
+            return None
+        root = curvature.sqrt().mT[..., None]
+        L = cholesky(add_diagonal(root * K * root.mT, 1.0), "covariance of the targets")
+        V = tri_solve(L, root * K)
+        return (K.diagonal(dim1=1, dim2=2) - V.square().sum(1)).mT
 
     def covariance(self, X: Tensor) -> Tensor:
         model = self.model

@@ -335,7 +335,11 @@ class Counts(NamedTuple):
 
     @property
     def dispersion(self) -> tuple[float, float]:
-        """Σ(y − μ)²/v over Σ(1 − h), whose mean is 1, and its standard error."""
+        """Σ(y − μ)²/v over Σ(1 − h), whose mean is about 1, and its standard error.
+
+        Of small counts, which are far from normal, both are on the quiet side: a true model has a
+        mean of .96 at a rate of 5, and of .87 at .5.
+        """
         free = max(float(np.sum(1.0 - self.leverage)), LEAST_FREE * self.y.size)
         squares = np.square(self.errors)
         return float(squares.sum()) / free, math.sqrt(np.mean(2.0 + self.kurtosis) / free)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from ...likelihoods.real import AdditiveNoise, Gaussian
 from ...maths.gaussian import Marginals
 from ...models.calibration.held_out import Predicted
 from ...models.posteriors.exact import ExactPosterior
-from ...models.sparse import SparseModel
 from .error_findings import (
     BESIDE_NOISE,
     LEAST_FREE,
@@ -56,9 +55,8 @@ def error_findings(
         at_rows, at_nearest = (counts_at(fitted, data, i).errors for i in nearest_rows(data.X))
         unit = np.ones(at_rows.shape[1])
         yield from of_errors(at_rows, at_nearest, unit, advice, is_trained, math.inf)
-    is_judged = likelihood.for_classes_only and has_leverages(fitted)
-    if data is not None and is_judged and data.weight is None:
-        yield of_shares(fitted, data, is_trained)
+    if data is not None and likelihood.for_classes_only and data.weight is None:
+        yield from of_shares(fitted, data, is_trained)
     if data is None or not isinstance(likelihood, AdditiveNoise):
         return
     noise = likelihood.noise_variance.detach().numpy()
@@ -102,74 +100,101 @@ def errors_without(fitted: Fitted, rows: np.ndarray, error: np.ndarray) -> np.nd
 
 def counts_at(fitted: Fitted, data: Data, rows: np.ndarray) -> Counts:
     """Return the counts at numbered training rows, and what q(f) = N(m, s²) says of them."""
-    X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
+    X, q = marginals_at(fitted, data, rows)
     exposure = None if data.exposure is None else torch.from_numpy(data.exposure[rows])
+    y = torch.from_numpy(data.y[rows]).reshape(q.mean[0].shape)
     with torch.no_grad():
         likelihood = fitted.posterior.likelihood.given(exposure)
-        m, s2 = fitted.posterior.marginals(X).mixture_moments()
-        q = Marginals(m[None], s2[None])
-        y = torch.from_numpy(data.y[rows]).reshape(m.shape)
         mean, variance = likelihood.moments(q).mixture_moments()
         of_rate, kurtosis = likelihood.variance_and_kurtosis(mean)
-        _, leverage = slope_and_leverage(q, y, likelihood)
-        if not has_leverages(fitted):  # then f varies as y does beyond what its rate tells
-            of_rate, leverage = variance, torch.zeros_like(leverage)
+        followed = Followed.of(q, y, likelihood, told_at(fitted, X, len(rows) == len(data)))
+        leverage = torch.zeros_like(mean) if followed is None else followed.leverage
+        if followed is None:  # then f varies as y does beyond what its rate tells
+            of_rate = variance
     return Counts(*(each.numpy() for each in (y, mean, variance, of_rate, kurtosis, leverage)))
 
 
-def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Finding:
-    """Return by how many standard errors classes of rows left out are predicted too often.
+def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Iterator[Finding]:
+    """Yield by how many standard errors classes of rows left out are predicted too often.
 
     Their mean probability p has the variance Σp(1 − p)/n² about the share of rows.
     """
     likelihood, rows = fitted.posterior.likelihood, judged_rows(data.X)
     y = torch.from_numpy(fitted.scaled_targets(data)[rows])
-    X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
+    X, q = marginals_at(fitted, data, rows)
     with torch.no_grad():
-        q = without_own(fitted.posterior.marginals(X), y, likelihood)
-        p = Predicted.of_classes(y, q, likelihood).mean.numpy()
+        followed = Followed.of(q, y, likelihood, told_at(fitted, X, len(rows) == len(data)))
+        if followed is None:
+            return
+        p = Predicted.of_classes(y, followed.without_own(), likelihood).mean.numpy()
     codes = data.y[rows, 0].astype(np.int64)
     share = np.bincount(codes, minlength=p.shape[1]) / len(rows)
     error = np.sqrt(np.maximum((p * (1.0 - p)).mean(0) / len(rows), np.finfo(float).tiny))
     far = np.abs(p.mean(0) - share) / error
     k = int(far.argmax())
     found = Finding("shares of classes", "y", float(far[k]), SURE_SHARE)
-    if found.value <= found.limit:
-        return found
-    return found._replace(
-        severity="problem" if is_trained else "note",
-        text=f"A class of {share[k]:.2g} of the rows has a mean probability of {p.mean(0)[k]:.2g} "
-        "where a row's own label is left out: f follows single labels, and probabilities of new "
-        "rows are off.",
-        advice="Give a kernel with a larger length_scale or a smaller variance, use "
-        "SVGPClassifier, or fit with another random_state."
-        if is_trained
-        else UNTRAINED,
-    )
+    if found.value > found.limit:
+        found = found._replace(
+            severity="problem" if is_trained else "note",
+            text=f"A class of {share[k]:.2g} of the rows has a mean probability of "
+            f"{p.mean(0)[k]:.2g} where a row's own label is left out: f follows single labels, and "
+            "probabilities of new rows are off.",
+            advice="Give a kernel with a larger length_scale or a smaller variance, use "
+            "SVGPClassifier, or fit with another random_state."
+            if is_trained
+            else UNTRAINED,
+        )
+    yield found
 
 
-def without_own(q: Marginals, y: Tensor, likelihood: Any) -> Marginals:
-    """Return q(f) of each row without its own y: N(m − s²g/(1 − h), s²/(1 − h)), each (1, n, P)."""
-    m, s2 = q.mixture_moments()
-    q = Marginals(m[None], s2[None])
-    g, h = slope_and_leverage(q, y, likelihood)
-    free = (1.0 - h).clamp_min(LEAST_FREE)
-    return Marginals(q.mean - q.var * g / free, q.var / free)
+class Followed(NamedTuple):
+    """q(f) = N(m, s²) of training rows (1, n, P), and how it follows the rows' own y, (n, P).
 
+    With the slope g and the curvature −λ of E_q[log p(y | f)] by m, and the part a of s² that rows
+    have told, the leverage is h = λa. Without the row's own y
 
-def has_leverages(fitted: Fitted) -> bool:
-    """Tell whether curvatures say what rows tell f: they do where q approximates Bayes' rule."""
-    model = getattr(fitted.posterior, "model", None)
-    return not isinstance(model, SparseModel) or model.is_bound
+        q(f) = N(m − ag/(1 − h), a/(1 − h) + s² − a),
 
-
-def slope_and_leverage(q: Marginals, y: Tensor, likelihood: Any) -> tuple[Tensor, Tensor]:
-    """Return what rows' own y say of q(f) = N(m, s²) (1, n, P): g and h = λs², each (n, P).
-
-    g and −λ are the slope and the curvature of E_q[log p(y | f)] by m; that by s² is −½λ.
+    exactly for Gaussian noise, and near an optimum of the bound for others. Where a row has several
+    functions, as of classes, each is taken by itself.
     """
-    _, g, by_s2 = likelihood.expected_gradients(y, q)
-    return g, (-2.0 * by_s2 * q.var[0]).clamp(0.0, 1.0)
+
+    q: Marginals
+    slope: Tensor
+    leverage: Tensor
+    told: Tensor
+
+    @classmethod
+    def of(
+        cls, q: Marginals, y: Tensor, likelihood: Any, told: Callable[[Tensor], Tensor | None]
+    ) -> Followed | None:
+        """Return it, if `told` knows a (n, P), given λ (n, P)."""
+        _, g, by_s2 = likelihood.expected_gradients(y, q)
+        curvature = (-2.0 * by_s2).clamp_min(0.0)
+        a = told(curvature)
+        if a is None:
+            return None
+        a = torch.minimum(a, q.var[0])
+        return cls(q, g, (curvature * a).clamp_max(1.0), a)
+
+    def without_own(self) -> Marginals:
+        """Return q(f) of each row without its own y, (1, n, P)."""
+        of_rest = self.told / (1.0 - self.leverage).clamp_min(LEAST_FREE)
+        rest = self.q.var - self.told
+        return Marginals(self.q.mean - of_rest * self.slope, of_rest + rest)
+
+
+def marginals_at(fitted: Fitted, data: Data, rows: np.ndarray) -> tuple[Tensor, Marginals]:
+    """Return the scaled X of these rows, and q(f) there, of one component."""
+    X = fitted.x_scaling.tensor(data.X[rows], torch.float64, HOST)
+    with torch.no_grad():
+        m, s2 = fitted.posterior.marginals(X).mixture_moments()
+    return X, Marginals(m[None], s2[None])
+
+
+def told_at(fitted: Fitted, X: Tensor, are_all: bool) -> Callable[[Tensor], Tensor | None]:
+    """Return how much of f's variances rows have told, given λ; X may be all rows."""
+    return lambda curvature: fitted.posterior.told(X, curvature if are_all else None)
 
 
 def unit_of(recipe: Any, data: Data) -> float:

@@ -440,6 +440,16 @@ def test_outputs_that_share_a_mixture_are_not_independent():
     assert_allclose(distribution.joint_logpdf(y), law.joint_log_density(y))
 
 
+@pytest.mark.parametrize("shape", [(3,), (1, 3)])
+def test_as_many_values_as_outputs_are_not_taken_for_one_each(shape):
+    law = normal(np.random.default_rng(0), P=3)
+    distribution = PredictiveDistribution(law, (3,))
+    with pytest.raises(ValueError, match=r"q must have the shape .* \(1, m, 3\)"):
+        distribution.ppf(np.full(shape, 0.5))
+    for given in (0.5, [[0.5]], np.full((4, 3), 0.5), np.full((1, 1, 3), 0.5)):
+        assert_array_equal(distribution.ppf(given).reshape(4, 3), distribution.ppf(0.5))
+
+
 def test_wrong_numbers_are_named():
     distribution = PredictiveDistribution(normal(np.random.default_rng(0)))
     with pytest.raises(ValueError, match=r"y must have the shape \(4,\)"):

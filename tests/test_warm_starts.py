@@ -68,6 +68,19 @@ def test_a_question_that_the_fit_before_does_not_explain_begins_anew(Model):
     assert_array_equal(model.predict(X), anew.predict(X))
 
 
+def test_rates_of_another_question_do_not_explain_counts_by_their_exposures():
+    rng = np.random.default_rng(0)
+    X, exposure = rng.uniform(size=(200, 1)), 20.0 * np.exp(rng.normal(size=200))
+    f = 0.5 * np.sin(6.0 * X[:, 0])
+    model = made(SVGPRegressor, likelihood="poisson").fit(
+        X, rng.poisson(exposure * np.exp(f)), exposure=exposure
+    )
+    for sign in (1.0, -1.0):
+        y = rng.poisson(exposure * np.exp(sign * f))
+        data = model._validate(X, y, True, exposure=exposure)
+        assert (going_on(model, data) is not None) == (sign > 0.0)
+
+
 @pytest.mark.slow
 def test_a_fit_that_was_cut_short_goes_on():
     """Many short fits in turn must get somewhere; but none goes on to what it gets wrong."""

@@ -26,10 +26,15 @@ ADVICE = {
     "with target='count', and with likelihood='poisson' or 'negative_binomial' by "
     "DeepKernelEnsembleRegressor, DLMRegressor and SVGPRegressor.",
     "y_std": "Known errors of rows are taken by AutoGaussianProcessRegressor, "
-    "DeepKernelEnsembleRegressor, DLMRegressor, FITCRegressor, NNGPRegressor, SolveGPRegressor "
-    "and SVGPRegressor, and as alpha=y_std**2 by GaussianProcessRegressor.",
+    "ConvolutionalGPRegressor, DeepGPRegressor, DeepKernelEnsembleRegressor, DLMRegressor, "
+    "FITCRegressor, NNGPRegressor, SolveGPRegressor and SVGPRegressor, and as alpha=y_std**2 by "
+    "GaussianProcessRegressor.",
     "n_jobs": "Its threads are torch's: call torch.set_num_threads(n).",
 }
+ONLY_FITTED = (
+    "Only `fit` takes {}: predictions are of targets without known errors. Judge them by rows that "
+    "have small ones."
+)
 ROUTE_EXPOSURE = (
     "In a pipeline or search, first call sklearn.set_config(enable_metadata_routing=True) and "
     "model.set_fit_request(exposure=True).set_predict_request(exposure=True)"
@@ -54,7 +59,12 @@ def check_names(estimator: Any, method: Callable, names: Iterable[str]) -> None:
     if any(p.kind is Parameter.VAR_KEYWORD for p in known.values()):
         return
     if unknown := sorted(set(names) - known.keys()):
-        advice = "".join(f" {ADVICE[name]}" for name in unknown if name in ADVICE)
+        of_fit = {} if method.__name__ in FITS else signature(type(estimator).fit).parameters
+        advice = "".join(
+            f" {ONLY_FITTED.format(name) if name in of_fit else ADVICE[name]}"
+            for name in unknown
+            if name in ADVICE
+        )
         taken = ", ".join(name for name in known if name != "self")
         close = [repr(each) for name in unknown for each in get_close_matches(name, known, 1)]
         meant = f" Did you mean {', '.join(close)}?" if close else ""

@@ -884,3 +884,10 @@ def test_assumed_finite_rows_are_looked_at_in_fits(sine):
         model = SVGPRegressor(n_inducing=5, max_iter=1).fit(X[:30], y[:30])
         with pytest.raises(ValueError, match=r"not checked for NaN.*assume_finite=True"):
             model.predict(unseen)
+
+
+def test_known_errors_of_predictions_are_refused_by_what_fit_says_of_them():
+    model = AutoGaussianProcessRegressor(random_state=0)
+    model.fit(EIGHTHS, np.sin(COUNTS), y_std=0.1)
+    with pytest.raises(TypeError, match="Only `fit` takes y_std"):
+        model.predict(EIGHTHS, y_std=0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -257,19 +258,20 @@ class PredictiveDistribution:
             raise ValueError(f"{name} must be numbers, got {y!r:.80}.") from error
         if np.isnan(given).any():
             raise ValueError(f"{name} must not contain NaN.")
-        axes = len(self.shape)
         shape = self.shape
-        if given.ndim == axes + 1:
+        if given.ndim == len(shape) + 1:
             shape = (len(self), given.shape[1], *self.output_shape)
-        try:
-            return np.broadcast_to(given, shape)
-        except ValueError as error:
-            n, outputs = len(self), "".join(f", {P}" for P in self.output_shape)
-            raise ValueError(
-                f"{name} must have the shape {self.shape} (one value for each row), ({n}, "
-                f"m{outputs}) (m values for each row) or (1, m{outputs}) (the same m values "
-                f"for all rows); got {given.shape}."
-            ) from error
+        # Of several outputs, a row of values might be meant for outputs, or for each of them.
+        is_clear = len(given.shape) > 2 or given.size == 1 or given.shape == shape
+        if is_clear or not self.output_shape:
+            with suppress(ValueError):
+                return np.broadcast_to(given, shape)
+        n, outputs = len(self), "".join(f", {P}" for P in self.output_shape)
+        raise ValueError(
+            f"{name} must have the shape {self.shape} (one value for each row), ({n}, "
+            f"m{outputs}) (m values for each row) or (1, m{outputs}) (the same m values "
+            f"for all rows); got {given.shape}."
+        )
 
 
 def targets_of(shape: tuple[int, ...], y: Any) -> np.ndarray:

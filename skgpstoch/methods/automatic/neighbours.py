@@ -35,7 +35,6 @@ MOST_SETTLED = 100_000  # rows times functions; *measured*: a fit of so many tak
 TIME_SHARE = 0.3  # of the time that is left, for each of these
 FOLLOWED = 2.5  # the same, from which on networks may add nothing
 DEEP_SECONDS = (20.0, 3e-4)  # of the time that is left, and for each row
-DEEP_FIRST = 0.9  # of the time that is left, where they come before networks
 BOUNDS = (1e-5, 1e5)  # of hyper-parameters, for X and y of variance 1
 FOLLOWING = 1 / 3
 """Share of the epochs that a kernel of another smoothness takes from there. *Measured* (NLPD of
@@ -107,15 +106,13 @@ def from_neighbours(model: Any, found: list[Judged]) -> Any:
 def of_deep_neighbours(estimator: Any, p: Any, is_first: bool = False) -> Entrant:
     """Return neighbours in the outputs of a network, where others promise that they are good.
 
-    If time is limited, networks take all of it; those that come first are before them.
+    If time is limited, ensembles of networks take all of it. Those that come first are before them.
     """
     kernel = sk.ConstantKernel(1.0, BOUNDS) * sk.Matern(1.0, "fixed", nu=FEATURES_NU)
     seed = resolve_seed(p.random_state)
-    share = DEEP_FIRST if is_first else 1.0
 
     def make(left: float | None) -> Any:
-        given = {"device": p.device, "verbose": p.verbose, "random_state": seed}
-        given["max_time"] = None if left is None else share * left
+        given = {"max_time": left, "device": p.device, "verbose": p.verbose, "random_state": seed}
         given["n_neighbors_predict"] = "auto"
         return estimator(kernel, hidden_layer_sizes=DEEP_LAYERS, **given)
 
@@ -127,7 +124,7 @@ def must_be_deep(found: list[Judged], data: Data, deadline: Deadline | None) -> 
 
     *Measured* with 60 seconds for 36,000 rows of kin40k (NLPD, RMSE): TODO.
     """
-    is_limited = deadline is not None and has_time_for_depth(data, deadline.part(DEEP_FIRST))
+    is_limited = deadline is not None and has_time_for_depth(data, deadline)
     return is_limited and has_little_noise(found, data)
 
 

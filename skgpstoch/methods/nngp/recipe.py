@@ -30,6 +30,7 @@ from ...training.recipes.held_out import held_out_predictions
 from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, KernelChoice, has_free_scale
 from ...training.recipes.networks import Network, build_network
 from ...training.recipes.plan import (
+    OTHER_SHAPE,
     Folds,
     Plan,
     Sizes,
@@ -362,10 +363,7 @@ class NeighbourRecipe(Recipe):
 def check_outputs(fitted: Any, rows: Rows) -> None:
     """Raise a ValueError if rows have not as many outputs as a fitted posterior."""
     if fitted.constant.shape != rows.y.shape[1:]:
-        raise ValueError(
-            "warm_start=True needs a model of the same shape as before, but the shape of y "
-            "changes it. Set it back, or fit with warm_start=False."
-        )
+        raise ValueError(OTHER_SHAPE.format("the number of outputs or classes in y"))
 
 
 def default_kernel(n_features: int, nu: float, most_variance: float = 1e5) -> sk.Kernel:

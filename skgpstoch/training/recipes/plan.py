@@ -218,6 +218,12 @@ def given_number(asked: int | str, name: str, n_given: int) -> int:
     return n_given
 
 
+OTHER_SHAPE = (
+    "warm_start=True needs a model of the same shape as before, but {} changes it. Set it back, or "
+    "fit with warm_start=False."
+)
+
+
 def load_fitted(module: nn.Module, fitted: nn.Module, start: Start) -> None:
     """Copy the parameters of a fitted module, and its buffers except those of kernels.
 
@@ -230,9 +236,7 @@ def load_fitted(module: nn.Module, fitted: nn.Module, start: Start) -> None:
     same = given.keys() == wanted.keys()
     if not same or any(given[name].shape != wanted[name].shape for name in wanted):
         raise ValueError(
-            "warm_start=True needs a model of the same shape as before, but "
-            f"{start.describe_changes() or 'the shape of y'} changes it. Set it back, or "
-            "fit with warm_start=False."
+            OTHER_SHAPE.format(start.describe_changes() or "the number of outputs or classes in y")
         )
     buffers = dict(module.named_buffers())
     of_kernels = tuple(f"{name}." for name, m in module.named_modules() if isinstance(m, Kernel))

@@ -27,7 +27,8 @@ from skgpstoch.data.arrays import Scaling, quantiles
 from skgpstoch.data.categories import OneHot
 from skgpstoch.data.columns import columns_of, zone_name
 from skgpstoch.data.numeric import Dates, Numbers
-from skgpstoch.data.tables import TableEncoder, category_mask
+from skgpstoch.data.read_table import category_mask
+from skgpstoch.data.tables import TableEncoder
 from skgpstoch.data.target_means import (
     LevelSums,
     LevelTargets,

@@ -10,7 +10,7 @@ import numpy as np
 
 from .columns import EMPTY, LEVEL, Column, ReadTable, columns_of, is_frame, names_of, narwhals
 from .groups import Group
-from .tables import category_mask, read_table
+from .read_table import category_mask, read_table
 
 MOST_LEVELS = 100_000
 """Most levels of a column that are kept, because memory must not grow with the rows."""

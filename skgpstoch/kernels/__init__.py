@@ -15,15 +15,12 @@ from .expressions import (
     UnsupportedKernelError,
     WhiteNoise,
     check_length_scales,
-    contains,
     from_sklearn,
-    join_white_noise,
     scaled,
-    split_noise,
-    split_white_noise,
     to_sklearn,
 )
 from .tied import Tied, TiedKernel
+from .white_noise import contains, join_white_noise, split_noise, split_white_noise
 
 __all__ = [
     "RBF",

@@ -23,8 +23,9 @@ from ...data.deadline import Deadline
 from ...data.docstrings import documented
 from ...data.equal_rows import observations
 from ...data.findings import Diagnosis, Finding
+from ...data.read_table import validate_table
 from ...data.rows import Data
-from ...data.tables import TableEncoder, validate_table
+from ...data.tables import TableEncoder
 from ...estimators.base import BaseGP
 from ...estimators.callbacks import CallbackSupportMixin, with_callbacks
 from ...estimators.context import fitting

@@ -12,8 +12,8 @@ from ...data.chunk import Chunk
 from ...data.docstrings import documented
 from ...data.findings import Finding
 from ...data.held_out import mixture_of_classes
+from ...data.read_table import validate_table
 from ...data.rows import Data
-from ...data.tables import validate_table
 from ...estimators.classifier import Classifier
 from ...estimators.docs import public_estimator
 from ...estimators.validation import check_labels, check_weight

@@ -24,8 +24,8 @@ from ...data.groups import current
 from ...data.held_out import HeldOutPredictions, common_rows, mixture_of
 from ...data.known_errors import warn_of_units
 from ...data.messages import warn
+from ...data.read_table import validate_table
 from ...data.rows import Data
-from ...data.tables import validate_table
 from ...estimators.distributions.normal import NormalLaw
 from ...estimators.distributions.transformed import transformed
 from ...estimators.docs import public_estimator

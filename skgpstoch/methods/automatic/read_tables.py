@@ -15,6 +15,7 @@ from ...data.chunk import Chunk, concatenated, refuse_dimensions
 from ...data.frames import is_frame
 from ...data.groups import ALONE, ClockOfGroup, Group, agreed, current, doing
 from ...data.messages import muted, warn
+from ...data.read_table import read_table
 from ...data.row_sample import are_few, chosen_rows, most_sampled, offsets
 from ...data.row_source import (
     RowSource,
@@ -25,7 +26,6 @@ from ...data.row_source import (
 from ...data.rows import Data
 from ...data.scan import Scan, scanned
 from ...data.table_parts import ColumnFacts, facts_of, merged, read_alike, read_as
-from ...data.tables import read_table
 from ...data.target_means import FoldMeans
 from ...estimators.first_rank import check_alike
 from ...estimators.opening import (

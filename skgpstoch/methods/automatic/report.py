@@ -11,7 +11,6 @@ from scipy.stats import norm
 
 from ...data.findings import LONGEST_CELL, Finding
 from ...data.held_out import HeldOutPredictions
-from ...metrics.scores import interval_coverage
 
 N_GROUPS = 5
 COVERAGES = (0.95, 0.8)
@@ -218,8 +217,7 @@ def coverage_by_group(
 def tested_coverage(cdf: np.ndarray, weight: np.ndarray, expected: float) -> dict[str, float]:
     """Return how often rows of a group, (m,), are inside their intervals, and how sure that is."""
     n, p = float(weight.sum()), JUDGED_COVERAGE
-    ends = np.tile([0.5 - 0.5 * p, 0.5 + 0.5 * p], (len(cdf), 1))
-    share = float(interval_coverage(cdf, ends, sample_weight=weight))
+    share = float(np.average(np.abs(cdf - 0.5) <= 0.5 * p, weights=weight))
     chance = float(np.sqrt(expected * (1.0 - expected) / n))
     z = binomial_z(share * n, n, expected)
     return {"n_rows": n, "coverage_90": share, "chance": chance, "z": z}

@@ -43,7 +43,7 @@ from ...data.docstrings import documented
 from ...data.findings import Diagnosis
 from ...data.held_out import checked_folds, folds_of_units
 from ...data.messages import warn
-from ...data.tables import validate_table
+from ...data.read_table import validate_table
 from ...data.target_transforms import fitted_transform
 from ...estimators.base import BaseGP
 from ...estimators.callbacks import CallbackSupportMixin, Fit, Fits, with_callbacks

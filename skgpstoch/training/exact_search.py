@@ -35,7 +35,9 @@ from .starts import draw_starts, likely_bounds, log_bounds, smoother, threads_as
 MIN_ALPHA = 1e-10
 CUT_SHORT = " Training on all rows is cut short."
 MAX_ITER = 1000
+LBFGS = "fmin_l_bfgs_b"
 SHORTENINGS = 1.0, 0.5, 0.25, 0.125  # factors of length-scales where a search may begin
+ROWS_OF_STARTS = 250  # that tell where
 MEMORY = 10
 TOL = 2.2e-9
 """Relative gain of an iteration below which a search ends; SciPy's default."""
@@ -122,15 +124,21 @@ class TrainingSet(NamedTuple):
 def best_on(kernel: sk.Kernel, X: Tensor, Y: Tensor) -> sk.Kernel:
     """Return the kernel that maximises the marginal likelihood of these few rows, Y (N, P).
 
-    The search begins with the length-scales, or shorter ones, that are likeliest: from long ones,
-    it may end where an input matters not at all.
+    A few steps from the length-scales, and from shorter ones, tell where the search begins. From
+    long ones alone it may end where an input matters not at all, and from short ones where f is
+    noise, which may be likeliest before any step.
     """
     rows, targets = (a.cpu().double().numpy() for a in (X, Y))
     some = TrainingSet(rows, targets, np.array(MIN_ALPHA), X.device)
+    few = slice(None, None, math.ceil(len(rows) / ROWS_OF_STARTS))
+    brief = some._replace(X=rows[few], Y=targets[few])
     starts = [within_bounds(smoother(kernel, factor)) for factor in SHORTENINGS]
-    start = max(starts, key=lambda k: some.evidence(k)(k.theta, eval_gradient=False)[0])
+    tried = [
+        Search(brief.evidence(k), FEW_STEPS).run(LBFGS, k.theta, log_bounds(k)) for k in starts
+    ]
+    start = kernel.clone_with_theta(max(tried, key=lambda optimum: optimum.value).theta)
     random_state = np.random.RandomState(0)  # not used, as there are no restarts
-    return some.best(start, ("fmin_l_bfgs_b", 0, random_state), CUT_SHORT)
+    return some.best(start, (LBFGS, 0, random_state), CUT_SHORT)
 
 
 def within_bounds(kernel: sk.Kernel) -> sk.Kernel:
@@ -187,6 +195,7 @@ class Limits(NamedTuple):
 
 
 USUAL_LIMITS = Limits()
+FEW_STEPS = Limits(max_iter=10)
 
 
 class Optimum(NamedTuple):

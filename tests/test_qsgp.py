@@ -1345,8 +1345,8 @@ def test_the_search_begins_at_a_likely_length_scale(seed):
 def test_the_search_does_not_begin_where_the_function_is_noise():
     """Twelve useless inputs make short length-scales likeliest before any step."""
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(150, 15))
-    y = np.sin(2.0 * X[:, 0]) + 0.5 * X[:, 1] ** 2 + 0.1 * rng.normal(size=150)
+    X = np.hstack([rng.uniform(-2, 2, (200, 3)), rng.normal(size=(200, 12))])
+    y = np.sin(2.0 * X[:, 0]) + 0.5 * X[:, 1] ** 2 + 0.15 * rng.normal(size=200)
     X, y = (torch.from_numpy((a - a.mean(0)) / a.std(0)) for a in (X, y[:, None]))
     found = best_on(default_kernel(15) + sk.WhiteKernel(0.1), X, y)
     assert found.k1.k2.length_scale[:2].max() < 0.1 * np.median(found.k1.k2.length_scale)

@@ -22,7 +22,7 @@ from skgpstoch import (
     SVGPRegressor,
     predict_to,
 )
-from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
+from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows, parquet_writer
 
 pytestmark = pytest.mark.usefixtures("one_kernel")
 
@@ -440,3 +440,33 @@ def test_lists_are_refused_however_many_there_are(tmp_path):
     with pytest.raises(ValueError, match="'s' of X holds ndarray"):
         AutoGaussianProcessRegressor().fit(ParquetRows(path, "y"))
     assert time.process_time() - began < 20.0  # it took more than a minute
+
+
+@pytest.mark.parametrize("path", [3, b"rows.parquet", "a\0.parquet"])
+def test_words_that_are_no_path_are_named(path):
+    rows, model = SequenceRows(X, Y), clone(MODEL).fit(X, Y)
+    for write in (rows.shuffle_to, lambda path: predict_to(model, rows, path)):
+        with pytest.raises((TypeError, ValueError), match="path must"):
+            write(path)
+
+
+def test_a_file_that_counts_too_many_rows_takes_no_memory_for_their_places(tmp_path):
+    """Each bucket of 2**62 rows had a path before a row was read."""
+    table = pa.table({"a": np.arange(8.0)})
+    buckets = parquet_writer.Buckets(tmp_path, 2**56, 4)
+    for part in (table[:4], table[4:]):
+        buckets.add(np.asarray(part["a"]).astype(np.int64) * 2**59 - 2**61, part)
+    found = [each["a"].to_pylist() for each in buckets.tables()]
+    assert [a for each in found for a in each] == list(range(8))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_footer_that_contradicts_itself_is_named(tmp_path):
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"a": np.arange(8.0), "y": np.arange(8.0)}), path)
+    state = path.read_bytes()
+    at = len(state) - 8 - int.from_bytes(state[-8:-4], "little")
+    eight, nine = b"\x16\x10", b"\x16\x12"  # a field of 64 bits, and a number times two
+    path.write_bytes(state[:at] + state[at:].replace(eight, nine, 1))
+    with pytest.raises(ValueError, match="rows, but its row groups have"):
+        ParquetRows(path, target="y")

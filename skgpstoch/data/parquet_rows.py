@@ -306,10 +306,16 @@ def opened(path: str) -> tuple[Any, list[int]]:
     try:
         state_of(path)
         with pq.ParquetFile(path) as file:
+            n_rows, found = file.metadata.num_rows, file.schema_arrow
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
-            return file.schema_arrow, sizes
     except (pa.ArrowException, OSError) as error:
         raise ValueError(
             f"{path} cannot be read as Parquet: {error}. It is not a Parquet file, or "
             "writing it was cut short."
         ) from error
+    if n_rows != sum(sizes):
+        raise ValueError(
+            f"{path} has {n_rows} rows, but its row groups have {sum(sizes)}. The file is damaged; "
+            "write it again."
+        )
+    return found, sizes

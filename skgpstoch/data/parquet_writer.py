@@ -157,8 +157,8 @@ class Buckets:
 
     def __init__(self, folder: Path, n_buckets: int, n_buffer: int) -> None:
         self.folder = folder
-        self.width = 2.0**64 / n_buckets
-        self.paths = [folder / f"{k}.arrows" for k in range(n_buckets)]
+        self.n_buckets, self.width = n_buckets, 2.0**64 / n_buckets
+        self.used: set[int] = set()  # those with rows, of as many as a file says that there are
         self.n_buffer = n_buffer
         self.held: list[Any] = []
         self.n_held = 0
@@ -180,20 +180,26 @@ class Buckets:
         table = in_order(self.held)
         self.held, self.n_held = [], 0
         hashes = table[HASHES].to_numpy().astype(np.float64) + 2.0**63
-        bucket = np.minimum(hashes / self.width, len(self.paths) - 1).astype(np.int64)
-        starts = np.searchsorted(bucket, np.arange(len(self.paths) + 1)).tolist()
-        for path, start, stop in zip(self.paths, starts, starts[1:], strict=False):
-            if stop > start:
-                with path.open("ab") as file, pa.ipc.new_stream(file, table.schema) as stream:
-                    stream.write_table(table.slice(start, stop - start))
+        bucket = np.minimum(hashes / self.width, self.n_buckets - 1).astype(np.int64)
+        used, starts, sizes = np.unique(bucket, return_index=True, return_counts=True)
+        for k, start, size in zip(used.tolist(), starts, sizes, strict=True):
+            self.used.add(k)
+            with (
+                self.path(k).open("ab") as file,
+                pa.ipc.new_stream(file, table.schema) as stream,
+            ):
+                stream.write_table(table.slice(start, size))
+
+    def path(self, k: int) -> Path:
+        """Return the file of a bucket."""
+        return self.folder / f"{k}.arrows"
 
     def tables(self) -> Iterator[Any]:
         """Yield the rows of each file in the order of hashes."""
         self.flush()
-        for path in self.paths:
-            if path.exists():
-                yield in_order(streams(path)).drop_columns([HASHES])
-                path.unlink()
+        for k in sorted(self.used):
+            yield in_order(streams(self.path(k))).drop_columns([HASHES])
+            self.path(k).unlink()
 
 
 def in_order(tables: list[Any]) -> Any:

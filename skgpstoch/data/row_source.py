@@ -28,6 +28,7 @@ from .chunk import (
 from .frames import names_of
 from .read_ahead import mixed, read_ahead
 from .row_sample import SmallestHashes
+from .whole_file import checked_path
 
 CHUNK_ROWS = 65_536
 """Number of rows that are read at a time."""
@@ -254,7 +255,7 @@ class RowSource(ABC):
 
     def check_path(self, path: str | Path) -> None:
         """Raise an error if a file cannot be written there, or these rows are read from it."""
-        target = Path(path)
+        target = checked_path(path)
         if any(target.resolve() == Path(name).resolve() for name in self.files):
             raise ValueError(
                 f"path must not be one of the files that are read, got {str(target)!r}, "

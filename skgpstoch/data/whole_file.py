@@ -19,6 +19,19 @@ with suppress(ImportError):
 BYTES_KEPT = 217  # of a file's name in that of its unfinished file, which may have 255
 
 
+def checked_path(path: Any) -> Path:
+    """Return a path, or raise a TypeError if it is not a path."""
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise TypeError(f"path must be a str or os.PathLike, got {path!r:.80}.")
+    if "\0" in os.fspath(path):
+        raise ValueError(f"path must not contain null characters, got {path!r:.80}.")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"path must be text that names can have, got {path!r:.80}.") from error
+    return Path(path)
+
+
 @contextmanager
 def whole_file(path: str | os.PathLike) -> Generator[Path, None, None]:
     """Yield where to write a file, which gets its name at the end of the block.

@@ -17,10 +17,9 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.arguments import check_coverage
-from ..data.whole_file import whole_file
+from ..data.whole_file import checked_path, whole_file
 from ..estimators.importances import N_ROWS, InputSpread, representative_rows, spread_of
 from ..persistence.failures import check_known, file_of, with_failures_told
-from ..persistence.file import checked_path
 from .distributions import quantile
 from .estimators import class_probabilities, distribution, moments
 from .graph import CannotExport, Graph, Value, model_of

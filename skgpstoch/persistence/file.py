@@ -21,6 +21,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from ..data.messages import is_raised_by_us, without_addresses
+from ..data.whole_file import checked_path
 from .failures import LONGEST_MESSAGE, mark_loaded
 from .fields import forget_folders
 from .forms import DAMAGE
@@ -172,19 +173,6 @@ def opened(path: Path) -> BinaryIO:
     if path.is_fifo():
         raise ValueError(f"{str(path)!r} cannot be loaded: it is a pipe, not a file.")
     return open(path, "rb")
-
-
-def checked_path(path: Any) -> Path:
-    """Return a path, or raise a TypeError if it is not a path."""
-    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        raise TypeError(f"path must be a str or os.PathLike, got {path!r:.80}.")
-    if "\0" in os.fspath(path):
-        raise ValueError(f"path must not contain null characters, got {path!r:.80}.")
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError as error:
-        raise ValueError(f"path must be text that names can have, got {path!r:.80}.") from error
-    return Path(path)
 
 
 def loaded(file: Any, names: FileNames) -> Any:

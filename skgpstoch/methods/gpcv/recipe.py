@@ -273,8 +273,8 @@ class CrossValidationRecipe(Recipe):
 def best_on_some(kernel: sk.Kernel, X: Tensor, rows: Rows) -> sk.Kernel:
     """Return the kernel plus noise at the optimum of the marginal likelihood of some rows."""
     some = rows.in_proportion(EVIDENCE_ROWS)
-    y = rows.y[some].double()
-    return best_on(kernel + START_NOISE, X[some].double(), y - y.mean(0))
+    y = rows.y.double()
+    return best_on(kernel + START_NOISE, X[some].double(), (y - rows.mean(y))[some])
 
 
 def fitted_before(posterior: OfAllRows, kernel: sk.Kernel, X: Tensor) -> tuple[sk.Kernel, float]:

@@ -68,6 +68,18 @@ def test_depth_is_promised_by_neighbours_or_by_little_noise():
     assert not neighbours.promises_depth([near, far], ROWS, Deadline(5.0, lambda: 0.0))
 
 
+def test_deep_neighbours_come_first_where_time_is_short_and_noise_small():
+    """Networks, which follow, take all time that is left; they were first everywhere."""
+    sharp, noisy = judged("neighbours", np.full(N, 0.4)), judged("neighbours", np.full(N, -0.5))
+    enough, short = (Deadline(seconds, lambda: 0.0) for seconds in (60.0, 5.0))
+    assert neighbours.must_be_deep([sharp], ROWS, enough)
+    assert not neighbours.must_be_deep([noisy], ROWS, enough)
+    assert not neighbours.must_be_deep([sharp], ROWS, short)
+    assert not neighbours.must_be_deep([sharp], ROWS, None)
+    once = judged(neighbours.DEEP, np.full(N, 0.5))
+    assert not neighbours.promises_depth([sharp, once], ROWS, enough)
+
+
 def test_promises_do_not_depend_on_units():
     scaled = Data(X, 1e-6 * Y)
     sharp = judged("networks", np.full(N, 0.4 + np.log(1e6)))

@@ -11,6 +11,8 @@ from ..data.deadline import Allowance
 from ..data.groups import ALONE, Group
 
 MAX_ROLLBACKS = 10  # halvings of the learning rate after which training counts as diverged
+LEAST_COMPARED = 2  # epochs, where there are as many
+SETTLED = 50, 0.01  # least number of epochs, and most gain per row, of training that gets no better
 
 
 @dataclass
@@ -38,6 +40,32 @@ class History:
     def kept_start(self) -> bool:
         """Whether the start was better than every epoch's iterate, so that it was kept."""
         return self.best_iter == 0 < self.n_iter and math.isfinite(self.best_score)
+
+    @property
+    def late_gain(self) -> float:
+        """How much the last tenth of training gained per row, NaN if it is too early to tell.
+
+        At least two epochs are compared with as many before them; with fewer than four, one with
+        one.
+        """
+        curve = self.scores or self.loss_curve
+        compared = self.n_compared
+        if not compared:
+            return math.nan
+        before, last = curve[-2 * compared : -compared], curve[-compared:]
+        return sum(before) / compared - sum(last) / compared
+
+    @property
+    def n_compared(self) -> int:
+        """How many of the last epochs that is about."""
+        n = len(self.scores or self.loss_curve)
+        return max(n // 10, min(LEAST_COMPARED, n // 2))
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether many epochs were made, and the last ones gained next to nothing."""
+        least, most = SETTLED
+        return self.n_iter >= least and self.late_gain <= most
 
     def record(self, score: float, tol: float) -> bool:
         """Take the score of the present iterate, and tell whether it is the best one."""

@@ -22,7 +22,6 @@ from ..starts import log_bounds
 
 FEW_TO_COMPARE = 10  # among fewer rows, f may rightly be independent between rows
 NO_NOISE = 1e-6  # share of the variance of y: searches stop here on the way to no noise
-LEAST_COMPARED = 2  # compare the mean of at least two scores with that of those before
 MOST_GAIN = 0.1  # nats per row, in the last tenth of training
 COMPARED_ROWS, COMPARED_NUMBERS = 10_000, 200_000  # most rows, and numbers of X, to compare with
 ASKED_ROWS = 20  # rows whose covariances with all others are computed
@@ -163,16 +162,9 @@ def of_noise(variance: Tensor, bounds: tuple[float, float], is_given: bool) -> I
 
 
 def of_training(history: History, max_iter: int) -> Iterator[Finding]:
-    """Yield how much the last tenth of training gained, if max_iter ended training.
-
-    At least two epochs are compared with as many before them; with fewer than four, one with one.
-    """
-    curve = history.scores or history.loss_curve
-    compared = max(len(curve) // 10, min(LEAST_COMPARED, len(curve) // 2))
-    gain = 0.0
-    if history.status == "max_iter":
-        before, last = curve[-2 * compared : -compared], curve[-compared:]
-        gain = float(np.mean(before) - np.mean(last)) if compared else math.nan
+    """Yield how much the last tenth of training gained, if max_iter ended training."""
+    compared = history.n_compared
+    gain = history.late_gain if history.status == "max_iter" else 0.0
     found = Finding(TRAINING, "max_iter", gain, MOST_GAIN)
     if history.kept_start:
         found = found._replace(

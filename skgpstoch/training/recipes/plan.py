@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ...data.arrays import MOST_INTEGER, plain
 from ...data.rows import UNSEEN
 from ...kernels import Kernel
+from ..history import History
 from ..optimizers import Schedule, constant
 from ..tables import Sizes as Sizes
 
@@ -139,10 +140,11 @@ class Training(OfParameters):
     tol: float = 0.0
     dtype: str = "float32"
 
-    def is_complete(self, status: str) -> bool:
-        """Tell whether training with this final status ran to its natural end."""
-        ends = ("converged", "max_iter") if self.max_iter == "auto" else ("converged",)
-        return self.n_iter_no_change is None and status in ends
+    def is_complete(self, history: History) -> bool:
+        """Tell whether training ran to its natural end, or until more of it gains nothing."""
+        is_long = self.max_iter == "auto" or history.has_settled
+        ends = ("converged", "max_iter") if is_long else ("converged",)
+        return self.n_iter_no_change is None and history.status in ends
 
 
 def positive_integers(name: str, given: Any) -> tuple[int, ...]:

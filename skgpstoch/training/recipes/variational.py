@@ -228,7 +228,7 @@ class VariationalRecipe(VariationalChoices):
         return self.features.chooses_inputs
 
     def is_trained(self, fitted: Fitted) -> bool:
-        return self.training.is_complete(fitted.history.status)
+        return self.training.is_complete(fitted.history)
 
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)

@@ -40,6 +40,7 @@ from skgpstoch.data.findings import Diagnosis, Finding, cells
 from skgpstoch.maths.exact_solver import ExactSolver
 from skgpstoch.training.history import History
 from skgpstoch.training.recipes import error_findings, findings, row_findings
+from skgpstoch.training.recipes.plan import Training
 from skgpstoch.training.recipes.row_findings import of_far_count
 
 
@@ -1090,3 +1091,12 @@ def test_counts_that_the_other_outputs_kernel_loses_are_told(is_lost):
         warnings.simplefilter("always")
         SVGPRegressor(likelihood="negative_binomial", random_state=0).fit(X, Y)
     assert any("MultiOutputRegressor" in str(w.message) for w in caught) == is_lost
+
+
+@pytest.mark.parametrize(("n_epochs", "gain", "is_complete"), [(60, 0, 1), (20, 0, 0), (60, 1, 0)])
+def test_long_training_that_gains_nothing_is_complete(n_epochs, gain, is_complete):
+    """Counts of a deep process were judged as if max_iter=200 had cut it short."""
+    curve = [-gain * epoch / n_epochs for epoch in range(n_epochs)]
+    history = History(loss_curve=curve, status="max_iter")
+    assert Training(max_iter=n_epochs).is_complete(history) == bool(is_complete)
+    assert Training(max_iter="auto").is_complete(history)

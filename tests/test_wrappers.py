@@ -17,6 +17,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor as SklearnProcess
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
+from sklearn.multioutput import MultiOutputRegressor
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
@@ -534,3 +535,12 @@ class NearestText(RegressorMixin, BaseEstimator):
 
     def predict(self, X):
         return self.model_.predict(np.asarray(X, dtype=float))
+
+
+def test_regressors_of_single_outputs_are_asked_one_by_one():
+    X = np.linspace(0.0, 1.0, 20)[:, None]
+    model = MultiOutputRegressor(gp.GaussianProcessRegressor(optimizer=None))
+    model.fit(X, np.hstack([X, X]))
+    with pytest.raises(TypeError, match="Ask each of its `estimators_`"):
+        gp.predict_interval(model, X)
+    assert gp.predict_interval(model.estimators_[0], X).shape == (20, 2)

@@ -20,6 +20,7 @@ import numpy as np
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
+from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.validation import check_is_fitted
@@ -271,10 +272,12 @@ def distribution_of(estimator: Any, X: Any, of_rows: dict[str, Any]) -> Predicti
         check_names(estimator, estimator.predict_distribution, of_rows)
         return estimator.predict_distribution(X, **of_rows)
     if not has_std(estimator):
+        cure = "Wrap it in ConstantVarianceRegressor, which adds a constant variance."
+        if isinstance(estimator, MultiOutputRegressor):
+            cure = "Ask each of its `estimators_`, which predict one output each."
         raise TypeError(
             "estimator must be a regressor with predict_distribution, or with predict(X, "
-            f"return_std=True), got {estimator!r}. Wrap it in ConstantVarianceRegressor, "
-            "which adds a constant variance."
+            f"return_std=True), got {estimator!r}. {cure}"
         )
     check_names(estimator, estimator.predict, of_rows)
     mean, std = (np.asarray(part) for part in estimator.predict(X, return_std=True, **of_rows))

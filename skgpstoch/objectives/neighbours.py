@@ -289,7 +289,9 @@ class NeighbourObjective(Objective):
         per_row = seconds_of(leave_out, deadline.clock) / n
         most = MOST_CLOSING_SHARE * deadline.left() / per_row
         self.n_judged = int(min(max(most, LEAST_JUDGES), JUDGED_ROWS))
-        share = 1.0 + self.seeks_fewer * sum(FEWER) / self.n_neighbors_predict
+        # *Measured*: half the neighbours take a quarter of the time, and a quarter of them a tenth.
+        others = sum((fewer / self.n_neighbors_predict) ** 2 for fewer in FEWER)
+        share = 1.0 + self.seeks_fewer * others
         return share * per_row * min(len(X), self.n_judged)
 
     @torch.no_grad()

@@ -358,7 +358,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
         found += self._neighbours(data)
         may_be_deep = n >= FEWEST_FOR_DEPTH and data.cluster is None
         if may_be_deep and self.max_time is not None:
-            found.append(of_deep_neighbours(NNGPRegressor, self, is_first=True))
+            found.append(of_deep_neighbours(NNGPRegressor, self, data, is_first=True))
         if n >= FEWEST_FOR_NETWORKS:
             networks = self._networks(data)
             is_patient = self.max_time is None or self.max_time >= PATIENT_SECONDS
@@ -370,7 +370,7 @@ class AutoGaussianProcessRegressor(MultiOutputMixin, Automatic, ExposedMixture):
                 networks = networks._replace(is_doubtful=are_followed)
             found.append(networks)
         if may_be_deep:
-            found.append(of_deep_neighbours(NNGPRegressor, self))
+            found.append(of_deep_neighbours(NNGPRegressor, self, data))
         return found
 
     def _floor(self, data: Data, deadline: Deadline | None) -> list[Judged]:

@@ -17,6 +17,7 @@ from ...data.arrays import Scaling, resolve_seed
 from ...data.deadline import Deadline
 from ...data.rows import Data
 from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS, START_NOISE
+from ..nngp.recipe import deep_epochs
 from .race import Entrant, Judged, raw_weights, standard_score
 
 NEIGHBOURS = {1.5: "neighbours", 0.5: "neighbours (rough)"}
@@ -34,6 +35,7 @@ CLASS_TIME = 1e-3  # the same for each row and latent function
 MOST_SETTLED = 100_000  # rows times functions; *measured*: a fit of so many takes 46 s of a CPU
 TIME_SHARE = 0.3  # of the time that is left, for each of these
 FOLLOWED = 2.5  # the same, from which on networks may add nothing
+LONG_STEPS = 1000  # of the same, where there is little noise
 DEEP_SECONDS = (20.0, 3e-4)  # of the time that is left, and for each row
 BOUNDS = (1e-5, 1e5)  # of hyper-parameters, for X and y of variance 1
 FOLLOWING = 1 / 3
@@ -103,7 +105,7 @@ def from_neighbours(model: Any, found: list[Judged]) -> Any:
     return model
 
 
-def of_deep_neighbours(estimator: Any, p: Any, is_first: bool = False) -> Entrant:
+def of_deep_neighbours(estimator: Any, p: Any, data: Data, is_first: bool = False) -> Entrant:
     """Return neighbours in the outputs of a network, where others promise that they are good.
 
     If time is limited, ensembles of networks take all of it. Those that come first are before them.
@@ -116,7 +118,13 @@ def of_deep_neighbours(estimator: Any, p: Any, is_first: bool = False) -> Entran
         given["n_neighbors_predict"] = "auto"
         return estimator(kernel, hidden_layer_sizes=DEEP_LAYERS, **given)
 
-    return Entrant(DEEP, make, is_promising=must_be_deep if is_first else promises_depth)
+    def longer(model: Any, found: list[Judged]) -> Any:
+        if has_little_noise(found, data):
+            model.set_params(max_iter=deep_epochs(len(data), LONG_STEPS))
+        return model
+
+    promises = must_be_deep if is_first else promises_depth
+    return Entrant(DEEP, make, is_promising=promises, follow=longer)
 
 
 def must_be_deep(found: list[Judged], data: Data, deadline: Deadline | None) -> bool:

@@ -360,6 +360,11 @@ class NeighbourRecipe(Recipe):
         return float(posterior.refit(X, rows).log_evidence().sum())
 
 
+def deep_epochs(n_rows: int, n_steps: int) -> int:
+    """Return the number of epochs that make so many steps on these rows, with a network."""
+    return epochs(n_steps, min(n_rows, EPOCH_STEPS[True] * BATCH_ROWS), min(n_rows, BATCH_ROWS))
+
+
 def check_outputs(fitted: Any, rows: Rows) -> None:
     """Raise a ValueError if rows have not as many outputs as a fitted posterior."""
     if fitted.constant.shape != rows.y.shape[1:]:

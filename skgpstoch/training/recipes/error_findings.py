@@ -42,7 +42,7 @@ FOLLOWS = {
 }
 SHARED = (
     "Outputs share one kernel, which may not suit all: fit them apart, for example with "
-    "sklearn.multioutput.MultiOutputRegressor. "
+    "sklearn.multioutput.MultiOutputRegressor, whose estimators_ have deviations. "
 )
 N_BESIDE, FAR_APART = 5, 6.0
 """Nearest rows, whose median y that of an outlier is far from, and how many spreads of y. With

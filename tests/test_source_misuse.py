@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from sklearn.base import clone, is_classifier
 from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV
@@ -22,7 +23,7 @@ from skgpstoch import (
     SVGPRegressor,
     predict_to,
 )
-from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows, parquet_writer
+from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows, parquet_writer, whole_file
 
 pytestmark = pytest.mark.usefixtures("one_kernel")
 
@@ -470,3 +471,77 @@ def test_a_footer_that_contradicts_itself_is_named(tmp_path):
     path.write_bytes(state[:at] + state[at:].replace(eight, nine, 1))
     with pytest.raises(ValueError, match="rows, but its row groups have"):
         ParquetRows(path, target="y")
+
+
+def shuffled(rows, path):
+    rows.shuffle_to(path)
+    return pd.read_parquet(path)
+
+
+def chunks(*columns):
+    """Chunks of the rows of columns, whose types may differ."""
+    y = np.arange(2.0)
+    return ChunkRows(lambda: ((pd.DataFrame({"a": column}), y) for column in columns))
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "kind"),
+    [
+        ([1, 2], [0.5, 1e300], "float64"),  # was an error of pyarrow
+        (np.float32([0.1, 0.2]), [0.1, 1e300], "float64"),  # was infinite
+        (np.int8([1, 2]), [300, 4], "int64"),
+    ],
+)
+def test_rows_of_chunks_are_written_with_a_type_for_all(first, later, kind, tmp_path):
+    found = shuffled(chunks(first, later), tmp_path / "rows.parquet")["a"]
+    assert found.dtype == kind
+    assert sorted(found) == sorted([*map(float, first), *map(float, later)])
+
+
+@pytest.mark.parametrize("later", [[0, 2], ["u", "v"], pd.to_datetime(["2024", "2025"])])
+def test_chunks_whose_types_do_not_go_together_are_named(later, tmp_path):
+    """Whole numbers became true, and dates were counted in microseconds."""
+    with pytest.raises(ValueError, match=r"types that do not go together: .* a "):
+        chunks([True, False], later).shuffle_to(tmp_path / "rows.parquet")
+
+
+@pytest.mark.parametrize("name", ["y", "sample_weight"])
+def test_a_column_called_as_a_role_is_not_lost(name, tmp_path):
+    """The target replaced the feature."""
+    frame = pd.DataFrame({name: X[:, 0], "b": X[:, 1]})
+    rows = SequenceRows(frame, Y, sample_weight=np.ones(300))
+    with pytest.raises(ValueError, match=f"2 are called '{name}'"):
+        rows.shuffle_to(tmp_path / "rows.parquet")
+
+
+def test_columns_of_any_byte_order_and_name_are_written(tmp_path):
+    frame = pd.DataFrame({parquet_writer.HASHES: X[:, 0]})
+    found = shuffled(SequenceRows(frame, Y.astype(">f8")), tmp_path / "rows.parquet")
+    assert_allclose(np.sort(found[parquet_writer.HASHES]), np.sort(X[:, 0]))
+    assert_allclose(np.sort(found["y"]), np.sort(Y))
+    for column in (pd.cut(X[:, 0], 3), np.array(["u", 1] * 150, dtype=object)):
+        rows = SequenceRows(pd.DataFrame({"a": column}), Y)
+        with pytest.raises(ValueError, match=r"column 'a' .* cannot be written"):
+            rows.shuffle_to(tmp_path / "others.parquet")
+
+
+def test_what_a_killed_shuffle_has_left_is_removed_by_the_next(tmp_path):
+    """Its buckets, of the size of the table, stayed beside the file."""
+    path = tmp_path / "rows.parquet"
+    killed = tmp_path / f".{path.name}.{'0' * 32}.tmp"
+    killed.touch()
+    whole_file.beside(killed).mkdir()
+    (whole_file.beside(killed) / "0.arrows").touch()
+    with whole_file.whole_file(path) as unfinished:  # another process, which writes
+        whole_file.beside(unfinished).mkdir()
+        SequenceRows(X, Y).shuffle_to(path)
+        assert whole_file.beside(unfinished).exists()
+        whole_file.beside(unfinished).rmdir()
+        unfinished.write_bytes(path.read_bytes())
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("seed", [None, "a", 1.5])
+def test_seeds_that_are_no_integers_are_named(seed, tmp_path):
+    with pytest.raises(TypeError, match="seed must be an integer"):
+        SequenceRows(X, Y).shuffle_to(tmp_path / "rows.parquet", seed=seed)

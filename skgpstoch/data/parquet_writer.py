@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from .chunk import SAID, Chunk
 from .counter_rng import row_hashes
 from .frames import is_frame
-from .whole_file import whole_file
+from .whole_file import folder_beside, whole_file
 
 try:
     import pyarrow as pa
@@ -57,26 +58,72 @@ def table_from(columns: Sequence[Any], names: Sequence[str]) -> Any:
         raise ValueError(
             f"There must be {len(names)} columns ({', '.join(names)}), got {len(columns)}."
         )
-    return pa.table([pa.array(np.ascontiguousarray(c)) for c in columns], names=list(names))
+    pairs = zip(columns, names, strict=True)
+    arrays = [arrow_array(np.asarray(column), name, "predictions") for column, name in pairs]
+    return pa.table(arrays, names=list(names))
 
 
 def table_of(chunk: Chunk, names: Sequence[str] | None) -> Any:
-    """Return a pyarrow table of a chunk; columns of X without a name are x0, x1, ..."""
-    columns: dict[str, Any] = {}
-    if is_frame(chunk.X):
-        for name in chunk.X.columns:
-            columns[str(name)] = pa.array(chunk.X[name])
+    """Return a pyarrow table of a chunk; columns of X without a name are x0, x1, ...
+
+    Raises
+    ------
+    ValueError
+        If Parquet has no type for a column, or two columns would have one name.
+    """
+    X = chunk.X
+    if is_frame(X):
+        known = [str(name) for name in X.columns]
+        of_X = (X[name] for name in X.columns)
     else:
-        known = [f"x{j}" for j in range(chunk.X.shape[1])] if names is None else names
-        columns |= dict(zip(known, np.ascontiguousarray(chunk.X.T), strict=True))
+        known = [f"x{j}" for j in range(X.shape[1])] if names is None else list(names)
+        of_X = iter(X.T)
+    others: dict[str, np.ndarray] = {}
     for name, array in chunk.arrays().items():
         if name in ("X", "rows"):
             continue
         parts = array.reshape(len(chunk), -1).T
         for j, part in enumerate(parts):
-            key = SAID.get(name, name) + (f"{j}" if len(parts) > 1 else "")
-            columns[key] = np.ascontiguousarray(part)
-    return pa.table(columns)
+            others[SAID.get(name, name) + (f"{j}" if len(parts) > 1 else "")] = part
+    refuse_same_names(chunk.where, [*known, *others])
+    columns = zip([*known, *others], itertools.chain(of_X, others.values()), strict=True)
+    return pa.table({name: arrow_array(values, name, chunk.where) for name, values in columns})
+
+
+def refuse_same_names(where: str, names: list[str]) -> None:
+    """Raise a ValueError if two columns of a file would have one name."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ValueError(
+                f"{where} cannot be written to a Parquet file, whose columns have different names, "
+                f"because {count} are called {name!r}. Rename columns of X: targets, weights, "
+                "exposures and known errors are called y, sample_weight, exposure and y_std."
+            )
+
+
+def arrow_array(values: Any, name: str, where: str) -> Any:
+    """Return a column of a chunk as pyarrow has it."""
+    kind = getattr(values, "dtype", None)
+    if isinstance(kind, np.dtype) and kind.kind == "f" and kind.itemsize > 8:
+        values = values.astype(np.float64)
+    elif isinstance(kind, np.dtype) and not kind.isnative:
+        values = values.astype(kind.newbyteorder("="))
+    elif kind == np.dtype("m8[D]"):  # which pyarrow lacks
+        values = values.astype("m8[s]")
+    if isinstance(values, np.ndarray):
+        values = np.ascontiguousarray(values)
+    try:
+        column = pa.array(values)
+        if pa.types.is_dictionary(column.type):
+            levels = column.type.value_type
+            if isinstance(levels, pa.BaseExtensionType):  # such as intervals
+                raise TypeError(f"its levels are {levels}")
+        return column
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(
+            f"{where}: column {name!r} ({kind}) cannot be written to a Parquet file: {error}. "
+            "Convert it to numbers, texts or dates."
+        ) from error
 
 
 @contextmanager
@@ -86,29 +133,35 @@ def parquet_file(path: str | Path) -> Generator[Any, None, None]:
     The file gets its name at the end of the block, and is removed after an error. All tables must
     have the types of the first one.
     """
+    with whole_file(path) as unfinished, row_groups_of(unfinished) as write:
+        yield write
+
+
+@contextmanager
+def row_groups_of(unfinished: Path) -> Generator[Any, None, None]:
+    """Yield the same function for a file that has no name yet."""
     writers: list[Any] = []
-    with whole_file(path) as unfinished:
 
-        def write(table: Any) -> None:
-            if not writers:
-                writers.append(pq.ParquetWriter(unfinished, table.schema))
-            writers[0].write_table(table, row_group_size=max(len(table), 1))
+    def write(table: Any) -> None:
+        if not writers:
+            writers.append(pq.ParquetWriter(unfinished, table.schema))
+        writers[0].write_table(table, row_group_size=max(len(table), 1))
 
-        try:
-            yield write
-        except BaseException:
-            for writer in writers:
-                with suppress(Exception):  # the file is removed anyway
-                    writer.close()
-            raise
+    try:
+        yield write
+    except BaseException:
         for writer in writers:
-            writer.close()
+            with suppress(Exception):  # the file is removed anyway
+                writer.close()
+        raise
+    for writer in writers:
+        writer.close()
 
 
 # ---- rows in random order ------------------------------------------------------------------------
 
 
-HASHES = "skgpstoch.hash"  # a column of buckets
+HASHES = "skgpstoch.hash"  # a column of buckets, or a longer name if there is one
 
 
 def shuffle_tables(
@@ -131,10 +184,11 @@ def shuffle_tables(
     """
     n_buckets = max(1, -(-2 * n_rows // n_buffer))
     with (
-        TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder,
-        parquet_file(path) as write,
+        whole_file(path) as unfinished,
+        folder_beside(unfinished) as folder,
+        row_groups_of(unfinished) as write,
     ):
-        buckets = Buckets(Path(folder), n_buckets, n_buffer)
+        buckets = Buckets(folder, n_buckets, n_buffer)
         for rows, table in tables:
             buckets.add(row_hashes(seed, rows), table)
         for table in buckets.tables():
@@ -163,12 +217,22 @@ class Buckets:
         self.held: list[Any] = []
         self.n_held = 0
         self.schema: Any = None
+        self.hashes = HASHES
 
     def add(self, hashes: np.ndarray, table: Any) -> None:
-        """Add rows with their hashes."""
-        self.schema = table.schema if self.schema is None else self.schema
-        table = table.cast(self.schema).append_column(HASHES, pa.array(hashes))
-        self.held.append(table)
+        """Add rows with their hashes.
+
+        Raises
+        ------
+        ValueError
+            If there is no type for a column of these rows and of those before.
+        """
+        with types_named():
+            known = [table.schema] if self.schema is None else [self.schema, table.schema]
+            self.schema = pa.unify_schemas(known, promote_options="permissive")
+        while self.hashes in table.schema.names:
+            self.hashes += "_"
+        self.held.append(table.append_column(self.hashes, pa.array(hashes)))
         self.n_held += len(table)
         if 2 * self.n_held >= self.n_buffer:  # sorting makes one copy
             self.flush()
@@ -177,9 +241,9 @@ class Buckets:
         """Append the held rows to the files, to each file as a new stream."""
         if not self.held:
             return
-        table = in_order(self.held)
+        table = self.in_order(self.held)
         self.held, self.n_held = [], 0
-        hashes = table[HASHES].to_numpy().astype(np.float64) + 2.0**63
+        hashes = table[self.hashes].to_numpy().astype(np.float64) + 2.0**63
         bucket = np.minimum(hashes / self.width, self.n_buckets - 1).astype(np.int64)
         used, starts, sizes = np.unique(bucket, return_index=True, return_counts=True)
         for k, start, size in zip(used.tolist(), starts, sizes, strict=True):
@@ -198,14 +262,29 @@ class Buckets:
         """Yield the rows of each file in the order of hashes."""
         self.flush()
         for k in sorted(self.used):
-            yield in_order(streams(self.path(k))).drop_columns([HASHES])
+            table = self.in_order(streams(self.path(k))).drop_columns([self.hashes])
+            with types_named():
+                table = table.cast(self.schema)
+            yield table
             self.path(k).unlink()
 
+    def in_order(self, tables: list[Any]) -> Any:
+        """Join tables into one, in the order of hashes."""
+        with types_named():
+            table = pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
+        return table.take(np.argsort(table[self.hashes].to_numpy()))
 
-def in_order(tables: list[Any]) -> Any:
-    """Join tables into one, in the order of hashes."""
-    table = pa.concat_tables(tables).unify_dictionaries()
-    return table.take(np.argsort(table[HASHES].to_numpy()))
+
+@contextmanager
+def types_named() -> Generator[None, None, None]:
+    """Let errors of pyarrow say that types of columns do not go together."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise ValueError(
+            f"Chunks of rows have columns of types that do not go together: {error}. Give each "
+            "column one type in all chunks."
+        ) from error
 
 
 def streams(path: Path) -> list[Any]:

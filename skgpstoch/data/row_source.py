@@ -227,7 +227,7 @@ class RowSource(ABC):
 
         yield from filter(len, map(check, chunks))
 
-    def shuffle_to(self, path: str | Path, seed: int = 0) -> None:
+    def shuffle_to(self, path: str | Path, seed: Any = 0) -> None:
         """Write all rows in random order to a Parquet file, in bounded memory.
 
         Rows are distributed over buckets on disk by hashes of their numbers, and each bucket is
@@ -251,6 +251,8 @@ class RowSource(ABC):
         from .parquet_writer import shuffle_tables  # needs pyarrow
 
         self.check_path(path)
+        if not isinstance(seed, Integral):
+            raise TypeError(f"seed must be an integer, got {seed!r:.80}.")
         shuffle_tables(self.tables(), self.count(), Path(path), seed, self.buffer_rows)
 
     def check_path(self, path: str | Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -105,11 +106,28 @@ def remove_leftover(path: Path) -> None:
     try:
         if fcntl is not None:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(beside(path), ignore_errors=True)
             path.unlink()
     finally:
         os.close(opened)
     if fcntl is None:
         path.unlink()
+
+
+def beside(unfinished: Path) -> Path:
+    """Return the folder for what a file is made from, which goes where the unfinished file goes."""
+    return Path(f"{unfinished}.parts")
+
+
+@contextmanager
+def folder_beside(unfinished: Path) -> Generator[Path, None, None]:
+    """Yield that folder, and remove it at the end of the block."""
+    folder = beside(unfinished)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def locked(target: Path) -> tuple[Path, int | None]:

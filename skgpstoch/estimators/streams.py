@@ -24,6 +24,7 @@ from .context import fitting
 from .first_rank import refuse_group
 from .regressor import Regressor
 from .runs import set_scalings
+from .stream_warnings import warn_of_beyond
 from .validation import with_transformed_targets
 
 STREAM_RATE = 0.1  # of learning_rate_init: the largest learning rate of a stream
@@ -67,6 +68,8 @@ def stream(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Any:
     history.loss_curve = curve[-LONGEST_CURVE:]
     estimator._finish(recipe, run, run.objective.running_solution(), history, data)
     estimator._diagnosis.warn()
+    if not first:
+        warn_of_beyond(estimator, data)
     run.objective.detach_rows()
     parameters = described_parameters(estimator)
     keep_beginning(estimator, first, given)

@@ -12,7 +12,10 @@ from ..data.groups import ALONE, Group
 
 MAX_ROLLBACKS = 10  # halvings of the learning rate after which training counts as diverged
 LEAST_COMPARED = 2  # epochs, where there are as many
-SETTLED = 50, 0.01  # least number of epochs, and most gain per row, of training that gets no better
+SETTLED_TRAINING = (
+    50,
+    0.01,
+)  # least number of epochs, and most gain per row, of training that gets no better
 
 
 @dataclass
@@ -64,7 +67,7 @@ class History:
     @property
     def has_settled(self) -> bool:
         """Whether many epochs were made, and the last ones gained next to nothing."""
-        least, most = SETTLED
+        least, most = SETTLED_TRAINING
         return self.n_iter >= least and self.late_gain <= most
 
     def record(self, score: float, tol: float) -> bool:

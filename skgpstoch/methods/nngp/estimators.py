@@ -21,6 +21,7 @@ from ...estimators.parameters import (
     TrainingParameters,
 )
 from ...estimators.regressor import GeneralRegressor
+from ...estimators.stream_warnings import warn_of_surprise
 from ...estimators.streams import (
     BEGINNING,
     begins,
@@ -246,6 +247,7 @@ class NNGPRegressor(
         if begins(self):
             return begin(self, X, y, (sample_weight, exposure, y_std))
         check_unchanged(self)
+        warn_of_surprise(self, self._checked(X, y, sample_weight, exposure, y_std))
         return self.condition_on(X, y, sample_weight, exposure=exposure, y_std=y_std)
 
 

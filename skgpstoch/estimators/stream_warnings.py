@@ -1,0 +1,62 @@
+"""Warn of rows in a stream that do not suit what its first call has chosen for good."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..data.devices import HOST
+from ..data.messages import warn
+from ..data.rows import Data
+from ..likelihoods.real import AdditiveNoise
+from ..models.features.inducing import InducingFeatures
+
+FEWEST_OF_CALL = 20  # rows of a call
+SURPRISING = 5.0  # standard deviations that half of the rows are away from predictions
+MOST_BEYOND = 0.2  # of the rows
+UNTOLD = 0.5  # share of f's prior variance that points do not explain at such a row
+
+
+@torch.no_grad()
+def warn_of_surprise(estimator: Any, data: Data) -> None:
+    """Warn if rows, which are not learned yet, are much farther away than deviations say.
+
+    They stay so, as hyper-parameters are those of the first rows: of a constant y, for example.
+    """
+    X, rows, posterior = estimator._labelled(data)
+    if len(X) < FEWEST_OF_CALL or not isinstance(posterior.likelihood, AdditiveNoise):
+        return
+    q, likelihood = posterior.predictive(X, rows)
+    mean, variance = likelihood.moments(q).mixture_moments()
+    off = float(((rows.y - mean).abs() / variance.sqrt()).median(0).values.max())
+    if off > SURPRISING:
+        warn(
+            f"Half of the rows of this call are at least {off:.2g} standard deviations away from "
+            "their predictions, because the kernel and the noise are those of the first rows, "
+            "which were of another kind, such as a constant y. Call fit with all rows."
+        )
+
+
+@torch.no_grad()
+def warn_of_beyond(estimator: Any, data: Data) -> None:
+    """Warn if many rows are beyond all inducing points, which stay where the first call put them.
+
+    f returns to its mean there, however many rows come.
+    """
+    features = getattr(getattr(estimator.posterior_, "model", None), "features", None)
+    if not isinstance(features, InducingFeatures) or not features.covariances.has_inputs:
+        return
+    if len(data) < FEWEST_OF_CALL:
+        return
+    X = estimator._x_scaling.tensor(data.X, torch.float64, HOST)
+    Z, G, basis = torch.cat(features.embedded_points()), features.embed(X)[0], features.basis(X)
+    is_beyond = ((Z.amin(0) > G) | (Z.amax(0) < G)).any(1)
+    is_untold = basis.residual() > UNTOLD * basis.prior
+    share = float((is_beyond & is_untold).double().mean())
+    if share > MOST_BEYOND:
+        warn(
+            f"{share:.0%} of the rows of this call are beyond all inducing points, which stay "
+            "where the first call put them, so f returns to its mean there. Call fit with rows of "
+            "the whole range, or begin with such rows."
+        )

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from skgpstoch import DLMRegressor, NNGPRegressor, SVGPRegressor
+from skgpstoch import DLMRegressor, NNGPClassifier, NNGPRegressor, SVGPRegressor
 
 
 def rows(rng, width=2.0, n=100):
@@ -42,3 +42,22 @@ def test_rows_beyond_all_inducing_points_are_told(Model, width):
     model = Model(n_inducing=20, random_state=0)
     said = told(model, rows(rng, width), [rows(rng) for _ in range(2)])
     assert any("are beyond all inducing points" in text for text in said) == (width < 1.0)
+
+
+@pytest.mark.parametrize("is_narrow", [False, True])
+def test_one_class_or_no_event_that_came_first_is_told(is_narrow):
+    """Log losses stayed at 1.9 nats, and rates at a thousandth."""
+    rng = np.random.default_rng(1)
+    X, y = rows(rng)
+    labels, counts = np.where(y > 0.0, "b", "a"), rng.poisson(np.exp(y))
+    classifier, regressor = NNGPClassifier(random_state=0), NNGPRegressor(likelihood="poisson")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        classifier.partial_fit(X, np.full(100, "a") if is_narrow else labels, classes=["a", "b"])
+        regressor.partial_fit(X, 0 * counts if is_narrow else counts)
+    for model, target in ((classifier, labels), (regressor, counts)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.partial_fit(X, target)
+        said = [str(w.message) for w in caught]
+        assert any("before they are learned" in text for text in said) == is_narrow

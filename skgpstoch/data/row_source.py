@@ -253,7 +253,7 @@ class RowSource(ABC):
         self.check_path(path)
         if not isinstance(seed, Integral):
             raise TypeError(f"seed must be an integer, got {seed!r:.80}.")
-        shuffle_tables(self.tables(), self.count(), Path(path), seed, self.buffer_rows)
+        shuffle_tables(self.tables(), self.count(), Path(path), int(seed), self.buffer_rows)
 
     def check_path(self, path: str | Path) -> None:
         """Raise an error if a file cannot be written there, or these rows are read from it."""

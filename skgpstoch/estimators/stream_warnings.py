@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,31 +11,42 @@ from ..data.devices import HOST
 from ..data.messages import warn
 from ..data.rows import Data
 from ..likelihoods.real import AdditiveNoise
+from ..models.calibration.held_out import Predicted
 from ..models.features.inducing import InducingFeatures
 
 FEWEST_OF_CALL = 20  # rows of a call
-SURPRISING = 5.0  # standard deviations that half of the rows are away from predictions
+SURPRISING = 5.0  # standard deviations that half of the rows, or counts on average, are away
+WORSE = 2.0  # times the log loss of equal probabilities
 MOST_BEYOND = 0.2  # of the rows
 UNTOLD = 0.5  # share of f's prior variance that points do not explain at such a row
 
 
 @torch.no_grad()
 def warn_of_surprise(estimator: Any, data: Data) -> None:
-    """Warn if rows, which are not learned yet, are much farther away than deviations say.
+    """Warn if rows, which are not learned yet, are much farther away than predictions say.
 
     They stay so, as hyper-parameters are those of the first rows: of a constant y, for example.
     """
     X, rows, posterior = estimator._labelled(data)
-    if len(X) < FEWEST_OF_CALL or not isinstance(posterior.likelihood, AdditiveNoise):
+    if len(X) < FEWEST_OF_CALL:
         return
     q, likelihood = posterior.predictive(X, rows)
-    mean, variance = likelihood.moments(q).mixture_moments()
-    off = float(((rows.y - mean).abs() / variance.sqrt()).median(0).values.max())
-    if off > SURPRISING:
+    if likelihood.for_classes_only:
+        log_density, p = Predicted.of_classes(rows.y, q, likelihood)[:2]
+        loss = -float(log_density.mean())
+        is_far, said = loss > WORSE * math.log(p.shape[1]), f"have a log loss of {loss:.2g} nats"
+    else:
+        mean, variance = likelihood.moments(q).mixture_moments()
+        squares = (rows.y - mean).square() / variance
+        is_real = isinstance(posterior.likelihood, AdditiveNoise)
+        typical = squares.median(0).values if is_real else squares.mean(0)
+        off = float(typical.max().sqrt())
+        is_far, said = off > SURPRISING, f"are {off:.2g} standard deviations away"
+    if is_far:
         warn(
-            f"Half of the rows of this call are at least {off:.2g} standard deviations away from "
-            "their predictions, because the kernel and the noise are those of the first rows, "
-            "which were of another kind, such as a constant y. Call fit with all rows."
+            f"Rows of this call {said}, typically, before they are learned, because the kernel and "
+            "the noise are those of the first rows, which were of another kind, such as a constant "
+            "y, one class or counts without an event. Call fit with all rows."
         )
 
 

@@ -14,6 +14,7 @@ from ...estimators.conditioning import condition
 from ...estimators.docs import public_estimator
 from ...estimators.first_rank import refuse_group
 from ...estimators.parameters import ACTIVATION, NetworkParameters, TrainingParameters
+from ...estimators.stream_warnings import warn_of_surprise
 from ...estimators.streams import all_classes, begins, check_unchanged
 from ...likelihoods.base import class_likelihood
 from ...models.posteriors.neighbour_classes import NeighbourClassPosterior
@@ -221,4 +222,5 @@ class NNGPClassifier(NeighbourParameters, NetworkParameters, TrainingParameters,
         if begins(self):
             return begin(self, X, y, (sample_weight,), classes)
         check_unchanged(self)
+        warn_of_surprise(self, self._checked(X, y, sample_weight))
         return self.condition_on(X, y, sample_weight)

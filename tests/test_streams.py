@@ -256,7 +256,7 @@ def test_fixed_noise_stays_as_it_is():
     X, y = np.linspace(-3, 3, 60)[:, None], np.random.default_rng(0).standard_normal(60)
     kernel = ConstantKernel() * RBF() + WhiteKernel(0.04, "fixed")
     model = SVGPRegressor(kernel, n_inducing=10, normalize_y=False, random_state=0)
-    for piece in (slice(0, 30), slice(30, 60)):
+    for piece in (slice(0, None, 2), slice(1, None, 2)):
         model.partial_fit(X[piece], y[piece])
     assert_allclose(model.noise_variance_, 0.04)
 

@@ -17,7 +17,7 @@ from ..models.features.inducing import InducingFeatures
 FEWEST_OF_CALL = 20  # rows of a call
 SURPRISING = 5.0  # standard deviations that half of the rows, or counts on average, are away
 WORSE = 2.0  # times the log loss of equal probabilities
-MOST_BEYOND = 0.2  # of the rows
+MOST_BEYOND = 0.3  # of the rows
 UNTOLD = 0.5  # share of f's prior variance that points do not explain at such a row
 
 

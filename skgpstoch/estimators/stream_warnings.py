@@ -18,6 +18,8 @@ FEWEST_OF_CALL = 20  # rows of a call
 SURPRISING = 5.0  # standard deviations that half of the rows, or counts on average, are away
 WORSE = 2.0  # times the log loss of equal probabilities
 MOST_BEYOND = 0.3  # of the rows
+FEWEST_POINTS = 20  # whose range is that of their rows
+EDGE = 0.25  # of the range of points, by which rows may be beyond
 UNTOLD = 0.5  # share of f's prior variance that points do not explain at such a row
 
 
@@ -59,10 +61,11 @@ def warn_of_beyond(estimator: Any, data: Data) -> None:
     features = getattr(getattr(estimator.posterior_, "model", None), "features", None)
     if not isinstance(features, InducingFeatures) or not features.covariances.has_inputs:
         return
-    if len(data) < FEWEST_OF_CALL:
+    Z = torch.cat(features.embedded_points())
+    if len(data) < FEWEST_OF_CALL or len(Z) < FEWEST_POINTS:
         return
     X = estimator._x_scaling.tensor(data.X, torch.float64, HOST)
-    Z, G, basis = torch.cat(features.embedded_points()), features.embed(X)[0], features.basis(X)
+    G, basis = features.embed(X)[0], features.basis(X)
     is_beyond = ((Z.amin(0) > G) | (Z.amax(0) < G)).any(1)
     is_untold = basis.residual() > UNTOLD * basis.prior
     share = float((is_beyond & is_untold).double().mean())

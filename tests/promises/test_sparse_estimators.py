@@ -560,6 +560,7 @@ def test_multiple_outputs_are_those_of_the_shared_kernel(quick_sparse, sine):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:No event was counted")
 @pytest.mark.parametrize("likelihood", ["student_t", "laplace", "poisson"])
 def test_multiple_outputs_of_other_likelihoods(quick_sparse, counts, likelihood):
     X, y, exposure = counts
@@ -878,7 +879,11 @@ def test_exposures_in_streams(quick_sparse, counts):
     assert set(vars(model)) == set(vars(plain))  # they are not kept
 
 
+no_rates = pytest.mark.filterwarnings("ignore:No event was counted", "ignore:Counts vary")
+
+
 @pytest.mark.slow
+@no_rates
 @pytest.mark.parametrize("y", [np.zeros(200, int), np.full(200, 10**6), np.arange(200) ** 3])
 @pytest.mark.parametrize("solver", ["natural", "adam"])
 @slow_cases("natural-y1", "adam-y[12]")

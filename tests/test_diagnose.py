@@ -1093,10 +1093,11 @@ def test_counts_that_the_other_outputs_kernel_loses_are_told(is_lost):
     assert any("MultiOutputRegressor" in str(w.message) for w in caught) == is_lost
 
 
-@pytest.mark.parametrize(("n_epochs", "gain", "is_complete"), [(60, 0, 1), (20, 0, 0), (60, 1, 0)])
-def test_long_training_that_gains_nothing_is_complete(n_epochs, gain, is_complete):
+@pytest.mark.parametrize(("n_epochs", "gain", "is_enough"), [(60, 0, 1), (20, 0, 0), (60, 1, 0)])
+def test_long_training_that_gains_nothing_is_enough(n_epochs, gain, is_enough):
     """Counts of a deep process were judged as if max_iter=200 had cut it short."""
     curve = [-gain * epoch / n_epochs for epoch in range(n_epochs)]
     history = History(loss_curve=curve, status="max_iter")
-    assert Training(max_iter=n_epochs).is_complete(history) == bool(is_complete)
+    assert Training(max_iter=n_epochs).is_enough(history) == bool(is_enough)
+    assert not Training(max_iter=n_epochs).is_complete(history)
     assert Training(max_iter="auto").is_complete(history)

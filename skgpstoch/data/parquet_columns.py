@@ -266,15 +266,20 @@ def refuse_type(name: str, kind: Any, label: bool = False) -> None:
     if is_number(kind):
         return
     held = kind.value_type if types.is_dictionary(kind) else kind
-    if types.is_temporal(held):
+    if types.is_temporal(held) and not label:
         raise ValueError(
             f"Column {name!r} holds dates, times or durations ({kind}), which are not "
             "numbers until you choose a unit. Convert the column when you write the "
-            "file, or with `transform` if it is a column of X."
+            "file, or with `transform`."
         )
     strings = types.is_string(held) or types.is_large_string(held) or types.is_string_view(held)
     if label and (strings or types.is_integer(held)):
         return
+    if label:
+        raise ValueError(
+            f"Column {name!r} must be numbers, booleans or labels that are strings, got {kind}. "
+            "Convert the column when you write the file."
+        )
     raise ValueError(
         f"Column {name!r} must be numbers or booleans, got {kind}. Pass a `transform` that "
         "encodes it, such as a ColumnTransformer, or choose other columns with `features`."

@@ -216,6 +216,11 @@ class ParquetRows(RowSource):
                 "buffer_rows, of which a sixteenth is read at a time, or leave out columns of "
                 "long texts."
             ) from error
+        except FileNotFoundError as error:
+            raise ValueError(
+                f"{unit.where} cannot be read: there is no file {os.path.abspath(unit.path)!r} any "
+                "more. Open the files again, by absolute paths if the working folder changes."
+            ) from error
         except (pa.ArrowException, OSError) as error:
             raise ValueError(
                 f"{unit.where} cannot be read: {error}. The file is damaged, or was changed "

@@ -14,7 +14,7 @@ from ..likelihoods.real import AdditiveNoise
 from ..models.calibration.held_out import Predicted
 from ..models.features.inducing import InducingFeatures
 
-FEWEST_OF_CALL = 20  # rows of a call
+FEWEST_OF_CALL, MOST_OF_CALL = 20, 200  # rows of a call that are judged
 SURPRISING = 5.0  # standard deviations that half of the rows, or counts on average, are away
 WORSE = 2.0  # times the log loss of equal probabilities
 MOST_BEYOND = 0.3  # of the rows
@@ -23,15 +23,20 @@ EDGE = 0.25  # of the range of points, by which rows may be beyond
 UNTOLD = 0.5  # share of f's prior variance that points do not explain at such a row
 
 
+def some_of(data: Data) -> Data:
+    """Return evenly spaced rows of a call, which are soon predicted."""
+    return data[:: math.ceil(len(data) / MOST_OF_CALL)]
+
+
 @torch.no_grad()
 def warn_of_surprise(estimator: Any, data: Data) -> None:
     """Warn if rows, which are not learned yet, are much farther away than predictions say.
 
     They stay so, as hyper-parameters are those of the first rows: of a constant y, for example.
     """
-    X, rows, posterior = estimator._labelled(data)
-    if len(X) < FEWEST_OF_CALL:
+    if len(data) < FEWEST_OF_CALL:
         return
+    X, rows, posterior = estimator._labelled(some_of(data))
     q, likelihood = posterior.predictive(X, rows)
     if likelihood.for_classes_only:
         log_density, p = Predicted.of_classes(rows.y, q, likelihood)[:2]
@@ -64,7 +69,7 @@ def warn_of_beyond(estimator: Any, data: Data) -> None:
     Z = torch.cat(features.embedded_points())
     if len(data) < FEWEST_OF_CALL or len(Z) < FEWEST_POINTS:
         return
-    X = estimator._x_scaling.tensor(data.X, torch.float64, HOST)
+    X = estimator._x_scaling.tensor(some_of(data).X, torch.float64, HOST)
     G, basis = features.embed(X)[0], features.basis(X)
     is_beyond = ((Z.amin(0) > G) | (Z.amax(0) < G)).any(1)
     is_untold = basis.residual() > UNTOLD * basis.prior

@@ -218,7 +218,7 @@ class EnsembleRecipe(Recipe):
         return self.network is not None or not self.kernel.is_fixed
 
     def is_trained(self, fitted: Fitted) -> bool:
-        return self.training.is_complete(fitted.history)
+        return self.training.is_enough(fitted.history)
 
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)

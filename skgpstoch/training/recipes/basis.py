@@ -342,7 +342,7 @@ class BasisRecipe(Recipe):
         return bool(self.n_subset or self.learns_kernel) and not self.kernel.is_fixed
 
     def is_trained(self, fitted: Fitted) -> bool:
-        return self.training.is_complete(fitted.history)
+        return self.training.is_enough(fitted.history)
 
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)

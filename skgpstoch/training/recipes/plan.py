@@ -141,10 +141,14 @@ class Training(OfParameters):
     dtype: str = "float32"
 
     def is_complete(self, history: History) -> bool:
-        """Tell whether training ran to its natural end, or until more of it gains nothing."""
-        is_long = self.max_iter == "auto" or history.has_settled
-        ends = ("converged", "max_iter") if is_long else ("converged",)
+        """Tell whether training ran to its natural end."""
+        ends = ("converged", "max_iter") if self.max_iter == "auto" else ("converged",)
         return self.n_iter_no_change is None and history.status in ends
+
+    def is_enough(self, history: History) -> bool:
+        """Tell whether it did, or until more of it gains nothing, though parameters may move."""
+        has_settled = history.status == "max_iter" and history.has_settled
+        return self.is_complete(history) or (self.n_iter_no_change is None and has_settled)
 
 
 def positive_integers(name: str, given: Any) -> tuple[int, ...]:

@@ -228,7 +228,7 @@ class VariationalRecipe(VariationalChoices):
         return self.features.chooses_inputs
 
     def is_trained(self, fitted: Fitted) -> bool:
-        return self.training.is_complete(fitted.history)
+        return self.training.is_enough(fitted.history)
 
     def findings(self, fitted: Fitted) -> Iterator[Finding]:
         yield from super().findings(fitted)
@@ -266,7 +266,8 @@ class VariationalRecipe(VariationalChoices):
             with torch.no_grad():
                 basis = fitted.posterior.model.features.basis(X)
             noise = self.noise(fitted, data)
-            yield from of_residual(basis, some.weight, noise, advice, is_trained)
+            is_complete = self.training.is_complete(fitted.history)
+            yield from of_residual(basis, some.weight, noise, advice, is_complete)
         yield from error_findings(fitted, kernel, advice, is_trained)
 
     def noise(self, fitted: Fitted, data: Data) -> float | None:

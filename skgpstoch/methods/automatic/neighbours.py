@@ -37,8 +37,9 @@ TIME_SHARE = 0.3  # of the time that is left, for each of these
 FOLLOWED = 2.5  # the same, from which on networks may add nothing
 LONG_STEPS = 1000
 """Of such a network, where there is little noise. *Measured* (NLPD, RMSE of the default, CPU
-seconds) with 600, then 1,000: 12,000 rows of kin40k −2.584, .0375 (75), −2.665, .0326 (96); 2,500 of it −1.256,
-.1026, −1.301, .0993; of bike −10.71, .0055, −11.02, .0055; of pol −8.48, .0860, −8.42, .0868."""
+seconds) with 600, then 1,000: 12,000 rows of kin40k −2.584, .0375 (75), −2.665, .0326 (96); 2,500
+of it −1.256, .1026, −1.301, .0993; of bike −10.71, .0055, −11.02, .0055; of pol −8.48, .0860,
+−8.42, .0868."""
 DEEP_SECONDS = (20.0, 3e-4)  # of the time that is left, and for each row
 BOUNDS = (1e-5, 1e5)  # of hyper-parameters, for X and y of variance 1
 FOLLOWING = 1 / 3

@@ -1190,7 +1190,7 @@ def test_far_rows_and_extreme_units(d):
 def test_a_warm_start_with_more_outputs_is_refused(sine):
     X, y = sine
     model = NNGPRegressor(**QUICK, warm_start=True).fit(X, y)
-    with pytest.raises(ValueError, match="the shape of y"):
+    with pytest.raises(ValueError, match="the number of outputs or classes in y"):
         model.fit(X, np.column_stack([y, y]))
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from skgpstoch import DLMRegressor, NNGPClassifier, NNGPRegressor, SVGPRegressor
+from skgpstoch.estimators import stream_warnings
 
 
 def rows(rng, width=2.0, n=100):
@@ -61,3 +62,11 @@ def test_one_class_or_no_event_that_came_first_is_told(is_narrow):
             model.partial_fit(X, target)
         said = [str(w.message) for w in caught]
         assert any("before they are learned" in text for text in said) == is_narrow
+
+
+def test_rows_a_little_beyond_the_points_are_not_told(monkeypatch):
+    """Points are means of rows, so that usual rows are beyond them."""
+    monkeypatch.setattr(stream_warnings, "EDGE", 100.0)
+    rng = np.random.default_rng(1)
+    said = told(SVGPRegressor(n_inducing=20, random_state=0), rows(rng, 0.2), [rows(rng)])
+    assert not any("are beyond all inducing points" in text for text in said)

@@ -32,8 +32,8 @@ ADVICE = {
     "n_jobs": "Its threads are torch's: call torch.set_num_threads(n).",
 }
 ONLY_FITTED = (
-    "Only `fit` takes {}: predictions are of targets without known errors. Judge them by rows that "
-    "have small ones."
+    "Only `fit` takes y_std: predictions are of targets without known errors. Judge them by rows "
+    "that have small ones."
 )
 ROUTE_EXPOSURE = (
     "In a pipeline or search, first call sklearn.set_config(enable_metadata_routing=True) and "
@@ -59,12 +59,8 @@ def check_names(estimator: Any, method: Callable, names: Iterable[str]) -> None:
     if any(p.kind is Parameter.VAR_KEYWORD for p in known.values()):
         return
     if unknown := sorted(set(names) - known.keys()):
-        of_fit = {} if method.__name__ in FITS else signature(type(estimator).fit).parameters
-        advice = "".join(
-            f" {ONLY_FITTED.format(name) if name in of_fit else ADVICE[name]}"
-            for name in unknown
-            if name in ADVICE
-        )
+        cures = ADVICE | ({"y_std": ONLY_FITTED} if only_fits_errors(estimator) else {})
+        advice = "".join(f" {cures[name]}" for name in unknown if name in cures)
         taken = ", ".join(name for name in known if name != "self")
         close = [repr(each) for name in unknown for each in get_close_matches(name, known, 1)]
         meant = f" Did you mean {', '.join(close)}?" if close else ""
@@ -72,6 +68,13 @@ def check_names(estimator: Any, method: Callable, names: Iterable[str]) -> None:
             f"{type(estimator).__name__}.{method.__name__}() got an unexpected keyword "
             f"argument {', '.join(map(repr, unknown))}: its parameters are {taken}.{meant}{advice}"
         )
+
+
+def only_fits_errors(estimator: Any) -> bool:
+    """Tell whether an estimator takes known errors in `fit`, but not in `predict`."""
+    methods = (getattr(type(estimator), name, None) for name in ("fit", "predict"))
+    takes = ["y_std" in signature(each).parameters for each in methods if each is not None]
+    return takes == [True, False]
 
 
 def check_given(estimator: Any, method: Callable, place: int, names: Iterable[str]) -> None:

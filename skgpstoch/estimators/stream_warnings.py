@@ -71,7 +71,9 @@ def warn_of_beyond(estimator: Any, data: Data) -> None:
         return
     X = estimator._x_scaling.tensor(some_of(data).X, torch.float64, HOST)
     G, basis = features.embed(X)[0], features.basis(X)
-    is_beyond = ((Z.amin(0) > G) | (Z.amax(0) < G)).any(1)
+    low, high = Z.amin(0), Z.amax(0)
+    edge = EDGE * (high - low)  # points are means of rows, some of which are beyond
+    is_beyond = ((low - edge > G) | (high + edge < G)).any(1)
     is_untold = basis.residual() > UNTOLD * basis.prior
     share = float((is_beyond & is_untold).double().mean())
     if share > MOST_BEYOND:

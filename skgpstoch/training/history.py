@@ -12,10 +12,8 @@ from ..data.groups import ALONE, Group
 
 MAX_ROLLBACKS = 10  # halvings of the learning rate after which training counts as diverged
 LEAST_COMPARED = 2  # epochs, where there are as many
-SETTLED_TRAINING = (
-    50,
-    0.01,
-)  # least number of epochs, and most gain per row, of training that gets no better
+SETTLED_TRAINING = 50, 0.01
+"""Least number of epochs, and most gain per row of the last ones, of training that has settled."""
 
 
 @dataclass

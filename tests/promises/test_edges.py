@@ -891,3 +891,10 @@ def test_known_errors_of_predictions_are_refused_by_what_fit_says_of_them():
     model.fit(EIGHTHS, np.sin(COUNTS), y_std=0.1)
     with pytest.raises(TypeError, match="Only `fit` takes y_std"):
         model.predict(EIGHTHS, y_std=0.1)
+
+
+def test_methods_without_exposure_say_nothing_of_known_errors():
+    model = SVGPRegressor(likelihood="poisson")
+    with pytest.raises(TypeError, match="Exposures of counts are taken by") as raised:
+        arguments.check_names(model, model.save, ["exposure"])
+    assert "known errors" not in str(raised.value)

@@ -166,12 +166,17 @@ def has_time_for_depth(data: Data, deadline: Deadline | None) -> bool:
 
 def has_little_noise(found: list[Judged], data: Data) -> bool:
     """Tell whether a model predicts far better than a constant."""
-    return max(standard_score(each, data) for each in found) >= CLEAR_SCORE
+    return best_score(found, data) >= CLEAR_SCORE
 
 
 def are_followed(found: list[Judged], data: Data) -> bool:
     """Tell whether neighbours are so good that many rows' networks may not be worth their time."""
-    return max(standard_score(each, data) for each in found) >= FOLLOWED
+    return best_score(found, data) >= FOLLOWED
+
+
+def best_score(found: list[Judged], data: Data) -> float:
+    """Return the best score of some models, in nats per row of a standardised target."""
+    return max(standard_score(each, data) for each in found)
 
 
 def input_units(data: Data, groups: np.ndarray) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Files are written whole or not at all; they keep links and permissions, and leave nothing."""
 
+import errno
 import os
 import signal
 import stat
@@ -124,6 +125,16 @@ def test_an_error_leaves_the_old_file_alone(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_full_disk_names_the_file(tmp_path):
+    path = tmp_path / "a.model"
+    path.write_text("before")
+    full = OSError(errno.ENOSPC, "No space left on device")  # as Python and pyarrow raise it
+    with pytest.raises(OSError, match=r"No space left on device.*a\.model"), whole_file(path):
+        raise full
+    assert os.listdir(tmp_path) == ["a.model"]
+    assert path.read_text() == "before"
+
+
 def test_threads_may_write_one_file(tmp_path):
     """And remove what others seem to have left, at any moment."""
     path, at_once = tmp_path / "file", threading.Barrier(4)

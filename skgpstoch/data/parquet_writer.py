@@ -42,7 +42,7 @@ def write_parquet(path: str | Path, column_names: Sequence[str], arrays: Iterabl
         strings. The first decides the types.
     """
     schema = None
-    with parquet_file(path) as write:
+    with whole_file(path) as unfinished, row_groups_of(unfinished) as write:
         for group in arrays:
             columns = list(group.T) if isinstance(group, np.ndarray) and group.ndim == 2 else group
             table = table_from(columns, column_names)
@@ -127,19 +127,11 @@ def arrow_array(values: Any, name: str, where: str) -> Any:
 
 
 @contextmanager
-def parquet_file(path: str | Path) -> Generator[Any, None, None]:
-    """Yield a function that appends a pyarrow table as a row group.
-
-    The file gets its name at the end of the block, and is removed after an error. All tables must
-    have the types of the first one.
-    """
-    with whole_file(path) as unfinished, row_groups_of(unfinished) as write:
-        yield write
-
-
-@contextmanager
 def row_groups_of(unfinished: Path) -> Generator[Any, None, None]:
-    """Yield the same function for a file that has no name yet."""
+    """Yield a function that appends a pyarrow table to a file as a row group.
+
+    All tables must have the types of the first one.
+    """
     writers: list[Any] = []
 
     def write(table: Any) -> None:

@@ -28,7 +28,7 @@ from torch import Tensor
 from ...kernels import from_sklearn
 from ...kernels.matrices import Covariance
 from ...maths.linalg import eigh, log_det
-from ...training.exact_search import Evidence, Search
+from ...training.exact_search import LBFGS, Evidence, Search
 from ...training.projected_lbfgs import quasi_newton
 from .process_evidence import FARTHEST_DEVIATIONS, SEARCH_LIMITS, ProcessInputs
 
@@ -207,7 +207,7 @@ def best_theta(evidence: LabelEvidence, start: np.ndarray | None = None) -> Best
     if len(z) and bool(evidence.Y.any()):
         bounds = np.tile([-FARTHEST_DEVIATIONS, FARTHEST_DEVIATIONS], (len(z), 1))
         search = Search(evidence, SEARCH_LIMITS)
-        z, pairs = search.run("fmin_l_bfgs_b", z, bounds).theta, search.pairs
+        z, pairs = search.run(LBFGS, z, bounds).theta, search.pairs
     return BestTheta(evidence, z, pairs)
 
 

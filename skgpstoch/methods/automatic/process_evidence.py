@@ -37,7 +37,7 @@ from ...kernels.matrices import TermsCovariance
 from ...kernels.traces import Factor, KernelTerm, SumOfProducts, line, line_diagonal, one, radial
 from ...maths.exact_solver import ExactSolver
 from ...maths.linalg import cholesky, mirror_
-from ...training.exact_search import Evidence, Limits, Search
+from ...training.exact_search import LBFGS, Evidence, Limits, Search
 from ...training.recipes.kernel_choice import MOST_RELEVANT_INPUTS
 
 # Prior medians and deviations of logarithms, for X and y of variance 1. Chosen on ten tables of 50,
@@ -298,7 +298,7 @@ class LogPosterior(Evidence):
 def search(objective: LogPosterior, start: np.ndarray) -> np.ndarray:
     """Return the z of largest posterior density, (D,)."""
     bounds = np.tile([-FARTHEST_DEVIATIONS, FARTHEST_DEVIATIONS], (len(start), 1))
-    return Search(objective, SEARCH_LIMITS).run("fmin_l_bfgs_b", start, bounds).theta
+    return Search(objective, SEARCH_LIMITS).run(LBFGS, start, bounds).theta
 
 
 def laplace_draws(objective: LogPosterior, z: np.ndarray, normals: np.ndarray) -> np.ndarray:

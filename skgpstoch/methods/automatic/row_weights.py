@@ -36,7 +36,7 @@ from ...data.held_out import HeldOutPredictions, all_whole, mixture_of
 from ...estimators.distributions.law import LEAST_PROBABILITY, Law
 from ...estimators.distributions.mixed import MixedLaw
 from ...maths.student_t import log_student_t
-from ...training.exact_search import Search
+from ...training.exact_search import LBFGS, Search
 from .student_mixture import TAIL_BOUNDS, TAIL_LIMITS, TAIL_PRIOR, StudentMixture, deviation
 
 STD_LIMITS = 1e-300, 1e300  # of points, and of rows far from all others
@@ -208,7 +208,7 @@ class RowPosterior:
     def best(self) -> np.ndarray | None:
         """Return the most probable θ; None if the search was interrupted or met no number."""
         with torch.enable_grad():
-            found = Search(self, TAIL_LIMITS).run("fmin_l_bfgs_b", self.start, self.bounds)
+            found = Search(self, TAIL_LIMITS).run(LBFGS, self.start, self.bounds)
         is_sound = found.status != "interrupted" and math.isfinite(found.value)
         return found.theta if is_sound else None
 

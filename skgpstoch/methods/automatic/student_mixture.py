@@ -24,7 +24,7 @@ from ...data.held_out import HeldOutPredictions
 from ...estimators.distributions.law import Law
 from ...maths.ranked_probability import crps_of_student_t
 from ...maths.student_t import log_student_t
-from ...training.exact_search import Limits, Search
+from ...training.exact_search import LBFGS, Limits, Search
 
 LOG_FACTOR_PRIOR = (0.0, 0.2)  # prior mean and deviation of κ
 TAIL_PRIOR = (0.05, 0.1)  # of 1/ν
@@ -265,8 +265,6 @@ def calibrated(left_out: LeftOut, weight: np.ndarray) -> Tails:
     start = np.array([LOG_FACTOR_PRIOR[0], TAIL_PRIOR[0]])
     bounds = np.array([(-math.inf, math.inf), TAIL_BOUNDS])
     with torch.enable_grad():
-        found = Search(TailPosterior(left_out, weight), TAIL_LIMITS).run(
-            "fmin_l_bfgs_b", start, bounds
-        )
+        found = Search(TailPosterior(left_out, weight), TAIL_LIMITS).run(LBFGS, start, bounds)
     log_factor, tail = found.theta
     return Tails(float(log_factor), float(1.0 / tail))

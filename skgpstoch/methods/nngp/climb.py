@@ -14,7 +14,7 @@ from ...data.deadline import Deadline, has_passed
 from ...maths.linalg import NotPositiveDefiniteError
 from ...models.posteriors.places import Observed
 from ...objectives.neighbours import NOISE_RATE, NeighbourObjective
-from ...training.exact_search import Limits, Search
+from ...training.exact_search import LBFGS, Limits, Search
 
 BOX = 2.0  # how far a logarithm of a hyper-parameter, or the mean, may move in a climb
 CLIMB_TOL, CLIMB_GTOL = 1e-5, 0.05  # relative gain of a step, and slope in nats, that end it
@@ -72,7 +72,7 @@ class Climb:
             return 0.0
         search, start = Search(self, Limits(n_steps, CLIMB_TOL, CLIMB_GTOL)), self.theta
         try:
-            search.run("fmin_l_bfgs_b", start, self.box(start))
+            search.run(LBFGS, start, self.box(start))
         except NoTimeError:
             objective.start_is_cut = True
         self.move_to(search.best.theta)

@@ -105,6 +105,19 @@ def test_variance_that_rows_cannot_tell_is_no_leverage():
     assert not any("as much as predicted" in text for text in said)
 
 
+def test_f_follows_a_row_as_much_as_it_weighs():
+    """Of small weights, leverages were those of rows of weight 1, and the dispersion was 21."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (200, 1))
+    y = rng.poisson(np.exp(1.5 + np.sin(1.5 * X[:, 0])))
+    kernel = sk.ConstantKernel(1.0, "fixed") * sk.RBF(0.7, "fixed")
+    model = SVGPRegressor(kernel, likelihood="poisson", n_inducing=30, random_state=0)
+    model, said = messages(model.fit, X, y, np.full(200, 0.02))
+    (found,) = (f for f in model.diagnose() if f.name == "dispersion")
+    assert found.value == pytest.approx(1.0, abs=0.2)
+    assert not any("as much as predicted" in text for text in said)
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("Model", [SolveGPClassifier, QSGPClassifier])
 def test_what_rows_tell_is_that_of_all_weights_together(Model):

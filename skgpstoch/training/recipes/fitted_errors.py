@@ -107,7 +107,8 @@ def counts_at(fitted: Fitted, data: Data, rows: np.ndarray) -> Counts:
         likelihood = fitted.posterior.likelihood.given(exposure)
         mean, variance = likelihood.moments(q).mixture_moments()
         of_rate, kurtosis = likelihood.variance_and_kurtosis(mean)
-        followed = Followed.of(q, y, likelihood, told_at(fitted, X, len(rows) == len(data)))
+        told = told_at(fitted, X, len(rows) == len(data))
+        followed = Followed.of(q, y, likelihood, told, data[rows].weight)
         leverage = torch.zeros_like(mean) if followed is None else followed.leverage
         if followed is None:  # then f varies as y does beyond what its rate tells
             of_rate = variance
@@ -123,7 +124,8 @@ def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Iterator[Finding]
     y = torch.from_numpy(fitted.scaled_targets(data)[rows])
     X, q = marginals_at(fitted, data, rows)
     with torch.no_grad():
-        followed = Followed.of(q, y, likelihood, told_at(fitted, X, len(rows) == len(data)))
+        told = told_at(fitted, X, len(rows) == len(data))
+        followed = Followed.of(q, y, likelihood, told, data[rows].weight)
         if followed is None:
             return
         p = Predicted.of_classes(y, followed.without_own(), likelihood).mean.numpy()
@@ -150,8 +152,8 @@ def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Iterator[Finding]
 class Followed(NamedTuple):
     """q(f) = N(m, s²) of training rows (1, n, P), and how it follows the rows' own y, (n, P).
 
-    With the slope g and the curvature −λ of E_q[log p(y | f)] by m, and the part a of s² that rows
-    have told, the leverage is h = λa. Without the row's own y
+    With the slope g and the curvature −λ of w E_q[log p(y | f)] by m, where w is the row's weight,
+    and the part a of s² that rows have told, the leverage is h = λa. Without the row's own y
 
         q(f) = N(m − ag/(1 − h), a/(1 − h) + s² − a),
 
@@ -166,11 +168,17 @@ class Followed(NamedTuple):
 
     @classmethod
     def of(
-        cls, q: Marginals, y: Tensor, likelihood: Any, told: Callable[[Tensor], Tensor | None]
+        cls,
+        q: Marginals,
+        y: Tensor,
+        likelihood: Any,
+        told: Callable[[Tensor], Tensor | None],
+        weight: np.ndarray | None = None,
     ) -> Followed | None:
         """Return it, if `told` knows a (n, P), given λ (n, P)."""
-        _, g, by_s2 = likelihood.expected_gradients(y, q)
-        curvature = (-2.0 * by_s2).clamp_min(0.0)
+        _, by_m, by_s2 = likelihood.expected_gradients(y, q)
+        w = 1.0 if weight is None else torch.from_numpy(weight)[:, None]
+        g, curvature = w * by_m, -2.0 * w * by_s2.clamp_max(0.0)
         a = told(curvature)
         if a is None:
             return None

@@ -110,7 +110,9 @@ def calibrated(
     nearby, r = ErrorsNearby.best(u, weight[:, 0], given)
     most_odds = given.odds.quantile(KNOWN, dim=0)
     limited = deviation(given, noise, most_odds)
-    arrays = (each.cpu().numpy() for each in (u, limited, weight, r, known(given, most_odds)))
+    columns = u, limited, weight, r, known(given, most_odds)
+    # A copy from a device has another layout, and with it another order of sums.
+    arrays = (each.cpu().contiguous().numpy() for each in columns)
     tails, (factor, exponent) = best_tails_and_spread(choice, *arrays)
     likelihood: AdditiveNoise = Gaussian(noise)
     if not math.isinf(tails.df):

@@ -3,6 +3,7 @@
 import itertools
 import math
 import weakref
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -1238,14 +1239,20 @@ def test_all_gradients_lead_to_the_same_mean():
 
 # ---- calibration of the square loss
 @pytest.mark.parametrize("shape", [{}, {"P": 2}], ids=str)
-@pytest.mark.parametrize("name", ["gaussian", "student_t"])
-def test_calibrated_scale_is_that_of_errors_left_out(name, shape):
-    """Each of 30 rows predicted from the others: e²/var is 1 on average; the mean is the same."""
+@pytest.mark.parametrize(
+    ("name", "weight"), [("gaussian", 1.0), ("student_t", 1.0), ("gaussian", 0.1)]
+)
+def test_calibrated_scale_is_that_of_errors_left_out(name, weight, shape):
+    """Each of 30 rows predicted from the others: e²/var is 1 on average; the mean is the same.
+
+    Of rows that weigh less than one no more was to be left out; their variances fell to 0.
+    """
     p = make_problem(
         5, n=30, likelihood=ALL_LIKELIHOODS[name](), loss=SquareLoss(), beta=0.4, **shape
     )
-    found = optimal_q.optimal_q(p.model, p.X, p.rows)
-    model, scaled = square_loss.calibrated(p.model, p.X, p.rows, found)
+    rows = replace(p.rows, weight=torch.full((30,), weight, dtype=p.X.dtype))
+    found = optimal_q.optimal_q(p.model, p.X, rows)
+    model, scaled = square_loss.calibrated(p.model, p.X, rows, found)
     posterior = SparsePosterior(model, scaled, scaled.value, 30)
     ratios = []
     with torch.no_grad():
@@ -1263,13 +1270,13 @@ def test_calibrated_scale_is_that_of_errors_left_out(name, shape):
         y = p.y - p.model.mean.value
         for i in range(30):
             rest = [j for j in range(30) if j != i]
-            A = torch.linalg.inv(K_uu + K_fu[rest].mT @ K_fu[rest] / noise[0])
-            error = y[i] - K_fu[i] @ A @ K_fu[rest].mT @ y[rest] / noise[0]
+            A = torch.linalg.inv(K_uu + weight * K_fu[rest].mT @ K_fu[rest] / noise[0])
+            error = y[i] - weight * K_fu[i] @ A @ K_fu[rest].mT @ y[rest] / noise[0]
             explained = K_fu[i] @ (torch.linalg.inv(K_uu) - A) @ K_fu[i]
             ratios.append(error.square() / (diagonal[i] - explained + noise[0]))
         assert float(torch.stack(ratios).mean()) == pytest.approx(1.0, rel=1e-7)
         # And all rows' predictive variances.
-        A = torch.linalg.inv(K_uu + K_fu.mT @ K_fu / noise[0])
+        A = torch.linalg.inv(K_uu + weight * K_fu.mT @ K_fu / noise[0])
         var = diagonal - (K_fu @ (torch.linalg.inv(K_uu) - A) * K_fu).sum(1)
         assert_close(q.var[0], var[:, None].expand_as(q.var[0]), rtol=1e-7, atol=1e-9)
 

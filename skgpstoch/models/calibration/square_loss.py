@@ -85,9 +85,10 @@ def leave_one_out(
 ) -> ErrorsLeftOut:
     """Return squared leave-one-out errors and their variances.
 
-    A row has S draws with features P_i. Leaving the row out removes all its draws. Their leverage
-    is the S × S matrix H = P_i (I + G)⁻¹P_iᵀ/(Sσ²). The errors are (I − H)⁻¹e, of which the mean
-    over draws counts. The variance of f is Sσ²(I − H)⁻¹H plus the residual.
+    A row has S draws with features P_i. Leaving the row out removes all its draws, or one of the w
+    rows that it stands for: a = min(w, 1). Its draws' leverage is the S × S matrix aH with
+    H = P_i (I + G)⁻¹P_iᵀ/(Sσ²). The errors are (I − aH)⁻¹e, of which the mean over draws counts.
+    The variance of f is Sσ²(I − aH)⁻¹H plus the residual.
     """
     S = basis.n_samples
 
@@ -99,7 +100,8 @@ def leave_one_out(
     products = joint.products(basis.phi).unflatten(1, (S, -1)).transpose(1, 2)  # (1 or P, N, S, D)
     explained = products @ phi.mT  # (1 or P, N, S, S)
     H = explained / (S * noise[:, None, None, None])  # (P, N, S, S)
-    rest = torch.eye(S, dtype=H.dtype, device=H.device) - (1.0 - LEAST_REST) * H
+    out = weight.clamp_max(1.0).mT[..., None, None] * H
+    rest = torch.eye(S, dtype=H.dtype, device=H.device) - (1.0 - LEAST_REST) * out
     inverse = torch.linalg.inv(rest)
     error = (inverse @ by_row(y - q.mean[0])[..., None])[..., 0]  # (P, N, S)
     of_f = S * noise[:, None, None] * (inverse @ H).diagonal(dim1=-2, dim2=-1)

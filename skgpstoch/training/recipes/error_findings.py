@@ -12,7 +12,16 @@ from sklearn.gaussian_process import kernels as sk
 
 from ...data.arrays import Scaling, row_blocks
 from ...data.findings import Finding
-from .findings import DISPERSION, ERRORS, NEARBY, OUTLIERS, TAILS, UNTRAINED, distinct_rows
+from .findings import (
+    DISPERSION,
+    ERRORS,
+    LEAST_VARIATION,
+    NEARBY,
+    OUTLIERS,
+    TAILS,
+    UNTRAINED,
+    distinct_rows,
+)
 from .local_range import of_range
 
 OVER_MEDIAN = 1.4826  # a normal variable's standard deviation over its median absolute value
@@ -245,8 +254,11 @@ def of_local(
     Y: np.ndarray,
     kernel: sk.Kernel | None = None,
     is_trained: bool = True,
+    rival: str = "AutoGaussianProcessRegressor",
 ) -> Iterator[Finding]:
     """Yield the squared errors of the mean of the ten nearest rows, over those of the fit.
+
+    A fit that is almost constant is judged by predictions moved towards that mean.
 
     Parameters
     ----------
@@ -260,42 +272,61 @@ def of_local(
         The fitted kernel, in the units of X; None if it does not see X itself.
     is_trained : bool
         Whether training was not cut short.
+    rival : str
+        The estimator to use instead.
     """
     if len(X) < FEWEST_LOCAL or not np.ptp(Y, axis=0).any():  # they are exact
         return
     most = int(np.clip(LOCAL_WORK // X.size, FEWEST_LOCAL // 2, MOST_LOCAL))
     few = slice(None, None, -(-len(rows) // most))
     rows, error = rows[few], error[few]
-    Z, y = torch.from_numpy(standardised(X)).float(), torch.from_numpy(Y)
-    local = np.empty(error.shape)
-    for block in row_blocks(len(rows), max(1, LOCAL_DISTANCES // len(X))):
-        some = rows[block]
-        distance = torch.cdist(Z[some], Z, compute_mode="donot_use_mm_for_euclid_dist")
-        distance[distance == 0.0] = math.inf
-        nearest = distance.topk(N_NEAREST, largest=False).indices
-        local[block] = (y[some] - y[nearest].mean(1)).numpy()
     unit = np.abs(error).max(0, initial=0.0)
-    squares = np.square(np.stack([error, local]) / np.where(unit > 0.0, unit, 1.0)).sum(2)
-    of_fit, of_local = squares.mean(1)
-    gain = squares[0] - squares[1]
+    unit = np.where(unit > 0.0, unit, 1.0)
+    is_constant = ((Y[rows] - error).std(0) <= LEAST_VARIATION * Y.std(0)).all()
+    e, local = error / unit, (Y[rows] - means_nearby(rows, X, Y)) / unit
+    of_fit = np.square(e).sum(1).mean()
     if of_fit == 0.0:
         return
+    gain = best_gain(e, e - local) if is_constant else (np.square(e) - np.square(local)).sum(1)
     chance = SURE_PAIRS * gain.std() / math.sqrt(len(gain)) / of_fit
-    limit = min(LEAST_LOCAL, 1.0 - float(chance))
-    found = Finding(NEARBY, "kernel", float(of_local / of_fit), limit)
+    limit = min(1.0 if is_constant else LEAST_LOCAL, 1.0 - float(chance))
+    found = Finding(NEARBY, "kernel", float(1.0 - gain.mean() / of_fit), limit)
     if found.value >= limit:
         yield found
         return
+    of_model = f"has {found.value:.2g} times the mean squared error of the model."
     yield found._replace(
         severity="problem" if is_trained else "note",
-        text="Rows near each other predict better than this model: the mean squared error of the "
-        f"mean of the {N_NEAREST} nearest rows is {found.value:.2g} times that of the model."
-        + of_range(kernel, X, Y),
+        text="The model predicts almost the same at all rows, but rows near each other have like "
+        f"targets: a prediction moved towards the mean of the {N_NEAREST} nearest rows {of_model}"
+        if is_constant
+        else "Rows near each other predict better than this model: the mean of the "
+        f"{N_NEAREST} nearest rows {of_model}" + of_range(kernel, X, Y),
         advice="Start from a shorter length_scale or let its bounds reach one, raise n_inducing if "
-        "the estimator has it, or use AutoGaussianProcessRegressor."
+        f"the estimator has it, or use {rival}."
         if is_trained
         else UNTRAINED,
     )
+
+
+def means_nearby(rows: np.ndarray, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    """Return the means of Y (n, P) at the ten rows nearest to some rows, (m, P)."""
+    Z, y = torch.from_numpy(standardised(X)).float(), torch.from_numpy(Y)
+    found = np.empty((len(rows), Y.shape[1]))
+    for block in row_blocks(len(rows), max(1, LOCAL_DISTANCES // len(X))):
+        distance = torch.cdist(Z[rows[block]], Z, compute_mode="donot_use_mm_for_euclid_dist")
+        distance[distance == 0.0] = math.inf
+        nearest = distance.topk(N_NEAREST, largest=False).indices
+        found[block] = y[nearest].mean(1).numpy()
+    return found
+
+
+def best_gain(error: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    """Return what a shift (m, P), times the best factor ≥ 0, gains in squared errors, (m,)."""
+    product = (error * shift).sum(1)
+    if product.sum() <= 0.0:
+        return np.zeros_like(product)
+    return np.asarray(product * product.sum() / np.square(shift).sum())
 
 
 def judged_rows(X: np.ndarray) -> np.ndarray:

@@ -57,6 +57,7 @@ def error_findings(
         yield from of_errors(at_rows, at_nearest, unit, advice, is_trained, math.inf)
     if data is not None and likelihood.for_classes_only and data.weight is None:
         yield from of_shares(fitted, data, is_trained)
+        yield from of_local_classes(fitted, data, kernel, is_trained)
     if data is None or not isinstance(likelihood, AdditiveNoise):
         return
     noise = likelihood.noise_variance.detach().numpy()
@@ -147,6 +148,19 @@ def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Iterator[Finding]
             else UNTRAINED,
         )
     yield found
+
+
+def of_local_classes(
+    fitted: Fitted, data: Data, kernel: sk.Kernel | None, is_trained: bool
+) -> Iterator[Finding]:
+    """Yield whether the classes of the ten nearest rows predict better than the fit."""
+    rows, codes = judged_rows(data.X), fitted.scaled_targets(data)
+    y, (_, q) = torch.from_numpy(codes[rows]), marginals_at(fitted, data, rows)
+    with torch.no_grad():
+        p = Predicted.of_classes(y, q, fitted.posterior.likelihood).mean.numpy()
+    labels = np.eye(p.shape[1])[data.y[:, 0].astype(np.int64)]
+    error, rival = labels[rows] - p, "AutoGaussianProcessClassifier"
+    yield from of_local(rows, error, data.X, labels, kernel, is_trained, rival)
 
 
 class Followed(NamedTuple):

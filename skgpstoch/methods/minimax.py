@@ -63,6 +63,7 @@ class MinimaxObjective(FiniteObjective):
         μ.
     """
 
+    w: nn.Parameter
     A: Tensor
     B: Tensor
 
@@ -89,6 +90,10 @@ class MinimaxObjective(FiniteObjective):
         self.A = nn.Parameter(A)
         self.w = nn.Parameter(torch.zeros(K, D, P, dtype=self.dtype, device=A.device))
         self.register_buffer("B", torch.zeros_like(A))
+
+    def start_weights(self, S: Statistics) -> None:
+        super().start_weights(S)
+        self.A.copy_(self.per_row(S))
 
     def attach(self, X: Tensor, rows: Rows) -> None:
         super().attach(X, rows)

@@ -32,6 +32,8 @@ class GradientObjective(VariationalObjective):
     the root LR, and L⁻¹ turns these into those of w, as it turns covariances into features.
     """
 
+    learns_q = True
+
     def __init__(self, *args: Any, whiten: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.whiten = whiten

@@ -76,6 +76,7 @@ class FiniteObjective(Objective):
     sums_rows: bool = True
     """Whether steps need only sums over the rows of a minibatch, which may be on several ranks."""
 
+    w: nn.Parameter | None
     log_noise: Tensor
     log_ridge: Tensor
     closing_noise: Tensor
@@ -118,6 +119,7 @@ class FiniteObjective(Objective):
         self.mean_weight = rows.after(n_untrained).mean_weight
         share = self.n_rows / N if K > 1 else torch.full_like(self.n_rows, self.mean_weight)
         self.register_buffer("share", share)  # mean weight of a minibatch row to a member, (K,)
+        self.register_parameter("w", None)  # (K, D, P), of methods that learn it
         self.register_buffer("failed", torch.zeros((), dtype=torch.bool, device=device))
         window = min(max(STATISTICS_WINDOW * features.n_features, window_rows), N)
         self.running = RunningStatistics(K, features.n_features, P, averaging, window)
@@ -241,6 +243,21 @@ class FiniteObjective(Objective):
                 scores[scale] = self.evaluate(X, rows)
             features.scale.fill_(min(scores, key=scores.__getitem__))
             self.evaluate(X, rows)
+
+    @torch.no_grad()
+    def start_from(self, fitted: ConjugateWeights, X: Tensor, rows: Rows) -> None:
+        """Continue with the noise of a fit, and with what is best for its features, if learned."""
+        self.set_noise(fitted.noise_variance.to(X.device), fitted.ridge.to(X.device))
+        if self.w is None:
+            return
+        with evaluating(self.features):
+            S = exact_statistics(self.features.members, X, rows.y, self.trained(rows))
+        self.start_weights(S.scaled_to(self.n_rows))
+
+    def start_weights(self, S: Statistics) -> None:
+        """Set w = F⁻¹c."""
+        L = self.factor(ridged(S.gram, self.ridge))
+        cast(Tensor, self.w).copy_(torch.cholesky_solve(S.cross.mT[..., None], L)[..., 0].mT)
 
     @torch.no_grad()
     def set_noise(self, noise: Tensor, ridge: Tensor, damping: float = 1.0) -> None:

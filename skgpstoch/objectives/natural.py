@@ -240,6 +240,7 @@ def of_all(sites: Sites, rows: Rows) -> Sites:
 class ProfiledObjective(RunningObjective):
     """Learn m from running averages and R_b by gradients, for losses without a closed form of S."""
 
+    learns_q = True
     rest_rate = PROFILE_RATE
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

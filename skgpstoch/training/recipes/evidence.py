@@ -247,7 +247,10 @@ class EvidenceRecipe(ExactRecipe):
             load_fitted(features, unjoined(start.posterior), start)
         trains_network = any(p.requires_grad for p in features.network.parameters())
         noise = self.noise_for(trains_network, validates=problem.plan.folds.size > 0)
-        return self.trained_by_method(features, problem, noise)
+        objective = self.trained_by_method(features, problem, noise)
+        if start is not None and isinstance(start.posterior, ConjugatePosterior):
+            objective.start_from(start.posterior.weights, problem.X, problem.rows)
+        return objective
 
     def trained_by_method(
         self, features: FeatureMap, problem: Problem, noise: str

@@ -183,7 +183,8 @@ class Start(NamedTuple):
     is_fixed : bool, default=False
         Whether kernel, likelihood and points stay as they were fitted.
     keeps_q : bool, default=True
-        Whether q(w), if `is_fixed`, starts as it was fitted; otherwise it starts at the prior.
+        Whether q(w) starts as it was fitted, if `is_fixed` or if gradients learn it; otherwise it
+        starts at the prior.
     is_new : bool, default=False
         Whether the model was made for this fit, which then trains it; otherwise it trains a copy.
     """

@@ -64,8 +64,9 @@ class VariationalRecipe(VariationalChoices):
         if problem.plan.folds.size:
             problem = problem.trained()
         objective, start = self.solve(self.model(problem), problem), problem.start
-        keeps_q = start is not None and start.is_fixed and start.keeps_q
-        if start is not None and keeps_q and not objective.is_closed():
+        if start is None or start.is_new or objective.is_closed():
+            return objective
+        if start.keeps_q and (start.is_fixed or objective.learns_q):
             objective.start_from(start.posterior)
         return objective
 

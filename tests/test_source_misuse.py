@@ -525,6 +525,24 @@ def test_columns_of_any_byte_order_and_name_are_written(tmp_path):
             rows.shuffle_to(tmp_path / "others.parquet")
 
 
+def test_a_shuffle_of_no_rows_leaves_the_old_file_alone(tmp_path):
+    """It wrote 0 bytes."""
+    path, target = tmp_path / "none.parquet", tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"a": X[:0, 0], "y": Y[:0]}), path)
+    target.write_bytes(b"old")
+    with pytest.raises(ValueError, match=r"0 rows to write to .*rows\.parquet"):
+        ParquetRows(path, target="y").shuffle_to(target)
+    assert target.read_bytes() == b"old"
+
+
+def test_names_of_columns_that_are_no_text_are_refused_with_the_file(tmp_path):
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"abcdefgh": X[:, 0], "y": Y}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"abcdefgh", b"\xffbcdefgh"))
+    with pytest.raises(ValueError, match=r"rows\.parquet cannot be read as Parquet"):
+        ParquetRows(path, target="y")
+
+
 def test_what_a_killed_shuffle_has_left_is_removed_by_the_next(tmp_path):
     """Its buckets, of the size of the table, stayed beside the file."""
     path = tmp_path / "rows.parquet"

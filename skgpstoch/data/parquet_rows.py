@@ -212,7 +212,7 @@ class ParquetRows(RowSource):
                 )
         except MemoryError as error:
             raise MemoryError(
-                f"{n_rows:,} rows of {unit.where} take more memory than there is: {error}. Lower "
+                f"Reading {n_rows:,} rows of {unit.where} ran out of memory: {error}. Lower "
                 "buffer_rows, of which a sixteenth is read at a time, or leave out columns of "
                 "long texts."
             ) from error
@@ -221,7 +221,7 @@ class ParquetRows(RowSource):
                 f"{unit.where} cannot be read: there is no file {os.path.abspath(unit.path)!r} any "
                 "more. Open the files again, by absolute paths if the working folder changes."
             ) from error
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise ValueError(
                 f"{unit.where} cannot be read: {error}. The file is damaged, or was changed "
                 "while it was read."
@@ -316,7 +316,7 @@ def opened(path: str) -> tuple[Any, list[int]]:
         with pq.ParquetFile(path) as file:
             n_rows, found = file.metadata.num_rows, file.schema_arrow
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # of columns' names
         raise ValueError(
             f"{path} cannot be read as Parquet: {error}. It is not a Parquet file, or "
             "writing it was cut short."

@@ -183,6 +183,8 @@ def shuffle_tables(
         buckets = Buckets(folder, n_buckets, n_buffer)
         for rows, table in tables:
             buckets.add(row_hashes(seed, rows), table)
+        if buckets.schema is None:
+            raise ValueError(f"There are 0 rows to write to {path}, but at least 1 is required.")
         for table in buckets.tables():
             write(table)
 

@@ -1,6 +1,7 @@
 """Predictive distributions: of every family, and under monotone maps of the target."""
 
 import pickle
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -34,7 +35,7 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.data.arrays import Scaling
-from skgpstoch.data.target_transforms import YeoJohnsonTarget, fitted_transform
+from skgpstoch.data.target_transforms import YeoJohnsonTarget, fitted_transform, quietly
 from skgpstoch.estimators.distributions import PredictiveDistribution
 from skgpstoch.estimators.distributions.mixed import JoinedLaw, MixedBlocks, MixedLaw
 from skgpstoch.estimators.distributions.normal import NormalLaw
@@ -609,6 +610,15 @@ def test_latent_functions_and_known_errors(table):
 
 
 # ---- target_transform --------------------------------------------------------------------------
+def test_threads_leave_the_filters_of_warnings_as_they_were():
+    """Those of the first thread stayed when the second one ended: all later warnings were lost."""
+    before, threads = list(warnings.filters), [quietly(), quietly()]
+    for thread in threads:
+        thread.__enter__()
+    for thread in threads:
+        thread.__exit__(None, None, None)
+    assert warnings.filters == before
+
 
 TRANSFORMED = {
     "cross-validated": ADMMGaussianProcessRegressor(max_iter=2, random_state=0),

@@ -5,14 +5,17 @@ import copy
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from sklearn.base import clone
 
 from skgpstoch import (
     BSGDGaussianProcessRegressor,
     DLMClassifier,
     DLMRegressor,
     FITCRegressor,
+    MinimaxGaussianProcessRegressor,
     NNGPClassifier,
     NNGPRegressor,
+    SCGDGaussianProcessRegressor,
     SolveGPRegressor,
     SVGPClassifier,
     SVGPRegressor,
@@ -134,3 +137,30 @@ def test_other_numbers_of_classes_are_refused(n_classes):
     with pytest.raises(ValueError, match="the number of outputs or classes in y changes it"):
         model.fit(X, after)
     assert model.predict_proba(X).shape[1] == n_classes[0]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        SCGDGaussianProcessRegressor(noise="learned"),
+        SCGDGaussianProcessRegressor(noise="learned", weights="learned"),
+        MinimaxGaussianProcessRegressor(noise="learned"),
+        SVGPRegressor(loss="log", n_inducing=8, solver="natural"),
+        SVGPClassifier(n_inducing=8, solver="adam"),
+    ],
+    ids=str,
+)
+def test_warm_fits_begin_with_all_that_was_learned(model):
+    """Noise, w and the covariance of q(w) began anew."""
+    X, y = question(60)
+    y = given(model, y)
+    params = {"hidden_layer_sizes": (8,)} if hasattr(model, "hidden_layer_sizes") else {}
+    shared = {"random_state": 0, "max_iter": 20, "warm_start": True, "learning_rate": "constant"}
+    model = clone(model).set_params(**shared, **params).fit(X, y)
+    noise, value = getattr(model, "noise_variance_", None), model.log_marginal_likelihood_value_
+    model.set_params(max_iter=1, learning_rate_init=1e-12).fit(X, y)
+    assert model.log_marginal_likelihood_value_ == pytest.approx(value, rel=1e-6)
+    if noise is not None:
+        assert model.noise_variance_ == pytest.approx(noise, rel=1e-9)
+    if model.loss_curve_ is not None:  # w is closed after training, and so is the mean of q(w)
+        assert model.loss_curve_[0] < value / -60 + 0.5

@@ -8,10 +8,11 @@ training targets are on.
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -313,10 +314,25 @@ def brief(transform: Any) -> str:
     return " ".join(repr(transform).split())
 
 
+LIBRARIES = re.compile(r"(numpy|scipy|sklearn)\.")
+IGNORED: list[Any] = [
+    ("ignore", None, kind, LIBRARIES, 0) for kind in (UserWarning, RuntimeWarning)
+]
+
+
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Suppress warnings of numbers outside a map's domain, which the caller handles."""
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        warnings.simplefilter("ignore", RuntimeWarning)
-        yield
+    """Suppress libraries' warnings of numbers outside a map's domain, which the caller handles.
+
+    `warnings.catch_warnings` would not do. It restores the whole list of filters, so of two threads
+    the second one would restore what the first one had added, for ever.
+    """
+    filters = cast(list, warnings.filters)
+    filters[:0] = IGNORED
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    finally:
+        for each in IGNORED:  # from the list to which they were added, whichever is used by now
+            with contextlib.suppress(ValueError):  # warnings.resetwarnings() was called
+                filters.remove(each)

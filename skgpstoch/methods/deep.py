@@ -106,8 +106,8 @@ class LayerParameters:
         `partial_fit`.
     elbo_std_ : float
         Standard error of `elbo_`, due to the draws of hidden layers in the closing pass. For few
-        rows the draws are points of a Sobol sequence, and the error is smaller, about a third of
-        this. NaN after `partial_fit`.
+        rows the draws are points of a Sobol sequence, and the error is smaller: a third of this or
+        less. NaN after `partial_fit`.
     """
 
     n_layers: int = 2

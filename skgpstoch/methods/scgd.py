@@ -229,9 +229,9 @@ class SCGDGaussianProcessRegressor(FiniteParameters, StreamingRegressor):
     Parameters
     ----------
     averaging : float, "auto" or "theory", default="auto"
-        Weight b_t of the present minibatch in the running estimate of F = ZᵀZ + λI. "auto" is at
-        most 0.05 and averages over at least 20 rows for each feature, if there are as many;
-        "theory" is t^(−1/2). The paper's experiments use 0.9.
+        Weight b_t of the present minibatch in the running estimate of F = ZᵀZ + λI. "auto"
+        averages over at least 39 minibatches (b_t ≤ 0.05) and 20 rows for each feature, but not
+        over more rows than there are; "theory" is t^(−1/2). The paper's experiments use 0.9.
     max_iter : int or "auto", default="auto"
         Number of epochs; "auto" makes n_samples steps, but at least 350 (100 for very few rows) and
         at most 8,000.

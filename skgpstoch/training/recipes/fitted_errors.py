@@ -172,7 +172,8 @@ class Followed(NamedTuple):
         q(f) = N(m − ag/(1 − h), a/(1 − h) + s² − a),
 
     exactly for Gaussian noise, and near an optimum of the bound for others. Where a row has several
-    functions, as of classes, each is taken by itself.
+    functions, as of classes, each is taken by itself. Where blocks of weights are independent in
+    q(w), a may exceed s², whose rest is then 0.
     """
 
     q: Marginals
@@ -196,13 +197,12 @@ class Followed(NamedTuple):
         a = told(curvature)
         if a is None:
             return None
-        a = torch.minimum(a, q.var[0])
         return cls(q, g, (curvature * a).clamp_max(1.0), a)
 
     def without_own(self) -> Marginals:
         """Return q(f) of each row without its own y, (1, n, P)."""
         of_rest = self.told / (1.0 - self.leverage).clamp_min(LEAST_FREE)
-        rest = self.q.var - self.told
+        rest = (self.q.var - self.told).clamp_min(0.0)
         return Marginals(self.q.mean - of_rest * self.slope, of_rest + rest)
 
 

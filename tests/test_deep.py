@@ -537,3 +537,12 @@ def test_deep_models_have_constant_noise():
 def test_hidden_needs_a_fit(step):
     with pytest.raises(NotFittedError):
         DeepGPRegressor().hidden(step[0])
+
+
+def test_hidden_layers_are_not_silently_nan():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    model = DeepGPRegressor(n_inducing=5, max_iter=1, random_state=0).fit(X, X[:, 0])
+    model._x_scaling = model._x_scaling._replace(scale=np.full(2, 5e-324))  # as in an edited file
+    with np.errstate(over="ignore"), pytest.raises(ValueError, match="predicts nan for"):
+        model.hidden(X[:3])

@@ -207,6 +207,23 @@ def test_shuffle_to_writes_all_rows_in_random_order(rows, table, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["s.parquet"]
 
 
+def test_an_array_may_be_filled_again_for_each_chunk(tmp_path):
+    """The shuffle wrote the last chunk's y beside all X."""
+    values = np.random.default_rng(0).normal(size=(3, 100, 2))
+
+    def chunks():
+        buffer = np.empty((100, 2))
+        for each in values:
+            buffer[:] = each
+            yield buffer[:, :1], buffer[:, 1]
+
+    ChunkRows(chunks).shuffle_to(tmp_path / "s.parquet")
+    (chunk,) = ParquetRows(tmp_path / "s.parquet", target="y").chunks()
+    found = np.column_stack([chunk.X, chunk.y])
+    given = np.vstack(values)
+    assert_array_equal(found[found[:, 0].argsort()], given[given[:, 0].argsort()])
+
+
 @pytest.mark.parametrize("kind", ["mean", "variance", "labels"])
 def test_sorted_rows_are_warned_of(kind, tmp_path):
     rng = np.random.default_rng(0)

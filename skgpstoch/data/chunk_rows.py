@@ -32,7 +32,8 @@ class ChunkRows(RowSource):
         Function without arguments that returns a new iterator of chunks. It is called once for each
         pass over the rows. A chunk is X, a tuple (X, y) or (X, y, sample_weight), or a mapping with
         the keys X, y, sample_weight, exposure and y_std. Each pass must give the same rows in the
-        same order. Chunks may have any size, also 0; at most 65,536 rows are used at a time.
+        same order. Chunks may have any size, also 0; at most 65,536 rows are used at a time. The
+        function may fill one array again for each chunk.
     n_rows : int or None, default=None
         Total number of rows, if it is known. None: the first complete pass counts them.
     transform : transformer or None, default=None
@@ -203,8 +204,11 @@ def length_of(X: Any, where: str) -> int:
 
 
 def pieces(parts: dict[str, Any], first: int, n: int, where: str) -> Iterator[Chunk]:
-    """Yield a chunk in pieces of bounded size."""
+    """Yield a chunk in pieces of bounded size; arrays are copied, as they may be filled again."""
     arrays = stored_arrays(parts, where)
     for rows in row_blocks(n, CHUNK_ROWS):
-        cut = {name: take(array, rows) for name, array in arrays.items()}
+        cut = {
+            name: array[rows].copy() if isinstance(array, np.ndarray) else take(array, rows)
+            for name, array in arrays.items()
+        }
         yield Chunk(rows=np.arange(first + rows.start, first + rows.stop), where=where, **cut)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import math
 import os
 import re
 import traceback
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -45,10 +46,11 @@ NOT_FITTED = (
     "this estimator; in a callback, wait for the end of the fit."
 )
 SPECIAL = {"__call__", "__getitem__", "__len__", "__repr__"}
-N_FINITE = {
+N_FINITE: dict[str, float] = {
     **dict.fromkeys(("interval", "latent_mean_and_variance", "predict", "predict_gradient"), 2),
     **dict.fromkeys(("__call__", "mean", "median", "predict_interval", "predict_std"), 1),
     **dict.fromkeys(("sample", "sample_y", "std"), 1),
+    "hidden": math.inf,
 }
 """Of what methods of models, distributions and functions return, how many of the first are finite.
 
@@ -199,10 +201,9 @@ def check_found(model: Any, name: str, found: Any) -> None:
         check_probabilities(model, found)
 
 
-def check_known(model: Any, found: Any, n_finite: int) -> None:
+def check_known(model: Any, found: Any, n_finite: float) -> None:
     """Raise a ValueError if predictions are NaN, or the first, as means and stds, are infinite."""
-    arrays = found if isinstance(found, tuple) else (found,)
-    for i, a in enumerate(arrays):
+    for i, a in enumerate(flat(found)):
         if not (isinstance(a, np.ndarray) and a.dtype.kind == "f"):
             continue
         unknown = ~np.isfinite(a) if i < n_finite else np.isnan(a)
@@ -215,6 +216,15 @@ def check_known(model: Any, found: Any, n_finite: int) -> None:
                 f"compute with.{Parts(model).most_extreme()}"
                 f"{unseen * get_config()['assume_finite']} Check X, and fit the model again."
             )
+
+
+def flat(found: Any) -> Iterator[Any]:
+    """Yield what tuples and lists have, such as the means and deviations of several layers."""
+    if isinstance(found, tuple | list):
+        for each in found:
+            yield from flat(each)
+    else:
+        yield found
 
 
 def check_probabilities(model: Any, found: np.ndarray) -> None:

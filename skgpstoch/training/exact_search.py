@@ -25,7 +25,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import kernels as sk
 from torch import Tensor, nn
 
+from ..data.equal_rows import observations
 from ..data.messages import warn
+from ..data.rows import Data
 from ..kernels.matrices import Covariance, Pull, covariance_of
 from ..maths.exact_solver import ExactSolver
 from .interrupts import interruptible, keeps_best, tell, was_interrupted
@@ -128,12 +130,10 @@ def best_on(kernel: sk.Kernel, X: Tensor, Y: Tensor) -> sk.Kernel:
     long ones alone it may end where an input matters not at all, and from short ones where f is
     noise, which may be likeliest before any step.
     """
-    given = torch.cat([X, Y], 1).cpu().double().numpy()
-    given = given[np.lexsort(given.T[::-1])]  # so that a part of them has rows of all places
-    rows, targets = np.split(given, [X.shape[1]], 1)
-    some = TrainingSet(rows, targets, np.array(MIN_ALPHA), X.device)
+    rows, _ = observations(Data(*(a.cpu().double().numpy() for a in (X, Y))), len(X))
+    some = TrainingSet(rows.X, rows.y, np.array(MIN_ALPHA), X.device)
     few = slice(None, None, math.ceil(len(rows) / ROWS_OF_STARTS))
-    brief = some._replace(X=rows[few], Y=targets[few])
+    brief = some._replace(X=rows.X[few], Y=rows.y[few])
     starts = [within_bounds(smoother(kernel, factor)) for factor in SHORTENINGS]
     tried = [
         Search(brief.evidence(k), FEW_STEPS).run(LBFGS, k.theta, log_bounds(k)) for k in starts

@@ -70,3 +70,16 @@ def test_rows_a_little_beyond_the_points_are_not_told(monkeypatch):
     rng = np.random.default_rng(1)
     said = told(SVGPRegressor(n_inducing=20, random_state=0), rows(rng, 0.2), [rows(rng)])
     assert not any("are beyond all inducing points" in text for text in said)
+
+
+@pytest.mark.parametrize("width", [0.1, 2.0])
+def test_length_scales_of_a_small_range_are_told(width):
+    """90 % intervals held a third of all later rows."""
+    rng = np.random.default_rng(104)
+
+    def piece(width):
+        X = width * rng.uniform(-1, 1, (60, 2))
+        return X, np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.2 * rng.standard_normal(60)
+
+    said = told(NNGPRegressor(random_state=0), piece(width), [piece(2.0) for _ in range(4)])
+    assert any("standard deviations away" in text for text in said) == (width < 1.0)

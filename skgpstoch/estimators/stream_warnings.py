@@ -15,7 +15,8 @@ from ..models.calibration.held_out import Predicted
 from ..models.features.inducing import InducingFeatures
 
 FEWEST_OF_CALL, MOST_OF_CALL = 20, 200  # rows of a call that are judged
-SURPRISING = 5.0  # standard deviations that half of the rows, or counts on average, are away
+SURPRISING = 2.0  # standard deviations that half of the rows are away; usual streams: .3 to 1.1
+SURPRISING_COUNTS = 5.0  # the same of counts on average
 WORSE = 2.0  # times the log loss of equal probabilities
 MOST_BEYOND = 0.3  # of the rows
 FEWEST_POINTS = 20  # whose range is that of their rows
@@ -48,12 +49,14 @@ def warn_of_surprise(estimator: Any, data: Data) -> None:
         is_real = isinstance(posterior.likelihood, AdditiveNoise)
         typical = squares.median(0).values if is_real else squares.mean(0)
         off = float(typical.max().sqrt())
-        is_far, said = off > SURPRISING, f"are {off:.2g} standard deviations away"
+        is_far = off > (SURPRISING if is_real else SURPRISING_COUNTS)
+        said = f"are {off:.2g} standard deviations away"
     if is_far:
         warn(
             f"Rows of this call {said}, typically, before they are learned, because the kernel and "
-            "the noise are those of the first rows, which were of another kind, such as a constant "
-            "y, one class or counts without an event. Call fit with all rows."
+            "the noise are those of the first rows, which were of another kind, such as rows of a "
+            "small range, a constant y, one class or counts without an event. Call fit with all "
+            "rows."
         )
 
 

@@ -49,6 +49,8 @@ class Roles:
 
     def chunk(self, where: str, rows: np.ndarray, table: Any) -> Chunk:
         """Return stored rows, a pyarrow table, as a chunk."""
+        times = [n for n in self.features if types.is_temporal(self.schema.field(n).type)]
+        table = self.as_common(table, [*times, *self.named], where)
         if self.dtype is None:
             X = frame(unordered(table.select(self.features)), where)
         else:
@@ -61,9 +63,35 @@ class Roles:
     def other(self, table: Any, name: str) -> np.ndarray:
         """Return y, weights, exposures or errors of y; (m, P) if there are several columns."""
         names = self.others[name]
-        columns = [names] if isinstance(names, str) else names
-        arrays = [values(table[each].cast(self.schema.field(each).type)) for each in columns]
-        return arrays[0] if isinstance(names, str) else np.column_stack(arrays)
+        if isinstance(names, str):
+            return values(table[names])
+        return np.column_stack([values(table[each]) for each in names])
+
+    @property
+    def named(self) -> list[str]:
+        """Names of the columns of y, weights, exposures and errors of y."""
+        return [name for name in self.used if name not in self.features]
+
+    def as_common(self, table: Any, names: Sequence[str], where: str) -> Any:
+        """Return a table of which some columns have the types that suit all files.
+
+        Raises
+        ------
+        ValueError
+            If values do not have that type, for example integers beyond the digits of a float.
+        """
+        for name in names:
+            column, kind = table[name], self.schema.field(name).type
+            try:
+                converted = column.cast(kind)
+            except pa.ArrowException as error:
+                raise ValueError(
+                    f"{where}: column {name!r} of type {column.type} cannot be converted to "
+                    f"{kind}, the type that suits all files: {str(error).rstrip('.')}. Write all "
+                    "files with the same type."
+                ) from error
+            table = table.set_column(table.schema.get_field_index(name), name, converted)
+        return table
 
 
 def frame(table: Any, where: str) -> Any:

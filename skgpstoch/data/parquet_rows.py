@@ -16,7 +16,6 @@ import numpy as np
 
 from .chunk import Chunk
 from .frames import is_frame
-from .parquet_writer import types_named
 from .read_ahead import BUFFER_PARTS
 from .row_source import CHUNK_ROWS, RowSource, in_turn, share_of
 
@@ -171,9 +170,8 @@ class ParquetRows(RowSource):
         footers: dict[str, Footer] = {}
         for unit in self.units:
             for rows, table in self.pieces(unit, footers):
-                with types_named():
-                    table = table.cast(self.roles.schema)
-                yield rows, table
+                table = self.roles.as_common(table, self.roles.used, unit.where)
+                yield rows, table.cast(self.roles.schema)
 
     def pieces(
         self, unit: RowGroup, footers: dict[str, Footer]

@@ -507,3 +507,19 @@ def test_nothing_global_changes(digits):
     ConvolutionalGPClassifier(**{**QUICK, "max_iter": 1}).fit(X, y)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("n_first", [1, 5])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_streams_with_orthogonal_points_begin_with_few_images(n_first):
+    """One image has no orthogonal points of whole images; five left no residual but rounding."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 16))
+    y = X[:, 0] + X[:, 5]
+    model = ConvolutionalGPRegressor(
+        image_shape=(4, 4), patch_shape=2, posterior="solve", random_state=0
+    )
+    model.partial_fit(X[:n_first], y[:n_first])
+    for i in range(n_first, 60, 10):
+        model.partial_fit(X[i : i + 10], y[i : i + 10])
+    assert model.score(X[60:], y[60:]) > 0.5

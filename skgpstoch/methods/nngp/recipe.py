@@ -62,6 +62,7 @@ LAYER_RATE = 1.0 / 30.0  # factor of that, for networks
 MOST_HELD_OUT = 2000  # rows
 KERNEL_STEPS = (50, 8, 250)  # "auto": so many, and more for each hyper-parameter; at most
 FEW = 16  # neighbours while a start is searched for
+MOST_NEIGHBORS = 2**16  # a covariance of more takes 34 GB
 NOISE_AT_START = 0.1
 UNTRAINED_RATE = 1e-12  # of a step that changes nothing
 
@@ -291,7 +292,7 @@ class NeighbourRecipe(Recipe):
         """Return how many neighbours, at most, among which rows, and the rows of an epoch."""
         most = self.n_neighbors if n_neighbors is None else n_neighbors
         return {
-            "n_neighbors": min(most, self.n_neighbors),
+            "n_neighbors": min(most, self.n_neighbors, MOST_NEIGHBORS),
             "n_neighbors_predict": predicting(self.n_neighbors_predict),
             "seeks_fewer": self.n_neighbors_predict == "auto",
             "is_approximate": approximates(self.search),

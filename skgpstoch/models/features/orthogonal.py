@@ -8,8 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ...maths.linalg import NotPositiveDefiniteError, add_diagonal
 from .base import Basis
 from .inducing import InducingFeatures, whiten
+
+NEARLY = 1e-8  # jitter of K_uu, over its mean diagonal, that keeps P exact to four digits
 
 
 class _WithOrthogonalPoints(InducingFeatures):
@@ -68,12 +71,22 @@ class OrthogonalFeatures(_WithOrthogonalPoints):
         return (K, inverse), *((C, R) for *_, C, R in sets_of(state))
 
     def condition(self, *points: Tensor) -> list[Tensor]:
-        """K_uu and L_u⁻¹, and a :class:`PointSet` of each set O_b; all in float64."""
+        """K_uu and L_u⁻¹, and a :class:`PointSet` of each set O_b; all in float64.
+
+        If K_uu is so nearly singular that rounding leaves no residual process, it gets a jitter.
+        """
         M = len(points[0])
         whole = self.covariances.among(torch.cat([p.double() for p in points]))
-        prior_variance = whole[M:, M:].diagonal().mean().detach()
         K = self.jittered(whole[:M, :M])
-        inverse = self.inverse_factor(K)
+        try:
+            return self.conditioned(whole, K)
+        except NotPositiveDefiniteError:
+            return self.conditioned(whole, add_diagonal(K, NEARLY * K.diagonal().mean()))
+
+    def conditioned(self, whole: Tensor, K: Tensor) -> list[Tensor]:
+        """The same for K_uu, and the covariance of all points."""
+        M, inverse = len(K), self.inverse_factor(K)
+        prior_variance = whole[M:, M:].diagonal().mean().detach()
         sets: list[PointSet] = []
         for size in self.blocks[1:]:
             K_o, K_oo = whole[M : M + size, :M], self.jittered(whole[M : M + size, M : M + size])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -63,14 +63,14 @@ class CompositeFeatures(FeatureMap):
 class SumFeatures(CompositeFeatures):
     """The features of f = Σ_i f_i: the features of all f_i side by side.
 
-    K_uu is block-diagonal and ρ = Σ_i k_i − ‖P‖². All parts have the same number of blocks of q(w);
-    blocks of the same kind of points are joined.
+    K_uu is block-diagonal and ρ = Σ_i k_i − ‖P‖². Blocks of q(w) of the same kind of points are
+    joined; a part may lack the last ones, as there are no orthogonal points for a single image.
     """
 
     def __init__(self, parts: Sequence[InducingFeatures]) -> None:
         super().__init__()
         self.parts = nn.ModuleList(parts)
-        self.blocks = tuple(sum(sizes) for sizes in zip(*(p.blocks for p in parts), strict=True))
+        self.blocks = tuple(map(sum, zip_longest(*(p.blocks for p in parts), fillvalue=0)))
         self.n_features = sum(self.blocks)
 
     @property
@@ -82,7 +82,7 @@ class SumFeatures(CompositeFeatures):
         found = [part.basis(X) for part in self.each]
         shifts = [basis.shift for basis in found if basis.shift is not None]
         pieces = [b.phi.split(p.blocks, 1) for b, p in zip(found, self.each, strict=True)]
-        phi = torch.cat(list(itertools.chain(*zip(*pieces, strict=True))), 1)
+        phi = torch.cat([piece for each in by_block(pieces) for piece in each], 1)
         prior = torch.stack([basis.prior for basis in found]).sum(0)
         return Basis(
             phi,
@@ -114,5 +114,11 @@ def joined(
     """K and L⁻¹ of every block, from those of parts that are independent."""
     return tuple(
         (torch.block_diag(*(K for K, _ in pairs)), torch.block_diag(*(R for _, R in pairs)))
-        for pairs in zip(*factors, strict=True)
+        for pairs in by_block(factors)
     )
+
+
+def by_block(parts: Sequence[Sequence[Any]]) -> Iterator[list[Any]]:
+    """Yield what parts have of each block, without parts that lack it."""
+    for of_parts in zip_longest(*parts):
+        yield [each for each in of_parts if each is not None]

@@ -204,9 +204,9 @@ class ExpectedLogLikelihood(Loss):
 class Log1pBound(ExpectedLogLikelihood):
     """−E_q[log p(y | f)] with the term r/σ² of the residual variance r replaced by log(1 + r/σ²).
 
-    For a Gaussian likelihood this is still a bound on the evidence, and a tighter one. It takes
-    q(f | u) = N(Pw, R^½ V R^½) with R = K − PPᵀ and the best diagonal V. Since
-    KL[q(f | u) ‖ p(f | u)] is ½ Σ (vᵢ − 1 − log vᵢ), the best is vᵢ = 1/(1 + rᵢ/σ²).
+    For a Gaussian likelihood and weights of at least 1 this is still a bound on the evidence, and a
+    tighter one. It takes q(f | u) = N(Pw, R^½ V R^½) with R = K − PPᵀ and the best diagonal V.
+    Since KL[q(f | u) ‖ p(f | u)] is ½ Σ (vᵢ − 1 − log vᵢ), the best is vᵢ = 1/(1 + rᵢ/σ²).
 
     References
     ----------

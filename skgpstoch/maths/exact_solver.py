@@ -6,7 +6,7 @@ with C = K + noise = LLᵀ and A = C⁻¹Y, for the P columns of Y, which share 
     log N(Y | 0, C) = −½ tr(YᵀA) − P·(Σᵢ log Lᵢᵢ + n/2·log 2π)                    (Algorithm 2.1)
     ∂/∂C = ½(AAᵀ − P·C⁻¹)                                                         (eq. 5.9)
     E f* = K*A,   cov f* = K** − VᵀV,   V = L⁻¹K*ᵀ                                (Algorithm 2.1)
-    y − μ₋ = A/q,   v₋ = 1/q,   q = diag C⁻¹,   for a row given the others        (eqs. 5.10, 5.11)
+    y − μ₋ = A/q,   v₋ = 1/q,   q = diag C⁻¹,   for a row given the others        (eq. 5.12)
 
 Leading dimensions are a batch: outputs with noise of their own, or rows with their neighbours.
 Functions whose names end in "_" take one matrix, and overwrite it.

@@ -297,9 +297,27 @@ def test_models_that_rows_near_each_other_predict_better_than(scale):
 def test_noise_is_not_predicted_by_rows_near_each_other():
     X, y = np.random.default_rng(0).standard_normal((2, 300, 1))
     rows = np.arange(0, 300, 2)
-    assert only(error_findings.of_local(rows, y[rows], X, y)).value > 1.0
+    follows = 0.9 * y[rows]  # errors of a fit that is not constant
+    assert only(error_findings.of_local(rows, follows, X, y)).value > 1.0
     copies = np.tile(X, (2, 1)), np.tile(y, (2, 1))  # copies of a row do not predict it
-    assert only(error_findings.of_local(rows, y[rows], *copies)).value > 1.0
+    assert only(error_findings.of_local(rows, follows, *copies)).value > 1.0
+    assert only(error_findings.of_local(rows, y[rows], X, y)).severity == "fine"
+
+
+@pytest.mark.parametrize("n_inducing", [32, "auto"])
+def test_a_constant_where_near_rows_are_of_like_classes_is_told(n_inducing):
+    """With few points in 64 columns the bound is best at no f at all, and nothing said so."""
+    rng = np.random.default_rng(10)
+    y = rng.integers(0, 3, 200)
+    X = 0.3 * rng.standard_normal((200, 8, 8))
+    for image, kind in zip(X, y, strict=True):
+        i, j = rng.integers(0, 6, 2)
+        image[i : i + (1, 3, 2)[kind], j : j + (3, 1, 2)[kind]] += 2.0
+    model = SVGPClassifier(n_inducing=n_inducing, random_state=0)
+    said = said_by(lambda: model.fit(X.reshape(200, -1), y))
+    is_constant = np.ptp(model.predict_proba(X.reshape(200, -1)), axis=0).max() < 0.01
+    assert any("predicts almost the same at all rows" in text for text in said) == is_constant
+    assert is_constant == (n_inducing == 32)
 
 
 def test_few_errors_are_alike_by_chance():

@@ -314,9 +314,9 @@ def brief(transform: Any) -> str:
     return " ".join(repr(transform).split())
 
 
-LIBRARIES = re.compile(r"(numpy|scipy|sklearn)\.")
+OF_LIBRARIES = re.compile(r"(numpy|scipy|sklearn)\.")
 IGNORED: list[Any] = [
-    ("ignore", None, kind, LIBRARIES, 0) for kind in (UserWarning, RuntimeWarning)
+    ("ignore", None, kind, OF_LIBRARIES, 0) for kind in (UserWarning, RuntimeWarning)
 ]
 
 

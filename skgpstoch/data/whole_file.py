@@ -17,7 +17,7 @@ fcntl: Any = None  # Windows lacks it; but there nobody can remove a file that i
 with suppress(ImportError):
     import fcntl
 
-FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG  # errors that do not say what was being written
+FULL_DISK = errno.ENOSPC, errno.EDQUOT, errno.EFBIG  # errors that do not say what was being written
 BYTES_KEPT = 217  # of a file's name in that of its unfinished file, which may have 255
 
 
@@ -59,7 +59,7 @@ def whole_file(path: str | os.PathLike) -> Generator[Path, None, None]:
             os.chmod(partial, mode)
         os.replace(partial, target)
     except OSError as error:
-        if error.errno in FULL and error.filename is None:
+        if error.errno in FULL_DISK and error.filename is None:
             raise OSError(error.errno, error.strerror, str(target)) from error
         raise
     finally:

@@ -37,6 +37,7 @@ from .findings import UNTRAINED
 from .fitted import Fitted
 
 MOST_LEFT_OUT = 2000  # rows whose inverse covariances are computed to judge the fit
+MOST_INDICATORS = 10_000_000  # of rows times classes, which take 80 MB
 SURE_SHARE = 4.0  # standard errors by which classes are predicted too often
 
 
@@ -154,6 +155,8 @@ def of_local_classes(
     fitted: Fitted, data: Data, kernel: sk.Kernel | None, is_trained: bool
 ) -> Iterator[Finding]:
     """Yield whether the classes of the ten nearest rows predict better than the fit."""
+    n_classes = int(data.y.max()) + 1
+    data = data[:: math.ceil(len(data) * n_classes / MOST_INDICATORS)]
     rows, codes = judged_rows(data.X), fitted.scaled_targets(data)
     y, (_, q) = torch.from_numpy(codes[rows]), marginals_at(fitted, data, rows)
     with torch.no_grad():

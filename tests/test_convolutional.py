@@ -511,6 +511,7 @@ def test_nothing_global_changes(digits):
 
 @pytest.mark.parametrize("n_first", [1, 5])
 @pytest.mark.filterwarnings("ignore::UserWarning")
+@slow_cases("1")
 def test_streams_with_orthogonal_points_begin_with_few_images(n_first):
     """One image has no orthogonal points of whole images; five left no residual but rounding."""
     rng = np.random.default_rng(0)

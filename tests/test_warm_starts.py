@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+from families import slow_cases
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
 
@@ -148,8 +149,9 @@ def test_other_numbers_of_classes_are_refused(n_classes):
         SVGPRegressor(loss="log", n_inducing=8, solver="natural"),
         SVGPClassifier(n_inducing=8, solver="adam"),
     ],
-    ids=str,
+    ids=["noise", "weights", "minimax", "log", "adam"],
 )
+@slow_cases("noise", "minimax", "adam")
 def test_warm_fits_begin_with_all_that_was_learned(model):
     """Noise, w and the covariance of q(w) began anew."""
     X, y = question(60)

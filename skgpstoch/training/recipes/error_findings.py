@@ -294,6 +294,7 @@ def of_local(
     if found.value >= limit:
         yield found
         return
+    start = "another" if is_constant else "a shorter"
     of_model = f"has {found.value:.2g} times the mean squared error of the model."
     yield found._replace(
         severity="problem" if is_trained else "note",
@@ -302,7 +303,7 @@ def of_local(
         if is_constant
         else "Rows near each other predict better than this model: the mean of the "
         f"{N_NEAREST} nearest rows {of_model}" + of_range(kernel, X, Y),
-        advice="Start from a shorter length_scale or let its bounds reach one, raise n_inducing if "
+        advice=f"Start from {start} length_scale or let its bounds reach one, raise n_inducing if "
         f"the estimator has it, or use {rival}."
         if is_trained
         else UNTRAINED,

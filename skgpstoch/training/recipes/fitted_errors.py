@@ -109,8 +109,7 @@ def counts_at(fitted: Fitted, data: Data, rows: np.ndarray) -> Counts:
         likelihood = fitted.posterior.likelihood.given(exposure)
         mean, variance = likelihood.moments(q).mixture_moments()
         of_rate, kurtosis = likelihood.variance_and_kurtosis(mean)
-        told = told_at(fitted, X, len(rows) == len(data))
-        followed = Followed.of(q, y, likelihood, told, data[rows].weight)
+        followed = followed_at(fitted, data, rows, likelihood, X, q, y)
         leverage = torch.zeros_like(mean) if followed is None else followed.leverage
         if followed is None:  # then f varies as y does beyond what its rate tells
             of_rate = variance
@@ -126,8 +125,7 @@ def of_shares(fitted: Fitted, data: Data, is_trained: bool) -> Iterator[Finding]
     y = torch.from_numpy(fitted.scaled_targets(data)[rows])
     X, q = marginals_at(fitted, data, rows)
     with torch.no_grad():
-        told = told_at(fitted, X, len(rows) == len(data))
-        followed = Followed.of(q, y, likelihood, told, data[rows].weight)
+        followed = followed_at(fitted, data, rows, likelihood, X, q, y)
         if followed is None:
             return
         p = Predicted.of_classes(y, followed.without_own(), likelihood).mean.numpy()
@@ -217,9 +215,23 @@ def marginals_at(fitted: Fitted, data: Data, rows: np.ndarray) -> tuple[Tensor, 
     return X, Marginals(m[None], s2[None])
 
 
-def told_at(fitted: Fitted, X: Tensor, are_all: bool) -> Callable[[Tensor], Tensor | None]:
-    """Return how much of f's variances rows have told, given λ; X may be all rows."""
-    return lambda curvature: fitted.posterior.told(X, curvature if are_all else None)
+def followed_at(
+    fitted: Fitted,
+    data: Data,
+    rows: np.ndarray,
+    likelihood: Any,
+    X: Tensor,
+    q: Marginals,
+    y: Tensor,
+) -> Followed | None:
+    """Return how q(f) follows y at these rows, if a posterior knows what all rows have told."""
+
+    def told(curvature: Tensor) -> Tensor | None:
+        are_all = len(rows) == len(data)
+        return cast(Tensor | None, fitted.posterior.told(X, curvature if are_all else None))
+
+    weight = None if data.weight is None else data.weight[rows]
+    return Followed.of(q, y, likelihood, told, weight)
 
 
 def unit_of(recipe: Any, data: Data) -> float:

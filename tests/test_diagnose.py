@@ -4,6 +4,7 @@ import itertools
 import pickle
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -959,6 +960,19 @@ def test_the_dispersion_of_counts_leaves_out_what_f_follows():
         (each,) = error_findings.of_dispersion(counts_of(9.0 * y, mean, mean), learns_it, True)
         assert words in each.advice
         assert ("negative_binomial" in each.advice) != learns_it
+    for is_told, severity in {True: "note", False: "problem"}.items():
+        counts = counts_of(9.0 * y, mean, mean)
+        (each,) = error_findings.of_dispersion(counts, False, False, is_told)
+        assert (each.severity, each.advice) == (severity, findings.UNTRAINED)
+
+
+def test_training_settles_after_many_epochs_whose_last_ones_gain_little():
+    history = History(loss_curve=[1.0 + 0.005 * (100 - i) for i in range(100)], status="max_iter")
+    assert not history.has_settled()  # by .05 in ten epochs
+    assert history.has_settled(0.1)
+    assert not replace(history, status="interrupted").has_settled(0.1)
+    few = replace(history, loss_curve=history.loss_curve[-49:])
+    assert not few.has_settled(0.1)
 
 
 @pytest.mark.slow

@@ -55,6 +55,7 @@ from skgpstoch import (
     GaussianProcessClassifier,
     GaussianProcessRegressor,
     LogLoss,
+    NNGPClassifier,
     NNGPRegressor,
     QSGPRegressor,
     SCGDGaussianProcessRegressor,
@@ -3517,4 +3518,31 @@ def test_levels_that_contradict_one_another_are_refused(of_levels, edit, tmp_pat
     model.save(tmp_path / "model")
     edit(model._encoder)
     with pytest.raises(ValueError, match=r"cannot be saved: .*(levels|places|kind|time zone)"):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "name", "value"),
+    [
+        ("gaussian", "known", 0.5),
+        ("gaussian", "ratio", 2.0),
+        ("poisson", "exposure", -1.0),
+    ],
+)
+def test_likelihoods_of_files_know_no_rows(likelihood, name, value, tmp_path):
+    """Predictions used them, and graphs did not."""
+    model = SVGPRegressor(likelihood=likelihood, n_inducing=5, max_iter=4, random_state=0)
+    model.fit(X, np.arange(len(X)) % 3).save(tmp_path / "model")
+    setattr(model.posterior_.model.likelihood, name, value)
+    with pytest.raises(ValueError, match=rf"\.{name} is set, as in no model"):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("cls", [SVGPClassifier, NNGPClassifier])
+def test_likelihoods_have_as_many_classes_as_the_model(cls, tmp_path):
+    """Probabilities of predictions and of graphs differed."""
+    model = cls(max_iter=4, random_state=0).fit(X, np.arange(len(X)) % 3)
+    model.save(tmp_path / "model")
+    model.posterior_.likelihood.n_classes = 1
+    with pytest.raises(ValueError, match="predicts 3 classes, but its posterior_ predicts 1 class"):
         model.save(tmp_path / "model")

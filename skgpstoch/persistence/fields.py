@@ -136,6 +136,7 @@ def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
     package = package_of(cls)
     if package == PACKAGE:
         check_inner(cls, {k: v for k, v in (fields.get("_modules") or {}).items() if v is not None})
+        check_row_values(cls, fields)
     limit = max(FREE_SIZES.get(package, math.inf), n_bytes)
     for name, field in fields.items():
         if "hook" in name and isinstance(field, dict) and field:
@@ -153,6 +154,15 @@ def check_module(cls: type, fields: dict[str, Any], n_bytes: int) -> None:
         most = min(limit, MOST_REPEATED.get(name, limit))
         if size_of(field) > most and (package != PACKAGE or name in SIZES):
             raise ValueError(f"{cls.__name__}.{name} is larger than {most}")
+
+
+def check_row_values(cls: type, fields: dict[str, Any]) -> None:
+    """Raise a ValueError if a likelihood knows values of rows, or no positive exposure of all."""
+    for name in getattr(cls, "row_attributes", ()):
+        given = fields.get(name)
+        is_number = name == "exposure" and isinstance(given, float | int)
+        if not (given is None or (is_number and 0.0 < given < math.inf)):
+            raise ValueError(f"{cls.__name__}.{name} is set, as in no model")
 
 
 def check_inner(cls: type, modules: dict[str, Any]) -> None:

@@ -131,7 +131,7 @@ def check_kinds(value: BaseEstimator, name: str, inside: Inside, own: frozenset[
     """Raise a ValueError if what is in a field predicts something else than the estimator."""
     kinds = inside.kinds
     if name == "posterior_" and is_classifier(value):
-        kinds = frozenset([f"{max(2, inside.n_outputs)} classes"])
+        kinds |= {f"{max(2, inside.n_outputs)} classes"}
     is_other = own and kinds and kinds != own
     if is_other or len(kinds) > 1 or (kinds and "classes" in min(kinds) and not own):
         raise ValueError(
@@ -178,10 +178,12 @@ def joined(counts: Inside, value: Any, given: list[Inside], lengths: dict[str, i
     if is_ours and (own := value._modules.get("network")) is not None:
         check_members(value, own)
         networks[id(own)] = own
+    n_classes = vars(value).get("n_classes") if is_ours else None  # of a likelihood
+    own_kinds = [] if n_classes is None else [f"{n_classes} classes"]
     of_value = 0 if type(value).__name__ in HIDDEN else lengths.get(OUTPUTS, 0)
     return counts._replace(
         training=trains(value) or next((each.training for each in given if each.training), ""),
         n_outputs=max([of_value, *(inside.n_outputs for inside in given)]),
-        kinds=frozenset().union(*(inside.kinds for inside in given)),
+        kinds=frozenset(own_kinds).union(*(inside.kinds for inside in given)),
         networks=tuple(networks.values()),
     )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import io
 import math
 import os
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import CellType, CodeType, FunctionType
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
@@ -291,13 +294,15 @@ def copy_of(state: Any) -> Any:
 
 
 SILENT = {"checkpoint_dir", "verbose", "device", "random_state"}  # parameters that change no model
+OF_TORCH = vars(torch.nn.Module()).keys() - {"_buffers"}  # state_dict may leave out some buffers
+DEPTH_OF_SETTINGS = 4  # of attributes of networks that tell one fit from another
 
 
 def checkpoint_of(estimator: Any, data: Data, seed: int, start: Any, *more: Any) -> Checkpoint:
     """Return the checkpoint of exactly this fit: parameters, data, seed and start are the same."""
     params = {k: plain(v) for k, v in sorted(estimator.get_params().items()) if k not in SILENT}
     modules = [p for p in params.values() if isinstance(p, torch.nn.Module)]
-    of_modules = [part for m in modules for part in plain_fields(m)]  # which no repr may show
+    of_modules = [part for m in modules for part in settings_of(m)]  # which no repr may show
     arrays = {k: np.asarray(readable(v, k)) for k, v in params.items() if hasattr(v, "__array__")}
     params = {k: v for k, v in params.items() if k not in arrays}  # whose repr is abbreviated
     if start is not None:
@@ -308,18 +313,55 @@ def checkpoint_of(estimator: Any, data: Data, seed: int, start: Any, *more: Any)
     columns = [(f.name, getattr(data, f.name)) for f in fields(data)]
     given = [part for n, c in columns if c is not None for part in (n, c.shape, str(c.dtype), c)]
     arrays_of = [*arrays, *arrays.values(), *tensors]
-    identity = fingerprint(versions, params, of_modules, named_seed, *given, *arrays_of, *more)
+    own = *of_modules, named_seed, *given
+    identity = fingerprint(versions, params, *own, *arrays_of, *more)
     return Checkpoint(Path(estimator.checkpoint_dir), f"{type(estimator).__name__}-{identity}")
 
 
-def plain_fields(module: torch.nn.Module) -> list[tuple[str, str, Any]]:
-    """Return the attributes of a module, and of those inside, that are numbers or words."""
-    return [
-        (inside, name, value)
-        for inside, each in module.named_modules()
-        for name, value in sorted(vars(each).items())
-        if isinstance(value, bool | int | float | str) and name != "training"
-    ]
+def settings_of(module: torch.nn.Module) -> Iterator[Any]:
+    """Yield what a module, and those inside, have besides parameters, the same in any process."""
+    for inside, each in module.named_modules():
+        for name, value in sorted(vars(each).items()):
+            if name not in OF_TORCH:
+                yield from (inside, name, *parts_of(value, DEPTH_OF_SETTINGS))
+
+
+def parts_of(value: Any, depth: int) -> Iterator[Any]:
+    """Yield arrays, numbers and words that tell a value from others, at most so deep inside it."""
+    yield type(value).__qualname__
+    value = plain(value)
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        yield from (value.shape, str(value.dtype), value)
+    elif isinstance(value, bool | int | float | complex | str | bytes):
+        yield value
+    elif isinstance(value, set | frozenset):
+        yield sorted(map(repr, value))
+    elif (inside := inside_of(value)) is None:
+        yield without_addresses(repr(value))
+    elif depth:
+        for part in inside:
+            yield from parts_of(part, depth - 1)
+
+
+def inside_of(value: Any) -> Iterable[Any] | None:
+    """Return what is inside a value: members, what a function does and knows, or attributes."""
+    if isinstance(value, dict):
+        return [part for item in value.items() for part in item]
+    if isinstance(value, list | tuple | np.ndarray):
+        return value
+    if isinstance(value, functools.partial):
+        return value.func, value.args, value.keywords
+    if isinstance(value, FunctionType):
+        code, around = value.__code__, value.__closure__ or ()
+        known = [cell.cell_contents for cell in around if cell != CellType()]
+        return code.co_code, code.co_names, code.co_consts, value.__defaults__, *known
+    if isinstance(value, CodeType):
+        return value.co_code, value.co_names, value.co_consts
+    if isinstance(value, type) or not hasattr(value, "__dict__"):
+        return None
+    return () if isinstance(value, torch.nn.Module) else sorted(vars(value).items())
 
 
 def seed_of(estimator: Any, checkpoint: Checkpoint, seed: int) -> int:

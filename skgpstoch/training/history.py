@@ -12,7 +12,7 @@ from ..data.groups import ALONE, Group
 
 MAX_ROLLBACKS = 10  # halvings of the learning rate after which training counts as diverged
 LEAST_COMPARED = 2  # epochs, where there are as many
-SETTLED_TRAINING = 50, 0.01
+SETTLED_EPOCHS, SETTLED_GAIN = 50, 0.01
 """Least number of epochs, and most gain per row of the last ones, of training that has settled."""
 
 
@@ -62,11 +62,10 @@ class History:
         n = len(self.scores or self.loss_curve)
         return max(n // 10, min(LEAST_COMPARED, n // 2))
 
-    @property
-    def has_settled(self) -> bool:
-        """Whether many epochs were made, and the last ones gained next to nothing."""
-        least, most = SETTLED_TRAINING
-        return self.n_iter >= least and self.late_gain <= most
+    def has_settled(self, most: float = SETTLED_GAIN) -> bool:
+        """Tell whether max_iter ended many epochs, whose last ones gained at most this per row."""
+        is_long = self.status == "max_iter" and self.n_iter >= SETTLED_EPOCHS
+        return is_long and self.late_gain <= most
 
     def record(self, score: float, tol: float) -> bool:
         """Take the score of the present iterate, and tell whether it is the best one."""

@@ -12,6 +12,7 @@ import shutil
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import joblib
 import numpy as np
@@ -36,6 +37,7 @@ from skgpstoch import (
     SCGDGaussianProcessRegressor,
     SVGPRegressor,
 )
+from skgpstoch.data.arrays import fingerprint
 from skgpstoch.persistence.file import write_state
 from skgpstoch.persistence.state import Names, Packer
 from skgpstoch.persistence.tensor_file import header_of, read, write
@@ -385,6 +387,51 @@ def test_modules_that_differ_in_a_number_have_checkpoints_of_their_own(few, tmp_
     killed(model, few)
     other = clone(model).set_params(feature_map=Powers(3.0)).fit(*few)
     assert_same(other, clone(other).set_params(checkpoint_dir=None).fit(*few), few[0])
+
+
+class Setting:
+    def __init__(self, value):
+        self.value = value
+
+
+def times(k):
+    return lambda x: k * x
+
+
+DIFFERENT_SETTINGS = {
+    "lists": ([1.0, 2.0], [1.0, 3.0]),
+    "tuples": ((1.0,), (2.0,)),
+    "mappings": ({"a": [1]}, {"a": [2]}),
+    "arrays": (np.arange(2_000), np.append(np.arange(1_999), 0)),
+    "tensors": (torch.zeros(2), torch.ones(2)),
+    "functions": (lambda x: x, lambda x: 2 * x),
+    "functions of theirs": (torch.sin, torch.cos),
+    "closures": (times(2), times(3)),
+    "partial functions": (partial(max, 1), partial(max, 2)),
+    "objects": (Setting([1]), Setting([2])),
+    "sets": ({1, 2}, {1, 3}),
+    "types": (torch.float32, torch.float64),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT_SETTINGS.values(), ids=DIFFERENT_SETTINGS)
+def test_settings_of_modules_tell_their_fits_apart(one, other):
+    """A fit went on from the checkpoint of another one, in silence."""
+    of_one, same, of_other = (
+        fingerprint(*checkpoint.settings_of(nn.Sequential(Powers(each))))
+        for each in (one, copy.deepcopy(one), other)
+    )
+    assert of_one == same
+    assert of_one != of_other
+
+
+def test_other_buffers_of_modules_tell_their_fits_apart():
+    found = set()
+    for power in (1.0, 2.0, 2.0):
+        module = nn.Identity()
+        module.register_buffer("power", torch.tensor(power), persistent=False)
+        found.add(fingerprint(*checkpoint.settings_of(module)))
+    assert len(found) == 2
 
 
 def test_steps_of_a_file_are_not_negative(few):

@@ -377,10 +377,13 @@ class Counts(NamedTuple):
         return float(squares.sum()) / free, math.sqrt(np.mean(2.0 + self.kurtosis) / free)
 
 
-def of_dispersion(counts: Counts, learns_it: bool, is_trained: bool) -> Iterator[Finding]:
+def of_dispersion(
+    counts: Counts, learns_it: bool, is_trained: bool, is_told: bool = True
+) -> Iterator[Finding]:
     """Yield how much more counts vary than those of their rates do.
 
-    f follows a part of their scatter, which leverages tell, but only near an optimum.
+    f follows a part of their scatter, which leverages tell, but only near an optimum. It is a
+    problem also of training that was cut short, unless that `is_told` already.
     """
     dispersion, error = counts.dispersion
     limit = max(MOST_DISPERSION, 1.0 + SURE_DISPERSION * error)
@@ -398,7 +401,7 @@ def of_dispersion(counts: Counts, learns_it: bool, is_trained: bool) -> Iterator
     elif dispersion > limit:
         cure = "" if learns_it else "use likelihood='negative_binomial', which learns how much, or "
         found = found._replace(
-            severity="problem" if is_trained else "note",
+            severity="problem" if is_trained or not is_told else "note",
             text=f"Counts vary {dispersion:.2g} times as much as predicted at their rates, so "
             "intervals are wrong, mostly too narrow: counts are overdispersed and f follows their "
             "scatter, or the fit misses a part of the function.",

@@ -33,7 +33,7 @@ from .error_findings import (
     of_local,
     of_tails,
 )
-from .findings import UNTRAINED
+from .findings import MOST_GAIN, UNTRAINED
 from .fitted import Fitted
 
 MOST_LEFT_OUT = 2000  # rows whose inverse covariances are computed to judge the fit
@@ -52,7 +52,8 @@ def error_findings(
     if data is not None and isinstance(likelihood, Poisson):
         counts = counts_at(fitted, data, judged_rows(data.X))
         learns_it = likelihood.learns_dispersion
-        yield from of_dispersion(counts, learns_it, is_trained)
+        is_told = not fitted.history.has_settled(MOST_GAIN)
+        yield from of_dispersion(counts, learns_it, is_trained, is_told)
         at_rows, at_nearest = (counts_at(fitted, data, i).errors for i in nearest_rows(data.X))
         unit = np.ones(at_rows.shape[1])
         yield from of_errors(at_rows, at_nearest, unit, advice, is_trained, math.inf)

@@ -147,8 +147,8 @@ class Training(OfParameters):
 
     def is_enough(self, history: History) -> bool:
         """Tell whether it did, or until more of it gains nothing, though parameters may move."""
-        has_settled = history.status == "max_iter" and history.has_settled
-        return self.is_complete(history) or (self.n_iter_no_change is None and has_settled)
+        has_settled = self.n_iter_no_change is None and history.has_settled()
+        return self.is_complete(history) or has_settled
 
 
 def positive_integers(name: str, given: Any) -> tuple[int, ...]:

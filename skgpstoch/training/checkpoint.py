@@ -10,7 +10,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import CellType, CodeType, FunctionType
@@ -295,7 +295,6 @@ def copy_of(state: Any) -> Any:
 
 SILENT = {"checkpoint_dir", "verbose", "device", "random_state"}  # parameters that change no model
 OF_TORCH = vars(torch.nn.Module()).keys() - {"_buffers"}  # state_dict may leave out some buffers
-DEPTH_OF_SETTINGS = 4  # of attributes of networks that tell one fit from another
 
 
 def checkpoint_of(estimator: Any, data: Data, seed: int, start: Any, *more: Any) -> Checkpoint:
@@ -323,45 +322,50 @@ def settings_of(module: torch.nn.Module) -> Iterator[Any]:
     for inside, each in module.named_modules():
         for name, value in sorted(vars(each).items()):
             if name not in OF_TORCH:
-                yield from (inside, name, *parts_of(value, DEPTH_OF_SETTINGS))
+                yield from (inside, name, *parts_of(value))
 
 
-def parts_of(value: Any, depth: int) -> Iterator[Any]:
-    """Yield arrays, numbers and words that tell a value from others, at most so deep inside it."""
-    yield type(value).__qualname__
-    value = plain(value)
-    if isinstance(value, Tensor):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        yield from (value.shape, str(value.dtype), value)
-    elif isinstance(value, bool | int | float | complex | str | bytes):
-        yield value
-    elif isinstance(value, set | frozenset):
-        yield sorted(map(repr, value))
-    elif (inside := inside_of(value)) is None:
-        yield without_addresses(repr(value))
-    elif depth:
-        for part in inside:
-            yield from parts_of(part, depth - 1)
+def parts_of(value: Any) -> Iterator[Any]:
+    """Yield the arrays, numbers and words that a value is made of, which tell it from others."""
+    left, seen = [value], {}  # `seen` keeps what is made here alive, so that no id comes twice
+    while left:
+        value = plain(left.pop())
+        yield type(value).__qualname__
+        if isinstance(value, Tensor):
+            value = value.detach().cpu().numpy()
+        if isinstance(value, np.ndarray) and value.dtype != object:
+            yield from (value.shape, str(value.dtype), value)
+        elif isinstance(value, bool | int | float | complex | str | bytes):
+            yield value
+        elif isinstance(value, set | frozenset):
+            yield sorted(map(repr, value))
+        elif id(value) not in seen:
+            seen[id(value)] = value
+            inside = inside_of(value)
+            yield without_addresses(repr(value)) if inside is None else len(inside)
+            left.extend(reversed(inside or []))
 
 
-def inside_of(value: Any) -> Iterable[Any] | None:
-    """Return what is inside a value: members, what a function does and knows, or attributes."""
+def inside_of(value: Any) -> list[Any] | None:
+    """Return what is inside a value: members, what a function does and knows, or as pickled."""
     if isinstance(value, dict):
         return [part for item in value.items() for part in item]
     if isinstance(value, list | tuple | np.ndarray):
-        return value
+        return list(value)
     if isinstance(value, functools.partial):
-        return value.func, value.args, value.keywords
+        return [value.func, value.args, value.keywords]
     if isinstance(value, FunctionType):
         code, around = value.__code__, value.__closure__ or ()
-        known = [cell.cell_contents for cell in around if cell != CellType()]
-        return code.co_code, code.co_names, code.co_consts, value.__defaults__, *known
+        return [code, value.__defaults__, *(c.cell_contents for c in around if c != CellType())]
     if isinstance(value, CodeType):
-        return value.co_code, value.co_names, value.co_consts
-    if isinstance(value, type) or not hasattr(value, "__dict__"):
+        return [value.co_code, value.co_names, value.co_consts]
+    if isinstance(value, torch.nn.Module):
+        return list(value.state_dict().values())
+    try:
+        found = value.__reduce_ex__(2)
+    except Exception:  # locks, modules, and what users forbid
         return None
-    return () if isinstance(value, torch.nn.Module) else sorted(vars(value).items())
+    return None if isinstance(found, str) else list(found[:3])
 
 
 def seed_of(estimator: Any, checkpoint: Checkpoint, seed: int) -> int:

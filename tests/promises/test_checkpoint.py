@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import errno
 import io
+import logging
 import math
 import os
 import pickle
 import shutil
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -410,6 +412,7 @@ DIFFERENT_SETTINGS = {
     "partial functions": (partial(max, 1), partial(max, 2)),
     "objects": (Setting([1]), Setting([2])),
     "sets": ({1, 2}, {1, 3}),
+    "modules that are no layers": ([nn.PReLU(init=0.1)], [nn.PReLU(init=0.2)]),
     "types": (torch.float32, torch.float64),
 }
 
@@ -423,6 +426,22 @@ def test_settings_of_modules_tell_their_fits_apart(one, other):
     )
     assert of_one == same
     assert of_one != of_other
+
+
+def looped():
+    inside = [1.0]
+    inside.append(inside)
+    return inside
+
+
+@pytest.mark.parametrize(
+    "make",
+    [threading.Lock, looped, lambda: logging.getLogger(__name__), lambda: np, object],
+)
+def test_any_setting_of_a_module_is_described_alike(make):
+    first, again = (fingerprint(*checkpoint.settings_of(Powers(make()))) for _ in range(2))
+    logging.getLogger(f"{__name__}.{make.__name__}")  # loggers know of one another
+    assert first == again == fingerprint(*checkpoint.settings_of(Powers(make())))
 
 
 def test_other_buffers_of_modules_tell_their_fits_apart():

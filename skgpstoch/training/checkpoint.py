@@ -294,6 +294,7 @@ def copy_of(state: Any) -> Any:
 
 
 SILENT = {"checkpoint_dir", "verbose", "device", "random_state"}  # parameters that change no model
+FIXED = (bool, int, float, complex, str, bytes, tuple, FunctionType)
 OF_TORCH = vars(torch.nn.Module()).keys() - {"_buffers"}  # state_dict may leave out some buffers
 
 
@@ -355,8 +356,9 @@ def inside_of(value: Any) -> list[Any] | None:
     if isinstance(value, functools.partial):
         return [value.func, value.args, value.keywords]
     if isinstance(value, FunctionType):
-        code, around = value.__code__, value.__closure__ or ()
-        return [code, value.__defaults__, *(c.cell_contents for c in around if c != CellType())]
+        cells = [c.cell_contents for c in value.__closure__ or () if c != CellType()]
+        known = [each for each in cells if isinstance(each, FIXED)]  # a fit may fill the others
+        return [value.__code__, value.__defaults__, *known]
     if isinstance(value, CodeType):
         return [value.co_code, value.co_names, value.co_consts]
     if isinstance(value, torch.nn.Module):

@@ -295,6 +295,7 @@ def copy_of(state: Any) -> Any:
 
 SILENT = {"checkpoint_dir", "verbose", "device", "random_state"}  # parameters that change no model
 FIXED = (bool, int, float, complex, str, bytes, tuple, FunctionType)
+NUMERIC = "biufc"  # kinds of arrays whose bytes are their values
 OF_TORCH = vars(torch.nn.Module()).keys() - {"_buffers"}  # state_dict may leave out some buffers
 
 
@@ -333,26 +334,31 @@ def parts_of(value: Any) -> Iterator[Any]:
         value = plain(left.pop())
         yield type(value).__qualname__
         if isinstance(value, Tensor):
-            value = value.detach().cpu().numpy()
-        if isinstance(value, np.ndarray) and value.dtype != object:
+            with contextlib.suppress(TypeError, RuntimeError):  # sparse ones, or without numbers
+                value = readable(value.resolve_conj().resolve_neg(), "tensor")
+        if isinstance(value, np.ndarray) and value.dtype.kind in NUMERIC:
             yield from (value.shape, str(value.dtype), value)
         elif isinstance(value, bool | int | float | complex | str | bytes):
             yield value
         elif isinstance(value, set | frozenset):
-            yield sorted(map(repr, value))
+            yield sorted(fingerprint(*parts_of(each)) for each in value)
         elif id(value) not in seen:
             seen[id(value)] = value
             inside = inside_of(value)
-            yield without_addresses(repr(value)) if inside is None else len(inside)
-            left.extend(reversed(inside or []))
+            yield len(inside)
+            left.extend(reversed(inside))
 
 
-def inside_of(value: Any) -> list[Any] | None:
+def inside_of(value: Any) -> list[Any]:
     """Return what is inside a value: members, what a function does and knows, or as pickled."""
     if isinstance(value, dict):
         return [part for item in value.items() for part in item]
-    if isinstance(value, list | tuple | np.ndarray):
+    if isinstance(value, np.ndarray):
+        return [value.shape, *value.ravel()]
+    if isinstance(value, list | tuple):
         return list(value)
+    if isinstance(value, type):
+        return [value.__qualname__]
     if isinstance(value, functools.partial):
         return [value.func, value.args, value.keywords]
     if isinstance(value, FunctionType):
@@ -365,9 +371,9 @@ def inside_of(value: Any) -> list[Any] | None:
         return list(value.state_dict().values())
     try:
         found = value.__reduce_ex__(2)
-    except Exception:  # locks, modules, and what users forbid
-        return None
-    return None if isinstance(found, str) else list(found[:3])
+    except Exception:  # of locks and modules, for example, only the type is known
+        return []
+    return [found] if isinstance(found, str) else list(found[:3])
 
 
 def seed_of(estimator: Any, checkpoint: Checkpoint, seed: int) -> int:

@@ -406,6 +406,13 @@ DIFFERENT_SETTINGS = {
     "mappings": ({"a": [1]}, {"a": [2]}),
     "arrays": (np.arange(2_000), np.append(np.arange(1_999), 0)),
     "tensors": (torch.zeros(2), torch.ones(2)),
+    "half-precision tensors": (torch.zeros(2).bfloat16(), torch.ones(2).bfloat16()),
+    "sparse tensors": (torch.eye(2_000).to_sparse(), 2.0 * torch.eye(2_000).to_sparse()),
+    "conjugates": (torch.ones(2, dtype=torch.cfloat).conj(), torch.zeros(2, dtype=torch.cfloat)),
+    "tensors without numbers": (torch.ones(2, device="meta"), torch.ones(3, device="meta")),
+    "dates": (np.array(["2020-01-01"], "M8[D]"), np.array(["2020-01-02"], "M8[D]")),
+    "arrays of words": (np.array(["a"]), np.array(["b"])),
+    "arrays of objects": (np.array({"a": 1}, object), np.array({"a": 2}, object)),
     "functions": (lambda x: x, lambda x: 2 * x),
     "functions of theirs": (torch.sin, torch.cos),
     "closures": (times(2), times(3)),
@@ -428,6 +435,13 @@ def test_settings_of_modules_tell_their_fits_apart(one, other):
     assert of_one != of_other
 
 
+class Unspeakable:
+    def __repr__(self):
+        raise RuntimeError
+
+    __reduce_ex__ = __repr__
+
+
 def looped():
     inside = [1.0]
     inside.append(inside)
@@ -436,7 +450,7 @@ def looped():
 
 @pytest.mark.parametrize(
     "make",
-    [threading.Lock, looped, lambda: logging.getLogger(__name__), lambda: np, object],
+    [threading.Lock, looped, lambda: logging.getLogger(__name__), lambda: np, object, Unspeakable],
 )
 def test_any_setting_of_a_module_is_described_alike(make):
     first, again = (fingerprint(*checkpoint.settings_of(Powers(make()))) for _ in range(2))

@@ -268,6 +268,10 @@ def test_what_was_cut_is_said_in_full():
     assert "busy" not in Budget(430, 6116, 8, 8, "full", False, 0.9, 4).shortage
     said = Budget(9, 900, 1, 1, "full", False, start_is_cut=True).shortage
     assert "it allowed part of the search for a start and 9 of 900 steps." in said
+    said = Budget(900, 900, 1, 1, "full", False, unused=0.36, start_is_cut=True).shortage
+    assert "slow" not in said  # the search takes a share of the time, whatever the machine
+    assert "part of the search for a start, which takes a share of it. The rest ended" in said
+    assert "36% unused" in said
     late = Budget(20, 900, 1, 1, "full", False, unused=-3.0).shortage
     assert "The fit took 4 times as long" in late
     said = Budget(900, 900, 2, 2, "none", False).shortage

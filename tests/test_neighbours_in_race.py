@@ -329,6 +329,9 @@ def test_neighbours_of_classes_are_for_tables_that_they_can_settle(monkeypatch):
     assert tried() == ["neighbours"]
     assert tried(1.0) == []
     assert tried(n_functions=1 + neighbours.MOST_SETTLED // len(X)) == []
+    p.max_time = 30.0  # as there is one model, it may take half of the time
+    (entrant,) = neighbours.of_latent_neighbours(NNGPClassifier, p, data, 3)
+    assert_allclose(entrant.make(20.0).max_time, 10.0)
 
 
 @pytest.mark.filterwarnings("ignore")

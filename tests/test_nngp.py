@@ -40,7 +40,7 @@ from skgpstoch.maths import nearest as nearest_module
 from skgpstoch.maths.nearest import Nearest
 from skgpstoch.methods.nngp import deep, start
 from skgpstoch.methods.nngp.climb import BOX, LEAST_EVALUATIONS, Climb
-from skgpstoch.methods.nngp.start import in_range, in_sight
+from skgpstoch.methods.nngp.start import OWN_TIME, in_range, in_sight
 from skgpstoch.models.calibration.tails import TailChoice, best_tails
 from skgpstoch.models.features.near import NearFeatures
 from skgpstoch.models.posteriors import joint, mean_error, neighbours
@@ -1052,6 +1052,29 @@ def test_choosing_a_start_keeps_to_max_time(sine, monkeypatch, hidden_layer_size
     assert {climb.n_evaluated for climb in climbs} == {LEAST_EVALUATIONS}
     assert model.budget_["start_is_cut"]
     assert not model.budget_["is_enough"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("estimator", "share"),
+    [
+        (NNGPRegressor(max_time=1e4), 0.25),
+        (NNGPRegressor(max_time=1e4, likelihood="poisson"), 0.5),
+        (NNGPClassifier(max_time=1e4), 0.5),
+    ],
+)
+def test_climbs_have_a_share_of_the_time(estimator, share, sine, monkeypatch):
+    """Of latent functions, they are most of a fit."""
+    part, shares = Deadline.part, []
+    monkeypatch.setattr(
+        Deadline, "part", lambda self, s: (shares.append((s, self.left())), part(self, s))[1]
+    )
+    X, y = sine
+    estimator.set_params(random_state=0, max_iter=1).fit(X[:60], y[:60] > 0)
+    (first, left), *climbs = shares
+    assert first == share
+    assert left > 0.9e4
+    assert all(s == OWN_TIME and own <= share * left for s, own in climbs)
 
 
 def test_a_climb_follows_the_gradient_of_fixed_rows_and_stays_in_its_box():

@@ -120,6 +120,7 @@ def extrapolated(seconds: Callable[[int], float], n_rows: int) -> float:
 
 LEAST_SHARE = 1 / 3  # train fewer networks if each would make less than this share of its steps
 
+SEARCH = "part of the search for a start"
 BUSY = 0.7
 """If training had a CPU core for a smaller share of its time, other programs compete with it.
 *Measured* on four cores with eight other jobs: .13 with four threads, .33 with one."""
@@ -196,7 +197,7 @@ class Budget(NamedTuple):
         """A message that says what the time budget cut short."""
         cut = []
         if self.start_is_cut:
-            cut.append("part of the search for a start")
+            cut.append(SEARCH)
         if self.n_steps < self.all_steps:
             cut.append(f"{self.n_steps} of {self.all_steps} steps")
         if self.n_estimators < self.all_estimators:
@@ -206,6 +207,11 @@ class Budget(NamedTuple):
             cut.append(f"{some} of the closing pass over all rows")
         *others, last = cut
         all_cut = f"{', '.join(others)} and {last}" if others else last
+        if self.unused > EARLY and cut == [SEARCH]:
+            return (
+                f"max_time was too short: it allowed {SEARCH}, which takes a share of it. The rest "
+                f"ended with {self.unused:.0%} unused. More time gives better predictions."
+            )
         if self.unused > EARLY:
             return (
                 f"The fit planned {all_cut}, because the machine was slow when it began, and then "

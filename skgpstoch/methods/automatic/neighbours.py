@@ -34,6 +34,7 @@ LEAST_TIME = (4.0, 3e-4)  # seconds of max_time for neighbours in X, and more fo
 CLASS_TIME = 1e-3  # the same for each row and latent function
 MOST_SETTLED = 100_000  # rows times functions; *measured*: a fit of so many takes 46 s of a CPU
 TIME_SHARE = 0.3  # of the time that is left, for each of these
+LATENT_TIME_SHARE = 0.5  # the same for neighbours of classes or counts, which are one model
 FOLLOWED = 2.5  # the same, from which on networks may add nothing
 LONG_STEPS = 1000
 """Of such a network, where there is little noise. *Measured* (NLPD, RMSE of the default, CPU
@@ -68,7 +69,7 @@ def of_neighbours(estimator: Any, p: Any, data: Data, groups: Sequence[int]) -> 
     if data.X.shape[1] <= MOST_RELEVANT_INPUTS:
         units = input_units(data, np.asarray(groups))
         kernels = {name: matern(units, nu) for nu, name in NEIGHBOURS.items()}
-    return entrants_of(estimator, p, kernels, n_neighbors_predict="auto")
+    return entrants_of(estimator, p, kernels, TIME_SHARE, n_neighbors_predict="auto")
 
 
 def of_latent_neighbours(
@@ -78,7 +79,7 @@ def of_latent_neighbours(
     is_large = n_functions * len(data) > MOST_SETTLED
     if is_large or takes_long(p, data, n_functions * CLASS_TIME):
         return []
-    return entrants_of(estimator, p, CHOOSES_ITSELF, **params)
+    return entrants_of(estimator, p, CHOOSES_ITSELF, LATENT_TIME_SHARE, **params)
 
 
 def takes_long(p: Any, data: Data, per_row: float) -> bool:
@@ -87,13 +88,15 @@ def takes_long(p: Any, data: Data, per_row: float) -> bool:
     return bool(is_late or data.X.size > MOST_SEARCHED)
 
 
-def entrants_of(estimator: Any, p: Any, kernels: Mapping[str, Any], **params: Any) -> list[Entrant]:
-    """Return neighbours with each of these kernels."""
+def entrants_of(
+    estimator: Any, p: Any, kernels: Mapping[str, Any], share: float, **params: Any
+) -> list[Entrant]:
+    """Return neighbours with each of these kernels, which take a share of the time that is left."""
     params |= {"device": p.device, "verbose": 0, "random_state": resolve_seed(p.random_state)}
 
     def entrant(name: str, kernel: sk.Kernel | None) -> Entrant:
         def make(left: float | None) -> Any:
-            return estimator(kernel, max_time=None if left is None else TIME_SHARE * left, **params)
+            return estimator(kernel, max_time=None if left is None else share * left, **params)
 
         return Entrant(name, make, follow=from_neighbours)
 

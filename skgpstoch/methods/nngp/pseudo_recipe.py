@@ -44,6 +44,9 @@ class PseudoTargetRecipe(NeighbourRecipe):
 
     calibrate: bool = True
     objective_type: ClassVar[type[PseudoTargetObjective]]
+    start_time = 0.5
+    """Climbs take more than half of a fit without a limit. *Measured* with .6 of its time (NLPD):
+    800 counts 2.886 with 0.25, 2.872 with 0.5; 1,500 rows of two classes .3120, .3101."""
 
     @classmethod
     def of(cls, parameters: Any, **decided: Any) -> Self:

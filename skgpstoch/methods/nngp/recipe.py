@@ -89,6 +89,7 @@ class NeighbourRecipe(Recipe):
     tails: TailChoice | None
     mean: str = "constant"
     equal_rows: Merging = "merge many"
+    start_time: ClassVar[float] = 0.25  # of the time that is left, for climbs
     deep_type: ClassVar[type[DeepNeighbourObjective]] = DeepNeighbourObjective
 
     @classmethod
@@ -192,7 +193,8 @@ class NeighbourRecipe(Recipe):
         for recipe in self.starts:
             make = functools.partial(recipe.made, problem=problem, n_neighbors=FEW)
             made += in_range(make, tried, X, seen, self.deadline, given is not None)
-        best = likeliest(made, X, seen, self.deadline)
+        deadline = None if self.deadline is None else self.deadline.part(self.start_time)
+        best = likeliest(made, X, seen, deadline)
         objective = self.made(kernels.to_sklearn(best.kernel), problem)
         objective.take_over(best)
         objective.start_is_cut = best.start_is_cut

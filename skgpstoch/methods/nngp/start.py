@@ -56,7 +56,7 @@ MANY_INPUTS = 4  # for which a second climb starts from shorter length-scales
 LONG = 0.5  # length-scale in spreads of the rows, from which on it may say nothing
 NOISES = (0.4, 0.9)  # with which they are judged, too, in units of the variance of y
 
-START_TIME, OWN_TIME = 0.25, 0.4  # of the time that is left, and of what is left of that, for one
+OWN_TIME = 0.4  # of the time that is left for all climbs, for one
 
 SIGHT_ROWS, SIGHT_NEIGHBORS = 200, 16  # whose correlations are looked at
 SEEN = 0.5  # correlation with near rows that a longer length-scale has at least
@@ -119,14 +119,13 @@ def correlation_within(kernel: kernels.Kernel, S: Tensor) -> float:
 
 
 def likeliest(
-    made: Sequence[NeighbourObjective], X: Tensor, seen: Observed, deadline: Deadline | None = None
+    made: Sequence[NeighbourObjective], X: Tensor, seen: Observed, part: Deadline | None = None
 ) -> NeighbourObjective:
     """Climb with each objective, and return the one that fits best.
 
-    The first one climbs in any case, others if there is time.
+    The first one climbs in any case, others if there is time in this part of the fit.
     """
     left = list(made)
-    part = None if deadline is None else deadline.part(START_TIME)
     for n_rows, n_steps, tie in ROUNDS:
         if n_rows > FOR_ALL and (len(left) == 1 or len(X) <= FOR_ALL):
             break

@@ -119,6 +119,5 @@ def test_the_page(tmp_path, monkeypatch):
     pytest.importorskip("skops.io")
     pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)
-    run_page(
-        DOC / "user_guide" / "saving_and_serving.rst", "skops", "mlflow", "mlflow-run", "skl2onnx"
-    )
+    blocks = "skops", "mlflow", "mlflow-stranger", "mlflow-run", "skl2onnx"
+    run_page(DOC / "user_guide" / "saving_and_serving.rst", *blocks)

@@ -25,6 +25,7 @@ from skgpstoch import (
     SVGPRegressor,
 )
 from skgpstoch.data.array_inputs import real_target, warn_of_long_integers
+from skgpstoch.data.read_table import validate_table
 
 pytestmark = pytest.mark.usefixtures("one_kernel")
 
@@ -312,6 +313,23 @@ def test_long_integers_are_warned_of(name):
 def test_integers_that_float64_has_are_not_warned_of():
     for values in (np.array([2**53, -(2**53)]), np.empty(0, int), np.array([1e300])):
         warn_of_long_integers(values, "y")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("asked", [["id"], [0], [True, False]])
+@pytest.mark.parametrize("name", ["pandas", "missing", "polars", "Arrow"])
+def test_long_integers_that_are_names_stay_as_they_are(name, asked):
+    """They are levels, which nothing rounds."""
+    X = LONG_TABLES[name]()
+    made = pl.DataFrame if name == "polars" else pd.DataFrame
+    if name == "Arrow":
+        X = X.append_column("x", [[0.0] * len(X)])
+    else:
+        X = made({"id": X["id"], "x": np.zeros(len(X))})
+    model = AutoGaussianProcessRegressor(categorical_features=asked)
+    validate_table(model, X, np.zeros(len(X)), reset=True)
+    with pytest.warns(UserWarning, match="column 'id' of X has integers from"):
+        validate_table(model.set_params(categorical_features=["x"]), X, reset=True)
 
 
 @pytest.mark.slow

@@ -208,10 +208,14 @@ def checked_weight(sample_weight: Any, X: Any) -> np.ndarray:
     return weight
 
 
-def warn_of_long_integers(values: Any, name: str) -> None:
-    """Warn if an array or a frame of a fit has integers that float64 rounds, such as long ids."""
+def warn_of_long_integers(values: Any, name: str, are_levels: np.ndarray | None = None) -> None:
+    """Warn if an array or a frame of a fit has integers that float64 rounds, such as long ids.
+
+    Columns of a frame that the mask `are_levels` names stay as they are.
+    """
     for j, (column, dtype) in enumerate(dtypes_of(values)):
-        if str(dtype).lower() not in LONG_INTEGERS:
+        stays = column is not None and are_levels is not None and are_levels[j]
+        if stays or str(dtype).lower() not in LONG_INTEGERS:
             continue
         a = values if column is None else values[column]
         a = np.asarray(a.drop_null()) if hasattr(a, "drop_null") else a  # of Arrow

@@ -46,7 +46,8 @@ def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any)
     """
     X = with_two_dimensions(X, takes_missing=True)
     if reset:
-        warn_of_long_integers(X, "X")
+        asked = getattr(estimator, "categorical_features", "from_dtype")
+        warn_of_long_integers(X, "X", category_mask(asked, names_of(X), X.shape[1]))
     y = tuple(real_target(a) if options.get("y_numeric") else given_labels(a) for a in y)
     if not is_table(X):
         refuse_times(X, "X")

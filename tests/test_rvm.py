@@ -15,7 +15,7 @@ import torch
 from conftest import fitted_once
 from families import slow_cases
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy import stats
+from scipy import special, stats
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
@@ -23,6 +23,7 @@ from skgpstoch import QSRVMClassifier, QSRVMRegressor
 from skgpstoch.data.rows import Rows
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Gaussian
+from skgpstoch.methods.qsgp.rvm import START_ROWS, start_precision
 from skgpstoch.methods.qsgp.stochastic_rvm import StochasticRelevance, relevant_part
 from skgpstoch.models.features.basis_functions import KernelBasis
 from skgpstoch.models.posteriors.chevron import ChevronModel, ChevronPosterior
@@ -258,6 +259,7 @@ def test_classifier(labels, halves):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*no better than shares of classes do")
 def test_classes_of_very_different_shares():
     """One row of 60, anywhere: probabilities are about the share, as a constant's would be."""
     X = np.random.default_rng(0).uniform(-3, 3, (60, 1))
@@ -266,6 +268,40 @@ def test_classes_of_very_different_shares():
     model = QSRVMClassifier(kernel=kernel, n_subset=0, random_state=0).fit(X, y)
     assert model.loss_curve_[-1] < 0.3  # a constant has 0.085 nats per row
     assert abs(model.predict_proba(X)[:, 1].mean() - 1 / 60) < 0.02
+
+
+@pytest.mark.filterwarnings("ignore:.*rows are relevance vectors")
+@pytest.mark.parametrize("is_noise", [True, False])
+def test_vectors_that_describe_noise_are_told(is_noise):
+    """Which rows are vectors counts, too: log C(n, R) of the n rows, for each function."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 5))
+    y = rng.integers(0, 3, 60) if is_noise else np.digitize(X[:, 0], [-0.5, 0.5])
+    model = QSRVMClassifier(sk.RBF(0.5, "fixed"), n_subset=0, random_state=0)
+    told = pytest.warns(UserWarning, match="describe classes of 60 rows no better than shares")
+    if not is_noise:
+        model.set_params(kernel=3.0**2 * sk.RBF(2.0))
+        told = contextlib.nullcontext()
+    with told:
+        model.fit(X, y)
+    (found,) = (each for each in model.diagnose() if each.name == "description")
+    loss = -np.log(model.predict_proba(X)[np.arange(60), y]).mean()
+    R = (np.abs(model.dual_coef_) > 1e-9).sum(0)
+    choice = np.log(special.comb(60, R)).sum() / 60
+    assert_allclose(found.value, loss + choice, rtol=1e-6)
+    assert_allclose(found.limit, stats.entropy(np.bincount(y)))
+    assert (found.severity == "problem") == is_noise
+
+
+def test_latent_functions_start_small_and_others_as_large_as_the_kernel_says(sinc):
+    """A row that no other one sees says nothing of the size of its function."""
+    X = torch.tensor(sinc[0])
+    basis = KernelBasis(from_sklearn(100.0 * KERNEL), X.clone(), is_diagonal=True)
+    model = ChevronModel(basis, Gaussian(), torch.zeros(1), 0, torch.float64)
+    phi = basis.columns(X[:START_ROWS], torch.arange(100))
+    for most, variance in ((np.inf, 100.0), (1.0, 1.0)):
+        s = start_precision(model, X, most)
+        assert_allclose((phi.square().sum(1) / s).mean().detach(), variance)
 
 
 def test_kernels_beyond_what_can_be_computed_with_are_refused():

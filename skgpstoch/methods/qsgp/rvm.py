@@ -25,6 +25,8 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
+from scipy.special import gammaln
+from scipy.stats import entropy
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
@@ -51,7 +53,10 @@ from ...objectives.blockwise import (
 )
 from ...training.optimizers import one_cycle
 from ...training.recipes.basis import BasisRecipe, KernelFunctions
+from ...training.recipes.error_findings import judged_rows
+from ...training.recipes.findings import UNTRAINED
 from ...training.recipes.fitted import Fitted
+from ...training.recipes.fitted_errors import marginals_at
 from ...training.recipes.kernel_choice import KernelChoice
 from ...training.recipes.plan import Plan, Sizes, Start, Training
 from ...training.recipes.recipe import Problem
@@ -286,6 +291,7 @@ class RelevanceRecipe(BasisRecipe):
                 "kernel with larger length-scales.",
             )
         yield from (sweeps, relevant)
+        yield from of_description(fitted, self.is_trained(fitted))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,8 +328,40 @@ class StochasticRelevanceRecipe(RelevanceRecipe):
         )
 
     def training_findings(self, fitted: Fitted) -> Iterator[Finding]:
-        _, relevant = super().training_findings(fitted)
-        yield relevant  # steps that follow noise have no end of their own
+        _, *others = super().training_findings(fitted)
+        yield from others  # steps that follow noise have no end of their own
+
+
+def of_description(fitted: Fitted, is_trained: bool) -> Iterator[Finding]:
+    """Yield whether classes are described better than by their shares, if vectors are counted.
+
+    To say which R of n rows are the vectors of a function takes log C(n, R) nats, beside the log
+    loss of the rows. What tells of chance alone is no shorter than the entropy of the shares.
+    """
+    data, model = fitted.whole, fitted.posterior.model
+    if data is None or data.weight is not None or not model.likelihood.for_classes_only:
+        return
+    rows, n = judged_rows(data.X), len(data)
+    y, (_, q) = (
+        torch.from_numpy(fitted.scaled_targets(data)[rows]),
+        marginals_at(fitted, data, rows),
+    )
+    with torch.no_grad():
+        loss = -float(model.likelihood.log_predictive(y, q).mean())
+    R = (model.s < MOST_PRECISION).sum(0).numpy()
+    choice = float((gammaln(n + 1.0) - gammaln(R + 1.0) - gammaln(n - R + 1.0)).sum()) / n
+    shares = np.bincount(data.y[:, 0].astype(np.int64)) / n
+    found = Finding("description", "X", loss + choice, float(entropy(shares)))
+    if found.value > found.limit:
+        found = found._replace(
+            severity="problem" if is_trained else "note",
+            text=f"{model.basis.n_components} relevance vectors describe classes of {n} rows no "
+            f"better than shares of classes do, in {found.value:.2g} nats a row, {choice:.2g} of "
+            f"them for which rows they are, instead of {found.limit:.2g}. New rows may be "
+            "predicted worse than by the shares.",
+            advice="Use QSGPClassifier, SVGPClassifier or more rows." if is_trained else UNTRAINED,
+        )
+    yield found
 
 
 def row_numbers(points: Tensor, X: np.ndarray, scaling: Scaling) -> np.ndarray:
@@ -434,6 +472,10 @@ class QSRVMClassifier(QSRVMParameters, Classifier):
 
     Two classes use the logistic likelihood; more classes use one model for each class against the
     others.
+
+    Of few rows with many inputs, the choice of vectors follows single labels, and probabilities of
+    new rows are too certain: for 200 rows of ``make_hastie_10_2``, log losses are .67, 1.62 and .69
+    in three draws, and .54, .57 and .48 for :class:`QSGPClassifier`.
 
     See Also
     --------

@@ -23,10 +23,10 @@ from skgpstoch import QSRVMClassifier, QSRVMRegressor
 from skgpstoch.data.rows import Rows
 from skgpstoch.kernels import from_sklearn
 from skgpstoch.likelihoods import Gaussian
-from skgpstoch.methods.qsgp.rvm import START_ROWS, start_precision
 from skgpstoch.methods.qsgp.stochastic_rvm import StochasticRelevance, relevant_part
 from skgpstoch.models.features.basis_functions import KernelBasis
 from skgpstoch.models.posteriors.chevron import ChevronModel, ChevronPosterior
+from skgpstoch.objectives.relevance import START_ROWS, start_precision
 
 KERNEL = sk.RBF(1.5, "fixed")
 QUICK = {"kernel": KERNEL, "n_subset": 0, "random_state": 0}

@@ -46,8 +46,9 @@ def validate_table(estimator: Any, X: Any, *y: Any, reset: bool, **options: Any)
     """
     X = with_two_dimensions(X, takes_missing=True)
     if reset:
-        asked = getattr(estimator, "categorical_features", "from_dtype")
-        warn_of_long_integers(X, "X", category_mask(asked, names_of(X), X.shape[1]))
+        asked = getattr(estimator, "categorical_features", None) if is_table(X) else None
+        mask = None if asked is None else category_mask(asked, names_of(X), X.shape[1])
+        warn_of_long_integers(X, "X", mask)
     y = tuple(real_target(a) if options.get("y_numeric") else given_labels(a) for a in y)
     if not is_table(X):
         refuse_times(X, "X")

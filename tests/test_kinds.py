@@ -24,8 +24,10 @@ from skgpstoch import (
     SVGPClassifier,
     SVGPRegressor,
 )
+from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
 from skgpstoch.data.array_inputs import real_target, warn_of_long_integers
 from skgpstoch.data.read_table import validate_table
+from skgpstoch.data.scan import scan
 
 pytestmark = pytest.mark.usefixtures("one_kernel")
 
@@ -330,6 +332,31 @@ def test_long_integers_that_are_names_stay_as_they_are(name, asked):
     validate_table(model, X, np.zeros(len(X)), reset=True)
     with pytest.warns(UserWarning, match="column 'id' of X has integers from"):
         validate_table(model.set_params(categorical_features=["x"]), X, reset=True)
+
+
+def stored(name, path):
+    """Rows of two columns, of which one has long integers, that are read in chunks."""
+    frame = pd.DataFrame({"x": np.arange(20.0), "id": LONG})
+    if name == "Parquet":
+        pytest.importorskip("pyarrow")
+        frame.assign(y=0.0).to_parquet(path / "rows.parquet", row_group_size=6)
+        return ParquetRows(path / "rows.parquet", target="y")
+    if name == "chunks":
+        return ChunkRows(lambda: ((frame[i : i + 6], np.zeros(6)) for i in range(0, 18, 6)))
+    return SequenceRows(frame.astype(np.int64).to_numpy(), np.zeros(20))
+
+
+@pytest.mark.parametrize("name", ["Parquet", "chunks", "sequence"])
+def test_long_integers_that_are_read_in_chunks_are_warned_of(name, tmp_path):
+    source = stored(name, tmp_path)
+    with pytest.warns(UserWarning, match="has integers from .* rounds to 16 digits") as told:
+        scan(source, 10, 0)
+    said = [str(each.message) for each in told if "has integers" in str(each.message)]
+    column = 1 if name == "sequence" else "id"
+    assert [text.split(" has")[0] for text in said] == [f"column {column!r} of X"]
+    few = SequenceRows(np.array([[2**53], [-(2**53)]]), np.zeros(2))
+    with warnings.catch_warnings(action="error"):
+        scan(few, 10, 0)
 
 
 @pytest.mark.slow

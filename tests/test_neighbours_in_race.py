@@ -367,7 +367,7 @@ def test_which_counts_have_neighbours():
     few = Data(X, Y, exposure=np.ones(N))
     (entrant,) = model._neighbours(few)
     made = entrant.make(10.0)
-    assert (made.likelihood, made.max_time) == ("negative_binomial", 3.0)
+    assert (made.likelihood, made.max_time) == ("negative_binomial", 5.0)
     many = np.zeros((neighbours.MOST_SETTLED + 1, 1))
     assert not model._neighbours(Data(many, many[:, 0]))
     model.set_params(max_time=1.0)

@@ -221,16 +221,26 @@ def warn_of_long_integers(values: Any, name: str, are_levels: np.ndarray | None 
         a = np.asarray(a.drop_null()) if hasattr(a, "drop_null") else a  # of Arrow
         if not len(a) or is_missing(a.min()):
             continue
-        least, most = int(a.min()), int(a.max())
-        if max(abs(least), abs(most)) > MOST_EXACT:
-            where = name if column is None else f"column {column!r} of {name}"
-            warn(
-                f"{where} has integers from {least} to {most}, which float64 rounds to 16 digits, "
-                "so that different ones may become equal. Subtract the least one first; or, if "
-                "they are names, pass them as strings to AutoGaussianProcessRegressor or "
-                "AutoGaussianProcessClassifier.",
-                about=f"long integers {j}",
-            )
+        where = name if column is None else f"column {column!r} of {name}"
+        warn_if_rounded(int(a.min()), int(a.max()), where, j)
+
+
+def warn_if_rounded(least: int, most: int, where: str, j: int) -> None:
+    """Warn if float64 rounds integers in this range, which column j has."""
+    if max(abs(least), abs(most)) > MOST_EXACT:
+        warn(
+            f"{where} has integers from {least} to {most}, which float64 rounds to 16 digits, "
+            "so that different ones may become equal. Subtract the least one first; or, if "
+            "they are names, pass them as strings to AutoGaussianProcessRegressor or "
+            "AutoGaussianProcessClassifier.",
+            about=f"long integers {j}",
+        )
+
+
+def of_long_integers(values: Any) -> np.ndarray:
+    """Tell which columns of an array or a frame hold 64-bit integers, (d,)."""
+    are = [str(dtype).lower() in LONG_INTEGERS for _, dtype in dtypes_of(values)]
+    return np.broadcast_to(are, np.shape(values)[1])
 
 
 def refuse_huge(y: np.ndarray) -> None:

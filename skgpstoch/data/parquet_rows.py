@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from .array_inputs import LONG_INTEGERS
 from .chunk import Chunk
 from .frames import is_frame
 from .read_ahead import BUFFER_PARTS
@@ -152,6 +153,14 @@ class ParquetRows(RowSource):
     def stored_names(self) -> list[str]:
         """Names of the columns of X before the transformation."""
         return self.roles.features
+
+    @property
+    def are_integers(self) -> np.ndarray:
+        """Whether columns of X, (d,), are stored as 64-bit integers, and become floats."""
+        kinds = [self.roles.schema.field(name).type for name in self.roles.features]
+        if self.transform is not None:
+            return super().are_integers
+        return np.array([str(kind) in LONG_INTEGERS for kind in kinds])
 
     def share(self, rank: int, size: int) -> Self:
         """Return a source of only row groups rank, rank + size, ...; rows keep their numbers."""

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from .array_inputs import of_long_integers
 from .chunk import (
     BESIDES_X,
     SAID,
@@ -144,6 +145,13 @@ class RowSource(ABC):
     def dtype(self) -> np.dtype:
         """Type of X: float32 if all stored columns are float32, otherwise float64."""
         return self.inputs.dtype
+
+    @property
+    def are_integers(self) -> np.ndarray:
+        """Whether columns of X, (d,), are stored as 64-bit integers, and become floats."""
+        if self.transform is not None:
+            return np.zeros(self.n_features, dtype=bool)
+        return of_long_integers(self.example.X)
 
     def sample_stored(self) -> tuple[Any, np.ndarray | None]:
         """Return random rows as they are stored: X, and y if there are targets."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .array_inputs import refuse_huge
+from .array_inputs import refuse_huge, warn_if_rounded
 from .chunk import Chunk, as_dtype
 from .messages import warn
 from .row_sample import SmallestHashes
@@ -94,11 +94,13 @@ def scanned(
     check: Callable[[Chunk], object] | None = None,
 ) -> Scan:
     """Return facts about chunks, which are those of a source; warn if its rows are sorted."""
-    tally = Tally(n_sample, seed, classes)
+    tally, integers = Tally(n_sample, seed, classes), Integers()
     for chunk in chunks:
         if check is not None:
             check(chunk)
         tally.add(chunk)
+        integers.add(chunk.X, source)
+    integers.warn(source)
     if tally.blocks:
         warn_if_sorted(source, tally.blocks)
     sample = tally.smallest.sample()
@@ -178,6 +180,31 @@ def merged_classes(known: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
             "numbers; use a regressor."
         )
     return merged
+
+
+class Integers:
+    """The range of columns of X that were stored as 64-bit integers, and are floats now."""
+
+    def __init__(self) -> None:
+        self.range: np.ndarray | None = None  # (2, d)
+
+    def add(self, X: Any, source: RowSource) -> None:
+        """Add rows of a source; those of a frame are judged where they are converted."""
+        if not isinstance(X, np.ndarray) or X.dtype.kind != "f" or not source.are_integers.any():
+            return
+        known = X if self.range is None else np.concatenate([self.range, X])
+        self.range = np.stack([np.fmin.reduce(known), np.fmax.reduce(known)])
+
+    def warn(self, source: RowSource) -> None:
+        """Warn of columns whose integers were rounded."""
+        if self.range is None:
+            return
+        names = source.feature_names
+        are_known = source.are_integers & np.isfinite(self.range).all(0)
+        for j in np.flatnonzero(are_known).tolist():
+            least, most = map(int, self.range[:, j])
+            where = f"column {j if names is None else names[j]!r} of X"
+            warn_if_rounded(least, most, where, j)
 
 
 # ---- sorted rows, which are alike if they are read together --------------------------------------

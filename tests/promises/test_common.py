@@ -33,7 +33,7 @@ from skgpstoch import (
 )
 from skgpstoch.methods.automatic.class_process import ExactProcessClassifier
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
-from skgpstoch.methods.qsgp import rvm
+from skgpstoch.objectives import relevance
 
 # Their default is as many steps as of the other estimators, and every check takes several fits.
 FEWER_STEPS = {cls: {"max_iter": 50} for cls in DIRECT}
@@ -97,7 +97,9 @@ too_few_rows = pytest.mark.filterwarnings(
 @harmful
 @sklearn_checks([small(cls) for cls in ESTIMATORS])
 def test_sklearn_check(estimator, check, monkeypatch, request):
-    monkeypatch.setattr(rvm, "NEWTON_STEPS", 2)  # of functions that hardly any sweep has pruned
+    monkeypatch.setattr(
+        relevance, "NEWTON_STEPS", 2
+    )  # of functions that hardly any sweep has pruned
     if check.func.__name__ not in LEARN:
         request.getfixturevalue("few_newton_steps")
         less = {"max_iter": 1, "n_subset": 0, "calibrate": False}

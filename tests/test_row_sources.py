@@ -224,13 +224,16 @@ def test_an_array_may_be_filled_again_for_each_chunk(tmp_path):
     assert_array_equal(found[found[:, 0].argsort()], given[given[:, 0].argsort()])
 
 
-@pytest.mark.parametrize("kind", ["mean", "variance", "labels"])
-def test_sorted_rows_are_warned_of(kind, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "unit"),
+    [("mean", 1.0), ("variance", 1.0), ("labels", 1.0), ("mean", 1e250), ("variance", 1e-250)],
+)
+def test_sorted_rows_are_warned_of(kind, unit, tmp_path):
     rng = np.random.default_rng(0)
-    y = rng.normal(size=4000)
+    y = unit * rng.normal(size=4000)
     key = {"mean": y, "variance": np.abs(y), "labels": y > 0.5}[kind]
     values = key if kind == "labels" else y
-    X, classes = y[:, None], kind == "labels"
+    X, classes = y[:, None] / unit, kind == "labels"
     in_order = SequenceRows(
         X[np.argsort(key)], values[np.argsort(key)], chunk_rows=100, buffer_rows=400
     )

@@ -116,6 +116,7 @@ class Tally:
         self.n_rows, self.n_effective = 0, 0.0
         self.classes: np.ndarray | None = None
         self.blocks: list[Any] = []
+        self.unit: np.ndarray | None = None  # of each column of y, so that its powers are numbers
         self.extremes: np.ndarray | None = None
 
     def add(self, chunk: Chunk) -> None:
@@ -145,7 +146,12 @@ class Tally:
         known = y if self.extremes is None else np.concatenate([self.extremes, y])
         self.extremes = np.stack([known.min(0), known.max(0)])
         refuse_huge(self.extremes)
-        self.blocks.append(Moments.of(y.reshape(len(y), -1), weight))
+        columns = y.reshape(len(y), -1)
+        if self.unit is None:
+            size = np.abs(columns).max(0)
+            self.unit = np.where(size > 0.0, size, 1.0)
+        with np.errstate(over="ignore"):
+            self.blocks.append(Moments.of(columns / self.unit, weight))
 
 
 def unique_labels(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
@@ -225,7 +231,7 @@ class Moments(NamedTuple):
         weight = w.sum()
         mean = (w / weight) @ y
         away = y - mean
-        with np.errstate(over="ignore"):  # `explained` ignores infinite moments
+        with np.errstate(over="ignore", invalid="ignore"):  # `explained` ignores infinite moments
             central = [w @ away**k / weight for k in (2, 3, 4)]
         return cls(weight, mean, *central)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -333,6 +334,8 @@ B = da.zeros(10, chunks=5)
             "X must be split along its rows only, got 2 chunks along",
         ),
         ((model(), A[B > 0], B), {}, r"Call X.compute_chunk_sizes\(\) first"),
+        ((model(), A.map_blocks(sparse.csr_array), B), {}, "X must be dense, but its chunks"),
+        ((model(), A, B), {"sample_weight": 0 * B}, "X must have rows of positive weight, got non"),
         ((model(), np.zeros((10, 2)), B), {}, "X must be a dask array or frame, got ndarray"),
         ((model(), A, B), {"z": B}, "SVGPRegressor.fit does not take z; it takes X, y, "),
         ((FITCRegressor(), A, B), {"exposure": B}, "not take exposure; it takes X, y, y_std.$"),

@@ -350,11 +350,17 @@ def test_bad_rows_of_one_rank_are_an_error_of_all():
     all_raise(
         lambda group: small().fit(X[part_of(group)], None if group.rank else Y[part_of(group)]), "y"
     )
-    all_raise(lambda group: small().fit(X[:0], Y[:0]), "X has no rows on any rank")
+    all_raise(
+        lambda group: small().fit(X[:0], Y[:0]),
+        "X must have rows of positive weight, got none in any process",
+    )
     all_raise(
         lambda group: small().fit(X[: group.rank], Y[: group.rank]), "must have at least two rows"
     )
-    all_raise(lambda group: small().fit(X, Y, np.zeros(N)), "X has no rows on any rank")
+    all_raise(
+        lambda group: small().fit(X, Y, np.zeros(N)),
+        "X must have rows of positive weight, got none in any process",
+    )
     all_raise(lambda group: small().fit(X, Y, np.full(N, -1.0)), "Negative values in data passed")
     all_raise(
         lambda group: small().fit(None if group.rank else X, Y), "X must have rows", TypeError
@@ -475,7 +481,10 @@ def test_gathered_rows_of_any_kind():
     all_raise(
         lambda g: clone(drop_in).fit(X[:5, : 2 - g.rank], Y[:5]), "X must have the same columns"
     )
-    all_raise(lambda g: clone(drop_in).fit(X[:0], Y[:0]), "X has no rows on any rank")
+    all_raise(
+        lambda g: clone(drop_in).fit(X[:0], Y[:0]),
+        "X must have rows of positive weight, got none in any process",
+    )
     text = np.array(["a"] * 5)
     classes = GaussianProcessClassifier()
     all_raise(

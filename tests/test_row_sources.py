@@ -372,6 +372,12 @@ def test_bad_rows_are_named(table, tmp_path):
         ((np.ones((5, 3)), np.ones(5)), "chunk 1: X has 3 columns, but the first rows have 2"),
         ((np.ones(5), np.ones(5)), "chunk 1: X must have two dimensions"),
         ((np.ones((5, 2)), np.ones(4)), r"chunk 1: y has shape \(4,\), but X has 5 rows"),
+        ((np.ones((5, 2)), np.ones(6)), r"chunk 1: y has shape \(6,\), but X has 5 rows"),
+        ((np.ones((0, 2)), np.ones(6)), r"chunk 1: y has shape \(6,\), but X has 0 rows"),
+        (
+            (np.ones((5, 2)), np.ones(5), np.ones(9)),
+            r"chunk 1: sample_weight has shape \(9,\), but X has 5 rows",
+        ),
         (np.ones((5, 2)), "chunk 1 has no y, unlike chunk 0"),
         ((np.ones((5, 2)), np.ones((5, 2))), "chunk 1: y has shape"),
         ((np.ones((5, 2)), np.array(["a"] * 5)), "chunk 1: y has dtype object"),
@@ -385,6 +391,18 @@ def test_chunks_that_differ_are_named(second, message):
     first = (np.ones((4, 2)), np.ones(4))
     with pytest.raises(ValueError, match=message):
         list(ChunkRows(lambda: iter([first, second])).chunks())
+
+
+def test_a_store_without_a_slice_is_named():
+    class Store:
+        shape = (200,)
+
+        def __getitem__(self, rows):
+            return np.ones(100) if rows.start == 0 else None
+
+    said = "rows 100 to 199: y must have one value for each row of X, got None"
+    with pytest.raises(ValueError, match=said):
+        list(SequenceRows(np.ones((200, 2)), Store(), chunk_rows=100).chunks())
 
 
 def test_factories_are_asked_for():

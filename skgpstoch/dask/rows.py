@@ -50,6 +50,11 @@ def check_columns(columns: dict[str, Any]) -> None:
     """
     for name, column in columns.items():
         if isinstance(column, da.Array):
+            if hasattr(column._meta, "tocsr"):
+                raise TypeError(
+                    f"{name} must be dense, but its chunks are sparse. Convert them with "
+                    f"{name}.map_blocks(lambda a: a.toarray(), dtype={name}.dtype)."
+                )
             check_chunks(name, column, needs_sizes=True)
         elif not isinstance(column, dd.DataFrame | dd.Series):
             raise TypeError(

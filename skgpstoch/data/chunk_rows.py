@@ -206,6 +206,11 @@ def length_of(X: Any, where: str) -> int:
 def pieces(parts: dict[str, Any], first: int, n: int, where: str) -> Iterator[Chunk]:
     """Yield a chunk in pieces of bounded size; arrays are copied, as they may be filled again."""
     arrays = stored_arrays(parts, where)
+    for name, array in arrays.items():
+        if len(array) != n:
+            raise ValueError(
+                f"{where}: {SAID.get(name, name)} has shape {np.shape(array)}, but X has {n} rows."
+            )
     for rows in row_blocks(n, CHUNK_ROWS):
         cut = {
             name: array[rows].copy() if isinstance(array, np.ndarray) else take(array, rows)

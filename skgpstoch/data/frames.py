@@ -62,7 +62,7 @@ def stored_column(values: Any, name: str) -> np.ndarray:
     a = np.asarray(readable(values, name))
     if isinstance(values, list) and a.dtype.kind == "U":  # which makes 'nan' of NaN
         a = np.asarray(values, dtype=object)
-    if a.dtype.kind == "O":
+    if a.dtype.kind == "O" and a.ndim:
         a = a.copy()
         a[np.frompyfunc(is_missing, 1, 1)(a).astype(bool)] = None
     return a

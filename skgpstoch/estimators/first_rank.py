@@ -311,7 +311,7 @@ def check_columns(columns: list[Any]) -> None:
 # ---- fits that all ranks ask for -----------------------------------------------------------------
 
 
-NO_ROWS = "X has no rows on any rank."
+NO_ROWS = "X must have rows of positive weight, got none in any process."
 PROBED_ROWS = 10  # of a source, by which ranks see whether they have the same one
 
 

@@ -6,6 +6,7 @@ import functools
 import itertools
 import threading
 import time
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -331,6 +332,31 @@ def all_raise(fit, match, error=ValueError, size=2):
 
 def part_of(group):
     return slice(group.rank, N, group.size)
+
+
+@pytest.mark.parametrize(
+    ("each", "said", "unit"),
+    [
+        (1.0 / N, "taken as shares of 600 rows. To say so yourself", N),
+        (1.0 / 50, "600 rows. A weight is a number of rows, so the data count for that few", 1),
+    ],
+)
+def test_weights_of_all_ranks_may_be_shares(each, said, unit):
+    """No rank alone knew that they sum to 1, so that the rows of all counted as one."""
+    with pytest.warns(UserWarning, match=said) as told:
+        found = fitted(small(), CUTS["uneven"], sample_weight=np.full(N, each))
+    assert sum(said in str(one.message) for one in told) == 1
+    with warnings.catch_warnings(action="ignore"):
+        expected = fitted(small(), CUTS["uneven"], sample_weight=np.full(N, unit * each))
+    assert_allclose(found[0].predict(NEW), expected[0].predict(NEW), rtol=1e-6)
+
+
+def test_weights_of_classes_are_told_with_the_rows_of_all_ranks():
+    y = (np.arange(N) % 20 == 0).astype(int)
+    weight = np.where(y, 19.0, 1.0)
+    with pytest.warns(UserWarning, match="the 30 rows of class 1 count as 570 that") as told:
+        fitted(small(SVGPClassifier), CUTS["uneven"], y=y, sample_weight=weight)
+    assert sum("by class alone" in str(one.message) for one in told) == 1
 
 
 def test_bad_rows_of_one_rank_are_an_error_of_all():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import stat
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -32,6 +33,9 @@ READ_BYTES = 2**18
 LEAST_PIECE = 1024
 """Fewest rows that are read at a time, however small the buffer, because each read costs time."""
 
+FOOTER_END = 8
+"""Bytes after a footer: its size, and the letters that mark the format."""
+
 
 class RowGroup(NamedTuple):
     """A row group of a Parquet file."""
@@ -52,6 +56,13 @@ class Footer(NamedTuple):
 
     state: tuple[int, ...]
     metadata: Any
+
+
+class FileState(NamedTuple):
+    """What changes if a file does, and a digest of its footer."""
+
+    file: tuple[int, ...]
+    footer: bytes
 
 
 def state_of(path: str) -> tuple[int, ...]:
@@ -115,10 +126,11 @@ class ParquetRows(RowSource):
         columns = {"y": target, "weight": sample_weight, "exposure": exposure, "y_std": y_std}
         given = {name: column for name, column in columns.items() if column is not None}
         found = {path: opened(path) for path in files_of(paths)}
-        schemas = {path: schema for path, (schema, _) in found.items()}
+        schemas = {path: schema for path, (schema, *_) in found.items()}
         self.roles = roles_of(schemas, features, given, transforms=transform is not None)
         self.types = {path: types_of(schema, self.roles.used) for path, schema in schemas.items()}
-        sizes = {path: sizes for path, (_, sizes) in found.items()}
+        self.states = {path: state for path, (*_, state) in found.items()}
+        sizes = {path: sizes for path, (_, sizes, _) in found.items()}
         self.units, self.lengths = row_groups(sizes), {path: sum(n) for path, n in sizes.items()}
 
     def __repr__(self) -> str:
@@ -211,8 +223,9 @@ class ParquetRows(RowSource):
             with pq.ParquetFile(unit.path, **options) as file:
                 if known is None:
                     refuse_changed(unit, self.types[unit.path], file.schema_arrow)
+                    refuse_length(unit.path, self.lengths[unit.path], file.metadata.num_rows)
+                    refuse_replaced(unit, self.states[unit.path], state)
                     footers[unit.path] = Footer(state, file.metadata)
-                n_in_file = file.metadata.num_rows
                 yield from map(
                     piece,
                     file.iter_batches(n_rows, [unit.number], self.roles.used, use_threads=False),
@@ -234,7 +247,6 @@ class ParquetRows(RowSource):
                 "while it was read."
             ) from error
         refuse_length(unit.where, unit.n_rows, done)
-        refuse_length(unit.path, self.lengths[unit.path], n_in_file)
 
 
 def types_of(schema: Any, names: Sequence[str]) -> dict[str, Any]:
@@ -252,6 +264,27 @@ def refuse_changed(unit: RowGroup, types: dict[str, Any], schema: Any) -> None:
                 f"{unit.where}: column {name!r} is {found.get(name, 'missing')}, but was "
                 f"{kind} when the file was opened. The file was changed; open it again."
             )
+
+
+def refuse_replaced(unit: RowGroup, before: FileState, now: tuple[int, ...]) -> None:
+    """Raise a ValueError if a file was written since it was opened, with other contents.
+
+    A footer has the extremes and the sizes of columns, and so differs where rows do.
+    """
+    if now != before.file and digest_of_footer(unit.path) != before.footer:
+        raise ValueError(
+            f"{unit.where}: the file was written again, with other rows, after it was opened. Open "
+            "it again."
+        )
+
+
+def digest_of_footer(path: str) -> bytes:
+    """Return a digest of what a file says of its row groups, which is at its end."""
+    with open(path, "rb") as file:
+        file.seek(-FOOTER_END, os.SEEK_END)
+        size = int.from_bytes(file.read(4), "little")
+        file.seek(-FOOTER_END - size, os.SEEK_END)
+        return hashlib.blake2b(file.read(size), digest_size=16).digest()
 
 
 def refuse_length(where: str, before: int, now: int) -> None:
@@ -308,8 +341,8 @@ def matches(path: str) -> list[str]:
     return found
 
 
-def opened(path: str) -> tuple[Any, list[int]]:
-    """Return the schema of a file, and the numbers of rows of its row groups.
+def opened(path: str) -> tuple[Any, list[int], FileState]:
+    """Return the schema of a file, the numbers of rows of its row groups, and its state.
 
     Raises
     ------
@@ -319,10 +352,11 @@ def opened(path: str) -> tuple[Any, list[int]]:
     if find_spec("pyarrow") is None:
         raise ImportError("ParquetRows needs pyarrow. Install it with `pip install pyarrow`.")
     try:
-        state_of(path)
+        state = state_of(path)
         with pq.ParquetFile(path) as file:
             n_rows, found = file.metadata.num_rows, file.schema_arrow
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
+        digest = digest_of_footer(path)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # of columns' names
         raise ValueError(
             f"{path} cannot be read as Parquet: {error}. It is not a Parquet file, or "
@@ -333,4 +367,4 @@ def opened(path: str) -> tuple[Any, list[int]]:
             f"{path} has {n_rows} rows, but its row groups have {sum(sizes)}. The file is damaged; "
             "write it again."
         )
-    return found, sizes
+    return found, sizes, FileState(state, digest)

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from ..data.arguments import with_rows_checked
 from ..data.docstrings import documented
-from ..data.messages import warn
+from ..data.groups import current
 from ..data.rows import Data
 from ..likelihoods.probabilities import ClassLikelihood
 from .base import BaseGP
-from .context import IS_JUDGED
-from .validation import check_labels, check_weight, fewest_rows, validate_inputs
+from .validation import check_labels, fewest_rows, validate_inputs
+from .weights import check_weight, warn_of_class_weights
 
 
 class Classifier(ClassifierMixin, BaseGP):
@@ -60,7 +60,7 @@ class Classifier(ClassifierMixin, BaseGP):
         self._y_shape = ()
         data = check_weight(Data(X, y), sample_weight, least, keeps=reset)
         data, self.classes_ = coded(self, data, classes if reset else self.classes_)
-        if reset:
+        if reset and current().size == 1:
             warn_of_class_weights(data, self.classes_)
         return data
 
@@ -219,30 +219,6 @@ def coded(estimator: Any, data: Data, classes: np.ndarray | None = None) -> tupl
         )
     codes = codes_of(data.y, classes, counts)
     return replace(data, y=codes.astype(np.float64)[:, None]), classes
-
-
-MOST_ALIKE = 5.0  # of a row, from which weights that are those of classes are warned of
-
-
-def warn_of_class_weights(data: Data, classes: np.ndarray) -> None:
-    """Warn of weights that make few rows of a class many, because copies of a row all agree.
-
-    *Measured* on 1,500 rows with 12 of the rare class, weighted to half of them: the weighted log
-    loss of new rows is 2.06, with the weights' shares put in afterwards .6.
-    """
-    codes, w = data.y[:, 0].astype(np.int64), data.weight
-    if w is None or IS_JUDGED.get():
-        return
-    n, total = (np.bincount(codes, each, len(classes)) for each in (None, w))
-    each = total / np.maximum(n, 1)
-    c = int(np.argmax(each))
-    if each[c] > MOST_ALIKE and np.ptp(each) > 0.0 and np.allclose(w, each[codes], rtol=1e-6):
-        warn(
-            f"sample_weight differs by class alone: the {n[c]} rows of class "
-            f"{classes.tolist()[c]!r} count as {total[c]:.0f} that agree, so its probabilities "
-            "will be too certain. Fit without weights, and multiply the probabilities by the "
-            "weights of their classes; or use AutoGaussianProcessClassifier, which calibrates them."
-        )
 
 
 def codes_of(y: np.ndarray, classes: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray:

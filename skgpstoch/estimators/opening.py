@@ -32,6 +32,7 @@ from ..training.stored_rows import InChunks
 from ..training.tables import InMemory, OnRanks, Sampled, Table, of_all_ranks
 from .first_rank import NO_ROWS, check_alike
 from .validation import learn_targets, validate_inputs, with_transformed_targets
+from .weights import warn_of_class_weights, with_weights_of_group
 
 OF_ROWS = {"sample_weight": "weight", "exposure": "exposure", "y_std": "y_std"}
 """Arguments of fits, and the columns of sources that stand for them."""
@@ -95,6 +96,9 @@ def of_ranks(
     if group.flag(data.weight is not None):
         data = data.weighed()
     numbers = offsets(group, len(X))[0] + places_of(data, given)
+    data = with_weights_of_group(data, group)
+    if is_classifier(estimator):
+        warn_of_class_weights(data, estimator.classes_, group)
     first, n = offsets(group, len(data))
     if n < 2:
         raise ValueError(

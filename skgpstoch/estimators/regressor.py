@@ -28,12 +28,12 @@ from .sampled_functions import SampledFunctions
 from .validation import (
     check_not_judged,
     check_shape,
-    check_weight,
     fewest_rows,
     known_columns,
     validate_inputs,
     with_transformed_targets,
 )
+from .weights import check_weight
 
 
 class Regressor(MultiOutputMixin, RegressorMixin, BaseGP):

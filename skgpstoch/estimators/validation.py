@@ -23,7 +23,6 @@ from ..data.array_inputs import (
     NOT_A_NUMBER,
     as_floats,
     checked_kinds,
-    checked_weight,
     dtypes_of,
     one_output,
     refuse_large,
@@ -36,12 +35,6 @@ from ..data.row_source import is_source
 from ..data.rows import Data
 from ..data.target_transforms import fitted_transform
 from ..likelihoods.base import largest, regression_likelihood
-
-FEW_SHARED, MOST_SHARED = 10, 1.5
-"""Weights of more rows that sum to no more are shares of all rows, as AdaBoost gives them."""
-
-FEWEST_COUNTED = 0.05
-"""If weights sum to a smaller share of the number of rows, warn that they may be proportions."""
 
 MOST_NUMBER = 1e30  # and 1/MOST_NUMBER: limits of numbers that training multiplies in float32
 SEQUENCE = "setting an array element with a sequence"  # NumPy's words
@@ -104,46 +97,6 @@ def refuse_groups_apart(X: Any, groups: Any) -> None:
             "because whole groups are held out only of rows in memory. Pass arrays or a frame "
             "in one process."
         )
-
-
-def check_weight(data: Data, sample_weight: Any, least: int = 1, keeps: bool = False) -> Data:
-    """Return the data with weights (None if all are 1), without rows of weight 0 unless `keeps`.
-
-    In a fit, `least` is at least 2. Weights that sum to about 1 are then shares of all rows.
-
-    Raises
-    ------
-    ValueError
-        If weights are not finite numbers, one for each row, if any is negative or all are 0, or if
-        fewer than `least` rows are left.
-    """
-    if sample_weight is None:
-        return data
-    weight = checked_weight(sample_weight, data.X)
-    counts = weight > 0.0
-    if counts.sum() < least:
-        raise ValueError(
-            f"sample_weight must be positive for at least {least} rows, got {counts.sum()}."
-        )
-    check_range(weight[counts], "sample_weight must be 0 or")
-    if least > 1 and counts.sum() > FEW_SHARED and weight.sum() <= MOST_SHARED:
-        warn(
-            f"sample_weight sums to {weight.sum():.3g} over {counts.sum()} rows. A weight is a "
-            "number of rows, and these would count as one row together, so they are taken as "
-            f"shares of {counts.sum()} rows. To say so yourself, divide them by their mean.",
-            UserWarning,
-        )
-        weight = weight * (counts.sum() / weight.sum())
-    elif least > 1 and weight.sum() < max(least, FEWEST_COUNTED * counts.sum()):
-        warn(
-            f"sample_weight sums to {weight.sum():.3g} over {counts.sum()} rows. A weight "
-            "is a number of rows, so the data count for that few rows and the prior "
-            "dominates. If the weights are proportions, divide them by their mean.",
-            UserWarning,
-        )
-    are_ones = (weight == 1.0).all() or (not keeps and (weight[counts] == 1.0).all())
-    data = replace(data, weight=None if are_ones else weight)
-    return data if keeps or counts.all() else data[counts]
 
 
 def fewest_rows(reset: bool) -> int:

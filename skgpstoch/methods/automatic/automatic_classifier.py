@@ -16,7 +16,8 @@ from ...data.read_table import validate_table
 from ...data.rows import Data
 from ...estimators.classifier import Classifier
 from ...estimators.docs import public_estimator
-from ...estimators.validation import check_labels, check_weight
+from ...estimators.validation import check_labels
+from ...estimators.weights import check_weight
 from ..deep_kernel_ensemble.estimators import DeepKernelEnsembleClassifier
 from ..nngp.classifier import NNGPClassifier
 from .automatic import Automatic, n_observed, of_networks, of_processes

@@ -32,12 +32,8 @@ from ...estimators.docs import public_estimator
 from ...estimators.parameters import AUTO, TRANSFORM
 from ...estimators.predictions import PredictedRows
 from ...estimators.regressor import Regressor
-from ...estimators.validation import (
-    KNOWN_AND_TRANSFORMED,
-    check_column,
-    check_weight,
-    fitted_alike,
-)
+from ...estimators.validation import KNOWN_AND_TRANSFORMED, check_column, fitted_alike
+from ...estimators.weights import check_weight
 from ...training.recipes.row_findings import of_far_count
 from ..deep_kernel_ensemble.estimators import DeepKernelEnsembleRegressor
 from ..nngp.estimators import NNGPRegressor

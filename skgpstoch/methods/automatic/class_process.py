@@ -24,7 +24,8 @@ from ...estimators.classifier import Classifier, coded
 from ...estimators.context import IS_JUDGED, fitting, predicting
 from ...estimators.first_rank import fits_on_first
 from ...estimators.importances import InputSpread, difference_importances
-from ...estimators.validation import check_weight, validate_inputs, with_groups
+from ...estimators.validation import validate_inputs, with_groups
+from ...estimators.weights import check_weight
 from ...models.features.network import FARTHEST_INPUT
 from ...training.interrupts import was_interrupted
 from .class_fit import (

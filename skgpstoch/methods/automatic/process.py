@@ -26,13 +26,8 @@ from ...estimators.importances import InputSpread, normalised, representative_ro
 from ...estimators.parameters import POSITIVE
 from ...estimators.predictions import PredictedRows, PredictiveRegressor
 from ...estimators.regressor import Regressor
-from ...estimators.validation import (
-    check_weight,
-    check_y_std,
-    known_noise,
-    validate_inputs,
-    with_groups,
-)
+from ...estimators.validation import check_y_std, known_noise, validate_inputs, with_groups
+from ...estimators.weights import check_weight
 from ...maths.linalg import cholesky
 from ...models.features.network import FARTHEST_INPUT
 from ...training.interrupts import interruptible, keeps_best, tell, was_interrupted

@@ -37,13 +37,8 @@ from ...estimators.opening import (
     refuse_columns,
     refuse_given,
 )
-from ...estimators.validation import (
-    check_numbers,
-    check_weight,
-    known_columns,
-    refuse_groups_apart,
-    with_groups,
-)
+from ...estimators.validation import check_numbers, known_columns, refuse_groups_apart, with_groups
+from ...estimators.weights import check_weight
 from .table_fit import (
     EncodedRows,
     Read,

@@ -26,7 +26,8 @@ from ...estimators.docs import public_estimator
 from ...estimators.first_rank import fits_on_first
 from ...estimators.importances import averaged_importances
 from ...estimators.parameters import N_JOBS, POSITIVE_INTEGER
-from ...estimators.validation import check_labels, check_weight
+from ...estimators.validation import check_labels
+from ...estimators.weights import check_weight
 from ...kernels import split_white_noise
 from .base import DropIn, checked_theta
 from .laplace import BinaryLaplaceClassifier, predict_std_one_vs_rest

@@ -354,7 +354,7 @@ def test_weights_of_all_ranks_may_be_shares(each, said, unit):
 def test_weights_of_classes_are_told_with_the_rows_of_all_ranks():
     y = (np.arange(N) % 20 == 0).astype(int)
     weight = np.where(y, 19.0, 1.0)
-    with pytest.warns(UserWarning, match="the 30 rows of class 1 count as 570 that") as told:
+    with pytest.warns(UserWarning, match="each row of class 1 counts as 19 that") as told:
         fitted(small(SVGPClassifier), CUTS["uneven"], y=y, sample_weight=weight)
     assert sum("by class alone" in str(one.message) for one in told) == 1
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from .arrays import row_blocks
 from .chunk import BESIDES_X, SAID, Chunk, stored_arrays
-from .frames import is_frame, refuse_unstored, take
+from .frames import copied, is_frame, refuse_unstored, take
 from .row_source import CHUNK_ROWS, RowSource, positive, refuse_rank
 
 TUPLE = ("X", "y", "weight")  # meaning of a tuple's entries
@@ -212,8 +212,5 @@ def pieces(parts: dict[str, Any], first: int, n: int, where: str) -> Iterator[Ch
                 f"{where}: {SAID.get(name, name)} has shape {np.shape(array)}, but X has {n} rows."
             )
     for rows in row_blocks(n, CHUNK_ROWS):
-        cut = {
-            name: array[rows].copy() if isinstance(array, np.ndarray) else take(array, rows)
-            for name, array in arrays.items()
-        }
+        cut = {name: copied(take(array, rows)) for name, array in arrays.items()}
         yield Chunk(rows=np.arange(first + rows.start, first + rows.stop), where=where, **cut)

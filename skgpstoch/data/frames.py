@@ -77,6 +77,11 @@ def take(X: Any, index: Any) -> Any:
     return X.iloc[index] if hasattr(X, "iloc") else X[index]
 
 
+def copied(X: Any) -> Any:
+    """Return rows that nobody else writes into; frames but pandas' cannot be written into."""
+    return X.copy() if isinstance(X, np.ndarray) or hasattr(X, "iloc") else X
+
+
 def join(parts: Sequence[Any]) -> Any:
     """Stack arrays, frames or tables one below the other."""
     if isinstance(parts[0], np.ndarray):

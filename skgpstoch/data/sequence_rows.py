@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from .chunk import SAID, Chunk, stored_arrays
-from .frames import names_of, refuse_unstored
+from .frames import copied, names_of, refuse_unstored
 from .row_source import CHUNK_ROWS, RowSource, in_turn, positive, share_of
 
 
@@ -119,12 +119,15 @@ class SequenceRows(RowSource):
             yield self.slice(start, min(start + self.chunk_rows, self.n_total))
 
     def slice(self, start: int, stop: int) -> Chunk:
-        """Return rows start, …, stop − 1 as they are stored."""
+        """Return rows start, …, stop − 1 as they are stored.
+
+        They are copies, as a transformer may write into them, and a store fill its buffer again.
+        """
         where = f"rows {start} to {stop - 1}"
         try:
             parts = {"X": self.X, **self.columns}
             parts = {name: array[start:stop] for name, array in parts.items()}
-            arrays = stored_arrays(parts, where)
+            arrays = {k: copied(array) for k, array in stored_arrays(parts, where).items()}
         except (OSError, EOFError) as error:
             raise ValueError(f"{where} cannot be read: {error}") from error
         refuse_unstored(arrays["X"], f"{where}: X")

@@ -32,7 +32,7 @@ from ..training.stored_rows import InChunks
 from ..training.tables import InMemory, OnRanks, Sampled, Table, of_all_ranks
 from .first_rank import NO_ROWS, check_alike
 from .validation import learn_targets, validate_inputs, with_transformed_targets
-from .weights import warn_of_class_weights, with_weights_of_group
+from .weights import in_shares, warn_of_class_weights, weight_unit, with_weights_of_group
 
 OF_ROWS = {"sample_weight": "weight", "exposure": "exposure", "y_std": "y_std"}
 """Arguments of fits, and the columns of sources that stand for them."""
@@ -214,8 +214,13 @@ def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[R
     sample, own = first.sample, first.own
     with muted(group.rank > 0):
         warn_if_over(estimator, clock())
+    unit = 1.0
+    if sample.weight is not None:
+        total = whole_of(group, first.n_rows, own.n_effective)
+        with muted(group.rank > 0):
+            unit = weight_unit(total.weight, total.n_rows)
     with agreed(group):
-        given = validated(estimator, sample, True, first.classes)
+        given = in_shares(validated(estimator, sample, True, first.classes, least=1), unit)
     learn_targets(estimator, given, group)
     with agreed(group):
         data = with_transformed_targets(estimator, given, reset=False)
@@ -230,11 +235,11 @@ def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[R
         data=weighed(data, sample),
         numbers=sample.rows,
         clock=clock,
-        whole=whole_of(group, first.n_rows, own.n_effective),
+        whole=whole_of(group, first.n_rows, unit * own.n_effective),
         seed=seed,
         source=first.part,
         n_own=own.n_rows,
-        checked=partial(checked, estimator, recipe),
+        checked=partial(checked, estimator, recipe, unit),
         is_own=np.isin(sample.rows, [] if own.sample is None else own.sample.rows),
     )
 
@@ -267,10 +272,10 @@ def check_early(estimator: Any, chunk: Chunk) -> None:
         raise ValueError(f"{chunk.where}: {error}") from error
 
 
-def checked(estimator: Any, recipe: Recipe, chunk: Chunk) -> Data:
+def checked(estimator: Any, recipe: Recipe, unit: float, chunk: Chunk) -> Data:
     """Return the rows of a chunk as the estimator and its recipe validate them."""
     try:
-        data = weighed(validated(estimator, chunk, False), chunk)
+        data = in_shares(weighed(validated(estimator, chunk, False), chunk), unit)
         recipe.check_rows(data)
     except ValueError as error:
         raise ValueError(f"{chunk.where}: {error}") from error
@@ -298,11 +303,13 @@ def warn_if_over(estimator: Any, seconds: float) -> None:
         )
 
 
-def validated(estimator: Any, rows: Chunk, reset: bool, classes: Any = None) -> Data:
+def validated(
+    estimator: Any, rows: Chunk, reset: bool, classes: Any = None, **options: Any
+) -> Data:
     """Return rows as the estimator validates them; leave targets untransformed if `reset`."""
     check = estimator._given if reset else estimator._validate
     known = (classes,) if is_classifier(estimator) else (rows.exposure, rows.y_std)
-    data: Data = check(rows.X, rows.y, reset, rows.weight, *known)
+    data: Data = check(rows.X, rows.y, reset, rows.weight, *known, **options)
     return data
 
 

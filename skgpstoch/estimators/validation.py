@@ -112,8 +112,10 @@ def check_labels(y: np.ndarray) -> None:
             f"y must hold labels of one type, got {' and '.join(sorted(kinds))}. Convert "
             "them, for example with y.astype(str), and drop rows without a label."
         )
+    # Three times, as a rank with few rows of many classes says nothing of all: these are judged.
+    judged = y if current().size == 1 else np.tile(y, 3)
     try:
-        check_classification_targets(y)
+        check_classification_targets(judged)
     except ValueError as error:
         if kinds and kinds != {"str"}:
             kind = kinds.pop()

@@ -78,7 +78,12 @@ def with_weights_of_group(data: Data, group: Group) -> Data:
     group.sum_(sums)
     with muted(group.rank > 0):
         unit = weight_unit(float(sums[0]), int(sums[1]))
-    return replace(data, weight=unit * data.weight)
+    return in_shares(data, unit)
+
+
+def in_shares(data: Data, unit: float) -> Data:
+    """Return rows with weights times a factor, which is 1 unless these are shares."""
+    return data if data.weight is None or unit == 1.0 else replace(data, weight=unit * data.weight)
 
 
 def warn_of_class_weights(data: Data, classes: np.ndarray, group: Group = ALONE) -> None:
@@ -99,8 +104,8 @@ def warn_of_class_weights(data: Data, classes: np.ndarray, group: Group = ALONE)
     differs = group.flag(not np.allclose(w, each[codes], rtol=1e-6))
     if each[c] > MOST_ALIKE and np.ptp(each) > 0.0 and not differs and group.rank == 0:
         warn(
-            f"sample_weight differs by class alone: the {n[c]:.0f} rows of class "
-            f"{classes.tolist()[c]!r} count as {total[c]:.0f} that agree, so its probabilities "
-            "will be too certain. Fit without weights, and multiply the probabilities by the "
-            "weights of their classes; or use AutoGaussianProcessClassifier, which calibrates them."
+            f"sample_weight differs by class alone: each row of class {classes.tolist()[c]!r} "
+            f"counts as {each[c]:.3g} that agree, so its probabilities will be too certain. Fit "
+            "without weights, and multiply the probabilities by the weights of their classes; or "
+            "use AutoGaussianProcessClassifier, which calibrates them."
         )

@@ -1662,7 +1662,7 @@ def test_weights_of_classes_are_warned_of():
     X, y = rng.standard_normal((60, 2)), np.repeat(["rare", "usual"], [6, 54])
     model = SVGPClassifier(n_inducing=5, max_iter=1, random_state=0)
     few, many = np.where(y == "rare", 5.0, 5.0 / 9.0), np.where(y == "rare", 9.0, 1.0)
-    with pytest.warns(UserWarning, match="the 6 rows of class 'rare' count as 54 that agree"):
+    with pytest.warns(UserWarning, match="each row of class 'rare' counts as 9 that agree"):
         model.fit(X, y, sample_weight=many)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "sample_weight differs by class alone")

@@ -44,6 +44,7 @@ from skgpstoch import (
 from skgpstoch.data import SequenceRows, row_sample
 from skgpstoch.data.groups import ONE, current, using
 from skgpstoch.estimators.runs import Run, refuse_batch_statistics
+from skgpstoch.estimators.validation import check_labels
 from skgpstoch.methods.automatic.process import ExactProcessRegressor
 from skgpstoch.training import interrupts
 from skgpstoch.training.history import Pace
@@ -357,6 +358,14 @@ def test_weights_of_classes_are_told_with_the_rows_of_all_ranks():
     with pytest.warns(UserWarning, match="each row of class 1 counts as 19 that") as told:
         fitted(small(SVGPClassifier), CUTS["uneven"], y=y, sample_weight=weight)
     assert sum("by class alone" in str(one.message) for one in told) == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_few_labels_of_a_rank_are_not_taken_for_numbers():
+    """scikit-learn warns of more classes than half of the rows, which all ranks have together."""
+    on_ranks(lambda group: check_labels(np.arange(30)), 2)
+    with pytest.warns(UserWarning, match="greater than 50%"):
+        check_labels(np.arange(30))
 
 
 def test_bad_rows_of_one_rank_are_an_error_of_all():

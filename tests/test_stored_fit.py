@@ -29,6 +29,7 @@ from skgpstoch import (
     predict_to,
 )
 from skgpstoch.data import ChunkRows, ParquetRows, SequenceRows
+from skgpstoch.data.chunk import concatenated
 from skgpstoch.data.counter_rng import row_hashes
 from skgpstoch.data.groups import ONE, using
 from skgpstoch.data.rows import Rows
@@ -94,6 +95,59 @@ def test_newtons_passes_are_those_of_arrays(table, new):
     whole = closed(**params).fit(X, counts)
     model = closed(**params).fit(SequenceRows(X, counts, chunk_rows=317))
     assert_allclose(model.predict(new[0]), whole.predict(new[0]), rtol=1e-3)
+
+
+class FilledAgain:
+    """A store that reads each slice into the same memory."""
+
+    def __init__(self, rows):
+        self.rows, self.memory, self.shape = rows, np.empty_like(rows), rows.shape
+
+    def __getitem__(self, index):
+        part = self.rows[index]
+        self.memory[: len(part)] = part
+        return self.memory[: len(part)]
+
+
+def test_slices_are_copies(table, tmp_path):
+    """A store lost half of its targets, and a transformer wrote into the rows of the user."""
+    X, y = table
+    made = {"buffer_rows": 400, "chunk_rows": 100}
+    SequenceRows(FilledAgain(X), FilledAgain(y), **made).shuffle_to(tmp_path / "rows.parquet")
+    shuffled = concatenated(list(ParquetRows(tmp_path / "rows.parquet", target="y").chunks()))
+    order = shuffled.y.argsort()
+    assert_array_equal(shuffled.y[order], np.sort(y))
+    assert_array_equal(shuffled.X[order], X[y.argsort()])
+    given, scaler = X.copy(), StandardScaler(copy=False)
+    rows = SequenceRows(given, y, transform=scaler, **made)
+    expected = StandardScaler().fit_transform(X)
+    for _ in range(2):
+        passed = np.vstack([chunk.X for chunk in rows.chunks()])
+        assert_allclose(passed, expected, rtol=1e-9, atol=1e-12)
+    assert_array_equal(given, X)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("each", [1.0 / N, 10.0 / N])
+def test_weights_of_all_rows_may_be_shares(table, new, each, size):
+    """The sample alone took its weights so, and all rows together counted as one."""
+    X, y = table
+    is_told = each == 1.0 / N
+    words = "sample_weight sums to "
+
+    def fitted(weight):
+        rows = SequenceRows(X, y, weight, chunk_rows=100)
+        return on_ranks(lambda group: closed().fit(rows), size)[0]
+
+    with warnings.catch_warnings(record=True, action="always") as told:
+        model = fitted(np.full(N, each))
+    (said,) = {str(one.message) for one in told if words in str(one.message)}
+    assert f"{words}{N * each:.3g} over {N} rows" in said
+    assert ("taken as shares" in said) == is_told
+    with warnings.catch_warnings(action="ignore"):
+        other = fitted(np.full(N, 1.0 if is_told else each))
+    assert_allclose(model.predict(new[0]), other.predict(new[0]), rtol=1e-6, atol=1e-9)
+    assert (np.abs(model.predict(new[0]) - new[1]).mean() < 0.1) == is_told
 
 
 # ---- training ------------------------------------------------------------------------------------

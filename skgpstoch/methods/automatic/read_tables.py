@@ -36,9 +36,10 @@ from ...estimators.opening import (
     first_pass,
     refuse_columns,
     refuse_given,
+    whole_of,
 )
 from ...estimators.validation import check_numbers, known_columns, refuse_groups_apart, with_groups
-from ...estimators.weights import check_weight
+from ...estimators.weights import check_weight, weight_unit
 from .table_fit import (
     EncodedRows,
     Read,
@@ -202,9 +203,13 @@ def read_source(
     first, facts = first_look(automatic, group, source, seed)
     with agreed(group):
         sample = replace(first.sample, X=as_given(source, first.sample.X))
-    rows = checked_sample(automatic, source, sample)
+    rows = checked_sample(automatic, source, sample, least=2 if first.is_whole else 1)
     if first.is_whole:
         return Read(rows=rows, clock=clock, given=(sample.X, sample.y))
+    if rows.weight is not None:
+        total = whole_of(group, first.n_rows, first.own.n_effective)
+        with muted(True):  # models that are fitted to all rows warn
+            rows = replace(rows, weight=weight_unit(total.weight, total.n_rows) * rows.weight)
     of_all = merged([each for each in group.every(facts) if each is not None])
     rows = replace(rows, X=read_as(rows.X, automatic.categorical_features, of_all))
     seconds = automatic.max_time
@@ -246,9 +251,9 @@ def first_look(
     return first_pass(group, source, resolve_seed(seed), look), facts
 
 
-def checked_sample(automatic: Any, source: RowSource, sample: Chunk) -> Chunk:
+def checked_sample(automatic: Any, source: RowSource, sample: Chunk, least: int) -> Chunk:
     """Return the sample of a source after checks; note the columns on the estimator."""
-    X, y, weight = automatic._checked(sample.X, sample.y, sample.weight, least=2)
+    X, y, weight = automatic._checked(sample.X, sample.y, sample.weight, least=least)
     source.is_learned = True
     if not is_frame(sample.X) and source.feature_names is not None:
         automatic.feature_names_in_ = np.array(source.feature_names, dtype=object)

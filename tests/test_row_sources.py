@@ -405,6 +405,20 @@ def test_a_store_without_a_slice_is_named():
         list(SequenceRows(np.ones((200, 2)), Store(), chunk_rows=100).chunks())
 
 
+@pytest.mark.parametrize("error", [OSError("gone"), KeyError("part 2"), StopIteration()])
+def test_a_store_that_fails_names_the_rows(error):
+    class Store:
+        shape = (200,)
+
+        def __getitem__(self, rows):
+            if rows.start:
+                raise error
+            return np.ones(100)
+
+    with pytest.raises(ValueError, match=f"rows 100 to 199 cannot be read: {type(error).__name__}"):
+        list(SequenceRows(np.ones((200, 2)), Store(), chunk_rows=100).chunks())
+
+
 def test_factories_are_asked_for():
     chunks = iter([np.ones((4, 2))])
     with pytest.raises(TypeError, match=r"factory must be a function .*got list_iterator"):

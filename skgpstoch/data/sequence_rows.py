@@ -128,8 +128,8 @@ class SequenceRows(RowSource):
             parts = {"X": self.X, **self.columns}
             parts = {name: array[start:stop] for name, array in parts.items()}
             arrays = {k: copied(array) for k, array in stored_arrays(parts, where).items()}
-        except (OSError, EOFError) as error:
-            raise ValueError(f"{where} cannot be read: {error}") from error
+        except (OSError, EOFError, LookupError, StopIteration) as error:
+            raise ValueError(f"{where} cannot be read: {type(error).__name__}: {error}") from error
         refuse_unstored(arrays["X"], f"{where}: X")
         return Chunk(rows=np.arange(start, stop), where=where, **arrays)
 

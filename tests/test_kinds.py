@@ -297,6 +297,7 @@ def test_sparse_matrices_name_the_cure(model, X):
 LONG = [2**60 + i for i in range(20)]
 LONG_TABLES = {
     "array": lambda: np.array(LONG)[:, None],
+    "other byte order": lambda: np.array(LONG, ">i8")[:, None],
     "pandas": lambda: pd.DataFrame({"id": LONG}),
     "missing": lambda: pd.DataFrame({"id": pd.array([*LONG[1:], None], dtype="Int64")}),
     "polars": lambda: pl.DataFrame({"id": [*LONG[1:], None]}),
@@ -306,7 +307,8 @@ LONG_TABLES = {
 
 @pytest.mark.parametrize("name", LONG_TABLES)
 def test_long_integers_are_warned_of(name):
-    X, where = LONG_TABLES[name](), "X" if name == "array" else "column 'id' of X"
+    X, where = LONG_TABLES[name](), "column 'id' of X"
+    where = "X" if isinstance(X, np.ndarray) else where
     with pytest.warns(UserWarning, match=f"{where} has integers from .* rounds to 16 digits"):
         warn_of_long_integers(X, "X")
 

@@ -247,6 +247,16 @@ def test_sorted_rows_are_warned_of(kind, unit, tmp_path):
         scan(SequenceRows(X, rng.standard_cauchy(4000), chunk_rows=50, buffer_rows=400), 5, 0)
 
 
+@pytest.mark.filterwarnings("error")
+def test_targets_of_any_size_are_scanned():
+    """The first chunk may be tiny beside the next, or have no size."""
+    y = np.random.default_rng(0).normal(size=(3000, 2))
+    for sizes in ([1e-290, 1e-270, 1e290], [0.0, 1e-290, 1.0], [1e250, 1e-250, 0.0]):
+        scaled = y * np.repeat(sizes, 1000)[:, None] * [1.0, 0.0]
+        scan(SequenceRows(y, scaled, chunk_rows=100, buffer_rows=2900), 5, 0)
+    assert scan(SequenceRows(y, y * [1.0, 1e200], chunk_rows=100), 5, 0).n_rows == 3000
+
+
 def test_rows_that_are_sorted_a_little_need_a_larger_buffer():
     """Of y's variance a buffer's rows explain 12 %, but 4 % where they are half of all."""
     rng = np.random.default_rng(0)
@@ -657,7 +667,7 @@ def test_a_file_that_is_replaced_after_opening_is_told_of(tmp_path):
     (chunk,) = rows.chunks()
     assert_array_equal(chunk.y, block[:, 1])
     write_parquet(path, ["a", "y"], [block + 3.0])
-    with pytest.raises(ValueError, match=r"p.parquet, row group 0: the file was written again"):
+    with pytest.raises(ValueError, match=r"p.parquet, row group 0: the file was written again aft"):
         list(rows.chunks())
     (chunk,) = ParquetRows(path, "y").chunks()
     assert_array_equal(chunk.y, block[:, 1] + 3.0)

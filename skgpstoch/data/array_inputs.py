@@ -215,7 +215,7 @@ def warn_of_long_integers(values: Any, name: str, are_levels: np.ndarray | None 
     """
     for j, (column, dtype) in enumerate(dtypes_of(values)):
         stays = column is not None and are_levels is not None and are_levels[j]
-        if stays or str(dtype).lower() not in LONG_INTEGERS:
+        if stays or named(dtype) not in LONG_INTEGERS:
             continue
         a = values if column is None else values[column]
         a = np.asarray(a.drop_null()) if hasattr(a, "drop_null") else a  # of Arrow
@@ -237,9 +237,14 @@ def warn_if_rounded(least: int, most: int, where: str, j: int) -> None:
         )
 
 
+def named(dtype: Any) -> str:
+    """Return the name of a dtype, whatever its byte order."""
+    return str(getattr(dtype, "name", dtype)).lower()
+
+
 def of_long_integers(values: Any) -> np.ndarray:
     """Tell which columns of an array or a frame hold 64-bit integers, (d,)."""
-    are = [str(dtype).lower() in LONG_INTEGERS for _, dtype in dtypes_of(values)]
+    are = [named(dtype) in LONG_INTEGERS for _, dtype in dtypes_of(values)]
     return np.broadcast_to(are, np.shape(values)[1])
 
 

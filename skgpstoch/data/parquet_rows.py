@@ -169,9 +169,9 @@ class ParquetRows(RowSource):
     @property
     def are_integers(self) -> np.ndarray:
         """Whether columns of X, (d,), are stored as 64-bit integers, and become floats."""
-        kinds = [self.roles.schema.field(name).type for name in self.roles.features]
         if self.transform is not None:
             return super().are_integers
+        kinds = [self.roles.schema.field(name).type for name in self.roles.features]
         return np.array([str(kind) in LONG_INTEGERS for kind in kinds])
 
     def share(self, rank: int, size: int) -> Self:
@@ -269,12 +269,12 @@ def refuse_changed(unit: RowGroup, types: dict[str, Any], schema: Any) -> None:
 def refuse_replaced(unit: RowGroup, before: FileState, now: tuple[int, ...]) -> None:
     """Raise a ValueError if a file was written since it was opened, with other contents.
 
-    A footer has the extremes and the sizes of columns, and so differs where rows do.
+    A footer has the extremes and the sizes of columns, and so nearly always differs where rows do.
     """
     if now != before.file and digest_of_footer(unit.path) != before.footer:
         raise ValueError(
-            f"{unit.where}: the file was written again, with other rows, after it was opened. Open "
-            "it again."
+            f"{unit.where}: the file was written again after it was opened, with other rows or in "
+            "another way. Open it again."
         )
 
 

@@ -116,7 +116,7 @@ class Tally:
         self.n_rows, self.n_effective = 0, 0.0
         self.classes: np.ndarray | None = None
         self.blocks: list[Any] = []
-        self.unit: np.ndarray | None = None  # of each column of y, so that its powers are numbers
+        self.unit = np.ones(1)  # of each column of y, so that its powers are numbers
         self.extremes: np.ndarray | None = None
 
     def add(self, chunk: Chunk) -> None:
@@ -147,11 +147,14 @@ class Tally:
         self.extremes = np.stack([known.min(0), known.max(0)])
         refuse_huge(self.extremes)
         columns = y.reshape(len(y), -1)
-        if self.unit is None:
-            size = np.abs(columns).max(0)
-            self.unit = np.where(size > 0.0, size, 1.0)
-        with np.errstate(over="ignore"):
-            self.blocks.append(Moments.of(columns / self.unit, weight))
+        size = np.abs(self.extremes).max(0).reshape(-1)
+        unit = np.where(size > 0.0, size, 1.0)
+        if self.blocks and (unit != self.unit).any():
+            with np.errstate(over="ignore"):  # moments are then 0 beside those of later rows
+                factor = np.maximum(unit / self.unit, 1.0)  # smaller where there was no size
+                self.blocks = [block.in_unit(factor) for block in self.blocks]
+        self.unit = unit
+        self.blocks.append(Moments.of(columns / self.unit, weight))
 
 
 def unique_labels(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
@@ -231,9 +234,12 @@ class Moments(NamedTuple):
         weight = w.sum()
         mean = (w / weight) @ y
         away = y - mean
-        with np.errstate(over="ignore", invalid="ignore"):  # `explained` ignores infinite moments
-            central = [w @ away**k / weight for k in (2, 3, 4)]
-        return cls(weight, mean, *central)
+        return cls(weight, mean, *(w @ away**k / weight for k in (2, 3, 4)))
+
+    def in_unit(self, factor: np.ndarray) -> Moments:
+        """Return the moments of y measured in a larger unit, by these factors (P,)."""
+        mean, *central = (m / factor**k for k, m in enumerate(self[1:], 1))
+        return Moments(self.weight, mean, *central)
 
     @staticmethod
     def explained(chunks: Sequence[Moments]) -> float:

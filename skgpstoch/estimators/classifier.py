@@ -60,7 +60,7 @@ class Classifier(ClassifierMixin, BaseGP):
         self._y_shape = ()
         data = check_weight(Data(X, y), sample_weight, least, keeps=reset)
         data, self.classes_ = coded(self, data, classes if reset else self.classes_)
-        if reset and current().size == 1:
+        if reset and current().size == 1:  # ranks ask together
             warn_of_class_weights(data, self.classes_)
         return data
 

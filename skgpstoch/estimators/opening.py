@@ -32,7 +32,7 @@ from ..training.stored_rows import InChunks
 from ..training.tables import InMemory, OnRanks, Sampled, Table, of_all_ranks
 from .first_rank import NO_ROWS, check_alike
 from .validation import learn_targets, validate_inputs, with_transformed_targets
-from .weights import in_shares, warn_of_class_weights, weight_unit, with_weights_of_group
+from .weights import in_shares, unit_of_group, warn_of_class_weights, with_weights_of_group
 
 OF_ROWS = {"sample_weight": "weight", "exposure": "exposure", "y_std": "y_std"}
 """Arguments of fits, and the columns of sources that stand for them."""
@@ -214,13 +214,17 @@ def of_source(estimator: Any, clock: ClockOfGroup, source: RowSource) -> tuple[R
     sample, own = first.sample, first.own
     with muted(group.rank > 0):
         warn_if_over(estimator, clock())
+    if first.n_rows < 2:
+        raise ValueError(f"X must have at least two rows of positive weight, got {first.n_rows}.")
     unit = 1.0
     if sample.weight is not None:
         total = whole_of(group, first.n_rows, own.n_effective)
-        with muted(group.rank > 0):
-            unit = weight_unit(total.weight, total.n_rows)
+        unit = unit_of_group(group, total.weight, total.n_rows)
     with agreed(group):
         given = in_shares(validated(estimator, sample, True, first.classes, least=1), unit)
+        if is_classifier(estimator) and (group.size > 1 or unit != 1.0):  # not asked yet
+            with muted(group.rank > 0):
+                warn_of_class_weights(given, estimator.classes_)
     learn_targets(estimator, given, group)
     with agreed(group):
         data = with_transformed_targets(estimator, given, reset=False)

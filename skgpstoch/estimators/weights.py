@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from ..data.array_inputs import checked_weight
-from ..data.groups import ALONE, Group
+from ..data.chunk import Chunk
+from ..data.groups import ALONE, Group, agreed
 from ..data.messages import muted, warn
 from ..data.rows import Data
 from .context import IS_JUDGED
 from .validation import check_range
+
+Weighed = TypeVar("Weighed", Data, Chunk)
 
 FEW_SHARED, MOST_SHARED = 10, 1.5
 """Weights of more rows that sum to no more are shares of all rows, as AdaBoost gives them."""
@@ -74,14 +77,23 @@ def with_weights_of_group(data: Data, group: Group) -> Data:
     """Return the rows of a rank, whose weights may be shares of the rows of all ranks."""
     if data.weight is None:
         return data
-    sums = torch.tensor([float(data.weight.sum()), float((data.weight > 0.0).sum())]).double()
+    return in_shares(data, unit_of_group(group, *sums_of_group(group, data.weight)))
+
+
+def sums_of_group(group: Group, weight: np.ndarray) -> tuple[float, int]:
+    """Return the sum of the weights of all ranks, and how many are positive."""
+    sums = torch.tensor([weight.sum(), (weight > 0.0).sum()], dtype=torch.float64)
     group.sum_(sums)
-    with muted(group.rank > 0):
-        unit = weight_unit(float(sums[0]), int(sums[1]))
-    return in_shares(data, unit)
+    return float(sums[0]), int(sums[1])
 
 
-def in_shares(data: Data, unit: float) -> Data:
+def unit_of_group(group: Group, total: float, n_rows: int) -> float:
+    """Return the factor of the weights of all ranks, which have this sum; rank 0 warns."""
+    with agreed(group), muted(group.rank > 0):
+        return weight_unit(total, n_rows)
+
+
+def in_shares(data: Weighed, unit: float) -> Weighed:
     """Return rows with weights times a factor, which is 1 unless these are shares."""
     return data if data.weight is None or unit == 1.0 else replace(data, weight=unit * data.weight)
 
@@ -102,7 +114,9 @@ def warn_of_class_weights(data: Data, classes: np.ndarray, group: Group = ALONE)
     each = total / np.maximum(n, 1)
     c = int(np.argmax(each))
     differs = group.flag(not np.allclose(w, each[codes], rtol=1e-6))
-    if each[c] > MOST_ALIKE and np.ptp(each) > 0.0 and not differs and group.rank == 0:
+    if each[c] <= MOST_ALIKE or np.ptp(each) == 0.0 or differs:
+        return
+    with agreed(group), muted(group.rank > 0):
         warn(
             f"sample_weight differs by class alone: each row of class {classes.tolist()[c]!r} "
             f"counts as {each[c]:.3g} that agree, so its probabilities will be too certain. Fit "

@@ -209,8 +209,8 @@ class Budget(NamedTuple):
         all_cut = f"{', '.join(others)} and {last}" if others else last
         if self.unused > EARLY and cut == [SEARCH]:
             return (
-                f"max_time was too short: it allowed {SEARCH}, which takes a share of it. The rest "
-                f"ended with {self.unused:.0%} unused. More time gives better predictions."
+                f"max_time was too short: it allowed {SEARCH}, which may take only a share of it, "
+                f"and {self.unused:.0%} was left at the end. More time gives better predictions."
             )
         if self.unused > EARLY:
             return (

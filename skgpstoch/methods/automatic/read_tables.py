@@ -39,7 +39,7 @@ from ...estimators.opening import (
     whole_of,
 )
 from ...estimators.validation import check_numbers, known_columns, refuse_groups_apart, with_groups
-from ...estimators.weights import check_weight, weight_unit
+from ...estimators.weights import check_weight, in_shares, sums_of_group, unit_of_group
 from .table_fit import (
     EncodedRows,
     Read,
@@ -115,13 +115,14 @@ def read_ranks(
             checked = check_weight(Data(rows.rows, rows.rows), rows.weight, least=2, keeps=True)
             rows = replace(rows, weight=checked.weight)
         return Read(rows=rows, clock=clock, given=(X, y))
+    shared = with_shares(group, own)
     seed = int(group.first(resolve_seed(automatic.random_state)))
     most = most_sampled(max(group.every(0 if own is None else len(own.X.columns))))
     chosen, places = (
         part.numpy() for part in chosen_rows(group, resolve_seed(seed), first, n_own, most)
     )
     order = np.argsort(group.gather(places))
-    sample = rows_of_ranks(group, None if own is None else own[chosen])[order]
+    sample = rows_of_ranks(group, None if shared is None else shared[chosen])[order]
     rows = sample[:0] if own is None else own
 
     def encoded(by_fold: Mapping[int, FoldMeans]) -> Data:
@@ -138,9 +139,20 @@ def read_ranks(
         n_rows=n,
         seed=seed,
         classes=classes_of(group, rows.y) if is_classifier(automatic) else None,
-        parts=lambda: [rows],
+        parts=lambda: [rows if shared is None else shared],
         encoded=encoded,
     )
+
+
+def with_shares(group: Group, own: Chunk | None) -> Chunk | None:
+    """Return this rank's rows, whose weights may be shares of all; models fitted to them warn."""
+    has_weights = own is not None and own.weight is not None
+    if not group.flag(has_weights):
+        return own
+    weight = np.empty(0) if own is None or own.weight is None else own.weight
+    with muted(True):
+        unit = unit_of_group(group, *sums_of_group(group, weight))
+    return None if own is None else in_shares(own, unit)
 
 
 def in_words(y: Any, exposure: Any, y_std: Any) -> str:
@@ -206,10 +218,12 @@ def read_source(
     rows = checked_sample(automatic, source, sample, least=2 if first.is_whole else 1)
     if first.is_whole:
         return Read(rows=rows, clock=clock, given=(sample.X, sample.y))
+    unit = 1.0
     if rows.weight is not None:
         total = whole_of(group, first.n_rows, first.own.n_effective)
         with muted(True):  # models that are fitted to all rows warn
-            rows = replace(rows, weight=weight_unit(total.weight, total.n_rows) * rows.weight)
+            unit = unit_of_group(group, total.weight, total.n_rows)
+        rows = replace(rows, weight=unit * rows.weight)
     of_all = merged([each for each in group.every(facts) if each is not None])
     rows = replace(rows, X=read_as(rows.X, automatic.categorical_features, of_all))
     seconds = automatic.max_time
@@ -229,7 +243,9 @@ def read_source(
         seed=seed,
         classes=first.classes,
         parts=lambda: (
-            sampled_parts(rows, group, seconds) if is_late else counted_rows(source, first.part)
+            sampled_parts(rows, group, seconds)
+            if is_late
+            else counted_rows(source, first.part, unit)
         ),
         encoded=encoded,
     )
@@ -270,10 +286,10 @@ def sampled_parts(rows: Chunk, group: Group, seconds: float | None) -> list[Chun
     return [rows] if group.rank == 0 else []
 
 
-def counted_rows(source: RowSource, part: RowSource) -> Iterator[Chunk]:
+def counted_rows(source: RowSource, part: RowSource, unit: float) -> Iterator[Chunk]:
     """Yield the rows of a part that count, as the user's transformer leaves them."""
     for chunk in part.read(None):
-        counted = with_checked_targets(chunk).counted()
+        counted = in_shares(with_checked_targets(chunk).counted(), unit)
         if len(counted):
             yield replace(counted, X=as_given(source, counted.X))
 

@@ -83,6 +83,20 @@ def said(model, X):
     return model.predict_proba(X) if is_classifier(model) else model.predict(X, return_std=True)
 
 
+@pytest.mark.parametrize("began", [False, True])
+def test_rows_of_a_call_that_count_little_are_told_of(sine, began):
+    """Light rows spoiled streams in silence; `fit` warns of them."""
+    X, y = sine
+    model = SVGPRegressor(n_inducing=5, random_state=0)
+    if began:
+        model.partial_fit(X[:100], y[:100])
+    with pytest.warns(UserWarning, match="sums to 1 over the 40 rows of this call. A weight is"):
+        model.partial_fit(X[:40], y[:40], sample_weight=np.full(40, 1 / 40))
+    with warnings.catch_warnings(record=True, action="always") as told:
+        model.partial_fit(X[:40], y[:40], sample_weight=np.full(40, 0.1))
+    assert not any("of this call" in str(one.message) for one in told)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", BASIS, ids=lambda m: type(m).__name__)
 @pytest.mark.parametrize("began", [False, True])

@@ -26,6 +26,7 @@ from .regressor import Regressor
 from .runs import set_scalings
 from .stream_warnings import warn_of_beyond
 from .validation import with_transformed_targets
+from .weights import warn_of_light_rows
 
 STREAM_RATE = 0.1  # of learning_rate_init: the largest learning rate of a stream
 LONGEST_CURVE = 100_000  # calls whose losses are kept; a stream may never end
@@ -90,6 +91,7 @@ def rows_so_far(estimator: BaseGP, X: Any, y: Any, *of_rows: Any) -> Data:
     if not is_new:
         check_unchanged(estimator)
     data = estimator._given(X, y, is_new, *of_rows, least=1).counted()
+    warn_of_light_rows(data)
     if not is_new:
         check_chunk(estimator, data)
     before: Data | None = getattr(estimator, "_beginning", None)

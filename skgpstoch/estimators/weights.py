@@ -73,6 +73,19 @@ def weight_unit(total: float, n_rows: int, least: int = 2) -> float:
     return 1.0
 
 
+def warn_of_light_rows(data: Data) -> None:
+    """Warn of rows of a stream that count little; earlier ones tell whether they are shares."""
+    if data.weight is None or not len(data):
+        return
+    total, n_rows = float(data.weight.sum()), len(data)
+    if total < FEWEST_COUNTED * n_rows or (n_rows > FEW_SHARED and total <= MOST_SHARED):
+        warn(
+            f"sample_weight sums to {total:.3g} over the {n_rows} rows of this call. A weight is a "
+            "number of rows, so they count for that few, and the model may get worse. If the "
+            "weights are proportions, divide them by their mean."
+        )
+
+
 def with_weights_of_group(data: Data, group: Group) -> Data:
     """Return the rows of a rank, whose weights may be shares of the rows of all ranks."""
     if data.weight is None:

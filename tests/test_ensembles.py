@@ -18,6 +18,7 @@ from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.model_selection import GroupKFold, ShuffleSplit, TimeSeriesSplit
 from sklearn.neighbors import KNeighborsRegressor
+from sklearn.tree import DecisionTreeRegressor
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skgpstoch import (
@@ -85,6 +86,19 @@ def test_weights_meet_the_conditions_of_the_optimum(seed):
 def test_weights_survive_densities_beyond_floats():
     log_p = np.array([[-2000.0, -3000.0], [-1.0, -5000.0]])
     assert_allclose(stacking_weights(log_p), [1.0, 0.0], atol=1e-6)
+
+
+def test_weights_of_a_stack_may_be_shares(step):
+    """The rows counted as one beside the prior, so that a bad model had a share."""
+    X, y = step
+    models = [
+        ("tree", ConstantVarianceRegressor(DecisionTreeRegressor(random_state=0))),
+        ("line", ConstantVarianceRegressor(Ridge())),
+    ]
+    expected = StackedDensityRegressor(models, cv=3).fit(X, y, np.ones(len(X)))
+    with pytest.warns(UserWarning, match="taken as shares of"):
+        found = StackedDensityRegressor(models, cv=3).fit(X, y, np.full(len(X), 1 / len(X)))
+    assert_allclose(found.weights_, expected.weights_, rtol=1e-6)
 
 
 @pytest.mark.parametrize("prior", [0.3, 2.0, 50.0])

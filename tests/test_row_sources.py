@@ -257,6 +257,19 @@ def test_targets_of_any_size_are_scanned():
     assert scan(SequenceRows(y, y * [1.0, 1e200], chunk_rows=100), 5, 0).n_rows == 3000
 
 
+@pytest.mark.filterwarnings("error")
+def test_few_rows_that_count_are_not_sorted():
+    """Each chunk has one, or nearly so, and explains itself."""
+    y = np.random.default_rng(0).normal(size=4000)
+    for each in (1, 3):
+        weight = (np.arange(4000) % 100 < each).astype(float)
+        rows = SequenceRows(y[:, None], y, weight, chunk_rows=100, buffer_rows=400)
+        assert scan(rows, 5, 0).n_rows == 40 * each
+    for seed in range(5):
+        weight = 1.0 + np.random.default_rng(seed).pareto(0.7, 4000)
+        scan(SequenceRows(y[:, None], y, weight, chunk_rows=100, buffer_rows=400), 5, 0)
+
+
 def test_rows_that_are_sorted_a_little_need_a_larger_buffer():
     """Of y's variance a buffer's rows explain 12 %, but 4 % where they are half of all."""
     rng = np.random.default_rng(0)

@@ -441,3 +441,31 @@ def test_chunks_and_columns_are_named(tmp_path):
     write_parquet(tmp_path / "p.parquet", ["a", "far", "y"], [np.column_stack([X, y])])
     with pytest.raises(ValueError, match="Column 'far' of X contains infinity"):
         AutoGaussianProcessRegressor().fit(ParquetRows(tmp_path / "p.parquet", "y"))
+
+
+@pytest.mark.parametrize("way", ["source", "ranks"])
+def test_levels_of_weights_that_are_shares_are_those_of_rows(table, way, few_are_many, monkeypatch):
+    """Their means shrank to that of all rows, as if all counted as one."""
+    monkeypatch.setattr(row_sample, "GATHERED_ROWS", 0)
+    monkeypatch.setattr(AutoGaussianProcessRegressor, "_most_raced", 0)
+    frame, _, y = table
+    name = np.arange(N) % 100
+    X = frame.assign(place=name.astype(str))
+
+    def means(each):
+        weight = np.full(N, each)
+
+        def learned(group):
+            part = slice(group.rank, None, group.size)
+            own = X[part], y[part], weight[part]
+            model = AutoGaussianProcessRegressor(random_state=0)
+            given = (SequenceRows(*own), None, None) if way == "source" else own
+            known = read(model, *given)
+            known.learn(model)
+            return model._encoder.encoders[2].means, known.rows.weight
+
+        return on_ranks(learned, 1 if way == "source" else 2)[0]
+
+    (expected, _), (found, weight) = means(1.0), means(1.0 / N)
+    assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    assert_allclose(weight, 1.0, rtol=1e-9)

@@ -17,6 +17,8 @@ from .row_source import RowSource
 MOST_LABELS = 10_000
 """Most labels for y to be taken for classes."""
 
+FEWEST_IN_CHUNK = 2  # rows of one weight, for chunks to tell whether rows are sorted
+
 MOST_EXPLAINED = 0.05
 """Share of y's variance that the content of a shuffle buffer may explain. Its mean is then .2 σ
 from that of all rows, five times as far as that of a minibatch of 512 random rows."""
@@ -102,7 +104,8 @@ def scanned(
         integers.add(chunk.X, source)
     integers.warn(source)
     if tally.blocks:
-        warn_if_sorted(source, tally.blocks)
+        n_alike = tally.n_effective**2 / max(tally.sum_of_squares, np.finfo(float).tiny)
+        warn_if_sorted(source, tally.blocks, n_alike)
     sample = tally.smallest.sample()
     return Scan(tally.n_rows, tally.n_effective, tally.classes, sample, tally.extremes)
 
@@ -113,7 +116,7 @@ class Tally:
     def __init__(self, n_sample: int, seed: int, classes: bool) -> None:
         self.smallest = SmallestHashes(n_sample, seed)
         self.has_labels = classes
-        self.n_rows, self.n_effective = 0, 0.0
+        self.n_rows, self.n_effective, self.sum_of_squares = 0, 0.0, 0.0
         self.classes: np.ndarray | None = None
         self.blocks: list[Any] = []
         self.unit = np.ones(1)  # of each column of y, so that its powers are numbers
@@ -125,7 +128,9 @@ class Tally:
         if len(chunk) == 0:
             return
         self.n_rows += len(chunk)
-        self.n_effective += len(chunk) if chunk.weight is None else float(chunk.weight.sum())
+        weight = np.ones(len(chunk)) if chunk.weight is None else chunk.weight
+        self.n_effective += float(weight.sum())
+        self.sum_of_squares += float(weight @ weight)
         self.smallest.add(chunk)
         if chunk.y is not None and self.has_labels:
             self.add_labels(chunk)
@@ -280,7 +285,7 @@ class LabelCounts(NamedTuple):
         return float((within - chance) / (n - chance)) if n > chance else 0.0
 
 
-def warn_if_sorted(source: RowSource, chunks: Sequence[Any]) -> None:
+def warn_if_sorted(source: RowSource, chunks: Sequence[Any], n_alike: float) -> None:
     """Warn if the shuffle buffer does not mix the rows of a source.
 
     Parameters
@@ -289,11 +294,13 @@ def warn_if_sorted(source: RowSource, chunks: Sequence[Any]) -> None:
         Source whose rows were read.
     chunks : sequence of Moments or of LabelCounts
         What y was in each chunk.
+    n_alike : float
+        Number of rows of one weight that a mean varies as much with, (Σw)²/Σw² (Kish).
     """
     n_rows, n_chunks = source.n_rows, len(chunks)
-    if n_rows is None or n_rows <= max(source.buffer_rows, n_chunks):
-        return
-    chance = (n_chunks - 1) / (n_rows - 1)  # what chunks of random rows explain
+    if n_rows is None or n_rows <= source.buffer_rows or n_alike <= FEWEST_IN_CHUNK * n_chunks:
+        return  # few rows decide, and explain themselves
+    chance = (n_chunks - 1) / (n_alike - 1)  # what chunks of random rows explain
     explained = (type(chunks[0]).explained(chunks) - chance) / (1.0 - chance)
     held = source.buffer_rows / n_rows  # share of the rows
     in_buffer = 1.0 if source.n_units is None else held * source.n_units

@@ -54,6 +54,7 @@ from ...estimators.parameters import N_JOBS, TRANSFORM
 from ...estimators.predictions import PredictedRows
 from ...estimators.regressor import Regressor
 from ...estimators.validation import check_numbers
+from ...estimators.weights import weight_unit
 from .mixture import MixedRows, MixtureRegressor, NormalRows, TransformedRows, predicted_by
 
 PRIOR_OF_EACH = 0.5  # rows in favour of each estimator, so that few rows alone do not decide
@@ -191,6 +192,7 @@ def counted_rows(cv: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any,
     if sample_weight is None:
         return X, y, {}
     weight = checked_weight(sample_weight, X)
+    weight = weight * weight_unit(float(weight.sum()), int((weight > 0.0).sum()))
     if isinstance(cv, Integral) or hasattr(cv, "split"):
         X, y, weight = (_safe_indexing(a, np.flatnonzero(weight)) for a in (X, y, weight))
     return X, y, {"sample_weight": weight}
